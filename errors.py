@@ -1,0 +1,43 @@
+"""Every error that whorl raises on purpose.
+
+    WhorlError            one clear sentence for a person; the command line prints it and exits with `exit_code`
+    ├── InputError        what was given cannot be used: a file, a column, a unit, an option
+    │   └── UnitError     a unit is unknown, contradicts the data, or cannot be told
+    ├── StoreError        the store cannot be opened, read or written
+    │   └── FormatError   the store was made by a newer whorl
+    └── QueryError        an SQL query was refused or failed
+"""
+
+from __future__ import annotations
+
+
+class WhorlError(Exception):
+    """An error with a sentence for a person: what is wrong, where, and what to do."""
+
+    exit_code = 1
+
+
+class InputError(WhorlError):
+    """What was given cannot be used: a file, a column, a unit, an option."""
+
+    exit_code = 2
+
+
+class UnitError(InputError):
+    """A unit is unknown, contradicts the data, or cannot be told."""
+
+
+class StoreError(WhorlError):
+    """The store cannot be opened, read or written."""
+
+    exit_code = 3
+
+
+class FormatError(StoreError):
+    """The store was made by a newer whorl."""
+
+
+class QueryError(WhorlError):
+    """An SQL query was refused or failed."""
+
+    exit_code = 4
