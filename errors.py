@@ -1,11 +1,11 @@
 """Every error that whorl raises on purpose.
 
-    WhorlError            one clear sentence for a person; the command line prints it and exits with `exit_code`
-    ├── InputError        what was given cannot be used: a file, a column, a unit, an option
-    │   └── UnitError     a unit is unknown, contradicts the data, or cannot be told
-    ├── StoreError        the store cannot be opened, read or written
-    │   └── FormatError   the store was made by a newer whorl
-    └── QueryError        an SQL query was refused or failed
+WhorlError            one clear sentence for a person; the command line prints it and exits with `exit_code`
+├── InputError        what was given cannot be used: a file, a column, a unit, an option
+│   └── UnitError     a unit is unknown, contradicts the data, or cannot be told
+├── StoreError        the store cannot be opened, read or written
+│   └── FormatError   the store was made by a newer whorl
+└── QueryError        an SQL query was refused or failed
 """
 
 from __future__ import annotations

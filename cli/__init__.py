@@ -1,2 +1,70 @@
+"""The verbs a person types: one file a verb; what a verb needs is imported when it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from typing import Any
+
+import click
+
+from .. import __version__
+from ..errors import WhorlError
+from .doctor import doctor
+from .import_files import import_files
+from .sample import sample
+from .schema import schema
+from .sql import sql
+from .variability import variability
+
+
+class _Warnings(logging.Handler):
+    """Warnings of the library, as lines on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(f"whorl: {record.levelname.lower()}: {record.getMessage()}", err=True)
+
+
+class _Group(click.Group):
+    """The command group that turns whorl's errors into one sentence and an exit status."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except WhorlError as error:
+            click.echo(f"whorl: {error}", err=True)
+            ctx.exit(error.exit_code)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="whorl")
+def cli() -> None:
+    """Measure every GPU of a fleet; see which differ, and whether it is real.
+
+    \b
+    whorl sample DIR                             files of a small generated fleet
+    whorl import --store S DIR/*                 measurements from any tool, into a store
+    whorl variability --store S                  how much the GPUs differ, and which stand out
+    whorl sql --store S "select * from runs limit 5"
+
+    Exit status: 0 done; 2 the input cannot be used; 3 the store cannot be used; 4 a query failed.
+    """
+    handler = _Warnings()
+    handler.setLevel(logging.WARNING)
+    logging.getLogger("whorl").handlers = [handler]
+
+
+for _command in (import_files, variability, sql, schema, doctor, sample):
+    cli.add_command(_command)
+
+
 def main() -> None:
-    print("whorl")
+    """Run the command line; a closed pipe (`whorl ... | head`) ends it quietly."""
+    try:
+        cli(prog_name="whorl")
+    except BrokenPipeError:
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)

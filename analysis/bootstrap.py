@@ -1,0 +1,136 @@
+"""The cluster bootstrap: GPUs are drawn with replacement, each with all its runs, and the figures computed again.
+
+A replicate is a weight for each GPU: how often it was drawn. No resample is ever laid out. The values are sorted
+once; an order statistic of a replicate is found from the running total of the weights over that order, in two
+steps: a matrix product (replicates x GPUs) @ (GPUs x buckets of neighbouring values) gives the totals to the
+start of every bucket, and only the one bucket that holds the wanted place is looked at value by value. The result
+is the linear quantile of the expanded resample, exactly.
+
+Percentile intervals; those of few GPUs (below about 20) are too narrow. The bootstrap of a maximum can never
+pass the largest value seen, so the upper end of worst_over_median is a lower bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from .ordering import Floats, Ints, bounds, by_group
+from .repeatability import Moments, components
+from .spread import PROBABILITIES
+
+Counts = npt.NDArray[np.int32]
+
+FIGURES = ("median", "fence_pct", "whisk_pct", "p95p5_pct", "cov_pct", "worst_over_median")
+"""The headline figures, which have an interval."""
+
+_CELLS = 1 << 24
+"""At most this many cells in a matrix of GPUs by buckets: 64 MiB."""
+
+
+def weights(seed: int, groups: int, replicates: int, block: int = 125) -> Iterator[Counts]:
+    """How often each of `groups` was drawn, (up to `block`, groups) at a time, `replicates` rows in all."""
+    rng = np.random.default_rng(seed)
+    for start in range(0, replicates, block):
+        rows = min(block, replicates - start)
+        drawn = np.empty((rows, groups), dtype=np.int32)
+        for row in drawn:
+            row[:] = np.bincount(rng.integers(0, groups, size=groups), minlength=groups)
+        yield drawn
+
+
+class Resampled:
+    """Sorted values that belong to groups, of which any weighting can be asked for its figures."""
+
+    def __init__(self, ordered: Floats, groups: Ints, count: int) -> None:
+        """`ordered`: ascending values; `groups`: the group number of each, 0 to `count` - 1, none empty."""
+        self.ordered = ordered
+        self.groups = groups
+        n = len(ordered)
+        self.width = max(64, math.isqrt(n), -(-n * count // _CELLS))
+        buckets = -(-n // self.width)
+        # Counted group by group: in the order of the values every step would miss the cache.
+        layout = by_group(groups, np.arange(n), count)
+        cell = groups[layout] * buckets + layout // self.width
+        table = np.bincount(cell, minlength=count * buckets).reshape(count, buckets)
+        # Whole numbers in single precision are exact to 2^24, and half the size.
+        self.table = table.astype(np.float32 if n < 1 << 22 else np.float64)
+        self.moments = Moments.of(ordered[layout], bounds(groups, count))
+
+    def figures(self, drawn: Counts) -> dict[str, Floats]:
+        """The figures of FIGURES and `icc` for each row of `drawn` (replicates, groups); NaN where undefined."""
+        totals = (drawn.astype(self.table.dtype) @ self.table).astype(np.int64)
+        reach = np.zeros((len(drawn), totals.shape[1] + 1), dtype=np.int64)
+        np.cumsum(totals, axis=1, out=reach[:, 1:])
+        found = np.array([self._places(one, to) for one, to in zip(drawn, reach, strict=True)])
+        p5, q1, median, q3, p95, low, high, worst = found.T
+        weight = drawn.astype(np.float64)
+        between, within, mean = components(weight, self.moments)
+        with np.errstate(all="ignore"):
+            # The total sum of squares is that about the group means and that of the group means.
+            size, squares = self.moments.size, self.moments.squares
+            n = weight @ size
+            about = self.moments.mean - float(self.moments.mean.mean())
+            shift = (weight @ (size * about)) / n
+            total = weight @ (squares + size * about * about) - n * shift * shift
+            sd = np.sqrt(np.maximum(total, 0.0) / (n - 1))
+            return {
+                "median": median,
+                "fence_pct": 400.0 * (q3 - q1) / median,
+                "whisk_pct": 100.0 * (high - low) / median,
+                "p95p5_pct": 100.0 * (p95 - p5) / median,
+                "cov_pct": 100.0 * sd / mean,
+                "worst_over_median": worst / median,
+                "icc": between / (between + within),
+            }
+
+    def _places(self, drawn: Counts, reach: npt.NDArray[np.int64]) -> list[float]:
+        """P5, Q1, median, Q3, P95, the two whisker ends and the largest value of one replicate."""
+        n = int(reach[-1])
+        at = [p * (n - 1) for p in PROBABILITIES]
+        wanted = [place for q in at for place in (math.floor(q), min(math.floor(q) + 1, n - 1))]
+        values = self._select(drawn, reach, np.array([*wanted, n - 1]))
+        quantiles = [
+            lower + (q - math.floor(q)) * (upper - lower)
+            for q, lower, upper in zip(at, values[0:-1:2], values[1:-1:2], strict=True)
+        ]
+        reach_of_fence = 1.5 * (quantiles[3] - quantiles[1])
+        first = int(np.searchsorted(self.ordered, quantiles[1] - reach_of_fence, side="left"))
+        past = int(np.searchsorted(self.ordered, quantiles[3] + reach_of_fence, side="right"))
+        ends = np.array([self._before(drawn, reach, first), self._before(drawn, reach, past) - 1])
+        low, high = self._select(drawn, reach, np.clip(ends, 0, n - 1))
+        return [*quantiles, low, high, values[-1]]
+
+    def _before(self, drawn: Counts, reach: npt.NDArray[np.int64], position: int) -> int:
+        """How many values of the replicate stand before a position of `ordered`."""
+        bucket = position // self.width
+        inside = drawn[self.groups[bucket * self.width : position]]
+        return int(reach[bucket]) + int(inside.sum())
+
+    def _select(self, drawn: Counts, reach: npt.NDArray[np.int64], places: Ints) -> list[float]:
+        """The replicate's order statistics at `places`, counted from 0."""
+        found = []
+        seen = -1
+        running = np.empty(0, dtype=np.int64)
+        for place, bucket in zip(
+            places.tolist(), (np.searchsorted(reach, places, side="right") - 1).tolist(), strict=True
+        ):
+            start = bucket * self.width
+            if bucket != seen:  # neighbouring places mostly share their bucket
+                running = np.cumsum(drawn[self.groups[start : start + self.width]])
+                seen = bucket
+            inside = int(np.searchsorted(running, place - reach[bucket], side="right"))
+            found.append(float(self.ordered[start + inside]))
+        return found
+
+
+def percentile_interval(replicated: Floats) -> tuple[float, float] | None:
+    """The central 95 % of the replicates that are finite, or None when fewer than half are."""
+    finite = replicated[np.isfinite(replicated)]
+    if len(finite) == 0 or 2 * len(finite) < len(replicated):
+        return None
+    low, high = np.quantile(finite, (0.025, 0.975))
+    return float(low), float(high)

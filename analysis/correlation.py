@@ -1,0 +1,89 @@
+"""How two columns go together: Pearson and Spearman, and why there is none when there is none."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .ordering import Floats, Ints, ascending, tie_ranks
+
+NORMAL_975 = 1.959963984540054
+"""The 97.5 % point of the standard normal distribution."""
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Pearson's and Spearman's coefficient over `n` rows that have both values; None with the `reason`."""
+
+    pearson: float | None
+    spearman: float | None
+    n: int
+    reason: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row's JSON: pearson, spearman, n, and reason when undefined."""
+        found: dict[str, Any] = {"pearson": self.pearson, "spearman": self.spearman, "n": self.n}
+        return found if self.reason is None else {**found, "reason": self.reason}
+
+
+def correlate(
+    time: Floats,
+    other: Floats | None,
+    what: str,
+    *,
+    time_ranks: Floats | None = None,
+    order: Ints | None = None,
+) -> Correlation:
+    """The correlation of `time` (finite) with `other` (NaN where unknown; None when there is no such column).
+
+    `what`: the column's name in the reason. `time_ranks`: the average ranks of `time` and `order`: the ascending
+    order of `other`, where the caller has them; used when no value is missing.
+    """
+    if other is None:
+        return Correlation(None, None, 0, f"no {what} column")
+    known = np.isfinite(other)
+    n = int(np.count_nonzero(known))
+    if n < len(other):
+        time, other, time_ranks, order = time[known], other[known], None, None
+    if n == 0:
+        return Correlation(None, None, 0, f"no row has a {what}")
+    if n < 3:
+        return Correlation(None, None, n, "fewer than 3 rows have both values")
+    # Compared exactly: the deviations of a constant column from its rounded mean are not always zero.
+    for column, name in ((other, what), (time, "time")):
+        if bool((column == column[0]).all()):
+            return Correlation(None, None, n, f"{name} is constant ({column[0]:g})")
+    if time_ranks is None:
+        by_time = ascending(time)
+        time_ranks = np.empty(n)
+        time_ranks[by_time] = tie_ranks(time[by_time])
+    if order is None:
+        order = ascending(other)
+    other_ranks = np.empty(n)
+    other_ranks[order] = tie_ranks(other[order])
+    return Correlation(_cosine(time, other), _cosine(time_ranks, other_ranks), n)
+
+
+def _cosine(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
+    """Pearson's coefficient of two columns that vary."""
+    a, b = a - a.mean(), b - b.mean()
+    # Scaled by the largest first, so that neither tiny nor huge values under- or overflow when squared.
+    a, b = a / np.abs(a).max(), b / np.abs(b).max()
+    r = float(a @ b) / math.sqrt(float(a @ a) * float(b @ b))
+    return min(1.0, max(-1.0, r))
+
+
+def spearman_interval(r: float, n: int) -> tuple[float, float] | None:
+    """A 95 % interval for Spearman's coefficient, or None when n < 4 or |r| = 1 leaves it undefined.
+
+    Fisher's z with the variance (1 + r²/2)/(n - 3) of D. G. Bonett and T. A. Wright, Psychometrika 65 (2000).
+    """
+    if n < 4 or abs(r) >= 1.0:
+        return None
+    half = NORMAL_975 * math.sqrt((1.0 + r * r / 2.0) / (n - 3))
+    z = math.atanh(r)
+    return math.tanh(z - half), math.tanh(z + half)

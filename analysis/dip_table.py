@@ -1,0 +1,3 @@
+SIZES = (4,)
+PROBABILITIES = (0.0, 0.9)
+QUANTILES = ((0.1, 0.2),)

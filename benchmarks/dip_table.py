@@ -1,0 +1,58 @@
+"""Makes `analysis/dip_table.py`: quantiles of sqrt(n) * dip for n values of a uniform distribution, by simulation.
+
+    python benchmarks/dip_table.py > analysis/dip_table.py
+
+About six minutes on one core. `cell` makes one row; `tests/analysis/test_modes.py` makes one again and compares.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import numpy as np
+
+SIZES = (4, 5, 6, 7, 8, 9, 10, 15, 20, 30, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000)
+PROBABILITIES = (
+    (0.0, 0.01, 0.02, 0.05, *(round(0.1 * i, 1) for i in range(1, 10)), 0.95, 0.98, 0.99, 0.995, 0.998, 0.999)
+)  # fmt: skip
+SEED = 1985
+
+
+def samples(n: int) -> int:
+    """How many samples of size `n` are drawn."""
+    return 100_000 if n <= 200 else 50_000 if n <= 2000 else 20_000
+
+
+def cell(n: int, count: int, seed: int = SEED) -> list[float]:
+    """The quantiles of sqrt(n) * dip over `count` uniform samples of size `n`, one for each of PROBABILITIES."""
+    from whorl.analysis.dip import dip
+
+    rng = np.random.default_rng([seed, n])
+    dips = [math.sqrt(n) * dip(np.sort(rng.random(n))) for _ in range(count)]
+    return [round(float(q), 4) for q in np.quantile(dips, PROBABILITIES)]
+
+
+def main() -> None:
+    rows = [cell(n, samples(n)) for n in SIZES]
+    print('"""Quantiles of sqrt(n) * dip for n values of a uniform distribution.')
+    print()
+    print(
+        f"Simulated by `benchmarks/dip_table.py` (numpy {np.__version__}, seed {SEED}): 100,000 samples for each n"
+    )
+    print("to 200, 50,000 to 2,000, 20,000 above. Do not edit: make it again.")
+    print('"""')
+    print()
+    print("from __future__ import annotations")
+    print()
+    print(f"SIZES = {SIZES}")
+    print(f"PROBABILITIES = {PROBABILITIES}")
+    print("QUANTILES = (")
+    for row in rows:
+        print(f"    ({', '.join(f'{q:.4f}' for q in row)}),")
+        sys.stdout.flush()
+    print(")")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""`whorl doctor`: what this machine has, what works, and why what does not."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .options import json_option
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at: whether it works, and what it is or why it does not."""
+
+    what: str
+    works: bool
+    detail: str
+    needed_for: str = ""
+
+
+@click.command("doctor")
+@click.option("--store", metavar="DIR", envvar="WHORL_STORE", help="Look at every file of this store as well.")
+@json_option
+def doctor(store: str | None, as_json: bool) -> None:
+    """Say what this machine has, what works, and why what does not.
+
+    Exit status 1 if something that whorl always needs does not work, or a file of the store is unsound.
+    """
+    from .output import print_json, print_table
+
+    findings = [*_python(), _nvml(), _cupy(), _dcgm(), _slurm()]
+    if store is not None:
+        findings += _store(store)
+    if as_json:
+        rows = [
+            {"what": f.what, "works": f.works, "detail": f.detail, "needed_for": f.needed_for or None} for f in findings
+        ]
+        print_json({"schema": "whorl.doctor/1", "findings": rows})
+    else:
+        rows_text = [["yes" if f.works else "no", f.what, f.detail, f.needed_for] for f in findings]
+        print_table(("works", "what", "detail", "needed for"), rows_text)
+    if not all(f.works for f in findings if f.needed_for == "everything" or f.what.startswith("store")):
+        sys.exit(1)
+
+
+def _python() -> list[Finding]:
+    from .. import __version__
+
+    found = [
+        Finding("whorl", True, __version__, "everything"),
+        Finding("python", sys.version_info >= (3, 11), sys.version.split()[0], "everything"),
+    ]
+    uses = {
+        **dict.fromkeys(("click", "numpy", "pyarrow"), "everything"),
+        **{"duckdb": "sql", "polars": "import, analysis", "rich": "tables for people"},
+    }
+    return [*found, *(_package(package, use) for package, use in uses.items())]
+
+
+def _package(name: str, use: str) -> Finding:
+    try:
+        return Finding(name, True, metadata.version(name), use)
+    except metadata.PackageNotFoundError:
+        return Finding(name, False, f"not installed: pip install {name}", use)
+
+
+def _nvml() -> Finding:
+    """Whether the NVIDIA driver answers, and which GPUs it shows."""
+    use = "measuring real GPUs"
+    if importlib.util.find_spec("pynvml") is None:
+        return Finding("NVML", False, "the bindings are not installed: pip install nvidia-ml-py", use)
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return Finding("NVML", False, f"{error} (is an NVIDIA driver installed and loaded?)", use)
+    try:
+        number = pynvml.nvmlDeviceGetCount()
+        driver = pynvml.nvmlSystemGetDriverVersion()
+        names = []
+        for index in range(number):
+            try:
+                names.append(str(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(index))))
+            except pynvml.NVMLError as error:
+                names.append(f"GPU {index}: {error}")
+        return Finding("NVML", number > 0, f"driver {driver}, {number} GPUs: {', '.join(names) or 'none'}", use)
+    except pynvml.NVMLError as error:
+        return Finding("NVML", False, str(error), use)
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _cupy() -> Finding:
+    use = "GPU kernels"
+    if importlib.util.find_spec("cupy") is None:
+        return Finding(
+            "CuPy",
+            False,
+            "not installed: pip install cupy-cuda12x or cupy-cuda13x, as the driver's CUDA",
+            use,
+        )
+    # In a process of its own: a CuPy for another CUDA can fail in ways that are no Python error.
+    code = "import cupy; print(cupy.__version__, cupy.cuda.runtime.getDeviceCount())"
+    try:
+        done = subprocess.run(  # noqa: S603 - our own interpreter, a constant program
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Finding("CuPy", False, "importing it took over 60 s", use)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        return Finding("CuPy", False, lines[-1] if lines else f"it ended with status {done.returncode}", use)
+    version, number = done.stdout.split()
+    return Finding("CuPy", number != "0", f"{version}, {number} GPUs", use)
+
+
+def _dcgm() -> Finding:
+    use = "DCGM telemetry"
+    folders = ("/usr/share/datacenter-gpu-manager-4/bindings/python3", "/usr/local/dcgm/bindings/python3")
+    found = next((folder for folder in folders if Path(folder).is_dir()), None)
+    if found is None:
+        return Finding("DCGM", False, "its Python bindings are not installed (datacenter-gpu-manager-4)", use)
+    return Finding("DCGM", True, f"bindings in {found}", use)
+
+
+def _slurm() -> Finding:
+    use = "batch jobs"
+    found = shutil.which("sbatch")
+    if found is None:
+        return Finding("Slurm", False, "there is no sbatch on the PATH", use)
+    return Finding("Slurm", True, found, use)
+
+
+def _store(path: str) -> list[Finding]:
+    from ..errors import WhorlError
+    from ..store import Store
+
+    try:
+        opened = Store.open(path)
+        unsound = opened.check()
+    except WhorlError as error:
+        return [Finding("store", False, str(error))]
+    findings = [Finding("store file", False, f"{file}: {reason}") for file, reason in unsound.items()]
+    rows: list[Any] = opened.sql(
+        "select (select count(*) from runs) runs, (select count(*) from telemetry) telemetry, "
+        "(select count(distinct gpu) from gpus) gpus, (select count(distinct import_id) from imports) imports"
+    ).to_pylist()
+    counted = ", ".join(f"{number:,} {name}" for name, number in rows[0].items())
+    free = shutil.disk_usage(path).free / 2**30
+    writable = "writable" if opened.writable() else "this user may only read it"
+    return [Finding("store", True, f"{path}: {counted}; {free:,.1f} GiB free; {writable}"), *findings]

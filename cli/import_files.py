@@ -1,0 +1,137 @@
+"""`whorl import`: files of measurements, from any tool, into a store."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import InputError, WhorlError
+from .options import json_option, store_option
+
+if TYPE_CHECKING:
+    from ..store.importing import Report
+
+
+@click.command("import")
+@store_option
+@click.option("--cluster", default="fleet", show_default=True, help="Name of the cluster the files are from.")
+@click.option("--gpu", metavar="NAME", help="The GPU, where a file does not say which.")
+@click.option("--workload", metavar="NAME", help="The workload; overrules what a file says.")
+@click.option(
+    "--map",
+    "mapping",
+    metavar="COLUMN=MEANING[:UNIT]",
+    multiple=True,
+    help="What a column means (time:ms, gpu, power:W, ...): for files of no known format. Repeatable.",
+)
+@click.option(
+    "--unit",
+    "units",
+    metavar="[COLUMN=]UNIT",
+    multiple=True,
+    help="The unit of a column, or of the duration; overrules what was found. Repeatable.",
+)
+@click.option("--time-zone", default="UTC", show_default=True, help="Zone of time stamps that state none.")
+@json_option
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+def import_files(
+    store: str,
+    cluster: str,
+    gpu: str | None,
+    workload: str | None,
+    mapping: tuple[str, ...],
+    units: tuple[str, ...],
+    time_zone: str,
+    as_json: bool,
+    files: tuple[Path, ...],
+) -> None:
+    """Import FILES of measurements into a store, which is made where there is none.
+
+    The format is found from the content: the files of the SC'22 variability study and its successors,
+    nvidia-smi --query-gpu streams, and any CSV or Parquet with --map; plain, .gz or .zst. Every row is
+    accounted for: kept, a duplicate, or refused with its line and the reason. Importing a file again adds
+    nothing. One file is stored whole or not at all; the others of the command go on.
+    """
+    from ..store import Store
+    from ..store.importing import Options, import_file
+    from .output import print_json
+
+    options = Options(
+        cluster=cluster,
+        gpu=gpu,
+        workload=workload,
+        columns=dict(_pair(text, "--map") for text in mapping),
+        units=dict(_pair(text, "--unit") for text in units),
+        time_zone=time_zone,
+    )
+    opened = Store.create(store)
+    reports, errors = [], []
+    for position, path in enumerate(files, start=1):
+        if sys.stderr.isatty() and len(files) > 1:
+            click.echo(f"\r\033[Kimporting {position} of {len(files)}: {path.name}", err=True, nl=False)
+        try:
+            report = import_file(opened, path, options)
+        except WhorlError as error:
+            errors.append((path, error))
+            _clear()
+            click.echo(f"whorl: {error}", err=True)
+            continue
+        reports.append(report)
+        if not as_json:
+            _clear()
+            _describe(report)
+    _clear()
+    if as_json:
+        failed = [{"file": str(path), "error": str(error)} for path, error in errors]
+        print_json({"schema": "whorl.import/1", "files": [report.as_dict() for report in reports], "failed": failed})
+    if errors:
+        sys.exit(errors[0][1].exit_code)
+
+
+def _clear() -> None:
+    if sys.stderr.isatty():
+        click.echo("\r\033[K", err=True, nl=False)
+
+
+def _pair(text: str, option: str) -> tuple[str, str]:
+    """`COLUMN=VALUE`; for --unit, a bare `VALUE` is about the duration. A column may hold `=` itself."""
+    column, equals, value = text.rpartition("=")
+    if not value or (not equals and option != "--unit"):
+        example = "perf=time:ms" if option == "--map" else "perf=ms"
+        raise InputError(f"{option} {text!r} is not COLUMN=VALUE; an example is {option} {example}")
+    return column, value
+
+
+def _describe(report: Report) -> None:
+    """The account of a file, for people."""
+    from .output import count
+
+    total = report.total
+    if report.already:
+        click.echo(f"{report.file}: imported before into cluster {report.cluster}; nothing added")
+        return
+    click.echo(
+        f"{report.file}: {count(total.rows)} rows of {_what(report)}: {count(total.kept)} kept, "
+        f"{count(total.duplicates)} duplicates dropped, {count(total.refused)} refused; "
+        f"{count(report.gpus)} GPU{'s' if report.gpus != 1 else ''}"
+    )
+    assumed = [f"{name} in {unit['unit']} (from {unit['from']})" for name, unit in report.units.items()]
+    if assumed:
+        click.echo(f"  units: {'; '.join(assumed)}")
+    if report.placeholders:
+        unknown = ", ".join(f"{name} {count(number)}" for name, number in report.placeholders.items())
+        click.echo(f"  placeholders stored as NULL: {unknown}")
+    for reason, lines in sorted(report.refusals.items(), key=lambda item: -len(item[1])):
+        first = ", ".join(str(line) for line in sorted(lines)[:5]) + (", ..." if len(lines) > 5 else "")
+        click.echo(f"  refused: {count(len(lines))} where {reason} (line {first})")
+    for note in report.notes:
+        click.echo(f"  note: {note}")
+    if report.ignored:
+        click.echo(f"  columns not stored: {', '.join(report.ignored)}")
+
+
+def _what(report: Report) -> str:
+    return "telemetry" if not report.workloads else " and ".join(report.workloads)

@@ -1,0 +1,95 @@
+"""How answers are printed: tables for people, JSON for programs, Markdown for documents."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+import math
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+
+MISSING = "n/a"
+
+
+def number(value: float | None, digits: int = 4, *, suffix: str = "") -> str:
+    """A number for people, to so many significant digits; "n/a" where it is missing."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    if value == 0:
+        return f"0{suffix}"
+    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{places}f}{suffix}"
+
+
+def interval(bounds: Sequence[float | None] | None, digits: int = 4) -> str:
+    """A 95 % interval for people; "" where there is none."""
+    if not bounds or bounds[0] is None or bounds[1] is None:
+        return ""
+    return f"[{number(bounds[0], digits)}, {number(bounds[1], digits)}]"
+
+
+def count(value: int | None) -> str:
+    return MISSING if value is None else f"{value:,}"
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON knows it: times as ISO 8601 in UTC, what is no number as null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dt.datetime):
+        return value.isoformat() + ("Z" if value.tzinfo is None else "")
+    if isinstance(value, (dt.date, dt.time, dt.timedelta)):
+        return str(value)
+    if isinstance(value, decimal.Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    return str(value)
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """Print a document; its first key must be `schema`."""
+    click.echo(json.dumps(plain(document), ensure_ascii=False, allow_nan=False))
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str:
+    """A Markdown table; the columns whose positions are in `right` are aligned to the right."""
+    rule = ["---:" if i in right else "---" for i in range(len(header))]
+    lines = [header, rule, *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
+    """Print a table for people: fitted to the terminal, or at full width where the output is no terminal."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    terminal = sys.stdout.isatty()
+    console = Console(
+        width=None if terminal else 100_000,
+        color_system="auto" if terminal and "NO_COLOR" not in os.environ else None,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+    table = Table(box=box.SIMPLE_HEAD if terminal else None, pad_edge=False, header_style="bold", expand=False)
+    for position, name in enumerate(header):
+        table.add_column(name, justify="right" if position in right else "left", overflow="fold", no_wrap=not terminal)
+    for row in rows:
+        table.add_row(*row)
+    with console.capture() as capture:
+        console.print(table)
+    for line in capture.get().splitlines():
+        click.echo(line.rstrip())

@@ -1,0 +1,84 @@
+"""`whorl schema`: every table and column, with unit and meaning."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import InputError
+from .options import exclusive, json_option
+
+if TYPE_CHECKING:
+    from ..store.schema import Table
+
+_HEADER = ("column", "type", "unit", "meaning")
+
+
+@click.command("schema")
+@json_option
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown: the text of docs/tables.md.")
+@click.argument("tables", nargs=-1)
+def schema(as_json: bool, as_markdown: bool, tables: tuple[str, ...]) -> None:
+    """Explain every column of TABLES (all, where none is named): type, unit, meaning."""
+    from ..store.schema import FORMAT, TABLES, VIEWS
+    from .output import print_json, print_table
+
+    exclusive("as_json", "as_markdown")({"as_json": as_json, "as_markdown": as_markdown})
+    known = {table.name: table for table in TABLES}
+    unknown = [name for name in tables if name not in known]
+    if unknown:
+        raise InputError(f"there is no table {unknown[0]!r}; the tables are {', '.join(known)}")
+    chosen = [known[name] for name in tables] or list(TABLES)
+    if as_json:
+        print_json(
+            {
+                "schema": "whorl.schema/1",
+                "format": FORMAT,
+                "tables": [_as_dict(table) for table in chosen],
+                "views": [{"name": v.name, "row": v.row, "sql": v.sql} for v in VIEWS],
+            }
+        )
+        return
+    if as_markdown:
+        click.echo(as_document(chosen))
+        return
+    for table in chosen:
+        click.echo(f"{table.name}: one row is {table.row}")
+        print_table(_HEADER, [_cells(table, i) for i in range(len(table.columns))])
+        click.echo()
+    if not tables:
+        for view in VIEWS:
+            click.echo(f"{view.name} (view): one row is {view.row}")
+
+
+def as_document(tables: list[Table]) -> str:
+    """The tables as a Markdown document."""
+    from ..store.schema import VIEWS
+    from .output import markdown
+
+    parts = [
+        "# The tables of a store",
+        "",
+        "Made by `whorl schema --markdown` from `store/schema.py`. A missing value is NULL, never 0; times are "
+        "UTC without a zone. The key of a GPU is `gpu`; where it is a place and not a UUID, it is unique within "
+        "its `cluster` only.",
+    ]
+    for table in tables:
+        rows = [_cells(table, i) for i in range(len(table.columns))]
+        parts += ["", f"## {table.name}", "", f"One row is {table.row}.", "", markdown(_HEADER, rows)]
+    for view in VIEWS:
+        parts += ["", f"## {view.name} (view)", "", f"One row is {view.row}.", "", "```sql", view.sql, "```"]
+    return "\n".join(parts)
+
+
+def _cells(table: Table, position: int) -> list[str]:
+    column = table.columns[position]
+    return [column.name, column.type, column.unit, column.description]
+
+
+def _as_dict(table: Table) -> dict[str, object]:
+    columns = [
+        {"name": c.name, "type": c.type, "unit": c.unit or None, "description": c.description} for c in table.columns
+    ]
+    return {"name": table.name, "row": table.row, "columns": columns}

@@ -1,0 +1,6 @@
+import click
+
+
+@click.command("variability")
+def variability() -> None:
+    """x"""

@@ -1,0 +1,19 @@
+"""Random streams: one per seed and subject, so that a new draw never moves the ones that were there.
+
+NumPy's generators run on one thread and in one order, so a fleet is the same whatever the number of threads.
+"""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+import numpy as np
+
+from ..errors import InputError
+
+
+def stream(seed: int, subject: str, *numbers: int) -> np.random.Generator:
+    """The random numbers of one subject ("leakage") under one seed; `numbers` tell repetitions apart."""
+    if seed < 0:
+        raise InputError(f"the seed must be zero or a positive whole number, not {seed}")
+    return np.random.default_rng([seed, crc32(subject.encode()), *numbers])

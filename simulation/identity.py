@@ -1,0 +1,37 @@
+"""Who and where the GPUs of a simulated fleet are: UUIDs made from the seed, cabinets, nodes, devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+
+from .fleet import GPUS_PER_NODE
+
+NODES_PER_CABINET = 8
+
+
+@dataclass(frozen=True)
+class Identity:
+    """One GPU's UUID and place; cabinets and nodes count from 1, devices from 0."""
+
+    uuid: str
+    cabinet: int
+    node: int
+    """Number of the node within its cabinet."""
+    device: int
+
+    @property
+    def place(self) -> str:
+        """The place as one word, as in "c001-4-1"."""
+        return f"c{self.cabinet:03d}-{self.node}-{self.device}"
+
+
+def identities(seed: int, gpus: int) -> tuple[Identity, ...]:
+    """The identities of a fleet's GPUs, in order; the same seed gives the same ones, however many GPUs."""
+    result = []
+    for gpu in range(gpus):
+        digest = sha256(f"whorl simulated GPU {seed} {gpu}".encode()).hexdigest()
+        parts = (digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32])
+        cabinet, node = divmod(gpu // GPUS_PER_NODE, NODES_PER_CABINET)
+        result.append(Identity("GPU-" + "-".join(parts), cabinet + 1, node + 1, gpu % GPUS_PER_NODE))
+    return tuple(result)

@@ -1,0 +1,47 @@
+"""The workloads that a simulated GPU can run: one row each.
+
+Source: `reference/simulated-fleet.md`, section 1. SGEMM, PageRank, BERT and ResNet were set against public
+V100 data; LAMMPS and STREAM are assumptions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import InputError
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a program asks of a GPU; all four figures are dimensionless."""
+
+    name: str
+    activity: float
+    """Switching activity of the SMs; 1 is SGEMM."""
+    compute_share: float
+    """Share of the run time, at the highest clock, that scales with 1/clock (kappa)."""
+    bandwidth_share: float
+    """Fraction of the peak DRAM bandwidth in use."""
+    noise: float
+    """Standard deviation of ln time from run to run."""
+
+
+SGEMM = Workload("sgemm", activity=1.0, compute_share=0.953, bandwidth_share=0.12, noise=0.0015)
+LAMMPS = Workload("lammps", activity=0.45, compute_share=0.10, bandwidth_share=0.60, noise=0.0015)
+PAGERANK = Workload("pagerank", activity=0.052, compute_share=0.02, bandwidth_share=0.35, noise=0.0015)
+STREAM = Workload("stream", activity=0.20, compute_share=0.04, bandwidth_share=0.92, noise=0.0015)
+BERT = Workload("bert", activity=0.29, compute_share=0.45, bandwidth_share=0.25, noise=0.004)
+RESNET = Workload("resnet", activity=0.42, compute_share=0.45, bandwidth_share=0.35, noise=0.012)
+
+WORKLOADS = {row.name: row for row in (SGEMM, LAMMPS, PAGERANK, STREAM, BERT, RESNET)}
+
+IDLE = Workload("idle", activity=0.0, compute_share=0.0, bandwidth_share=0.0, noise=0.0)
+"""No work at all: not in the table, because it has no run time."""
+
+
+def find_workload(name: str) -> Workload:
+    """The workload of a name, in any case; InputError when there is none."""
+    try:
+        return WORKLOADS[name.strip().lower()]
+    except KeyError:
+        raise InputError(f"no simulated workload {name!r}; there are {', '.join(WORKLOADS)}") from None

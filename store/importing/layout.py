@@ -1,0 +1,186 @@
+"""Which format a file has, found from its column names, and what each column means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ...errors import InputError
+from .content import Sheet
+from .meanings import RUN_MEANINGS, SC22_UNITS, SMI_UNITS, TELEMETRY_MEANINGS, Meaning
+from .units import UNITS, Unit, find, named, split_label
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the person said about the files of one import."""
+
+    cluster: str = "fleet"
+    gpu: str | None = None  # name of the GPU where the file has no identity
+    workload: str | None = None  # name of the workload where the file has none
+    columns: Mapping[str, str] = field(default_factory=dict)  # --map: column -> meaning[:unit]
+    units: Mapping[str, str] = field(default_factory=dict)  # --unit: column -> unit; "" is the time column
+    time_zone: str = "UTC"  # of time stamps that state none
+
+    def as_dict(self) -> dict[str, object]:
+        """The options that change what a file means, for the provenance."""
+        return {
+            "cluster": self.cluster,
+            "gpu": self.gpu,
+            "workload": self.workload,
+            "map": dict(sorted(self.columns.items())),
+            "unit": dict(sorted(self.units.items())),
+            "time_zone": self.time_zone,
+        }
+
+
+@dataclass
+class Bound:
+    """A column of the file bound to a meaning. `unit` is None while unknown; `source` says what it is from."""
+
+    meaning: Meaning
+    column: str
+    unit: Unit | None = None
+    source: str = ""
+
+
+@dataclass
+class Layout:
+    """A recognised format: which meanings the file has, by the meaning's name."""
+
+    name: str  # sc22 | nvidia-smi | mapped
+    kind: str  # runs | telemetry
+    bound: dict[str, Bound]
+
+    def ignored(self, sheet: Sheet) -> list[str]:
+        used = {b.column for b in self.bound.values()}
+        return [name for name in sheet.names if name not in used]
+
+
+def recognise(sheet: Sheet, options: Options) -> Layout:
+    """The layout of a sheet. Raises InputError where it has none, UnitError for a unit that is none."""
+    if options.columns:
+        layout = _mapped(sheet, options)
+    else:
+        named_so = {split_label(name)[0].lower() for name in sheet.names}
+        smi = _bind(sheet, TELEMETRY_MEANINGS)
+        metrics = [b for b in smi.values() if b.meaning.kind in ("number", "hex", "pstate")]
+        dotted = any("." in b.column for b in metrics)
+        runs = _bind(sheet, RUN_MEANINGS)
+        if "time" in runs:
+            layout = Layout("sc22", "runs", runs)
+        elif "timestamp" in smi and metrics and dotted:
+            layout = Layout("nvidia-smi", "telemetry", smi)
+        else:
+            raise InputError(_unrecognised(sheet, named_so))
+    _units(sheet, layout, options)
+    return layout
+
+
+def _unrecognised(sheet: Sheet, lower: set[str]) -> str:
+    shown = ", ".join(sheet.names[:12]) + (", ..." if len(sheet.names) > 12 else "")
+    if lower == {"timestamp"}:
+        return f"{sheet.file} holds time stamps alone (no metric, no duration): nothing to import"
+    first = sheet.names[0] if sheet.names else ""
+    if first[:4].isdigit():
+        return (
+            f"{sheet.file}: the first line looks like data, not like column names ({shown}); "
+            f"export it again with a header (nvidia-smi: without noheader)"
+        )
+    return (
+        f"{sheet.file}: no known format has the columns {shown}; say what they mean, for example "
+        f"--map COLUMN=time:ms --map COLUMN=gpu"
+    )
+
+
+def _bind(sheet: Sheet, meanings: tuple[Meaning, ...]) -> dict[str, Bound]:
+    """Bind columns to meanings by their usual names; a plain name goes before one with a unit behind it."""
+    labels = {name: split_label(name) for name in sheet.names}
+    bound: dict[str, Bound] = {}
+    for meaning in meanings:
+        for usual in meaning.names:
+            plain = [name for name, (base, _) in labels.items() if base.lower() == usual]
+            if plain:
+                name = plain[0]
+                unit = labels[name][1]
+                bound[meaning.name] = _labelled(sheet, meaning, name, unit)
+                break
+            suffixed = [name for name in sheet.names if _suffix(name, usual, meaning)]
+            if suffixed:
+                name = suffixed[0]
+                bound[meaning.name] = _labelled(sheet, meaning, name, _suffix(name, usual, meaning))
+                break
+    return bound
+
+
+def _suffix(name: str, usual: str, meaning: Meaning) -> str:
+    """The unit behind an underscore: `perf_s` for `perf` is in s. "" where there is none."""
+    base, _, unit = name.rpartition("_")
+    if base.lower() == usual and meaning.dimension and find(unit, meaning.dimension):
+        return unit
+    return ""
+
+
+def _labelled(sheet: Sheet, meaning: Meaning, name: str, label: str) -> Bound:
+    if not label or not meaning.dimension:
+        return Bound(meaning, name)
+    where = f"{sheet.file}: column {name!r}"
+    return Bound(meaning, name, named(label, meaning.dimension, where), f"the column's name {name!r}")
+
+
+def _mapped(sheet: Sheet, options: Options) -> Layout:
+    meant = {text.partition(":")[0] for text in options.columns.values()}
+    kind = "runs" if "time" in meant else "telemetry"
+    meanings = {m.name: m for m in (RUN_MEANINGS if kind == "runs" else TELEMETRY_MEANINGS)}
+    bound: dict[str, Bound] = {}
+    for column, text in options.columns.items():
+        name, _, unit = text.partition(":")
+        name = "timestamp" if (kind, name) == ("telemetry", "began") else name
+        name = "began" if (kind, name) == ("runs", "timestamp") else name
+        if column not in sheet.names:
+            raise InputError(f"{sheet.file} has no column {column!r} (--map); it has {', '.join(sheet.names[:12])}")
+        if name not in meanings:
+            raise InputError(
+                f"--map {column}={text}: {name!r} is no meaning of a column of {kind}; known are {', '.join(meanings)}"
+            )
+        if name in bound:
+            raise InputError(f"--map: both {bound[name].column!r} and {column!r} are mapped to {name}")
+        meaning = meanings[name]
+        if unit and not meaning.dimension:
+            raise InputError(f"--map {column}={text}: {name} has no unit")
+        bound[name] = Bound(meaning, column)
+        if unit:
+            bound[name].unit = named(unit, meaning.dimension, f"--map {column}={text}")
+            bound[name].source = "--map"
+        else:
+            bound[name] = _labelled(sheet, meaning, column, split_label(column)[1])
+    if kind == "telemetry":
+        if "timestamp" not in bound:
+            raise InputError(
+                "--map: name a duration (COLUMN=time:ms) for runs, or a time (COLUMN=timestamp) and metrics "
+                "for telemetry"
+            )
+        if not any(b.meaning.kind in ("number", "hex", "pstate") for b in bound.values()):
+            raise InputError("--map: name at least one metric, for example COLUMN=power:W")
+    return Layout("mapped", kind, bound)
+
+
+def _units(sheet: Sheet, layout: Layout, options: Options) -> None:
+    """Apply --unit, then the units that the format is known to use."""
+    by_column = {b.column: b for b in layout.bound.values()}
+    for column, text in options.units.items():
+        target = layout.bound.get("time") if column == "" else by_column.get(column)
+        if target is None:
+            if column == "":
+                raise InputError(f"{sheet.file} has no duration that --unit {text} could be of; use --unit COLUMN=UNIT")
+            raise InputError(f"{sheet.file}: --unit {column}={text} names a column that is not there or not used")
+        if not target.meaning.dimension:
+            raise InputError(f"{sheet.file}: --unit {column}={text}: {target.meaning.name} has no unit")
+        target.unit = named(text, target.meaning.dimension, "--unit")
+        target.source = "--unit"
+    known = {"sc22": SC22_UNITS, "nvidia-smi": SMI_UNITS}.get(layout.name, {})
+    for bound in layout.bound.values():
+        dimension = bound.meaning.dimension
+        if bound.unit is None and dimension in known:
+            bound.unit = UNITS[dimension][known[dimension]]
+            bound.source = "the format"

@@ -1,0 +1,106 @@
+"""Rows of telemetry, one a reading: `nvidia-smi` streams and mapped files become `telemetry`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from ...errors import InputError
+from ..schema import TELEMETRY
+from . import identity
+from .content import LINE, Sheet
+from .layout import Layout, Options
+from .values import Seen, numbers, parsed, times
+
+_METRIC_KINDS = ("number", "hex", "pstate")
+_SECOND = "a second reading of the same GPU at the same time"
+
+# A power sensor is called stuck where its reading never moves over this many readings and seconds while
+# temperature or utilisation moves this much. (A sensor period is at most about 0.1 s.)
+_STUCK_READINGS, _STUCK_SECONDS, _MOVED_KELVIN, _MOVED_PERCENT = 100, 10, 3, 20
+
+
+@dataclass
+class Readings:
+    """The parsed readings, in the columns of `telemetry`; events found in them; duplicates by line."""
+
+    frame: pl.DataFrame
+    events: pl.DataFrame
+    duplicates: list[int]
+
+
+def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> Readings:
+    """The readings of a sheet. Rows that cannot be believed are refused in the sheet. Raises InputError."""
+    bound = layout.bound
+    duplicates = identity.drop_duplicates(sheet)
+    source = identity.of_telemetry(sheet, bound, given=options.gpu, mapped=layout.name == "mapped")
+    seen.notes.append(f"the GPU is taken from {source}")
+    times(sheet, bound["timestamp"], seen, minus_one=False, required=True, time_zone=options.time_zone)
+    metrics = [b for b in bound.values() if b.meaning.kind in _METRIC_KINDS]
+    for item in metrics:
+        numbers(sheet, item, seen, minus_one=False)
+    again = sheet.frame.select("=gpu", "=timestamp").is_duplicated() if sheet.frame.height else None
+    if again is not None and again.sum() * 4 > sheet.frame.height:
+        raise InputError(
+            f"{sheet.file}: {again.sum()} of {sheet.frame.height} readings share GPU and time stamp with another; "
+            f"several GPUs seem to be in one stream: query uuid as well, or give --map COLUMN=gpu"
+        )
+    first = pl.struct("=gpu", "=timestamp").is_first_distinct()
+    sheet.refuse(~first, _SECOND)
+    columns = [
+        pl.col("=timestamp").alias("ts"),
+        pl.col("=gpu").alias("gpu"),
+        pl.col("=uuid").alias("uuid"),
+        *(pl.col(parsed(b.meaning)).round().cast(_kind(b.meaning.column)).alias(b.meaning.column) for b in metrics),
+        pl.col(LINE),
+    ]
+    frame = sheet.frame.select(columns)
+    frame, events = _stuck(frame, seen)
+    return Readings(frame, events, duplicates)
+
+
+def _kind(column: str) -> type[pl.Int32] | type[pl.Int64]:
+    types = {c.name: c.type for c in TELEMETRY.columns}
+    return pl.Int64 if types[column] == "BIGINT" else pl.Int32
+
+
+def _stuck(frame: pl.DataFrame, seen: Seen) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Mark the rows of GPUs whose power reading is stuck; their power must not be counted as energy."""
+    none = pl.DataFrame(schema={"ts": pl.Datetime("ns"), "gpu": pl.String, "kind": pl.String, "detail": pl.String})
+    frame = frame.with_columns(pl.lit(None, pl.String).alias("quality"))
+    if "power_mw" not in frame.columns or not frame.height:
+        return frame, none
+    moved = [
+        (pl.col(c).max() - pl.col(c).min() >= least).fill_null(False)
+        for c, least in (("temperature_c", _MOVED_KELVIN), ("utilization", _MOVED_PERCENT))
+        if c in frame.columns
+    ]
+    if not moved:
+        return frame, none
+    by_gpu = frame.group_by("gpu").agg(
+        pl.col("ts").min().alias("ts"),
+        pl.col("power_mw").n_unique().alias("values"),
+        pl.col("power_mw").first().alias("power"),
+        pl.col("power_mw").count().alias("readings"),
+        (pl.col("ts").max() - pl.col("ts").min()).dt.total_seconds().alias("seconds"),
+        pl.any_horizontal(moved).alias("moved"),
+    )
+    stuck = by_gpu.filter(
+        (pl.col("values") == 1)
+        & (pl.col("readings") >= _STUCK_READINGS)
+        & (pl.col("seconds") >= _STUCK_SECONDS)
+        & pl.col("moved")
+    )
+    if not stuck.height:
+        return frame, none
+    detail = pl.format(
+        "all {} power readings over {} s are {} W while temperature or utilisation moved: not for energy accounting",
+        "readings",
+        "seconds",
+        pl.col("power") / 1000,
+    )
+    events = stuck.select("ts", "gpu", pl.lit("stuck_sensor").alias("kind"), detail.alias("detail"))
+    seen.notes.extend(f"{gpu}: power sensor stuck: {text}" for gpu, text in events.select("gpu", "detail").iter_rows())
+    mark = pl.when(pl.col("gpu").is_in(stuck["gpu"].to_list())).then(pl.lit("power_stuck"))
+    return frame.with_columns(mark.alias("quality")), events

@@ -1,0 +1,231 @@
+"""The tables of a store: every table and column, with type, unit and meaning, written once.
+
+The views, the checks, `whorl schema` and `docs/tables.md` are all made from `TABLES`.
+A type is spelled as DuckDB spells it; `arrow_schema` gives the Arrow one.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# The number in `store.toml` and in every file's metadata. It grows when a reader of an older whorl would
+# misunderstand a file; a new nullable column alone does not change it.
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its name, DuckDB type, unit ("" where none applies) and meaning."""
+
+    name: str
+    type: str
+    unit: str
+    description: str
+    encoding: str = ""  # Parquet encoding where the default dictionary is not the best (storage measurements)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table: what a row is, its columns, and the columns by which its files are sorted."""
+
+    name: str
+    row: str
+    columns: tuple[Column, ...]
+    sorted_by: tuple[str, ...] = ()
+    partitioned: bool = False  # files lie in day=YYYY-MM-DD folders, by `ts`
+
+    @property
+    def names(self) -> list[str]:
+        return [column.name for column in self.columns]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A query over tables that is named in every store; `sql` selects from tables by name."""
+
+    name: str
+    row: str
+    sql: str
+
+
+_CLUSTER = Column("cluster", "VARCHAR", "", "name of the cluster, as given at import or in the configuration")
+_GPU = Column("gpu", "VARCHAR", "", "the GPU: its UUID, else its place (cabinet-node-device), else its name")
+_WORKLOAD = Column("workload", "VARCHAR", "", "what ran: the application of an imported file or a probe's name")
+_SOURCE = Column("import_id", "VARCHAR", "", "the row of `imports` this came from; NULL where whorl measured it")
+
+GPUS = Table(
+    "gpus",
+    "an identity of a GPU, seen at a time",
+    (
+        _CLUSTER,
+        _GPU,
+        Column("uuid", "VARCHAR", "", "UUID of the physical GPU, as the driver writes it"),
+        Column("place", "VARCHAR", "", "cabinet-node-device; with a uuid beside it, it links the two"),
+        Column("cabinet", "VARCHAR", "", "cabinet or rack"),
+        Column("node", "VARCHAR", "", "host, unique within the cluster"),
+        Column("slot", "INTEGER", "", "position of the GPU within its node"),
+        Column("model", "VARCHAR", "", "product name"),
+        Column("serial", "VARCHAR", "", "board serial number"),
+        Column("vbios", "VARCHAR", "", "firmware version"),
+        Column("driver", "VARCHAR", "", "driver version"),
+        Column("pci_bus_id", "VARCHAR", "", "PCI address"),
+        Column("nvml_index", "INTEGER", "", "index in the driver at that time; never a key"),
+        Column("power_limit_mw", "INTEGER", "mW", "enforced power limit"),
+        Column("sm_clock_max_mhz", "INTEGER", "MHz", "maximum SM clock"),
+        Column("first_seen", "TIMESTAMP_NS", "UTC", "when this identity was seen first; NULL where unknown"),
+        _SOURCE,
+    ),
+    sorted_by=("cluster", "gpu"),
+)
+
+TELEMETRY = Table(
+    "telemetry",
+    "all fast metrics of a GPU at an instant",
+    (
+        Column("ts", "TIMESTAMP_NS", "UTC", "when the reading was taken", "DELTA_BINARY_PACKED"),
+        _GPU,
+        Column("power_mw", "INTEGER", "mW", "board power as the driver reports it", "BYTE_STREAM_SPLIT"),
+        Column("power_instant_mw", "INTEGER", "mW", "board power, instantaneous reading", "BYTE_STREAM_SPLIT"),
+        Column(
+            "power_average_mw",
+            "INTEGER",
+            "mW",
+            "board power, the driver's moving average",
+            "BYTE_STREAM_SPLIT",
+        ),
+        Column("energy_mj", "BIGINT", "mJ", "energy counter since the driver was loaded", "DELTA_BINARY_PACKED"),
+        Column("sm_clock_mhz", "INTEGER", "MHz", "SM clock"),
+        Column("mem_clock_mhz", "INTEGER", "MHz", "memory clock"),
+        Column("temperature_c", "INTEGER", "degC", "GPU temperature"),
+        Column("memory_temperature_c", "INTEGER", "degC", "memory temperature"),
+        Column("utilization", "INTEGER", "%", "share of the last sample period in which a kernel ran"),
+        Column("memory_utilization", "INTEGER", "%", "share of the last sample period with memory traffic"),
+        Column("memory_used", "BIGINT", "B", "device memory in use"),
+        Column("power_limit_mw", "INTEGER", "mW", "enforced power limit"),
+        Column("pstate", "INTEGER", "", "performance state, 0 is the fastest"),
+        Column("fan_speed", "INTEGER", "%", "fan speed, share of its maximum"),
+        Column("clock_event_reasons", "BIGINT", "", "why the clock is where it is: the driver's bit mask"),
+        Column("quality", "VARCHAR", "", "what is wrong with this row's sensors; NULL where nothing is known"),
+        _SOURCE,
+    ),
+    sorted_by=("gpu", "ts"),
+    partitioned=True,
+)
+
+RUNS = Table(
+    "runs",
+    "one workload or probe on one GPU, once",
+    (
+        Column("run_id", "VARCHAR", "", "identity of the run: the same measurement has the same id everywhere"),
+        _CLUSTER,
+        Column("campaign", "VARCHAR", "", "the campaign it belongs to; NULL where it was imported"),
+        _WORKLOAD,
+        _GPU,
+        Column("job_id", "VARCHAR", "", "the batch job; the GPUs of one job ran together"),
+        Column("began", "TIMESTAMP_NS", "UTC", "when it began; NULL where unknown"),
+        Column("ended", "TIMESTAMP_NS", "UTC", "when it ended; NULL where unknown"),
+        Column("sm_clock_mhz", "DOUBLE", "MHz", "median SM clock while it ran"),
+        Column("mem_clock_mhz", "DOUBLE", "MHz", "median memory clock while it ran"),
+        Column("temperature_c", "DOUBLE", "degC", "median GPU temperature while it ran"),
+        Column("power_w", "DOUBLE", "W", "median board power while it ran"),
+        Column("conditions", "VARCHAR", "", "the stated conditions, a JSON object: input size, warm-up, kernel"),
+        Column("probe_version", "VARCHAR", "", "version of the probe; NULL where it was imported"),
+        Column("status", "VARCHAR", "", "'ok', else why its figures are not to be trusted"),
+        _SOURCE,
+    ),
+    sorted_by=("cluster", "workload", "gpu", "began"),
+)
+
+RESULTS = Table(
+    "results",
+    "one figure of one run",
+    (
+        Column("run_id", "VARCHAR", "", "the run of `runs`"),
+        _CLUSTER,
+        _WORKLOAD,
+        _GPU,
+        Column("repeat", "INTEGER", "", "which repeat of the run, from 0"),
+        Column("figure", "VARCHAR", "", "name of the figure; 'time' is the duration that variability is about"),
+        Column("unit", "VARCHAR", "", "unit of `value`; times are in ms"),
+        Column("value", "DOUBLE", "`unit`", "the figure"),
+    ),
+    sorted_by=("cluster", "workload", "gpu"),
+)
+
+EVENTS = Table(
+    "events",
+    "something that happened to a GPU",
+    (
+        Column("ts", "TIMESTAMP_NS", "UTC", "when it happened or was noticed"),
+        _GPU,
+        Column("kind", "VARCHAR", "", "what kind: stuck_sensor, gap, xid, lost, ..."),
+        Column("detail", "VARCHAR", "", "one sentence"),
+        _SOURCE,
+    ),
+    sorted_by=("gpu", "ts"),
+)
+
+IMPORTS = Table(
+    "imports",
+    "one workload of one imported file: its provenance and what became of its rows",
+    (
+        Column("import_id", "VARCHAR", "", "identity of the import: hash of the content and the options"),
+        Column("file", "VARCHAR", "", "name of the file, without its folder"),
+        Column("sha256", "VARCHAR", "", "SHA-256 of the file's content after decompression"),
+        Column("bytes", "BIGINT", "B", "size of the content after decompression"),
+        Column("format", "VARCHAR", "", "the format that was recognised"),
+        _CLUSTER,
+        Column("workload", "VARCHAR", "", "the workload these counts are for; NULL for telemetry"),
+        Column("rows", "BIGINT", "", "rows read"),
+        Column("kept", "BIGINT", "", "rows stored"),
+        Column("duplicates", "BIGINT", "", "exact duplicates dropped, within the file or already in the store"),
+        Column("refused", "BIGINT", "", "rows refused"),
+        Column("placeholders", "BIGINT", "", "values turned into NULL because they stand for 'unknown'"),
+        Column("units", "VARCHAR", "", "JSON object: column -> unit taken and from what"),
+        Column("options", "VARCHAR", "", "JSON object: the options given"),
+        Column("notes", "VARCHAR", "", "JSON list: what the importer noticed"),
+        Column("importer", "VARCHAR", "", "version of the importer"),
+        Column("imported_at", "TIMESTAMP_NS", "UTC", "when"),
+    ),
+)
+
+TABLES: tuple[Table, ...] = (GPUS, TELEMETRY, RUNS, RESULTS, EVENTS, IMPORTS)
+
+MEASUREMENTS = View(
+    "measurements",
+    "a figure of a run beside the run's conditions: `results` joined with `runs`",
+    "SELECT r.cluster, r.workload, r.gpu, s.figure, s.repeat, s.value, s.unit, r.began, r.job_id, "
+    "r.sm_clock_mhz, r.mem_clock_mhz, r.temperature_c, r.power_w, r.status, r.run_id "
+    "FROM runs r JOIN results s USING (run_id)",
+)
+
+VIEWS: tuple[View, ...] = (MEASUREMENTS,)
+
+
+def table(name: str) -> Table:
+    """The table called `name`. Raises KeyError where there is none."""
+    return _BY_NAME[name]
+
+
+_BY_NAME = {t.name: t for t in TABLES}
+
+
+@functools.cache
+def arrow_schema(name: str) -> pa.Schema:
+    """The Arrow schema of the table called `name`, with its name and format in the metadata."""
+    import pyarrow as pa
+
+    types = {
+        "VARCHAR": pa.string(),
+        "INTEGER": pa.int32(),
+        "BIGINT": pa.int64(),
+        "DOUBLE": pa.float64(),
+        "TIMESTAMP_NS": pa.timestamp("ns"),
+    }
+    fields = [pa.field(c.name, types[c.type]) for c in table(name).columns]
+    return pa.schema(fields, metadata={"whorl.table": name, "whorl.format": str(FORMAT)})

@@ -1,0 +1,193 @@
+"""The generated sample files: their shapes, their consistency, and what is planted in them."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter, defaultdict
+from datetime import datetime
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from whorl.cli.sample import sample as command
+from whorl.errors import InputError
+from whorl.simulation.sample import FILES, GPUS, SEED, Sample, write_sample
+
+Rows = list[dict[str, str]]
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Sample:
+    return write_sample(tmp_path_factory.mktemp("sample"))
+
+
+def _rows(sample: Sample, name: str) -> Rows:
+    path = next(path for path in sample.files if path.name == name)
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file, skipinitialspace=True, strict=True))
+
+
+def _by(rows: Rows, key: str, value: str) -> dict[str, list[float]]:
+    groups = defaultdict(list)
+    for row in rows:
+        groups[row[key]].append(float(row[value]))
+    return groups
+
+
+def test_the_same_seed_gives_the_same_bytes(sample: Sample, tmp_path: Path) -> None:
+    again, other = write_sample(tmp_path / "a" / "b"), write_sample(tmp_path / "c", seed=48)
+    assert [path.name for path in again.files] == list(FILES)
+    for first, second, third in zip(sample.files, again.files, other.files, strict=True):
+        assert first.read_bytes() == second.read_bytes()
+        assert first.read_bytes() != third.read_bytes()
+    assert again.planted == sample.planted
+    assert sum(path.stat().st_size for path in sample.files) < 1_000_000
+    assert {path.name for path in (tmp_path / "a" / "b").iterdir()} == set(FILES)
+
+
+def test_the_sgemm_file(sample: Sample) -> None:
+    raw = sample.files[0].read_bytes()
+    assert raw.count(b"\r\n") == raw.count(b"\n")
+    assert not raw.endswith(b"\n")
+    rows = _rows(sample, "gemm.csv")
+    counts = Counter(tuple(row.items()) for row in rows)
+    assert set(counts.values()) == {1, 2}
+    assert 20 <= len(rows) - len(counts) <= 60
+    for row in rows:
+        kernels, perf = int(row["num_kerns"]), float(row["perf"])
+        span = float(row["kern_max_start"]) - float(row["kern_min_start"])
+        assert span == pytest.approx((kernels - 1) * perf / 1000, rel=1e-3)
+        assert (row["cabinet"] == "-1") == (row["node"] == "-1")
+        assert row["dev_id"] == "0"
+    assert 0.2 < sum(row["cabinet"] == "-1" for row in rows) / len(rows) < 0.35
+    days = defaultdict(set)
+    for row in rows:
+        days[row["uuid"]].add(int(row["ts"]) // 86_400)
+    assert len(days) == 96
+    assert all(5 <= len(seen) <= 8 for seen in days.values())
+
+
+def test_the_pagerank_file_links_uuid_and_place_one_to_one(sample: Sample) -> None:
+    rows = _rows(sample, "pagerank.csv")
+    assert sample.files[1].read_text().startswith(",exp,")
+    assert sorted(int(row[""]) for row in rows) == list(range(480))
+    links = {(row["uuid"], row["cabinet"], row["node"], row["device"]) for row in rows}
+    assert len(links) == len({link[0] for link in links}) == len({link[1:] for link in links}) == 96
+    assert {len(row["node"]) for row in rows} == {3}
+    for row in rows:
+        span = float(row["kern_max_start"]) - float(row["kern_min_start"])
+        assert span == pytest.approx(float(row["perf"]) / 1000, rel=1e-3)
+    places = {link[0]: (link[1], int(link[2])) for link in links}
+    for row in _rows(sample, "gemm.csv"):
+        assert row["cabinet"] == "-1" or places[row["uuid"]] == (row["cabinet"], int(row["node"]))
+
+
+def test_the_resnet_file_varies_by_job_and_not_by_gpu(sample: Sample) -> None:
+    rows = _rows(sample, "resnet.csv")
+    jobs = defaultdict(list)
+    for row in rows:
+        jobs[row["job_id"]].append(row)
+        assert float(row["train_time"]) > 500 * float(row["mean_iter_dur"])
+        assert float(row["min_iter_dur"]) < float(row["perf"]) < float(row["mean_iter_dur"])
+        assert float(row["mean_iter_dur"]) < float(row["max_iter_dur"])
+        assert row["uuid"] == f"{row['cabinet']}-{row['node']}-{row['device']}"
+    assert len(jobs) == 96
+    for members in jobs.values():
+        assert [row["device"] for row in members] == ["0", "1", "2", "3"]
+        assert len({(row["ts"], row["train_time"], row["node"]) for row in members}) == 1
+    perf = np.log([[float(row["perf"]) for row in members] for members in jobs.values()])
+    within, between = perf.std(axis=1).mean(), perf.mean(axis=1).std()
+    assert between > 10 * within
+    pinned = next(gpu.place for gpu in sample.planted if gpu.kind == "pinned")
+    paces = {place: median(values) for place, values in _by(rows, "uuid", "perf").items()}
+    neighbours = [pace for place, pace in paces.items() if place[:-1] == pinned[:-1]]
+    assert min(neighbours) > 1.1 * median(paces.values()), "the slowest GPU sets the pace of its node"
+
+
+def test_the_nvidia_smi_stream(sample: Sample) -> None:
+    text = sample.files[3].read_text()
+    assert text.startswith(
+        "timestamp, uuid, index, power.draw [W], temperature.gpu, clocks.current.sm [MHz], "
+    )
+    assert 3 <= text.count("[N/A]") <= 10
+    rows = _rows(sample, "nvidia-smi.csv")
+    assert len(rows) == 480
+    by_gpu = defaultdict(list)
+    for row in rows:
+        by_gpu[row["uuid"]].append(row)
+        assert row["clocks.current.sm [MHz]"].endswith(" MHz")
+        assert row["utilization.gpu [%]"].endswith(" %")
+        for column, unit in (("power.draw [W]", " W"), ("memory.used [MiB]", " MiB")):
+            assert row[column].endswith(unit) or row[column] == "[N/A]"
+    assert [len(readings) for readings in by_gpu.values()] == [120] * 4
+    for readings in by_gpu.values():
+        seen = [datetime.strptime(row["timestamp"], "%Y/%m/%d %H:%M:%S.%f") for row in readings]  # noqa: DTZ007
+        steps = np.diff([moment.timestamp() for moment in seen])
+        assert steps == pytest.approx(np.ones(119), abs=0.02)
+        temperature = [int(row["temperature.gpu"]) for row in readings]
+        assert max(temperature) - min(temperature) > 20
+        watts = [row["power.draw [W]"].split()[0] for row in readings if row["power.draw [W]"] != "[N/A]"]
+        assert len(set(watts)) > 60
+        assert max(map(float, watts)) < 300
+    braked = next(gpu.uuid for gpu in sample.planted if gpu.kind == "brake")
+    loaded = [int(row["clocks.current.sm [MHz]"].split()[0]) for row in by_gpu[braked][10:100]]
+    assert 0.1 < sum(clock < 800 for clock in loaded) / len(loaded) < 0.5
+
+
+def test_the_planted_gpus_are_the_slow_outliers_and_no_others(sample: Sample) -> None:
+    rows = _rows(sample, "gemm.csv")
+    times = {uuid: median(values) for uuid, values in _by(rows, "uuid", "perf").items()}
+    low, middle, high = np.percentile(list(times.values()), [25, 50, 75])
+    reach = 1.5 * (high - low)
+    assert {uuid for uuid, time in times.items() if time > high + reach} == {g.uuid for g in sample.planted}
+    assert not [uuid for uuid, time in times.items() if time < low - reach]
+    assert {gpu.kind for gpu in sample.planted} == {"brake", "hot", "pinned"}
+    assert 7.5 < 400 * (high - low) / middle < 10.5
+
+
+def test_small_and_large_fleets(tmp_path: Path) -> None:
+    assert len(write_sample(tmp_path, gpus=4, seed=0).planted) == 3
+    large = write_sample(tmp_path, gpus=512)
+    assert len({row["uuid"] for row in _rows(large, "resnet.csv")}) == 512
+
+
+@pytest.mark.parametrize("gpus", [0, -4, 5, 40_000])
+def test_a_number_of_gpus_that_makes_no_whole_nodes(tmp_path: Path, gpus: int) -> None:
+    with pytest.raises(InputError, match="multiple of 4"):
+        write_sample(tmp_path, gpus=gpus)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(InputError, match="is not a folder"):
+        write_sample(tmp_path / "file")
+    with pytest.raises(InputError, match="cannot be written"):
+        write_sample(tmp_path / "file" / "below")
+    (tmp_path / "resnet.csv").mkdir()
+    with pytest.raises(InputError, match="cannot be written"):
+        write_sample(tmp_path)
+    assert not list(tmp_path.glob(".*")), "no part of a file stays behind"
+
+
+def test_the_command_writes_names_and_refuses(tmp_path: Path) -> None:
+    spoken = CliRunner().invoke(command, ["--help"]).output
+    assert f"[default: {GPUS}]" in spoken
+    assert f"[default: {SEED}]" in " ".join(spoken.split())
+    folder = tmp_path / "my files"
+    done = CliRunner().invoke(command, [str(folder), "--gpus", "8", "--seed", "3"], catch_exceptions=False)
+    assert done.exit_code == 0
+    lines = done.output.splitlines()
+    assert sum(line.startswith("wrote ") for line in lines) == 4
+    assert sum(line.startswith("planted ") for line in lines) == 3
+    assert lines[-1] == f"next: whorl import --store S --cluster sample '{folder}'/*"
+
+    (folder / "gemm.csv").write_text("mine")
+    with pytest.raises(InputError, match=r"already holds gemm\.csv, .*--force"):
+        CliRunner().invoke(command, [str(folder)], catch_exceptions=False)
+    assert (folder / "gemm.csv").read_text() == "mine"
+    CliRunner().invoke(command, [str(folder), "--force"], catch_exceptions=False)
+    assert (folder / "gemm.csv").read_text() != "mine"
