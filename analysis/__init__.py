@@ -1,0 +1,26 @@
+"""Tables in, tables out: how the GPUs of a fleet vary, and what of it comes back.
+
+`measurements`, `identities` and `imported` read a store; `variability` describes each workload of each cluster and
+`across` compares workloads. The latter two take a frame of runs, give plain frozen rows with `as_dict()`, and
+read and write nothing.
+"""
+
+from __future__ import annotations
+
+from .across_workloads import Across, across
+from .measurements import coupled_jobs, identities, imported, measurements
+from .summary import REPLICATES, SEED, Outlier, Variability, variability
+
+__all__ = [
+    "REPLICATES",
+    "SEED",
+    "Across",
+    "Outlier",
+    "Variability",
+    "across",
+    "coupled_jobs",
+    "identities",
+    "imported",
+    "measurements",
+    "variability",
+]

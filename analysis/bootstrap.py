@@ -6,14 +6,15 @@ steps: a matrix product (replicates x GPUs) @ (GPUs x buckets of neighbouring va
 start of every bucket, and only the one bucket that holds the wanted place is looked at value by value. The result
 is the linear quantile of the expanded resample, exactly.
 
-Percentile intervals; those of few GPUs (below about 20) are too narrow. The bootstrap of a maximum can never
+Percentile intervals; those of few GPUs (below about 20) are too narrow, and so are those of runs that are coupled
+by their jobs, for then GPUs are not independent. The bootstrap of a maximum can never
 pass the largest value seen, so the upper end of worst_over_median is a lower bound.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -56,8 +57,10 @@ class Resampled:
         layout = by_group(groups, np.arange(n), count)
         cell = groups[layout] * buckets + layout // self.width
         table = np.bincount(cell, minlength=count * buckets).reshape(count, buckets)
-        # Whole numbers in single precision are exact to 2^24, and half the size.
-        self.table = table.astype(np.float32 if n < 1 << 22 else np.float64)
+        # Whole numbers in single precision are exact to 2^24, and half the size. A resample is longer than the
+        # data when large groups are drawn often; nobody meets one drawn twelve times more than the others.
+        longest = n + 12 * int(table.sum(axis=1).max())
+        self.table = table.astype(np.float32 if longest < 1 << 24 else np.float64)
         self.moments = Moments.of(ordered[layout], bounds(groups, count))
 
     def figures(self, drawn: Counts) -> dict[str, Floats]:
@@ -134,3 +137,35 @@ def percentile_interval(replicated: Floats) -> tuple[float, float] | None:
         return None
     low, high = np.quantile(finite, (0.025, 0.975))
     return float(low), float(high)
+
+
+def replicate(
+    resampled: dict[str, Resampled],
+    seed: int,
+    groups: int,
+    replicates: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, dict[str, Floats]]:
+    """The replicated figures of several sets of values under the same draws of the same groups."""
+    blocks: dict[str, list[dict[str, Floats]]] = {name: [] for name in resampled}
+    done = 0
+    for drawn in weights(seed, groups, replicates):
+        for name, one in resampled.items():
+            blocks[name].append(one.figures(drawn))
+        done += len(drawn)
+        if progress is not None:
+            progress(done, replicates)
+    return {
+        name: {figure: np.concatenate([part[figure] for part in parts]) for figure in parts[0]}
+        for name, parts in blocks.items()
+    }
+
+
+def replicate_icc(moments: Moments, seed: int, replicates: int) -> Floats:
+    """The replicated ICC of groups drawn with replacement."""
+    found = []
+    for drawn in weights(seed, len(moments.size), replicates):
+        between, within, _ = components(drawn.astype(np.float64), moments)
+        with np.errstate(all="ignore"):
+            found.append(between / (between + within))
+    return np.concatenate(found)

@@ -35,16 +35,17 @@ def correlate(
     other: Floats | None,
     what: str,
     *,
+    time_is: str = "time",
     time_ranks: Floats | None = None,
     order: Ints | None = None,
 ) -> Correlation:
     """The correlation of `time` (finite) with `other` (NaN where unknown; None when there is no such column).
 
-    `what`: the column's name in the reason. `time_ranks`: the average ranks of `time` and `order`: the ascending
-    order of `other`, where the caller has them; used when no value is missing.
+    `what`, `time_is`: what a reason calls the two. `time_ranks`: the average ranks of `time` and `order`: the
+    ascending order of `other`, where the caller has them; used when no value is missing.
     """
     if other is None:
-        return Correlation(None, None, 0, f"no {what} column")
+        return Correlation(None, None, 0, f"no row has a {what}")
     known = np.isfinite(other)
     n = int(np.count_nonzero(known))
     if n < len(other):
@@ -54,7 +55,7 @@ def correlate(
     if n < 3:
         return Correlation(None, None, n, "fewer than 3 rows have both values")
     # Compared exactly: the deviations of a constant column from its rounded mean are not always zero.
-    for column, name in ((other, what), (time, "time")):
+    for column, name in ((other, what), (time, time_is)):
         if bool((column == column[0]).all()):
             return Correlation(None, None, n, f"{name} is constant ({column[0]:g})")
     if time_ranks is None:
@@ -71,8 +72,9 @@ def correlate(
 def _cosine(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
     """Pearson's coefficient of two columns that vary."""
     a, b = a - a.mean(), b - b.mean()
-    # Scaled by the largest first, so that neither tiny nor huge values under- or overflow when squared.
-    a, b = a / np.abs(a).max(), b / np.abs(b).max()
+    for deviation in (a, b):
+        # Scaled by the largest first, so that neither tiny nor huge values under- or overflow when squared.
+        deviation /= max(float(deviation.max()), -float(deviation.min()))
     r = float(a @ b) / math.sqrt(float(a @ a) * float(b @ b))
     return min(1.0, max(-1.0, r))
 

@@ -100,7 +100,9 @@ def dip_p(statistic: float, n: int) -> float:
     where = -1.0 / np.sqrt(size)  # ascending in n
     here = -1.0 / math.sqrt(n)
     row = np.array([np.interp(here, where, column) for column in table.T])
-    p = 1.0 - float(np.interp(math.sqrt(n) * statistic, row, PROBABILITIES, left=0.0))
+    scaled = math.sqrt(n) * statistic
+    # The least possible dip, 1/(2n), is common among few values: all of it counts as "at least this large".
+    p = 1.0 if scaled <= row[0] + 1e-12 else 1.0 - float(np.interp(scaled, row, PROBABILITIES))
     return max(p, SMALLEST_P)
 
 

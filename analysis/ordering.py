@@ -40,7 +40,8 @@ def _step_codes(values: Floats) -> npt.NDArray[np.uint16] | None:
         if (high - low) * step < _CODES - 1 and np.array_equal(np.rint(probe * step) / step, probe):
             counts = np.rint(values * step)
             if np.array_equal(counts / step, values):
-                return (counts - np.rint(low * step)).astype(np.uint16)
+                codes: npt.NDArray[np.uint16] = (counts - np.rint(low * step)).astype(np.uint16)
+                return codes
     return None
 
 
@@ -51,7 +52,7 @@ def by_group(groups: Ints, order: Ints, count: int) -> Ints:
     """
     # A radix sort: 16 bits of the group number a pass, least first, each pass stable.
     for shift in range(0, max(1, int(count - 1).bit_length()), 16):
-        digits = ((groups >> shift) & (_CODES - 1)).astype(np.uint16)
+        digits = (groups >> shift if shift else groups).astype(np.uint16)  # keeps the low 16 bits
         order = order[np.argsort(digits[order], kind="stable")]
     return order
 
@@ -86,18 +87,10 @@ def tie_ranks(ordered: Floats) -> Floats:
     return np.repeat(starts + (counts + 1) / 2.0, counts)
 
 
-def ranks(values: Floats, order: Ints | None = None) -> Floats:
-    """The average rank of each value, from 1. `order`: what `ascending` gave for them, if known."""
-    if order is None:
-        order = ascending(values)
-    result = np.empty(len(values))
-    result[order] = tie_ranks(values[order])
-    return result
-
-
 def quantiles(ordered: Floats, probabilities: tuple[float, ...]) -> Floats:
     """Linear-interpolation quantiles (numpy's default, DuckDB's `quantile_cont`) of ascending values."""
     at = np.asarray(probabilities) * (len(ordered) - 1)
     below = np.floor(at).astype(np.intp)
     above = np.minimum(below + 1, len(ordered) - 1)
-    return ordered[below] + (at - below) * (ordered[above] - ordered[below])
+    found: Floats = ordered[below] + (at - below) * (ordered[above] - ordered[below])
+    return found

@@ -103,10 +103,7 @@ def icc(moments: Moments, by: str) -> Repeatability:
     if not total > 1e-24 * mean * mean:
         return Repeatability(by, groups=groups, reason="every value is the same")
     percent = 100.0 / abs(mean) if mean else math.nan
-    sds = [
-        sd if math.isfinite(sd) else None
-        for sd in (percent * math.sqrt(between), percent * math.sqrt(within))
-    ]
+    sds = [sd if math.isfinite(sd) else None for sd in (percent * math.sqrt(between), percent * math.sqrt(within))]
     return Repeatability(by, between / total, groups=groups, sd_between_pct=sds[0], sd_within_pct=sds[1])
 
 

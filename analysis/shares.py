@@ -72,8 +72,7 @@ def shares(moments: Moments, cabinet: Ints | None, node: Ints | None) -> Shares:
     kept = np.maximum(variances, 0.0)
     if not kept.sum() > 1e-24 * float(np.average(moments.mean, weights=size)) ** 2:
         return Shares(share, n, gpus, {**reasons, **dict.fromkeys(LEVELS, "every value is the same")})
-    for name, part in zip(("run", *(name for name, _ in levels)), (kept / kept.sum()).tolist(), strict=True):
-        share[name] = part
+    share.update(zip(("run", *(name for name, _ in levels)), (kept / kept.sum()).tolist(), strict=True))
     return Shares(share, n, gpus, reasons)
 
 

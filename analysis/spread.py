@@ -52,7 +52,7 @@ def spread(ordered: Floats) -> Spread:
     slow = n - int(np.searchsorted(ordered, upper, side="right"))
     mean = float(ordered.mean())
     sd = float(ordered.std(ddof=1)) if n > 1 else math.nan
-    deviation = float(quantiles(np.sort(np.abs(ordered - median)), (0.5,))[0])
+    deviation = float(np.median(np.abs(ordered - median)))
     with np.errstate(all="ignore"):
         found = np.array([
             400.0 * (q3 - q1),

@@ -1,6 +1,6 @@
 """Makes `analysis/dip_table.py`: quantiles of sqrt(n) * dip for n values of a uniform distribution, by simulation.
 
-    python benchmarks/dip_table.py > analysis/dip_table.py
+    python benchmarks/dip_table.py > table.py && mv table.py analysis/dip_table.py && ruff format analysis/dip_table.py
 
 About six minutes on one core. `cell` makes one row; `tests/analysis/test_modes.py` makes one again and compares.
 """
@@ -37,9 +37,7 @@ def main() -> None:
     rows = [cell(n, samples(n)) for n in SIZES]
     print('"""Quantiles of sqrt(n) * dip for n values of a uniform distribution.')
     print()
-    print(
-        f"Simulated by `benchmarks/dip_table.py` (numpy {np.__version__}, seed {SEED}): 100,000 samples for each n"
-    )
+    print(f"Simulated by `benchmarks/dip_table.py` (numpy {np.__version__}, seed {SEED}): 100,000 samples for each n")
     print("to 200, 50,000 to 2,000, 20,000 above. Do not edit: make it again.")
     print('"""')
     print()

@@ -26,7 +26,7 @@ class Finding:
     needed_for: str = ""
 
 
-@click.command("doctor")
+@click.command("doctor", short_help="What this machine has, what works, and why what does not.")
 @click.option("--store", metavar="DIR", envvar="WHORL_STORE", help="Look at every file of this store as well.")
 @json_option
 def doctor(store: str | None, as_json: bool) -> None:
@@ -60,7 +60,9 @@ def _python() -> list[Finding]:
     ]
     uses = {
         **dict.fromkeys(("click", "numpy", "pyarrow"), "everything"),
-        **{"duckdb": "sql", "polars": "import, analysis", "rich": "tables for people"},
+        "duckdb": "sql",
+        "polars": "import, analysis",
+        "rich": "tables for people",
     }
     return [*found, *(_package(package, use) for package, use in uses.items())]
 

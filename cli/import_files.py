@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..store.importing import Report
 
 
-@click.command("import")
+@click.command("import", short_help="Files of measurements, from any tool, into a store.")
 @store_option
 @click.option("--cluster", default="fleet", show_default=True, help="Name of the cluster the files are from.")
 @click.option("--gpu", metavar="NAME", help="The GPU, where a file does not say which.")

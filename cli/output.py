@@ -7,6 +7,7 @@ import decimal
 import json
 import math
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -24,13 +25,6 @@ def number(value: float | None, digits: int = 4, *, suffix: str = "") -> str:
         return f"0{suffix}"
     places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
     return f"{value:,.{places}f}{suffix}"
-
-
-def interval(bounds: Sequence[float | None] | None, digits: int = 4) -> str:
-    """A 95 % interval for people; "" where there is none."""
-    if not bounds or bounds[0] is None or bounds[1] is None:
-        return ""
-    return f"[{number(bounds[0], digits)}, {number(bounds[1], digits)}]"
 
 
 def count(value: int | None) -> str:
@@ -70,21 +64,26 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right: Sequen
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
+def width() -> int | None:
+    """The columns of the terminal, or None where the output is no terminal and has no width."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
     """Print a table for people: fitted to the terminal, or at full width where the output is no terminal."""
-    from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    terminal = sys.stdout.isatty()
+    available = width()
+    terminal = available is not None
     console = Console(
-        width=None if terminal else 100_000,
+        width=available or 100_000,
         color_system="auto" if terminal and "NO_COLOR" not in os.environ else None,
         highlight=False,
         markup=False,
         emoji=False,
     )
-    table = Table(box=box.SIMPLE_HEAD if terminal else None, pad_edge=False, header_style="bold", expand=False)
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for position, name in enumerate(header):
         table.add_column(name, justify="right" if position in right else "left", overflow="fold", no_wrap=not terminal)
     for row in rows:

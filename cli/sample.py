@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 
-@click.command("sample")
+@click.command("sample", short_help="Write the files of a small generated fleet.")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--gpus", type=int, help="How many GPUs the fleet has: a multiple of 4.  [default: 96]")
 @click.option("--seed", type=int, help="The fleet's seed; one seed, one fleet.  [default: 47]")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _HEADER = ("column", "type", "unit", "meaning")
 
 
-@click.command("schema")
+@click.command("schema", short_help="Explain every table and column.")
 @json_option
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown: the text of docs/tables.md.")
 @click.argument("tables", nargs=-1)

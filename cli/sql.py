@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
+import json
+import re
 import sys
 from typing import Any
 
@@ -10,8 +13,10 @@ import click
 
 from .options import exclusive, json_option, store_option
 
+_WHOLE = re.compile(r"\.0+$")
 
-@click.command("sql")
+
+@click.command("sql", short_help="Answer an SQL query over the tables of a store.")
 @store_option
 @json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
@@ -26,32 +31,82 @@ def sql(store: str, as_json: bool, as_csv: bool, unsafe: bool, query: str) -> No
     from .output import print_json, print_table
 
     exclusive("as_json", "as_csv")({"as_json": as_json, "as_csv": as_csv})
-    text = sys.stdin.read() if query == "-" else query
-    answer = Store.open(store).sql(text, unsafe=unsafe)
+    answer = Store.open(store).sql(_standard_input() if query == "-" else query, unsafe=unsafe)
     names = _distinct(answer.column_names)
-    rows = list(zip(*(_column(answer, i) for i in range(len(names))), strict=True)) if names else []
+    rows = list(zip(*(_column(answer.column(i)) for i in range(len(names))), strict=True)) if names else []
     if as_json:
         print_json({"schema": "whorl.sql/1", "rows": [dict(zip(names, row, strict=True)) for row in rows]})
     elif as_csv:
-        writer = csv.writer(sys.stdout, lineterminator="\n")
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
         writer.writerow(names)
-        writer.writerows([["" if value is None else value for value in row] for row in rows])
+        writer.writerows([["" if value is None else _cell(value) for value in row] for row in rows])
+        click.echo(text.getvalue(), nl=False)
     else:
         numeric = [i for i in range(len(names)) if _is_number(answer.schema.field(i).type)]
         print_table(names, [[_text(value) for value in row] for row in rows], right=numeric)
         click.echo(f"({len(rows):,} row{'s' if len(rows) != 1 else ''})", err=True)
 
 
-def _column(answer: Any, position: int) -> list[Any]:
-    """The values of a column; nanosecond times as ISO text, which Python's own times cannot hold."""
+def _standard_input() -> str:
+    from ..errors import QueryError
+
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise QueryError("the query on standard input is not UTF-8 text") from error
+
+
+def _column(column: Any) -> list[Any]:
+    """The values of a column, times as ISO text: Python's own hold neither nanoseconds nor infinity."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = column.type
+    if pa.types.is_nested(kind):
+        return [_value(item) for item in column]
+    if pa.types.is_interval(kind):
+        return [None if item is None else _duration(*item) for item in column.to_pylist()]
+    if not pa.types.is_temporal(kind):
+        return list(column.to_pylist())
+    if pa.types.is_timestamp(kind) and kind.tz:
+        column = column.cast(pa.timestamp(kind.unit))  # drops the zone and keeps the instant, in UTC
+    texts = pc.cast(column, pa.string()).to_pylist()
+    if pa.types.is_timestamp(kind):
+        texts = [None if text is None else _WHOLE.sub("", text).replace(" ", "T", 1) + "Z" for text in texts]
+    if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+        return list(texts)
+    last = 2 ** (kind.bit_width - 1) - 1  # how DuckDB says infinity
+    infinite = {last: "infinity", -last: "-infinity"}
+    numbers = column.cast(pa.int32() if kind.bit_width == 32 else pa.int64()).to_pylist()
+    return [infinite.get(number, text) for number, text in zip(numbers, texts, strict=True)]
+
+
+def _value(item: Any) -> Any:
+    """A value inside a list, a structure or a map, as `_column` gives it."""
     import pyarrow as pa
 
-    column = answer.column(position)
-    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
-        text = column.cast(pa.string())
-        zone = "" if column.type.tz else "Z"
-        return [None if v is None else v.replace(" ", "T").removesuffix(".000000000") + zone for v in text.to_pylist()]
-    return list(column.to_pylist())
+    if not item.is_valid:
+        return None
+    kind = item.type
+    if pa.types.is_struct(kind):
+        return {name: _value(part) for name, part in item.items()}
+    if pa.types.is_map(kind):
+        keys, values = (_column(item.values.field(i)) for i in range(2))
+        return {str(key): value for key, value in zip(keys, values, strict=True)}
+    if pa.types.is_union(kind):
+        return _value(item.value)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _column(item.values)
+    return _column(pa.array([item], kind))[0] if pa.types.is_temporal(kind) else item.as_py()
+
+
+def _duration(months: int, days: int, nanoseconds: int) -> str:
+    """An interval as ISO 8601 writes it: P1M2DT3.5S."""
+    sign = "-" if nanoseconds < 0 else ""
+    seconds, fraction = divmod(abs(nanoseconds), 10**9)
+    exact = f"{sign}{seconds}" + (f".{fraction:09d}".rstrip("0") if fraction else "")
+    return f"P{months}M{days}DT{exact}S"
 
 
 def _distinct(names: list[str]) -> list[str]:
@@ -74,6 +129,13 @@ def _is_number(kind: Any) -> bool:
 def _text(value: Any) -> str:
     if value is None:
         return "NULL"
-    if isinstance(value, float):
-        return f"{value:.10g}"
-    return str(value)
+    return f"{value:.10g}" if isinstance(value, float) else str(_cell(value))
+
+
+def _cell(value: Any) -> Any:
+    """A value in one cell: what has parts as JSON, bytes in hexadecimal digits."""
+    from .output import plain
+
+    if isinstance(value, (dict, list)):
+        return json.dumps(plain(value), ensure_ascii=False)
+    return value.hex() if isinstance(value, bytes) else value

@@ -1,6 +1,89 @@
+"""`whorl variability`: how much the GPUs of a fleet differ, which stand out, and whether it is real."""
+
+from __future__ import annotations
+
+import sys
+
 import click
 
+from .options import exclusive, json_option, store_option
 
-@click.command("variability")
-def variability() -> None:
-    """x"""
+
+@click.command("variability", short_help="How much the GPUs differ, which stand out, and whether it is real.")
+@store_option
+@click.option("--cluster", "clusters", multiple=True, metavar="NAME", help="Only this cluster. Repeatable.")
+@click.option("--workload", "workloads", multiple=True, metavar="NAME", help="Only this workload. Repeatable.")
+@click.option("--across", is_flag=True, help="Rank correlation between workloads, GPU by GPU.")
+@click.option(
+    "--replicates",
+    type=click.IntRange(0, 100_000),
+    default=1000,
+    show_default=True,
+    help="Bootstrap replicates behind the intervals; 0 for none.",
+)
+@click.option("--seed", type=click.IntRange(0), help="Seed of the bootstrap.  [default: 2022]")
+@json_option
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown.")
+def variability(
+    store: str,
+    clusters: tuple[str, ...],
+    workloads: tuple[str, ...],
+    across: bool,
+    replicates: int,
+    seed: int | None,
+    as_json: bool,
+    as_markdown: bool,
+) -> None:
+    """Say how much the GPUs of a store differ, per cluster and workload.
+
+    Level "run" counts every run, level "gpu" the median of each GPU's runs. fence % is 400 IQR/median, the
+    definition of the SC'22 study. docs/statistics.md defines every figure.
+    """
+    from .. import analysis
+    from ..errors import InputError
+    from ..store import Store
+    from . import variability_report as report
+    from .output import print_json
+
+    exclusive("as_json", "as_markdown")({"as_json": as_json, "as_markdown": as_markdown})
+    opened = Store.open(store)
+    runs = analysis.measurements(opened, clusters=clusters, workloads=workloads)
+    if runs.is_empty():
+        named = [f"cluster {name}" for name in clusters] + [f"workload {name}" for name in workloads]
+        what = f"of {' and '.join(named)} " if named else ""
+        raise InputError(f"{store} holds no runs {what}to compare; `whorl import --store {store} FILES` adds some")
+    if across:
+        pairs = analysis.across(runs, identities=analysis.identities(opened))
+        if as_json:
+            print_json({"schema": "whorl.across/1", "rows": [pair.as_dict() for pair in pairs]})
+        elif not pairs:
+            click.echo("no two workloads share a cluster: there is nothing to compare across", err=True)
+        else:
+            report.show_across(pairs, markdown=as_markdown)
+        return
+    rows = analysis.variability(
+        runs,
+        replicates=replicates,
+        seed=analysis.SEED if seed is None else seed,
+        progress=_progress if sys.stderr.isatty() else None,
+        imported=analysis.imported(opened),
+    )
+    if sys.stderr.isatty():
+        click.echo("\r\033[K", err=True, nl=False)
+    if as_json:
+        print_json(
+            {
+                "schema": "whorl.variability/1",
+                "seed": rows[0].seed,
+                "replicates": rows[0].replicates,
+                "rows": [row.as_dict() for row in rows],
+            }
+        )
+    elif as_markdown:
+        click.echo(report.as_markdown(rows))
+    else:
+        report.show(rows)
+
+
+def _progress(what: str, done: int, wanted: int) -> None:
+    click.echo(f"\r\033[K{what}: {done:,} of {wanted:,} replicates", err=True, nl=False)

@@ -1,11 +1,13 @@
 """`whorl.duckdb`: views and macros over the Parquet files, for any DuckDB client.
 
-The file holds no data and is never held open, so that clients read while collectors write. Three facts of
+The file holds no data and is never held open, so that clients read while collectors write. Four facts of
 DuckDB shape it:
 
 * A relative path in a view is resolved against the *client's* working folder. The views therefore carry the
   store's absolute path. After a store was moved, the next whorl command that opens it writes the file anew;
   a client that comes first says `SET VARIABLE whorl_store = '/new/place'` and reads at once.
+* `[`, `*` and `?` in a path are a pattern. The views escape them in the store's path, so that its folder may
+  have any UTF-8 name but one with a backslash, which DuckDB takes for a separator.
 * A glob that matches no file is an error. Every table folder therefore holds `_schema.parquet`: no rows, all
   columns. It also gives the views their types.
 * A damaged file under a glob fails the whole query. A plain client then sees an error that names the file;
@@ -15,15 +17,18 @@ DuckDB shape it:
 from __future__ import annotations
 
 import contextlib
+import re
+import tempfile
 from pathlib import Path
 
 import duckdb
 
 from ..errors import StoreError
-from .files import failed, temporary_name
+from .files import failed, write_bytes
 from .schema import FORMAT, TABLES, VIEWS, Table
 
 NAME = "whorl.duckdb"
+_SPECIAL = re.compile(r"([\[*?])")
 
 
 def quoted(text: str) -> str:
@@ -31,7 +36,12 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def select_list(spec: Table, present: set[str] | None = None) -> str:
+def literal(path: Path) -> str:
+    """`path` as an SQL string literal for `read_parquet`: it names one file and is no pattern."""
+    return quoted(_SPECIAL.sub(r"[\1]", str(path)))
+
+
+def select_list(spec: Table, present: frozenset[str] | None = None) -> str:
     """The table's columns, cast to their types; a column outside `present` (where given) reads as NULL."""
     parts = []
     for column in spec.columns:
@@ -43,31 +53,36 @@ def select_list(spec: Table, present: set[str] | None = None) -> str:
 def write(root: Path) -> None:
     """Write the catalogue of the store at `root`, replacing an older one in one step."""
     root = root.resolve()
-    temporary = temporary_name(root / NAME)
-    place = f"coalesce(getvariable('whorl_store'), {quoted(str(root))})"
     try:
-        with contextlib.closing(duckdb.connect(str(temporary))) as connection:
-            for spec in TABLES:
-                files = f"{place} || '/{spec.name}/**/*.parquet'"
-                connection.execute(
-                    f"CREATE VIEW {spec.name} AS SELECT {select_list(spec)} "
-                    f"FROM read_parquet({files}, union_by_name = true, hive_partitioning = false)"
-                )
-                connection.execute(f"COMMENT ON VIEW {spec.name} IS {quoted('One row: ' + spec.row)}")
-                for column in spec.columns:
-                    text = f"{column.description} [{column.unit}]" if column.unit else column.description
-                    connection.execute(f'COMMENT ON COLUMN {spec.name}."{column.name}" IS {quoted(text)}')
-            for view in VIEWS:
-                connection.execute(f"CREATE VIEW {view.name} AS {view.sql}")
-                connection.execute(f"COMMENT ON VIEW {view.name} IS {quoted('One row: ' + view.row)}")
-            connection.execute(f"CREATE MACRO whorl_format() AS {FORMAT}")
-            connection.execute(f"CREATE MACRO whorl_store() AS {place}")
-            connection.execute("CHECKPOINT")
-        temporary.replace(root / NAME)
+        # DuckDB makes it on a local disk: it wants locks, which not every shared file system has, and it cannot
+        # make a file under a folder with a question mark in its name, while it can read one.
+        with tempfile.TemporaryDirectory(prefix="whorl-") as folder:
+            local = Path(folder, NAME)
+            with contextlib.closing(duckdb.connect(str(local))) as connection:
+                _define(connection, root)
+            content = local.read_bytes()
     except duckdb.Error as error:
-        raise StoreError(f"cannot write {root / NAME}: {error}") from error
+        raise StoreError(f"cannot make {NAME}: {str(error).splitlines()[0]}") from error
     except OSError as error:
-        raise failed("write", root / NAME, error) from error
-    finally:
-        for leftover in (temporary, Path(f"{temporary}.wal")):
-            leftover.unlink(missing_ok=True)
+        raise failed("make", Path(tempfile.gettempdir(), NAME), error) from error
+    write_bytes(root / NAME, content)
+
+
+def _define(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
+    place = f"coalesce(getvariable('whorl_store'), {quoted(str(root))})"
+    escaped = f"regexp_replace({place}, {quoted(_SPECIAL.pattern)}, '[\\1]', 'g')"
+    for spec in TABLES:
+        connection.execute(
+            f"CREATE VIEW {spec.name} AS SELECT {select_list(spec)} FROM "
+            f"read_parquet({escaped} || '/{spec.name}/**/*.parquet', union_by_name = true, hive_partitioning = false)"
+        )
+        connection.execute(f"COMMENT ON VIEW {spec.name} IS {quoted('One row: ' + spec.row)}")
+        for column in spec.columns:
+            text = f"{column.description} [{column.unit}]" if column.unit else column.description
+            connection.execute(f'COMMENT ON COLUMN {spec.name}."{column.name}" IS {quoted(text)}')
+    for view in VIEWS:
+        connection.execute(f"CREATE VIEW {view.name} AS {view.sql}")
+        connection.execute(f"COMMENT ON VIEW {view.name} IS {quoted('One row: ' + view.row)}")
+    connection.execute(f"CREATE MACRO whorl_format() AS {FORMAT}")
+    connection.execute(f"CREATE MACRO whorl_store() AS {place}")
+    connection.execute("CHECKPOINT")

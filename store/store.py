@@ -9,16 +9,20 @@ fleet/
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import functools
+import json
 import logging
 import os
+import stat
 import tomllib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import FormatError, StoreError
+from ..errors import FormatError, QueryError, StoreError
 from . import files
 from .schema import FORMAT, TABLES, Table, arrow_schema, table
 
@@ -48,7 +52,7 @@ class Store:
     @classmethod
     def open(cls, path: str | Path) -> Store:
         """The store at `path`. Raises StoreError where there is none, FormatError where a newer whorl made it."""
-        root = Path(path)
+        root = _root(path)
         about = root / _ABOUT
         try:
             text = about.read_text(encoding="utf-8")
@@ -57,13 +61,15 @@ class Store:
             raise StoreError(f"{root} is not a store ({what}); `whorl import --store {root} FILES` makes one") from None
         except OSError as error:
             raise files.failed("read", about, error) from error
+        except UnicodeDecodeError as error:
+            raise _damaged(about, "it is not UTF-8 text") from error
         try:
             known = tomllib.loads(text)
-            version = int(known["format"])
-        except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
-            raise StoreError(
-                f"{about} is damaged ({error}); restore it from a backup, or copy the table folders into a new store"
-            ) from error
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise _damaged(about, str(error)) from error
+        version = known.get("format")
+        if type(version) is not int or version < 1:
+            raise _damaged(about, "it states no format")
         if version > FORMAT:
             raise FormatError(
                 f"{root} has format {version}, made by {known.get('created_by', 'a newer whorl')}; this whorl "
@@ -71,17 +77,17 @@ class Store:
             )
         store = cls(root)
         files.recover(root)
-        if not store._views_point_here(known.get("place")):
+        if not (store._views_point_here(known.get("place")) and store._shaped()):
             try:
                 store._furnish(known.get("created", "unknown"))
             except StoreError as error:
-                log.warning("%s; its views still point to %s", error, known.get("place"))
+                log.warning("%s; until then other DuckDB clients may read %s", error, known.get("place"))
         return store
 
     @classmethod
     def create(cls, path: str | Path) -> Store:
         """The store at `path`, made where there is none. Raises StoreError where it cannot be made."""
-        root = Path(path)
+        root = _root(path)
         if (root / _ABOUT).exists():
             return cls.open(root)
         if root.exists() and not root.is_dir():
@@ -101,26 +107,19 @@ class Store:
         from . import catalog
 
         for spec in TABLES:
-            folder = self.root / spec.name
-            try:
-                folder.mkdir(exist_ok=True)
-                temporary = files.temporary_name(folder / _EMPTY)
-                files.write_parquet(temporary, spec, arrow_schema(spec.name).empty_table())
-                temporary.replace(folder / _EMPTY)
-            except OSError as error:
-                raise files.failed("write", folder / _EMPTY, error) from error
+            files.replace_parquet(self.root / spec.name / _EMPTY, spec, arrow_schema(spec.name).empty_table())
         catalog.write(self.root)
         from .. import __version__
 
-        files.write_text(
-            self.root / _ABOUT,
+        about = (
             "# A whorl store: append-only tables. `whorl schema` explains every column.\n"
             f"format = {FORMAT}\n"
             f'created_by = "whorl {__version__}"\n'
-            f'created = "{created}"\n'
+            f"created = {_toml_string(str(created))}\n"
             'time_zone = "UTC"\n'
-            f"place = {_toml_string(str(self.root.resolve()))}  # where the views of whorl.duckdb point\n",
+            f"place = {_toml_string(str(self.root.resolve()))}  # where the views of whorl.duckdb point\n"
         )
+        files.write_bytes(self.root / _ABOUT, about.encode())
 
     def _views_point_here(self, place: object) -> bool:
         from . import catalog
@@ -132,13 +131,23 @@ class Store:
         except OSError:
             return False
 
+    def _shaped(self) -> bool:
+        """Whether every table has its sound, empty file, without which other DuckDB clients cannot read it."""
+        try:
+            return all(_look(path, name, _stamp(path))[0] is None for path, name in self._empty_files())
+        except OSError:
+            return False
+
+    def _empty_files(self) -> list[tuple[Path, str]]:
+        return [(self.root / spec.name / _EMPTY, spec.name) for spec in TABLES]
+
     # -- writing ------------------------------------------------------------------------------------------
 
     def append(self, rows: Mapping[str, pa.Table], name: str) -> list[Path]:
         """Append rows to several tables at once, all or nothing, and return the files that were made.
 
         `rows` maps a table's name to an Arrow table whose columns are some of that table's. `name` names the
-        files and must be unique to the content. Raises StoreError where writing fails; nothing is stored then.
+        files and must be unique to the content. Raises StoreError where writing fails; see `files.commit`.
         """
         return files.commit(self.root, {table(key): data for key, data in rows.items() if len(data)}, name)
 
@@ -152,103 +161,180 @@ class Store:
         """The sound files of a table, the empty one first. Skipped files are logged and kept in `skipped`."""
         good = []
         for path in sorted((self.root / name).rglob("*.parquet"), key=lambda p: (p.name != _EMPTY, p)):
-            reason = _unsound(path, name, _stamp(path))
+            try:
+                reason = _look(path, name, _stamp(path))[0]
+            except OSError as error:
+                reason = f"it cannot be read ({error.strerror}); see to it or move it out of the store"
             if reason is None:
                 good.append(path)
             elif path not in self.skipped:
                 self.skipped[path] = reason
                 log.warning("skipped %s: %s", path, reason)
-        if not good:
-            raise StoreError(
-                f"{self.root / name} has no readable file, not even {_EMPTY}; open the store once as a user "
-                f"who may write there"
-            )
         return good
 
     def check(self) -> dict[Path, str]:
-        """Look at every file of every table; returns the unsound ones with the reason."""
+        """Read every file of every table, checksums included; returns the unsound ones with the reason.
+
+        Slow: it reads the whole store. Reading through `sql` and `scan` notices damage inside a file only where
+        the file cannot be decoded; this notices every changed byte of data, as does `arrow`.
+        """
+        found = {}
         for spec in TABLES:
-            self.files(spec.name)
-        return self.skipped
+            for path in self.files(spec.name):
+                reason = _damage(path)
+                if reason is not None:
+                    found[path] = f"{reason}; restore it from a backup or move it out of the store"
+        return self.skipped | found
 
     def arrow(self, name: str, columns: list[str] | None = None) -> pa.Table:
-        """A table as Arrow, in memory. Raises StoreError where a file turns out to be damaged inside."""
+        """A table as Arrow, in memory. Raises StoreError, which names the file, where one is damaged inside."""
+        import pyarrow as pa
         import pyarrow.dataset as ds
 
-        schema = arrow_schema(name)
+        verified = ds.ParquetFileFormat(
+            default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+        )
+        paths = [str(path.absolute()) for path in self.files(name)]
         try:
-            return ds.dataset(self.files(name), schema=schema, format="parquet").to_table(columns=columns)
-        except (OSError, ValueError) as error:
-            raise StoreError(f"a file of table {name} in {self.root} is damaged: {error}") from error
+            return ds.dataset(paths, schema=arrow_schema(name), format=verified).to_table(columns=columns)
+        except (OSError, pa.ArrowException) as error:
+            raise self._damage() or error from error
 
     def scan(self, name: str) -> pl.LazyFrame:
-        """A table as a lazy Polars frame; a column that a file lacks is null."""
+        """A table as a lazy Polars frame; a column that a file lacks is null.
+
+        `Store.collect` collects it with a sentence where a file is damaged inside; Polars' own `collect` raises
+        `polars.exceptions.PolarsError` then.
+        """
         import polars as pl
 
         spec = table(name)
+        paths = [path.absolute() for path in self.files(name)]
+        if not paths:
+            return pl.DataFrame(arrow_schema(name).empty_table()).lazy()
         return pl.scan_parquet(
-            self.files(name), missing_columns="insert", extra_columns="ignore", hive_partitioning=False
+            paths, glob=False, missing_columns="insert", extra_columns="ignore", hive_partitioning=False
         ).select(spec.names)
+
+    def collect(self, frame: pl.LazyFrame) -> pl.DataFrame:
+        """The rows of a frame made from `scan`. Raises StoreError, which names the file, where one is damaged."""
+        import polars as pl
+
+        try:
+            return frame.collect()
+        except (OSError, pl.exceptions.PolarsError) as error:
+            raise self._damage() or error from error
 
     def sql(self, query: str, *, unsafe: bool = False) -> pa.Table:
         """The answer to an SQL query over the tables, as Arrow. Raises QueryError.
 
-        Read-only, with no access to anything outside the store, unless `unsafe`.
+        Read-only, with no access to anything outside the store, unless `unsafe`. Raises StoreError, which names
+        the file, where one is damaged inside.
         """
         from . import query as sql
 
         sound = {spec.name: [path.resolve() for path in self.files(spec.name)] for spec in TABLES}
-        connection = sql.connect(sound, _columns, unsafe=unsafe)
         try:
-            return sql.run(connection, query, unsafe=unsafe)
-        finally:
-            connection.close()
+            with contextlib.closing(sql.connect(sound, _columns, unsafe=unsafe)) as connection:
+                return sql.run(connection, query, unsafe=unsafe)
+        except QueryError as error:
+            if sql.at_fault(error):
+                raise
+            raise self._damage() or error from error
+
+    def _damage(self) -> StoreError | None:
+        """The sentence for a damaged file, if one explains that reading failed."""
+        for spec in TABLES:
+            for path in self.files(spec.name):
+                reason = _damage(path)
+                if reason is not None:
+                    return StoreError(
+                        f"{path}, a file of table {spec.name}, is damaged: {reason}; restore it "
+                        f"from a backup or move it out of the store"
+                    )
+        return None
 
 
 def _ours(name: str) -> bool:
     """Whether an interrupted `create` may have left this name in a folder."""
     from . import catalog
 
-    own = {spec.name for spec in TABLES} | {catalog.NAME, files.PENDING}
+    own = {spec.name for spec in TABLES} | {catalog.NAME, files.PENDING, _ABOUT}
     return name in own or name.startswith(files.TEMPORARY)
 
 
 def _toml_string(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _root(path: str | Path) -> Path:
+    """The folder of a store. Raises StoreError for a path that DuckDB or Arrow cannot take."""
+    root = Path(path)
+    full = str(root.absolute())
+    if "\\" in full or full != full.encode(errors="replace").decode():
+        raise StoreError(f"{full!r} cannot hold a store: choose a path in UTF-8 and without a backslash")
+    return root
+
+
+def _damaged(about: Path, reason: str) -> StoreError:
+    return StoreError(
+        f"{about} is damaged ({reason}); restore it from a backup, or copy the table folders into a new store"
+    )
 
 
 def _stamp(path: Path) -> tuple[int, int]:
     """Size and time of change: files are immutable, so the same stamp means the same content."""
     status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file")
     return status.st_size, status.st_mtime_ns
 
 
 @functools.lru_cache(maxsize=65536)
-def _unsound(path: Path, name: str, stamp: tuple[int, int]) -> str | None:  # noqa: ARG001 - part of the key
-    """Why a file cannot be read as part of a table, or None where it can."""
+def _look(path: Path, name: str, stamp: tuple[int, int]) -> tuple[str | None, frozenset[str]]:  # noqa: ARG001 - part of the key
+    """Why a file cannot be read as part of a table, or None where it can; and the columns it has."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    none: frozenset[str] = frozenset()
     try:
         metadata = pq.read_metadata(path)
+        schema = metadata.schema.to_arrow_schema()
+    except PermissionError:
+        return "this user may not read it", none
     except (OSError, pa.ArrowException) as error:
-        return f"it is torn or not a Parquet file ({str(error).splitlines()[0]}); move it out of the store"
+        return f"it is torn or not a Parquet file ({str(error).splitlines()[0]}); move it out of the store", none
     keys = metadata.metadata or {}
     found = keys.get(b"whorl.table", b"").decode("utf-8", "replace")
     if found != name:
         what = f"it belongs to table {found!r}" if found else "whorl did not write it"
-        return f"{what}; move it out of {name}/"
+        return f"{what}; move it out of {name}/", none
     version = keys.get(b"whorl.format", b"").decode("utf-8", "replace")
     if not version.isdigit() or int(version) > FORMAT:
-        return f"it has format {version or '?'} and this whorl reads up to {FORMAT}; install a newer whorl"
-    return None
+        return f"it has format {version or '?'} and this whorl reads up to {FORMAT}; install a newer whorl", none
+    for field in arrow_schema(name):
+        if field.name in schema.names and schema.field(field.name).type != field.type:
+            kind = schema.field(field.name).type
+            return f"its column {field.name} is {kind} and not {field.type}; move it out of the store", none
+    return None, frozenset(schema.names)
 
 
-@functools.lru_cache(maxsize=65536)
-def _columns(path: Path) -> set[str]:
+def _columns(path: Path, name: str) -> frozenset[str]:
+    return _look(path, name, _stamp(path))[1]
+
+
+def _damage(path: Path) -> str | None:
+    """What is wrong with the data in a file, after reading all of it; None where nothing is."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    return set(pq.read_schema(path).names)
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            for _ in file.iter_batches():
+                pass
+    except (OSError, pa.ArrowException) as error:
+        return (str(error) or type(error).__name__).splitlines()[0]
+    return None
 
 
 __all__ = ["Store", "Table"]

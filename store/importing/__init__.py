@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .importer import import_file
+from .importer import Parsed, import_file, read_file
 from .layout import Options
 from .report import Report
 
-__all__ = ["Options", "Report", "import_file"]
+__all__ = ["Options", "Parsed", "Report", "import_file", "read_file"]

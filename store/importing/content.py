@@ -7,8 +7,10 @@ row and not the rest of the file, and every refusal has a line number.
 from __future__ import annotations
 
 import csv
+import errno
 import gzip
 import hashlib
+import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,11 +18,18 @@ from pathlib import Path
 
 import polars as pl
 
-from ...errors import InputError, WhorlError
-from ..files import failed
+from ...errors import InputError
+from . import parquet
 
-LINE = "_line"
-_UNREADABLE = "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f�]"
+OWN = "="  # columns that the importer adds to a sheet begin so; no column of a file may
+LINE = f"{OWN}line"
+_UNREADABLE = "[\x00-\x08\x0b-\x1f\x7f\ufffd]"
+_INDEX_NAMES = ("", "Unnamed: 0", "__index_level_0__")  # how pandas writes out the number of a row
+
+_STRANGE = "it holds unreadable characters (not text in UTF-8)"
+_NO_ROWS = "{} has a header and no rows: nothing to import"
+
+Rule = tuple[pl.Expr, str]  # which rows are refused, and the reason
 
 
 @dataclass
@@ -37,6 +46,17 @@ class Refused:
     def count(self) -> int:
         return sum(len(lines) for lines in self.lines.values())
 
+    def take(self, frame: pl.DataFrame, rules: Sequence[Rule]) -> pl.DataFrame:
+        """The frame without the rows that break a rule; a row is refused once, for the first that it breaks."""
+        broken = pl.coalesce([pl.when(bad).then(pl.lit(i)) for i, (bad, _) in enumerate(rules)])
+        found = frame.select(broken).to_series()
+        if found.null_count() == len(found):
+            return frame
+        lines = pl.DataFrame({LINE: frame[LINE], "rule": found})
+        for number, (_, reason) in enumerate(rules):
+            self.add(reason, lines.filter(pl.col("rule") == number)[LINE].to_list())
+        return frame.filter(found.is_null())
+
 
 @dataclass
 class Sheet:
@@ -52,14 +72,18 @@ class Sheet:
     frame: pl.DataFrame
     rows: int
     refused: Refused
-    has_index: bool = False  # the first column was a written-out row index without a name
 
-    def refuse(self, bad: pl.Expr, reason: str) -> None:
-        """Take the rows where `bad` is true out of the frame and account for them."""
-        lines = self.frame.filter(bad.fill_null(False))[LINE].to_list()
-        if lines:
-            self.refused.add(reason, lines)
-            self.frame = self.frame.filter(~bad.fill_null(False))
+    def refuse(self, *rules: Rule) -> None:
+        """Take the rows that break a rule out of the frame and account for them."""
+        if rules:
+            self.frame = self.refused.take(self.frame, rules)
+
+    def counts(self, *flags: pl.Expr) -> list[int]:
+        """On how many rows each of the flags is true."""
+        if not flags:
+            return []
+        sums = self.frame.select(flag.fill_null(False).sum().alias(str(i)) for i, flag in enumerate(flags))
+        return [int(n) for n in sums.row(0)]
 
 
 def read(path: Path) -> Sheet:
@@ -74,12 +98,16 @@ def read(path: Path) -> Sheet:
     except IsADirectoryError:
         raise InputError(f"{path} is a folder; name the files in it, for example {path}/*.csv") from None
     except OSError as error:
-        raise WhorlError(str(failed("read", path, error))) from error
+        why = "this user may not read it" if error.errno in (errno.EACCES, errno.EPERM) else error.strerror
+        raise InputError(f"{path} cannot be read: {why}") from error
     data = _decompress(raw, path)
-    digest = hashlib.sha256(data).hexdigest()
+    del raw
+    sheet = Sheet(path.name, hashlib.sha256(data).hexdigest(), len(data), [], pl.DataFrame(), 0, Refused())
     if data[:4] == b"PAR1":
-        return _parquet(data, path, digest)
-    return _text(data, path, digest)
+        _from_parquet(sheet, data, path)
+    else:
+        _from_text(sheet, data, path)
+    return sheet
 
 
 def _decompress(raw: bytes, path: Path) -> bytes:
@@ -97,114 +125,119 @@ def _decompress(raw: bytes, path: Path) -> bytes:
 
 
 def _zstd(raw: bytes) -> bytes:
-    """Decompress zstd frames. Raises OSError for a damaged and EOFError for a truncated file."""
+    """Decompress zstd frames. Raises OSError for a damaged or truncated file."""
     import pyarrow as pa
 
     with pa.CompressedInputStream(pa.BufferReader(raw), "zstd") as stream:
         return bytes(stream.read())
 
 
-def _parquet(data: bytes, path: Path, digest: str) -> Sheet:
-    try:
-        frame = pl.read_parquet(data)
-    except (pl.exceptions.PolarsError, OSError, ValueError) as error:
-        raise InputError(f"{path}: the Parquet file is damaged ({str(error).splitlines()[0]})") from error
-    nested = [name for name, kind in frame.schema.items() if kind.is_nested() or kind == pl.Binary]
-    frame = frame.drop(nested)
-    if not frame.width:
-        raise InputError(f"{path} has no column of numbers, text or times")
+def _from_parquet(sheet: Sheet, data: bytes, path: Path) -> None:
+    frame = parquet.as_text(data, path)
+    sheet.names = _columns(frame.columns, path)
     if not frame.height:
-        raise InputError(f"{path} has a header and no rows: nothing to import")
-    frame = frame.select(pl.all().cast(pl.String).fill_null(""))
-    frame = frame.with_row_index(LINE, offset=1).with_columns(pl.col(LINE).cast(pl.Int64))
-    names = [name for name in frame.columns if name != LINE]
-    return Sheet(path.name, digest, len(data), names, frame, frame.height, Refused())
+        raise InputError(_NO_ROWS.format(path))
+    sheet.rows = frame.height
+    frame = frame.select(pl.int_range(1, frame.height + 1).alias(LINE), *filter(None, sheet.names))
+    unreadable = pl.any_horizontal(pl.exclude(LINE).str.contains(_UNREADABLE))
+    sheet.frame = sheet.refused.take(frame, [(unreadable, _STRANGE)])
+    sheet.names = [name for name in sheet.names if name]
 
 
-def _text(data: bytes, path: Path, digest: str) -> Sheet:
+def _from_text(sheet: Sheet, data: bytes, path: Path) -> None:
     if not data.strip():
         raise InputError(f"{path} is empty ({len(data)} bytes): nothing to import")
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\x00" in data[:4096]:
-        raise InputError(f"{path} is not a text file in UTF-8 (it holds zero bytes); export it as CSV in UTF-8")
-    text = data.decode("utf-8-sig", "replace")
-    lines = text.split("\n") if "\n" in text else text.split("\r")
-    table = pl.DataFrame({"text": lines}).with_row_index(LINE, offset=1)
-    table = table.with_columns(pl.col(LINE).cast(pl.Int64), pl.col("text").str.strip_chars_end("\r"))
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff") or data.count(b"\x00") * 20 > len(data):
+        raise InputError(f"{path} is not text in UTF-8 (it holds zero bytes); export it as CSV in UTF-8")
+    whole = pl.Series("text", [data.decode("utf-8-sig", "replace")])
+    lines = whole.str.split("\n" if b"\n" in data else "\r").explode()
+    table = pl.DataFrame(lines.str.strip_chars_end("\r"))
+    table = table.with_columns(pl.int_range(1, pl.len() + 1).alias(LINE))
     table = table.filter(pl.col("text").str.strip_chars() != "")
-    header_text = table["text"][0]
-    delimiter = max(",;\t", key=header_text.count)
-    names, has_index = _header(header_text, delimiter, path)
+    header = table["text"][0]
+    delimiter = max(",;\t", key=header.count)
+    sheet.names = _columns(_split(header, delimiter, path), path)
     table = table.slice(1)
     if not table.height:
-        raise InputError(f"{path} has a header and no rows: nothing to import")
-    rows, refused = table.height, Refused()
-
-    unreadable = table["text"].str.contains(_UNREADABLE)
-    refused.add("unreadable characters (not UTF-8 text)", table.filter(unreadable)[LINE].to_list())
-    table = table.filter(~unreadable)
-    repeated = table["text"].str.strip_chars() == header_text.strip()
-    refused.add("the header line again", table.filter(repeated)[LINE].to_list())
-    table = table.filter(~repeated)
-
-    fields = _fields(table, delimiter, refused)
-    counts = fields["fields"].list.len()
-    _refuse_ragged(fields, counts, len(names), refused, path)
-    fields = fields.filter(counts == len(names))
-    columns = [pl.col("fields").list.get(i).str.strip_chars().alias(name) for i, name in enumerate(names) if name]
-    frame = fields.select(pl.col(LINE), *columns)
-    kept = [name for name in names if name]
-    return Sheet(path.name, digest, len(data), kept, frame, rows, refused, has_index)
+        raise InputError(_NO_ROWS.format(path))
+    sheet.rows = table.height
+    again = pl.col("text").str.strip_chars() == header.strip()
+    table = sheet.refused.take(
+        table, [(pl.col("text").str.contains(_UNREADABLE), _STRANGE), (again, "it is the header line again")]
+    )
+    _one_header(table, delimiter, sheet.names, path)
+    fields = _fields(table, delimiter, sheet.refused)
+    fields = _even(fields, len(sheet.names), sheet.refused, path)
+    columns = [pl.col("fields").list.get(i).str.strip_chars().alias(name) for i, name in enumerate(sheet.names) if name]
+    sheet.frame = fields.select(LINE, *columns)
+    sheet.names = [name for name in sheet.names if name]
 
 
-def _header(text: str, delimiter: str, path: Path) -> tuple[list[str], bool]:
-    """The names of the columns, and whether the first is a row index (its name becomes "")."""
-    if "�" in text:
-        raise InputError(f"{path}: the header line holds unreadable characters (not UTF-8 text)")
+def _split(header: str, delimiter: str, path: Path) -> list[str]:
     try:
-        names = [name.strip() for name in next(csv.reader([text], delimiter=delimiter, strict=True))]
+        names = next(csv.reader([header], delimiter=delimiter, strict=True, skipinitialspace=True))
     except csv.Error as error:
-        raise InputError(f"{path}: the header line has a stray quote ({error})") from error
-    has_index = len(names) > 1 and names[0] in ("", "Unnamed: 0")
-    if has_index:
-        names[0] = ""
+        raise InputError(f"{path}: the header line has a stray quote ({error}); repair it and import again") from error
+    return [name.strip() for name in names]
+
+
+def _columns(names: list[str], path: Path) -> list[str]:
+    """The names of the columns, checked; that of a written-out row index becomes ""."""
+    if any(re.search(_UNREADABLE, name) for name in names):
+        raise InputError(f"{path}: the header line holds unreadable characters; export the file as CSV in UTF-8")
+    if len(names) > 1 and names[0] in _INDEX_NAMES:
+        names = ["", *names[1:]]
     for position, name in enumerate(names[1:], start=2):
         if not name:
             raise InputError(f"{path}: column {position} of the header has no name; name it and import again")
     twice = sorted({name for name in names if name and names.count(name) > 1})
     if twice:
-        raise InputError(f"{path}: two columns are named {twice[0]!r}; it cannot be told which is meant")
-    if LINE in names:
-        raise InputError(f"{path}: a column may not be named {LINE!r}")
-    return names, has_index
+        raise InputError(f"{path}: two columns are named {twice[0]!r}; it cannot be told which is meant: rename one")
+    own = next((name for name in names if name.startswith(OWN)), None)
+    if own is not None:
+        raise InputError(f"{path}: the name of a column may not begin with {OWN!r} ({own!r}); rename it")
+    return names
+
+
+def _one_header(table: pl.DataFrame, delimiter: str, names: list[str], path: Path) -> None:
+    """Refuse a file whose columns change on the way, as those of a log that two commands appended to."""
+    for line, text in table.filter(~pl.col("text").str.contains("[0-9]")).select(LINE, "text").iter_rows():
+        fields = [field.strip() for field in text.split(delimiter)]
+        if sum(field in names for field in fields) * 2 > len(fields):
+            raise InputError(f"{path}: line {line} is a second header, with other columns; split the file there")
 
 
 def _fields(table: pl.DataFrame, delimiter: str, refused: Refused) -> pl.DataFrame:
     """Each line cut into fields; lines with quotes one by one, by the CSV rules, the others all at once."""
     quoted = table["text"].str.contains('"', literal=True)
-    plain = table.filter(~quoted).select(LINE, pl.col("text").str.split(delimiter).alias("fields"))
     if not quoted.any():
-        return plain
+        return table.select(LINE, pl.col("text").str.split(delimiter).alias("fields"))
+    plain = table.filter(~quoted).select(LINE, pl.col("text").str.split(delimiter).alias("fields"))
     lines, cut, bad = [], [], []
     for line, text in table.filter(quoted).select(LINE, "text").iter_rows():
         try:
-            cut.append(next(csv.reader([text], delimiter=delimiter, strict=True)))
+            cut.append(next(csv.reader([text], delimiter=delimiter, strict=True, skipinitialspace=True)))
             lines.append(line)
         except csv.Error:
             bad.append(line)
-    refused.add("a stray quote", bad)
+    refused.add("a quote is stray", bad)
     more = pl.DataFrame({LINE: lines, "fields": cut}, schema={LINE: pl.Int64, "fields": pl.List(pl.String)})
     return pl.concat([plain, more]).sort(LINE)
 
 
-def _refuse_ragged(fields: pl.DataFrame, counts: pl.Series, width: int, refused: Refused, path: Path) -> None:
+def _even(fields: pl.DataFrame, width: int, refused: Refused, path: Path) -> pl.DataFrame:
     """Refuse rows with too few or too many fields; the whole file where that is most rows."""
+    counts = fields["fields"].list.len()
     wrong = counts != width
     number = int(wrong.sum())
-    if number and number * 2 > fields.height:
+    if not number:
+        return fields
+    if number * 2 > fields.height:
         seen = counts.filter(wrong).mode().sort()[0]
         raise InputError(
             f"{path}: the header names {width} columns and most rows have {seen} fields; "
             f"the header belongs to another file or a column was cut: nothing was imported"
         )
-    for count in sorted(counts.filter(wrong).unique().to_list()):
-        refused.add(f"{count} fields where the header names {width}", fields.filter(counts == count)[LINE].to_list())
+    several = sorted(counts.filter(wrong).unique().to_list())
+    size = pl.col("fields").list.len()
+    return refused.take(fields, [(size == n, f"it has {n} fields where the header names {width}") for n in several])

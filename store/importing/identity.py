@@ -19,19 +19,27 @@ _FORMS = {
     "place (cabinet-node-device)": r"^[A-Za-z]+[0-9]*-[A-Za-z0-9]+-[0-9]{1,2}$",
     "hardware id": f"^(?:0[xX])?{_HEX}{{12,32}}$",
 }
+_CROWDED = 20  # a device column is believed where less than one place in so many has two GPUs
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.:/@ -]{0,127}$"
 _CABINET = r"^[A-Za-z]{1,8}-?[0-9]{0,4}$"
-_NODE = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+_NODE = r"^(?:[0-9]{1,5}|[A-Za-z0-9._-]{0,40}[A-Za-z][A-Za-z0-9._-]{0,40})$"  # a number, or a name with a letter
 
 
-def drop_duplicates(sheet: Sheet) -> list[int]:
-    """Drop rows that repeat an earlier one in every named column; returns their line numbers.
+def row_texts(sheet: Sheet) -> pl.Series:
+    """Each row as one text: equal where all named columns are."""
+    return sheet.frame.select(pl.concat_str(sheet.names, separator="\x1f")).to_series()
+
+
+def drop_duplicates(sheet: Sheet, keys: pl.Series) -> list[int]:
+    """Drop rows that repeat an earlier one's key, which stands for all its fields; returns their line numbers.
 
     Whole rows only: two runs that differ in any field are two runs.
     """
-    again = sheet.frame.select(~pl.struct(sheet.names).is_first_distinct()).to_series()
-    lines: list[int] = sheet.frame.filter(again)[LINE].to_list()
-    sheet.frame = sheet.frame.filter(~again)
+    first = keys.is_first_distinct()
+    if first.all():
+        return []
+    lines: list[int] = sheet.frame[LINE].filter(~first).to_list()
+    sheet.frame = sheet.frame.filter(first)
     return lines
 
 
@@ -39,36 +47,36 @@ def of_runs(sheet: Sheet, bound: dict[str, Bound], seen: Seen, *, given: str | N
     """Add the identity columns to a sheet of runs. Raises InputError where the file names no GPU.
 
     `given` is --gpu; it counts where the file has no identity of its own. `mapped` says that the person named
-    the column, so that any name will do.
+    the columns, so that any name will do.
     """
-    _places(sheet, bound, seen)
+    _places(sheet, bound, seen, mapped=mapped)
     if "gpu" in bound:
         _named(sheet, bound["gpu"].column, mapped=mapped)
-    elif {"cabinet", "node", "slot"} <= bound.keys():
-        sheet.refuse(pl.col("=place").is_null(), "no GPU identity (its place is unknown)")
+    elif {"node", "slot"} <= bound.keys():
+        sheet.refuse((pl.col("=place").is_null(), "no GPU identity (its place is unknown)"))
         place = pl.col("=place")
         sheet.frame = sheet.frame.with_columns(place.alias("=gpu"), pl.lit(None, pl.String).alias("=uuid"))
     elif given is not None:
         _constant(sheet, given)
     else:
         raise InputError(
-            f"{sheet.file} does not say which GPU a row is about (no uuid, no cabinet with node and device); "
+            f"{sheet.file} does not say which GPU a row is about (no uuid, no node with device); "
             f"name the column with --map COLUMN=gpu, or the GPU with --gpu NAME"
         )
-    _check_places(sheet, seen)
+    if {"gpu", "slot"} <= bound.keys():
+        _check_places(sheet, seen)
 
 
 def of_telemetry(sheet: Sheet, bound: dict[str, Bound], *, given: str | None, mapped: bool) -> str:
-    """Add the identity columns to a sheet of telemetry and say where the GPU was taken from."""
-    empty = [pl.lit(None, pl.String).alias(c) for c in ("=place", "=cabinet", "=node")]
-    sheet.frame = sheet.frame.with_columns(*empty, pl.lit(None, pl.Int64).alias("=slot"))
+    """Add the GPU of each row to a sheet of telemetry and say where it was taken from."""
+    sheet.frame = sheet.frame.with_columns(_nothing("place", "cabinet", "node", "slot"))
     if "gpu" in bound:
         _named(sheet, bound["gpu"].column, mapped=mapped)
         return f"column {bound['gpu'].column!r}"
     stem = given or sheet.file.split(".")[0]
     if "index" in bound:
         name = bound["index"].column
-        refuse_strange(sheet, name, ~pl.col(name).str.contains("^[0-9]{1,3}$"), "index of a GPU")
+        refuse_strange(sheet, (name, ~pl.col(name).str.contains("^[0-9]{1,3}$"), "index of a GPU"))
         # An index names a GPU on its own host only: the file's name keeps those of two hosts apart.
         gpu = pl.lit(f"{stem}:") + pl.col(name).cast(pl.Int64).cast(pl.String)
         sheet.frame = sheet.frame.with_columns(gpu.alias("=gpu"), pl.lit(None, pl.String).alias("=uuid"))
@@ -77,97 +85,103 @@ def of_telemetry(sheet: Sheet, bound: dict[str, Bound], *, given: str | None, ma
     return "--gpu" if given else "the file's name (--gpu NAME names it)"
 
 
+def _nothing(*keys: str) -> list[pl.Expr]:
+    return [pl.lit(None, pl.Int64 if key == "slot" else pl.String).alias(f"={key}") for key in keys]
+
+
 def _constant(sheet: Sheet, name: str) -> None:
     sheet.frame = sheet.frame.with_columns(pl.lit(name).alias("=gpu"), pl.lit(None, pl.String).alias("=uuid"))
 
 
-def _places(sheet: Sheet, bound: dict[str, Bound], seen: Seen) -> None:
+def _places(sheet: Sheet, bound: dict[str, Bound], seen: Seen, *, mapped: bool) -> None:
     """`=cabinet`, `=node` (unique within the cluster), `=slot`, `=place` from the columns that say them."""
-    for key, pattern in (("cabinet", _CABINET), ("node", _NODE), ("slot", "^[0-9]{1,2}$")):
-        if key not in bound:
-            sheet.frame = sheet.frame.with_columns(pl.lit(None, pl.String).alias(f"={key}"))
-            continue
-        name, meant = bound[key].column, bound[key].meaning.description
-        unknown = is_placeholder(name, minus_one=True)
-        refuse_strange(sheet, name, ~unknown & ~pl.col(name).str.contains(pattern), meant)
-        missing = sheet.frame.filter(unknown).height
+    patterns = {"cabinet": _NODE if mapped else _CABINET, "node": _NODE, "slot": "^[0-9]{1,2}$"}
+    stated = [bound[key] for key in patterns if key in bound]
+    unknown = {b.meaning.name: is_placeholder(b.column, minus_one=True) for b in stated}
+    for item, missing in zip(stated, sheet.counts(*unknown.values()), strict=True):
         if missing:
-            seen.placeholders[name] = missing
-        sheet.frame = sheet.frame.with_columns(pl.when(~unknown).then(pl.col(name)).alias(f"={key}"))
-    cabinet, node = pl.col("=cabinet"), pl.col("=node")
-    # "004" and 4 are one node; a number is unique only together with its cabinet, a host name by itself.
+            seen.placeholders[item.column] = missing
+    rules = []
+    for item in stated:
+        strange = ~unknown[item.meaning.name] & ~pl.col(item.column).str.contains(patterns[item.meaning.name])
+        rules.append((item.column, strange, item.meaning.description))
+    refuse_strange(sheet, *rules)
+    known = [pl.when(~unknown[b.meaning.name]).then(pl.col(b.column)).alias(f"={b.meaning.name}") for b in stated]
+    sheet.frame = sheet.frame.with_columns(*known, *_nothing(*(key for key in patterns if key not in bound)))
+    cabinet, node, slot = pl.col("=cabinet"), pl.col("=node"), pl.col("=slot").cast(pl.Int64)
+    # "004" and 4 are one node; where there are cabinets, a number is unique only together with its own.
     number = node.str.extract("^0*([0-9]+)$", 1)
-    host = pl.when(number.is_null()).then(node).otherwise(cabinet + "-" + number)
-    sheet.frame = sheet.frame.with_columns(host.alias("=node"), pl.col("=slot").cast(pl.Int64))
-    place = pl.col("=node") + "-" + pl.col("=slot").cast(pl.String)
-    sheet.frame = sheet.frame.with_columns(place.alias("=place"))
+    numbered = cabinet + "-" + number if "cabinet" in bound else number
+    host = pl.when(number.is_null()).then(node).otherwise(numbered)
+    sheet.frame = sheet.frame.with_columns(
+        host.alias("=node"), slot, (host + "-" + slot.cast(pl.String)).alias("=place")
+    )
 
 
 def _named(sheet: Sheet, name: str, *, mapped: bool) -> None:
     """`=gpu` and `=uuid` from a column of identities, all of one form."""
     text = pl.col(name)
-    if sheet.frame.height == 0:
-        sheet.frame = sheet.frame.with_columns(text.alias("=gpu"), pl.lit(None, pl.String).alias("=uuid"))
-        return
     forms = _FORMS | ({"name": _NAME} if mapped else {})
-    for form, pattern in forms.items():  # noqa: B007 - the last form is kept where none fits
-        fits = int(sheet.frame[name].str.contains(pattern).sum())
-        if fits * 2 > sheet.frame.height:
-            break
-    else:
+    fits = sheet.counts(*(text.str.contains(pattern) for pattern in forms.values()))
+    form = next((form for form, number in zip(forms, fits, strict=True) if number * 2 > sheet.frame.height), None)
+    if form is None and sheet.frame.height:
         raise InputError(
             f"{sheet.file}: column {name!r} does not hold the identity of a GPU: line {sheet.frame[0, LINE]} "
-            f"has {sheet.frame[0, name]!r}; the columns look shifted or renamed (--map COLUMN=gpu takes any name)"
+            f"has {sheet.frame[0, name]!r}; the columns look shifted or renamed (--map {name}=gpu takes any name)"
         )
-    sheet.refuse(~text.str.contains(pattern), f"{name} is no {form}")
-    gpu, uuid = text, pl.lit(None, pl.String)
+    form = form or "UUID"
+    if fits[list(forms).index(form)] < sheet.frame.height:
+        sheet.refuse((~text.str.contains(forms[form]), f"{name} is no {form}"))
     if form == "UUID":
         # The driver writes GPU-... in lower case; some tools drop the prefix.
         lower = text.str.to_lowercase()
-        bare = ~lower.str.contains("^(gpu|mig)-")
-        gpu = (
-            pl.when(bare).then("GPU-" + lower).otherwise(lower.str.slice(0, 4).str.to_uppercase() + lower.str.slice(4))
-        )
-        uuid = gpu
-    elif form.startswith("place"):
-        gpu = text.str.replace("-0+([0-9]+)-", "-${1}-")
-    sheet.frame = sheet.frame.with_columns(gpu.alias("=gpu"), uuid.alias("=uuid"))
-    if form.startswith("place"):
-        place = pl.col("=place")
-        sheet.refuse(
-            place.is_not_null() & (place != pl.col("=gpu")),
-            f"{name} contradicts the row's cabinet, node and device",
-        )
-        parts = pl.col("=gpu").str.extract_groups(r"^(.*)-([0-9]+)$")
-        node, slot = parts.struct[0], parts.struct[1].cast(pl.Int64)
-        sheet.frame = sheet.frame.with_columns(
-            pl.col("=gpu").alias("=place"),
-            pl.coalesce("=node", node).alias("=node"),
-            pl.coalesce("=slot", slot).alias("=slot"),
-            pl.coalesce("=cabinet", node.str.extract("^(.*)-[^-]+$", 1)).alias("=cabinet"),
-        )
+        prefix = pl.when(lower.str.starts_with("mig-")).then(pl.lit("MIG-")).otherwise(pl.lit("GPU-"))
+        uuid = prefix + lower.str.replace("^(?:gpu|mig)-", "")
+        sheet.frame = sheet.frame.with_columns(uuid.alias("=gpu"), uuid.alias("=uuid"))
+        return
+    if not form.startswith("place"):
+        sheet.frame = sheet.frame.with_columns(text.alias("=gpu"), pl.lit(None, pl.String).alias("=uuid"))
+        return
+    gpu, place = text.str.replace("-0+([0-9]+)-", "-${1}-"), pl.col("=place")
+    sheet.refuse(((place != gpu).fill_null(False), f"{name} contradicts the row's cabinet, node and device"))
+    parts = gpu.str.extract_groups(r"^((.*)-[^-]+)-([0-9]+)$").struct
+    sheet.frame = sheet.frame.with_columns(
+        gpu.alias("=gpu"),
+        gpu.alias("=place"),
+        pl.lit(None, pl.String).alias("=uuid"),
+        pl.coalesce("=node", parts[0]).alias("=node"),
+        pl.coalesce("=cabinet", parts[1]).alias("=cabinet"),
+        pl.coalesce("=slot", parts[2].cast(pl.Int64)).alias("=slot"),
+    )
 
 
 def _check_places(sheet: Sheet, seen: Seen) -> None:
-    """Do not believe a device column that puts two GPUs in one place."""
+    """Do not believe a device column that puts two GPUs in one place.
+
+    Where that is a place or two, a board was replaced or a row is damaged: those places alone are left out.
+    Where it is common, the column means something else (in some files it is 0 on every row).
+    """
     pairs = sheet.frame.filter(pl.col("=place").is_not_null()).select("=place", "=gpu").unique()
-    crowded = pairs["=place"].is_duplicated().sum()
-    if crowded:
-        example = pairs.filter(pairs["=place"].is_duplicated())[0, "=place"]
-        seen.notes.append(
-            f"several GPUs claim one place (for example {example}): the device column is not believed, "
-            f"places are left out"
-        )
-        empty = [pl.lit(None, pl.String).alias("=place"), pl.lit(None, pl.Int64).alias("=slot")]
-        sheet.frame = sheet.frame.with_columns(*empty)
+    crowded = pairs.filter(pairs["=place"].is_duplicated())["=place"].unique().sort()
+    if not len(crowded):
+        return
+    every = len(crowded) * _CROWDED > pairs["=place"].n_unique()
+    left_out = "the device column is not believed, all places are" if every else "these places are"
+    seen.notes.append(f"several GPUs claim one place ({len(crowded)}, for example {crowded[0]}): {left_out} left out")
+    bad = pl.col("=place").is_not_null() if every else pl.col("=place").is_in(crowded.implode())
+    kept = [pl.when(~bad.fill_null(False)).then(pl.col(c)).alias(c) for c in ("=place", "=slot")]
+    sheet.frame = sheet.frame.with_columns(kept)
 
 
-def refuse_strange(sheet: Sheet, name: str, bad: pl.Expr, meant: str) -> None:
-    """Refuse rows whose field has the wrong form; the file where that is most rows."""
-    wrong = sheet.frame.filter(bad)
-    if wrong.height * 2 > sheet.frame.height:
-        raise InputError(
-            f"{sheet.file}: column {name!r} does not hold a {meant}: line {wrong[0, LINE]} has "
-            f"{wrong[0, name]!r}; the columns look shifted or renamed"
-        )
-    sheet.refuse(bad, f"{name} is no {meant}")
+def refuse_strange(sheet: Sheet, *rules: tuple[str, pl.Expr, str]) -> None:
+    """Refuse rows whose field (column, where it is wrong, what it should be) is strange; the file where most are."""
+    wrong = sheet.counts(*(bad for _, bad, _ in rules))
+    for number, (name, bad, meant) in zip(wrong, rules, strict=True):
+        if number * 2 > sheet.frame.height:
+            first = sheet.frame.filter(bad).row(0, named=True)
+            raise InputError(
+                f"{sheet.file}: column {name!r} does not hold what its name says ({meant}): line {first[LINE]} has "
+                f"{first[name]!r}; the columns look shifted or renamed (--map says what they are)"
+            )
+    if any(wrong):
+        sheet.refuse(*((bad, f"{name} cannot be the {meant}") for name, bad, meant in rules))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,24 @@ if TYPE_CHECKING:
 VERSION = "1"  # grows when the same file would be read differently
 
 
+@dataclass
+class Parsed:
+    """What a file holds, before anything is stored: rows of runs or of telemetry, and their account."""
+
+    sheet: Sheet
+    kind: str  # runs | telemetry
+    frame: pl.DataFrame  # the columns of the tables, and `LINE`
+    events: pl.DataFrame
+    duplicates: list[int]  # line numbers
+    workloads: pl.DataFrame  # LINE, workload: what each row names, refused ones too
+    report: Report
+
+
+def read_file(path: Path, options: Options) -> Parsed:
+    """Read and parse one file; nothing is stored. Raises InputError (UnitError) where it cannot be used."""
+    return _parse(read(path), options)
+
+
 def import_file(store: Store, path: Path, options: Options) -> Report:
     """Import one file and return its account.
 
@@ -39,22 +57,34 @@ def import_file(store: Store, path: Path, options: Options) -> Report:
     before = provenance.earlier(store)
     if before is not None:
         return before
+    found = _parse(sheet, options)
+    tables = (_runs if found.kind == "runs" else _telemetry)(store, found, options)
+    tables["imports"] = provenance.rows(found.report)
+    tables = {name: _with_source(name, frame, provenance.id) for name, frame in tables.items()}
+    store.append({name: frame.to_arrow() for name, frame in tables.items()}, f"import-{provenance.id}")
+    return found.report
+
+
+def _parse(sheet: Sheet, options: Options) -> Parsed:
     layout = recognise(sheet, options)
     seen = Seen()
-    report = Report(sheet.file, layout.name, options.cluster, sheet.sha256, Counts(rows=sheet.rows))
-    owners = _owners(sheet, layout)
-    tables = (_runs if layout.kind == "runs" else _telemetry)(store, sheet, layout, options, seen, report, owners)
-    report.refusals, report.total.refused = sheet.refused.lines, sheet.refused.count
+    workloads = _workloads(sheet, layout, options)
+    events = pl.DataFrame()
+    if layout.kind == "runs":
+        frame, duplicates = runs.parse(sheet, layout, options, seen)
+    else:
+        frame, events, duplicates = telemetry.parse(sheet, layout, options, seen)
+    report = Report(sheet.file, layout.name, options.cluster, sheet.sha256, Counts(sheet.rows, frame.height))
+    report.total.duplicates, report.total.refused = len(duplicates), sheet.refused.count
+    report.gpus = frame["gpu"].n_unique()
+    report.refusals = sheet.refused.lines
     report.placeholders, report.units, report.notes = seen.placeholders, seen.units, seen.notes
     report.ignored = layout.ignored(sheet)
     counts = report.total
     assert counts.rows == counts.kept + counts.duplicates + counts.refused, "a row is unaccounted for"
-    if not counts.kept and not counts.duplicates:
-        raise InputError(f"{path}: none of its {counts.rows} rows can be used: {_worst(report)}")
-    tables["imports"] = provenance.rows(report)
-    tables = {name: _with_source(name, frame, provenance.id) for name, frame in tables.items()}
-    store.append({name: frame.to_arrow() for name, frame in tables.items()}, f"import-{provenance.id}")
-    return report
+    if not counts.kept:
+        raise InputError(f"{sheet.file}: none of its {counts.rows} rows can be used: {_worst(report)}")
+    return Parsed(sheet, layout.kind, frame, events, duplicates, workloads, report)
 
 
 def _worst(report: Report) -> str:
@@ -66,32 +96,23 @@ def _with_source(name: str, frame: pl.DataFrame, source: str) -> pl.DataFrame:
     return frame if name == "results" else frame.with_columns(pl.lit(source).alias("import_id"))
 
 
-def _owners(sheet: Sheet, layout: Layout) -> pl.DataFrame:
-    """Which workload a line names, for the account of rows that are refused later."""
-    if layout.kind != "runs" or "workload" not in layout.bound:
-        return pl.DataFrame(schema={LINE: pl.Int64, "workload": pl.String})
-    return sheet.frame.select(LINE, pl.col(layout.bound["workload"].column).alias("workload"))
+def _workloads(sheet: Sheet, layout: Layout, options: Options) -> pl.DataFrame:
+    """Which workload each line names, for the account of rows that are refused later."""
+    name: pl.Expr = pl.lit(None, pl.String)
+    if layout.kind == "runs" and options.workload is None and "workload" in layout.bound:
+        name = pl.col(layout.bound["workload"].column)
+    return sheet.frame.select(LINE, name.alias("workload"))
 
 
-def _runs(
-    store: Store,
-    sheet: Sheet,
-    layout: Layout,
-    options: Options,
-    seen: Seen,
-    report: Report,
-    owners: pl.DataFrame,
-) -> dict[str, pl.DataFrame]:
-    found = runs.parse(sheet, layout, options, seen)
+def _runs(store: Store, found: Parsed, options: Options) -> dict[str, pl.DataFrame]:
+    """The rows of each table; runs that the store has already are counted as duplicates."""
     known = store.scan("runs").filter(pl.col("cluster") == options.cluster).select("run_id").collect()
-    repeated = found.frame["run_id"].is_in(known["run_id"].implode())
-    found.duplicates.extend(found.frame.filter(repeated)[LINE].to_list())
-    frame = found.frame.filter(~repeated)
-    report.total.kept, report.total.duplicates = frame.height, len(found.duplicates)
-    report.gpus = found.frame["gpu"].n_unique()
-    if options.workload is not None or not owners.height:
-        owners = owners.with_columns(pl.lit(options.workload or sheet.file.split(".")[0]).alias("workload"))
-    _count_workloads(report, found.frame, frame, found.duplicates, sheet.refused.lines, owners)
+    again = found.frame["run_id"].is_in(known["run_id"].implode())
+    frame = found.frame.filter(~again)
+    duplicates = [*found.duplicates, *found.frame.filter(again)[LINE]]
+    report = found.report
+    report.total.kept, report.total.duplicates = frame.height, len(duplicates)
+    report.workloads = _by_workload(found, frame, duplicates)
     results = frame.select(
         "run_id", "cluster", "workload", "gpu", "value",
         pl.lit(0).alias("repeat"), pl.lit("time").alias("figure"), pl.lit("ms").alias("unit"),
@@ -112,59 +133,36 @@ def _runs(
     }
 
 
-def _count_workloads(
-    report: Report,
-    found: pl.DataFrame,
-    kept: pl.DataFrame,
-    duplicates: list[int],
-    refused: dict[str, list[int]],
-    owners: pl.DataFrame,
-) -> None:
-    """Split the account by workload; a refused row that names none of them counts for the most frequent."""
-    names = Counter(found["workload"].to_list())
-    if not names:
-        return
-    main = names.most_common(1)[0][0]
-    owner = dict(owners.iter_rows())
+def _by_workload(found: Parsed, kept: pl.DataFrame, duplicates: list[int]) -> dict[str, Counts]:
+    """The account split by workload; a refused row that names none of them counts for the most frequent."""
+    main, *_ = names = found.frame["workload"].value_counts(sort=True)["workload"].to_list()
+    refused = [line for lines in found.sheet.refused.lines.values() for line in lines]
     per = {name: Counts() for name in names}
-    for name, number in Counter(kept["workload"].to_list()).items():
-        per[name].kept = number
-    for line in duplicates:
-        per[_known(owner.get(line), per, main)].duplicates += 1
-    for lines in refused.values():
-        for line in lines:
-            per[_known(owner.get(line), per, main)].refused += 1
+    for field, lines in (("kept", kept[LINE].to_list()), ("duplicates", duplicates), ("refused", refused)):
+        owner = pl.DataFrame({LINE: lines}, schema={LINE: pl.Int64}).join(found.workloads, on=LINE, how="left")
+        name = pl.when(pl.col("workload").is_in(names)).then(pl.col("workload")).otherwise(pl.lit(main))
+        for workload, number in owner.group_by(name.alias("workload")).len().iter_rows():
+            setattr(per[workload], field, number)
     for counts in per.values():
         counts.rows = counts.kept + counts.duplicates + counts.refused
-    report.workloads = per
+    return per
 
 
-def _known(name: str | None, per: dict[str, Counts], main: str) -> str:
-    return name if name is not None and name in per else main
-
-
-def _telemetry(
-    store: Store,
-    sheet: Sheet,
-    layout: Layout,
-    options: Options,
-    seen: Seen,
-    report: Report,
-    owners: pl.DataFrame,  # noqa: ARG001 - the same shape as `_runs`
-) -> dict[str, pl.DataFrame]:
-    found = telemetry.parse(sheet, layout, options, seen)
-    gpus = found.frame["gpu"].unique().to_list()
-    known = store.scan("telemetry").filter(pl.col("gpu").is_in(gpus)).select("gpu", "ts").collect()
-    frame = found.frame.join(known, on=["gpu", "ts"], how="anti", maintain_order="left")
-    again = found.frame.join(known, on=["gpu", "ts"], how="semi", maintain_order="left")
-    report.total.kept, report.total.duplicates = frame.height, len(found.duplicates) + again.height
-    report.gpus = len(gpus)
-    seen_first = (
-        frame.group_by("gpu", "uuid").agg(pl.col("ts").min().alias("first_seen")).sort("gpu")
+def _telemetry(store: Store, found: Parsed, options: Options) -> dict[str, pl.DataFrame]:
+    """The rows of each table; readings that the store has already are counted as duplicates."""
+    gpu, ts = pl.col("gpu"), pl.col("ts")
+    span = ts.is_between(found.frame["ts"].min(), found.frame["ts"].max())
+    known = store.scan("telemetry").filter(gpu.is_in(found.frame["gpu"].unique().implode()) & span)
+    frame = found.frame.join(known.select("gpu", "ts").collect(), on=["gpu", "ts"], how="anti", maintain_order="left")
+    report = found.report
+    report.total.duplicates += found.frame.height - frame.height
+    report.total.kept = frame.height
+    gpus = (
+        frame.group_by("gpu", "uuid").agg(ts.min().alias("first_seen")).sort("gpu")
         .with_columns(pl.lit(options.cluster).alias("cluster"))
     )  # fmt: skip
-    events = found.events.filter(pl.col("gpu").is_in(frame["gpu"].unique().to_list()))
-    return {"telemetry": frame.drop(LINE, "uuid"), "events": events, "gpus": seen_first}
+    events = found.events.filter(gpu.is_in(frame["gpu"].unique().implode()))
+    return {"telemetry": frame.drop(LINE, "uuid"), "events": events, "gpus": gpus}
 
 
 class _Provenance:

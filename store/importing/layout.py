@@ -10,6 +10,8 @@ from .content import Sheet
 from .meanings import RUN_MEANINGS, SC22_UNITS, SMI_UNITS, TELEMETRY_MEANINGS, Meaning
 from .units import UNITS, Unit, find, named, split_label
 
+METRIC_KINDS = ("number", "hex", "pstate")
+
 
 @dataclass(frozen=True)
 class Options:
@@ -62,24 +64,25 @@ def recognise(sheet: Sheet, options: Options) -> Layout:
     if options.columns:
         layout = _mapped(sheet, options)
     else:
-        named_so = {split_label(name)[0].lower() for name in sheet.names}
         smi = _bind(sheet, TELEMETRY_MEANINGS)
-        metrics = [b for b in smi.values() if b.meaning.kind in ("number", "hex", "pstate")]
+        metrics = [b for b in smi.values() if b.meaning.kind in METRIC_KINDS]
         dotted = any("." in b.column for b in metrics)
         runs = _bind(sheet, RUN_MEANINGS)
         if "time" in runs:
             layout = Layout("sc22", "runs", runs)
-        elif "timestamp" in smi and metrics and dotted:
+        elif "timestamp" in smi and dotted:
             layout = Layout("nvidia-smi", "telemetry", smi)
+        elif dotted:
+            raise InputError(f"{sheet.file} is a stream of nvidia-smi without `timestamp`; query that as well")
         else:
-            raise InputError(_unrecognised(sheet, named_so))
+            raise InputError(_unrecognised(sheet))
     _units(sheet, layout, options)
     return layout
 
 
-def _unrecognised(sheet: Sheet, lower: set[str]) -> str:
+def _unrecognised(sheet: Sheet) -> str:
     shown = ", ".join(sheet.names[:12]) + (", ..." if len(sheet.names) > 12 else "")
-    if lower == {"timestamp"}:
+    if [name.lower() for name in sheet.names] == ["timestamp"]:
         return f"{sheet.file} holds time stamps alone (no metric, no duration): nothing to import"
     first = sheet.names[0] if sheet.names else ""
     if first[:4].isdigit():
@@ -95,33 +98,33 @@ def _unrecognised(sheet: Sheet, lower: set[str]) -> str:
 
 def _bind(sheet: Sheet, meanings: tuple[Meaning, ...]) -> dict[str, Bound]:
     """Bind columns to meanings by their usual names; a plain name goes before one with a unit behind it."""
-    labels = {name: split_label(name) for name in sheet.names}
+    plain: dict[str, str] = {}
+    behind: dict[str, list[str]] = {}
+    for name in sheet.names:
+        plain.setdefault(split_label(name)[0].lower(), name)
+        base, underscore, _ = name.rpartition("_")
+        if underscore:
+            behind.setdefault(base.lower(), []).append(name)
     bound: dict[str, Bound] = {}
     for meaning in meanings:
         for usual in meaning.names:
-            plain = [name for name, (base, _) in labels.items() if base.lower() == usual]
-            if plain:
-                name = plain[0]
-                unit = labels[name][1]
-                bound[meaning.name] = _labelled(sheet, meaning, name, unit)
-                break
-            suffixed = [name for name in sheet.names if _suffix(name, usual, meaning)]
-            if suffixed:
-                name = suffixed[0]
-                bound[meaning.name] = _labelled(sheet, meaning, name, _suffix(name, usual, meaning))
+            with_unit = [name for name in behind.get(usual, []) if unit_behind(name, meaning)]
+            found = plain.get(usual) or next(iter(with_unit), None)
+            if found is not None:
+                bound[meaning.name] = _labelled(sheet, meaning, found)
                 break
     return bound
 
 
-def _suffix(name: str, usual: str, meaning: Meaning) -> str:
-    """The unit behind an underscore: `perf_s` for `perf` is in s. "" where there is none."""
-    base, _, unit = name.rpartition("_")
-    if base.lower() == usual and meaning.dimension and find(unit, meaning.dimension):
-        return unit
-    return ""
+def unit_behind(name: str, meaning: Meaning) -> str:
+    """The unit behind an underscore: `perf_s` is in s. "" where there is none (`perf_min` is a minimum)."""
+    unit = name.rpartition("_")[2]
+    return unit if unit != "min" and meaning.dimension and find(unit, meaning.dimension) else ""
 
 
-def _labelled(sheet: Sheet, meaning: Meaning, name: str, label: str) -> Bound:
+def _labelled(sheet: Sheet, meaning: Meaning, name: str) -> Bound:
+    """A column bound to a meaning, with the unit that its name states."""
+    label = split_label(name)[1] or unit_behind(name, meaning)
     if not label or not meaning.dimension:
         return Bound(meaning, name)
     where = f"{sheet.file}: column {name!r}"
@@ -153,14 +156,14 @@ def _mapped(sheet: Sheet, options: Options) -> Layout:
             bound[name].unit = named(unit, meaning.dimension, f"--map {column}={text}")
             bound[name].source = "--map"
         else:
-            bound[name] = _labelled(sheet, meaning, column, split_label(column)[1])
+            bound[name] = _labelled(sheet, meaning, column)
     if kind == "telemetry":
         if "timestamp" not in bound:
             raise InputError(
                 "--map: name a duration (COLUMN=time:ms) for runs, or a time (COLUMN=timestamp) and metrics "
                 "for telemetry"
             )
-        if not any(b.meaning.kind in ("number", "hex", "pstate") for b in bound.values()):
+        if not any(b.meaning.kind in METRIC_KINDS for b in bound.values()):
             raise InputError("--map: name at least one metric, for example COLUMN=power:W")
     return Layout("mapped", kind, bound)
 

@@ -28,8 +28,10 @@ class Meaning:
     low: float = float("-inf")
     high: float = float("inf")
     usual: tuple[float, float] = (float("-inf"), float("inf"))
+    pattern: str = ""  # of a text: what it must look like
 
 
+_COUNT = r"^[0-9]+(?:\.0+)?$"
 _CLOCK = {"dimension": "clock", "unit": "MHz", "low": 1.0, "high": 10_000.0, "usual": (50.0, 10_000.0)}
 _HEAT = {"dimension": "temperature", "unit": "C", "low": -40.0, "high": 150.0, "usual": (5.0, 125.0)}
 _SHARE = {"dimension": "share", "unit": "%", "low": 0.0, "high": 100.0}
@@ -60,11 +62,13 @@ RUN_MEANINGS: tuple[Meaning, ...] = (
     _number("temperature", "median temperature", ("temp", "median_temp"), "temperature_c", **_HEAT),
     _number("power", "median board power", ("pwr", "median_pwr"), "power_w", **_WATTS),
     Meaning("input_size", "text", "condition: size of the input", ("input_size",)),
-    Meaning("reps", "text", "condition: repeats, or the number of the run", ("reps",)),
-    Meaning("run", "text", "condition: number of the run", ("run",)),
-    Meaning("warmup", "text", "condition: whether it was a warm-up run", ("warmup",)),
-    Meaning("kernel", "text", "condition: name of the kernel", ("kern",)),
-    Meaning("kernels", "text", "condition: number of kernels", ("num_kerns",)),
+    Meaning("reps", "text", "condition: repeats, or the number of the run", ("reps",), pattern=_COUNT),
+    Meaning("run", "text", "condition: number of the run", ("run",), pattern=_COUNT),
+    Meaning(
+        "warmup", "text", "condition: whether it was a warm-up run", ("warmup",), pattern="^(?i:true|false|yes|no|0|1)$"
+    ),
+    Meaning("kernel", "text", "condition: name of the kernel", ("kern",), pattern="^[A-Za-z_]"),
+    Meaning("kernels", "text", "condition: number of kernels", ("num_kerns",), pattern=_COUNT),
 )
 
 CONDITIONS = ("input_size", "reps", "run", "warmup", "kernel", "kernels")

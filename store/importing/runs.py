@@ -4,92 +4,112 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
 
 import polars as pl
 
+from ...errors import InputError
 from . import identity, timeunit
-from .content import LINE, Sheet
+from .content import LINE, Rule, Sheet
 from .layout import Bound, Layout, Options
 from .meanings import CONDITIONS
-from .values import Seen, is_placeholder, numbers, parsed, times
+from .stamps import times
+from .values import Seen, is_placeholder, numbers, parsed
 
 _WORKLOAD = r"^[A-Za-z][A-Za-z0-9_.+/ -]{0,63}$"
-_TRAINING = ("resnet", "bert", "vgg", "gpt", "llama", "train", "dcgan", "pointnet", "transformer")
+_TRAINING = ["resnet", "bert", "vgg", "gpt", "llama", "train", "dcgan", "pointnet", "transformer"]
 # A duration a thousand times its workload's median is a damaged number, not a slow GPU (the worst published is 3.6).
 _BELIEVABLE = 1000.0
 
 
-@dataclass
-class Runs:
-    """The parsed runs: `frame` has the columns of `runs`, `gpus` and the value; counts by workload."""
+def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[pl.DataFrame, list[int]]:
+    """The runs of a sheet (columns of `runs` and `gpus`, value, LINE) and the lines of duplicates.
 
-    frame: pl.DataFrame
-    duplicates: list[int]  # line numbers
-
-
-def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> Runs:
-    """The runs of a sheet. Rows that cannot be believed are refused in the sheet. Raises InputError."""
-    bound = layout.bound
-    duplicates = identity.drop_duplicates(sheet)
+    Rows that cannot be believed are refused in the sheet. Raises InputError.
+    """
+    bound, time = layout.bound, layout.bound["time"]
+    duplicates = identity.drop_duplicates(sheet, identity.row_texts(sheet))
     if options.gpu is not None and ("gpu" in bound or "slot" in bound):
         seen.notes.append("the file names its GPUs itself: --gpu is not used")
-    _workload(sheet, bound, options)
+    _workload(sheet, bound, options, seen)
+    _check_texts(sheet, layout)
     identity.of_runs(sheet, bound, seen, given=options.gpu, mapped=layout.name == "mapped")
-    for key, item in bound.items():
-        if item.meaning.kind == "number":
-            numbers(sheet, item, seen, minus_one=True, required=key == "time")
-            _within_own_limits(sheet, item)
+    figures = [item for item in bound.values() if item.meaning.kind == "number"]
+    numbers(sheet, figures, seen, minus_one=True, required="time")
+    _within_own_limits(sheet, figures)
     if "began" in bound:
-        times(sheet, bound["began"], seen, minus_one=True, required=False, time_zone=options.time_zone)
-    sheet.refuse(pl.col("=time") <= 0, f"{bound['time'].column} is not above 0")
-    training = sheet.frame["=workload"].str.to_lowercase().str.contains_any(list(_TRAINING))
-    timeunit.decide(sheet, bound["time"], seen, training=bool(training.all()))
-    if sheet.frame.height:
-        ratio = pl.col("=time") / pl.col("=time").median().over("=workload")
-        sheet.refuse(
-            (ratio > _BELIEVABLE) | (ratio < 1 / _BELIEVABLE),
-            f"{bound['time'].column} is {_BELIEVABLE:g} times off the median: a damaged number",
-        )
+        times(sheet, bound["began"], seen, minus_one=True, stream=False, time_zone=options.time_zone)
+    sheet.refuse((pl.col("=time") <= 0, f"{time.column} is not above 0"))
+    training = sheet.frame["=workload"].str.to_lowercase().str.contains_any(_TRAINING).all()
+    timeunit.decide(sheet, time, seen, training=training, by_size=layout.name != "mapped")
+    ratio = pl.col("=time") / pl.col("=time").median().over("=workload")
+    far = (ratio > _BELIEVABLE) | (ratio < 1 / _BELIEVABLE)
+    sheet.refuse((far, f"{time.column} is {_BELIEVABLE:g} times off the median: a damaged number"))
     _note_mixed_sizes(sheet, bound, seen)
-    return Runs(_frame(sheet, layout, options), duplicates)
+    return _frame(sheet, layout, options), duplicates
 
 
-def _workload(sheet: Sheet, bound: dict[str, Bound], options: Options) -> None:
+def _workload(sheet: Sheet, bound: dict[str, Bound], options: Options, seen: Seen) -> None:
     if "workload" not in bound:
         name = options.workload or sheet.file.split(".")[0]
+        if options.workload is None:
+            seen.notes.append(f"no column names the workload: it is called {name} after the file (--workload NAME)")
         sheet.frame = sheet.frame.with_columns(pl.lit(name).alias("=workload"))
         return
     column = bound["workload"].column
     text = pl.col(column)
-    bad = ~text.str.contains(_WORKLOAD) | text.str.contains("^(?:GPU|MIG)-")
-    identity.refuse_strange(sheet, column, bad, "name of a workload")
+    bad = ~text.str.contains(_WORKLOAD) | text.str.starts_with("GPU-") | text.str.starts_with("MIG-")
+    identity.refuse_strange(sheet, (column, bad, "name of a workload"))
     sheet.frame = sheet.frame.with_columns(pl.lit(options.workload).fill_null(text).alias("=workload"))
 
 
-def _within_own_limits(sheet: Sheet, bound: Bound) -> None:
+def _check_texts(sheet: Sheet, layout: Layout) -> None:
+    """Conditions are stored as they are; but one that cannot be its column's says that the columns are shifted."""
+    if layout.name == "mapped":
+        return
+    rules = []
+    for item in layout.bound.values():
+        name, pattern = item.column, item.meaning.pattern
+        if pattern:
+            strange = ~is_placeholder(name, minus_one=True) & ~pl.col(name).str.contains(pattern)
+            rules.append((name, strange, item.meaning.description.removeprefix("condition: ")))
+    identity.refuse_strange(sheet, *rules)
+
+
+def _within_own_limits(sheet: Sheet, figures: list[Bound]) -> None:
     """A median lies between its own minimum and maximum, where the file gives them: else the row is damaged."""
-    name = bound.column.removeprefix("median_")
-    if bound.meaning.name == "time":
-        low, high = "min_iter_dur", "max_iter_dur"
-    else:
+    limits = {}
+    for item in figures:
+        name = item.column.removeprefix("median_")
         low, high = f"min_{name}", f"max_{name}"
-    if low not in sheet.names or high not in sheet.names or not sheet.frame.height:
+        if item.meaning.name == "time":
+            low, high = "min_iter_dur", "max_iter_dur"
+        if low in sheet.names and high in sheet.names:
+            limits[item.column] = (low, high)
+    if not limits:
         return
-    value = pl.col(bound.column).cast(pl.Float64, strict=False)
-    least, most = (pl.col(c).cast(pl.Float64, strict=False) for c in (low, high))
+    value = {c: pl.col(c).cast(pl.Float64, strict=False) for pair in limits.values() for c in pair}
+    value |= {c: pl.col(c).cast(pl.Float64, strict=False) for c in limits}
     # The limits of a duration may be in another unit than the duration (s beside ms, say).
-    ratio = sheet.frame.select((value / pl.when(least > 0).then(least)).median()).item()
-    if not ratio or ratio <= 0:
-        return
-    factor = 1000.0 ** round(math.log10(ratio) / 3)
-    bad = (value < least * factor * (1 - 1e-6)) | (value > most * factor * (1 + 1e-6))
-    if sheet.frame.filter(bad).height * 2 <= sheet.frame.height:
-        sheet.refuse(bad, f"{bound.column} is outside the row's own {low} to {high}")
+    ratios = {c: value[c] / pl.when(value[low] > 0).then(value[low]) for c, (low, _) in limits.items()}
+    medians = sheet.frame.select(r.filter(r.is_finite()).median().alias(c) for c, r in ratios.items())
+    rules: list[Rule] = []
+    for column, (low, high) in limits.items():
+        ratio = medians[column][0]
+        factor = 1000.0 ** round(math.log10(ratio) / 3) if ratio is not None and ratio > 0 else 1.0
+        bad = value[column] < value[low] * factor * (1 - 1e-6)
+        bad |= value[column] > value[high] * factor * (1 + 1e-6)
+        rules.append((bad, f"{column} is outside the row's own {low} to {high}"))
+    for number, (column, (low, high)) in zip(sheet.counts(*(bad for bad, _ in rules)), limits.items(), strict=True):
+        if number * 2 > sheet.frame.height:
+            raise InputError(
+                f"{sheet.file}: {column!r} is outside {low!r} to {high!r} on most rows: the columns look shifted or "
+                f"renamed; if they are not, take {low!r} out of the file"
+            )
+    sheet.refuse(*rules)
 
 
 def _note_mixed_sizes(sheet: Sheet, bound: dict[str, Bound], seen: Seen) -> None:
-    if "input_size" in bound and sheet.frame.height:
+    if "input_size" in bound:
         sizes = sheet.frame[bound["input_size"].column].unique()
         if len(sizes) > 1:
             seen.notes.append(f"{len(sizes)} different input sizes under one workload: their times are not comparable")
@@ -145,12 +165,10 @@ def _conditions(bound: dict[str, Bound]) -> pl.Expr:
 
 def _run_ids(sheet: Sheet, options: Options) -> list[str]:
     """An identity made of the row's own text, so that the same row of another copy of the file is the same run."""
-    frame = sheet.frame
-    text = frame.select(pl.concat_str([pl.col(name) for name in sheet.names], separator="\x1f")).to_series()
     prefix = "\x1f".join([options.cluster, *sheet.names, ""]).encode()
     start = hashlib.blake2b(prefix, digest_size=12)
     ids = []
-    for row, workload in zip(text.to_list(), frame["=workload"].to_list(), strict=True):
+    for row, workload in zip(identity.row_texts(sheet), sheet.frame["=workload"], strict=True):
         digest = start.copy()
         digest.update(f"{workload}\x1f{row}".encode())
         ids.append(digest.hexdigest())

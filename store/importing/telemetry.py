@@ -2,52 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import polars as pl
 
 from ...errors import InputError
 from ..schema import TELEMETRY
 from . import identity
 from .content import LINE, Sheet
-from .layout import Layout, Options
-from .values import Seen, numbers, parsed, times
+from .layout import METRIC_KINDS, Layout, Options
+from .stamps import times
+from .values import Seen, numbers, parsed
 
-_METRIC_KINDS = ("number", "hex", "pstate")
-_SECOND = "a second reading of the same GPU at the same time"
+_SHARED = 8  # where one reading in so many repeats an instant, two GPUs are in one stream
 
 # A power sensor is called stuck where its reading never moves over this many readings and seconds while
 # temperature or utilisation moves this much. (A sensor period is at most about 0.1 s.)
 _STUCK_READINGS, _STUCK_SECONDS, _MOVED_KELVIN, _MOVED_PERCENT = 100, 10, 3, 20
 
 
-@dataclass
-class Readings:
-    """The parsed readings, in the columns of `telemetry`; events found in them; duplicates by line."""
+def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[pl.DataFrame, pl.DataFrame, list[int]]:
+    """The readings of a sheet in the columns of `telemetry` (and LINE), events in them, the lines of duplicates.
 
-    frame: pl.DataFrame
-    events: pl.DataFrame
-    duplicates: list[int]
-
-
-def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> Readings:
-    """The readings of a sheet. Rows that cannot be believed are refused in the sheet. Raises InputError."""
+    Rows that cannot be believed are refused in the sheet. Raises InputError.
+    """
     bound = layout.bound
-    duplicates = identity.drop_duplicates(sheet)
+    duplicates = identity.drop_duplicates(sheet, identity.row_texts(sheet))
     source = identity.of_telemetry(sheet, bound, given=options.gpu, mapped=layout.name == "mapped")
     seen.notes.append(f"the GPU is taken from {source}")
-    times(sheet, bound["timestamp"], seen, minus_one=False, required=True, time_zone=options.time_zone)
-    metrics = [b for b in bound.values() if b.meaning.kind in _METRIC_KINDS]
-    for item in metrics:
-        numbers(sheet, item, seen, minus_one=False)
-    again = sheet.frame.select("=gpu", "=timestamp").is_duplicated() if sheet.frame.height else None
-    if again is not None and again.sum() * 4 > sheet.frame.height:
-        raise InputError(
-            f"{sheet.file}: {again.sum()} of {sheet.frame.height} readings share GPU and time stamp with another; "
-            f"several GPUs seem to be in one stream: query uuid as well, or give --map COLUMN=gpu"
-        )
+    times(sheet, bound["timestamp"], seen, minus_one=False, stream=True, time_zone=options.time_zone)
+    metrics = [b for b in bound.values() if b.meaning.kind in METRIC_KINDS]
+    numbers(sheet, metrics, seen, minus_one=False)
     first = pl.struct("=gpu", "=timestamp").is_first_distinct()
-    sheet.refuse(~first, _SECOND)
+    (again,) = sheet.counts(~first)
+    if again * _SHARED > sheet.frame.height:
+        raise InputError(
+            f"{sheet.file}: {again} of {sheet.frame.height} readings have the GPU and the time stamp of an earlier "
+            f"one; several GPUs seem to be in one stream: query uuid as well, or give --map COLUMN=gpu"
+        )
+    if again:
+        sheet.refuse((~first, "it is a second reading of the same GPU at the same time"))
     columns = [
         pl.col("=timestamp").alias("ts"),
         pl.col("=gpu").alias("gpu"),
@@ -57,7 +49,7 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> Reading
     ]
     frame = sheet.frame.select(columns)
     frame, events = _stuck(frame, seen)
-    return Readings(frame, events, duplicates)
+    return frame, events, duplicates
 
 
 def _kind(column: str) -> type[pl.Int32] | type[pl.Int64]:

@@ -5,7 +5,7 @@ the strongest evidence that the file holds, in this order:
 
 1. the same duration in a second column whose name states a unit (`perf_s`);
 2. the kernels' own start times, in s: (last start - first start) is the duration of (number - 1) kernels,
-   or of the whole run;
+   or of the whole run (not in a training, whose kernels are not its iterations);
 3. the training time, in s: it holds between 10 and 100,000 iterations;
 4. the size alone, where only one of s, ms and ns makes a duration between 1 ms and 1,000 s (a training
    iteration: 5 ms to 60 s).
@@ -16,11 +16,14 @@ the column's name that contradicts 1 to 3 is refused as well.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import polars as pl
 
 from ...errors import UnitError
 from .content import Sheet
-from .layout import Bound
+from .layout import Bound, unit_behind
+from .meanings import Meaning
 from .units import UNITS, Unit, split_label
 from .values import Seen, parsed
 
@@ -28,13 +31,15 @@ _TIME = UNITS["time"]
 _CANDIDATES = (_TIME["s"], _TIME["ms"], _TIME["us"], _TIME["ns"])
 _PUBLISHED = (_TIME["s"], _TIME["ms"], _TIME["ns"])
 _AGREES = 0.05  # kernel start times agree with the mean kernel to 0.2 % in the published files
+_LEAST, _MOST = 10, 100_000  # iterations in a training
 _NUMBER = r"^([0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?)"
 
 
-def decide(sheet: Sheet, bound: Bound, seen: Seen, *, training: bool) -> None:
+def decide(sheet: Sheet, bound: Bound, seen: Seen, *, training: bool, by_size: bool) -> None:
     """Find the unit of the duration, turn `parsed(time)` into ms, and refuse rows that contradict themselves.
 
-    `training` says that the duration is one iteration of a training. Raises UnitError.
+    `training` says that the duration is one iteration of a training, `by_size` that the size alone may count.
+    Raises UnitError.
     """
     name, column = bound.column, parsed(bound.meaning)
     if not sheet.frame.height:
@@ -43,78 +48,112 @@ def decide(sheet: Sheet, bound: Bound, seen: Seen, *, training: bool) -> None:
     stated = bound.unit
     if stated is not None:  # `values.numbers` has scaled it to ms: look at the number as it was written
         raw = raw / stated.to(_TIME["ms"])[0]
-    evidence, ratio = _evidence(sheet, name, raw)
+    evidence, reference = _evidence(sheet, bound, raw, training=training)
     if stated is None:
-        unit, source = evidence if evidence is not None else _by_size(sheet, name, raw, training=training)
-        bound.unit, bound.source = unit, source
-        factor = unit.to(_TIME["ms"])[0]
-        sheet.frame = sheet.frame.with_columns(
-            (pl.col(column) * factor if factor != 1.0 else pl.col(column)).alias(column)
-        )
-        seen.units[name] = {"unit": unit.name, "from": source}
+        if evidence is None and not by_size:
+            raise UnitError(f"{sheet.file}: column {name!r} states no unit; say it: --map {name}=time:ms")
+        stated, bound.source = evidence or _size_alone(sheet, name, raw, training=training)
+        bound.unit = stated
+        factor = stated.to(_TIME["ms"])[0]
+        if factor != 1.0:
+            sheet.frame = sheet.frame.with_columns(pl.col(column) * factor)
+        seen.units[name] = {"unit": stated.name, "from": bound.source}
     elif bound.source != "--unit" and evidence is not None and evidence[0] != stated:
         raise UnitError(
             f"{sheet.file}: {bound.source} says {stated.name}, but {evidence[1]} says {evidence[0].name}; "
             f"say which with --unit {name}=UNIT"
         )
-    if ratio is not None and bound.unit is not None:
-        error = (ratio * bound.unit.factor - 1.0).abs()
-        if (sheet.frame.select((error < _AGREES).mean()).item() or 0.0) > 0.5:
-            sheet.refuse(error > _AGREES, f"{name} contradicts the row's own {_columns_of(ratio)}")
+    if reference is not None:
+        error = (pl.col(column) / (reference.seconds * 1000) - 1.0).abs()
+        agreeing, contradicting = sheet.counts(error < _AGREES, error > _AGREES)
+        if contradicting and agreeing > contradicting:
+            sheet.refuse((error > _AGREES, f"{name} contradicts the row's own {' and '.join(reference.columns)}"))
 
 
-def _columns_of(ratio: pl.Expr) -> str:
-    names = [n for n in dict.fromkeys(ratio.meta.root_names()) if not n.startswith("=")]
-    return " and ".join(names)
+@dataclass(frozen=True)
+class _Reference:
+    """The same duration, in s, from other columns."""
+
+    seconds: pl.Expr
+    columns: tuple[str, ...]
+    source: str
 
 
 def _number(name: str) -> pl.Expr:
+    """The number that a text begins with; published training times have words behind it."""
     return pl.col(name).str.extract(_NUMBER, 1).cast(pl.Float64)
 
 
-def _evidence(sheet: Sheet, name: str, raw: pl.Expr) -> tuple[tuple[Unit, str] | None, pl.Expr | None]:
-    """The unit that the rest of the rows proves, from what, and raw / (that duration in s) by row."""
+def _references(sheet: Sheet, name: str, meaning: Meaning, *, training: bool) -> list[_Reference]:
     lower = {n.lower(): n for n in sheet.names}
-    base = split_label(name)[0].lower()
-    for candidate in _CANDIDATES:
-        twin = lower.get(f"{base}_{candidate.name}")
-        if twin is not None and twin != name:
-            ratio = raw / (_number(twin) * candidate.factor)
-            unit = _agreeing(sheet, ratio)
-            if unit is not None:
-                return (unit, f"column {twin!r}"), ratio
-    if {"kern_min_start", "kern_max_start", "num_kerns"} <= lower.keys():
-        span = _number(lower["kern_max_start"]) - _number(lower["kern_min_start"])
-        kernels = _number(lower["num_kerns"])
-        for duration in (span / (kernels - 1), span):
-            ratio = raw / pl.when(duration > 0).then(duration)
-            unit = _agreeing(sheet, ratio)
-            if unit is not None:
-                return (unit, "the kernels' start times"), ratio
-    training = next((lower[n] for n in lower if n.startswith("train_time")), None)
-    if training is not None:
-        seconds = _number(training)
-        share = sheet.frame.select((raw / pl.when(seconds > 0).then(seconds)).median()).item()
-        if share:
-            units = [u for u in _PUBLISHED if 10 <= 1 / (share * u.factor) <= 100_000]
-            if len(units) == 1:
-                return (units[0], f"column {training!r}"), None
-    return None, None
+    base = split_label(name)[0].removesuffix(f"_{unit_behind(name, meaning)}").lower()
+    twins = {unit: lower.get(f"{base}_{unit.name}", name) for unit in _CANDIDATES}
+    found = [
+        _Reference(_number(twin) * unit.factor, (twin,), f"column {twin!r}")
+        for unit, twin in twins.items()
+        if twin != name
+    ]
+    kernels = [lower.get(n, "") for n in ("kern_min_start", "kern_max_start", "num_kerns")]
+    if all(kernels) and not training:
+        first, last, number = (_number(n) for n in kernels)
+        source = "the kernels' start times"
+        found += [_Reference(s, tuple(kernels), source) for s in ((last - first) / (number - 1), last - first)]
+    return found
 
 
-def _agreeing(sheet: Sheet, ratio: pl.Expr) -> Unit | None:
-    """The unit in which the median ratio of duration to reference is 1, or None."""
-    median = sheet.frame.select(ratio.filter(ratio.is_finite()).median()).item()
-    if median is None:
-        return None
-    units = [u for u in _CANDIDATES if abs(median * u.factor - 1.0) < _AGREES]
-    return units[0] if units else None
+def _evidence(
+    sheet: Sheet, bound: Bound, raw: pl.Expr, *, training: bool
+) -> tuple[tuple[Unit, str] | None, _Reference | None]:
+    """The unit that the rest of the rows proves and from what, and the duration that proves it row by row.
+
+    Raises UnitError where there is such a duration and it agrees with the column in no unit: one of the two is
+    not what its name says.
+    """
+    references = _references(sheet, bound.column, bound.meaning, training=training)
+    trained = next((n for n in sheet.names if n.lower().startswith("train_time")), None)
+    seconds = [r.seconds for r in references] + ([_number(trained)] if trained is not None else [])
+    if not seconds:
+        return None, None
+    ratios = [raw / pl.when(s > 0).then(s) for s in seconds]
+    medians = sheet.frame.select(r.filter(r.is_finite()).median().alias(str(i)) for i, r in enumerate(ratios)).row(0)
+    for reference, median in zip(references, medians, strict=False):
+        units = [u for u in _CANDIDATES if median is not None and abs(median * u.factor - 1.0) < _AGREES]
+        if units:
+            return (units[0], reference.source), reference
+    against = next((r for r in references if _filled(sheet, r)), None)
+    if against is not None and bound.source != "--unit":
+        raise UnitError(
+            f"{sheet.file}: {bound.column!r} agrees with {against.source} in no unit: the columns look shifted or "
+            f"renamed; if they are not, say its unit with --unit {bound.column}=UNIT"
+        )
+    if trained is None or medians[-1] is None:
+        return None, None
+    units = [u for u in _PUBLISHED if 1 / _MOST <= medians[-1] * u.factor <= 1 / _LEAST]
+    sizes = _by_size(sheet, raw, training=training)
+    if len(units) == 1 and units[0] not in sizes and bound.source != "--unit":
+        raise UnitError(
+            f"{sheet.file}: {trained!r} says that {bound.column!r} is in {units[0].name}, but then it is too long or "
+            f"too short; say its unit with --unit {bound.column}=UNIT"
+        )
+    return ((units[0], f"column {trained!r}"), None) if len(units) == 1 else (None, None)
 
 
-def _by_size(sheet: Sheet, name: str, raw: pl.Expr, *, training: bool) -> tuple[Unit, str]:
+def _filled(sheet: Sheet, reference: _Reference) -> bool:
+    """Whether the columns of a reference hold numbers on most rows (a profiler may have lost the kernels)."""
+    above_zero = pl.all_horizontal(_number(name) > 0 for name in reference.columns)
+    return sheet.counts(above_zero)[0] * 2 > sheet.frame.height
+
+
+def _by_size(sheet: Sheet, raw: pl.Expr, *, training: bool) -> list[Unit]:
+    """The units in which the median is a duration of the usual size."""
     low, high = (5e-3, 60.0) if training else (1e-3, 1000.0)
     median = sheet.frame.select(raw.median()).item()
-    units = [u for u in _PUBLISHED if median is not None and low <= median * u.factor <= high]
+    return [u for u in _PUBLISHED if low <= median * u.factor <= high]
+
+
+def _size_alone(sheet: Sheet, name: str, raw: pl.Expr, *, training: bool) -> tuple[Unit, str]:
+    units = _by_size(sheet, raw, training=training)
+    median = sheet.frame.select(raw.median()).item()
     if len(units) != 1:
         raise UnitError(
             f"{sheet.file}: the unit of {name!r} (median {median:g}) cannot be told: "

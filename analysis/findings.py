@@ -1,0 +1,68 @@
+"""In one plain sentence: whether a spread belongs to the GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .repeatability import Repeatability, mean_of
+
+SOME = 0.25
+MOST = 0.5
+
+
+def finding(
+    level: str,
+    icc: Repeatability,
+    icc_job: Repeatability,
+    modes: Sequence[dict[str, float | int]],
+    unit: str | None,
+    runs: float,
+) -> str:
+    """The sentence for one level. `runs`: the median number of runs a GPU.
+
+    It goes by two numbers: the ICC by GPU and the ICC of the rows inside the fences; at GPU level both are first
+    turned into the repeatability of a GPU's median of `runs` runs (Spearman and Brown; that of a mean, which a
+    median of symmetric noise comes near). Both at least 0.5: the GPUs differ and it repeats. Only the first: a few
+    GPUs or runs outside the fences carry it. Only the second: a few far runs hide it. Neither, and one below 0.25:
+    the spread is not the GPUs', and if the ICC by job is at least 0.5 it is the jobs'. Neither, and none below
+    0.25: partly. An interval from below 0.25 to above 0.5: too few data to tell.
+    """
+    if icc.value is None:
+        if icc.reason == "every value is the same":
+            return "Every run took the same time: there is no spread."
+        return f"Whether the spread belongs to the GPUs cannot be told: {icc.reason}."
+    trimmed = icc.value if icc.trimmed is None else icc.trimmed
+    at_runs = level == "run"
+    of, inside, low, high = (
+        None if part is None else part if at_runs else mean_of(part, runs)
+        for part in (icc.value, trimmed, icc.low, icc.high)
+    )
+    assert of is not None
+    assert inside is not None
+    shown = f"ICC by GPU {icc.value:.2f}"
+    if icc.low is not None and icc.high is not None:
+        shown += f", 95 % interval {icc.low:.2f} to {icc.high:.2f}"
+    shown += f"; inside the fences {trimmed:.2f}"
+    if not at_runs:
+        shown += f"; of a median of {runs:g} runs {of:.2f}"
+    if low is not None and high is not None and low < SOME and high > MOST:
+        return f"Too few data to tell whether the spread belongs to the GPUs ({shown})."
+    if of >= MOST and inside >= MOST:
+        text = f"The GPUs differ and the difference repeats ({shown})"
+    elif of >= MOST:
+        text = f"The difference that repeats is that of the GPUs outside the fences; the others differ less ({shown})"
+    elif inside >= MOST:
+        text = f"The GPUs differ and the difference repeats, but a few far runs hide it ({shown})"
+    elif min(of, inside) < SOME:
+        text = f"The spread is real but is not the GPUs' ({shown})"
+        if icc_job.value is not None and icc_job.value >= MOST:
+            text += f": the runs of one job share their time (ICC by job {icc_job.value:.2f})"
+        text += "; do not rank GPUs by it"
+    else:
+        text = f"Part of the spread belongs to the GPUs, part does not repeat ({shown})"
+    if len(modes) > 1:
+        heaps = ", ".join(
+            f"{100 * mode['share']:.0f} % near {mode['median']:.6g} {unit or ''}".rstrip() for mode in modes
+        )
+        text += f"; there are {len(modes)} groups: {heaps}"
+    return text + "."

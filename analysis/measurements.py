@@ -1,0 +1,95 @@
+"""The measurements of a store as the statistics need them: one row a run, with its GPU's place and its job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+_COLUMNS = (
+    "cluster",
+    "workload",
+    "gpu",
+    "value",
+    "unit",
+    "sm_clock_mhz",
+    "temperature_c",
+    "power_w",
+    "job_id",
+    "cabinet",
+    "node",
+    "began",
+    "run_id",
+)
+
+
+def measurements(store: Store, *, clusters: Sequence[str] = (), workloads: Sequence[str] = ()) -> pl.DataFrame:
+    """The duration of every run (figure 'time', in ms), of these clusters and workloads (all, where empty).
+
+    `cabinet` and `node` are those of the GPU, from wherever the store knows them; a GPU that was seen on two
+    nodes has none. `job_id` names the rows that ran together (see `coupled_jobs`).
+    """
+    runs = store.scan("runs").filter(pl.col("status").fill_null("ok") == "ok")
+    if clusters:
+        runs = runs.filter(pl.col("cluster").is_in(list(clusters)))
+    if workloads:
+        runs = runs.filter(pl.col("workload").is_in(list(workloads)))
+    times = store.scan("results").filter(pl.col("figure") == "time").select("run_id", "value", "unit")
+    frame = (
+        runs.join(times, on="run_id", maintain_order="left")
+        .join(_places(store), on=["cluster", "gpu"], how="left", maintain_order="left")
+        .collect()
+    )  # in the order of the files: the same store gives the same answer to the last bit
+    return coupled_jobs(frame).select(_COLUMNS)
+
+
+def _places(store: Store) -> pl.LazyFrame:
+    """One row a GPU: its cabinet and node, where these are known and unique."""
+    known = store.scan("gpus").filter(pl.col("node").is_not_null())
+    one = known.group_by("cluster", "gpu").agg(
+        pl.col("node").n_unique().alias("nodes"), pl.col("node").first(), pl.col("cabinet").drop_nulls().first()
+    )
+    return one.filter(pl.col("nodes") == 1).drop("nodes")
+
+
+def coupled_jobs(frame: pl.DataFrame) -> pl.DataFrame:
+    """`frame` with a `job_id` that the GPUs of one job share, null where a job held one GPU.
+
+    Published files may number the *processes* of a multi-GPU job, so that nearly every row has its own
+    job_id. Where most rows of a workload do, its rows with a job_id that began on one node in the same
+    second are one job instead: in the Longhorn files this gives groups of exactly four GPUs. Rows without a
+    job_id are never coupled.
+    """
+    keys = ["cluster", "workload"]
+    stated = pl.col("job_id").is_not_null()
+    together = stated & pl.col("node").is_not_null() & pl.col("began").is_not_null()
+    frame = frame.with_columns(
+        (pl.col("gpu").n_unique().over([*keys, "job_id"]) > 1).alias("shared"),
+        pl.when(together).then(pl.format("{} at {}", "node", pl.col("began").cast(pl.String))).alias("start"),
+    )
+    by_number = (pl.col("shared") & stated).sum().over(keys) * 2 > stated.sum().over(keys)
+    job = pl.when(by_number).then(pl.col("job_id")).otherwise(pl.col("start"))
+    frame = frame.with_columns(pl.when(stated).then(job).alias("job_id"))
+    held = pl.col("gpu").n_unique().over([*keys, "job_id"])
+    return frame.with_columns(pl.when(held > 1).then(pl.col("job_id")).alias("job_id")).drop("shared", "start")
+
+
+def identities(store: Store) -> pl.DataFrame:
+    """Every identity of every GPU: columns cluster, gpu, uuid (nullable), place (nullable)."""
+    return store.scan("gpus").select("cluster", "gpu", "uuid", "place").unique().sort("cluster", "gpu").collect()
+
+
+def imported(store: Store) -> dict[tuple[str, str], dict[str, int]]:
+    """Rows read, duplicates dropped and rows refused, by cluster and workload, over all imports."""
+    counts = (
+        store.scan("imports")
+        .filter(pl.col("workload").is_not_null())
+        .group_by("cluster", "workload")
+        .agg(pl.col("rows").sum(), pl.col("duplicates").sum(), pl.col("refused").sum())
+        .collect()
+    )
+    return {(row.pop("cluster"), row.pop("workload")): row for row in counts.iter_rows(named=True)}

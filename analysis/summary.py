@@ -1,0 +1,329 @@
+"""How the GPUs of a fleet vary: one row a cluster, workload and level, with everything that bears on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from . import bootstrap
+from .columns import OTHERS, Runs, numbers, workloads
+from .correlation import Correlation, correlate
+from .dip import quantum
+from .findings import finding
+from .modes import ModesTest, modes_test, places
+from .ordering import Floats, Ints, ascending, bounds, by_group, medians, tie_ranks
+from .repeatability import Moments, Repeatability, icc
+from .shares import Shares, shares
+from .spread import FIGURES, Spread, spread
+
+SEED = 2022
+REPLICATES = 1000
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being resampled, the replicates done and the replicates wanted."""
+
+
+class Outlier(NamedTuple):
+    """A run or a GPU outside the fences, and how far: its time over the median."""
+
+    gpu: str
+    ratio: float | None
+
+
+@dataclass(frozen=True)
+class Variability:
+    """How one workload's times spread over one cluster, over its runs or over its GPUs' medians.
+
+    The definitions are those of `reference/variability.md`, section 1. Percentages are of the median (`cov_pct`:
+    of the mean). A figure that is undefined is None and has its reason in `reasons` or in its own `reason`.
+    """
+
+    cluster: str
+    workload: str
+    level: str
+    """"run": every run counts once; "gpu": every GPU counts once, with the median of its runs."""
+    n: int
+    gpus: int
+    unit: str | None
+    median: float
+    fence_pct: float | None
+    whisk_pct: float | None
+    range_pct: float | None
+    p95p5_pct: float | None
+    cov_pct: float | None
+    rcov_pct: float | None
+    worst_over_median: float | None
+    slow: tuple[Outlier, ...]
+    fast: tuple[Outlier, ...]
+    icc: Repeatability
+    """Of a single run, by GPU; the same at both levels."""
+    icc_job: Repeatability
+    correlation: dict[str, Correlation]
+    modes: tuple[dict[str, float | int], ...]
+    modes_test: ModesTest
+    split_half: dict[str, Any]
+    shares: dict[str, Any]
+    interval: dict[str, tuple[float, float] | None]
+    seed: int
+    replicates: int
+    finding: str
+    left_out: int
+    reasons: dict[str, str] = field(default_factory=dict)
+    imported: dict[str, int] | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row as JSON-ready values under the keys of `whorl.variability/1`."""
+        found: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        for name in ("slow", "fast"):
+            found[name] = [{"gpu": gpu, "ratio": ratio} for gpu, ratio in found[name]]
+        for name in ("icc", "icc_job", "modes_test"):
+            found[name] = found[name].as_dict()
+        found["correlation"] = {name: c.as_dict() for name, c in self.correlation.items()}
+        found["modes"] = [dict(mode) for mode in self.modes]
+        found["interval"] = {name: None if i is None else list(i) for name, i in self.interval.items()}
+        return found
+
+
+def variability(
+    runs: pl.DataFrame,
+    *,
+    replicates: int = REPLICATES,
+    seed: int = SEED,
+    progress: Progress | None = None,
+    imported: Mapping[tuple[str, str], Mapping[str, int]] | None = None,
+) -> list[Variability]:
+    """Two rows, level "run" then "gpu", for each (cluster, workload) of `runs`, in sorted order.
+
+    `runs`: one row a run with `cluster`, `workload`, `gpu`, `value` (a time: lower is better), `unit`, and where
+    known `sm_clock_mhz`, `power_w`, `temperature_c`, `job_id`, `cabinet`, `node`, `began`; exact duplicates are
+    already dropped. `replicates`: bootstrap replicates, 0 for no intervals; the same seed gives the same
+    intervals whatever the order of the rows. `imported`: for (cluster, workload), how many rows were imported,
+    dropped as duplicates and refused; put into the rows as it is.
+
+    Raises `InputError` for a missing column, a row without cluster or workload, and mixed units.
+    """
+    where: dict[str, pl.DataFrame | None] = {}
+    rows: list[Variability] = []
+    for one in workloads(runs):
+        if one.cluster not in where:
+            where[one.cluster] = _places(runs, one.cluster)
+        counted = (imported or {}).get((one.cluster, one.workload))
+        rows += _rows(one, where[one.cluster], replicates, seed, progress, dict(counted) if counted else None)
+    return rows
+
+
+def _rows(
+    runs: Runs,
+    where: pl.DataFrame | None,
+    replicates: int,
+    seed: int,
+    progress: Progress | None,
+    imported: dict[str, int] | None,
+) -> list[Variability]:
+    """The two rows of one workload."""
+    gpus = len(runs.names)
+    order = ascending(runs.value)
+    ordered, owner = runs.value[order], runs.gpu[order]
+    layout = by_group(runs.gpu, order, gpus)
+    starts = bounds(runs.gpu, gpus)
+    by_gpu = runs.value[layout]
+    middle = medians(by_gpu, starts)
+    middle_order = np.argsort(middle, kind="stable")
+    middle_ordered = middle[middle_order]
+    levels = {"run": spread(ordered), "gpu": spread(middle_ordered)}
+    moments = Moments.of(by_gpu, starts)
+    fences = levels["run"]
+    icc_gpu = _icc(moments, by_gpu, starts, fences, "gpu")
+    icc_job, job_moments = _by_job(runs, fences)
+    correlations = _correlations(runs, order, ordered, middle)
+    test = modes_test(middle_ordered, quantum(ordered))
+    intervals: dict[str, dict[str, tuple[float, float] | None]] = {
+        level: dict.fromkeys(bootstrap.FIGURES) for level in levels
+    }
+    reason = "no bootstrap was asked for" if replicates < 1 else "one GPU cannot be resampled" if gpus < 2 else None
+    if reason is None:
+        resampled = {
+            "run": bootstrap.Resampled(ordered, owner, gpus),
+            "gpu": bootstrap.Resampled(middle_ordered, middle_order, gpus),
+        }
+        label = f"{runs.cluster} {runs.workload}"
+        found = bootstrap.replicate(resampled, seed, gpus, replicates, progress and _labelled(progress, label))
+        for level, figures in found.items():
+            for name in bootstrap.FIGURES:
+                intervals[level][name] = bootstrap.percentile_interval(figures[name])
+        icc_gpu = _with_interval(icc_gpu, found["run"]["icc"])
+        if job_moments is not None:
+            icc_job = _with_interval(icc_job, bootstrap.replicate_icc(job_moments, seed, replicates))
+    halves = _split_half(runs, order)
+    share = _shares(runs, moments, where).as_dict()
+    rows = []
+    for level, figures_of in levels.items():
+        at_runs = level == "run"
+        values, owners = (ordered, owner) if at_runs else (middle_ordered, middle_order)
+        slow, fast = _outliers(figures_of, values, owners, runs.names)
+        modes = tuple(places(values, test.splits))
+        reasons = dict(figures_of.reasons)
+        if reason is not None:
+            reasons["interval"] = reason
+        rows.append(
+            Variability(
+                cluster=runs.cluster,
+                workload=runs.workload,
+                level=level,
+                n=figures_of.n,
+                gpus=gpus,
+                unit=runs.unit,
+                median=figures_of.median,
+                **{name: figures_of.figures[name] for name in FIGURES},
+                slow=slow,
+                fast=fast,
+                icc=icc_gpu,
+                icc_job=icc_job,
+                correlation=correlations[level],
+                modes=modes,
+                modes_test=test,
+                split_half=halves,
+                shares=share,
+                interval=intervals[level],
+                seed=seed,
+                replicates=replicates,
+                finding=finding(level, icc_gpu, icc_job, modes, runs.unit, float(np.median(moments.size))),
+                left_out=runs.left_out,
+                reasons=reasons,
+                imported=imported,
+            )
+        )
+    return rows
+
+
+def _labelled(progress: Progress, label: str) -> Callable[[int, int], None]:
+    return lambda done, wanted: progress(label, done, wanted)
+
+
+def _outliers(
+    figures: Spread, values: Floats, owners: Ints, names: list[str]
+) -> tuple[tuple[Outlier, ...], tuple[Outlier, ...]]:
+    """The slow and the fast ones, each worst first; `values` ascending, `owners` the GPU of each."""
+
+    def listed(positions: range) -> tuple[Outlier, ...]:
+        pairs = [(float(values[i]), names[owners[i]]) for i in positions]
+        worst = sorted(pairs, key=lambda pair: (-abs(pair[0] - figures.median), pair[1]))
+        return tuple(Outlier(gpu, x / figures.median if figures.median else None) for x, gpu in worst)
+
+    return listed(range(figures.n - figures.slow, figures.n)), listed(range(figures.fast))
+
+
+def _icc(moments: Moments, values: Floats, starts: Ints, fences: Spread, by: str) -> Repeatability:
+    """The ICC with its trimmed value. `values`: laid out by group."""
+    found = icc(moments, by)
+    if found.value is None:
+        return found
+    inside = (values >= fences.lower) & (values <= fences.upper)
+    kept = np.add.reduceat(inside.astype(np.intp), starts[:-1])
+    kept_starts = np.concatenate(([0], np.cumsum(kept[kept > 0])))
+    return replace(found, trimmed=icc(Moments.of(values[inside], kept_starts), by).value)
+
+
+def _with_interval(found: Repeatability, replicated: Floats) -> Repeatability:
+    interval = None if found.value is None else bootstrap.percentile_interval(replicated)
+    return found if interval is None else replace(found, low=interval[0], high=interval[1])
+
+
+def _by_job(runs: Runs, fences: Spread) -> tuple[Repeatability, Moments | None]:
+    """The ICC by job and the jobs' moments; neither when few runs share their job with another GPU."""
+    if "job_id" not in runs.frame.columns or runs.frame["job_id"].null_count() == runs.frame.height:
+        return Repeatability("job", reason="no run names its job"), None
+    known = runs.frame["job_id"].is_not_null().to_numpy()
+    job, names = numbers(runs.frame["job_id"].drop_nulls())
+    gpu, value = runs.gpu[known], runs.value[known]
+    layout = by_group(job, by_group(gpu, ascending(value), len(runs.names)), len(names))
+    job, gpu, value = job[layout], gpu[layout], value[layout]
+    starts = bounds(job, len(names))
+    # Inside a job the GPUs ascend, so a job with several has different ones first and last.
+    several = gpu[starts[:-1]] != gpu[starts[1:] - 1]
+    if not several.any():
+        return Repeatability("job", groups=len(names), reason="no job holds several GPUs"), None
+    # A chance repeat of one id among thousands would otherwise pass for a sample of jobs.
+    if 2 * int(np.diff(starts)[several].sum()) < len(value):
+        reason = "fewer than half of the runs share their job with another GPU"
+        return Repeatability("job", groups=len(names), reason=reason), None
+    moments = Moments.of(value, starts)
+    return _icc(moments, value, starts, fences, "job"), moments
+
+
+def _correlations(runs: Runs, order: Ints, ordered: Floats, middle: Floats) -> dict[str, dict[str, Correlation]]:
+    """The correlation of time with each other column, at both levels."""
+    gpus = len(runs.names)
+    time_ranks = np.empty(len(ordered))
+    time_ranks[order] = tie_ranks(ordered)
+    found: dict[str, dict[str, Correlation]] = {"run": {}, "gpu": {}}
+    for name, column in OTHERS.items():
+        other = runs.other(name)
+        if other is None or not (known := np.isfinite(other)).any():
+            found["run"][name] = found["gpu"][name] = correlate(ordered, None, column)
+            continue
+        if known.all():
+            by_other = ascending(other)
+            found["run"][name] = correlate(runs.value, other, column, time_ranks=time_ranks, order=by_other)
+            gpu = runs.gpu
+        else:
+            found["run"][name] = correlate(runs.value, other, column)
+            gpu, other = runs.gpu[known], other[known]
+            by_other = ascending(other)
+        typical = medians(other[by_group(gpu, by_other, gpus)], bounds(gpu, gpus))
+        found["gpu"][name] = correlate(middle, typical, column)
+    return found
+
+
+def _split_half(runs: Runs, order: Ints) -> dict[str, Any]:
+    """The rank correlation of the medians of each GPU's even and odd runs, in the order in which they began."""
+    gpus, n = len(runs.names), len(runs.value)
+    sequence = np.arange(n)
+    if "began" in runs.frame.columns:
+        sequence = runs.frame["began"].arg_sort(nulls_last=True).to_numpy().astype(np.intp)
+    layout = by_group(runs.gpu, sequence, gpus)
+    starts = bounds(runs.gpu, gpus)
+    odd = np.empty(n, dtype=np.intp)
+    odd[layout] = (np.arange(n) - np.repeat(starts[:-1], np.diff(starts))) & 1
+    half = runs.gpu * 2 + odd
+    pair = medians(runs.value[by_group(half, order, 2 * gpus)], bounds(half, 2 * gpus)).reshape(gpus, 2)
+    pair = pair[np.isfinite(pair).all(axis=1)]
+    if len(pair) == 0:
+        return {"spearman": None, "gpus": 0, "reason": "no GPU has two runs"}
+    found = correlate(pair[:, 0], pair[:, 1], "half")
+    result: dict[str, Any] = {"spearman": found.spearman, "gpus": len(pair)}
+    return result if found.reason is None else {**result, "reason": found.reason}
+
+
+def _places(runs: pl.DataFrame, cluster: str) -> pl.DataFrame | None:
+    """Each GPU's cabinet and node from any of its runs in the cluster: the pair that it was seen at most often."""
+    columns = [name for name in ("cabinet", "node") if name in runs.columns and runs[name].null_count() < runs.height]
+    if not columns:
+        return None
+    seen = runs.filter(pl.col("cluster").cast(pl.String) == cluster).select(
+        pl.col("gpu").cast(pl.String), *(pl.col(name).cast(pl.String) for name in columns)
+    )
+    seen = seen.drop_nulls()
+    if seen.is_empty():
+        return None
+    counted = (
+        seen.group_by("gpu", *columns).len().sort([pl.col("len"), *columns], descending=[True, *[False] * len(columns)])
+    )
+    return counted.group_by("gpu", maintain_order=True).first()
+
+
+def _shares(runs: Runs, moments: Moments, where: pl.DataFrame | None) -> Shares:
+    """The shares of variance over the GPUs whose place is known, or over all when no place is."""
+    if where is None:
+        return shares(moments, None, None)
+    named = pl.DataFrame({"gpu": runs.names}).with_row_index("number").join(where, on="gpu", how="inner").sort("number")
+    if named.is_empty():
+        return shares(moments, None, None)
+    kept = named["number"].to_numpy()
+    known = Moments(moments.size[kept], moments.mean[kept], moments.squares[kept])
+    group = {name: numbers(named[name])[0] if name in named.columns else None for name in ("cabinet", "node")}
+    return shares(known, group["cabinet"], group["node"])

@@ -1,0 +1,122 @@
+"""Texts turned into instants: UNIX times and civil times, with a zone or in a stated one."""
+
+from __future__ import annotations
+
+from typing import Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import polars as pl
+
+from ...errors import InputError
+from .content import LINE, OWN, Sheet
+from .layout import Bound
+from .values import Seen, is_placeholder, missing, parsed
+
+_ZONED = r"(?:Z|[+-](?:0[0-9]|1[0-4]):?[0-5][0-9])$"
+# Years are bounded here because a time in ns beyond 2262 wraps round without an error.
+_SHAPE = (
+    r"^(?:19[7-9][0-9]|20[0-9]{2})-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?"
+    + f"(?:{_ZONED[:-1]})?$"
+)
+# 1990 to 2100: outside, a digit was damaged or the number is no time.
+_NO_ZONE = "--time-zone {}: there is no such time zone; an example is Europe/Berlin"
+_FIRST, _LAST = 631_152_000 * 10**9, 4_102_444_800 * 10**9
+
+
+def times(sheet: Sheet, bound: Bound, seen: Seen, *, minus_one: bool, stream: bool, time_zone: str) -> None:
+    """Parse a column of time stamps into `parsed(meaning)`: nanoseconds since 1970, UTC, without zone.
+
+    Known are UNIX times in s, ms, us or ns (told apart by their size, which cannot be mistaken between 2001
+    and 2286), `YYYY/MM/DD hh:mm:ss.fff` and ISO 8601. A time without a zone is read in `time_zone`. In a
+    `stream`, rows follow each other in time, and each must have one.
+    """
+    try:
+        ZoneInfo(time_zone)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise InputError(_NO_ZONE.format(time_zone)) from error
+    meaning, name = bound.meaning, bound.column
+    unknown, stamp = pl.col(missing(meaning)), pl.col(parsed(meaning))
+    sheet.frame = sheet.frame.with_columns(
+        is_placeholder(name, minus_one=minus_one).alias(missing(meaning)),
+        _unix(pl.col(name).cast(pl.Int64, strict=False)).alias(parsed(meaning)),
+    )
+    if any(sheet.counts(~unknown & stamp.is_null())):
+        _fractions(sheet, bound)
+        _civil(sheet, bound, seen, time_zone, stream=stream)
+    bad = ~unknown & ~stamp.is_between(_FIRST, _LAST).fill_null(False)
+    without, wrong = sheet.counts(unknown, bad)
+    if wrong * 2 > sheet.frame.height - without:
+        first = sheet.frame.filter(bad).row(0, named=True)
+        raise InputError(
+            f"{sheet.file}: column {name!r} does not hold a time stamp: line {first[LINE]} has "
+            f"{first[name]!r}; the columns look shifted or renamed"
+        )
+    if without and not stream:
+        seen.placeholders[name] = without
+    if wrong or (without and stream):
+        missed = [(unknown, f"{name} is missing")] if stream else []
+        sheet.refuse((bad, f"{name} is no time stamp that can be read"), *missed)
+    instant = pl.when(~unknown).then(stamp).cast(pl.Datetime("ns"))
+    sheet.frame = sheet.frame.with_columns(instant.alias(parsed(meaning)))
+
+
+def _unix(whole: pl.Expr, part: pl.Expr | None = None) -> pl.Expr:
+    """A UNIX time in ns, from its whole part (whose size says the unit) and its fraction of that unit."""
+    time = whole
+    for limit, factor in ((10**16, 10**3), (10**13, 10**6), (10**10, 10**9)):
+        scaled = whole * factor if part is None else whole * factor + (part * factor).round().cast(pl.Int64)
+        time = pl.when(whole < limit).then(scaled).otherwise(time)
+    return time
+
+
+def _fractions(sheet: Sheet, bound: Bound) -> None:
+    """UNIX times with a fraction; in two parts, since a float does not hold one to the ns."""
+    parts = pl.col(bound.column).str.extract_groups(r"^([0-9]{9,16})(\.[0-9]+)$").struct
+    whole = parts[0].cast(pl.Int64, strict=False)
+    time = _unix(whole, ("0" + parts[1]).cast(pl.Float64))
+    sheet.frame = sheet.frame.with_columns(pl.coalesce(parsed(bound.meaning), time))
+
+
+def _civil(sheet: Sheet, bound: Bound, seen: Seen, time_zone: str, *, stream: bool) -> None:
+    name, own, clock = bound.column, parsed(bound.meaning), pl.col(f"{OWN}clock")
+    text = pl.col(name).str.replace_all("/", "-", literal=True).str.replace("T", " ", literal=True)
+    text = pl.when(text.str.contains(_SHAPE)).then(text)
+    sheet.frame = sheet.frame.with_columns(
+        text.str.replace(_ZONED, "").str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="ns", strict=False)
+        .alias(f"{OWN}clock"),
+        text.str.extract(f"({_ZONED[:-1]})$", 1).str.replace("Z", "+0000").str.replace(":", "").alias(f"{OWN}zone"),
+    )  # fmt: skip
+    zone = pl.col(f"{OWN}zone")
+    seconds = zone.str.slice(1, 2).cast(pl.Int64) * 3600 + zone.str.slice(3, 2).cast(pl.Int64) * 60
+    offset = pl.when(zone.str.starts_with("-")).then(-seconds).otherwise(seconds)
+    zoned = clock.cast(pl.Int64) - offset * 10**9
+    local = clock.is_not_null() & zone.is_null()
+    (unzoned,) = sheet.counts(local)
+    if not unzoned:
+        sheet.frame = sheet.frame.with_columns(pl.coalesce(own, zoned))
+        return
+    seen.notes.append(f"{name} states no time zone: read as {time_zone} (--time-zone)")
+    early, late = (_in_utc(clock, time_zone, which) for which in ("earliest", "latest"))
+    try:
+        sheet.frame = sheet.frame.with_columns(early.alias(f"{OWN}early"), late.alias(f"{OWN}late"))
+    except pl.exceptions.ComputeError as error:  # `localtime` and the like, which Python knows and Polars does not
+        raise InputError(_NO_ZONE.format(time_zone)) from error
+    # Where the clocks go back, an hour comes twice. A stream shows which it is: its second pass begins where the
+    # clock falls back.
+    twice = local & (pl.col(f"{OWN}early") != pl.col(f"{OWN}late")).fill_null(False)
+    (repeated,) = sheet.counts(twice)
+    utc = pl.col(f"{OWN}early")
+    if repeated:
+        how = "where the clock falls back its second pass begins" if stream else "taken as its first pass"
+        seen.notes.append(f"{repeated} values of {name} lie in the hour that {time_zone} repeats: {how}")
+    if repeated and stream:
+        gpu = f"{OWN}gpu"
+        fell = twice & (clock.diff().over(gpu) < pl.duration(minutes=-30)).fill_null(False)
+        utc = pl.when(twice & (fell.cum_sum().over(gpu, clock.dt.date()) > 0)).then(pl.col(f"{OWN}late")).otherwise(utc)
+    sheet.frame = sheet.frame.with_columns(pl.coalesce(own, pl.when(local).then(utc).otherwise(zoned)))
+
+
+def _in_utc(clock: pl.Expr, time_zone: str, ambiguous: Literal["earliest", "latest"]) -> pl.Expr:
+    """A civil time as ns in UTC; null where the clocks skip it."""
+    there = clock.dt.replace_time_zone(time_zone, ambiguous=ambiguous, non_existent="null")
+    return there.dt.convert_time_zone("UTC").dt.replace_time_zone(None).cast(pl.Int64)

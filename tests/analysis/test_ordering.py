@@ -1,0 +1,150 @@
+"""Orders, ranks, medians, quantiles and correlations against numpy, scipy and Polars."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pytest
+from scipy import stats
+
+from whorl.analysis import ordering
+from whorl.analysis.columns import gpu_medians, numbers
+from whorl.analysis.correlation import correlate, spearman_interval
+from whorl.analysis.spread import spread
+
+Floats = npt.NDArray[np.float64]
+
+
+def columns() -> list[Floats]:
+    """Continuous, tied, stepped and long enough for the counting sort."""
+    rng = np.random.default_rng(5)
+    return [
+        rng.normal(size=1001),
+        rng.integers(0, 9, 500).astype(float),
+        np.rint(rng.normal(1350, 30, 70_000) / 7.5) * 7.5,
+        np.round(rng.normal(297, 2, 70_000), 3),
+        np.rint(rng.normal(-40, 8, 70_000)),
+        rng.normal(size=70_000),
+        np.array([3.0]),
+        np.array([2.0, 2.0]),
+    ]
+
+
+@pytest.mark.parametrize("values", columns(), ids=len)
+def test_order_and_ranks(values: Floats) -> None:
+    order = ordering.ascending(values)
+    assert np.array_equal(np.sort(order), np.arange(len(values)))
+    assert np.array_equal(values[order], np.sort(values))
+    assert np.array_equal(ordering.tie_ranks(values[order]), np.sort(stats.rankdata(values)))
+
+
+@pytest.mark.parametrize(
+    ("values", "counted"),
+    [
+        (np.rint(np.random.default_rng(0).normal(1350, 30, 70_000) / 7.5) * 7.5, True),
+        (np.append(np.tile([1.0, 2.0], 40_000), 1.0 + 1e-12), False),  # near a step is not on it
+        (np.append(np.tile([1.0, 2.0], 40_000), 1e6), False),  # too many steps
+    ],
+)
+def test_only_exact_steps_are_sorted_by_counting(values: Floats, counted: bool) -> None:
+    assert (ordering._step_codes(values) is not None) == counted
+    assert np.array_equal(values[ordering.ascending(values)], np.sort(values))
+
+
+@pytest.mark.parametrize("count", [1, 7, 70_000])
+def test_group_medians(count: int) -> None:
+    rng = np.random.default_rng(count)
+    gpu = rng.integers(0, count, 5000)
+    values = rng.integers(0, 50, 5000).astype(float)
+    values[rng.random(5000) < 0.1] = np.nan
+    found = gpu_medians(values, gpu, count)
+    expected = (
+        pl.DataFrame({"gpu": gpu, "value": values})
+        .filter(pl.col("value").is_not_nan())
+        .group_by("gpu")
+        .median()
+        .sort("gpu")
+    )
+    assert np.array_equal(np.flatnonzero(np.isfinite(found)), expected["gpu"].to_numpy())
+    assert np.array_equal(found[np.isfinite(found)], expected["value"].to_numpy())
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 10, 101])
+def test_spread_against_numpy(n: int) -> None:
+    for seed in range(20):
+        rng = np.random.default_rng([n, seed])
+        x = np.sort(rng.normal(100, 5, n) if seed % 2 else rng.integers(95, 105, n).astype(float))
+        found = spread(x)
+        p5, q1, median, q3, p95 = np.quantile(x, [0.05, 0.25, 0.5, 0.75, 0.95])
+        low, high = q1 - 1.5 * (q3 - q1), q3 + 1.5 * (q3 - q1)
+        inside = x[(x >= low) & (x <= high)]
+        assert found.median == pytest.approx(median, rel=1e-14)
+        assert found.figures["fence_pct"] == pytest.approx(400 * (q3 - q1) / median, abs=1e-11)
+        assert found.figures["whisk_pct"] == pytest.approx(100 * (inside.max() - inside.min()) / median, abs=1e-11)
+        assert found.figures["range_pct"] == pytest.approx(100 * np.ptp(x) / median, abs=1e-11)
+        assert found.figures["p95p5_pct"] == pytest.approx(100 * (p95 - p5) / median, abs=1e-11)
+        mad = stats.median_abs_deviation(x)
+        assert found.figures["rcov_pct"] == pytest.approx(148.26 * mad / median, abs=1e-11)
+        if n > 1:
+            assert found.figures["cov_pct"] == pytest.approx(100 * stats.variation(x, ddof=1), abs=1e-11)
+        assert found.slow == (x > high).sum()
+        assert found.fast == (x < low).sum()
+
+
+@pytest.mark.parametrize("n", [3, 4, 17, 500])
+def test_correlation_against_scipy(n: int) -> None:
+    for seed in range(20):
+        rng = np.random.default_rng([n, seed])
+        x, y = rng.normal(size=n), rng.normal(size=n)
+        if seed % 2:
+            x, y = np.round(x, 1), np.round(y, 0)
+        if np.ptp(x) == 0 or np.ptp(y) == 0:
+            continue
+        found = correlate(x, y, "y")
+        assert found.pearson == pytest.approx(stats.pearsonr(x, y).statistic, abs=1e-12)
+        assert found.spearman == pytest.approx(stats.spearmanr(x, y).statistic, abs=1e-12)
+        hole = rng.random(n) < 0.2
+        if n > 10:
+            found = correlate(x, np.where(hole, np.nan, y), "y")
+            assert found.n == (~hole).sum()
+            assert found.spearman == pytest.approx(stats.spearmanr(x[~hole], y[~hole]).statistic, abs=1e-12)
+
+
+def test_correlation_of_a_constant_that_rounds_is_undefined() -> None:
+    found = correlate(np.arange(10.0), np.full(10, 0.1), "clock")
+    assert (found.pearson, found.spearman) == (None, None)
+    assert found.reason == "clock is constant (0.1)"
+
+
+def test_correlation_survives_extreme_magnitudes() -> None:
+    x = np.array([1.0, 2.0, 4.0, 3.0])
+    for scale in (1e-200, 1e200):
+        assert correlate(x * scale, x[::-1] * scale, "y").pearson == pytest.approx(stats.pearsonr(x, x[::-1]).statistic)
+
+
+def test_the_interval_of_spearman_covers() -> None:
+    rho, n, hits = 0.6, 60, 0
+    true = 6 / np.pi * np.arcsin(rho / 2)
+    for seed in range(1000):
+        rng = np.random.default_rng(seed)
+        x = rng.normal(size=n)
+        y = rho * x + np.sqrt(1 - rho**2) * rng.normal(size=n)
+        spearman = correlate(x, y, "y").spearman
+        assert spearman is not None
+        interval = spearman_interval(spearman, n)
+        assert interval is not None
+        hits += interval[0] <= true <= interval[1]
+    assert 920 <= hits <= 980  # 95 %, four standard errors and a little of the approximation
+
+
+def test_no_interval_where_there_is_none() -> None:
+    assert spearman_interval(0.5, 3) is None
+    assert spearman_interval(1.0, 100) is None
+
+
+@pytest.mark.parametrize("dtype", [pl.String, pl.Categorical, pl.Enum(["b", "a", "never", "c"])])
+def test_numbers_follow_the_sorted_names(dtype: pl.DataType) -> None:
+    number, names = numbers(pl.Series(["c", "a", "c", "b"], dtype=dtype))
+    assert names == ["a", "b", "c"]
+    assert number.tolist() == [2, 0, 2, 1]

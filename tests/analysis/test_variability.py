@@ -1,0 +1,295 @@
+"""`variability` as a whole: its shape, what it does with little or odd data, and what must not change it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from whorl.analysis import variability
+from whorl.errors import InputError
+
+KEYS = {
+    *("cluster", "workload", "level", "n", "gpus", "unit", "median", "fence_pct", "whisk_pct", "range_pct"),
+    *("p95p5_pct", "cov_pct", "rcov_pct", "worst_over_median", "slow", "fast", "icc", "icc_job", "correlation"),
+    *("modes", "imported", "modes_test", "split_half", "shares", "interval", "seed", "replicates", "finding"),
+    *("reasons", "left_out"),
+}
+PERCENTAGES = ("fence_pct", "whisk_pct", "range_pct", "p95p5_pct", "rcov_pct", "worst_over_median")
+
+
+def frame(gpu: list[str], value: list[float], **columns: Any) -> pl.DataFrame:
+    return pl.DataFrame({"gpu": gpu, "value": value, **columns}).with_columns(
+        cluster=pl.lit("c"), workload=pl.lit("w"), unit=pl.lit("ms")
+    )
+
+
+def fleet(seed: int = 0, gpus: int = 30, runs: int = 6) -> pl.DataFrame:
+    """A fleet with every column, holes in some."""
+    rng = np.random.default_rng(seed)
+    gpu = np.repeat(np.arange(gpus), runs)
+    n = len(gpu)
+    clock = np.rint(1350 - 20 * rng.normal(size=gpus)[gpu])
+    began = [dt.datetime(2026, 1, 1) + dt.timedelta(minutes=int(m)) for m in rng.permutation(n)]  # noqa: DTZ001
+    table = frame(
+        [f"GPU-{g:03d}" for g in gpu],
+        (2440 * 1350 / clock + rng.normal(0, 3, n)).tolist(),
+        sm_clock_mhz=clock,
+        power_w=rng.normal(297, 1, n),
+        temperature_c=np.rint(rng.normal(66, 5, n)),
+        job_id=[f"job{g // 3}-{i % runs}" for i, g in enumerate(gpu)],
+        node=[f"n{g // 3}" for g in gpu],
+        cabinet=[f"c{g // 9}" for g in gpu],
+        began=began,
+    )
+    hole = pl.Series(rng.random(n) < 0.1)
+    return table.with_columns(
+        pl.when(~hole).then("power_w"), pl.when(~hole).then("node"), pl.when(~hole.reverse()).then("temperature_c")
+    )
+
+
+def finite(value: object) -> bool:
+    """Whether JSON-ready data hold no NaN and no infinity."""
+    if isinstance(value, dict):
+        return all(finite(part) for part in value.values())
+    if isinstance(value, list):
+        return all(finite(part) for part in value)
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def test_the_rows_have_the_promised_keys_and_are_json() -> None:
+    counted = {"rows": 190, "duplicates": 9, "refused": 1}
+    rows = variability(fleet(), replicates=50, imported={("c", "w"): counted})
+    assert [row.level for row in rows] == ["run", "gpu"]
+    for row in rows:
+        found = row.as_dict()
+        assert set(found) == KEYS
+        assert json.loads(json.dumps(found, allow_nan=False)) == found
+        assert {"value", "low", "high", "trimmed", "by"} <= set(found["icc"])
+        assert (found["icc"]["by"], found["icc_job"]["by"]) == ("gpu", "job")
+        assert set(found["correlation"]) == {"sm_clock", "power", "temperature"}
+        for correlation in found["correlation"].values():
+            assert {"pearson", "spearman", "n"} <= set(correlation)
+        assert found["imported"] == counted
+    assert (rows[0].n, rows[1].n) == (180, 30)
+    assert variability(fleet(), replicates=0)[0].imported is None
+
+
+def test_clusters_and_workloads_are_kept_apart() -> None:
+    one, two = fleet(1), fleet(2)
+    mixed = pl.concat([two.with_columns(cluster=pl.lit("d")), one.with_columns(workload=pl.lit("x")), one, two])
+    mixed = mixed.unique(["cluster", "workload", "gpu", "began"], maintain_order=True)
+    rows = variability(mixed, replicates=0)
+    assert [(r.cluster, r.workload) for r in rows[::2]] == [("c", "w"), ("c", "x"), ("d", "w")]
+    assert rows[2].median == variability(one, replicates=0)[0].median
+    assert rows[4].median == variability(two, replicates=0)[0].median
+
+
+def test_the_order_of_the_rows_changes_nothing() -> None:
+    table = fleet(3)
+    expected = [row.as_dict() for row in variability(table, replicates=100)]
+    for seed in range(3):
+        shuffled = table.sample(fraction=1.0, shuffle=True, seed=seed)
+        for a, b in zip(expected, variability(shuffled, replicates=100), strict=True):
+            found = b.as_dict()
+            for name in KEYS - {"correlation"}:
+                assert found[name] == a[name], name
+            for name, correlation in a["correlation"].items():
+                assert found["correlation"][name] == pytest.approx(correlation, rel=1e-12)
+
+
+def test_the_names_may_be_categorical() -> None:
+    table = fleet(3)
+    names = ("cluster", "workload", "gpu", "unit", "node", "cabinet", "job_id")
+    categorical = table.with_columns(pl.col(names).cast(pl.Categorical))
+    a, b = variability(table, replicates=20), variability(categorical, replicates=20)
+    assert [row.as_dict() for row in a] == [row.as_dict() for row in b]
+
+
+def test_the_seed_decides_the_intervals_and_nothing_else() -> None:
+    table = fleet(4)
+    one, same, other = (variability(table, replicates=100, seed=seed)[0] for seed in (1, 1, 2))
+    assert one == same
+    assert one.interval != other.interval
+    assert one.seed == 1
+    assert (one.median, one.fence_pct, one.icc.value) == (other.median, other.fence_pct, other.icc.value)
+
+
+def test_progress_is_told() -> None:
+    told: list[tuple[str, int, int]] = []
+    variability(fleet(), replicates=300, progress=lambda *step: told.append(step))
+    assert told[-1] == ("c w", 300, 300)
+    assert [done for _, done, _ in told] == sorted({done for _, done, _ in told})
+
+
+def test_one_run() -> None:
+    run, gpu = variability(frame(["a"], [5.0]), replicates=20)
+    for row in (run, gpu):
+        assert (row.n, row.gpus, row.median, row.fence_pct, row.worst_over_median) == (1, 1, 5.0, 0.0, 1.0)
+        assert row.cov_pct is None
+        assert row.reasons["cov_pct"] == "one value has no standard deviation"
+        assert row.icc.value is None
+        assert row.icc.reason == "fewer than two gpus"
+        assert row.interval["median"] is None
+        assert row.reasons["interval"] == "one GPU cannot be resampled"
+        assert row.modes == ({"median": 5.0, "share": 1.0, "n": 1},)
+        assert row.finding == "Whether the spread belongs to the GPUs cannot be told: fewer than two gpus."
+
+
+def test_one_run_for_each_gpu_cannot_tell_repeatability() -> None:
+    rng = np.random.default_rng(0)
+    run, gpu = variability(frame([f"g{i}" for i in range(50)], rng.normal(100, 1, 50).tolist()), replicates=50)
+    assert run.fence_pct == gpu.fence_pct
+    assert run.interval == gpu.interval
+    assert run.icc.value is None
+    assert run.shares["gpu"] is None
+    assert run.split_half == {"spearman": None, "gpus": 0, "reason": "no GPU has two runs"}
+    assert "cannot be told: each gpu has one run" in run.finding
+
+
+def test_equal_values() -> None:
+    for row in variability(frame(["a", "a", "b", "b", "c", "d"], [0.1] * 6), replicates=20):
+        assert (row.fence_pct, row.range_pct, row.worst_over_median) == (0.0, 0.0, 1.0)
+        assert (row.slow, row.fast) == ((), ())
+        assert row.icc.value is None
+        assert row.finding == "Every run took the same time: there is no spread."
+        assert row.modes_test.p is None
+        assert finite(row.as_dict())
+
+
+def test_zero_median() -> None:
+    for row in variability(frame(["a", "a", "b", "b"], [0.0, 0.0, 0.0, 8.0]), replicates=20)[:1]:
+        for name in PERCENTAGES:
+            assert getattr(row, name) is None
+            assert row.reasons[name] == "the median is zero"
+        assert row.cov_pct == pytest.approx(200.0)
+        assert [outlier.ratio for outlier in row.slow] == [None]
+        assert finite(row.as_dict())
+
+
+def test_columns_that_are_missing_or_empty_say_so() -> None:
+    table = frame(["a", "b", "c"] * 2, [1.0, 2.0, 3.0, 1.1, 2.1, 3.1], power_w=[None] * 6)
+    found = variability(table, replicates=0)[0].as_dict()
+    assert found["correlation"]["sm_clock"] == {
+        **dict.fromkeys(("pearson", "spearman")), "n": 0, "reason": "no row has a sm_clock_mhz",
+    }  # fmt: skip
+    assert found["correlation"]["power"]["reason"] == "no row has a power_w"
+    assert found["icc_job"]["reason"] == "no run names its job"
+    assert found["reasons"]["interval"] == "no bootstrap was asked for"
+    two = variability(table.with_columns(temperature_c=pl.Series([40.0, 41.0, *[None] * 4])), replicates=0)[0]
+    assert two.correlation["temperature"].reason == "fewer than 3 rows have both values"
+    assert two.correlation["temperature"].n == 2
+
+
+def test_rows_without_a_gpu_or_a_value_are_left_out_and_counted() -> None:
+    table = frame(["a", "b", None, "a", "b", "a"], [1.0, 2.0, 3.0, None, math.nan, math.inf])  # type: ignore[list-item]
+    run, _ = variability(table, replicates=0)
+    assert (run.n, run.left_out) == (2, 4)
+    assert variability(table.filter(pl.col("gpu").is_null()), replicates=0) == []
+    assert variability(table.clear(), replicates=0) == []
+
+
+def test_jobs() -> None:
+    rng = np.random.default_rng(1)
+    job = np.repeat(np.arange(60), 4)
+    gpu = [f"g{4 * (j % 10) + i % 4}" for i, j in enumerate(job)]
+    values = 100 + rng.normal(0, 5, 60)[job] + rng.normal(0, 0.5, 240)
+    row = variability(frame(gpu, values.tolist(), job_id=[f"j{j}" for j in job]), replicates=200)[0]
+    assert (row.icc_job.value or 0) > 0.9
+    assert row.icc_job.low is not None
+    assert (row.icc_job.low or 1) < (row.icc_job.value or 0) < (row.icc_job.high or 0)
+    assert row.icc_job.groups == 60
+    assert "is not the GPUs'" in row.finding
+    assert "the runs of one job share their time" in row.finding
+    alone = variability(frame(gpu, values.tolist(), job_id=gpu), replicates=0)[0].icc_job
+    assert (alone.value, alone.reason) == (None, "no job holds several GPUs")
+
+
+@pytest.mark.parametrize(
+    ("between", "within", "level", "words"),
+    [
+        (3.0, 0.5, "run", "The GPUs differ and the difference repeats"),
+        (0.0, 3.0, "run", "The spread is real but is not the GPUs'"),
+        (0.0, 3.0, "gpu", "The spread is real but is not the GPUs'"),
+        (1.0, 1.35, "run", "Part of the spread belongs to the GPUs"),
+        (1.0, 1.35, "gpu", "The GPUs differ and the difference repeats"),  # the median of 20 runs does
+    ],
+)
+def test_the_finding_follows_the_rule(between: float, within: float, level: str, words: str) -> None:
+    for seed in range(5):
+        rng = np.random.default_rng([21, seed])
+        gpu = np.repeat(np.arange(200), 20)
+        values = 100 + rng.normal(0, between, 200)[gpu] + rng.normal(0, within, 4000)
+        rows = {r.level: r for r in variability(frame([f"g{g}" for g in gpu], values.tolist()), replicates=50)}
+        assert rows[level].finding.startswith(words), rows[level].finding
+
+
+def test_outliers_decide_only_what_they_carry() -> None:
+    rng = np.random.default_rng(2)
+    gpu = np.repeat(np.arange(100), 10)
+    noise = 100 + rng.normal(0, 1, 1000)
+    names = [f"g{g}" for g in gpu]
+    slow_gpus = variability(frame(names, (noise + 40.0 * (gpu < 5)).tolist()), replicates=0)[0]
+    assert slow_gpus.finding.startswith("The difference that repeats is that of the GPUs outside the fences")
+    silicon = rng.normal(0, 3, 100)[gpu]
+    far = np.where(rng.random(1000) < 0.02, 400.0, 0.0)
+    hidden = variability(frame(names, (noise + silicon + far).tolist()), replicates=0)[0]
+    assert hidden.finding.startswith("The GPUs differ and the difference repeats, but a few far runs hide it")
+
+
+def test_a_gpu_is_placed_by_any_of_its_runs() -> None:
+    table = fleet(5)
+    known = table.with_columns(pl.col("node").forward_fill().over("gpu").backward_fill().over("gpu"))
+    a, b = (variability(one, replicates=0)[0].shares for one in (table, known))
+    assert a["n"] == b["n"] == 180
+    assert a == b
+    half = known.with_columns(node=pl.when(pl.col("gpu") < "GPU-015").then("node"))
+    assert variability(half, replicates=0)[0].shares["gpus"] == 15
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda f: f.drop("value", "unit"), "the runs have no column value, unit"),
+        (lambda f: f.with_columns(cluster=pl.lit(None, pl.String)), "180 runs have no cluster"),
+        (
+            lambda f: f.with_columns(unit=pl.when(pl.col("gpu") == "GPU-001").then(pl.lit("s")).otherwise("unit")),
+            "the values of w on c are in several units (ms, s): convert them first",
+        ),
+    ],
+)
+def test_bad_input_is_named(change: Any, words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        variability(change(fleet()), replicates=0)
+    assert str(caught.value) == words
+
+
+values = st.one_of(st.floats(allow_nan=True, allow_infinity=True, width=32), st.integers(0, 4).map(float), st.none())
+row_strategy = st.tuples(
+    st.sampled_from(["a", "b", "c", "d", None]), values, values, st.sampled_from(["j", "k", "l", None])
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(row_strategy, max_size=14))
+def test_anything_gives_finite_rows_or_none(rows: list[tuple[Any, ...]]) -> None:
+    table = pl.DataFrame(
+        rows,
+        schema={"gpu": pl.String, "value": pl.Float64, "sm_clock_mhz": pl.Float64, "job_id": pl.String},
+        orient="row",
+    ).with_columns(cluster=pl.lit("c"), workload=pl.lit("w"), unit=pl.lit("ms"), node="gpu")
+    found = variability(table, replicates=10)
+    usable = [r for r in rows if r[0] is not None and r[1] is not None and math.isfinite(r[1])]
+    assert len(found) == (2 if usable else 0)
+    for row in found:
+        assert finite(row.as_dict())
+        assert row.left_out == len(rows) - len(usable)
+        for name in PERCENTAGES:
+            assert getattr(row, name) is not None or name in row.reasons

@@ -1,0 +1,177 @@
+"""`whorl variability` from the command line: what people see, and the JSON that programs read."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from whorl.cli import cli
+
+LONGHORN = Path(__file__).resolve().parents[3] / "shared" / "data" / "longhorn"
+
+KEYS = {
+    *("cluster", "workload", "level", "n", "gpus", "unit", "median", "fence_pct", "whisk_pct", "range_pct"),
+    *("p95p5_pct", "cov_pct", "rcov_pct", "worst_over_median", "slow", "fast", "icc", "icc_job", "correlation"),
+    *("modes", "imported"),
+}
+
+
+def whorl(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, list(arguments))
+
+
+def document(*arguments: str) -> dict[str, Any]:
+    result = whorl(*arguments)
+    assert result.exit_code == 0, result.output
+    return dict(json.loads(result.stdout))
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A store with the generated sample fleet."""
+    folder = tmp_path_factory.mktemp("sample")
+    assert whorl("sample", str(folder / "files")).exit_code == 0
+    files = [str(path) for path in sorted((folder / "files").iterdir())]
+    result = whorl("import", "--store", str(folder / "store"), "--cluster", "sample", *files)
+    assert result.exit_code == 0, result.output
+    return str(folder / "store")
+
+
+@pytest.fixture(scope="module")
+def longhorn(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A store with the four published Longhorn files."""
+    if not LONGHORN.is_dir():
+        pytest.skip(f"the published measurements are not at {LONGHORN}")
+    store = str(tmp_path_factory.mktemp("longhorn") / "S")
+    files = [str(path) for path in sorted(LONGHORN.glob("*.csv.gz"))]
+    result = whorl("import", "--store", store, "--cluster", "longhorn", *files)
+    assert result.exit_code == 0, result.output
+    return store
+
+
+def by_level(found: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(row["workload"], row["level"]): row for row in found["rows"]}
+
+
+def test_the_worked_examples_come_out_of_the_files(longhorn: str) -> None:
+    rows = by_level(document("variability", "--store", longhorn, "--replicates", "0", "--json"))
+    sgemm, gpus = rows["sgemm", "run"], rows["sgemm", "gpu"]
+    assert (sgemm["n"], sgemm["unit"], round(sgemm["median"], 2)) == (8803, "ms", 2440.11)
+    assert (round(sgemm["fence_pct"], 3), round(sgemm["whisk_pct"], 3)) == (8.722, 8.576)
+    assert (gpus["n"], round(gpus["fence_pct"], 3), round(gpus["worst_over_median"], 4)) == (392, 9.299, 1.2027)
+    assert len(gpus["slow"]) == 5
+    assert gpus["slow"][0]["gpu"].startswith("GPU-87570fdd")
+    assert (round(rows["resnet", "run"]["fence_pct"], 2), round(rows["resnet", "run"]["whisk_pct"], 2)) == (22.41, 20.53)
+    assert round(rows["resnet", "gpu"]["fence_pct"], 2) == 12.12
+    assert round(rows["bert", "run"]["fence_pct"], 3) == 8.034
+    assert round(rows["pagerank", "run"]["fence_pct"], 3) == 0.745
+    clock = sgemm["correlation"]["sm_clock"]
+    assert (round(clock["pearson"], 3), round(clock["spearman"], 3)) == (-0.947, -0.981)
+    constant = rows["bert", "run"]["correlation"]["sm_clock"]
+    assert constant["pearson"] is None
+    assert constant["spearman"] is None
+    assert "constant" in constant["reason"]
+    assert len(rows["pagerank", "run"]["modes"]) == len(rows["pagerank", "gpu"]["modes"]) == 2
+    assert len(rows["sgemm", "gpu"]["modes"]) == 1
+    assert sgemm["imported"] == {"rows": 11087, "duplicates": 2284, "refused": 0}
+
+
+def test_the_spread_of_coupled_jobs_is_said_not_to_be_the_gpus(longhorn: str) -> None:
+    shown = whorl("variability", "--store", longhorn, "--workload", "resnet", "--replicates", "200").output
+    assert "real but is not the GPUs'" in " ".join(shown.split())
+    row = by_level(document("variability", "--store", longhorn, "--workload", "resnet", "--json"))["resnet", "run"]
+    assert row["icc"]["value"] < 0.1 < 0.9 < row["icc_job"]["value"]
+    assert row["icc_job"]["by"] == "job"
+
+
+def test_workloads_are_joined_through_every_identity(longhorn: str) -> None:
+    found = document("variability", "--store", longhorn, "--across", "--json")
+    assert found["schema"] == "whorl.across/1"
+    times = {
+        (row["workload_a"], row["workload_b"]): row
+        for row in found["rows"]
+        if row["figure_a"] == row["figure_b"] == "time"
+    }
+    assert times["pagerank", "sgemm"]["n"] == 168
+    assert times["pagerank", "sgemm"]["spearman"] == pytest.approx(0.05, abs=0.01)
+    # resnet names places, sgemm UUIDs: only the PageRank file links them.
+    assert times["resnet", "sgemm"]["n"] == 124
+    power = next(
+        row
+        for row in found["rows"]
+        if (row["workload_a"], row["figure_a"], row["workload_b"], row["figure_b"])
+        == ("pagerank", "power", "sgemm", "sm_clock")
+    )
+    assert power["spearman"] == pytest.approx(-0.64, abs=0.01)
+    assert power["low"] < -0.64 < power["high"]
+
+
+def test_json_has_the_promised_keys(sample: str) -> None:
+    found = document("variability", "--store", sample, "--json", "--replicates", "50", "--seed", "7")
+    assert found["schema"] == "whorl.variability/1"
+    assert (found["seed"], found["replicates"]) == (7, 50)
+    assert len(found["rows"]) == 6
+    for row in found["rows"]:
+        assert row.keys() >= KEYS
+        assert row["icc"].keys() >= {"value", "low", "high", "trimmed", "by"}
+        for side in ("slow", "fast"):
+            assert all(outlier.keys() >= {"gpu", "ratio"} for outlier in row[side])
+        for figure in ("sm_clock", "power", "temperature"):
+            assert row["correlation"][figure].keys() >= {"pearson", "spearman", "n"}
+        low, high = row["interval"]["fence_pct"]
+        assert low <= high
+        assert row["imported"]["rows"] >= row["n"] if row["level"] == "run" else row["imported"]
+
+
+def test_the_planted_gpus_stand_out(sample: str, tmp_path: Path) -> None:
+    listed = whorl("sample", str(tmp_path / "again")).output.splitlines()
+    planted = {line.split(": ")[1].split(" at ")[0] for line in listed if line.startswith("planted")}
+    row = by_level(document("variability", "--store", sample, "--json", "--replicates", "0"))["sgemm", "gpu"]
+    assert {outlier["gpu"] for outlier in row["slow"]} == planted
+
+
+def test_the_same_seed_gives_the_same_answer(sample: str) -> None:
+    arguments = ("variability", "--store", sample, "--json", "--replicates", "100", "--seed", "3")
+    assert whorl(*arguments).stdout == whorl(*arguments).stdout
+    other = document(*arguments[:-1], "4")["rows"][0]["interval"]["median"]
+    assert document(*arguments)["rows"][0]["interval"]["median"] != other
+
+
+def test_markdown_is_a_document(sample: str) -> None:
+    text = whorl("variability", "--store", sample, "--markdown", "--replicates", "50").stdout
+    lines = text.splitlines()
+    assert lines[0] == "# Variability"
+    table = [line for line in lines if line.startswith("|")]
+    assert len({line.count("|") for line in table}) == 1
+    assert "## sgemm on sample" in lines
+
+
+def test_a_filter_that_matches_nothing_says_so(sample: str) -> None:
+    result = whorl("variability", "--store", sample, "--workload", "linpack")
+    assert result.exit_code == 2
+    assert "holds no runs of workload linpack" in result.stderr
+
+
+def test_flags_that_exclude_each_other(sample: str) -> None:
+    result = whorl("variability", "--store", sample, "--json", "--markdown")
+    assert result.exit_code == 2
+    assert "exclude each other" in result.stderr
+
+
+def test_a_table_fits_80_columns_and_is_plain_where_asked(sample: str) -> None:
+    script = f"stty cols 80 rows 40; NO_COLOR=1 {sys.executable} -m whorl variability --store {sample} --replicates 20"
+    done = subprocess.run(["script", "-qec", script, "/dev/null"], capture_output=True, text=True, check=False)
+    if done.returncode == 127:
+        pytest.skip("there is no script(1) to give the command a terminal")
+    assert done.returncode == 0, done.stdout
+    # Progress redraws its line; what stays is behind the last carriage return.
+    lines = [line.rstrip("\r").rpartition("\r")[2].removeprefix("\x1b[K") for line in done.stdout.split("\n")]
+    assert any(line.startswith("workload") for line in lines)
+    assert max(len(line) for line in lines) <= 80
+    assert "\x1b[1m" not in done.stdout

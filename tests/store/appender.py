@@ -1,0 +1,119 @@
+"""A process that appends to a store and may die while it does; run as a script by the tests.
+
+    appender.py loop STORE        every line on stdin ("SECONDS") starts a child that appends groups until it is
+                                  killed so long after its first group; answers with the groups acknowledged
+    appender.py step STORE HOW    one child per step of one commit; HOW is "exit" or "raise"; prints one line a
+                                  step: its number and what append did: 9 died, 3 raised, 0 returned, and 100
+                                  where the commit has no such step
+    appender.py many STORE WHO N  appends N groups
+
+Children are forked from a process that has imported everything and started no thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from whorl.errors import StoreError
+from whorl.store import Store, files
+
+
+def group(name: str, rows: int = 3) -> dict[str, pa.Table]:
+    """Rows of three tables that belong together; every value says which group it is of."""
+    ids = [f"{name}-{i}" for i in range(rows)]
+    return {
+        "runs": pa.table({"run_id": ids, "cluster": ["c"] * rows, "import_id": [name] * rows}),
+        "results": pa.table({"run_id": ids, "figure": ["time"] * rows, "value": [float(i) for i in range(rows)]}),
+        "imports": pa.table({"import_id": [name], "rows": [rows]}),
+    }
+
+
+def _append_until_killed(store: Store, acknowledged: Path) -> None:
+    handle = os.open(acknowledged, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    for number in range(1_000_000):
+        name = f"g{os.getpid()}-{number}"
+        store.append(group(name), name)
+        os.write(handle, f"{name}\n".encode())
+
+
+def _loop(root: Path) -> None:
+    acknowledged = root.with_name("acknowledged")
+    for line in sys.stdin:
+        before = acknowledged.stat().st_size if acknowledged.exists() else 0
+        child = os.fork()
+        if child == 0:
+            _append_until_killed(Store.open(root), acknowledged)
+        while not acknowledged.exists() or acknowledged.stat().st_size == before:
+            time.sleep(0.001)
+        time.sleep(float(line))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        sys.stdout.write("killed\n")
+        sys.stdout.flush()
+
+
+def _step(root: Path, how: str) -> None:
+    """Make the n-th system call of a commit that matters fail, for every n."""
+    for fatal in range(1000):
+        child = os.fork()
+        if child == 0:
+            os._exit(_fail_at(Store.open(root), fatal, how))
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        sys.stdout.write(f"{fatal} {status}\n")
+        sys.stdout.flush()
+        if status == 100:
+            return
+
+
+def _fail_at(store: Store, fatal: int, how: str) -> int:
+    calls = 0
+
+    def failing(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == fatal + 1:
+                if how == "exit":
+                    os._exit(9)
+                raise OSError(errno.EIO, "Input/output error")
+            return real(*args, **kwargs)
+
+        return call
+
+    files.temporary_name(store.root)  # looks once at who this process is
+    # Everything by which a commit changes the disk.
+    os.fsync = failing(os.fsync)
+    Path.replace = failing(Path.replace)  # type: ignore[method-assign]
+    Path.unlink = failing(Path.unlink)  # type: ignore[method-assign]
+    Path.mkdir = failing(Path.mkdir)  # type: ignore[method-assign]
+    Path.open = failing(Path.open)  # type: ignore[method-assign]
+    try:
+        store.append(group(f"step{fatal}"), f"step{fatal}")
+    except StoreError:
+        return 3
+    return 0 if calls > fatal else 100
+
+
+def _many(root: Path, who: str, number: int) -> None:
+    store = Store.create(root)
+    for i in range(number):
+        store.append(group(f"{who}-{i}"), f"{who}-{i}")
+
+
+if __name__ == "__main__":
+    verb, place, *rest = sys.argv[1:]
+    if verb == "loop":
+        _loop(Path(place))
+    elif verb == "step":
+        _step(Path(place), *rest)
+    else:
+        _many(Path(place), rest[0], int(rest[1]))

@@ -1,0 +1,180 @@
+"""`whorl.duckdb`: what any DuckDB client sees, wherever the store lies and wherever the client stands."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from whorl.errors import StoreError
+from whorl.store import Store
+from whorl.store.schema import FORMAT, TABLES, VIEWS
+from whorl.tests.store.appender import group
+
+APPENDER = Path(__file__).with_name("appender.py")
+NAMES = [spec.name for spec in TABLES] + [view.name for view in VIEWS]
+
+CLIENT = """
+import duckdb, json, sys
+connection = duckdb.connect(sys.argv[1], read_only=True)
+while sys.stdin.readline():
+    print(json.dumps(connection.execute(sys.argv[2]).fetchall()), flush=True)
+"""
+
+
+def client(store: Path, *statements: str, cwd: Path | str = "/") -> list[list[object]]:
+    """What a DuckDB client in another folder, without whorl, answers to the last statement."""
+    with (
+        contextlib.chdir(cwd),
+        contextlib.closing(duckdb.connect(store / "whorl.duckdb", read_only=True)) as connection,
+    ):
+        for statement in statements[:-1]:
+            connection.execute(statement).fetchall()
+        return [list(row) for row in connection.execute(statements[-1]).fetchall()]
+
+
+def counted(store: Path, *before: str, cwd: Path | str = "/") -> dict[str, object]:
+    columns = ", ".join(f"(SELECT count(*) FROM {name})" for name in NAMES)
+    return dict(zip(NAMES, client(store, *before, f"SELECT {columns}", cwd=cwd)[0], strict=True))
+
+
+EMPTY = dict.fromkeys(NAMES, 0)
+ONE = EMPTY | {"runs": 3, "results": 3, "imports": 1, "measurements": 3}
+TWO = EMPTY | {"runs": 6, "results": 6, "imports": 2, "measurements": 6}
+
+
+def test_a_client_sees_tables_views_macros_and_comments(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "s")
+    assert counted(store.root) == EMPTY
+    store.append(group("a"), "a")
+    assert counted(store.root) == ONE
+    assert client(store.root, "SELECT whorl_format(), whorl_store()") == [[FORMAT, str(tmp_path / "s")]]
+    comments = client(store.root, "SELECT table_name, column_name, comment FROM duckdb_columns() WHERE NOT internal")
+    said = {(table, column): comment for table, column, comment in comments}
+    for spec in TABLES:
+        for column in spec.columns:
+            assert column.description in str(said[spec.name, column.name])
+    views = client(store.root, "SELECT view_name, comment FROM duckdb_views() WHERE NOT internal")
+    assert sorted(str(name) for name, _ in views) == sorted(NAMES)
+    assert all(comment for _, comment in views)
+    types = client(
+        store.root, "SELECT data_type FROM duckdb_columns() WHERE table_name = 'telemetry' ORDER BY column_index"
+    )
+    assert [kind for (kind,) in types] == [c.type for c in TABLES[1].columns]
+
+
+def test_clients_read_while_others_append(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "s")
+    with subprocess.Popen([sys.executable, APPENDER, "many", store.root, "w", "30"]) as writer:
+        query = "SELECT (SELECT count(*) FROM runs), (SELECT count(*) FROM measurements)"
+        command: list[str | Path] = [sys.executable, "-I", "-c", CLIENT, store.root / "whorl.duckdb", query]
+        pipe = subprocess.PIPE
+        with (
+            subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd="/") as one,
+            subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd="/") as two,
+        ):
+            seen = 0
+            while writer.poll() is None or seen < 90:
+                for reader in (one, two):
+                    assert reader.stdin is not None
+                    assert reader.stdout is not None
+                    reader.stdin.write("\n")
+                    reader.stdin.flush()
+                    ((runs, measured),) = json.loads(reader.stdout.readline())
+                    assert runs % 3 == 0
+                    assert measured >= runs >= seen
+                    seen = runs
+        assert writer.returncode == 0
+    assert counted(store.root)["runs"] == 90
+
+
+def test_a_moved_store(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    Store.create(old).append(group("a"), "a")
+    old.rename(new)
+    assert counted(new, f"SET VARIABLE whorl_store = '{new}'") == ONE
+    assert counted(new, "SET VARIABLE whorl_store = 'new'", cwd=tmp_path) == ONE
+    Store.open(new)
+    assert counted(new) == ONE
+
+
+def test_a_copied_store_shows_its_own_rows(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    Store.create(old).append(group("a"), "a")
+    shutil.copytree(old, new)
+    Store.open(new).append(group("b"), "b")
+    assert counted(old) == ONE
+    assert counted(new) == TWO
+    Store.open(old)
+    assert counted(old) == ONE
+
+
+NAMES_OF_FOLDERS = [
+    "two words", "it's", 'a "quoted" one', "größe-数", "br[ab]acket", "[", "]", "st*r", "a**b", "qu?stion", "[!x]",
+    "{a,b}", "100%", "semi;colon", "#hash", "$HOME", "new\nline", "tab\tbed", "del\x7f", "~", "-dash", "end.", "s3:",
+    "a=b",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES_OF_FOLDERS)
+def test_a_store_may_lie_anywhere(tmp_path: Path, name: str) -> None:
+    """All readers and plain clients; a neighbour whose name the folder's would match as a pattern stays unread."""
+    neighbour = tmp_path / name.replace("*", "x").replace("?", "x").replace("[ab]", "a").replace("[!x]", "y")
+    if neighbour != tmp_path / name:
+        Store.create(neighbour).append(group("neighbour"), "neighbour")
+    root = tmp_path / name / "s"
+    store = Store.create(root)
+    store.append(group("a"), "a")
+    expected = ["a-0", "a-1", "a-2"]
+    assert sorted(store.sql("from runs")["run_id"].to_pylist()) == expected
+    assert sorted(store.arrow("runs")["run_id"].to_pylist()) == expected
+    assert sorted(store.scan("runs").collect()["run_id"]) == expected
+    quoted = str(root).replace("'", "''")
+    one = [[3, str(root)]]
+    assert client(root, "SELECT count(*), whorl_store() FROM runs") == one
+    assert client(root, f"SET VARIABLE whorl_store = '{quoted}'", "SELECT count(*), whorl_store() FROM runs") == one
+    assert Store.open(root)._views_point_here(str(root))
+    assert "place = " in (root / "store.toml").read_text()
+
+
+@pytest.mark.parametrize("name", [b"\xff", b"back\\slash"])
+def test_a_path_that_duckdb_cannot_take_is_a_sentence(tmp_path: Path, name: bytes) -> None:
+    with pytest.raises(StoreError, match="choose a path in UTF-8 and without a backslash"):
+        Store.create(tmp_path / os.fsdecode(name))
+    moved = Store.create(tmp_path / "s").root.rename(tmp_path / os.fsdecode(name))
+    with pytest.raises(StoreError, match="choose a path in UTF-8 and without a backslash"):
+        Store.open(moved)
+
+
+def test_relative_and_linked_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = Store.create("s")
+    store.append(group("a"), "a")
+    (tmp_path / "link").symlink_to("s")
+    linked = Store.open("link")
+    assert counted(tmp_path / "link") == ONE
+    before = (tmp_path / "s" / "whorl.duckdb").stat().st_mtime_ns
+    for opened in (store, linked, Store.open("./s/../s/")):
+        assert opened.sql("select count(*) n from runs")["n"].to_pylist() == [3]
+        assert len(opened.arrow("runs")) == len(opened.scan("runs").collect()) == 3
+    lazy = store.scan("runs")
+    monkeypatch.chdir("/")
+    assert len(lazy.collect()) == 3
+    assert (tmp_path / "s" / "whorl.duckdb").stat().st_mtime_ns == before  # the views were right already
+
+
+def test_opening_leaves_a_store_in_its_place_alone(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    Store.create(root).append(group("a"), "a")
+    before = {p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in root.rglob("*")}
+    store = Store.open(root)
+    store.check()
+    store.sql("from measurements")
+    assert {p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in root.rglob("*")} == before

@@ -1,0 +1,268 @@
+"""Commits: a group of rows appears whole or not at all, whatever happens to the process that writes it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from whorl.errors import StoreError
+from whorl.store import Store, files
+from whorl.tests.store.appender import group
+
+APPENDER = Path(__file__).with_name("appender.py")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.create(tmp_path / "store")
+
+
+def names(store: Store) -> Counter[str]:
+    """Groups in the store; fails unless every one is there once and whole in all of its tables."""
+    runs = Counter(store.arrow("runs")["run_id"].to_pylist())
+    results = Counter(store.arrow("results")["run_id"].to_pylist())
+    assert runs == results
+    assert set(runs.values()) <= {1}
+    whole = Counter(run.rpartition("-")[0] for run in runs)
+    assert set(whole.values()) <= {3}
+    imports = Counter(store.arrow("imports")["import_id"].to_pylist())
+    assert imports == Counter(dict.fromkeys(whole, 1))
+    assert store.skipped == {}
+    return imports
+
+
+def temporaries(store: Store) -> list[Path]:
+    return [p for p in store.root.rglob("*") if p.name.startswith(files.TEMPORARY)]
+
+
+def test_kill_at_random_moments(store: Store) -> None:
+    acknowledged = store.root.with_name("acknowledged")
+    moments = random.Random(47)
+    left_behind = 0
+    with subprocess.Popen(
+        [sys.executable, APPENDER, "loop", store.root], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as appender:
+        assert appender.stdin is not None
+        assert appender.stdout is not None
+        for _ in range(30):
+            appender.stdin.write(f"{moments.uniform(0, 0.02)}\n")
+            appender.stdin.flush()
+            assert appender.stdout.readline() == "killed\n"
+            left_behind += len(temporaries(store)) + len(list((store.root / "pending").iterdir()))
+            opened = Store.open(store.root)
+            present = names(opened)
+            told = acknowledged.read_text().split()
+            assert set(told) <= set(present)
+            assert len(present) <= len(told) + 30  # at most one group per kill that was not acknowledged
+            assert temporaries(opened) == []
+            assert list((store.root / "pending").iterdir()) == []
+        appender.stdin.close()
+    assert left_behind > 0, "no kill hit a commit: the test shows nothing"
+    opened.append(group("after"), "after")
+    assert "after" in names(opened)
+
+
+@pytest.mark.parametrize("how", ["exit", "raise"])
+def test_failure_at_every_step(store: Store, how: str) -> None:
+    done = subprocess.run(
+        [sys.executable, APPENDER, "step", store.root, how], capture_output=True, text=True, check=True
+    )
+    steps = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
+    assert len(steps) > 20  # 3 files, the intent, and what makes them durable
+    assert steps[-1][1] == 100
+    assert {status for _, status in steps[:-1]} <= ({9} if how == "exit" else {3, 0})
+    present = set(names(Store.open(store.root)))
+    stored = [int(name.removeprefix("step")) for name in present]
+    # Once a step is late enough for its group to count as stored, so is every later one.
+    assert sorted(stored) == list(range(min(stored), len(steps)))
+    assert 0 < min(stored) < len(steps) - 1
+    assert temporaries(store) == []
+    assert list((store.root / "pending").iterdir()) == []
+
+
+def test_failure_after_the_intent_says_that_the_rows_are_stored(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Path.replace
+
+    def replace(path: Path, target: Path) -> Path:
+        if target.suffix == ".parquet":
+            raise OSError(28, "No space left on device")
+        return real(path, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    with pytest.raises(StoreError, match="stored, but not yet in place") as raised:
+        store.append(group("a"), "a")
+    assert "nothing was stored" not in str(raised.value)
+    assert names(store) == Counter()
+    monkeypatch.undo()
+    assert names(Store.open(store.root)) == Counter(["a"])
+
+
+def test_writers_at_once(tmp_path: Path) -> None:
+    """Four processes make one store and append to it, two of them under the same names, while it is read."""
+    root = tmp_path / "store"
+    who = ["a", "b", "c", "c"]
+    writers = [
+        subprocess.Popen([sys.executable, APPENDER, "many", root, one, "20"], stderr=subprocess.PIPE) for one in who
+    ]
+    seen = 0
+    while any(writer.poll() is None for writer in writers):
+        if not (root / "store.toml").exists():
+            time.sleep(0.01)
+            continue
+        reader = Store.open(root)
+        answer = reader.sql(
+            "select (select count(*) from runs), (select count(distinct run_id) from runs), "
+            "(select count(*) from measurements)"
+        )
+        runs, distinct, measured = (column.to_pylist()[0] for column in answer.columns)
+        assert seen <= runs == distinct == measured, "a run is lost, doubled, or without its result"
+        assert reader.skipped == {}
+        seen = runs
+    assert [writer.communicate()[1] for writer in writers] == [b""] * 4
+    assert [writer.returncode for writer in writers] == [0] * 4
+    assert names(Store.open(root)) == Counter(f"{one}-{i}" for one in "abc" for i in range(20))
+
+
+def test_a_second_commit_under_a_name_replaces_the_first(store: Store) -> None:
+    store.append(group("a"), "a")
+    store.append(group("a"), "a")
+    assert names(store) == Counter(["a"])
+
+
+@pytest.mark.parametrize("name", ["", "../a", "a/b", ".tmp-x", "_schema", "a\nb", "-"])
+def test_names_that_would_reach_elsewhere_are_refused(store: Store, name: str) -> None:
+    before = sorted(store.root.rglob("*"))
+    with pytest.raises(StoreError, match="cannot name files"):
+        store.append(group("a"), name)
+    assert sorted(store.root.rglob("*")) == before
+
+
+def test_nothing_to_append(store: Store) -> None:
+    before = sorted(store.root.rglob("*"))
+    assert store.append({"runs": pa.table({"run_id": pa.array([], pa.string())})}, "a") == []
+    assert sorted(store.root.rglob("*")) == before
+
+
+def test_rows_without_a_time_are_refused_and_not_dropped(store: Store) -> None:
+    rows = pa.table({"ts": pa.array([1, None], pa.timestamp("ns")), "gpu": ["a", "b"]})
+    with pytest.raises(StoreError, match="1 rows of table telemetry have no ts"):
+        store.append({"telemetry": rows, **group("a")}, "a")
+    assert names(store) == Counter()
+    assert temporaries(store) == []
+
+
+def test_rows_of_two_days_lie_in_two_folders(store: Store) -> None:
+    day = 86_400 * 10**9
+    rows = pa.table({"ts": pa.array([day - 1, day, 2 * day - 1], pa.timestamp("ns")), "gpu": ["a", "b", "a"]})
+    paths = store.append({"telemetry": rows}, "a")
+    assert sorted(p.parent.name for p in paths) == ["day=1970-01-01", "day=1970-01-02"]
+    assert sorted(store.arrow("telemetry")["ts"].cast(pa.int64()).to_pylist()) == [day - 1, day, 2 * day - 1]
+
+
+def test_values_that_do_not_fit_are_a_sentence(store: Store) -> None:
+    with pytest.raises(StoreError, match="table results, column repeat"):
+        store.append({"results": pa.table({"repeat": [2**40]})}, "a")
+    with pytest.raises(StoreError, match="no column colour"):
+        store.append({"results": pa.table({"colour": ["red"]})}, "a")
+
+
+# -- what dead writers leave behind ---------------------------------------------------------------------------
+
+
+def dead_process() -> int:
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        child.wait()
+        return child.pid
+
+
+def test_only_files_of_dead_writers_are_removed(store: Store) -> None:
+    host, space, dead = files._host(), files._space(), dead_process()
+    folder = store.root / "runs"
+    mine = folder / f"{files.TEMPORARY}{host}-{space}-{os.getpid()}-0"
+    gone = folder / f"{files.TEMPORARY}{host}-{space}-{dead}-0"
+    elsewhere = folder / f"{files.TEMPORARY}elsewhere-{space}-{dead}-0"
+    container = folder / f"{files.TEMPORARY}{host}-00000000-{dead}-0"
+    old_container = folder / f"{files.TEMPORARY}{host}-00000000-{dead}-1"
+    for path in (mine, gone, elsewhere, container, old_container):
+        path.write_bytes(b"half")
+    for path in (elsewhere, old_container):
+        os.utime(path, (time.time() - 10 * 86_400,) * 2)
+    opened = Store.open(store.root)
+    assert temporaries(opened) == sorted([mine, elsewhere, container], key=temporaries(opened).index)
+    assert names(opened) == Counter()
+
+
+def pending(store: Store, text: str) -> Path:
+    folder = store.root / "pending"
+    folder.mkdir(exist_ok=True)
+    path = folder / "x-0.json"
+    path.write_text(text)
+    return path
+
+
+def torn_intents() -> list[Any]:
+    whole = json.dumps({"format": 1, "moves": [["runs/.tmp-h-s-1-0", "runs/a.parquet"]]})
+    moves: list[Any] = [
+        [["runs/.tmp-h-s-1-0", "../../elsewhere.parquet"]],
+        [["/etc/passwd", "runs/a.parquet"]],
+        [["runs/a.parquet", "runs/b.parquet"]],
+        [["runs/.tmp-h-s-1-0", "runs/../../a.parquet"]],
+        [["runs/.tmp-h-s-1-0", "store.toml"]],
+        [["runs/.tmp-h-s-1-0"]],
+        [["runs/.tmp-h-s-1-0", 7]],
+        "runs",
+        None,
+    ]
+    texts = [whole[:cut] for cut in (0, 1, 20, len(whole) - 1)] + ["[]", "\x00" * 100, "\\xff", "null"]
+    texts += [json.dumps({"format": 1, "moves": move}) for move in moves]
+    return [*texts, json.dumps({"format": 99, "moves": []}), json.dumps({"moves": []})]
+
+
+@pytest.mark.parametrize("text", torn_intents())
+def test_a_damaged_intent_is_named_and_moves_nothing(store: Store, text: str, caplog: pytest.LogCaptureFixture) -> None:
+    store.append(group("a"), "a")
+    intent = pending(store, text)
+    (store.root / "runs" / ".tmp-h-s-1-0").write_bytes(b"half")
+    before = {p: p.read_bytes() for p in store.root.parent.rglob("*") if p.is_file()}
+    with caplog.at_level(logging.WARNING, "whorl"):
+        opened = Store.open(store.root)
+    assert str(intent) in caplog.text
+    assert "damaged" in caplog.text
+    assert {p: p.read_bytes() for p in store.root.parent.rglob("*") if p.is_file()} == before
+    assert names(opened) == Counter(["a"])
+    opened.append(group("b"), "b")
+
+
+def test_an_intent_whose_files_are_gone_is_named_and_ends(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    intent = pending(store, json.dumps({"format": 1, "moves": [["runs/.tmp-h-s-1-0", "runs/a.parquet"]]}))
+    with caplog.at_level(logging.WARNING, "whorl"):
+        opened = Store.open(store.root)
+    assert "runs/a.parquet, which is lost" in caplog.text
+    assert not intent.exists()
+    assert names(opened) == Counter()
+
+
+def test_losing_a_temporary_file_is_an_error_and_not_silence(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when another host takes this process for dead."""
+    real = files._finish
+
+    def finish(root: Path, intent: Path) -> None:
+        next((root / "results").glob(f"{files.TEMPORARY}*")).unlink()
+        real(root, intent)
+
+    monkeypatch.setattr(files, "_finish", finish)
+    with pytest.raises(StoreError, match="somebody removed its temporary file"):
+        store.append(group("a"), "a")

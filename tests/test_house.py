@@ -1,0 +1,111 @@
+"""The house: what is packaged, what is documented, what is imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from whorl.cli import cli
+from whorl.store.schema import TABLES, VIEWS
+
+ROOT = Path(__file__).resolve().parents[1]
+OUTSIDE_THE_PACKAGE = {"tests", "benchmarks", "docs", "demo", "build"}
+
+
+def _verbs() -> dict[str, click.Command]:
+    return dict(cli.commands)
+
+
+def test_every_folder_with_code_is_packaged() -> None:
+    packages = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
+    folders = {
+        path.parent.relative_to(ROOT)
+        for path in ROOT.rglob("*.py")
+        if not any(part.startswith(".") or part in OUTSIDE_THE_PACKAGE for part in path.relative_to(ROOT).parts)
+    }
+    expected = {".".join(["whorl", *folder.parts]) for folder in folders}
+    assert packages == expected
+
+
+def test_no_other_module_lies_in_the_root() -> None:
+    assert {path.name for path in ROOT.glob("*.py")} == {"__init__.py", "__main__.py", "errors.py"}
+
+
+@pytest.mark.parametrize("verb", sorted(_verbs()))
+def test_every_verb_and_option_is_documented(verb: str) -> None:
+    page = (ROOT / "docs" / "cli.md").read_text()
+    assert f"## whorl {verb}\n" in page, f"docs/cli.md has no section for {verb}"
+    section = page.split(f"## whorl {verb}\n")[1].split("\n## ")[0]
+    for parameter in _verbs()[verb].params:
+        if isinstance(parameter, click.Option):
+            assert any(f"`{name}" in section for name in parameter.opts), f"{verb}: {parameter.opts} is not explained"
+    assert f"`whorl {verb}`" in (ROOT / "README.md").read_text(), f"README.md does not name {verb}"
+    assert _verbs()[verb].help
+
+
+def test_no_section_documents_a_verb_that_is_gone() -> None:
+    lines = (ROOT / "docs" / "cli.md").read_text().splitlines()
+    documented = {line.removeprefix("## whorl ") for line in lines if line.startswith("## whorl ")}
+    assert documented == set(_verbs())
+
+
+def test_the_page_of_tables_is_made_from_the_schema() -> None:
+    made = CliRunner().invoke(cli, ["schema", "--markdown"]).output
+    assert (ROOT / "docs" / "tables.md").read_text() == made, "run: whorl schema --markdown > docs/tables.md"
+    for name in [table.name for table in TABLES] + [view.name for view in VIEWS]:
+        assert name in made
+
+
+def test_every_column_says_what_it_means() -> None:
+    for table in TABLES:
+        assert table.row
+        assert len({column.name for column in table.columns}) == len(table.columns)
+        for column in table.columns:
+            assert column.description, f"{table.name}.{column.name}"
+            numeric = column.type in ("INTEGER", "BIGINT", "DOUBLE")
+            suffixed = column.name.rpartition("_")[2] in ("mw", "w", "mj", "mhz", "c", "ms")
+            assert column.unit or not (numeric and suffixed), f"{table.name}.{column.name} has no unit"
+
+
+def test_every_page_of_docs_is_linked_from_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for page in (ROOT / "docs").glob("*.md"):
+        assert f"docs/{page.name}" in readme
+
+
+def _loaded(*arguments: str) -> set[str]:
+    code = f"import sys; sys.argv = {['whorl', *arguments]!r}\nfrom whorl.cli import cli\n"
+    code += "try:\n    cli(standalone_mode=False)\nexcept SystemExit:\n    pass\n"
+    code += "print('\\n'.join(sys.modules), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {name.partition(".")[0] for name in done.stderr.split()}
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["import", "--help"], ["variability", "--help"], ["schema"]])
+def test_help_is_light(arguments: list[str]) -> None:
+    heavy = {"polars", "duckdb", "pyarrow", "numpy", "dash", "scipy", "cupy"}
+    assert not heavy & _loaded(*arguments)
+
+
+def test_importing_whorl_is_light() -> None:
+    code = "import sys, whorl; print(whorl.__version__, *sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"polars", "duckdb", "pyarrow", "numpy"} & set(done.stdout.split())
+
+
+def test_the_version_is_the_packages() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert CliRunner().invoke(cli, ["--version"]).output == f"whorl, version {version}\n"
+    assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_lock_names_no_host() -> None:
+    text = (ROOT / "requirements.lock").read_text()
+    assert "--hash=sha256:" in text
+    assert "://" not in text
