@@ -11,8 +11,8 @@ import numpy as np
 import polars as pl
 
 from .columns import OTHERS, Runs, gpu_medians, workloads
-from .correlation import correlate, spearman_interval
-from .ordering import Floats, Ints
+from .statistics.correlation import correlate, spearman_interval
+from .statistics.ordering import Floats, Ints
 
 TIME = "time"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .repeatability import Repeatability, mean_of
+from .statistics.repeatability import Repeatability, mean_of
 
 SOME = 0.25
 MOST = 0.5

@@ -10,50 +10,41 @@ import polars as pl
 if TYPE_CHECKING:
     from ..store import Store
 
-_COLUMNS = (
-    "cluster",
-    "workload",
-    "gpu",
-    "value",
-    "unit",
-    "sm_clock_mhz",
-    "temperature_c",
-    "power_w",
-    "job_id",
-    "cabinet",
-    "node",
-    "began",
-    "run_id",
-)
+_CONDITIONS = ("sm_clock_mhz", "temperature_c", "power_w", "job_id", "began")
 
 
 def measurements(store: Store, *, clusters: Sequence[str] = (), workloads: Sequence[str] = ()) -> pl.DataFrame:
     """The duration of every run (figure 'time', in ms), of these clusters and workloads (all, where empty).
 
-    `cabinet` and `node` are those of the GPU, from wherever the store knows them; a GPU that was seen on two
-    nodes has none. `job_id` names the rows that ran together (see `coupled_jobs`).
+    Columns: cluster, workload, gpu, unit, cabinet, node (categorical), value, sm_clock_mhz, temperature_c,
+    power_w, job_id, began. `cabinet` and `node` are those of the GPU, from wherever the store knows them; a GPU
+    that was seen on two nodes has none. `job_id` names the rows that ran together (see `coupled_jobs`).
     """
     runs = store.scan("runs").filter(pl.col("status").fill_null("ok") == "ok")
     if clusters:
         runs = runs.filter(pl.col("cluster").is_in(list(clusters)))
     if workloads:
         runs = runs.filter(pl.col("workload").is_in(list(workloads)))
-    times = store.scan("results").filter(pl.col("figure") == "time").select("run_id", "value", "unit")
-    frame = (
-        runs.join(times, on="run_id", maintain_order="left")
-        .join(_places(store), on=["cluster", "gpu"], how="left", maintain_order="left")
-        .collect()
-    )  # in the order of the files: the same store gives the same answer to the last bit
-    return coupled_jobs(frame).select(_COLUMNS)
+    runs = runs.select("run_id", _short("cluster", "workload", "gpu"), *_CONDITIONS)
+    times = store.scan("results").filter(pl.col("figure") == "time").select("run_id", "value", _short("unit"))
+    # In the order of the files, so that the same store gives the same answer to the last bit.
+    frame = runs.join(times, on="run_id", maintain_order="left").drop("run_id").collect()
+    frame = frame.join(_places(store), on=["cluster", "gpu"], how="left", maintain_order="left")
+    return coupled_jobs(frame)
 
 
-def _places(store: Store) -> pl.LazyFrame:
+def _short(*names: str) -> pl.Expr:
+    """Columns of few values in many rows, as 4 bytes a row."""
+    return pl.col(names).cast(pl.Categorical)
+
+
+def _places(store: Store) -> pl.DataFrame:
     """One row a GPU: its cabinet and node, where these are known and unique."""
     known = store.scan("gpus").filter(pl.col("node").is_not_null())
     one = known.group_by("cluster", "gpu").agg(
         pl.col("node").n_unique().alias("nodes"), pl.col("node").first(), pl.col("cabinet").drop_nulls().first()
     )
-    return one.filter(pl.col("nodes") == 1).drop("nodes")
+    return one.filter(pl.col("nodes") == 1).select(_short("cluster", "gpu", "node", "cabinet")).collect()
 
 
 def coupled_jobs(frame: pl.DataFrame) -> pl.DataFrame:
@@ -64,6 +55,8 @@ def coupled_jobs(frame: pl.DataFrame) -> pl.DataFrame:
     second are one job instead: in the Longhorn files this gives groups of exactly four GPUs. Rows without a
     job_id are never coupled.
     """
+    if frame["job_id"].null_count() == frame.height:
+        return frame
     keys = ["cluster", "workload"]
     stated = pl.col("job_id").is_not_null()
     together = stated & pl.col("node").is_not_null() & pl.col("began").is_not_null()

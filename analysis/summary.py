@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from . import bootstrap
 from .columns import OTHERS, Runs, numbers, workloads
-from .correlation import Correlation, correlate
-from .dip import quantum
 from .findings import finding
-from .modes import ModesTest, modes_test, places
-from .ordering import Floats, Ints, ascending, bounds, by_group, medians, tie_ranks
-from .repeatability import Moments, Repeatability, icc
-from .shares import Shares, shares
-from .spread import FIGURES, Spread, spread
+from .statistics import bootstrap
+from .statistics.correlation import Correlation, correlate
+from .statistics.dip import quantum
+from .statistics.modes import ModesTest, modes_test, places
+from .statistics.ordering import Floats, Ints, ascending, bounds, by_group, medians, tie_ranks
+from .statistics.repeatability import Moments, Repeatability, icc
+from .statistics.shares import Shares, shares
+from .statistics.spread import FIGURES, Spread, spread
 
 SEED = 2022
 REPLICATES = 1000
@@ -38,8 +38,8 @@ class Outlier(NamedTuple):
 class Variability:
     """How one workload's times spread over one cluster, over its runs or over its GPUs' medians.
 
-    The definitions are those of `reference/variability.md`, section 1. Percentages are of the median (`cov_pct`:
-    of the mean). A figure that is undefined is None and has its reason in `reasons` or in its own `reason`.
+    docs/statistics.md has the definitions. Percentages are of the median (`cov_pct`: of the mean). A figure that
+    is undefined is None and has its reason in `reasons` or in its own `reason`.
     """
 
     cluster: str

@@ -1,6 +1,6 @@
-"""Makes `analysis/dip_table.py`: quantiles of sqrt(n) * dip for n values of a uniform distribution, by simulation.
+"""Makes `analysis/statistics/dip_table.py`: quantiles of sqrt(n) * dip for n uniform values, by simulation.
 
-    python benchmarks/dip_table.py > table.py && mv table.py analysis/dip_table.py && ruff format analysis/dip_table.py
+    python benchmarks/dip_table.py > table.py && ruff format table.py && mv table.py analysis/statistics/dip_table.py
 
 About six minutes on one core. `cell` makes one row; `tests/analysis/test_modes.py` makes one again and compares.
 """
@@ -26,7 +26,7 @@ def samples(n: int) -> int:
 
 def cell(n: int, count: int, seed: int = SEED) -> list[float]:
     """The quantiles of sqrt(n) * dip over `count` uniform samples of size `n`, one for each of PROBABILITIES."""
-    from whorl.analysis.dip import dip
+    from whorl.analysis.statistics.dip import dip
 
     rng = np.random.default_rng([seed, n])
     dips = [math.sqrt(n) * dip(np.sort(rng.random(n))) for _ in range(count)]

@@ -2,10 +2,12 @@
 
     python benchmarks/variability.py [--gpus 27648] [--runs 100] [--replicates 1000] [--repeats 5]
 
-A fleet of the size of Summit is generated once into a temporary file. One process times the Polars expressions and
-`variability` turn by turn, so that a busy machine is busy for both; a `ratio` is the median over the turns.
-Peak memory is that of further processes, one for each variant alone. It states what it measured and asserts
-nothing.
+(a) The four published Longhorn files through the command line: import, and `variability` without and with the
+bootstrap. (b) A fleet of the size of Summit, generated once into a temporary file. One process times the Polars
+expressions and `variability` turn by turn, so that a busy machine is busy for both; a `ratio` is the median over
+the turns. Peak memory is that of further processes, one for each variant alone.
+
+It states what it measured and asserts nothing.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ import numpy as np
 import polars as pl
 
 SEED = 20260
+LONGHORN = Path(__file__).resolve().parents[2] / "shared" / "data" / "longhorn"
 OTHERS = ("sm_clock_mhz", "power_w", "temperature_c")
 
 
@@ -185,6 +188,41 @@ def generated(gpus: int, runs: int, replicates: int, repeats: int) -> dict[str, 
     }
 
 
+def longhorn(folder: Path, replicates: int, repeats: int) -> dict[str, Any]:
+    """Part (a): the four published files through the command line, import and `variability`, as a person runs them."""
+    files = sorted(str(path) for path in folder.glob("*.csv.gz"))
+    if not files:
+        return {"did_not_run": f"there are no *.csv.gz files in {folder}"}
+    commands: dict[str, list[dict[str, Any]]] = {}
+    for _ in range(repeats):
+        with tempfile.TemporaryDirectory() as store:
+            for name, verb in (
+                ("import", ["import", "--store", store, "--cluster", "longhorn", *files]),
+                ("variability", ["variability", "--store", store, "--replicates", "0", "--json"]),
+                (
+                    "variability_with_bootstrap",
+                    ["variability", "--store", store, "--replicates", str(replicates), "--json"],
+                ),
+            ):
+                commands.setdefault(name, []).append(command(["-m", "whorl", *verb]))
+    return {
+        name: summary([run["wall_s"] for run in runs]) | {"peak_rss_bytes": max(run["peak_rss_bytes"] for run in runs)}
+        for name, runs in commands.items()
+    }
+
+
+def command(arguments: list[str]) -> dict[str, Any]:
+    """Wall time and peak memory of one Python command, start of the interpreter included."""
+    start = time.perf_counter()
+    with subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL) as process:
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    wall = time.perf_counter() - start
+    if process.returncode:
+        raise SystemExit(f"{' '.join(arguments[:3])} ended with status {process.returncode}")
+    return {"wall_s": wall, "peak_rss_bytes": usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)}
+
+
 def machine() -> dict[str, Any]:
     """Where this was measured, and with which versions."""
     model = platform.processor()
@@ -209,16 +247,17 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=100, help="runs a GPU")
     parser.add_argument("--replicates", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--longhorn", type=Path, default=LONGHORN, help="folder of the published Longhorn files")
     parser.add_argument("--variant", choices=("both", "plain", "variability"), help=argparse.SUPPRESS)
     parser.add_argument("--data", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.variant:
         print(json.dumps(variant(given.variant, given.data, given.replicates, given.repeats)))
         return
-    # Part (a), the Longhorn files from import to variability, is to be a function beside `generated`, called here.
     result = {
         "benchmark": "variability",
         "machine": machine(),
+        "longhorn": longhorn(given.longhorn, given.replicates, given.repeats),
         "generated": generated(given.gpus, given.runs, given.replicates, given.repeats),
     }
     print(json.dumps(result, indent=2))

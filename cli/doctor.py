@@ -121,7 +121,7 @@ def _cupy() -> Finding:
     if done.returncode:
         lines = done.stderr.strip().splitlines()
         return Finding("CuPy", False, lines[-1] if lines else f"it ended with status {done.returncode}", use)
-    version, number = done.stdout.split()
+    version, number = done.stdout.split()[-2:]
     return Finding("CuPy", number != "0", f"{version}, {number} GPUs", use)
 
 
@@ -152,10 +152,13 @@ def _store(path: str) -> list[Finding]:
     except WhorlError as error:
         return [Finding("store", False, str(error))]
     findings = [Finding("store file", False, f"{file}: {reason}") for file, reason in unsound.items()]
-    rows: list[Any] = opened.sql(
-        "select (select count(*) from runs) runs, (select count(*) from telemetry) telemetry, "
-        "(select count(distinct gpu) from gpus) gpus, (select count(distinct import_id) from imports) imports"
-    ).to_pylist()
+    try:
+        rows: list[Any] = opened.sql(
+            "select (select count(*) from runs) runs, (select count(*) from telemetry) telemetry, "
+            "(select count(distinct gpu) from gpus) gpus, (select count(distinct import_id) from imports) imports"
+        ).to_pylist()
+    except WhorlError as error:
+        return [Finding("store", False, str(error)), *findings]
     counted = ", ".join(f"{number:,} {name}" for name, number in rows[0].items())
     free = shutil.disk_usage(path).free / 2**30
     writable = "writable" if opened.writable() else "this user may only read it"

@@ -1,8 +1,8 @@
 """Result files of a simulated fleet, in the shapes that published GPU variability studies use.
 
-Each function gives the text of one CSV file with one row per run: columns, units, line ends and oddities as
-in the public files of the SC'22 study "Not All GPUs Are Created Equal" (`reference/variability.md`, section
-5.1), with figures from the simulation. No published value is in them, other than the scale of the run times.
+Each function gives the text of one CSV file with one row per run: columns, units, line ends and oddities as in
+the public files of the SC'22 study "Not All GPUs Are Created Equal" (arXiv 2208.11035), with figures from the
+simulation. No published value is in them, other than the scale of the run times.
 """
 
 from __future__ import annotations

@@ -84,6 +84,7 @@ def _parse(sheet: Sheet, options: Options) -> Parsed:
     assert counts.rows == counts.kept + counts.duplicates + counts.refused, "a row is unaccounted for"
     if not counts.kept:
         raise InputError(f"{sheet.file}: none of its {counts.rows} rows can be used: {_worst(report)}")
+    sheet.frame = sheet.frame.clear()  # the texts are large, and done with
     return Parsed(sheet, layout.kind, frame, events, duplicates, workloads, report)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-UNSIGNED = 0.0
+EXACT = 2.0**53  # beyond it a float does not hold every integer
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,7 @@ _SMI: tuple[Meaning, ...] = (
         dimension="energy",
         unit="mJ",
         low=0.0,
+        high=EXACT,
     ),
     _number("sm_clock", "SM clock", ("clocks.current.sm", "clocks.sm"), "sm_clock_mhz", **_CLOCK),
     _number("mem_clock", "memory clock", ("clocks.current.memory", "clocks.mem"), "mem_clock_mhz", **_CLOCK),
@@ -95,7 +96,16 @@ _SMI: tuple[Meaning, ...] = (
     _number("memory_temperature", "memory temperature", ("temperature.memory",), "memory_temperature_c", **_HEAT),
     _number("utilization", "busy share", ("utilization.gpu",), "utilization", **_SHARE),
     _number("memory_utilization", "memory traffic share", ("utilization.memory",), "memory_utilization", **_SHARE),
-    _number("memory_used", "memory in use", ("memory.used",), "memory_used", dimension="memory", unit="B", low=0.0),
+    _number(
+        "memory_used",
+        "memory in use",
+        ("memory.used",),
+        "memory_used",
+        dimension="memory",
+        unit="B",
+        low=0.0,
+        high=EXACT,
+    ),
     _number(
         "power_limit",
         "enforced power limit",
@@ -112,6 +122,7 @@ _SMI: tuple[Meaning, ...] = (
         ("clocks_event_reasons.active", "clocks_throttle_reasons.active"),
         column="clock_event_reasons",
         low=0.0,
+        high=EXACT,
     ),
 )
 TELEMETRY_MEANINGS = _SMI

@@ -96,9 +96,11 @@ def _civil(sheet: Sheet, bound: Bound, seen: Seen, time_zone: str, *, stream: bo
         sheet.frame = sheet.frame.with_columns(pl.coalesce(own, zoned))
         return
     seen.notes.append(f"{name} states no time zone: read as {time_zone} (--time-zone)")
-    early, late = (_in_utc(clock, time_zone, which) for which in ("earliest", "latest"))
     try:
-        sheet.frame = sheet.frame.with_columns(early.alias(f"{OWN}early"), late.alias(f"{OWN}late"))
+        sheet.frame = sheet.frame.with_columns(
+            _in_utc(clock, time_zone, "earliest").alias(f"{OWN}early"),
+            _in_utc(clock, time_zone, "latest").alias(f"{OWN}late"),
+        )
     except pl.exceptions.ComputeError as error:  # `localtime` and the like, which Python knows and Polars does not
         raise InputError(_NO_ZONE.format(time_zone)) from error
     # Where the clocks go back, an hour comes twice. A stream shows which it is: its second pass begins where the

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from ...errors import UnitError
-from .content import Sheet
+from .content import OWN, Sheet
 from .layout import Bound, unit_behind
 from .meanings import Meaning
 from .units import UNITS, Unit, split_label
@@ -80,8 +80,16 @@ class _Reference:
 
 
 def _number(name: str) -> pl.Expr:
-    """The number that a text begins with; published training times have words behind it."""
-    return pl.col(name).str.extract(_NUMBER, 1).cast(pl.Float64)
+    return pl.col(f"{OWN}number {name}")
+
+
+def _add_numbers(sheet: Sheet, names: list[str]) -> None:
+    """Add `_number` of columns: what a text begins with; published training times have words behind it."""
+    plain = [pl.col(name).cast(pl.Float64, strict=False).alias(f"{OWN}number {name}") for name in names]
+    sheet.frame = sheet.frame.with_columns(plain)
+    odd = [name for name in names if sheet.frame[f"{OWN}number {name}"].null_count()]
+    begun = [pl.col(name).str.extract(_NUMBER, 1).cast(pl.Float64).alias(f"{OWN}number {name}") for name in odd]
+    sheet.frame = sheet.frame.with_columns(begun)
 
 
 def _references(sheet: Sheet, name: str, meaning: Meaning, *, training: bool) -> list[_Reference]:
@@ -114,6 +122,8 @@ def _evidence(
     seconds = [r.seconds for r in references] + ([_number(trained)] if trained is not None else [])
     if not seconds:
         return None, None
+    names = {name for r in references for name in r.columns} | ({trained} if trained is not None else set())
+    _add_numbers(sheet, sorted(names))
     ratios = [raw / pl.when(s > 0).then(s) for s in seconds]
     medians = sheet.frame.select(r.filter(r.is_finite()).median().alias(str(i)) for i, r in enumerate(ratios)).row(0)
     for reference, median in zip(references, medians, strict=False):

@@ -15,7 +15,6 @@ from .units import UNITS, Unit, find
 
 _NUMBER = r"^([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)"
 _LABELLED = _NUMBER + r"[ \u00a0]*([A-Za-z%°µμ].*)$"
-_EXACT = 2.0**53  # beyond it a float does not hold every integer
 
 
 @dataclass
@@ -89,8 +88,7 @@ def _plain(bound: Bound) -> pl.Expr:
     text = pl.col(bound.column)
     if bound.meaning.kind == "hex":  # a bit mask as nvidia-smi writes it (0x...), or a plain integer
         digits = text.str.extract(r"^0[xX]([0-9a-fA-F]{1,16})$", 1).str.to_integer(base=16, strict=False)
-        number = pl.coalesce(digits, text.cast(pl.Int64, strict=False)).cast(pl.Float64)
-        return pl.when(number <= _EXACT).then(number)
+        return pl.coalesce(digits, text.cast(pl.Int64, strict=False)).cast(pl.Float64)
     if bound.meaning.kind == "pstate":
         return text.str.extract("^P?([0-9]{1,3})$", 1).cast(pl.Float64)
     number = text.cast(pl.Float64, strict=False)

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from whorl.analysis import bootstrap
-from whorl.analysis.repeatability import Moments, icc
+from whorl.analysis.statistics import bootstrap
+from whorl.analysis.statistics.repeatability import Moments, icc
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]

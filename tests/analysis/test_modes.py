@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pytest
 from scipy.optimize import linprog
 
-from whorl.analysis.dip import SMALLEST_P, dip, dip_p, quantum, spread_ties
-from whorl.analysis.dip_table import PROBABILITIES, QUANTILES, SIZES
-from whorl.analysis.modes import modes_test, places
+from whorl.analysis.statistics.dip import SMALLEST_P, dip, dip_p, quantum, spread_ties
+from whorl.analysis.statistics.dip_table import PROBABILITIES, QUANTILES, SIZES
+from whorl.analysis.statistics.modes import modes_test, places
 
 Floats = npt.NDArray[np.float64]
 

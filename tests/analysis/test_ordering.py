@@ -8,10 +8,10 @@ import polars as pl
 import pytest
 from scipy import stats
 
-from whorl.analysis import ordering
 from whorl.analysis.columns import gpu_medians, numbers
-from whorl.analysis.correlation import correlate, spearman_interval
-from whorl.analysis.spread import spread
+from whorl.analysis.statistics import ordering
+from whorl.analysis.statistics.correlation import correlate, spearman_interval
+from whorl.analysis.statistics.spread import spread
 
 Floats = npt.NDArray[np.float64]
 

@@ -117,9 +117,8 @@ def test_a_copied_store_shows_its_own_rows(tmp_path: Path) -> None:
 
 
 NAMES_OF_FOLDERS = [
-    "two words", "it's", 'a "quoted" one', "größe-数", "br[ab]acket", "[", "]", "st*r", "a**b", "qu?stion", "[!x]",
-    "{a,b}", "100%", "semi;colon", "#hash", "$HOME", "new\nline", "tab\tbed", "del\x7f", "~", "-dash", "end.", "s3:",
-    "a=b",
+    "two words, it's a \"größe-数\" {a,b} 100% semi;colon #hash $HOME a=b", "br[ab]acket", "[", "]", "st*r", "a**b",
+    "qu?stion", "[!x]", "new\nline tab\tbed del\x7f", "~", "s3:",
 ]  # fmt: skip
 
 

@@ -108,6 +108,54 @@ def test_failure_after_the_intent_says_that_the_rows_are_stored(store: Store, mo
     assert names(Store.open(store.root)) == Counter(["a"])
 
 
+def test_a_disk_that_fails_after_the_intent_loses_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = files._fsync_folder
+
+    def fail(folder: Path) -> None:
+        if folder.name == "pending":
+            raise OSError(5, "Input/output error")
+        real(folder)
+
+    monkeypatch.setattr(files, "_fsync_folder", fail)
+    with pytest.raises(StoreError, match="Input/output error"):
+        store.append(group("a"), "a")
+    monkeypatch.undo()
+    assert names(Store.open(store.root)) == Counter(["a"])
+
+
+def test_a_run_that_is_visible_has_its_results(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between any two renames of a commit."""
+    real = Path.replace
+    looked = []
+
+    def replace(path: Path, target: Path) -> Path:
+        done = real(path, target)
+        runs = set(store.arrow("runs")["run_id"].to_pylist())
+        assert runs <= set(store.arrow("results")["run_id"].to_pylist())
+        looked.append(len(runs))
+        return done
+
+    monkeypatch.setattr(Path, "replace", replace)
+    store.append(group("a"), "a")
+    assert looked == [0, 0, 0, 3]  # the intent, imports, results, runs
+
+
+def test_two_commits_under_one_name_do_not_lose_each_other(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one runs whole between the intent of the first and its renames."""
+    real = files._finish
+
+    def finish(root: Path, intent: Path) -> None:
+        monkeypatch.setattr(files, "_finish", real)
+        store.append(group("a"), "a")
+        real(root, intent)
+
+    monkeypatch.setattr(files, "_finish", finish)
+    store.append(group("a"), "a")
+    assert temporaries(store) == []
+    assert list((store.root / "pending").iterdir()) == []
+    assert names(store) == Counter(["a"])
+
+
 def test_writers_at_once(tmp_path: Path) -> None:
     """Four processes make one store and append to it, two of them under the same names, while it is read."""
     root = tmp_path / "store"

@@ -1,7 +1,7 @@
 """Whether a difference between GPUs comes back: the intraclass correlation and the split-half correlation.
 
-ICC(1), one-way random effects with unbalanced groups, by analysis of variance: `reference/variability.md`,
-section 1 (P. E. Shrout and J. L. Fleiss, Psychological Bulletin 86, 1979, case 1). A negative estimate of the
+ICC(1), one-way random effects with unbalanced groups, by analysis of variance (P. E. Shrout and J. L. Fleiss,
+Psychological Bulletin 86, 1979, case 1; the formulas stand in docs/statistics.md). A negative estimate of the
 variance between groups is taken as zero.
 """
 

@@ -1,0 +1,95 @@
+"""`whorl doctor`: what works, why what does not, and every file of a store."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+from whorl.cli import cli
+from whorl.store import Store
+
+module = importlib.import_module("whorl.cli.doctor")  # `whorl.cli.doctor` itself is the command
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No CuPy: importing it in a process of its own takes seconds, and is not what these tests are about."""
+    monkeypatch.setattr(module, "_cupy", lambda: module.Finding("CuPy", False, "not looked for", "GPU kernels"))
+
+
+def whorl(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["doctor", *arguments], env={"WHORL_STORE": ""})
+
+
+def findings(*arguments: str) -> list[dict[str, Any]]:
+    document = json.loads(whorl("--json", *arguments).stdout)
+    assert document["schema"] == "whorl.doctor/1"
+    found: list[dict[str, Any]] = document["findings"]
+    return found
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    made = Store.create(tmp_path / "s")
+    made.append({"runs": pa.table({"run_id": [f"r{i}" for i in range(1000)]})}, "x")
+    return made
+
+
+def test_every_finding_says_why() -> None:
+    result = whorl()
+    assert result.exit_code == 0
+    found = {f["what"]: f for f in findings()}
+    assert {"whorl", "python", "duckdb", "polars", "pyarrow", "NVML", "DCGM", "Slurm"} <= set(found)
+    assert all(f["detail"] and f["needed_for"] for f in found.values())
+    assert found["python"]["works"]
+
+
+def test_a_missing_package_that_everything_needs_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = metadata.version
+
+    def version(name: str) -> str:
+        if name == "pyarrow":
+            raise metadata.PackageNotFoundError
+        return real(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    result = whorl()
+    assert result.exit_code == 1
+    assert "pip install pyarrow" in result.stdout
+
+
+def test_a_sound_store(store: Store) -> None:
+    assert whorl("--store", str(store.root)).exit_code == 0
+    (told,) = [f for f in findings("--store", str(store.root)) if f["what"].startswith("store")]
+    assert told["works"]
+    assert "1,000 runs" in told["detail"]
+    assert "writable" in told["detail"]
+
+
+@pytest.mark.parametrize("kind", ["torn", "flipped", "blank"])
+def test_an_unsound_file_is_named(store: Store, kind: str) -> None:
+    path = store.root / "runs" / "x.parquet"
+    content = path.read_bytes()
+    if kind == "torn":
+        path.write_bytes(content[:-20])
+    elif kind == "flipped":
+        path.write_bytes(content[:500] + bytes([content[500] ^ 1]) + content[501:])
+    else:
+        path.write_bytes(content[:4] + bytes(2000) + content[2004:])
+    assert whorl("--store", str(store.root)).exit_code == 1
+    told = [f for f in findings("--store", str(store.root)) if f["what"] == "store file"]
+    assert [f["works"] for f in told] == [False]
+    assert told[0]["detail"].startswith(f"{path}: ")
+
+
+def test_no_store_is_a_finding(tmp_path: Path) -> None:
+    assert whorl("--store", str(tmp_path / "nowhere")).exit_code == 1
+    (told,) = [f for f in findings("--store", str(tmp_path / "nowhere")) if f["what"] == "store"]
+    assert "is not a store (there is nothing there)" in told["detail"]

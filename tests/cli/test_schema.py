@@ -1,0 +1,74 @@
+"""`whorl schema`: every table and column is explained, in every form."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from whorl.cli import cli
+from whorl.store.schema import TABLES, VIEWS
+
+TYPES = {"VARCHAR", "INTEGER", "BIGINT", "DOUBLE", "TIMESTAMP_NS"}
+
+
+def whorl(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["schema", *arguments])
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_every_column_is_explained(table: object) -> None:
+    spec = next(t for t in TABLES if t is table)
+    assert spec.row
+    assert len(set(spec.names)) == len(spec.names)
+    assert set(spec.sorted_by) <= set(spec.names)
+    for column in spec.columns:
+        assert column.description, column.name
+        assert column.type in TYPES
+        if column.type == "TIMESTAMP_NS":
+            assert column.unit == "UTC"
+        for ending, unit in (("_mw", "mW"), ("_w", "W"), ("_mj", "mJ"), ("_mhz", "MHz"), ("_c", "degC")):
+            if column.name.endswith(ending):
+                assert column.unit == unit
+
+
+def test_json_has_everything() -> None:
+    document = json.loads(whorl("--json").stdout)
+    assert document["schema"] == "whorl.schema/1"
+    assert [t["name"] for t in document["tables"]] == [t.name for t in TABLES]
+    for told, spec in zip(document["tables"], TABLES, strict=True):
+        assert [(c["name"], c["type"], c["unit"] or "", c["description"]) for c in told["columns"]] == [
+            (c.name, c.type, c.unit, c.description) for c in spec.columns
+        ]
+    assert [v["name"] for v in document["views"]] == [v.name for v in VIEWS]
+
+
+def test_text_names_every_column_with_unit_and_meaning() -> None:
+    lines = whorl().stdout.splitlines()
+    for spec in TABLES:
+        assert f"{spec.name}: one row is {spec.row}" in lines
+        for column in spec.columns:
+            assert any(
+                line.split()[:2] == [column.name, column.type] and line.endswith(column.description) for line in lines
+            ), column.name
+
+
+def test_one_table() -> None:
+    document = json.loads(whorl("--json", "runs").stdout)
+    assert [t["name"] for t in document["tables"]] == ["runs"]
+    assert "telemetry:" not in whorl("runs").stdout
+
+
+def test_an_unknown_table_is_a_sentence() -> None:
+    result = whorl("nothing")
+    assert result.exit_code == 2
+    assert "there is no table 'nothing'; the tables are gpus, telemetry, runs" in result.stderr
+
+
+def test_the_document_is_up_to_date() -> None:
+    document = Path(__file__).parents[2] / "docs" / "tables.md"
+    assert document.read_text(encoding="utf-8") == whorl("--markdown").stdout, (
+        "run whorl schema --markdown > docs/tables.md"
+    )

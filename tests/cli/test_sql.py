@@ -1,0 +1,462 @@
+"""`whorl sql`: what it answers, what it refuses, and how it prints."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import http.server
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+from whorl.cli import cli
+from whorl.errors import QueryError
+from whorl.store import Store
+
+WHORL = [sys.executable, "-m", "whorl"]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    made = Store.create(tmp_path_factory.mktemp("sql") / "store")
+    made.append(
+        {
+            "runs": pa.table({"run_id": ["a", "b"], "gpu": ["GPU-1", "GPU-2"], "power_w": [300.5, None]}),
+            "results": pa.table({"run_id": ["a", "b"], "figure": ["time"] * 2, "value": [1.0, 2.0]}),
+        },
+        "x",
+    )
+    return made
+
+
+def whorl(store: Store, *arguments: str, stdin: bytes | None = None) -> Result:
+    return CliRunner().invoke(cli, ["sql", "--store", str(store.root), *arguments], input=stdin)
+
+
+def rows(store: Store, query: str) -> list[dict[str, Any]]:
+    result = whorl(store, "--json", query)
+    assert result.exit_code == 0, result.output
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    document = json.loads(result.stdout, parse_constant=refuse)
+    assert document["schema"] == "whorl.sql/1"
+    assert list(document) == ["schema", "rows"]
+    found: list[dict[str, Any]] = document["rows"]
+    return found
+
+
+# -- answers --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        (
+            "select gpu, power_w from runs order by gpu",
+            [{"gpu": "GPU-1", "power_w": 300.5}, {"gpu": "GPU-2", "power_w": None}],
+        ),
+        ("select 1 as x; select 2 as x", [{"x": 2}]),
+        ("with a as (select 1 as x) from a union all select 2 order by 1", [{"x": 1}, {"x": 2}]),
+        (
+            "with recursive t(x) as (select 1 union all select x + 1 from t where x < 3) select sum(x) s from t",
+            [{"s": 6}],
+        ),
+        ("values (1)", [{"col0": 1}]),
+        ("select count(*) n from (show tables)", [{"n": 6 + 1}]),
+        ("/* why */ select 1 as x -- so", [{"x": 1}]),
+        ("select 1 as a, 2 as a, 3 as b, 4 as a", [{"a": 1, "a:1": 2, "b": 3, "a:2": 4}]),
+        (
+            "pivot results on figure in ('time') using sum(value) group by run_id order by 1",
+            [{"run_id": "a", "time": 1.0}, {"run_id": "b", "time": 2.0}],
+        ),
+        ("select * from runs where false", []),
+        ("select sum(value) over (order by value) s from measurements", [{"s": 1.0}, {"s": 3.0}]),
+    ],
+)
+def test_queries(store: Store, query: str, expected: list[dict[str, Any]]) -> None:
+    assert rows(store, query) == expected
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "describe runs",
+        "summarize runs",
+        "explain from runs",
+        "EXPLAIN (FORMAT json) SELECT 1",
+        "explain analyze from runs",
+        "show tables",
+    ],
+)
+def test_statements_that_look(store: Store, query: str) -> None:
+    assert rows(store, query)
+
+
+VALUES = [
+    ("null", None),
+    ("'nan'::double", None),
+    ("'-inf'::double", None),
+    ("['inf'::float, null, 1.5]", [None, None, 1.5]),
+    ("true", True),
+    ("1.5::decimal(38, 10)", 1.5),
+    ("12345678901234567890123456789012345678::decimal(38, 0)", 12345678901234567890123456789012345678),
+    ("-(1::hugeint << 126)", -(2**126)),
+    ("18446744073709551615::ubigint", 2**64 - 1),
+    ("'2020-01-01 00:00:00.000000001'::timestamp_ns", "2020-01-01T00:00:00.000000001Z"),
+    ("'2020-01-01 00:00:00.5'::timestamp_ns", "2020-01-01T00:00:00.500000000Z"),
+    ("'2020-01-01'::timestamp_ns", "2020-01-01T00:00:00Z"),
+    ("'2020-01-01'::timestamp_s", "2020-01-01T00:00:00Z"),
+    ("'2020-01-01 12:00:00+02'::timestamptz", "2020-01-01T10:00:00Z"),
+    ("'infinity'::timestamp", "infinity"),
+    ("'-infinity'::timestamp_ns", "-infinity"),
+    ("'infinity'::date", "infinity"),
+    ("'2020-02-29'::date", "2020-02-29"),
+    ("'-4000-01-01'::date", "-4000-01-01"),
+    ("'12:00:00.000000001'::time_ns", "12:00:00.000000001"),
+    ("interval 14 month + interval 3 day + interval 1500 millisecond", "P14M3DT1.5S"),
+    ("-interval 1 second", "P0M0DT-1S"),
+    ("['2020-01-01 00:00:00.000000001'::timestamp_ns]", ["2020-01-01T00:00:00.000000001Z"]),
+    ("{'a': {'b': ['2020-01-01'::timestamp_ns, null]}}", {"a": {"b": ["2020-01-01T00:00:00Z", None]}}),
+    ("map {'k': [1, 2]}", {"k": [1, 2]}),
+    ("map {1: interval 1 day}", {"1": "P0M1DT0S"}),
+    ("[[1], null, []]", [[1], None, []]),
+    ("array_value(1, 2)", [1, 2]),
+    ("union_value(k := '2020-01-01'::timestamp_ns)", "2020-01-01T00:00:00Z"),
+    ("'\\xDE\\xAD'::blob", "dead"),
+    ("'x'::enum('x')", "x"),
+    ("'{\"a\": 1}'::json", '{"a": 1}'),
+    ("'€\"\\' || chr(10) || chr(0)", '€"\\\n\0'),
+]
+
+
+@pytest.mark.parametrize(("expression", "expected"), VALUES)
+def test_every_kind_of_value_is_json(store: Store, expression: str, expected: object) -> None:
+    assert rows(store, f"select {expression} as x") == [{"x": expected}]
+
+
+def test_every_kind_of_value_in_a_table_and_in_csv(store: Store) -> None:
+    query = "select " + ", ".join(f"{expression} as c{i}" for i, (expression, _) in enumerate(VALUES))
+    assert whorl(store, query).exit_code == 0
+    result = whorl(store, "--csv", query)
+    header, cells = csv.reader(io.StringIO(result.stdout))
+    assert header == [f"c{i}" for i in range(len(VALUES))]
+    assert cells[0] == ""
+    assert cells[header.index("c3")] == "[null, null, 1.5]"
+    assert "dead" in cells
+
+
+# -- protection -----------------------------------------------------------------------------------------------
+
+
+def fingerprint(folder: Path) -> dict[str, str]:
+    return {
+        str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.rglob("*") if p.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def other(store: Store) -> Store:
+    return Store.create(store.root.with_name("other"))
+
+
+@pytest.fixture
+def outside(tmp_path: Path, store: Store, other: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with a secret, which is also where the person stands; nothing in it or in the store may change."""
+    (tmp_path / "secret.csv").write_text("word\nsesame\n")
+    spill = tmp_path / ".tmp"
+    spill.mkdir()
+    (spill / "secret.csv").write_text("word\nsesame\n")
+    monkeypatch.chdir(tmp_path)
+    before = fingerprint(tmp_path), fingerprint(store.root.parent)
+    yield tmp_path
+    assert (fingerprint(tmp_path), fingerprint(store.root.parent)) == before
+
+
+READING = [
+    "from read_text('{o}/secret.csv')",
+    "from read_blob('{o}/secret.csv')",
+    "from read_csv('{o}/secret.csv')",
+    "from '{o}/secret.csv'",
+    "from 'secret.csv'",
+    "from '.tmp/secret.csv'",
+    "from read_json('{o}/secret.csv')",
+    "from sniff_csv('{o}/secret.csv')",
+    "from glob('{o}/*')",
+    "from glob('{s}/*/*')",
+    "from read_parquet('{s}/../other/runs/_schema.parquet')",
+    "from read_parquet('{s}/runs/*.parquet')",
+    "from read_parquet('{s}/../other/runs/_schema.parquet')",
+    "from parquet_metadata('{s}/../other/runs/_schema.parquet')",
+    "from parquet_schema('{s}/../other/runs/_schema.parquet')",
+    "from read_duckdb('{s}/../other/whorl.duckdb')",
+    "from read_text('{s}/store.toml')",
+    "from read_text('/proc/self/environ')",
+    "select * from (select * from read_text('{o}/secret.csv'))",
+    "with a as (from read_text('{o}/secret.csv')) from a",
+    "select (select content from read_text('{o}/secret.csv'))",
+    "select 1; from read_text('{o}/secret.csv')",
+    "from query('from read_text(''{o}/secret.csv'')')",
+    "from query_table('{o}/secret.csv')",
+    "describe from read_text('{o}/secret.csv')",
+    "explain analyze from read_text('{o}/secret.csv')",
+    "select getenv('HOME')",
+    "from duckdb_secrets()",
+    "from which_secret('s3://x', 's3')",
+    "from json_execute_serialized_sql(json_serialize_sql('from read_text(''{o}/secret.csv'')'))",
+    "from 's3://bucket/x.parquet'",
+    "from read_csv('https://localhost:9/x.csv')",
+]
+
+# What a COPY would write: a new file outside, a file that the query may read, the catalogue.
+WRITING = [
+    "copy (select 1) to '{t}'",
+    "copy runs to '{t}' (format parquet)",
+    "/**/ copy (select 1) to '{t}'",
+    "\n\t COPY(select 1)TO'{t}'",
+    "select 1; copy (select 1) to '{t}'",
+    "explain analyze copy (select 1) to '{t}'",
+    "explain (analyze) copy (select 1) to '{t}'",
+    "explain (analyze /* ) select 1 -- */ ) copy (select 1) to '{t}' (use_tmp_file false)",
+    "explain analyze/* */copy (select 1) to '{t}' (use_tmp_file false)",
+    "with a as (copy (select 1) to '{t}' (use_tmp_file false)) select 1",
+    "with a as materialized (copy (select 1) to '{t}' (use_tmp_file false, format parquet)) select 1",
+    "with b as (select 1), a(n) as not materialized (copy (select 1) to '{t}' (use_tmp_file false)) from a, b",
+    "explain analyze with a as materialized (copy (select 1) to '{t}' (use_tmp_file false)) select 1",
+    "from (with a as materialized (copy (select 1) to '{t}' (use_tmp_file false)) select 1)",
+    "from query('with a as materialized (copy (select 1) to ''{t}'' (use_tmp_file false)) select 1')",
+    "from \"QUERY\"('with a as materialized (copy (select 1) to ''{t}'' (use_tmp_file false)) select 1')",
+    "from json_execute_serialized_sql(json_serialize_sql('with a as materialized "
+    "(copy (select 1) to ''{t}'' (use_tmp_file false)) select 1'))",
+    "from system.main.JSON_EXECUTE_SERIALIZED_SQL(json_serialize_sql('with a as materialized "
+    "(copy (select 1) to ''{t}'' (use_tmp_file false)) select 1'))",
+    "export database '{t}'",
+    "attach '{t}'",
+    "attach '{t}' as x; create table x.t as select 1",
+    "from enable_logging(storage = 'file', storage_path = '{t}')",
+    "from enable_profiling(save_location = '{t}')",
+    "call enable_logging(storage = 'file', storage_path = '{t}')",
+    "pragma enable_profiling",
+    "set profiling_output = '{t}'",
+    "prepare p as copy (select 1) to '{t}'; execute p",
+]
+
+OTHER = [
+    "install httpfs",
+    "load httpfs",
+    "force install json",
+    "set threads = 1",
+    "reset threads",
+    "pragma database_list",
+    "use memory",
+    "call pragma_version()",
+    "create table t as select 1",
+    "create view v as select 1",
+    "create macro m() as 1",
+    "create secret (type s3)",
+    "drop view runs",
+    "alter view runs rename to r",
+    "insert into runs select * from runs",
+    "delete from runs",
+    "update runs set gpu = 'x'",
+    "with a as (insert into runs select * from runs returning *) from a",
+    "with a as (delete from runs returning *) from a",
+    "merge into runs using results on true when matched then delete",
+    "begin",
+    "commit",
+    "vacuum",
+    "checkpoint",
+    "analyze",
+    "import database '/tmp'",
+    "comment on view runs is 'x'",
+    "execute x",
+    "deallocate x",
+    "set variable whorl_store = '/'",
+    "set allowed_directories = ['/']",
+    "set enable_external_access = true",
+    "set lock_configuration = false",
+    "explain set threads = 1",
+    "explain explain copy (select 1) to '/tmp/x'",
+]
+
+
+@pytest.mark.parametrize("query", READING)
+def test_nothing_outside_is_read(store: Store, outside: Path, query: str) -> None:
+    result = whorl(store, "--json", query.format(o=outside, s=store.root))
+    assert result.exit_code == 4, result.output
+    assert "sesame" not in result.output
+    assert result.stderr.startswith("whorl: ")
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("query", WRITING)
+@pytest.mark.parametrize("target", ["{o}/new", "{s}/runs/x.parquet", "{s}/whorl.duckdb"])
+def test_nothing_is_written(store: Store, outside: Path, query: str, target: str) -> None:
+    result = whorl(store, query.format(t=target.format(o=outside, s=store.root)))
+    assert result.exit_code == 4, result.output
+    assert result.stderr.startswith("whorl: ")
+
+
+@pytest.mark.parametrize("query", OTHER)
+def test_only_queries_are_run(store: Store, outside: Path, query: str) -> None:
+    result = whorl(store, query)
+    assert result.exit_code == 4, result.output
+    assert result.stderr.startswith("whorl: ")
+
+
+def test_the_network_is_not_reached(store: Store) -> None:
+    asked = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_error(404)
+
+        do_HEAD = do_GET  # noqa: N815 - the name that http.server looks for
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        for query in (
+            f"from read_csv('{address}/x.csv')",
+            f"from '{address}/x.parquet'",
+            f"install x from '{address}'",
+        ):
+            assert whorl(store, query).exit_code == 4
+        server.shutdown()
+    assert asked == []
+
+
+def test_variables_are_not_tables(store: Store) -> None:
+    import polars as pl
+
+    secret = pl.DataFrame({"word": ["sesame"]})
+    for unsafe in (False, True):
+        for name in ("secret", "connection", "statements", "answer"):
+            with pytest.raises(QueryError, match="does not exist"):
+                store.sql(f"from {name}", unsafe=unsafe)
+    assert secret["word"].to_list() == ["sesame"]
+
+
+def test_unsafe_lifts_it(store: Store, outside: Path) -> None:
+    result = whorl(
+        store, "--unsafe", "--json", f"select word, n from '{outside}/secret.csv', (select count(*) n from runs)"
+    )
+    assert json.loads(result.stdout)["rows"] == [{"word": "sesame", "n": 2}]
+    made = outside / "made.csv"
+    assert whorl(store, "--unsafe", f"set threads = 1; copy runs to '{made}'").exit_code == 0
+    assert made.read_text().count("\n") == 3
+    made.unlink()
+
+
+# -- mistakes -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("", "there is no SQL statement"),
+        (" ; -- nothing", "there is no SQL statement"),
+        ("selec 1", "syntax error"),
+        ("select nothing from runs", "nothing"),
+        ("from nowhere", "does not exist"),
+        ("select ?", "parameters"),
+        ("select 'a'::int", "Could not convert"),
+        ("select 1 \0", "there is no SQL statement"),
+        ("pivot results on figure using sum(value)", "PIVOT is run only with its values listed"),
+        ("select " + "(" * 5000 + "1" + ")" * 5000, ""),
+        ("select " + "1+" * 3000 + "1", ""),
+    ],
+)
+def test_a_wrong_query_is_a_sentence(store: Store, query: str, said: str) -> None:
+    result = whorl(store, query)
+    assert result.exit_code == 4
+    assert result.stderr.startswith("whorl: ")
+    assert said in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_text_that_is_not_utf8(store: Store) -> None:
+    with pytest.raises(QueryError, match="not UTF-8"):
+        store.sql("select '\udcff'")
+    assert whorl(store, "-", stdin=b"select '\xff'").exit_code == 4
+
+
+def test_a_damaged_file_is_a_sentence(tmp_path: Path, store: Store) -> None:
+    broken = Store.create(tmp_path / "broken")
+    broken.append({"runs": pa.table({"run_id": [f"r{i}" for i in range(1000)]})}, "x")
+    path = broken.root / "runs" / "x.parquet"
+    content = bytearray(path.read_bytes())
+    content[4:2000] = bytes(1996)
+    path.write_bytes(content)
+    result = whorl(broken, "from runs")
+    assert result.exit_code == 3
+    assert result.stderr.startswith(f"whorl: {path}, a file of table runs, is damaged")
+    assert result.stderr.count("\n") == 1
+    path.write_bytes(content[:100])
+    result = whorl(broken, "--json", "select count(*) n from runs")
+    assert json.loads(result.stdout)["rows"] == [{"n": 0}]
+    assert result.stderr.startswith(f"whorl: warning: skipped {path}: it is torn")
+
+
+# -- printing -------------------------------------------------------------------------------------------------
+
+
+def test_standard_input(store: Store) -> None:
+    assert json.loads(whorl(store, "--json", "-", stdin="select 'ü' as x\n".encode()).stdout)["rows"] == [{"x": "ü"}]
+
+
+def test_no_escape_codes_and_no_cut_text_where_the_output_is_no_terminal(store: Store) -> None:
+    long = "x" * 5000
+    for environment in ({}, {"NO_COLOR": "1"}, {"FORCE_COLOR": "1", "CLICOLOR_FORCE": "1"}):
+        done = subprocess.run(
+            [*WHORL, "sql", "--store", store.root, f"select '{long}' as a, 1 as b"],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "COLUMNS": "40", **environment},
+        )
+        assert "\x1b" not in done.stdout
+        header, row = done.stdout.splitlines()
+        assert row.split() == [long, "1"]
+        assert header.split() == ["a", "b"]
+        assert done.stderr == "(1 row)\n"
+
+
+@pytest.mark.parametrize("option", ["--json", "--csv", None])
+def test_a_closed_pipe_is_quiet(store: Store, option: str | None) -> None:
+    options = [option] if option else []
+    query = "select i, repeat('x', 50) x from range(20000) t(i)"
+    command = [*WHORL, "sql", "--store", str(store.root), *options, query]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(10)
+        process.stdout.close()
+        said = process.stderr.read().decode()
+    assert said in ("", "(20,000 rows)\n")
+    assert process.returncode not in (3, 4)
+
+
+def test_json_and_csv_exclude_each_other(store: Store) -> None:
+    result = whorl(store, "--json", "--csv", "select 1")
+    assert result.exit_code == 2
+    assert "exclude each other" in result.stderr
+
+
+def test_spilled_sorting_leaves_nothing_behind(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    whorl(store, "select count(*) from (select i from range(2000000) t(i) order by hash(i))")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,65 @@
+"""Ten thousand damaged files: no traceback, no misread column or unit, every row accounted for."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from whorl.simulation.sample import write_sample
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+REAL = (
+    *(f"longhorn/{name}.csv.gz" for name in ("sgemm", "pagerank", "resnet50", "bert")),
+    *(f"power/nvidia_smi_{name}.csv.gz" for name in ("a100_square_gpudata", "stuck_sensor")),
+)
+PARSED, STORED = 4_850, 150  # for each of two processes
+
+
+@pytest.fixture(scope="module")
+def extracts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sixty rows of each real file where they are, else of each generated one."""
+    folder = tmp_path_factory.mktemp("extracts")
+    found = [DATA / name for name in REAL if (DATA / name).exists()]
+    sources = {path.name.removesuffix(".gz"): gzip.decompress(path.read_bytes()) for path in found}
+    if not sources:
+        sources = {path.name: path.read_bytes() for path in write_sample(folder / "sample").files}
+    for name, data in sources.items():
+        end = b"\r\n" if b"\r\n" in data else b"\n"
+        header, *rows = [line for line in data.split(end) if line]
+        (folder / name).write_bytes(end.join([header, *random.Random(1).sample(rows, 60)]))
+    return folder
+
+
+def test_ten_thousand_damaged_files(extracts: Path, tmp_path: Path) -> None:
+    script = Path(__file__).with_name("mutations.py")
+    plan: list[tuple[str, str, list[str]]] = [(str(n * 100_000), str(PARSED), []) for n in (1, 2)]
+    plan += [(str(n * 100_000), str(STORED), [str(tmp_path / f"store{n}")]) for n in (3, 4)]
+    seen = {"tried": 0, "kept": 0, "refused": 0}
+    failures = []
+    for pair in (plan[:2], plan[2:]):
+        running = [
+            subprocess.Popen(
+                [sys.executable, "-W", "error", script, extracts, seed, count, *store],
+                stdout=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "POLARS_MAX_THREADS": "1"},
+            )
+            for seed, count, store in pair
+        ]
+        for process in running:
+            out, _ = process.communicate()
+            assert process.returncode == 0
+            answer = json.loads(out)
+            failures += answer.pop("failures")
+            seen = {key: seen[key] + answer[key] for key in seen}
+    assert failures == []
+    assert seen["tried"] == 2 * (PARSED + STORED) == 10_000
+    # The damage is neither so light that all is kept nor so heavy that nothing is judged.
+    assert min(seen["kept"], seen["refused"]) > 3_000
