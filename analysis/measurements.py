@@ -28,7 +28,7 @@ def measurements(store: Store, *, clusters: Sequence[str] = (), workloads: Seque
     runs = runs.select("run_id", _short("cluster", "workload", "gpu"), *_CONDITIONS)
     times = store.scan("results").filter(pl.col("figure") == "time").select("run_id", "value", _short("unit"))
     # In the order of the files, so that the same store gives the same answer to the last bit.
-    frame = runs.join(times, on="run_id", maintain_order="left").drop("run_id").collect()
+    frame = store.collect(runs.join(times, on="run_id", maintain_order="left").drop("run_id"))
     frame = frame.join(_places(store), on=["cluster", "gpu"], how="left", maintain_order="left")
     return coupled_jobs(frame)
 
@@ -44,7 +44,7 @@ def _places(store: Store) -> pl.DataFrame:
     one = known.group_by("cluster", "gpu").agg(
         pl.col("node").n_unique().alias("nodes"), pl.col("node").first(), pl.col("cabinet").drop_nulls().first()
     )
-    return one.filter(pl.col("nodes") == 1).select(_short("cluster", "gpu", "node", "cabinet")).collect()
+    return store.collect(one.filter(pl.col("nodes") == 1).select(_short("cluster", "gpu", "node", "cabinet")))
 
 
 def coupled_jobs(frame: pl.DataFrame) -> pl.DataFrame:
@@ -73,16 +73,16 @@ def coupled_jobs(frame: pl.DataFrame) -> pl.DataFrame:
 
 def identities(store: Store) -> pl.DataFrame:
     """Every identity of every GPU: columns cluster, gpu, uuid (nullable), place (nullable)."""
-    return store.scan("gpus").select("cluster", "gpu", "uuid", "place").unique().sort("cluster", "gpu").collect()
+    known = store.scan("gpus").select("cluster", "gpu", "uuid", "place").unique()
+    return store.collect(known.sort("cluster", "gpu", "uuid", "place"))
 
 
 def imported(store: Store) -> dict[tuple[str, str], dict[str, int]]:
     """Rows read, duplicates dropped and rows refused, by cluster and workload, over all imports."""
-    counts = (
+    counts = store.collect(
         store.scan("imports")
         .filter(pl.col("workload").is_not_null())
         .group_by("cluster", "workload")
         .agg(pl.col("rows").sum(), pl.col("duplicates").sum(), pl.col("refused").sum())
-        .collect()
     )
     return {(row.pop("cluster"), row.pop("workload")): row for row in counts.iter_rows(named=True)}

@@ -25,9 +25,8 @@ import duckdb
 
 from ..errors import StoreError
 from .files import failed, write_bytes
-from .schema import FORMAT, TABLES, VIEWS, Table
+from .schema import CATALOG, FORMAT, TABLES, VIEWS, Table
 
-NAME = "whorl.duckdb"
 _SPECIAL = re.compile(r"([\[*?])")
 
 
@@ -57,15 +56,15 @@ def write(root: Path) -> None:
         # DuckDB makes it on a local disk: it wants locks, which not every shared file system has, and it cannot
         # make a file under a folder with a question mark in its name, while it can read one.
         with tempfile.TemporaryDirectory(prefix="whorl-") as folder:
-            local = Path(folder, NAME)
+            local = Path(folder, CATALOG)
             with contextlib.closing(duckdb.connect(str(local))) as connection:
                 _define(connection, root)
             content = local.read_bytes()
     except duckdb.Error as error:
-        raise StoreError(f"cannot make {NAME}: {str(error).splitlines()[0]}") from error
+        raise StoreError(f"cannot make {CATALOG}: {str(error).splitlines()[0]}") from error
     except OSError as error:
-        raise failed("make", Path(tempfile.gettempdir(), NAME), error) from error
-    write_bytes(root / NAME, content)
+        raise failed("make", Path(tempfile.gettempdir(), CATALOG), error) from error
+    write_bytes(root / CATALOG, content)
 
 
 def _define(connection: duckdb.DuckDBPyConnection, root: Path) -> None:

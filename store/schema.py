@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 # misunderstand a file; a new nullable column alone does not change it.
 FORMAT = 1
 
+CATALOG = "whorl.duckdb"  # the file of views and macros
+
 
 @dataclass(frozen=True, slots=True)
 class Column:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import importlib.util
 import json
 import logging
 import os
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import FormatError, QueryError, StoreError
 from . import files
-from .schema import FORMAT, TABLES, Table, arrow_schema, table
+from .schema import CATALOG, FORMAT, TABLES, Table, arrow_schema, table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -104,12 +105,14 @@ class Store:
 
     def _furnish(self, created: object) -> None:
         """Write what a store holds besides facts. `store.toml` comes last: with it, the store exists."""
-        from . import catalog
+        from .. import __version__
 
         for spec in TABLES:
             files.replace_parquet(self.root / spec.name / _EMPTY, spec, arrow_schema(spec.name).empty_table())
-        catalog.write(self.root)
-        from .. import __version__
+        if _has_duckdb():
+            from . import catalog
+
+            catalog.write(self.root)
 
         about = (
             "# A whorl store: append-only tables. `whorl schema` explains every column.\n"
@@ -122,9 +125,9 @@ class Store:
         files.write_bytes(self.root / _ABOUT, about.encode())
 
     def _views_point_here(self, place: object) -> bool:
-        from . import catalog
-
-        if not isinstance(place, str) or not (self.root / catalog.NAME).exists():
+        if not _has_duckdb():
+            return True  # a compute node that only appends: the next command with DuckDB sees to the views
+        if not isinstance(place, str) or not (self.root / CATALOG).exists():
             return False
         try:
             return Path(place).samefile(self.root)
@@ -255,11 +258,13 @@ class Store:
         return None
 
 
+def _has_duckdb() -> bool:
+    return importlib.util.find_spec("duckdb") is not None
+
+
 def _ours(name: str) -> bool:
     """Whether an interrupted `create` may have left this name in a folder."""
-    from . import catalog
-
-    own = {spec.name for spec in TABLES} | {catalog.NAME, files.PENDING, _ABOUT}
+    own = {spec.name for spec in TABLES} | {CATALOG, files.PENDING, _ABOUT}
     return name in own or name.startswith(files.TEMPORARY)
 
 

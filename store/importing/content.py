@@ -145,15 +145,15 @@ def _from_parquet(sheet: Sheet, data: bytes, path: Path) -> None:
 
 
 def _from_text(sheet: Sheet, data: bytes, path: Path) -> None:
-    if not data.strip():
-        raise InputError(f"{path} is empty ({len(data)} bytes): nothing to import")
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff") or data.count(b"\x00") * 20 > len(data):
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff") or data.count(b"\x00") * 20 > len(data) > 0:
         raise InputError(f"{path} is not text in UTF-8 (it holds zero bytes); export it as CSV in UTF-8")
     whole = pl.Series("text", [data.decode("utf-8-sig", "replace")])
     lines = whole.str.split("\n" if b"\n" in data else "\r").explode()
     table = pl.DataFrame(lines.str.strip_chars_end("\r"))
     table = table.with_columns(pl.int_range(1, pl.len() + 1).alias(LINE))
     table = table.filter(pl.col("text").str.strip_chars() != "")
+    if not table.height:
+        raise InputError(f"{path} is empty ({len(data)} bytes): nothing to import")
     header = table["text"][0]
     delimiter = max(",;\t", key=header.count)
     sheet.names = _columns(_split(header, delimiter, path), path)

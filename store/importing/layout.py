@@ -118,8 +118,8 @@ def _bind(sheet: Sheet, meanings: tuple[Meaning, ...]) -> dict[str, Bound]:
 
 def unit_behind(name: str, meaning: Meaning) -> str:
     """The unit behind an underscore: `perf_s` is in s. "" where there is none (`perf_min` is a minimum)."""
-    unit = name.rpartition("_")[2]
-    return unit if unit != "min" and meaning.dimension and find(unit, meaning.dimension) else ""
+    base, _, unit = name.rpartition("_")
+    return unit if base and unit != "min" and meaning.dimension and find(unit, meaning.dimension) else ""
 
 
 def _labelled(sheet: Sheet, meaning: Meaning, name: str) -> Bound:
@@ -143,8 +143,12 @@ def _mapped(sheet: Sheet, options: Options) -> Layout:
         if column not in sheet.names:
             raise InputError(f"{sheet.file} has no column {column!r} (--map); it has {', '.join(sheet.names[:12])}")
         if name not in meanings:
+            every = dict.fromkeys(m.name for m in (*RUN_MEANINGS, *TELEMETRY_MEANINGS))
+            why = "runs have" if kind == "runs" else "telemetry has (files of runs need a COLUMN=time:UNIT)"
             raise InputError(
-                f"--map {column}={text}: {name!r} is no meaning of a column of {kind}; known are {', '.join(meanings)}"
+                f"--map {column}={text}: {name!r} is nothing that {why}; known are {', '.join(meanings)}"
+                if name in every
+                else f"--map {column}={text}: {name!r} is no meaning of a column; known are {', '.join(every)}"
             )
         if name in bound:
             raise InputError(f"--map: both {bound[name].column!r} and {column!r} are mapped to {name}")

@@ -15,11 +15,12 @@ def as_text(data: bytes, path: Path) -> pl.DataFrame:
     import pyarrow.parquet as pq
 
     try:  # Arrow's reader, because a damaged file makes Polars' panic
-        table = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
-        table.validate(full=True)
-        twice = {name for name in table.column_names if table.column_names.count(name) > 1}
+        names = pq.read_schema(pa.BufferReader(data)).names
+        twice = {name for name in names if names.count(name) > 1}
         if twice:
             raise InputError(f"{path}: two columns are named {min(twice)!r}; it cannot be told which is meant")
+        table = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
+        table.validate(full=True)
         return pl.DataFrame([_text(pl.Series(name, table[name])) for name in table.column_names])
     except (pa.ArrowException, pl.exceptions.PolarsError, OSError, ValueError, TypeError) as error:
         raise InputError(

@@ -1,0 +1,186 @@
+"""Files as they come: compressed, cut short, in other encodings and dialects, or no measurements at all."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+import zipfile
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from whorl.store.importing import Parsed
+
+Parse = Callable[..., Parsed]
+Refusal = Callable[..., str]
+
+NAMES = "exp,uuid,ts,perf,temp"
+UUIDS = [f"GPU-0a1b2c3d-0000-1111-2222-3333444455{i:02d}" for i in range(30)]
+ROWS = [f"sgemm,{UUIDS[i]},{1_590_000_000 + i},{2400 + i}.5,{50 + i}" for i in range(30)]
+PLAIN = "\n".join([NAMES, *ROWS, ""]).encode()
+
+
+def zstd(data: bytes) -> bytes:
+    packed: bytes = pa.compress(data, codec="zstd", asbytes=True)
+    return packed
+
+
+def values(found: Parsed) -> list[float]:
+    listed: list[float] = found.frame["value"].to_list()
+    return listed
+
+
+EXPECTED = [2400.5 + i for i in range(30)]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.csv.zst", "a", "a.parquet"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstd])
+def test_the_content_counts_and_not_the_name(
+    name: str, pack: Callable[[bytes], bytes], tmp_path: Path, parse: Parse
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(pack(PLAIN))
+    found = parse(path)
+    assert values(found) == EXPECTED
+    assert found.report.sha256 == parse_plain_hash()
+
+
+def parse_plain_hash() -> str:
+    import hashlib
+
+    return hashlib.sha256(PLAIN).hexdigest()
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstd])
+def test_two_members_are_one_file_and_a_cut_one_is_none(
+    pack: Callable[[bytes], bytes], tmp_path: Path, parse: Parse, refusal: Refusal
+) -> None:
+    path = tmp_path / "a.csv"
+    half = PLAIN.index(b"\n", 600) + 1
+    two = pack(PLAIN[:half]) + pack(PLAIN[half:])
+    path.write_bytes(two)
+    assert values(parse(path)) == EXPECTED
+    for length in (6, len(two) // 4, len(two) - 3):
+        path.write_bytes(two[:length])
+        assert "damaged or cut short" in refusal(path)
+    path.write_bytes(two + b"rubbish")
+    assert "damaged or cut short" in refusal(path)
+
+
+def zipped(data: bytes) -> bytes:
+    buffer = BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("a.csv", data)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"", "is empty (0 bytes)"),
+        (b" \n\r\n ", "is empty (5 bytes)"),
+        (b"\xef\xbb\xbf", "is empty"),
+        (gzip.compress(b""), "is empty (0 bytes)"),
+        (NAMES.encode(), "has a header and no rows"),
+        (NAMES.encode() + b"\r\n\r\n", "has a header and no rows"),
+        (bytes(range(256)) * 40, "unreadable characters"),
+        (b"\x7fELF" + bytes(4000), "not text in UTF-8"),
+        (PLAIN.decode().encode("utf-16"), "not text in UTF-8"),
+        (PLAIN.decode().encode("utf-16-le"), "not text in UTF-8"),
+        ("température,perf\n1,2\n".encode("latin-1"), "header line holds unreadable"),
+        (zipped(PLAIN), "is a zip file"),
+        (bz2.compress(PLAIN), "is a bzip2 file"),
+        (lzma.compress(PLAIN), "is a xz file"),
+        (b"PAR1" + PLAIN, "Parquet file is damaged"),
+        (b"PAR1", "Parquet file is damaged"),
+        (b"a,b,a\n1,2,3\n", "two columns are named 'a'"),
+        (b"a,,b\n1,2,3\n", "column 2 of the header has no name"),
+        (b'a,"b,c\n1,2,3\n', "stray quote"),
+        (b"=time,b\n1,2\n", "may not begin with '='"),
+        (b"a,b\n1,2,3\n1,2,3\n", "most rows have 3 fields"),
+        (b"hello\nworld\n", "no known format has the columns hello"),
+    ],
+)
+def test_what_is_no_table_is_refused_in_one_sentence(
+    content: bytes, what: str, tmp_path: Path, refusal: Refusal
+) -> None:
+    path = tmp_path / "thing.csv"
+    path.write_bytes(content)
+    sentence = refusal(path)
+    assert what in sentence
+    assert "thing.csv" in sentence
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path, refusal: Refusal) -> None:
+    assert "there is no such file" in refusal(tmp_path / "none.csv")
+    assert "is a folder" in refusal(tmp_path)
+    assert "cannot be read" in refusal(tmp_path / ("x" * 300))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
+def test_a_file_that_may_not_be_read(tmp_path: Path, refusal: Refusal) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(PLAIN)
+    path.chmod(0)
+    assert "this user may not read it" in refusal(path)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\n\n", " \r\n", "\n   \n"])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", ", ", " ; "])
+@pytest.mark.parametrize("last", [True, False])
+def test_line_ends_and_delimiters(end: str, delimiter: str, last: bool, tmp_path: Path, parse: Parse) -> None:
+    lines = [line.replace(",", delimiter) for line in (NAMES, *ROWS)]
+    path = tmp_path / "a.csv"
+    path.write_bytes((end.join(lines) + (end if last else "")).encode("utf-8-sig"))
+    found = parse(path)
+    assert values(found) == EXPECTED
+    assert found.report.total.rows == 30
+
+
+def test_quotes(tmp_path: Path, parse: Parse) -> None:
+    lines = [NAMES + ",kern", *(row + ",k" for row in ROWS)]
+    lines[3] = lines[3].removesuffix("k") + '"void gemm<128, 64>(float*, int)"'
+    lines[4] = lines[4].removesuffix("k") + '"stray'
+    lines[5] = lines[5].removesuffix("k") + ' "one ""quoted"" name"'
+    path = tmp_path / "a.csv"
+    path.write_text('"' + '","'.join(lines[0].split(",")) + '"\n' + "\n".join(lines[1:]))
+    found = parse(path)
+    assert found.report.refusals == {"a quote is stray": [5]}
+    kernels = found.frame["conditions"].to_list()
+    assert kernels[2] == '{"kernel":"void gemm<128, 64>(float*, int)"}'
+    assert kernels[3] == '{"kernel":"one \\"quoted\\" name"}'
+
+
+def test_every_line_is_accounted_for_by_its_number(tmp_path: Path, parse: Parse) -> None:
+    lines = [NAMES, *ROWS]
+    lines[2] += ",more"
+    lines[3] = lines[3].rsplit(",", 1)[0]
+    lines[5] = NAMES
+    lines[7] = lines[6]
+    lines[9] = lines[9].replace("sgemm", "sg\x00mm")
+    data = "\n".join([*lines[:11], "", *lines[11:]]).encode().replace(b"2411.5", b"24\xff11.5")
+    path = tmp_path / "a.csv"
+    path.write_bytes(data)
+    found = parse(path)
+    assert found.report.refusals == {
+        "it has 6 fields where the header names 5": [3],
+        "it has 4 fields where the header names 5": [4],
+        "it is the header line again": [6],
+        "it holds unreadable characters (not text in UTF-8)": [10, 14],
+    }
+    assert found.duplicates == [8]
+    assert found.report.total.as_dict() == {"rows": 30, "kept": 24, "duplicates": 1, "refused": 5}
+
+
+@pytest.mark.parametrize("first", ["", "Unnamed: 0"])
+def test_a_row_index_makes_no_row_different(first: str, tmp_path: Path, parse: Parse) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("\n".join([f"{first},{NAMES}", *(f"{i},{row}" for i, row in enumerate([*ROWS, ROWS[3]]))]))
+    found = parse(path)
+    assert found.report.total.duplicates == 1
+    assert found.report.ignored == []

@@ -1,0 +1,150 @@
+"""Files of no known format, CSV and Parquet, whose columns the person names."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from whorl.store.importing import Parsed
+
+# ruff: noqa: DTZ001 - the store's times are UTC without a zone
+
+Write = Callable[..., Path]
+Parse = Callable[..., Parsed]
+Refusal = Callable[..., str]
+
+NAMES = "card,what,seconds,watts,clock"
+ROWS = [[f"card {i % 4}", "hpl", 12.5 + i, 300_000 + i, 1.41] for i in range(20)]
+COLUMNS = {"card": "gpu", "what": "workload", "seconds": "time:s", "watts": "power:mW", "clock": "sm_clock:GHz"}
+
+
+def test_units_are_converted(write: Write, parse: Parse) -> None:
+    found = parse(write(NAMES, ROWS), columns=COLUMNS)
+    row = found.frame.row(3, named=True)
+    assert (row["gpu"], row["workload"], row["value"]) == ("card 3", "hpl", 15_500)
+    assert row["power_w"] == pytest.approx(300.003)
+    assert row["sm_clock_mhz"] == pytest.approx(1410)
+    assert found.report.units["seconds"] == {"unit": "s", "from": "--map"}
+    assert found.report.gpus == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"secs": "time:s"}, "has no column 'secs' (--map)"),
+        ({"seconds": "duration:s"}, "'duration' is no meaning"),
+        ({"seconds": "time:parsec"}, "'parsec' is no unit of time"),
+        ({"seconds": "time:W"}, "'W' is no unit of time"),
+        ({"seconds": "time"}, "--map seconds=time:ms"),
+        ({"watts": "power"}, "--map watts=power:W or --unit watts=W"),
+        ({"watts": "power:W"}, "does not hold a median board power in W (from --map)"),
+        ({"watts": "power:uW"}, "has a median of 0.30"),
+        ({"what": "workload:s"}, "workload has no unit"),
+        ({"watts": "time:s"}, "both 'seconds' and 'watts' are mapped to time"),
+        ({"clock": "temperature:C", "watts": "sm_clock:Hz"}, "clock"),
+    ],
+)
+def test_what_is_wrong_is_said(changes: dict[str, str], what: str, write: Write, refusal: Refusal) -> None:
+    assert what in refusal(write(NAMES, ROWS), columns=COLUMNS | changes)
+
+
+def test_a_missing_gpu_asks_for_it(write: Write, refusal: Refusal, parse: Parse) -> None:
+    columns = {key: value for key, value in COLUMNS.items() if value != "gpu"}
+    assert "--gpu NAME" in refusal(write(NAMES, ROWS), columns=columns)
+    assert parse(write(NAMES, ROWS), columns=columns, gpu="a").frame["gpu"].unique().to_list() == ["a"]
+
+
+def test_the_unit_in_a_mapped_name_counts(write: Write, parse: Parse) -> None:
+    for name in ("took_ms", "took [ms]"):
+        found = parse(write(f"card,{name}", [["a", 500 + i] for i in range(5)]), columns={"card": "gpu", name: "time"})
+        assert found.frame["value"][0] == 500
+
+
+def test_telemetry(write: Write, parse: Parse, refusal: Refusal) -> None:
+    rows = [[f"2023-07-14T12:00:{s:02d}Z", "a", 0.25, 313.15] for s in range(10)]
+    columns = {"t": "timestamp", "card": "gpu", "p": "power:kW", "k": "temperature:K"}
+    found = parse(write("t,card,p,k", rows), columns=columns)
+    assert found.frame.select("power_mw", "temperature_c").row(0) == (250_000, 40)
+    assert "states no unit" in refusal(write("t,card,p,k", rows), columns=columns | {"p": "power"})
+    assert "name a duration" in refusal(write("t,card,p,k", rows), columns={"card": "gpu", "p": "power:kW"})
+    assert "at least one metric" in refusal(write("t,card,p,k", rows), columns={"card": "gpu", "t": "timestamp"})
+
+
+def parquet(tmp_path: Path, **columns: Any) -> Path:
+    path = tmp_path / "table.parquet"
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def test_parquet_with_every_type(tmp_path: Path, parse: Parse) -> None:
+    start = dt.datetime(2023, 7, 14, 12)
+    path = parquet(
+        tmp_path,
+        when=pa.array([start + dt.timedelta(seconds=i) for i in range(6)], pa.timestamp("us", tz="Europe/Berlin")),
+        card=pa.array(["a", "b"] * 3).dictionary_encode(),
+        took=pa.array([dt.timedelta(milliseconds=1500 + i) for i in range(6)]),
+        power=pa.array([250, None, 251, 252, 253, 254], pa.int16()),
+        heat=pa.array([40.5, float("nan"), 41.0, None, 42.0, float("inf")]),
+        nested=pa.array([{"x": i % 2} for i in range(6)]),
+        blob=pa.array([b"\xff\x00"] * 6),
+        day=pa.array([start.date()] * 6),
+    )
+    columns = {"when": "began", "card": "gpu", "took": "time", "power": "power:W", "heat": "temperature:C"}
+    found = parse(path, columns=columns)
+    assert found.frame["value"].to_list() == [1500, 1501, 1502, 1503, 1504]
+    assert found.frame["began"][0] == start
+    assert found.frame["power_w"].to_list() == [250, None, 251, 252, 253]
+    assert found.frame["temperature_c"].to_list() == [40.5, None, 41, None, 42]
+    assert found.report.refusals == {"heat is no temperature that can be read": [6]}
+    assert found.report.ignored == ["nested", "blob", "day"]
+
+
+def test_parquet_of_a_known_layout(tmp_path: Path, parse: Parse) -> None:
+    uuids = [f"GPU-0a1b2c3d-0000-1111-2222-33334444550{i}" for i in range(5)]
+    path = parquet(tmp_path, uuid=uuids, perf=[2400.5 + i for i in range(5)], __index_level_0__=[4, 3, 2, 1, 0])
+    found = parse(path, workload="sgemm")
+    assert found.frame["value"].to_list() == [2400.5 + i for i in range(5)]
+    assert found.report.units["perf"]["unit"] == "ms"
+
+
+def test_rows_that_differ_in_a_nested_column_are_no_duplicates(tmp_path: Path, parse: Parse) -> None:
+    path = parquet(tmp_path, gpu=["a"] * 4, perf=[5.0] * 4, extra=[[1], [2], [1], [3]])
+    found = parse(path, columns={"gpu": "gpu", "perf": "time:ms"})
+    assert found.duplicates == [3]
+
+
+def test_an_empty_and_a_nameless_parquet(tmp_path: Path, refusal: Refusal) -> None:
+    assert "has a header and no rows" in refusal(parquet(tmp_path, perf=pa.array([], pa.float64())))
+    path = tmp_path / "twice.parquet"
+    pq.write_table(pa.table([pa.array([1]), pa.array([2])], names=["a", "a"]), path)
+    assert "two columns are named 'a'" in refusal(path)
+
+
+def test_a_damaged_parquet_is_refused_or_read_whole(tmp_path: Path, parse: Parse, refusal: Refusal) -> None:
+    r = random.Random(3)
+    path = parquet(tmp_path, gpu=[f"g{i}" for i in range(50)], perf=[2400.0 + i for i in range(50)])
+    whole = path.read_bytes()
+    refused = 0
+    for _ in range(300):
+        data = bytearray(whole)
+        if r.random() < 0.3:
+            del data[r.randrange(len(data)) :]
+        for _ in range(r.randint(1, 3)):
+            if data:
+                data[r.randrange(len(data))] ^= r.randrange(1, 256)
+        path.write_bytes(data)
+        try:
+            found = parse(path, columns={"gpu": "gpu", "perf": "time:ms"})
+        except Exception:
+            assert refusal(path, columns={"gpu": "gpu", "perf": "time:ms"})
+            refused += 1
+        else:
+            assert found.report.total.rows <= 50
+    assert refused > 150

@@ -1,0 +1,167 @@
+"""Numbers and instants as texts: what is read, what is refused, and that nothing overflows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime as at
+from pathlib import Path
+
+import pytest
+
+from whorl.store.importing import Parsed
+
+# ruff: noqa: DTZ001 - the store's times are UTC without a zone
+
+Write = Callable[..., Path]
+Parse = Callable[..., Parsed]
+UUIDS = [f"GPU-0a1b2c3d-0000-1111-2222-3333444455{i:02d}" for i in range(10)]
+
+
+def one(write: Write, parse: Parse, column: str, text: str) -> Parsed:
+    """A file of ten good rows and one with `text` in a column, on line 12."""
+    fields = {"uuid": UUIDS[0], "perf": "2400", "temp": "50", "pwr": "290", "ts": "1590000000"}
+    rows = [list((fields | {"uuid": u, "ts": str(1_590_000_001 + i)}).values()) for i, u in enumerate(UUIDS)]
+    rows.append(list((fields | {column: text}).values()))
+    return parse(write("uuid,perf,temp,pwr,ts", rows))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("2500", 2500), ("+2.5e3", 2500), (" 2500. ", 2500), ("2500 ms", 2500), ("2500ms", 2500), ("025e2", 2500)],
+)
+def test_numbers_that_are_read(text: str, value: float, write: Write, parse: Parse) -> None:
+    if "ms" in text:
+        text = text.replace("ms", "W").replace("2500", "250.0")
+        assert one(write, parse, "pwr", text).frame["power_w"][-1] == 250
+    else:
+        assert one(write, parse, "perf", text).frame["value"][-1] == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1e309",
+        "inf",
+        "-inf",
+        "0x1F",
+        "２４００",
+        "9" * 40,
+        "2 400",
+        "2_400",
+        "1e",
+        "--5",
+        "2400 s",
+        "0",
+        "-0",
+        "-5",
+        "2.4.0",
+        "2400\t5",
+        "1e-309",
+        "2400 parsecs",
+        "12:30",
+    ],
+)
+def test_durations_that_are_refused(text: str, write: Write, parse: Parse) -> None:
+    found = one(write, parse, "perf", text)
+    assert found.frame.height == 10
+    assert list(found.report.refusals.values()) == [[12]]
+
+
+def test_a_thousands_separator_is_refused(write: Write, parse: Parse) -> None:
+    assert list(one(write, parse, "perf", '"2,400.5"').report.refusals) == ["perf is no time that can be read"]
+
+
+@pytest.mark.parametrize("text", ["nan", "NaN", "N/A", "", "-1", "-1.0", "None", "null"])
+def test_what_means_unknown(text: str, write: Write, parse: Parse) -> None:
+    found = one(write, parse, "temp", text)
+    assert found.frame["temperature_c"].to_list() == [50.0] * 10 + [None]
+    assert found.report.placeholders == {"temp": 1}
+    assert one(write, parse, "perf", text).report.refusals == {"perf is missing": [12]}
+
+
+@pytest.mark.parametrize("text", ["151", "-41", "1e309", "50 s", "50 F", "9" * 40])
+def test_a_temperature_that_is_none_costs_the_row(text: str, write: Write, parse: Parse) -> None:
+    assert list(one(write, parse, "temp", text).report.refusals.values()) == [[12]]
+
+
+@pytest.mark.parametrize(
+    ("text", "time"),
+    [
+        ("1590000000", at(2020, 5, 20, 18, 40)),
+        ("1590000000.25", at(2020, 5, 20, 18, 40, 0, 250000)),
+        ("1590000000250", at(2020, 5, 20, 18, 40, 0, 250000)),
+        ("1590000000250125", at(2020, 5, 20, 18, 40, 0, 250125)),
+        ("1590000000250125000", at(2020, 5, 20, 18, 40, 0, 250125)),
+        ("2020-05-20T18:40:00Z", at(2020, 5, 20, 18, 40)),
+        ("2020-05-20 20:40:00.250+02:00", at(2020, 5, 20, 18, 40, 0, 250000)),
+        ("2020/05/20 18:40:00", at(2020, 5, 20, 18, 40)),
+        ("-1", None),
+    ],
+)
+def test_instants_that_are_read(text: str, time: at | None, write: Write, parse: Parse) -> None:
+    assert one(write, parse, "ts", text).frame["began"][-1] == time
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0",
+        "1",
+        "159000000",
+        "15900000000",
+        "9" * 19,
+        "9" * 40,
+        "1e9",
+        "-5",
+        "2020-05-20",
+        "20:40:00",
+        "2020-13-01 00:00:00",
+        "1970-01-01 00:00:00",
+        "2263-01-01 00:00:00",
+        "2608-01-01 10:00:00",
+        "9999-12-31 23:59:59",
+        "2020-05-20 18:40:00+99:00",
+        "2020-02-30 00:00:00",
+        "yesterday",
+        "inf",
+    ],
+)
+def test_instants_that_are_refused(text: str, write: Write, parse: Parse) -> None:
+    found = one(write, parse, "ts", text)
+    assert found.report.refusals == {"ts is no time stamp that can be read": [12]}
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "1e-320", "1e308", "-5", "0", ""])
+@pytest.mark.parametrize("column", ["min_temp", "max_temp", "train_time", "kern_min_start", "num_kerns", "perf_s"])
+def test_columns_that_only_check_never_break_the_import(
+    column: str, text: str, write: Write, parse: Parse, refusal: Callable[..., str]
+) -> None:
+    names = ["exp", "uuid", "perf", "temp", "min_temp", "max_temp", "kern_min_start", "kern_max_start", "num_kerns"]
+    names += ["train_time", "perf_s"]
+    good = ["stream", UUIDS[0], "2400", "50", "40", "60", "1", "241", "100", "1000", "2.4"]
+    row = [text if name == column else value for name, value in zip(names, good, strict=True)]
+    try:
+        found = parse(write(",".join(names), [row]))
+    except Exception:
+        refusal(write(",".join(names), [row]))
+    else:
+        assert found.frame["value"].to_list() == [2400]
+
+
+def test_a_row_that_contradicts_itself(write: Write, parse: Parse) -> None:
+    names = "exp,uuid,perf,kern_min_start,kern_max_start,num_kerns,temp,min_temp,max_temp"
+    rows: list[list[object]] = [["sgemm", u, 2400, 10, 10 + 2.4 * 99, 100, 50, 40, 60] for u in UUIDS]
+    rows[2][2], rows[5][6] = 1200, 70
+    found = parse(write(names, rows))
+    assert found.report.refusals == {
+        "temp is outside the row's own min_temp to max_temp": [7],
+        "perf contradicts the row's own kern_min_start and kern_max_start and num_kerns": [4],
+    }
+
+
+def test_a_damaged_duration_far_off(write: Write, parse: Parse) -> None:
+    rows = [["sgemm", u, 2400] for u in UUIDS]
+    rows[4][2] = 24_000_000
+    assert parse(write("exp,uuid,perf", rows)).report.refusals == {
+        "perf is 1000 times off the median: a damaged number": [6]
+    }

@@ -1,0 +1,49 @@
+"""The node side: a compute node has numpy, pyarrow and click, and neither duckdb nor polars."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+
+from whorl.store import Store
+
+APPEND = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("duckdb", "polars", "rich", "dash"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+import importlib.util
+real = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name == "duckdb" else real(name, package)
+
+import pyarrow as pa
+from whorl.store import Store
+
+store = Store.create(sys.argv[1])
+store.append({"events": pa.table({"gpu": [sys.argv[2]], "kind": ["gap"]})}, sys.argv[2])
+Store.open(sys.argv[1])
+assert not {"duckdb", "polars"} & set(sys.modules)
+"""
+
+
+def _on_a_node(store: Path, gpu: str) -> None:
+    done = subprocess.run([sys.executable, "-c", APPEND, str(store), gpu], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_node_without_duckdb_makes_and_appends_to_a_store(tmp_path: Path) -> None:
+    root = tmp_path / "S"
+    _on_a_node(root, "a")
+    assert not (root / "whorl.duckdb").exists()
+    # The first command where DuckDB is installed makes the views.
+    assert Store.open(root).sql("select gpu from events").to_pylist() == [{"gpu": "a"}]
+    _on_a_node(root, "b")
+    with duckdb.connect(str(root / "whorl.duckdb"), read_only=True) as client:
+        assert client.execute("select gpu from events order by 1").fetchall() == [("a",), ("b",)]
