@@ -63,8 +63,8 @@ def import_files(
         cluster=cluster,
         gpu=gpu,
         workload=workload,
-        columns=dict(_pair(text, "--map") for text in mapping),
-        units=dict(_pair(text, "--unit") for text in units),
+        columns=_pairs(mapping, "--map"),
+        units=_pairs(units, "--unit"),
         time_zone=time_zone,
     )
     opened = Store.create(store)
@@ -94,6 +94,17 @@ def import_files(
 def _clear() -> None:
     if sys.stderr.isatty():
         click.echo("\r\033[K", err=True, nl=False)
+
+
+def _pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in texts:
+        column, value = _pair(text, option)
+        if column in pairs:
+            what = f"column {column!r}" if column else "the duration"
+            raise InputError(f"{option} is given twice for {what}; give it once")
+        pairs[column] = value
+    return pairs
 
 
 def _pair(text: str, option: str) -> tuple[str, str]:

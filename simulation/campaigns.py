@@ -96,10 +96,7 @@ def pagerank_csv(fleet: Fleet, gpus: Sequence[Identity]) -> str:
                 f"{float(int(steady.clock_mhz[i]))},{fleet.model.memory_clock_mhz:.1f},"
                 f"{steady.temperature_c[i]:.0f}.0,{power[i]:.3f}"
             )
-    header = (
-        ",exp,reps,uuid,cabinet,node,ts,device,kern_min_start,kern_max_start,num_kerns,perf,freq,memfreq,temp,"
-        "pwr"
-    )
+    header = ",exp,reps,uuid,cabinet,node,ts,device,kern_min_start,kern_max_start,num_kerns,perf,freq,memfreq,temp,pwr"
     lines = [header, *(f"{i},{rows[i]}" for i in random.permutation(len(rows)))]
     return "".join(f"{line}\n" for line in lines)
 
@@ -137,8 +134,7 @@ def resnet_csv(fleet: Fleet, gpus: Sequence[Identity]) -> str:
                     f"{steady.reported_power_w[i] * power[device]:.3f}"
                 )
     header = (
-        "exp,job_id,ts,cabinet,node,uuid,device,train_time,mean_iter_dur,perf,min_iter_dur,max_iter_dur,freq,temp,"
-        "pwr"
+        "exp,job_id,ts,cabinet,node,uuid,device,train_time,mean_iter_dur,perf,min_iter_dur,max_iter_dur,freq,temp,pwr"
     )
     return "\r\n".join([header, *rows])
 

@@ -120,8 +120,7 @@ class Fleet:
             capacitance=np.exp(spread.capacitance * normal("capacitance")),
             board=1 + spread.board * normal("board"),
             sensor=1 + spread.sensor * normal("sensor"),
-            resistance_k_w=resistance
-            + rear * spread.preheat_k_w * model.resistance_k_w / V100.resistance_k_w,
+            resistance_k_w=resistance + rear * spread.preheat_k_w * model.resistance_k_w / V100.resistance_k_w,
             inlet_c=inlet + rear * spread.preheat_k,
             cap_w=model.power_limit_w * factor([row.cap_factor for row in rows]),
             ceiling_mhz=model.max_clock_mhz * factor([row.ceiling_factor for row in rows]),

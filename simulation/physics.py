@@ -62,9 +62,7 @@ def voltage(model: GpuModel, silicon: Silicon, clock_mhz: Floats) -> Floats:
     return (model.min_v + (model.max_v - model.min_v) * above_knee) * silicon.voltage
 
 
-def power(
-    model: GpuModel, silicon: Silicon, workload: Workload, clock_mhz: Floats, temperature_c: Floats
-) -> Floats:
+def power(model: GpuModel, silicon: Silicon, workload: Workload, clock_mhz: Floats, temperature_c: Floats) -> Floats:
     """Mean true power, W, of GPUs held at a clock and a temperature, slowdown included."""
     fixed, leakage = _power_parts(model, silicon, workload, clock_mhz)
     return fixed + leakage * _leakage_growth(model, temperature_c)
@@ -104,9 +102,7 @@ def relative_time(model: GpuModel, silicon: Silicon, workload: Workload, clock_m
     return 1 / rate
 
 
-def _power_parts(
-    model: GpuModel, silicon: Silicon, workload: Workload, clock_mhz: Floats
-) -> tuple[Floats, Floats]:
+def _power_parts(model: GpuModel, silicon: Silicon, workload: Workload, clock_mhz: Floats) -> tuple[Floats, Floats]:
     """Mean power, W: the part that no temperature changes, and the leakage at 60 °C."""
     fixed, leakage = _power_parts_at(model, silicon, workload, clock_mhz)
     share = silicon.slowdown_share
@@ -117,9 +113,7 @@ def _power_parts(
     return fixed + share * (slow_fixed - fixed), leakage + share * (slow_leakage - leakage)
 
 
-def _power_parts_at(
-    model: GpuModel, silicon: Silicon, workload: Workload, clock_mhz: Floats
-) -> tuple[Floats, Floats]:
+def _power_parts_at(model: GpuModel, silicon: Silicon, workload: Workload, clock_mhz: Floats) -> tuple[Floats, Floats]:
     volts = voltage(model, silicon, clock_mhz)
     dynamic = workload.activity * model.dynamic_w * silicon.capacitance
     dynamic = dynamic * (volts / model.max_v) ** 2 * (clock_mhz / model.max_clock_mhz)

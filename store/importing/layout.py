@@ -132,7 +132,11 @@ def _labelled(sheet: Sheet, meaning: Meaning, name: str) -> Bound:
 
 
 def _mapped(sheet: Sheet, options: Options) -> Layout:
-    meant = {text.partition(":")[0] for text in options.columns.values()}
+    every = dict.fromkeys(m.name for m in (*RUN_MEANINGS, *TELEMETRY_MEANINGS))
+    meant = {text.partition(":")[0]: f"{column}={text}" for column, text in options.columns.items()}
+    for name, given in meant.items():
+        if name not in every:
+            raise InputError(f"--map {given}: {name!r} is no meaning of a column; known are {', '.join(every)}")
     kind = "runs" if "time" in meant else "telemetry"
     meanings = {m.name: m for m in (RUN_MEANINGS if kind == "runs" else TELEMETRY_MEANINGS)}
     bound: dict[str, Bound] = {}
@@ -143,12 +147,9 @@ def _mapped(sheet: Sheet, options: Options) -> Layout:
         if column not in sheet.names:
             raise InputError(f"{sheet.file} has no column {column!r} (--map); it has {', '.join(sheet.names[:12])}")
         if name not in meanings:
-            every = dict.fromkeys(m.name for m in (*RUN_MEANINGS, *TELEMETRY_MEANINGS))
-            why = "runs have" if kind == "runs" else "telemetry has (files of runs need a COLUMN=time:UNIT)"
+            why = "" if kind == "runs" else " (one of runs needs a COLUMN=time:UNIT)"
             raise InputError(
-                f"--map {column}={text}: {name!r} is nothing that {why}; known are {', '.join(meanings)}"
-                if name in every
-                else f"--map {column}={text}: {name!r} is no meaning of a column; known are {', '.join(every)}"
+                f"--map {column}={text}: a file of {kind} has no {name!r}{why}; it has {', '.join(meanings)}"
             )
         if name in bound:
             raise InputError(f"--map: both {bound[name].column!r} and {column!r} are mapped to {name}")

@@ -32,7 +32,7 @@ class Meaning:
 
 
 _COUNT = r"^[0-9]+(?:\.0+)?$"
-_CLOCK = {"dimension": "clock", "unit": "MHz", "low": 1.0, "high": 10_000.0, "usual": (50.0, 10_000.0)}
+_CLOCK = {"dimension": "clock", "unit": "MHz", "low": 1.0, "high": 10_000.0, "usual": (100.0, 10_000.0)}
 _HEAT = {"dimension": "temperature", "unit": "C", "low": -40.0, "high": 150.0, "usual": (5.0, 125.0)}
 _SHARE = {"dimension": "share", "unit": "%", "low": 0.0, "high": 100.0}
 _WATTS = {"dimension": "power", "unit": "W", "low": 0.0, "high": 5_000.0, "usual": (1.0, 5_000.0)}

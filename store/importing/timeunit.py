@@ -139,11 +139,11 @@ def _evidence(
     if trained is None or medians[-1] is None:
         return None, None
     units = [u for u in _PUBLISHED if 1 / _MOST <= medians[-1] * u.factor <= 1 / _LEAST]
-    sizes = _by_size(sheet, raw, training=training)
-    if len(units) == 1 and units[0] not in sizes and bound.source != "--unit":
+    fitting = [u for u in units if u in _by_size(sheet, raw, training=training)]
+    if not fitting and bound.source != "--unit":
         raise UnitError(
-            f"{sheet.file}: {trained!r} says that {bound.column!r} is in {units[0].name}, but then it is too long or "
-            f"too short; say its unit with --unit {bound.column}=UNIT"
+            f"{sheet.file}: {bound.column!r} is an iteration of the training of {trained!r} in no unit: the columns "
+            f"look shifted or renamed; if they are not, say its unit with --unit {bound.column}=UNIT"
         )
     return ((units[0], f"column {trained!r}"), None) if len(units) == 1 else (None, None)
 

@@ -24,12 +24,11 @@ PARSED, STORED = 4_850, 150  # for each of two processes
 
 @pytest.fixture(scope="module")
 def extracts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sixty rows of each real file where they are, else of each generated one."""
+    """Sixty rows of each generated file, and of each real one where they are."""
     folder = tmp_path_factory.mktemp("extracts")
     found = [DATA / name for name in REAL if (DATA / name).exists()]
     sources = {path.name.removesuffix(".gz"): gzip.decompress(path.read_bytes()) for path in found}
-    if not sources:
-        sources = {path.name: path.read_bytes() for path in write_sample(folder / "sample").files}
+    sources |= {f"sample-{path.name}": path.read_bytes() for path in write_sample(folder / "sample").files}
     for name, data in sources.items():
         end = b"\r\n" if b"\r\n" in data else b"\n"
         header, *rows = [line for line in data.split(end) if line]
@@ -40,7 +39,7 @@ def extracts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_ten_thousand_damaged_files(extracts: Path, tmp_path: Path) -> None:
     script = Path(__file__).with_name("mutations.py")
     plan: list[tuple[str, str, list[str]]] = [(str(n * 100_000), str(PARSED), []) for n in (1, 2)]
-    plan += [(str(n * 100_000), str(STORED), [str(tmp_path / f"store{n}")]) for n in (3, 4)]
+    plan += [(str(n * 100_000), str(STORED), [str(tmp_path / f"stores{n}")]) for n in (3, 4)]
     seen = {"tried": 0, "kept": 0, "refused": 0}
     failures = []
     for pair in (plan[:2], plan[2:]):

@@ -73,9 +73,7 @@ def seeds() -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize("statistic", REFERENCE)
-def test_a_v100_fleet_varies_as_the_public_cluster_was_fitted(
-    seeds: list[dict[str, float]], statistic: str
-) -> None:
+def test_a_v100_fleet_varies_as_the_public_cluster_was_fitted(seeds: list[dict[str, float]], statistic: str) -> None:
     reference, fleets, sd = REFERENCE[statistic]
     values = np.array([row[statistic] for row in seeds])
     assert values.std(ddof=1) < 1.2 * sd, "the tolerance below rests on this spread"

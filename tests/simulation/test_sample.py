@@ -109,9 +109,7 @@ def test_the_resnet_file_varies_by_job_and_not_by_gpu(sample: Sample) -> None:
 
 def test_the_nvidia_smi_stream(sample: Sample) -> None:
     text = sample.files[3].read_text()
-    assert text.startswith(
-        "timestamp, uuid, index, power.draw [W], temperature.gpu, clocks.current.sm [MHz], "
-    )
+    assert text.startswith("timestamp, uuid, index, power.draw [W], temperature.gpu, clocks.current.sm [MHz], ")
     assert 3 <= text.count("[N/A]") <= 10
     rows = _rows(sample, "nvidia-smi.csv")
     assert len(rows) == 480

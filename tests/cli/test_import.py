@@ -1,0 +1,101 @@
+"""`whorl import` as a person sees it: the account of each file, what is refused, exit status, JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from whorl.cli import cli
+from whorl.simulation.sample import FILES, write_sample
+from whorl.store import Store
+
+UUIDS = [f"GPU-0a1b2c3d-0000-1111-2222-3333444455{i:02d}" for i in range(40)]
+LINES = ["exp,uuid,ts,perf,extra", *(f"sgemm,{UUIDS[i]},{1_590_000_000 + i},{2400 + i},x" for i in range(40))]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    lines = [*LINES, LINES[5]]
+    lines[7] = lines[7].replace("1590000006", "-1")
+    lines[9] = lines[9].replace("2408", "fast")
+    path = tmp_path / "runs.csv"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def run(tmp_path: Path, *arguments: str | Path) -> Result:
+    return CliRunner().invoke(cli, ["import", "--store", str(tmp_path / "store"), *map(str, arguments)])
+
+
+def test_the_account_for_people(file: Path, tmp_path: Path) -> None:
+    result = run(tmp_path, "--cluster", "lab", file)
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
+        "runs.csv: 41 rows of sgemm: 39 kept, 1 duplicates dropped, 1 refused; 39 GPUs",
+        "  units: perf in ms (from its size (median 2420))",
+        "  placeholders stored as NULL: ts 1",
+        "  refused: 1 where perf is no time that can be read (line 10)",
+        "  columns not stored: extra",
+    ]
+    again = run(tmp_path, "--cluster", "lab", file)
+    assert again.stdout == "runs.csv: imported before into cluster lab; nothing added\n"
+
+
+def test_the_account_for_programs(file: Path, tmp_path: Path) -> None:
+    document = json.loads(run(tmp_path, "--json", file, tmp_path / "none.csv").stdout)
+    assert document["schema"] == "whorl.import/1"
+    (account,) = document["files"]
+    assert account["refusals"] == [{"reason": "perf is no time that can be read", "count": 1, "lines": [10]}]
+    assert account["workloads"] == {"sgemm": {"rows": 41, "kept": 39, "duplicates": 1, "refused": 1}}
+    (failed,) = document["failed"]
+    assert failed["file"].endswith("none.csv")
+    assert "there is no such file" in failed["error"]
+
+
+def test_one_bad_file_does_not_stop_the_others(file: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.csv"
+    empty.touch()
+    result = run(tmp_path, empty, file)
+    assert result.exit_code == 2
+    assert result.stderr == f"whorl: {empty} is empty (0 bytes): nothing to import\n"
+    assert "39 kept" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["--map", "perf"], "--map 'perf' is not COLUMN=VALUE; an example is --map perf=time:ms"),
+        (["--map", "perf="], "--map 'perf=' is not COLUMN=VALUE"),
+        (["--unit", "perf="], "--unit 'perf=' is not COLUMN=VALUE"),
+        (["--unit", "lightyears"], "'lightyears' is no unit of time"),
+        (["--unit", "pref=ms"], "names a column that is not there"),
+        (["--unit", "ms", "--unit", "s"], "--unit is given twice for the duration"),
+        (["--map", "a=time:s", "--map", "a=gpu"], "--map is given twice for column 'a'"),
+        (["--time-zone", "Mars/Base"], "--time-zone Mars/Base: there is no such time zone"),
+    ],
+)
+def test_options_that_cannot_be_used(arguments: list[str], what: str, file: Path, tmp_path: Path) -> None:
+    result = run(tmp_path, *arguments, file)
+    assert result.exit_code == 2
+    assert what in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_options_reach_the_importer(file: Path, tmp_path: Path) -> None:
+    options = ["--unit", "us", "--workload", "mine", "--cluster", "lab"]
+    assert "41 rows of mine" in run(tmp_path, *options, file).stdout
+    runs = Store.open(tmp_path / "store").scan("results").collect()
+    assert runs["value"].min() == 2.4
+    assert set(runs["cluster"]) == {"lab"}
+    mapped = ["--map", "exp=gpu", "--map", "perf=time:ms", "--cluster", "other"]
+    assert run(tmp_path, *mapped, file).exit_code == 0
+
+
+def test_the_generated_sample(tmp_path: Path) -> None:
+    write_sample(tmp_path / "files")
+    result = run(tmp_path, *(tmp_path / "files" / name for name in FILES))
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count(" 0 refused") == len(FILES)

@@ -1,0 +1,157 @@
+"""Importing again, in other copies, beside other files, and after being killed: nothing twice, nothing torn."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from whorl.errors import InputError
+from whorl.store import Store
+from whorl.store.importing import Options, Report, import_file
+
+UUIDS = [f"GPU-0a1b2c3d-0000-1111-2222-3333444455{i:02d}" for i in range(40)]
+LINES = ["exp,uuid,ts,perf", *(f"sgemm,{UUIDS[i]},{1_590_000_000 + i},{2400 + i}" for i in range(40))]
+TEXT = "\n".join(LINES).encode()
+STREAM = "\n".join(
+    ["timestamp, uuid, temperature.gpu", *(f"2023/07/14 10:12:{i:02d}, {UUIDS[0]}, {40 + i % 9}" for i in range(40))]
+).encode()
+
+
+def add(store: Store, content: bytes, name: str = "a.csv", **options: object) -> Report:
+    path = store.root.parent / name
+    path.write_bytes(content)
+    return import_file(store, path, Options(**options))  # type: ignore[arg-type]
+
+
+def count(store: Store, table: str) -> int:
+    return len(store.arrow(table))
+
+
+@pytest.mark.parametrize(("content", "table"), [(TEXT, "runs"), (STREAM, "telemetry")])
+def test_the_same_content_adds_nothing(content: bytes, table: str, store: Store) -> None:
+    assert not add(store, content).already
+    before = {path: path.read_bytes() for path in store.root.rglob("*.parquet")}
+    packed = pa.compress(content, codec="zstd", asbytes=True)
+    for again, name in ((content, "a.csv"), (content, "b.csv"), (gzip.compress(content), "a.gz"), (packed, "a.zst")):
+        report = add(store, again, name)
+        assert report.already
+        assert report.total.as_dict() == {"rows": 40, "kept": 0, "duplicates": 40, "refused": 0}
+    assert {path: path.read_bytes() for path in store.root.rglob("*.parquet")} == before
+    assert count(store, table) == 40
+
+
+@pytest.mark.parametrize(("content", "table"), [(TEXT, "runs"), (STREAM, "telemetry")])
+def test_the_same_rows_with_other_line_ends_are_duplicates(content: bytes, table: str, store: Store) -> None:
+    add(store, content)
+    report = add(store, content.replace(b"\n", b"\r\n"), "crlf.csv")
+    assert report.total.as_dict() == {"rows": 40, "kept": 0, "duplicates": 40, "refused": 0}
+    assert count(store, table) == 40
+    assert count(store, "imports") == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "more", "table"),
+    [
+        (TEXT, f"\nsgemm,{UUIDS[0]},1590009999,2500".encode(), "runs"),
+        (STREAM, f"\n2023/07/14 11:00:00, {UUIDS[0]}, 44".encode(), "telemetry"),
+    ],
+)
+def test_a_file_that_grew_adds_what_is_new(content: bytes, more: bytes, table: str, store: Store) -> None:
+    add(store, content)
+    report = add(store, content + more, "grown.csv")
+    assert report.total.as_dict() == {"rows": 41, "kept": 1, "duplicates": 40, "refused": 0}
+    assert count(store, table) == 41
+
+
+def test_two_clusters_keep_their_own(store: Store) -> None:
+    add(store, TEXT, cluster="one")
+    assert add(store, TEXT, cluster="two").total.kept == 40
+    runs = store.scan("runs").collect()
+    assert runs["run_id"].n_unique() == runs.height == 80
+
+
+def test_other_options_are_refused(store: Store) -> None:
+    add(store, TEXT)
+    with pytest.raises(InputError, match="was imported before with other options") as caught:
+        add(store, TEXT, units={"": "s"})
+    assert "a.csv" in str(caught.value)
+    assert count(store, "runs") == 40
+
+
+def test_a_refused_file_leaves_nothing(store: Store) -> None:
+    with pytest.raises(InputError):
+        add(store, TEXT.replace(b",perf", b",pref"))
+    assert [count(store, table) for table in ("runs", "results", "gpus", "imports")] == [0, 0, 0, 0]
+
+
+def test_the_account_by_workload(store: Store) -> None:
+    mixed = [line.replace("sgemm", "stream") if i > 30 else line for i, line in enumerate(LINES)]
+    mixed[3] += ",more"  # refused before its workload is known: counted for the most frequent
+    mixed[35] = mixed[35].rsplit(",", 1)[0] + ",N/A"
+    report = add(store, "\n".join([*mixed, mixed[40], mixed[2]]).encode(), units={"": "ms"})
+    counts = {row["workload"]: row for row in store.arrow("imports").to_pylist()}
+    keys = ("rows", "kept", "duplicates", "refused")
+    assert [counts["sgemm"][key] for key in keys] == [31, 29, 1, 1]
+    assert [counts["stream"][key] for key in keys] == [11, 9, 1, 1]
+    assert report.total.as_dict() == {"rows": 42, "kept": 38, "duplicates": 2, "refused": 2}
+    assert sum(row["kept"] for row in counts.values()) == count(store, "runs") == count(store, "results")
+
+
+def test_provenance(store: Store) -> None:
+    report = add(store, gzip.compress(TEXT), "x.csv.gz", cluster="c")
+    (row,) = store.arrow("imports").to_pylist()
+    assert (row["file"], row["sha256"], row["bytes"]) == ("x.csv.gz", report.sha256, len(TEXT))
+    assert json.loads(row["units"]) == {"perf": {"unit": "ms", "from": "its size (median 2419.5)"}}
+    assert set(store.scan("runs").collect()["import_id"]) == {row["import_id"]}
+
+
+KILLS, KILLED_ROWS = 15, 60_000
+
+
+def test_killed_at_random_moments(tmp_path: Path) -> None:
+    r = random.Random(8)
+    rows = (f"sgemm,{UUIDS[i % 40]},{1_590_000_000 + i},{2400 + r.random() * 99:.6f}" for i in range(KILLED_ROWS))
+    path = tmp_path / "big.csv"
+    path.write_text("\n".join([LINES[0], *rows]))
+    root = tmp_path / "store"
+    script = (
+        "import sys; from pathlib import Path; from whorl.store import Store; "
+        "from whorl.store.importing import Options, import_file; store = Store.create(sys.argv[1]); "
+        "print('ready', flush=True); import_file(store, Path(sys.argv[2]), Options())"
+    )
+
+    def begin() -> subprocess.Popen[str]:
+        process = subprocess.Popen([sys.executable, "-c", script, root, path], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    with begin() as process:
+        began = time.monotonic()
+        assert process.wait() == 0
+        whole = time.monotonic() - began
+    killed = 0
+    for number in range(KILLS):
+        root = tmp_path / f"store{number}"
+        with begin() as process:
+            time.sleep(whole * r.uniform(0.05, 0.95))
+            process.send_signal(signal.SIGKILL)
+            killed += process.wait() == -signal.SIGKILL
+        store = Store.open(root)
+        stored = [count(store, table) for table in ("runs", "results", "gpus", "imports")]
+        assert stored in ([0, 0, 0, 0], [KILLED_ROWS, KILLED_ROWS, 40, 1])
+        assert store.skipped == {}
+        report = import_file(store, path, Options())
+        assert report.already == (stored[0] > 0)
+        assert count(store, "runs") == count(store, "results") == KILLED_ROWS
+        assert not [p for p in root.rglob("*") if p.name.startswith(".tmp-") or p.suffix == ".json"]
+    assert killed > KILLS // 2
