@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import functools
 import hashlib
 import json
@@ -26,7 +27,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -41,6 +42,7 @@ log = logging.getLogger(__name__)
 
 TEMPORARY = ".tmp-"
 PENDING = "pending"
+LOCK = "import.lock"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _PLACE = re.compile(r"(\w+/(?:day=[0-9-]+/)?)[^/]+")
@@ -176,6 +178,27 @@ def _placed(root: Path, spec: Table, data: pa.Table, name: str) -> list[tuple[Pa
         (root / spec.name / f"day={day}" / f"{name}.parquet", data.filter(pc.equal(days, day)))
         for day in sorted(pc.unique(days).to_pylist())
     ]
+
+
+@contextlib.contextmanager
+def exclusive(root: Path) -> Iterator[None]:
+    """Hold the lock of those who look what the store has before they append: importers. Plain appending needs none.
+
+    It waits for another holder, and dies with its process. Where the file system has no locks, it does nothing.
+    """
+    path = root / LOCK
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise failed("write", path, error) from error
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError as error:
+            log.warning("%s cannot be locked (%s): do not import overlapping files at the same time", path, error)
+        yield
+    finally:
+        os.close(handle)
 
 
 def commit(root: Path, tables: Mapping[Table, pa.Table], name: str) -> list[Path]:

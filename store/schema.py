@@ -10,6 +10,8 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..errors import StoreError
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -90,6 +92,7 @@ TELEMETRY = Table(
     "all fast metrics of a GPU at an instant",
     (
         Column("ts", "TIMESTAMP_NS", "UTC", "when the reading was taken", "DELTA_BINARY_PACKED"),
+        _CLUSTER,
         _GPU,
         Column("power_mw", "INTEGER", "mW", "board power as the driver reports it", "BYTE_STREAM_SPLIT"),
         Column("power_instant_mw", "INTEGER", "mW", "board power, instantaneous reading", "BYTE_STREAM_SPLIT"),
@@ -123,7 +126,7 @@ RUNS = Table(
     "runs",
     "one workload or probe on one GPU, once",
     (
-        Column("run_id", "VARCHAR", "", "identity of the run: the same measurement has the same id everywhere"),
+        Column("run_id", "VARCHAR", "", "identity of the run: the same row of any file of one cluster has the same"),
         _CLUSTER,
         Column("campaign", "VARCHAR", "", "the campaign it belongs to; NULL where it was imported"),
         _WORKLOAD,
@@ -164,6 +167,7 @@ EVENTS = Table(
     "something that happened to a GPU",
     (
         Column("ts", "TIMESTAMP_NS", "UTC", "when it happened or was noticed"),
+        _CLUSTER,
         _GPU,
         Column("kind", "VARCHAR", "", "what kind: stuck_sensor, gap, xid, lost, ..."),
         Column("detail", "VARCHAR", "", "one sentence"),
@@ -210,7 +214,9 @@ VIEWS: tuple[View, ...] = (MEASUREMENTS,)
 
 
 def table(name: str) -> Table:
-    """The table called `name`. Raises KeyError where there is none."""
+    """The table called `name`. Raises StoreError where there is none."""
+    if name not in _BY_NAME:
+        raise StoreError(f"there is no table {name!r}; the tables are {', '.join(_BY_NAME)}")
     return _BY_NAME[name]
 
 

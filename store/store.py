@@ -154,6 +154,10 @@ class Store:
         """
         return files.commit(self.root, {table(key): data for key, data in rows.items() if len(data)}, name)
 
+    def exclusive(self) -> contextlib.AbstractContextManager[None]:
+        """A lock for those who append only what the store lacks: it is held from the look to the append."""
+        return files.exclusive(self.root)
+
     def writable(self) -> bool:
         """Whether this user may append to the store."""
         return all(os.access(self.root / spec.name, os.W_OK | os.X_OK) for spec in TABLES)
@@ -264,7 +268,7 @@ def _has_duckdb() -> bool:
 
 def _ours(name: str) -> bool:
     """Whether an interrupted `create` may have left this name in a folder."""
-    own = {spec.name for spec in TABLES} | {CATALOG, files.PENDING, _ABOUT}
+    own = {spec.name for spec in TABLES} | {CATALOG, files.PENDING, files.LOCK, _ABOUT}
     return name in own or name.startswith(files.TEMPORARY)
 
 

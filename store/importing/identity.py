@@ -43,15 +43,15 @@ def drop_duplicates(sheet: Sheet, keys: pl.Series) -> list[int]:
     return lines
 
 
-def of_runs(sheet: Sheet, bound: dict[str, Bound], seen: Seen, *, given: str | None, mapped: bool) -> None:
+def of_runs(sheet: Sheet, bound: dict[str, Bound], seen: Seen, *, given: str | None) -> None:
     """Add the identity columns to a sheet of runs. Raises InputError where the file names no GPU.
 
-    `given` is --gpu; it counts where the file has no identity of its own. `mapped` says that the person named
-    the columns, so that any name will do.
+    `given` is --gpu; it counts where the file has no identity of its own. In a column that --map names, any name
+    of a GPU will do.
     """
-    _places(sheet, bound, seen, mapped=mapped)
+    _places(sheet, bound, seen)
     if "gpu" in bound:
-        _named(sheet, bound["gpu"].column, mapped=mapped)
+        _named(sheet, bound["gpu"])
     elif {"node", "slot"} <= bound.keys():
         sheet.refuse((pl.col("=place").is_null(), "no GPU identity (its place is unknown)"))
         place = pl.col("=place")
@@ -67,11 +67,11 @@ def of_runs(sheet: Sheet, bound: dict[str, Bound], seen: Seen, *, given: str | N
         _check_places(sheet, seen)
 
 
-def of_telemetry(sheet: Sheet, bound: dict[str, Bound], *, given: str | None, mapped: bool) -> str:
+def of_telemetry(sheet: Sheet, bound: dict[str, Bound], *, given: str | None) -> str:
     """Add the GPU of each row to a sheet of telemetry and say where it was taken from."""
     sheet.frame = sheet.frame.with_columns(_nothing("place", "cabinet", "node", "slot"))
     if "gpu" in bound:
-        _named(sheet, bound["gpu"].column, mapped=mapped)
+        _named(sheet, bound["gpu"])
         return f"column {bound['gpu'].column!r}"
     stem = given or sheet.file.split(".")[0]
     if "index" in bound:
@@ -93,9 +93,10 @@ def _constant(sheet: Sheet, name: str) -> None:
     sheet.frame = sheet.frame.with_columns(pl.lit(name).alias("=gpu"), pl.lit(None, pl.String).alias("=uuid"))
 
 
-def _places(sheet: Sheet, bound: dict[str, Bound], seen: Seen, *, mapped: bool) -> None:
+def _places(sheet: Sheet, bound: dict[str, Bound], seen: Seen) -> None:
     """`=cabinet`, `=node` (unique within the cluster), `=slot`, `=place` from the columns that say them."""
-    patterns = {"cabinet": _NODE if mapped else _CABINET, "node": _NODE, "slot": "^[0-9]{1,2}$"}
+    named = "cabinet" in bound and bound["cabinet"].mapped
+    patterns = {"cabinet": _NODE if named else _CABINET, "node": _NODE, "slot": "^[0-9]{1,2}$"}
     stated = [bound[key] for key in patterns if key in bound]
     unknown = {b.meaning.name: is_placeholder(b.column, minus_one=True) for b in stated}
     for item, missing in zip(stated, sheet.counts(*unknown.values()), strict=True):
@@ -118,10 +119,11 @@ def _places(sheet: Sheet, bound: dict[str, Bound], seen: Seen, *, mapped: bool) 
     )
 
 
-def _named(sheet: Sheet, name: str, *, mapped: bool) -> None:
+def _named(sheet: Sheet, bound: Bound) -> None:
     """`=gpu` and `=uuid` from a column of identities, all of one form."""
+    name = bound.column
     text = pl.col(name)
-    forms = _FORMS | ({"name": _NAME} if mapped else {})
+    forms = _FORMS | ({"name": _NAME} if bound.mapped else {})
     fits = sheet.counts(*(text.str.contains(pattern) for pattern in forms.values()))
     form = next((form for form, number in zip(forms, fits, strict=True) if number * 2 > sheet.frame.height), None)
     if form is None and sheet.frame.height:

@@ -58,10 +58,14 @@ def import_file(store: Store, path: Path, options: Options) -> Report:
     if before is not None:
         return before
     found = _parse(sheet, options)
-    tables = (_runs if found.kind == "runs" else _telemetry)(store, found, options)
-    tables["imports"] = provenance.rows(found.report)
-    tables = {name: _with_source(name, frame, provenance.id) for name, frame in tables.items()}
-    store.append({name: frame.to_arrow() for name, frame in tables.items()}, f"import-{provenance.id}")
+    with store.exclusive():  # another import must not bring the same rows between the look and the append
+        before = provenance.earlier(store)
+        if before is not None:
+            return before
+        tables = (_runs if found.kind == "runs" else _telemetry)(store, found, options)
+        tables["imports"] = provenance.rows(found.report)
+        tables = {name: _with_source(name, frame, provenance.id) for name, frame in tables.items()}
+        store.append({name: frame.to_arrow() for name, frame in tables.items()}, f"import-{provenance.id}")
     return found.report
 
 
@@ -107,7 +111,7 @@ def _workloads(sheet: Sheet, layout: Layout, options: Options) -> pl.DataFrame:
 
 def _runs(store: Store, found: Parsed, options: Options) -> dict[str, pl.DataFrame]:
     """The rows of each table; runs that the store has already are counted as duplicates."""
-    known = store.scan("runs").filter(pl.col("cluster") == options.cluster).select("run_id").collect()
+    known = store.collect(store.scan("runs").filter(pl.col("cluster") == options.cluster).select("run_id"))
     again = found.frame["run_id"].is_in(known["run_id"].implode())
     frame = found.frame.filter(~again)
     duplicates = [*found.duplicates, *found.frame.filter(again)[LINE]]
@@ -152,18 +156,27 @@ def _by_workload(found: Parsed, kept: pl.DataFrame, duplicates: list[int]) -> di
 def _telemetry(store: Store, found: Parsed, options: Options) -> dict[str, pl.DataFrame]:
     """The rows of each table; readings that the store has already are counted as duplicates."""
     gpu, ts = pl.col("gpu"), pl.col("ts")
+    of_these = gpu.is_in(found.frame["gpu"].unique().implode()) & (pl.col("cluster") == options.cluster)
+    known = store.scan("telemetry").filter(of_these)
+    unnamed = found.frame.filter(pl.col("uuid").is_null())["gpu"].unique()
+    earlier = store.collect(known.filter(gpu.is_in(unnamed.implode())).select("gpu").unique())["gpu"].sort()
+    if len(earlier):
+        found.report.notes.append(
+            f"the store has readings of {', '.join(earlier[:3])} already: if that is another GPU of the same name, "
+            f"give each a name of its own (--gpu NAME, or query uuid)"
+        )
     span = ts.is_between(found.frame["ts"].min(), found.frame["ts"].max())
-    known = store.scan("telemetry").filter(gpu.is_in(found.frame["gpu"].unique().implode()) & span)
-    frame = found.frame.join(known.select("gpu", "ts").collect(), on=["gpu", "ts"], how="anti", maintain_order="left")
+    stored = store.collect(known.filter(span).select("gpu", "ts"))
+    frame = found.frame.join(stored, on=["gpu", "ts"], how="anti", maintain_order="left")
     report = found.report
     report.total.duplicates += found.frame.height - frame.height
     report.total.kept = frame.height
-    gpus = (
-        frame.group_by("gpu", "uuid").agg(ts.min().alias("first_seen")).sort("gpu")
-        .with_columns(pl.lit(options.cluster).alias("cluster"))
-    )  # fmt: skip
-    events = found.events.filter(gpu.is_in(frame["gpu"].unique().implode()))
-    return {"telemetry": frame.drop(LINE, "uuid"), "events": events, "gpus": gpus}
+    cluster = pl.lit(options.cluster).alias("cluster")
+    named = ["gpu", "uuid", *telemetry.IDENTITY]
+    gpus = frame.group_by(named).agg(ts.min().alias("first_seen")).sort(named, nulls_last=True).with_columns(cluster)
+    events = found.events.filter(gpu.is_in(frame["gpu"].unique().implode())).with_columns(cluster)
+    readings = frame.drop(LINE, "uuid", *telemetry.IDENTITY).with_columns(cluster)
+    return {"telemetry": readings, "events": events, "gpus": gpus}
 
 
 class _Provenance:
@@ -179,10 +192,10 @@ class _Provenance:
 
         Raises InputError where it was read with other options: facts are not rewritten.
         """
-        rows = (
-            store.scan("imports")
-            .filter((pl.col("sha256") == self.sheet.sha256) & (pl.col("cluster") == self.options.cluster))
-            .collect()
+        rows = store.collect(
+            store.scan("imports").filter(
+                (pl.col("sha256") == self.sheet.sha256) & (pl.col("cluster") == self.options.cluster)
+            )
         )
         if not rows.height:
             return None

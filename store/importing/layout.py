@@ -44,6 +44,7 @@ class Bound:
     column: str
     unit: Unit | None = None
     source: str = ""
+    mapped: bool = False  # the person said so: less is guessed, more is believed
 
 
 @dataclass
@@ -61,21 +62,21 @@ class Layout:
 
 def recognise(sheet: Sheet, options: Options) -> Layout:
     """The layout of a sheet. Raises InputError where it has none, UnitError for a unit that is none."""
-    if options.columns:
-        layout = _mapped(sheet, options)
+    smi = _bind(sheet, TELEMETRY_MEANINGS)
+    dotted = any("." in b.column for b in smi.values() if b.meaning.kind in METRIC_KINDS)
+    runs = _bind(sheet, RUN_MEANINGS)
+    if "time" in runs:
+        layout = Layout("sc22", "runs", runs)
+    elif "timestamp" in smi and dotted:
+        layout = Layout("nvidia-smi", "telemetry", smi)
+    elif options.columns:
+        layout = Layout("mapped", "runs" if _maps_duration(options) else "telemetry", {})
+    elif dotted:
+        raise InputError(f"{sheet.file} is a stream of nvidia-smi without `timestamp`; query that as well")
     else:
-        smi = _bind(sheet, TELEMETRY_MEANINGS)
-        metrics = [b for b in smi.values() if b.meaning.kind in METRIC_KINDS]
-        dotted = any("." in b.column for b in metrics)
-        runs = _bind(sheet, RUN_MEANINGS)
-        if "time" in runs:
-            layout = Layout("sc22", "runs", runs)
-        elif "timestamp" in smi and dotted:
-            layout = Layout("nvidia-smi", "telemetry", smi)
-        elif dotted:
-            raise InputError(f"{sheet.file} is a stream of nvidia-smi without `timestamp`; query that as well")
-        else:
-            raise InputError(_unrecognised(sheet))
+        raise InputError(_unrecognised(sheet))
+    if options.columns:
+        _map(sheet, layout, options)
     _units(sheet, layout, options)
     return layout
 
@@ -131,19 +132,23 @@ def _labelled(sheet: Sheet, meaning: Meaning, name: str) -> Bound:
     return Bound(meaning, name, named(label, meaning.dimension, where), f"the column's name {name!r}")
 
 
-def _mapped(sheet: Sheet, options: Options) -> Layout:
+def _maps_duration(options: Options) -> bool:
+    return any(text.partition(":")[0] == "time" for text in options.columns.values())
+
+
+def _map(sheet: Sheet, layout: Layout, options: Options) -> None:
+    """Apply --map: to a known format it adds columns or says otherwise; to an unknown one it is all there is."""
+    kind = layout.kind
     every = dict.fromkeys(m.name for m in (*RUN_MEANINGS, *TELEMETRY_MEANINGS))
-    meant = {text.partition(":")[0]: f"{column}={text}" for column, text in options.columns.items()}
-    for name, given in meant.items():
+    for column, text in options.columns.items():
+        name = text.partition(":")[0]
         if name not in every:
-            raise InputError(f"--map {given}: {name!r} is no meaning of a column; known are {', '.join(every)}")
-    kind = "runs" if "time" in meant else "telemetry"
+            raise InputError(f"--map {column}={text}: {name!r} is no meaning of a column; known are {', '.join(every)}")
     meanings = {m.name: m for m in (RUN_MEANINGS if kind == "runs" else TELEMETRY_MEANINGS)}
-    bound: dict[str, Bound] = {}
+    mapped: dict[str, Bound] = {}
     for column, text in options.columns.items():
         name, _, unit = text.partition(":")
-        name = "timestamp" if (kind, name) == ("telemetry", "began") else name
-        name = "began" if (kind, name) == ("runs", "timestamp") else name
+        name = {"began": "timestamp"}.get(name, name) if kind == "telemetry" else {"timestamp": "began"}.get(name, name)
         if column not in sheet.names:
             raise InputError(f"{sheet.file} has no column {column!r} (--map); it has {', '.join(sheet.names[:12])}")
         if name not in meanings:
@@ -151,26 +156,26 @@ def _mapped(sheet: Sheet, options: Options) -> Layout:
             raise InputError(
                 f"--map {column}={text}: a file of {kind} has no {name!r}{why}; it has {', '.join(meanings)}"
             )
-        if name in bound:
-            raise InputError(f"--map: both {bound[name].column!r} and {column!r} are mapped to {name}")
+        if name in mapped:
+            raise InputError(f"--map: both {mapped[name].column!r} and {column!r} are mapped to {name}")
         meaning = meanings[name]
         if unit and not meaning.dimension:
             raise InputError(f"--map {column}={text}: {name} has no unit")
-        bound[name] = Bound(meaning, column)
+        mapped[name] = _labelled(sheet, meaning, column)
+        mapped[name].mapped = True
         if unit:
-            bound[name].unit = named(unit, meaning.dimension, f"--map {column}={text}")
-            bound[name].source = "--map"
-        else:
-            bound[name] = _labelled(sheet, meaning, column)
-    if kind == "telemetry":
-        if "timestamp" not in bound:
-            raise InputError(
-                "--map: name a duration (COLUMN=time:ms) for runs, or a time (COLUMN=timestamp) and metrics "
-                "for telemetry"
-            )
-        if not any(b.meaning.kind in METRIC_KINDS for b in bound.values()):
-            raise InputError("--map: name at least one metric, for example COLUMN=power:W")
-    return Layout("mapped", kind, bound)
+            mapped[name].unit = named(unit, meaning.dimension, f"--map {column}={text}")
+            mapped[name].source = "--map"
+    said = {b.column for b in mapped.values()}
+    layout.bound = {name: b for name, b in layout.bound.items() if b.column not in said} | mapped
+    if kind == "runs" and "time" not in layout.bound:
+        raise InputError("--map leaves no column for the duration: name one, for example COLUMN=time:ms")
+    if kind == "telemetry" and "timestamp" not in layout.bound:
+        raise InputError(
+            "--map: name a duration (COLUMN=time:ms) for runs, or a time (COLUMN=timestamp) and metrics for telemetry"
+        )
+    if kind == "telemetry" and not any(b.meaning.kind in METRIC_KINDS for b in layout.bound.values()):
+        raise InputError("--map: name at least one metric, for example COLUMN=power:W")
 
 
 def _units(sheet: Sheet, layout: Layout, options: Options) -> None:

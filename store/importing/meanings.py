@@ -76,6 +76,11 @@ CONDITIONS = ("input_size", "reps", "run", "warmup", "kernel", "kernels")
 _SMI: tuple[Meaning, ...] = (
     Meaning("gpu", "identity", "the GPU: a UUID", ("uuid", "gpu_uuid")),
     Meaning("index", "identity", "the driver's index of the GPU", ("index", "gpu_index")),
+    Meaning("model", "text", "product name", ("name", "gpu_name")),
+    Meaning("serial", "text", "board serial number", ("serial", "gpu_serial")),
+    Meaning("vbios", "text", "firmware version", ("vbios_version",)),
+    Meaning("driver", "text", "driver version", ("driver_version",)),
+    Meaning("pci_bus_id", "text", "PCI address", ("pci.bus_id", "gpu_bus_id")),
     Meaning("timestamp", "time stamp", "when the reading was taken", ("timestamp",), column="ts"),
     _number("power", "board power", ("power.draw",), "power_mw", **_MILLIWATTS),
     _number("power_instant", "instant power", ("power.draw.instant",), "power_instant_mw", **_MILLIWATTS),

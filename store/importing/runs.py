@@ -8,7 +8,7 @@ import math
 import polars as pl
 
 from ...errors import InputError
-from . import identity, timeunit
+from . import identity, swapped, timeunit
 from .content import LINE, Rule, Sheet
 from .layout import Bound, Layout, Options
 from .meanings import CONDITIONS
@@ -28,19 +28,22 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     """
     bound, time = layout.bound, layout.bound["time"]
     duplicates = identity.drop_duplicates(sheet, identity.row_texts(sheet))
+    if duplicates and not any(key in bound for key in ("began", "run", "reps", "job")):
+        seen.notes.append("no column tells the runs of a GPU apart (time, run number, job): equal rows count once")
     if options.gpu is not None and ("gpu" in bound or "slot" in bound):
         seen.notes.append("the file names its GPUs itself: --gpu is not used")
     _workload(sheet, bound, options, seen)
     _check_texts(sheet, layout)
-    identity.of_runs(sheet, bound, seen, given=options.gpu, mapped=layout.name == "mapped")
+    identity.of_runs(sheet, bound, seen, given=options.gpu)
     figures = [item for item in bound.values() if item.meaning.kind == "number"]
     numbers(sheet, figures, seen, minus_one=True, required="time")
     _within_own_limits(sheet, figures)
+    swapped.check(sheet, bound)
     if "began" in bound:
         times(sheet, bound["began"], seen, minus_one=True, stream=False, time_zone=options.time_zone)
     sheet.refuse((pl.col("=time") <= 0, f"{time.column} is not above 0"))
     training = sheet.frame["=workload"].str.to_lowercase().str.contains_any(_TRAINING).all()
-    timeunit.decide(sheet, time, seen, training=training, by_size=layout.name != "mapped")
+    timeunit.decide(sheet, time, seen, training=training, by_size=not time.mapped)
     ratio = pl.col("=time") / pl.col("=time").median().over("=workload")
     far = (ratio > _BELIEVABLE) | (ratio < 1 / _BELIEVABLE)
     sheet.refuse((far, f"{time.column} is {_BELIEVABLE:g} times off the median: a damaged number"))
@@ -64,12 +67,10 @@ def _workload(sheet: Sheet, bound: dict[str, Bound], options: Options, seen: See
 
 def _check_texts(sheet: Sheet, layout: Layout) -> None:
     """Conditions are stored as they are; but one that cannot be its column's says that the columns are shifted."""
-    if layout.name == "mapped":
-        return
     rules = []
     for item in layout.bound.values():
         name, pattern = item.column, item.meaning.pattern
-        if pattern:
+        if pattern and not item.mapped:
             strange = ~is_placeholder(name, minus_one=True) & ~pl.col(name).str.contains(pattern)
             rules.append((name, strange, item.meaning.description.removeprefix("condition: ")))
     identity.refuse_strange(sheet, *rules)

@@ -8,10 +8,11 @@ from ...errors import InputError
 from ..schema import TELEMETRY
 from . import identity
 from .content import LINE, Sheet
-from .layout import METRIC_KINDS, Layout, Options
+from .layout import METRIC_KINDS, Bound, Layout, Options
 from .stamps import times
-from .values import Seen, numbers, parsed
+from .values import Seen, is_placeholder, numbers, parsed
 
+IDENTITY = ("model", "serial", "vbios", "driver", "pci_bus_id")  # columns of `gpus`
 _SHARED = 8  # where one reading in so many repeats an instant, two GPUs are in one stream
 
 # A power sensor is called stuck where its reading never moves over this many readings and seconds while
@@ -26,17 +27,17 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     """
     bound = layout.bound
     duplicates = identity.drop_duplicates(sheet, identity.row_texts(sheet))
-    source = identity.of_telemetry(sheet, bound, given=options.gpu, mapped=layout.name == "mapped")
+    source = identity.of_telemetry(sheet, bound, given=options.gpu)
     seen.notes.append(f"the GPU is taken from {source}")
     times(sheet, bound["timestamp"], seen, minus_one=False, stream=True, time_zone=options.time_zone)
     metrics = [b for b in bound.values() if b.meaning.kind in METRIC_KINDS]
     numbers(sheet, metrics, seen, minus_one=False)
     first = pl.struct("=gpu", "=timestamp").is_first_distinct()
     (again,) = sheet.counts(~first)
-    if again * _SHARED > sheet.frame.height:
+    if again * _SHARED > sheet.frame.height and not {"gpu", "index"} & bound.keys():
         raise InputError(
-            f"{sheet.file}: {again} of {sheet.frame.height} readings have the GPU and the time stamp of an earlier "
-            f"one; several GPUs seem to be in one stream: query uuid as well, or give --map COLUMN=gpu"
+            f"{sheet.file}: {again} of {sheet.frame.height} readings have the time stamp of an earlier one and nothing "
+            f"says which GPU they are of; query uuid as well, or say which column does with --map COLUMN=gpu"
         )
     if again:
         sheet.refuse((~first, "it is a second reading of the same GPU at the same time"))
@@ -44,12 +45,21 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
         pl.col("=timestamp").alias("ts"),
         pl.col("=gpu").alias("gpu"),
         pl.col("=uuid").alias("uuid"),
+        *(_identity(bound, key) for key in IDENTITY),
         *(pl.col(parsed(b.meaning)).round().cast(_kind(b.meaning.column)).alias(b.meaning.column) for b in metrics),
         pl.col(LINE),
     ]
     frame = sheet.frame.select(columns)
     frame, events = _stuck(frame, seen)
     return frame, events, duplicates
+
+
+def _identity(bound: dict[str, Bound], key: str) -> pl.Expr:
+    """What a stream says about the GPU itself, for the table `gpus`."""
+    if key not in bound:
+        return pl.lit(None, pl.String).alias(key)
+    column = bound[key].column
+    return pl.when(~is_placeholder(column, minus_one=False)).then(pl.col(column)).alias(key)
 
 
 def _kind(column: str) -> type[pl.Int32] | type[pl.Int64]:

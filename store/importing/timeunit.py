@@ -8,7 +8,7 @@ the strongest evidence that the file holds, in this order:
    or of the whole run (not in a training, whose kernels are not its iterations);
 3. the training time, in s: it holds between 10 and 100,000 iterations;
 4. the size alone, where only one of s, ms and ns makes a duration between 1 ms and 1,000 s (a training
-   iteration: 5 ms to 60 s).
+   iteration: 5 ms to 60 s); of ns only whole numbers from 100 million on, which cannot be microseconds.
 
 If nothing decides, the file is refused and the person asked: a wrong unit would be silent for ever. A unit in
 the column's name that contradicts 1 to 3 is refused as well.
@@ -58,7 +58,9 @@ def decide(sheet: Sheet, bound: Bound, seen: Seen, *, training: bool, by_size: b
         if factor != 1.0:
             sheet.frame = sheet.frame.with_columns(pl.col(column) * factor)
         seen.units[name] = {"unit": stated.name, "from": bound.source}
-    elif bound.source != "--unit" and evidence is not None and evidence[0] != stated:
+    elif evidence is not None and evidence[0] != stated and bound.source == "--unit":
+        seen.notes.append(f"--unit says {name} is in {stated.name}; by {evidence[1]} it is in {evidence[0].name}")
+    elif evidence is not None and evidence[0] != stated:
         raise UnitError(
             f"{sheet.file}: {bound.source} says {stated.name}, but {evidence[1]} says {evidence[0].name}; "
             f"say which with --unit {name}=UNIT"
@@ -157,8 +159,10 @@ def _filled(sheet: Sheet, reference: _Reference) -> bool:
 def _by_size(sheet: Sheet, raw: pl.Expr, *, training: bool) -> list[Unit]:
     """The units in which the median is a duration of the usual size."""
     low, high = (5e-3, 60.0) if training else (1e-3, 1000.0)
-    median = sheet.frame.select(raw.median()).item()
-    return [u for u in _PUBLISHED if low <= median * u.factor <= high]
+    median, whole = sheet.frame.select(raw.median(), (raw == raw.round()).all().alias("whole")).row(0)
+    units = [u for u in _PUBLISHED if low <= median * u.factor <= high]
+    # Nanoseconds are counted: whole and many. Anything else of that size could as well be microseconds.
+    return [u for u in units if u != _TIME["ns"] or (whole and median >= 1e8)]
 
 
 def _size_alone(sheet: Sheet, name: str, raw: pl.Expr, *, training: bool) -> tuple[Unit, str]:

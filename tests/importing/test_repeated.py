@@ -155,3 +155,19 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
         assert count(store, "runs") == count(store, "results") == KILLED_ROWS
         assert not [p for p in root.rglob("*") if p.name.startswith(".tmp-") or p.suffix == ".json"]
     assert killed > KILLS // 2
+
+
+def test_imports_of_overlapping_files_at_once(tmp_path: Path) -> None:
+    lines = [f"sgemm,{UUIDS[i % 40]},{1_590_000_000 + i},{2400 + i % 97}" for i in range(4000)]
+    files = [tmp_path / f"first{end}.csv" for end in (4000, 3000, 2000)]
+    for path, end in zip(files, (4000, 3000, 2000), strict=True):
+        path.write_text("\n".join(["exp,uuid,ts,perf", *lines[:end]]))
+    for attempt in range(3):
+        store = tmp_path / f"S{attempt}"
+        command = [sys.executable, "-m", "whorl", "import", "--store", str(store)]
+        running = [subprocess.Popen([*command, str(path)], stdout=subprocess.DEVNULL) for path in files]
+        assert [process.wait() for process in running] == [0, 0, 0]
+        counted = Store.open(store).sql("select count(*), count(distinct run_id) from measurements").to_pylist()[0]
+        assert list(counted.values()) == [4000, 4000]
+        accounts = Store.open(store).sql("select sum(kept), sum(duplicates), sum(rows) from imports").to_pylist()[0]
+        assert list(accounts.values()) == [4000, 5000, 9000]
