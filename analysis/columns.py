@@ -14,6 +14,8 @@ from .statistics.ordering import Floats, Ints, ascending, bounds, by_group, medi
 REQUIRED = ("cluster", "workload", "gpu", "value", "unit")
 OTHERS = {"sm_clock": "sm_clock_mhz", "power": "power_w", "temperature": "temperature_c"}
 """The name of a figure in a result, and its column in a frame of runs."""
+SPOKEN = {"sm_clock": "SM clock", "power": "power", "temperature": "temperature"}
+"""What people call it."""
 
 
 @dataclass(frozen=True)

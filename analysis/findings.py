@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from .statistics.repeatability import Repeatability, mean_of
 
 SOME = 0.25
@@ -14,8 +12,6 @@ def finding(
     level: str,
     icc: Repeatability,
     icc_job: Repeatability,
-    modes: Sequence[dict[str, float | int]],
-    unit: str | None,
     runs: float,
 ) -> str:
     """The sentence for one level. `runs`: the median number of runs a GPU.
@@ -60,9 +56,4 @@ def finding(
         text += "; do not rank GPUs by it"
     else:
         text = f"Part of the spread belongs to the GPUs, part does not repeat ({shown})"
-    if len(modes) > 1:
-        heaps = ", ".join(
-            f"{100 * mode['share']:.0f} % near {mode['median']:.6g} {unit or ''}".rstrip() for mode in modes
-        )
-        text += f"; there are {len(modes)} groups: {heaps}"
     return text + "."

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from .columns import OTHERS, Runs, numbers, workloads
+from .columns import OTHERS, SPOKEN, Runs, numbers, workloads
 from .findings import finding
+from .repeats import JOBS_COUPLE, by_job, icc_of, split_half, with_interval
 from .statistics import bootstrap
 from .statistics.correlation import Correlation, correlate
 from .statistics.dip import quantum
 from .statistics.modes import ModesTest, modes_test, places
 from .statistics.ordering import Floats, Ints, ascending, bounds, by_group, medians, tie_ranks
-from .statistics.repeatability import Moments, Repeatability, icc
+from .statistics.repeatability import Moments, Repeatability
 from .statistics.shares import Shares, shares
 from .statistics.spread import FIGURES, Spread, spread
 
 SEED = 2022
 REPLICATES = 1000
+FEW_GPUS = 20
+"""With fewer, percentile intervals of the bootstrap are too narrow."""
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being resampled, the replicates done and the replicates wanted."""
@@ -137,8 +140,8 @@ def _rows(
     levels = {"run": spread(ordered), "gpu": spread(middle_ordered)}
     moments = Moments.of(by_gpu, starts)
     fences = levels["run"]
-    icc_gpu = _icc(moments, by_gpu, starts, fences, "gpu")
-    icc_job, job_moments = _by_job(runs, fences)
+    icc_gpu = icc_of(moments, by_gpu, starts, fences, "gpu")
+    icc_job, job_moments = by_job(runs, fences)
     correlations = _correlations(runs, order, ordered, middle)
     test = modes_test(middle_ordered, quantum(ordered))
     intervals: dict[str, dict[str, tuple[float, float] | None]] = {
@@ -155,10 +158,11 @@ def _rows(
         for level, figures in found.items():
             for name in bootstrap.FIGURES:
                 intervals[level][name] = bootstrap.percentile_interval(figures[name])
-        icc_gpu = _with_interval(icc_gpu, found["run"]["icc"])
+        icc_gpu = with_interval(icc_gpu, found["run"]["icc"])
         if job_moments is not None:
-            icc_job = _with_interval(icc_job, bootstrap.replicate_icc(job_moments, seed, replicates))
-    halves = _split_half(runs, order)
+            icc_job = with_interval(icc_job, bootstrap.replicate_icc(job_moments, seed, replicates))
+    caution = reason or _caution(gpus, icc_job)
+    halves = split_half(runs, order)
     share = _shares(runs, moments, where).as_dict()
     rows = []
     for level, figures_of in levels.items():
@@ -167,8 +171,8 @@ def _rows(
         slow, fast = _outliers(figures_of, values, owners, runs.names)
         modes = tuple(places(values, test.splits))
         reasons = dict(figures_of.reasons)
-        if reason is not None:
-            reasons["interval"] = reason
+        if caution is not None:
+            reasons["interval"] = caution
         rows.append(
             Variability(
                 cluster=runs.cluster,
@@ -191,13 +195,22 @@ def _rows(
                 interval=intervals[level],
                 seed=seed,
                 replicates=replicates,
-                finding=finding(level, icc_gpu, icc_job, modes, runs.unit, float(np.median(moments.size))),
+                finding=finding(level, icc_gpu, icc_job, float(np.median(moments.size))),
                 left_out=runs.left_out,
                 reasons=reasons,
                 imported=imported,
             )
         )
     return rows
+
+
+def _caution(gpus: int, icc_job: Repeatability) -> str | None:
+    """Why the intervals are narrower than they should be, if they are."""
+    if icc_job.value is not None and icc_job.value >= JOBS_COUPLE:
+        return "too narrow: the runs of one job share their time, and GPUs are resampled as if each had its own"
+    if gpus < FEW_GPUS:
+        return f"too narrow: they come from fewer than {FEW_GPUS} GPUs"
+    return None
 
 
 def _labelled(progress: Progress, label: str) -> Callable[[int, int], None]:
@@ -217,86 +230,28 @@ def _outliers(
     return listed(range(figures.n - figures.slow, figures.n)), listed(range(figures.fast))
 
 
-def _icc(moments: Moments, values: Floats, starts: Ints, fences: Spread, by: str) -> Repeatability:
-    """The ICC with its trimmed value. `values`: laid out by group."""
-    found = icc(moments, by)
-    if found.value is None:
-        return found
-    inside = (values >= fences.lower) & (values <= fences.upper)
-    kept = np.add.reduceat(inside.astype(np.intp), starts[:-1])
-    kept_starts = np.concatenate(([0], np.cumsum(kept[kept > 0])))
-    return replace(found, trimmed=icc(Moments.of(values[inside], kept_starts), by).value)
-
-
-def _with_interval(found: Repeatability, replicated: Floats) -> Repeatability:
-    interval = None if found.value is None else bootstrap.percentile_interval(replicated)
-    return found if interval is None else replace(found, low=interval[0], high=interval[1])
-
-
-def _by_job(runs: Runs, fences: Spread) -> tuple[Repeatability, Moments | None]:
-    """The ICC by job and the jobs' moments; neither when few runs share their job with another GPU."""
-    if "job_id" not in runs.frame.columns or runs.frame["job_id"].null_count() == runs.frame.height:
-        return Repeatability("job", reason="no run names its job"), None
-    known = runs.frame["job_id"].is_not_null().to_numpy()
-    job, names = numbers(runs.frame["job_id"].drop_nulls())
-    gpu, value = runs.gpu[known], runs.value[known]
-    layout = by_group(job, by_group(gpu, ascending(value), len(runs.names)), len(names))
-    job, gpu, value = job[layout], gpu[layout], value[layout]
-    starts = bounds(job, len(names))
-    # Inside a job the GPUs ascend, so a job with several has different ones first and last.
-    several = gpu[starts[:-1]] != gpu[starts[1:] - 1]
-    if not several.any():
-        return Repeatability("job", groups=len(names), reason="no job holds several GPUs"), None
-    # A chance repeat of one id among thousands would otherwise pass for a sample of jobs.
-    if 2 * int(np.diff(starts)[several].sum()) < len(value):
-        reason = "fewer than half of the runs share their job with another GPU"
-        return Repeatability("job", groups=len(names), reason=reason), None
-    moments = Moments.of(value, starts)
-    return _icc(moments, value, starts, fences, "job"), moments
-
-
 def _correlations(runs: Runs, order: Ints, ordered: Floats, middle: Floats) -> dict[str, dict[str, Correlation]]:
     """The correlation of time with each other column, at both levels."""
     gpus = len(runs.names)
     time_ranks = np.empty(len(ordered))
     time_ranks[order] = tie_ranks(ordered)
     found: dict[str, dict[str, Correlation]] = {"run": {}, "gpu": {}}
-    for name, column in OTHERS.items():
+    for name in OTHERS:
         other = runs.other(name)
         if other is None or not (known := np.isfinite(other)).any():
-            found["run"][name] = found["gpu"][name] = correlate(ordered, None, column)
+            found["run"][name] = found["gpu"][name] = correlate(ordered, None, SPOKEN[name])
             continue
         if known.all():
             by_other = ascending(other)
-            found["run"][name] = correlate(runs.value, other, column, time_ranks=time_ranks, order=by_other)
+            found["run"][name] = correlate(runs.value, other, SPOKEN[name], time_ranks=time_ranks, order=by_other)
             gpu = runs.gpu
         else:
-            found["run"][name] = correlate(runs.value, other, column)
+            found["run"][name] = correlate(runs.value, other, SPOKEN[name])
             gpu, other = runs.gpu[known], other[known]
             by_other = ascending(other)
         typical = medians(other[by_group(gpu, by_other, gpus)], bounds(gpu, gpus))
-        found["gpu"][name] = correlate(middle, typical, column)
+        found["gpu"][name] = correlate(middle, typical, SPOKEN[name]).with_interval()
     return found
-
-
-def _split_half(runs: Runs, order: Ints) -> dict[str, Any]:
-    """The rank correlation of the medians of each GPU's even and odd runs, in the order in which they began."""
-    gpus, n = len(runs.names), len(runs.value)
-    sequence = np.arange(n)
-    if "began" in runs.frame.columns:
-        sequence = runs.frame["began"].arg_sort(nulls_last=True).to_numpy().astype(np.intp)
-    layout = by_group(runs.gpu, sequence, gpus)
-    starts = bounds(runs.gpu, gpus)
-    odd = np.empty(n, dtype=np.intp)
-    odd[layout] = (np.arange(n) - np.repeat(starts[:-1], np.diff(starts))) & 1
-    half = runs.gpu * 2 + odd
-    pair = medians(runs.value[by_group(half, order, 2 * gpus)], bounds(half, 2 * gpus)).reshape(gpus, 2)
-    pair = pair[np.isfinite(pair).all(axis=1)]
-    if len(pair) == 0:
-        return {"spearman": None, "gpus": 0, "reason": "no GPU has two runs"}
-    found = correlate(pair[:, 0], pair[:, 1], "half")
-    result: dict[str, Any] = {"spearman": found.spearman, "gpus": len(pair)}
-    return result if found.reason is None else {**result, "reason": found.reason}
 
 
 def _places(runs: pl.DataFrame, cluster: str) -> pl.DataFrame | None:

@@ -7,6 +7,7 @@ bootstrap. (b) A fleet of the size of Summit, generated once into a temporary fi
 expressions and `variability` turn by turn, so that a busy machine is busy for both; a `ratio` is the median over
 the turns. Peak memory is that of further processes, one for each variant alone.
 
+The generated runs have no place, job or time: shares by node and ICC by job are not in the timed work of either.
 It states what it measured and asserts nothing.
 """
 
@@ -169,7 +170,7 @@ def generated(gpus: int, runs: int, replicates: int, repeats: int) -> dict[str, 
             return found
 
         point = alone("both", 0, repeats)
-        bootstrap = alone("both", replicates, max(1, repeats - 2))
+        bootstrap = alone("both", replicates, max(3, repeats - 2))
         peaks = {
             "plain": alone("plain", 0, 1)["peak_rss_bytes"],
             "variability": alone("variability", 0, 1)["peak_rss_bytes"],

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
+import signal
 import sys
 from typing import Any
 
@@ -32,10 +32,18 @@ class _Group(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            answer = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:  # `whorl ... | head` has read enough; what is still buffered must not fail either
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(128 + signal.SIGPIPE)
+        except KeyboardInterrupt:
+            click.echo("whorl: interrupted; what was reported is stored, run the command again for the rest", err=True)
+            ctx.exit(128 + signal.SIGINT)
         except WhorlError as error:
             click.echo(f"whorl: {error}", err=True)
             ctx.exit(error.exit_code)
+        return answer
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -47,9 +55,10 @@ def cli() -> None:
     whorl sample DIR                             files of a small generated fleet
     whorl import --store S DIR/*                 measurements from any tool, into a store
     whorl variability --store S                  how much the GPUs differ, and which stand out
-    whorl sql --store S "select * from runs limit 5"
+    whorl sql --store S "select workload, gpu, median(value) from results group by all"
 
-    Exit status: 0 done; 2 the input cannot be used; 3 the store cannot be used; 4 a query failed.
+    Exit status: 0 done; 1 a check failed; 2 the input cannot be used; 3 the store cannot be used; 4 a query
+    failed.
     """
     handler = _Warnings()
     handler.setLevel(logging.WARNING)
@@ -61,10 +70,5 @@ for _command in (import_files, variability, sql, schema, doctor, sample):
 
 
 def main() -> None:
-    """Run the command line; a closed pipe (`whorl ... | head`) ends it quietly."""
-    try:
-        cli(prog_name="whorl")
-    except BrokenPipeError:
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+    """Run the command line."""
+    cli(prog_name="whorl")

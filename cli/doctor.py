@@ -155,7 +155,8 @@ def _store(path: str) -> list[Finding]:
     try:
         rows: list[Any] = opened.sql(
             "select (select count(*) from runs) runs, (select count(*) from telemetry) telemetry, "
-            "(select count(distinct gpu) from gpus) gpus, (select count(distinct import_id) from imports) imports"
+            '(select count(distinct gpu) from gpus) as "GPU identities", '
+            "(select count(distinct import_id) from imports) imports"
         ).to_pylist()
     except WhorlError as error:
         return [Finding("store", False, str(error)), *findings]

@@ -129,9 +129,12 @@ def _describe(report: Report) -> None:
         f"{count(total.duplicates)} duplicates dropped, {count(total.refused)} refused; "
         f"{count(report.gpus)} GPU{'s' if report.gpus != 1 else ''}"
     )
-    assumed = [f"{name} in {unit['unit']} (from {unit['from']})" for name, unit in report.units.items()]
-    if assumed:
-        click.echo(f"  units: {'; '.join(assumed)}")
+    sources: dict[str, list[str]] = {}
+    for name, unit in report.units.items():
+        source = "the columns' names" if unit["from"].startswith("the column's name") else unit["from"]
+        sources.setdefault(source, []).append(f"{name.partition(' [')[0]} {unit['unit']}")
+    for source, taken in sources.items():
+        click.echo(f"  units from {source}: {', '.join(taken)}")
     if report.placeholders:
         unknown = ", ".join(f"{name} {count(number)}" for name, number in report.placeholders.items())
         click.echo(f"  placeholders stored as NULL: {unknown}")

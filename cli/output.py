@@ -69,6 +69,20 @@ def width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
+def print_rows(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
+    """Print a table, or row by row, a line per column, where the terminal is too narrow for the table."""
+    available = width()
+    widths = [max(len(row[i]) for row in (header, *rows)) + 2 for i in range(len(header))]
+    if available is None or sum(widths) - 2 <= available:
+        print_table(header, rows, right)
+        return
+    longest = max(len(name) for name in header)
+    for position, row in enumerate(rows, start=1):
+        click.echo(f"row {position}")
+        for name, cell in zip(header, row, strict=True):
+            click.echo(f"  {name.ljust(longest)}  {cell}")
+
+
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
     """Print a table for people: fitted to the terminal, or at full width where the output is no terminal."""
     from rich.console import Console

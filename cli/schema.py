@@ -10,7 +10,7 @@ from ..errors import InputError
 from .options import exclusive, json_option
 
 if TYPE_CHECKING:
-    from ..store.schema import Table
+    from ..store.schema import Table, View
 
 _HEADER = ("column", "type", "unit", "meaning")
 
@@ -25,36 +25,36 @@ def schema(as_json: bool, as_markdown: bool, tables: tuple[str, ...]) -> None:
     from .output import print_json, print_table
 
     exclusive("as_json", "as_markdown")({"as_json": as_json, "as_markdown": as_markdown})
-    known = {table.name: table for table in TABLES}
+    known = [table.name for table in TABLES] + [view.name for view in VIEWS]
     unknown = [name for name in tables if name not in known]
     if unknown:
-        raise InputError(f"there is no table {unknown[0]!r}; the tables are {', '.join(known)}")
-    chosen = [known[name] for name in tables] or list(TABLES)
+        raise InputError(f"there is no table {unknown[0]!r}; there are {', '.join(known)}")
+    chosen = [table for table in TABLES if not tables or table.name in tables]
+    views = [view for view in VIEWS if not tables or view.name in tables]
     if as_json:
         print_json(
             {
                 "schema": "whorl.schema/1",
                 "format": FORMAT,
                 "tables": [_as_dict(table) for table in chosen],
-                "views": [{"name": v.name, "row": v.row, "sql": v.sql} for v in VIEWS],
+                "views": [{"name": v.name, "row": v.row, "sql": v.sql} for v in views],
             }
         )
         return
     if as_markdown:
-        click.echo(as_document(chosen))
+        click.echo(as_document(chosen, views))
         return
     for table in chosen:
         click.echo(f"{table.name}: one row is {table.row}")
         print_table(_HEADER, [_cells(table, i) for i in range(len(table.columns))])
         click.echo()
-    if not tables:
-        for view in VIEWS:
-            click.echo(f"{view.name} (view): one row is {view.row}")
+    for view in views:
+        click.echo(f"{view.name} (view): one row is {view.row}")
+        click.echo(f"  {view.sql}")
 
 
-def as_document(tables: list[Table]) -> str:
-    """The tables as a Markdown document."""
-    from ..store.schema import VIEWS
+def as_document(tables: list[Table], views: list[View]) -> str:
+    """The tables and views as a Markdown document."""
     from .output import markdown
 
     parts = [
@@ -67,7 +67,7 @@ def as_document(tables: list[Table]) -> str:
     for table in tables:
         rows = [_cells(table, i) for i in range(len(table.columns))]
         parts += ["", f"## {table.name}", "", f"One row is {table.row}.", "", markdown(_HEADER, rows)]
-    for view in VIEWS:
+    for view in views:
         parts += ["", f"## {view.name} (view)", "", f"One row is {view.row}.", "", "```sql", view.sql, "```"]
     return "\n".join(parts)
 

@@ -25,10 +25,11 @@ _WHOLE = re.compile(r"\.0+$")
 def sql(store: str, as_json: bool, as_csv: bool, unsafe: bool, query: str) -> None:
     """Answer an SQL QUERY over the tables of a store ("-" reads it from standard input).
 
-    `whorl schema` lists the tables. The query can read this store and nothing else, and changes nothing.
+    Of several statements, the answer to the last is printed. `whorl schema` lists the tables. The query can read
+    this store and nothing else, and changes nothing.
     """
     from ..store import Store
-    from .output import print_json, print_table
+    from .output import print_json, print_rows
 
     exclusive("as_json", "as_csv")({"as_json": as_json, "as_csv": as_csv})
     answer = Store.open(store).sql(_standard_input() if query == "-" else query, unsafe=unsafe)
@@ -44,7 +45,7 @@ def sql(store: str, as_json: bool, as_csv: bool, unsafe: bool, query: str) -> No
         click.echo(text.getvalue(), nl=False)
     else:
         numeric = [i for i in range(len(names)) if _is_number(answer.schema.field(i).type)]
-        print_table(names, [[_text(value) for value in row] for row in rows], right=numeric)
+        print_rows(names, [[_text(value) for value in row] for row in rows], right=numeric)
         click.echo(f"({len(rows):,} row{'s' if len(rows) != 1 else ''})", err=True)
 
 

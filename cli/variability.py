@@ -51,7 +51,10 @@ def variability(
     if runs.is_empty():
         named = [f"cluster {name}" for name in clusters] + [f"workload {name}" for name in workloads]
         what = f"of {' and '.join(named)} " if named else ""
-        raise InputError(f"{store} holds no runs {what}to compare; `whorl import --store {store} FILES` adds some")
+        known = analysis.imported(opened)
+        has = "; ".join(f"{workload} on {cluster}" for cluster, workload in sorted(known))
+        hint = f"it has {has}" if has else f"`whorl import --store {store} FILES` adds some"
+        raise InputError(f"{store} holds no runs {what}to compare; {hint}")
     if across:
         pairs = analysis.across(runs, identities=analysis.identities(opened))
         if as_json:

@@ -13,7 +13,7 @@ from ..analysis import Across, Variability
 from .output import MISSING, count, markdown, number, print_table, width
 
 _LISTED = 5  # outliers and pairs named for people; --json has all
-_WIDE = 118  # columns of a terminal from which the table is printed whole
+_WIDE, _WIDEST = 118, 140  # columns of a terminal from which further columns of the table are printed
 
 
 def _fixed(value: float | None, decimals: int = 2) -> str:
@@ -30,11 +30,11 @@ def _bounds(bounds: Sequence[float | None] | None) -> str:
 
 @dataclass(frozen=True)
 class _Column:
-    """A column of the table: its head, its cell for a row, and whether a narrow terminal shows it."""
+    """A column of the table: its head, its cell for a row, and the width of the terminals that show it."""
 
     head: str
     cell: Callable[[Variability], str]
-    narrow: bool = True
+    width: int = 0  # of the terminal that it takes
     right: bool = True
 
 
@@ -45,22 +45,22 @@ _COLUMNS = (
     _Column("median", lambda r: f"{number(r.median)} {r.unit or ''}".strip()),
     _Column("fence %", lambda r: _fixed(r.fence_pct)),
     _Column("[95 %]", lambda r: _bounds(r.interval["fence_pct"]), right=False),
-    _Column("whisk %", lambda r: _fixed(r.whisk_pct), narrow=False),
-    _Column("p95-p5 %", lambda r: _fixed(r.p95p5_pct), narrow=False),
-    _Column("CoV %", lambda r: _fixed(r.cov_pct), narrow=False),
+    _Column("whisk %", lambda r: _fixed(r.whisk_pct), _WIDE),
+    _Column("p95-p5 %", lambda r: _fixed(r.p95p5_pct), _WIDE),
+    _Column("CoV %", lambda r: _fixed(r.cov_pct), _WIDE),
+    _Column("rCoV %", lambda r: _fixed(r.rcov_pct), _WIDEST),
+    _Column("range %", lambda r: _fixed(r.range_pct), _WIDEST),
     _Column("worst", lambda r: _fixed(r.worst_over_median, 3)),
     _Column("slow/fast", lambda r: f"{count(len(r.slow))}/{count(len(r.fast))}"),
     _Column("ICC", lambda r: _fixed(r.icc.value) if r.level == "run" else ""),
-    _Column(
-        "[95 %]", lambda r: _bounds((r.icc.low, r.icc.high)) if r.level == "run" else "", narrow=False, right=False
-    ),
+    _Column("[95 %]", lambda r: _bounds((r.icc.low, r.icc.high)) if r.level == "run" else "", _WIDE, False),
 )
 
 
 def show(rows: Sequence[Variability]) -> None:
     """Print the rows for people."""
     available = width()
-    columns = [c for c in _COLUMNS if c.narrow or available is None or available >= _WIDE]
+    columns = [c for c in _COLUMNS if available is None or available >= c.width]
     right = [i for i, column in enumerate(columns) if column.right]
     for cluster, members in groupby(rows, key=lambda row: row.cluster):
         chosen = list(members)
@@ -70,12 +70,19 @@ def show(rows: Sequence[Variability]) -> None:
         for title, remarks in _remarks(chosen):
             click.echo(title)
             for remark in remarks:
-                click.echo(
-                    textwrap.fill(remark, min(available or 100, 100), initial_indent="  ", subsequent_indent="    ")
-                )
+                click.echo(_wrapped(remark, available, "  ", "    "))
             click.echo()
     for line in _notes(rows[0]):
-        click.echo(textwrap.fill(line, min(available or 100, 100)))
+        click.echo(_wrapped(line, available))
+    if len(columns) < len(_COLUMNS):
+        more = ", ".join(c.head for c in _COLUMNS if c not in columns and c.head[0] != "[")
+        click.echo(_wrapped(f"No room for {more}: a wider terminal, --markdown and --json have them.", available))
+
+
+def _wrapped(text: str, available: int | None, first: str = "", rest: str = "") -> str:
+    """`text` in lines of the terminal's width, 100 at most; names of GPUs stay in one piece."""
+    columns = min(available or 100, 100)
+    return textwrap.fill(text, columns, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
 
 
 def as_markdown(rows: Sequence[Variability]) -> str:
@@ -113,33 +120,49 @@ def _remarks(rows: Sequence[Variability]) -> Iterable[tuple[str, list[str]]]:
 
 
 def _remarks_of(run: Variability, gpu: Variability) -> list[str]:
+    unit = f" {gpu.unit}" if gpu.unit else ""
     lines = [run.finding]
+    if "interval" in run.reasons and run.replicates:
+        lines.append(f"the intervals are {run.reasons['interval']}")
     for word, outliers in (("slow", gpu.slow), ("fast", gpu.fast)):
         if outliers:
             named = ", ".join(f"{name} {number(ratio)}x" for name, ratio in outliers[:_LISTED])
             more = f", and {len(outliers) - _LISTED} more" if len(outliers) > _LISTED else ""
             lines.append(f"{word}, {len(outliers)} of {count(gpu.gpus)} GPUs: {named}{more}")
     if len(gpu.modes) > 1:
-        heaps = "; ".join(
-            f"{count(int(mode['n']))} GPUs near {number(mode['median'], 5)} {gpu.unit or ''}".strip()
-            for mode in gpu.modes
-        )
-        lines.append(
-            f"{len(gpu.modes)} modes (dip test, p {_p_value(gpu.modes_test.p)}, n {count(gpu.modes_test.n)}): {heaps}"
-        )
-    lines.append(f"rank correlation of time with {'; '.join(_correlations(run))}")
-    shares = run.shares
-    known = [
-        f"{name} {100 * shares[name]:.0f} %" for name in ("cabinet", "node", "gpu", "run") if shares[name] is not None
-    ]
-    if known:
-        lines.append(f"shares of the variance: {', '.join(known).replace('gpu', 'GPU')} (n {count(shares['n'])})")
+        heaps = "; ".join(f"{count(int(m['n']))} GPUs near {number(m['median'], 5)}{unit}" for m in gpu.modes)
+        p = _p_value(gpu.modes_test.p)
+        lines.append(f"{len(gpu.modes)} modes (dip test, p {p}, {count(gpu.modes_test.n)} GPUs): {heaps}")
+    lines.append(f"rank correlation of the GPUs' time with {'; '.join(_correlations(gpu))}")
+    lines += _repeats(run)
     if run.imported:
         lines.append(
             f"imported: {count(run.imported['rows'])} rows, {count(run.imported['duplicates'])} duplicates dropped, "
             f"{count(run.imported['refused'])} refused"
         )
+    if run.left_out:
+        lines.append(f"left out: {count(run.left_out)} rows without a GPU or a finite time")
     return lines
+
+
+def _repeats(run: Variability) -> Iterable[str]:
+    """What comes back between runs, and where the variance lies."""
+    half = run.split_half
+    if half["spearman"] is not None:
+        yield f"split halves: rank correlation {half['spearman']:.3f} ({count(half['gpus'])} GPUs)"
+    if run.icc_job.value is not None:
+        bounds = _bounds((run.icc_job.low, run.icc_job.high))
+        yield f"ICC by job {run.icc_job.value:.2f} {bounds} ({count(run.icc_job.groups)} jobs)".replace("  ", " ")
+    shares = run.shares
+    # Where a GPU has one run each, the two cannot be told apart: the last share is that of both.
+    spoken = {"gpu": "GPU", "run": "run" if shares["gpu"] is not None else "GPU and run"}
+    known = [
+        f"{spoken.get(name, name)} {100 * shares[name]:.0f} %"
+        for name in ("cabinet", "node", "gpu", "run")
+        if shares[name] is not None
+    ]
+    if known:
+        yield f"shares of the variance: {', '.join(known)} (n {count(shares['n'])}, {count(shares['gpus'])} GPUs)"
 
 
 def _correlations(row: Variability) -> Iterable[str]:
@@ -148,7 +171,8 @@ def _correlations(row: Variability) -> Iterable[str]:
         if found.spearman is None:
             yield f"{label} n/a ({found.reason})"
         else:
-            yield f"{label} {found.spearman:.3f} (Pearson {found.pearson:.3f}, n {count(found.n)})"
+            bounds = f" {_bounds(found.interval)}" if found.interval else ""
+            yield f"{label} {found.spearman:.2f}{bounds}, n {count(found.n)}"
 
 
 def _p_value(p: float | None) -> str:

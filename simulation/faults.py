@@ -1,6 +1,6 @@
 """The faults that can be planted in a simulated fleet: one row each. They are the ground truth for detectors.
 
-Source: `reference/simulated-fleet.md`, sections 1 and 6.
+Source: docs/simulation.md.
 """
 
 from __future__ import annotations

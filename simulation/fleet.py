@@ -4,7 +4,7 @@
     steady = fleet.steady(SGEMM, cap=250)
     steady.clock_mhz            # shape (392,)
 
-Source: `reference/simulated-fleet.md`, sections 1 and 4. Devices 1 and 3 of a node sit in the warm air of
+Source: docs/simulation.md. Devices 1 and 3 of a node sit in the warm air of
 devices 0 and 2; the GPU's own power stands in for that of its upstream neighbour, which is exact as long as
 both run the same load.
 """

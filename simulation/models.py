@@ -1,6 +1,6 @@
 """The GPU models that the simulation knows: one row each, with limits, clocks and fitted physics.
 
-Source: `reference/simulated-fleet.md`, sections 1 and 2. V100 is fitted to one public air-cooled cluster; the
+Source: docs/simulation.md. V100 is fitted to one public air-cooled cluster; the
 voltages, resistances, leakage and spread of the others are extrapolations. NVIDIA documents no voltages for
 these parts: here they are calibration parameters.
 """

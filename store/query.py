@@ -95,7 +95,7 @@ def run(connection: duckdb.DuckDBPyConnection, query: str, *, unsafe: bool = Fal
         query.encode()
         statements = duckdb.extract_statements(query)
         if not statements or "\0" in query:
-            raise QueryError('there is no SQL statement to run: give one, for example "select * from runs limit 5"')
+            raise QueryError('there is no SQL statement to run: give one, for example "select count(*) from runs"')
         if not unsafe:
             for statement in statements:
                 _refuse_unless_query(connection, statement)

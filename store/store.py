@@ -58,6 +58,10 @@ class Store:
         try:
             text = about.read_text(encoding="utf-8")
         except FileNotFoundError:
+            if _half_made(root):
+                raise StoreError(
+                    f"{root} is a store that was interrupted while it was made; run the command that made it again"
+                ) from None
             what = "there is nothing there" if not root.exists() else f"it holds no {_ABOUT}"
             raise StoreError(f"{root} is not a store ({what}); `whorl import --store {root} FILES` makes one") from None
         except OSError as error:
@@ -270,6 +274,13 @@ def _ours(name: str) -> bool:
     """Whether an interrupted `create` may have left this name in a folder."""
     own = {spec.name for spec in TABLES} | {CATALOG, files.PENDING, files.LOCK, _ABOUT}
     return name in own or name.startswith(files.TEMPORARY)
+
+
+def _half_made(root: Path) -> bool:
+    """Whether `create` was interrupted here: the folder holds what it writes first, and no facts."""
+    if not root.is_dir() or not any(root.iterdir()) or not all(_ours(p.name) for p in root.iterdir()):
+        return False
+    return all(path.name == _EMPTY for spec in TABLES for path in (root / spec.name).rglob("*.parquet"))
 
 
 def _toml_string(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,18 @@ class Correlation:
     n: int
     reason: str | None = None
 
+    interval: tuple[float, float] | None = None
+    """A 95 % interval of Spearman's, where the rows are independent units."""
+
+    def with_interval(self) -> Correlation:
+        """The same with its interval: for rows that are independent, as GPUs are and the runs of one are not."""
+        return self if self.spearman is None else replace(self, interval=spearman_interval(self.spearman, self.n))
+
     def as_dict(self) -> dict[str, Any]:
-        """The row's JSON: pearson, spearman, n, and reason when undefined."""
+        """The row's JSON: pearson, spearman, n; low and high of Spearman's where known; reason when undefined."""
         found: dict[str, Any] = {"pearson": self.pearson, "spearman": self.spearman, "n": self.n}
+        if self.interval is not None:
+            found |= {"low": self.interval[0], "high": self.interval[1]}
         return found if self.reason is None else {**found, "reason": self.reason}
 
 
@@ -45,13 +54,13 @@ def correlate(
     ascending order of `other`, where the caller has them; used when no value is missing.
     """
     if other is None:
-        return Correlation(None, None, 0, f"no row has a {what}")
+        return Correlation(None, None, 0, f"no {what} is known")
     known = np.isfinite(other)
     n = int(np.count_nonzero(known))
     if n < len(other):
         time, other, time_ranks, order = time[known], other[known], None, None
     if n == 0:
-        return Correlation(None, None, 0, f"no row has a {what}")
+        return Correlation(None, None, 0, f"no {what} is known")
     if n < 3:
         return Correlation(None, None, n, "fewer than 3 rows have both values")
     # Compared exactly: the deviations of a constant column from its rounded mean are not always zero.

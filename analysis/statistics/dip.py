@@ -21,7 +21,7 @@ from .dip_table import PROBABILITIES, QUANTILES, SIZES
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
 
-SMALLEST_P = 1.0 - PROBABILITIES[-1]
+SMALLEST_P = round(1.0 - PROBABILITIES[-1], 9)
 """The smallest p-value that the table can state; a dip beyond the table has at most this."""
 
 
@@ -103,7 +103,7 @@ def dip_p(statistic: float, n: int) -> float:
     scaled = math.sqrt(n) * statistic
     # The least possible dip, 1/(2n), is common among few values: all of it counts as "at least this large".
     p = 1.0 if scaled <= row[0] + 1e-12 else 1.0 - float(np.interp(scaled, row, PROBABILITIES))
-    return max(p, SMALLEST_P)
+    return max(round(p, 9), SMALLEST_P)
 
 
 def quantum(values: Floats) -> float:

@@ -1,4 +1,4 @@
-"""Whether a difference between GPUs comes back: the intraclass correlation and the split-half correlation.
+"""Whether a difference between GPUs comes back: the intraclass correlation.
 
 ICC(1), one-way random effects with unbalanced groups, by analysis of variance (P. E. Shrout and J. L. Fleiss,
 Psychological Bulletin 86, 1979, case 1; the formulas stand in docs/statistics.md). A negative estimate of the
@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from .ordering import Floats, Ints
+
+_SPOKEN = {"gpu": "GPU", "job": "job"}
 
 
 @dataclass(frozen=True)
@@ -93,9 +95,9 @@ def icc(moments: Moments, by: str) -> Repeatability:
     """The ICC(1) of groups named `by` ("gpu" or "job"), without interval and trimmed value."""
     groups = len(moments.size)
     if groups < 2:
-        return Repeatability(by, groups=groups, reason=f"fewer than two {by}s")
+        return Repeatability(by, groups=groups, reason=f"fewer than two {_SPOKEN[by]}s")
     if bool((moments.size <= 1).all()):
-        reason = f"each {by} has one run: repeatability cannot be told"
+        reason = f"each {_SPOKEN[by]} has one run: repeatability cannot be told"
         return Repeatability(by, groups=groups, reason=reason)
     between, within, mean = (float(part[0]) for part in components(np.ones((1, groups)), moments))
     total = between + within

@@ -23,6 +23,7 @@ from .ordering import Floats, Ints
 from .repeatability import Moments
 
 LEVELS = ("cabinet", "node", "gpu", "run")
+_SPOKEN = {level: level.replace("gpu", "GPU") for level in LEVELS}
 
 
 @dataclass(frozen=True)
@@ -54,13 +55,13 @@ def shares(moments: Moments, cabinet: Ints | None, node: Ints | None) -> Shares:
     finer, finer_count = "run", n
     for name, group in (("gpu", np.arange(gpus)), ("node", node), ("cabinet", cabinet)):
         if group is None:
-            reasons[name] = f"no {name} is known"
+            reasons[name] = f"no {_SPOKEN[name]} is known"
             continue
         count = len(np.unique(group))
         if count < 2:
-            reasons[name] = f"there is one {name}" if count else f"no {name} is known"
+            reasons[name] = f"there is one {_SPOKEN[name]}" if count else f"no {_SPOKEN[name]} is known"
         elif count == finer_count:
-            reasons[name] = f"each {name} has one {finer}: the two cannot be told apart"
+            reasons[name] = f"each {_SPOKEN[name]} has one {_SPOKEN[finer]}: the two cannot be told apart"
         else:
             levels.append((name, group))
             finer, finer_count = name, count

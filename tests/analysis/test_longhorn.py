@@ -1,4 +1,4 @@
-"""The worked examples of `reference/variability.md`, section 6, on the real files."""
+"""Worked examples on the published Longhorn files, computed beforehand with numpy, scipy and DuckDB."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_constant_clock_of_bert_is_undefined_with_a_reason(level: str) -> No
     found = table()["bert", level].as_dict()["correlation"]["sm_clock"]
     assert found["pearson"] is None
     assert found["spearman"] is None
-    assert found["reason"] == "sm_clock_mhz is constant (1530)"
+    assert found["reason"] == "SM clock is constant (1530)"
 
 
 def test_gpu_level_correlations_are_those_of_gpu_medians() -> None:

@@ -136,11 +136,11 @@ def test_one_run() -> None:
         assert row.cov_pct is None
         assert row.reasons["cov_pct"] == "one value has no standard deviation"
         assert row.icc.value is None
-        assert row.icc.reason == "fewer than two gpus"
+        assert row.icc.reason == "fewer than two GPUs"
         assert row.interval["median"] is None
         assert row.reasons["interval"] == "one GPU cannot be resampled"
         assert row.modes == ({"median": 5.0, "share": 1.0, "n": 1},)
-        assert row.finding == "Whether the spread belongs to the GPUs cannot be told: fewer than two gpus."
+        assert row.finding == "Whether the spread belongs to the GPUs cannot be told: fewer than two GPUs."
 
 
 def test_one_run_for_each_gpu_cannot_tell_repeatability() -> None:
@@ -151,7 +151,7 @@ def test_one_run_for_each_gpu_cannot_tell_repeatability() -> None:
     assert run.icc.value is None
     assert run.shares["gpu"] is None
     assert run.split_half == {"spearman": None, "gpus": 0, "reason": "no GPU has two runs"}
-    assert "cannot be told: each gpu has one run" in run.finding
+    assert "cannot be told: each GPU has one run" in run.finding
 
 
 def test_equal_values() -> None:
@@ -178,9 +178,9 @@ def test_columns_that_are_missing_or_empty_say_so() -> None:
     table = frame(["a", "b", "c"] * 2, [1.0, 2.0, 3.0, 1.1, 2.1, 3.1], power_w=[None] * 6)
     found = variability(table, replicates=0)[0].as_dict()
     assert found["correlation"]["sm_clock"] == {
-        **dict.fromkeys(("pearson", "spearman")), "n": 0, "reason": "no row has a sm_clock_mhz",
+        **dict.fromkeys(("pearson", "spearman")), "n": 0, "reason": "no SM clock is known",
     }  # fmt: skip
-    assert found["correlation"]["power"]["reason"] == "no row has a power_w"
+    assert found["correlation"]["power"]["reason"] == "no power is known"
     assert found["icc_job"]["reason"] == "no run names its job"
     assert found["reasons"]["interval"] == "no bootstrap was asked for"
     two = variability(table.with_columns(temperature_c=pl.Series([40.0, 41.0, *[None] * 4])), replicates=0)[0]

@@ -35,7 +35,7 @@ def test_the_account_for_people(file: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
         "runs.csv: 41 rows of sgemm: 39 kept, 1 duplicates dropped, 1 refused; 39 GPUs",
-        "  units: perf in ms (from its size (median 2420))",
+        "  units from its size (median 2420): perf ms",
         "  placeholders stored as NULL: ts 1",
         "  refused: 1 where perf is no time that can be read (line 10)",
         "  columns not stored: extra",

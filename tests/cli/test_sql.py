@@ -8,6 +8,7 @@ import http.server
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -460,3 +461,20 @@ def test_spilled_sorting_leaves_nothing_behind(store: Store, tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     whorl(store, "select count(*) from (select i from range(2000000) t(i) order by hash(i))")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(shutil.which("script") is None, reason="there is no script(1) to give the command a terminal")
+def test_what_does_not_fit_the_terminal_is_printed_row_by_row(tmp_path: Path) -> None:
+    store = tmp_path / "S"
+    Store.create(store).append({"events": pa.table({"gpu": ["g1", "g2"], "kind": ["gap", "lost"]})}, "a")
+    shown = {}
+    for columns in (30, 200):
+        command = (
+            f"stty cols {columns} rows 20; {sys.executable} -m whorl sql --store {store} 'from events order by gpu'"
+        )
+        done = subprocess.run(["script", "-qec", command, "/dev/null"], capture_output=True, text=True, check=True)
+        shown[columns] = [line.rstrip() for line in done.stdout.splitlines()]
+    assert "row 2" in shown[30]
+    assert any(line.split() == ["kind", "lost"] for line in shown[30])
+    assert "row 2" not in shown[200]
+    assert any(line.split()[:2] == ["ts", "cluster"] for line in shown[200])

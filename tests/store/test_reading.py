@@ -290,6 +290,14 @@ def test_a_missing_or_newer_store_is_a_sentence(store: Store, tmp_path: Path) ->
         Store.open(store.root)
 
 
+def test_a_store_that_was_interrupted_while_it_was_made_says_so(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "S")
+    (store.root / "store.toml").unlink()
+    with pytest.raises(StoreError, match="interrupted while it was made; run the command"):
+        Store.open(store.root)
+    assert Store.create(store.root).sql("select count(*) n from runs").to_pylist() == [{"n": 0}]
+
+
 def test_a_folder_of_other_things_is_not_made_a_store(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("")
     with pytest.raises(StoreError, match="holds other things"):
