@@ -13,7 +13,7 @@ import click
 
 from .options import exclusive, json_option, store_option
 
-_WHOLE = re.compile(r"\.0+$")
+_WHOLE = re.compile(r"(\.[0-9]*[1-9])0+$|\.0+$")  # the zeros behind a fraction of a second
 
 
 @click.command("sql", short_help="Answer an SQL query over the tables of a store.")
@@ -74,7 +74,7 @@ def _column(column: Any) -> list[Any]:
         column = column.cast(pa.timestamp(kind.unit))  # drops the zone and keeps the instant, in UTC
     texts = pc.cast(column, pa.string()).to_pylist()
     if pa.types.is_timestamp(kind):
-        texts = [None if text is None else _WHOLE.sub("", text).replace(" ", "T", 1) + "Z" for text in texts]
+        texts = [None if text is None else _WHOLE.sub(r"\1", text).replace(" ", "T", 1) + "Z" for text in texts]
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
         return list(texts)
     last = 2 ** (kind.bit_width - 1) - 1  # how DuckDB says infinity
