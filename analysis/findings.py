@@ -42,7 +42,9 @@ def finding(
     if not at_runs:
         shown += f"; of a median of {runs:g} runs {of:.2f}"
     if low is not None and high is not None and low < SOME and high > MOST:
-        return f"Too few data to tell whether the spread belongs to the GPUs ({shown})."
+        coupled = icc_job.value is not None and icc_job.value >= MOST
+        jobs = f"; the runs of one job share their time (ICC by job {icc_job.value:.2f})" if coupled else ""
+        return f"Too few data to tell whether the spread belongs to the GPUs ({shown}){jobs}."
     if of >= MOST and inside >= MOST:
         text = f"The GPUs differ and the difference repeats ({shown})"
     elif of >= MOST:
