@@ -38,7 +38,7 @@ class _Group(click.Group):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(128 + signal.SIGPIPE)
         except KeyboardInterrupt:
-            click.echo("whorl: interrupted; what was reported is stored, run the command again for the rest", err=True)
+            click.echo("whorl: interrupted; what was stored stays, and the command can be run again", err=True)
             ctx.exit(128 + signal.SIGINT)
         except WhorlError as error:
             click.echo(f"whorl: {error}", err=True)

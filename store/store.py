@@ -10,13 +10,10 @@ fleet/
 from __future__ import annotations
 
 import contextlib
-import errno
-import functools
 import importlib.util
 import json
 import logging
 import os
-import stat
 import tomllib
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -25,7 +22,9 @@ from typing import TYPE_CHECKING
 
 from ..errors import FormatError, QueryError, StoreError
 from . import files
-from .schema import CATALOG, FORMAT, TABLES, Table, arrow_schema, table
+from .schema import CATALOG, FORMAT, TABLES, arrow_schema, table
+from .soundness import columns as columns_of
+from .soundness import damage, reason_to_skip
 
 if TYPE_CHECKING:
     import polars as pl
@@ -141,7 +140,7 @@ class Store:
     def _shaped(self) -> bool:
         """Whether every table has its sound, empty file, without which other DuckDB clients cannot read it."""
         try:
-            return all(_look(path, name, _stamp(path))[0] is None for path, name in self._empty_files())
+            return all(reason_to_skip(path, name) is None for path, name in self._empty_files())
         except OSError:
             return False
 
@@ -173,7 +172,7 @@ class Store:
         good = []
         for path in sorted((self.root / name).rglob("*.parquet"), key=lambda p: (p.name != _EMPTY, p)):
             try:
-                reason = _look(path, name, _stamp(path))[0]
+                reason = reason_to_skip(path, name)
             except OSError as error:
                 reason = f"it cannot be read ({error.strerror}); see to it or move it out of the store"
             if reason is None:
@@ -192,7 +191,7 @@ class Store:
         found = {}
         for spec in TABLES:
             for path in self.files(spec.name):
-                reason = _damage(path)
+                reason = damage(path)
                 if reason is not None:
                     found[path] = f"{reason}; restore it from a backup or move it out of the store"
         return self.skipped | found
@@ -246,7 +245,7 @@ class Store:
 
         sound = {spec.name: [path.resolve() for path in self.files(spec.name)] for spec in TABLES}
         try:
-            with contextlib.closing(sql.connect(sound, _columns, unsafe=unsafe)) as connection:
+            with contextlib.closing(sql.connect(sound, columns_of, unsafe=unsafe)) as connection:
                 return sql.run(connection, query, unsafe=unsafe)
         except QueryError as error:
             if sql.at_fault(error):
@@ -257,7 +256,7 @@ class Store:
         """The sentence for a damaged file, if one explains that reading failed."""
         for spec in TABLES:
             for path in self.files(spec.name):
-                reason = _damage(path)
+                reason = damage(path)
                 if reason is not None:
                     return StoreError(
                         f"{path}, a file of table {spec.name}, is damaged: {reason}; restore it "
@@ -300,61 +299,3 @@ def _damaged(about: Path, reason: str) -> StoreError:
     return StoreError(
         f"{about} is damaged ({reason}); restore it from a backup, or copy the table folders into a new store"
     )
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    """Size and time of change: files are immutable, so the same stamp means the same content."""
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "it is no regular file")
-    return status.st_size, status.st_mtime_ns
-
-
-@functools.lru_cache(maxsize=65536)
-def _look(path: Path, name: str, stamp: tuple[int, int]) -> tuple[str | None, frozenset[str]]:  # noqa: ARG001 - part of the key
-    """Why a file cannot be read as part of a table, or None where it can; and the columns it has."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    none: frozenset[str] = frozenset()
-    try:
-        metadata = pq.read_metadata(path)
-        schema = metadata.schema.to_arrow_schema()
-    except PermissionError:
-        return "this user may not read it", none
-    except (OSError, pa.ArrowException) as error:
-        return f"it is torn or not a Parquet file ({str(error).splitlines()[0]}); move it out of the store", none
-    keys = metadata.metadata or {}
-    found = keys.get(b"whorl.table", b"").decode("utf-8", "replace")
-    if found != name:
-        what = f"it belongs to table {found!r}" if found else "whorl did not write it"
-        return f"{what}; move it out of {name}/", none
-    version = keys.get(b"whorl.format", b"").decode("utf-8", "replace")
-    if not version.isdigit() or int(version) > FORMAT:
-        return f"it has format {version or '?'} and this whorl reads up to {FORMAT}; install a newer whorl", none
-    for field in arrow_schema(name):
-        if field.name in schema.names and schema.field(field.name).type != field.type:
-            kind = schema.field(field.name).type
-            return f"its column {field.name} is {kind} and not {field.type}; move it out of the store", none
-    return None, frozenset(schema.names)
-
-
-def _columns(path: Path, name: str) -> frozenset[str]:
-    return _look(path, name, _stamp(path))[1]
-
-
-def _damage(path: Path) -> str | None:
-    """What is wrong with the data in a file, after reading all of it; None where nothing is."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            for _ in file.iter_batches():
-                pass
-    except (OSError, pa.ArrowException) as error:
-        return (str(error) or type(error).__name__).splitlines()[0]
-    return None
-
-
-__all__ = ["Store", "Table"]

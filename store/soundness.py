@@ -1,0 +1,75 @@
+"""Whether a file of a table can be read: what its footer says at a glance, and what its pages hold.
+
+A glance costs a few reads and is remembered; it notices torn, foreign and newer files. Reading everything, with the
+checksums of the pages, notices every changed byte of data.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import stat
+from pathlib import Path
+
+from .schema import FORMAT, arrow_schema
+
+
+def reason_to_skip(path: Path, name: str) -> str | None:
+    """Why a file cannot be read as part of the table `name`, or None where it can. Raises OSError."""
+    return _look(path, name, _stamp(path))[0]
+
+
+def columns(path: Path, name: str) -> frozenset[str]:
+    """The names of the columns in a sound file of a table."""
+    return _look(path, name, _stamp(path))[1]
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Size and time of change: files are immutable, so the same stamp means the same content."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file")
+    return status.st_size, status.st_mtime_ns
+
+
+@functools.lru_cache(maxsize=65536)
+def _look(path: Path, name: str, stamp: tuple[int, int]) -> tuple[str | None, frozenset[str]]:  # noqa: ARG001 - part of the key
+    """Why a file cannot be read as part of a table, or None where it can; and the columns it has."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    none: frozenset[str] = frozenset()
+    try:
+        metadata = pq.read_metadata(path)
+        schema = metadata.schema.to_arrow_schema()
+    except PermissionError:
+        return "this user may not read it", none
+    except (OSError, pa.ArrowException) as error:
+        return f"it is torn or not a Parquet file ({str(error).splitlines()[0]}); move it out of the store", none
+    keys = metadata.metadata or {}
+    found = keys.get(b"whorl.table", b"").decode("utf-8", "replace")
+    if found != name:
+        what = f"it belongs to table {found!r}" if found else "whorl did not write it"
+        return f"{what}; move it out of {name}/", none
+    version = keys.get(b"whorl.format", b"").decode("utf-8", "replace")
+    if not version.isdigit() or int(version) > FORMAT:
+        return f"it has format {version or '?'} and this whorl reads up to {FORMAT}; install a newer whorl", none
+    for field in arrow_schema(name):
+        if field.name in schema.names and schema.field(field.name).type != field.type:
+            kind = schema.field(field.name).type
+            return f"its column {field.name} is {kind} and not {field.type}; move it out of the store", none
+    return None, frozenset(schema.names)
+
+
+def damage(path: Path) -> str | None:
+    """What is wrong with the data in a file, after reading all of it; None where nothing is."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            for _ in file.iter_batches():
+                pass
+    except (OSError, pa.ArrowException) as error:
+        return (str(error) or type(error).__name__).splitlines()[0]
+    return None
