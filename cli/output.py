@@ -69,14 +69,17 @@ def width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
+def _widths(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+
+
 def print_rows(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
     """Print a table, or row by row, a line per column, where the terminal is too narrow for the table."""
     available = width()
-    widths = [max(len(row[i]) for row in (header, *rows)) + 2 for i in range(len(header))]
-    if available is None or sum(widths) - 2 <= available:
+    if available is None or sum(_widths(header, rows)) + 2 * (len(header) - 1) <= available:
         print_table(header, rows, right)
         return
-    longest = max(len(name) for name in header)
+    longest = max(map(len, header))
     for position, row in enumerate(rows, start=1):
         click.echo(f"row {position}")
         for name, cell in zip(header, row, strict=True):
@@ -85,21 +88,30 @@ def print_rows(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequ
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
     """Print a table for people: fitted to the terminal, or at full width where the output is no terminal."""
+    if width() is not None:
+        _print_fitted(header, rows, right)
+        return
+    # A file or a pipe takes any width, and as many rows as there are.
+    widths = _widths(header, rows)
+    for row in (header, *rows):
+        cells = [c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        click.echo("  ".join(cells).rstrip())
+
+
+def _print_fitted(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    available = width()
-    terminal = available is not None
     console = Console(
-        width=available or 100_000,
-        color_system="auto" if terminal and "NO_COLOR" not in os.environ else None,
+        width=width(),
+        color_system=None if "NO_COLOR" in os.environ else "auto",
         highlight=False,
         markup=False,
         emoji=False,
     )
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for position, name in enumerate(header):
-        table.add_column(name, justify="right" if position in right else "left", overflow="fold", no_wrap=not terminal)
+        table.add_column(name, justify="right" if position in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
     with console.capture() as capture:
