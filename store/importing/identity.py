@@ -21,7 +21,7 @@ _FORMS = {
 }
 _CROWDED = 20  # a device column is believed where less than one place in so many has two GPUs
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.:/@ -]{0,127}$"
-_CABINET = r"^[A-Za-z]{1,8}-?[0-9]{0,4}$"
+_CABINET = r"^[A-Za-z]{1,8}-?[0-9]{1,4}$"
 _NODE = r"^(?:[0-9]{1,5}|[A-Za-z0-9._-]{0,40}[A-Za-z][A-Za-z0-9._-]{0,40})$"  # a number, or a name with a letter
 
 
@@ -145,7 +145,7 @@ def _named(sheet: Sheet, bound: Bound) -> None:
         sheet.frame = sheet.frame.with_columns(text.alias("=gpu"), pl.lit(None, pl.String).alias("=uuid"))
         return
     gpu, place = text.str.replace("-0+([0-9]+)-", "-${1}-"), pl.col("=place")
-    sheet.refuse(((place != gpu).fill_null(False), f"{name} contradicts the row's cabinet, node and device"))
+    refuse_strange(sheet, (name, (place != gpu).fill_null(False), "place that the row's cabinet, node and device give"))
     parts = gpu.str.extract_groups(r"^((.*)-[^-]+)-([0-9]+)$").struct
     sheet.frame = sheet.frame.with_columns(
         gpu.alias("=gpu"),

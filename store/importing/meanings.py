@@ -33,7 +33,8 @@ class Meaning:
 
 _COUNT = r"^[0-9]+(?:\.0+)?$"
 _CLOCK = {"dimension": "clock", "unit": "MHz", "low": 1.0, "high": 10_000.0, "usual": (100.0, 10_000.0)}
-_HEAT = {"dimension": "temperature", "unit": "C", "low": -40.0, "high": 150.0, "usual": (5.0, 125.0)}
+_MEMORY_CLOCK = _CLOCK | {"usual": (300.0, 10_000.0)}
+_HEAT = {"dimension": "temperature", "unit": "C", "low": -40.0, "high": 150.0, "usual": (12.0, 97.0)}
 _SHARE = {"dimension": "share", "unit": "%", "low": 0.0, "high": 100.0}
 _WATTS = {"dimension": "power", "unit": "W", "low": 0.0, "high": 5_000.0, "usual": (1.0, 5_000.0)}
 _MILLIWATTS = {"dimension": "power", "unit": "mW", "low": 0.0, "high": 5e6, "usual": (1e3, 5e6)}
@@ -58,7 +59,7 @@ RUN_MEANINGS: tuple[Meaning, ...] = (
     Meaning("job", "text", "batch job", ("job_id", "jobid"), column="job_id"),
     Meaning("began", "time stamp", "when the run began", ("ts", "timestamp"), column="began"),
     _number("sm_clock", "median SM clock", ("freq", "median_freq", "sm_clock"), "sm_clock_mhz", **_CLOCK),
-    _number("mem_clock", "median memory clock", ("memfreq", "median_memfreq"), "mem_clock_mhz", **_CLOCK),
+    _number("mem_clock", "median memory clock", ("memfreq", "median_memfreq"), "mem_clock_mhz", **_MEMORY_CLOCK),
     _number("temperature", "median temperature", ("temp", "median_temp"), "temperature_c", **_HEAT),
     _number("power", "median board power", ("pwr", "median_pwr"), "power_w", **_WATTS),
     Meaning("input_size", "text", "condition: size of the input", ("input_size",)),

@@ -2,12 +2,14 @@
 
 Two columns whose header names were swapped hold plausible numbers each. Together they do not:
 
-* clocks and temperatures are read as whole numbers, so that their medians are whole or half; board power is
-  read in mW. Where power has no decimals and another column has, they are swapped;
-* a GPU's board draws fewer watts than its SM clock has megahertz, from idle to the cap of every model so far;
-* the memory clock has a few fixed steps, the SM clock many. Where the SM clock never moves and the memory
-  clock takes many values, they are swapped.
+* power and SM clock: a board draws fewer watts than its SM clock has megahertz, from idle to the cap of every
+  model so far;
+* power and temperature, power and memory clock: clocks and temperatures are read as whole numbers, so that their
+  medians are whole or half, and power in mW. A power without decimals, beside a temperature with decimals that is
+  above it, or beside a memory clock with decimals while the power hardly ever changes, is none;
+* SM clock and memory clock: the memory clock has a few fixed steps, the SM clock many.
 
+Means instead of medians have decimals everywhere and whole watts may be rounded: these alone are no suspicion.
 Columns that --map names are believed.
 """
 
@@ -21,7 +23,8 @@ from .layout import Bound
 from .values import parsed
 
 _FEW_ROWS = 5  # below, decimals may be missing by chance
-_MANY_STEPS = 5
+_FEW_STEPS, _MANY_STEPS = 3, 5
+_HOTTEST = 110.0  # degrees Celsius
 
 
 def check(sheet: Sheet, bound: dict[str, Bound]) -> None:
@@ -43,13 +46,17 @@ def check(sheet: Sheet, bound: dict[str, Bound]) -> None:
             f"--map {bound[other].column}={other}:{bound[other].meaning.unit}"
         )
 
-    for other in names:
-        decimals = found[f"decimals {other}"]
-        if other != "power" and "power" in names and found["decimals power"] == 0 and (decimals or 0) > 0.5:
-            raise swapped("power", other, "a power without decimals and a reading with decimals")
-    watts, clock = found.get("median power"), found.get("median sm_clock")
+    def decimals(key: str) -> bool:
+        return key in names and (found[f"decimals {key}"] or 0) > 0.5
+
+    whole_watts = found.get("decimals power") == 0
+    watts, degrees, clock = (found.get(f"median {key}") for key in ("power", "temperature", "sm_clock"))
+    if whole_watts and decimals("temperature") and (watts or 0.0) < min(degrees or 0.0, _HOTTEST):
+        raise swapped("power", "temperature", f"{watts:g} W without decimals, {degrees:g} degrees with")
+    if whole_watts and decimals("mem_clock") and found["steps power"] <= _FEW_STEPS < found["steps mem_clock"]:
+        raise swapped("power", "mem_clock", "a power in few whole steps and a memory clock with decimals")
     if watts is not None and clock is not None and watts > clock:
         raise swapped("power", "sm_clock", f"a median of {watts:g} W at {clock:g} MHz")
     fixed, many = found.get("steps sm_clock"), found.get("steps mem_clock")
-    if fixed == 1 and many is not None and many >= _MANY_STEPS:
+    if fixed == 1 and many is not None and many >= _MANY_STEPS and not decimals("mem_clock"):
         raise swapped("sm_clock", "mem_clock", "an SM clock that never moves and a memory clock that does")

@@ -48,6 +48,24 @@ def test_the_way_out_that_the_message_names_works(write: Write, refusal: Callabl
     assert found.frame["sm_clock_mhz"].n_unique() == 5
 
 
+@pytest.mark.parametrize(
+    ("clock", "memory", "degrees", "watts"),
+    [
+        ("345", "2619", "33", "71.25"),  # idle
+        ("1357.31", "876.98", "66.42", "297"),  # means, with watts rounded
+        ("705.5", "1593", "61.7", "400"),  # capped low, with watts rounded
+        ("2100", "1300", "71", "750"),
+        ("1980", "3201", "58.5", "698.113"),
+    ],
+)
+def test_legitimate_telemetry_is_not_suspected(
+    clock: str, memory: str, degrees: str, watts: str, write: Write, parse: Parse
+) -> None:
+    text = [[*row[:4], clock, memory, degrees, watts] for row in rows()]
+    text += [[*row[:4], f"{float(clock) + 7.5:g}", memory, degrees, f"{float(watts) + 1:g}"] for row in rows(40)[20:]]
+    assert parse(write(HEADER, text), units={"": "ms"}).report.total.refused == 0
+
+
 @pytest.mark.parametrize("real_file", ["sgemm", "pagerank", "resnet50", "bert"])
 def test_published_telemetry_is_not_suspected(real_file: str, real: Callable[[str], Path], parse: Parse) -> None:
     assert not parse(real(f"longhorn/{real_file}.csv.gz")).report.refusals
