@@ -196,6 +196,7 @@ def exclusive(root: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX)
         except OSError as error:
             log.warning("%s cannot be locked (%s): do not import overlapping files at the same time", path, error)
+        recover(root)  # what a dead holder committed must be in sight
         yield
     finally:
         os.close(handle)

@@ -17,12 +17,14 @@ _HEX = "[0-9a-fA-F]"
 _FORMS = {
     "UUID": f"^(?:GPU-|MIG-)?{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}$",
     "place (cabinet-node-device)": r"^[A-Za-z]+[0-9]*-[A-Za-z0-9]+-[0-9]{1,2}$",
-    "hardware id": f"^(?:0[xX])?{_HEX}{{12,32}}$",
+    "hardware id": f"^(?:GPU-)?(?:0[xX])?{_HEX}{{12,32}}$",
 }
 _CROWDED = 20  # a device column is believed where less than one place in so many has two GPUs
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.:/@ -]{0,127}$"
 _CABINET = r"^[A-Za-z]{1,8}-?[0-9]{1,4}$"
-_NODE = r"^(?:[0-9]{1,5}|[A-Za-z0-9._-]{0,40}[A-Za-z][A-Za-z0-9._-]{0,40})$"  # a number, or a name with a letter
+_NODE = (
+    r"^(?:[0-9]{1,5}(?:\.0+)?|[A-Za-z0-9._-]{0,40}[A-Za-z][A-Za-z0-9._-]{0,40})$"  # a number, or a name with a letter
+)
 
 
 def row_texts(sheet: Sheet) -> pl.Series:
@@ -73,7 +75,7 @@ def of_telemetry(sheet: Sheet, bound: dict[str, Bound], *, given: str | None) ->
     if "gpu" in bound:
         _named(sheet, bound["gpu"])
         return f"column {bound['gpu'].column!r}"
-    stem = given or sheet.file.split(".")[0]
+    stem = given or sheet.file.split(".")[0] or "stream"
     if "index" in bound:
         name = bound["index"].column
         refuse_strange(sheet, (name, ~pl.col(name).str.contains("^[0-9]{1,3}$"), "index of a GPU"))
@@ -81,12 +83,24 @@ def of_telemetry(sheet: Sheet, bound: dict[str, Bound], *, given: str | None) ->
         gpu = pl.lit(f"{stem}:") + pl.col(name).cast(pl.Int64).cast(pl.String)
         sheet.frame = sheet.frame.with_columns(gpu.alias("=gpu"), pl.lit(None, pl.String).alias("=uuid"))
         return f"column {name!r} (as {stem}:index)"
+    for key in ("serial", "pci_bus_id"):
+        if key in bound and sheet.frame[bound[key].column].n_unique() > 1:
+            name = bound[key].column
+            sheet.refuse((is_placeholder(name, minus_one=False), f"{name} is missing"))
+            gpu = pl.lit(f"{stem}:") + pl.col(name)
+            sheet.frame = sheet.frame.with_columns(gpu.alias("=gpu"), pl.lit(None, pl.String).alias("=uuid"))
+            return f"column {name!r} (as {stem}:{key})"
     _constant(sheet, stem)
     return "--gpu" if given else "the file's name (--gpu NAME names it)"
 
 
 def _nothing(*keys: str) -> list[pl.Expr]:
     return [pl.lit(None, pl.Int64 if key == "slot" else pl.String).alias(f"={key}") for key in keys]
+
+
+def _without_zeros(name: pl.Expr) -> pl.Expr:
+    """`c197-001-0` and `c197-1-0` are one place."""
+    return name.str.replace_all("-0+([0-9])", "-${1}")
 
 
 def _constant(sheet: Sheet, name: str) -> None:
@@ -96,7 +110,7 @@ def _constant(sheet: Sheet, name: str) -> None:
 def _places(sheet: Sheet, bound: dict[str, Bound], seen: Seen) -> None:
     """`=cabinet`, `=node` (unique within the cluster), `=slot`, `=place` from the columns that say them."""
     named = "cabinet" in bound and bound["cabinet"].mapped
-    patterns = {"cabinet": _NODE if named else _CABINET, "node": _NODE, "slot": "^[0-9]{1,2}$"}
+    patterns = {"cabinet": _NODE if named else _CABINET, "node": _NODE, "slot": r"^[0-9]{1,2}(?:\.0+)?$"}
     stated = [bound[key] for key in patterns if key in bound]
     unknown = {b.meaning.name: is_placeholder(b.column, minus_one=True) for b in stated}
     for item, missing in zip(stated, sheet.counts(*unknown.values()), strict=True):
@@ -107,13 +121,15 @@ def _places(sheet: Sheet, bound: dict[str, Bound], seen: Seen) -> None:
         strange = ~unknown[item.meaning.name] & ~pl.col(item.column).str.contains(patterns[item.meaning.name])
         rules.append((item.column, strange, item.meaning.description))
     refuse_strange(sheet, *rules)
-    known = [pl.when(~unknown[b.meaning.name]).then(pl.col(b.column)).alias(f"={b.meaning.name}") for b in stated]
+    # A whole number may have been written as 4.0, where a row of the column is empty.
+    plain = {b.meaning.name: pl.col(b.column).str.replace(r"^([0-9]+)\.0+$", "${1}") for b in stated}
+    known = [pl.when(~unknown[key]).then(text).alias(f"={key}") for key, text in plain.items()]
     sheet.frame = sheet.frame.with_columns(*known, *_nothing(*(key for key in patterns if key not in bound)))
     cabinet, node, slot = pl.col("=cabinet"), pl.col("=node"), pl.col("=slot").cast(pl.Int64)
     # "004" and 4 are one node; where there are cabinets, a number is unique only together with its own.
     number = node.str.extract("^0*([0-9]+)$", 1)
     numbered = cabinet + "-" + number if "cabinet" in bound else number
-    host = pl.when(number.is_null()).then(node).otherwise(numbered)
+    host = pl.when(number.is_null()).then(_without_zeros(node)).otherwise(numbered)
     sheet.frame = sheet.frame.with_columns(
         host.alias("=node"), slot, (host + "-" + slot.cast(pl.String)).alias("=place")
     )
@@ -142,9 +158,15 @@ def _named(sheet: Sheet, bound: Bound) -> None:
         sheet.frame = sheet.frame.with_columns(uuid.alias("=gpu"), uuid.alias("=uuid"))
         return
     if not form.startswith("place"):
+        if form == "hardware id":
+            text = (
+                pl.when(text.str.starts_with("GPU-"))
+                .then("GPU-" + text.str.slice(4).str.to_lowercase())
+                .otherwise(text.str.to_lowercase())
+            )
         sheet.frame = sheet.frame.with_columns(text.alias("=gpu"), pl.lit(None, pl.String).alias("=uuid"))
         return
-    gpu, place = text.str.replace("-0+([0-9]+)-", "-${1}-"), pl.col("=place")
+    gpu, place = _without_zeros(text), pl.col("=place")
     refuse_strange(sheet, (name, (place != gpu).fill_null(False), "place that the row's cabinet, node and device give"))
     parts = gpu.str.extract_groups(r"^((.*)-[^-]+)-([0-9]+)$").struct
     sheet.frame = sheet.frame.with_columns(

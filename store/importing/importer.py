@@ -166,17 +166,38 @@ def _telemetry(store: Store, found: Parsed, options: Options) -> dict[str, pl.Da
             f"give each a name of its own (--gpu NAME, or query uuid)"
         )
     span = ts.is_between(found.frame["ts"].min(), found.frame["ts"].max())
-    stored = store.collect(known.filter(span).select("gpu", "ts"))
-    frame = found.frame.join(stored, on=["gpu", "ts"], how="anti", maintain_order="left")
-    report = found.report
-    report.total.duplicates += found.frame.height - frame.height
-    report.total.kept = frame.height
+    frame = _unseen(found, store.collect(known.filter(span)))
     cluster = pl.lit(options.cluster).alias("cluster")
     named = ["gpu", "uuid", *telemetry.IDENTITY]
     gpus = frame.group_by(named).agg(ts.min().alias("first_seen")).sort(named, nulls_last=True).with_columns(cluster)
     events = found.events.filter(gpu.is_in(frame["gpu"].unique().implode())).with_columns(cluster)
     readings = frame.drop(LINE, "uuid", *telemetry.IDENTITY).with_columns(cluster)
     return {"telemetry": readings, "events": events, "gpus": gpus}
+
+
+def _unseen(found: Parsed, stored: pl.DataFrame) -> pl.DataFrame:
+    """The readings that the store lacks: of another instant, or of metrics that it has not for this one.
+
+    A reading whose metrics the store has is a duplicate; one that contradicts a stored metric is refused.
+    """
+    frame, report = found.frame, found.report
+    metrics = [c for c in frame.columns if c in stored.columns and c not in ("ts", "gpu", "quality", "import_id")]
+    # Two streams of one GPU may have brought different metrics for one instant: their rows are one reading.
+    known = stored.group_by("gpu", "ts").agg(pl.col(metrics).drop_nulls().first())
+    both = frame.join(
+        known.with_columns(seen=True), on=["gpu", "ts"], how="left", suffix=" stored", maintain_order="left"
+    )
+    new = pl.any_horizontal(pl.col(m).is_not_null() & pl.col(f"{m} stored").is_null() for m in metrics)
+    other = pl.any_horizontal((pl.col(m) != pl.col(f"{m} stored")).fill_null(False) for m in metrics)
+    seen = pl.col("seen").fill_null(False)
+    contradicting = both.filter(seen & other)[LINE].to_list()
+    kept = both.filter(~seen | (new & ~other)).select(frame.columns)
+    if contradicting:
+        found.sheet.refused.add("the store has another reading of this GPU at this time", contradicting)
+        report.total.refused += len(contradicting)
+    report.total.duplicates += frame.height - kept.height - len(contradicting)
+    report.total.kept = kept.height
+    return kept
 
 
 class _Provenance:
@@ -199,21 +220,29 @@ class _Provenance:
         )
         if not rows.height:
             return None
-        if rows.filter(pl.col("options") == self.stated).height == 0:
+        same = rows.filter(pl.col("options") == self.stated)
+        if not same.height and not any(self._reads_alike(stated) for stated in rows["options"]):
             raise InputError(
                 f"{self.sheet.file} was imported before with other options ({rows[0, 'options']}); "
                 f"stored facts are not rewritten: import it into a new store"
             )
+        if not same.height:
+            return None  # named otherwise: rows that are the same runs are found by their ids
         report = Report(
             self.sheet.file,
-            rows[0, "format"],
+            same[0, "format"],
             self.options.cluster,
             self.sheet.sha256,
             Counts(),
             already=True,
         )
-        report.total.rows = report.total.duplicates = int(rows["rows"].sum())
+        report.total.rows = report.total.duplicates = int(same["rows"].sum())
         return report
+
+    def _reads_alike(self, stated: str) -> bool:
+        """Whether earlier options read the same values: --gpu and --workload only name them."""
+        earlier, now = json.loads(stated), self.options.as_dict()
+        return all(earlier.get(key) == value for key, value in now.items() if key not in ("gpu", "workload"))
 
     def rows(self, report: Report) -> pl.DataFrame:
         """The rows of `imports`: one per workload, or one for a stream."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ...errors import InputError
+from ...errors import InputError, UnitError
 from .content import Sheet
 from .meanings import RUN_MEANINGS, SC22_UNITS, SMI_UNITS, TELEMETRY_MEANINGS, Meaning
 from .units import UNITS, Unit, find, named, split_label
@@ -23,6 +23,12 @@ class Options:
     columns: Mapping[str, str] = field(default_factory=dict)  # --map: column -> meaning[:unit]
     units: Mapping[str, str] = field(default_factory=dict)  # --unit: column -> unit; "" is the time column
     time_zone: str = "UTC"  # of time stamps that state none
+
+    def __post_init__(self) -> None:
+        for option in ("cluster", "gpu", "workload"):
+            name = getattr(self, option)
+            if name is not None and not name.strip():
+                raise InputError(f"--{option} is empty: give it a name")
 
     def as_dict(self) -> dict[str, object]:
         """The options that change what a file means, for the provenance."""
@@ -164,10 +170,15 @@ def _map(sheet: Sheet, layout: Layout, options: Options) -> None:
         mapped[name] = _labelled(sheet, meaning, column)
         mapped[name].mapped = True
         if unit:
-            mapped[name].unit = named(unit, meaning.dimension, f"--map {column}={text}")
-            mapped[name].source = "--map"
-    said = {b.column for b in mapped.values()}
-    layout.bound = {name: b for name, b in layout.bound.items() if b.column not in said} | mapped
+            said, stated = named(unit, meaning.dimension, f"--map {column}={text}"), mapped[name].unit
+            if stated not in (None, said):
+                raise UnitError(
+                    f"{sheet.file}: --map says {column!r} is in {said.name} and its name says otherwise; if --map is "
+                    f"right, say --map {column}={name} --unit {column}={said.name}"
+                )
+            mapped[name].unit, mapped[name].source = said, "--map"
+    theirs = {b.column for b in mapped.values()}
+    layout.bound = {name: b for name, b in layout.bound.items() if b.column not in theirs} | mapped
     if kind == "runs" and "time" not in layout.bound:
         raise InputError("--map leaves no column for the duration: name one, for example COLUMN=time:ms")
     if kind == "telemetry" and "timestamp" not in layout.bound:

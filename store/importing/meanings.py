@@ -35,6 +35,8 @@ _COUNT = r"^[0-9]+(?:\.0+)?$"
 _CLOCK = {"dimension": "clock", "unit": "MHz", "low": 1.0, "high": 10_000.0, "usual": (100.0, 10_000.0)}
 _MEMORY_CLOCK = _CLOCK | {"usual": (300.0, 10_000.0)}
 _HEAT = {"dimension": "temperature", "unit": "C", "low": -40.0, "high": 150.0, "usual": (12.0, 97.0)}
+_NOW_CLOCK = _CLOCK | {"low": 0.0}  # a parked GPU shows 0
+_NOW_HEAT = _HEAT | {"usual": (5.0, 125.0)}  # a single reading, and memory, may be colder and hotter
 _SHARE = {"dimension": "share", "unit": "%", "low": 0.0, "high": 100.0}
 _WATTS = {"dimension": "power", "unit": "W", "low": 0.0, "high": 5_000.0, "usual": (1.0, 5_000.0)}
 _MILLIWATTS = {"dimension": "power", "unit": "mW", "low": 0.0, "high": 5e6, "usual": (1e3, 5e6)}
@@ -68,13 +70,13 @@ RUN_MEANINGS: tuple[Meaning, ...] = (
     Meaning(
         "warmup", "text", "condition: whether it was a warm-up run", ("warmup",), pattern="^(?i:true|false|yes|no|0|1)$"
     ),
-    Meaning("kernel", "text", "condition: name of the kernel", ("kern",), pattern="^[A-Za-z_]"),
+    Meaning("kernel", "text", "condition: name of the kernel", ("kern",), pattern="^[A-Za-z_(<]"),
     Meaning("kernels", "text", "condition: number of kernels", ("num_kerns",), pattern=_COUNT),
 )
 
 CONDITIONS = ("input_size", "reps", "run", "warmup", "kernel", "kernels")
 
-_SMI: tuple[Meaning, ...] = (
+TELEMETRY_MEANINGS: tuple[Meaning, ...] = (
     Meaning("gpu", "identity", "the GPU: a UUID", ("uuid", "gpu_uuid")),
     Meaning("index", "identity", "the driver's index of the GPU", ("index", "gpu_index")),
     Meaning("model", "text", "product name", ("name", "gpu_name")),
@@ -96,10 +98,10 @@ _SMI: tuple[Meaning, ...] = (
         low=0.0,
         high=EXACT,
     ),
-    _number("sm_clock", "SM clock", ("clocks.current.sm", "clocks.sm"), "sm_clock_mhz", **_CLOCK),
-    _number("mem_clock", "memory clock", ("clocks.current.memory", "clocks.mem"), "mem_clock_mhz", **_CLOCK),
-    _number("temperature", "temperature", ("temperature.gpu",), "temperature_c", **_HEAT),
-    _number("memory_temperature", "memory temperature", ("temperature.memory",), "memory_temperature_c", **_HEAT),
+    _number("sm_clock", "SM clock", ("clocks.current.sm", "clocks.sm"), "sm_clock_mhz", **_NOW_CLOCK),
+    _number("mem_clock", "memory clock", ("clocks.current.memory", "clocks.mem"), "mem_clock_mhz", **_NOW_CLOCK),
+    _number("temperature", "temperature", ("temperature.gpu",), "temperature_c", **_NOW_HEAT),
+    _number("memory_temperature", "memory temperature", ("temperature.memory",), "memory_temperature_c", **_NOW_HEAT),
     _number("utilization", "busy share", ("utilization.gpu",), "utilization", **_SHARE),
     _number("memory_utilization", "memory traffic share", ("utilization.memory",), "memory_utilization", **_SHARE),
     _number(
@@ -120,7 +122,7 @@ _SMI: tuple[Meaning, ...] = (
         **_MILLIWATTS,
     ),
     Meaning("pstate", "pstate", "performance state", ("pstate",), column="pstate", low=0.0, high=32.0),
-    _number("fan_speed", "fan speed", ("fan.speed",), "fan_speed", **_SHARE),
+    _number("fan_speed", "fan speed", ("fan.speed",), "fan_speed", **_SHARE | {"high": 200.0}),
     Meaning(
         "clock_event_reasons",
         "hex",
@@ -131,7 +133,6 @@ _SMI: tuple[Meaning, ...] = (
         high=EXACT,
     ),
 )
-TELEMETRY_MEANINGS = _SMI
 
 # What a value without a unit in its label is in, where the tool is known.
 SMI_UNITS = {"power": "W", "energy": "mJ", "clock": "MHz", "temperature": "C", "share": "%", "memory": "MiB"}
@@ -149,8 +150,3 @@ PLACEHOLDERS = frozenset(
         "[not found]",
     }
 )
-
-
-def by_name(meanings: tuple[Meaning, ...], name: str) -> Meaning:
-    """The meaning called `name`. Raises KeyError."""
-    return {m.name: m for m in meanings}[name]

@@ -15,10 +15,11 @@ from .meanings import CONDITIONS
 from .stamps import times
 from .values import Seen, is_placeholder, numbers, parsed
 
-_WORKLOAD = r"^[A-Za-z][A-Za-z0-9_.+/ -]{0,63}$"
+_WORKLOAD = r"^[0-9]{0,4}[A-Za-z][A-Za-z0-9_.+/ -]{0,63}$"
 _TRAINING = ["resnet", "bert", "vgg", "gpt", "llama", "train", "dcgan", "pointnet", "transformer"]
 # A duration a thousand times its workload's median is a damaged number, not a slow GPU (the worst published is 3.6).
 _BELIEVABLE = 1000.0
+_DAMAGED = 0.01  # of the rows; where more are that far off, they are so for a reason
 
 
 def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[pl.DataFrame, list[int]]:
@@ -44,9 +45,14 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     sheet.refuse((pl.col("=time") <= 0, f"{time.column} is not above 0"))
     training = sheet.frame["=workload"].str.to_lowercase().str.contains_any(_TRAINING).all()
     timeunit.decide(sheet, time, seen, training=training, by_size=not time.mapped)
-    ratio = pl.col("=time") / pl.col("=time").median().over("=workload")
+    alike = ["=workload", *(bound[key].column for key in ("input_size", "warmup") if key in bound)]
+    ratio = pl.col("=time") / pl.col("=time").median().over(alike)
     far = (ratio > _BELIEVABLE) | (ratio < 1 / _BELIEVABLE)
-    sheet.refuse((far, f"{time.column} is {_BELIEVABLE:g} times off the median: a damaged number"))
+    (number,) = sheet.counts(far)
+    if number > max(1, _DAMAGED * sheet.frame.height):
+        seen.notes.append(f"{number} rows are {_BELIEVABLE:g} times off the median: too many to be damaged numbers")
+    else:
+        sheet.refuse((far, f"{time.column} is {_BELIEVABLE:g} times off the median: a damaged number"))
     _note_mixed_sizes(sheet, bound, seen)
     return _frame(sheet, layout, options), duplicates
 
@@ -60,9 +66,12 @@ def _workload(sheet: Sheet, bound: dict[str, Bound], options: Options, seen: See
         return
     column = bound["workload"].column
     text = pl.col(column)
+    if options.workload is not None:
+        sheet.frame = sheet.frame.with_columns(pl.lit(options.workload).alias("=workload"))
+        return
     bad = ~text.str.contains(_WORKLOAD) | text.str.starts_with("GPU-") | text.str.starts_with("MIG-")
     identity.refuse_strange(sheet, (column, bad, "name of a workload"))
-    sheet.frame = sheet.frame.with_columns(pl.lit(options.workload).fill_null(text).alias("=workload"))
+    sheet.frame = sheet.frame.with_columns(text.alias("=workload"))
 
 
 def _check_texts(sheet: Sheet, layout: Layout) -> None:
@@ -88,6 +97,7 @@ def _within_own_limits(sheet: Sheet, figures: list[Bound]) -> None:
             limits[item.column] = (low, high)
     if not limits:
         return
+    durations = {item.column for item in figures if item.meaning.name == "time"}
     value = {c: pl.col(c).cast(pl.Float64, strict=False) for pair in limits.values() for c in pair}
     value |= {c: pl.col(c).cast(pl.Float64, strict=False) for c in limits}
     # The limits of a duration may be in another unit than the duration (s beside ms, say).
@@ -96,9 +106,11 @@ def _within_own_limits(sheet: Sheet, figures: list[Bound]) -> None:
     rules: list[Rule] = []
     for column, (low, high) in limits.items():
         ratio = medians[column][0]
-        factor = 1000.0 ** round(math.log10(ratio) / 3) if ratio is not None and ratio > 0 else 1.0
+        scaled = column in durations and ratio is not None and ratio > 0
+        factor = 1000.0 ** round(math.log10(ratio) / 3) if scaled else 1.0
         bad = value[column] < value[low] * factor * (1 - 1e-6)
         bad |= value[column] > value[high] * factor * (1 + 1e-6)
+        bad &= ~pl.any_horizontal(is_placeholder(name, minus_one=True) for name in (column, low, high))
         rules.append((bad, f"{column} is outside the row's own {low} to {high}"))
     for number, (column, (low, high)) in zip(sheet.counts(*(bad for bad, _ in rules)), limits.items(), strict=True):
         if number * 2 > sheet.frame.height:
@@ -169,8 +181,9 @@ def _run_ids(sheet: Sheet, options: Options) -> list[str]:
     prefix = "\x1f".join([options.cluster, *sheet.names, ""]).encode()
     start = hashlib.blake2b(prefix, digest_size=12)
     ids = []
-    for row, workload in zip(identity.row_texts(sheet), sheet.frame["=workload"], strict=True):
+    named = sheet.frame.select("=workload", "=gpu").iter_rows()
+    for row, (workload, gpu) in zip(identity.row_texts(sheet), named, strict=True):
         digest = start.copy()
-        digest.update(f"{workload}\x1f{row}".encode())
+        digest.update(f"{workload}\x1f{gpu}\x1f{row}".encode())
         ids.append(digest.hexdigest())
     return ids

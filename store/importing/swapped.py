@@ -2,8 +2,7 @@
 
 Two columns whose header names were swapped hold plausible numbers each. Together they do not:
 
-* power and SM clock: a board draws fewer watts than its SM clock has megahertz, from idle to the cap of every
-  model so far;
+* power and SM clock: above the clocks of an idle GPU, a board draws fewer watts than its SM clock has megahertz;
 * power and temperature, power and memory clock: clocks and temperatures are read as whole numbers, so that their
   medians are whole or half, and power in mW. A power without decimals, beside a temperature with decimals that is
   above it, or beside a memory clock with decimals while the power hardly ever changes, is none;
@@ -24,6 +23,7 @@ from .values import parsed
 
 _FEW_ROWS = 5  # below, decimals may be missing by chance
 _FEW_STEPS, _MANY_STEPS = 3, 5
+_IDLE = 200.0  # MHz; an idle MI300X shows 132 MHz at 140 W
 _HOTTEST = 110.0  # degrees Celsius
 
 
@@ -55,7 +55,7 @@ def check(sheet: Sheet, bound: dict[str, Bound]) -> None:
         raise swapped("power", "temperature", f"{watts:g} W without decimals, {degrees:g} degrees with")
     if whole_watts and decimals("mem_clock") and found["steps power"] <= _FEW_STEPS < found["steps mem_clock"]:
         raise swapped("power", "mem_clock", "a power in few whole steps and a memory clock with decimals")
-    if watts is not None and clock is not None and watts > clock:
+    if watts is not None and clock is not None and watts > clock > _IDLE:
         raise swapped("power", "sm_clock", f"a median of {watts:g} W at {clock:g} MHz")
     fixed, many = found.get("steps sm_clock"), found.get("steps mem_clock")
     if fixed == 1 and many is not None and many >= _MANY_STEPS and not decimals("mem_clock"):

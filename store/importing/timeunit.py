@@ -8,7 +8,7 @@ the strongest evidence that the file holds, in this order:
    or of the whole run (not in a training, whose kernels are not its iterations);
 3. the training time, in s: it holds between 10 and 100,000 iterations;
 4. the size alone, where only one of s, ms and ns makes a duration between 1 ms and 1,000 s (a training
-   iteration: 5 ms to 60 s); of ns only whole numbers from 100 million on, which cannot be microseconds.
+   iteration: 5 ms to 60 s); of ns only whole numbers from a billion on, too long for microseconds.
 
 If nothing decides, the file is refused and the person asked: a wrong unit would be silent for ever. A unit in
 the column's name that contradicts 1 to 3 is refused as well.
@@ -162,7 +162,7 @@ def _by_size(sheet: Sheet, raw: pl.Expr, *, training: bool) -> list[Unit]:
     median, whole = sheet.frame.select(raw.median(), (raw == raw.round()).all().alias("whole")).row(0)
     units = [u for u in _PUBLISHED if low <= median * u.factor <= high]
     # Nanoseconds are counted: whole and many. Anything else of that size could as well be microseconds.
-    return [u for u in units if u != _TIME["ns"] or (whole and median >= 1e8)]
+    return [u for u in units if u != _TIME["ns"] or (whole and median >= 1e9)]
 
 
 def _size_alone(sheet: Sheet, name: str, raw: pl.Expr, *, training: bool) -> tuple[Unit, str]:
