@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from whorl.errors import InputError
 from whorl.store.importing import Parsed
 
 # ruff: noqa: DTZ001 - the store's times are UTC without a zone
@@ -142,7 +143,7 @@ def test_a_damaged_parquet_is_refused_or_read_whole(tmp_path: Path, parse: Parse
         path.write_bytes(data)
         try:
             found = parse(path, columns={"gpu": "gpu", "perf": "time:ms"})
-        except Exception:
+        except InputError:
             assert refusal(path, columns={"gpu": "gpu", "perf": "time:ms"})
             refused += 1
         else:

@@ -311,4 +311,6 @@ def test_an_interrupted_creation_is_taken_up(store: Store) -> None:
     (store.root / "store.toml").unlink()
     (store.root / "whorl.duckdb").unlink()
     shutil.rmtree(store.root / "events")
-    all_read(Store.create(store.root), ["a-0", "a-1", "a-2"])
+    taken_up = Store.create(store.root)
+    assert (store.root / "whorl.duckdb").exists()
+    all_read(taken_up, ["a-0", "a-1", "a-2"])
