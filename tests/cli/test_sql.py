@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import hashlib
 import http.server
 import io
 import json
 import os
-import shutil
+import pty
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -463,16 +465,31 @@ def test_spilled_sorting_leaves_nothing_behind(store: Store, tmp_path: Path, mon
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(shutil.which("script") is None, reason="there is no script(1) to give the command a terminal")
-def test_what_does_not_fit_the_terminal_is_printed_row_by_row(tmp_path: Path) -> None:
+def _on_a_terminal(columns: int, *arguments: str) -> list[str]:
+    """The lines that a command prints on a terminal so many columns wide."""
+    terminal, slave = pty.openpty()
+    termios.tcsetwinsize(slave, (24, columns))
+    # COLUMNS, which some shells and CI machines export, would stand for the terminal's own width.
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    running = subprocess.Popen(
+        [sys.executable, "-m", "whorl", *arguments], stdout=slave, env=environment | {"NO_COLOR": "1"}
+    )
+    os.close(slave)
+    printed = b""
+    with contextlib.suppress(OSError):  # the end of a terminal is an error
+        while part := os.read(terminal, 4096):
+            printed += part
+    os.close(terminal)
+    assert running.wait() == 0
+    return [line.rstrip() for line in printed.decode().splitlines()]
+
+
+def test_what_does_not_fit_the_terminal_is_printed_row_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     store = tmp_path / "S"
     Store.create(store).append({"events": pa.table({"gpu": ["g1", "g2"], "kind": ["gap", "lost"]})}, "a")
-    shown = {}
-    for columns in (30, 200):
-        query = f"{sys.executable} -m whorl sql --store {store} 'from events order by gpu'"
-        command = f"stty cols {columns} rows 20; NO_COLOR=1 {query}"
-        done = subprocess.run(["script", "-qec", command, "/dev/null"], capture_output=True, text=True, check=True)
-        shown[columns] = [line.rstrip() for line in done.stdout.splitlines()]
+    query = ("sql", "--store", str(store), "from events order by gpu")
+    shown = {columns: _on_a_terminal(columns, *query) for columns in (30, 200)}
     assert "row 2" in shown[30]
     assert any(line.split() == ["kind", "lost"] for line in shown[30])
     assert "row 2" not in shown[200]
