@@ -80,7 +80,16 @@ GPUS = Table(
         Column("pci_bus_id", "VARCHAR", "", "PCI address"),
         Column("nvml_index", "INTEGER", "", "index in the driver at that time; never a key"),
         Column("power_limit_mw", "INTEGER", "mW", "enforced power limit"),
+        Column("power_limit_default_mw", "INTEGER", "mW", "power limit as delivered"),
+        Column("power_limit_min_mw", "INTEGER", "mW", "lowest power limit that can be set"),
+        Column("power_limit_max_mw", "INTEGER", "mW", "highest power limit that can be set"),
         Column("sm_clock_max_mhz", "INTEGER", "MHz", "maximum SM clock"),
+        Column("mem_clock_max_mhz", "INTEGER", "MHz", "maximum memory clock"),
+        Column("temperature_slowdown_c", "INTEGER", "degC", "GPU temperature from which the hardware slows the clock"),
+        Column("temperature_shutdown_c", "INTEGER", "degC", "GPU temperature at which it shuts down"),
+        Column("memory_total", "BIGINT", "B", "device memory"),
+        Column("parent", "VARCHAR", "", "of a MIG instance: the UUID of the physical GPU; NULL for a whole GPU"),
+        Column("mig_profile", "VARCHAR", "", "of a MIG instance: its profile, as 1g.10gb; NULL for a whole GPU"),
         Column("first_seen", "TIMESTAMP_NS", "UTC", "when this identity was seen first; NULL where unknown"),
         _SOURCE,
     ),
@@ -103,6 +112,10 @@ TELEMETRY = Table(
             "board power, the driver's moving average",
             "BYTE_STREAM_SPLIT",
         ),
+        Column("power_window_ms", "INTEGER", "ms", "time over which the sensor averages power_mw; NULL where unknown"),
+        Column(
+            "power_age_us", "INTEGER", "us", "how old the instantaneous power reading was at ts, as the driver dates it"
+        ),
         Column("energy_mj", "BIGINT", "mJ", "energy counter since the driver was loaded", "DELTA_BINARY_PACKED"),
         Column("sm_clock_mhz", "INTEGER", "MHz", "SM clock"),
         Column("mem_clock_mhz", "INTEGER", "MHz", "memory clock"),
@@ -115,6 +128,30 @@ TELEMETRY = Table(
         Column("pstate", "INTEGER", "", "performance state, 0 is the fastest"),
         Column("fan_speed", "INTEGER", "%", "fan speed, share of its maximum"),
         Column("clock_event_reasons", "BIGINT", "", "why the clock is where it is: the driver's bit mask"),
+        *(
+            Column(
+                f"{name}_ns", "BIGINT", "ns", f"time the clock was held down {why}, a counter", "DELTA_BINARY_PACKED"
+            )
+            for name, why in (
+                ("power_violation", "by the power limit"),
+                ("thermal_violation", "by temperature"),
+                ("sync_boost_violation", "by synchronised boost with other GPUs"),
+                ("board_limit_violation", "by a limit of the board"),
+                ("reliability_violation", "for reliability (voltage)"),
+                ("software_thermal", "by the driver because of temperature"),
+                ("hardware_thermal", "by the hardware because of temperature"),
+                ("power_brake", "by the external power brake"),
+            )
+        ),
+        Column("pcie_tx_bytes", "BIGINT", "B", "sent over PCIe, a counter that may wrap", "DELTA_BINARY_PACKED"),
+        Column("pcie_rx_bytes", "BIGINT", "B", "received over PCIe, a counter that may wrap", "DELTA_BINARY_PACKED"),
+        Column("nvlink_tx_bytes", "BIGINT", "B", "sent over all NVLinks, a counter", "DELTA_BINARY_PACKED"),
+        Column("nvlink_rx_bytes", "BIGINT", "B", "received over all NVLinks, a counter", "DELTA_BINARY_PACKED"),
+        Column("pcie_replays", "BIGINT", "", "PCIe packets sent again, a counter"),
+        Column("ecc_corrected", "BIGINT", "", "memory errors corrected since the driver was loaded"),
+        Column("ecc_uncorrected", "BIGINT", "", "memory errors not corrected since the driver was loaded"),
+        Column("remapped_rows", "BIGINT", "", "memory rows remapped in the GPU's life, both kinds"),
+        Column("read_us", "INTEGER", "us", "how long the driver took to answer for this GPU"),
         Column("quality", "VARCHAR", "", "what is wrong with this row's sensors; NULL where nothing is known"),
         _SOURCE,
     ),
@@ -169,6 +206,7 @@ EVENTS = Table(
         Column("ts", "TIMESTAMP_NS", "UTC", "when it happened or was noticed"),
         _CLUSTER,
         _GPU,
+        Column("node", "VARCHAR", "", "the host, also where an event concerns no single GPU (gpu is NULL then)"),
         Column("kind", "VARCHAR", "", "what kind: stuck_sensor, gap, xid, lost, ..."),
         Column("detail", "VARCHAR", "", "one sentence"),
         _SOURCE,
@@ -200,7 +238,24 @@ IMPORTS = Table(
     ),
 )
 
-TABLES: tuple[Table, ...] = (GPUS, TELEMETRY, RUNS, RESULTS, EVENTS, IMPORTS)
+TRUTH = Table(
+    "truth",
+    "what was planted in a simulated GPU: for judging detectors; no analysis reads it",
+    (
+        _CLUSTER,
+        _GPU,
+        Column("kind", "VARCHAR", "", "the fault, or 'ok' for a healthy GPU"),
+        Column("began", "TIMESTAMP_NS", "UTC", "when the fault began; NULL where it was there from the start"),
+        Column("ended", "TIMESTAMP_NS", "UTC", "when it ended; NULL where it did not"),
+        Column("silicon", "VARCHAR", "", "JSON object: what was drawn for this GPU, by parameter"),
+        Column("model", "VARCHAR", "", "the simulated model"),
+        Column("seed", "BIGINT", "", "seed of the fleet"),
+        Column("parameters", "VARCHAR", "", "version of the simulation's parameter set"),
+    ),
+    sorted_by=("cluster", "gpu"),
+)
+
+TABLES: tuple[Table, ...] = (GPUS, TELEMETRY, RUNS, RESULTS, EVENTS, IMPORTS, TRUTH)
 
 MEASUREMENTS = View(
     "measurements",
