@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -77,6 +78,13 @@ def test_every_page_of_docs_is_linked_from_the_readme() -> None:
     readme = (ROOT / "README.md").read_text()
     for page in (ROOT / "docs").glob("*.md"):
         assert f"docs/{page.name}" in readme
+
+
+def test_no_analysis_knows_what_was_planted() -> None:
+    """The truth of a simulated fleet is for judging what analysis finds: one that reads it proves nothing."""
+    for room in ("analysis", "dashboards", "jobs", "probes"):
+        for path in (ROOT / room).rglob("*.py"):
+            assert not re.search(r"\btruth\b|\bTRUTH\b", path.read_text()), path
 
 
 def _loaded(*arguments: str) -> set[str]:
