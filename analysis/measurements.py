@@ -16,6 +16,8 @@ _CONDITIONS = ("sm_clock_mhz", "temperature_c", "power_w", "job_id", "began")
 def measurements(store: Store, *, clusters: Sequence[str] = (), workloads: Sequence[str] = ()) -> pl.DataFrame:
     """The duration of every run (figure 'time', in ms), of these clusters and workloads (all, where empty).
 
+    Of a run with several repeats it is their median: the repeats of one run share its conditions and are no runs.
+
     Columns: cluster, workload, gpu, unit, cabinet, node (categorical), value, sm_clock_mhz, temperature_c,
     power_w, job_id, began. `cabinet` and `node` are those of the GPU, from wherever the store knows them; a GPU
     that was seen on two nodes has none. `job_id` names the rows that ran together (see `coupled_jobs`).
@@ -26,7 +28,10 @@ def measurements(store: Store, *, clusters: Sequence[str] = (), workloads: Seque
     if workloads:
         runs = runs.filter(pl.col("workload").is_in(list(workloads)))
     runs = runs.select("run_id", _short("cluster", "workload", "gpu"), *_CONDITIONS)
-    times = store.scan("results").filter(pl.col("figure") == "time").select("run_id", "value", _short("unit"))
+    times = store.scan("results").filter(pl.col("figure") == "time")
+    if store.collect(times.select((pl.col("repeat") > 0).any())).item():
+        times = times.group_by("run_id").agg(pl.col("value").median(), pl.col("unit").first())
+    times = times.select("run_id", "value", _short("unit"))
     # In the order of the files, so that the same store gives the same answer to the last bit.
     frame = store.collect(runs.join(times, on="run_id", maintain_order="left").drop("run_id"))
     frame = frame.join(_places(store), on=["cluster", "gpu"], how="left", maintain_order="left")

@@ -1,0 +1,26 @@
+"""What `measurements` takes from a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from whorl.analysis import measurements
+from whorl.store import Store
+
+
+def test_a_run_of_several_repeats_is_one_row(tmp_path: Path) -> None:
+    """Its repeats share its conditions: counted as runs they would pass for repeated measurements."""
+    store = Store.create(tmp_path / "S")
+    runs = ["r1"] * 3 + ["r2"] * 4 + ["r3"]
+    results = {
+        "run_id": [*runs, "r1"],
+        "figure": ["time"] * 8 + ["wrong_elements"],
+        "repeat": [0, 1, 2, 0, 1, 2, 3, 0, 0],
+        "unit": ["ms"] * 8 + [""],
+        "value": [1.0, 9.0, 2.0, 4.0, 5.0, 7.0, 100.0, 3.0, 0.0],
+    }
+    about = {"run_id": ["r1", "r2", "r3"], "cluster": ["c"] * 3, "workload": ["w"] * 3, "gpu": ["a", "a", "b"]}
+    store.append({"runs": pa.table(about), "results": pa.table(results)}, "campaign")
+    assert sorted(measurements(store)["value"]) == [2.0, 3.0, 6.0]
