@@ -21,16 +21,24 @@ class Identity:
     device: int
 
     @property
+    def host(self) -> str:
+        """The node as one word, unique within the fleet, as in "c001-4"."""
+        return f"c{self.cabinet:03d}-{self.node}"
+
+    @property
     def place(self) -> str:
         """The place as one word, as in "c001-4-1"."""
-        return f"c{self.cabinet:03d}-{self.node}-{self.device}"
+        return f"{self.host}-{self.device}"
 
 
-def identities(seed: int, gpus: int) -> tuple[Identity, ...]:
-    """The identities of a fleet's GPUs, in order; the same seed gives the same ones, however many GPUs."""
+def identities(seed: int, gpus: int, model: str = "") -> tuple[Identity, ...]:
+    """The identities of a fleet's GPUs, in order.
+
+    The same seed and model give the same ones, however many GPUs. The sample fleet's name no model.
+    """
     result = []
     for gpu in range(gpus):
-        digest = sha256(f"whorl simulated GPU {seed} {gpu}".encode()).hexdigest()
+        digest = sha256(f"whorl simulated {model or 'GPU'} {seed} {gpu}".encode()).hexdigest()
         parts = (digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32])
         cabinet, node = divmod(gpu // GPUS_PER_NODE, NODES_PER_CABINET)
         result.append(Identity("GPU-" + "-".join(parts), cabinet + 1, node + 1, gpu % GPUS_PER_NODE))

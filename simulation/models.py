@@ -30,8 +30,14 @@ class GpuModel:
     memory_clock_mhz: float
     bandwidth_gb_s: float
     """Peak DRAM bandwidth."""
+    memory_gb: int
+    """Device memory, in units of 2^30 bytes."""
+    lanes: int
+    """Single-precision multiply-adds per clock: lanes of a multiprocessor times multiprocessors."""
     slowdown_c: float
     """Die temperature above which the clock is lowered."""
+    shutdown_c: float
+    """Die temperature at which a real board would shut down; the simulated ones do not get there."""
     min_v: float
     """Voltage at and below the knee."""
     max_v: float
@@ -69,6 +75,9 @@ V100 = GpuModel(
     clock_step_mhz=7.5,
     memory_clock_mhz=877,
     bandwidth_gb_s=900,
+    memory_gb=16,
+    lanes=64 * 80,
+    shutdown_c=90,
     slowdown_c=87,
     min_v=0.712,
     max_v=1.043,
@@ -91,6 +100,9 @@ A100 = GpuModel(
     clock_step_mhz=15,
     memory_clock_mhz=1593,
     bandwidth_gb_s=2039,
+    memory_gb=80,
+    lanes=64 * 108,
+    shutdown_c=92,
     slowdown_c=89,
     min_v=0.70,
     max_v=1.00,
@@ -113,6 +125,9 @@ H100 = GpuModel(
     clock_step_mhz=15,
     memory_clock_mhz=2619,
     bandwidth_gb_s=3352,
+    memory_gb=80,
+    lanes=128 * 132,
+    shutdown_c=92,
     slowdown_c=89,
     min_v=0.67,
     max_v=1.075,
@@ -135,6 +150,9 @@ H200 = GpuModel(
     clock_step_mhz=15,
     memory_clock_mhz=3201,
     bandwidth_gb_s=4800,
+    memory_gb=141,
+    lanes=128 * 132,
+    shutdown_c=95,
     # Like the other rows the slowdown threshold; the prototype took the maximum operating temperature, 87 °C.
     slowdown_c=89,
     min_v=0.67,
@@ -149,6 +167,9 @@ H200 = GpuModel(
     resistance_k_w=0.060,
     inlet_c=25,
 )
+
+PARAMETERS = "1"
+"""Version of the parameter set: it grows when a number here, of a workload or of a fault changes."""
 
 MODELS = {model.name: model for model in (V100, A100, H100, H200)}
 

@@ -42,6 +42,8 @@ class Silicon:
     """Reported power over true power."""
     resistance_k_w: Floats
     """Thermal resistance that the GPU's own power sees, K/W, with the preheat of its air."""
+    preheat_k_w: Floats
+    """The part of `resistance_k_w` that stands for the power of the GPU upstream in the air, K/W."""
     inlet_c: Floats
     """Temperature without any power, °C, with the constant part of the preheat."""
     cap_w: Floats
@@ -50,8 +52,10 @@ class Silicon:
     """Highest clock that the GPU can reach, MHz."""
     slowdown_share: Floats
     """Fraction of the time under load in which the hardware slowdown holds the clock down."""
+    memory: Floats
+    """Factor on the speed of the memory."""
 
-    def take(self, gpus: slice) -> Silicon:
+    def take(self, gpus: slice | NDArray[np.int64]) -> Silicon:
         """The silicon of some of the GPUs."""
         return Silicon(**{column.name: getattr(self, column.name)[gpus] for column in fields(self)})
 
@@ -64,7 +68,7 @@ def voltage(model: GpuModel, silicon: Silicon, clock_mhz: Floats) -> Floats:
 
 def power(model: GpuModel, silicon: Silicon, workload: Workload, clock_mhz: Floats, temperature_c: Floats) -> Floats:
     """Mean true power, W, of GPUs held at a clock and a temperature, slowdown included."""
-    fixed, leakage = _power_parts(model, silicon, workload, clock_mhz)
+    fixed, leakage = power_parts(model, silicon, workload, clock_mhz)
     return fixed + leakage * _leakage_growth(model, temperature_c)
 
 
@@ -75,7 +79,7 @@ def settle(model: GpuModel, silicon: Silicon, workload: Workload, clock_mhz: Flo
     starts on the cold side of the root, so Newton's method climbs to it and never past it; without a root
     (thermal runaway) it ends at `HOTTEST_C`.
     """
-    fixed, leakage = _power_parts(model, silicon, workload, clock_mhz)
+    fixed, leakage = power_parts(model, silicon, workload, clock_mhz)
     start = silicon.inlet_c + silicon.resistance_k_w * fixed
     temperature = np.minimum(start, HOTTEST_C)
     for _ in range(_TEMPERATURE_ROUNDS):
@@ -93,17 +97,17 @@ def slowed(model: GpuModel, clock_mhz: Floats) -> Floats:
 def relative_time(model: GpuModel, silicon: Silicon, workload: Workload, clock_mhz: Floats) -> Floats:
     """Run time over that of the same GPU at the highest clock (dimensionless), without noise.
 
-    At one clock it is kappa·f_max/f + (1 − kappa); a duty-cycled slowdown averages the rates at its two
+    At one clock it is kappa·f_max/f + (1 − kappa)/memory; a duty-cycled slowdown averages the rates at its two
     clocks.
     """
     share = silicon.slowdown_share
-    rate = (1 - share) / _time_at(model, workload, clock_mhz)
-    rate = rate + share / _time_at(model, workload, slowed(model, clock_mhz))
+    rate = (1 - share) / _time_at(model, workload, clock_mhz, silicon.memory)
+    rate = rate + share / _time_at(model, workload, slowed(model, clock_mhz), silicon.memory)
     return 1 / rate
 
 
-def _power_parts(model: GpuModel, silicon: Silicon, workload: Workload, clock_mhz: Floats) -> tuple[Floats, Floats]:
-    """Mean power, W: the part that no temperature changes, and the leakage at 60 °C."""
+def power_parts(model: GpuModel, silicon: Silicon, workload: Workload, clock_mhz: Floats) -> tuple[Floats, Floats]:
+    """Mean true power, W: the part that no temperature changes, and the leakage at `LEAKAGE_REFERENCE_C`."""
     fixed, leakage = _power_parts_at(model, silicon, workload, clock_mhz)
     share = silicon.slowdown_share
     if not np.any(share):
@@ -118,12 +122,14 @@ def _power_parts_at(model: GpuModel, silicon: Silicon, workload: Workload, clock
     dynamic = workload.activity * model.dynamic_w * silicon.capacitance
     dynamic = dynamic * (volts / model.max_v) ** 2 * (clock_mhz / model.max_clock_mhz)
     memory = model.memory_w_per_gb_s * workload.bandwidth_share * model.bandwidth_gb_s
+    # Slow memory moves less: as much less as the work takes longer.
+    moved = memory * (_time_at(model, workload, clock_mhz) / _time_at(model, workload, clock_mhz, silicon.memory))
     leakage = model.leakage_w * silicon.leakage * (volts / model.leakage_v) ** LEAKAGE_VOLTAGE_EXPONENT
-    return model.board_w * silicon.board + dynamic + memory, leakage
+    return model.board_w * silicon.board + dynamic + moved, leakage
 
 
-def _time_at(model: GpuModel, workload: Workload, clock_mhz: Floats) -> Floats:
-    return workload.compute_share * model.max_clock_mhz / clock_mhz + (1 - workload.compute_share)
+def _time_at(model: GpuModel, workload: Workload, clock_mhz: Floats, memory: Floats | float = 1.0) -> Floats:
+    return workload.compute_share * model.max_clock_mhz / clock_mhz + (1 - workload.compute_share) / memory
 
 
 def _leakage_growth(model: GpuModel, temperature_c: Floats) -> Floats:

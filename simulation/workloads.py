@@ -13,7 +13,7 @@ from ..errors import InputError
 
 @dataclass(frozen=True)
 class Workload:
-    """What a program asks of a GPU; all four figures are dimensionless."""
+    """What a program asks of a GPU; dimensionless unless the name has a unit."""
 
     name: str
     activity: float
@@ -24,6 +24,8 @@ class Workload:
     """Fraction of the peak DRAM bandwidth in use."""
     noise: float
     """Standard deviation of ln time from run to run."""
+    memory_mib: int = 7884
+    """Device memory in use: three square float matrices of n = 25,536 and the context."""
 
 
 SGEMM = Workload("sgemm", activity=1.0, compute_share=0.953, bandwidth_share=0.12, noise=0.0015)
@@ -35,7 +37,7 @@ RESNET = Workload("resnet", activity=0.42, compute_share=0.45, bandwidth_share=0
 
 WORKLOADS = {row.name: row for row in (SGEMM, LAMMPS, PAGERANK, STREAM, BERT, RESNET)}
 
-IDLE = Workload("idle", activity=0.0, compute_share=0.0, bandwidth_share=0.0, noise=0.0)
+IDLE = Workload("idle", activity=0.0, compute_share=0.0, bandwidth_share=0.0, noise=0.0, memory_mib=4)
 """No work at all: not in the table, because it has no run time."""
 
 

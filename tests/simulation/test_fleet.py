@@ -16,7 +16,7 @@ from whorl.simulation.faults import FAULTS
 from whorl.simulation.fleet import CAP_SETTLES_AT, Fleet, Spread
 from whorl.simulation.models import MODELS, V100, GpuModel, find_model
 from whorl.simulation.physics import HOTTEST_C, Floats, Silicon, power, settle
-from whorl.simulation.workloads import PAGERANK, SGEMM, STREAM, WORKLOADS, Workload, find_workload
+from whorl.simulation.workloads import BERT, PAGERANK, RESNET, SGEMM, STREAM, WORKLOADS, Workload, find_workload
 
 GPUS, SEEDS = 392, 20
 
@@ -37,25 +37,34 @@ REFERENCE = {
     "spearman clock pagerank power": (-0.68, 1, 0.02),
     "pagerank temperature median": (35.2, 1, 0.45),
     "idle power median": (46.4, 1, 0.14),
+    "residual clock sd": (19.5, 1, 0.60),
+    "bert power median": (154.8, 1, 0.50),
+    "bert power cv_pct": (3.75, 1, 0.43),
+    "resnet temperature median": (53.1, 1, 0.52),
+    "resnet power median": (201, 1, 0.62),
+    "resnet power cv_pct": (3.9, 1, 0.15),
+    "ln time per ln clock": (-0.959, 1, 0.0041),
 }
 
 
 def _statistics(seed: int) -> dict[str, float]:
     fleet = Fleet.draw(V100, GPUS, seed)
-    gemm, rank = fleet.steady(SGEMM), fleet.steady(PAGERANK)
+    gemm, rank, bert, net = (fleet.steady(workload) for workload in (SGEMM, PAGERANK, BERT, RESNET))
     time, q = gemm.relative_time, np.percentile(gemm.relative_time, [25, 50, 75])
     reach = 1.5 * (q[2] - q[0])
     inside = time[(time >= q[0] - reach) & (time <= q[2] + reach)]
     # One pinned GPU among 392 adds a fifth to the sd of the clock: moments are over the healthy ones.
     healthy = fleet.fault < 0
     clock, temperature = gemm.clock_mhz[healthy], gemm.temperature_c[healthy]
+    line = np.polyfit(temperature, clock, 1)
     return {
         "fence_pct": 400 * (q[2] - q[0]) / q[1],
         "whisk_pct": 100 * (inside.max() - inside.min()) / q[1],
         "spearman time clock": spearmanr(time, gemm.clock_mhz).statistic,
         "clock mean": clock.mean(),
         "clock sd": clock.std(ddof=1),
-        "clock per kelvin": np.polyfit(temperature, clock, 1)[0],
+        "clock per kelvin": line[0],
+        "residual clock sd": np.std(clock - np.polyval(line, temperature), ddof=2),
         "spearman clock temperature": spearmanr(gemm.clock_mhz, gemm.temperature_c).statistic,
         "temperature median": np.median(gemm.temperature_c),
         "temperature sd": temperature.std(ddof=1),
@@ -64,6 +73,12 @@ def _statistics(seed: int) -> dict[str, float]:
         "spearman clock pagerank power": spearmanr(gemm.clock_mhz, rank.reported_power_w).statistic,
         "pagerank temperature median": np.median(rank.temperature_c),
         "idle power median": np.median(fleet.idle().reported_power_w),
+        "bert power median": np.median(bert.reported_power_w),
+        "bert power cv_pct": 100 * bert.reported_power_w.std(ddof=1) / bert.reported_power_w.mean(),
+        "resnet temperature median": np.median(net.temperature_c),
+        "resnet power median": np.median(net.reported_power_w),
+        "resnet power cv_pct": 100 * net.reported_power_w[healthy].std(ddof=1) / net.reported_power_w.mean(),
+        "ln time per ln clock": np.polyfit(np.log(clock), np.log(time[healthy]), 1)[0],
     }
 
 

@@ -1,0 +1,254 @@
+"""`whorl sim`: a fleet that is not there: what is simulated of it, and campaigns over it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+
+import click
+
+from .options import json_option, store_option
+
+
+@click.group("sim", short_help="A simulated fleet: what it is, and campaigns over it.")
+def sim() -> None:
+    """Simulate a fleet of GPUs: process variation, heat, power capping, sensors and planted faults.
+
+    What it stores is what a real campaign would store, from GPUs that are not there. docs/simulation.md says what
+    the model rests on.
+    """
+
+
+@sim.command("describe", short_help="What is simulated of a GPU model.")
+@click.argument("model")
+@json_option
+def describe(model: str, as_json: bool) -> None:
+    """Print what is simulated of a GPU MODEL: parameters, sensors, steady state, faults.
+
+    Every number says what it rests on: seen in data sheets or driver output, fitted to one public V100 cluster, or
+    assumed.
+    """
+    from ..simulation import describe as about
+    from ..simulation.faults import FAULTS
+    from ..simulation.load import LOADS
+    from ..simulation.models import PARAMETERS, find_model
+    from .output import number, print_json, print_rows
+
+    found = find_model(model)
+    rows, point = about.parameters(found), about.steady_point(found)
+    if as_json:
+        print_json(
+            {
+                "schema": "whorl.sim.describe/1",
+                "model": found.name,
+                "version": PARAMETERS,
+                "parameters": [vars(row) for row in rows],
+                "sensors": about.sensors(found),
+                "sgemm": point,
+                "faults": [{"kind": row.kind, "share": row.share, "says": row.says} for row in FAULTS],
+                "loads": [{"name": load.name, "says": load.says} for load in LOADS.values()],
+            }
+        )
+        return
+    click.echo(f"{found.name}, simulated (parameter set {PARAMETERS}): no number here is a measurement\n")
+    print_rows(
+        ("parameter", "value", "unit", "basis", "meaning"),
+        [(row.name, f"{row.value:g}", row.unit, row.basis, row.meaning) for row in rows],
+        right=(1,),
+    )
+    click.echo("\nsensors")
+    for sentence in about.sensors(found):
+        click.echo(f"  {sentence}")
+    click.echo(
+        f"\nsgemm at steady state: {number(point['sm_clock_mhz'])} MHz (sd {number(point['sm_clock_sd_mhz'], 3)}), "
+        f"{number(point['power_w'])} W, {number(point['temperature_c'], 3)} degC; "
+        f"time spread (fence) {number(point['time_fence_pct'], 2)} %; idle {number(point['idle_power_w'], 3)} W"
+    )
+    click.echo("\nfaults that can be planted")
+    for fault in FAULTS:
+        click.echo(f"  {fault.kind:<14} {fault.says}")
+    click.echo("\nloads")
+    for load in LOADS.values():
+        click.echo(f"  {load.name:<14} {load.says}")
+
+
+@sim.command("run", short_help="A campaign over a simulated fleet, into a store.")
+@store_option
+@click.option("--gpus", type=click.IntRange(1, 999 * 32), default=96, show_default=True, help="How many GPUs.")
+@click.option("--model", default="V100", show_default=True, help="The GPU model: `whorl sim describe` knows them.")
+@click.option("--load", "load_name", default="gemm", show_default=True, help="What runs on the GPUs, and when.")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="The fleet's seed.")
+@click.option("--faults", type=click.IntRange(0), help="How many GPUs are faulty.  [default: as in a public cluster]")
+@click.option("--fault", "kinds", multiple=True, metavar="KIND", help="Plant faults of this kind. Repeatable.")
+@click.option("--hours", type=float, help="How long the simulated campaign lasts.  [default: 1]")
+@click.option("--interval", type=float, help="Seconds between two readings.  [default: 1]")
+@click.option("--steady", is_flag=True, help="Runs of the steady state alone, without telemetry: for large fleets.")
+@click.option("--runs", type=click.IntRange(1), help="With --steady: runs on every GPU.  [default: 1]")
+@click.option("--every", metavar="TIME", help="With --steady: from one run to the next, as 6h or 7d.  [default: 24h]")
+@click.option("--began", metavar="ISO", help="When it begins, UTC.  [default: after the fleet's last campaign]")
+@click.option("--cluster", default="simulated", show_default=True, metavar="NAME", help="Name of the cluster.")
+@json_option
+def run(
+    store: str,
+    gpus: int,
+    model: str,
+    load_name: str,
+    seed: int,
+    faults: int | None,
+    kinds: tuple[str, ...],
+    hours: float | None,
+    interval: float | None,
+    steady: bool,
+    runs: int | None,
+    every: str | None,
+    began: str | None,
+    cluster: str,
+    as_json: bool,
+) -> None:
+    """Run a campaign over a simulated fleet and store it as a real one would be, with what was planted beside it.
+
+    The fleet is stepped through its hours: runs, results, telemetry and events. With --steady only runs and results
+    at the steady state are stored. The same arguments give the same campaign: interrupted, it goes on where it was
+    when it is run again.
+    """
+    from ..collectors.simulated_campaign import refuse_steady, refuse_time, run_in_time, run_steady
+    from ..simulation.fleet import Fleet
+    from ..simulation.load import find_load
+    from ..simulation.models import find_model
+    from ..store import Store
+    from .output import print_json
+
+    _refuse_mixed(
+        steady=steady, timed={"--hours": hours, "--interval": interval}, repeated={"--runs": runs, "--every": every}
+    )
+    fleet = Fleet.draw(find_model(model), gpus, seed, faults=faults, kinds=kinds)
+    load = find_load(load_name)
+    began_ns = None if began is None else _nanoseconds(began)
+    every_s = 86_400.0 if every is None else _seconds(every)
+    if steady:
+        refuse_steady(load, runs or 1, every_s)
+    else:
+        refuse_time(1.0 if hours is None else hours, 1.0 if interval is None else interval)
+    opened = Store.create(store)  # not before all else is known to be sound
+    progress = _progress if sys.stderr.isatty() else None
+    if steady:
+        stored = run_steady(
+            opened,
+            fleet,
+            load,
+            runs=runs or 1,
+            every_s=every_s,
+            cluster=cluster,
+            began_ns=began_ns,
+            progress=progress,
+        )
+    else:
+        stored = run_in_time(
+            opened,
+            fleet,
+            load,
+            hours=1.0 if hours is None else hours,
+            interval_s=1.0 if interval is None else interval,
+            cluster=cluster,
+            began_ns=began_ns,
+            progress=progress,
+        )
+    if progress:
+        click.echo("\r\033[K", err=True, nl=False)
+    if as_json:
+        print_json(
+            {
+                "schema": "whorl.sim.run/1",
+                "campaign": stored.campaign,
+                "cluster": stored.cluster,
+                "model": fleet.model.name,
+                "gpus": stored.gpus,
+                "seed": seed,
+                "load": load.name,
+                "began": _iso(stored.began_ns),
+                "ended": _iso(stored.ended_ns),
+                "rows": stored.rows,
+                "stored_before": stored.before,
+                "planted": [
+                    {
+                        "gpu": one.uuid,
+                        "place": one.place,
+                        "kind": one.kind,
+                        "began": None if one.began_ns is None else _iso(one.began_ns),
+                        "ended": None if one.ended_ns is None else _iso(one.ended_ns),
+                    }
+                    for one in stored.planted
+                ],
+            }
+        )
+        return
+    click.echo(
+        f"simulated {stored.gpus:,} {fleet.model.name} GPUs of seed {seed} under load {load.name}, "
+        f"{_iso(stored.began_ns)} to {_iso(stored.ended_ns)}: campaign {stored.campaign}"
+    )
+    listed = stored.planted[:_MOST_LISTED]
+    for one in listed:
+        when = "" if one.began_ns is None else f", from {_iso(one.began_ns)}"
+        when += "" if one.ended_ns is None else f" to {_iso(one.ended_ns)}"
+        click.echo(f"planted {one.kind}: {one.uuid} at {one.place}{when}")
+    if len(stored.planted) > len(listed):
+        click.echo(f"planted {len(stored.planted) - len(listed):,} more: they are in the table `truth`")
+    if not stored.planted:
+        click.echo("planted nothing: every GPU is healthy")
+    written = ", ".join(f"{rows:,} rows of {table}" for table, rows in sorted(stored.rows.items()))
+    if written:
+        click.echo(f"stored in {store}: {written}" + ("; the rest was there before" if stored.before else ""))
+    else:
+        click.echo(f"all of it was in {store} before; nothing was stored")
+    if not steady and not load.repeats:
+        click.echo(f"no runs: the turns of load {load.name} are not such that one could be measured")
+    verb = "variability" if steady or load.repeats else "sql"
+    query = ' "select gpu, avg(power_mw) / 1e3 as w from telemetry group by gpu order by w desc limit 5"'
+    click.echo(f"next: whorl {verb} --store {shlex.quote(store)}{query if verb == 'sql' else ''}")
+
+
+_MOST_LISTED = 12
+_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+
+
+def _refuse_mixed(*, steady: bool, timed: dict[str, object], repeated: dict[str, object]) -> None:
+    wrong = [name for name, value in (timed if steady else repeated).items() if value is not None]
+    if wrong:
+        raise click.UsageError(f"{wrong[0]} " + ("excludes --steady" if steady else "needs --steady"))
+
+
+def _seconds(text: str) -> float:
+    """A length of time such as "90m", "24h" or "7d", in seconds. InputError where it is none."""
+    from ..errors import InputError
+
+    try:
+        return float(text[:-1]) * _UNITS_S[text[-1:]]
+    except (ValueError, KeyError):
+        raise InputError(f"{text!r} is no length of time: write a number and s, m, h, d or w, as in 24h") from None
+
+
+def _nanoseconds(text: str) -> int:
+    """A time in ISO 8601, UTC where it names no zone, in ns. InputError where it is none."""
+    from datetime import UTC, datetime, timedelta
+
+    from ..errors import InputError
+
+    try:
+        at = datetime.fromisoformat(text)
+        at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
+        since = at - datetime(1970, 1, 1, tzinfo=UTC)
+    except (ValueError, OverflowError):
+        raise InputError(f"{text!r} is no time: write it as 2026-01-05T08:00:00") from None
+    if not 0 <= since.days < 290 * 365:
+        raise InputError(f"{text} cannot be the start: choose a time between 1970 and 2259")
+    return since // timedelta(microseconds=1) * 1000
+
+
+def _iso(nanoseconds: int) -> str:
+    from ..collectors.simulated_record import iso
+
+    return iso(nanoseconds)
+
+
+def _progress(share: float) -> None:
+    click.echo(f"\r\033[Ksimulating: {100 * share:.0f} %", err=True, nl=False)

@@ -1,0 +1,266 @@
+"""The control loop and the heat of simulated GPUs, step by step: arrays over GPUs, nothing about loads or drivers.
+
+One control step lasts 20 ms, five are a block. In a step every GPU's power follows from its clock and its die's
+temperature, the die warms, the reported power passes a filter, and clocks move. At the end of a block the heat
+sinks warm and the load's power wobbles.
+
+Source: docs/simulation.md. This is what a simulated hour costs, so it is written for speed: what depends on the
+clock alone stands in tables, temperatures are kept as exponents of the leakage, counters that change only at the
+highest clock or with the load are added up when that happens, and buffers are reused.
+"""
+
+from __future__ import annotations
+
+from math import exp, inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .fleet import Fleet
+from .load import Load
+from .physics import LEAKAGE_REFERENCE_C, Floats, Silicon, power_parts, relative_time
+from .sensors import Noise
+from .workloads import IDLE, Workload
+
+STEP_NS = 20_000_000
+STEP_S = 0.02
+BLOCK = 5
+"""Control steps in a block of 0.1 s."""
+AVERAGED_BLOCKS = 10
+"""Blocks in the averaged power of a sensor: one second."""
+
+DIE_SHARE, DIE_S = 0.35, 1.5
+"""Share of the thermal resistance between die and heat sink, and its time constant (s)."""
+SINK_SHARE, SINK_S = 0.65, 35.0
+FILTER_S = 0.1
+"""Time constant of the filter on the reported power."""
+
+DOWN_ABOVE, UP_BELOW, FAST_ABOVE = 0.9975, 0.985, 1.05
+"""Of filtered reported power over cap: where the clock goes down, up, and down by `FAST_BINS`."""
+FAST_BINS = 8
+
+WOBBLE_SHARE, WOBBLE_S = 0.004, 1.0
+"""Work is not uniform: standard deviation of a load's power as a share of it, and how long it persists (assumed)."""
+
+# How much of a difference goes in one step, or for the heat sink and the wobble in one block.
+_DIE_A = 1 - exp(-STEP_S / DIE_S)
+_FILTER_A = 1 - exp(-STEP_S / FILTER_S)
+_SINK_A = 1 - exp(-STEP_S * BLOCK / SINK_S)
+_WOBBLE_A = 1 - exp(-STEP_S * BLOCK / WOBBLE_S)
+_WOBBLE_DRAW = WOBBLE_SHARE * (1 - (1 - _WOBBLE_A) ** 2) ** 0.5
+_WOBBLE_SALT = 2
+
+Positions = NDArray[np.intp]
+Flags = NDArray[np.bool_]
+Counts = NDArray[np.int64]
+
+
+class Loop:
+    """GPUs under their control loop: all arrays have the shape (gpus,).
+
+    They begin long idle, each at its lowest clock; `employ` gives them work. `caps` (W) and `ceilings` (MHz) limit
+    each. Temperatures are kept as (T - 60 °C) times the leakage's growth per kelvin: `die` above the sink, and
+    `ground` for sink and inlet together, so that their sum is the exponent of the leakage.
+    """
+
+    def __init__(self, fleet: Fleet, load: Load, caps: Floats, ceilings: Floats, age_days: float = 0.0) -> None:
+        model, n = fleet.model, len(fleet)
+        self.fleet, self.load, self.step = fleet, load, 0
+        self.cap_w, self.bins_mhz = caps, model.clocks_mhz
+        self.noise = Noise(fleet.seed, n)
+        self.highest: Counts = np.searchsorted(self.bins_mhz, ceilings + 1e-6, side="right") - 1
+        idle_fixed, self._idle_leak = power_parts(model, fleet.silicon, IDLE, np.full(n, model.min_clock_mhz))
+        self._idle_fixed = idle_fixed
+        self._at = self._tables()
+
+        self.bin: Counts = np.zeros(n, dtype=np.int64)
+        self.top: Counts = np.zeros(n, dtype=np.int64)  # without work, the lowest
+        # The load's power and the leakage at 60 °C (W), and the speed of work: rows of one array, moved together.
+        self._state = np.stack([np.zeros(n), self._idle_leak, np.zeros(n)])
+        self._load, self._leak, self.speed = self._state
+        self._wobble, self._swell = np.zeros(n), np.ones(n)  # the second is one more
+        self._up_below = np.full(n, -inf)  # UP_BELOW where the clock can still rise
+        # `loaded` and `held` are up to the step `span_since` of each GPU.
+        self.span_since: Counts = np.zeros(n, dtype=np.int64)
+        self.worked = np.zeros(n)  # steps of work at the model's highest clock
+        self.loaded: Counts = np.zeros(n, dtype=np.int64)  # steps under load
+        self.held: Counts = np.zeros(n, dtype=np.int64)  # steps below the ceiling
+        self.free: Counts = np.zeros(n, dtype=np.int64)  # of these, steps after which the clock rose
+        self.hot: Counts = np.zeros(n, dtype=np.int64)  # of these, steps in which the temperature kept it down
+        self.energy_mj = np.zeros(n)  # up to the end of the last block
+
+        self.age(age_days)
+        self._settle(fleet.aged(age_days))
+        self._scratch, self._growth = np.empty(n), np.empty(n)
+        self._over, self._below = np.empty(n, dtype=np.bool_), np.empty(n, dtype=np.bool_)
+
+    # -- what it is told ----------------------------------------------------------------------------------
+
+    def run(self, target: int) -> None:
+        """Steps up to `target`."""
+        # Every name is a local one: this loop is what the simulated hour costs.
+        multiply, add, growing = np.multiply, np.add, np.exp
+        greater, less, count = np.greater, np.less, np.count_nonzero
+        load, leak, speed, idle, swell = self._load, self._leak, self.speed, self._idle_fixed, self._swell
+        growth, scratch, worked = self._growth, self._scratch, self.worked
+        die, ground, ratio, rows = self.die, self.ground, self.ratio, self.rows
+        die_gain, ratio_gain, die_keeps, ratio_keeps = self._die_gain, self._ratio_gain, 1 - _DIE_A, 1 - _FILTER_A
+        over, below, up_below = self._over, self._below, self._up_below
+        step = self.step
+        while step < target:
+            row = rows[step % BLOCK]
+            add(die, ground, out=scratch)
+            growing(scratch, out=growth)
+            multiply(leak, growth, out=row)
+            multiply(load, swell, out=scratch)
+            add(row, scratch, out=row)
+            add(row, idle, out=row)
+            add(worked, speed, out=worked)
+            multiply(die, die_keeps, out=die)
+            multiply(row, die_gain, out=scratch)
+            add(die, scratch, out=die)
+            multiply(ratio, ratio_keeps, out=ratio)
+            multiply(row, ratio_gain, out=scratch)
+            add(ratio, scratch, out=ratio)
+            greater(ratio, DOWN_ABOVE, out=over)
+            less(ratio, up_below, out=below)
+            step += 1
+            if self._near_hot:
+                self._throttle(over, below)
+            if count(below) or count(over):
+                self.step = step
+                self._shift(over, below)
+            if step % BLOCK == 0:
+                self.step = step
+                self._end_block()
+        self.step = step
+
+    def employ(self, gpus: Positions, busy: Flags) -> None:
+        """Give GPUs work, or take it from them: a GPU without work is at its lowest clock at once."""
+        self._count_spans(gpus)
+        self.bin[gpus] = 0
+        self.top[gpus] = np.where(busy, self.highest[gpus], 0)
+        idle = np.stack([np.zeros(len(gpus)), self._idle_leak[gpus], np.zeros(len(gpus))])
+        self._state[:, gpus] = np.where(busy, self._at[:, 0, gpus], idle)
+        self._up_below[gpus] = np.where(self.top[gpus] > 0, UP_BELOW, -inf)
+
+    def age(self, days: float) -> None:
+        """Let the fleet be so many days old: drifting GPUs conduct their heat worse."""
+        self._conduct(self.fleet.aged(days).silicon)
+
+    def reset(self, gpu: int) -> None:
+        """Set the counters of a GPU to 0, as when its driver is loaded anew."""
+        self._count_spans(np.array([gpu], dtype=np.intp))
+        self.worked[gpu] = 0.0
+        for counter in (self.loaded, self.held, self.free, self.hot):
+            counter[gpu] = 0
+        self.energy_mj[gpu] = -float(self.rows[: self.step % BLOCK, gpu].sum()) * (1000 * STEP_S)
+
+    # -- steps --------------------------------------------------------------------------------------------
+
+    def _throttle(self, over: Flags, below: Flags) -> None:
+        """Widen `over` and narrow `below` by the temperature."""
+        exponent = self.die + self.ground
+        cool = exponent < self.too_warm
+        over |= exponent > self._too_hot
+        below &= cool
+        self.hot += ~cool & (self.bin < self.top)
+
+    def _shift(self, over: Flags, below: Flags) -> None:
+        """Move the clocks of the GPUs that are over the cap, too hot, or may rise."""
+        moving = (over | below).nonzero()[0]
+        down, where, top = over[moving], self.bin[moving], self.top[moving]
+        to = where + np.where(down, -1, 1)
+        fast = self.ratio[moving] > FAST_ABOVE
+        if np.count_nonzero(fast):
+            to[fast] = where[fast] - FAST_BINS
+        np.maximum(to, 0, out=to)
+        self.free[moving] += ~down
+        crossing = np.maximum(where, to) == top
+        if np.count_nonzero(crossing):
+            self._count_spans(moving[crossing])
+            self._up_below[moving[crossing]] = np.where(to < top, UP_BELOW, -inf)[crossing]
+        self.bin[moving] = to
+        self._state[:, moving] = self._at[:, to, moving]
+
+    def _end_block(self) -> None:
+        """What happens every 0.1 s: energy, heat sinks, what slow sensors see, the wobble of the loads."""
+        rows, block = self.rows, self.step // BLOCK
+        mean = self.means[block % AVERAGED_BLOCKS]
+        np.add.reduce(rows, axis=0, out=mean)
+        self.energy_mj += mean * (1000 * STEP_S)
+        mean /= BLOCK
+        sink = self._sink
+        sink *= 1 - _SINK_A
+        sink += self._sink_gain * mean
+        sink[1:] += self._upstream_gain[1:] * mean[:-1]
+        np.add(self._inlet, sink, out=self.ground)
+        # 25 ms: the last step and a quarter of the one before.
+        np.multiply(rows[-1], 0.8, out=self.last_25_ms)
+        self.last_25_ms += 0.2 * rows[-2]
+        wobble = self._wobble
+        wobble *= 1 - _WOBBLE_A
+        wobble += _WOBBLE_DRAW * self.noise.at(block, salt=_WOBBLE_SALT)
+        np.add(wobble, 1.0, out=self._swell)
+        self._look_out()
+
+    def _look_out(self) -> None:
+        """Whether a die may come near the slowdown temperature in the next block."""
+        self._near_hot = bool(np.max(self.die + self.ground) > self.too_warm - self._reach)
+
+    def _count_spans(self, gpus: Positions) -> None:
+        """Bring the lazy counters of GPUs up to this step, before what they count changes."""
+        steps = self.step - self.span_since[gpus]
+        self.loaded[gpus] += steps * (self.speed[gpus] > 0)
+        self.held[gpus] += steps * (self.bin[gpus] < self.top[gpus])
+        self.span_since[gpus] = self.step
+
+    # -- beginnings ---------------------------------------------------------------------------------------
+
+    def _tables(self) -> Floats:
+        """What `_state` is by bin and GPU, under that GPU's workload: shape (3, bins, gpus)."""
+        model, silicon, n = self.fleet.model, self.fleet.silicon, len(self.fleet)
+        table = np.zeros((3, len(self.bins_mhz), n))
+        load, leak, speed = table
+        groups: dict[Workload, list[int]] = {}
+        for gpu in range(n):
+            workload = self.load.workload_of(gpu)
+            if workload is not None:
+                groups.setdefault(workload, []).append(gpu)
+        for workload, gpus in groups.items():
+            some = silicon.take(np.array(gpus))
+            fixed, leak[:, gpus] = power_parts(model, some, workload, self.bins_mhz[:, None])
+            load[:, gpus] = fixed - self._idle_fixed[gpus]
+            speed[:, gpus] = 1 / relative_time(model, some, workload, self.bins_mhz[:, None])
+        return table
+
+    def _settle(self, fleet: Fleet) -> None:
+        """Heat, filter and sensors of GPUs that have long been idle."""
+        model, silicon = fleet.model, fleet.silicon
+        per_k = model.leakage_per_k
+        idle = fleet.idle().true_power_w
+        own = per_k * (silicon.resistance_k_w - silicon.preheat_k_w)
+        self._inlet = per_k * (silicon.inlet_c - LEAKAGE_REFERENCE_C)
+        self.die = DIE_SHARE * own * idle
+        self._sink = SINK_SHARE * own * idle
+        self._sink[1:] += per_k * silicon.preheat_k_w[1:] * idle[:-1]
+        self.ground = self._inlet + self._sink
+        self.ratio = silicon.sensor * idle / self.cap_w
+        self._ratio_gain = _FILTER_A * silicon.sensor / self.cap_w
+        self.rows = np.tile(idle, (BLOCK, 1))  # true power of the block's steps, W
+        self.means = np.tile(idle, (AVERAGED_BLOCKS, 1))  # of the last blocks, W
+        self.last_25_ms = idle.copy()  # at the end of the last block, W
+        self._too_hot = per_k * (model.slowdown_c - LEAKAGE_REFERENCE_C)
+        self.too_warm = self._too_hot - per_k
+        # No die warms more in a block than by this, at any clock up to 2 K above the slowdown temperature.
+        most_w = self._idle_fixed + self._at[0] + self._at[1] * exp(self._too_hot + 2 * per_k)
+        self._reach = BLOCK * float(np.max(self._die_gain * most_w.max(axis=0))) * (1 + 5 * WOBBLE_SHARE)
+        self._look_out()
+
+    def _conduct(self, silicon: Silicon) -> None:
+        """Take up thermal resistances: what a watt adds to die and sink in one step or block."""
+        per_k = self.fleet.model.leakage_per_k
+        own = per_k * (silicon.resistance_k_w - silicon.preheat_k_w)
+        self._die_gain = _DIE_A * DIE_SHARE * own
+        self._sink_gain = _SINK_A * SINK_SHARE * own
+        self._upstream_gain = _SINK_A * per_k * silicon.preheat_k_w

@@ -1,0 +1,135 @@
+"""What is simulated of a GPU model, and what each number rests on: for people to judge the simulation by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .control import BLOCK, DIE_S, DIE_SHARE, FILTER_S, SINK_S, SINK_SHARE, STEP_S, WOBBLE_S, WOBBLE_SHARE
+from .fleet import CAP_SETTLES_AT, Fleet, Spread
+from .models import A100, V100, GpuModel
+from .sensors import NOISE_SHARE, SENSORS
+from .workloads import SGEMM
+
+SEEN, FITTED, ASSUMED = "seen", "fitted", "assumed"
+"""Seen in data sheets or in what drivers print; fitted to one public V100 cluster; assumed."""
+
+_FIT_GPUS = 392
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One number of the simulation, with what it rests on."""
+
+    name: str
+    value: float | str
+    unit: str
+    basis: str
+    """`SEEN`, `FITTED` or `ASSUMED`."""
+    meaning: str
+
+
+# attribute of the model, unit, basis for V100, basis for the others, meaning
+_MODEL = (
+    ("power_limit_w", "W", SEEN, SEEN, "default and highest power cap"),
+    ("min_power_limit_w", "W", SEEN, SEEN, "lowest power cap"),
+    ("min_clock_mhz", "MHz", ASSUMED, ASSUMED, "lowest SM clock"),
+    ("max_clock_mhz", "MHz", SEEN, SEEN, "highest SM clock"),
+    ("clock_step_mhz", "MHz", SEEN, ASSUMED, "step between two SM clocks"),
+    ("memory_clock_mhz", "MHz", SEEN, SEEN, "memory clock"),
+    ("bandwidth_gb_s", "GB/s", SEEN, SEEN, "peak memory bandwidth"),
+    ("memory_gb", "GiB", SEEN, SEEN, "device memory"),
+    ("lanes", "", SEEN, SEEN, "single-precision multiply-adds per clock"),
+    ("slowdown_c", "degC", SEEN, SEEN, "die temperature above which the clock is lowered"),
+    ("shutdown_c", "degC", SEEN, SEEN, "die temperature at which a real board shuts down"),
+    ("min_v", "V", FITTED, ASSUMED, "core voltage at and below the knee"),
+    ("max_v", "V", FITTED, ASSUMED, "core voltage at the highest clock"),
+    ("knee_mhz", "MHz", FITTED, ASSUMED, "clock up to which the voltage is flat"),
+    ("board_w", "W", FITTED, ASSUMED, "board power that does not depend on the load"),
+    ("leakage_w", "W", FITTED, ASSUMED, "leakage at leakage_v and 60 degC"),
+    ("leakage_v", "V", FITTED, ASSUMED, "voltage of leakage_w"),
+    ("leakage_per_k", "1/K", FITTED, ASSUMED, "growth of the leakage with temperature"),
+    ("dynamic_w", "W", FITTED, ASSUMED, "switching power of SGEMM at the highest clock"),
+    ("memory_w_per_gb_s", "W/(GB/s)", FITTED, ASSUMED, "power of memory traffic"),
+    ("resistance_k_w", "K/W", FITTED, ASSUMED, "thermal resistance from the die to the inlet air"),
+    ("inlet_c", "degC", FITTED, ASSUMED, "mean inlet air temperature"),
+)
+# Values of one board that no output of a driver was at hand for.
+_UNSEEN = {(A100.name, name) for name in ("power_limit_w", "min_power_limit_w", "memory_clock_mhz")}
+_SPREAD = (
+    ("voltage", "", "sd of the voltage that a clock needs, as a fraction"),
+    ("leakage", "", "sd of ln leakage"),
+    ("voltage_leakage_correlation", "", "fast silicon needs less voltage and leaks more"),
+    ("capacitance", "", "sd of ln switching power"),
+    ("sensor", "", "sd of the gain of the power sensor"),
+    ("board", "", "sd of the board power, as a fraction"),
+    ("resistance", "", "sd of ln thermal resistance"),
+    ("inlet_k", "K", "sd of the inlet temperature from node to node"),
+    ("preheat_k", "K", "how much warmer the rear GPUs' air is without load"),
+    ("preheat_k_w", "K/W", "and per watt of the GPU upstream"),
+)
+_LOOP = (
+    ("control_step_s", STEP_S, "s", "step of the simulation and of the power capping"),
+    ("filter_s", FILTER_S, "s", "time constant of the filter before the power capping"),
+    ("die_share", DIE_SHARE, "", "share of the thermal resistance between die and heat sink"),
+    ("die_s", DIE_S, "s", "thermal time constant of the die"),
+    ("sink_share", SINK_SHARE, "", "share of the thermal resistance between heat sink and air"),
+    ("sink_s", SINK_S, "s", "thermal time constant of the heat sink"),
+    ("wobble_share", WOBBLE_SHARE, "", "sd of a load's power from moment to moment, as a share of it"),
+    ("wobble_s", WOBBLE_S, "s", "how long that persists"),
+    ("cap_settles_at", CAP_SETTLES_AT, "", "reported power over cap at steady state"),
+)
+
+
+def parameters(model: GpuModel) -> tuple[Parameter, ...]:
+    """Every number of a model, of the spread over its GPUs and of its control loop."""
+    ours = model is V100
+    rows = []
+    for name, unit, fitted, other, meaning in _MODEL:
+        basis = ASSUMED if (model.name, name) in _UNSEEN else fitted if ours else other
+        rows.append(Parameter(name, getattr(model, name), unit, basis, meaning))
+    spread = Spread()
+    rows += [
+        Parameter(f"spread_{name}", getattr(spread, name), unit, FITTED if ours else ASSUMED, meaning)
+        for name, unit, meaning in _SPREAD
+    ]
+    return (*rows, *(Parameter(name, value, unit, ASSUMED, meaning) for name, value, unit, meaning in _LOOP))
+
+
+def sensors(model: GpuModel) -> tuple[str, ...]:
+    """What the model's power sensor and driver show, a sentence each."""
+    row = SENSORS[model.name]
+    instant = (
+        f"instantaneous power: a new value every {row.instant_period_ms} ms, the mean of the last "
+        f"{row.instant_window_ms} ms"
+    )
+    draw = (
+        "power draw: the instantaneous value"
+        if row.average_window_ms is None
+        else f"power draw: the mean of the last {row.average_window_ms / 1000:g} s, a new value every "
+        f"{BLOCK * STEP_S * 1000:g} ms"
+    )
+    noise = NOISE_SHARE * model.power_limit_w
+    return (
+        instant,
+        draw,
+        f"every board's sensor has a gain of its own, and a noise of {noise:.2g} W (standard deviation)",
+        "energy: a counter in mJ since the driver was loaded, the exact sum of the true power",
+        "temperature in whole degC" + (", memory temperature too" if row.memory_temperature else ""),
+    )
+
+
+def steady_point(model: GpuModel) -> dict[str, float]:
+    """Where a healthy fleet of the model settles under SGEMM: medians, and the spread of the clock. Seed 1."""
+    fleet = Fleet.draw(model, _FIT_GPUS, seed=1, faults=0)
+    steady, idle = fleet.steady(SGEMM), fleet.idle()
+    quartiles = np.percentile(steady.relative_time, [25, 50, 75])
+    return {
+        "sm_clock_mhz": float(np.median(steady.clock_mhz)),
+        "sm_clock_sd_mhz": float(np.std(steady.clock_mhz, ddof=1)),
+        "power_w": float(np.median(steady.reported_power_w)),
+        "temperature_c": float(np.median(steady.temperature_c)),
+        "idle_power_w": float(np.median(idle.reported_power_w)),
+        "time_fence_pct": float(400 * (quartiles[2] - quartiles[0]) / quartiles[1]),
+    }

@@ -1,0 +1,94 @@
+"""What runs on each GPU of a simulated fleet, and when: a workload in turns with idle gaps.
+
+    load = find_load("gemm")
+    load.starts_s(392)          # when each GPU begins, s; shape (392,)
+
+Every GPU repeats one turn for ever: `busy_s` of work, then `idle_s` of nothing. A constant load is a turn without
+gap, a square wave one of equal halves, and a campaign turns long enough to warm up and to measure in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from ..errors import InputError
+from .physics import Floats
+from .workloads import BERT, PAGERANK, SGEMM, STREAM, WORKLOADS, Workload
+
+
+@dataclass(frozen=True)
+class Load:
+    """A schedule of work in time, the same turn for every GPU; times in seconds."""
+
+    name: str
+    says: str
+    workloads: tuple[Workload, ...]
+    """Dealt to the GPUs in order, over and over: with one they all run the same; none leaves them idle."""
+    busy_s: float = 290.0
+    """How long a turn's work lasts; infinity for work without end."""
+    idle_s: float = 10.0
+    """The gap after it."""
+    begins_s: float = 10.0
+    """When the first turn begins."""
+    warm_up_s: float = 120.0
+    """How much of a turn's work is not measured."""
+    repeats: int = 5
+    """In how many equal parts the rest is measured; 0 where turns are too short to measure in, or endless."""
+    stagger_s: float = 0.0
+    """By how much later the last GPU begins than the first; the others lie evenly between."""
+
+    def __post_init__(self) -> None:
+        if not (self.busy_s > 0 and self.idle_s >= 0 and self.begins_s >= 0 and self.stagger_s >= 0):
+            raise InputError(
+                f"the load {self.name!r} needs work of some length, and gaps and starts that are not negative"
+            )
+
+    @property
+    def repeat_s(self) -> float:
+        """How long one measured part lasts."""
+        return (self.busy_s - self.warm_up_s) / self.repeats
+
+    @property
+    def period_s(self) -> float:
+        """From the start of one turn to that of the next."""
+        return self.busy_s + self.idle_s
+
+    def starts_s(self, gpus: int) -> Floats:
+        """When the first turn of each GPU begins, s; infinity where none does. Shape (gpus,)."""
+        if not self.workloads:
+            return np.full(gpus, inf)
+        return self.begins_s + self.stagger_s * np.arange(gpus) / max(gpus - 1, 1)
+
+    def workload_of(self, gpu: int) -> Workload | None:
+        """What the GPU at a position runs; None where it stays idle."""
+        return self.workloads[gpu % len(self.workloads)] if self.workloads else None
+
+
+def _turns(workload: Workload) -> Load:
+    return Load(workload.name, f"{workload.name} in turns of 290 s with gaps of 10 s", (workload,))
+
+
+LOADS = {
+    load.name: load
+    for load in (
+        *(_turns(workload) for workload in WORKLOADS.values()),
+        Load("constant", "sgemm without end", (SGEMM,), busy_s=inf, idle_s=0.0, repeats=0),
+        Load("square", "sgemm for 10 s, nothing for 10 s", (SGEMM,), busy_s=10.0, idle_s=10.0, repeats=0),
+        Load("staggered", "sgemm in turns, the GPUs one after the other", (SGEMM,), stagger_s=240.0),
+        Load("mixed", "a node's four GPUs run sgemm, pagerank, stream and bert", (SGEMM, PAGERANK, STREAM, BERT)),
+        Load("idle", "nothing", (), repeats=0),
+    )
+}
+_ALIASES = {"gemm": "sgemm"}
+
+
+def find_load(name: str) -> Load:
+    """The load of a name, in any case ("gemm" is SGEMM); InputError when there is none."""
+    wanted = name.strip().lower()
+    try:
+        return LOADS[_ALIASES.get(wanted, wanted)]
+    except KeyError:
+        raise InputError(f"no simulated load {name!r}; there are {', '.join((*_ALIASES, *LOADS))}") from None

@@ -1,0 +1,158 @@
+"""`whorl sim` from the command line: what people see, the JSON, and what follows from it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from whorl.cli import cli
+from whorl.simulation.faults import KINDS
+from whorl.simulation.load import LOADS
+from whorl.simulation.models import MODELS
+from whorl.store import Store
+
+RUN = ("sim", "run", "--gpus", "40", "--seed", "7", "--faults", "3")
+
+
+def whorl(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, list(arguments))
+
+
+@pytest.fixture(scope="module")
+def stepped(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Result]:
+    store = str(tmp_path_factory.mktemp("sim") / "S")
+    result = whorl(*RUN, "--hours", "0.2", "--store", store)
+    assert result.exit_code == 0, result.output
+    return store, result
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_describe_names_every_number_its_basis_and_the_faults(model: str) -> None:
+    result = whorl("sim", "describe", model.split("-", maxsplit=1)[0].lower())
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith(f"{model}, simulated")
+    for words in ("resistance_k_w", "fitted" if model == "V100-SXM2" else "assumed", "sgemm at steady state", *KINDS):
+        assert words in result.output
+    for load in LOADS:
+        assert load in result.output
+
+
+def test_describe_as_json() -> None:
+    result = whorl("sim", "describe", "H100", "--json")
+    found = json.loads(result.stdout)
+    assert found["schema"] == "whorl.sim.describe/1"
+    assert found["model"] == "H100-SXM5"
+    by_name = {row["name"]: row for row in found["parameters"]}
+    assert by_name["max_clock_mhz"] == {
+        "name": "max_clock_mhz", "value": 1980, "unit": "MHz", "basis": "seen", "meaning": "highest SM clock"
+    }  # fmt: skip
+    assert by_name["min_v"]["basis"] == "assumed"
+    assert 650 < found["sgemm"]["power_w"] < 700
+    assert [row["kind"] for row in found["faults"]] == list(KINDS)
+    assert "1 s" in " ".join(found["sensors"])
+
+
+def test_a_run_says_what_it_planted_and_what_to_do_next(stepped: tuple[str, Result]) -> None:
+    store, result = stepped
+    assert result.stderr == "", "no terminal, no progress"
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("simulated 40 V100-SXM2 GPUs of seed 7 under load sgemm, 2026-01-05T00:00:00Z to")
+    planted = [line.split()[1].rstrip(":") for line in lines if line.startswith("planted")]
+    assert sorted(planted) == ["brake", "hot", "pinned"]
+    assert "28,800 rows of telemetry" in result.stdout
+    assert lines[-1] == f"next: whorl variability --store {store}"
+
+
+def test_the_planted_gpus_are_what_variability_finds(stepped: tuple[str, Result]) -> None:
+    store, result = stepped
+    planted = {line.split()[1].rstrip(":"): line.split()[2] for line in result.stdout.splitlines() if "planted" in line}
+    found = json.loads(whorl("variability", "--store", store, "--replicates", "0", "--json").stdout)
+    (by_gpu,) = (row for row in found["rows"] if row["level"] == "gpu")
+    slow = {one["gpu"]: one["ratio"] for one in by_gpu["slow"]}
+    assert slow[planted["pinned"]] == pytest.approx(1.285, abs=0.03)
+    assert slow[planted["brake"]] == pytest.approx(1.20, abs=0.05)
+    assert by_gpu["gpus"] == 40
+
+
+def test_the_hot_gpu_is_the_hottest_and_queries_see_the_telemetry(stepped: tuple[str, Result]) -> None:
+    store, result = stepped
+    hot = next(line.split()[2] for line in result.stdout.splitlines() if line.startswith("planted hot"))
+    query = (
+        "select gpu, avg(temperature_c) t from telemetry where ts > timestamp '2026-01-05 00:03:00' "
+        "and gpu not in (select gpu from truth where kind = 'brake') group by gpu order by t desc limit 1"
+    )
+    found = json.loads(whorl("sql", "--store", store, "--json", query).stdout)
+    assert found["rows"][0]["gpu"] == hot
+
+
+def test_a_repeated_run_says_so_and_stores_nothing(stepped: tuple[str, Result]) -> None:
+    store, result = stepped
+    files = sorted(Path(store).rglob("*.parquet"))
+    again = whorl(*RUN, "--hours", "0.2", "--store", store)
+    assert again.exit_code == 0, again.output
+    assert "nothing was stored" in again.stdout
+    assert again.stdout.splitlines()[:4] == result.stdout.splitlines()[:4]
+    assert sorted(Path(store).rglob("*.parquet")) == files
+
+
+def test_steady_runs_over_weeks_as_json(tmp_path: Path) -> None:
+    arguments = ["sim", "run", "--store", str(tmp_path / "S"), "--gpus", "16", "--model", "A100", "--steady"]
+    arguments += ["--runs", "3", "--every", "7d", "--fault", "drift", "--fault", "lost", "--began", "2026-03-01"]
+    result = whorl(*arguments, "--cluster", "green", "--load", "pagerank", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["schema"] == "whorl.sim.run/1"
+    assert (found["began"], found["ended"]) == ("2026-03-01T00:00:00Z", "2026-03-22T00:00:00Z")
+    assert (found["model"], found["cluster"], found["load"]) == ("A100-SXM4-80", "green", "pagerank")
+    assert found["rows"]["runs"] == 48
+    assert "telemetry" not in found["rows"]
+    assert [one["kind"] for one in sorted(found["planted"], key=lambda one: one["kind"])] == ["drift", "lost"]
+    assert Store.open(tmp_path / "S").sql("select distinct cluster, workload from runs").to_pylist() == [
+        {"cluster": "green", "workload": "pagerank"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["describe", "K80"], "no simulated GPU model 'K80'"),
+        (["run", "--store", "S", "--model", "K80"], "no simulated GPU model"),
+        (["run", "--store", "S", "--load", "doom"], "no simulated load 'doom'"),
+        (["run", "--store", "S", "--fault", "rust"], "no fault 'rust'"),
+        (["run", "--store", "S", "--gpus", "2", "--faults", "3"], "3 faults cannot be planted in 2 GPUs"),
+        (["run", "--store", "S", "--gpus", "0"], "0 is not in the range"),
+        (["run", "--store", "S", "--seed", "-1"], "-1 is not in the range"),
+        (["run", "--store", "S", "--hours", "nan"], "not nan"),
+        (["run", "--store", "S", "--hours", "-1"], "not -1"),
+        (["run", "--store", "S", "--interval", "0.001"], "from 0.02 s"),
+        (["run", "--store", "S", "--began", "noon"], "'noon' is no time"),
+        (["run", "--store", "S", "--began", "1492-10-12"], "between 1970 and"),
+        (["run", "--store", "S", "--steady", "--every", "soon"], "'soon' is no length of time"),
+        (["run", "--store", "S", "--steady", "--every", "1s"], "from a minute to a year"),
+        (["run", "--store", "S", "--steady", "--hours", "2"], "--hours excludes --steady"),
+        (["run", "--store", "S", "--runs", "2"], "--runs needs --steady"),
+        (["run", "--store", "S", "--steady", "--load", "idle"], "has no work"),
+    ],
+)
+def test_what_cannot_be_used_is_said_in_one_sentence(
+    arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = whorl("sim", *arguments)
+    assert result.exit_code == 2, result.output
+    assert words in result.stderr
+    assert not (tmp_path / "S").exists(), "no store is made for nothing"
+
+
+def test_help_is_light() -> None:
+    code = (
+        "import sys; sys.argv = ['whorl', 'sim', 'run', '--help']\nfrom whorl.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\nprint(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"numpy", "pyarrow", "duckdb", "polars"} & set(done.stderr.split())

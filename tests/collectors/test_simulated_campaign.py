@@ -1,0 +1,277 @@
+"""Campaigns over a simulated fleet, as they stand in a store: complete, consistent, resumed, and stored once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from whorl.collectors.simulated_campaign import Stored, run_in_time, run_steady
+from whorl.collectors.simulated_record import FIRST_NS, iso, nanoseconds
+from whorl.errors import InputError
+from whorl.simulation.fleet import Fleet
+from whorl.simulation.load import find_load
+from whorl.simulation.models import H100, V100
+from whorl.simulation.turns import unit_ms
+from whorl.simulation.workloads import SGEMM
+from whorl.store import Store
+
+S = 1_000_000_000
+# Turns of a minute keep these campaigns short.
+TURNS = replace(find_load("gemm"), busy_s=50.0, idle_s=10.0, begins_s=5.0, warm_up_s=20.0, repeats=3)
+KINDS = ("lost", "wrong_results", "stuck_sensor", "pinned")
+
+
+def rows(store: Store, query: str) -> list[dict[str, Any]]:
+    return list(store.sql(query).to_pylist())
+
+
+def number(store: Store, query: str) -> Any:
+    (row,) = rows(store, query)
+    (value,) = row.values()
+    return value
+
+
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Fleet, Stored]:
+    """Twelve minutes of 24 V100s with four faults, a reading a second."""
+    store = Store.create(tmp_path_factory.mktemp("campaign") / "S")
+    fleet = Fleet.draw(V100, 24, 7, faults=5, kinds=KINDS)
+    return store, fleet, run_in_time(store, fleet, TURNS, hours=0.2)
+
+
+def test_every_gpu_has_its_identity_and_all_its_readings(campaign: tuple[Store, Fleet, Stored]) -> None:
+    store, _, stored = campaign
+    assert number(store, "select count(distinct uuid) from gpus where gpu = uuid and place is not null") == 24
+    assert rows(store, "select node, count(*) n from gpus group by 1 order by 1") == [
+        {"node": f"c001-{node}", "n": 4} for node in range(1, 7)
+    ]
+    assert stored.rows["telemetry"] == 24 * 720 == number(store, "select count(*) from telemetry")
+    (span,) = rows(store, "select min(ts)::varchar a, max(ts)::varchar b, count(distinct ts) n from telemetry")
+    assert span == {"a": "2026-01-05 00:00:01", "b": "2026-01-05 00:12:00", "n": 720}
+    gone = sum(one.kind == "lost" for one in stored.planted)
+    assert number(store, "select count(distinct gpu) from telemetry where power_mw is null") == gone == 2
+    assert number(store, "select count(*) from telemetry where (power_mw is null) <> (energy_mj is null)") == 0
+
+
+def test_the_energy_counter_agrees_with_the_power(campaign: tuple[Store, Fleet, Stored]) -> None:
+    store, _, stored = campaign
+    faulty = {one.uuid for one in stored.planted if one.kind in ("lost", "stuck_sensor")}
+    answer = rows(
+        store,
+        "select gpu, (max(energy_mj) - min(energy_mj)) / 1e6 counted, sum(power_mw) / 1e6 summed "
+        "from telemetry group by gpu",
+    )
+    truth = rows(store, "select gpu, silicon from truth")
+    gain = {one["gpu"]: json.loads(one["silicon"])["sensor"] for one in truth}
+    for one in answer:
+        if one["gpu"] not in faulty:
+            assert one["summed"] / gain[one["gpu"]] == pytest.approx(one["counted"], rel=0.02)
+
+
+def test_a_turn_is_a_run_and_its_times_follow_the_clock(campaign: tuple[Store, Fleet, Stored]) -> None:
+    store, _, _ = campaign
+    assert number(store, "select count(*) from runs") == 24 * 12
+    assert number(store, "select count(distinct run_id) from runs") == 24 * 12
+    spans = rows(store, "select distinct began::varchar a, ended::varchar b from runs order by 1")
+    assert spans[0] == {"a": "2026-01-05 00:00:05", "b": "2026-01-05 00:00:55"}
+    good = rows(
+        store,
+        "select gpu, repeat, value, sm_clock_mhz f from measurements where status = 'ok' and figure = 'time'",
+    )
+    assert {one["repeat"] for one in good} == {0, 1, 2}
+    for one in good:
+        clock = one["f"]
+        expected = unit_ms(SGEMM, V100) * (SGEMM.compute_share * V100.max_clock_mhz / clock + 1 - SGEMM.compute_share)
+        assert one["value"] == pytest.approx(expected, rel=0.02)
+    (conditions,) = rows(store, "select distinct conditions from runs")
+    told = json.loads(conditions["conditions"])
+    assert told["simulated"] is True
+    assert (told["warm_up_s"], told["repeat_s"], told["input_seed"], told["power_cap_w"]) == (20.0, 10.0, 7, 300)
+
+
+def test_the_medians_of_a_run_are_those_of_its_telemetry(campaign: tuple[Store, Fleet, Stored]) -> None:
+    store, _, _ = campaign
+    different = number(
+        store,
+        """
+        select count(*) from (
+            select r.run_id, any_value(r.sm_clock_mhz) = median(t.sm_clock_mhz) f,
+                   any_value(r.temperature_c) = median(t.temperature_c) t,
+                   abs(any_value(r.power_w) - median(t.power_mw) / 1e3) < 1e-9 p, count(*) n
+            from runs r join telemetry t
+              on t.gpu = r.gpu and t.ts > r.began + interval 20 seconds and t.ts <= r.ended
+            where r.status = 'ok' group by 1)
+        where not (f and t and p and n = 30)
+        """,
+    )
+    assert different == 0
+
+
+def test_what_went_wrong_with_a_run_is_said(campaign: tuple[Store, Fleet, Stored]) -> None:
+    store, _, stored = campaign
+    wrong = next(one.uuid for one in stored.planted if one.kind == "wrong_results")
+    bad = rows(store, "select gpu, status from runs where status <> 'ok' and status not like 'the GPU%'")
+    assert {one["gpu"] for one in bad} == {wrong}
+    counted = rows(store, "select gpu, status, value from measurements where figure = 'wrong_elements' and value > 0")
+    assert len(counted) == len(bad) > 0
+    assert all(one["status"] == f"{one['value']:.0f} elements of the result are wrong" for one in counted)
+    lost = {one.uuid: one for one in stored.planted if one.kind == "lost"}
+    for gpu, planted in lost.items():
+        mine = rows(store, f"select status, epoch_ns(began) b, epoch_ns(ended) e from runs where gpu = '{gpu}'")
+        for run in mine:
+            assert planted.began_ns is not None
+            away = run["e"] > planted.began_ns and (planted.ended_ns is None or run["b"] < planted.ended_ns)
+            assert (run["status"] == "the GPU was lost") == away
+        events = rows(store, f"select kind, epoch_ns(ts) t from events where gpu = '{gpu}'")
+        kinds = {one["kind"] for one in events}
+        assert kinds == {"xid", "lost"} | ({"returned", "counter_reset"} if planted.ended_ns else set())
+        assert {one["t"] for one in events} == {planted.began_ns, planted.ended_ns} - {None}
+    assert number(store, "select count(*) from results join runs using (run_id) where status like 'the GPU%'") == 0
+
+
+def test_the_truth_stands_apart(campaign: tuple[Store, Fleet, Stored]) -> None:
+    store, fleet, stored = campaign
+    truth = rows(
+        store, "select gpu, kind, epoch_ns(began) b, epoch_ns(ended) e, seed, model from truth where kind <> 'ok'"
+    )
+    assert {(one["gpu"], one["kind"], one["b"], one["e"]) for one in truth} == {
+        (one.uuid, one.kind, one.began_ns, one.ended_ns) for one in stored.planted
+    }
+    assert number(store, "select count(*) from truth") == 24
+    silicon = json.loads(rows(store, "select silicon from truth order by gpu limit 1")[0]["silicon"])
+    assert set(silicon) == set(vars(fleet.silicon))
+    for table in ("gpus", "runs", "results", "telemetry"):
+        for column in store.arrow(table).to_pydict().values():
+            assert not {"pinned", "wrong_results"} & {value for value in column if isinstance(value, str)}
+
+
+def test_the_same_campaign_again_stores_nothing(campaign: tuple[Store, Fleet, Stored]) -> None:
+    store, fleet, stored = campaign
+    before = sorted(store.root.rglob("*.parquet"))
+    again = run_in_time(store, fleet, TURNS, hours=0.2)
+    assert again.before
+    assert again.rows == {}
+    assert (again.campaign, again.began_ns, again.planted) == (stored.campaign, stored.began_ns, stored.planted)
+    assert sorted(store.root.rglob("*.parquet")) == before
+
+
+# -- where campaigns lie in time, and whose they are ----------------------------------------------------------
+
+
+def test_a_fleets_campaigns_follow_each_other(tmp_path: Path) -> None:
+    store, fleet = Store.create(tmp_path / "S"), Fleet.draw(V100, 4, 1, faults=0)
+    first = run_in_time(store, fleet, TURNS, hours=0.01)
+    second = run_steady(store, fleet, find_load("pagerank"), runs=2)
+    assert first.began_ns == FIRST_NS
+    assert second.began_ns == FIRST_NS + 86_400 * S
+    with pytest.raises(InputError, match=f"campaign {first.campaign} of these GPUs at the same time"):
+        run_steady(store, fleet, find_load("stream"), began_ns=FIRST_NS)
+    with pytest.raises(InputError, match="with other faults"):
+        run_steady(store, Fleet.draw(V100, 4, 1, faults=1), find_load("stream"))
+    other = run_steady(store, fleet, find_load("stream"), began_ns=FIRST_NS, cluster="it's another")
+    assert other.rows["runs"] == 4
+
+
+def test_other_seeds_and_models_are_other_gpus(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "S")
+    for model, seed in ((V100, 1), (V100, 2), (H100, 1)):
+        run_steady(store, Fleet.draw(model, 8, seed, faults=0), find_load("gemm"))
+    assert number(store, "select count(distinct gpu) from gpus") == 24
+    assert number(store, "select count(distinct campaign) from runs") == 3
+
+
+def test_a_steady_campaign_shows_drift_and_the_room(tmp_path: Path) -> None:
+    store, fleet = Store.create(tmp_path / "S"), Fleet.draw(V100, 40, 3, faults=1, kinds=("drift",))
+    stored = run_steady(store, fleet, find_load("gemm"), runs=9, every_s=7 * 86_400)
+    assert stored.rows["runs"] == 9 * 40
+    (drifting,) = (one.uuid for one in stored.planted)
+    means = rows(
+        store,
+        f"""
+        select t.began, avg(temperature_c) filter (gpu = '{drifting}') bad,
+               avg(temperature_c) filter (gpu <> '{drifting}') good from runs t group by 1 order by 1
+        """,
+    )
+    rise = [one["bad"] - one["good"] for one in means]
+    assert np.polyfit(range(9), rise, 1)[0] > 1.0, "a kelvin a week and more"
+    assert np.std([one["good"] for one in means]) > 0.1, "the room differs from week to week"
+
+
+def test_steady_and_stepped_campaigns_agree(campaign: tuple[Store, Fleet, Stored], tmp_path: Path) -> None:
+    _, fleet, _ = campaign
+    load = replace(find_load("gemm"), busy_s=290.0)
+    stepped, steady = Store.create(tmp_path / "A"), Store.create(tmp_path / "B")
+    run_in_time(stepped, fleet, load, hours=0.1)
+    run_steady(steady, fleet, load, runs=3)
+    query = "select gpu, median(value) v from measurements where figure = 'time' and status = 'ok' group by gpu"
+    a, b = ({one["gpu"]: one["v"] for one in rows(one, query)} for one in (stepped, steady))
+    common = sorted(set(a) & set(b))
+    assert len(common) >= 21
+    assert [a[gpu] for gpu in common] == pytest.approx([b[gpu] for gpu in common], rel=0.01)
+
+
+def test_without_work_there_is_telemetry_and_no_run(tmp_path: Path) -> None:
+    store, fleet = Store.create(tmp_path / "S"), Fleet.draw(H100, 4, 1, faults=0)
+    stored = run_in_time(store, fleet, find_load("idle"), hours=0.01, interval_s=0.5)
+    assert "runs" not in stored.rows
+    assert stored.rows["telemetry"] == 4 * 72
+    with pytest.raises(InputError, match="has no work"):
+        run_steady(store, fleet, find_load("idle"))
+
+
+@pytest.mark.parametrize(
+    ("hours", "interval", "words"),
+    [(0.0, 1.0, "not 0"), (float("nan"), 1.0, "not nan"), (1.0, 0.001, "from 0.02 s"), (0.01, 60.0, "not 60 s")],
+)
+def test_spans_that_cannot_be_simulated_are_refused(tmp_path: Path, hours: float, interval: float, words: str) -> None:
+    fleet = Fleet.draw(V100, 4, 1, faults=0)
+    with pytest.raises(InputError, match=words):
+        run_in_time(Store.create(tmp_path / "S"), fleet, TURNS, hours=hours, interval_s=interval)
+
+
+def test_times_are_written_to_the_nanosecond() -> None:
+    for value in (FIRST_NS, FIRST_NS + 1, FIRST_NS + 123_456_789, FIRST_NS + 500_000_000):
+        assert nanoseconds(iso(value)) == value
+    assert iso(FIRST_NS) == "2026-01-05T00:00:00Z"
+
+
+# -- interrupted ----------------------------------------------------------------------------------------------
+
+_ARGUMENTS = ("--gpus", "8", "--hours", "0.5", "--seed", "5", "--faults", "3", "--fault", "lost", "--fault", "brake")
+
+
+def _command(store: Path) -> list[str]:
+    return [sys.executable, "-m", "whorl", "sim", "run", "--store", str(store), *_ARGUMENTS]
+
+
+def test_a_campaign_killed_at_any_time_goes_on_and_stores_nothing_twice(tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    subprocess.run(_command(whole), check=True, capture_output=True)
+    deaths = 0
+    for wanted in (1, 2):
+        with subprocess.Popen(_command(killed), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            deadline = time.monotonic() + 60
+            while process.poll() is None and time.monotonic() < deadline:
+                if len(list(killed.glob("telemetry/day=*/sim-*.parquet"))) >= wanted:
+                    break
+                time.sleep(0.002)
+            if process.poll() is None:
+                os.kill(process.pid, signal.SIGKILL)
+                deaths += 1
+    assert deaths >= 2, "the campaign was too quick to be killed"
+    done = subprocess.run(_command(killed), check=True, capture_output=True, text=True)
+    assert "the rest was there before" in done.stdout
+    one, two = Store.open(whole), Store.open(killed)
+    for table in ("gpus", "runs", "results", "telemetry", "events", "truth"):
+        query = f"select * from {table} order by all"
+        assert one.sql(query).equals(two.sql(query)), table

@@ -1,0 +1,498 @@
+"""The simulated fleet in time: against its own steady state, against plain physics, and cut into calls in any way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+import pytest
+
+from whorl.errors import InputError
+from whorl.simulation.control import BLOCK, DIE_S, DIE_SHARE, FILTER_S, SINK_S, SINK_SHARE, STEP_NS, STEP_S
+from whorl.simulation.fleet import Fleet, Spread
+from whorl.simulation.load import LOADS, Load, find_load
+from whorl.simulation.models import A100, H100, MODELS, V100, GpuModel
+from whorl.simulation.physics import Floats, Silicon, power
+from whorl.simulation.stepping import Readings, Simulation
+from whorl.simulation.workloads import IDLE, PAGERANK, SGEMM, STREAM
+from whorl.store.schema import TELEMETRY
+
+S = 1_000_000_000
+BEGAN = 1_700_000_000 * S
+AT_ONCE = Load(
+    "at once", "sgemm without end, from the start", (SGEMM,), busy_s=inf, idle_s=0.0, begins_s=0.0, repeats=0
+)
+
+
+def simulation(
+    model: GpuModel = V100, gpus: int = 8, seed: int = 1, load: Load = AT_ONCE, **options: object
+) -> Simulation:
+    kinds = options.pop("kinds", ())
+    fleet = Fleet.draw(model, gpus, seed, faults=len(kinds), kinds=kinds)  # type: ignore[arg-type]
+    return Simulation(fleet, load, began_ns=BEGAN, **options)  # type: ignore[arg-type]
+
+
+def fault_at(fleet: Fleet, kind: str) -> int:
+    return next(gpu for gpu, planted in fleet.planted.items() if planted == kind)
+
+
+def same(a: Readings, b: Readings) -> bool:
+    return a.ts_ns == b.ts_ns and all(np.array_equal(a.values[name], b.values[name]) for name in a.values)
+
+
+# -- the control loop -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def warm() -> Simulation:
+    """64 V100s after three minutes of SGEMM."""
+    one = simulation(gpus=64)
+    one.advance(BEGAN + 180 * S)
+    return one
+
+
+def test_the_loop_settles_where_the_steady_state_says(warm: Simulation) -> None:
+    steady = warm.fleet.steady(SGEMM)
+    clocks, watts, celsius = [], [], []
+    for second in range(180, 200):  # the wobble of the load moves clocks by a bin
+        warm.advance(BEGAN + second * S)
+        clocks.append(warm.clock_mhz)
+        watts.append(warm.filtered_power_w)
+        celsius.append(warm.temperature_c)
+    off = np.mean(clocks, axis=0) - steady.clock_mhz
+    # The published prototype of the loop: 1366 MHz against 1361 MHz, rms 5.8 MHz, 297.3 W, 67.0 °C.
+    assert 0 <= off.mean() <= 7
+    assert np.sqrt(np.mean(off**2)) < 8
+    assert np.mean(watts) == pytest.approx(297.3, abs=0.7)
+    assert np.mean(celsius) == pytest.approx(67.0, abs=1.0)
+    assert np.mean(celsius, axis=0) == pytest.approx(steady.temperature_c, abs=1.5)
+
+
+def test_the_start_overshoots_the_cap_and_the_clock_falls_as_the_sink_warms() -> None:
+    one = simulation(gpus=64, load=replace(AT_ONCE, begins_s=1.0))
+    peak, clocks = np.zeros(64), {}
+    for step in range(1, 250):
+        one.advance(BEGAN + S + step * STEP_NS)
+        peak = np.maximum(peak, one.true_power_w * one.fleet.silicon.sensor)
+    assert 305 < np.median(peak) < 318
+    assert peak.max() < 325
+    for second in (6, 136):
+        one.advance(BEGAN + second * S)
+        clocks[second] = one.clock_mhz.mean()
+    assert clocks[6] - clocks[136] == pytest.approx(1406 - 1366, abs=12)
+
+
+def test_the_clock_rises_by_one_bin_a_step() -> None:
+    one = simulation(gpus=4, load=replace(AT_ONCE, begins_s=0.2))
+    seen = []
+    for step in range(1, 60):
+        one.advance(BEGAN + step * STEP_NS)
+        seen.append(one.clock_mhz)
+    steps = np.diff(np.array(seen), axis=0)
+    assert (steps[:9] == 0).all()
+    assert (steps[11:] == V100.clock_step_mhz).all()
+
+
+def test_every_step_is_what_the_equations_say() -> None:
+    """The same physics written plainly, one GPU at a time, from the outside: power, heat and filter."""
+    fleet = Fleet.draw(V100, 4, 5, faults=0)
+    one = Simulation(fleet, replace(AT_ONCE, begins_s=2.0), began_ns=BEGAN)
+    silicon = fleet.silicon
+    idle = fleet.idle().true_power_w
+    own = silicon.resistance_k_w - silicon.preheat_k_w
+    upstream = np.array([0.0, 1.0, 0.0, 1.0])
+    assert ((silicon.preheat_k_w > 0) == (upstream > 0)).all()
+    die, sink = DIE_SHARE * own * idle, SINK_SHARE * own * idle + silicon.preheat_k_w * np.roll(idle, 1)
+    block = []
+    for step in range(150):
+        clock = one.clock_mhz
+        one.advance(BEGAN + (step + 1) * STEP_NS)
+        working = step >= 100
+        plain = power(V100, silicon, SGEMM if working else IDLE, clock, silicon.inlet_c + die + sink)
+        # The wobble of the load is random: the power may differ by five of its standard deviations.
+        load = plain - power(V100, silicon, IDLE, clock, silicon.inlet_c + die + sink)
+        watts = one.true_power_w
+        assert (np.abs(watts - plain) <= 0.02 * load + 1e-9).all()
+        die += -np.expm1(-STEP_S / DIE_S) * (DIE_SHARE * own * watts - die)
+        block.append(watts)
+        if len(block) == BLOCK:
+            mean = np.mean(block, axis=0)
+            goal = SINK_SHARE * own * mean + silicon.preheat_k_w * np.roll(mean, 1)
+            sink += -np.expm1(-STEP_S * BLOCK / SINK_S) * (goal - sink)
+            block = []
+        assert one.temperature_c == pytest.approx(silicon.inlet_c + die + sink, abs=1e-9)
+
+
+def test_the_filter_lags_the_reported_power() -> None:
+    one = simulation(gpus=4, load=replace(AT_ONCE, begins_s=1.0))
+    one.advance(BEGAN + S)
+    filtered = one.filtered_power_w
+    for step in range(1, 100):
+        one.advance(BEGAN + S + step * STEP_NS)
+        filtered += -np.expm1(-STEP_S / FILTER_S) * (one.true_power_w * one.fleet.silicon.sensor - filtered)
+        assert one.filtered_power_w == pytest.approx(filtered, rel=1e-12)
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=list(MODELS))
+def test_every_model_keeps_its_cap_and_its_temperature(model: GpuModel) -> None:
+    one = simulation(model, gpus=32, kinds=("hot", "brake"))
+    one.advance(BEGAN + 150 * S)
+    assert (one.filtered_power_w <= 1.02 * model.power_limit_w).all()
+    assert (one.temperature_c <= model.slowdown_c + 1).all()
+    steady = one.fleet.steady(SGEMM)
+    healthy = one.fleet.fault < 0
+    assert np.abs(one.clock_mhz - steady.clock_mhz)[healthy].max() <= 4 * model.clock_step_mhz
+
+
+def test_a_cap_and_a_lock_are_kept() -> None:
+    capped, locked = simulation(gpus=16, cap=200.0), simulation(gpus=16, lock=1000.0)
+    for one in (capped, locked):
+        one.advance(BEGAN + 60 * S)
+    assert (capped.filtered_power_w < 203).all()
+    assert (capped.readings().values["power_limit_mw"] == 200_000).all()
+    assert (locked.clock_mhz == 997.5).all()
+
+
+def test_heat_comes_from_the_neighbour_whatever_it_runs() -> None:
+    """A rear GPU that draws little is warmed by its busy upstream neighbour, and not by a stand-in of its own power."""
+    none = replace(IDLE, name="nothing")
+    front = Load("front", "", (SGEMM, none, SGEMM, none), busy_s=inf, idle_s=0.0, begins_s=0.0, repeats=0)
+    spread = Spread(0, 0, 0, 0, 0, 0, 0, 0)
+    fleet = Fleet.draw(V100, 4, 1, spread, faults=0)
+    busy, quiet = Simulation(fleet, front, began_ns=0), Simulation(fleet, LOADS["idle"], began_ns=0)
+    for one in (busy, quiet):
+        one.advance(200 * S)
+    warmer = busy.temperature_c[1] - quiet.temperature_c[1]
+    front_w, rear_w = (busy.true_power_w - quiet.true_power_w)[:2]
+    own = (fleet.silicon.resistance_k_w - fleet.silicon.preheat_k_w)[1]
+    assert warmer == pytest.approx(spread.preheat_k_w * front_w + own * rear_w, rel=0.02)
+    assert spread.preheat_k_w * front_w > 4
+
+
+# -- the clock, and what is the same --------------------------------------------------------------------------
+
+
+def test_how_the_time_is_cut_does_not_change_a_bit() -> None:
+    load = Load("gaps", "", (SGEMM, STREAM), busy_s=7.0, idle_s=3.3, begins_s=0.5, stagger_s=2.0, repeats=0)
+    kinds = ("brake", "hot", "lost", "stuck_sensor", "pinned")
+
+    def made() -> Simulation:
+        return simulation(H100, gpus=24, seed=9, load=load, span_s=40.0, kinds=kinds)
+
+    whole, cut = made(), made()
+    whole.advance(BEGAN + 40 * S)
+    random = np.random.default_rng(5)
+    happened = []
+    at = BEGAN
+    while at < BEGAN + 40 * S:
+        at = min(at + int(random.integers(0, S)), BEGAN + 40 * S)
+        cut.advance(at)
+        assert cut.now_ns <= at < cut.now_ns + STEP_NS
+        cut.readings()  # reading changes nothing either
+        happened += cut.happened()
+    assert same(whole.readings(), cut.readings())
+    assert np.array_equal(whole.energy_mj, cut.energy_mj)
+    assert np.array_equal(whole.worked_s, cut.worked_s)
+    assert happened == whole.happened()
+
+
+def test_a_seed_gives_one_history_and_another_seed_another() -> None:
+    def after(seed: int) -> Readings:
+        one = simulation(A100, seed=seed)
+        one.advance(BEGAN + 5 * S)
+        return one.readings()
+
+    assert same(after(3), after(3))
+    assert not same(after(3), after(4))
+
+
+def test_the_clock_cannot_go_back() -> None:
+    one = simulation()
+    one.advance(BEGAN + S)
+    with pytest.raises(InputError, match="cannot go back"):
+        one.advance(BEGAN)
+
+
+# -- sensors --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=list(MODELS))
+def test_readings_are_columns_of_the_table(model: GpuModel) -> None:
+    one = simulation(model)
+    one.advance(BEGAN + 3 * S)
+    readings = one.readings()
+    assert readings.ts_ns == one.now_ns == BEGAN + 3 * S
+    types = {column.name: column.type for column in TELEMETRY.columns}
+    for name, values in readings.values.items():
+        assert types[name] in ("INTEGER", "BIGINT"), name
+        assert values.shape == (8,)
+        assert values.dtype == np.int64, name
+        assert (values >= 0).all(), name
+        assert not readings.missing[name].any()
+    assert ("power_average_mw" in readings.values) == (model.name[:2] == "H1" or model.name[:2] == "H2")
+    assert ("memory_temperature_c" in readings.values) == (model is not V100)
+
+
+def _by_step(one: Simulation, column: str, steps: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    start, values = one.now_ns, []
+    for step in range(1, steps + 1):
+        one.advance(start + step * STEP_NS)
+        values.append(one.readings().values[column])
+    return np.array(values)
+
+
+@pytest.mark.parametrize(("model", "every"), [(V100, 1), (A100, 5), (H100, 5)], ids=["V100", "A100", "H100"])
+def test_a_power_reading_repeats_until_the_sensors_next_tick(model: GpuModel, every: int) -> None:
+    one = simulation(model)
+    one.advance(BEGAN + 2 * S)
+    changes = np.diff(_by_step(one, "power_instant_mw", 50), axis=0) != 0
+    ticks = (np.arange(1, 50) + 1) % every == 0
+    assert changes[ticks].all()
+    assert not changes[~ticks].any()
+    ages = _by_step(one, "power_age_us", 10)
+    assert ages[:, 0].tolist() == [20_000 * ((step + 1) % every) for step in range(10)]
+
+
+def test_the_part_time_sensor_sees_the_last_quarter_of_its_period() -> None:
+    one = simulation(A100, gpus=64, load=replace(AT_ONCE, begins_s=0.06))
+    watts = []
+    for step in range(1, 6):
+        one.advance(BEGAN + step * STEP_NS)
+        watts.append(one.true_power_w * one.fleet.silicon.sensor)
+    expected = (20 * watts[4] + 5 * watts[3]) / 25
+    noise = one.readings().values["power_mw"] / 1000 - expected
+    assert np.abs(noise).max() < 5 * 0.0008 * A100.power_limit_w
+    assert 0.5 < noise.std() / (0.0008 * A100.power_limit_w) < 1.5
+    assert np.abs(np.mean(watts, axis=0) - expected).min() > 3, "a sensor that saw all of it would read otherwise"
+
+
+def test_the_averaged_power_is_the_mean_of_a_second() -> None:
+    one = simulation(H100, gpus=16, load=replace(AT_ONCE, begins_s=0.5))
+    watts: list[Floats] = []
+    for step in range(1, 151):
+        one.advance(BEGAN + step * STEP_NS)
+        watts.append(one.true_power_w * one.fleet.silicon.sensor)
+    values = one.readings().values
+    assert values["power_average_mw"] / 1000 == pytest.approx(np.mean(watts[-50:], axis=0), abs=1.5)
+    assert np.array_equal(values["power_mw"], values["power_average_mw"])
+    assert (values["power_window_ms"] == 1000).all()
+
+
+def test_the_energy_counter_is_the_integral_of_the_true_power() -> None:
+    one = simulation(gpus=8, load=find_load("square"), kinds=("brake",))
+    joules = np.zeros(8)
+    for step in range(1, 1001):
+        one.advance(BEGAN + step * STEP_NS)
+        joules += one.true_power_w * STEP_S
+        if step % 333 == 0:
+            assert one.energy_mj == pytest.approx(1000 * joules, rel=1e-12)
+    assert np.array_equal(one.readings().values["energy_mj"], np.floor(one.energy_mj).astype(np.int64))
+
+
+def test_what_a_driver_says_of_idle_and_of_capped_gpus() -> None:
+    one = simulation(gpus=8, load=find_load("sgemm"))
+    one.advance(BEGAN + 9 * S)
+    idle = one.readings().values
+    assert (idle["clock_event_reasons"] == 1).all()
+    assert (idle["sm_clock_mhz"] == 135).all()
+    assert (idle["utilization"] == 0).all()
+    one.advance(BEGAN + 100 * S)
+    first = one.readings().values
+    one.advance(BEGAN + 200 * S)
+    second = one.readings().values
+    assert (second["utilization"] == 100).all()
+    assert (second["memory_used"] == 7884 << 20).all()
+    assert (second["clock_event_reasons"] & 4).mean() > 2, "most are held at the cap at any time"
+    held = (second["power_violation_ns"] - first["power_violation_ns"]) / (100 * S)
+    assert ((held > 0.95) & (held <= 1)).all()
+    assert (second["thermal_violation_ns"] == 0).all()
+
+
+def test_the_work_done_follows_the_clock() -> None:
+    one = simulation(gpus=8, load=replace(AT_ONCE, workloads=(SGEMM, PAGERANK)))
+    done = np.zeros(8)
+    for step in range(1, 400):
+        one.advance(BEGAN + step * STEP_NS - STEP_NS)
+        clock = one.clock_mhz
+        one.advance(BEGAN + step * STEP_NS)
+        shares = np.where(np.arange(8) % 2, PAGERANK.compute_share, SGEMM.compute_share)
+        done += STEP_S / (shares * V100.max_clock_mhz / clock + 1 - shares)
+    assert one.worked_s == pytest.approx(done, rel=1e-12)
+
+
+# -- loads ----------------------------------------------------------------------------------------------------
+
+
+def test_a_square_wave_is_at_work_half_of_the_time() -> None:
+    one = simulation(load=find_load("square"))
+    busy = []
+    for second in range(1, 61):
+        one.advance(BEGAN + second * S)
+        busy.append(bool(one.readings().values["utilization"].all()))
+    assert [second for second in range(1, 61) if busy[second - 1]] == [*range(11, 21), *range(31, 41), *range(51, 61)]
+
+
+def test_a_staggered_load_starts_one_gpu_after_the_other() -> None:
+    one = simulation(gpus=5, load=find_load("staggered"))
+    for second, working in ((9, 0), (15, 1), (75, 2), (135, 3), (251, 5), (301, 4), (311, 5)):
+        one.advance(BEGAN + second * S)
+        assert (one.readings().values["utilization"] > 0).sum() == working, second
+
+
+def test_a_mixed_load_gives_each_gpu_of_a_node_its_own_work() -> None:
+    one = simulation(gpus=8, load=find_load("mixed"))
+    one.advance(BEGAN + 60 * S)
+    values = one.readings().values
+    assert values["memory_utilization"].tolist() == [12, 35, 92, 25] * 2
+    assert np.array_equal(values["memory_utilization"][:4], values["memory_utilization"][4:])
+    assert (values["power_mw"][1::4] < values["power_mw"][::4]).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: find_load("doom"), "no simulated load 'doom'"),
+        (lambda: replace(AT_ONCE, busy_s=0.0), "needs work of some length"),
+        (lambda: simulation(cap=10.0), "150 to 300 W"),
+    ],
+)
+def test_what_cannot_run_is_said_in_one_sentence(call: Callable[[], object], words: str) -> None:
+    with pytest.raises(InputError) as raised:
+        call()
+    assert words in str(raised.value)
+
+
+# -- faults ---------------------------------------------------------------------------------------------------
+
+
+def test_the_faults_that_are_there_from_the_start_show_in_the_readings() -> None:
+    one = simulation(gpus=64, seed=4, kinds=("brake", "hot", "pinned"))
+    one.advance(BEGAN + 150 * S)
+    worked = one.worked_s
+    reasons, clocks, temperatures = [], [], []
+    for second in range(150, 250):
+        one.advance(BEGAN + second * S)
+        values = one.readings().values
+        reasons.append(values["clock_event_reasons"])
+        clocks.append(values["sm_clock_mhz"])
+        temperatures.append(values["temperature_c"])
+    speed = one.worked_s - worked
+    healthy = one.fleet.fault < 0
+    brake, hot, pinned = (fault_at(one.fleet, kind) for kind in ("brake", "hot", "pinned"))
+    caught = np.array(reasons)[:, brake] & 0x88 == 0x88
+    assert 0.2 < caught.mean() < 0.4
+    assert np.array(clocks)[caught, brake].max() < 0.6 * np.median(np.array(clocks)[~caught, brake])
+    assert np.median(speed[healthy]) / speed[brake] == pytest.approx(1.20, abs=0.04)
+    assert values["power_brake_ns"][brake] > 0.25 * 240 * S
+    assert values["power_brake_ns"][healthy].max() == 0
+    assert np.mean(temperatures, axis=0)[hot] > np.mean(temperatures, axis=0)[healthy].max()
+    assert set(np.array(clocks)[:, pinned]) == {1050}
+    assert np.median(speed[healthy]) / speed[pinned] == pytest.approx(1.285, abs=0.02)
+
+
+def test_a_board_that_cannot_cool_is_slowed_by_its_temperature() -> None:
+    fleet = Fleet.draw(V100, 4, 1, faults=0)
+    resistance = fleet.silicon.resistance_k_w * np.array([2.2, 1.0, 1.0, 1.0])
+    silicon = Silicon(**(vars(fleet.silicon) | {"resistance_k_w": resistance}))
+    one = Simulation(replace(fleet, silicon=silicon), AT_ONCE, began_ns=BEGAN)
+    hottest = 0.0
+    for second in range(1, 200):
+        one.advance(BEGAN + second * S)
+        hottest = max(hottest, float(one.temperature_c[0]))
+    values = one.readings().values
+    assert V100.slowdown_c - 2 < hottest < V100.slowdown_c + 1
+    assert values["thermal_violation_ns"][0] > 50 * S
+    assert (values["thermal_violation_ns"][1:] == 0).all()
+    assert one.clock_mhz[0] < one.clock_mhz[1:].min() - 100
+
+
+def test_slow_memory_slows_what_the_memory_limits_and_draws_less() -> None:
+    speeds, watts = {}, {}
+    for workload in (STREAM, SGEMM):
+        one = simulation(gpus=16, seed=2, load=replace(AT_ONCE, workloads=(workload,)), kinds=("slow_memory",))
+        one.advance(BEGAN + 60 * S)
+        slow = fault_at(one.fleet, "slow_memory")
+        healthy = np.delete(np.arange(16), slow)
+        speeds[workload.name] = np.median(one.worked_s[healthy]) / one.worked_s[slow]
+        watts[workload.name] = one.true_power_w[slow] / np.median(one.true_power_w[healthy])
+    assert speeds["stream"] == pytest.approx(1.64, abs=0.02)
+    assert speeds["sgemm"] < 1.08
+    assert watts["stream"] < 0.96
+
+
+def test_a_stuck_sensor_freezes_while_all_else_goes_on() -> None:
+    one = simulation(H100, load=find_load("square"), span_s=100.0, kinds=("stuck_sensor",))
+    gpu = fault_at(one.fleet, "stuck_sensor")
+    onset = one.onsets_s[0][gpu]
+    assert 20 <= onset <= 60
+    one.advance(BEGAN + round((onset - 1) * S))
+    before = _by_step(one, "power_instant_mw", 45)[:, gpu]
+    assert len(np.unique(before)) > 5
+    one.advance(BEGAN + round(onset * S) + STEP_NS)
+    columns: dict[str, list[int]] = {name: [] for name in ("power_mw", "power_instant_mw", "energy_mj", "sm_clock_mhz")}
+    for second in range(40):
+        one.advance(BEGAN + round((onset + 1 + second) * S))
+        for name, values in columns.items():
+            values.append(int(one.readings().values[name][gpu]))
+    assert len(set(columns["power_mw"])) == len(set(columns["power_instant_mw"])) == 1
+    assert len(set(columns["energy_mj"])) == 40
+    assert len(set(columns["sm_clock_mhz"])) > 1
+
+
+def test_lost_gpus_are_told_and_every_second_one_returns() -> None:
+    one = simulation(gpus=16, load=find_load("constant"), span_s=100.0, kinds=("lost", "lost"))
+    gone = sorted(one.fleet.planted)
+    began, ended = one.onsets_s
+    assert np.isfinite(ended[gone]).sum() == 1
+    happened, lost = [], []
+    for second in range(1, 101):
+        one.advance(BEGAN + second * S)
+        readings = one.readings()
+        lost.append(readings.lost)
+        assert all(np.array_equal(mask, readings.lost) for mask in readings.missing.values())
+        happened += one.happened()
+    seconds = np.array(lost).sum(axis=0)
+    back = next(gpu for gpu in gone if np.isfinite(ended[gpu]))
+    for gpu in gone:
+        kinds = [one.kind for one in happened if one.gpu == gpu]
+        assert kinds == (["xid", "lost", "returned"] if gpu == back else ["xid", "lost"])
+        assert seconds[gpu] == pytest.approx(min(ended[gpu], 100) - began[gpu], abs=1)
+    assert {one.gpu for one in happened} == set(gone)
+    assert "79" in next(one.detail for one in happened if one.kind == "xid")
+    values = readings.values
+    others = np.delete(np.arange(16), gone)
+    assert 0 < values["energy_mj"][back] < values["energy_mj"][others].min()
+    assert values["utilization"][back] == 100, "it works again"
+
+
+def test_drift_shows_over_weeks_and_not_in_a_day() -> None:
+    fleet = Fleet.draw(V100, 64, 1, faults=1, kinds=("drift",))
+    gpu = fault_at(fleet, "drift")
+    healthy = fleet.fault < 0
+    first, day, weeks = (fleet.aged(days).steady(SGEMM) for days in (0, 1, 56))
+    assert abs(day.temperature_c[gpu] - first.temperature_c[gpu]) < 1
+    assert weeks.temperature_c[gpu] > first.temperature_c[gpu] + 10
+    assert weeks.relative_time[gpu] > 1.02 * first.relative_time[gpu]
+    assert np.array_equal(weeks.temperature_c[healthy], first.temperature_c[healthy])
+    old = Simulation(fleet, AT_ONCE, began_ns=BEGAN, age_days=56)
+    old.advance(BEGAN + 200 * S)
+    assert old.temperature_c == pytest.approx(weeks.temperature_c, abs=2)
+
+
+def test_wrong_results_come_now_and_then_and_from_the_faulty_alone() -> None:
+    fleet = Fleet.draw(V100, 32, 1, faults=1, kinds=("wrong_results",))
+    gpu = fault_at(fleet, "wrong_results")
+    counts = np.array([fleet.wrong_elements(run=run) for run in range(400)])
+    assert np.delete(counts, gpu, axis=1).sum() == 0
+    assert (counts[:, gpu] > 0).mean() == pytest.approx(0.4, abs=0.1)
+    assert np.array_equal(fleet.wrong_elements(run=7), fleet.wrong_elements(run=7))
+
+
+def test_kinds_take_turns_and_an_unknown_one_is_refused() -> None:
+    fleet = Fleet.draw(V100, 40, 1, faults=5, kinds=("lost", "drift"))
+    assert sorted(fleet.planted.values()) == ["drift", "drift", "lost", "lost", "lost"]
+    assert len(Fleet.draw(V100, 40, 1, kinds=("lost", "drift")).planted) == 2
+    with pytest.raises(InputError, match="no fault 'rust' can be planted"):
+        Fleet.draw(V100, 40, 1, kinds=("rust",))
