@@ -1,0 +1,33 @@
+"""The simulated NVML library, for subprocesses and for this process: see tests/nvml_library.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ..nvml_library import NvmlLibrary, compile_library, load_here, unload_sessions
+
+
+@pytest.fixture(scope="session")
+def compiled_nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library, compiled once for all tests."""
+    return compile_library(tmp_path_factory.mktemp("native").resolve())
+
+
+@pytest.fixture
+def nvml_library(compiled_nvml: Path, tmp_path: Path) -> Iterator[NvmlLibrary]:
+    """The library with a control file of this test's own, for the processes that it starts."""
+    library = NvmlLibrary(compiled_nvml, tmp_path)
+    yield library
+    library.write()  # whatever hangs may end
+
+
+@pytest.fixture
+def nvml(nvml_library: NvmlLibrary, monkeypatch: pytest.MonkeyPatch) -> Iterator[NvmlLibrary]:
+    """The same, loaded into this process."""
+    load_here(nvml_library, monkeypatch)
+    yield nvml_library
+    nvml_library.write()
+    unload_sessions()

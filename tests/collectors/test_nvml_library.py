@@ -1,0 +1,564 @@
+"""The simulated NVML library as its clients see it: the real nvidia-ml-py, in this process and in others."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pynvml
+import pytest
+
+from ..nvml_library import SOURCES, NvmlLibrary
+
+NOW = 1_790_000_000.0  # where the tests let the library's clock stand
+ALL_LINKS = 0xFFFFFFFF
+
+VALUE_OF = {  # by NVML's value type
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
+}
+
+
+def fields(handle: Any, *ids: Any) -> list[int | None]:
+    """Values of fields, decoded by their type; None where the status is not success."""
+    values = pynvml.nvmlDeviceGetFieldValues(handle, list(ids))
+    return [None if v.nvmlReturn else getattr(v.value, VALUE_OF[v.valueType]) for v in values]
+
+
+def statuses(handle: Any, *ids: Any) -> list[int]:
+    return [value.nvmlReturn for value in pynvml.nvmlDeviceGetFieldValues(handle, list(ids))]
+
+
+def first(gpu: int = 0) -> Any:
+    """A session, and the handle of a GPU."""
+    pynvml.nvmlInit()
+    return pynvml.nvmlDeviceGetHandleByIndex(gpu)
+
+
+# Energy and power
+
+
+@pytest.mark.parametrize("model", ["V100", "A100", "H100", "H200"])
+def test_energy_is_the_integral_of_the_power(nvml: NvmlLibrary, model: str) -> None:
+    spans = (f"from {NOW + 7} limit 250000", f"from {NOW + 11} until {NOW + 12} load 1 1")
+    nvml.write(f"model {model}", "load 3 0.4", *spans)
+    step = 0.0025  # every edge of the load lies between two of the points
+    for gpu in (0, 5):
+        power = sum(nvml.power_w(gpu, NOW + (i + 0.5) * step) for i in range(round(20 / step))) * step
+        assert power == pytest.approx(nvml.energy_j(gpu, NOW + 20) - nvml.energy_j(gpu, NOW), abs=0.01)
+
+
+def test_the_counter_is_the_sum_of_the_one_second_means(nvml: NvmlLibrary) -> None:
+    nvml.write("model H100", "load 10 0.7", f"from {NOW + 6} limit 300000", f"now {NOW}")
+    handle = first()
+    energy, average = [], []
+    for second in range(16):
+        nvml.remove(f"now {NOW + max(second - 1, 0)}")
+        nvml.add(f"now {NOW + second}")
+        energy.append(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle))
+        average.append(pynvml.nvmlDeviceGetPowerUsage(handle))
+        assert fields(handle, 83, 191, 185) == [energy[-1], energy[-1], average[-1]]
+    assert energy[-1] - energy[0] == pytest.approx(sum(average[1:]), abs=20)  # each is rounded to 1 mW and 1 mJ
+    assert min(average) < 100_000 < 290_000 < max(average)
+    assert max(average[8:]) < 305_000, "the limit changed and the power did not"
+
+
+def test_instant_power_is_the_mean_of_a_part_of_each_tick(nvml: NvmlLibrary) -> None:
+    for model, every, window in (("V100", 0.020, 0.010), ("H100", 0.100, 0.025)):
+        nvml.write(f"model {model}", f"now {NOW + 0.0437}")
+        handle = first()
+        (value,) = pynvml.nvmlDeviceGetFieldValues(handle, [186])
+        tick = value.timestamp / 1e6
+        assert NOW + 0.0437 - every <= tick <= NOW + 0.0437
+        mean = (nvml.energy_j(0, tick) - nvml.energy_j(0, tick - window)) / window
+        assert value.value.uiVal == pytest.approx(mean * 1e3, abs=2)
+        nvml.write(f"model {model}", f"now {tick + every * 0.99}")
+        assert fields(handle, 186) == [value.value.uiVal], "the same between ticks"
+        nvml.write(f"model {model}", f"now {tick + every * 1.01}")
+        assert fields(handle, 186) != [value.value.uiVal]
+
+
+def test_power_usage_means_another_thing_on_another_architecture(nvml: NvmlLibrary) -> None:
+    for model, averages, architecture in (
+        ("V100", False, pynvml.NVML_DEVICE_ARCH_VOLTA),
+        ("A100", False, pynvml.NVML_DEVICE_ARCH_AMPERE),
+        ("H100", True, pynvml.NVML_DEVICE_ARCH_HOPPER),
+    ):
+        nvml.write(f"model {model}", "load 4 0.5", f"now {NOW + 0.5}")
+        handle = first()
+        instant, average = fields(handle, 186, 185)
+        assert pynvml.nvmlDeviceGetArchitecture(handle) == architecture
+        assert (average is not None) == averages
+        assert pynvml.nvmlDeviceGetPowerUsage(handle) == (average if averages else instant)
+        assert instant != average
+
+
+def test_a_limit_lowers_power_and_clock_and_is_counted(nvml: NvmlLibrary) -> None:
+    nvml.write("load 10 1", f"from {NOW - 100} limit 400000", f"now {NOW}")
+    handle = first()
+    before = fields(handle, 74)[0]
+    assert pynvml.nvmlDeviceGetPowerUsage(handle) == pytest.approx(400_000, abs=4_000)
+    assert pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM) < 1600
+    assert pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle) == pynvml.nvmlClocksThrottleReasonSwPowerCap
+    assert fields(handle, 190, 187, 188) == [400_000, 200_000, 700_000]
+    assert pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) == 400_000
+    nvml.write("load 10 1", f"from {NOW - 100} limit 400000", f"now {NOW + 2}")
+    assert before is not None
+    assert fields(handle, 74) == [pytest.approx(before + 2_000_000_000, abs=1_000)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "bits"), [("thermal", 270, 0x48), ("brake", 271, 0x88), ("software", 269, 0x20)]
+)
+def test_a_slowdown_halves_the_clock(nvml: NvmlLibrary, kind: str, field: int, bits: int) -> None:
+    nvml.write("load 10 1", f"from {NOW - 3} until {NOW} gpu 1 slowdown {kind}", f"now {NOW - 1}")
+    slowed, other = first(1), first(0)
+    assert pynvml.nvmlDeviceGetClockInfo(slowed, 1) <= 990 < pynvml.nvmlDeviceGetClockInfo(other, 1)
+    assert pynvml.nvmlDeviceGetCurrentClocksEventReasons(slowed) == bits
+    assert fields(slowed, field) == [pytest.approx(2e9, abs=1000)]
+    nvml.write("load 10 1", f"from {NOW - 3} until {NOW} gpu 1 slowdown {kind}", f"now {NOW + 5}")
+    assert fields(slowed, field) == [pytest.approx(3e9, abs=1000)]
+    assert fields(other, field) == [0]
+
+
+def test_temperature_follows_the_power(nvml: NvmlLibrary) -> None:
+    change = f"from {NOW} load 10 1"
+    seen = []
+    for after in (-1, 1, 25, 500):
+        nvml.write("load 10 0", change, f"now {NOW + after}")
+        handle = first()
+        seen.append(pynvml.nvmlDeviceGetTemperatureV(handle, 0))
+        assert fields(handle, 82)[0] == pytest.approx(seen[-1] + 9, abs=1)
+    assert seen[0] <= seen[1] < seen[2] < seen[3]
+    assert seen[2] - seen[0] == pytest.approx((seen[3] - seen[0]) * (1 - math.exp(-1)), abs=1.5)
+
+
+# Structures, types and statuses
+
+
+def test_structures_have_the_sizes_of_the_binding() -> None:
+    header = (SOURCES / "nvml_abi.h").read_text()
+    sizes = {name: int(size) for name, size in re.findall(r"sizeof\((\w+)\) == (\d+)", header)}
+    assert sizes == {
+        "PciInfo": ctypes.sizeof(pynvml.nvmlPciInfo_t),
+        "Memory": ctypes.sizeof(pynvml.c_nvmlMemory_t),
+        "Memory2": ctypes.sizeof(pynvml.c_nvmlMemory_v2_t),
+        "FieldValue": ctypes.sizeof(pynvml.c_nvmlFieldValue_t),
+        "Sample": ctypes.sizeof(pynvml.c_nvmlSample_t),
+        "Process": ctypes.sizeof(pynvml.c_nvmlProcessInfo_v3_t),
+        "ProcessSample": ctypes.sizeof(pynvml.c_nvmlProcessUtilizationSample_t),
+        "Temperature": ctypes.sizeof(pynvml.c_nvmlTemperature_v1_t),
+        "MarginTemperature": ctypes.sizeof(pynvml.c_nvmlMarginTemperature_v1_t),
+        "Attributes": ctypes.sizeof(pynvml.c_nvmlDeviceAttributes),
+        "Event": ctypes.sizeof(pynvml.c_nvmlEventData_t),
+        "Violation": ctypes.sizeof(pynvml.c_nvmlViolationTime_t),
+    }
+
+
+def test_field_values_have_types_and_statuses_of_their_own(nvml: NvmlLibrary) -> None:
+    nvml.write("load 10 1", "gpu 0 deny 4 field:82", f"now {NOW}")
+    handle = first()
+    values = pynvml.nvmlDeviceGetFieldValues(handle, [83, 82, 186, (186, 1), 9999, (138, ALL_LINKS), (138, 99)])
+    assert [value.nvmlReturn for value in values] == [0, 4, 0, 3, 3, 0, 2]
+    assert (values[0].valueType, values[2].valueType) == (3, 1)
+    assert values[2].value.ullVal != values[2].value.uiVal, "reading the wrong part of the union must show"
+    assert values[0].timestamp == pytest.approx(NOW * 1e6, abs=10_000)
+    one, every = fields(handle, (138, 0), (138, ALL_LINKS))
+    assert one
+    assert every == 18 * one
+
+
+def test_what_is_denied_is_denied_for_the_gpus_that_are_named(nvml: NvmlLibrary) -> None:
+    nvml.write(
+        "gpu 1,3 deny 3 nvmlDeviceGetTemperatureV field:186 field:190", f"until {NOW} deny 4 nvmlDeviceGetPowerUsage"
+    )
+    for gpu in range(4):
+        handle = first(gpu)
+        if gpu in (1, 3):
+            with pytest.raises(pynvml.NVMLError_NotSupported):
+                pynvml.nvmlDeviceGetTemperatureV(handle, 0)
+        else:
+            assert pynvml.nvmlDeviceGetTemperatureV(handle, 0) > 10
+        assert statuses(handle, 186, 83, 190) == ([3, 0, 3] if gpu in (1, 3) else [0, 0, 0])
+        assert pynvml.nvmlDeviceGetPowerUsage(handle) > 0, "denied until now only"
+
+
+def test_misuse_is_refused(nvml: NvmlLibrary) -> None:
+    with pytest.raises(pynvml.NVMLError_Uninitialized):
+        pynvml.nvmlDeviceGetCount()
+    handle = first()
+    with pytest.raises(pynvml.NVMLError_InvalidArgument):
+        pynvml.nvmlDeviceGetHandleByIndex(8)
+    with pytest.raises(pynvml.NVMLError_NotFound):
+        pynvml.nvmlDeviceGetHandleByUUID(b"GPU-none")
+    with pytest.raises(pynvml.NVMLError_InvalidArgument):
+        pynvml.nvmlDeviceGetPowerUsage(ctypes.c_void_p(12345))
+    with pytest.raises(pynvml.NVMLError_FunctionNotFound):
+        pynvml.nvmlDeviceGetVgpuUtilization(handle, 0)
+    pynvml.nvmlShutdown()
+    with pytest.raises(pynvml.NVMLError_Uninitialized):
+        pynvml.nvmlDeviceGetPowerUsage(handle)
+
+
+def test_identity(nvml: NvmlLibrary) -> None:
+    nvml.write("gpus 3", "model A100", "node 5")
+    handles = [first(gpu) for gpu in range(3)]
+    assert pynvml.nvmlDeviceGetCount() == 3
+    uuids = [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
+    assert len(set(uuids)) == 3
+    assert all(uuid == f"GPU-{UUID(uuid.removeprefix('GPU-'))}" for uuid in uuids)
+    assert pynvml.nvmlDeviceGetName(handles[0]) == "NVIDIA A100-SXM4-80GB"
+    for index, (uuid, handle) in enumerate(zip(uuids, handles, strict=True)):
+        assert pynvml.nvmlDeviceGetIndex(pynvml.nvmlDeviceGetHandleByUUID(uuid)) == index
+        bus_id = pynvml.nvmlDeviceGetPciInfo_v3(handle).busId
+        assert pynvml.nvmlDeviceGetIndex(pynvml.nvmlDeviceGetHandleByPciBusId(bus_id)) == index
+    nvml.write("gpus 3", "model A100", "node 6")
+    assert not set(uuids) & {pynvml.nvmlDeviceGetUUID(handle) for handle in handles}
+
+
+def test_memory_counts_what_is_reserved_apart_in_the_second_version(nvml: NvmlLibrary) -> None:
+    nvml.write(f"now {NOW}")
+    handle = first()
+    one, two = pynvml.nvmlDeviceGetMemoryInfo(handle), pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
+    assert one.total == two.total == two.used + two.free + two.reserved == 80 << 30
+    assert one.used == two.used + two.reserved
+
+
+def test_processes_are_those_that_are_named(nvml: NvmlLibrary) -> None:
+    nvml.write("gpu 1 process 123", "gpu 1 process 456", f"now {NOW}")
+    used = pynvml.nvmlDeviceGetMemoryInfo(first(1), pynvml.nvmlMemory_v2).used
+    found = pynvml.nvmlDeviceGetComputeRunningProcesses(first(1))
+    assert [(process.pid, process.usedGpuMemory) for process in found] == [(123, used // 2), (456, used // 2)]
+    assert {sample.pid for sample in pynvml.nvmlDeviceGetProcessUtilization(first(1), 0)} == {123, 456}
+    assert pynvml.nvmlDeviceGetComputeRunningProcesses(first(0)) == []
+
+
+# Several processes
+
+SNAPSHOT = """
+import json, pynvml
+pynvml.nvmlInit()
+found = []
+for index in range(pynvml.nvmlDeviceGetCount()):
+    h = pynvml.nvmlDeviceGetHandleByIndex(index)
+    values = pynvml.nvmlDeviceGetFieldValues(h, [83, 185, 186, 74, 82, 197, (138, 0xffffffff)])
+    found.append([pynvml.nvmlDeviceGetUUID(h), pynvml.nvmlDeviceGetPowerUsage(h), pynvml.nvmlDeviceGetClockInfo(h, 1),
+                  pynvml.nvmlDeviceGetTemperatureV(h, 0), pynvml.nvmlDeviceGetUtilizationRates(h).gpu,
+                  [(v.nvmlReturn, v.value.ullVal, v.timestamp) for v in values],
+                  [(s.timeStamp, s.sampleValue.uiVal) for s in pynvml.nvmlDeviceGetSamples(h, 0, 0)[1]]])
+print(json.dumps(found))
+"""
+
+
+def snapshot(library: NvmlLibrary) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-c", SNAPSHOT], env=library.environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_processes_agree_on_every_value_at_an_instant(nvml_library: NvmlLibrary) -> None:
+    nvml_library.write("load 7 0.6", f"from {NOW - 9} gpu 2 limit 320000", f"now {NOW}")
+    one, two = snapshot(nvml_library), snapshot(nvml_library)
+    assert one == two
+    assert len(one) == 8
+    assert len({json.dumps(gpu[1:]) for gpu in one}) == 8, "the GPUs differ"
+    nvml_library.write("load 7 0.6", f"from {NOW - 9} gpu 2 limit 320000", f"now {NOW + 3}")
+    assert snapshot(nvml_library) != one
+
+
+def test_found_by_library_path_only_and_no_driver_without_a_control_file(nvml_library: NvmlLibrary) -> None:
+    code = "import pynvml; pynvml.nvmlInit(); print(pynvml.nvmlDeviceGetCount())"
+    nvml_library.write("gpus 3")
+    environment = nvml_library.environment()
+    command = [sys.executable, "-c", code]
+
+    def run() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    assert run().stdout == "3\n"
+    del environment["WHORL_NVML_CONTROL"]
+    assert "DriverNotLoaded" in run().stderr
+
+
+def test_a_mistake_in_the_control_file_is_loud(nvml: NvmlLibrary, capfd: pytest.CaptureFixture[str]) -> None:
+    handle = first()
+    for line, complaint in (
+        ("gpu 2 lots", "unknown word"),
+        ("gpu 64 lost", "numbers of GPUs"),
+        ("load 10", "too few"),
+        ("load 10 2", "no such load"),
+        ("stuck now", "too many"),
+        ("xid 79", "needs 'from'"),
+        ("model K80", "unknown model"),
+        ("gpu 1 lost for ever", "too many"),
+        ("gpu 1 lost soon", "only 'stale'"),
+        ("root maybe", "yes and no"),
+        ("from now lost", "a number"),
+        ("gpu 1", "no word"),
+    ):
+        nvml.write("gpus 4", line)
+        with pytest.raises(pynvml.NVMLError_Unknown):
+            pynvml.nvmlDeviceGetPowerUsage(handle)
+        assert complaint in capfd.readouterr().err
+    nvml.write("", "# nothing", "gpus 4  # four")
+    assert pynvml.nvmlDeviceGetCount() == 4
+
+
+# Faults
+
+
+def test_lost_and_back(nvml: NvmlLibrary) -> None:
+    handle, other = first(2), first(1)
+    uuid = pynvml.nvmlDeviceGetUUID(handle)
+    nvml.write("gpu 2 lost")
+    calls: tuple[Callable[[], Any], ...] = (
+        lambda: pynvml.nvmlDeviceGetPowerUsage(handle),
+        lambda: pynvml.nvmlDeviceGetFieldValues(handle, [83]),
+        lambda: pynvml.nvmlDeviceGetUUID(handle),
+        lambda: pynvml.nvmlDeviceGetHandleByIndex(2),
+        lambda: pynvml.nvmlDeviceGetHandleByUUID(uuid),
+    )
+    for call in calls:
+        with pytest.raises(pynvml.NVMLError_GpuIsLost):
+            call()
+    assert pynvml.nvmlDeviceGetPowerUsage(other) > 0
+    assert pynvml.nvmlDeviceGetCount() == 8
+    nvml.write()
+    assert pynvml.nvmlDeviceGetUUID(handle) == uuid
+
+
+def test_lost_between_two_times_and_back_for_new_handles_only(nvml: NvmlLibrary) -> None:
+    fault = f"from {NOW} until {NOW + 1} gpu 0 lost stale"
+    nvml.write(fault, f"now {NOW - 0.001}")
+    old = first()
+    uuid = pynvml.nvmlDeviceGetUUID(old)
+    for after in (0.0, 0.999, 1.0, 50.0):
+        nvml.write(fault, f"now {NOW + after}")
+        with pytest.raises(pynvml.NVMLError_GpuIsLost):
+            pynvml.nvmlDeviceGetUUID(old)
+    new = pynvml.nvmlDeviceGetHandleByIndex(0)
+    assert pynvml.nvmlDeviceGetUUID(new) == uuid
+
+
+def test_a_call_hangs_until_it_is_released(nvml: NvmlLibrary) -> None:
+    handle, other = first(1), first(0)
+    nvml.write("gpu 1 hang")
+    answer: list[int] = []
+    thread = threading.Thread(target=lambda: answer.append(pynvml.nvmlDeviceGetPowerUsage(handle)), daemon=True)
+    thread.start()
+    thread.join(0.2)
+    assert thread.is_alive()
+    assert pynvml.nvmlDeviceGetPowerUsage(other) > 0, "the others answer meanwhile"
+    nvml.write()
+    thread.join(10)
+    assert len(answer) == 1
+    nvml.write("gpu 1 hang nvmlDeviceGetFieldValues")
+    assert pynvml.nvmlDeviceGetPowerUsage(handle) > 0, "only the named function hangs"
+
+
+def test_latency_and_the_blocking_call(nvml: NvmlLibrary) -> None:
+    handle = first()
+
+    def least(call: Any) -> float:
+        began = time.perf_counter()
+        call()
+        return time.perf_counter() - began
+
+    assert least(lambda: pynvml.nvmlDeviceGetPcieThroughput(handle, 0)) >= 0.020
+    nvml.write("latency 5000 nvmlDeviceGetTemperatureV", "gpu 1 latency 30000")
+    assert least(lambda: pynvml.nvmlDeviceGetTemperatureV(handle, 0)) >= 0.005
+    assert least(lambda: pynvml.nvmlDeviceGetTemperatureV(first(1), 0)) >= 0.030
+
+
+def test_xids_arrive_once_in_order(nvml: NvmlLibrary) -> None:
+    nvml.write(f"from {NOW} gpu 0 xid 13", f"now {NOW}")
+    pynvml.nvmlInit()
+    handles = [pynvml.nvmlDeviceGetHandleByIndex(gpu) for gpu in range(4)]
+    events = pynvml.nvmlEventSetCreate()
+    for handle in handles[:3]:
+        pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
+    with pytest.raises(pynvml.NVMLError_Timeout):
+        pynvml.nvmlEventSetWait_v2(events, 0)
+    nvml.write(
+        f"from {NOW + 2} gpu 1 xid 79", f"from {NOW + 1} gpu 0,2,3 xid 48", f"from {NOW + 9} xid 31", f"now {NOW + 3}"
+    )
+    seen = []
+    while True:
+        try:
+            event = pynvml.nvmlEventSetWait_v2(events, 0)
+        except pynvml.NVMLError_Timeout:
+            break
+        seen.append((pynvml.nvmlDeviceGetIndex(event.device), event.eventType, event.eventData))
+    assert seen == [(0, 8, 48), (2, 8, 48), (1, 8, 79)]
+    pynvml.nvmlEventSetFree(events)
+
+
+def test_the_energy_counter_begins_anew(nvml: NvmlLibrary) -> None:
+    reset = f"from {NOW} gpu 1 reset"
+    nvml.write(reset, f"now {NOW + 2}")
+    assert pynvml.nvmlDeviceGetTotalEnergyConsumption(first(1)) == pytest.approx(
+        (nvml.energy_j(1, NOW + 2) - nvml.energy_j(1, NOW)) * 1e3, abs=2
+    )
+    assert pynvml.nvmlDeviceGetTotalEnergyConsumption(first(0)) > 1e12
+    nvml.write(reset, f"now {NOW - 1}")
+    assert pynvml.nvmlDeviceGetTotalEnergyConsumption(first(1)) > 1e12
+
+
+def test_a_reloaded_driver_wants_a_new_session(nvml: NvmlLibrary) -> None:
+    reload = f"from {NOW} reload 5 18"
+    nvml.write(reload, "load 10 1", "limit 300000", f"now {NOW - 1}")
+    handle = first()
+    assert pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) > 1e12
+    nvml.write(reload, "load 10 1", "limit 300000", f"now {NOW + 1}")
+    with pytest.raises(pynvml.NVMLError_LibRmVersionMismatch):
+        pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+    with pytest.raises(pynvml.NVMLError_DriverNotLoaded):
+        pynvml.nvmlInit()
+    nvml.write(reload, "load 10 1", "limit 300000", f"now {NOW + 6}")
+    with pytest.raises(pynvml.NVMLError_LibRmVersionMismatch):
+        pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+    handle = first()
+    assert pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) == pytest.approx(6 * 300_000, abs=5_000)
+    assert fields(handle, 74) == [pytest.approx(6e9, abs=1000)]
+
+
+def test_sensors_stuck_coarse_slow_and_wrong(nvml: NvmlLibrary) -> None:
+    faults = ("gpu 1 step 10000", "gpu 2 every 1", "gpu 3 gain 1.05", f"from {NOW} gpu 4 stuck", "gpu 5 module")
+    readings: list[list[int | None]] = []
+    for tenth in range(40):
+        nvml.write("load 2 0.5", *faults, f"now {NOW + 0.05 + tenth / 10}")
+        readings.append([fields(first(gpu), 186)[0] for gpu in range(6)])
+    healthy, coarse, slow, wrong, stuck, module = ([row[gpu] for row in readings] for gpu in range(6))
+    assert len(set(healthy)) > 35
+    assert {value % 10_000 for value in coarse if value is not None} == {0}
+    assert len(set(slow)) in (4, 5)
+    assert len(set(stuck)) == 1
+    assert module == [None] * 40
+    assert fields(first(5), (186, 1))[0] is not None
+    nvml.write("load 2 0.5", f"now {NOW + 0.05 + 39 / 10}")
+    assert wrong[-1] == pytest.approx((fields(first(3), 186)[0] or 0) * 1.05, rel=1e-4)
+
+
+def test_samples_are_the_ticks_since_the_last_call(nvml: NvmlLibrary) -> None:
+    nvml.write(f"now {NOW}")
+    handle = first()
+    kind, samples = pynvml.nvmlDeviceGetSamples(handle, pynvml.NVML_TOTAL_POWER_SAMPLES, 0)
+    assert (kind, len(samples)) == (1, 120)
+    stamps = [sample.timeStamp for sample in samples]
+    assert {b - a for a, b in itertools.pairwise(stamps)} <= {99_999, 100_000, 100_001}
+    assert samples[-1].sampleValue.uiVal == fields(handle, 186)[0]
+    with pytest.raises(pynvml.NVMLError_NotFound):
+        pynvml.nvmlDeviceGetSamples(handle, pynvml.NVML_TOTAL_POWER_SAMPLES, stamps[-1])
+    nvml.write(f"now {NOW + 0.25}")
+    assert len(pynvml.nvmlDeviceGetSamples(handle, pynvml.NVML_TOTAL_POWER_SAMPLES, stamps[-1])[1]) in (2, 3)
+
+
+# MIG
+
+
+def test_a_gpu_in_mig_mode(nvml: NvmlLibrary) -> None:
+    nvml.write("gpu 1 mig 3g.40gb 1g.10gb", f"now {NOW}")
+    gpu, whole = first(1), first(0)
+    assert pynvml.nvmlDeviceGetMigMode(gpu) == [1, 1]
+    assert pynvml.nvmlDeviceGetMigMode(whole) == [0, 0]
+    assert pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu) == 7
+    found = [pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index) for index in range(2)]
+    for index in range(2, 7):
+        with pytest.raises(pynvml.NVMLError_NotFound):
+            pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
+    assert [pynvml.nvmlDeviceGetName(mig) for mig in found] == [
+        "NVIDIA H100 80GB HBM3 MIG 3g.40gb",
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+    ]
+    assert [pynvml.nvmlDeviceGetMemoryInfo(mig).total for mig in found] == [40 << 30, 10 << 30]
+    assert [pynvml.nvmlDeviceGetAttributes(mig).gpuInstanceSliceCount for mig in found] == [3, 1]
+    assert len({pynvml.nvmlDeviceGetGpuInstanceId(mig) for mig in found}) == 2
+    for mig in found:
+        uuid = pynvml.nvmlDeviceGetUUID(mig)
+        assert uuid.startswith("MIG-")
+        assert pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByUUID(uuid)) == uuid
+        assert pynvml.nvmlDeviceIsMigDeviceHandle(mig)
+        parent = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(mig)
+        assert pynvml.nvmlDeviceGetUUID(parent) == pynvml.nvmlDeviceGetUUID(gpu)
+        for call in (
+            pynvml.nvmlDeviceGetPowerUsage,
+            pynvml.nvmlDeviceGetTotalEnergyConsumption,
+            pynvml.nvmlDeviceGetUtilizationRates,
+            lambda mig: pynvml.nvmlDeviceGetClockInfo(mig, 1),
+            lambda mig: pynvml.nvmlDeviceGetTemperatureV(mig, 0),
+        ):
+            with pytest.raises(pynvml.NVMLError_NotSupported):
+                call(mig)
+        assert statuses(mig, 186, 83) == [3, 3]
+    assert not pynvml.nvmlDeviceIsMigDeviceHandle(gpu)
+    with pytest.raises(pynvml.NVMLError_NotSupported):
+        pynvml.nvmlDeviceGetUtilizationRates(gpu)
+    assert pynvml.nvmlDeviceGetPowerUsage(gpu) > 0
+    nvml.add("gpu 1 lost")
+    with pytest.raises(pynvml.NVMLError_GpuIsLost):
+        pynvml.nvmlDeviceGetUUID(found[0])
+
+
+# Settings
+
+
+def test_only_root_sets_and_every_process_sees_it(nvml: NvmlLibrary) -> None:
+    nvml.write("root no", "load 10 1")
+    handle = first(3)
+    calls: tuple[Callable[[], Any], ...] = (
+        lambda: pynvml.nvmlDeviceSetPowerManagementLimit(handle, 450_000),
+        lambda: pynvml.nvmlDeviceSetGpuLockedClocks(handle, 345, 900),
+        lambda: pynvml.nvmlDeviceResetGpuLockedClocks(handle),
+        lambda: pynvml.nvmlDeviceSetPersistenceMode(handle, 0),
+    )
+    for call in calls:
+        with pytest.raises(pynvml.NVMLError_NoPermission):
+            call()
+    nvml.write("root yes", "load 10 1")
+    before = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+    pynvml.nvmlDeviceSetPowerManagementLimit(handle, 450_000)
+    pynvml.nvmlDeviceSetGpuLockedClocks(handle, 345, 900)
+    with pytest.raises(pynvml.NVMLError_InvalidArgument):
+        pynvml.nvmlDeviceSetPowerManagementLimit(handle, 10_000)
+    time.sleep(0.02)
+    assert 0 <= pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) - before < 700_000, "the past keeps its energy"
+    code = "import pynvml as n; n.nvmlInit(); h = n.nvmlDeviceGetHandleByIndex(3)\n"
+    code += "print(n.nvmlDeviceGetEnforcedPowerLimit(h), n.nvmlDeviceGetClockInfo(h, 1))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=nvml.environment(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "450000 900\n"
+    assert (os.getpid(), "nvmlDeviceSetGpuLockedClocks") in nvml.setters()
+
+
+def test_reading_leaves_no_trace_among_the_setters(nvml_library: NvmlLibrary) -> None:
+    snapshot(nvml_library)
+    assert "nvmlDeviceGetFieldValues" in {name for _, name in nvml_library.called()}
+    assert not nvml_library.setters()
+
+
+def test_calls_are_counted(nvml: NvmlLibrary) -> None:
+    handle = first()
+    before = nvml.calls("nvmlDeviceGetPowerUsage"), nvml.calls()
+    for _ in range(5):
+        pynvml.nvmlDeviceGetPowerUsage(handle)
+    assert (nvml.calls("nvmlDeviceGetPowerUsage"), nvml.calls()) == (before[0] + 5, before[1] + 5)
+    assert nvml.calls("nvmlDeviceGetNothing") == 0
+
+
+def test_it_looks_for_no_file_of_anybody_else(nvml_library: NvmlLibrary, tmp_path: Path) -> None:
+    assert {path.name for path in tmp_path.iterdir()} == {nvml_library.control.name}

@@ -1,0 +1,284 @@
+/* nvmlDeviceGetFieldValues: many metrics in one call, each with its own status; and the driver's ring of samples.
+ *
+ * A field is one row of FIELDS. The value lies in the part of the union that its type names; the other bytes are
+ * set to a pattern, so that a client which reads the wrong part is found out.
+ */
+#include <string.h>
+
+#include "nvml.h"
+
+typedef struct {
+    unsigned id;
+    ValueType type;
+    Status (*read)(const Call *call, unsigned scope, double *value, double *dated); /* dated: NULL unless asked */
+} Field;
+
+#define READER(name) static Status name(const Call *call, unsigned scope, double *value, double *dated)
+#define UNUSED() (void)call, (void)scope, (void)dated
+
+/* ---- power ---- */
+
+READER(power_instant) {
+    unsigned answered = active(call->fleet, call->gpu, MODULE, call->t) ? 1 : 0;
+    if (scope != answered) return NOT_SUPPORTED;
+    *value = instant_mw(call, call->t);
+    *dated = sensor_tick(call, call->t);
+    return OK;
+}
+
+READER(power_average) {
+    if (scope || !call->fleet->model->averages) return NOT_SUPPORTED;
+    *value = average_mw(call, call->t);
+    *dated = sensor_tick(call, call->t);
+    return OK;
+}
+
+READER(energy) {
+    UNUSED();
+    *value = (double)energy_mj(call); /* below 2^53 for 400 years at 700 W */
+    *dated = energy_tick(call->t);
+    return OK;
+}
+
+READER(limit) {
+    UNUSED();
+    *value = span_at(call->gpu, call->t)->limit_mw;
+    return OK;
+}
+
+READER(limit_least) {
+    UNUSED();
+    *value = call->fleet->model->min_limit_w * 1e3;
+    return OK;
+}
+
+READER(limit_most) {
+    UNUSED();
+    *value = call->fleet->model->limit_w * 1e3;
+    return OK;
+}
+
+/* ---- how long the clock was held down, ns ---- */
+
+#define HELD(name, expression) \
+    READER(name) { \
+        UNUSED(); \
+        *value = (double)(expression); \
+        return OK; \
+    }
+HELD(held_power, held_ns(call, HELD_POWER))
+HELD(held_any_thermal, held_ns(call, HELD_SOFTWARE) + held_ns(call, HELD_THERMAL))
+HELD(held_software, held_ns(call, HELD_SOFTWARE))
+HELD(held_thermal, held_ns(call, HELD_THERMAL))
+HELD(held_brake, held_ns(call, HELD_BRAKE))
+HELD(none, 0)
+
+/* ---- memory ---- */
+
+READER(memory_celsius) {
+    UNUSED();
+    *value = floor(celsius(call->gpu, call->t) + 9);
+    return OK;
+}
+
+static Status counted(const Call *call, Word word, int which, double *value) {
+    const Statement *s = active(call->fleet, call->gpu, word, call->t);
+    *value = s ? s->number[which] : 0;
+    return OK;
+}
+
+READER(ecc_corrected) {
+    UNUSED();
+    return counted(call, ECC, 0, value);
+}
+
+READER(ecc_uncorrected) {
+    UNUSED();
+    return counted(call, ECC, 1, value);
+}
+
+READER(remapped_corrected) {
+    UNUSED();
+    return call->fleet->model->architecture < 7 ? NOT_SUPPORTED : counted(call, REMAPPED, 0, value);
+}
+
+READER(remapped_uncorrected) {
+    UNUSED();
+    return call->fleet->model->architecture < 7 ? NOT_SUPPORTED : counted(call, REMAPPED, 1, value);
+}
+
+READER(remapped_none) {
+    UNUSED();
+    *value = 0;
+    return call->fleet->model->architecture < 7 ? NOT_SUPPORTED : OK;
+}
+
+/* ---- links ---- */
+
+READER(pcie_sent) {
+    UNUSED();
+    *value = (double)traffic(call, 9e9);
+    return OK;
+}
+
+READER(pcie_received) {
+    UNUSED();
+    *value = (double)traffic(call, 25e9);
+    return OK;
+}
+
+/* KiB over one link, or over all; a little more with the protocol than without. */
+static Status nvlink(const Call *call, unsigned scope, double share, double *value) {
+    unsigned links = (unsigned)call->fleet->model->links;
+    if (scope != ALL_LINKS && scope >= links) return INVALID_ARGUMENT;
+    double one = floor((double)traffic(call, 6e9 * share) / 1024);
+    *value = scope == ALL_LINKS ? one * links : one;
+    return OK;
+}
+
+READER(nvlink_sent) {
+    UNUSED();
+    return nvlink(call, scope, 1, value);
+}
+
+READER(nvlink_received) {
+    UNUSED();
+    return nvlink(call, scope, 0.98, value);
+}
+
+READER(nvlink_sent_raw) {
+    UNUSED();
+    return nvlink(call, scope, 1.06, value);
+}
+
+READER(nvlink_received_raw) {
+    UNUSED();
+    return nvlink(call, scope, 1.04, value);
+}
+
+READER(link_count) {
+    UNUSED();
+    *value = call->fleet->model->links;
+    return OK;
+}
+
+static const Field FIELDS[] = {
+    {3, VALUE_ULL, ecc_corrected},         /* single bit, since the driver was loaded */
+    {4, VALUE_ULL, ecc_uncorrected},       /* double bit */
+    {5, VALUE_ULL, ecc_corrected},         /* single bit, ever */
+    {6, VALUE_ULL, ecc_uncorrected},       /* double bit, ever */
+    {74, VALUE_ULL, held_power},           /* power limit */
+    {75, VALUE_ULL, held_any_thermal},     /* temperature */
+    {76, VALUE_ULL, none},                 /* synchronised boost */
+    {77, VALUE_ULL, none},                 /* limit of the board */
+    {78, VALUE_ULL, none},                 /* low utilisation */
+    {79, VALUE_ULL, none},                 /* reliability */
+    {80, VALUE_ULL, none},                 /* below the application clocks */
+    {81, VALUE_ULL, none},                 /* below the base clocks */
+    {82, VALUE_UINT, memory_celsius},
+    {83, VALUE_ULL, energy},               /* mJ */
+    {91, VALUE_UINT, link_count},
+    {94, VALUE_UINT, none},                /* PCIe replays */
+    {95, VALUE_UINT, none},                /* PCIe replay rollovers */
+    {138, VALUE_ULL, nvlink_sent},         /* KiB */
+    {139, VALUE_ULL, nvlink_received},
+    {140, VALUE_ULL, nvlink_sent_raw},
+    {141, VALUE_ULL, nvlink_received_raw},
+    {142, VALUE_UINT, remapped_corrected}, /* rows */
+    {143, VALUE_UINT, remapped_uncorrected},
+    {144, VALUE_UINT, remapped_none},      /* pending */
+    {145, VALUE_UINT, remapped_none},      /* failed */
+    {185, VALUE_UINT, power_average},      /* mW */
+    {186, VALUE_UINT, power_instant},
+    {187, VALUE_UINT, limit_least},
+    {188, VALUE_UINT, limit_most},
+    {189, VALUE_UINT, limit_most},         /* as delivered */
+    {190, VALUE_UINT, limit},              /* in force */
+    {191, VALUE_ULL, energy},
+    {192, VALUE_UINT, limit},              /* requested */
+    {197, VALUE_ULL, pcie_sent},           /* bytes */
+    {198, VALUE_ULL, pcie_received},
+    {269, VALUE_ULL, held_software},       /* temperature, by the driver */
+    {270, VALUE_ULL, held_thermal},        /* temperature, by the hardware */
+    {271, VALUE_ULL, held_brake},          /* power brake */
+};
+
+static Status read_field(const Call *call, FieldValue *out) {
+    const Field *field = NULL;
+    for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS && !field; i++)
+        if (FIELDS[i].id == out->field) field = &FIELDS[i];
+    if (!field || call->instance) return NOT_SUPPORTED;
+    Status status = denied(call, NULL, field->id);
+    double value = 0, dated = call->t;
+    if (status == OK) status = field->read(call, out->scope, &value, &dated);
+    if (status != OK) return status;
+    memset(&out->value, 0xA5, sizeof out->value);
+    out->type = field->type;
+    if (field->type == VALUE_UINT) out->value.uint = (unsigned)value;
+    else out->value.ull = (unsigned long long)value;
+    out->timestamp_us = llround((dated + EPOCH) * 1e6);
+    return OK;
+}
+
+API Status nvmlDeviceGetFieldValues(Handle *device, int count, FieldValue *values) {
+    ENTER(device);
+    REQUIRE(values && count > 0, INVALID_ARGUMENT);
+    for (int i = 0; i < count; i++) {
+        values[i].timestamp_us = llround((call.t + EPOCH) * 1e6);
+        values[i].latency_us = 0;
+        values[i].status = read_field(&call, &values[i]);
+    }
+    return OK;
+}
+
+API Status nvmlDeviceClearFieldValues(Handle *device, int count, FieldValue *values) {
+    ENTER(device);
+    (void)count;
+    (void)values;
+    return is_root(call.fleet) ? OK : NO_PERMISSION;
+}
+
+/* ---- samples: the last 120 ticks of the power sensor's clock ---- */
+
+enum { RING = 120 };
+enum { SAMPLE_POWER = 0, SAMPLE_BUSY = 1, SAMPLE_MEMORY_BUSY = 2, SAMPLE_SM_CLOCK = 5, SAMPLE_MEMORY_CLOCK = 6 };
+
+static unsigned sample(const Call *call, int kind, double t) {
+    Call then = *call;
+    then.t = t;
+    switch (kind) {
+    case SAMPLE_POWER: return (unsigned)instant_mw(&then, t);
+    case SAMPLE_BUSY: return busy_percent(&then, t);
+    case SAMPLE_MEMORY_BUSY: return busy_percent(&then, t) * 6 / 10;
+    case SAMPLE_SM_CLOCK: return (unsigned)sm_mhz(&then);
+    default: return (unsigned)call->fleet->model->memory_mhz;
+    }
+}
+
+/* Without room the number there is; NOT_FOUND when there is nothing since `since_us`. */
+API Status nvmlDeviceGetSamples(Handle *device, int kind, unsigned long long since_us, ValueType *type, unsigned *count,
+                                Sample *out) {
+    ENTER(device);
+    WHOLE_GPU();
+    REQUIRE(type && count, INVALID_ARGUMENT);
+    REQUIRE(kind == SAMPLE_POWER || kind == SAMPLE_BUSY || kind == SAMPLE_MEMORY_BUSY || kind == SAMPLE_SM_CLOCK ||
+                kind == SAMPLE_MEMORY_CLOCK,
+            NOT_SUPPORTED);
+    const Statement *s = active(call.fleet, call.gpu, EVERY, call.t);
+    double every = s ? s->number[0] : call.fleet->model->sensor_s, last = sensor_tick(&call, call.t);
+    unsigned n = 0;
+    while (n < RING && llround((last - n * every + EPOCH) * 1e6) > (long long)since_us) n++;
+    *type = VALUE_UINT;
+    if (!n) return NOT_FOUND;
+    if (out) {
+        if (n > *count) n = *count;
+        for (unsigned i = 0; i < n; i++) {
+            double t = last - (n - 1 - i) * every;
+            memset(&out[i].value, 0xA5, sizeof out[i].value);
+            out[i].timestamp_us = (unsigned long long)llround((t + EPOCH) * 1e6);
+            out[i].value.uint = sample(&call, kind, t);
+        }
+    }
+    *count = n;
+    return OK;
+}
