@@ -2,6 +2,20 @@
 
 from __future__ import annotations
 
-from .store import Store
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Store"]
+if TYPE_CHECKING:
+    from .journal import Journal
+    from .store import Store
+
+# Loaded on first use, so that the schemas can be had without what reads and writes tables.
+_LAZY = {"Journal": ".journal", "Store": ".store"}
+
+__all__ = ["Journal", "Store"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name], __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

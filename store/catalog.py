@@ -1,6 +1,6 @@
 """`whorl.duckdb`: views and macros over the Parquet files, for any DuckDB client.
 
-The file holds no data and is never held open, so that clients read while collectors write. Four facts of
+The file holds no data and is never held open, so that clients read while collectors write. Five facts of
 DuckDB shape it:
 
 * A relative path in a view is resolved against the *client's* working folder. The views therefore carry the
@@ -10,6 +10,8 @@ DuckDB shape it:
   have any UTF-8 name but one with a backslash, which DuckDB takes for a separator.
 * A glob that matches no file is an error. Every table folder therefore holds `_schema.parquet`: no rows, all
   columns. It also gives the views their types.
+* A view cannot take its list of files from a query. So it lists every file, and leaves out the rows of those
+  that `replaced/` names (see `replacing`); where that is empty, as it is most of the time, this costs nothing.
 * A damaged file under a glob fails the whole query. A plain client then sees an error that names the file;
   `whorl sql` checks every file first and reads the others.
 """
@@ -24,8 +26,9 @@ from pathlib import Path
 import duckdb
 
 from ..errors import StoreError
+from .arranging import KEY
 from .files import failed, write_bytes
-from .schema import CATALOG, FORMAT, TABLES, VIEWS, Table
+from .schema import CATALOG, FORMAT, LATE, LATEST, TABLES, TELEMETRY, VIEWS, Table
 
 _SPECIAL = re.compile(r"([\[*?])")
 
@@ -71,10 +74,7 @@ def _define(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
     place = f"coalesce(getvariable('whorl_store'), {quoted(str(root))})"
     escaped = f"regexp_replace({place}, {quoted(_SPECIAL.pattern)}, '[\\1]', 'g')"
     for spec in TABLES:
-        connection.execute(
-            f"CREATE VIEW {spec.name} AS SELECT {select_list(spec)} FROM "
-            f"read_parquet({escaped} || '/{spec.name}/**/*.parquet', union_by_name = true, hive_partitioning = false)"
-        )
+        connection.execute(f"CREATE VIEW {spec.name} AS {_select(spec, escaped)}")
         connection.execute(f"COMMENT ON VIEW {spec.name} IS {quoted('One row: ' + spec.row)}")
         for column in spec.columns:
             text = f"{column.description} [{column.unit}]" if column.unit else column.description
@@ -85,3 +85,37 @@ def _define(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
     connection.execute(f"CREATE MACRO whorl_format() AS {FORMAT}")
     connection.execute(f"CREATE MACRO whorl_store() AS {place}")
     connection.execute("CHECKPOINT")
+
+
+def _select(spec: Table, root: str) -> str:
+    """The rows of a table for a client that has only the files; `root` is an expression."""
+    if spec == LATEST:
+        return (
+            f"SELECT {select_list(spec)} FROM {_read(root, 'latest/*')} "
+            "QUALIFY row_number() OVER (PARTITION BY cluster, gpu ORDER BY ts DESC, written DESC NULLS LAST) = 1"
+        )
+    rows = f"SELECT {select_list(spec)} FROM {_shown(spec, root)}"
+    if spec != TELEMETRY:
+        return rows
+    same = " AND ".join(f"s.{name} IS NOT DISTINCT FROM l.{name}" for name in KEY)
+    keys = f"SELECT {', '.join(KEY)} FROM {_shown(LATE, root)}"
+    late = (
+        f"SELECT {select_list(spec)} FROM {_shown(LATE, root)} "
+        f"QUALIFY row_number() OVER (PARTITION BY {', '.join(KEY)} ORDER BY written DESC) = 1"
+    )
+    return f"SELECT * FROM ({rows}) s ANTI JOIN ({keys}) l ON {same} UNION ALL {late}"
+
+
+def _shown(spec: Table, root: str) -> str:
+    """The rows of a table's files that are not left out, with the file's name."""
+    hidden = (
+        f"SELECT file FROM {_read(root, 'replaced/*')} WHERE table_name = {quoted(spec.name)} "
+        "GROUP BY file HAVING arg_max(hidden, step)"
+    )
+    files = _read(root, f"{spec.name}/**/*", filename=True)
+    return f"(FROM {files} f ANTI JOIN ({hidden}) h ON regexp_extract(f.filename, '[^/]+/[^/]+$') = h.file)"
+
+
+def _read(root: str, pattern: str, *, filename: bool = False) -> str:
+    more = ", filename = true" if filename else ""
+    return f"read_parquet({root} || '/{pattern}.parquet', union_by_name = true, hive_partitioning = false{more})"

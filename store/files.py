@@ -20,20 +20,21 @@ import contextlib
 import errno
 import fcntl
 import functools
-import hashlib
 import json
 import logging
 import os
 import re
 import socket
 import time
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from ..errors import StoreError
-from .schema import FORMAT, TABLES, Table, arrow_schema
+from . import arranging, light, locks, placing
+from .schema import BOOKKEEPING, FORMAT, LATE, MINUTES, TABLES, TELEMETRY, Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,14 +48,20 @@ LOCK = "import.lock"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _PLACE = re.compile(r"(\w+/(?:day=[0-9-]+/)?)[^/]+")
 _STALE_S = 86_400.0
+_LOCK_WAIT_S = 120.0
+_KEPT = {"ts", "cluster", "gpu", "written"}
+QUICK, SMALL = 3, 15  # zstd levels: of what is written once, soon, and of what stays: 7 % smaller at 4 times the CPU
+_ORDER = {spec: position for position, spec in enumerate((*TABLES, *BOOKKEEPING))}
+_ROW_GROUP = 245_760  # rows: DuckDB gives a group to one thread, and skips groups by GPU and time
 
 
-def _host() -> str:
+def host() -> str:
+    """This host's name, as file names carry it."""
     return re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname()) or "host"
 
 
 @functools.cache
-def _space() -> str:
+def space() -> str:
     """Where a process number means something: this boot of this machine and this PID namespace.
 
     Host names do not tell that: containers share their host's name and have processes of their own.
@@ -63,12 +70,27 @@ def _space() -> str:
     with contextlib.suppress(OSError):  # no /proc: the host's name has to do
         known += Path("/proc/sys/kernel/random/boot_id").read_text()
         known += str(Path("/proc/self/ns/pid").readlink())
-    return hashlib.sha256(known.encode()).hexdigest()[:8]
+    return f"{zlib.crc32(known.encode()):08x}"
+
+
+def owner() -> str:
+    """This process, in the names of files that it may leave behind."""
+    return f"{host()}-{space()}-{os.getpid()}"
+
+
+def owner_alive(name: str) -> bool | None:
+    """Whether the process at the start of a name lives; None where that cannot be told from here."""
+    where, _, rest = name.partition("-")
+    here, _, rest = rest.partition("-")
+    pid = rest.partition("-")[0]
+    if (where, here) != (host(), space()) or not pid.isdigit():
+        return None
+    return alive(int(pid))
 
 
 def temporary_name(final: Path) -> Path:
     """A temporary name beside `final` that says who writes it, so that a dead writer's files can be removed."""
-    return final.with_name(f"{TEMPORARY}{_host()}-{_space()}-{os.getpid()}-{uuid4().hex[:8]}")
+    return final.with_name(f"{TEMPORARY}{owner()}-{uuid4().hex[:8]}")
 
 
 def remove(path: Path) -> None:
@@ -77,7 +99,8 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _fsync_folder(folder: Path) -> None:
+def fsync_folder(folder: Path) -> None:
+    """Make the names in a folder durable. Raises OSError."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -105,7 +128,7 @@ def write_bytes(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        _fsync_folder(path.parent)
+        fsync_folder(path.parent)
     except OSError as error:
         remove(temporary)
         raise failed("write", path, error) from error
@@ -123,19 +146,30 @@ def replace_parquet(path: Path, spec: Table, data: pa.Table) -> None:
         raise failed("write", path, error) from error
 
 
-def write_parquet(path: Path, spec: Table, data: pa.Table) -> None:
-    """Write one Parquet file, tuned for the table, and make it durable."""
-    import pyarrow.parquet as pq
+def write_parquet(
+    path: Path, spec: Table, data: pa.Table, metadata: Mapping[str, str] | None = None, level: int = QUICK
+) -> None:
+    """Write one Parquet file, tuned for the table, and make it durable.
 
+    A column that is NULL throughout is left out, which readers take for NULL; a file without rows has every column.
+    """
+    if len(data):
+        kept = [name for name in data.column_names if name in _KEPT or data[name].null_count < len(data)]
+        data = data.select(kept or data.column_names[:1])
+    if metadata:
+        known = data.schema.metadata or {}
+        data = data.replace_schema_metadata({**known, **{k.encode(): v.encode() for k, v in metadata.items()}})
     encoded = {c.name: c.encoding for c in spec.columns if c.encoding}
+    encoded["written"] = "DELTA_BINARY_PACKED"
     with path.open("wb") as file:
-        pq.write_table(
-            data,
+        light.write(
             file,
+            data,
+            row_group_size=_ROW_GROUP,
             compression="zstd",
-            compression_level=3,
-            use_dictionary=[c.name for c in spec.columns if not c.encoding],
-            column_encoding=encoded or None,
+            compression_level=level,
+            use_dictionary=[name for name in data.column_names if name not in encoded],
+            column_encoding={name: code for name, code in encoded.items() if name in data.column_names} or None,
             write_page_checksum=True,
             store_schema=True,
         )
@@ -143,41 +177,36 @@ def write_parquet(path: Path, spec: Table, data: pa.Table) -> None:
         os.fsync(file.fileno())
 
 
-def _conform(spec: Table, data: pa.Table) -> pa.Table:
-    """`data` with exactly the table's columns, in order and type; a column it lacks is NULL."""
-    import pyarrow as pa
-
-    schema = arrow_schema(spec.name)
-    extra = set(data.column_names) - set(schema.names)
-    if extra:
-        raise StoreError(f"table {spec.name} has no column {', '.join(sorted(extra))}")
-    columns = []
-    for field in schema:
-        try:
-            present = field.name in data.column_names
-            columns.append(data[field.name].cast(field.type) if present else pa.nulls(len(data), field.type))
-        except pa.ArrowException as error:
-            raise StoreError(f"table {spec.name}, column {field.name}: {error}") from error
-    table = pa.table(columns, schema=schema)
-    if spec.sorted_by and len(table) > 1:
-        table = table.sort_by([(name, "ascending") for name in spec.sorted_by])
-    return table
-
-
-def _placed(root: Path, spec: Table, data: pa.Table, name: str) -> list[tuple[Path, pa.Table]]:
-    """Where the rows go: one file, or one a day for a partitioned table."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
+def placed(root: Path, spec: Table, data: pa.Table, name: str) -> list[tuple[Path, Table, pa.Table]]:
+    """Where rows go: one file, or one a day for a partitioned table."""
     if not spec.partitioned:
-        return [(root / spec.name / f"{name}.parquet", data)]
-    if data["ts"].null_count:
-        raise StoreError(f"{data['ts'].null_count} rows of table {spec.name} have no ts: they belong to no day")
-    days = pc.strftime(data["ts"].cast(pa.timestamp("us"), safe=False), format="%Y-%m-%d")
-    return [
-        (root / spec.name / f"day={day}" / f"{name}.parquet", data.filter(pc.equal(days, day)))
-        for day in sorted(pc.unique(days).to_pylist())
-    ]
+        return [(root / spec.name / f"{name}.parquet", spec, data)]
+    return [(root / spec.name / f"day={day}" / f"{name}.parquet", spec, part) for day, part in arranging.days(data)]
+
+
+def write_temporary(
+    parts: Iterable[tuple[Path, Table, pa.Table]], text: Mapping[str, str] | None = None, level: int = QUICK
+) -> dict[Path, Path]:
+    """Write rows under temporary names beside their places: the answer maps the ones to the others. Raises OSError."""
+    moves: dict[Path, Path] = {}
+    try:
+        for final, spec, data in parts:
+            final.parent.mkdir(parents=True, exist_ok=True)
+            temporary = temporary_name(final)
+            moves[temporary] = final
+            write_parquet(temporary, spec, data, metadata_of(spec, data) | dict(text or {}), level)
+    except BaseException:
+        for temporary in moves:
+            remove(temporary)
+        raise
+    return moves
+
+
+def metadata_of(spec: Table, data: pa.Table) -> dict[str, str]:
+    """What a file says of its rows besides its columns."""
+    if spec not in (TELEMETRY, LATE, MINUTES) or not len(data):
+        return {}
+    return placing.as_metadata(placing.bounds_of(data))
 
 
 @contextlib.contextmanager
@@ -213,19 +242,38 @@ def commit(root: Path, tables: Mapping[Table, pa.Table], name: str) -> list[Path
         raise StoreError(f"{name!r} cannot name files: letters, digits, '.', '_' and '-' can")
     if not tables:
         return []
+    whole = {spec: arranging.sort(spec, arranging.conform(spec, data)) for spec, data in tables.items()}
+    if TELEMETRY not in whole:
+        return _commit(root, [part for spec, data in whole.items() for part in placed(root, spec, data, name)], name)
+    from . import sealing  # which needs this module
+
+    with locks.locked(root / placing.LOCK, "the place of new rows", wait_s=_LOCK_WAIT_S):
+        finish(root)  # what a dead holder of the lock committed must be in sight
+        rows = whole.pop(TELEMETRY)
+        parts = [part for spec, data in whole.items() for part in placed(root, spec, data, name)]
+        new, late = sealing.place_now(root, rows, now := time.time_ns())
+        if len(new):
+            parts += placed(root, TELEMETRY, new, name)
+        if len(late):
+            parts.append((root / LATE.name / f"{name}-{now}.parquet", LATE, arranging.conform(LATE, late)))
+        stored = _commit(root, parts, name)
+    sealing.note_appended(root, name, rows, now)
+    return stored
+
+
+def _commit(root: Path, parts: list[tuple[Path, Table, pa.Table]], name: str) -> list[Path]:
     moves: list[tuple[Path, Path]] = []
     final = root
     # A name of its own for every commit: one process must not remove the intent of another that commits the same.
     intent = root / PENDING / f"{name}-{uuid4().hex[:8]}.json"
     try:
-        for spec in sorted(tables, key=TABLES.index, reverse=True):
-            for final, part in _placed(root, spec, _conform(spec, tables[spec]), name):
-                final.parent.mkdir(parents=True, exist_ok=True)
-                temporary = temporary_name(final)
-                moves.append((temporary, final))
-                write_parquet(temporary, spec, part)
+        for final, spec, data in sorted(parts, key=lambda part: _ORDER[part[1]], reverse=True):
+            final.parent.mkdir(parents=True, exist_ok=True)
+            temporary = temporary_name(final)
+            moves.append((temporary, final))
+            write_parquet(temporary, spec, data, metadata_of(spec, data))
         for folder in {temporary.parent for temporary, _ in moves}:
-            _fsync_folder(folder)
+            fsync_folder(folder)
         final = intent.parent
         final.mkdir(exist_ok=True)
         names = [[str(t.relative_to(root)), str(f.relative_to(root))] for t, f in moves]
@@ -268,7 +316,7 @@ def _finish(root: Path, intent: Path) -> None:
             continue
         folders.add((root / target).parent)
     for folder in folders:
-        _fsync_folder(folder)
+        fsync_folder(folder)
     intent.unlink(missing_ok=True)
 
 
@@ -277,8 +325,9 @@ def _moves(text: str) -> list[tuple[str, str]]:
     content: Any = json.loads(text)
     if not isinstance(content, dict) or not isinstance(content.get("moves"), list):
         raise ValueError("it is no intent")  # noqa: TRY004 - one kind of error for a damaged file
-    if content.get("format") != FORMAT:
-        raise ValueError(f"it has format {content.get('format')!r}, this whorl knows {FORMAT}")
+    version = content.get("format")
+    if type(version) is not int or not 1 <= version <= FORMAT:
+        raise ValueError(f"it has format {version!r}, this whorl knows {FORMAT}")
     moves = []
     for move in content["moves"]:
         source, target = move
@@ -297,6 +346,16 @@ def recover(root: Path) -> None:
     Files of other hosts stay: whether their writers live cannot be told from here. Neither can it for another
     boot or container under this host's name; theirs go after a day.
     """
+    finish(root)
+    for leftover in root.rglob(f"{TEMPORARY}{host()}-*"):
+        living = owner_alive(leftover.name.removeprefix(TEMPORARY))
+        with contextlib.suppress(OSError):
+            if not living if living is not None else time.time() - leftover.stat().st_mtime > _STALE_S:
+                leftover.unlink(missing_ok=True)
+
+
+def finish(root: Path) -> None:
+    """Put in place what was committed and is not."""
     for intent in sorted((root / PENDING).glob("*.json")):
         try:
             _finish(root, intent)
@@ -304,20 +363,10 @@ def recover(root: Path) -> None:
             continue
         except (ValueError, TypeError) as error:
             log.warning("left %s alone: it is damaged (%s); remove it when nothing writes to the store", intent, error)
-    mine = f"{TEMPORARY}{_host()}-"
-    for leftover in root.rglob(f"{mine}*"):
-        space, _, rest = leftover.name.removeprefix(mine).partition("-")
-        owner = rest.partition("-")[0]
-        with contextlib.suppress(OSError):
-            if space == _space() and owner.isdigit():
-                dead = not _alive(int(owner))
-            else:
-                dead = time.time() - leftover.stat().st_mtime > _STALE_S
-            if dead:
-                leftover.unlink(missing_ok=True)
 
 
-def _alive(pid: int) -> bool:
+def alive(pid: int) -> bool:
+    """Whether there is a process of this number."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

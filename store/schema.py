@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 # The number in `store.toml` and in every file's metadata. It grows when a reader of an older whorl would
-# misunderstand a file; a new nullable column alone does not change it.
-FORMAT = 1
+# misunderstand a file; a new nullable column alone does not change it. 2: files that others replace (`replaced/`),
+# late rows (`late/`) and journals, of which a reader of format 1 knows nothing.
+FORMAT = 2
 
 CATALOG = "whorl.duckdb"  # the file of views and macros
 
@@ -42,6 +43,7 @@ class Table:
     columns: tuple[Column, ...]
     sorted_by: tuple[str, ...] = ()
     partitioned: bool = False  # files lie in day=YYYY-MM-DD folders, by `ts`
+    made: bool = False  # whorl makes its rows from those of other tables: nothing else appends to it
 
     @property
     def names(self) -> list[str]:
@@ -119,14 +121,20 @@ TELEMETRY = Table(
         Column("energy_mj", "BIGINT", "mJ", "energy counter since the driver was loaded", "DELTA_BINARY_PACKED"),
         Column("sm_clock_mhz", "INTEGER", "MHz", "SM clock"),
         Column("mem_clock_mhz", "INTEGER", "MHz", "memory clock"),
-        Column("temperature_c", "INTEGER", "degC", "GPU temperature"),
-        Column("memory_temperature_c", "INTEGER", "degC", "memory temperature"),
+        Column("temperature_c", "INTEGER", "degC", "GPU temperature", "DELTA_BINARY_PACKED"),
+        Column("memory_temperature_c", "INTEGER", "degC", "memory temperature", "DELTA_BINARY_PACKED"),
         Column("utilization", "INTEGER", "%", "share of the last sample period in which a kernel ran"),
-        Column("memory_utilization", "INTEGER", "%", "share of the last sample period with memory traffic"),
+        Column(
+            "memory_utilization",
+            "INTEGER",
+            "%",
+            "share of the last sample period with memory traffic",
+            "BYTE_STREAM_SPLIT",
+        ),
         Column("memory_used", "BIGINT", "B", "device memory in use"),
         Column("power_limit_mw", "INTEGER", "mW", "enforced power limit"),
         Column("pstate", "INTEGER", "", "performance state, 0 is the fastest"),
-        Column("fan_speed", "INTEGER", "%", "fan speed, share of its maximum"),
+        Column("fan_speed", "INTEGER", "%", "fan speed, share of its maximum", "DELTA_BINARY_PACKED"),
         Column("clock_event_reasons", "BIGINT", "", "why the clock is where it is: the driver's bit mask"),
         *(
             Column(
@@ -255,7 +263,96 @@ TRUTH = Table(
     sorted_by=("cluster", "gpu"),
 )
 
-TABLES: tuple[Table, ...] = (GPUS, TELEMETRY, RUNS, RESULTS, EVENTS, IMPORTS, TRUTH)
+# -- made from telemetry ------------------------------------------------------------------------------------
+
+_WRITTEN = Column("written", "BIGINT", "ns", "when the row was stored, since 1970", "DELTA_BINARY_PACKED")
+
+LATEST = Table(
+    "latest",
+    "the last reading of a GPU, however long ago",
+    (*TELEMETRY.columns, _WRITTEN),
+    sorted_by=("gpu", "ts"),
+    made=True,
+)
+
+_ELSE = {"ts", "cluster", "gpu", "import_id"}
+_COUNTERS = {"energy_mj", "pcie_replays", "ecc_corrected", "ecc_uncorrected", "remapped_rows"}
+
+
+def kind(column: Column) -> str:
+    """What a column of telemetry is, which says how a minute of it is kept: key, gauge, counter, mask or text."""
+    if column.name in _ELSE:
+        return "key"
+    if column.type == "VARCHAR":
+        return "text"
+    if column.name == "clock_event_reasons":
+        return "mask"
+    return "counter" if column.name in _COUNTERS or column.name.endswith(("_ns", "_bytes")) else "gauge"
+
+
+def _of_a_minute(column: Column) -> tuple[Column, ...]:
+    name, what, unit = column.name, column.description, column.unit
+    match kind(column):
+        case "gauge":
+            return (
+                Column(f"{name}_min", column.type, unit, f"lowest in the minute: {what}", column.encoding),
+                Column(f"{name}_mean", "DOUBLE", unit, f"mean over the minute's rows: {what}"),
+                Column(f"{name}_max", column.type, unit, f"highest in the minute: {what}", column.encoding),
+            )
+        case "counter":
+            return (
+                Column(f"{name}_first", column.type, unit, f"first in the minute: {what}", column.encoding),
+                Column(f"{name}_last", column.type, unit, f"last in the minute: {what}", column.encoding),
+            )
+        case "mask":
+            return (Column(name, column.type, unit, f"every bit set in the minute: {what}"),)
+        case "text":
+            return (Column(name, column.type, unit, f"any in the minute: {what}"),)
+    return ()
+
+
+MINUTES = Table(
+    "telemetry_minutes",
+    "a minute of a GPU's telemetry whose rows were pruned",
+    (
+        Column("ts", "TIMESTAMP_NS", "UTC", "when the minute began", "DELTA_BINARY_PACKED"),
+        _CLUSTER,
+        _GPU,
+        Column("n", "BIGINT", "", "how many rows of telemetry this was; a late row of the minute makes a further row"),
+        *(part for column in TELEMETRY.columns for part in _of_a_minute(column)),
+    ),
+    sorted_by=("gpu", "ts"),
+    partitioned=True,
+    made=True,
+)
+
+TABLES: tuple[Table, ...] = (GPUS, TELEMETRY, RUNS, RESULTS, EVENTS, IMPORTS, TRUTH, LATEST, MINUTES)
+
+# -- bookkeeping: no tables for people -----------------------------------------------------------------------
+
+LATE = Table(
+    "late",
+    "a row of telemetry that takes the place of an earlier one",
+    (*TELEMETRY.columns, _WRITTEN),
+    sorted_by=("gpu", "ts"),
+    made=True,
+)
+
+REPLACED = Table(
+    "replaced",
+    "a file that gives way to others, or is one of these: see store/replacing.py",
+    (
+        Column("table_name", "VARCHAR", "", "the table, or `journal`"),
+        Column("file", "VARCHAR", "", "folder and name"),
+        Column("side", "VARCHAR", "", "'old' or 'new'"),
+        Column("hidden", "BOOLEAN", "", "whether readers leave it out"),
+        Column("step", "INTEGER", "", "1 before the switch, 2 after it"),
+        Column("path", "VARCHAR", "", "path within the store"),
+    ),
+    made=True,
+)
+
+BOOKKEEPING: tuple[Table, ...] = (LATE, REPLACED)
 
 MEASUREMENTS = View(
     "measurements",
@@ -265,17 +362,34 @@ MEASUREMENTS = View(
     "FROM runs r JOIN results s USING (run_id)",
 )
 
-VIEWS: tuple[View, ...] = (MEASUREMENTS,)
+
+def _as_minutes(column: Column) -> str:
+    """A reading as a minute of one row."""
+    return ", ".join(
+        f"CAST({column.name} AS {part.type}) AS {part.name}" if part.name != column.name else column.name
+        for part in _of_a_minute(column)
+    )
+
+
+HISTORY = View(
+    "history",
+    "a reading, or a minute of readings where these were pruned: of a reading, n is 1 and minimum, mean and maximum "
+    "are the same",
+    f"SELECT {', '.join(MINUTES.names)} FROM telemetry_minutes UNION ALL SELECT ts, cluster, gpu, 1 AS n, "
+    f"{', '.join(_as_minutes(c) for c in TELEMETRY.columns if kind(c) != 'key')} FROM telemetry",
+)
+
+VIEWS: tuple[View, ...] = (MEASUREMENTS, HISTORY)
 
 
 def table(name: str) -> Table:
     """The table called `name`. Raises StoreError where there is none."""
     if name not in _BY_NAME:
-        raise StoreError(f"there is no table {name!r}; the tables are {', '.join(_BY_NAME)}")
+        raise StoreError(f"there is no table {name!r}; the tables are {', '.join(t.name for t in TABLES)}")
     return _BY_NAME[name]
 
 
-_BY_NAME = {t.name: t for t in TABLES}
+_BY_NAME = {t.name: t for t in (*TABLES, *BOOKKEEPING)}
 
 
 @functools.cache
@@ -288,6 +402,7 @@ def arrow_schema(name: str) -> pa.Schema:
         "INTEGER": pa.int32(),
         "BIGINT": pa.int64(),
         "DOUBLE": pa.float64(),
+        "BOOLEAN": pa.bool_(),
         "TIMESTAMP_NS": pa.timestamp("ns"),
     }
     fields = [pa.field(c.name, types[c.type]) for c in table(name).columns]

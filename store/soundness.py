@@ -11,20 +11,21 @@ import functools
 import stat
 from pathlib import Path
 
+from . import light
 from .schema import FORMAT, arrow_schema
 
 
 def reason_to_skip(path: Path, name: str) -> str | None:
     """Why a file cannot be read as part of the table `name`, or None where it can. Raises OSError."""
-    return _look(path, name, _stamp(path))[0]
+    return _look(path, name, stamp(path))[0]
 
 
 def columns(path: Path, name: str) -> frozenset[str]:
     """The names of the columns in a sound file of a table."""
-    return _look(path, name, _stamp(path))[1]
+    return _look(path, name, stamp(path))[1]
 
 
-def _stamp(path: Path) -> tuple[int, int]:
+def stamp(path: Path) -> tuple[int, int]:
     """Size and time of change: files are immutable, so the same stamp means the same content."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
@@ -36,11 +37,10 @@ def _stamp(path: Path) -> tuple[int, int]:
 def _look(path: Path, name: str, stamp: tuple[int, int]) -> tuple[str | None, frozenset[str]]:  # noqa: ARG001 - part of the key
     """Why a file cannot be read as part of a table, or None where it can; and the columns it has."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     none: frozenset[str] = frozenset()
     try:
-        metadata = pq.read_metadata(path)
+        metadata = light.metadata(path)
         schema = metadata.schema.to_arrow_schema()
     except PermissionError:
         return "this user may not read it", none

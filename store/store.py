@@ -14,15 +14,17 @@ import importlib.util
 import json
 import logging
 import os
+import threading
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ..errors import FormatError, QueryError, StoreError
-from . import files
-from .schema import CATALOG, FORMAT, TABLES, arrow_schema, table
+from . import files, placing, reading, replacing
+from .arranging import KEY
+from .schema import BOOKKEEPING, CATALOG, FORMAT, TABLES, TELEMETRY, arrow_schema, table
 from .soundness import columns as columns_of
 from .soundness import damage, reason_to_skip
 
@@ -30,10 +32,18 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
+    from . import query
+
 log = logging.getLogger(__name__)
 
 _ABOUT = "store.toml"
-_EMPTY = "_schema.parquet"
+_EMPTY = reading.EMPTY
+_TRIES = 20
+_NEEDED = (TELEMETRY.name,)
+
+
+class _Gone(Exception):  # noqa: N818 - never leaves this module
+    """A listed file has given way to others."""
 
 
 class Store:
@@ -46,6 +56,8 @@ class Store:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.skipped: dict[Path, str] = {}
+        self._kept: query.Connection | None = None  # to DuckDB; one query at a time uses it
+        self._querying = threading.Lock()
 
     # -- opening ------------------------------------------------------------------------------------------
 
@@ -81,9 +93,10 @@ class Store:
             )
         store = cls(root)
         files.recover(root)
-        if not (store._views_point_here(known.get("place")) and store._shaped()):
+        replacing.recover(root)
+        if not (version == FORMAT and store._views_point_here(known.get("place")) and store._shaped()):
             try:
-                store._furnish(known.get("created", "unknown"))
+                store._furnish(known.get("created", "unknown"), known.get("keep"))
             except StoreError as error:
                 log.warning("%s; until then other DuckDB clients may read %s", error, known.get("place"))
         return store
@@ -106,11 +119,11 @@ class Store:
         store._furnish(datetime.now(UTC).isoformat(timespec="seconds"))
         return store
 
-    def _furnish(self, created: object) -> None:
+    def _furnish(self, created: object, keep: object = None) -> None:
         """Write what a store holds besides facts. `store.toml` comes last: with it, the store exists."""
         from .. import __version__
 
-        for spec in TABLES:
+        for spec in (*TABLES, *BOOKKEEPING):
             files.replace_parquet(self.root / spec.name / _EMPTY, spec, arrow_schema(spec.name).empty_table())
         if _has_duckdb():
             from . import catalog
@@ -125,6 +138,8 @@ class Store:
             'time_zone = "UTC"\n'
             f"place = {_toml_string(str(self.root.resolve()))}  # where the views of whorl.duckdb point\n"
         )
+        if keep is not None:
+            about += f"keep = {_toml_string(str(keep))}  # how long telemetry stays at full rate\n"
         files.write_bytes(self.root / _ABOUT, about.encode())
 
     def _views_point_here(self, place: object) -> bool:
@@ -145,7 +160,7 @@ class Store:
             return False
 
     def _empty_files(self) -> list[tuple[Path, str]]:
-        return [(self.root / spec.name / _EMPTY, spec.name) for spec in TABLES]
+        return [(self.root / spec.name / _EMPTY, spec.name) for spec in (*TABLES, *BOOKKEEPING)]
 
     # -- writing ------------------------------------------------------------------------------------------
 
@@ -155,6 +170,9 @@ class Store:
         `rows` maps a table's name to an Arrow table whose columns are some of that table's. `name` names the
         files and must be unique to the content. Raises StoreError where writing fails; see `files.commit`.
         """
+        made = [key for key in rows if table(key).made]
+        if made:
+            raise StoreError(f"the rows of table {made[0]} are made from telemetry: append to telemetry")
         return files.commit(self.root, {table(key): data for key, data in rows.items() if len(data)}, name)
 
     def exclusive(self) -> contextlib.AbstractContextManager[None]:
@@ -169,18 +187,39 @@ class Store:
 
     def files(self, name: str) -> list[Path]:
         """The sound files of a table, the empty one first. Skipped files are logged and kept in `skipped`."""
+        return self.sound(name, reading.snapshot(self.root).files[table(name).name])
+
+    def sound(self, name: str, paths: Iterable[Path]) -> list[Path]:
         good = []
-        for path in sorted((self.root / name).rglob("*.parquet"), key=lambda p: (p.name != _EMPTY, p)):
+        for path in paths:
             try:
                 reason = reason_to_skip(path, name)
+            except FileNotFoundError as error:
+                if not path.is_symlink():
+                    raise _Gone from error
+                reason = f"it cannot be read ({error.strerror}); see to it or move it out of the store"
             except OSError as error:
                 reason = f"it cannot be read ({error.strerror}); see to it or move it out of the store"
             if reason is None:
                 good.append(path)
-            elif path not in self.skipped:
-                self.skipped[path] = reason
-                log.warning("skipped %s: %s", path, reason)
+            else:
+                self._skip(path, reason)
         return good
+
+    def _skip(self, path: Path, reason: str) -> None:
+        if path not in self.skipped:
+            self.skipped[path] = reason
+            log.warning("skipped %s: %s", path, reason)
+
+    def _rows(self, names: Sequence[str]) -> dict[str, reading.Rows]:
+        """These tables at one instant; a file that gave way to others meanwhile is looked for again."""
+        for _ in range(_TRIES):
+            found = reading.snapshot(self.root)
+            with contextlib.suppress(_Gone, FileNotFoundError):
+                live = reading.tails(found, {*names, *_NEEDED}, self._skip)
+                if live is not None:
+                    return {name: reading.rows_of(name, found, live, self.sound) for name in names}
+        raise StoreError(f"the files of {self.root} change faster than they can be listed; run the command again")
 
     def check(self) -> dict[Path, str]:
         """Read every file of every table, checksums included; returns the unsound ones with the reason.
@@ -192,7 +231,7 @@ class Store:
         for spec in TABLES:
             for path in self.files(spec.name):
                 reason = damage(path)
-                if reason is not None:
+                if reason is not None and path.exists():
                     found[path] = f"{reason}; restore it from a backup or move it out of the store"
         return self.skipped | found
 
@@ -204,11 +243,24 @@ class Store:
         verified = ds.ParquetFileFormat(
             default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
         )
-        paths = [str(path.absolute()) for path in self.files(name)]
+        schema = arrow_schema(table(name).name)
+        rows = self._rows([name])[name]
+
+        def read(paths: list[Path], wanted: list[str] | None) -> pa.Table:
+            whole = ds.dataset([str(path.absolute()) for path in paths], schema=schema, format=verified)
+            return whole.to_table(columns=wanted)
+
         try:
-            return ds.dataset(paths, schema=arrow_schema(name), format=verified).to_table(columns=columns)
+            parts = [read(rows.free, columns)]
+            if rows.late is not None:
+                keys = [*KEY, *(c for c in columns or schema.names if c not in KEY)]
+                kept = reading.without_late(read(rows.contested, keys), rows.late)
+                parts += [kept.select(columns or schema.names), rows.late.select(columns or schema.names)]
         except (OSError, pa.ArrowException) as error:
             raise self._damage() or error from error
+        if rows.live is not None:
+            parts.append(rows.live.select(columns or schema.names))
+        return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
 
     def scan(self, name: str) -> pl.LazyFrame:
         """A table as a lazy Polars frame; a column that a file lacks is null.
@@ -219,12 +271,34 @@ class Store:
         import polars as pl
 
         spec = table(name)
-        paths = [path.absolute() for path in self.files(name)]
-        if not paths:
-            return pl.DataFrame(arrow_schema(name).empty_table()).lazy()
-        return pl.scan_parquet(
-            paths, glob=False, missing_columns="insert", extra_columns="ignore", hive_partitioning=False
-        ).select(spec.names)
+        rows = self._rows([name])[name]
+
+        shape = cast("pl.DataFrame", pl.from_arrow(arrow_schema(name).empty_table())).schema
+
+        def frame(data: pa.Table) -> pl.LazyFrame:
+            return cast("pl.DataFrame", pl.from_arrow(data)).lazy().select(spec.names)
+
+        def read(paths: list[Path]) -> pl.LazyFrame:
+            return pl.scan_parquet(
+                [path.absolute() for path in paths],
+                schema=shape,
+                glob=False,
+                missing_columns="insert",
+                extra_columns="ignore",
+                hive_partitioning=False,
+            ).select(spec.names)
+
+        parts = [read(rows.free)] if rows.free else []
+        if rows.late is not None:
+            late = frame(rows.late)
+            if rows.contested:
+                parts.append(read(rows.contested).join(late, on=list(KEY), how="anti", nulls_equal=True))
+            parts.append(late)
+        if rows.live is not None:
+            parts.append(frame(rows.live))
+        if not parts:
+            return frame(arrow_schema(name).empty_table())
+        return parts[0] if len(parts) == 1 else pl.concat(parts)
 
     def collect(self, frame: pl.LazyFrame) -> pl.DataFrame:
         """The rows of a frame made from `scan`. Raises StoreError, which names the file, where one is damaged."""
@@ -243,10 +317,25 @@ class Store:
         """
         from . import query as sql
 
-        sound = {spec.name: [path.resolve() for path in self.files(spec.name)] for spec in TABLES}
         try:
-            with contextlib.closing(sql.connect(sound, columns_of, unsafe=unsafe)) as connection:
-                return sql.run(connection, query, unsafe=unsafe)
+            with self._querying:
+                kept, self._kept = self._kept, None
+                names = set(sql.mentioned(query, unsafe=unsafe))
+                rows = self._rows(sorted(names))
+                if unsafe or kept is None or not kept.serves(rows):
+                    if kept is not None:
+                        kept.close()
+                        rows |= {} if unsafe else self._rows(sorted(kept.tables - names))
+                    kept = sql.Connection(rows, columns_of, unsafe=unsafe)
+                else:
+                    kept.refresh(rows)
+                try:
+                    return kept.run(query)
+                finally:
+                    if unsafe:
+                        kept.close()
+                    else:
+                        self._kept = kept
         except QueryError as error:
             if sql.at_fault(error):
                 raise
@@ -271,7 +360,7 @@ def _has_duckdb() -> bool:
 
 def _ours(name: str) -> bool:
     """Whether an interrupted `create` may have left this name in a folder."""
-    own = {spec.name for spec in TABLES} | {CATALOG, files.PENDING, files.LOCK, _ABOUT}
+    own = {spec.name for spec in (*TABLES, *BOOKKEEPING)} | {CATALOG, files.PENDING, files.LOCK, placing.LOCK, _ABOUT}
     return name in own or name.startswith(files.TEMPORARY)
 
 

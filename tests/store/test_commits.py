@@ -109,14 +109,14 @@ def test_failure_after_the_intent_says_that_the_rows_are_stored(store: Store, mo
 
 
 def test_a_disk_that_fails_after_the_intent_loses_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = files._fsync_folder
+    real = files.fsync_folder
 
     def fail(folder: Path) -> None:
         if folder.name == "pending":
             raise OSError(5, "Input/output error")
         real(folder)
 
-    monkeypatch.setattr(files, "_fsync_folder", fail)
+    monkeypatch.setattr(files, "fsync_folder", fail)
     with pytest.raises(StoreError, match="Input/output error"):
         store.append(group("a"), "a")
     monkeypatch.undo()
@@ -235,7 +235,7 @@ def dead_process() -> int:
 
 
 def test_only_files_of_dead_writers_are_removed(store: Store) -> None:
-    host, space, dead = files._host(), files._space(), dead_process()
+    host, space, dead = files.host(), files.space(), dead_process()
     folder = store.root / "runs"
     mine = folder / f"{files.TEMPORARY}{host}-{space}-{os.getpid()}-0"
     gone = folder / f"{files.TEMPORARY}{host}-{space}-{dead}-0"

@@ -144,7 +144,7 @@ def test_a_store_that_this_user_may_only_read(tmp_path: Path, left: bool, moved:
         made.append(group("a"), "a")
         place.chmod(0o755)
         if left:
-            (root / "runs" / f"{files.TEMPORARY}{files._host()}-{files._space()}-999999999-0").write_bytes(b"half")
+            (root / "runs" / f"{files.TEMPORARY}{files.host()}-{files.space()}-999999999-0").write_bytes(b"half")
             (root / "pending" / "x-0.json").write_text('{"format": 1, "moves": []}')
         if moved:
             root.rename(place / "t")

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 
 from whorl.errors import FormatError, StoreError
 from whorl.store import Store
-from whorl.store.schema import FORMAT, TABLES, VIEWS, Table, arrow_schema, table
+from whorl.store.schema import FORMAT, TABLES, TELEMETRY, VIEWS, Table, arrow_schema, table
 from whorl.tests.store.appender import group
 
 READERS: dict[str, Callable[[Store, str], pa.Table]] = {
@@ -71,15 +71,18 @@ def multiset(rows: pa.Table) -> list[str]:
 @settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_the_readers_agree_with_what_was_written(data: st.DataObject) -> None:
-    spec = data.draw(st.sampled_from(TABLES))
+    spec = data.draw(st.sampled_from([spec for spec in TABLES if not spec.made]))
     batches = data.draw(st.lists(rows_of(spec), min_size=1, max_size=3))
     with tempfile.TemporaryDirectory() as folder:
         store = Store.create(Path(folder) / "s")
-        written = []
+        kept: dict[Any, dict[str, Any]] = {}
         for number, rows in enumerate(batches):
             batch = pa.Table.from_pylist(rows, schema=arrow_schema(spec.name))
             store.append({spec.name: batch}, f"b{number}")
-            written += multiset(batch)
+            for row in rows:  # of telemetry, the last row of an instant counts
+                key = tuple(row[k] for k in ("cluster", "gpu", "ts")) if spec == TELEMETRY else len(kept)
+                kept[key] = row
+        written = multiset(pa.Table.from_pylist(list(kept.values()), schema=arrow_schema(spec.name)))
         for name, read in READERS.items():
             answer = read(store, spec.name)
             assert answer.column_names == spec.names, name
@@ -123,8 +126,9 @@ def test_types_are_what_the_schema_says(store: Store) -> None:
                 for f in read(store, spec.name).schema
             ]
             assert types == arrow_schema(spec.name).types, name
-    known = {c.name: c.type for spec in TABLES for c in spec.columns}
     for view in VIEWS:
+        used = ("telemetry_minutes",) if view.name == "history" else ("results", "runs")
+        known = {c.name: c.type for name in used for c in table(name).columns}
         described = store.sql(f"describe {view.name}")
         for name, kind in zip(described["column_name"].to_pylist(), described["column_type"].to_pylist(), strict=True):
             assert kind == known[name]

@@ -1,0 +1,188 @@
+"""`whorl store`: what a store holds and who writes to it, fewer and larger files, and how long full rate is kept."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .options import json_option, store_option
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..store.retention import Pruned
+    from ..store.status import Status
+
+_KEEP = "How long telemetry stays at full rate, as 90d, 12h or 2w"
+
+
+@click.group("store", short_help="What a store holds; compact it; prune what is old.")
+def store_group() -> None:
+    """Look after a store: collectors may write and others read meanwhile."""
+
+
+@store_group.command("status", short_help="What a store holds, and who writes to it now.")
+@store_option
+@json_option
+def status(store: str, as_json: bool) -> None:
+    """Print rows, files and bytes of every table, the open journals, late and pruned rows, and free space."""
+    from ..store import Store
+    from ..store.status import status as look
+    from .output import print_json
+
+    found = look(Store.open(store))
+    if as_json:
+        print_json({"schema": "whorl.store.status/1", **found.as_dict()})
+    else:
+        _print_status(found)
+
+
+def _print_status(found: Status) -> None:
+    from .output import MISSING, count, number, print_table
+
+    rows = [
+        [t.table, count(t.rows), count(t.files), count(t.bytes), number(t.bytes / t.rows if t.rows else None, 3)]
+        for t in found.tables
+    ]
+    print_table(("table", "rows", "files", "bytes", "bytes/row"), rows, right=(1, 2, 3, 4))
+    click.echo()
+    if found.journals:
+        alive = {
+            True: "alive",
+            False: "dead: `whorl store compact` seals it",
+            None: "cannot be told from here",
+        }
+        lines = [
+            [j.writer, j.host, str(j.pid), alive[j.alive], count(j.rows), number(j.age_s, 3, suffix=" s")]
+            for j in found.journals
+        ]
+        print_table(("journal of", "host", "process", "state", "rows", "youngest row"), lines, right=(2, 4, 5))
+        click.echo()
+    oldest, newest = (MISSING if ns is None else _time(ns) for ns in (found.oldest, found.newest))
+    click.echo(
+        f"telemetry     {oldest} to {newest} (UTC) at full rate; {count(found.cold_rows)} minutes of what is older"
+    )
+    click.echo(f"retention     {f'full rate for {found.keep}' if found.keep else 'none set: everything is kept'}")
+    click.echo(f"late rows     {count(found.late_rows)}")
+    click.echo(f"durability    {found.durability}")
+    if found.to_be_removed and found.removed_at is not None:
+        when = _time(int(found.removed_at * 1e9))
+        click.echo(
+            f"replaced      {count(found.to_be_removed)} files, which the first whorl command after {when} removes"
+        )
+    for path, reason in found.skipped.items():
+        click.echo(f"skipped       {path}: {reason}")
+    click.echo(f"free          {found.free / 2**30:,.1f} GiB")
+
+
+@store_group.command("compact", short_help="Join many small files into few large ones.")
+@store_option
+@click.option("--keep", metavar="TIME", help=f"{_KEEP}: prune as well.")
+@json_option
+def compact(store: str, keep: str | None, as_json: bool) -> None:
+    """Seal the journals of dead writers, put late rows in place, and join small files.
+
+    It may be interrupted, and the next time goes on. Where another process compacts the store, it says so and ends.
+    """
+    from ..store import Store, compaction
+    from .output import count, print_json
+
+    root = Store.open(store).root
+    if _busy(root):
+        return
+    keep_s = _seconds(keep)
+    done = compaction.compact(root, progress=_progress)
+    pruned = None if keep_s is None else _prune(root, keep_s, dry_run=False)
+    _clear()
+    if as_json:
+        document: dict[str, Any] = {"schema": "whorl.store.compact/1", **vars(done)}
+        print_json(document | {"pruned": None if pruned is None else vars(pruned)})
+        return
+    click.echo(
+        f"{count(done.before)} files became {count(done.after)}; {count(done.late_rows)} late rows put in place; "
+        f"{count(done.sealed)} journals of dead writers sealed"
+    )
+    if done.waiting:
+        click.echo(f"{count(done.waiting)} files of late rows wait until the journals of their GPUs are sealed")
+    if pruned is not None:
+        _print_pruned(pruned, dry_run=False)
+
+
+@store_group.command("prune", short_help="Keep one row a minute of what is old.")
+@store_option
+@click.option("--keep", metavar="TIME", help=f"{_KEEP}. Default: `keep` in store.toml.")
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@json_option
+def prune(store: str, keep: str | None, dry_run: bool, as_json: bool) -> None:
+    """Turn telemetry older than --keep into one row a minute: lowest, mean and highest, and how many rows.
+
+    The view `history` shows both. Counted in days, whole days (UTC) go; else whole minutes.
+    """
+    from ..errors import InputError
+    from ..store import Store, retention
+    from .output import print_json
+
+    root = Store.open(store).root
+    if _busy(root):
+        return
+    keep_s = _seconds(keep or retention.configured(root))
+    if keep_s is None:
+        raise InputError(f'say how long to keep full rate: --keep 90d, or keep = "90d" in {root / "store.toml"}')
+    done = _prune(root, keep_s, dry_run=dry_run)
+    _clear()
+    if as_json:
+        print_json({"schema": "whorl.store.prune/1", "dry_run": dry_run, **vars(done)})
+    else:
+        _print_pruned(done, dry_run=dry_run)
+
+
+def _prune(root: Path, keep_s: int, *, dry_run: bool) -> Pruned:
+    from ..store import retention
+
+    return retention.prune(root, keep_s, dry_run=dry_run, progress=_progress)
+
+
+def _print_pruned(done: Pruned, *, dry_run: bool) -> None:
+    from .output import count
+
+    verb = "would become" if dry_run else "became"
+    click.echo(
+        f"{count(done.rows)} rows before {_time(done.until)} (UTC) {verb} {count(done.minutes)} rows of a minute"
+    )
+    if not dry_run and done.rows:
+        click.echo(f"{count(done.before)} bytes of files became {count(done.after)}")
+    if done.waiting:
+        click.echo(f"{count(done.waiting)} days are left for the next time: their files are changing places")
+
+
+def _seconds(keep: str | None) -> int | None:
+    from ..store import retention
+
+    return None if keep is None else retention.seconds(keep)
+
+
+def _busy(root: Path) -> bool:
+    from ..store import compaction, locks
+
+    if locks.is_free(root / compaction.LOCK):
+        return False
+    click.echo("another process compacts or prunes this store; nothing was done")
+    return True
+
+
+def _progress(what: str) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"\r\033[K{what}", err=True, nl=False)
+
+
+def _clear() -> None:
+    if sys.stderr.isatty():
+        click.echo("\r\033[K", err=True, nl=False)
+
+
+def _time(ns: int) -> str:
+    import numpy as np
+
+    return str(np.datetime64(ns, "ns").astype("datetime64[s]")).replace("T", " ")

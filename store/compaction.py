@@ -1,0 +1,275 @@
+"""Few large files instead of many small ones, while collectors write and readers read.
+
+One pass: journals of dead writers are sealed; late rows are put where they belong; the segments of every hour that is
+over become one file, and those of every day that is over again one, where a file stays below 1.5 million rows; small
+files of the other tables are joined. Each step replaces some files by others at once (see `replacing`), so a pass may
+be killed at any moment, and the next one goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import StoreError
+from . import arranging, files, journal_file, light, placing, reading, replacing, sealing
+from .journal_file import WRITTEN
+from .locks import Lock, locked
+from .placing import Bounds
+from .replacing import Pace
+from .schema import LATE, LATEST, TABLES, TELEMETRY, Table, arrow_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LOCK = "compact.lock"
+
+_HOUR = 3600 * 10**9
+_DAY = 24 * _HOUR
+_SETTLED = 15 * 60 * 10**9  # a period is over when its journals are sealed, too
+_MOST_ROWS = 1_500_000  # in memory at once, and again while they are sorted: about 1 GB
+_FEW_FILES = 8  # of other tables: so many are left alone
+
+Progress = Callable[[str], None]
+
+
+@dataclass
+class Done:
+    """What a pass did: journals sealed, late rows put in place, files before and after."""
+
+    sealed: int = 0
+    late_rows: int = 0
+    before: int = 0
+    after: int = 0
+    waiting: int = 0  # late files that wait for an open journal
+
+
+def lock(root: Path) -> Lock:
+    """The lock of those who replace segments. Raises StoreError where another holds it."""
+    return locked(root / LOCK, "the compaction of this store")
+
+
+def compact(
+    root: Path, *, pace: Pace | None = None, now: int | None = None, progress: Progress = lambda _: None
+) -> Done:
+    """One pass over a store. Raises StoreError, also where another process compacts."""
+    pace = pace or Pace()
+    now = time.time_ns() if now is None else now
+    done = Done()
+    with lock(root):
+        replacing.recover(root, pace.grace_s)
+        done.sealed = len(sealing.seal_abandoned(root, None, pace))
+        progress("late rows")
+        fold(root, pace, done)
+        for spec in TABLES:
+            for group in _groups(root, spec, now):
+                progress(f"{spec.name}: {len(group)} files")
+                _merge(root, spec, group, pace, done)
+    return done
+
+
+# -- late rows ------------------------------------------------------------------------------------------------
+
+
+def fold(root: Path, pace: Pace, done: Done) -> None:
+    """Put late rows in the place of the rows that they supersede; those that a journal may contradict wait."""
+    import pyarrow as pa
+
+    found = reading.snapshot(root)
+    paths = [path for path in sound(LATE, found.files[LATE.name]) if path.name != reading.EMPTY]
+    fit = _foldable(found, paths)
+    done.waiting = len(paths) - len(fit)
+    if not fit:
+        return
+    late = placing.newest(pa.concat_tables([whole(LATE, path) for path in fit]))
+    bounds = placing.bounds_of(late)
+    settled = placing.rivals(bounds, sound(TELEMETRY, found.files[TELEMETRY.name]))
+    if any(replacing.key(root, path) in found.noted for path in [*settled, *fit]):
+        done.waiting = len(paths)
+        return  # they are changing places: the next pass
+    old, parts, rest = list(fit), [], late
+    number = 0
+    moves: dict[Path, Path] = {}
+    try:
+        for path in settled:
+            rows = whole(TELEMETRY, path)
+            kept = reading.without_late(rows, late)
+            if len(kept) == len(rows):
+                continue
+            mine = placing.only(rest, rows)
+            rest = reading.without_late(rest, rows)
+            joined = placing.newest(pa.concat_tables([kept, mine]))
+            old.append(path)
+            parts = files.placed(root, TELEMETRY, said(root, joined), _name(number))
+            moves |= files.write_temporary(parts, level=files.SMALL)
+            number += 1
+        if len(rest):
+            moves |= files.write_temporary(
+                files.placed(root, TELEMETRY, said(root, rest), _name(number)), level=files.SMALL
+            )
+        replacing.replace(root, old, moves, pace)
+    except BaseException as error:
+        for temporary in moves:
+            files.remove(temporary)
+        if isinstance(error, OSError):
+            raise files.failed("write", root, error) from error
+        raise
+    done.late_rows += len(late)
+
+
+def _foldable(found: reading.Snapshot, paths: list[Path]) -> list[Path]:
+    """The late files that no row of an open journal contradicts, nor a late file that must wait."""
+    open_rows: list[Bounds] = []
+    for part, _ in found.journals:
+        if part.table == TELEMETRY.name:
+            try:
+                rows = journal_file.read(part.path).table
+            except (ValueError, FileNotFoundError):
+                continue
+            if len(rows):
+                open_rows.append(placing.bounds_of(sealing.whole(TELEMETRY.name, rows)))
+    fit = {path: bounds for path in paths if (bounds := placing.bounds(path)) is not None}
+    while True:
+        waiting = [path for path, bounds in fit.items() if any(bounds.overlap(other) for other in open_rows)]
+        if not waiting:
+            return list(fit)
+        open_rows = [fit.pop(path) for path in waiting]
+
+
+def said(root: Path, rows: pa.Table) -> pa.Table:
+    """The rows, saying when they were written only where an open journal of their GPUs could contradict them."""
+    if WRITTEN not in rows.column_names:
+        return rows
+    known = rows[WRITTEN].null_count < len(rows)
+    if known and sealing.open_journals(root, placing.bounds_of(rows)):
+        return rows
+    return rows.drop_columns([WRITTEN])
+
+
+# -- segments -------------------------------------------------------------------------------------------------
+
+
+def _groups(root: Path, spec: Table, now: int) -> Iterator[list[Path]]:
+    """The files of a table to join, group by group."""
+    found = reading.snapshot(root)
+    paths = [
+        path
+        for path in sound(spec, found.files[spec.name])
+        if path.name != reading.EMPTY
+        and sealing.live_of(path) is None
+        and replacing.key(root, path) not in found.noted
+        and _rows(path) < _MOST_ROWS // 2
+    ]
+    if spec == LATEST:
+        old = [path for path in paths if now - path.stat().st_mtime_ns > _HOUR]
+        if len(old) > _FEW_FILES:
+            yield old
+        return
+    if not spec.partitioned:
+        yield from _filled(paths) if len(paths) > _FEW_FILES else []
+        return
+    periods: dict[tuple[str, int], list[tuple[str, int, Path]]] = {}
+    for path in paths:
+        bounds = placing.bounds(path)
+        if bounds is None or bounds.first == placing.EVER[0]:
+            continue
+        day_over = (bounds.first // _DAY + 1) * _DAY + _SETTLED <= now
+        hour_over = (bounds.last // _HOUR + 1) * _HOUR + _SETTLED <= now
+        if hour_over:
+            period = -1 if day_over else bounds.first // _HOUR
+            name = sealing.name_in(path.stem)
+            periods.setdefault((path.parent.name, period), []).append((name, bounds.first, path))
+    for key in sorted(periods):
+        yield from _filled([path for _, _, path in sorted(periods[key])])
+
+
+def _filled(paths: Iterable[Path]) -> Iterator[list[Path]]:
+    """Neighbouring files, as many as fit into one; none where a file would stay alone."""
+    group: list[Path] = []
+    rows = 0
+    for path in paths:
+        more = _rows(path)
+        if group and rows + more > _MOST_ROWS:
+            if len(group) > 1:
+                yield group
+            group, rows = [], 0
+        group.append(path)
+        rows += more
+    if len(group) > 1:
+        yield group
+
+
+def _rows(path: Path) -> int:
+    return int(light.metadata(path).num_rows)
+
+
+def _merge(root: Path, spec: Table, group: list[Path], pace: Pace, done: Done) -> None:
+    import pyarrow as pa
+
+    tables = [whole(spec, path) for path in group]
+    if spec == LATEST:
+        rows = placing.last_rows(placing.newest(pa.concat_tables(tables)))
+        data = arranging.conform(LATEST, rows)
+    elif spec == TELEMETRY:
+        data = said(root, arranging.sort(TELEMETRY, pa.concat_tables(tables)))
+    else:
+        data = arranging.sort(spec, pa.concat_tables(tables))
+    del tables
+    moves: dict[Path, Path] = {}
+    try:
+        moves = files.write_temporary(files.placed(root, spec, data, _name(0)), level=files.SMALL)
+        replacing.replace(root, group, moves, pace)
+    except OSError as error:
+        for temporary in moves:
+            files.remove(temporary)
+        raise files.failed("write", root, error) from error
+    done.before += len(group)
+    done.after += len(moves)
+
+
+def whole(spec: Table, path: Path) -> pa.Table:
+    """The rows of a file with every column of its table; of telemetry, with `written`."""
+    import pyarrow as pa
+
+    footer = light.metadata(path)
+    names = [name for name in footer.schema.names if not _is_empty(footer, name)]
+    try:
+        data = light.read(path, names)
+    except pa.ArrowException as error:
+        raise StoreError(f"{path} is damaged: {error}; restore it from a backup or move it out of the store") from error
+    known = set(arrow_schema(spec.name).names)
+    if spec in (TELEMETRY, LATE, LATEST):
+        return sealing.whole(TELEMETRY.name, data.select([n for n in data.column_names if n in known | {WRITTEN}]))
+    return arranging.conform(spec, data.select([n for n in data.column_names if n in known]))
+
+
+def _is_empty(footer: Any, name: str) -> bool:
+    """Whether a column is NULL throughout, by the statistics."""
+    position = footer.schema.names.index(name)
+    for group in range(footer.num_row_groups):
+        column = footer.row_group(group).column(position)
+        statistics = column.statistics
+        if statistics is None or statistics.null_count is None or statistics.null_count < column.num_values:
+            return False
+    return name not in ("ts", "gpu", "cluster")
+
+
+def sound(spec: Table, paths: Iterable[Path]) -> list[Path]:
+    """The files that can be read: others are left alone."""
+    from .soundness import reason_to_skip
+
+    good = []
+    for path in paths:
+        try:
+            if reason_to_skip(path, spec.name) is None:
+                good.append(path)
+        except OSError:
+            continue
+    return good
+
+
+def _name(number: int) -> str:
+    return f"compacted-{time.time_ns():x}-{number}"

@@ -1,0 +1,44 @@
+"""A batch in the journal's encoding whose numbers are filled in anew for every append.
+
+Nearly every tick of a collector has the same columns, GPUs and NULLs as the one before: only numbers differ, and
+they lie at the same places of the message. Filling them in costs a tenth of encoding a batch.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Any
+
+from . import journal_file
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Form:
+    """A message of the journal file `stream`, to be filled in: `offsets` has the place of each column's values.
+
+    `message` is as `journal_file.encode` made it; texts and NULLs are those of the batch it was made from. Values
+    lie in the column's own type, one after another, from `offsets[column]` on.
+    """
+
+    def __init__(self, stream: Any, message: bytearray, schema: pa.Schema, rows: int) -> None:
+        import pyarrow as pa
+
+        self.stream, self.message, self.rows = stream, message, rows
+        content = pa.py_buffer(message)
+        batch = pa.ipc.read_record_batch(pa.ipc.read_message(content), schema)
+        self.offsets: dict[str, int] = {}
+        for name, column in zip(schema.names, batch.columns, strict=True):
+            values = column.buffers()[1]
+            if values is not None and pa.types.is_primitive(column.type):
+                self.offsets[name] = values.address - content.address
+        self._written = self.offsets[journal_file.WRITTEN]
+        self._check = self.offsets[journal_file.CHECK]
+
+    def sealed(self, written: int) -> bytearray:
+        """The message as filled in, stamped with when it is written and with its check."""
+        message = self.message
+        message[self._written : self._written + 8 * self.rows] = written.to_bytes(8, "little") * self.rows
+        message[self._check : self._check + 4] = zlib.crc32(memoryview(message)[: self._check]).to_bytes(4, "little")
+        return message

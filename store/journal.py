@@ -1,0 +1,392 @@
+"""A journal: the last minutes of what one collector reads, durable batch by batch.
+
+`append` returns when the rows are in the journal's file (and on the disk, where every append is made durable). From
+then on every reader of whorl sees them. A thread of the journal *publishes* new rows every half minute as a small
+Parquet file, for other DuckDB clients, and every ten minutes *seals* the journal: its rows become one sorted
+segment, which takes the place of the journal's files in one step (see `sealing`).
+
+Files: journal/NAME-PID-BEGAN-NUMBER.TABLE.PART.arrow, one *generation* NUMBER per segment. A new PART begins where
+rows bring columns or GPUs that the header of the last one does not name, or where a write failed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import StoreError
+from . import durability, files, journal_file, placing, replacing, sealing
+from .form import Form
+from .locks import locked
+from .schema import table as table_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from .store import Store
+
+log = logging.getLogger(__name__)
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_MOST_ROWS = 1_000_000  # a generation with so many rows is sealed early: sealing sorts them in memory
+_HASTY_SETTLE_S = 1.0
+
+
+class Journal:
+    """The journal of one writer in a store: `append` batches, `close` at the end; also a context manager.
+
+    `name` says who writes, as the node; two living processes cannot write under one name. `durable_s` is the
+    longest time in seconds that an acknowledged row may not yet be on the disk (0: none; None: what suits the
+    file system); a killed process loses none of them either way. Raises StoreError where another process has
+    the name, or the store cannot be written.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        *,
+        durable_s: float | None = None,
+        segment_s: float = 600.0,
+        publish_s: float = 30.0,
+        settle_s: float = sealing.SETTLE_S,
+        grace_s: float = sealing.GRACE_S,
+        clock: Callable[[], int] = time.time_ns,
+        thread: bool = True,
+    ) -> None:
+        if not _NAME.fullmatch(name):
+            raise StoreError(f"{name!r} cannot name a journal: letters, digits, '.', '_' and '-' can")
+        self.name = name
+        self._root = store.root
+        self._folder = store.root / journal_file.FOLDER
+        self._segment_s, self._publish_s = segment_s, publish_s
+        self._pace = sealing.Pace(settle_s, grace_s)
+        self._clock = clock
+        try:
+            self._folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise files.failed("make", self._folder, error) from error
+        self._hold = locked(self._folder / f"{name}.lock", f"a journal named {name}")
+        began = clock()
+        self._writer = journal_file.Writer(name, files.host(), files.space(), os.getpid(), began)
+        self.durability = durability.of(self._folder, durable_s)
+        self._written = began - 1
+        self._number = 0
+        self._guard = threading.Lock()  # the streams: appending and turning to the next generation exclude each other
+        self._work = threading.Lock()  # publishing and sealing exclude each other
+        self._streams: dict[str, _Stream] = {}
+        self._unsynced_since: float | None = None
+        self._began_s = time.monotonic()
+        self._rows = 0
+        self._held = sealing.Held(store.root, self._generation())
+        self._waiting: list[sealing.Held] = []  # sealed generations that could not be put in place yet
+        self._stop = threading.Event()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        try:
+            sealing.seal_abandoned(store.root, name, self._soon())
+        except StoreError as error:
+            log.warning("%s; rows of an earlier collector stay in its journal", error)
+        except BaseException:
+            self._hold.release()
+            raise
+        if thread:
+            self._thread = threading.Thread(target=self._run, name=f"journal-{name}", daemon=True)
+            self._thread.start()
+
+    def _soon(self) -> sealing.Pace:
+        """The pace where somebody waits."""
+        return sealing.Pace(min(_HASTY_SETTLE_S, self._pace.settle_s), self._pace.grace_s)
+
+    # -- writing ------------------------------------------------------------------------------------------
+
+    def append(self, batch: pa.RecordBatch, table: str = "telemetry") -> None:
+        """Store the rows of a batch whose columns are some of the table's; they are acknowledged on return.
+
+        Raises StoreError where they cannot be written: these rows are not stored then, and those before are.
+        """
+        if not len(batch):
+            return
+        with self._guard:
+            if self._closed:
+                raise StoreError(f"the journal {self.name} is closed")
+            stream = self._streams.get(table)
+            if stream is None or not stream.takes(batch):
+                stream = self._streams[table] = self._next_part(stream, table, batch)
+            self._written = max(self._written + 1, self._clock())
+            self._commit(stream, stream.encode(batch, self._written), len(batch))
+
+    def _commit(self, stream: _Stream, message: bytearray, rows: int) -> None:
+        try:
+            stream.write(message)
+            if self.durability.seconds <= 0:
+                durability.make_durable(stream.handle)
+            elif self._unsynced_since is None:
+                self._unsynced_since = time.monotonic()
+            elif time.monotonic() - self._unsynced_since >= self.durability.seconds:
+                self._sync()
+        except OSError as error:
+            stream.undo()
+            raise _failed(stream.path, error) from error
+        stream.acknowledge()
+        self._rows += rows
+
+    def form(self, batch: pa.RecordBatch, table: str = "telemetry") -> Form:
+        """The batch as a form to fill in and append many times; nothing is written. Raises StoreError."""
+        with self._guard:
+            stream = self._streams.get(table)
+            if stream is None or not stream.takes(batch):
+                stream = self._streams[table] = self._next_part(stream, table, batch)
+            return Form(stream, stream.encode(batch, 0), stream.schema, len(batch))
+
+    def append_form(self, form: Form) -> bool:
+        """Append a form as it is filled in, as `append` does with a batch.
+
+        False, and nothing is stored, where the journal has begun another file since: then make the form anew.
+        """
+        with self._guard:
+            stream: _Stream = form.stream
+            if self._closed or stream.broken or self._streams.get(stream.table) is not stream:
+                return False
+            self._written = max(self._written + 1, self._clock())
+            self._commit(stream, form.sealed(self._written), form.rows)
+        return True
+
+    def flush(self) -> None:
+        """Make every acknowledged row durable. Raises StoreError."""
+        with self._guard:
+            try:
+                self._sync()
+            except OSError as error:
+                raise _failed(self._folder, error) from error
+
+    def _sync(self) -> None:
+        for stream in self._streams.values():
+            durability.make_durable(stream.handle)
+        self._unsynced_since = None
+
+    def _generation(self) -> str:
+        return f"{self.name}-{self._writer.pid}-{self._writer.began:x}-{self._number}"
+
+    def _next_part(self, old: _Stream | None, table: str, batch: pa.RecordBatch) -> _Stream:
+        table_of(table)
+        columns, gpus, number = list(batch.schema.names), _gpus(batch), 0
+        if old is not None:
+            number = old.number + 1
+            columns += old.columns
+            gpus |= old.gpus
+        path = self._folder / f"{self._generation()}.{table}.{number}.arrow"
+        made = _Stream(path, table, number, columns, gpus, self._writer)
+        if old is not None:
+            with contextlib.suppress(OSError):
+                durability.make_durable(old.handle)
+            old.close()
+        return made
+
+    # -- publishing and sealing ---------------------------------------------------------------------------
+
+    def publish(self) -> None:
+        """Bring new rows before other DuckDB clients, as a Parquet file. Raises StoreError."""
+        with self._work:
+            self._held.publish()
+
+    def seal(self, *, settle_s: float | None = None) -> None:
+        """Turn the journal into a sorted segment and begin the next one. Raises StoreError."""
+        with self._work:
+            self._turn()
+            self._seal_waiting(self._pace if settle_s is None else sealing.Pace(settle_s, self._pace.grace_s))
+
+    def _turn(self) -> None:
+        with self._guard:
+            for stream in self._streams.values():
+                with contextlib.suppress(OSError):
+                    durability.make_durable(stream.handle)
+                stream.close()
+            if self._streams:
+                self._waiting.append(self._held)
+            self._streams = {}
+            self._unsynced_since = None
+            self._number += 1
+            self._rows = 0
+            self._began_s = time.monotonic()
+            self._held = sealing.Held(self._root, self._generation())
+
+    def _seal_waiting(self, pace: sealing.Pace) -> None:
+        while self._waiting:
+            self._waiting[0].seal(pace)
+            del self._waiting[0]
+
+    def maintain(self) -> None:
+        """Do what is due: make rows durable, publish, seal, remove what was replaced. Raises StoreError."""
+        now = time.monotonic()
+        since = self._unsynced_since
+        if since is not None and now - since >= self.durability.seconds:
+            self.flush()
+        if now - self._began_s >= self._segment_s or self._rows >= _MOST_ROWS:
+            self.seal()
+        elif now - self._held.published_s >= self._publish_s:
+            self.publish()
+            if self._waiting:
+                with self._work:
+                    self._seal_waiting(self._pace)
+            replacing.recover(self._root, self._pace.grace_s)
+
+    def _run(self) -> None:
+        said = ""
+        tick = min(1.0, self._publish_s / 4, self._segment_s / 4)
+        if self.durability.seconds > 0:
+            tick = min(tick, self.durability.seconds / 2)
+        while not self._stop.wait(tick):
+            try:
+                self.maintain()
+                said = ""
+            except StoreError as error:
+                # The rows stay in the journal and the next turn tries again; a full disk is said once.
+                if str(error) != said:
+                    said = str(error)
+                    log.warning("%s; the rows stay in the journal", error)
+
+    def close(self) -> None:
+        """Make everything durable, seal, and release the name; doing it twice does no harm. Raises StoreError."""
+        if self._closed:
+            return
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        try:
+            self.flush()
+            self.seal(settle_s=self._soon().settle_s)
+        finally:
+            self._closed = True
+            with self._guard:
+                for stream in self._streams.values():
+                    stream.close()
+            self._hold.release()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Stream:
+    """One part of a journal, open for appending."""
+
+    def __init__(
+        self, path: Path, table: str, number: int, columns: list[str], gpus: set[tuple[Any, Any]],
+        writer: journal_file.Writer,
+    ) -> None:  # fmt: skip
+        self.path, self.table, self.number, self.gpus = path, table, number, gpus
+        self.schema = journal_file.schema_of(table, columns, writer, placing.as_text(placing.hashes(gpus)))
+        self.columns = self.schema.names[:-2]
+        unknown = set(columns) - set(self.columns)
+        if unknown:
+            raise StoreError(f"table {table} has no column {', '.join(sorted(unknown))}")
+        self._seen: tuple[list[str], list[pa.Array]] | None = None
+        self.broken = False
+        try:
+            self.handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
+        except OSError as error:
+            raise _failed(path, error) from error
+        try:
+            _write(self.handle, self.schema.serialize())
+            self._good = self._end = os.fstat(self.handle).st_size
+            durability.make_durable(self.handle)
+            files.fsync_folder(path.parent)
+        except OSError as error:
+            self.close()
+            files.remove(path)
+            raise _failed(path, error) from error
+
+    def takes(self, batch: pa.RecordBatch) -> bool:
+        """Whether the header names every column and GPU of the batch."""
+        if self.broken:
+            return False
+        names = batch.schema.names
+        who = [batch.column(i) for i, name in enumerate(names) if name in ("cluster", "gpu")]
+        seen = self._seen
+        if seen and names == seen[0] and all(one.equals(other) for one, other in zip(who, seen[1], strict=True)):
+            return True
+        fits = set(names) <= set(self.columns) and _gpus(batch) <= self.gpus
+        if fits:  # of its own: the caller may fill its buffers anew
+            import pyarrow as pa
+
+            self._seen = names, [pa.array(one.to_pylist(), one.type) for one in who]
+        return fits
+
+    def encode(self, batch: pa.RecordBatch, written: int) -> bytearray:
+        return journal_file.encode(self._arranged(batch), self.schema, written)
+
+    def write(self, message: bytearray) -> None:
+        _write(self.handle, message)
+        self._end += len(message)
+
+    def _arranged(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        import pyarrow as pa
+
+        names, rows = batch.schema.names, len(batch)
+        columns: list[pa.Array] = []
+        for field in self.schema:
+            if len(columns) == len(self.columns):
+                break
+            if field.name not in names:
+                columns.append(pa.nulls(rows, field.type))
+                continue
+            column = batch.column(names.index(field.name))
+            if column.type != field.type:
+                try:
+                    column = column.cast(field.type)
+                except pa.ArrowException as error:
+                    raise StoreError(f"table {self.table}, column {field.name}: {error}") from error
+            if field.name == "ts" and column.null_count:
+                raise StoreError(f"{column.null_count} rows of table {self.table} have no ts: they belong to no day")
+            columns.append(column)
+        return columns
+
+    def acknowledge(self) -> None:
+        self._good = self._end
+
+    def undo(self) -> None:
+        """Take back what a failed write left; where that fails, the next rows go to a new part."""
+        try:
+            os.ftruncate(self.handle, self._good)
+            self._end = self._good
+        except OSError:
+            self.broken = True
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self.handle)
+        self.handle = -1
+
+
+def _write(handle: int, content: Any) -> None:
+    view = memoryview(content)
+    while len(view):
+        view = view[os.write(handle, view) :]
+
+
+def _gpus(batch: pa.RecordBatch) -> set[tuple[Any, Any]]:
+    """The (cluster, gpu) pairs of a batch."""
+    names, none = batch.schema.names, [None] * len(batch)
+    clusters, gpus = (batch.column(names.index(n)).to_pylist() if n in names else none for n in ("cluster", "gpu"))
+    return set(zip(clusters, gpus, strict=True))
+
+
+def _failed(path: Path, error: OSError) -> StoreError:
+    """The sentence for a journal that cannot be written."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return StoreError(
+            f"cannot write {path}: no space is left there; these rows were not stored, those acknowledged before "
+            f"are: free some space"
+        )
+    return files.failed("write", path, error)

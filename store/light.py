@@ -1,0 +1,92 @@
+"""pyarrow's compute functions and Parquet files without the packages around them.
+
+`pyarrow.compute` and `pyarrow.parquet` build hundreds of functions and bring file systems with them: 16 MB of a
+collector's memory for what it never uses. The compiled modules beneath are imported here instead, and the public
+packages where a release of pyarrow has moved them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+# What `pyarrow.parquet.ParquetWriter` passes by default, and the compiled writer asks for.
+_DEFAULTS = {"version": "2.6", "writer_engine_version": "V2"}
+
+
+def call(name: str, *arguments: Any, options: Any = None) -> Any:
+    """The answer of one of Arrow's compute functions: `call("take", table, indices)`."""
+    try:
+        from pyarrow._compute import call_function
+    except ImportError:
+        from pyarrow.compute import call_function
+    return call_function(name, list(arguments), options)
+
+
+def integers(values: NDArray[Any]) -> Any:
+    """An array of numpy's as one of Arrow's, sharing memory: `pyarrow.array` imports masked arrays for it (8 MB)."""
+    import numpy as np
+    import pyarrow as pa
+
+    kind = pa.int32() if values.dtype == np.int32 else pa.int64()
+    own = np.ascontiguousarray(values, np.int32 if kind == pa.int32() else np.int64)
+    return pa.Array.from_buffers(kind, len(own), [None, pa.py_buffer(own)])
+
+
+def write(file: IO[bytes], table: Any, *, row_group_size: int, **options: Any) -> None:
+    """Write a table as one Parquet file into an open file; `options` are those of `pyarrow.parquet`."""
+    try:
+        from pyarrow._parquet import ParquetWriter
+
+        writer = ParquetWriter(file, table.schema, **_DEFAULTS, **options)
+    except (ImportError, TypeError, ValueError):
+        import pyarrow.parquet as pq
+
+        pq.write_table(table, file, row_group_size=row_group_size, **options)
+        return
+    try:
+        writer.write_table(table, row_group_size=row_group_size)
+    finally:
+        writer.close()
+
+
+def metadata(path: Path) -> Any:
+    """The footer of a Parquet file. Raises OSError and pyarrow.ArrowException."""
+    try:
+        from pyarrow._parquet import ParquetReader
+    except ImportError:
+        import pyarrow.parquet as pq
+
+        return pq.read_metadata(path)
+    import pyarrow as pa
+
+    reader = ParquetReader()
+    with pa.OSFile(str(path)) as source:
+        reader.open(source)
+        found = reader.metadata
+        reader.close()
+    return found
+
+
+def read(path: Path, columns: list[str] | None = None) -> Any:
+    """A small Parquet file as a table, checksums verified. Raises OSError and pyarrow.ArrowException."""
+    try:
+        from pyarrow._parquet import ParquetReader
+    except ImportError:
+        import pyarrow.parquet as pq
+
+        return pq.read_table(path, columns=columns, page_checksum_verification=True, partitioning=None)
+    import pyarrow as pa
+
+    reader = ParquetReader()
+    with pa.OSFile(str(path)) as source:
+        reader.open(source, page_checksum_verification=True)
+        try:
+            names = reader.metadata.schema.names
+            chosen = None if columns is None else [names.index(name) for name in columns if name in names]
+            return reader.read_all(column_indices=chosen, use_threads=False)
+        finally:
+            reader.close()

@@ -1,0 +1,257 @@
+"""Which rows of telemetry are new, and which take the place of rows that the store has.
+
+Of the rows with one (cluster, gpu, ts) the one written last counts, with its NULLs. The files under `telemetry/` hold
+each key once among them all; a row whose key is there already goes to `late/`, with the time when it was written, and
+readers put it in the place of the other. So whoever adds rows compares them with the files that could hold the same
+keys: those whose times and GPUs, named in their metadata, overlap. Nearly always there are none.
+
+A file written while a journal of the same GPUs was open says for every row when it was written. In other files no row
+is younger than one that could contradict it.
+"""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from . import light
+from .arranging import KEY, gpu_codes, numbers, one, take
+from .journal_file import WRITTEN
+from .schema import TELEMETRY, arrow_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+LOCK = "placing.lock"  # held from the comparison to the rename
+
+_MANY = 100_000
+_OLDEST = np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The first and last time in some rows (ns), and their GPUs as hashes (None: not known)."""
+
+    first: int
+    last: int
+    gpus: frozenset[int] | None
+    rows: int = 0
+
+    def overlap(self, other: Bounds) -> bool:
+        """Whether both could hold one key."""
+        if self.last < other.first or other.last < self.first:
+            return False
+        return self.gpus is None or other.gpus is None or not self.gpus.isdisjoint(other.gpus)
+
+
+EVER = (-(2**63), 2**63 - 1)
+
+
+def hashes(gpus: Iterable[tuple[str | None, str | None]]) -> frozenset[int]:
+    """(cluster, gpu) pairs as short hashes: two that share one by chance only cost a comparison of rows."""
+    return frozenset(zlib.crc32(repr(pair).encode("utf-8", "surrogatepass")) for pair in gpus)
+
+
+def as_text(gpus: frozenset[int]) -> str:
+    return "".join(f"{one:08x}" for one in sorted(gpus))
+
+
+def from_text(text: str) -> frozenset[int]:
+    return frozenset(int(text[i : i + 8], 16) for i in range(0, len(text), 8))
+
+
+def bounds_of(data: pa.Table) -> Bounds:
+    """The bounds of rows; there must be some."""
+    ts = numbers(data["ts"])
+    ends = ends_of_gpus(data)
+    if len(ends) > _MANY:  # in no order: a GPU has many runs of rows
+        gpus: Iterable[tuple[str | None, str | None]] = gpu_codes(data)[1]
+    else:
+        some = take(data.select(["cluster", "gpu"]), ends)
+        gpus = set(zip(some["cluster"].to_pylist(), some["gpu"].to_pylist(), strict=True))
+    return Bounds(int(ts.min()), int(ts.max()), hashes(gpus), len(data))
+
+
+def ends_of_gpus(data: pa.Table) -> NDArray[np.int64]:
+    """The last positions of runs of rows of one (cluster, gpu): comparing neighbours is quicker than coding all."""
+    differs = np.zeros(max(len(data) - 1, 0), bool)
+    for name in ("cluster", "gpu"):
+        column = one(data[name])
+        this, following = column.slice(0, len(differs)), column.slice(1)
+        unlike = light.call("coalesce", light.call("not_equal", this, following), True)  # NULL beside anything
+        if column.null_count:
+            both = light.call("and", light.call("is_null", this), light.call("is_null", following))
+            unlike = light.call("and_not", unlike, both)
+        differs |= unlike.to_numpy(zero_copy_only=False)
+    return np.append(np.flatnonzero(differs), len(data) - 1) if len(data) else np.zeros(0, np.int64)
+
+
+def as_metadata(bounds: Bounds) -> dict[str, str]:
+    """Bounds as a file's metadata."""
+    gpus = "" if bounds.gpus is None else as_text(bounds.gpus)
+    return {"whorl.from": str(bounds.first), "whorl.to": str(bounds.last), "whorl.gpus": gpus}
+
+
+def bounds(path: Path) -> Bounds | None:
+    """The bounds of a file of telemetry, late rows or minutes; None where it has no rows. Raises OSError."""
+    status = path.stat()
+    return _bounds(path, status.st_size, status.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=65536)
+def _bounds(path: Path, size: int, changed: int) -> Bounds | None:  # noqa: ARG001 - part of the key
+    import pyarrow as pa
+
+    try:
+        footer = light.metadata(path)
+    except (OSError, pa.ArrowException):
+        return None  # a torn file: readers leave it out, and say so
+    if not footer.num_rows:
+        return None
+    keys = footer.metadata or {}
+    if b"whorl.from" in keys and b"whorl.gpus" in keys:
+        gpus = from_text(keys[b"whorl.gpus"].decode())
+        return Bounds(int(keys[b"whorl.from"]), int(keys[b"whorl.to"]), gpus, footer.num_rows)
+    return Bounds(*EVER, None, footer.num_rows)  # of an earlier whorl
+
+
+def rivals(mine: Bounds, paths: Iterable[Path]) -> list[Path]:
+    """The files that could hold a key of these rows."""
+    found = []
+    for path in paths:
+        try:
+            theirs = bounds(path)
+        except FileNotFoundError:
+            continue  # replaced since the listing, by files that are there, too
+        if theirs is not None and mine.overlap(theirs):
+            found.append(path)
+    return found
+
+
+def keys_in(path: Path) -> pa.Table:
+    """The keys of a file, and when its rows were written: NULL where it does not say."""
+    import pyarrow as pa
+
+    data = light.read(path, [*KEY, WRITTEN])
+    schema = arrow_schema(TELEMETRY.name)
+    columns = [
+        data[name] if name in data.column_names else pa.nulls(len(data), schema.field(name).type) for name in KEY
+    ]
+    written = data[WRITTEN] if WRITTEN in data.column_names else pa.nulls(len(data), pa.int64())
+    return pa.table([*columns, written], names=[*KEY, WRITTEN])
+
+
+def resolve(data: pa.Table, others: Iterable[pa.Table]) -> tuple[pa.Table, pa.Table]:
+    """Part rows that say when they were `written` into new ones and such as replace rows of `others`.
+
+    `data` holds whole rows in any order, `others` keys and `written`. Rows that others supersede are left out.
+    """
+    data = newest(data)
+    first, last = _span(data)
+    near = [part for part in (_between(other, first, last) for other in others) if len(part)]
+    if not near or not len(data):
+        return data, data.slice(0, 0)
+    group, mine = _groups([data.select([*KEY, WRITTEN]), *near])
+    written = np.concatenate([_when(part) for part in [data, *near]])
+    known = np.full(int(group.max()) + 1, False)
+    latest = np.full(len(known), _OLDEST)
+    known[group[mine:]] = True
+    np.maximum.at(latest, group[mine:], written[mine:])
+    contested = known[group[:mine]]
+    wins = written[:mine] >= latest[group[:mine]]
+    if not contested.any():
+        return data, data.slice(0, 0)
+    return take(data, np.flatnonzero(~contested)), take(data, np.flatnonzero(contested & wins))
+
+
+def newest(data: pa.Table) -> pa.Table:
+    """Of rows with one key, the one written last; sorted by gpu and time."""
+    if len(data) < 2:
+        return data
+    codes, _ = gpu_codes(data)
+    ts = numbers(data["ts"])
+    order = np.lexsort((_when(data), ts, codes))
+    same = (np.diff(codes[order]) == 0) & (np.diff(ts[order]) == 0)
+    return take(data, order[np.append(~same, True)])
+
+
+def only(data: pa.Table, keys: pa.Table) -> pa.Table:
+    """The rows whose key is among `keys`."""
+    outside = np.zeros(len(data), bool)
+    outside[without(data, keys)] = True
+    return take(data, np.flatnonzero(~outside))
+
+
+def without(data: pa.Table, keys: pa.Table) -> NDArray[np.int64]:
+    """The positions of the rows whose key is not among `keys`."""
+    if not len(keys) or not len(data):
+        return np.arange(len(data))
+    group, mine = _groups([data.select(KEY), keys.select(KEY)])
+    known = np.full(int(group.max()) + 1, False)
+    known[group[mine:]] = True
+    return np.flatnonzero(~known[group[:mine]])
+
+
+def _groups(parts: list[pa.Table]) -> tuple[NDArray[np.int64], int]:
+    """For every row of all parts the number of its key; and how many rows the first part has."""
+    import pyarrow as pa
+
+    keys = pa.concat_tables([part.select(KEY) for part in parts])
+    codes, _ = gpu_codes(keys)
+    ts = numbers(keys["ts"])
+    order = np.lexsort((ts, codes))
+    begins = np.append(True, (np.diff(codes[order]) != 0) | (np.diff(ts[order]) != 0))
+    group = np.empty(len(order), np.int64)
+    group[order] = np.cumsum(begins) - 1
+    return group, len(parts[0])
+
+
+def _when(data: pa.Table) -> NDArray[np.int64]:
+    import pyarrow as pa
+
+    written = one(data[WRITTEN])
+    if written.null_count:
+        written = light.call("coalesce", written, pa.scalar(int(_OLDEST), pa.int64()))
+    return written.to_numpy()  # type: ignore[no-any-return]
+
+
+def last_written(data: pa.Table) -> int:
+    """When the youngest of some rows was written; the oldest of times where none says so."""
+    return int(_when(data).max())
+
+
+def _span(data: pa.Table) -> tuple[int, int]:
+    if not len(data):
+        return 0, -1
+    ts = numbers(data["ts"])
+    return int(ts.min()), int(ts.max())
+
+
+def _between(data: pa.Table, first: int, last: int) -> pa.Table:
+    ts = numbers(data["ts"])
+    inside = (ts >= first) & (ts <= last)
+    return data if inside.all() else take(data, np.flatnonzero(inside))
+
+
+def before(data: pa.Table, until: int) -> tuple[pa.Table, pa.Table]:
+    """The rows before a time (ns), and the others."""
+    early = numbers(data["ts"]) < until
+    return take(data, np.flatnonzero(early)), take(data, np.flatnonzero(~early))
+
+
+def with_written(data: pa.Table, written: int) -> pa.Table:
+    """Rows that were all written at one time."""
+
+    return data.append_column(WRITTEN, light.integers(np.full(len(data), written, np.int64)))
+
+
+def last_rows(data: pa.Table) -> pa.Table:
+    """The last row of each GPU, of rows sorted by gpu and time with one key each."""
+    return take(data, ends_of_gpus(data))

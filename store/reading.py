@@ -1,0 +1,232 @@
+"""What a store holds at one instant: the files that count, and the rows that are still in journals.
+
+Files change places while readers list them (see `replacing`). The notes are therefore read before and after the
+listing, and the listing is repeated where it does not fit them: every row is seen, and none twice.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import StoreError
+from . import journal_file, light, placing, replacing, sealing
+from .arranging import conform, take
+from .journal_file import WRITTEN, Part
+from .schema import BOOKKEEPING, LATE, LATEST, REPLACED, TABLES, TELEMETRY, arrow_schema
+from .soundness import stamp
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+EMPTY = "_schema.parquet"
+
+_TRIES = 100
+_PAUSE_S = 0.02
+
+Sound = Callable[[str, Iterable[Path]], list[Path]]  # of the files of a table: those that can be read
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The files of every table that count, and the journals with the byte from which they are read."""
+
+    files: dict[str, list[Path]]
+    journals: list[tuple[Part, int]]
+    noted: frozenset[tuple[str, str]] = frozenset()  # files on either side of a replacement that is under way
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A table at one instant: the rows of `free`, those of `contested` whose key is not in `late`, `late`, `live`."""
+
+    free: list[Path]
+    contested: list[Path] = field(default_factory=list)
+    late: pa.Table | None = None
+    live: pa.Table | None = None
+
+    @property
+    def files(self) -> list[Path]:
+        return [*self.free, *self.contested]
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Everything under a table's folder that is named as a Parquet file, the empty one first."""
+    found: list[str] = []
+    waiting = [str(folder)]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    if entry.name.endswith(".parquet"):
+                        found.append(entry.path)
+                    elif entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+    return sorted((Path(path) for path in found), key=lambda p: (p.name != EMPTY, p))
+
+
+def snapshot(root: Path) -> Snapshot:
+    """What a store holds now. Raises StoreError where its folders cannot be read."""
+    try:
+        for _ in range(_TRIES):
+            before = replacing.notes(root)
+            parts = journal_file.parts(root)
+            listed = {t.name: files_in(root / t.name) for t in (*TABLES, *BOOKKEEPING) if t != REPLACED}
+            after = replacing.notes(root)
+            if before.keys() <= after.keys() and _complete(root, after, listed):
+                break
+            time.sleep(_PAUSE_S)  # files are changing places
+    except OSError as error:
+        raise StoreError(f"cannot read {root}: {error.strerror or error}") from error
+    hidden = replacing.hidden(after.values())
+    visible = {
+        name: [path for path in paths if replacing.key(root, path) not in hidden] if hidden else paths
+        for name, paths in listed.items()
+    }
+    open_parts = [part for part in parts if replacing.key(root, part.path) not in hidden]
+    noted = frozenset(one for note in after.values() for one in (*note.old, *note.new))
+    return _with_journals(visible, open_parts, noted)
+
+
+def _complete(root: Path, notes: dict[str, replacing.Note], listed: dict[str, list[Path]]) -> bool:
+    """Whether the listing has every file that has taken the place of others."""
+    switched = {one for note in notes.values() if note.step == 2 for one in note.new}
+    return not switched or switched <= {replacing.key(root, path) for paths in listed.values() for path in paths}
+
+
+def _with_journals(visible: dict[str, list[Path]], parts: list[Part], noted: frozenset[tuple[str, str]]) -> Snapshot:
+    """Leave out published rows that are not published whole, and begin journals where the others end."""
+    generations = {part.generation for part in parts}
+    published: dict[str, dict[int, list[Path]]] = {}
+    for path in (p for paths in visible.values() for p in paths):
+        live = sealing.live_of(path)
+        if live is not None and live[0] in generations:
+            published.setdefault(live[0], {}).setdefault(live[1], []).append(path)
+    start: dict[str, int] = {}
+    partial: set[Path] = set()
+    for by_number in published.values():
+        whole = True
+        for number in sorted(by_number):
+            said = _said(by_number[number][0]) if whole else None
+            whole = said is not None and len(by_number[number]) == said["of"]
+            if said is not None and whole:
+                start |= said["upto"]
+            else:
+                partial.update(by_number[number])
+    if partial:
+        visible = {name: [p for p in paths if p not in partial] for name, paths in visible.items()}
+    return Snapshot(visible, [(part, start.get(part.path.name, 0)) for part in parts], noted)
+
+
+def _said(path: Path) -> dict[str, Any] | None:
+    """What a published file says of itself; None where it is torn or gone."""
+    import pyarrow as pa
+
+    try:
+        return json.loads((light.metadata(path).metadata or {})[b"whorl.live"])  # type: ignore[no-any-return]
+    except (OSError, KeyError, ValueError, pa.ArrowException):
+        return None
+
+
+def tails(found: Snapshot, names: Iterable[str], skip: Callable[[Path, str], None]) -> dict[str, pa.Table] | None:
+    """The rows in journals that are not published, by table, with `written`; None where a journal is gone meanwhile.
+
+    `skip` is told of a file that cannot be read, and why. Raises StoreError.
+    """
+    import pyarrow as pa
+
+    rows: dict[str, list[pa.Table]] = {}
+    for part, start in found.journals:
+        if part.table not in names:
+            continue
+        try:
+            reason = journal_file.reason_to_skip(journal_file.head(part.path), part.table)
+            if reason is not None:
+                skip(part.path, reason)
+                continue
+            content = journal_file.read(part.path, start)
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            if part.path.exists() and part.path.stat().st_size:
+                skip(part.path, str(error))
+            continue
+        except OSError as error:
+            skip(part.path, f"it cannot be read ({error.strerror})")
+            continue
+        if len(content.table):
+            rows.setdefault(part.table, []).append(sealing.whole(part.table, content.table))
+    return {name: pa.concat_tables(tables).combine_chunks() for name, tables in rows.items()}
+
+
+def rows_of(name: str, found: Snapshot, live: dict[str, pa.Table], sound: Sound) -> Rows:
+    """A table of a snapshot, given the tails of the journals."""
+    if name == LATEST.name:
+        return Rows([], live=_latest(found, live, sound))
+    paths = sound(name, found.files[name])
+    fresh = live.get(name)
+    if name != TELEMETRY.name:
+        return Rows(paths, live=None if fresh is None else fresh.drop_columns([WRITTEN]))
+    late_paths = [path for path in sound(LATE.name, found.files[LATE.name]) if path.name != EMPTY]
+    late = [_late_rows(path) for path in late_paths]
+    if fresh is not None:
+        bounds = placing.bounds_of(fresh)
+        others = [placing.keys_in(path) for path in placing.rivals(bounds, [*paths, *late_paths])]
+        fresh, newer = placing.resolve(fresh, others)
+        if len(newer):
+            late.append(newer)
+        fresh = fresh.drop_columns([WRITTEN])
+    if not late:
+        return Rows(paths, live=fresh)
+    import pyarrow as pa
+
+    all_late = placing.newest(pa.concat_tables(late))
+    contested = set(placing.rivals(placing.bounds_of(all_late), paths))
+    return Rows(
+        [path for path in paths if path not in contested],
+        [path for path in paths if path in contested],
+        all_late.drop_columns([WRITTEN]),
+        fresh,
+    )
+
+
+def _late_rows(path: Path) -> pa.Table:
+    return sealing.whole(TELEMETRY.name, light.read(path, arrow_schema(LATE.name).names))
+
+
+def _latest(found: Snapshot, live: dict[str, pa.Table], sound: Sound) -> pa.Table:
+    """The last reading of each GPU, from what writers noted, what is published of journals, and their tails."""
+    paths = sound(LATEST.name, found.files[LATEST.name])
+    for name in (TELEMETRY.name, LATE.name):
+        paths += sound(name, [path for path in found.files[name] if sealing.live_of(path)])
+    noted = _latest_of(tuple((path, stamp(path)) for path in paths if path.name != EMPTY))
+    if TELEMETRY.name not in live:
+        return noted
+    import pyarrow as pa
+
+    parts = [sealing.whole(TELEMETRY.name, noted), live[TELEMETRY.name]]
+    return conform(LATEST, placing.last_rows(placing.newest(pa.concat_tables(parts))))
+
+
+@functools.lru_cache(maxsize=4)
+def _latest_of(stamped: tuple[tuple[Path, tuple[int, int]], ...]) -> pa.Table:
+    import pyarrow as pa
+
+    names = arrow_schema(LATEST.name).names
+    parts = [sealing.whole(TELEMETRY.name, light.read(path, names)) for path, _ in stamped]
+    if not parts:
+        return arrow_schema(LATEST.name).empty_table()
+    return conform(LATEST, placing.last_rows(placing.newest(pa.concat_tables(parts))))
+
+
+def without_late(data: pa.Table, late: pa.Table) -> pa.Table:
+    """The rows whose key is not among late ones."""
+    return take(data, placing.without(data, late))

@@ -1,0 +1,249 @@
+"""Files that take the place of others, in one step for every reader.
+
+A few files (a journal and what was published of it, the segments of an hour) are to give way to others with the same
+rows. No file system renames several files at once, and DuckDB fixes its list of files when a query begins. Therefore
+small files in `replaced/` say which files readers leave out, and the steps are:
+
+1. `ID.1.parquet`: leave out the new files;
+2. the new files are renamed into place, and some seconds pass, so that every query that begins from now on sees them;
+3. `ID.2.parquet`: leave out the old files, and no longer the new ones: with this one rename they have changed places;
+4. when queries that began before have ended, the old files are removed, and last the two notes.
+
+Whoever comes after a crash takes back what has not all its new files, finishes what has, and does the rest. A note
+lists both sides, the old and the new, so that a reader that lists files while they change places notices it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from ..errors import StoreError
+from . import files
+from .schema import REPLACED, arrow_schema
+
+log = logging.getLogger(__name__)
+
+SETTLE_S = 5.0
+GRACE_S = 60.0
+_MARK_S = 600  # old files go just after a multiple of ten minutes, on every host: a query in flight then may miss one
+_STALE_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long to wait before the switch (s), and after it before old files go (s; 0: at once)."""
+
+    settle_s: float = SETTLE_S
+    grace_s: float = GRACE_S
+
+
+OFFLINE = Pace(0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Note:
+    """One replacement: its steps so far, and the files on both sides, as (table, folder/name)."""
+
+    id: str
+    step: int
+    old: frozenset[tuple[str, str]]
+    new: frozenset[tuple[str, str]]
+    paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # "old", "new": paths under the root
+    age_s: float = 0.0
+
+
+def hidden(notes: Iterable[Note]) -> set[tuple[str, str]]:
+    """The files that readers leave out; of several notes on one file, one that has switched decides."""
+    found: dict[tuple[str, str], tuple[int, bool]] = {}
+    for note in notes:
+        for side, leave_out in ((note.old, note.step == 2), (note.new, note.step == 1)):
+            for one in side:
+                found[one] = max(found.get(one, (0, False)), (note.step, leave_out))
+    return {one for one, (_, leave_out) in found.items() if leave_out}
+
+
+def key(root: Path, path: Path) -> tuple[str, str]:
+    """How a note names a file: its table, and its folder and name."""
+    inside = path.relative_to(root)
+    return inside.parts[0], "/".join(inside.parts[-2:])
+
+
+def notes(root: Path) -> dict[str, Note]:
+    """The replacements under way. Raises OSError."""
+    found: dict[str, Note] = {}
+    folder = root / REPLACED.name
+    try:
+        names = sorted(p.name for p in folder.iterdir())
+    except FileNotFoundError:
+        return found
+    for name in names:
+        one, _, rest = name.rpartition(".parquet")[0].rpartition(".")
+        if rest not in ("1", "2") or name.startswith("."):
+            continue
+        with contextlib.suppress(FileNotFoundError):  # removed since the listing
+            note = _read(folder / name, one, int(rest))
+            if note is not None:
+                found[one] = note  # step 2 sorts after step 1
+    return found
+
+
+def _read(path: Path, one: str, step: int) -> Note | None:
+    import pyarrow as pa
+
+    from . import light
+
+    try:
+        age = time.time() - path.stat().st_mtime
+        rows = light.read(path).to_pylist()
+    except FileNotFoundError:
+        raise
+    except (OSError, pa.ArrowException) as error:
+        log.warning("left %s alone: it is damaged (%s)", path, str(error).splitlines()[0])
+        return None
+    sides: dict[str, list[dict[str, Any]]] = {"old": [], "new": []}
+    for row in rows:
+        sides[row["side"]].append(row)
+    old, new = (frozenset((row["table_name"], row["file"]) for row in sides[side]) for side in ("old", "new"))
+    return Note(one, step, old, new, {side: tuple(row["path"] for row in sides[side]) for side in sides}, age)
+
+
+def replace(
+    root: Path,
+    old: Iterable[Path],
+    new: Mapping[Path, Path],
+    pace: Pace,
+    *,
+    inside: Callable[[], None] = lambda: None,
+) -> None:
+    """Put files in the place of others: `new` maps temporary files, made durable, to their places.
+
+    `inside` runs once the new files are in their places and hidden, before the wait. Raises StoreError; what was
+    begun is then finished or taken back by whoever opens the store next.
+    """
+    one = f"{files.owner()}-{uuid4().hex[:8]}"
+    sides = [("old", path) for path in old] + [("new", path) for path in new.values()]
+    try:
+        _write(root, one, 1, sides)
+        for temporary, final in new.items():
+            temporary.replace(final)
+        for folder in {final.parent for final in new.values()}:
+            files.fsync_folder(folder)
+        inside()
+        if pace.settle_s:
+            time.sleep(pace.settle_s)
+        _write(root, one, 2, sides)
+    except BaseException as error:
+        if not _path(root, one, 2).exists():  # with it the files have changed places, whatever failed afterwards
+            with contextlib.suppress(OSError):
+                take_back(root, one, new.values())
+            for temporary in new:
+                files.remove(temporary)
+        if isinstance(error, OSError):
+            raise files.failed("write", root, error) from error
+        raise
+    if not pace.grace_s:
+        with contextlib.suppress(OSError):
+            remove_old(root, notes(root)[one])
+            remove_notes(root, one)
+
+
+def take_back(root: Path, one: str, new: Iterable[Path]) -> None:
+    """Undo a replacement that has not switched: its new files go first, while they are hidden. Raises OSError."""
+    for path in new:
+        path.unlink(missing_ok=True)
+    remove_notes(root, one)
+
+
+def _write(root: Path, one: str, step: int, sides: list[tuple[str, Path]]) -> None:
+    import pyarrow as pa
+
+    rows = [
+        {
+            "table_name": key(root, path)[0],
+            "file": key(root, path)[1],
+            "side": side,
+            "hidden": side == ("new" if step == 1 else "old"),
+            "step": step,
+            "path": str(path.relative_to(root)),
+        }
+        for side, path in sides
+    ]
+    table = pa.Table.from_pylist(rows, schema=arrow_schema(REPLACED.name))
+    files.replace_parquet(_path(root, one, step), REPLACED, table)
+    try:
+        files.fsync_folder(root / REPLACED.name)
+    except OSError as error:
+        raise files.failed("write", root / REPLACED.name, error) from error
+
+
+def remove_old(root: Path, note: Note) -> bool:
+    """Remove the old files of a replacement that has switched; says whether there were any. Raises OSError."""
+    found = False
+    # Published rows go before the journal they came from: a reader that sees the journal knows what is missing.
+    for name in sorted(note.paths["old"], key=lambda name: name.startswith("journal/")):
+        with contextlib.suppress(FileNotFoundError):
+            _inside(root, name).unlink()
+            found = True
+    return found
+
+
+def remove_notes(root: Path, one: str) -> None:
+    for step in (1, 2):
+        _path(root, one, step).unlink(missing_ok=True)
+
+
+def _path(root: Path, one: str, step: int) -> Path:
+    return root / REPLACED.name / f"{one}.{step}.parquet"
+
+
+def _inside(root: Path, name: str) -> Path:
+    path = root / name
+    if ".." in Path(name).parts or Path(name).is_absolute():
+        raise StoreError(f"a note in {root / REPLACED.name} names {name!r}, which is outside the store")
+    return path
+
+
+def due(note: Note, now: float, grace_s: float = GRACE_S) -> float:
+    """When the old files of a switched replacement go, in seconds since 1970."""
+    if not grace_s:
+        return now
+    then = now - note.age_s + grace_s
+    return then if grace_s < GRACE_S else math.ceil(then / _MARK_S) * _MARK_S
+
+
+def recover(root: Path, grace_s: float = GRACE_S) -> None:
+    """Finish or take back what dead processes began, and remove old files whose time has come.
+
+    Does nothing, silently, where this user may not write.
+    """
+    now = time.time()
+    with contextlib.suppress(OSError, StoreError):
+        for note in notes(root).values():
+            if note.step == 2:
+                if now >= due(note, now, grace_s) and (not remove_old(root, note) or not grace_s):
+                    remove_notes(root, note.id)
+                continue
+            if not _abandoned(note):
+                continue
+            new = [_inside(root, name) for name in note.paths["new"]]
+            if all(path.exists() for path in new):
+                _write(root, note.id, 2, [(side, root / name) for side in ("old", "new") for name in note.paths[side]])
+                if not grace_s:
+                    remove_old(root, note)
+                    remove_notes(root, note.id)
+            else:
+                take_back(root, note.id, new)
+
+
+def _abandoned(note: Note) -> bool:
+    """Whether the process that made a note is dead, or the note a day old."""
+    owned = files.owner_alive(note.id)
+    return note.age_s > _STALE_S if owned is None else not owned

@@ -1,0 +1,203 @@
+"""Hot and cold: telemetry at full rate for a while, and one row a minute of what is older.
+
+A minute keeps its number of rows, the lowest, mean and highest of what fluctuates, the first and the last of what
+counts up, and every bit that was set. The rows of a day and the minutes made of them change places in one step.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import tomllib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from ..errors import InputError, StoreError
+from . import compaction, files, placing, reading, replacing, sealing
+from .replacing import Pace
+from .schema import LATE, MINUTES, TELEMETRY, arrow_schema, kind
+
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
+
+_UNITS = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+_MINUTE = 60 * 10**9
+_DAY = 86_400 * 10**9
+
+
+@dataclass
+class Pruned:
+    """What pruning did, or would do: rows of telemetry, the minutes made of them, bytes of files before and after."""
+
+    until: int  # ns: rows before are pruned
+    rows: int = 0
+    minutes: int = 0
+    before: int = 0
+    after: int = 0
+    days: int = 0
+    waiting: int = 0  # days left for the next time, because their files are changing places
+
+
+def seconds(text: str) -> int:
+    """A time to keep as `90d`, `12h`, `2w`, in seconds. Raises InputError."""
+    found = re.fullmatch(r"\s*(\d+)\s*([mhdw])\s*", text)
+    if not found or not int(found[1]):
+        raise InputError(f"{text!r} is no time to keep: write a number and m, h, d or w, as 90d")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def configured(root: Path) -> str | None:
+    """The time to keep that `store.toml` states: `keep = "90d"`. Raises StoreError."""
+    try:
+        value = tomllib.loads((root / "store.toml").read_text(encoding="utf-8")).get("keep")
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise StoreError(f"cannot read {root / 'store.toml'}: {error}") from error
+    if value is not None and not isinstance(value, str):
+        raise StoreError(f'{root / "store.toml"} states keep = {value!r}; write a text as "90d"')
+    return value
+
+
+def horizon(keep_s: int, now: int) -> int:
+    """Up to when rows are pruned (ns): a whole day where days are kept, else a whole minute."""
+    step = _DAY if keep_s >= 2 * 86_400 else _MINUTE
+    return (now - keep_s * 10**9) // step * step
+
+
+def prune(
+    root: Path,
+    keep_s: int,
+    *,
+    pace: Pace | None = None,
+    now: int | None = None,
+    dry_run: bool = False,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Pruned:
+    """Turn telemetry older than `keep_s` seconds into minutes. Raises StoreError, also where another compacts."""
+    pace = pace or Pace()
+    until = horizon(keep_s, time.time_ns() if now is None else now)
+    done = Pruned(until)
+    with compaction.lock(root):
+        replacing.recover(root, pace.grace_s)
+        if not dry_run:
+            compaction.fold(root, pace, compaction.Done())
+        found = reading.snapshot(root)
+        by_day: dict[str, list[Path]] = {}
+        for path in compaction.sound(TELEMETRY, found.files[TELEMETRY.name]):
+            bounds = placing.bounds(path)
+            if bounds is not None and (bounds.gpus is None or bounds.first < until):
+                by_day.setdefault(path.parent.name, []).append(path)
+        late = [bounds for path in found.files[LATE.name] if (bounds := placing.bounds(path)) is not None]
+        for day, paths in sorted(by_day.items()):
+            mine = [bounds for path in paths if (bounds := placing.bounds(path)) is not None]
+            moving = any(replacing.key(root, path) in found.noted or sealing.live_of(path) for path in paths)
+            if moving or (not dry_run and any(one.overlap(other) for one in mine for other in late)):
+                done.waiting += 1
+                continue
+            progress(day)
+            _prune_day(root, paths, until, pace, done, dry_run)
+    return done
+
+
+def _prune_day(root: Path, paths: list[Path], until: int, pace: Pace, done: Pruned, dry_run: bool) -> None:
+    import pyarrow as pa
+
+    minutes: list[pa.Table] = []
+    rest: list[pa.Table] = []
+    old: list[Path] = []
+    for path in paths:
+        data = compaction.whole(TELEMETRY, path)
+        cold, hot = placing.before(data, until)
+        if len(cold):
+            old.append(path)
+            rest.append(hot)
+            minutes.append(as_minutes(cold))
+            done.rows += len(cold)
+    if not old:
+        return
+    joined = _rejoined(pa.concat_tables(minutes), old, until)
+    kept = pa.concat_tables(rest)
+    done.days += 1
+    done.minutes += len(joined)
+    done.before += sum(path.stat().st_size for path in old)
+    if dry_run:
+        return
+    moves: dict[Path, Path] = {}
+    name = f"pruned-{time.time_ns():x}"
+    try:
+        moves = files.write_temporary(files.placed(root, MINUTES, joined, name), level=files.SMALL)
+        if len(kept):
+            moves |= files.write_temporary(
+                files.placed(root, TELEMETRY, compaction.said(root, kept), name), level=files.SMALL
+            )
+        done.after += sum(path.stat().st_size for path in moves)
+        replacing.replace(root, old, moves, pace)
+    except OSError as error:
+        for temporary in moves:
+            files.remove(temporary)
+        raise files.failed("write", root, error) from error
+
+
+def _rejoined(minutes: pa.Table, paths: list[Path], until: int) -> pa.Table:
+    """The minutes of a day, with one row for those whose rows lie in several files."""
+    import polars as pl
+    import pyarrow as pa
+
+    frame = cast("pl.DataFrame", pl.from_arrow(minutes))
+    twice = frame.select("cluster", "gpu", "ts").filter(pl.struct("cluster", "gpu", "ts").is_duplicated()).unique()
+    if not len(twice):
+        return minutes.sort_by([("gpu", "ascending"), ("ts", "ascending")])
+    keys = ["cluster", "gpu", "ts"]
+    parts = []
+    for path in paths:
+        rows = cast("pl.DataFrame", pl.from_arrow(placing.before(compaction.whole(TELEMETRY, path), until)[0]))
+        inside = rows.with_columns(_minute().alias("minute"))
+        parts.append(
+            inside.join(twice, left_on=["cluster", "gpu", "minute"], right_on=keys, how="semi", nulls_equal=True)
+        )
+    again = as_minutes(pl.concat(parts).drop("minute").to_arrow())
+    once = frame.join(twice, on=keys, how="anti", nulls_equal=True).to_arrow().cast(minutes.schema)
+    return pa.concat_tables([once, again]).sort_by([("gpu", "ascending"), ("ts", "ascending")])
+
+
+def _minute() -> pl.Expr:
+    """When the minute of a row began; before 1970, too, for integer division rounds down."""
+    import polars as pl
+
+    return (pl.col("ts").cast(pl.Int64) // _MINUTE * _MINUTE).cast(pl.Datetime("ns"))
+
+
+def as_minutes(data: pa.Table) -> pa.Table:
+    """Rows of telemetry as rows of `telemetry_minutes`, sorted by gpu and time."""
+    import polars as pl
+
+    frame = cast("pl.DataFrame", pl.from_arrow(data)).sort("gpu", "ts", maintain_order=True)
+    keys = ["minute", "cluster", "gpu"]
+    made = (
+        frame.with_columns(_minute().alias("minute"))
+        .group_by(keys, maintain_order=True)
+        .agg(pl.len().cast(pl.Int64).alias("n"), *_parts())
+    )
+    answer = made.rename({"minute": "ts"}).sort("gpu", "ts", "cluster").select(MINUTES.names).to_arrow()
+    return answer.cast(arrow_schema(MINUTES.name))
+
+
+def _parts() -> Iterable[pl.Expr]:
+    import polars as pl
+
+    for column in TELEMETRY.columns:
+        name, values = column.name, pl.col(column.name)
+        match kind(column):
+            case "gauge":
+                yield values.min().alias(f"{name}_min")
+                yield values.mean().alias(f"{name}_mean")
+                yield values.max().alias(f"{name}_max")
+            case "counter":
+                yield values.drop_nulls().first().alias(f"{name}_first")
+                yield values.drop_nulls().last().alias(f"{name}_last")
+            case "mask":
+                yield values.drop_nulls().bitwise_or().alias(name)
+            case "text":
+                yield values.drop_nulls().max().alias(name)

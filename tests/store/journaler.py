@@ -1,0 +1,167 @@
+"""A process that journals, publishes, seals and compacts, and may die while it does; run as a script by the tests.
+
+    journaler.py loop STORE    every line on stdin ("SECONDS") starts a child that journals, with everything that its
+                               thread does, until it is killed so long after its first row
+    journaler.py step STORE    one child per step (every fourth) of publishing, sealing, correcting and compacting:
+                               it dies at that step; prints one line a step, the last of them 100
+    journaler.py stream STORE SECONDS    journals for so long, and compacts meanwhile
+
+Rows that were acknowledged are in the file `acknowledged` beside the store, one line each: gpu, second, power.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from whorl.errors import StoreError
+from whorl.store import Store, files, replacing
+from whorl.store.journal import Journal
+
+S = 10**9
+_STRIDE = 4  # every step would take minutes
+BEGAN = 1_700_006_400 * S  # long ago: its hours are over, so that they are compacted
+
+
+def batch(gpus: list[str], second: int, power: int) -> pa.RecordBatch:
+    rows = len(gpus)
+    return pa.RecordBatch.from_pydict(
+        {
+            "ts": pa.array([BEGAN + second * S] * rows, pa.timestamp("ns")),
+            "cluster": ["c"] * rows,
+            "gpu": gpus,
+            "power_mw": pa.array([power] * rows, pa.int32()),
+        }
+    )
+
+
+class Acknowledging:
+    """Appends, and notes what was acknowledged."""
+
+    def __init__(self, root: Path) -> None:
+        self._handle = os.open(root.with_name("acknowledged"), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self._write = os.write  # the real one
+
+    def __call__(self, journal: Journal, gpu: str, second: int, power: int) -> None:
+        journal.append(batch([f"{gpu}0", f"{gpu}1"], second, power))
+        self._write(self._handle, f"{gpu}0 {second} {power}\n{gpu}1 {second} {power}\n".encode())
+
+
+def _until_killed(root: Path) -> None:
+    store = Store.open(root)
+    noted = Acknowledging(root)
+    with Journal(store, "n", publish_s=0.02, segment_s=0.06, settle_s=0.005, grace_s=0.02) as journal:
+        for number in range(10**6):
+            noted(journal, f"p{os.getpid()}-", number, number)
+            if number % 7 == 3:  # a correction of a row that may be anywhere by now
+                noted(journal, f"p{os.getpid()}-", number // 2, -number)
+
+
+def _loop(root: Path) -> None:
+    acknowledged = root.with_name("acknowledged")
+    for line in sys.stdin:
+        before = acknowledged.stat().st_size if acknowledged.exists() else 0
+        child = os.fork()
+        if child == 0:
+            _until_killed(root)
+        while not acknowledged.exists() or acknowledged.stat().st_size == before:
+            time.sleep(0.001)
+        time.sleep(float(line))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        sys.stdout.write("killed\n")
+        sys.stdout.flush()
+
+
+def _step(root: Path) -> None:
+    for fatal in range(1, 1000, _STRIDE):
+        child = os.fork()
+        if child == 0:
+            os._exit(_fail_at(root, fatal))
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        sys.stdout.write(f"{status}\n")
+        sys.stdout.flush()
+        sys.stdin.readline()
+        if status == 100:
+            return
+
+
+def _fail_at(root: Path, fatal: int) -> int:
+    """Everything that changes the disk, once; the process dies at the call with this number."""
+    calls = 0
+
+    def failing(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == fatal + 1:
+                os._exit(9)
+            return real(*args, **kwargs)
+
+        return call
+
+    files.temporary_name(root)  # looks once at who this process is
+    noted = Acknowledging(root)
+    os.fsync = failing(os.fsync)
+    os.fdatasync = failing(os.fdatasync)
+    os.write = failing(os.write)
+    Path.replace = failing(Path.replace)  # type: ignore[method-assign]
+    Path.unlink = failing(Path.unlink)  # type: ignore[method-assign]
+    store = Store.open(root)
+    journal = Journal(store, "n", settle_s=0, grace_s=0, thread=False)
+    noted(journal, f"s{fatal}-", 0, 1)
+    journal.publish()
+    noted(journal, f"s{fatal}-", 1, 2)
+    noted(journal, f"s{fatal}-", 0, 3)
+    journal.seal()
+    noted(journal, f"s{fatal}-", 1, 4)
+    journal.publish()
+    journal.close()
+    from whorl.store import compaction
+
+    compaction.compact(root, pace=replacing.OFFLINE)
+    return 0 if calls > fatal else 100
+
+
+def _stream(root: Path, seconds: float) -> None:
+    store = Store.open(root)
+    noted = Acknowledging(root)
+    stop = threading.Event()
+
+    def compacting() -> None:
+        while not stop.wait(0.3):
+            from whorl.store import compaction
+
+            with contextlib.suppress(StoreError):
+                compaction.compact(root, pace=replacing.Pace(0.5, 1.0))
+
+    thread = threading.Thread(target=compacting)
+    thread.start()
+    last = time.monotonic() + seconds
+    with Journal(store, "n", publish_s=0.15, segment_s=0.6, settle_s=0.5, grace_s=1.0) as journal:
+        number = 0
+        while time.monotonic() < last:
+            noted(journal, "g", number, number)
+            number += 1
+            time.sleep(0.002)
+    stop.set()
+    thread.join()
+
+
+if __name__ == "__main__":
+    verb, place, *rest = sys.argv[1:]
+    if verb == "loop":
+        _loop(Path(place))
+    elif verb == "step":
+        _step(Path(place))
+    else:
+        _stream(Path(place), float(rest[0]))

@@ -1,0 +1,465 @@
+"""Journals: nothing acknowledged is lost, whatever happens to the process, the disk and the file."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from whorl.errors import StoreError
+from whorl.store import Store, compaction, durability, journal_file, replacing
+from whorl.store.journal import Journal
+from whorl.store.schema import FORMAT
+from whorl.store.status import status
+from whorl.tests.store.journaler import BEGAN, batch
+
+JOURNALER = Path(__file__).with_name("journaler.py")
+ROWS = f"select gpu, (epoch_ns(ts) - {BEGAN}) // 1000000000 as second, power_mw from telemetry order by all"
+
+Rows = list[tuple[str, int, int]]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.create(tmp_path / "store")
+
+
+@pytest.fixture
+def journal(store: Store) -> Iterator[Journal]:
+    with Journal(store, "n", settle_s=0, grace_s=0, thread=False) as made:
+        yield made
+
+
+def read(store: Store) -> Rows:
+    return [tuple(row.values()) for row in store.sql(ROWS).to_pylist()]
+
+
+def client(store: Store) -> Rows:
+    with contextlib.closing(duckdb.connect(store.root / "whorl.duckdb", read_only=True)) as connection:
+        return connection.execute(ROWS).fetchall()
+
+
+def acknowledged(store: Store) -> dict[tuple[str, int], int]:
+    lines = store.root.with_name("acknowledged").read_text().splitlines()
+    told = (line.split() for line in lines)
+    return {(gpu, int(second)): int(power) for gpu, second, power in told}
+
+
+def holds(rows: Rows, told: dict[tuple[str, int], int]) -> None:
+    """Every acknowledged row is there, and none twice."""
+    found = {(gpu, second): power for gpu, second, power in rows}
+    assert len(found) == len(rows)
+    assert {key: found.get(key) for key in told} == told
+
+
+def running(*arguments: str | Path) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, JOURNALER, *arguments], stdin=pipe, stdout=pipe, text=True)
+
+
+# -- crashes --------------------------------------------------------------------------------------------------
+
+
+def test_kill_at_random_moments(store: Store) -> None:
+    moments = random.Random(47)
+    unsealed = 0
+    with running("loop", store.root) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for _ in range(8):
+            process.stdin.write(f"{moments.uniform(0, 0.3)}\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "killed\n"
+            told = acknowledged(store)
+            unsealed += len(journal_file.parts(store.root))
+            holds_but_for_the_last(read(store), told)
+            holds_but_for_the_last(read(Store.open(store.root)), told)
+        process.stdin.close()
+    assert unsealed > 0, "no kill left rows in a journal: the test shows nothing"
+    compaction.compact(store.root, pace=replacing.OFFLINE)
+    assert journal_file.parts(store.root) == []
+    holds_but_for_the_last(read(store), told)
+    assert client(store) == read(store)
+    assert store.check() == {}
+
+
+def holds_but_for_the_last(rows: Rows, told: dict[tuple[str, int], int]) -> None:
+    """As `holds`; a killed process may have corrected a row and not said so any more."""
+    found = {(gpu, second): power for gpu, second, power in rows}
+    assert len(found) == len(rows)
+    assert told.keys() <= found.keys()
+    assert len({key[0] for key in told if found[key] != told[key]}) <= 2 * 8
+
+
+def test_death_at_every_step(store: Store) -> None:
+    """Of publishing, sealing, correcting and compacting: no row is lost or doubled, for any reader."""
+    with running("step", store.root) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        statuses: list[int] = []
+        while not statuses or statuses[-1] != 100:
+            statuses.append(int(process.stdout.readline()))
+            number = len(statuses)
+            who = f"s{1 + 4 * (number - 1)}-"
+            mine = {key: power for key, power in acknowledged(store).items() if key[0].startswith(who)}
+            last = {(gpu, second): power for gpu, second, power in read(store) if gpu.startswith(who)}
+            # The batch under way when it died may be there: a row more, or a later value.
+            assert mine.keys() <= last.keys()
+            assert all(last[key] >= power for key, power in mine.items())
+            if number % 8 == 0:
+                shown = [(gpu, second) for gpu, second, _ in client(store)]
+                assert len(shown) == len(set(shown))
+            process.stdin.write("\n")
+            process.stdin.flush()
+    assert set(statuses[:-1]) == {9}
+    assert len(statuses) > 25
+    Journal(store, "n", settle_s=0, grace_s=0, thread=False).close()
+    replacing.recover(Store.open(store.root).root, 0)
+    compaction.compact(store.root, pace=replacing.OFFLINE)
+    rows = read(store)
+    assert len({row[:2] for row in rows}) == len(rows)
+    assert acknowledged(store).keys() <= {row[:2] for row in rows}
+    assert client(store) == rows
+    assert list((store.root / "replaced").glob("*.[12].parquet")) == []
+
+
+CLIENT = """
+import duckdb, json, sys
+query = "select count(*), count(distinct (gpu, ts)) from telemetry"
+while sys.stdin.readline():
+    try:
+        with duckdb.connect(sys.argv[1], read_only=True) as connection:
+            print(json.dumps(connection.execute(query).fetchone()), flush=True)
+    except duckdb.IOException as error:
+        print(json.dumps(str(error)), flush=True)
+"""
+
+
+def test_readers_see_no_row_twice_and_none_less_while_files_change_places(store: Store) -> None:
+    """Journals are published, sealed and compacted all the time; two kinds of readers look on."""
+    command: list[str | Path] = [sys.executable, "-c", CLIENT, store.root / "whorl.duckdb"]
+    pipe = subprocess.PIPE
+    with (
+        running("stream", store.root, "6") as writer,
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as plain,
+    ):
+        assert plain.stdin is not None
+        assert plain.stdout is not None
+        seen, answered, gone = 0, 0, 0
+        told = store.root.with_name("acknowledged")
+        while writer.poll() is None:
+            plain.stdin.write("\n")
+            plain.stdin.flush()
+            before = len(told.read_text().splitlines()) if told.exists() else 0
+            ((number, distinct),) = (row.values() for row in store.sql(
+                "select count(*) n, count(distinct (gpu, ts)) d from telemetry").to_pylist())  # fmt: skip
+            assert number == distinct, "a row is seen twice"
+            assert number >= before, "an acknowledged row is missing"
+            answer = json.loads(plain.stdout.readline())
+            if isinstance(answer, str):
+                assert "No such file" in answer  # it was replaced long before; only a query in flight minds
+                gone += 1
+                continue
+            assert answer[0] == answer[1], "a row is seen twice by a plain client"
+            assert answer[0] >= seen, "a plain client misses rows that it saw before"
+            seen = answer[0]
+            answered += 1
+    assert writer.returncode == 0
+    assert answered > 10 * gone
+    assert seen > 0
+    holds(read(Store.open(store.root)), acknowledged(store))
+    assert len(list((store.root / "telemetry").rglob("compacted-*.parquet"))) > 0
+    holds(client(store), acknowledged(store))
+
+
+def test_a_dead_writers_rows_are_sealed_by_the_next_of_its_name(store: Store) -> None:
+    with running("loop", store.root) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("0\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        process.stdin.close()
+    (found,) = [one for one in status(store).journals if one.rows]
+    assert found.alive is False
+    with Journal(store, "n", settle_s=0, grace_s=0, thread=False):
+        assert not [one for one in status(store).journals if one.rows]
+        assert acknowledged(store).keys() <= {row[:2] for row in client(store)}
+
+
+# -- two writers ----------------------------------------------------------------------------------------------
+
+
+def test_a_second_writer_of_the_name_is_refused_and_of_another_is_not(store: Store, journal: Journal) -> None:
+    code = "import sys; from whorl.store import Store; from whorl.store.journal import Journal\n"
+    code += "Journal(Store.open(sys.argv[1]), sys.argv[2]).close()"
+    second = subprocess.run([sys.executable, "-c", code, store.root, "n"], capture_output=True, text=True, check=False)
+    assert second.returncode == 1
+    assert f"StoreError: process {os.getpid()} on " in second.stderr
+    assert "a journal named n" in second.stderr
+    other = subprocess.run([sys.executable, "-c", code, store.root, "m"], capture_output=True, text=True, check=False)
+    assert other.returncode == 0, other.stderr
+    journal.append(batch(["a"], 0, 1))
+    assert read(store) == [("a", 0, 1)]
+
+
+def test_two_journals_of_one_gpu_agree_on_the_last_row(store: Store, journal: Journal) -> None:
+    with Journal(store, "m", settle_s=0, grace_s=0, thread=False) as other:
+        journal.append(batch(["a"], 0, 1))
+        other.append(batch(["a"], 0, 2))
+        assert read(store) == [("a", 0, 2)]
+        other.seal()
+        assert read(store) == [("a", 0, 2)]
+        journal.seal()
+        assert read(store) == client(store) == [("a", 0, 2)]
+        journal.append(batch(["a"], 0, 3))
+        assert read(store) == [("a", 0, 3)]
+    assert read(store) == [("a", 0, 3)]
+
+
+# -- what the disk does ---------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_loses_nothing_and_later_batches_are_seen(store: Store, journal: Journal) -> None:
+    for second in range(5):
+        journal.append(batch(["a", "b"], second, second))
+    (part,) = journal_file.parts(store.root)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (part.path.stat().st_size + 100, hard))
+        with pytest.raises(StoreError, match="no space is left there; these rows were not stored") as raised:
+            journal.append(batch(["a", "b"], 5, 5))
+        assert "\n" not in str(raised.value)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert len(read(store)) == 10
+    journal.append(batch(["a", "b"], 6, 6))
+    assert [row[1] for row in read(store)] == [0, 1, 2, 3, 4, 6] * 2
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_a_tail_that_cannot_be_taken_back_does_not_hide_later_batches(
+    store: Store, journal: Journal, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal.append(batch(["a"], 0, 0))
+    real = os.write
+
+    def torn(handle: int, content: memoryview) -> int:
+        real(handle, content[: len(content) // 2])
+        raise OSError(code, os.strerror(code))
+
+    def fail(handle: int, size: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "write", torn)
+    monkeypatch.setattr(os, "ftruncate", fail)
+    with pytest.raises(StoreError):
+        journal.append(batch(["a"], 1, 1))
+    monkeypatch.undo()
+    journal.append(batch(["a"], 2, 2))
+    assert read(store) == [("a", 0, 0), ("a", 2, 2)]
+    journal.seal()
+    assert read(store) == client(store) == [("a", 0, 0), ("a", 2, 2)]
+
+
+UNWRITABLE = """
+import os, sys
+import duckdb, polars, pyarrow.dataset, pyarrow.parquet  # while this user may read them
+from whorl.store import Store
+from whorl.store.journal import Journal
+from whorl.errors import StoreError
+os.setgid(65534); os.setuid(65534)
+try:
+    Journal(Store.open(sys.argv[1]), "n")
+except StoreError as error:
+    sys.exit(str(error))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_store_that_this_user_may_not_write() -> None:
+    place = Path("/tmp", f"whorl-test-journal-{os.getpid()}")
+    try:
+        store = Store.create(place / "s")
+        place.chmod(0o755)
+        done = subprocess.run(
+            [sys.executable, "-c", UNWRITABLE, store.root], capture_output=True, text=True, check=False
+        )
+        assert "this user may not write there" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    finally:
+        shutil.rmtree(place)
+
+
+# -- the file -------------------------------------------------------------------------------------------------
+
+
+def test_a_journal_torn_at_every_byte_ends_before(store: Store, journal: Journal) -> None:
+    ends = []
+    for second in range(3):
+        journal.append(batch(["a"], second, second))
+        (part,) = journal_file.parts(store.root)
+        ends.append(part.path.stat().st_size)
+    whole = part.path.read_bytes()
+    start = len(whole) - 3 * (ends[1] - ends[0])
+    copy = store.root / "copy.telemetry.0.arrow"
+    for cut in range(len(whole)):
+        copy.write_bytes(whole[:cut])
+        if cut < start:
+            with pytest.raises(ValueError, match="it is torn before its first row"):
+                journal_file.read(copy)
+        else:
+            content = journal_file.read(copy)
+            assert len(content.table) == sum(end <= cut for end in ends)
+            assert content.upto + content.torn == cut
+    # A changed byte ends the journal at its batch; the padding behind the check holds nothing.
+    for place in range(start, len(whole) - 8):
+        damaged = bytearray(whole)
+        damaged[place] ^= 0x40
+        copy.write_bytes(damaged)
+        found = journal_file.read(copy).table["power_mw"].to_pylist()
+        assert found == list(range(len(found)))
+        assert len(found) <= sum(end <= place for end in ends) or place in {e - n for e in ends for n in range(1, 9)}
+    copy.write_bytes(whole + bytes(4096))
+    assert len(journal_file.read(copy).table) == 3
+
+
+def test_a_journal_is_an_arrow_stream(store: Store, journal: Journal) -> None:
+    journal.append(batch(["a", "b"], 0, 7))
+    (part,) = journal_file.parts(store.root)
+    with pa.ipc.open_stream(part.path.read_bytes()) as stream:
+        assert stream.read_all()["power_mw"].to_pylist() == [7, 7]
+
+
+def test_a_journal_of_a_newer_whorl_is_named_and_the_rest_is_read(
+    store: Store, journal: Journal, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal.append(batch(["a"], 0, 0))
+    (part,) = journal_file.parts(store.root)
+    schema = journal_file.head(part.path)
+    newer = schema.with_metadata(dict(schema.metadata) | {b"whorl.format": str(FORMAT + 1).encode()})
+    path = part.path.with_name("other-1-1-0.telemetry.0.arrow")
+    path.write_bytes(newer.serialize())
+    with caplog.at_level(logging.WARNING, "whorl"):
+        assert read(store) == [("a", 0, 0)]
+    assert f"skipped {path}: it has format {FORMAT + 1}" in caplog.text
+    path.unlink()
+
+
+def test_columns_and_gpus_may_change_between_batches(store: Store, journal: Journal) -> None:
+    journal.append(batch(["a"], 0, 1))
+    wide = batch(["a", "b"], 1, 2).append_column("temperature_c", pa.array([50, None], pa.int32()))
+    journal.append(wide)
+    journal.append(batch(["a"], 2, 3))
+    journal.append(pa.RecordBatch.from_pydict({"ts": pa.array([BEGAN], pa.timestamp("ns")), "kind": ["xid"]}), "events")
+    for look in (read, client):
+        if look is client:
+            journal.seal()
+        assert look(store) == [("a", 0, 1), ("a", 1, 2), ("a", 2, 3), ("b", 1, 2)]
+    assert store.sql("select temperature_c from telemetry where temperature_c is not null").num_rows == 1
+    assert store.sql("select kind from events").to_pylist() == [{"kind": "xid"}]
+
+
+def test_batches_that_do_not_fit_are_a_sentence(store: Store, journal: Journal) -> None:
+    journal.append(batch(["a"], 0, 1))
+    with pytest.raises(StoreError, match="no column colour"):
+        journal.append(pa.RecordBatch.from_pydict({"colour": ["red"]}))
+    with pytest.raises(StoreError, match="1 rows of table telemetry have no ts"):
+        journal.append(pa.RecordBatch.from_pydict({"ts": pa.array([None], pa.timestamp("ns")), "gpu": ["a"]}))
+    with pytest.raises(StoreError, match="there is no table 'colours'"):
+        journal.append(batch(["a"], 0, 1), "colours")
+    assert read(store) == [("a", 0, 1)]
+
+
+@pytest.mark.parametrize("name", ["", "../a", "a/b", ".a", "a\nb"])
+def test_names_that_would_reach_elsewhere_are_refused(store: Store, name: str) -> None:
+    with pytest.raises(StoreError, match="cannot name a journal"):
+        Journal(store, name, thread=False)
+
+
+# -- time -----------------------------------------------------------------------------------------------------
+
+
+def test_a_clock_that_steps_back_loses_no_correction(store: Store) -> None:
+    now = iter([BEGAN + 1000, BEGAN + 1001, *range(BEGAN, BEGAN + 50)])
+    with Journal(store, "n", settle_s=0, grace_s=0, thread=False, clock=lambda: next(now)) as journal:
+        for power in range(5):
+            journal.append(batch(["a"], 0, power))
+            assert read(store) == [("a", 0, power)]
+
+
+def test_durability_follows_the_file_system() -> None:
+    assert durability.of_type(0xEF53).seconds == 0  # ext
+    assert durability.of_type(0x01021994).seconds == 0  # tmpfs
+    for magic, name in ((0x6969, "NFS"), (0x0BD00BD0, "Lustre"), (0x47504653, "GPFS"), (0x65735546, "FUSE")):
+        found = durability.of_type(magic)
+        assert found.seconds == 5
+        assert name in str(found)
+    assert durability.of_type(-11317950).seconds == 5  # SMB 2 and CIFS numbers are negative as a 32-bit long
+    assert durability.of_type(None).seconds == 0
+
+
+def test_durability_may_be_chosen(store: Store) -> None:
+    with Journal(store, "n", durable_s=5, thread=False) as journal:
+        assert str(journal.durability) == "made durable every 5 s (as asked for)"
+        journal.append(batch(["a"], 0, 1))
+        assert read(store) == [("a", 0, 1)]
+
+
+def test_rows_reach_a_plain_client_by_themselves(store: Store) -> None:
+    with Journal(store, "n", publish_s=0.1, settle_s=0, grace_s=0) as journal:
+        journal.append(batch(["a"], 0, 1))
+        last = time.monotonic() + 30
+        while not (found := client(store)) and time.monotonic() < last:
+            time.sleep(0.05)
+        assert found == [("a", 0, 1)]
+        assert status(store).journals[0].alive
+
+
+LIGHT = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("duckdb", "polars", "rich"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+import importlib.util
+real = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name == "duckdb" else real(name, package)
+from whorl.store import Store
+from whorl.store.journal import Journal
+from whorl.tests.store.journaler import batch
+with Journal(Store.open(sys.argv[1]), "n", settle_s=0, grace_s=0, thread=False) as journal:
+    journal.append(batch(["a"], 0, 1))
+    journal.publish()
+    journal.seal()
+    journal.append(batch(["a"], 0, 2))
+assert not {"duckdb", "polars"} & set(sys.modules)
+"""
+
+
+def test_a_node_without_duckdb_and_polars_journals(store: Store) -> None:
+    code = LIGHT.replace("from whorl.tests.store.journaler import batch", "from journaler import batch")
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(JOURNALER.parent)!r})\n{code}", store.root],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert read(store) == client(store) == [("a", 0, 2)]

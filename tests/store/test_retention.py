@@ -1,0 +1,193 @@
+"""Hot and cold, compaction and `whorl store`: what becomes of old telemetry, and of many small files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from whorl.cli import cli
+from whorl.errors import InputError, StoreError
+from whorl.store import Journal, Store, compaction, replacing, retention
+from whorl.store.schema import MINUTES, TELEMETRY, arrow_schema, kind
+
+S = 10**9
+BEGAN = 1_700_006_400 * S
+LATER = BEGAN + 20 * 86_400 * S
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.create(tmp_path / "store")
+
+
+def rows(seconds: list[int], gpu: str = "a", **columns: list[Any]) -> pa.Table:
+    schema = arrow_schema("telemetry")
+    given = {"ts": [BEGAN + s * S for s in seconds], "cluster": ["c"] * len(seconds), "gpu": [gpu] * len(seconds)}
+    return pa.table({name: pa.array(v, schema.field(name).type) for name, v in (given | columns).items()})
+
+
+def whorl(*arguments: str | Path) -> tuple[int, str]:
+    answer = CliRunner().invoke(cli, [str(a) for a in arguments])
+    return answer.exit_code, answer.output
+
+
+def test_a_minute_keeps_what_its_kind_of_column_needs(store: Store) -> None:
+    some = rows(
+        [0, 20, 40, 60],
+        power_mw=[100, None, 400, 7],
+        energy_mj=[None, 5, 9, 1],
+        clock_event_reasons=[1, 4, None, None],
+        quality=[None, "power_stuck", None, None],
+    )
+    store.append({"telemetry": some}, "x")
+    retention.prune(store.root, 60, now=LATER, pace=replacing.OFFLINE)
+    first, second = store.sql("select * exclude ts, epoch_ns(ts) t from telemetry_minutes order by ts").to_pylist()
+    assert (first["t"], first["n"], second["t"], second["n"]) == (BEGAN, 3, BEGAN + 60 * S, 1)
+    assert (first["power_mw_min"], first["power_mw_mean"], first["power_mw_max"]) == (100, 250, 400)
+    assert (first["energy_mj_first"], first["energy_mj_last"]) == (5, 9)
+    assert (first["clock_event_reasons"], first["quality"]) == (5, "power_stuck")
+    assert (second["clock_event_reasons"], second["quality"]) == (None, None)
+    assert (first["sm_clock_mhz_min"], first["sm_clock_mhz_mean"], first["pcie_tx_bytes_last"]) == (None, None, None)
+
+
+def test_every_column_of_telemetry_is_in_a_minute() -> None:
+    made = {name for column in TELEMETRY.columns for name in MINUTES.names if name.startswith(column.name)}
+    assert made == set(MINUTES.names) - {"n"}
+    assert {column.name for column in TELEMETRY.columns if kind(column) == "counter"} == {
+        *(c.name for c in TELEMETRY.columns if c.name.endswith(("_ns", "_bytes"))),
+        "energy_mj", "pcie_replays", "ecc_corrected", "ecc_uncorrected", "remapped_rows",
+    }  # fmt: skip
+
+
+def test_minutes_where_files_meet_have_one_row_and_late_ones_another(store: Store) -> None:
+    store.append({"telemetry": rows([0, 10], power_mw=[1, 2])}, "x")
+    store.append({"telemetry": rows([20, 3 * 86_400], power_mw=[6, 7])}, "y")
+    now = BEGAN + 4 * 86_400 * S
+    done = retention.prune(store.root, 2 * 86_400, now=now, pace=replacing.OFFLINE)
+    assert (done.rows, done.minutes) == (3, 1)
+    assert store.sql("select n, power_mw_mean m from telemetry_minutes").to_pylist() == [{"n": 3, "m": 3.0}]
+    assert store.sql("select power_mw from telemetry").to_pylist() == [{"power_mw": 7}]
+    store.append({"telemetry": rows([30], power_mw=[9])}, "z")
+    assert store.sql("select sum(n) n from history").to_pylist() == [{"n": 5}]
+    retention.prune(store.root, 2 * 86_400, now=now, pace=replacing.OFFLINE)
+    assert store.sql("select n from telemetry_minutes order by n").to_pylist() == [{"n": 1}, {"n": 3}]
+    assert store.sql("select power_mw from latest").to_pylist() == [{"power_mw": 7}]
+
+
+def test_a_dry_run_changes_nothing_and_says_what_pruning_then_does(store: Store) -> None:
+    store.append({"telemetry": rows([0, 10, 70])}, "x")
+    before = {p: p.read_bytes() for p in store.root.rglob("*.parquet")}
+    status, text = whorl("store", "prune", "--store", store.root, "--keep", "90d", "--dry-run", "--json")
+    assert status == 0
+    would = json.loads(text)
+    assert (would["schema"], would["rows"], would["minutes"]) == ("whorl.store.prune/1", 3, 2)
+    assert {p: p.read_bytes() for p in store.root.rglob("*.parquet")} == before
+    status, text = whorl("store", "prune", "--store", store.root, "--keep", "90d")
+    assert status == 0
+    assert "3 rows before" in text
+    assert "became 2 rows of a minute" in text
+
+
+def test_the_time_to_keep_is_in_store_toml_or_given(store: Store) -> None:
+    status, text = whorl("store", "prune", "--store", store.root)
+    assert status == 2
+    assert "--keep 90d" in text
+    about = store.root / "store.toml"
+    about.write_text(about.read_text() + 'keep = "30d"\n')
+    assert whorl("store", "prune", "--store", store.root)[0] == 0
+    (store.root / "whorl.duckdb").unlink()
+    Store.open(store.root)  # which writes store.toml anew
+    assert retention.configured(store.root) == "30d"
+    assert "full rate for 30d" in whorl("store", "status", "--store", store.root)[1]
+    for wrong in ("90", "0d", "d", "-1d", "1y"):
+        with pytest.raises(InputError, match="is no time to keep"):
+            retention.seconds(wrong)
+
+
+def test_compaction_joins_the_segments_of_an_hour_and_of_a_day(store: Store) -> None:
+    for number in range(6):
+        store.append({"telemetry": rows([600 * number + s for s in range(0, 600, 60)])}, f"x{number}")
+    store.append({"telemetry": rows([7_200, 7_260])}, "y")
+    during = BEGAN + 3_600 * S + 20 * 60 * S
+    done = compaction.compact(store.root, now=during, pace=replacing.OFFLINE)
+    assert (done.before, done.after) == (6, 1)
+    done = compaction.compact(store.root, now=LATER, pace=replacing.OFFLINE)
+    assert (done.before, done.after) == (2, 1)
+    assert len(store.files("telemetry")) == 2  # with the empty one
+    assert store.sql("select count(*) n, count(distinct ts) d from telemetry").to_pylist() == [{"n": 62, "d": 62}]
+    assert compaction.compact(store.root, now=LATER, pace=replacing.OFFLINE).before == 0
+
+
+def test_a_late_row_whose_earlier_one_never_came_is_kept(store: Store) -> None:
+    """The earlier one was in a journal, and the late one had superseded it when the journal was sealed."""
+    with Journal(store, "n", settle_s=0, grace_s=0, thread=False) as journal:
+        journal.append(rows([0], power_mw=[1]).combine_chunks().to_batches()[0])
+        store.append({"telemetry": rows([0, 1], power_mw=[2, 3])}, "x")
+        journal.append(rows([1], power_mw=[4]).combine_chunks().to_batches()[0])
+        expected = [{"power_mw": 2}, {"power_mw": 4}]
+        query = "select power_mw from telemetry order by ts"
+        assert store.sql(query).to_pylist() == expected
+        assert compaction.compact(store.root, now=LATER, pace=replacing.OFFLINE).waiting == 1
+        assert store.sql(query).to_pylist() == expected
+    assert store.sql(query).to_pylist() == expected
+    assert compaction.compact(store.root, now=LATER, pace=replacing.OFFLINE).late_rows == 2
+    assert store.sql(query).to_pylist() == expected
+    assert len(list((store.root / "late").iterdir())) == 1  # the empty one
+
+
+def test_small_files_of_other_tables_are_joined(store: Store) -> None:
+    for number in range(10):
+        store.append({"events": pa.table({"gpu": [f"g{number}"], "kind": ["gap"]})}, f"e{number}")
+    assert compaction.compact(store.root, pace=replacing.OFFLINE).after == 1
+    assert store.sql("select count(*) n, count(distinct gpu) d from events").to_pylist() == [{"n": 10, "d": 10}]
+    assert len(store.files("events")) == 2
+
+
+def test_a_second_compactor_says_so_and_ends(store: Store) -> None:
+    code = "import sys; from pathlib import Path; from whorl.store import compaction\n"
+    code += "lock = compaction.lock(Path(sys.argv[1])); print(flush=True); sys.stdin.readline()"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code, store.root], stdin=pipe, stdout=pipe, text=True) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        for verb in (["compact"], ["prune", "--keep", "1d"]):
+            status, text = whorl("store", *verb, "--store", store.root)
+            assert status == 0
+            assert "another process compacts or prunes this store" in text
+        with pytest.raises(StoreError, match=f"process {other.pid} on "):
+            compaction.compact(store.root)
+        other.communicate("\n")
+    assert whorl("store", "compact", "--store", store.root)[0] == 0
+
+
+def test_status_tells_rows_files_and_writers(store: Store) -> None:
+    store.append({"telemetry": rows([0, 1, 2])}, "x")
+    store.append({"telemetry": rows([1])}, "again")
+    with Journal(store, "node7", settle_s=0, grace_s=0, thread=False) as journal:
+        journal.append(rows([3], "b").combine_chunks().to_batches()[0])
+        status, text = whorl("store", "status", "--store", store.root, "--json")
+        assert status == 0
+        found = json.loads(text)
+        assert found["schema"] == "whorl.store.status/1"
+        tables = {one["table"]: one for one in found["tables"]}
+        assert (tables["telemetry"]["rows"], tables["telemetry"]["files"]) == (3, 1)
+        (one,) = found["journals"]
+        assert (one["writer"], one["pid"], one["alive"], one["rows"]) == ("node7", os.getpid(), True, 1)
+        assert one["age_s"] < 3600
+        assert (found["late_rows"], found["oldest"], found["newest"]) == (1, BEGAN, BEGAN + 3 * S)
+        text = whorl("store", "status", "--store", store.root)[1]
+        assert "node7" in text
+        assert "alive" in text
+
+
+def test_rows_of_made_tables_are_not_appended(store: Store) -> None:
+    with pytest.raises(StoreError, match="made from telemetry: append to telemetry"):
+        store.append({"latest": rows([0])}, "x")
