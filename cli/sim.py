@@ -67,7 +67,7 @@ def describe(model: str, as_json: bool) -> None:
     click.echo("\nfaults that can be planted")
     for fault in FAULTS:
         click.echo(f"  {fault.kind:<14} {fault.says}")
-    click.echo("\nloads")
+    click.echo("\nloads (gemm means sgemm)")
     for load in LOADS.values():
         click.echo(f"  {load.name:<14} {load.says}")
 
@@ -86,7 +86,9 @@ def describe(model: str, as_json: bool) -> None:
 @click.option("--runs", type=click.IntRange(1), help="With --steady: runs on every GPU.  [default: 1]")
 @click.option("--every", metavar="TIME", help="With --steady: from one run to the next, as 6h or 7d.  [default: 24h]")
 @click.option("--began", metavar="ISO", help="When it begins, UTC.  [default: after the fleet's last campaign]")
-@click.option("--cluster", default="simulated", show_default=True, metavar="NAME", help="Name of the cluster.")
+@click.option(
+    "--cluster", metavar="NAME", help="Name of the cluster.  [default: as simulated-V100-1, by model and seed]"
+)
 @json_option
 def run(
     store: str,
@@ -102,7 +104,7 @@ def run(
     runs: int | None,
     every: str | None,
     began: str | None,
-    cluster: str,
+    cluster: str | None,
     as_json: bool,
 ) -> None:
     """Run a campaign over a simulated fleet and store it as a real one would be, with what was planted beside it.
@@ -111,10 +113,13 @@ def run(
     at the steady state are stored. The same arguments give the same campaign: interrupted, it goes on where it was
     when it is run again.
     """
+    from math import inf
+
     from ..collectors.simulated_campaign import refuse_steady, refuse_time, run_in_time, run_steady
     from ..simulation.fleet import Fleet
     from ..simulation.load import find_load
     from ..simulation.models import find_model
+    from ..simulation.turns import first_run_ends_s
     from ..store import Store
     from .output import print_json
 
@@ -126,7 +131,7 @@ def run(
     began_ns = None if began is None else _nanoseconds(began)
     every_s = 86_400.0 if every is None else _seconds(every)
     if steady:
-        refuse_steady(load, runs or 1, every_s)
+        refuse_steady(fleet.model, load, runs or 1, every_s)
     else:
         refuse_time(1.0 if hours is None else hours, 1.0 if interval is None else interval)
     opened = Store.create(store)  # not before all else is known to be sound
@@ -200,9 +205,11 @@ def run(
         click.echo(f"stored in {store}: {written}" + ("; the rest was there before" if stored.before else ""))
     else:
         click.echo(f"all of it was in {store} before; nothing was stored")
-    if not steady and not load.repeats:
-        click.echo(f"no runs: the turns of load {load.name} are not such that one could be measured")
-    verb = "variability" if steady or load.repeats else "sql"
+    if not stored.measured:
+        ends_s = first_run_ends_s(load)
+        why = f"the first one would end after {ends_s:g} s" if ends_s < inf else "no turn is measured"
+        click.echo(f"no runs: under load {load.name} {why}")
+    verb = "variability" if stored.measured else "sql"
     query = ' "select gpu, avg(power_mw) / 1e3 as w from telemetry group by gpu order by w desc limit 5"'
     click.echo(f"next: whorl {verb} --store {shlex.quote(store)}{query if verb == 'sql' else ''}")
 
@@ -236,11 +243,11 @@ def _nanoseconds(text: str) -> int:
     try:
         at = datetime.fromisoformat(text)
         at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
-        since = at - datetime(1970, 1, 1, tzinfo=UTC)
+        since = at - (epoch := datetime(1970, 1, 1, tzinfo=UTC))
     except (ValueError, OverflowError):
         raise InputError(f"{text!r} is no time: write it as 2026-01-05T08:00:00") from None
-    if not 0 <= since.days < 290 * 365:
-        raise InputError(f"{text} cannot be the start: choose a time between 1970 and 2259")
+    if not timedelta(0) <= since < datetime(2160, 1, 1, tzinfo=UTC) - epoch:
+        raise InputError(f"{text} cannot be the start: choose a time from 1970 to 2159")
     return since // timedelta(microseconds=1) * 1000
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import floor
+from math import ceil, floor
 
 import numpy as np
 import pyarrow as pa
@@ -24,9 +24,10 @@ from ..simulation.draws import stream
 from ..simulation.faults import onsets
 from ..simulation.fleet import Fleet
 from ..simulation.load import Load
+from ..simulation.models import GpuModel
 from ..simulation.physics import Floats
 from ..simulation.stepping import Happening, Readings, Simulation
-from ..simulation.turns import Stop, factors, stops, unit_times_ms
+from ..simulation.turns import Stop, factors, first_run_ends_s, stops, unit_ms, unit_times_ms
 from ..store import Store
 from .simulated_record import Record, identify
 from .simulated_rows import Planted, event_rows, run_rows, telemetry_rows
@@ -36,6 +37,10 @@ CHUNK_ROWS = 500_000
 STEADY_REPEATS = 5
 STEADY_UNITS = 100
 """Units of work in a run of the steady state."""
+MOST_STEADY_S = 100 * 366 * 86_400
+"""How long the runs of the steady state may go on: a century."""
+SLOWEST = 2.0
+"""No simulated GPU takes that many times as long as one at its highest clock."""
 ROOM_SD_K = 0.8
 """How much the machine room's temperature moves from run to run of the steady state (standard deviation)."""
 
@@ -60,6 +65,8 @@ class Stored:
     """Rows written now, by table."""
     before: bool
     """Whether all or part of it was in the store already."""
+    measured: bool
+    """Whether there is a run in it: in time it must be long enough, and its load have turns that are measured."""
 
 
 def run_in_time(
@@ -69,24 +76,23 @@ def run_in_time(
     *,
     hours: float,
     interval_s: float = 1.0,
-    cluster: str = "simulated",
+    cluster: str | None = None,
     began_ns: int | None = None,
     progress: Progress | None = None,
 ) -> Stored:
     """Step a fleet through so many hours under a load, and store what it reports every `interval_s`.
 
-    Each of the load's turns becomes a run. Without `began_ns` the campaign begins on the day after the fleet's last
-    one in the store. Telemetry is stored in chunks of ten simulated minutes, or of half a million rows. InputError
-    for a span or an interval that cannot be simulated, and where the store holds another campaign of these GPUs at
-    that time.
+    Each of the load's turns becomes a run. Without `cluster` the fleet is a cluster of its own; without `began_ns`
+    the campaign begins on the day after the fleet's last one in the store. Telemetry is stored in chunks of ten
+    simulated minutes, or of half a million rows. InputError for a span or an interval that cannot be simulated, and
+    where the store holds another campaign of these GPUs at that time.
     """
     refuse_time(hours, interval_s)
     arguments = {"hours": hours, "interval_s": interval_s}
     record = identify(store, fleet, load, cluster, began_ns, hours * 3600, arguments)
-    before = record.stored_to_ns > record.began_ns
     if record.stored_to_ns < record.ended_ns:
         _step_through(record, interval_s, progress)
-    return _stored(record, before=before)
+    return _stored(record, measured=first_run_ends_s(load) <= record.span_s + 1e-6)
 
 
 def run_steady(
@@ -96,7 +102,7 @@ def run_steady(
     *,
     runs: int = 1,
     every_s: float = 86_400.0,
-    cluster: str = "simulated",
+    cluster: str | None = None,
     began_ns: int | None = None,
     progress: Progress | None = None,
 ) -> Stored:
@@ -106,17 +112,16 @@ def run_steady(
     runs' time. InputError for numbers that cannot be simulated, a load without work, and where the store holds
     another campaign of these GPUs at that time.
     """
-    refuse_steady(load, runs, every_s)
+    refuse_steady(fleet.model, load, runs, every_s)
     arguments = {"runs": runs, "every_s": every_s, "steady": 1}
     record = identify(store, fleet, load, cluster, began_ns, runs * every_s, arguments)
-    before = record.stored_to_ns > record.began_ns
     for run in range(runs):
         at_ns, next_ns = (record.began_ns + round(number * every_s * 1e9) for number in (run, run + 1))
         if at_ns >= record.stored_to_ns:
             record.append(_steady_run(record, run, at_ns), next_ns)
         if progress:
             progress((run + 1) / runs)
-    return _stored(record, before=before)
+    return _stored(record, measured=True)
 
 
 def refuse_time(hours: float, interval_s: float) -> None:
@@ -130,15 +135,25 @@ def refuse_time(hours: float, interval_s: float) -> None:
         )
 
 
-def refuse_steady(load: Load, runs: int, every_s: float) -> None:
-    """InputError for what `run_steady` cannot simulate."""
+def refuse_steady(model: GpuModel, load: Load, runs: int, every_s: float) -> None:
+    """InputError for what `run_steady` cannot simulate: the slowest GPU is to end a run before the next begins."""
     if not load.workloads:
         raise InputError(f"the load {load.name!r} has no work whose steady state could be run: choose another")
-    if runs < 1 or not 60 <= every_s <= 366 * 86_400:
-        raise InputError("a steady campaign has at least one run, and from a minute to a year between two of them")
+    longest_s = SLOWEST * STEADY_UNITS * max(unit_ms(workload, model) for workload in load.workloads) / 1000
+    if runs < 1:
+        raise InputError(f"a campaign has at least one run, not {runs}")
+    if not longest_s <= every_s <= 366 * 86_400:
+        raise InputError(
+            f"under load {load.name} on {model.name} a run can follow the last one after {ceil(longest_s)} s, when "
+            f"the slowest GPU has ended it, to a year, not after {every_s:g} s"
+        )
+    if runs * every_s > MOST_STEADY_S:
+        raise InputError(
+            f"{runs} runs every {every_s:g} s take more than a century: choose fewer or more frequent ones"
+        )
 
 
-def _stored(record: Record, *, before: bool) -> Stored:
+def _stored(record: Record, *, measured: bool) -> Stored:
     return Stored(
         campaign=record.campaign,
         cluster=record.cluster,
@@ -147,7 +162,8 @@ def _stored(record: Record, *, before: bool) -> Stored:
         gpus=len(record.fleet),
         planted=record.planted,
         rows=record.rows,
-        before=before,
+        before=record.before,
+        measured=measured,
     )
 
 
@@ -169,7 +185,7 @@ def _step_through(record: Record, interval_s: float, progress: Progress | None) 
         # A run that ends at this instant counts this reading.
         runs.advance(at_ns - 1)
         simulation.advance(at_ns)
-        readings = replace(simulation.readings(), ts_ns=at_ns)
+        readings = _at(simulation.readings(), at_ns)
         runs.read(readings)
         chunk.append(readings)
         if len(chunk) < per_chunk and sample < samples:
@@ -184,6 +200,12 @@ def _step_through(record: Record, interval_s: float, progress: Progress | None) 
             progress(sample / samples)
 
 
+def _at(readings: Readings, ts_ns: int) -> Readings:
+    """What was reported at the last control step, as a reader sees it that asks a little later."""
+    age_us = readings.values["power_age_us"] + (ts_ns - readings.ts_ns) // 1000
+    return replace(readings, ts_ns=ts_ns, values=readings.values | {"power_age_us": age_us})
+
+
 class _Runs:
     """The runs and events of a campaign in time, gathered while its simulation advances."""
 
@@ -192,7 +214,7 @@ class _Runs:
         self._stops = stops(record.load, len(record.fleet), record.span_s)
         self._next = next(self._stops, None)
         self._worked: dict[tuple[int, int], list[Floats]] = {}
-        self._seen: deque[tuple[int, dict[str, NDArray[np.int64]]]] = deque()
+        self._seen: deque[tuple[int, dict[str, NDArray[np.int32]]]] = deque()
         self._downs: list[Happening] = []
         self._runs: list[pa.Table] = []
         self._results: list[pa.Table] = []
@@ -211,7 +233,7 @@ class _Runs:
     def read(self, readings: Readings) -> None:
         """Keep a reading for the medians of the runs that are under way."""
         if self._record.load.repeats:
-            self._seen.append((readings.ts_ns, {name: readings.values[name] for name in _MEDIANS}))
+            self._seen.append((readings.ts_ns, {name: readings.values[name].astype(np.int32) for name in _MEDIANS}))
             while self._seen[0][0] < readings.ts_ns - round(self._record.load.busy_s * 1e9):
                 self._seen.popleft()
 
@@ -295,7 +317,7 @@ def _steady_run(record: Record, run: int, at_ns: int) -> dict[str, pa.Table]:
         "temperature_c": temperature,
         "power_mw": 1000 * power,
     }
-    window = (at_ns, at_ns + round(STEADY_UNITS * float(np.median(times)) * 1e6))
+    window = (at_ns, at_ns + np.rint(STEADY_UNITS * 1e6 * times.mean(axis=0)).astype(np.int64))
     conditions = {"steady_state": True, "units": STEADY_UNITS}
     runs, results = run_rows(record, run, np.arange(n), window, times, medians, conditions, absent)
     return {"runs": runs, "results": results}

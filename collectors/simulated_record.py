@@ -1,18 +1,21 @@
 """What a store knows of the campaigns over a simulated fleet: their names, their times, how far each is stored.
 
-A campaign is named after its arguments. An event of kind 'simulated' goes with every part of it that is stored, and
-says up to when; so a campaign that is run again goes on where it was interrupted.
+A campaign is named after its arguments. Before anything is simulated it claims its place in time, so that of two
+processes with one fleet the second sees the first. An event of kind 'simulated' goes with the claim and with every
+part that is stored, and says up to when; so a campaign that is run again goes on where it was interrupted.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
+from typing import NamedTuple
 
 import pyarrow as pa
+from pyarrow import compute
 
 from ..errors import InputError
 from ..simulation.faults import HEALTHY
@@ -27,8 +30,10 @@ FIRST_NS = int(datetime(2026, 1, 5, tzinfo=UTC).timestamp()) * 1_000_000_000
 """When a fleet's first campaign begins, where nothing else is asked for: simulated time is not the wall clock's."""
 
 DAY_NS = 86_400_000_000_000
+LAST_NS = (1 << 63) - 1
+"""The last instant that a store can name, in 2262."""
 
-_NOTE = re.compile(r"(sim-[0-9a-f]{12}) of fleet ([0-9a-f]{12}): .*, from (\S+) to (\S+), stored to (\S+)")
+_NOTE = re.compile(r"(sim-[0-9a-f]{12}) of fleet ([0-9a-f]{12}), born (\S+): .*, from (\S+) to (\S+), stored to (\S+)")
 
 
 @dataclass
@@ -47,16 +52,18 @@ class Record:
     began_ns: int
     ended_ns: int
     born_ns: int
-    """When the fleet's first campaign began."""
+    """When the first campaign of the fleet began that the store knew when this one was claimed."""
     stored_to_ns: int
     """Until when it is stored; `began_ns` where nothing is."""
     span_s: float
     """How long the campaign lasts: its faults set in within this time."""
+    before: bool
+    """Whether another process has claimed it before, and may have stored some of it or all."""
     rows: dict[str, int] = field(default_factory=dict)
     """Rows written by this process, by table."""
 
     def age_days(self, at_ns: int) -> float:
-        """How old the fleet is at a time: it is born with the first of its campaigns in the store."""
+        """How old the fleet is at a time, in days."""
         return (at_ns - self.born_ns) / DAY_NS
 
     def number(self, run: int) -> int:
@@ -69,17 +76,15 @@ class Record:
         return planted(self.fleet, self.who, self.began_ns, self.span_s)
 
     def append(self, tables: Mapping[str, pa.Table], to_ns: int) -> None:
-        """Store what happened up to a time at once; with the first rows also who the GPUs are.
+        """Store what happened up to a time, at once.
 
-        An event that says so goes with them: it is how a repeated campaign knows where to go on.
+        An event that says so goes with it: it is how a repeated campaign knows where to go on.
         """
         tables = dict(tables)
-        if self.stored_to_ns == self.began_ns:
-            tables["gpus"] = gpu_rows(self.fleet, self.who, self.cluster, self.began_ns)
-            tables["truth"] = truth_rows(self.fleet, self.who, self.cluster, self.planted)
         note = (
-            f"{self.campaign} of fleet {self.kin}: {len(self.fleet)} simulated {self.fleet.model.name} under load "
-            f"{self.load.name}, from {iso(self.began_ns)} to {iso(self.ended_ns)}, stored to {iso(to_ns)}"
+            f"{self.campaign} of fleet {self.kin}, born {iso(self.born_ns)}: {len(self.fleet)} simulated "
+            f"{self.fleet.model.name} under load {self.load.name}, from {iso(self.began_ns)} to "
+            f"{iso(self.ended_ns)}, stored to {iso(to_ns)}"
         )
         marker = table("events", {"ts": [to_ns], "cluster": [self.cluster], "kind": ["simulated"], "detail": [note]})
         known = tables.get("events")
@@ -87,10 +92,48 @@ class Record:
         self.store.append(tables, f"{self.campaign}-{(to_ns - self.began_ns) // 1_000_000}")
         self.stored_to_ns = to_ns
         for name, rows in tables.items():
-            self.rows[name] = self.rows.get(name, 0) + len(rows)
+            if len(rows):
+                self.rows[name] = self.rows.get(name, 0) + len(rows)
+
+    def claim(self, known: Sequence[_Said]) -> None:
+        """Store who the GPUs are and what was planted in them, and that this time is taken.
+
+        `known` is what `truth` says of the fleet already: it is not said again.
+        """
+        truth, before = truth_rows(self.fleet, self.who, self.cluster, self.planted), set(known)
+        truth = truth.filter(pa.array([one not in before for one in _said(truth)]))
+        gpus = gpu_rows(self.fleet, self.who, self.cluster, self.began_ns)
+        self.append({"gpus": gpus, "truth": truth}, self.began_ns)
+
+
+def own_cluster(fleet: Fleet) -> str:
+    """What the cluster of a fleet is called where no name is given, as "simulated-V100-7".
+
+    Fleets of other models or seeds are other clusters: they must not be compared with each other unasked, and their
+    GPUs stand at the same places.
+    """
+    return f"simulated-{fleet.model.name.split('-', maxsplit=1)[0]}-{fleet.seed}"
 
 
 def identify(
+    store: Store,
+    fleet: Fleet,
+    load: Load,
+    cluster: str | None,
+    began_ns: int | None,
+    span_s: float,
+    arguments: Mapping[str, float],
+) -> Record:
+    """Name a campaign after its arguments, find its place in time among the fleet's others, and claim it.
+
+    Without `began_ns` it begins on the day after the last of them. InputError where the store holds another
+    campaign of these GPUs at the same time, or the same GPUs with other faults, and for a time after 2262.
+    """
+    with store.exclusive():
+        return _claimed(store, fleet, load, cluster or own_cluster(fleet), began_ns, span_s, arguments)
+
+
+def _claimed(
     store: Store,
     fleet: Fleet,
     load: Load,
@@ -99,11 +142,6 @@ def identify(
     span_s: float,
     arguments: Mapping[str, float],
 ) -> Record:
-    """Name a campaign after its arguments, and find its place in time among the fleet's others.
-
-    Without `began_ns` it begins on the day after the last of them. InputError where the store holds another
-    campaign of these GPUs at the same time, or the same GPUs with other faults.
-    """
     model = fleet.model.name
     kin = short_hash({"cluster": cluster, "model": model, "seed": fleet.seed})
     faults = {str(gpu): kind for gpu, kind in fleet.planted.items()}
@@ -112,11 +150,16 @@ def identify(
     others = _campaigns(store, kin)
     mine = others.pop(name, None)
     if mine:
-        began_ns = mine[0]
+        began_ns = mine.began_ns
     elif began_ns is None:
-        latest = max((ended for _, ended, _ in others.values()), default=FIRST_NS)
+        latest = max((other.ended_ns for other in others.values()), default=FIRST_NS)
         began_ns = -(-latest // DAY_NS) * DAY_NS
     ended_ns = began_ns + round(span_s * 1e9)
+    if ended_ns > LAST_NS:
+        raise InputError(
+            f"a campaign from {iso(began_ns)} on for {span_s / 86_400:g} days would end after 2262, the last year "
+            "that a store can name: choose an earlier --began, or another --seed"
+        )
     record = Record(
         store,
         fleet,
@@ -127,40 +170,69 @@ def identify(
         kin,
         began_ns,
         ended_ns,
-        born_ns=min([began_ns, *(began for began, _, _ in others.values())]),
-        stored_to_ns=mine[2] if mine else began_ns,
+        born_ns=mine.born_ns if mine else min([began_ns, *(other.began_ns for other in others.values())]),
+        stored_to_ns=mine.stored_to_ns if mine else began_ns,
         span_s=span_s,
+        before=mine is not None,
     )
-    for other, (began, ended, _) in others.items():
-        if began < ended_ns and began_ns < ended:
+    for other, known in others.items():
+        if known.began_ns < ended_ns and began_ns < known.ended_ns:
             raise InputError(
-                f"the store holds campaign {other} of these GPUs at the same time, from {iso(began)} to "
-                f"{iso(ended)}: choose another --began, --seed or --cluster"
+                f"the store holds campaign {other} of these GPUs at the same time, from {iso(known.began_ns)} to "
+                f"{iso(known.ended_ns)}: choose another --began, --seed or --cluster"
             )
-    if others:
-        _refuse_other_faults(record)
+    truth = _said(store.arrow("truth", columns=["cluster", *_Said._fields]), cluster) if others else []
+    _refuse_other_faults(record, truth)
+    if not mine:
+        record.claim(truth)
     return record
 
 
-def _campaigns(store: Store, kin: str) -> dict[str, tuple[int, int, int]]:
-    """The campaigns of a fleet that the store knows: name -> (began, ended, stored to), UTC ns."""
+class _Said(NamedTuple):
+    """What a row of `truth` says of a GPU; UTC ns."""
+
+    gpu: str
+    kind: str
+    began: int | None
+    ended: int | None
+
+
+class _Known(NamedTuple):
+    """A campaign as the store knows it; UTC ns."""
+
+    born_ns: int
+    began_ns: int
+    ended_ns: int
+    stored_to_ns: int
+
+
+def _campaigns(store: Store, kin: str) -> dict[str, _Known]:
+    """The campaigns of a fleet that the store knows, by name."""
     events = store.arrow("events", columns=["kind", "detail"])
-    found: dict[str, tuple[int, int, int]] = {}
-    for kind, detail in zip(events["kind"].to_pylist(), events["detail"].to_pylist(), strict=True):
-        match = _NOTE.match(detail or "") if kind == "simulated" else None
-        if match and match[2] == kin:
-            began, ended, to = (nanoseconds(text) for text in match.group(3, 4, 5))
-            found[match[1]] = (began, ended, max(to, found.get(match[1], (0, 0, to))[2]))
+    notes = events.filter(compute.equal(events["kind"], "simulated"))["detail"].to_pylist()
+    found: dict[str, _Known] = {}
+    for match in filter(None, (_NOTE.match(note or "") for note in notes)):
+        if match[2] == kin:
+            one = _Known(*(nanoseconds(text) for text in match.group(3, 4, 5, 6)))
+            found[match[1]] = max(one, found.get(match[1], one))
     return found
 
 
-def _refuse_other_faults(record: Record) -> None:
+def _said(truth: pa.Table, cluster: str | None = None) -> list[_Said]:
+    """What rows of `truth` say, those of one cluster where it is named."""
+    if cluster is not None:
+        truth = truth.filter(compute.equal(truth["cluster"], cluster))
+    times = (truth[name].cast(pa.int64()).to_pylist() for name in ("began", "ended"))
+    return list(map(_Said, truth["gpu"].to_pylist(), truth["kind"].to_pylist(), *times))
+
+
+def _refuse_other_faults(record: Record, truth: Sequence[_Said]) -> None:
     """Two fleets of one seed must not be one in the store: their GPUs have the same names."""
     kinds = {one.uuid: HEALTHY.kind for one in record.who} | {one.uuid: one.kind for one in record.planted}
-    for row in record.store.arrow("truth", columns=["cluster", "gpu", "kind"]).to_pylist():
-        if row["cluster"] == record.cluster and row["kind"] != kinds.get(row["gpu"], row["kind"]):
+    for row in truth:
+        if row.kind != kinds.get(row.gpu, row.kind):
             raise InputError(
-                f"the store holds this fleet with other faults ({row['gpu']} is {row['kind']!r} there): "
+                f"the store holds this fleet with other faults ({row.gpu} is {row.kind!r} there): "
                 f"choose another --seed or --cluster"
             )
 

@@ -108,13 +108,16 @@ def run_rows(
     record: Record,
     number: int,
     gpus: NDArray[np.intp],
-    window: tuple[int, int],
+    window: tuple[int, int | NDArray[np.int64]],
     times_ms: Floats,
     medians: Mapping[str, Floats | None],
     conditions: Mapping[str, object],
     absent: NDArray[np.bool_],
 ) -> tuple[pa.Table, pa.Table]:
-    """The rows of `runs` and `results` of one run on some GPUs; `times_ms` has the shape (repeats, GPUs)."""
+    """The rows of `runs` and `results` of one run on some GPUs; `times_ms` has the shape (repeats, GPUs).
+
+    `window` is when it began and ended, UTC ns, the end for all or for each GPU.
+    """
     fleet, load, m = record.fleet, record.load, len(gpus)
     repeats = len(times_ms)
     names = [record.who[gpu].uuid for gpu in gpus]
@@ -158,7 +161,7 @@ def run_rows(
             "workload": [workload.name for workload in workloads],
             "gpu": names,
             "began": [window[0]] * m,
-            "ended": [window[1]] * m,
+            "ended": np.broadcast_to(window[1], m),
             "sm_clock_mhz": median("sm_clock_mhz"),
             "mem_clock_mhz": median("mem_clock_mhz"),
             "temperature_c": median("temperature_c"),

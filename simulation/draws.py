@@ -14,6 +14,6 @@ from ..errors import InputError
 
 def stream(seed: int, subject: str, *numbers: int) -> np.random.Generator:
     """The random numbers of one subject ("leakage") under one seed; `numbers` tell repetitions apart."""
-    if seed < 0:
-        raise InputError(f"the seed must be zero or a positive whole number, not {seed}")
+    if not 0 <= seed < 1 << 63:
+        raise InputError(f"the seed must be a whole number from 0 to 2^63 - 1, not {seed}")
     return np.random.default_rng([seed, crc32(subject.encode()), *numbers])

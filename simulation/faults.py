@@ -91,6 +91,7 @@ def plant(gpus: int, seed: int, faults: int | None, kinds: Sequence[str] = ()) -
     than GPUs.
     """
     random = stream(seed, "fault")
+    kinds = [kind.strip().lower() for kind in kinds]
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown:
         raise InputError(f"no fault {unknown[0]!r} can be planted; there are {', '.join(KINDS)}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,9 +61,14 @@ class Stop:
     gpus: NDArray[np.intp]
 
 
+def first_run_ends_s(load: Load) -> float:
+    """When the first run of a load ends, s after its start; infinity where its turns cannot be measured."""
+    return load.begins_s + load.busy_s if load.workloads and load.repeats else inf
+
+
 def stops(load: Load, gpus: int, span_s: float) -> Iterator[Stop]:
     """The stops of every turn that ends within a span, in order of time."""
-    if not load.repeats:
+    if first_run_ends_s(load) == inf:
         return
     starts = load.starts_s(gpus)
     groups = [(float(at), np.flatnonzero(starts == at)) for at in np.unique(starts)]

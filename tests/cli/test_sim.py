@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -131,9 +132,15 @@ def test_steady_runs_over_weeks_as_json(tmp_path: Path) -> None:
         (["run", "--store", "S", "--hours", "-1"], "not -1"),
         (["run", "--store", "S", "--interval", "0.001"], "from 0.02 s"),
         (["run", "--store", "S", "--began", "noon"], "'noon' is no time"),
-        (["run", "--store", "S", "--began", "1492-10-12"], "between 1970 and"),
+        (["run", "--store", "S", "--began", "1492-10-12"], "from 1970 to 2159"),
+        (["run", "--store", "S", "--began", "1969-12-31T23:59:59.9"], "from 1970 to 2159"),
+        (["run", "--store", "S", "--began", "2160-01-01"], "from 1970 to 2159"),
+        (["run", "--store", "S", "--began", "9999-12-31T23:00:00-12:00"], "from 1970 to 2159"),
         (["run", "--store", "S", "--steady", "--every", "soon"], "'soon' is no length of time"),
-        (["run", "--store", "S", "--steady", "--every", "1s"], "from a minute to a year"),
+        (["run", "--store", "S", "--steady", "--every", "1s"], "not after 1 s"),
+        (["run", "--store", "S", "--steady", "--every", "1h", "--load", "pagerank"], "not after 3600 s"),
+        (["run", "--store", "S", "--steady", "--every", "366d", "--runs", "101"], "more than a century"),
+        (["run", "--store", "S", "--seed", str(1 << 63)], "from 0 to 2^63 - 1"),
         (["run", "--store", "S", "--steady", "--hours", "2"], "--hours excludes --steady"),
         (["run", "--store", "S", "--runs", "2"], "--runs needs --steady"),
         (["run", "--store", "S", "--steady", "--load", "idle"], "has no work"),
@@ -147,6 +154,29 @@ def test_what_cannot_be_used_is_said_in_one_sentence(
     assert result.exit_code == 2, result.output
     assert words in result.stderr
     assert not (tmp_path / "S").exists(), "no store is made for nothing"
+
+
+def test_fleets_are_clusters_of_their_own(tmp_path: Path) -> None:
+    store = str(tmp_path / "S")
+    for model, seed in (("V100", "1"), ("H100", "1"), ("V100", "2")):
+        arguments = ("--model", model, "--seed", seed, "--gpus", "24", "--steady", "--faults", "0")
+        assert whorl("sim", "run", "--store", store, *arguments).exit_code == 0
+    found = json.loads(whorl("variability", "--store", store, "--replicates", "0", "--json").stdout)
+    by_gpu = {row["cluster"]: row for row in found["rows"] if row["level"] == "gpu"}
+    assert sorted(by_gpu) == ["simulated-H100-1", "simulated-V100-1", "simulated-V100-2"]
+    assert all(row["gpus"] == 24 and row["fence_pct"] < 20 for row in by_gpu.values())
+
+
+def test_what_is_too_short_for_a_run_says_so_and_names_no_command_that_fails(tmp_path: Path) -> None:
+    store = str(tmp_path / "S")
+    result = whorl("sim", "run", "--store", store, "--gpus", "1", "--hours", "0.001", "--fault", "HOT")
+    assert result.exit_code == 0, result.output
+    assert "no runs: under load sgemm the first one would end after 300 s\n" in result.stdout
+    following = result.stdout.splitlines()[-1].split("next: whorl ")[1]
+    assert following.startswith("sql ")
+    assert whorl(*shlex.split(following)).exit_code == 0
+    idle = whorl("sim", "run", "--store", store, "--gpus", "1", "--hours", "0.001", "--load", "idle", "--fault", "hot")
+    assert "no runs: under load idle no turn is measured\n" in idle.stdout
 
 
 def test_help_is_light() -> None:

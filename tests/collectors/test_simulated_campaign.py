@@ -182,6 +182,82 @@ def test_a_fleets_campaigns_follow_each_other(tmp_path: Path) -> None:
     assert other.rows["runs"] == 4
 
 
+def test_of_two_campaigns_at_once_the_second_sees_the_first(tmp_path: Path) -> None:
+    store = tmp_path / "S"
+    Store.create(store)
+    command = [sys.executable, "-m", "whorl", "sim", "run", "--store", str(store), "--gpus", "4", "--json"]
+    loads = ("gemm", "stream", "bert", "gemm")
+    both = [
+        subprocess.Popen([*command, "--hours", "0.2", "--load", load], stdout=subprocess.PIPE, text=True)
+        for load in loads
+    ]
+    told = [json.loads(one.communicate()[0]) for one in both]
+    assert [one.returncode for one in both] == [0] * 4
+    begins = [one["began"] for one in told]
+    assert begins[0] == begins[3], "the same campaign"
+    assert sorted(begins[:3]) == [f"2026-01-0{day}T00:00:00Z" for day in (5, 6, 7)]
+    assert number(Store.open(store), "select count(*) from telemetry") == 3 * 4 * 720
+    assert number(Store.open(store), "select count(distinct run_id) from runs") == 3 * 4 * 2
+    assert number(Store.open(store), "select count(*) from runs") == 3 * 4 * 2
+
+
+def test_a_campaign_claims_its_time_before_it_stores_anything(tmp_path: Path) -> None:
+    store, fleet = Store.create(tmp_path / "S"), Fleet.draw(V100, 4, 1, faults=1, kinds=("drift",))
+    gemm, stream = find_load("gemm"), find_load("stream")
+
+    def stop(_: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_steady(store, fleet, gemm, runs=3, progress=stop)
+    earlier = run_steady(store, fleet, stream, began_ns=FIRST_NS - 100 * 86_400 * S)
+    later = run_steady(store, fleet, stream)
+    assert later.began_ns == FIRST_NS + 3 * 86_400 * S
+    again = run_steady(store, fleet, gemm, runs=3)
+    assert again.before
+    assert (again.began_ns, again.rows["runs"]) == (FIRST_NS, 2 * 4)
+    whole = run_steady(other := Store.create(tmp_path / "T"), fleet, gemm, runs=3)
+    mine = f"select * from runs where campaign = '{again.campaign}' order by all"
+    assert whole.campaign == again.campaign != earlier.campaign
+    assert store.sql(mine).equals(other.sql(mine)), "what came between did not age the fleet"
+
+
+def test_what_a_store_knows_of_a_gpu_is_not_told_again(tmp_path: Path) -> None:
+    store, fleet = Store.create(tmp_path / "S"), Fleet.draw(V100, 8, 1, faults=2, kinds=("hot", "stuck_sensor"))
+    for load in ("gemm", "stream"):
+        run_steady(store, fleet, find_load(load), runs=10)
+    told = rows(store, "select kind, count(*) n from truth group by 1 order by 1")
+    assert told == [{"kind": "hot", "n": 1}, {"kind": "ok", "n": 6}, {"kind": "stuck_sensor", "n": 2}]
+
+
+def test_no_campaign_ends_after_the_last_instant_that_can_be_stored(tmp_path: Path) -> None:
+    store, fleet = Store.create(tmp_path / "S"), Fleet.draw(V100, 4, 1, faults=0)
+    late = (1 << 63) - 1 - 86_400 * S
+    assert run_steady(store, fleet, find_load("gemm"), began_ns=late).ended_ns == (1 << 63) - 1
+    with pytest.raises(InputError, match="after 2262"):
+        run_steady(store, fleet, find_load("gemm"))
+
+
+def test_each_gpu_ends_a_steady_run_when_its_work_is_done(tmp_path: Path) -> None:
+    store, fleet = Store.create(tmp_path / "S"), Fleet.draw(V100, 8, 1, faults=1, kinds=("pinned",))
+    run_steady(store, fleet, find_load("gemm"))
+    for one in rows(
+        store,
+        "select run_id, any_value(epoch_ns(r.ended) - epoch_ns(r.began)) ns, 100 * avg(value) ms "
+        "from runs r join results using (run_id) where figure = 'time' group by 1",
+    ):
+        assert one["ns"] == pytest.approx(1e6 * one["ms"], abs=1)
+
+
+def test_the_age_of_a_reading_is_counted_to_the_instant_it_was_asked_for(tmp_path: Path) -> None:
+    store, fleet = Store.create(tmp_path / "S"), Fleet.draw(H100, 1, 1, faults=0)
+    run_in_time(store, fleet, find_load("idle"), hours=0.001, interval_s=0.05)
+    ages = rows(
+        store, "select distinct (epoch_ns(ts) // 1000) % 100_000 late, power_age_us age from telemetry order by 1"
+    )
+    assert ages == [{"late": 0, "age": 0}, {"late": 50_000, "age": 50_000}]
+
+
 def test_other_seeds_and_models_are_other_gpus(tmp_path: Path) -> None:
     store = Store.create(tmp_path / "S")
     for model, seed in ((V100, 1), (V100, 2), (H100, 1)):
