@@ -23,6 +23,14 @@ def _verbs() -> dict[str, click.Command]:
     return dict(cli.commands)
 
 
+def _with_subcommands(name: str, command: click.Command) -> dict[str, click.Command]:
+    found = {name: command}
+    if isinstance(command, click.Group):
+        for sub, subcommand in command.commands.items():
+            found |= _with_subcommands(f"{name} {sub}", subcommand)
+    return found
+
+
 def test_every_folder_with_code_is_packaged() -> None:
     packages = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
     folders = {
@@ -43,11 +51,13 @@ def test_every_verb_and_option_is_documented(verb: str) -> None:
     page = (ROOT / "docs" / "cli.md").read_text()
     assert f"## whorl {verb}\n" in page, f"docs/cli.md has no section for {verb}"
     section = page.split(f"## whorl {verb}\n")[1].split("\n## ")[0]
-    for parameter in _verbs()[verb].params:
-        if isinstance(parameter, click.Option):
-            assert any(f"`{name}" in section for name in parameter.opts), f"{verb}: {parameter.opts} is not explained"
+    for name, command in _with_subcommands(verb, _verbs()[verb]).items():
+        assert name == verb or f"`{name.split()[-1]}`" in section or f"`whorl {name} " in section, f"{name} is missing"
+        assert command.help, name
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                assert any(f"`{o}" in section for o in parameter.opts), f"{name}: {parameter.opts} is not explained"
     assert f"`whorl {verb}`" in (ROOT / "README.md").read_text(), f"README.md does not name {verb}"
-    assert _verbs()[verb].help
 
 
 def test_no_section_documents_a_verb_that_is_gone() -> None:
@@ -95,7 +105,18 @@ def _loaded(*arguments: str) -> set[str]:
     return {name.partition(".")[0] for name in done.stderr.split()}
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["import", "--help"], ["variability", "--help"], ["schema"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["import", "--help"],
+        ["variability", "--help"],
+        ["schema"],
+        ["collect", "--help"],
+        ["sim", "run", "--help"],
+        ["store", "prune", "--help"],
+    ],
+)
 def test_help_is_light(arguments: list[str]) -> None:
     heavy = {"polars", "duckdb", "pyarrow", "numpy", "dash", "scipy", "cupy"}
     assert not heavy & _loaded(*arguments)
