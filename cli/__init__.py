@@ -12,11 +12,14 @@ import click
 
 from .. import __version__
 from ..errors import WhorlError
+from .collect import collect
 from .doctor import doctor
 from .import_files import import_files
 from .sample import sample
 from .schema import schema
+from .sim import sim
 from .sql import sql
+from .store import store_group
 from .variability import variability
 
 
@@ -65,7 +68,7 @@ def cli() -> None:
     logging.getLogger("whorl").handlers = [handler]
 
 
-for _command in (import_files, variability, sql, schema, doctor, sample):
+for _command in (import_files, variability, sql, schema, doctor, sample, sim, collect, store_group):
     cli.add_command(_command)
 
 

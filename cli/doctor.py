@@ -76,29 +76,19 @@ def _package(name: str, use: str) -> Finding:
 
 def _nvml() -> Finding:
     """Whether the NVIDIA driver answers, and which GPUs it shows."""
-    use = "measuring real GPUs"
-    if importlib.util.find_spec("pynvml") is None:
-        return Finding("NVML", False, "the bindings are not installed: pip install nvidia-ml-py", use)
-    import pynvml
+    from ..collectors.collecting import open_backend
+    from ..errors import InputError
 
+    use = "measuring real GPUs"
     try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return Finding("NVML", False, f"{error} (is an NVIDIA driver installed and loaded?)", use)
-    try:
-        number = pynvml.nvmlDeviceGetCount()
-        driver = pynvml.nvmlSystemGetDriverVersion()
-        names = []
-        for index in range(number):
-            try:
-                names.append(str(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(index))))
-            except pynvml.NVMLError as error:
-                names.append(f"GPU {index}: {error}")
-        return Finding("NVML", number > 0, f"driver {driver}, {number} GPUs: {', '.join(names) or 'none'}", use)
-    except pynvml.NVMLError as error:
-        return Finding("NVML", False, str(error), use)
-    finally:
-        pynvml.nvmlShutdown()
+        backend = open_backend("nvml", {}, patience_s=30.0)
+    except InputError as error:
+        return Finding("NVML", False, str(error).removeprefix("NVML: "), use)
+    assert backend is not None
+    found = [device for device in backend.devices() if device.parent is None]
+    backend.close()
+    models = ", ".join(str(device.row["model"] or "unknown") for device in found)
+    return Finding("NVML", True, f"driver {found[0].row['driver']}, {len(found)} GPUs: {models}", use)
 
 
 def _cupy() -> Finding:

@@ -52,7 +52,8 @@ def test_every_verb_and_option_is_documented(verb: str) -> None:
     assert f"## whorl {verb}\n" in page, f"docs/cli.md has no section for {verb}"
     section = page.split(f"## whorl {verb}\n")[1].split("\n## ")[0]
     for name, command in _with_subcommands(verb, _verbs()[verb]).items():
-        assert name == verb or f"`{name.split()[-1]}`" in section or f"`whorl {name} " in section, f"{name} is missing"
+        spelled = (f"`{name.split()[-1]}`", f"`whorl {name}`", f"`whorl {name} ")
+        assert name == verb or any(form in section for form in spelled), f"{name} is missing"
         assert command.help, name
         for parameter in command.params:
             if isinstance(parameter, click.Option):

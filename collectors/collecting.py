@@ -1,0 +1,232 @@
+"""Collecting, from end to end: a backend, a store with the journal of this node, the sampler between them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError, StoreError
+from .backends import Backend, find_backend
+
+if TYPE_CHECKING:
+    from ..store import Store
+    from ..store.journal import Journal
+    from .sampler import Counts, Sampler
+
+log = logging.getLogger(__name__)
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+LEAST_INTERVAL_S = 0.02
+_M_ARENA_MAX = -8  # of glibc's mallopt(3)
+_OPENING_S = 120.0  # the first look at a GPU whose driver state is not kept takes seconds
+_MAKE = "import sys\nfrom whorl.errors import WhorlError\nfrom whorl.store import Store\n" + (
+    "try:\n    Store.create(sys.argv[1])\nexcept WhorlError as error:\n    sys.exit(str(error))\n"
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to collect, and how."""
+
+    store: str
+    interval_s: float = 1.0
+    slow_s: float = 10.0
+    duration_s: float | None = None
+    backend: str = "nvml"
+    durable_s: float | None = None
+    hung_s: float | None = None
+    cluster: str = "local"
+    node: str = "local"
+
+    def __post_init__(self) -> None:
+        if self.interval_s < LEAST_INTERVAL_S:
+            raise InputError(
+                f"an interval of {self.interval_s:g} s is too short: no power sensor has a new value more often than "
+                f"every {LEAST_INTERVAL_S:g} s; give {LEAST_INTERVAL_S:g} or more"
+            )
+        if not _NAME.fullmatch(self.node):
+            raise InputError(f"{self.node!r} cannot name a node: letters, digits, '.', '_' and '-' can")
+        if self.duration_s is not None and self.duration_s <= 0:
+            raise InputError(f"a duration of {self.duration_s:g} s is none; give a positive number of seconds")
+
+
+def this_node() -> str:
+    """The name of this host, in letters that can name files."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", socket.gethostname()).lstrip("._-") or "node"
+
+
+def stay_small(backend: str) -> None:
+    """Spend a node's memory sparingly: for a process that does nothing but collect, before pyarrow is imported.
+
+    Each thread with a heap of its own, and an allocator that keeps what was freed, cost 15 MB and bring nothing here.
+    The NVML bindings leave 12 MB of freed memory behind: imported first, it is given back before anything lies on top.
+    """
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    with contextlib.suppress(OSError, AttributeError):  # no glibc: it is left as it is
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+    if backend == "nvml":
+        with contextlib.suppress(ImportError):  # opening the backend says so
+            import_module("pynvml")
+    give_back()
+
+
+def give_back() -> None:
+    """Give freed memory back to the system, where the C library can."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def open_backend(
+    name: str, options: dict[str, Any], ended: Callable[[], bool] = lambda: False, *, patience_s: float = _OPENING_S
+) -> Backend | None:
+    """The backend, opened; None where `ended` came first. Raises InputError where it cannot be, or takes minutes.
+
+    It is opened in a thread of its own: a driver that hangs must not keep anybody from giving up.
+    """
+    backend = find_backend(name)(**options)
+    failure: list[BaseException] = []
+
+    def attempt() -> None:
+        try:
+            backend.open()
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=attempt, name="whorl-opening", daemon=True)
+    thread.start()
+    last = time.monotonic() + patience_s
+    while thread.is_alive() and time.monotonic() < last:
+        thread.join(0.1)
+        if ended():
+            return None
+    if thread.is_alive():
+        raise InputError(f"backend {name}: the driver has not answered for {patience_s:.0f} s; see to it and try again")
+    if failure:
+        raise failure[0]
+    if not backend.devices():
+        backend.close()
+        raise InputError(f"backend {name} shows no GPU on this machine")
+    return backend
+
+
+def open_store(path: str) -> Store:
+    """The store at `path`, made where there is none. Raises StoreError.
+
+    It is made by a process of its own: making views takes DuckDB, and this process stays small.
+    """
+    from ..store import Store
+
+    try:
+        there = (Path(path) / "store.toml").exists()
+    except OSError as error:
+        raise StoreError(f"cannot look for the store {path}: {error.strerror}") from error
+    if not there:
+        try:
+            done = subprocess.run(  # noqa: S603 - our own interpreter, a constant program
+                [sys.executable, "-c", _MAKE, path], capture_output=True, text=True, check=False
+            )
+        except OSError:  # no process can be started here: then it is made by this one
+            return Store.create(path)
+        if done.returncode:
+            lines = done.stderr.strip().splitlines()
+            raise StoreError(lines[-1] if lines else f"cannot make the store {path}: status {done.returncode}")
+    return Store.open(path)
+
+
+@dataclass
+class Collecting:
+    """A collector that is ready to run."""
+
+    plan: Plan
+    backend: Backend
+    journal: Journal
+    sampler: Sampler
+
+    @classmethod
+    def begin(
+        cls, plan: Plan, options: dict[str, Any], *, ended: Callable[[], bool] = lambda: False
+    ) -> Collecting | None:
+        """Open everything; `options` are the backend's own. None where `ended` says so before the driver answered.
+
+        Raises InputError and StoreError.
+        """
+        from ..store.journal import Journal
+        from .recording import StoreRecorder
+        from .sampler import Sampler
+
+        backend = open_backend(plan.backend, options, ended)
+        if backend is None:
+            return None
+        try:
+            store = open_store(plan.store)
+            journal = Journal(store, plan.node, durable_s=plan.durable_s)
+            try:
+                recorder = StoreRecorder(store, journal, cluster=plan.cluster, node=plan.node)
+                sampler = Sampler(
+                    backend,
+                    recorder,
+                    interval_s=plan.interval_s,
+                    slow_s=plan.slow_s,
+                    hung_s=plan.hung_s,
+                    cluster=plan.cluster,
+                    node=plan.node,
+                )
+            except BaseException:
+                journal.close()
+                raise
+        except BaseException:
+            backend.close()
+            raise
+        return cls(plan, backend, journal, sampler)
+
+    def run(self, *, ended: Callable[[], bool], look: Callable[[], None]) -> Counts:
+        """Collect until the duration is over or `ended` says so; then everything is flushed and sealed.
+
+        Raises StoreError where the store takes no more: what it acknowledged stays.
+        """
+        try:
+            self.sampler.tell("collect_began", f"{self.backend.name}, every {self.plan.interval_s:g} s")
+            counts = self.sampler.run(self.plan.duration_s, ended=ended, look=look)
+            if not self.sampler.waiting_for_store:
+                self.sampler.tell("collect_ended", f"{counts.ticks} ticks read, {counts.missed} missed")
+                self.sampler.write_events()
+        except BaseException:
+            self._close(failed=True)
+            raise
+        self._close(failed=False)
+        if self.sampler.waiting_for_store:
+            raise StoreError(f"the store {self.plan.store} does not answer; what it acknowledged before is stored")
+        return counts
+
+    def _close(self, *, failed: bool) -> None:
+        if self.sampler.waiting_for_store:
+            return  # closing would wait with it
+        try:
+            self.journal.close()
+        except StoreError as error:
+            if not failed:
+                raise
+            log.debug("closing after a failure: %s", error)  # the first failure is what is told
+        finally:
+            if not self.sampler.stuck_in:  # a driver in which a call hangs may keep us for ever
+                self.backend.close()
+
+    def leave(self, status: int) -> None:
+        """End the process at once where a driver call still hangs, as the driver may not let it end otherwise."""
+        if self.sampler.stuck_in:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)

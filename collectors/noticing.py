@@ -1,0 +1,169 @@
+"""What happens besides readings: gathered as events, and told once, not at every tick."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .backends import Device, Happening, Status
+from .clock import Clock, Steps
+from .metrics import METRICS, Part, Stamp
+from .rows import event_batch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_TOGETHER_NS = 10_000_000_000  # missed ticks within this are one event
+_AGAIN_NS = 60_000_000_000  # a failure that comes and goes is told once a minute
+_TOLD = frozenset(row for row, m in enumerate(METRICS) if not isinstance(m.nvml, (Stamp, Part)))
+_COUNTERS = np.array([row for row, m in enumerate(METRICS) if m.kind == "counter" and not m.wraps], np.intp)
+_SENTENCES = {
+    Status.UNSUPPORTED: ("not_supported", "this GPU or its driver does not have"),
+    Status.DENIED: ("not_permitted", "this user may not read"),
+    Status.FAILED: ("failed_reading", "the driver failed to give"),
+}
+
+
+class Events:
+    """Events of one node until they are recorded. Any thread may tell one."""
+
+    def __init__(self, clock: Clock, *, cluster: str, node: str) -> None:
+        self.count = 0
+        self.missed = 0  # ticks
+        self._clock, self._cluster, self._node = clock, cluster, node
+        self._lock = threading.Lock()
+        self._told: list[Happening] = []
+        self._steps = Steps(clock)
+        self._untold, self._since, self._until = 0, 0, 0  # missed ticks, and between which times (steady ns)
+
+    def tell(self, kind: str, gpu: str | None, detail: str, ts_ns: int | None = None) -> None:
+        """Something happened, now if not said otherwise, to a GPU or (None) to the node."""
+        happening = Happening(kind, gpu, detail, self._clock.wall() if ts_ns is None else ts_ns)
+        with self._lock:
+            self._told.append(happening)
+            self.count += 1
+
+    def add(self, happenings: Iterable[Happening]) -> None:
+        """What a backend says that happened."""
+        for happening in happenings:
+            self.tell(happening.kind, happening.gpu, happening.detail, happening.ts_ns)
+
+    def take(self) -> pa.RecordBatch | None:
+        """The events that nobody took yet, as rows of `events`; None where there is none."""
+        if not self._told:
+            return None
+        with self._lock:
+            told, self._told = self._told, []
+        return event_batch(told, self._cluster, self._node)
+
+    def begin(self) -> None:
+        """From here on clocks are watched."""
+        self._steps = Steps(self._clock)
+
+    def look_at_clocks(self) -> None:
+        """Tell whether the wall clock was set, or the machine slept, since the last look."""
+        stepped, slept = self._steps.since()
+        if slept:
+            self.tell("suspended", None, f"the machine slept for {slept / 1e9:.1f} s")
+        if stepped:
+            way = "forward" if stepped > 0 else "back"
+            self.tell("clock_step", None, f"the wall clock was set {way} by {abs(stepped) / 1e9:.3f} s")
+
+    def miss(self, number: int, due_ns: int, interval_ns: int) -> None:
+        """So many ticks went by, the first of them due at a steady time."""
+        if not self._untold:
+            self._since = due_ns
+        self._untold += number
+        self.missed += number
+        self._until = due_ns + number * interval_ns
+
+    def tell_missed(self, *, now_ns: int | None = None) -> None:
+        """Tell of missed ticks: with `now_ns`, if the first was long ago."""
+        if not self._untold or (now_ns is not None and now_ns - self._since < _TOGETHER_NS):
+            return
+        ticks = f"{self._untold} tick{'s' if self._untold > 1 else ''}"
+        self.tell("missed_ticks", None, f"{ticks} missed within {(self._until - self._since) / 1e9:.1f} s")
+        self._untold = 0
+
+
+class Noticing:
+    """What is known of each device's statuses and counters, and what of them is news."""
+
+    def __init__(self, events: Events, clock: Clock) -> None:
+        self.silent: list[str | None] = []  # by device: why it gives no readings, as `quality` says it
+        self.driver_gone = False
+        self._events, self._clock = events, clock
+        self._devices: Sequence[Device] = []
+        self._status: NDArray[np.uint8] = np.zeros((len(METRICS), 0), np.uint8)
+        self._before: NDArray[np.int64] = np.zeros((len(_COUNTERS), 0), np.int64)
+        self._failed_at: dict[int, int] = {}
+
+    def meet(self, devices: Sequence[Device]) -> None:
+        """Take in a list of devices; those known keep their positions."""
+        more = len(devices) - len(self._devices)
+        self._devices = devices
+        self.silent += [None] * more
+        self._status = np.pad(self._status, ((0, 0), (0, more)), constant_values=Status.OK)
+        self._before = np.pad(self._before, ((0, 0), (0, more)), constant_values=-1)
+
+    def notice(self, status: NDArray[np.uint8]) -> list[int]:
+        """Tell what cannot be read any more, or from the start; returns the devices that are lost since."""
+        differs = (status != self._status) & (status != Status.UNREAD)
+        lost = [
+            device
+            for device in np.flatnonzero(differs.any(axis=0)).tolist()
+            if self._notice_device(device, np.flatnonzero(differs[:, device]).tolist(), status[:, device])
+        ]
+        self._status[differs] = status[differs]
+        return lost
+
+    def _notice_device(self, device: int, rows: list[int], status: NDArray[np.uint8]) -> bool:
+        now = {int(status[row]) for row in rows}
+        known = self._devices[device]
+        if Status.OK in now:
+            self.silent[device] = None
+        if known.parent is not None:
+            return False
+        if Status.LOST in now:
+            if self.silent[device] != "lost":
+                detail = "the GPU does not answer any more; it is looked for from time to time"
+                self._events.tell("lost", known.gpu, detail)
+            self.silent[device] = "lost"
+            return True
+        if Status.DRIVER in now:
+            if not self.driver_gone:
+                detail = "the driver does not answer any more: it was unloaded or replaced"
+                self._events.tell("driver_gone", None, detail)
+            self.silent[device] = "no_driver"
+            self.driver_gone = True
+            return False
+        self.driver_gone = self.driver_gone and Status.OK not in now
+        for meaning, (kind, words) in _SENTENCES.items():
+            columns = [METRICS[row].column for row in rows if status[row] == meaning and row in _TOLD]
+            if columns and (meaning != Status.FAILED or self._worth_telling(device)):
+                self._events.tell(kind, known.gpu, f"{words} {', '.join(columns)}")
+        return False
+
+    def _worth_telling(self, device: int) -> bool:
+        """Whether a failure of this device was not told within the last minute."""
+        now = self._clock.steady()
+        if now - self._failed_at.get(device, now - _AGAIN_NS) < _AGAIN_NS:
+            return False
+        self._failed_at[device] = now
+        return True
+
+    def notice_resets(self, values: NDArray[np.int64], status: NDArray[np.uint8]) -> None:
+        """Tell which counters began anew since the last look."""
+        now, good = values[_COUNTERS], status[_COUNTERS] == Status.OK
+        fell = good & (now < self._before)
+        for device in np.flatnonzero(fell.any(axis=0)).tolist():
+            what = "; ".join(
+                f"{METRICS[_COUNTERS[row]].column} fell from {self._before[row, device]} to {now[row, device]}"
+                for row in np.flatnonzero(fell[:, device]).tolist()
+            )
+            self._events.tell("counter_reset", self._devices[device].gpu, what)
+        np.copyto(self._before, now, where=good)

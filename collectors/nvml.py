@@ -1,0 +1,345 @@
+"""The backend that reads real GPUs through NVML, by nvidia-ml-py.
+
+Devices are known by UUID and keep their position for as long as the backend is open: a GPU that is lost keeps its
+place and takes it again when it returns. Nothing here changes a setting of a GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError
+from .backends import Commit, Device, Happening, Status, Sweep
+from .nvml_buffers import Buffers, meaning
+from .nvml_identity import asked, describe, instances, power_window, text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+_XIDS = {  # the common ones, in words; NVIDIA's "XID Errors" lists them all
+    13: "graphics engine exception",
+    31: "GPU memory page fault",
+    43: "the GPU stopped processing",
+    45: "preemptive cleanup after an earlier error",
+    48: "double bit ECC error",
+    61: "internal micro-controller breakpoint or warning",
+    62: "internal micro-controller halt",
+    63: "ECC page retirement or row remapping",
+    64: "ECC page retirement or row remapping failed",
+    74: "NVLink error",
+    79: "the GPU has fallen off the bus",
+    92: "high rate of single bit ECC errors",
+    94: "contained ECC error",
+    95: "uncontained ECC error",
+    119: "GSP timeout",
+    120: "GSP error",
+}
+
+
+_REOPEN_AFTER = 30  # looks
+
+
+@dataclass
+class _Plan:
+    """What is going to be known of the devices; it becomes so all at once."""
+
+    devices: list[Device]
+    handles: list[Any]
+    position: dict[str, int]  # UUID -> position
+    touched: set[int] = field(default_factory=set)  # to be read under a new handle
+    gone: set[int] = field(default_factory=set)
+    windows: dict[int, int | None] = field(default_factory=dict)  # over which power is averaged, ms
+
+    def place(self, device: Device, handle: Any) -> None:
+        """Give a device its position; a known one keeps its own."""
+        if device.gpu in self.position:
+            position = self.position[device.gpu]
+            self.devices[position], self.handles[position] = device, handle
+        else:
+            position = self.position[device.gpu] = len(self.devices)
+            self.devices.append(device)
+            self.handles.append(handle)
+        self.touched.add(position)
+
+
+class Nvml:
+    """NVML as a `Backend`."""
+
+    name = "nvml"
+
+    def __init__(self) -> None:
+        self.period_ms: int | None = None
+        self._devices: list[Device] = []
+        self._handles: list[Any] = []
+        self._position: dict[str, int] = {}  # UUID -> position
+        self._kept: list[Buffers] = []  # the last is in use; a hanging call may still write into an older one
+        self._open = False
+        self._looks = 0
+        self._unloaded: set[int] = set()  # were answering when the driver went
+        self._events: tuple[Any, Any, Any] | None = None  # event set, what it fills, the function that does
+        self._pending: list[Happening] = []
+
+    # -- opening ------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Reach the driver; see `Backend.open`."""
+        try:
+            import pynvml
+        except ImportError as error:
+            raise InputError("the NVML bindings are not installed: pip install nvidia-ml-py") from error
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            raise InputError(f"NVML: {error} (is an NVIDIA driver installed and loaded?)") from error
+        self._open = True
+        self._pending = self._enumerate(frozenset(), contextlib.nullcontext)
+
+    def devices(self) -> Sequence[Device]:
+        return self._devices
+
+    def close(self) -> None:
+        """Leave the driver. Safe to call twice."""
+        import pynvml
+
+        self._drop_events()
+        if self._open:
+            asked(pynvml.nvmlShutdown)
+        self._open = False
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    def read(self, device: int, *, slow: bool) -> None:
+        self._kept[-1].read(device, slow=slow)
+
+    def sweep(self, stamps: list[int]) -> Sweep:
+        return self._kept[-1].sweep(stamps)
+
+    def happened(self) -> list[Happening]:
+        """XIDs, and what opening found out."""
+        found, self._pending = self._pending, []
+        if self._events is None:
+            return found
+        import pynvml
+
+        events, data, wait = self._events
+        for _ in range(64):  # a flood is read on at the next tick
+            if wait(events, ctypes.byref(data), ctypes.c_uint(0)):
+                break
+            if data.eventType == pynvml.nvmlEventTypeXidCriticalError:
+                code = int(data.eventData)
+                meaning = _XIDS.get(code, "see NVIDIA's list of XID errors")
+                found.append(Happening("xid", self._gpu_of(data.device), f"XID {code}: {meaning}"))
+        return found
+
+    def _gpu_of(self, handle: Any) -> str | None:
+        address = _address(handle)
+        return next(
+            (
+                d.gpu
+                for d, h in zip(self._devices, self._handles, strict=True)
+                if h is not None and _address(h) == address
+            ),
+            None,
+        )
+
+    # -- coming and going ---------------------------------------------------------------------------------
+
+    def lose(self, device: int) -> None:
+        """Stop reading a lost device, and its instances; `look_again` takes it back."""
+        for position, other in enumerate(self._devices):
+            if position == device or other.parent == device:
+                self._handles[position] = None
+                self._kept[-1].detach(position, Status.LOST if position == device else Status.UNREAD)
+
+    def look_again(self, passed_over: frozenset[int], commit: Commit) -> list[Happening]:
+        """Find GPUs that came, returned, or changed their MIG instances; see `Backend.look_again`.
+
+        Where the driver was unloaded under us, it is opened anew; while a GPU is lost, now and then as well, as
+        only a fresh driver handle may show a GPU that was reset.
+        """
+        import pynvml
+
+        status = _status(pynvml.nvmlDeviceGetCount)
+        if status == Status.DRIVER:
+            return self._reopen(passed_over, commit, reloaded=True)
+        missing = any(d.parent is None and h is None for d, h in zip(self._devices, self._handles, strict=True))
+        self._looks = self._looks + 1 if missing else 0
+        if missing and not passed_over and self._looks % _REOPEN_AFTER == 0:
+            return self._reopen(passed_over, commit, reloaded=False)
+        return self._enumerate(passed_over, commit)
+
+    def _reopen(self, passed_over: frozenset[int], commit: Commit, *, reloaded: bool) -> list[Happening]:
+        import pynvml
+
+        with commit():
+            self._events = None  # it dies with the driver
+            for device in range(len(self._devices)):
+                if self._kept[-1].attached(device):
+                    self._handles[device] = None
+                    self._kept[-1].detach(device, Status.DRIVER)
+                    self._unloaded.add(device)
+        asked(pynvml.nvmlShutdown)
+        if _status(pynvml.nvmlInit) != Status.OK:
+            return []  # not back yet: the readings say so, and the next look tries again
+        found = self._enumerate(passed_over, commit)
+        if not reloaded:
+            return found
+        version = asked(pynvml.nvmlSystemGetDriverVersion)
+        detail = f"the driver was unloaded and is back, version {text(version) if version else 'unknown'}"
+        return [Happening("driver_reloaded", None, detail), *found]
+
+    def _enumerate(self, passed_over: frozenset[int], commit: Commit) -> list[Happening]:
+        """Compare what the driver shows with what is known, and take in what is new."""
+        plan = _Plan(list(self._devices), list(self._handles), dict(self._position))
+        found = self._compare(plan, passed_over)
+        for position, device in enumerate(list(plan.devices)):
+            if device.parent is None and plan.handles[position] is not None and position not in passed_over:
+                found += self._compare_instances(plan, position)
+        if not plan.touched and not plan.gone:
+            return found
+        buffers, taken_in = self._kept[-1] if self._kept else None, plan.touched
+        if buffers is None or buffers.number != len(plan.devices):
+            old, buffers = buffers, Buffers(len(plan.devices), function)
+            known = old.number if old is not None else 0
+            for position in range(known):
+                assert old is not None
+                buffers.detach(position, old.silent[position])
+            answering = {p for p in range(known) if plan.handles[p] is not None} - passed_over
+            taken_in = plan.touched | answering
+        for position in sorted(taken_in):
+            found += self._prepare(buffers, position, plan)
+        with commit():
+            self._devices, self._handles, self._position = plan.devices, plan.handles, plan.position
+            if not self._kept or buffers is not self._kept[-1]:
+                self._kept.append(buffers)
+            for position in plan.gone:
+                buffers.detach(position, Status.UNREAD)
+            for position in taken_in:
+                buffers.attach(position, plan.handles[position], plan.windows.get(position))
+            self._unloaded -= taken_in
+        self._watch_events()
+        return found
+
+    def _compare(self, plan: _Plan, passed_over: frozenset[int]) -> list[Happening]:
+        """Whole GPUs."""
+        import pynvml as nv
+
+        found: list[Happening] = []
+        version = asked(nv.nvmlSystemGetDriverVersion)
+        driver = text(version) if version else None
+        skipped = {self._devices[p].row.get("nvml_index") for p in passed_over}
+        for index in range(asked(nv.nvmlDeviceGetCount) or 0):
+            handle = None if index in skipped else asked(nv.nvmlDeviceGetHandleByIndex, index)
+            uuid = None if handle is None else asked(nv.nvmlDeviceGetUUID, handle)
+            if handle is None or uuid is None or _status(nv.nvmlDeviceGetMemoryInfo, handle) == Status.LOST:
+                if index not in skipped and not self._kept:
+                    found.append(Happening("lost", None, f"the GPU at index {index} does not answer"))
+                continue
+            gpu = str(text(uuid))
+            known = plan.position.get(gpu)
+            if known in passed_over:
+                continue
+            if known is None or plan.handles[known] is None:
+                plan.place(describe(handle, index, driver), handle)
+                if self._kept and known not in self._unloaded:
+                    kind, what = ("returned", "answers again") if known is not None else ("appeared", "is new here")
+                    found.append(Happening(kind, gpu, f"the GPU {what}, index {index}"))
+            elif _address(handle) != _address(plan.handles[known]) or not self._kept[-1].attached(known):
+                plan.place(plan.devices[known], handle)
+        return found
+
+    def _compare_instances(self, plan: _Plan, position: int) -> list[Happening]:
+        """The MIG instances of one GPU."""
+        device = plan.devices[position]
+        there = instances(plan.handles[position], device, position)
+        names = {instance.gpu for instance, _ in there}
+        before = {p for p, d in enumerate(plan.devices) if d.parent == position and plan.handles[p] is not None}
+        gone = {p for p in before if plan.devices[p].gpu not in names}
+        for p in gone:
+            plan.handles[p] = None
+        known = {plan.devices[p].gpu: plan.devices[p] for p in before}
+        new = [i for i in there if known.get(i[0].gpu) != i[0]]
+        for instance, handle in new:
+            plan.place(instance, handle)
+        plan.gone |= gone
+        if not (new or gone) or position in plan.touched:
+            return []
+        profiles = ", ".join(str(instance.row["mig_profile"]) for instance, _ in there) or "none"
+        return [Happening("mig", device.gpu, f"the MIG instances changed; now there are: {profiles}")]
+
+    def _prepare(self, buffers: Buffers, position: int, plan: _Plan) -> list[Happening]:
+        device, handle = plan.devices[position], plan.handles[position]
+        wider = buffers.prepare(position, handle, instance=device.parent is not None)
+        if device.parent is None:
+            plan.windows[position], period = power_window(handle)
+            self.period_ms = max(filter(None, (self.period_ms, period)), default=None)
+        if not wider:
+            return []
+        detail = "the driver tells instantaneous power of the whole module only: processor and GPU together"
+        return [Happening("module_power", device.gpu, detail)]
+
+    # -- events -------------------------------------------------------------------------------------------
+
+    def _watch_events(self) -> None:
+        import pynvml as nv
+
+        self._drop_events()
+        events = asked(nv.nvmlEventSetCreate)
+        wait = function("nvmlEventSetWait_v2") or function("nvmlEventSetWait")
+        if events is None or wait is None:
+            return
+        watched = 0
+        for device, handle in zip(self._devices, self._handles, strict=True):
+            if device.parent is None and handle is not None:
+                try:
+                    nv.nvmlDeviceRegisterEvents(handle, nv.nvmlEventTypeXidCriticalError, events)
+                    watched += 1
+                except nv.NVMLError:
+                    continue  # this GPU announces nothing; its other readings say how it is
+        if watched:
+            self._events = (events, nv.c_nvmlEventData_t(), wait)
+        else:
+            asked(nv.nvmlEventSetFree, events)
+
+    def _drop_events(self) -> None:
+        import pynvml
+
+        if self._events is not None:
+            asked(pynvml.nvmlEventSetFree, self._events[0])
+            self._events = None
+
+
+def _status(call: Callable[..., Any], *arguments: Any) -> Status:
+    """What became of a call of the binding."""
+    import pynvml
+
+    try:
+        call(*arguments)
+    except pynvml.NVMLError as error:
+        return meaning(error.value)
+    return Status.OK
+
+
+def _address(handle: Any) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
+
+
+def function(name: str) -> Any:
+    """The C function of NVML called `name`, or None where this driver has none.
+
+    The binding's own getter is private; should it go, the library that the binding loaded is asked by its name.
+    """
+    import pynvml
+
+    getter = getattr(pynvml, "_nvmlGetFunctionPointer", None)
+    if getter is None:
+        return getattr(ctypes.CDLL("libnvidia-ml.so.1"), name, None)
+    try:
+        return getter(name)
+    except pynvml.NVMLError:
+        return None

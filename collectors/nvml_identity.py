@@ -1,0 +1,120 @@
+"""What NVML tells of a GPU that does not change while it runs: its row of the table `gpus`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .backends import Device
+
+_AMPERE, _PASCAL, _VOLTA, _TURING = 7, 4, 5, 6  # NVML's architecture numbers
+_GA100 = 0x20  # first byte of its PCI device ids; other Ampere parts have 0x22 to 0x25
+_UNKNOWN = 0xFFFFFFFF
+
+
+def text(value: Any) -> str | None:
+    """A string of the driver, None for an empty one."""
+    return (value.decode(errors="replace") if isinstance(value, bytes) else str(value)).strip() or None
+
+
+def asked(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What the driver answers, or None where this GPU or driver does not."""
+    import pynvml
+
+    try:
+        return function(*arguments)
+    except pynvml.NVMLError:
+        return None
+
+
+def describe(handle: Any, index: int, driver: str | None) -> Device:
+    """The identity of the GPU behind a handle. Raises pynvml.NVMLError where it does not even tell its UUID."""
+    import pynvml as nv
+
+    def ask(function: str, *arguments: Any) -> Any:
+        return asked(getattr(nv, function), handle, *arguments) if hasattr(nv, function) else None
+
+    def string(function: str) -> str | None:
+        answer = ask(function)
+        return None if answer is None else text(answer)
+
+    uuid = text(nv.nvmlDeviceGetUUID(handle))
+    assert uuid is not None
+    pci = ask("nvmlDeviceGetPciInfo_v3")
+    low, high = ask("nvmlDeviceGetPowerManagementLimitConstraints") or (None, None)
+    memory = ask("nvmlDeviceGetMemoryInfo", nv.nvmlMemory_v2) or ask("nvmlDeviceGetMemoryInfo")
+    return Device(
+        uuid,
+        {
+            "uuid": uuid,
+            "slot": index,  # NVML counts by PCI address, so this is a place as long as no GPU is missing
+            "model": string("nvmlDeviceGetName"),
+            "serial": string("nvmlDeviceGetSerial"),
+            "vbios": string("nvmlDeviceGetVbiosVersion"),
+            "driver": driver,
+            "pci_bus_id": None if pci is None else text(pci.busId),
+            "nvml_index": index,
+            "power_limit_mw": ask("nvmlDeviceGetEnforcedPowerLimit"),
+            "power_limit_default_mw": ask("nvmlDeviceGetPowerManagementDefaultLimit"),
+            "power_limit_min_mw": low,
+            "power_limit_max_mw": high,
+            "sm_clock_max_mhz": ask("nvmlDeviceGetMaxClockInfo", nv.NVML_CLOCK_SM),
+            "mem_clock_max_mhz": ask("nvmlDeviceGetMaxClockInfo", nv.NVML_CLOCK_MEM),
+            "temperature_slowdown_c": ask("nvmlDeviceGetTemperatureThreshold", nv.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
+            "temperature_shutdown_c": ask("nvmlDeviceGetTemperatureThreshold", nv.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
+            "memory_total": None if memory is None else int(memory.total),
+        },
+    )
+
+
+def instances(handle: Any, physical: Device, position: int) -> list[tuple[Device, Any]]:
+    """The MIG instances of a GPU with their handles; empty where MIG is off or unknown here."""
+    import pynvml as nv
+
+    mode = asked(nv.nvmlDeviceGetMigMode, handle)
+    if not mode or mode[0] != 1:
+        return []
+    found = []
+    for number in range(asked(nv.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+        instance = asked(nv.nvmlDeviceGetMigDeviceHandleByIndex, handle, number)
+        uuid = None if instance is None else asked(nv.nvmlDeviceGetUUID, instance)
+        if uuid is None:
+            continue  # this place holds no instance
+        name = text(asked(nv.nvmlDeviceGetName, instance) or "") or ""
+        memory = asked(nv.nvmlDeviceGetMemoryInfo, instance, nv.nvmlMemory_v2)
+        row = {
+            "uuid": physical.gpu,
+            "slot": physical.row.get("slot"),
+            "model": physical.row.get("model"),
+            "serial": physical.row.get("serial"),
+            "driver": physical.row.get("driver"),
+            "pci_bus_id": physical.row.get("pci_bus_id"),
+            "nvml_index": physical.row.get("nvml_index"),
+            "memory_total": None if memory is None else int(memory.total),
+            "parent": physical.gpu,
+            "mig_profile": text(name.partition(" MIG ")[2]),
+        }
+        found.append((Device(str(text(uuid)), row, parent=position), instance))
+    return found
+
+
+def power_window(handle: Any) -> tuple[int | None, int | None]:
+    """Over how many ms this part averages the power it reports, and how often it has a new value; None if unknown.
+
+    Periods and windows as measured by Yang, Adamek and Armour (SC24, doi 10.1109/SC41406.2024.00028). From Ampere
+    on the driver reports a mean of 1 s, but for GA100, where it is the sensor's own window.
+    """
+    import pynvml as nv
+
+    architecture = asked(nv.nvmlDeviceGetArchitecture, handle)
+    if architecture is None or architecture == _UNKNOWN or architecture < _PASCAL:
+        return None, None
+    if architecture in (_PASCAL, _VOLTA):
+        return 10, 20
+    if architecture == _TURING:
+        return 100, 100
+    if architecture == _AMPERE:
+        pci = asked(nv.nvmlDeviceGetPciInfo_v3, handle)
+        if pci is not None and pci.pciDeviceId >> 24 == _GA100:
+            return 25, 100
+    return 1000, 100

@@ -1,0 +1,154 @@
+"""Whether a power sensor is to be believed, told from its readings alone.
+
+Three marks, for `telemetry.quality`; docs/collect.md has the rules with their reasons and false-alarm rates:
+
+    power_stuck       the reading does not move while what it depends on does
+    power_quantised   readings come in coarse steps
+    power_slow        a new value comes far less often than it is read
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+READ = ("power_instant_mw", "utilization", "sm_clock_mhz", "energy_mj", "power_mw")  # what a judgement needs
+COARSE_MW = 1000  # a step from which readings count as quantised
+_CHANCE = 1e-12  # of one look at one healthy sensor being called quantised
+_UTILIZATION, _CLOCK, _POWER = 30, 0.10, 0.20  # movement that a live sensor must show: points, share, share
+_SLOW = 4  # times rarer than it should be
+_LEAST = 30  # readings
+_LEAST_CHANGES = 5
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A mark that begins or ends for a device, with the sentence that explains it."""
+
+    device: int
+    kind: str
+    detail: str
+
+
+class Quality:
+    """Keeps the last readings of every device and judges them now and then.
+
+    `interval_s` is the time between readings, `window_s` how far back a judgement looks.
+    """
+
+    def __init__(
+        self, number: int, *, interval_s: float, period_s: float | None = None, window_s: float = 60.0
+    ) -> None:
+        length = max(_LEAST, round(window_s / interval_s))
+        self._interval = interval_s
+        self._expected = max(interval_s, period_s or 0.1)
+        self._every = max(1, length // 12)
+        self._seen = 0
+        # Shape (length, 5, devices), in the order of READ, and whether each is known; the times (length, devices), ns.
+        self._ring = np.zeros((length, len(READ), number), np.int64)
+        self._known = np.zeros((length, len(READ), number), bool)
+        self._time = np.zeros((length, number), np.int64)
+        self._marks: list[dict[str, str]] = [{} for _ in range(number)]
+        self.texts: list[str | None] = [None] * number
+
+    def note(self, values: NDArray[np.int64], known: NDArray[np.bool_], stamps: Sequence[int]) -> list[Finding]:
+        """Take in the readings of one tick, shape (5, devices) in the order of READ; returns what a judgement found.
+
+        `stamps` are UTC ns, by device.
+        """
+        length = len(self._ring)
+        place = self._seen % length
+        self._ring[place] = values
+        self._known[place] = known
+        self._time[place] = stamps
+        self._seen += 1
+        if self._seen < _LEAST or self._seen % self._every:
+            return []
+        return self._judge()
+
+    def _judge(self) -> list[Finding]:
+        length = len(self._ring)
+        order = np.arange(max(0, self._seen - length), self._seen) % length
+        found: list[Finding] = []
+        for device, marks in enumerate(self._marks):
+            readings = np.where(self._known[order, :, device], self._ring[order, :, device], np.nan).T
+            power = np.where(np.isnan(readings[0]), readings[4], readings[0])
+            there = ~np.isnan(power)
+            if there.sum() < _LEAST:
+                continue  # too little to judge by: what was said stands
+            readings = np.vstack([power, readings[1:4]])[:, there]
+            time = (self._time[order, device][there] - self._time[order[-1], device]) / 1e9
+            now = self._marked(readings, time, marks, full=len(order) == length)
+            found += [Finding(device, f"{kind}_sensor", text) for kind, text in now.items() if kind not in marks]
+            ended = [kind for kind in marks if kind not in now]
+            found += [Finding(device, "sensor_recovered", f"the power sensor is no longer {kind}") for kind in ended]
+            marks.clear()
+            marks.update(now)
+            self.texts[device] = ",".join(f"power_{kind}" for kind in marks) or None
+        return found
+
+    def _marked(
+        self, readings: NDArray[np.float64], time: NDArray[np.float64], before: dict[str, str], *, full: bool
+    ) -> dict[str, str]:
+        power = readings[0]
+        marks = {}
+        if full and (moved := _stuck(readings, time)):
+            span = time[-1] - time[0]
+            marks["stuck"] = f"the power reading stayed at {power[0] / 1000:.3f} W for {span:.0f} s while {moved}"
+        ordered = np.sort(power.astype(np.int64))  # not np.unique, which brings in all of numpy.ma
+        distinct = ordered[np.append(True, ordered[1:] != ordered[:-1])]
+        step = int(np.gcd.reduce(distinct))
+        if step >= COARSE_MW and ("quantised" in before or _chance(step, len(distinct)) < _CHANCE):
+            # The largest common step shrinks as values come in; the sentence of the beginning stays.
+            marks["quantised"] = before.get("quantised", f"the power readings are multiples of {step / 1000:g} W")
+        elif len(distinct) >= _LEAST_CHANGES and (period := self._period(power, time)) is not None:
+            marks["slow"] = before.get(
+                "slow",
+                f"a new power value comes every {period:.2g} s; it is read every {self._interval:g} s",
+            )
+        return marks
+
+    def _period(self, power: NDArray[np.float64], time: NDArray[np.float64]) -> float | None:
+        """The time (s) between new values where that is far too long and regular; else None."""
+        changed = time[1:][power[1:] != power[:-1]]
+        if len(changed) < _LEAST_CHANGES:
+            return None
+        gaps = np.diff(changed)
+        low, middle, high = (
+            float(part) for part in np.sort(gaps)[[len(gaps) // 4, len(gaps) // 2, 3 * len(gaps) // 4]]
+        )
+        regular = high - low <= self._interval + 0.2 * middle
+        # Half an interval of doubt: a value that comes every 4.1 intervals is seen after 4 or 5.
+        return float(gaps.mean()) if regular and middle > _SLOW * self._expected + self._interval / 2 else None
+
+
+def _stuck(readings: NDArray[np.float64], time: NDArray[np.float64]) -> str | None:
+    """What moved while the power reading stood still; None where the reading moved, or nothing else did."""
+    power, utilization, clock, energy = readings
+    if power.min() != power.max():
+        return None
+    if _range(utilization) >= _UTILIZATION:
+        return f"utilisation moved by {_range(utilization):.0f} points"
+    if _range(clock) >= _CLOCK * np.nanmax(clock, initial=1.0):
+        return f"the SM clock moved by {_range(clock):.0f} MHz"
+    known = ~np.isnan(energy)
+    if known.sum() < _LEAST:
+        return None
+    parts = np.linspace(0, known.sum() - 1, 7).astype(int)  # six spans, each long beside the counter's period
+    watts = np.diff(energy[known][parts]) / np.maximum(np.diff(time[known][parts]), 1e-9) / 1000
+    if watts.min() > 0 and watts.max() - watts.min() >= _POWER * watts.max():
+        return f"the energy counter shows {watts.min():.0f} to {watts.max():.0f} W"
+    return None
+
+
+def _range(values: NDArray[np.float64]) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.max() - known.min()) if len(known) else 0.0
+
+
+def _chance(step: int, distinct: int) -> float:
+    """A bound on the chance that as many distinct mW values of a fine sensor share a divisor of `step` or more."""
+    return float(step) ** (1 - distinct) / (distinct - 1) if distinct > 1 else 1.0

@@ -1,0 +1,46 @@
+"""Where readings go: the journal of this node for telemetry and events, a file of their own for identities."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..store import Store
+from .backends import Device
+from .rows import identity_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ..store.form import Form
+    from ..store.journal import Journal
+
+
+class StoreRecorder:
+    """The `Recorder` of a store."""
+
+    def __init__(self, store: Store, journal: Journal, *, cluster: str, node: str) -> None:
+        self._store, self._journal = store, journal
+        self._cluster, self._node = cluster, node
+
+    def append(self, batch: pa.RecordBatch, table: str = "telemetry") -> None:
+        self._journal.append(batch, table)
+
+    def form(self, batch: pa.RecordBatch) -> Form | None:
+        return self._journal.form(batch)
+
+    def append_form(self, form: Form) -> bool:
+        return self._journal.append_form(form)
+
+    def identify(self, devices: Sequence[Device], seen_ns: int) -> None:
+        """Store who the devices are. Identities that the store has already, from this node, are not stored again."""
+        content = json.dumps(
+            [self._cluster, self._node, [(device.gpu, device.row) for device in devices]], sort_keys=True
+        ).encode()
+        # Two checksums name the content as well as needed here, and a cryptographic hash brings its whole library.
+        name = f"identity-{zlib.crc32(content):08x}{zlib.crc32(content[::-1]):08x}"
+        if devices and not (self._store.root / "gpus" / f"{name}.parquet").exists():
+            table = identity_table(devices, self._cluster, self._node, seen_ns)
+            self._store.append({"gpus": table}, name)

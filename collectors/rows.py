@@ -1,0 +1,158 @@
+"""Readings as rows of `telemetry`: one Arrow record batch per tick, without a Python object per value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ..store.schema import arrow_schema
+from .backends import Device, Status, Sweep
+from .metrics import METRICS
+
+if TYPE_CHECKING:
+    from ..store.form import Form
+    from .backends import Happening
+
+_INT32 = np.iinfo(np.int32)
+_NEVER = np.iinfo(np.int64).min  # no reading has this value
+
+
+class Filling:
+    """Where the numbers of a fast tick belong in the message of a form."""
+
+    def __init__(self, form: Form, narrow: Sequence[int], wide: Sequence[int], present: NDArray[np.bool_]) -> None:
+        self.form = form
+        self.present = np.flatnonzero(present).tolist()
+        self.everyone = len(self.present) == len(present)
+        number, every = len(present), np.array(self.present, np.intp)
+        self._words = np.frombuffer(form.message, np.int32)
+        self._long = np.frombuffer(form.message, np.int64)
+
+        def places(rows: Sequence[int], size: int) -> NDArray[np.intp]:
+            here = [form.offsets[METRICS[row].column] // size + k for row in rows for k in range(len(every))]
+            return np.array(here, np.intp)
+
+        self._narrow, self._narrow_to = np.concatenate([row * number + every for row in narrow]), places(narrow, 4)
+        self._wide, self._wide_to = np.concatenate([row * number + every for row in wide]), places(wide, 8)
+        self._ts, self._read_us = form.offsets["ts"] // 8, form.offsets["read_us"] // 4
+
+    def fill(self, values: NDArray[np.int64], stamps: list[int], read_us: list[int]) -> bool:
+        """Fill in the readings of a tick; False where one of them is no number for its column."""
+        flat = values.reshape(-1)
+        narrow = flat.take(self._narrow)
+        if narrow.max() > _INT32.max or narrow.min() < _INT32.min:
+            return False
+        self._words[self._narrow_to] = narrow
+        self._long[self._wide_to] = flat.take(self._wide)
+        if not self.everyone:
+            stamps, read_us = [stamps[p] for p in self.present], [read_us[p] for p in self.present]
+        self._long[self._ts : self._ts + len(stamps)] = stamps
+        self._words[self._read_us : self._read_us + len(read_us)] = read_us
+        return True
+
+
+class Rows:
+    """Makes record batches of the devices of one node."""
+
+    def __init__(self, cluster: str, devices: Sequence[Device]) -> None:
+        self._cluster = cluster
+        self._names = [device.gpu for device in devices]
+        schema = arrow_schema("telemetry")
+        self._absent = np.array([_NEVER if m.absent is None else m.absent for m in METRICS], np.int64)[:, None]
+        self._narrow = np.array([schema.field(m.column).type == pa.int32() for m in METRICS])
+        # One schema for ticks of the fast tier, one for those that read slow metrics as well.
+        self._tiers: list[tuple[pa.Schema, list[int], list[int]]] = []
+        for tiers in (("fast",), ("fast", "slow")):
+            rows = [row for row, m in enumerate(METRICS) if m.tier in tiers]
+            narrow = [row for row in rows if self._narrow[row]]
+            wide = [row for row in rows if not self._narrow[row]]
+            names = ["ts", "cluster", "gpu", *(METRICS[row].column for row in narrow + wide), "read_us", "quality"]
+            fields = pa.schema([schema.field(name) for name in names])
+            self._tiers.append((fields, narrow, wide))
+        self._labels: dict[tuple[bytes, tuple[str | None, ...]], tuple[pa.Array, pa.Array, pa.Array]] = {}
+
+    def batch(
+        self,
+        sweep: Sweep,
+        present: NDArray[np.bool_],
+        stamps: list[int],
+        read_us: list[int],
+        marks: Sequence[str | None],
+        *,
+        slow: bool,
+    ) -> pa.RecordBatch:
+        """The rows of the devices `present`, shape (devices,).
+
+        `stamps` are UTC ns, `read_us` the driver's time to answer (negative: it was not asked), `marks` the column
+        `quality`; all by device. A value whose status is not OK is NULL.
+        """
+        schema, narrow, wide = self._tiers[slow]
+        here = np.flatnonzero(present)
+        values, status = sweep.values.take(here, axis=1), sweep.status.take(here, axis=1)  # C order
+        number = len(here)
+        good = (status == Status.OK) & (values != self._absent)
+        # What does not fit its column is not a number that the metric can have.
+        good &= ~(((values > _INT32.max) | (values < _INT32.min)) & self._narrow[:, None])
+        bits = np.packbits(good, axis=1, bitorder="little")
+        small, large = values[narrow].astype(np.int32), values[wide]
+        took = np.array(read_us, np.int64)[here]
+        asked = np.packbits(took >= 0, bitorder="little")
+        cluster, gpu, quality = self._label(present, marks)
+        columns = [_array(pa.timestamp("ns"), number, None, np.array(stamps, np.int64)[here]), cluster, gpu]
+        columns += [_array(pa.int32(), number, bits[r], column) for r, column in zip(narrow, small, strict=True)]
+        columns += [_array(pa.int64(), number, bits[r], column) for r, column in zip(wide, large, strict=True)]
+        columns += [_array(pa.int32(), number, asked, took.astype(np.int32)), quality]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def filling(self, form: Form, present: NDArray[np.bool_]) -> Filling:
+        """How to fill in a form that was made from the batch of a fast tick."""
+        _, narrow, wide = self._tiers[False]
+        return Filling(form, narrow, wide, present)
+
+    def _label(self, present: NDArray[np.bool_], marks: Sequence[str | None]) -> tuple[pa.Array, pa.Array, pa.Array]:
+        """The columns of text, which hardly ever change."""
+        key = (present.tobytes(), tuple(marks))
+        known = self._labels.get(key)
+        if known is None:
+            if len(self._labels) > 64:
+                self._labels.clear()
+            here = np.flatnonzero(present).tolist()
+            known = self._labels[key] = (
+                pa.array([self._cluster] * len(here), pa.string()),
+                pa.array([self._names[p] for p in here], pa.string()),
+                pa.array([marks[p] for p in here], pa.string()),
+            )
+        return known
+
+
+def _array(kind: pa.DataType, number: int, bits: NDArray[np.uint8] | None, values: NDArray[np.generic]) -> pa.Array:
+    valid = None if bits is None else pa.py_buffer(bits)
+    return pa.Array.from_buffers(kind, number, [valid, pa.py_buffer(values)])
+
+
+def event_batch(happened: Sequence[Happening], cluster: str, node: str) -> pa.RecordBatch:
+    """Happenings as rows of `events`; every one must have its time."""
+    schema = pa.schema([arrow_schema("events").field(n) for n in ("ts", "cluster", "gpu", "node", "kind", "detail")])
+    columns = [
+        [h.ts_ns for h in happened],
+        [cluster] * len(happened),
+        [h.gpu for h in happened],
+        [node] * len(happened),
+        [h.kind for h in happened],
+        [h.detail for h in happened],
+    ]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
+    )
+
+
+def identity_table(devices: Sequence[Device], cluster: str, node: str, seen_ns: int) -> pa.Table:
+    """Devices as rows of `gpus`."""
+    schema = arrow_schema("gpus")
+    common = {"cluster": cluster, "node": node, "first_seen": seen_ns}
+    rows = [{**common, **device.row, "gpu": device.gpu} for device in devices]
+    return pa.table([pa.array([row.get(f.name) for row in rows], f.type) for f in schema], schema=schema)

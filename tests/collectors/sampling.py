@@ -1,0 +1,133 @@
+"""A sampler that runs beside a test, over the real bindings, and what it has recorded so far."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from whorl.collectors.backends import Backend, Device
+from whorl.collectors.nvml import Nvml
+from whorl.collectors.sampler import Counts, Sampler
+from whorl.store import journal_file
+from whorl.store.form import Form
+
+PATIENCE_S = 20.0
+
+
+class Kept:
+    """A recorder that keeps what it is given in memory, and takes forms as a journal does."""
+
+    def __init__(self) -> None:
+        self.batches: list[pa.RecordBatch] = []
+        self.told: list[pa.RecordBatch] = []
+        self.identities: list[list[Device]] = []
+        self.forms = 0  # batches that came as forms
+        self.turn_over = False
+
+    def append(self, batch: pa.RecordBatch, table: str = "telemetry") -> None:
+        (self.batches if table == "telemetry" else self.told).append(batch)
+
+    def form(self, batch: pa.RecordBatch) -> Form:
+        """As the journal makes one."""
+        own = [pa.field(journal_file.WRITTEN, pa.int64()), pa.field(journal_file.CHECK, pa.int32())]
+        schema = pa.schema([*batch.schema, *own])
+        return Form(schema, journal_file.encode(batch.columns, schema, 0), schema, len(batch))
+
+    def append_form(self, form: Form) -> bool:
+        if self.turn_over:  # as a journal does that has begun another file
+            self.turn_over = False
+            return False
+        message = pa.ipc.read_message(bytes(form.sealed(1)))
+        batch = pa.ipc.read_record_batch(message, form.stream)
+        self.batches.append(batch.drop_columns([journal_file.WRITTEN, journal_file.CHECK]))
+        self.forms += 1
+        return True
+
+    def identify(self, devices: Sequence[Device], seen_ns: int) -> None:
+        self.identities.append(list(devices))
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows; columns that a tick did not read are missing."""
+        return [row for batch in list(self.batches) for row in as_rows(batch)]
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [row for batch in list(self.told) for row in as_rows(batch)]
+
+    def kinds(self, gpu: str | None = None) -> list[str]:
+        """The kinds of events, of one GPU if asked, in order."""
+        return [event["kind"] for event in self.events if gpu is None or event["gpu"] == gpu]
+
+    def detail(self, kind: str) -> str:
+        """What the only event of a kind says."""
+        (found,) = [event["detail"] for event in self.events if event["kind"] == kind]
+        return str(found)
+
+    def of(self, gpu: str) -> list[dict[str, Any]]:
+        return [row for row in self.rows if row["gpu"] == gpu]
+
+
+def as_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Rows of a batch, `ts` in ns."""
+    at = batch.schema.get_field_index("ts")
+    return list(batch.set_column(at, "ts", batch.column(at).cast(pa.int64())).to_pylist())
+
+
+class Running:
+    """A sampler in a thread of its own."""
+
+    def __init__(self, backend: Backend, kept: Kept, sampler: Sampler, duration_s: float | None) -> None:
+        self.backend, self.kept, self.sampler = backend, kept, sampler
+        self.gpus = [device.gpu for device in backend.devices()]
+        self.counts: Counts | None = None
+        self.failure: BaseException | None = None
+        self._end = False
+        self._thread = threading.Thread(target=self._run, args=(duration_s,))
+        self._thread.start()
+
+    def _run(self, duration_s: float | None) -> None:
+        try:
+            self.counts = self.sampler.run(duration_s, ended=lambda: self._end)
+        except BaseException as error:
+            self.failure = error
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Wait for something that must come to pass."""
+        last = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < last, f"it did not come to pass; events: {self.kept.events}"
+            assert self._thread.is_alive(), f"the sampler ended: {self.failure!r}"
+            time.sleep(0.01)
+
+    def ticks(self, number: int) -> None:
+        """Wait for further ticks."""
+        there = len(self.kept.batches)
+        self.until(lambda: len(self.kept.batches) >= there + number)
+
+    def end(self) -> None:
+        self._end = True
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive()
+
+
+@contextmanager
+def sampling(backend: Backend | None = None, *, duration_s: float | None = None, **more: Any) -> Iterator[Running]:
+    """Sample until the block ends, by default NVML every 20 ms."""
+    backend = backend or Nvml()
+    backend.open()
+    kept = Kept()
+    given: dict[str, Any] = {"interval_s": 0.02, "slow_s": 0.2, "cluster": "c", "node": "n"} | more
+    running = Running(backend, kept, Sampler(backend, kept, **given), duration_s)
+    try:
+        yield running
+    finally:
+        running.end()
+        backend.close()
+    if running.failure is not None:
+        raise running.failure

@@ -1,0 +1,420 @@
+"""`whorl collect` as it is run: a process, our own NVML library, a store on the disk, and how it all ends."""
+
+from __future__ import annotations
+
+import os
+import pty
+import resource
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from whorl.cli import cli
+from whorl.collectors.collecting import Collecting, Plan
+from whorl.collectors.nvml import Nvml
+from whorl.collectors.recording import StoreRecorder
+from whorl.collectors.sampler import Sampler
+from whorl.errors import InputError
+from whorl.store import Store
+from whorl.store.journal import Journal
+
+from ..nvml_library import NvmlLibrary
+
+PATIENCE_S = 20.0
+WHORL = [sys.executable, "-m", "whorl", "collect"]
+
+
+def command(store: Path, *options: str) -> list[str]:
+    return [*WHORL, "--store", str(store), "--node", "n1", *options]
+
+
+@contextmanager
+def collecting(
+    library: NvmlLibrary, store: Path, *options: str, before: Callable[[], object] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """A collector that has begun to store rows; killed at the end if it still runs."""
+    Store.create(store)
+    arguments = command(store, "--interval", "0.05", *options)
+    process = subprocess.Popen(
+        arguments, env=library.environment(), stderr=subprocess.PIPE, text=True, preexec_fn=before
+    )
+    with process:
+        try:
+            until(lambda: rows(store) > 0, process)
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def until(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
+    last = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < last, "it did not come to pass"
+        time.sleep(0.05)
+
+
+def ask(store: Path, query: str) -> list[dict[str, Any]]:
+    answer: list[dict[str, Any]] = Store.open(store).sql(query).to_pylist()
+    return answer
+
+
+def rows(store: Path) -> int:
+    return int(ask(store, "select count(*) n from telemetry")[0]["n"])
+
+
+def kinds(store: Path) -> list[str]:
+    return [row["kind"] for row in ask(store, "select kind from events order by ts")]
+
+
+def ends(process: subprocess.Popen[str]) -> str:
+    """Wait for the end; returns what stands on standard error."""
+    errors = process.communicate(timeout=PATIENCE_S)[1]
+    assert "Traceback" not in errors
+    return errors
+
+
+def test_a_minute_in_small(nvml_library: NvmlLibrary, tmp_path: Path) -> None:
+    """From the first line to the last: rows, identities, events, and energy that agrees with power."""
+    nvml_library.write("gpus 4", "model H100", "load 1 0.5")
+    store = tmp_path / "S"
+    environment = nvml_library.environment(SLURM_CLUSTER_NAME="turing")
+    arguments = command(store, "--interval", "20ms", "--duration", "5s", "--slow-interval", "1")
+    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    begun, note, ended = done.stderr.splitlines()
+    assert "nvml: 4 GPUs (NVIDIA H100 80GB HBM3), every 0.02 s, into" in begun
+    assert "durable" in begun
+    assert "a new value every 100 ms" in note
+    (told,) = ask(store, "select count(*) n, count(distinct gpu) gpus, count(distinct ts) ts from telemetry")
+    assert f"stored {told['n']:,} rows" in ended
+    assert told["gpus"] == 4
+    assert told["n"] > 4 * 100  # of 250 ticks, on a machine that has other things to do
+    assert {"collect_began", "collect_ended", "not_supported"} <= set(kinds(store))
+    identities = ask(store, "select gpu, cluster, node, model from gpus order by nvml_index")
+    assert [(r["cluster"], r["node"], r["model"]) for r in identities] == [
+        ("turing", "n1", "NVIDIA H100 80GB HBM3")
+    ] * 4
+    assert {r["gpu"] for r in identities} == {r["gpu"] for r in ask(store, "select distinct gpu from telemetry")}
+    agreement = ask(
+        store,
+        """
+        with span as (
+            select gpu, ts, energy_mj, power_average_mw p, min(ts) over (partition by gpu) first from telemetry
+        ), whole as (select * from span where ts <= first + interval 4 seconds)
+        select gpu, (max(energy_mj) - min(energy_mj)) / 1e3 j, avg(p) / 1e3 w,
+            (epoch_ns(max(ts)) - epoch_ns(min(ts))) / 1e9 s
+        from whole group by gpu
+        """,
+    )
+    for gpu in agreement:
+        assert gpu["j"] == pytest.approx(gpu["w"] * gpu["s"], rel=0.05)
+    assert not nvml_library.setters()
+    # A second run of the same GPUs adds rows, and no identity.
+    arguments = command(store, "--duration", "0.2", "--interval", "0.1")
+    again = subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False)
+    assert again.returncode == 0
+    assert rows(store) == told["n"] + 8 - 4 * missed(again.stderr)
+    assert len(ask(store, "select gpu from gpus")) == 4
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_well(nvml_library: NvmlLibrary, tmp_path: Path, number: signal.Signals) -> None:
+    nvml_library.write("gpus 2")
+    with collecting(nvml_library, tmp_path / "S") as process:
+        process.send_signal(number)
+        errors = ends(process)
+    assert process.returncode == 0
+    stored = rows(tmp_path / "S")
+    assert f"{number.name} came; stored {stored:,} rows" in errors
+    assert kinds(tmp_path / "S")[-1] == "collect_ended"
+    assert not list((tmp_path / "S" / "journal").glob("*.arrow"))  # sealed
+
+
+def test_under_nohup_it_goes_on(nvml_library: NvmlLibrary, tmp_path: Path) -> None:
+    nvml_library.write("gpus 2")
+    ignore = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)  # noqa: E731
+    with collecting(nvml_library, tmp_path / "S", before=ignore) as process:
+        process.send_signal(signal.SIGHUP)
+        there = rows(tmp_path / "S")
+        until(lambda: rows(tmp_path / "S") > there + 10, process)
+        process.terminate()
+        ends(process)
+    assert process.returncode == 0
+
+
+def test_live_rows_are_seen_and_kill_9_loses_none(nvml_library: NvmlLibrary, tmp_path: Path) -> None:
+    nvml_library.write("gpus 2")
+    store = tmp_path / "S"
+    seen = 0
+    for _ in range(2):
+        with collecting(nvml_library, store, "--durable", "tick") as process:
+            least = seen + 40
+            until(lambda: rows(store) >= least, process)  # noqa: B023 - it is called here
+            (newest,) = ask(store, "select epoch_ns(max(ts)) ts from telemetry")
+            assert time.time() - newest["ts"] / 1e9 < 2.0
+            seen = rows(store)
+            process.kill()
+            process.wait()
+        assert rows(store) >= seen
+        (told,) = ask(store, "select count(*) n, count(distinct (gpu, ts)) d, count(power_mw) p from telemetry")
+        assert told["n"] == told["d"] == told["p"]
+        seen = told["n"]
+    per_gpu = ask(store, "select count(*) n from telemetry group by gpu")
+    assert len({row["n"] for row in per_gpu}) == 1  # whole ticks
+
+
+def test_the_second_collector_on_a_node_is_refused(nvml_library: NvmlLibrary, tmp_path: Path) -> None:
+    nvml_library.write("gpus 2")
+    store = tmp_path / "S"
+    with collecting(nvml_library, store) as process:
+        second = subprocess.run(
+            command(store), env=nvml_library.environment(), capture_output=True, text=True, check=False
+        )
+        assert second.returncode == 3
+        assert len(second.stderr.splitlines()) == 1
+        assert f"process {process.pid}" in second.stderr
+        there = rows(store)
+        until(lambda: rows(store) > there, process)
+        process.terminate()
+        ends(process)
+    assert process.returncode == 0
+
+
+def test_a_full_disk(nvml_library: NvmlLibrary, tmp_path: Path) -> None:
+    """Files may not grow beyond 200 kB, as if the disk were full: one sentence, and what was stored stays."""
+    nvml_library.write("gpus 8")
+    store = tmp_path / "S"
+
+    def full() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+
+    with collecting(nvml_library, store, before=full) as process:
+        errors = ends(process)
+        assert process.returncode == 3
+    assert "no space is left" in errors
+    assert len([line for line in errors.splitlines() if not line.startswith("whorl: warning")]) <= 3
+    (told,) = ask(store, "select count(*) n, count(distinct (gpu, ts)) d, count(power_mw) p from telemetry")
+    assert told["n"] == told["d"] == told["p"]
+    assert told["n"] > 200
+    assert told["n"] % 8 == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_store_that_may_not_be_written(nvml_library: NvmlLibrary, tmp_path: Path) -> None:
+    place = Path("/tmp", f"whorl-test-{os.getpid()}-collect")
+    shutil.copytree(nvml_library.library.parent, place / "lib")
+    try:
+        (place / "lib").chmod(0o755)
+        Store.create(place / "S")
+        (place / "control").write_text("gpus 2\n")
+        environment = os.environ | {"LD_LIBRARY_PATH": str(place / "lib"), "WHORL_NVML_CONTROL": str(place / "control")}
+        code = (
+            "import os, sys, whorl.cli, whorl.collectors.collecting, whorl.collectors.sampler, whorl.store.journal\n"
+            "import whorl.collectors.nvml, whorl.collectors.recording, whorl.collectors.rows, pynvml, pyarrow\n"
+            "import whorl.store.sealing, ssl, pyarrow.parquet, pyarrow.compute\n"
+            "os.setgid(65534); os.setuid(65534)\n"
+            "sys.argv = ['whorl', 'collect', '--duration', '1', '--store', sys.argv[1]]\n"
+            "whorl.cli.main()\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code, place / "S"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd="/",
+        )
+        assert done.returncode == 3, done.stderr
+        assert len(done.stderr.splitlines()) == 1
+        assert "this user may not write there" in done.stderr
+    finally:
+        shutil.rmtree(place)
+
+
+def test_a_store_that_cannot_be_made(nvml_library: NvmlLibrary, tmp_path: Path) -> None:
+    nvml_library.write("gpus 2")
+    (tmp_path / "file").write_text("")
+    for where, words in ((tmp_path / "file", "is a file; a store is a folder"), (tmp_path / "file" / "S", "cannot")):
+        done = subprocess.run(
+            command(where), env=nvml_library.environment(), capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 3
+        assert len(done.stderr.splitlines()) == 1
+        assert words in done.stderr
+
+
+def test_a_call_that_hangs_for_ever_does_not_keep_it(nvml_library: NvmlLibrary, tmp_path: Path) -> None:
+    nvml_library.write("gpus 3")
+    store = tmp_path / "S"
+    with collecting(nvml_library, store, "--hung", "0.3") as process:
+        nvml_library.add("gpu 1 hang")
+        until(lambda: "hung" in kinds(store), process)
+        query = "select count(power_mw) p from telemetry group by gpu order by p"
+        before = [row["p"] for row in ask(store, query)]
+        until(lambda: ask(store, query)[1]["p"] > before[1] + 5, process)
+        process.terminate()
+        errors = ends(process)
+    assert process.returncode == 0
+    assert "SIGTERM came; stored" in errors
+    after = [row["p"] for row in ask(store, query)]
+    assert after[0] == before[0]
+    assert after[1] == after[2]
+    (silent,) = ask(
+        store, "select count(distinct gpu) g, count(distinct quality) q from telemetry where quality = 'hung'"
+    )
+    assert (silent["g"], silent["q"]) == (1, 1)
+
+
+def test_a_driver_that_hangs_from_the_start_does_not_keep_it(nvml_library: NvmlLibrary, tmp_path: Path) -> None:
+    nvml_library.write("gpus 2", "gpu 0 hang")
+    process = subprocess.Popen(
+        command(tmp_path / "S"), env=nvml_library.environment(), stderr=subprocess.PIPE, text=True
+    )
+    with process:
+        called = {"nvmlDeviceGetHandleByIndex_v2"}
+        until(lambda: called <= {name for _, name in nvml_library.called()}, process)
+        process.send_signal(signal.SIGINT)
+        errors = ends(process)
+    assert process.returncode == 0
+    assert "told to end before anything was read" in errors
+
+
+def test_without_a_driver_it_says_so_and_what_to_do(tmp_path: Path) -> None:
+    empty = {key: value for key, value in os.environ.items() if key not in ("LD_LIBRARY_PATH", "WHORL_NVML_CONTROL")}
+    done = subprocess.run(command(tmp_path / "S"), env=empty, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        pytest.skip("this machine has GPUs")
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "--backend simulated" in done.stderr
+    assert not (tmp_path / "S").exists()
+
+
+def test_without_a_gpu(nvml_library: NvmlLibrary, tmp_path: Path) -> None:
+    nvml_library.write("gpus 0")
+    done = subprocess.run(
+        command(tmp_path / "S"), env=nvml_library.environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "shows no GPU on this machine; on a machine without GPUs: --backend simulated" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--interval", "0.01"], "an interval of 0.01 s is too short"),
+        (["--interval", "0"], "an interval of 0 s is too short"),
+        (["--interval", "often"], "'often' is no time"),
+        (["--interval", "nan"], "'nan' is no time"),
+        (["--duration", "0"], "a duration of 0 s is none"),
+        (["--durable", "-1"], "is no time"),
+        (["--gpus", "4"], "--gpus is for --backend simulated only"),
+        (["--backend", "simulated", "--model", "X99"], "no simulated GPU model 'X99'"),
+        (["--node", "../n"], "cannot name"),
+    ],
+)
+def test_options_that_cannot_be_used(tmp_path: Path, options: list[str], words: str) -> None:
+    done = CliRunner().invoke(cli, ["collect", "--store", str(tmp_path / "S"), *options])
+    assert done.exit_code == 2, done.stderr
+    assert words in done.stderr
+    assert not (tmp_path / "S").exists()
+
+
+def test_segments_turn_over_while_it_reads(nvml: NvmlLibrary, tmp_path: Path) -> None:
+    """Ticks that are filled in go on when the journal begins another file, and every one is there once."""
+    nvml.write("gpus 3")
+    store = Store.create(tmp_path / "S")
+    backend = Nvml()
+    backend.open()
+    with Journal(store, "n", segment_s=0.4, publish_s=0.1, settle_s=0.0, grace_s=0.0) as journal:
+        recorder = StoreRecorder(store, journal, cluster="c", node="n")
+        sampler = Sampler(backend, recorder, interval_s=0.02, slow_s=0.5, cluster="c", node="n")
+        counts = sampler.run(3.0)
+    backend.close()
+    (told,) = ask(store.root, "select count(*) n, count(distinct (gpu, ts)) d, count(power_mw) p from telemetry")
+    assert told["n"] == told["d"] == told["p"] == counts.rows
+    assert len(list((store.root / "telemetry").rglob("n-*.parquet"))) > 2
+
+
+def test_a_simulated_node(tmp_path: Path) -> None:
+    store = tmp_path / "S"
+    options = ("--backend", "simulated", "--gpus", "3", "--model", "V100", "--seed", "5", "--duration", "1")
+    lost = 0
+    for _ in range(2):
+        done = subprocess.run(
+            command(store, *options, "--interval", "0.1"), capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        lost += missed(done.stderr)
+    assert "3 GPUs (V100-SXM2)" in done.stderr
+    told = ask(store, "select gpu, count(*) n, min(power_mw) low, max(power_mw) high from telemetry group by gpu")
+    assert [row["n"] for row in told] == [20 - lost] * 3
+    assert all(30_000 < row["low"] <= row["high"] < 330_000 for row in told)
+    assert [row["model"] for row in ask(store, "select model from gpus")] == ["V100-SXM2"] * 3
+
+
+def test_it_stays_light(nvml_library: NvmlLibrary, tmp_path: Path) -> None:
+    """Neither DuckDB nor Polars nor rich can be imported, and it collects all the same."""
+    nvml_library.write("gpus 8")
+    code = (
+        "import sys\n"
+        "def refuse(event, details):\n"
+        "    if event == 'import' and details[0].partition('.')[0] in ('duckdb', 'polars', 'rich', 'scipy'):\n"
+        "        raise RuntimeError(f'{details[0]} is not for collecting nodes')\n"
+        "sys.addaudithook(refuse)\n"
+        "sys.argv = ['whorl', 'collect', '--store', sys.argv[1], '--interval', '0.05', '--duration', '1']\n"
+        "from whorl.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "S")],
+        env=nvml_library.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert rows(tmp_path / "S") == 8 * 20 - 8 * missed(done.stderr)
+
+
+def missed(errors: str) -> int:
+    return int(errors.split(" ticks missed")[0].rpartition(" ")[2].replace(",", ""))
+
+
+def test_on_a_terminal_a_line_lives(nvml_library: NvmlLibrary, tmp_path: Path) -> None:
+    nvml_library.write("gpus 2")
+    ours, theirs = pty.openpty()
+    arguments = command(tmp_path / "S", "--interval", "0.1", "--duration", "2.5")
+    with subprocess.Popen(arguments, env=nvml_library.environment(), stderr=theirs, stdout=theirs) as process:
+        os.close(theirs)
+        said = b""
+        while select.select([ours], [], [], PATIENCE_S)[0]:
+            try:
+                part = os.read(ours, 4096)
+            except OSError:  # the other end is closed
+                break
+            said += part
+    os.close(ours)
+    assert process.returncode == 0
+    lines = [line for line in said.decode().split("\r") if "rows, " in line and " W, " in line]
+    assert 2 <= len(lines) <= 4
+
+
+def test_a_plan_is_checked_before_anything_is_opened(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="too short"):
+        Plan(store=str(tmp_path), interval_s=0.001)
+    with pytest.raises(InputError, match="there is no backend"):
+        Collecting.begin(Plan(store=str(tmp_path), backend="x", node="n"), {})

@@ -1,0 +1,247 @@
+"""NVML as the collector reads it: the real nvidia-ml-py over our own library, in this process."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pynvml
+import pytest
+
+from whorl.collectors.backends import Status
+from whorl.collectors.metrics import ALL_LINKS, METRICS, Field
+from whorl.collectors.nvml import Nvml
+from whorl.collectors.nvml_buffers import Buffers, meaning
+from whorl.collectors.rows import Rows
+
+from ..nvml_library import NvmlLibrary
+from .sampling import as_rows, sampling
+
+STILL = 1_790_000_004.03  # where the library's clock stands in tests of values
+
+EXPECTED: dict[str, Any] = {
+    "power_mw": pynvml.nvmlDeviceGetPowerUsage,
+    "power_instant_mw": 186,
+    "power_average_mw": 185,
+    "energy_mj": 83,
+    "sm_clock_mhz": lambda h: pynvml.nvmlDeviceGetClockInfo(h, pynvml.NVML_CLOCK_SM),
+    "mem_clock_mhz": lambda h: pynvml.nvmlDeviceGetClockInfo(h, pynvml.NVML_CLOCK_MEM),
+    "temperature_c": lambda h: pynvml.nvmlDeviceGetTemperatureV(h, 0),
+    "memory_temperature_c": 82,
+    "utilization": lambda h: pynvml.nvmlDeviceGetUtilizationRates(h).gpu,
+    "memory_utilization": lambda h: pynvml.nvmlDeviceGetUtilizationRates(h).memory,
+    "clock_event_reasons": pynvml.nvmlDeviceGetCurrentClocksEventReasons,
+    "power_violation_ns": 74,
+    "thermal_violation_ns": 75,
+    "power_brake_ns": 271,
+    "sync_boost_violation_ns": 76,
+    "board_limit_violation_ns": 77,
+    "reliability_violation_ns": 79,
+    "software_thermal_ns": 269,
+    "hardware_thermal_ns": 270,
+    "memory_used": lambda h: pynvml.nvmlDeviceGetMemoryInfo(h, pynvml.nvmlMemory_v2).used,
+    "power_limit_mw": pynvml.nvmlDeviceGetEnforcedPowerLimit,
+    "pstate": pynvml.nvmlDeviceGetPerformanceState,
+    "fan_speed": pynvml.nvmlDeviceGetFanSpeed,
+    "pcie_tx_bytes": 197,
+    "pcie_rx_bytes": 198,
+    "nvlink_tx_bytes": (138, ALL_LINKS, 1024),
+    "nvlink_rx_bytes": (139, ALL_LINKS, 1024),
+    "pcie_replays": 94,
+    "ecc_corrected": 3,
+    "ecc_uncorrected": 4,
+    "remapped_rows": lambda h: sum(pynvml.nvmlDeviceGetRemappedRows(h)[:2]),
+}
+
+
+def answer(handle: Any, spec: Any) -> int | None:
+    """What the binding itself answers, one value at a time."""
+    try:
+        if callable(spec):
+            return int(spec(handle))
+        field, scope, scale = spec if isinstance(spec, tuple) else (spec, 0, 1)
+        (value,) = pynvml.nvmlDeviceGetFieldValues(handle, [(field, scope)])
+        pynvml._nvmlCheckReturn(value.nvmlReturn)
+    except pynvml.NVMLError_NotSupported:
+        return None
+    plain = value.value.uiVal if value.valueType == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT else value.value.ullVal
+    return int(plain) * int(scale)
+
+
+def one_sweep(backend: Nvml, *, slow: bool = True) -> list[dict[str, Any]]:
+    """Every device read once, as rows."""
+    number = len(backend.devices())
+    stamps = [time.time_ns()] * number
+    for device in range(number):
+        backend.read(device, slow=slow)
+    sweep = backend.sweep(stamps)
+    rows = Rows("c", backend.devices())
+    return as_rows(rows.batch(sweep, np.ones(number, bool), stamps, [-1] * number, [None] * number, slow=slow))
+
+
+@pytest.mark.parametrize("model", ["V100", "A100", "H100", "H200"])
+def test_every_value_is_what_the_binding_answers(nvml: NvmlLibrary, model: str) -> None:
+    nvml.write("gpus 3", f"model {model}", f"now {STILL}", "load 10 0.7", "gpu 1 ecc 7 2", "gpu 2 remapped 3 1")
+    nvml.add("gpu 2 limit 250000")
+    backend = Nvml()
+    backend.open()
+    rows = one_sweep(backend)
+    assert set(EXPECTED) | {"power_window_ms", "power_age_us"} == {metric.column for metric in METRICS}
+    known = 0
+    for index, row in enumerate(rows):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        for column, spec in EXPECTED.items():
+            expected = answer(handle, spec)
+            assert row[column] == expected, (index, column)
+            known += expected is not None
+    assert known > 60
+    assert one_sweep(backend, slow=False)[0].keys() < rows[0].keys()
+    backend.close()
+
+
+@pytest.mark.parametrize(("model", "window"), [("V100", 10), ("A100", 25), ("H100", 1000), ("H200", 1000)])
+def test_what_the_power_reading_averages_over_goes_by_the_architecture(
+    nvml: NvmlLibrary, model: str, window: int
+) -> None:
+    nvml.write("gpus 1", f"model {model}")
+    backend = Nvml()
+    backend.open()
+    assert one_sweep(backend)[0]["power_window_ms"] == window
+    assert backend.period_ms == (20 if model == "V100" else 100)
+    backend.close()
+
+
+def test_the_age_of_a_reading_is_from_the_drivers_stamp(nvml: NvmlLibrary) -> None:
+    nvml.write("gpus 1", "every 0.4")
+    backend = Nvml()
+    backend.open()
+    ages = []
+    for _ in range(30):
+        ages.append(one_sweep(backend, slow=False)[0]["power_age_us"])
+        time.sleep(0.02)
+    (value,) = pynvml.nvmlDeviceGetFieldValues(pynvml.nvmlDeviceGetHandleByIndex(0), [186])
+    old = time.time() - value.timestamp / 1e6
+    assert all(0 <= age < 600_000 for age in ages)
+    assert old < 0.6
+    backend.close()
+
+
+def test_a_stamp_of_another_clock_is_no_age(nvml: NvmlLibrary) -> None:
+    nvml.write("gpus 1", f"now {STILL}")
+    backend = Nvml()
+    backend.open()
+    row = one_sweep(backend)[0]
+    assert row["power_age_us"] is None
+    assert row["power_instant_mw"] is not None
+    backend.close()
+
+
+def test_power_of_the_module_is_taken_where_there_is_no_other_and_said(nvml: NvmlLibrary) -> None:
+    nvml.write("gpus 2", "gpu 1 module")
+    backend = Nvml()
+    backend.open()
+    assert all(row["power_instant_mw"] for row in one_sweep(backend))
+    ((kind, gpu),) = [(h.kind, h.gpu) for h in backend.happened()]
+    assert (kind, gpu) == ("module_power", backend.devices()[1].gpu)
+    backend.close()
+
+
+def test_identities(nvml: NvmlLibrary) -> None:
+    nvml.write("gpus 2", "model H100")
+    backend = Nvml()
+    backend.open()
+    for index, device in enumerate(backend.devices()):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        row = device.row
+        assert device.gpu == row["uuid"] == pynvml.nvmlDeviceGetUUID(handle)
+        assert row["serial"] == pynvml.nvmlDeviceGetSerial(handle)
+        assert row["pci_bus_id"] == pynvml.nvmlDeviceGetPciInfo(handle).busId
+        assert row["power_limit_min_mw"], row["power_limit_max_mw"] == (
+            pynvml.nvmlDeviceGetPowerManagementLimitConstraints(handle)
+        )
+        assert (row["nvml_index"], row["driver"]) == (index, pynvml.nvmlSystemGetDriverVersion())
+        assert None not in (row["model"], row["vbios"], row["memory_total"], row["sm_clock_max_mhz"])
+        assert row["temperature_slowdown_c"] < row["temperature_shutdown_c"]
+    backend.close()
+
+
+def test_narrow_values_of_the_driver_may_have_rubbish_above_them(nvml: NvmlLibrary) -> None:
+    nvml.write("gpus 2", "model H100")
+    pynvml.nvmlInit()
+    buffers = Buffers(1, pynvml._nvmlGetFunctionPointer)
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    buffers.prepare(0, handle)
+    buffers.attach(0, handle, None)
+
+    def swept() -> list[int]:
+        buffers._tier[0] = 2
+        found: list[int] = buffers.sweep([time.time_ns()]).values[fields, 0].tolist()
+        return found
+
+    buffers.read(0, slow=True)
+    fields = [row for row, m in enumerate(METRICS) if isinstance(m.nvml, Field)]
+    raw, clean = buffers._raw, swept()
+    narrow = (raw["type"] == 1) & (raw["ret"] == 0)
+    assert narrow.any()
+    raw["v"][narrow] |= np.uint64(0xDEAD_BEEF_0000_0000)
+    assert swept() == clean
+    raw["type"][0, :3], raw["v"][0, :3] = (0, 5, 4), (np.float64(1234.4).view(np.uint64), 2**32 - 7, 2**64 - 9)
+    assert swept()[:3] == [1234, -7, -9]
+
+
+def test_reading_changes_nothing_and_never_waits_for_pcie(nvml: NvmlLibrary) -> None:
+    nvml.write("gpus 8", "gpu 3 mig 3g.40gb")
+    slow = ("nvmlDeviceGetPcieThroughput", "nvmlDeviceGetComputeRunningProcesses_v3")
+    before, made = [nvml.calls(name) for name in slow], nvml.calls()
+    with sampling() as running:
+        running.ticks(30)
+    assert not nvml.setters()
+    assert nvml.calls() > made + 30 * 8
+    assert [nvml.calls(name) for name in slow] == before
+
+
+def test_one_call_gives_all_field_values_of_a_gpu(nvml: NvmlLibrary) -> None:
+    nvml.write("gpus 4")
+    with sampling(slow_s=1000.0) as running:
+        running.ticks(2)
+        before, ticks = nvml.calls("nvmlDeviceGetFieldValues"), len(running.kept.batches)
+        running.ticks(20)
+        made, done = nvml.calls("nvmlDeviceGetFieldValues") - before, len(running.kept.batches) - ticks
+        assert 4 * (done - 1) <= made <= 4 * (done + 2)
+
+
+def test_mig_instances_have_names_and_memory_and_no_power(nvml: NvmlLibrary) -> None:
+    nvml.write("gpus 2", "model H100", "gpu 1 mig 3g.40gb 1g.10gb")
+    with sampling() as running:
+        running.ticks(30)
+        (devices,) = running.kept.identities
+        whole = [d for d in devices if d.parent is None]
+        parts = [d for d in devices if d.parent is not None]
+        assert len(whole) == 2
+        assert [d.row["mig_profile"] for d in parts] == ["3g.40gb", "1g.10gb"]
+        assert {d.row["parent"] for d in parts} == {whole[1].gpu}
+        assert all(d.gpu.startswith("MIG-") and d.row["memory_total"] for d in parts)
+        rows = running.kept.of(parts[0].gpu)
+        assert len(rows) < len(running.kept.of(whole[0].gpu))  # read in the slow tier
+        empty = {c for row in rows for c, v in row.items() if v is None}
+        assert all(row["memory_used"] is not None for row in rows)
+        assert {"power_mw", "energy_mj", "sm_clock_mhz", "temperature_c"} <= empty
+        assert all(row["power_mw"] for row in running.kept.of(whole[1].gpu))
+        assert not running.kept.kinds(parts[0].gpu)
+        # An instance is taken away, another comes.
+        nvml.write("gpus 2", "model H100", "gpu 1 mig 2g.20gb")
+        running.until(lambda: "mig" in running.kept.kinds(whole[1].gpu))
+        assert "2g.20gb" in running.kept.detail("mig")
+        running.until(lambda: len(running.kept.identities) == 2)
+        new = [d for d in running.kept.identities[-1] if d.row.get("mig_profile") == "2g.20gb"]
+        running.until(lambda: running.kept.of(new[0].gpu))
+        gone = len(running.kept.of(parts[1].gpu))
+        running.ticks(30)
+        assert len(running.kept.of(parts[1].gpu)) == gone
+
+
+def test_a_return_code_that_nvml_does_not_have_yet_is_a_failure() -> None:
+    assert meaning(0) == Status.OK
+    assert meaning(999) == meaning(77) == meaning(5000) == Status.FAILED
+    assert {meaning(code) for code in (1, 9, 18)} == {Status.DRIVER}

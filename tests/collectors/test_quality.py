@@ -1,0 +1,163 @@
+"""The marks of power sensors: given to stuck, quantised and slow ones, and not to healthy ones."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from whorl.collectors.quality import Finding, Quality
+
+from ..nvml_library import NvmlLibrary
+from .sampling import sampling
+
+INTERVAL = 0.1
+Floats = NDArray[np.float64]
+
+
+def readings(power: Floats, *, busy: Floats | None = None, energy: Floats | None = None) -> Floats:
+    """Shape (ticks, 4, 1): power mW, utilisation, clock, energy."""
+    n = len(power)
+    share = np.ones(n) if busy is None else busy
+    clock = 1000 + 900 * share
+    total = np.cumsum(300_000 * INTERVAL * (0.2 + 0.8 * share)) if energy is None else energy
+    return np.stack([power, 100 * share, clock, total], axis=1)[:, :, None]
+
+
+def judged(rows: Floats, *, interval: float = INTERVAL, period: float = 0.1) -> tuple[list[Finding], str | None]:
+    """What is found over all the readings, and the marks at their end."""
+    quality = Quality(rows.shape[2], interval_s=interval, period_s=period, window_s=60.0)
+    found: list[Finding] = []
+    for tick, row in enumerate(rows):
+        known = np.vstack([~np.isnan(row), np.zeros((1, rows.shape[2]), bool)])
+        values = np.vstack([np.nan_to_num(row), np.zeros((1, rows.shape[2]))]).astype(np.int64)
+        found += quality.note(values, known, [round(tick * interval * 1e9)] * rows.shape[2])
+    return found, quality.texts[0]
+
+
+def waves(n: int, period: int = 100) -> Floats:
+    return (np.arange(n) % period < 0.7 * period).astype(float)
+
+
+def noise(seed: int, n: int, sd: float = 1500.0) -> Floats:
+    return np.random.default_rng(seed).normal(0, sd, n)
+
+
+def test_a_stuck_sensor() -> None:
+    busy = waves(2000)
+    power = np.rint(100_000 + 500_000 * busy + noise(1, 2000))
+    power[600:1500] = power[600]
+    found, mark = judged(readings(power, busy=busy))
+    assert [f.kind for f in found] == ["stuck_sensor", "sensor_recovered"]
+    assert "while utilisation moved by 100 points" in found[0].detail
+    assert mark is None
+    assert judged(readings(power[:1500], busy=busy[:1500]))[1] == "power_stuck"
+
+
+def test_a_stuck_sensor_that_only_the_energy_counter_gives_away() -> None:
+    n = 1500
+    watts = np.where(np.arange(n) % 600 < 300, 80.0, 500.0)
+    energy = np.cumsum(watts * 1000 * INTERVAL)
+    rows = readings(np.full(n, 80_000.0), energy=energy)
+    rows[:, 1:3] = np.nan  # no utilisation and clock, as under MIG
+    found, mark = judged(rows)
+    assert mark == "power_stuck"
+    assert "the energy counter shows" in found[0].detail
+
+
+def test_an_idle_gpu_whose_power_does_not_move_is_not_stuck() -> None:
+    n = 1500
+    rows = readings(np.full(n, 45_123.0), busy=np.zeros(n), energy=np.cumsum(np.full(n, 4_500.0)))
+    assert judged(rows) == ([], None)
+
+
+@pytest.mark.parametrize(("step", "noisy"), [(1000, 3000.0), (10_000, 20_000.0)])
+def test_a_quantised_sensor(step: int, noisy: float) -> None:
+    power = np.rint((400_000 + noise(2, 1000, noisy)) / step) * step
+    found, mark = judged(readings(power))
+    assert mark == "power_quantised"
+    assert [f.kind for f in found] == ["quantised_sensor"]
+    assert f"multiples of {step // 1000} W" in found[0].detail
+
+
+def test_a_quantised_sensor_stays_marked_where_its_readings_say_little() -> None:
+    power = np.rint((400_000 + noise(2, 2000, 20_000.0)) / 10_000) * 10_000
+    power[1000:] = 400_000
+    assert judged(readings(power))[1] == "power_quantised"
+
+
+@pytest.mark.parametrize("every", [6, 10, 40])
+def test_a_slow_sensor_and_its_period(every: int) -> None:
+    n = 2000
+    power = np.rint(np.repeat(400_000 + noise(3, n // every + 1), every)[:n])
+    found, mark = judged(readings(power))
+    assert mark == "power_slow"
+    assert [f.kind for f in found] == ["slow_sensor"]
+    assert f"every {every * INTERVAL:.2g} s" in found[0].detail
+
+
+def test_a_sensor_that_recovers_is_told() -> None:
+    n = 1000
+    power = np.concatenate([np.repeat(400_000 + noise(4, 100), 10), 400_000 + noise(5, 2 * n)])
+    found, mark = judged(readings(np.rint(power)))
+    assert [f.kind for f in found] == ["slow_sensor", "sensor_recovered"]
+    assert mark is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("load", ["steady", "waves", "idle"])
+@pytest.mark.parametrize(("interval", "period"), [(0.1, 0.1), (0.02, 0.1), (1.0, 0.02)])
+def test_a_healthy_sensor_has_no_mark(seed: int, load: str, interval: float, period: float) -> None:
+    """Noise of 0.1 W at idle and 1.5 W under load, in mW; read faster and slower than the sensor ticks."""
+    n = 4000
+    busy = {"steady": np.ones(n), "waves": waves(n, 100), "idle": np.zeros(n)}[load]
+    repeats = max(1, round(period / interval))
+    fresh = noise(seed, n, 1.0) * np.where(busy > 0, 1500, 100)
+    held = np.arange(n) // repeats * repeats
+    power = np.rint(60_000 + 400_000 * busy[held] + fresh[held])
+    found, mark = judged(readings(power, busy=busy), interval=interval, period=period)
+    assert (found, mark) == ([], None)
+
+
+def test_readings_that_are_missing_are_no_evidence() -> None:
+    n = 1500
+    rows = readings(np.rint(400_000 + noise(6, n)))
+    rows[300:] = np.nan
+    assert judged(rows) == ([], None)
+
+
+def test_judging_brings_in_no_further_modules() -> None:
+    """Some of numpy's functions load all of numpy.ma when they are first called: 8 MB and a tenth of a second."""
+    code = (
+        "import sys, numpy as np\n"
+        "from whorl.collectors.quality import Quality\n"
+        "quality, before = Quality(2, interval_s=0.1), set(sys.modules)\n"
+        "for tick in range(1000):\n"
+        "    values = np.full((5, 2), tick // 10 * 1000 + tick % 7, np.int64)\n"
+        "    quality.note(values, np.ones((5, 2), bool), [tick * 10**8] * 2)\n"
+        "print(sorted(set(sys.modules) - before), end='')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]"
+
+
+def test_marks_reach_the_rows(nvml: NvmlLibrary) -> None:
+    """Over the real bindings: each sick sensor gets its own mark and event, and the healthy ones none."""
+    nvml.write("gpus 5", "load 0.5 0.5", "gpu 1 step 2000", "gpu 2 every 0.6")
+    with sampling(interval_s=0.02, window_s=4.0) as running:
+        running.ticks(20)
+        nvml.add(f"from {time.time()} gpu 3 stuck")
+        told = {1: "quantised_sensor", 2: "slow_sensor", 3: "stuck_sensor"}
+        running.until(lambda: all(kind in running.kept.kinds(running.gpus[gpu]) for gpu, kind in told.items()))
+        running.ticks(2)
+        last = {gpu: running.kept.of(running.gpus[gpu])[-1]["quality"] for gpu in range(5)}
+        assert last == {0: None, 1: "power_quantised", 2: "power_slow", 3: "power_stuck", 4: None}
+        for gpu in range(5):
+            sensor = [kind for kind in running.kept.kinds(running.gpus[gpu]) if kind.endswith("_sensor")]
+            assert sensor == ([told[gpu]] if gpu in told else [])
+        nvml.write("gpus 5", "load 0.5 0.5", "gpu 1 step 2000", "gpu 2 every 0.6")
+        running.until(lambda: "sensor_recovered" in running.kept.kinds(running.gpus[3]))

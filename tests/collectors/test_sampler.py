@@ -1,0 +1,423 @@
+"""The loop that reads: what it does when GPUs, the driver or the clock misbehave; the real bindings throughout."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from whorl.collectors.backends import Device, Sweep
+from whorl.collectors.metrics import METRICS, ROW
+from whorl.collectors.nvml import Nvml
+from whorl.collectors.rows import Rows
+from whorl.collectors.sampler import Sampler
+from whorl.collectors.simulated import Simulated
+from whorl.errors import StoreError
+from whorl.store.form import Form
+
+from ..nvml_library import NvmlLibrary
+from .sampling import Kept, Running, as_rows, sampling
+
+READINGS = ("power_mw", "energy_mj", "sm_clock_mhz", "temperature_c", "utilization")
+
+
+def silent(running: Running, position: int) -> bool:
+    """Whether the last tick knew nothing of a GPU."""
+    row = running.kept.of(running.gpus[position])[-1]
+    return all(row[name] is None for name in READINGS)
+
+
+# GPUs that do not answer
+
+
+def test_a_lost_gpu_is_null_and_told_once_and_comes_back(nvml: NvmlLibrary) -> None:
+    nvml.write("gpus 4")
+    with sampling() as running:
+        gpu = running.gpus[2]
+        running.ticks(5)
+        nvml.add("gpu 2 lost")
+        running.until(lambda: "lost" in running.kept.kinds(gpu))
+        running.ticks(30)
+        assert running.kept.kinds(gpu).count("lost") == 1
+        assert silent(running, 2)
+        last = running.kept.of(gpu)[-1]
+        assert (last["quality"], last["read_us"]) == ("lost", None)
+        assert not any(silent(running, position) for position in (0, 1, 3))
+        forms = running.kept.forms
+        running.ticks(10)
+        assert running.kept.forms > forms  # such ticks are alike, too
+        nvml.remove("gpu 2 lost")
+        running.until(lambda: "returned" in running.kept.kinds(gpu))
+        running.until(lambda: not silent(running, 2))
+        running.ticks(5)
+        assert running.kept.of(gpu)[-1]["quality"] is None
+        assert running.kept.kinds(gpu).count("returned") == 1
+        assert set(running.kept.kinds()) <= {"lost", "returned", "counter_reset", "not_supported"}
+
+
+def test_a_gpu_that_returns_under_a_new_handle_only(nvml: NvmlLibrary) -> None:
+    nvml.write("gpus 2")
+    with sampling() as running:
+        running.ticks(3)
+        until = time.time() + 0.4
+        nvml.add(f"until {until} gpu 1 lost stale")
+        running.until(lambda: "lost" in running.kept.kinds())
+        running.until(lambda: "returned" in running.kept.kinds())
+        running.until(lambda: not silent(running, 1))
+
+
+def test_a_gpu_lost_before_the_start_is_taken_in_when_it_comes(nvml: NvmlLibrary) -> None:
+    nvml.write("gpus 3", "gpu 1 lost")
+    with sampling() as running:
+        assert len(running.gpus) == 2
+        running.until(lambda: running.kept.kinds(None).count("lost") == 1)
+        assert "index 1" in running.kept.detail("lost")
+        nvml.remove("gpu 1 lost")
+        running.until(lambda: "appeared" in running.kept.kinds())
+        running.until(lambda: len(running.kept.batches[-1]) == 3)
+        assert len(running.kept.identities[-1]) == 3
+        new = running.kept.identities[-1][2].gpu
+        running.until(lambda: running.kept.of(new)[-1]["power_mw"] is not None)
+
+
+def test_what_is_not_supported_or_not_permitted_is_null_and_told_once(nvml: NvmlLibrary) -> None:
+    nvml.write("gpus 3", "model H100")
+    nvml.add("gpu 1 deny 3 field:82 nvmlDeviceGetTemperatureV", "gpu 2 deny 4 nvmlDeviceGetUtilizationRates field:83")
+    with sampling() as running:
+        running.ticks(40)
+        first, second = running.gpus[1], running.gpus[2]
+        for row in running.kept.of(first):
+            assert row["memory_temperature_c"] is row["temperature_c"] is None
+            assert row["power_mw"] is not None
+        for row in running.kept.of(second):
+            assert row["utilization"] is row["memory_utilization"] is row["energy_mj"] is None
+            assert row["sm_clock_mhz"] is not None
+        told = {(e["gpu"], e["kind"]): e["detail"] for e in running.kept.events}
+        assert {"temperature_c", "memory_temperature_c"} <= words(told[first, "not_supported"])
+        assert words(told[second, "not_permitted"]) >= {"utilization", "memory_utilization", "energy_mj"}
+        assert len(told) == len(running.kept.events)
+        # What this user may read now, is read.
+        nvml.remove("gpu 2 deny 4 nvmlDeviceGetUtilizationRates field:83")
+        running.until(lambda: running.kept.of(second)[-1]["utilization"] is not None)
+
+
+def words(text: str) -> set[str]:
+    return set(text.replace(",", " ").split())
+
+
+def test_a_driver_that_is_loaded_again(nvml: NvmlLibrary) -> None:
+    nvml.write("gpus 2")
+    with sampling() as running:
+        running.ticks(5)
+        before = running.kept.of(running.gpus[0])[-1]["energy_mj"]
+        nvml.add(f"from {time.time()} reload 0.6")
+        running.until(lambda: "driver_gone" in running.kept.kinds())
+        running.until(lambda: running.kept.rows[-1]["quality"] == "no_driver")
+        assert silent(running, 0)
+        assert silent(running, 1)
+        running.until(lambda: "driver_reloaded" in running.kept.kinds())
+        running.until(lambda: not silent(running, 0) and not silent(running, 1))
+        running.until(lambda: running.kept.kinds().count("counter_reset") == 2)
+        assert running.kept.of(running.gpus[0])[-1]["energy_mj"] < before
+        assert running.kept.kinds().count("driver_gone") == 1
+        assert running.kept.of(running.gpus[0])[-1]["quality"] is None
+        assert "returned" not in running.kept.kinds()
+
+
+def test_a_counter_that_begins_anew(nvml: NvmlLibrary) -> None:
+    nvml.write("gpus 2")
+    with sampling() as running:
+        running.ticks(5)
+        nvml.add(f"from {time.time()} gpu 1 reset")
+        running.until(lambda: "counter_reset" in running.kept.kinds())
+        running.ticks(5)
+        (event,) = [e for e in running.kept.events if e["kind"] == "counter_reset"]
+        assert event["gpu"] == running.gpus[1]
+        assert "energy_mj fell from" in event["detail"]
+
+
+def test_xids_name_their_gpu(nvml: NvmlLibrary) -> None:
+    nvml.write("gpus 4")
+    with sampling() as running:
+        running.ticks(3)
+        now = time.time() + 0.05
+        nvml.add(f"from {now} gpu 3 xid 79", f"from {now + 0.02} gpu 1 xid 4711")
+        running.until(lambda: running.kept.kinds().count("xid") == 2)
+        told = {e["gpu"]: e["detail"] for e in running.kept.events if e["kind"] == "xid"}
+        assert "XID 79: the GPU has fallen off the bus" in told[running.gpus[3]]
+        assert "XID 4711" in told[running.gpus[1]]
+        (when,) = [e["ts"] / 1e9 for e in running.kept.events if e["gpu"] == running.gpus[3] and e["kind"] == "xid"]
+        assert now <= when < now + 1
+
+
+# Calls that hang
+
+
+def test_a_call_that_hangs_stops_its_gpu_only_and_not_the_end(nvml: NvmlLibrary) -> None:
+    nvml.write("gpus 4")
+    with sampling(hung_s=0.3) as running:
+        gpu = running.gpus[1]
+        running.ticks(3)
+        nvml.add("gpu 1 hang")
+        running.until(lambda: "hung" in running.kept.kinds(gpu))
+        running.ticks(20)
+        assert silent(running, 1)
+        assert running.kept.of(gpu)[-1]["quality"] == "hung"
+        assert not any(silent(running, position) for position in (0, 2, 3))
+        nvml.remove("gpu 1 hang")
+        running.until(lambda: "answers_again" in running.kept.kinds(gpu))
+        running.until(lambda: not silent(running, 1))
+        running.ticks(5)
+        assert running.kept.of(gpu)[-1]["quality"] is None
+        nvml.add("gpu 3 hang")
+        running.until(lambda: "hung" in running.kept.kinds(running.gpus[3]))
+        began = time.monotonic()
+        running.end()
+        assert time.monotonic() - began < 10
+        assert running.counts is not None
+        nvml.remove("gpu 3 hang")
+    assert running.kept.kinds().count("hung") == 2
+    assert "missed_ticks" in running.kept.kinds()
+
+
+def test_several_gpus_that_hang_one_after_the_other(nvml: NvmlLibrary) -> None:
+    nvml.write("gpus 4")
+    with sampling(hung_s=0.2) as running:
+        running.ticks(3)
+        nvml.add("gpu 0,1,2 hang")
+        running.until(lambda: running.kept.kinds().count("hung") == 3)
+        running.ticks(10)
+        assert not silent(running, 3)
+        nvml.remove("gpu 0,1,2 hang")
+        running.until(lambda: running.kept.kinds().count("answers_again") == 3)
+        running.until(lambda: not any(silent(running, position) for position in range(4)))
+
+
+@pytest.mark.parametrize("function", ["nvmlEventSetWait_v2", "nvmlDeviceGetUUID", "nvmlDeviceGetCount_v2"])
+def test_a_hanging_call_that_is_of_no_gpu(nvml: NvmlLibrary, function: str) -> None:
+    nvml.write("gpus 2")
+    with sampling(hung_s=0.2) as running:
+        running.ticks(3)
+        nvml.add(f"hang {function}")
+        running.until(lambda: "hung" in running.kept.kinds())
+        running.ticks(20)
+        assert not silent(running, 0)
+        assert not silent(running, 1)
+        nvml.remove(f"hang {function}")
+        running.until(lambda: "answers_again" in running.kept.kinds())
+        now = time.time() + 0.05
+        nvml.add(f"from {now} gpu 1 xid 48")  # both ways to news work again
+        running.until(lambda: "xid" in running.kept.kinds())
+        nvml.add("gpu 0 lost")
+        running.until(lambda: "lost" in running.kept.kinds())
+        nvml.remove("gpu 0 lost")
+        running.until(lambda: "returned" in running.kept.kinds())
+
+
+# The grid and the clocks
+
+
+@dataclass
+class Turned:
+    """Clocks that a test turns: sleeping takes no time."""
+
+    now: int = 1_000_000_000
+    offset: int = 1_790_000_000_000_000_000
+    asleep: int = 0
+    plans: list[tuple[int, str, int]] = field(default_factory=list)  # steady ns, what, ns
+
+    def steady(self) -> int:
+        return self.now
+
+    def wall(self) -> int:
+        return self.now + self.offset + self.asleep
+
+    def boot(self) -> int:
+        return self.now + self.asleep
+
+    def sleep(self, ns: int) -> None:
+        self.now += ns
+        while self.plans and self.plans[0][0] <= self.now:
+            _, what, by = self.plans.pop(0)
+            if what == "set":
+                self.offset += by
+            elif what == "suspend":
+                self.asleep += by
+            else:
+                self.now += by  # the process was held up
+
+
+def turned(clock: Turned, **more: float) -> Kept:
+    backend, kept = Simulated(gpus=2), Kept()
+    backend.open()
+    given: dict[str, Any] = {"interval_s": 0.1, "slow_s": 10.0} | more
+    Sampler(backend, kept, cluster="c", node="n", clock=clock, **given).run(30.0)
+    return kept
+
+
+def instants(kept: Kept) -> list[int]:
+    return [row["ts"] for row in kept.of(kept.identities[0][0].gpu)]
+
+
+def test_the_grid_does_not_drift() -> None:
+    clock = Turned()
+    began = clock.wall()
+    assert instants(turned(clock)) == [began + k * 100_000_000 for k in range(300)]
+
+
+def test_the_grid_is_kept_on_a_real_clock(nvml: NvmlLibrary) -> None:
+    nvml.write("gpus 2", "latency 300")
+    with sampling(duration_s=1.0) as running:
+        running.until(lambda: running.counts is not None or len(running.kept.batches) >= 49)
+    counts = running.counts
+    assert counts is not None
+    assert counts.ticks + counts.missed == 50
+    ts = [row["ts"] for row in running.kept.of(running.gpus[0])]
+    late = [(t - ts[0]) % 20_000_000 for t in ts]
+    assert sorted(min(part, 20_000_000 - part) for part in late)[len(late) // 2] < 5_000_000
+
+
+def test_slow_metrics_are_read_at_their_own_pace() -> None:
+    kept = turned(Turned(), slow_s=5.0)
+    gpu = kept.identities[0][0].gpu
+    with_limit = [row["ts"] for row in kept.of(gpu) if row.get("power_limit_mw") is not None]
+    first = instants(kept)[0]
+    assert [t - first for t in with_limit] == [k * 5_000_000_000 for k in range(6)]
+
+
+@pytest.mark.parametrize(("by", "words"), [(-3_600_000_000_000, "back by 3600.000 s"), (90_000_000, "forward by 0.09")])
+def test_a_clock_that_is_set_is_told_and_nothing_is_lost(by: int, words: str) -> None:
+    kept = turned(Turned(plans=[(11_000_000_000, "set", by)]))
+    assert len(instants(kept)) == 300
+    assert words in kept.detail("clock_step")
+    assert "missed_ticks" not in kept.kinds()
+
+
+def test_a_clock_that_is_slewed_is_not_told() -> None:
+    slew = [(1_000_000_000 + k * 100_000_000, "set", 50_000) for k in range(300)]  # 500 ppm, the most that NTP does
+    assert not set(turned(Turned(plans=slew)).kinds()) & {"clock_step", "suspended"}
+
+
+def test_a_machine_that_slept_is_told() -> None:
+    kept = turned(Turned(plans=[(11_000_000_000, "suspend", 7_200_000_000_000)]))
+    assert "7200.0 s" in kept.detail("suspended")
+    assert "clock_step" not in kept.kinds()
+
+
+def test_missed_ticks_are_one_event_with_their_number() -> None:
+    holds = [(11_000_000_000 + k * 1_000_000_000, "hold", 450_000_000) for k in range(5)]
+    kept = turned(Turned(plans=holds))
+    missed = 300 - len(instants(kept))
+    assert missed == 20
+    assert f"{missed} ticks missed within" in kept.detail("missed_ticks")
+
+
+def test_ticks_are_missed_where_the_driver_is_slow(nvml: NvmlLibrary) -> None:
+    nvml.write("gpus 2", "latency 30000 nvmlDeviceGetFieldValues")
+    with sampling() as running:
+        running.ticks(10)
+    assert running.counts is not None
+    assert running.counts.missed >= 10
+    assert running.kept.kinds().count("missed_ticks") == 1
+    rows = running.kept.rows
+    assert all(row["read_us"] >= 30_000 for row in rows)
+
+
+# The recorder
+
+
+def test_a_store_that_takes_no_more_ends_it(nvml: NvmlLibrary) -> None:
+    class Full(Kept):
+        def append_form(self, form: Form) -> bool:
+            if len(self.batches) == 5:
+                raise StoreError("no space is left there")
+            return super().append_form(form)
+
+    nvml.write("gpus 2")
+    backend, kept = Nvml(), Full()
+    backend.open()
+    sampler = Sampler(backend, kept, interval_s=0.02, cluster="c", node="n")
+    with pytest.raises(StoreError, match="no space is left"):
+        sampler.run(5.0)
+    assert len(kept.batches) == 5
+    assert sampler.counts.rows == 10
+    backend.close()
+
+
+def test_a_store_that_hangs_does_not_keep_it_from_ending(nvml: NvmlLibrary, caplog: pytest.LogCaptureFixture) -> None:
+    released = threading.Event()
+
+    class Hanging(Kept):
+        def append_form(self, form: Form) -> bool:
+            if len(self.batches) == 5:
+                released.wait(20)
+                raise StoreError("it came back too late")
+            return super().append_form(form)
+
+    nvml.write("gpus 2")
+    backend, kept = Nvml(), Hanging()
+    backend.open()
+    sampler = Sampler(backend, kept, interval_s=0.02, hung_s=0.2, cluster="c", node="n")
+    sampler.run(ended=lambda: "the store has not answered" in caplog.text)
+    assert sampler.waiting_for_store
+    assert sampler.counts.rows == 10
+    released.set()
+    backend.close()
+
+
+def test_a_number_that_its_column_cannot_hold_is_null() -> None:
+    devices = [Device("a"), Device("b")]
+    values = np.full((len(METRICS), 2), 7, np.int64)
+    values[ROW["power_mw"], 1] = values[ROW["energy_mj"], 1] = 2**40
+    values[ROW["pstate"], 0] = 32  # unknown, says the driver
+    sweep = Sweep(values, np.zeros(values.shape, np.uint8))
+    rows = Rows("c", devices)
+    everyone = np.ones(2, bool)
+    batch = rows.batch(sweep, everyone, [1, 2], [3, 4], [None, None], slow=True)
+    first, second = as_rows(batch)
+    assert (first["power_mw"], first["pstate"], first["read_us"]) == (7, None, 3)
+    assert (second["power_mw"], second["energy_mj"], second["pstate"]) == (None, 2**40, 7)
+    form = Kept().form(rows.batch(sweep, everyone, [1, 2], [3, 4], [None, None], slow=False))
+    filling = rows.filling(form, everyone)
+    assert not filling.fill(values, [5, 6], [7, 8])
+    values[ROW["power_mw"]] = -5, 2**31 - 1
+    assert filling.fill(values, [5, 6], [7, 8])
+
+
+def test_ticks_that_are_filled_in_say_what_whole_batches_say(nvml: NvmlLibrary) -> None:
+    nvml.write("gpus 3", "model H100", f"now {time.time()}", "gpu 1 deny 3 field:82")
+    with sampling(slow_s=1000.0) as running:
+        running.ticks(20)
+        running.kept.turn_over = True
+        running.ticks(20)
+        nvml.add(f"from {time.time() - 60} gpu 2 reset")
+        running.ticks(20)
+    kept = running.kept
+    assert 40 < kept.forms < len(kept.batches) - 2
+    changing = {"ts", "read_us", "energy_mj", "power_age_us"}
+    for gpu in running.gpus:
+        rows = kept.of(gpu)
+        assert sorted({row["ts"] for row in rows}) == [row["ts"] for row in rows]
+        assert all(row["read_us"] >= 0 for row in rows)
+        said = {tuple((c, rows[1].get(c) if c in changing else v) for c, v in row.items()) for row in rows[1:]}
+        assert len(said) == 1
+    assert len({row["energy_mj"] for row in kept.of(running.gpus[0])}) == 1
+    assert kept.kinds(running.gpus[2]).count("counter_reset") == 1
+
+
+def test_the_energy_counter_agrees_with_the_power(nvml: NvmlLibrary) -> None:
+    nvml.write("gpus 2", "load 1 0.5")
+    with sampling(interval_s=0.02) as running:
+        running.until(lambda: len(running.kept.batches) > 200)
+        for gpu in running.gpus:
+            rows = [row for row in running.kept.of(gpu) if row["power_average_mw"] is not None]
+            # Over whole periods of the load, where the second's mean that the driver gives has settled.
+            span = [row for row in rows if row["ts"] - rows[0]["ts"] <= 4_000_000_000]
+            joules = (span[-1]["energy_mj"] - span[0]["energy_mj"]) / 1000
+            seconds = (span[-1]["ts"] - span[0]["ts"]) / 1e9
+            mean = sum(row["power_average_mw"] for row in span) / len(span) / 1000
+            assert joules / seconds == pytest.approx(mean, rel=0.05)
