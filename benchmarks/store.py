@@ -34,10 +34,11 @@ import duckdb
 import numpy as np
 import polars as pl
 import pyarrow as pa
-from store_engines import DuckDB, SQLite, Whorl
-from store_postgres import Postgres, postgres_programs, postgres_server, postgres_version
-from store_questions import QUESTIONS
-from store_workload import METRICS, NODE, Workload, entropy_bytes, workload
+
+from whorl.benchmarks.store_engines import DuckDB, SQLite, Whorl
+from whorl.benchmarks.store_postgres import Postgres, postgres_programs, postgres_server, postgres_version
+from whorl.benchmarks.store_questions import QUESTIONS
+from whorl.benchmarks.store_workload import METRICS, NODE, Workload, entropy_bytes, workload
 
 GOALS = {
     "commit_p50_ms": 5.0,

@@ -15,9 +15,9 @@ import duckdb
 import numpy as np
 import polars as pl
 import pyarrow as pa
-from store_questions import QUESTIONS, WINDOW, Answer, duckdb_sql, tidy
-from store_workload import BEGAN_NS, METRICS, Workload
 
+from whorl.benchmarks.store_questions import QUESTIONS, WINDOW, Answer, duckdb_sql, tidy
+from whorl.benchmarks.store_workload import BEGAN_NS, METRICS, Workload
 from whorl.store import Store
 from whorl.store.compaction import compact
 from whorl.store.journal import Journal

@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from store_questions import WINDOW, Answer
-from store_workload import METRICS, WIDE, Workload
+
+from whorl.benchmarks.store_questions import WINDOW, Answer
+from whorl.benchmarks.store_workload import METRICS, WIDE, Workload
 
 _POSTGRES_SETTINGS = {
     "shared_buffers": "2GB",

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from store_workload import BEGAN_NS, METRICS
+
+from whorl.benchmarks.store_workload import BEGAN_NS, METRICS
 
 QUESTIONS = {
     "q1": "mean and 95th percentile of power of every GPU over ten minutes in the middle of the hour",
