@@ -178,12 +178,13 @@ def _telemetry(store: Store, found: Parsed, options: Options) -> dict[str, pl.Da
 def _unseen(found: Parsed, stored: pl.DataFrame) -> pl.DataFrame:
     """The readings that the store lacks: of another instant, or of metrics that it has not for this one.
 
-    A reading whose metrics the store has is a duplicate; one that contradicts a stored metric is refused.
+    A reading whose metrics the store has is a duplicate; one that contradicts a stored metric is refused. One with
+    further metrics of a stored instant carries the stored ones too, for it takes the place of the stored row.
     """
     frame, report = found.frame, found.report
-    metrics = [c for c in frame.columns if c in stored.columns and c not in ("ts", "gpu", "quality", "import_id")]
-    # Two streams of one GPU may have brought different metrics for one instant: their rows are one reading.
-    known = stored.group_by("gpu", "ts").agg(pl.col(metrics).drop_nulls().first())
+    told = [c for c in stored.columns if c not in ("ts", "cluster", "gpu", "import_id")]
+    metrics = [c for c in frame.columns if c in told and c != "quality"]
+    known = stored.select("gpu", "ts", *told)
     both = frame.join(
         known.with_columns(seen=True), on=["gpu", "ts"], how="left", suffix=" stored", maintain_order="left"
     )
@@ -191,7 +192,10 @@ def _unseen(found: Parsed, stored: pl.DataFrame) -> pl.DataFrame:
     other = pl.any_horizontal((pl.col(m) != pl.col(f"{m} stored")).fill_null(False) for m in metrics)
     seen = pl.col("seen").fill_null(False)
     contradicting = both.filter(seen & other)[LINE].to_list()
-    kept = both.filter(~seen | (new & ~other)).select(frame.columns)
+    as_stored = {c: f"{c} stored" if c in frame.columns else c for c in told}
+    filled = [pl.coalesce(c, name).alias(c) if c in frame.columns else pl.col(name) for c, name in as_stored.items()]
+    kept = both.filter(~seen | (new & ~other)).with_columns(filled)
+    kept = kept.select(*frame.columns, *(c for c in told if c not in frame.columns))
     if contradicting:
         found.sheet.refused.add("the store has another reading of this GPU at this time", contradicting)
         report.total.refused += len(contradicting)

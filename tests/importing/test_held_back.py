@@ -78,8 +78,8 @@ def test_further_metrics_of_the_same_instants_are_kept(store: Store, write: Writ
     other = add(store, stream("power.draw [W]", ["250 W", "99 W"], "other.csv"))
     assert (other.total.kept, other.total.duplicates, other.total.refused) == (0, 1, 1)
     assert other.refusals == {"the store has another reading of this GPU at this time": [3]}
-    counted = store.sql("select count(power_mw) p, count(sm_clock_mhz) c from telemetry").to_pylist()
-    assert counted == [{"p": 5, "c": 5}]
+    counted = store.sql("select count(power_mw) p, count(sm_clock_mhz) c, count(*) n from telemetry").to_pylist()
+    assert counted == [{"p": 5, "c": 5, "n": 5}]
 
 
 UUID = "GPU-0a1b2c3d-0000-1111-2222-333344445555"
