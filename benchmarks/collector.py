@@ -18,7 +18,10 @@ microsecond: what is measured is the reader's own work. A real driver takes long
 On every GPU one process computes, as on a node at work; only gpustat looks at it. The last four variants need nvitop
 and gpustat, which are no part of the project; for them give the interpreter of a scratch environment
 (`uv venv PEERS && uv pip install --python PEERS nvitop gpustat`). Without it they are "not installed". A variant
-that cannot hold the rate has fewer sweeps; CPU time for one sweep compares them all the same.
+that cannot hold the rate has fewer sweeps; CPU time for one sweep compares them all the same. A sweep of whorl reads
+more than one of `plain`, so CPU time for one value (one metric of one GPU) is given as well: for whorl of what the
+store has (no NULL counted, the slow tier included), for the others of what the loop asks for. How many values are in a
+snapshot of nvitop or gpustat is not counted.
 
 CPU time (user and system) is the process's own clock over the window, which begins 8 s after the start (what was spent
 before is `cpu_before_window_s`). Memory is the peak (VmHWM), starting included. whorl publishes its journal every half
@@ -50,6 +53,8 @@ PEERS = ("nvitop", "nvitop_same", "gpustat", "gpustat_idle")
 SETTLE_S = 8.0
 WHORL = "import sys; from whorl.cli import main; sys.exit(main())"
 METRICS = 14
+# Values of one GPU in a sweep of a reader that is given its metrics. Not known of nvitop's and gpustat's snapshots.
+VALUES = {"plain": METRICS, "plain_csv": METRICS, "plain_durable": METRICS, "nvitop_same": 9}
 
 
 # The variants: each makes a function that reads every GPU once
@@ -265,10 +270,14 @@ def turn(name: str, given: argparse.Namespace, library: Any) -> dict[str, Any]:
                 first, last = result["window"]
                 result["sweeps"] = sum(first <= began < last for began in json.loads(result["output"]))
                 del result["said"]
+                if name in VALUES:
+                    result["values_per_sweep"] = VALUES[name] * given.gpus
     if "did_not_run" not in result:
         del result["output"], result["window"]
         result["cpu_us_per_sweep"] = 1e6 * result["cpu_s"] / result["sweeps"]
         result["sweeps_per_s"] = result["sweeps"] / given.seconds
+        if values := result.get("values_per_sweep"):
+            result["cpu_us_per_value"] = result["cpu_us_per_sweep"] / values
     return result
 
 
@@ -287,6 +296,7 @@ def summary(turns: list[dict[str, Any]]) -> dict[str, Any]:
     figures = (
         ("cpu_share_pct", 3),
         ("cpu_us_per_sweep", 1),
+        *((("cpu_us_per_value", 2),) if "cpu_us_per_value" in turns[0] else ()),
         ("cpu_before_window_s", 3),
         ("sweeps_per_s", 2),
         ("peak_rss_bytes", 0),
@@ -297,13 +307,13 @@ def summary(turns: list[dict[str, Any]]) -> dict[str, Any]:
     return result | {key: turns[-1][key] for key in ("values_per_sweep", "events", "said") if key in turns[-1]}
 
 
-def ratios(turns: dict[str, list[dict[str, Any]]]) -> Iterator[tuple[str, dict[str, float]]]:
-    """CPU time of a sweep of each variant over whorl's, turn by turn."""
+def ratios(turns: dict[str, list[dict[str, Any]]], figure: str) -> Iterator[tuple[str, dict[str, float]]]:
+    """A figure of each variant that has it over whorl's, turn by turn."""
     for name, theirs in turns.items():
         pairs = [
-            (other["cpu_us_per_sweep"], own["cpu_us_per_sweep"])
+            (other[figure], own[figure])
             for other, own in zip(theirs, turns["whorl"], strict=True)
-            if "cpu_us_per_sweep" in other and "cpu_us_per_sweep" in own
+            if figure in other and figure in own
         ]
         if pairs and name != "whorl":
             yield name, spread([other / own for other, own in pairs], 2)
@@ -382,7 +392,8 @@ def main() -> None:
             "turns": given.turns,
         },
         "variants": {name: summary(of_one) for name, of_one in turns.items()},
-        "cpu_of_a_sweep_over_whorls": dict(ratios(turns)) if "whorl" in turns else {},
+        "cpu_of_a_sweep_over_whorls": dict(ratios(turns, "cpu_us_per_sweep")) if "whorl" in turns else {},
+        "cpu_of_a_value_over_whorls": dict(ratios(turns, "cpu_us_per_value")) if "whorl" in turns else {},
     }
     print(json.dumps(result, indent=2))
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..collectors.collecting import Collecting, Plan
     from ..collectors.sampler import Counts
 
-_SPAN = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(ms|s|min|m|h|d)?")
+_SPAN = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+) ?(ms|s|min|m|h|d)?")
 _SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 

@@ -6,6 +6,7 @@ import importlib.util
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -87,8 +88,9 @@ def _nvml() -> Finding:
     assert backend is not None
     found = [device for device in backend.devices() if device.parent is None]
     backend.close()
-    models = ", ".join(str(device.row["model"] or "unknown") for device in found)
-    return Finding("NVML", True, f"driver {found[0].row['driver']}, {len(found)} GPUs: {models}", use)
+    models = Counter(str(device.row["model"] or "unknown") for device in found)
+    shown = ", ".join(f"{number} x {model}" for model, number in models.items())
+    return Finding("NVML", True, f"driver {found[0].row['driver'] or 'unknown'}, GPUs: {shown}", use)
 
 
 def _cupy() -> Finding:

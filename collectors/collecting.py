@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 LEAST_INTERVAL_S = 0.02
+_LEAST_HUNG_S = 0.1  # busy machines keep a call waiting for that long
 _M_ARENA_MAX = -8  # of glibc's mallopt(3)
 _OPENING_S = 120.0  # the first look at a GPU whose driver state is not kept takes seconds
 _MAKE = "import sys\nfrom whorl.errors import WhorlError\nfrom whorl.store import Store\n" + (
@@ -59,6 +60,10 @@ class Plan:
             )
         if not _NAME.fullmatch(self.node):
             raise InputError(f"{self.node!r} cannot name a node: letters, digits, '.', '_' and '-' can")
+        if self.hung_s is not None and self.hung_s < _LEAST_HUNG_S:
+            raise InputError(
+                f"a driver call of {self.hung_s:g} s does not hang yet: give --hung {_LEAST_HUNG_S:g} or more"
+            )
         if self.duration_s is not None and self.duration_s <= 0:
             raise InputError(f"a duration of {self.duration_s:g} s is none; give a positive number of seconds")
 
@@ -117,8 +122,9 @@ def open_backend(
     if failure:
         raise failure[0]
     if not backend.devices():
+        reasons = [happening.detail for happening in backend.happened()]
         backend.close()
-        raise InputError(f"backend {name} shows no GPU on this machine")
+        raise InputError(": ".join([f"backend {name} shows no GPU on this machine", *reasons[:1]]))
     return backend
 
 
@@ -136,7 +142,11 @@ def open_store(path: str) -> Store:
     if not there:
         try:
             done = subprocess.run(  # noqa: S603 - our own interpreter, a constant program
-                [sys.executable, "-c", _MAKE, path], capture_output=True, text=True, check=False
+                [sys.executable, "-c", _MAKE, path],
+                capture_output=True,
+                text=True,
+                check=False,
+                start_new_session=True,  # Ctrl-C is for the collector, and must not leave half a store
             )
         except OSError:  # no process can be started here: then it is made by this one
             return Store.create(path)

@@ -16,11 +16,13 @@ ALL_LINKS = 0xFFFFFFFF  # NVML's scope for "all NVLinks together"
 class Field:
     """Field values of NVML, read with all others of a GPU in one driver call. Several are added up.
 
-    `scopes` are tried in turn until one is answered: some parts know a metric only for the whole module.
+    `scopes` are tried in turn until one is answered: some parts know a metric only for the whole module. `call` is
+    what gives the same where the driver does not know the field.
     """
 
     ids: tuple[int, ...]
     scopes: tuple[int, ...] = (0,)
+    call: Call | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,8 @@ class Call:
     """A function of NVML that fills a structure: `function(device, *arguments, &structure)`.
 
     The value lies at byte `offset` as `type` (numpy's name). `preset` is written into the structure's first words
-    before every call: the version by which NVML tells its structures apart. `older` is what older drivers have.
+    before every call: the version by which NVML tells its structures apart. `older` is asked where a driver or GPU does
+    not support this one. MIG instances are asked only where `instances` says so.
     """
 
     function: str
@@ -37,6 +40,7 @@ class Call:
     offset: int = 0
     preset: tuple[int, ...] = ()
     older: Call | None = None
+    instances: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,14 @@ class Metric:
 
 POWER_INSTANT = 186  # NVML's field of instantaneous power; its time stamp gives power_age_us
 _SM, _MEMORY = 1, 2  # NVML's clock domains
+_VOLATILE = 0  # ECC errors since the driver was loaded
 _TEMPERATURE_V1, _MEMORY_V2 = 0x100000C, 0x2000028  # versions: size in the low bytes, number in the highest
+
+
+def _violation(policy: int) -> Call:
+    """Time held down by a policy, ns: the second word of nvmlViolationTime_t."""
+    return Call("nvmlDeviceGetViolationStatus", (policy,), type="u8", offset=8)
+
 
 _ROWS: tuple[Metric, ...] = (
     Metric("power_mw", "mW", "gauge", Call("nvmlDeviceGetPowerUsage"), 155, "DCGM_FI_DEV_POWER_USAGE", tier="fast"),
@@ -92,7 +103,15 @@ _ROWS: tuple[Metric, ...] = (
     Metric("power_average_mw", "mW", "gauge", Field((185,)), tier="fast"),
     Metric("power_window_ms", "ms", "gauge", Part("power_window"), tier="fast"),
     Metric("power_age_us", "us", "gauge", Stamp(POWER_INSTANT), tier="fast"),
-    Metric("energy_mj", "mJ", "counter", Field((83,)), 156, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", tier="fast"),
+    Metric(
+        "energy_mj",
+        "mJ",
+        "counter",
+        Field((83,), call=Call("nvmlDeviceGetTotalEnergyConsumption", type="u8")),
+        156,
+        "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
+        tier="fast",
+    ),
     Metric(
         "sm_clock_mhz",
         "MHz",
@@ -152,19 +171,63 @@ _ROWS: tuple[Metric, ...] = (
         "DCGM_FI_DEV_CLOCKS_EVENT_REASONS",
         tier="fast",
     ),
-    Metric("power_violation_ns", "ns", "counter", Field((74,)), 240, "DCGM_FI_DEV_POWER_VIOLATION", tier="fast"),
-    Metric("thermal_violation_ns", "ns", "counter", Field((75,)), 241, "DCGM_FI_DEV_THERMAL_VIOLATION", tier="fast"),
+    Metric(
+        "power_violation_ns",
+        "ns",
+        "counter",
+        Field((74,), call=_violation(0)),
+        240,
+        "DCGM_FI_DEV_POWER_VIOLATION",
+        tier="fast",
+    ),
+    Metric(
+        "thermal_violation_ns",
+        "ns",
+        "counter",
+        Field((75,), call=_violation(1)),
+        241,
+        "DCGM_FI_DEV_THERMAL_VIOLATION",
+        tier="fast",
+    ),
     Metric("power_brake_ns", "ns", "counter", Field((271,)), 1424, tier="fast"),
-    Metric("sync_boost_violation_ns", "ns", "counter", Field((76,)), 242, "DCGM_FI_DEV_SYNC_BOOST_VIOLATION"),
-    Metric("board_limit_violation_ns", "ns", "counter", Field((77,)), 243, "DCGM_FI_DEV_BOARD_LIMIT_VIOLATION"),
-    Metric("reliability_violation_ns", "ns", "counter", Field((79,)), 245, "DCGM_FI_DEV_RELIABILITY_VIOLATION"),
+    Metric(
+        "sync_boost_violation_ns",
+        "ns",
+        "counter",
+        Field((76,), call=_violation(2)),
+        242,
+        "DCGM_FI_DEV_SYNC_BOOST_VIOLATION",
+    ),
+    Metric(
+        "board_limit_violation_ns",
+        "ns",
+        "counter",
+        Field((77,), call=_violation(3)),
+        243,
+        "DCGM_FI_DEV_BOARD_LIMIT_VIOLATION",
+    ),
+    Metric(
+        "reliability_violation_ns",
+        "ns",
+        "counter",
+        Field((79,), call=_violation(5)),
+        245,
+        "DCGM_FI_DEV_RELIABILITY_VIOLATION",
+    ),
     Metric("software_thermal_ns", "ns", "counter", Field((269,)), 1422),
     Metric("hardware_thermal_ns", "ns", "counter", Field((270,)), 1423),
     Metric(
         "memory_used",
         "B",
         "gauge",
-        Call("nvmlDeviceGetMemoryInfo_v2", type="u8", offset=32, preset=(_MEMORY_V2,)),
+        Call(
+            "nvmlDeviceGetMemoryInfo_v2",
+            type="u8",
+            offset=32,
+            preset=(_MEMORY_V2,),
+            older=Call("nvmlDeviceGetMemoryInfo", type="u8", offset=16),  # counts what the driver reserves as well
+            instances=True,
+        ),
     ),
     Metric("power_limit_mw", "mW", "gauge", Call("nvmlDeviceGetEnforcedPowerLimit"), 164),
     Metric("pstate", "", "gauge", Call("nvmlDeviceGetPerformanceState"), 190, "DCGM_FI_DEV_PSTATE", absent=32),
@@ -173,9 +236,30 @@ _ROWS: tuple[Metric, ...] = (
     Metric("pcie_rx_bytes", "B", "counter", Field((198,)), wraps=True),
     Metric("nvlink_tx_bytes", "B", "counter", Field((138,), scopes=(ALL_LINKS,)), scale=1024),  # driver: KiB
     Metric("nvlink_rx_bytes", "B", "counter", Field((139,), scopes=(ALL_LINKS,)), scale=1024),
-    Metric("pcie_replays", "", "counter", Field((94,)), 202, "DCGM_FI_DEV_PCIE_REPLAY_COUNTER"),
-    Metric("ecc_corrected", "", "counter", Field((3,)), 310, "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL"),
-    Metric("ecc_uncorrected", "", "counter", Field((4,)), 311, "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"),
+    Metric(
+        "pcie_replays",
+        "",
+        "counter",
+        Field((94,), call=Call("nvmlDeviceGetPcieReplayCounter")),
+        202,
+        "DCGM_FI_DEV_PCIE_REPLAY_COUNTER",
+    ),
+    Metric(
+        "ecc_corrected",
+        "",
+        "counter",
+        Field((3,), call=Call("nvmlDeviceGetTotalEccErrors", (0, _VOLATILE), type="u8")),
+        310,
+        "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL",
+    ),
+    Metric(
+        "ecc_uncorrected",
+        "",
+        "counter",
+        Field((4,), call=Call("nvmlDeviceGetTotalEccErrors", (1, _VOLATILE), type="u8")),
+        311,
+        "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",
+    ),
     Metric("remapped_rows", "", "counter", Field((142, 143))),
 )
 

@@ -42,6 +42,8 @@ _XIDS = {  # the common ones, in words; NVIDIA's "XID Errors" lists them all
 
 
 _REOPEN_AFTER = 30  # looks
+# Why a GPU cannot even be identified -> the event that says so.
+_UNSEEN = {Status.LOST: "lost", Status.DENIED: "not_permitted", Status.UNSUPPORTED: "not_supported"}
 
 
 @dataclass
@@ -82,6 +84,7 @@ class Nvml:
         self._looks = 0
         self._unloaded: set[int] = set()  # were answering when the driver went
         self._events: tuple[Any, Any, Any] | None = None  # event set, what it fills, the function that does
+        self._deaf = False  # the driver announces nothing, and this was told
         self._pending: list[Happening] = []
 
     # -- opening ------------------------------------------------------------------------------------------
@@ -97,7 +100,7 @@ class Nvml:
         except pynvml.NVMLError as error:
             raise InputError(f"NVML: {error} (is an NVIDIA driver installed and loaded?)") from error
         self._open = True
-        self._pending = self._enumerate(frozenset(), contextlib.nullcontext)
+        self._pending += self._enumerate(frozenset(), contextlib.nullcontext)
 
     def devices(self) -> Sequence[Device]:
         return self._devices
@@ -234,13 +237,15 @@ class Nvml:
         driver = text(version) if version else None
         skipped = {self._devices[p].row.get("nvml_index") for p in passed_over}
         for index in range(asked(nv.nvmlDeviceGetCount) or 0):
-            handle = None if index in skipped else asked(nv.nvmlDeviceGetHandleByIndex, index)
-            uuid = None if handle is None else asked(nv.nvmlDeviceGetUUID, handle)
-            if handle is None or uuid is None or _status(nv.nvmlDeviceGetMemoryInfo, handle) == Status.LOST:
-                if index not in skipped and not self._kept:
-                    found.append(Happening("lost", None, f"the GPU at index {index} does not answer"))
+            if index in skipped:
                 continue
-            gpu = str(text(uuid))
+            try:
+                gpu, handle = _reach(index)
+            except nv.NVMLError as error:
+                if not self._kept:
+                    kind = _UNSEEN.get(meaning(error.value), "failed_reading")
+                    found.append(Happening(kind, None, f"the GPU at index {index} cannot be identified: {error}"))
+                continue
             known = plan.position.get(gpu)
             if known in passed_over:
                 continue
@@ -292,6 +297,7 @@ class Nvml:
         events = asked(nv.nvmlEventSetCreate)
         wait = function("nvmlEventSetWait_v2") or function("nvmlEventSetWait")
         if events is None or wait is None:
+            self._miss_events()
             return
         watched = 0
         for device, handle in zip(self._devices, self._handles, strict=True):
@@ -305,6 +311,13 @@ class Nvml:
             self._events = (events, nv.c_nvmlEventData_t(), wait)
         else:
             asked(nv.nvmlEventSetFree, events)
+            self._miss_events()
+
+    def _miss_events(self) -> None:
+        """Tell, once, that errors will not be heard of."""
+        if not self._deaf and any(handle is not None for handle in self._handles):
+            self._deaf = True
+            self._pending.append(Happening("not_supported", None, "the driver announces no XID errors here"))
 
     def _drop_events(self) -> None:
         import pynvml
@@ -323,6 +336,18 @@ def _status(call: Callable[..., Any], *arguments: Any) -> Status:
     except pynvml.NVMLError as error:
         return meaning(error.value)
     return Status.OK
+
+
+def _reach(index: int) -> tuple[str, Any]:
+    """UUID and handle of a GPU that answers. Raises pynvml.NVMLError where it does not."""
+    import pynvml as nv
+
+    handle = nv.nvmlDeviceGetHandleByIndex(index)
+    uuid = text(nv.nvmlDeviceGetUUID(handle))
+    # The driver tells the identity of a GPU that is gone from memory.
+    if uuid is None or _status(nv.nvmlDeviceGetMemoryInfo, handle) == Status.LOST:
+        raise nv.NVMLError(nv.NVML_ERROR_GPU_IS_LOST)
+    return uuid, handle
 
 
 def _address(handle: Any) -> int:

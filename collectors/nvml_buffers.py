@@ -11,6 +11,7 @@ of these calls, and constants.
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ FIELD_VALUE = np.dtype(
     ]
 )
 _RET, _VALUE = 7, 8  # words of it
-_DOUBLE, _UINT, _ULONGLONG, _INT = 0, 1, 3, 5  # value types
+_DOUBLE, _UINT, _ULONGLONG, _INT, _SHORT = 0, 1, 3, 5, 6  # value types
 _SLOT = 16  # words for what one call fills; the largest, nvmlMemory_v2_t, has 10
 _OTHER_CLOCK_US = 60_000_000  # a stamp so far away is of another clock
 
@@ -63,6 +64,19 @@ def meaning(code: int) -> Status:
     return Status(int(MEANING[code])) if 0 <= code < _OWN else Status.FAILED
 
 
+@dataclass
+class _Slot:
+    """Where one call puts what it gives. `ways` are the functions to try, the newest first.
+
+    Of each: its pointer, what it is, and how many words further on it writes, for the value to lie where the newest
+    puts it.
+    """
+
+    ways: list[tuple[Any, Call, int]]
+    instances: bool
+    fast: bool = False
+
+
 class Buffers:
     """The kept memory of `number` devices. `function` gives the C function of a name, or None."""
 
@@ -74,7 +88,7 @@ class Buffers:
         self._fast_fields = sum(row < _FAST_ROWS for row, _ in self._fields)
         self._get_fields = function("nvmlDeviceGetFieldValues")
         self._find_calls(function)
-        fields, calls = len(self._fields), len(self._calls)
+        fields, calls = len(self._fields), len(self._slots)
         self._out = 10 * fields  # where a device's slots begin, in words of its line
         self._returned = self._out + _SLOT * calls  # where its return codes do
         self._width = (self._returned + calls + 1) // 2 * 2
@@ -119,23 +133,33 @@ class Buffers:
         self._instance = [False] * number
         self.silent = [Status.UNREAD] * number  # of a device that is not read: what is said of all its metrics
         self._handles: list[Any] = [None] * number
+        self._asked = [(0, 0)] * number  # how many fields, at a fast tick and at a slow one
+        self._refused: list[set[int]] = [set() for _ in range(number)]  # places of fields that must not be asked for
+        self._by_call: list[set[int]] = [set() for _ in range(number)]  # rows of fields that a call gives instead
         self._prepared: list[tuple[list[Any], list[Any]]] = [([], []) for _ in range(number)]
 
     def _find_calls(self, function: Any) -> None:
-        calls: dict[tuple[str, tuple[int, ...]], tuple[Any, Call, bool]] = {}
-        self._call_of: dict[int, tuple[int, Call]] = {}  # row -> the call that gives it
+        """Give each call its slot. What is asked instead has the slot of its own or of what it stands in for."""
+        slots: dict[tuple[str, tuple[int, ...]], _Slot] = {}
+        self._call_of: dict[int, tuple[int, Call]] = {}  # row -> the slot that gives it
+        self._instead: dict[int, tuple[int, Call]] = {}  # the same for rows of fields, where a field is not known
         for row, metric in enumerate(METRICS):
-            if not isinstance(metric.nvml, Call):
+            spec = metric.nvml.call if isinstance(metric.nvml, Field) else metric.nvml
+            if not isinstance(spec, Call):
                 continue
-            spec: Call = metric.nvml
-            pointer = function(spec.function)
-            if pointer is None and (older := spec.older) is not None:
-                spec, pointer = older, function(older.function)
             key = (spec.function, spec.arguments)
-            fast = metric.tier == "fast" or (key in calls and calls[key][2])
-            calls[key] = (pointer, spec, fast)
-            self._call_of[row] = (list(calls).index(key), spec)
-        self._calls = list(calls.values())
+            slot = slots.setdefault(key, _Slot([], spec.instances))
+            slot.fast |= metric.tier == "fast"
+            if not slot.ways:
+                way: Call | None = spec
+                while way is not None:
+                    if (pointer := function(way.function)) is not None:
+                        slot.ways.append((pointer, way, (spec.offset - way.offset) // 4))
+                    way = way.older
+            rows = self._call_of if spec is metric.nvml else self._instead
+            rows[row] = (list(slots).index(key), spec)
+        self._slots = list(slots.values())
+        self._always = {slot for slot, _ in self._call_of.values()}
 
     def _first(self, row: int) -> tuple[int, int]:
         return next(field for field in self._fields if field[0] == row)
@@ -152,23 +176,32 @@ class Buffers:
         Calls that the device does not support are not made again. It is read from `attach` on.
         """
         self._instance[device] = instance
+        wider = [] if instance else self._settle_fields(device, handle)
+        missing = {} if instance else {row: at for row, at in self._instead.items() if not self._knows(device, row)}
+        wanted = self._always | {slot for slot, _ in missing.values()}
         ready: tuple[list[Any], list[Any]] = ([], [])
-        for call, (pointer, spec, fast) in enumerate(self._calls):
-            if pointer is None or (instance and spec.function != "nvmlDeviceGetMemoryInfo_v2"):
-                continue
-            place = self._out + call * _SLOT
+        for number, slot in enumerate(self._slots):
+            if number in wanted and (slot.instances or not instance):
+                self._settle_call(device, handle, number, ready)
+        self._prepared[device] = ready
+        self._by_call[device] = {row for row, (slot, _) in missing.items() if self._codes[device, slot] != _NO_FUNCTION}
+        return wider
+
+    def _settle_call(self, device: int, handle: Any, number: int, ready: tuple[list[Any], list[Any]]) -> None:
+        """Find the function of a slot that this device supports."""
+        place = self._out + number * _SLOT
+        self._codes[device, number] = _NO_FUNCTION
+        for pointer, spec, shift in self._slots[number].ways:
             start = device * self._width + place
             self._words[start : start + len(spec.preset)] = spec.preset
-            target = ctypes.c_void_p(self._line[device] + 4 * place)
+            target = ctypes.c_void_p(self._line[device] + 4 * (place + shift))
             arguments = (handle, *map(ctypes.c_uint, spec.arguments), target)
-            code = pointer(*arguments)
-            self._codes[device, call] = code
+            self._codes[device, number] = code = pointer(*arguments)
             if meaning(code) != Status.UNSUPPORTED:
-                ready[1].append((call, pointer, arguments))
-                if fast:
-                    ready[0].append((call, pointer, arguments))
-        self._prepared[device] = ready
-        return [] if instance else self._settle_scopes(device, handle)
+                ready[1].append((number, pointer, arguments))
+                if self._slots[number].fast:
+                    ready[0].append((number, pointer, arguments))
+                return
 
     def attach(self, device: int, handle: Any, window_ms: int | None) -> None:
         """From now on read the prepared device, whose reported power is a mean over `window_ms`."""
@@ -179,18 +212,25 @@ class Buffers:
             spec = metric.nvml
             if self._instance[device] and row not in self._call_of:
                 code = self._constant(Status.UNREAD)
+            elif row in self._by_call[device]:
+                code = device * self._width + self._returned + self._instead[row][0]
             elif isinstance(spec, Field):
                 code = self._field(device, self._fields.index(self._first(row))) + _RET
+                if any(self._fields[place][0] == row for place in self._refused[device]):
+                    code = self._constant(Status.UNSUPPORTED)
             elif isinstance(spec, Call):
                 code = device * self._width + self._returned + self._call_of[row][0]
             elif isinstance(spec, Stamp):
                 place = next(p for r, p in self._stamped if r == row)
                 code = self._field(device, place) + _RET
+                if place in self._refused[device]:
+                    code = self._constant(Status.UNSUPPORTED)
             else:
                 code = self._constant(known if isinstance(spec, Part) else Status.UNSUPPORTED)
                 self._value_index[row, device, 0] = self._windows_at + device
             self._code_index[row, device] = code
-        for row, (call, spec) in self._call_of.items():
+        by_call = {row: self._instead[row] for row in self._by_call[device]}
+        for row, (call, spec) in (self._call_of | by_call).items():
             low = device * self._width + self._out + call * _SLOT + spec.offset // 4
             self._value_index[row, device] = (low, low + 1 if spec.type == "u8" else self._zeros)
         self._types = b""
@@ -198,26 +238,57 @@ class Buffers:
     def _field(self, device: int, place: int) -> int:
         return device * self._width + 10 * place
 
-    def _settle_scopes(self, device: int, handle: Any) -> list[int]:
-        """Try the scopes of each field until one is answered."""
-        several = [
-            (place, field, m.nvml.scopes)
-            for place, (row, field) in enumerate(self._fields)
-            if isinstance((m := METRICS[row]).nvml, Field) and len(m.nvml.scopes) > 1
-        ]
-        for place, _, scopes in several:
-            self._raw["scope"][device, place] = scopes[0]
-        self._read_fields(device, handle, len(self._fields))
+    def _knows(self, device: int, row: int) -> bool:
+        """Whether the device answers all fields of a metric, or fails to for now."""
+        places = [place for place, (r, _) in enumerate(self._fields) if r == row]
+        return all(meaning(int(self._raw["ret"][device, p])) != Status.UNSUPPORTED for p in places) and not (
+            self._refused[device].intersection(places)
+        )
+
+    def _settle_fields(self, device: int, handle: Any) -> list[int]:
+        """Find out what the device answers: each field's scope, and fields for which it refuses a whole call."""
+        line = self._raw[device]
+        for place, (row, field) in enumerate(self._fields):
+            spec = METRICS[row].nvml
+            assert isinstance(spec, Field)
+            line["id"][place], line["scope"][place] = field, spec.scopes[0]
+        self._refused[device] = set()
+        self._asked[device] = everything = (self._fast_fields, len(self._fields))
+        if self._get_fields is None:
+            self._asked[device] = (0, 0)
+            line["ret"] = _NO_FUNCTION
+            return []
+        code = self._read_fields(device, handle, everything[1])
+        if code and meaning(code) in (Status.UNSUPPORTED, Status.FAILED):
+            self._do_without(device, handle)
         wider = []
-        for place, field, scopes in several:
-            for scope in scopes[1:]:
-                if meaning(int(self._raw["ret"][device, place])) != Status.UNSUPPORTED:
-                    break
-                self._raw["scope"][device, place] = scope
-                self._read_fields(device, handle, len(self._fields))
-                if self._raw["ret"][device, place] == 0:
+        for place, (row, field) in enumerate(self._fields):
+            spec = METRICS[row].nvml
+            assert isinstance(spec, Field)
+            if len(spec.scopes) == 1 or place in self._refused[device] or line["ret"][place] == 0:
+                continue
+            before = int(line["ret"][place])
+            for scope in spec.scopes[1:] if meaning(before) == Status.UNSUPPORTED else ():
+                line["scope"][place] = scope
+                if self._read_field(device, handle, place) == 0 and line["ret"][place] == 0:
                     wider.append(field)
+                    break
+            else:
+                line["scope"][place], line["ret"][place] = spec.scopes[0], before
         return wider
+
+    def _do_without(self, device: int, handle: Any) -> None:
+        """A driver refused all fields at once: find those that it refuses alone, and ask for another in their place."""
+        line = self._raw[device]
+        codes = [self._read_field(device, handle, place) for place in range(len(self._fields))]
+        answered = [place for place, code in enumerate(codes) if code == 0]
+        self._refused[device] = {place for place, code in enumerate(codes) if meaning(code) == Status.UNSUPPORTED}
+        if not answered:
+            if len(self._refused[device]) == len(codes):
+                self._asked[device] = (0, 0)
+            return
+        for place in self._refused[device]:
+            line["id"][place], line["scope"][place] = line["id"][answered[0]], line["scope"][answered[0]]
 
     def detach(self, device: int, status: Status) -> None:
         """Read this device no more; what it would give has this status."""
@@ -229,21 +300,25 @@ class Buffers:
         """Whether the device is being read."""
         return self._handles[device] is not None
 
-    def _read_fields(self, device: int, handle: Any, number: int) -> None:
-        if self._get_fields is None:
-            self._raw["ret"][device] = _NO_FUNCTION
-            return
-        code = self._get_fields(handle, number, self._targets[device])
+    def _read_fields(self, device: int, handle: Any, number: int) -> int:
+        code = int(self._get_fields(handle, number, self._targets[device]))
         if code:  # the call as a whole failed: no field was looked at
             self._raw["ret"][device] = code
+        return code
+
+    def _read_field(self, device: int, handle: Any, place: int) -> int:
+        code = int(self._get_fields(handle, 1, ctypes.c_void_p(self._line[device] + 40 * place)))
+        if code:
+            self._raw["ret"][device, place] = code
+        return code
 
     def read(self, device: int, *, slow: bool) -> None:
         """Read one device; see `Backend.read`."""
         handle = self._handles[device]
         if handle is None:
             return
-        if not self._instance[device]:
-            self._read_fields(device, handle, len(self._fields) if slow else self._fast_fields)
+        if asked := self._asked[device][slow]:
+            self._read_fields(device, handle, asked)
         codes = self._code_views[device]
         for call, pointer, arguments in self._prepared[device][slow]:
             codes[call] = pointer(*arguments)
@@ -313,15 +388,19 @@ class Buffers:
             if any(row == r and p == place for r, p in self._further):
                 continue
             for device in range(self.number):
+                if row in self._by_call[device]:
+                    continue
                 low = self._field(device, place) + _VALUE
                 kind = int(types[device, place])
                 self._value_index[row, device] = (low, self._zeros if kind == _UINT else low + 1)
-                if kind in (_DOUBLE, _INT):
+                if kind in (_DOUBLE, _INT, _SHORT):
                     self._odd.append((row, device, place))
 
 
 def _odd(kind: int, value: np.uint64) -> int:
-    """A field value that is a double or a signed int; 0 for what is no number."""
+    """A field value that is a double, a signed int or a short; 0 for what is no number."""
+    if kind == _SHORT:
+        return int(value) & 0xFFFF
     if kind == _INT:
         return int(np.uint32(value & np.uint64(0xFFFFFFFF)).view(np.int32))
     number = float(value.view(np.float64))

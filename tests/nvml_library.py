@@ -23,7 +23,7 @@ tests/native/nvml_control.c. In short, a line is `[from UNIX] [until UNIX] [gpu 
     load PERIOD DUTY | limit MILLIWATT | locked MHZ | slowdown thermal|brake|software     (with `from` while running)
     stuck | step MILLIWATT | every SECONDS | gain FACTOR | module | ecc CORRECTED UNCORRECTED | remapped C U
     process PID
-    lost [stale] | deny STATUS NAME|field:ID ... | latency US [FUNCTION] | hang [FUNCTION]
+    lost [stale] | deny STATUS NAME|field:ID|with:ID ... | latency US [FUNCTION] | hang [FUNCTION]
     from UNIX xid CODE | from UNIX reset | from UNIX reload [SECONDS [STATUS]]
 
 The library can be loaded once in a process and stays: the process of a test that used `nvml` has simulated GPUs

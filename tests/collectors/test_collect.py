@@ -312,6 +312,16 @@ def test_without_a_gpu(nvml_library: NvmlLibrary, tmp_path: Path) -> None:
     assert "shows no GPU on this machine; on a machine without GPUs: --backend simulated" in done.stderr
 
 
+def test_gpus_that_cannot_be_identified_are_no_gpus_and_it_says_why(nvml_library: NvmlLibrary, tmp_path: Path) -> None:
+    nvml_library.write("gpus 2", "gpu 0,1 deny 4 nvmlDeviceGetUUID")
+    done = subprocess.run(
+        command(tmp_path / "S"), env=nvml_library.environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "the GPU at index 0 cannot be identified: Insufficient Permissions" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -324,6 +334,7 @@ def test_without_a_gpu(nvml_library: NvmlLibrary, tmp_path: Path) -> None:
         (["--gpus", "4"], "--gpus is for --backend simulated only"),
         (["--backend", "simulated", "--model", "X99"], "no simulated GPU model 'X99'"),
         (["--node", "../n"], "cannot name"),
+        (["--hung", "0"], "give --hung 0.1 or more"),
     ],
 )
 def test_options_that_cannot_be_used(tmp_path: Path, options: list[str], words: str) -> None:

@@ -55,6 +55,13 @@ EXPECTED: dict[str, Any] = {
 }
 
 
+METRICS_BY_FIELD = {m.nvml.ids[0]: m.column for m in METRICS if isinstance(m.nvml, Field)}
+
+
+def energy_of(handle: Any) -> int:
+    return int(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle))
+
+
 def answer(handle: Any, spec: Any) -> int | None:
     """What the binding itself answers, one value at a time."""
     try:
@@ -199,6 +206,55 @@ def test_reading_changes_nothing_and_never_waits_for_pcie(nvml: NvmlLibrary) -> 
     assert not nvml.setters()
     assert nvml.calls() > made + 30 * 8
     assert [nvml.calls(name) for name in slow] == before
+
+
+def test_a_driver_without_a_field_or_a_new_function_is_asked_the_older_way(nvml: NvmlLibrary) -> None:
+    replaced = [3, 4, 74, 75, 76, 77, 79, 83, 94]
+    nvml.write("gpus 2", "model H100", f"now {STILL}", "load 10 0.7", "ecc 7 2", "limit 250000")
+    pynvml.nvmlInit()
+    handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(2)]
+    by_field = {METRICS_BY_FIELD[field]: [answer(handle, field) for handle in handles] for field in replaced}
+    nvml.add(*(f"gpu 0 deny 3 field:{field}" for field in replaced))
+    nvml.add("gpu 0 deny 25 nvmlDeviceGetTemperatureV nvmlDeviceGetMemoryInfo_v2")
+    backend = Nvml()
+    backend.open()
+    for slow in (True, False, True):  # GPU 1 still answers for fields
+        for index, row in enumerate(one_sweep(backend, slow=slow)):
+            for column, expected in by_field.items():
+                assert column not in row or row[column] == expected[index], (index, column)
+            assert row["temperature_c"] == pynvml.nvmlDeviceGetTemperature(handles[index], 0)
+            if slow:
+                structure = None if index == 0 else pynvml.nvmlMemory_v2
+                assert row["memory_used"] == pynvml.nvmlDeviceGetMemoryInfo(handles[index], structure).used
+    backend.close()
+
+
+def test_a_driver_that_refuses_a_whole_call_for_one_field_still_gives_the_others(nvml: NvmlLibrary) -> None:
+    nvml.write("gpus 2", "model H100", f"now {STILL}", "load 10 0.7", "gpu 0 deny 2 with:186 with:271 with:143")
+    nvml.add("gpu 1 deny 3 nvmlDeviceGetFieldValues")
+    backend = Nvml()
+    backend.open()
+    for slow in (True, False, True):
+        before = nvml.calls("nvmlDeviceGetFieldValues")
+        first, second = one_sweep(backend, slow=slow)
+        assert nvml.calls("nvmlDeviceGetFieldValues") - before == 1  # what refuses is not asked again
+        empty = {column for column in EXPECTED if column in first and first[column] is None}
+        missing = {"power_instant_mw", "power_brake_ns"} | ({"remapped_rows", "fan_speed"} if slow else set())
+        assert empty == missing
+        assert first["power_age_us"] is None
+        assert second["power_average_mw"] is None
+        assert first["energy_mj"] == answer(pynvml.nvmlDeviceGetHandleByIndex(0), 83)
+        assert second["energy_mj"] == answer(pynvml.nvmlDeviceGetHandleByIndex(1), energy_of)
+    backend.close()
+
+
+def test_a_driver_without_events_says_so_once(nvml: NvmlLibrary) -> None:
+    nvml.write("gpus 2", "deny 3 nvmlDeviceRegisterEvents")
+    backend = Nvml()
+    backend.open()
+    assert [h.detail for h in backend.happened() if h.gpu is None] == ["the driver announces no XID errors here"]
+    assert not backend.happened()
+    backend.close()
 
 
 def test_one_call_gives_all_field_values_of_a_gpu(nvml: NvmlLibrary) -> None:

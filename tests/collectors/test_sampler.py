@@ -86,7 +86,10 @@ def test_a_gpu_lost_before_the_start_is_taken_in_when_it_comes(nvml: NvmlLibrary
 
 def test_what_is_not_supported_or_not_permitted_is_null_and_told_once(nvml: NvmlLibrary) -> None:
     nvml.write("gpus 3", "model H100")
-    nvml.add("gpu 1 deny 3 field:82 nvmlDeviceGetTemperatureV", "gpu 2 deny 4 nvmlDeviceGetUtilizationRates field:83")
+    nvml.add(
+        "gpu 1 deny 3 field:82 nvmlDeviceGetTemperatureV nvmlDeviceGetTemperature",
+        "gpu 2 deny 4 nvmlDeviceGetUtilizationRates field:83",
+    )
     with sampling() as running:
         running.ticks(40)
         first, second = running.gpus[1], running.gpus[2]

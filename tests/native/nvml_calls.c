@@ -170,11 +170,12 @@ Status enter(Handle *handle, const char *function, Call *call) {
     return denied(call, function, 0);
 }
 
-/* What a call (or with a field: the reading of that field) is refused with by a statement, else OK. */
+/* What a call is refused with by a statement, else OK; with a field, the reading of it (`function` is "field") or a
+ * whole call that asks for it ("with"). */
 Status denied(const Call *call, const char *function, unsigned field) {
     if (!(call->gpu->words >> DENY & 1)) return OK;
     char name[32];
-    if (field) snprintf(name, sizeof name, "field:%u", field);
+    if (field) snprintf(name, sizeof name, "%s:%u", function, field);
     const Statement *s = holds(call->fleet, DENY, 1, call->gpu->index, field ? name : function, call->t);
     return s ? (Status)s->number[0] : OK;
 }

@@ -34,7 +34,8 @@
  *     process PID               computes on the GPU; may be said several times
  *
  *     lost [stale]              GPU_IS_LOST. After `until` it is back; with `stale` only for handles got since then
- *     deny STATUS NAME...       STATUS (a number) for these functions (nvmlDeviceGetTemperatureV) or fields (field:82)
+ *     deny STATUS NAME...       STATUS (a number) for these functions (nvmlDeviceGetTemperatureV) or fields (field:82),
+ *                               or for a whole call that asks for a field (with:186)
  *     latency US [FUNCTION]     each call takes this much longer
  *     hang [FUNCTION]           calls do not return until the statement is gone or its time over
  *

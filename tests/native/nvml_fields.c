@@ -208,7 +208,7 @@ static Status read_field(const Call *call, FieldValue *out) {
     for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS && !field; i++)
         if (FIELDS[i].id == out->field) field = &FIELDS[i];
     if (!field || call->instance) return NOT_SUPPORTED;
-    Status status = denied(call, NULL, field->id);
+    Status status = denied(call, "field", field->id);
     double value = 0, dated = call->t;
     if (status == OK) status = field->read(call, out->scope, &value, &dated);
     if (status != OK) return status;
@@ -223,6 +223,10 @@ static Status read_field(const Call *call, FieldValue *out) {
 API Status nvmlDeviceGetFieldValues(Handle *device, int count, FieldValue *values) {
     ENTER(device);
     REQUIRE(values && count > 0, INVALID_ARGUMENT);
+    for (int i = 0; i < count; i++) {
+        Status status = denied(&call, "with", values[i].field);
+        if (status != OK) return status;
+    }
     for (int i = 0; i < count; i++) {
         values[i].timestamp_us = llround((call.t + EPOCH) * 1e6);
         values[i].latency_us = 0;
