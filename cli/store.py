@@ -90,7 +90,7 @@ def compact(store: str, keep: str | None, as_json: bool) -> None:
     from .output import count, print_json
 
     root = Store.open(store).root
-    if _busy(root):
+    if _busy(root, as_json=as_json):
         return
     keep_s = _seconds(keep)
     done = compaction.compact(root, progress=_progress)
@@ -125,7 +125,7 @@ def prune(store: str, keep: str | None, dry_run: bool, as_json: bool) -> None:
     from .output import print_json
 
     root = Store.open(store).root
-    if _busy(root):
+    if not dry_run and _busy(root, as_json=as_json):
         return
     keep_s = _seconds(keep or retention.configured(root))
     if keep_s is None:
@@ -163,12 +163,12 @@ def _seconds(keep: str | None) -> int | None:
     return None if keep is None else retention.seconds(keep)
 
 
-def _busy(root: Path) -> bool:
-    from ..store import compaction, locks
+def _busy(root: Path, *, as_json: bool) -> bool:
+    from ..store import locks
 
-    if locks.is_free(root / compaction.LOCK):
+    if locks.is_free(root / locks.COMPACTING):
         return False
-    click.echo("another process compacts or prunes this store; nothing was done")
+    click.echo("another process compacts or prunes this store; nothing was done", err=as_json)
     return True
 
 

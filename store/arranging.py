@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 KEY = ("cluster", "gpu", "ts")
+DAY = 86_400 * 10**9  # ns
 
 
 def conform(spec: Table, data: pa.Table) -> pa.Table:
@@ -132,7 +133,9 @@ def sort(spec: Table, data: pa.Table) -> pa.Table:
     if not {"gpu", "ts", "cluster"} <= set(data.column_names) or spec.sorted_by != ("gpu", "ts"):
         from pyarrow._compute import SortOptions  # as in `light`
 
-        keys = [(name, "ascending") for name in spec.sorted_by]
+        keys = [(name, "ascending") for name in spec.sorted_by if name in data.column_names]
+        if not keys:
+            return data
         return take(data, light.call("sort_indices", data, options=SortOptions(keys)).to_numpy())
     codes, _ = gpu_codes(data)
     ts = numbers(data["ts"])
@@ -149,7 +152,7 @@ def sort(spec: Table, data: pa.Table) -> pa.Table:
 
 def days(data: pa.Table) -> list[tuple[str, pa.Table]]:
     """The rows by day of `ts` (UTC), as YYYY-MM-DD, in order of the days."""
-    number = numbers(data["ts"]) // (86_400 * 10**9)
+    number = numbers(data["ts"]) // DAY
     if not len(number):
         return []
     first, last = int(number.min()), int(number.max())

@@ -74,13 +74,15 @@ def _define(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
     place = f"coalesce(getvariable('whorl_store'), {quoted(str(root))})"
     escaped = f"regexp_replace({place}, {quoted(_SPECIAL.pattern)}, '[\\1]', 'g')"
     for spec in TABLES:
-        connection.execute(f"CREATE VIEW {spec.name} AS {_select(spec, escaped)}")
+        connection.execute(f"CREATE VIEW {spec.name} AS WITH {_common(escaped)} {_select(spec, escaped)}")
         connection.execute(f"COMMENT ON VIEW {spec.name} IS {quoted('One row: ' + spec.row)}")
         for column in spec.columns:
             text = f"{column.description} [{column.unit}]" if column.unit else column.description
             connection.execute(f'COMMENT ON COLUMN {spec.name}."{column.name}" IS {quoted(text)}')
     for view in VIEWS:
-        connection.execute(f"CREATE VIEW {view.name} AS {view.sql}")
+        parts = [_common(escaped)]  # once: what of one table changes places with what of another does so at once
+        parts += [f"{t.name} AS NOT MATERIALIZED ({_select(t, escaped)})" for t in TABLES if t.name in view.sql]
+        connection.execute(f"CREATE VIEW {view.name} AS WITH {', '.join(parts)} {view.sql}")
         connection.execute(f"COMMENT ON VIEW {view.name} IS {quoted('One row: ' + view.row)}")
     connection.execute(f"CREATE MACRO whorl_format() AS {FORMAT}")
     connection.execute(f"CREATE MACRO whorl_store() AS {place}")
@@ -98,22 +100,26 @@ def _select(spec: Table, root: str) -> str:
     if spec != TELEMETRY:
         return rows
     same = " AND ".join(f"s.{name} IS NOT DISTINCT FROM l.{name}" for name in KEY)
-    keys = f"SELECT {', '.join(KEY)} FROM {_shown(LATE, root)}"
-    late = (
-        f"SELECT {select_list(spec)} FROM {_shown(LATE, root)} "
-        f"QUALIFY row_number() OVER (PARTITION BY {', '.join(KEY)} ORDER BY written DESC) = 1"
+    return f"SELECT * FROM ({rows}) s ANTI JOIN late l ON {same} UNION ALL FROM late"
+
+
+def _common(root: str) -> str:
+    """The files that are left out and the late rows, as common tables: each is read once, so that it has one state."""
+    return (
+        f"hidden AS MATERIALIZED (SELECT table_name, file FROM {_read(root, 'replaced/*')} "
+        "GROUP BY table_name, file HAVING arg_max(hidden, step)), "
+        f"late AS MATERIALIZED (SELECT {select_list(TELEMETRY)} FROM {_shown(LATE, root)} "
+        f"QUALIFY row_number() OVER (PARTITION BY {', '.join(KEY)} ORDER BY written DESC) = 1)"
     )
-    return f"SELECT * FROM ({rows}) s ANTI JOIN ({keys}) l ON {same} UNION ALL {late}"
 
 
 def _shown(spec: Table, root: str) -> str:
     """The rows of a table's files that are not left out, with the file's name."""
-    hidden = (
-        f"SELECT file FROM {_read(root, 'replaced/*')} WHERE table_name = {quoted(spec.name)} "
-        "GROUP BY file HAVING arg_max(hidden, step)"
-    )
     files = _read(root, f"{spec.name}/**/*", filename=True)
-    return f"(FROM {files} f ANTI JOIN ({hidden}) h ON regexp_extract(f.filename, '[^/]+/[^/]+$') = h.file)"
+    return (
+        f"(FROM {files} f ANTI JOIN hidden h "
+        f"ON h.table_name = {quoted(spec.name)} AND regexp_extract(f.filename, '[^/]+/[^/]+$') = h.file)"
+    )
 
 
 def _read(root: str, pattern: str, *, filename: bool = False) -> str:

@@ -8,6 +8,8 @@ be killed at any moment, and the next one goes on.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import StoreError
 from . import arranging, files, journal_file, light, placing, reading, replacing, sealing
 from .journal_file import WRITTEN
-from .locks import Lock, locked
+from .locks import COMPACTING, Lock, locked
 from .placing import Bounds
 from .replacing import Pace
 from .schema import LATE, LATEST, TABLES, TELEMETRY, Table, arrow_schema
@@ -25,7 +27,7 @@ from .schema import LATE, LATEST, TABLES, TELEMETRY, Table, arrow_schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-LOCK = "compact.lock"
+log = logging.getLogger(__name__)
 
 _HOUR = 3600 * 10**9
 _DAY = 24 * _HOUR
@@ -34,6 +36,10 @@ _MOST_ROWS = 1_500_000  # in memory at once, and again while they are sorted: ab
 _FEW_FILES = 8  # of other tables: so many are left alone
 
 Progress = Callable[[str], None]
+
+
+class DamagedError(StoreError):
+    """A file is damaged inside: it stays as it is."""
 
 
 @dataclass
@@ -49,7 +55,7 @@ class Done:
 
 def lock(root: Path) -> Lock:
     """The lock of those who replace segments. Raises StoreError where another holds it."""
-    return locked(root / LOCK, "the compaction of this store")
+    return locked(root / COMPACTING, "the compaction of this store")
 
 
 def compact(
@@ -65,9 +71,13 @@ def compact(
         progress("late rows")
         fold(root, pace, done)
         for spec in TABLES:
-            for group in _groups(root, spec, now):
-                progress(f"{spec.name}: {len(group)} files")
-                _merge(root, spec, group, pace, done)
+            with contextlib.suppress(FileNotFoundError):  # a writer took a file away: the next pass
+                for group in _groups(root, spec, now):
+                    progress(f"{spec.name}: {len(group)} files")
+                    try:
+                        _merge(root, spec, group, pace, done)
+                    except DamagedError as error:
+                        log.warning("%s", error)
     return done
 
 
@@ -76,6 +86,13 @@ def compact(
 
 def fold(root: Path, pace: Pace, done: Done) -> None:
     """Put late rows in the place of the rows that they supersede; those that a journal may contradict wait."""
+    try:
+        _fold(root, pace, done)
+    except (DamagedError, FileNotFoundError) as error:
+        log.warning("late rows stay where they are: %s", error)
+
+
+def _fold(root: Path, pace: Pace, done: Done) -> None:
     import pyarrow as pa
 
     found = reading.snapshot(root)
@@ -209,15 +226,12 @@ def _rows(path: Path) -> int:
 def _merge(root: Path, spec: Table, group: list[Path], pace: Pace, done: Done) -> None:
     import pyarrow as pa
 
-    tables = [whole(spec, path) for path in group]
-    if spec == LATEST:
-        rows = placing.last_rows(placing.newest(pa.concat_tables(tables)))
-        data = arranging.conform(LATEST, rows)
-    elif spec == TELEMETRY:
-        data = said(root, arranging.sort(TELEMETRY, pa.concat_tables(tables)))
-    else:
-        data = arranging.sort(spec, pa.concat_tables(tables))
-    del tables
+    # Columns that are NULL in all files stay away: they would take most of the memory.
+    data = pa.concat_tables([present(spec, path) for path in group], promote_options="default")
+    schema = arrow_schema(spec.name)
+    names = dict.fromkeys((*schema.names, WRITTEN))
+    data = data.select([name for name in names if name in data.column_names]).replace_schema_metadata(schema.metadata)
+    data = placing.last_rows(placing.newest(data)) if spec == LATEST else said(root, arranging.sort(spec, data))
     moves: dict[Path, Path] = {}
     try:
         moves = files.write_temporary(files.placed(root, spec, data, _name(0)), level=files.SMALL)
@@ -232,18 +246,25 @@ def _merge(root: Path, spec: Table, group: list[Path], pace: Pace, done: Done) -
 
 def whole(spec: Table, path: Path) -> pa.Table:
     """The rows of a file with every column of its table; of telemetry, with `written`."""
+    data = present(spec, path)
+    return sealing.whole(TELEMETRY.name, data) if spec in (TELEMETRY, LATE, LATEST) else arranging.conform(spec, data)
+
+
+def present(spec: Table, path: Path) -> pa.Table:
+    """The rows of a file with those columns of its table that are not NULL throughout, and those of the key."""
     import pyarrow as pa
 
     footer = light.metadata(path)
-    names = [name for name in footer.schema.names if not _is_empty(footer, name)]
+    known = {*arrow_schema(spec.name).names, *([WRITTEN] if spec == TELEMETRY else [])}
     try:
-        data = light.read(path, names)
-    except pa.ArrowException as error:
-        raise StoreError(f"{path} is damaged: {error}; restore it from a backup or move it out of the store") from error
-    known = set(arrow_schema(spec.name).names)
-    if spec in (TELEMETRY, LATE, LATEST):
-        return sealing.whole(TELEMETRY.name, data.select([n for n in data.column_names if n in known | {WRITTEN}]))
-    return arranging.conform(spec, data.select([n for n in data.column_names if n in known]))
+        return light.read(path, [name for name in footer.schema.names if name in known and not _is_empty(footer, name)])
+    except FileNotFoundError:
+        raise
+    except (OSError, pa.ArrowException) as error:
+        what = str(error).splitlines()[0]
+        raise DamagedError(
+            f"{path} is damaged: {what}; restore it from a backup or move it out of the store"
+        ) from error
 
 
 def _is_empty(footer: Any, name: str) -> bool:
@@ -254,7 +275,7 @@ def _is_empty(footer: Any, name: str) -> bool:
         statistics = column.statistics
         if statistics is None or statistics.null_count is None or statistics.null_count < column.num_values:
             return False
-    return name not in ("ts", "gpu", "cluster")
+    return name not in (*arranging.KEY, WRITTEN)
 
 
 def sound(spec: Table, paths: Iterable[Path]) -> list[Path]:

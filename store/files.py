@@ -253,7 +253,10 @@ def commit(root: Path, tables: Mapping[Table, pa.Table], name: str) -> list[Path
         parts = [part for spec, data in whole.items() for part in placed(root, spec, data, name)]
         new, late = sealing.place_now(root, rows, now := time.time_ns())
         if len(new):
-            parts += placed(root, TELEMETRY, new, name)
+            found = placed(root, TELEMETRY, new, name)
+            if any(path.exists() for path, _, _ in found):  # its rows are no longer all of this content
+                found = placed(root, TELEMETRY, new, f"{name}-{now}")
+            parts += found
         if len(late):
             parts.append((root / LATE.name / f"{name}-{now}.parquet", LATE, arranging.conform(LATE, late)))
         stored = _commit(root, parts, name)

@@ -12,20 +12,19 @@ rows bring columns or GPUs that the header of the last one does not name, or whe
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 import re
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import StoreError
-from . import durability, files, journal_file, placing, replacing, sealing
+from . import durability, files, journal_file, replacing, sealing
 from .form import Form
-from .locks import locked
+from .journal_stream import Stream, failed_append, gpus_of
+from .locks import COMPACTING, is_free, locked
 from .schema import table as table_of
 
 if TYPE_CHECKING:
@@ -38,6 +37,7 @@ log = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MOST_ROWS = 1_000_000  # a generation with so many rows is sealed early: sealing sorts them in memory
 _HASTY_SETTLE_S = 1.0
+_COMPACTION_S = 60.0
 
 
 class Journal:
@@ -74,7 +74,9 @@ class Journal:
             self._folder.mkdir(exist_ok=True)
         except OSError as error:
             raise files.failed("make", self._folder, error) from error
-        self._hold = locked(self._folder / f"{name}.lock", f"a journal named {name}")
+        # A compaction has the name for a while where it seals what a dead collector left.
+        wait_s = 0.0 if is_free(store.root / COMPACTING) else _COMPACTION_S
+        self._hold = locked(self._folder / f"{name}.lock", f"a journal named {name}", wait_s=wait_s)
         began = clock()
         self._writer = journal_file.Writer(name, files.host(), files.space(), os.getpid(), began)
         self.durability = durability.of(self._folder, durable_s)
@@ -82,7 +84,7 @@ class Journal:
         self._number = 0
         self._guard = threading.Lock()  # the streams: appending and turning to the next generation exclude each other
         self._work = threading.Lock()  # publishing and sealing exclude each other
-        self._streams: dict[str, _Stream] = {}
+        self._streams: dict[str, Stream] = {}
         self._unsynced_since: float | None = None
         self._began_s = time.monotonic()
         self._rows = 0
@@ -124,7 +126,7 @@ class Journal:
             self._written = max(self._written + 1, self._clock())
             self._commit(stream, stream.encode(batch, self._written), len(batch))
 
-    def _commit(self, stream: _Stream, message: bytearray, rows: int) -> None:
+    def _commit(self, stream: Stream, message: bytearray, rows: int) -> None:
         try:
             stream.write(message)
             if self.durability.seconds <= 0:
@@ -135,13 +137,15 @@ class Journal:
                 self._sync()
         except OSError as error:
             stream.undo()
-            raise _failed(stream.path, error) from error
+            raise failed_append(stream.path, error) from error
         stream.acknowledge()
         self._rows += rows
 
     def form(self, batch: pa.RecordBatch, table: str = "telemetry") -> Form:
         """The batch as a form to fill in and append many times; nothing is written. Raises StoreError."""
         with self._guard:
+            if self._closed:
+                raise StoreError(f"the journal {self.name} is closed")
             stream = self._streams.get(table)
             if stream is None or not stream.takes(batch):
                 stream = self._streams[table] = self._next_part(stream, table, batch)
@@ -153,7 +157,7 @@ class Journal:
         False, and nothing is stored, where the journal has begun another file since: then make the form anew.
         """
         with self._guard:
-            stream: _Stream = form.stream
+            stream: Stream = form.stream
             if self._closed or stream.broken or self._streams.get(stream.table) is not stream:
                 return False
             self._written = max(self._written + 1, self._clock())
@@ -166,7 +170,7 @@ class Journal:
             try:
                 self._sync()
             except OSError as error:
-                raise _failed(self._folder, error) from error
+                raise failed_append(self._folder, error) from error
 
     def _sync(self) -> None:
         for stream in self._streams.values():
@@ -176,15 +180,15 @@ class Journal:
     def _generation(self) -> str:
         return f"{self.name}-{self._writer.pid}-{self._writer.began:x}-{self._number}"
 
-    def _next_part(self, old: _Stream | None, table: str, batch: pa.RecordBatch) -> _Stream:
+    def _next_part(self, old: Stream | None, table: str, batch: pa.RecordBatch) -> Stream:
         table_of(table)
-        columns, gpus, number = list(batch.schema.names), _gpus(batch), 0
+        columns, gpus, number = list(batch.schema.names), gpus_of(batch), 0
         if old is not None:
             number = old.number + 1
             columns += old.columns
             gpus |= old.gpus
         path = self._folder / f"{self._generation()}.{table}.{number}.arrow"
-        made = _Stream(path, table, number, columns, gpus, self._writer)
+        made = Stream(path, table, number, columns, gpus, self._writer)
         if old is not None:
             with contextlib.suppress(OSError):
                 durability.make_durable(old.handle)
@@ -253,6 +257,11 @@ class Journal:
                 if str(error) != said:
                     said = str(error)
                     log.warning("%s; the rows stay in the journal", error)
+            except Exception as error:
+                # Whatever it is: appending goes on, and a thread that ended would never seal again.
+                if repr(error) != said:
+                    said = repr(error)
+                    log.exception("the journal %s could not be sealed; the rows stay in it", self.name)
 
     def close(self) -> None:
         """Make everything durable, seal, and release the name; doing it twice does no harm. Raises StoreError."""
@@ -276,117 +285,3 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class _Stream:
-    """One part of a journal, open for appending."""
-
-    def __init__(
-        self, path: Path, table: str, number: int, columns: list[str], gpus: set[tuple[Any, Any]],
-        writer: journal_file.Writer,
-    ) -> None:  # fmt: skip
-        self.path, self.table, self.number, self.gpus = path, table, number, gpus
-        self.schema = journal_file.schema_of(table, columns, writer, placing.as_text(placing.hashes(gpus)))
-        self.columns = self.schema.names[:-2]
-        unknown = set(columns) - set(self.columns)
-        if unknown:
-            raise StoreError(f"table {table} has no column {', '.join(sorted(unknown))}")
-        self._seen: tuple[list[str], list[pa.Array]] | None = None
-        self.broken = False
-        try:
-            self.handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
-        except OSError as error:
-            raise _failed(path, error) from error
-        try:
-            _write(self.handle, self.schema.serialize())
-            self._good = self._end = os.fstat(self.handle).st_size
-            durability.make_durable(self.handle)
-            files.fsync_folder(path.parent)
-        except OSError as error:
-            self.close()
-            files.remove(path)
-            raise _failed(path, error) from error
-
-    def takes(self, batch: pa.RecordBatch) -> bool:
-        """Whether the header names every column and GPU of the batch."""
-        if self.broken:
-            return False
-        names = batch.schema.names
-        who = [batch.column(i) for i, name in enumerate(names) if name in ("cluster", "gpu")]
-        seen = self._seen
-        if seen and names == seen[0] and all(one.equals(other) for one, other in zip(who, seen[1], strict=True)):
-            return True
-        fits = set(names) <= set(self.columns) and _gpus(batch) <= self.gpus
-        if fits:  # of its own: the caller may fill its buffers anew
-            import pyarrow as pa
-
-            self._seen = names, [pa.array(one.to_pylist(), one.type) for one in who]
-        return fits
-
-    def encode(self, batch: pa.RecordBatch, written: int) -> bytearray:
-        return journal_file.encode(self._arranged(batch), self.schema, written)
-
-    def write(self, message: bytearray) -> None:
-        _write(self.handle, message)
-        self._end += len(message)
-
-    def _arranged(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        import pyarrow as pa
-
-        names, rows = batch.schema.names, len(batch)
-        columns: list[pa.Array] = []
-        for field in self.schema:
-            if len(columns) == len(self.columns):
-                break
-            if field.name not in names:
-                columns.append(pa.nulls(rows, field.type))
-                continue
-            column = batch.column(names.index(field.name))
-            if column.type != field.type:
-                try:
-                    column = column.cast(field.type)
-                except pa.ArrowException as error:
-                    raise StoreError(f"table {self.table}, column {field.name}: {error}") from error
-            if field.name == "ts" and column.null_count:
-                raise StoreError(f"{column.null_count} rows of table {self.table} have no ts: they belong to no day")
-            columns.append(column)
-        return columns
-
-    def acknowledge(self) -> None:
-        self._good = self._end
-
-    def undo(self) -> None:
-        """Take back what a failed write left; where that fails, the next rows go to a new part."""
-        try:
-            os.ftruncate(self.handle, self._good)
-            self._end = self._good
-        except OSError:
-            self.broken = True
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            os.close(self.handle)
-        self.handle = -1
-
-
-def _write(handle: int, content: Any) -> None:
-    view = memoryview(content)
-    while len(view):
-        view = view[os.write(handle, view) :]
-
-
-def _gpus(batch: pa.RecordBatch) -> set[tuple[Any, Any]]:
-    """The (cluster, gpu) pairs of a batch."""
-    names, none = batch.schema.names, [None] * len(batch)
-    clusters, gpus = (batch.column(names.index(n)).to_pylist() if n in names else none for n in ("cluster", "gpu"))
-    return set(zip(clusters, gpus, strict=True))
-
-
-def _failed(path: Path, error: OSError) -> StoreError:
-    """The sentence for a journal that cannot be written."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return StoreError(
-            f"cannot write {path}: no space is left there; these rows were not stored, those acknowledged before "
-            f"are: free some space"
-        )
-    return files.failed("write", path, error)

@@ -63,6 +63,10 @@ class Content:
     torn: int  # bytes after the last whole batch
 
 
+class TornHeaderError(ValueError):
+    """A journal whose header is cut short: no row of it was ever acknowledged."""
+
+
 def named(path: Path) -> Part | None:
     """What a file's name says, or None where it is no journal's."""
     found = _NAME.fullmatch(path.name)
@@ -121,10 +125,14 @@ def header(content: Any) -> pa.Schema:
 
 
 def head(path: Path) -> pa.Schema:
-    """The schema of a journal's file. Raises OSError, and ValueError where it is torn or not whorl's."""
+    """The schema of a journal's file. Raises OSError, TornHeaderError, and ValueError where it is not whorl's."""
     with path.open("rb") as file:
         first = file.read(8)
-        return header(first + file.read(int.from_bytes(first[4:8], "little")))
+        size = int.from_bytes(first[4:8], "little")
+        rest = file.read(size)
+    if len(first) < 8 or (first[:4] == b"\xff" * 4 and len(rest) < size):
+        raise TornHeaderError("it is torn before its first row or no journal")
+    return header(first + rest)
 
 
 def gpus_in(path: Path) -> frozenset[int] | None:
@@ -192,6 +200,16 @@ def read(path: Path, start: int = 0) -> Content:
         here = end
     table = pa.Table.from_batches(batches, schema=schema).drop_columns([CHECK]).combine_chunks()
     return Content(table, start + here, len(content) - here)
+
+
+def damage(part: Part) -> str | None:
+    """What is wrong with a journal's file; None where nothing is. Raises OSError."""
+    try:
+        return reason_to_skip(head(part.path), part.table)
+    except TornHeaderError:
+        return None  # a writer died while it made the file
+    except ValueError as error:
+        return f"{error}; move it out of the store"
 
 
 def _crc(content: memoryview) -> bytes:

@@ -14,6 +14,8 @@ from . import files
 
 log = logging.getLogger(__name__)
 
+COMPACTING = "compact.lock"
+
 _POLL_S = 0.02
 _GLANCE_S = 0.3  # who only looks whether a lock is free holds it for an instant
 

@@ -12,6 +12,7 @@ is younger than one that could contradict it.
 from __future__ import annotations
 
 import functools
+import logging
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ from .schema import TELEMETRY, arrow_schema
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
+
+log = logging.getLogger(__name__)
 
 LOCK = "placing.lock"  # held from the comparison to the rename
 
@@ -123,24 +126,33 @@ def _bounds(path: Path, size: int, changed: int) -> Bounds | None:  # noqa: ARG0
 
 
 def rivals(mine: Bounds, paths: Iterable[Path]) -> list[Path]:
-    """The files that could hold a key of these rows."""
+    """The files that could hold a key of these rows. Raises FileNotFoundError where one gave way to others."""
     found = []
     for path in paths:
-        try:
-            theirs = bounds(path)
-        except FileNotFoundError:
-            continue  # replaced since the listing, by files that are there, too
+        theirs = bounds(path)
         if theirs is not None and mine.overlap(theirs):
             found.append(path)
     return found
 
 
-def keys_in(path: Path) -> pa.Table:
-    """The keys of a file, and when its rows were written: NULL where it does not say."""
+def keys_in(path: Path) -> pa.Table | None:
+    """The keys of a file, and when its rows were written: NULL where it does not say.
+
+    None where the file cannot be read: one damaged file must not keep new rows from being stored. Raises
+    FileNotFoundError.
+    """
     import pyarrow as pa
 
-    data = light.read(path, [*KEY, WRITTEN])
     schema = arrow_schema(TELEMETRY.name)
+    try:
+        data = light.read(path, [*KEY, WRITTEN])
+    except FileNotFoundError:
+        raise
+    except (OSError, pa.ArrowException) as error:
+        log.warning("rows are not compared with those in %s: %s", path, str(error).splitlines()[0])
+        return None
+    if any(name in data.column_names and data[name].type != schema.field(name).type for name in KEY):
+        return None  # not of whorl: readers leave it out, and say so
     columns = [
         data[name] if name in data.column_names else pa.nulls(len(data), schema.field(name).type) for name in KEY
     ]

@@ -180,7 +180,7 @@ def rows_of(name: str, found: Snapshot, live: dict[str, pa.Table], sound: Sound)
     if fresh is not None:
         bounds = placing.bounds_of(fresh)
         others = [placing.keys_in(path) for path in placing.rivals(bounds, [*paths, *late_paths])]
-        fresh, newer = placing.resolve(fresh, others)
+        fresh, newer = placing.resolve(fresh, [keys for keys in others if keys is not None])
         if len(newer):
             late.append(newer)
         fresh = fresh.drop_columns([WRITTEN])

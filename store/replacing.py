@@ -16,6 +16,7 @@ lists both sides, the old and the new, so that a reader that lists files while t
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 import time
@@ -26,13 +27,14 @@ from typing import Any
 from uuid import uuid4
 
 from ..errors import StoreError
-from . import files
+from . import files, locks
 from .schema import REPLACED, arrow_schema
 
 log = logging.getLogger(__name__)
 
 SETTLE_S = 5.0
 GRACE_S = 60.0
+LOCK = "replaced.lock"
 _MARK_S = 600  # old files go just after a multiple of ten minutes, on every host: a query in flight then may miss one
 _STALE_S = 86_400.0
 
@@ -99,20 +101,29 @@ def _read(path: Path, one: str, step: int) -> Note | None:
     import pyarrow as pa
 
     from . import light
+    from .soundness import reason_to_skip
 
+    sides: dict[str, list[dict[str, Any]]] = {"old": [], "new": []}
     try:
         age = time.time() - path.stat().st_mtime
-        rows = light.read(path).to_pylist()
+        reason = reason_to_skip(path, REPLACED.name)
+        if reason is not None:
+            raise ValueError(reason)  # noqa: TRY301 - one sentence for all of it
+        for row in light.read(path).to_pylist():
+            sides[row["side"]].append(row)
     except FileNotFoundError:
         raise
-    except (OSError, pa.ArrowException) as error:
-        log.warning("left %s alone: it is damaged (%s)", path, str(error).splitlines()[0])
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        _say_once(f"left {path} alone: {str(error).splitlines()[0]}")
         return None
-    sides: dict[str, list[dict[str, Any]]] = {"old": [], "new": []}
-    for row in rows:
-        sides[row["side"]].append(row)
     old, new = (frozenset((row["table_name"], row["file"]) for row in sides[side]) for side in ("old", "new"))
     return Note(one, step, old, new, {side: tuple(row["path"] for row in sides[side]) for side in sides}, age)
+
+
+@functools.lru_cache(maxsize=1024)
+def _say_once(text: str) -> None:
+    """Notes are read before and after every listing."""
+    log.warning("%s", text)
 
 
 def replace(
@@ -130,10 +141,12 @@ def replace(
     """
     one = f"{files.owner()}-{uuid4().hex[:8]}"
     sides = [("old", path) for path in old] + [("new", path) for path in new.values()]
+    placed: list[Path] = []
     try:
         _write(root, one, 1, sides)
         for temporary, final in new.items():
             temporary.replace(final)
+            placed.append(final)
         for folder in {final.parent for final in new.values()}:
             files.fsync_folder(folder)
         inside()
@@ -143,7 +156,7 @@ def replace(
     except BaseException as error:
         if not _path(root, one, 2).exists():  # with it the files have changed places, whatever failed afterwards
             with contextlib.suppress(OSError):
-                take_back(root, one, new.values())
+                take_back(root, one, placed)  # and nothing that was there before
             for temporary in new:
                 files.remove(temporary)
         if isinstance(error, OSError):
@@ -151,8 +164,10 @@ def replace(
         raise
     if not pace.grace_s:
         with contextlib.suppress(OSError):
-            remove_old(root, notes(root)[one])
-            remove_notes(root, one)
+            note = notes(root).get(one)  # none: somebody else has finished it
+            if note is not None:
+                remove_old(root, note)
+                remove_notes(root, one)
 
 
 def take_back(root: Path, one: str, new: Iterable[Path]) -> None:
@@ -224,23 +239,31 @@ def recover(root: Path, grace_s: float = GRACE_S) -> None:
 
     Does nothing, silently, where this user may not write.
     """
-    now = time.time()
     with contextlib.suppress(OSError, StoreError):
-        for note in notes(root).values():
-            if note.step == 2:
-                if now >= due(note, now, grace_s) and (not remove_old(root, note) or not grace_s):
-                    remove_notes(root, note.id)
-                continue
-            if not _abandoned(note):
-                continue
-            new = [_inside(root, name) for name in note.paths["new"]]
-            if all(path.exists() for path in new):
-                _write(root, note.id, 2, [(side, root / name) for side in ("old", "new") for name in note.paths[side]])
-                if not grace_s:
-                    remove_old(root, note)
-                    remove_notes(root, note.id)
-            else:
-                take_back(root, note.id, new)
+        if not notes(root):
+            return
+        # One at a time: between the look and the deed nobody else may finish it and replace the files again.
+        with locks.locked(root / LOCK, "the replacements of this store"):
+            for note in notes(root).values():
+                _recover_one(root, note, grace_s)
+
+
+def _recover_one(root: Path, note: Note, grace_s: float) -> None:
+    now = time.time()
+    if note.step == 2:
+        if now >= due(note, now, grace_s) and (not remove_old(root, note) or not grace_s):
+            remove_notes(root, note.id)
+        return
+    if not _abandoned(note) or (grace_s and 0 <= note.age_s < 2 * SETTLE_S):  # queries began before the renames
+        return
+    new = [_inside(root, name) for name in note.paths["new"]]
+    if not all(path.exists() for path in new):
+        take_back(root, note.id, new)
+        return
+    _write(root, note.id, 2, [(side, root / name) for side in ("old", "new") for name in note.paths[side]])
+    if not grace_s:
+        remove_old(root, note)
+        remove_notes(root, note.id)
 
 
 def _abandoned(note: Note) -> bool:

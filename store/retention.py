@@ -6,6 +6,8 @@ counts up, and every bit that was set. The rows of a day and the minutes made of
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import re
 import time
 import tomllib
@@ -23,7 +25,10 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
+log = logging.getLogger(__name__)
+
 _UNITS = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+_LONGEST = 100 * 366 * 86_400  # s
 _MINUTE = 60 * 10**9
 _DAY = 86_400 * 10**9
 
@@ -44,7 +49,7 @@ class Pruned:
 def seconds(text: str) -> int:
     """A time to keep as `90d`, `12h`, `2w`, in seconds. Raises InputError."""
     found = re.fullmatch(r"\s*(\d+)\s*([mhdw])\s*", text)
-    if not found or not int(found[1]):
+    if not found or not 0 < int(found[1]) * _UNITS[found[2]] <= _LONGEST:
         raise InputError(f"{text!r} is no time to keep: write a number and m, h, d or w, as 90d")
     return int(found[1]) * _UNITS[found[2]]
 
@@ -79,9 +84,9 @@ def prune(
     pace = pace or Pace()
     until = horizon(keep_s, time.time_ns() if now is None else now)
     done = Pruned(until)
-    with compaction.lock(root):
-        replacing.recover(root, pace.grace_s)
+    with contextlib.nullcontext() if dry_run else compaction.lock(root):
         if not dry_run:
+            replacing.recover(root, pace.grace_s)
             compaction.fold(root, pace, compaction.Done())
         found = reading.snapshot(root)
         by_day: dict[str, list[Path]] = {}
@@ -97,7 +102,11 @@ def prune(
                 done.waiting += 1
                 continue
             progress(day)
-            _prune_day(root, paths, until, pace, done, dry_run)
+            try:
+                _prune_day(root, paths, until, pace, done, dry_run)
+            except (compaction.DamagedError, FileNotFoundError) as error:
+                log.warning("left %s as it is: %s", day, error)
+                done.waiting += 1
     return done
 
 

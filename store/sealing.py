@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LOCK_WAIT_S = 60.0
+_TRIES = 20
+_MANY_DAYS = 100  # so many folders are looked at one by one
 _LIVE = re.compile(r"(?P<generation>.+)\.live(?P<number>\d+)\.parquet")
 _GENERATION = re.compile(r"(?P<name>.+)-\d+-[0-9a-f]+-\d+")
 
@@ -55,6 +57,8 @@ class Held:
         self._unpublished: dict[str, list[pa.Table]] = {}
         self._number = 0
         self._live: list[Path] = []
+        self._sealed: pa.Table | None = None  # what is in its place and not yet noted in `latest`
+        self.unread: set[Path] = set()  # parts that cannot be read: they stay where they are
 
     def resume(self, live: Iterable[Path]) -> None:
         """Take over what a dead process had published."""
@@ -68,11 +72,18 @@ class Held:
         """Read what the journal has grown by."""
         fresh: dict[str, list[pa.Table]] = {}
         for part in self._parts():
+            if part.path in self.unread:
+                continue
             try:
+                reason = journal_file.reason_to_skip(journal_file.head(part.path), part.table)
+                if reason is not None:
+                    raise ValueError(reason)  # noqa: TRY301 - one sentence for all of it
                 content = journal_file.read(part.path, self._read.get(part.path, 0))
+            except journal_file.TornHeaderError:
+                continue
             except ValueError as error:
-                if part.path.stat().st_size:  # it was created and nothing written where it is empty
-                    log.warning("left %s alone: %s", part.path, error)
+                log.warning("left %s alone: %s", part.path, error)
+                self.unread.add(part.path)
                 continue
             self._read[part.path] = content.upto
             if len(content.table):
@@ -124,11 +135,20 @@ class Held:
         return found
 
     def seal(self, pace: Pace) -> None:
-        """Write all rows as sorted segments that take the place of the journal's files. Raises StoreError."""
+        """Write all rows as sorted segments that take the place of the journal's files. Raises StoreError.
+
+        After an error it is called again, and goes on where it was.
+        """
+        if self._sealed is None:
+            self._put_in_place(pace)
+        if self._sealed is not None:
+            note_latest(self.root, name_in(self.generation), self.generation, self._sealed)
+
+    def _put_in_place(self, pace: Pace) -> None:
         try:
             self._fold()
             rows = {name: _joined(tables) for name, tables in self._rows.items()}
-            journals = [part.path for part in self._parts()]
+            journals = [part.path for part in self._parts() if part.path not in self.unread]
             if not rows:
                 for path in journals:
                     path.unlink(missing_ok=True)
@@ -141,10 +161,8 @@ class Held:
                 replacing.replace(self.root, [*self._live, *journals], moves, pace, inside=lock.release)
         except OSError as error:
             raise files.failed("write", self.root, error) from error
-        if TELEMETRY.name in rows:
-            note_latest(self.root, name_in(self.generation), self.generation, rows[TELEMETRY.name])
-        self._rows = {}
-        self._unpublished = {}
+        self._rows, self._unpublished = {}, {}
+        self._sealed = rows.get(TELEMETRY.name)
 
 
 def note_latest(root: Path, name: str, generation: str, rows: pa.Table) -> None:
@@ -210,8 +228,7 @@ def place(root: Path, rows: pa.Table, mine: set[str], generation: str | None = N
     journal of the same GPUs, other than `generation`, could contradict them.
     """
     bounds = placing.bounds_of(rows)
-    paths = [p for p in stored(root) if not _of(p, mine)]
-    new, late = placing.resolve(rows, [placing.keys_in(p) for p in placing.rivals(bounds, paths)])
+    new, late = placing.resolve(rows, _rivals(root, bounds, mine))
     if not open_journals(root, bounds, generation):
         new = new.drop_columns([WRITTEN])
     return new, late
@@ -220,36 +237,56 @@ def place(root: Path, rows: pa.Table, mine: set[str], generation: str | None = N
 def place_now(root: Path, rows: pa.Table, now: int) -> tuple[pa.Table, pa.Table]:
     """Part rows that are written now, sorted, into new ones and such as replace stored ones or those in journals."""
     bounds = placing.bounds_of(rows)
-    others = [placing.keys_in(path) for path in placing.rivals(bounds, stored(root))]
     journals = open_journals(root, bounds)
-    for part in journals:
-        with contextlib.suppress(FileNotFoundError, ValueError):  # sealed meanwhile, or empty
-            others.append(whole(part.table, journal_file.read(part.path).table).select([*arranging.KEY, WRITTEN]))
+    others = _rivals(root, bounds) + journals
     if not others:
-        return (placing.with_written(rows, now) if journals else rows), rows.slice(0, 0)
+        return rows, rows.slice(0, 0)
     newest = max((placing.last_written(other) for other in others if len(other)), default=now)
     new, late = placing.resolve(placing.with_written(rows, max(now, newest + 1)), others)
     return (new if journals else new.drop_columns([WRITTEN])), late
 
 
-def stored(root: Path) -> list[Path]:
-    """Every file of telemetry and late rows."""
-    return [*(root / TELEMETRY.name).rglob("*.parquet"), *(root / LATE.name).glob("*.parquet")]
+def _rivals(root: Path, bounds: placing.Bounds, but: Iterable[str] = ()) -> list[pa.Table]:
+    """The keys in stored files that could be among those of some rows; the generations `but` do not count."""
+    for _ in range(_TRIES):
+        paths = [path for path in stored(root, bounds) if not _of(path, but)]
+        with contextlib.suppress(FileNotFoundError):  # it gave way to others: look again
+            found = [placing.keys_in(path) for path in placing.rivals(bounds, paths)]
+            return [keys for keys in found if keys is not None]
+    raise StoreError(f"the files of {root} change faster than they can be listed; run the command again")
 
 
-def _of(path: Path, generations: set[str]) -> bool:
+def stored(root: Path, bounds: placing.Bounds) -> list[Path]:
+    """The files of telemetry of the days of these rows, and all late rows."""
+    folder = root / TELEMETRY.name
+    first, last = bounds.first // arranging.DAY, bounds.last // arranging.DAY
+    late = (root / LATE.name).glob("*.parquet")
+    if last - first > _MANY_DAYS:
+        return [*folder.rglob("*.parquet"), *late]
+    days = [folder, *(folder / f"day={arranging.day_name(day)}" for day in range(first, last + 1))]
+    return [*(path for day in days for path in day.glob("*.parquet")), *late]
+
+
+def _of(path: Path, generations: Iterable[str]) -> bool:
     live = live_of(path)
     return path.stem in generations or (live is not None and live[0] in generations)
 
 
-def open_journals(root: Path, bounds: placing.Bounds, but: str | None = None) -> list[Part]:
-    """The journals of telemetry with GPUs of these rows, other than those of a generation."""
+def open_journals(root: Path, bounds: placing.Bounds, but: str | None = None) -> list[pa.Table]:
+    """The keys in journals, other than those of a generation, that could be among those of some rows."""
     found = []
     for part in journal_file.parts(root):
-        if part.table == TELEMETRY.name and part.generation != but:
-            gpus = journal_file.gpus_in(part.path)
-            if gpus is None or bounds.gpus is None or not gpus.isdisjoint(bounds.gpus):
-                found.append(part)
+        if part.table != TELEMETRY.name or part.generation == but:
+            continue
+        gpus = journal_file.gpus_in(part.path)
+        if gpus is not None and bounds.gpus is not None and gpus.isdisjoint(bounds.gpus):
+            continue
+        with contextlib.suppress(FileNotFoundError, ValueError):  # sealed meanwhile, or nothing of whorl's
+            rows = journal_file.read(part.path).table
+            if len(rows):
+                keys = whole(part.table, rows.select([n for n in (*arranging.KEY, WRITTEN) if n in rows.column_names]))
+                if bounds.overlap(placing.bounds_of(keys)):
+                    found.append(keys.select([*arranging.KEY, WRITTEN]))
     return found
 
 
@@ -263,28 +300,28 @@ def seal_abandoned(root: Path, name: str | None, pace: Pace) -> list[str]:
     for part in journal_file.parts(root):
         if f"{journal_file.FOLDER}/{part.path.name}" not in hidden:
             by_generation.setdefault(part.generation, []).append(part)
-    done = []
+    done: list[str] = []
     for generation in by_generation:
         owner = name_in(generation)
         if name is not None:
             if owner == name:
-                _seal_one(root, generation, pace)
-                done.append(generation)
+                done += _seal_one(root, generation, pace)
             continue
         path = root / journal_file.FOLDER / f"{owner}.lock"
         if not is_free(path):
             continue
         with contextlib.suppress(StoreError), locked(path, f"a journal named {owner}"):
-            _seal_one(root, generation, pace)
-            done.append(generation)
+            done += _seal_one(root, generation, pace)
     return done
 
 
-def _seal_one(root: Path, generation: str, pace: Pace) -> None:
+def _seal_one(root: Path, generation: str, pace: Pace) -> list[str]:
+    """Seal one generation; an empty list where a part of it cannot be read, and stays."""
     held = Held(root, generation)
     tables = [root / kind.name for kind in TABLES] + [root / LATE.name]
     held.resume([p for folder in tables for p in folder.rglob(f"{generation}.live*.parquet")])
     held.seal(pace)
+    return [] if held.unread else [generation]
 
 
 __all__ = ["GRACE_S", "SETTLE_S", "Held", "Pace"]

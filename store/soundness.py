@@ -42,6 +42,8 @@ def _look(path: Path, name: str, stamp: tuple[int, int]) -> tuple[str | None, fr
     try:
         metadata = light.metadata(path)
         schema = metadata.schema.to_arrow_schema()
+    except FileNotFoundError:
+        raise  # it gave way to others just now
     except PermissionError:
         return "this user may not read it", none
     except (OSError, pa.ArrowException) as error:

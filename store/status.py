@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..errors import StoreError
 from . import durability, files, journal_file, light, placing, reading, replacing, retention, sealing
 from .locks import is_free
 from .schema import LATE, MINUTES, TABLES, TELEMETRY
 
 if TYPE_CHECKING:
     from .store import Store
+
+
+_TRIES = 20
 
 
 @dataclass
@@ -65,6 +70,13 @@ class Status:
 
 def status(store: Store) -> Status:
     """The state of a store. Raises StoreError."""
+    for _ in range(_TRIES):
+        with contextlib.suppress(FileNotFoundError):  # a file gave way to others: look again
+            return _status(store)
+    raise StoreError(f"the files of {store.root} change faster than they can be listed; run the command again")
+
+
+def _status(store: Store) -> Status:
     root = store.root
     found = reading.snapshot(root)
     out = Status(keep=retention.configured(root), durability=str(durability.of(root)))

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ..errors import FormatError, QueryError, StoreError
-from . import files, placing, reading, replacing
+from . import files, journal_file, placing, reading, replacing
 from .arranging import KEY
-from .schema import BOOKKEEPING, CATALOG, FORMAT, TABLES, TELEMETRY, arrow_schema, table
+from .schema import BOOKKEEPING, CATALOG, FORMAT, LATE, TABLES, TELEMETRY, arrow_schema, table
 from .soundness import columns as columns_of
 from .soundness import damage, reason_to_skip
 
@@ -42,7 +42,7 @@ _TRIES = 20
 _NEEDED = (TELEMETRY.name,)
 
 
-class _Gone(Exception):  # noqa: N818 - never leaves this module
+class _Gone(FileNotFoundError):  # noqa: N818 - never leaves this package
     """A listed file has given way to others."""
 
 
@@ -187,7 +187,10 @@ class Store:
 
     def files(self, name: str) -> list[Path]:
         """The sound files of a table, the empty one first. Skipped files are logged and kept in `skipped`."""
-        return self.sound(name, reading.snapshot(self.root).files[table(name).name])
+        for _ in range(_TRIES):
+            with contextlib.suppress(_Gone):
+                return self.sound(name, reading.snapshot(self.root).files[table(name).name])
+        raise self._too_fast()
 
     def sound(self, name: str, paths: Iterable[Path]) -> list[Path]:
         good = []
@@ -215,11 +218,11 @@ class Store:
         """These tables at one instant; a file that gave way to others meanwhile is looked for again."""
         for _ in range(_TRIES):
             found = reading.snapshot(self.root)
-            with contextlib.suppress(_Gone, FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError):
                 live = reading.tails(found, {*names, *_NEEDED}, self._skip)
                 if live is not None:
                     return {name: reading.rows_of(name, found, live, self.sound) for name in names}
-        raise StoreError(f"the files of {self.root} change faster than they can be listed; run the command again")
+        raise self._too_fast()
 
     def check(self) -> dict[Path, str]:
         """Read every file of every table, checksums included; returns the unsound ones with the reason.
@@ -228,7 +231,12 @@ class Store:
         the file cannot be decoded; this notices every changed byte of data, as does `arrow`.
         """
         found = {}
-        for spec in TABLES:
+        for part in journal_file.parts(self.root):
+            with contextlib.suppress(FileNotFoundError):
+                reason = journal_file.damage(part)
+                if reason is not None:
+                    found[part.path] = reason
+        for spec in (*TABLES, LATE):
             for path in self.files(spec.name):
                 reason = damage(path)
                 if reason is not None and path.exists():
@@ -244,23 +252,29 @@ class Store:
             default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
         )
         schema = arrow_schema(table(name).name)
-        rows = self._rows([name])[name]
 
         def read(paths: list[Path], wanted: list[str] | None) -> pa.Table:
             whole = ds.dataset([str(path.absolute()) for path in paths], schema=schema, format=verified)
             return whole.to_table(columns=wanted)
 
-        try:
+        def read_all(rows: reading.Rows) -> pa.Table:
             parts = [read(rows.free, columns)]
             if rows.late is not None:
                 keys = [*KEY, *(c for c in columns or schema.names if c not in KEY)]
                 kept = reading.without_late(read(rows.contested, keys), rows.late)
                 parts += [kept.select(columns or schema.names), rows.late.select(columns or schema.names)]
-        except (OSError, pa.ArrowException) as error:
-            raise self._damage() or error from error
-        if rows.live is not None:
-            parts.append(rows.live.select(columns or schema.names))
-        return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
+            if rows.live is not None:
+                parts.append(rows.live.select(columns or schema.names))
+            return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
+
+        for _ in range(_TRIES):
+            rows = self._rows([name])[name]
+            try:
+                return read_all(rows)
+            except (OSError, pa.ArrowException) as error:
+                if _all_there([rows]):
+                    raise self._damage() or error from error
+        raise self._too_fast()
 
     def scan(self, name: str) -> pl.LazyFrame:
         """A table as a lazy Polars frame; a column that a file lacks is null.
@@ -317,29 +331,46 @@ class Store:
         """
         from . import query as sql
 
-        try:
+        for _ in range(_TRIES):
             with self._querying:
-                kept, self._kept = self._kept, None
-                names = set(sql.mentioned(query, unsafe=unsafe))
-                rows = self._rows(sorted(names))
-                if unsafe or kept is None or not kept.serves(rows):
-                    if kept is not None:
-                        kept.close()
-                        rows |= {} if unsafe else self._rows(sorted(kept.tables - names))
-                    kept = sql.Connection(rows, columns_of, unsafe=unsafe)
-                else:
-                    kept.refresh(rows)
+                kept, rows = self._connected(query, unsafe=unsafe)
                 try:
                     return kept.run(query)
+                except QueryError as error:
+                    if sql.at_fault(error):
+                        raise
+                    if unsafe or _all_there(rows.values()):
+                        raise self._damage() or error from error
                 finally:
                     if unsafe:
                         kept.close()
                     else:
                         self._kept = kept
-        except QueryError as error:
-            if sql.at_fault(error):
-                raise
-            raise self._damage() or error from error
+        raise self._too_fast()
+
+    def _connected(self, query: str, *, unsafe: bool) -> tuple[query.Connection, dict[str, reading.Rows]]:
+        """A connection to DuckDB that has the rows of this moment: the kept one where its files are still the same."""
+        from . import query as sql
+
+        for _ in range(_TRIES):
+            kept, self._kept = self._kept, None
+            names = set(sql.mentioned(query, unsafe=unsafe))
+            rows = self._rows(sorted(names))
+            try:
+                if not unsafe and kept is not None and kept.serves(rows):
+                    kept.refresh(rows)
+                    return kept, rows
+                if kept is not None:
+                    kept.close()
+                    rows |= {} if unsafe else self._rows(sorted(kept.tables - names))
+                return sql.Connection(rows, columns_of, unsafe=unsafe), rows
+            except (FileNotFoundError, QueryError) as error:
+                if _all_there(rows.values()):
+                    raise self._damage() or error from error
+        raise self._too_fast()
+
+    def _too_fast(self) -> StoreError:
+        return StoreError(f"the files of {self.root} change faster than they can be read; run the command again")
 
     def _damage(self) -> StoreError | None:
         """The sentence for a damaged file, if one explains that reading failed."""
@@ -352,6 +383,11 @@ class Store:
                         f"from a backup or move it out of the store"
                     )
         return None
+
+
+def _all_there(rows: Iterable[reading.Rows]) -> bool:
+    """Whether no file has given way to others since these rows were listed."""
+    return all(path.exists() for one in rows for path in one.files)
 
 
 def _has_duckdb() -> bool:

@@ -4,6 +4,8 @@
                                thread does, until it is killed so long after its first row
     journaler.py step STORE    one child per step (every fourth) of publishing, sealing, correcting and compacting:
                                it dies at that step; prints one line a step, the last of them 100
+    journaler.py prune STORE   prunes copies of the store, killed0 and so on, each by a child that dies some steps later
+                               than the one before; prints one line each, the last of them 100
     journaler.py stream STORE SECONDS    journals for so long, and compacts meanwhile
 
 Rows that were acknowledged are in the file `acknowledged` beside the store, one line each: gpu, second, power.
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -132,6 +135,42 @@ def _fail_at(root: Path, fatal: int) -> int:
     return 0 if calls > fatal else 100
 
 
+def _prune(root: Path) -> None:
+    for number in range(1000):
+        copy = root.with_name(f"killed{number}")
+        shutil.copytree(root, copy)
+        child = os.fork()
+        if child == 0:
+            os._exit(_die_pruning(copy, number * _STRIDE + 1))
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        sys.stdout.write(f"{status}\n")
+        if status == 100:
+            return
+
+
+def _die_pruning(root: Path, fatal: int) -> int:
+    from whorl.store import retention
+
+    calls = 0
+
+    def failing(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == fatal:
+                os._exit(9)
+            return real(*args, **kwargs)
+
+        return call
+
+    files.temporary_name(root)  # looks once at who this process is
+    os.fsync = failing(os.fsync)
+    Path.replace = failing(Path.replace)  # type: ignore[method-assign]
+    Path.unlink = failing(Path.unlink)  # type: ignore[method-assign]
+    retention.prune(root, 86_400, pace=replacing.OFFLINE, now=BEGAN + 2 * 86_400 * S)
+    return 0 if calls >= fatal else 100
+
+
 def _stream(root: Path, seconds: float) -> None:
     store = Store.open(root)
     noted = Acknowledging(root)
@@ -163,5 +202,7 @@ if __name__ == "__main__":
         _loop(Path(place))
     elif verb == "step":
         _step(Path(place))
+    elif verb == "prune":
+        _prune(Path(place))
     else:
         _stream(Path(place), float(rest[0]))

@@ -1,0 +1,226 @@
+"""Damage and ill luck in one place do not spread: other rows are stored, sealed, compacted and read."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from whorl.errors import StoreError
+from whorl.store import Journal, Store, compaction, replacing, retention
+from whorl.tests.store.journaler import BEGAN, S
+
+LATER = BEGAN + 20 * 86_400 * S
+COUNT = "select count(*) n, count(distinct (cluster, gpu, ts)) keys, sum(power_mw)::bigint power from telemetry"
+HISTORY = "select sum(n)::bigint, sum(power_mw_mean * n)::bigint from history"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.create(tmp_path / "store")
+
+
+def rows(seconds: range, power: int = 1, gpu: str = "a") -> pa.Table:
+    return pa.table(
+        {
+            "ts": pa.array([BEGAN + second * S for second in seconds], pa.timestamp("ns")),
+            "cluster": ["c"] * len(seconds),
+            "gpu": [gpu] * len(seconds),
+            "power_mw": pa.array([power] * len(seconds), pa.int32()),
+        }
+    )
+
+
+def batch(seconds: range, power: int = 1) -> pa.RecordBatch:
+    return rows(seconds, power).to_batches()[0]
+
+
+def counted(store: Store) -> tuple[int, ...]:
+    (row,) = store.sql(COUNT).to_pylist()
+    return tuple(row.values())
+
+
+def strew(root: Path) -> None:
+    """Torn, foreign and newer files in every folder, under names that whorl could have given."""
+    folders = [path for path in root.rglob("*") if path.is_dir() and path.name not in ("journal", "pending")]
+    for folder in folders:
+        (folder / "torn.2.parquet").write_bytes(b"PAR1 no more")
+        pq.write_table(pa.table({"gpu": [1], "ts": [1], "side": ["old"]}), folder / "foreign.1.parquet")
+        newer = rows(range(1)).replace_schema_metadata({"whorl.table": folder.name, "whorl.format": "99"})
+        pq.write_table(newer, folder / "newer.parquet")
+    (root / "journal").mkdir(exist_ok=True)
+    (root / "journal" / "x-1-a-0.telemetry.0.arrow").write_bytes(b"no journal" * 50)
+
+
+def test_strange_files_are_left_where_they_are(store: Store) -> None:
+    store.append({"telemetry": rows(range(100))}, "x")
+    strew(store.root)
+    strange = {
+        path for path in store.root.rglob("*") if path.name.split(".")[0] in ("torn", "foreign", "newer", "x-1-a-0")
+    }
+    store = Store.open(store.root)
+    store.append({"telemetry": rows(range(50, 150), power=2)}, "y")
+    with Journal(store, "n", thread=False, settle_s=0, grace_s=0) as journal:
+        journal.append(batch(range(140, 160), power=3))
+        journal.publish()
+        assert counted(store) == (160, 160, 290)
+    assert counted(Store.open(store.root)) == (160, 160, 290)
+    assert len(store.arrow("telemetry")) == len(store.scan("telemetry").collect()) == 160
+    compaction.compact(store.root, pace=replacing.OFFLINE)
+    retention.prune(store.root, 86_400, pace=replacing.OFFLINE)
+    assert store.sql(HISTORY).to_pylist() == [dict(zip(store.sql(HISTORY).column_names, (160, 290), strict=True))]
+    assert {path for path in strange if not path.exists()} == set()
+    unsound = Store.open(store.root).check()
+    assert {path for path in strange if path.parent.name != "replaced"} <= unsound.keys()
+
+
+def test_a_file_damaged_inside_hinders_neither_storing_nor_compaction(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.append({"telemetry": rows(range(5000))}, "x")
+    (damaged,) = (store.root / "telemetry").rglob("x.parquet")
+    content = bytearray(damaged.read_bytes())
+    content[100:140] = bytes(byte ^ 255 for byte in content[100:140])
+    damaged.write_bytes(content)
+    os.utime(damaged, (1, 1))  # whose bounds are not remembered
+    with Journal(store, "n", thread=False, settle_s=0, grace_s=0) as journal:
+        journal.append(batch(range(10)))
+        journal.publish()
+        with pytest.raises(StoreError, match=r"x\.parquet, a file of table telemetry, is damaged"):
+            store.arrow("telemetry")
+    store.append({"telemetry": rows(range(10_000, 10_010))}, "y")
+    with caplog.at_level(logging.WARNING):
+        compaction.compact(store.root, pace=replacing.OFFLINE)
+        retention.prune(store.root, 86_400, pace=replacing.OFFLINE)
+    assert "restore it from a backup" in caplog.text
+    damaged.unlink()
+    assert store.sql("select sum(n)::bigint n from history").to_pylist() == [{"n": 20}]
+
+
+def test_a_seal_whose_end_failed_twice_loses_nothing(store: Store) -> None:
+    """The segment is in its place when `latest` cannot be written, nor, at the next attempt, a note."""
+    journal = Journal(store, "n", thread=False, settle_s=0)
+    journal.append(batch(range(10)))
+    journal.publish()
+    for name in ("latest", "replaced"):
+        folder = store.root / name
+        folder.rename(store.root / f"{name}-away")
+        if name == "latest":
+            folder.write_text("in the way")
+            with pytest.raises(StoreError, match="cannot write"):
+                journal.seal()
+    (store.root / "replaced").write_text("in the way")
+    with contextlib.suppress(StoreError):
+        journal.seal()
+    for name in ("latest", "replaced"):
+        (store.root / name).unlink()
+        (store.root / f"{name}-away").rename(store.root / name)
+    assert counted(store) == (10, 10, 10)
+    journal.close()
+    for note in (store.root / "replaced").glob("*.[12].parquet"):
+        os.utime(note, (time.time() - 7200,) * 2)
+    store = Store.open(store.root)
+    assert not list((store.root / "journal").glob("*.arrow"))
+    assert counted(store) == (10, 10, 10)
+    assert store.sql("select count(*) n from latest").to_pylist() == [{"n": 1}]
+
+
+def test_other_rows_under_a_name_do_not_take_the_place_of_the_first(store: Store) -> None:
+    store.append({"telemetry": rows(range(10))}, "x")
+    store.append({"telemetry": rows(range(5, 15), power=2)}, "x")
+    assert counted(store) == (15, 15, 25)
+
+
+def test_segments_do_not_say_when_rows_were_written_while_the_next_is_open(store: Store) -> None:
+    """It costs a quarter of a segment, and only rows of the same instants could need it."""
+    with Journal(store, "n", thread=False, settle_s=0, grace_s=0) as journal:
+        for began in (0, 10, 20):
+            journal.append(batch(range(began, began + 5)))
+            journal.publish()
+            journal._turn()
+            journal.append(batch(range(began + 5, began + 10)))
+            journal.seal()
+        columns = [pq.read_schema(path).names for path in (store.root / "telemetry").rglob("n-*.parquet")]
+    assert columns
+    assert all("written" not in names for names in columns)
+
+
+def test_a_collector_waits_while_a_compaction_seals_what_its_forerunner_left(store: Store) -> None:
+    code = """if True:
+        import sys
+        from pathlib import Path
+        from whorl.store import compaction, locks
+        root = Path(sys.argv[1])
+        (root / "journal").mkdir(exist_ok=True)
+        with compaction.lock(root), locks.locked(root / "journal" / "n.lock", "a journal named n"):
+            print(flush=True)
+            sys.stdin.readline()
+        """
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code, store.root], stdin=pipe, stdout=pipe, text=True) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        other.stdout.readline()
+        end = threading.Timer(1.0, other.stdin.close)
+        end.start()
+        with Journal(store, "n", thread=False) as journal:
+            journal.append(batch(range(3)))
+        end.join()
+    assert counted(store) == (3, 3, 3)
+
+
+def test_plain_clients_count_a_row_once_while_it_is_corrected(store: Store) -> None:
+    store.append({"telemetry": rows(range(100))}, "x")
+    code = """if True:
+        import sys
+        from whorl.store import Store
+        from whorl.tests.store.test_damage import rows
+        store = Store.open(sys.argv[1])
+        for number in range(150):
+            store.append({"telemetry": rows(range(number % 100, number % 100 + 1), power=number)}, f"late{number}")
+        """
+    with (
+        subprocess.Popen([sys.executable, "-c", code, store.root]) as writer,
+        contextlib.closing(duckdb.connect(store.root / "whorl.duckdb", read_only=True)) as plain,
+    ):
+        seen = set()
+        while writer.poll() is None:
+            seen |= set(plain.execute("select count(*) from telemetry").fetchall())
+        assert writer.returncode == 0
+    assert seen == {(100,)}
+
+
+def test_pruning_killed_at_any_step_and_run_again(store: Store) -> None:
+    for number in range(2):
+        store.append({"telemetry": rows(range(number * 4000 + 5, number * 4000 + 4000, 20))}, f"x{number}")
+    store.append({"telemetry": rows(range(105, 2005, 100), power=5)}, "late")
+    store.append({"telemetry": rows(range(86_400, 86_500), gpu="b")}, "hot")
+    expected = store.sql(HISTORY).to_pylist()
+    script = Path(__file__).with_name("journaler.py")
+    answer = subprocess.run(
+        [sys.executable, script, "prune", store.root], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout.split()
+    assert answer[-1] == "100"
+    assert len(answer) > 5
+    for number in range(len(answer)):
+        copy = Store.open(store.root.with_name(f"killed{number}"))
+        assert copy.sql(HISTORY).to_pylist() == expected
+        with contextlib.closing(duckdb.connect(copy.root / "whorl.duckdb", read_only=True)) as plain:
+            assert plain.execute(HISTORY).fetchall() == [tuple(expected[0].values())]
+        done = retention.prune(copy.root, 86_400, pace=replacing.OFFLINE, now=BEGAN + 2 * 86_400 * S)
+        assert done.waiting == 0
+        assert copy.sql(HISTORY).to_pylist() == expected
+        assert copy.sql("select count(*) n from telemetry").to_pylist() == [{"n": 100}]
+        assert not list(copy.root.rglob(".tmp-*"))
+        shutil.rmtree(copy.root)
