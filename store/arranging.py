@@ -81,7 +81,7 @@ def ranks(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[str | None]]
     indices = coded.indices
     codes = numbers(pa.chunked_array([indices]))
     if indices.null_count:
-        codes = np.where(np.asarray(indices.is_null().to_numpy(zero_copy_only=False)), -1, codes)
+        codes = np.where(light.call("is_null", indices).to_numpy(zero_copy_only=False), -1, codes)
     return rank[codes], [values[i] for i in order] + ([None] if indices.null_count else [])
 
 

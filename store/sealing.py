@@ -87,9 +87,9 @@ class Held:
                 continue
             self._read[part.path] = content.upto
             if len(content.table):
-                fresh.setdefault(part.table, []).append(whole(part.table, content.table))
+                fresh.setdefault(part.table, []).append(content.table)
         for name, tables in fresh.items():
-            rows = _joined(tables)
+            rows = _joined(name, tables)
             self._rows.setdefault(name, []).append(rows)
             self._unpublished.setdefault(name, []).append(rows)
 
@@ -98,7 +98,7 @@ class Held:
         self.published_s = time.monotonic()
         try:
             self._fold()
-            fresh = {name: _joined(tables) for name, tables in self._unpublished.items()}
+            fresh = {name: _joined(name, tables) for name, tables in self._unpublished.items()}
             if not fresh:
                 return
             with locked(self.root / placing.LOCK, "the place of new rows", wait_s=_LOCK_WAIT_S):
@@ -147,7 +147,7 @@ class Held:
     def _put_in_place(self, pace: Pace) -> None:
         try:
             self._fold()
-            rows = {name: _joined(tables) for name, tables in self._rows.items()}
+            rows = {name: _joined(name, tables) for name, tables in self._rows.items()}
             journals = [part.path for part in self._parts() if part.path not in self.unread]
             if not rows:
                 for path in journals:
@@ -174,7 +174,7 @@ def note_latest(root: Path, name: str, generation: str, rows: pa.Table) -> None:
 
     folder = root / LATEST.name
     path = folder / f"{generation}.parquet"
-    parts = [rows]
+    parts = [whole(LATEST.name, placing.last_rows(placing.newest(rows)))]
     try:
         earlier = [p for p in folder.glob(f"{name}-*.parquet") if name_in(p.stem) == name]
         for one in earlier:
@@ -210,10 +210,20 @@ def whole(name: str, data: pa.Table) -> pa.Table:
     return pa.table([*columns, written], schema=pa.schema([*fields, pa.field(WRITTEN, pa.int64())], schema.metadata))
 
 
-def _joined(tables: list[pa.Table]) -> pa.Table:
+def _joined(name: str, tables: list[pa.Table]) -> pa.Table:
+    """Rows of a journal in one, with the columns that any of them has (and their keys), in the order of their table.
+
+    Columns that none has would double the memory of a collector while it seals.
+    """
     import pyarrow as pa
 
-    return pa.concat_tables(tables).combine_chunks()
+    schema = arrow_schema(name)
+    rows = pa.concat_tables(tables, promote_options="default").combine_chunks()
+    for key in arranging.KEY:
+        if key in schema.names and key not in rows.column_names:
+            rows = rows.append_column(schema.field(key), pa.nulls(len(rows), schema.field(key).type))
+    own = [column for column in schema.names if column in rows.column_names and column != WRITTEN]
+    return rows.select([*own, WRITTEN]).replace_schema_metadata(schema.metadata)
 
 
 def _number(path: Path) -> int | None:
