@@ -15,11 +15,8 @@ It states what it measured and asserts nothing.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import math
-import os
-import platform
 import statistics
 import tempfile
 import time
@@ -29,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from whorl.benchmarks.machine import machine
 from whorl.collectors.simulated_campaign import run_in_time, run_steady
 from whorl.simulation.control import BLOCK, DIE_S, DIE_SHARE, FILTER_S, SINK_S, SINK_SHARE, STEP_NS, STEP_S
 from whorl.simulation.fleet import CAP_SETTLES_AT, Fleet
@@ -213,25 +211,6 @@ def in_time(gpus: int, hours: float, turns: int) -> dict[str, Any]:
     }
 
 
-def machine() -> dict[str, Any]:
-    """Where this was measured, and with which versions."""
-    model = platform.processor()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line]
-        model = names[0] if names else model
-    return {
-        "processor": model,
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "load_before": [round(load, 2) for load in os.getloadavg()],
-        "system": platform.system(),
-        "date": time.strftime("%Y-%m-%d"),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "pyarrow": importlib.metadata.version("pyarrow"),
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", type=int, default=256, help="of part (c)")
@@ -241,7 +220,7 @@ def main() -> None:
     result = {
         "schema": "whorl.benchmark.simulation/1",
         "benchmark": "simulation",
-        "machine": machine(),
+        "machine": machine("numpy", "pyarrow"),
         "steady_state": steady(given.turns),
         "steady_state_stored": steady_stored(given.turns),
         "in_time": in_time(given.gpus, given.hours, given.turns),

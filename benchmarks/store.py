@@ -19,7 +19,6 @@ import argparse
 import contextlib
 import json
 import os
-import platform
 import shutil
 import sqlite3
 import statistics
@@ -30,11 +29,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
-import polars as pl
 import pyarrow as pa
 
+from whorl.benchmarks.machine import machine
 from whorl.benchmarks.store_engines import DuckDB, SQLite, Whorl
 from whorl.benchmarks.store_postgres import Postgres, postgres_programs, postgres_server, postgres_version
 from whorl.benchmarks.store_questions import QUESTIONS
@@ -286,26 +284,11 @@ def goals(result: dict[str, Any]) -> dict[str, Any]:
     return reached
 
 
-def machine(parent: Path | None) -> dict[str, Any]:
+def here(parent: Path | None) -> dict[str, Any]:
     """Where this was measured, and with which versions."""
-    model = platform.processor()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line]
-        model = names[0] if names else model
-    return {
-        "processor": model,
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+    return machine("numpy", "polars", "pyarrow", "duckdb") | {
         "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
         "file_system": file_system(parent or Path(tempfile.gettempdir())),
-        "load_before": [round(load, 2) for load in os.getloadavg()],
-        "system": platform.system(),
-        "date": time.strftime("%Y-%m-%d"),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "polars": pl.__version__,
-        "pyarrow": pa.__version__,
-        "duckdb": duckdb.__version__,
         "sqlite": sqlite3.sqlite_version,
         "postgresql": postgres_version(),
     }
@@ -336,7 +319,7 @@ def main() -> None:
     result: dict[str, Any] = {
         "schema": "whorl.benchmark.store/1",
         "benchmark": "store",
-        "machine": machine(given.folder),
+        "machine": here(given.folder),
     }
     work = workload(given.gpus, given.seconds)
     say(f"{work.rows} rows, {len(work.jobs)} jobs")

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import resource
 import statistics
 import subprocess
@@ -29,6 +28,8 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+
+from whorl.benchmarks.machine import machine
 
 SEED = 20260
 LONGHORN = Path(__file__).resolve().parents[2] / "shared" / "data" / "longhorn"
@@ -224,25 +225,6 @@ def command(arguments: list[str]) -> dict[str, Any]:
     return {"wall_s": wall, "peak_rss_bytes": usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)}
 
 
-def machine() -> dict[str, Any]:
-    """Where this was measured, and with which versions."""
-    model = platform.processor()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line]
-        model = names[0] if names else model
-    return {
-        "processor": model,
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "load_before": [round(load, 2) for load in os.getloadavg()],
-        "system": platform.system(),
-        "date": time.strftime("%Y-%m-%d"),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "polars": pl.__version__,
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", type=int, default=27_648)
@@ -258,7 +240,7 @@ def main() -> None:
         return
     result = {
         "benchmark": "variability",
-        "machine": machine(),
+        "machine": machine("numpy", "polars"),
         "longhorn": longhorn(given.longhorn, given.replicates, given.repeats),
         "generated": generated(given.gpus, given.runs, given.replicates, given.repeats),
     }
