@@ -349,7 +349,6 @@ def machine() -> dict[str, Any]:
     return {
         "processor": names[0].split(":", 1)[1].strip() if names else platform.processor(),
         "cores": len(os.sched_getaffinity(0)),
-        "kernel": platform.release(),
         "file_system": file_system(Path(tempfile.gettempdir()).resolve()),
         "load_before": [round(load, 2) for load in os.getloadavg()],
         "date": time.strftime("%Y-%m-%d"),
