@@ -234,7 +234,8 @@ def exclusive(root: Path) -> Iterator[None]:
 def commit(root: Path, tables: Mapping[Table, pa.Table], name: str) -> list[Path]:
     """Store rows of several tables under one name: all of them appear, or none does.
 
-    Returns the files. The name must be unique to the content: a second commit under it replaces the first.
+    Returns the files. The name must be unique to the content: a second commit under it replaces the first, but for
+    telemetry, of which nothing is replaced.
     Raises StoreError where a file cannot be written: nothing is stored then, or, where the message says so,
     everything is and the next command that opens the store puts it in place.
     """
@@ -242,7 +243,10 @@ def commit(root: Path, tables: Mapping[Table, pa.Table], name: str) -> list[Path
         raise StoreError(f"{name!r} cannot name files: letters, digits, '.', '_' and '-' can")
     if not tables:
         return []
-    whole = {spec: arranging.sort(spec, arranging.conform(spec, data)) for spec, data in tables.items()}
+    whole = {
+        spec: arranging.sort(spec, arranging.conform(spec, data, lean=spec == TELEMETRY))
+        for spec, data in tables.items()
+    }
     if TELEMETRY not in whole:
         return _commit(root, [part for spec, data in whole.items() for part in placed(root, spec, data, name)], name)
     from . import sealing  # which needs this module

@@ -181,12 +181,12 @@ def _stream(root: Path, seconds: float) -> None:
             from whorl.store import compaction
 
             with contextlib.suppress(StoreError):
-                compaction.compact(root, pace=replacing.Pace(0.5, 1.0))
+                compaction.compact(root, pace=replacing.Pace(1.5, 3.0))
 
     thread = threading.Thread(target=compacting)
     thread.start()
     last = time.monotonic() + seconds
-    with Journal(store, "n", publish_s=0.15, segment_s=0.6, settle_s=0.5, grace_s=1.0) as journal:
+    with Journal(store, "n", publish_s=0.15, segment_s=0.6, settle_s=1.5, grace_s=3.0) as journal:
         number = 0
         while time.monotonic() < last:
             noted(journal, "g", number, number)

@@ -155,7 +155,7 @@ def test_readers_see_no_row_twice_and_none_less_while_files_change_places(store:
     command: list[str | Path] = [sys.executable, "-c", CLIENT, store.root / "whorl.duckdb"]
     pipe = subprocess.PIPE
     with (
-        running("stream", store.root, "6") as writer,
+        running("stream", store.root, "9") as writer,
         subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as plain,
     ):
         assert plain.stdin is not None
