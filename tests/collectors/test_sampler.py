@@ -68,6 +68,10 @@ def test_a_gpu_that_returns_under_a_new_handle_only(nvml: NvmlLibrary) -> None:
         running.until(lambda: "lost" in running.kept.kinds())
         running.until(lambda: "returned" in running.kept.kinds())
         running.until(lambda: not silent(running, 1))
+        told = running.kept.kinds()
+        assert told.index("lost") < told.index("returned")
+        assert (told.count("lost"), told.count("returned")) == (1, 1)
+        assert not silent(running, 0)
 
 
 def test_a_gpu_lost_before_the_start_is_taken_in_when_it_comes(nvml: NvmlLibrary) -> None:
