@@ -6,6 +6,8 @@ import logging
 import os
 import signal
 import sys
+from threading import current_thread, main_thread
+from types import FrameType
 from typing import Any
 
 import click
@@ -30,23 +32,53 @@ class _Warnings(logging.Handler):
         click.echo(f"whorl: {record.levelname.lower()}: {record.getMessage()}", err=True)
 
 
+class _Interrupts:
+    """Whether somebody pressed Ctrl-C while the block ran.
+
+    A library that runs in C may answer the interrupt with an error of its own: DuckDB says `RuntimeError: Query
+    interrupted`, or what it was doing fails. So it is remembered that the interrupt came. A verb that takes SIGINT
+    for itself, as `collect` does, puts its own handler in place, and nothing is remembered.
+    """
+
+    def __init__(self) -> None:
+        self.came = False
+
+    def __enter__(self) -> _Interrupts:
+        self._before = signal.getsignal(signal.SIGINT)
+        self._ours = self._before is signal.default_int_handler and current_thread() is main_thread()
+        if self._ours:
+            signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._ours:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.came = True
+        signal.default_int_handler(number, frame)
+
+
 class _Group(click.Group):
     """The command group that turns whorl's errors into one sentence and an exit status."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        try:
-            answer = super().invoke(ctx)
-            sys.stdout.flush()
-        except BrokenPipeError:  # `whorl ... | head` has read enough; what is still buffered must not fail either
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            ctx.exit(128 + signal.SIGPIPE)
-        except KeyboardInterrupt:
-            click.echo("whorl: interrupted; what was stored stays, and the command can be run again", err=True)
-            ctx.exit(128 + signal.SIGINT)
-        except WhorlError as error:
-            click.echo(f"whorl: {error}", err=True)
-            ctx.exit(error.exit_code)
-        return answer
+        with _Interrupts() as interrupts:
+            try:
+                answer = super().invoke(ctx)
+                sys.stdout.flush()
+            except BrokenPipeError:  # `whorl ... | head` has read enough; what is still buffered must not fail either
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                ctx.exit(128 + signal.SIGPIPE)
+            except (KeyboardInterrupt, Exception) as error:
+                if interrupts.came or isinstance(error, KeyboardInterrupt):
+                    click.echo("whorl: interrupted; what was stored stays, and the command can be run again", err=True)
+                    ctx.exit(128 + signal.SIGINT)
+                if not isinstance(error, WhorlError):
+                    raise
+                click.echo(f"whorl: {error}", err=True)
+                ctx.exit(error.exit_code)
+            return answer
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

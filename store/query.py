@@ -16,6 +16,7 @@ import json
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -185,16 +186,34 @@ def _run(connection: duckdb.DuckDBPyConnection, query: str, *, unsafe: bool) -> 
         if not unsafe:
             for statement in statements:
                 _refuse_unless_query(connection, statement)
-        for statement in statements[:-1]:
-            connection.execute(statement).fetchall()  # DuckDB keeps a connection busy until all rows are fetched
-        answer = connection.sql(statements[-1].query)
-        return pa.table({}) if answer is None else answer.to_arrow_table()
+        return _interruptible(connection, lambda: _answer(connection, statements))
     except UnicodeEncodeError as error:
         raise QueryError("the query is not UTF-8 text") from error
     except RecursionError as error:
         raise QueryError("the query is nested too deeply") from error
     except (duckdb.Error, pa.ArrowException, RuntimeError) as error:
         raise QueryError(_sentence(error)) from error
+
+
+def _answer(connection: duckdb.DuckDBPyConnection, statements: Sequence[duckdb.Statement]) -> pa.Table:
+    for statement in statements[:-1]:
+        connection.execute(statement).fetchall()  # DuckDB keeps a connection busy until all rows are fetched
+    answer = connection.sql(statements[-1].query)
+    return pa.table({}) if answer is None else answer.to_arrow_table()
+
+
+def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], pa.Table]) -> pa.Table:
+    """Run `work` in a thread, so that Ctrl-C ends it: DuckDB in the main thread looks for signals between tasks only,
+    and one task may take minutes."""
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(work)
+        try:
+            return running.result()
+        except KeyboardInterrupt:
+            while not running.done():  # an interrupt before the statement begins is forgotten by DuckDB
+                connection.interrupt()
+                wait([running], 0.05)
+            raise
 
 
 def _refuse_unless_query(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statement) -> None:

@@ -6,11 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from whorl.cli import cli
 from whorl.store import Store
 
 LINES = [f"sgemm,GPU-00000000-0000-0000-0000-{i % 40:012d},{1_590_000_000 + i},{2400 + i % 97}" for i in range(80_000)]
@@ -49,3 +52,36 @@ def test_an_interrupted_import_can_be_run_again(delay: float, tmp_path: Path) ->
         assert counted % 20_000 == 0
     subprocess.run(command, check=True, capture_output=True)
     assert Store.open(store).sql("select count(*) n from measurements").to_pylist() == [{"n": 80_000}]
+
+
+def test_an_interrupt_that_a_library_answers_in_its_own_way_is_an_interrupt_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise RuntimeError("Query interrupted") from None
+
+    monkeypatch.setattr(Store, "sql", interrupted)
+    Store.create(tmp_path / "S")
+    before = signal.getsignal(signal.SIGINT)
+    answer = CliRunner().invoke(cli, ["sql", "--store", str(tmp_path / "S"), "select 1"])
+    assert answer.exit_code == 128 + signal.SIGINT, answer.output
+    assert "whorl: interrupted" in answer.output
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_while_duckdb_works_says_that_it_was_interrupted(tmp_path: Path) -> None:
+    Store.create(tmp_path / "S")
+    query = "select count(*) from range(100000000) a, range(100000) b where a.range % 7 = b.range % 11"
+    command = [sys.executable, "-m", "whorl", "sql", "--store", str(tmp_path / "S"), query]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        time.sleep(3)
+        os.kill(process.pid, signal.SIGINT)
+        end = threading.Timer(60, process.kill)
+        end.start()
+        _, errors = process.communicate()
+        end.cancel()
+    assert process.returncode == 128 + signal.SIGINT, errors
+    assert errors == "whorl: interrupted; what was stored stays, and the command can be run again\n"
