@@ -5,7 +5,8 @@ WhorlError            one clear sentence for a person; the command line prints i
 │   └── UnitError     a unit is unknown, contradicts the data, or cannot be told
 ├── StoreError        the store cannot be opened, read or written
 │   └── FormatError   the store was made by a newer whorl
-└── QueryError        an SQL query was refused or failed
+├── QueryError        an SQL query was refused or failed
+└── SchedulerError    the batch scheduler is missing, does not answer, or refused
 """
 
 from __future__ import annotations
@@ -41,3 +42,9 @@ class QueryError(WhorlError):
     """An SQL query was refused or failed."""
 
     exit_code = 4
+
+
+class SchedulerError(WhorlError):
+    """The batch scheduler is missing, does not answer, or refused."""
+
+    exit_code = 5

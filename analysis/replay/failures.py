@@ -1,0 +1,59 @@
+"""Nodes that go and come back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...errors import InputError
+
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A node that is away from `down_s` to `up_s` (after the trace's first instant; infinite: for good)."""
+
+    node: int
+    down_s: float
+    up_s: float
+
+
+def checked(failures: Sequence[Failure], nodes: int) -> list[tuple[float, int, int]]:
+    """The failures as moments (time, +1 the node comes back or -1 it goes, node), in order.
+
+    Raises `InputError` for an unknown node, a node that comes back before it went, or overlapping failures of a node.
+    """
+    moments: list[tuple[float, int, int]] = []
+    last: dict[int, float] = {}
+    for one in sorted(failures, key=lambda one: (one.down_s, one.node)):
+        if not 0 <= one.node < nodes:
+            raise InputError(f"a failure names node {one.node}; the fleet has nodes 0 to {nodes - 1}")
+        if not 0 <= one.down_s < one.up_s:
+            raise InputError(f"node {one.node} is said to fail at {one.down_s:g} s and to be back at {one.up_s:g} s")
+        if one.down_s < last.get(one.node, 0.0):
+            raise InputError(f"node {one.node} is said to fail at {one.down_s:g} s, while it is away")
+        last[one.node] = one.up_s
+        moments.append((one.down_s, -1, one.node))
+        if np.isfinite(one.up_s):
+            moments.append((one.up_s, 1, one.node))
+    # A node that comes back the moment another goes is there first.
+    return sorted(moments, key=lambda moment: (moment[0], -moment[1], moment[2]))
+
+
+def drawn(
+    nodes: int, until_s: float, *, mtbf_h: float, repair_h: float, random: np.random.Generator
+) -> tuple[Failure, ...]:
+    """Failures of every node, drawn: exponential times between failures (mean `mtbf_h`) and of repair (`repair_h`)."""
+    if not (mtbf_h > 0 and repair_h > 0):
+        raise InputError("the mean times between failures and of repair are more than 0 hours")
+    found: list[Failure] = []
+    for node in range(nodes):
+        now = random.exponential(mtbf_h * _HOUR_S)
+        while now < until_s:
+            back = now + random.exponential(repair_h * _HOUR_S)
+            found.append(Failure(node, now, back))
+            now = back + random.exponential(mtbf_h * _HOUR_S)
+    return tuple(sorted(found, key=lambda one: (one.down_s, one.node)))

@@ -1,0 +1,35 @@
+"""What a trace asks for: gangs of GPUs, each for a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A gang of GPUs for a time, as a trace names it."""
+
+    name: str
+    """The trace's own name of it, unique."""
+    submit_s: float
+    """After the trace's first instant."""
+    gpus: int
+    ideal_s: float
+    """Seconds on GPUs of score 1 within one node; more than 0."""
+    workload: str = ""
+    """The class whose scores apply; "" is not sensitive: every GPU has score 1 for it."""
+    limit_s: float | None = None
+    """The time limit asked for. Backfill plans with it and nothing ends a job at it; None: `ideal_s` is used."""
+    user: str = ""
+    model: str = ""
+    """As the trace says it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The jobs of a trace by submit time; ties stand in the file's order."""
+
+    name: str
+    jobs: tuple[Job, ...]
+    notes: tuple[str, ...] = ()
+    """What reading left out or assumed, in sentences."""

@@ -1,0 +1,83 @@
+"""How a replay is to be run: the clock, backfill, what an interruption costs, failures, what is recorded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...errors import InputError
+from .failures import Failure
+from .fleet import Floats
+from .job import Job
+
+BIN_STEP = 0.01
+
+
+def alike(belief: Floats) -> Floats:
+    """Scores to the nearest hundredth: GPUs that differ by less are alike to a policy, which may then pack them."""
+    rounded: Floats = np.round(belief / BIN_STEP) * BIN_STEP
+    return rounded
+
+
+@dataclass(frozen=True)
+class Options:
+    """Everything about a replay that is not the trace, the fleet, the policy or the scheduler."""
+
+    round_s: float = 360.0
+    rounds: bool | None = None
+    """Decide at the edges of rounds only. None: where the policy or the scheduler demands it."""
+    quantised: bool = False
+    """A job ends, and holds its GPUs, until the edge of the round in which its work is done. Needs rounds."""
+    preempt: bool = True
+    """False: a job that runs keeps running under LAS and SRTF, which then only order the queue. Sticky policies."""
+    patience_s: float | None = None
+    """A job that has waited for this long at a stretch, in whole rounds, goes before all that have not from then on.
+
+    Among such jobs the scheduler's order holds. Needs rounds. None: jobs may starve.
+    """
+    backfill: str = "none"
+    """"none", or "easy": later jobs may start where they do not delay the first job that waits."""
+    preemption_s: float = 0.0
+    """Time without progress at the start of a job that was stopped for another."""
+    migration_s: float = 0.0
+    """Time without progress after a change of GPUs without a stop."""
+    restart_s: float = 0.0
+    """Time without progress at the start of a job that lost its node."""
+    failures: tuple[Failure, ...] = ()
+    on_failure: str = "restart"
+    """"restart": from no work done; "resume": from the last checkpoint."""
+    checkpoint_every_s: float | None = None
+    """Of running. None: nothing is lost by a job that resumes."""
+    arrivals: Callable[[], Iterator[Job]] | None = None
+    """Jobs after the trace's, by submit time, without end if need be: they load the fleet and are not measured.
+
+    Called once for each replay. The replay ends when the trace's jobs have ended.
+    """
+    bins: Callable[[Floats], Floats] = alike
+    """Beliefs of a class (gpus,) -> the scores that PM-First and PAL choose by (gpus,); never used for run time."""
+    class_order: tuple[str, ...] | None = None
+    """The order in which PM-First and PAL let classes choose. None: the class whose beliefs spread most is first."""
+    record: bool = False
+    """Keep who held which GPU when, and the queue and the busy GPUs over time."""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.round_s) and self.round_s > 0):
+            raise InputError(f"a round has a length of more than 0 s, not {self.round_s:g}")
+        for name in ("preemption_s", "migration_s", "restart_s"):
+            cost = getattr(self, name)
+            if not (math.isfinite(cost) and cost >= 0):
+                raise InputError(f"the cost {name} is a time of at least 0 s, not {cost:g}")
+        if self.backfill not in ("none", "easy"):
+            raise InputError(f"backfill is none or easy, not {self.backfill!r}")
+        if self.on_failure not in ("restart", "resume"):
+            raise InputError(f"a job that lost its node is to restart or to resume, not to {self.on_failure!r}")
+        every = self.checkpoint_every_s
+        if every is not None and not (math.isfinite(every) and every > 0):
+            raise InputError(f"the time between checkpoints is more than 0 s, not {every:g}")
+        if self.patience_s is not None and not (self.patience_s > 0 and (self.rounds or self.quantised)):
+            raise InputError("the patience of jobs is a time of more than 0 s, and needs rounds")
+        if self.quantised and self.rounds is False:
+            raise InputError("a replay whose jobs end at the edges of rounds needs rounds")

@@ -1,0 +1,99 @@
+"""A job on its way through a replay: the work it has left, what it holds, and what it has cost."""
+
+from __future__ import annotations
+
+import math
+
+from .job import Job
+
+_NAN = math.nan
+
+
+class State:
+    """A job on its way. Work is in ideal seconds and is done piecewise: each allocation has its own speed."""
+
+    __slots__ = (
+        "attained_s",
+        "began_s",
+        "energy_j",
+        "finish_s",
+        "gpu_seconds",
+        "gpus",
+        "job",
+        "left_s",
+        "lost_node",
+        "migrations",
+        "number",
+        "patient",
+        "planned_s",
+        "power_w",
+        "preemptions",
+        "rate",
+        "restarts",
+        "saved_s",
+        "shared",
+        "since_s",
+        "speed",
+        "start_s",
+        "version",
+        "works_from_s",
+    )
+
+    def __init__(self, number: int, job: Job) -> None:
+        self.number = number
+        self.job = job
+        self.left_s = job.ideal_s
+        self.saved_s = job.ideal_s  # the work left at the last checkpoint
+        self.attained_s = 0.0  # until since_s
+        self.gpus: tuple[int, ...] = ()
+        self.patient = True  # False: it has waited too long and goes first
+        self.rate = 1.0
+        self.shared = False
+        self.speed = 0.0
+        self.power_w = _NAN
+        self.began_s = 0.0  # of this allocation
+        self.since_s = 0.0  # up to here everything is in the sums
+        self.works_from_s = 0.0  # from here on the speed holds
+        self.planned_s = math.inf  # the end that backfill plans with
+        self.version = 0  # of the allocation: a finish foretold for an older one is void
+        self.lost_node = False
+        self.start_s = _NAN
+        self.finish_s = _NAN
+        self.gpu_seconds = 0.0
+        self.energy_j = 0.0
+        self.preemptions = 0
+        self.migrations = 0
+        self.restarts = 0
+
+    @property
+    def limit_s(self) -> float:
+        """The run time that backfill plans with."""
+        limit = self.job.limit_s
+        return self.job.ideal_s if limit is None else limit
+
+    def left_at(self, now_s: float) -> float:
+        """The work left at a moment that is not before the last change."""
+        if not self.gpus or now_s <= self.works_from_s:
+            return self.left_s
+        return max(0.0, self.left_s - (now_s - self.works_from_s) * self.speed)
+
+    def attained_at(self, now_s: float) -> float:
+        """The wall time for which GPUs were held."""
+        return self.attained_s + (now_s - self.since_s) if self.gpus else self.attained_s
+
+    def settle(self, now_s: float, checkpoint_every_s: float | None) -> None:
+        """Bring the sums up to a moment."""
+        held = now_s - self.since_s
+        left = self.left_at(now_s)
+        attained = self.attained_s + held
+        if checkpoint_every_s is not None:
+            last = attained // checkpoint_every_s * checkpoint_every_s
+            if last > self.attained_s:
+                worked = max(0.0, min(attained - last, now_s - self.works_from_s))
+                self.saved_s = min(self.saved_s, left + worked * self.speed)
+        self.left_s = left
+        self.attained_s = attained
+        self.gpu_seconds += held * len(self.gpus)
+        self.energy_j += held * self.power_w
+        self.since_s = now_s
+        self.works_from_s = max(self.works_from_s, now_s)

@@ -1,0 +1,82 @@
+"""Traces, fleets and checks that the tests of the replay share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+
+from whorl.analysis.replay import Fleet, Job, Outcome, Trace
+
+
+def job(name: str, submit_s: float, gpus: int, ideal_s: float, workload: str = "", limit_s: float | None = None) -> Job:
+    return Job(name, submit_s, gpus, ideal_s, workload, limit_s)
+
+
+def trace(*jobs: Job) -> Trace:
+    return Trace("made", jobs)
+
+
+def flat(nodes: int, gpus_per_node: int, locality: float = 1.0) -> Fleet:
+    """All GPUs alike."""
+    return Fleet.regular(nodes, gpus_per_node, locality=locality)
+
+
+def scored(nodes: int, gpus_per_node: int, scores: Sequence[float], locality: float = 1.0) -> Fleet:
+    """Scores of class A, known as they are."""
+    return Fleet.regular(nodes, gpus_per_node, {"A": scores}, locality=locality)
+
+
+def finishes(outcome: Outcome) -> dict[str, float]:
+    return {one.name: at for one, at in zip(outcome.jobs, outcome.finish_s.tolist(), strict=True)}
+
+
+def first_gpus(outcome: Outcome) -> dict[str, tuple[int, ...]]:
+    """What each job held first; of a recorded replay."""
+    assert outcome.spans is not None
+    found: dict[str, tuple[int, ...]] = {}
+    for span in sorted(outcome.spans, key=lambda span: span.began_s):
+        found.setdefault(outcome.jobs[span.job].name, span.gpus)
+    return found
+
+
+def sound(outcome: Outcome, fleet: Fleet, *, shared: bool = False) -> None:
+    """Of any recorded replay: GPUs are held once at a time, sums add up, and jobs begin after they came."""
+    assert outcome.spans is not None
+    by_gpu: dict[int, list[tuple[float, float]]] = {}
+    held = [0.0] * len(outcome.jobs)
+    total = 0.0
+    for span in outcome.spans:
+        assert span.ended_s > span.began_s
+        assert len(set(span.gpus)) == len(span.gpus) > 0
+        total += len(span.gpus) * (span.ended_s - span.began_s)
+        if span.job < len(outcome.jobs):
+            held[span.job] += len(span.gpus) * (span.ended_s - span.began_s)
+        for gpu in span.gpus:
+            by_gpu.setdefault(gpu, []).append((span.began_s, span.ended_s))
+    if not shared:
+        for times in by_gpu.values():
+            times.sort()
+            assert all(a[1] <= b[0] for a, b in pairwise(times))
+    assert held == pytest.approx(outcome.gpu_seconds.tolist())
+    assert outcome.held_gpu_seconds == pytest.approx(total)
+    assert max(by_gpu) < len(fleet)
+    assert (outcome.start_s >= outcome.submit_s).all()
+    assert (outcome.finish_s > outcome.start_s).all()
+    if not shared:
+        assert 0 < outcome.utilisation <= 1 + 1e-9
+
+
+def work_done(outcome: Outcome, fleet: Fleet) -> list[float]:
+    """The work that each job's spans amount to, in ideal seconds, where nothing cost time; of a recorded replay."""
+    assert outcome.spans is not None
+    done = [0.0] * len(outcome.jobs)
+    for span in outcome.spans:
+        if span.job >= len(outcome.jobs):
+            continue
+        one = outcome.jobs[span.job]
+        slowest = max(fleet.actual[one.workload][list(span.gpus)]) if one.workload else 1.0
+        spans = len({int(fleet.node[gpu]) for gpu in span.gpus}) > 1
+        done[span.job] += (span.ended_s - span.began_s) * span.rate / (slowest * (fleet.locality if spans else 1.0))
+    return done

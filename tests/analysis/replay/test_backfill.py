@@ -1,0 +1,209 @@
+"""EASY backfill: who may go past the first in the queue, and that it is never delayed by it."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from itertools import islice
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from whorl.analysis.replay import Job, Options, Trace, replay
+from whorl.analysis.replay.backfill import ByWidth, InOrder, PlannedEnds
+from whorl.analysis.replay.state import State
+from whorl.errors import InputError
+
+from .making import finishes, flat, job, sound, trace
+
+EASY = Options(backfill="easy", record=True)
+
+
+def starts(jobs: Trace, gpus: int, options: Options = EASY) -> dict[str, float]:
+    outcome = replay(jobs, flat(1, gpus), options=options)
+    sound(outcome, flat(1, gpus))
+    return {one.name: at for one, at in zip(outcome.jobs, outcome.start_s.tolist(), strict=True)}
+
+
+def test_a_job_that_ends_in_time_goes_past_the_first() -> None:
+    jobs = trace(job("runs", 0, 3, 100), job("first", 1, 4, 100), job("short", 2, 1, 98), job("long", 3, 1, 98))
+    # "first" is to start at 100: "short" is done by then, "long" would end at 201 if it took the GPU at 100.
+    assert starts(jobs, 4) == {"runs": 0, "short": 2, "first": 100, "long": 200}
+    assert starts(jobs, 4, Options(record=True)) == {"runs": 0, "first": 100, "short": 200, "long": 200}
+
+
+def test_a_job_that_fits_beside_the_first_goes_past_it() -> None:
+    jobs = trace(job("runs", 0, 3, 100), job("first", 1, 3, 100), job("beside", 2, 1, 1000))
+    assert starts(jobs, 4) == {"runs": 0, "beside": 2, "first": 100}
+    jobs = trace(job("runs", 0, 3, 100), job("first", 1, 4, 100), job("beside", 2, 1, 1000))
+    assert starts(jobs, 4) == {"runs": 0, "first": 100, "beside": 200}
+
+
+def test_what_is_left_over_is_given_once() -> None:
+    jobs = trace(job("runs", 0, 2, 100), job("first", 1, 4, 100), job("x", 2, 1, 1000), job("y", 3, 1, 1000))
+    # 3 free, 5 in all: "first" leaves one over at 100.
+    assert starts(jobs, 5) == {"runs": 0, "x": 2, "first": 100, "y": 200}
+
+
+def test_the_limit_is_planned_with_and_the_run_time_lived() -> None:
+    jobs = trace(job("runs", 0, 3, 100, limit_s=300), job("first", 1, 4, 100), job("b", 2, 1, 200, limit_s=290))
+    # By the limit "first" is to start at 300; "b" may run until 292 and really ends at 202.
+    assert starts(jobs, 4) == {"runs": 0, "b": 2, "first": 202}
+    too_long = trace(job("runs", 0, 3, 100, limit_s=300), job("first", 1, 4, 100), job("b", 2, 1, 9, limit_s=299))
+    assert starts(too_long, 4) == {"runs": 0, "first": 100, "b": 200}
+
+
+def test_all_that_end_at_the_same_moment_count() -> None:
+    jobs = trace(job("r1", 0, 2, 100), job("r2", 0, 1, 100), job("first", 1, 3, 10), job("b", 2, 1, 500))
+    # At 100 all 4 are free and one is left over, though "first" has its 3 with r1's 2 and the free one.
+    assert starts(jobs, 4) == {"r1": 0, "r2": 0, "b": 2, "first": 100}
+
+
+def test_the_queue_is_looked_through_to_its_end_in_order() -> None:
+    pairs = [job(f"w{i}", 2 + i, 2, 1000) for i in range(300)]
+    jobs = trace(job("runs", 0, 3, 1000), job("first", 1, 4, 5), *pairs, job("x", 302, 1, 9), job("y", 303, 1, 9))
+    begun = starts(jobs, 4)
+    assert (begun["x"], begun["y"], begun["first"]) == (302, 311, 1000)
+
+
+def test_an_overdue_job_is_planned_to_end_now() -> None:
+    jobs = trace(job("runs", 0, 3, 100, limit_s=10), job("first", 1, 4, 10), job("b", 50, 1, 1))
+    assert starts(jobs, 4) == {"runs": 0, "first": 100, "b": 110}
+
+
+def test_a_job_without_end_is_planned_for() -> None:
+    endless = float("inf")
+    jobs = trace(job("runs", 0, 3, 100, limit_s=endless), job("first", 1, 4, 10), job("b", 2, 1, 5, limit_s=endless))
+    assert starts(jobs, 4) == {"runs": 0, "b": 2, "first": 100}
+    many = trace(*(job(str(i), 0, 1, 10.0 + i, limit_s=endless) for i in range(600)), job("wide", 1, 600, 1))
+    assert starts(many, 600)["wide"] == 609
+
+
+def test_a_queue_in_another_order() -> None:
+    jobs = trace(job("runs", 0, 3, 100), job("long", 1, 4, 500), job("wide", 2, 4, 50), job("b", 3, 1, 90))
+    outcome = replay(jobs, flat(1, 4), "packed", "srtf", options=Options(backfill="easy", preempt=False))
+    # The order is wide, b, long (50, 90, 500); "b" is done by 100, when "wide" is to start.
+    assert outcome.start_s.tolist() == [0, 150, 100, 3]
+
+
+@pytest.mark.parametrize(("policy", "scheduler"), [("pal", "fifo"), ("packed", "srtf"), ("random-nonsticky", "fifo")])
+def test_backfill_needs_jobs_that_stay(policy: str, scheduler: str) -> None:
+    with pytest.raises(InputError, match="backfill needs jobs that"):
+        replay(trace(job("a", 0, 1, 1)), flat(1, 1), policy, scheduler, options=EASY)
+
+
+@st.composite
+def limited(draw: st.DrawFn) -> Trace:
+    """Jobs whose limits are upper bounds."""
+    at, jobs = 0.0, []
+    for number in range(draw(st.integers(2, 30))):
+        at += draw(st.sampled_from([0.0, 1.0, 5.0, 40.0]))
+        ideal = float(draw(st.integers(1, 100)))
+        limit = ideal * draw(st.sampled_from([1, 1, 2, 4]))
+        jobs.append(Job(str(number), at, draw(st.integers(1, 8)), ideal, "", limit))
+    return Trace("drawn", tuple(jobs))
+
+
+def reserved(outcome_starts: list[float], jobs: Trace, now: float, head: int, gpus: int) -> float:
+    """When the head could start at the latest by the limits of what ran at `now`, jobs started at `now` included."""
+    running = [
+        (start + (one.limit_s or 0), one.gpus)
+        for one, start in zip(jobs.jobs, outcome_starts, strict=True)
+        if start <= now < start + one.ideal_s
+    ]
+    free = gpus - sum(width for _, width in running)
+    for end, width in sorted(running):
+        if free >= jobs.jobs[head].gpus:
+            break
+        free += width
+        now = end
+    return now
+
+
+@settings(max_examples=150, deadline=None)
+@given(jobs=limited())
+def test_the_first_is_never_later_than_its_reservation(jobs: Trace) -> None:
+    outcome = replay(jobs, flat(1, 8), options=EASY)
+    sound(outcome, flat(1, 8))
+    begun = outcome.start_s.tolist()
+    moments = sorted({one.submit_s for one in jobs.jobs} | set(outcome.finish_s.tolist()))
+    for now in moments:
+        waiting = [i for i, one in enumerate(jobs.jobs) if one.submit_s <= now < begun[i]]
+        if waiting:  # the first of them has waited at this moment: by what ran from then on it is served in time
+            assert begun[waiting[0]] <= reserved(begun, jobs, now, waiting[0], 8) + 1e-9
+
+
+@settings(max_examples=100, deadline=None)
+@given(jobs=limited())
+def test_no_job_that_may_go_is_left(jobs: Trace) -> None:
+    """The index by width finds the same jobs, in the same order, as a look at every one."""
+    by_width = replay(jobs, flat(2, 4), options=EASY)
+    # With jobs to come afterwards the queue is looked through one by one.
+    one_by_one = replay(jobs, flat(2, 4), options=Options(backfill="easy", record=True, arrivals=lambda: iter(())))
+    assert by_width.spans == one_by_one.spans
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_searches_of_both_queues_agree(seed: int) -> None:
+    draw = random.Random(seed)
+    jobs = [Job(str(i), 0.0, draw.choice((1, 2, 3, 8, 40)), float(draw.randint(1, 30))) for i in range(60)]
+    tree = ByWidth(jobs)
+    queue: list[tuple[float, int]] = []
+    states = {number: State(number, one) for number, one in enumerate(jobs)}
+    scan = InOrder(queue, states)
+    for _ in range(150):
+        number = draw.randrange(60)
+        if (0.0, number) in queue:
+            queue.remove((0.0, number))
+            tree.start(number)
+        else:
+            queue.insert(bisect_right(queue, (0.0, number)), (0.0, number))
+            tree.wait(number)
+        asked = ((0.0, draw.randrange(-1, 60)), draw.randint(1, 50), draw.randint(0, 20), float(draw.randint(0, 30)))
+        assert tree.next(*asked) == scan.next(*asked)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), many=st.sampled_from([5, 300, 900]))
+def test_planned_ends_are_a_sorted_list(seed: int, many: int) -> None:
+    draw = random.Random(seed)
+    planned, plain = PlannedEnds(), list[tuple[float, int, int]]()
+    for number in range(many * 2):
+        if plain and draw.random() < (0.2 if number < many else 0.9):
+            entry = plain.pop(draw.randrange(len(plain)))
+            planned.remove(*entry)
+        else:
+            entry = (float(draw.randint(0, 40)), number, draw.randint(1, 9))
+            plain.append(entry)
+            planned.add(*entry)
+        if number % 7:
+            continue
+        lacking = draw.randint(1, 1 + sum(one[2] for one in plain))
+        end, returned, total = float("inf"), 0, 0
+        for one in sorted(plain):
+            total += one[2]
+            if total >= lacking:
+                end = one[0]
+                break
+        returned = sum(one[2] for one in plain if one[0] <= end)
+        assert planned.reservation(lacking) == (end, returned)
+
+
+def test_backfill_by_rounds_and_beside_jobs_to_come() -> None:
+    jobs = trace(job("runs", 0, 3, 100), job("first", 1, 4, 100), job("short", 2, 1, 60))
+    by_rounds = replay(jobs, flat(1, 4), options=Options(backfill="easy", rounds=True, round_s=10))
+    assert by_rounds.start_s.tolist() == [0, 100, 10]
+    stream = (Job(f"more {i}", 3.0 + i, 1, 1.0) for i in range(1000))
+    loaded = replay(jobs, flat(1, 4), options=Options(backfill="easy", arrivals=lambda: islice(stream, 5)))
+    assert finishes(loaded) == {"runs": 100, "first": 200, "short": 62}
+    assert len(loaded.others.submit_s) == 5
+
+
+def test_backfill_and_patience() -> None:
+    jobs = trace(job("runs", 0, 3, 100), job("first", 1, 4, 100), job("short", 2, 1, 60))
+    with pytest.raises(InputError, match="backfill needs jobs that are not stopped"):
+        replay(jobs, flat(1, 4), options=Options(backfill="easy", rounds=True, patience_s=1000))
+    patient = Options(backfill="easy", rounds=True, round_s=10, patience_s=1000, preempt=False)
+    assert replay(jobs, flat(1, 4), options=patient).start_s.tolist() == [0, 100, 10]

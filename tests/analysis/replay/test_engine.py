@@ -1,0 +1,350 @@
+"""The replay's clock and arithmetic: hand-computed cases, and properties of any replay."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import count, islice, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from whorl.analysis.replay import POLICIES, SCHEDULERS, Fleet, Job, Options, Trace, replay
+from whorl.errors import InputError
+
+from .making import finishes, first_gpus, flat, job, scored, sound, trace, work_done
+from .plain import PlainJob, plain_replay
+
+TWO_ROUNDS = Options(round_s=100, rounds=True)
+
+
+def test_a_job_runs_for_its_work_times_its_slowest_gpu() -> None:
+    fleet = scored(1, 2, [1.0, 1.5])
+    assert finishes(replay(trace(job("a", 5, 2, 100, "A")), fleet)) == {"a": 5 + 150}
+
+
+def test_spanning_nodes_costs_the_locality_penalty() -> None:
+    fleet = flat(2, 2, locality=1.7)
+    outcome = replay(trace(job("wide", 0, 3, 100), job("narrow", 0, 1, 100)), fleet)
+    assert finishes(outcome) == pytest.approx({"wide": 170, "narrow": 100})
+
+
+def test_a_class_that_is_not_sensitive_runs_at_score_one() -> None:
+    assert finishes(replay(trace(job("a", 0, 2, 100)), scored(1, 2, [3.0, 2.0]))) == {"a": 100}
+
+
+def test_the_first_that_does_not_fit_stops_the_queue() -> None:
+    outcome = replay(trace(job("a", 0, 3, 100), job("b", 1, 2, 100), job("c", 2, 1, 10)), flat(1, 4))
+    assert finishes(outcome) == {"a": 100, "b": 200, "c": 110}
+    assert outcome.start_s.tolist() == [0, 100, 100]
+
+
+def test_gpus_of_a_job_that_ends_are_given_at_once_or_at_the_next_edge() -> None:
+    jobs = trace(job("a", 10, 1, 130), job("b", 20, 1, 50))
+    assert finishes(replay(jobs, flat(1, 1))) == {"a": 140, "b": 190}
+    by_rounds = replay(jobs, flat(1, 1), options=TWO_ROUNDS)
+    assert by_rounds.start_s.tolist() == [100, 300]
+    assert finishes(by_rounds) == {"a": 230, "b": 350}
+    assert by_rounds.gpu_seconds.tolist() == [130, 50]
+    assert by_rounds.end_s == 350
+
+
+def test_quantised_jobs_end_and_hold_their_gpus_to_the_edge() -> None:
+    jobs = trace(job("a", 10, 1, 130), job("b", 20, 1, 100))
+    outcome = replay(jobs, flat(1, 1), options=Options(round_s=100, quantised=True))
+    assert finishes(outcome) == {"a": 300, "b": 400}
+    assert outcome.gpu_seconds.tolist() == [200, 100]
+    assert outcome.utilisation == 300 / 400
+
+
+def test_a_submission_at_an_edge_is_in_time_for_it() -> None:
+    outcome = replay(trace(job("a", 200, 1, 10), job("b", 200.001, 1, 10)), flat(1, 2), options=TWO_ROUNDS)
+    assert outcome.start_s.tolist() == [200, 300]
+
+
+def test_rounds_of_no_whole_seconds_come_to_an_end() -> None:
+    jobs = trace(*(job(str(i), i * 0.37, 1, 0.73 + i / 7) for i in range(40)))
+    for quantised in (False, True):
+        outcome = replay(jobs, flat(1, 2), options=Options(round_s=0.1, rounds=True, quantised=quantised))
+        assert np.isfinite(outcome.finish_s).all()
+        late = outcome.start_s - np.floor(outcome.start_s / 0.1 + 0.5) * 0.1
+        assert np.abs(late).max() < 1e-9
+
+
+def test_jobs_after_the_trace_load_the_fleet_and_are_not_measured() -> None:
+    def stream() -> Iterator[Job]:
+        return (Job(f"more {i}", 15.0 + 10 * i, 1, 10.0) for i in count())
+
+    jobs = trace(job("a", 0, 1, 20), job("b", 10, 1, 20))
+    outcome = replay(jobs, flat(1, 1), options=Options(arrivals=stream, record=True))
+    assert finishes(outcome) == {"a": 20, "b": 40}
+    assert outcome.end_s == 40
+    assert outcome.others.submit_s.tolist() == [15, 25, 35]
+    assert np.isnan(outcome.others.finish_s).all()
+    two = Options(arrivals=lambda: islice(stream(), 2))
+    shortest = replay(jobs, flat(1, 1), "packed", "srtf", options=two)
+    assert finishes(shortest) == {"a": 20, "b": 60}  # those of 15 s and 25 s, 10 s each, go before it
+    assert shortest.held_gpu_seconds == 60
+    assert shortest.others.finish_s.tolist() == [30, 40]
+    assert finishes(replay(jobs, flat(1, 1), options=Options(arrivals=stream))) == finishes(outcome)
+
+
+# Preemption
+
+
+def test_srtf_stops_a_longer_job_and_its_work_is_kept() -> None:
+    outcome = replay(trace(job("long", 0, 2, 100), job("short", 30, 1, 20)), flat(1, 2), "packed", "srtf")
+    assert finishes(outcome) == {"short": 50, "long": 120}
+    assert outcome.preemptions.tolist() == [1, 0]
+    assert outcome.gpu_seconds.tolist() == [200, 20]
+
+
+def test_fifo_stops_nobody() -> None:
+    outcome = replay(trace(job("long", 0, 2, 100), job("short", 30, 1, 20)), flat(1, 2))
+    assert finishes(outcome) == {"long": 100, "short": 120}
+
+
+def test_without_preemption_the_order_is_that_of_the_queue_only() -> None:
+    jobs = trace(job("now", 0, 1, 100), job("long", 1, 1, 50), job("short", 2, 1, 20))
+    outcome = replay(jobs, flat(1, 1), "packed", "srtf", options=Options(preempt=False))
+    assert finishes(outcome) == {"now": 100, "short": 120, "long": 170}
+    assert outcome.preemptions.sum() == 0
+
+
+def test_las_shares_by_rounds() -> None:
+    jobs = trace(job("a", 0, 1, 300), job("b", 50, 1, 100))
+    outcome = replay(jobs, flat(1, 1), "packed", "las", options=Options(round_s=100))
+    # a runs 0 to 100; b has had nothing and runs 100 to 200; then a.
+    assert finishes(outcome) == {"b": 200, "a": 400}
+    assert outcome.preemptions.tolist() == [1, 0]
+
+
+def test_preempted_jobs_stay_stopped_where_the_job_still_does_not_fit() -> None:
+    """The least remaining is the running 2-GPU job's; the newcomer wants 4, so stopping the other helps nobody."""
+    jobs = trace(job("shortest", 0, 2, 50), job("longest", 0, 1, 500), job("wide", 10, 4, 100))
+    outcome = replay(jobs, flat(1, 4), "packed", "srtf", options=Options(record=True))
+    assert finishes(outcome) == {"shortest": 50, "wide": 150, "longest": 640}
+    assert outcome.preemptions.tolist() == [0, 1, 0]
+    assert outcome.gpu_seconds.tolist() == [100, 500, 400]
+
+
+def test_only_as_many_are_stopped_as_the_job_needs() -> None:
+    jobs = trace(job("three", 0, 3, 100), job("one", 0, 1, 95), job("two", 10, 2, 30))
+    outcome = replay(jobs, flat(1, 4), "packed", "srtf", options=Options(record=True))
+    sound(outcome, flat(1, 4))
+    assert outcome.preemptions.tolist() == [1, 0, 0]
+    assert finishes(outcome) == {"two": 40, "one": 95, "three": 130}
+
+
+def test_a_moved_job_is_a_migration_and_a_stopped_one_a_preemption() -> None:
+    fleet = scored(2, 1, [1.0, 1.2])
+    jobs = trace(job("a", 0, 1, 50, "A"), job("b", 0, 1, 400, "A"))
+    outcome = replay(jobs, fleet, "pm-first", options=Options(round_s=100, record=True))
+    # b has 100 s on the slow GPU and moves to the fast one at the edge.
+    assert outcome.migrations.tolist() == [0, 1]
+    assert outcome.preemptions.tolist() == [0, 0]
+    assert finishes(outcome) == pytest.approx({"a": 50, "b": 100 + 400 - 100 / 1.2})
+
+
+def test_what_interruptions_cost() -> None:
+    fleet = scored(2, 1, [1.0, 1.2])
+    jobs = trace(job("a", 0, 1, 50, "A"), job("b", 0, 1, 400, "A"))
+    moved = replay(jobs, fleet, "pm-first", options=Options(round_s=100, migration_s=7, preemption_s=1000))
+    assert finishes(moved) == pytest.approx({"a": 50, "b": 107 + 400 - 100 / 1.2})
+    jobs = trace(job("long", 0, 2, 100), job("short", 30, 1, 20))
+    stopped = replay(jobs, flat(1, 2), "packed", "srtf", options=Options(preemption_s=7, migration_s=1000))
+    assert finishes(stopped) == {"short": 50, "long": 127}
+    assert stopped.gpu_seconds.tolist() == [2 * 107, 20]
+
+
+def test_a_cost_that_was_not_paid_to_the_end_is_paid_again() -> None:
+    jobs = trace(job("long", 0, 1, 100), job("x", 10, 1, 5), job("y", 17, 1, 5))
+    outcome = replay(jobs, flat(1, 1), "packed", "srtf", options=Options(preemption_s=10))
+    # long: 10 s of work, stopped 10 to 15, 2 s of its restart, stopped 17 to 22, 10 s of restart, 90 s of work.
+    assert finishes(outcome) == {"x": 15, "y": 22, "long": 122}
+
+
+# Properties
+
+
+@st.composite
+def traces(draw: st.DrawFn, widest: int = 8) -> Trace:
+    many = draw(st.integers(1, 25))
+    at = 0.0
+    jobs = []
+    for number in range(many):
+        at += draw(st.sampled_from([0.0, 0.0, 1.0, 13.0, 100.0]))
+        gpus = draw(st.integers(1, widest))
+        ideal = draw(st.floats(1, 500))
+        limit = draw(st.one_of(st.none(), st.floats(1, 2000)))
+        jobs.append(Job(str(number), at, gpus, ideal, draw(st.sampled_from(["", "A", "B"])), limit))
+    return Trace("drawn", tuple(jobs))
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> Fleet:
+    nodes, slots = draw(st.sampled_from([(2, 4), (4, 2), (8, 1), (1, 8), (3, 3)]))
+    score = st.sampled_from([0.9, 1.0, 1.004, 1.3, 2.5])
+    scores = {name: draw(st.lists(score, min_size=nodes * slots, max_size=nodes * slots)) for name in "AB"}
+    return Fleet.regular(nodes, slots, scores, locality=draw(st.sampled_from([1.0, 1.7])))
+
+
+@pytest.mark.parametrize("scheduler", [one.name for one in SCHEDULERS])
+@pytest.mark.parametrize("policy", [one.name for one in POLICIES])
+@settings(max_examples=12, deadline=None)
+@given(jobs=traces(), fleet=fleets(), quantised=st.booleans(), seed=st.integers(0, 9))
+def test_any_replay_is_sound(
+    policy: str, scheduler: str, jobs: Trace, fleet: Fleet, quantised: bool, seed: int
+) -> None:
+    options = Options(round_s=50, quantised=quantised, record=True)
+    outcome = replay(jobs, fleet, policy, scheduler, options=options, seed=seed)
+    sound(outcome, fleet)
+    done = work_done(outcome, fleet)
+    for one, work in zip(jobs.jobs, done, strict=True):
+        if quantised:
+            assert work >= one.ideal_s * (1 - 1e-9)
+            assert work < one.ideal_s + 50 / 0.9  # no more than one round
+        else:
+            assert work == pytest.approx(one.ideal_s)
+    assert outcome.end_s == outcome.finish_s.max()
+    if scheduler == "fifo":
+        assert (np.diff(outcome.start_s) >= 0).all()
+        assert outcome.preemptions.sum() == 0
+    again = replay(jobs, fleet, policy, scheduler, options=options, seed=seed)
+    assert again.finish_s.tolist() == outcome.finish_s.tolist()
+
+
+@pytest.mark.parametrize("easy", [False, True])
+@settings(max_examples=60, deadline=None)
+@given(jobs=traces(), fleet=fleets())
+def test_equals_a_plain_replay(easy: bool, jobs: Trace, fleet: Fleet) -> None:
+    same = [Job(one.name, one.submit_s, one.gpus, one.ideal_s, "A", one.limit_s) for one in jobs.jobs]
+    plain = [
+        PlainJob(one.submit_s, one.gpus, one.ideal_s, one.ideal_s if one.limit_s is None else one.limit_s)
+        for one in same
+    ]
+    nodes = len(fleet.node_names)
+    plain_replay(plain, nodes, len(fleet) // nodes, fleet.actual["A"].tolist(), fleet.locality, easy)
+    options = Options(backfill="easy" if easy else "none", record=True)
+    outcome = replay(Trace("drawn", tuple(same)), fleet, options=options)
+    assert outcome.start_s.tolist() == [one.start for one in plain]
+    assert outcome.finish_s.tolist() == [one.finish for one in plain]
+    assert [first_gpus(outcome)[one.name] for one in same] == [one.on for one in plain]
+
+
+def test_a_longer_trace_equals_a_plain_replay() -> None:
+    draw = random.Random(7)
+    at, rows = 0.0, []
+    for number in range(1500):
+        at += draw.expovariate(1 / 9)
+        ideal = draw.lognormvariate(4, 1)
+        rows.append(Job(str(number), at, draw.choice((1, 1, 1, 2, 3, 4, 8, 16, 40)), ideal, "A", ideal * 3))
+    scores = [draw.gauss(1, 0.03) for _ in range(64)]
+    plain = [PlainJob(one.submit_s, one.gpus, one.ideal_s, one.ideal_s * 3) for one in rows]
+    plain_replay(plain, 16, 4, scores, 1.3, True)
+    outcome = replay(Trace("drawn", tuple(rows)), scored(16, 4, scores, 1.3), options=Options(backfill="easy"))
+    assert outcome.finish_s.tolist() == [one.finish for one in plain]
+    assert (outcome.start_s - outcome.submit_s).max() > 1000  # there was a queue
+    assert (np.diff(outcome.start_s) < 0).sum() > 100  # jobs went past it
+
+
+# What a person sees
+
+
+def test_progress_is_told_and_may_end_the_replay() -> None:
+    jobs = trace(*(job(str(i), i, 1, 10) for i in range(2000)))
+    told: list[tuple[int, int, float]] = []
+    replay(jobs, flat(2, 8), progress=lambda *now: told.append(now))
+    assert told[-1] == (2000, 2000, 2009)
+    assert len(told) > 4
+    assert all(a[0] <= b[0] and a[2] <= b[2] for a, b in pairwise(told))
+
+    def interrupt(ended: int, jobs: int, now_s: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        replay(jobs, flat(2, 8), progress=interrupt)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "sentence"),
+    [
+        ([], "the trace made has no jobs"),
+        ([job("a", 0, 5, 1)], "job a wants 5 GPUs; the fleet has 4"),
+        ([job("a", 0, 0, 1)], "job a wants 0 GPUs: it must want at least one"),
+        ([job("a", 0, 1, 0)], "job a runs for 0 s: it must run for more than 0 s"),
+        ([job("a", 0, 1, float("nan"))], "job a runs for nan s"),
+        ([job("a", 9, 1, 1), job("b", 3, 1, 1)], "job b stands behind a in the trace but was submitted before it"),
+        ([job("a", 0, 1, 1), job("a", 3, 1, 1)], "two jobs of the trace are named a"),
+        ([job("a", 0, 1, 1, "B")], "job a is of class 'B'; the fleet has scores of: A"),
+        ([job("a", -1, 1, 1)], "job a was submitted at -1 s"),
+        ([job("a", 0, 1, 1, "", 0)], "job a has a limit of 0 s"),
+    ],
+)
+def test_a_trace_that_cannot_be_replayed(jobs: list[Job], sentence: str) -> None:
+    with pytest.raises(InputError) as raised:
+        replay(trace(*jobs), scored(1, 4, [1.0] * 4))
+    assert str(raised.value).startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"round_s": 0}, "a round has a length of more than 0 s"),
+        ({"migration_s": -1}, "the cost migration_s is a time of at least 0 s"),
+        ({"backfill": "conservative"}, "backfill is none or easy, not 'conservative'"),
+        ({"on_failure": "cry"}, "a job that lost its node is to restart or to resume"),
+        ({"quantised": True, "rounds": False}, "needs rounds"),
+        ({"checkpoint_every_s": 0}, "the time between checkpoints is more than 0 s"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, object], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        Options(**options)  # type: ignore[arg-type]
+
+
+def test_names_of_policies_and_schedulers() -> None:
+    jobs = trace(job("a", 0, 1, 1))
+    assert replay(jobs, flat(1, 1), "Packed-Sticky").policy == "packed"
+    with pytest.raises(InputError, match="no policy is named 'fastest'; there are packed, "):
+        replay(jobs, flat(1, 1), "fastest")
+    with pytest.raises(InputError, match="no scheduler is named 'sjf'; there are fifo, las, srtf"):
+        replay(jobs, flat(1, 1), scheduler="sjf")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"actual": {"A": np.ones(3)}, "belief": {"A": np.ones(3)}}, "the class 'A' has 3 scores for 4 GPUs"),
+        ({"actual": {"A": np.ones(4)}}, "the class 'A' has scores to run at or scores to believe, but not both"),
+        ({"actual": {"A": np.array([1, 1, np.nan, 1])}, "belief": {"A": np.ones(4)}}, "GPU g2 has the score nan"),
+        ({"gpu_names": ("g", "h", "g", "i")}, "two GPUs of the fleet are named g"),
+        ({"node_names": ("n", "n")}, "two nodes of the fleet are named n"),
+        ({"node": np.array([0, 1, 0, 1], dtype=np.int32)}, "numbered 0, 1, ... in the order of its GPUs"),
+        ({"locality": 0.9}, "the locality penalty is a factor of at least 1, not 0.9"),
+    ],
+)
+def test_a_fleet_that_cannot_be(change: dict[str, object], sentence: str) -> None:
+    good: dict[str, object] = {
+        "node": np.array([0, 0, 1, 1], dtype=np.int32),
+        "node_names": ("n0", "n1"),
+        "gpu_names": ("g0", "g1", "g2", "g3"),
+        "actual": {},
+        "belief": {},
+    }
+    with pytest.raises(InputError, match=sentence):
+        Fleet(**(good | change))  # type: ignore[arg-type]
+
+
+def test_a_job_that_has_waited_too_long_goes_first_for_good() -> None:
+    jobs = trace(job("long", 0, 1, 550), *(job(f"s{i}", 100.0 * i, 1, 100) for i in range(1, 30)))
+    starved = replay(jobs, flat(1, 1), "packed", "srtf", options=Options(round_s=100, rounds=True))
+    assert finishes(starved)["long"] == 3450
+    patient = replay(jobs, flat(1, 1), "packed", "srtf", options=Options(round_s=100, rounds=True, patience_s=500))
+    # It runs to 100, and is stopped; from 200 on it waits in whole rounds, and from 700 on it goes first, for 450 s.
+    assert finishes(patient)["long"] == 1150
+    assert patient.preemptions[0] == 1
+    with pytest.raises(InputError, match="the patience of jobs is a time of more than 0 s, and needs rounds"):
+        Options(patience_s=500)

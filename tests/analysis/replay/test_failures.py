@@ -1,0 +1,159 @@
+"""Nodes that go and come back while jobs run."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from whorl.analysis.replay import POLICIES, Failure, Job, Options, replay
+from whorl.analysis.replay.failures import drawn
+from whorl.analysis.replay.state import State
+from whorl.errors import InputError
+
+from .making import finishes, flat, job, sound, trace
+
+LONG = trace(job("a", 0, 2, 100))
+
+
+def test_a_job_that_loses_a_node_starts_from_nothing() -> None:
+    options = Options(failures=(Failure(0, 40, 60),), record=True)
+    outcome = replay(LONG, flat(2, 1), options=options)
+    assert finishes(outcome) == {"a": 160}
+    assert outcome.restarts.tolist() == [1]
+    assert outcome.preemptions.tolist() == [0]
+    assert outcome.gpu_seconds.tolist() == [280]
+    assert outcome.spans is not None
+    assert [(span.began_s, span.ended_s) for span in outcome.spans] == [(0, 40), (60, 160)]
+
+
+def test_a_job_may_resume_and_pay_for_it() -> None:
+    failures = (Failure(0, 40, 60),)
+    whole = replay(LONG, flat(2, 1), options=Options(failures=failures, on_failure="resume"))
+    assert finishes(whole) == {"a": 120}
+    paid = replay(LONG, flat(2, 1), options=Options(failures=failures, on_failure="resume", restart_s=5))
+    assert finishes(paid) == {"a": 125}
+
+
+def test_what_is_kept_is_the_last_checkpoint() -> None:
+    options = Options(failures=(Failure(0, 40, 60),), on_failure="resume", checkpoint_every_s=30)
+    assert finishes(replay(LONG, flat(2, 1), options=options)) == {"a": 130}
+    exactly = Options(failures=(Failure(0, 60, 70),), on_failure="resume", checkpoint_every_s=30)
+    assert finishes(replay(LONG, flat(2, 1), options=exactly)) == {"a": 110}
+    before = Options(failures=(Failure(0, 20, 60),), on_failure="resume", checkpoint_every_s=30)
+    assert finishes(replay(LONG, flat(2, 1), options=before)) == {"a": 160}
+    twice = Options(
+        failures=(Failure(0, 40, 60), Failure(1, 75, 80)), on_failure="resume", checkpoint_every_s=30, restart_s=10
+    )
+    # 30 s kept; from 60 on 10 s of restart and 5 of work, none kept as the next checkpoint is at 60 s of running:
+    # that is after 55 s of holding GPUs. Then 10 s of restart and 70 of work.
+    assert finishes(replay(LONG, flat(2, 1), options=twice)) == {"a": 160}
+
+
+def test_other_nodes_and_other_jobs_are_left_alone() -> None:
+    jobs = trace(job("a", 0, 2, 100), job("b", 0, 2, 100), job("c", 0, 2, 10))
+    outcome = replay(jobs, flat(3, 2), options=Options(failures=(Failure(0, 50, 500),), record=True))
+    sound(outcome, flat(3, 2))
+    assert finishes(outcome) == {"a": 150, "b": 100, "c": 10}  # a goes to the node that c has left
+
+
+def test_a_job_that_ends_as_the_node_goes_has_ended() -> None:
+    outcome = replay(LONG, flat(2, 1), options=Options(failures=(Failure(0, 100, 200),)))
+    assert finishes(outcome) == {"a": 100}
+    assert outcome.restarts.tolist() == [0]
+
+
+def test_a_job_that_lost_its_node_is_first_come_again() -> None:
+    jobs = trace(job("a", 0, 1, 100), job("b", 0, 1, 100), job("c", 1, 1, 100))
+    outcome = replay(jobs, flat(2, 1), options=Options(failures=(Failure(0, 50, 60),)))
+    assert finishes(outcome) == {"a": 160, "b": 100, "c": 200}
+    assert outcome.preemptions.sum() == 0
+
+
+def test_a_job_that_no_node_is_left_for() -> None:
+    for_good = Options(failures=(Failure(1, 50, math.inf),))
+    with pytest.raises(InputError, match="job wide waits for ever: it wants 2 GPUs and 1 are left after 50 s"):
+        replay(trace(job("wide", 0, 2, 100)), flat(2, 1), options=for_good)
+    assert finishes(replay(trace(job("wide", 0, 2, 40)), flat(2, 1), options=for_good)) == {"wide": 40}
+    assert finishes(replay(trace(job("narrow", 0, 1, 100)), flat(2, 1), options=for_good)) == {"narrow": 100}
+
+
+def test_backfill_while_a_node_is_away() -> None:
+    jobs = trace(job("wide", 0, 4, 100), job("b", 20, 2, 1000))
+    outcome = replay(jobs, flat(2, 2), options=Options(failures=(Failure(0, 10, 50),), backfill="easy"))
+    # When the node comes back nobody can know, so "b" goes ahead and "wide" waits for it.
+    assert finishes(outcome) == {"wide": 1120, "b": 1020}
+
+
+@pytest.mark.parametrize(
+    ("failures", "sentence"),
+    [
+        ((Failure(2, 0, 1),), "a failure names node 2; the fleet has nodes 0 to 1"),
+        ((Failure(0, 5, 5),), "node 0 is said to fail at 5 s and to be back at 5 s"),
+        ((Failure(0, 5, 9), Failure(0, 7, 11)), "node 0 is said to fail at 7 s, while it is away"),
+    ],
+)
+def test_failures_that_cannot_be(failures: tuple[Failure, ...], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        replay(LONG, flat(2, 1), options=Options(failures=failures))
+
+
+def test_drawn_failures_have_their_means() -> None:
+    found = drawn(200, 1e7, mtbf_h=100, repair_h=4, random=np.random.default_rng(3))
+    expected = 200 * 1e7 / (104 * 3600)
+    assert abs(len(found) - expected) < 4 * math.sqrt(expected)
+    assert np.mean([one.up_s - one.down_s for one in found]) == pytest.approx(4 * 3600, rel=0.05)
+    replay(LONG, flat(200, 1), options=Options(failures=found))  # none overlap
+    assert found == drawn(200, 1e7, mtbf_h=100, repair_h=4, random=np.random.default_rng(3))
+
+
+@pytest.mark.parametrize("policy", [one.name for one in POLICIES])
+@pytest.mark.parametrize("on_failure", ["restart", "resume"])
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_any_replay_with_failures_is_sound(policy: str, on_failure: str, seed: int) -> None:
+    draw = random.Random(seed)
+    jobs = trace(*(Job(str(i), 30.0 * i, draw.randint(1, 5), draw.uniform(5, 300)) for i in range(25)))
+    failures = drawn(4, 3000, mtbf_h=0.15, repair_h=0.02, random=np.random.default_rng(seed))
+    fleet = flat(4, 2, 1.3)
+    for scheduler in ("fifo", "las", "srtf"):
+        options = Options(failures=failures, on_failure=on_failure, round_s=40, record=True, checkpoint_every_s=25)
+        outcome = replay(jobs, fleet, policy, scheduler, options=options)
+        sound(outcome, fleet)
+        assert outcome.spans is not None
+        for failure in failures:  # nobody holds a GPU of a node that is away
+            for span in outcome.spans:
+                if any(gpu // 2 == failure.node for gpu in span.gpus):
+                    assert span.ended_s <= failure.down_s or span.began_s >= failure.up_s
+        for number, one in enumerate(jobs.jobs):
+            work = sum(
+                (span.ended_s - span.began_s) / (1.3 if span.gpus[0] // 2 != span.gpus[-1] // 2 else 1.0)
+                for span in outcome.spans
+                if span.job == number
+            )
+            lost = outcome.restarts[number] > 0
+            assert work >= one.ideal_s - 1e-6
+            assert lost or work == pytest.approx(one.ideal_s)
+
+
+def test_a_job_from_nothing_has_all_of_its_time_remaining() -> None:
+    jobs = trace(job("a", 0, 1, 100), job("b", 91, 1, 50))
+    again = replay(jobs, flat(1, 1), "packed", "srtf", options=Options(failures=(Failure(0, 90, 95),)))
+    assert finishes(again) == {"b": 145, "a": 245}
+    resumed = Options(failures=(Failure(0, 90, 95),), on_failure="resume")
+    assert finishes(replay(jobs, flat(1, 1), "packed", "srtf", options=resumed)) == {"a": 105, "b": 155}
+
+
+def test_a_checkpoint_during_a_cost_keeps_the_work_from_before_it() -> None:
+    state = State(0, job("a", 0, 1, 100))
+    state.gpus, state.speed = (0,), 1.0
+    state.settle(20, 30)
+    assert (state.left_s, state.saved_s) == (80, 100)
+    state.works_from_s = 40  # it is moved, which costs 20 s; the checkpoint at 30 s of running falls into them
+    state.settle(45, 30)
+    assert (state.left_s, state.saved_s) == (75, 80)
+    assert state.attained_s == 45

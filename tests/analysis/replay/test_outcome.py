@@ -1,0 +1,151 @@
+"""The figures of a replay."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from whorl.analysis.replay import Fleet, Job, Options, replay
+
+from .making import flat, job, trace
+
+
+def test_figures_of_a_replay_by_hand() -> None:
+    jobs = trace(job("a", 10, 2, 100), job("b", 20, 2, 50), job("c", 30, 1, 10))
+    outcome = replay(jobs, flat(1, 2))
+    # a 10 to 110, b 110 to 160, c 160 to 170
+    figures = outcome.metrics()
+    assert outcome.jct_s.tolist() == [100, 140, 140]
+    assert figures.avg_jct_s == pytest.approx(380 / 3)
+    assert figures.median_jct_s == 140
+    assert figures.p99_jct_s == 140
+    assert figures.makespan_s == 160
+    assert figures.end_s == 170
+    assert figures.util_held == pytest.approx((200 + 100 + 10) / (2 * 170))
+    assert figures.jobs == 3
+    assert figures.energy_j is None
+    assert list(figures.as_dict()) == [
+        "jobs",
+        "avg_jct_s",
+        "median_jct_s",
+        "p99_jct_s",
+        "makespan_s",
+        "end_s",
+        "util_held",
+        "fairness_worst",
+        "unfair_share",
+        "preemptions",
+        "migrations",
+        "restarts",
+        "energy_j",
+    ]
+
+
+def test_p99_is_interpolated_or_as_published() -> None:
+    outcome = replay(trace(*(job(str(i), 0, 1, 1.0 + i) for i in range(160))), flat(40, 4))
+    assert outcome.metrics().p99_jct_s == pytest.approx(np.quantile(np.arange(1.0, 161), 0.99))
+    assert outcome.metrics(published=True).p99_jct_s == 159
+
+
+def test_fairness_by_hand() -> None:
+    jobs = trace(job("a", 0, 2, 100), job("b", 50, 2, 100))
+    outcome = replay(jobs, flat(1, 2))
+    # GPUs wanted / GPUs: 1 to 50 s, 2 to 100 s, 1 to 200 s.
+    assert outcome.fairness().tolist() == pytest.approx([100 / (100 * 1.5), 150 / (100 * (50 * 2 + 100) / 150)])
+    alone = replay(trace(job("a", 5, 1, 100)), Fleet.regular(1, 2, {}, locality=1.0))
+    assert alone.fairness().tolist() == [1]
+    assert alone.metrics().unfair_share == 0
+    slow = replay(trace(job("a", 5, 2, 100)), flat(2, 1, locality=1.5))
+    assert slow.fairness().tolist() == [1.5]
+    assert (slow.metrics().fairness_worst, slow.metrics().unfair_share) == (1.5, 1)
+
+
+def test_others_load_the_contention() -> None:
+    jobs = trace(job("a", 0, 2, 100))
+    alone = replay(jobs, flat(1, 2))
+    beside = replay(jobs, flat(1, 2), options=Options(arrivals=lambda: iter([Job("x", 50.0, 2, 10.0)])))
+    assert alone.fairness()[0] == 1
+    assert beside.fairness()[0] == pytest.approx(1 / 1.5)
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_fairness_equals_a_plain_sum(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    at = np.cumsum(draw.integers(0, 30, 20)).tolist()
+    jobs = trace(*(job(str(i), at[i], int(draw.integers(1, 7)), float(draw.integers(1, 90))) for i in range(20)))
+    outcome = replay(jobs, flat(2, 3))
+    finish = outcome.finish_s.tolist()
+    moments = sorted({*at, *finish})
+    for number, one in enumerate(jobs.jobs):
+        total = 0.0
+        for a, b in pairwise(moments):
+            if one.submit_s <= a and b <= finish[number]:
+                wanted = sum(o.gpus for o, f in zip(jobs.jobs, finish, strict=True) if o.submit_s <= a and f >= b)
+                total += max(1.0, wanted / 6) * (b - a)
+        jct = finish[number] - one.submit_s
+        assert outcome.fairness()[number] == pytest.approx(jct / (one.ideal_s * total / jct))
+
+
+def test_energy_is_the_power_of_what_is_held() -> None:
+    fleet = Fleet.regular(2, 1, {"A": [1.0, 1.5]}, power_w={"A": [300.0, 200.0]})
+    outcome = replay(trace(job("a", 0, 2, 100, "A"), job("b", 0, 1, 100, "A")), fleet)
+    assert outcome.energy_j.tolist() == [150 * 500, 100 * 300]
+    assert outcome.metrics().energy_j == 105_000
+    unknown = Fleet.regular(2, 1, {"A": [1.0, 1.5]}, power_w={"A": [300.0, float("nan")]})
+    part = replay(trace(job("a", 0, 1, 100, "A"), job("b", 0, 2, 100, "A")), unknown)
+    assert part.energy_j[0] == 30_000
+    assert np.isnan(part.energy_j[1])
+    assert part.metrics().energy_j is None
+    other_class = replay(trace(job("a", 0, 1, 100)), fleet)
+    assert np.isnan(other_class.energy_j).all()
+
+
+def test_energy_follows_a_job_that_moves() -> None:
+    fleet = Fleet.regular(2, 1, {"A": [1.0, 1.2]}, power_w={"A": [300.0, 200.0]})
+    jobs = trace(job("a", 0, 1, 50, "A"), job("b", 0, 1, 400, "A"))
+    outcome = replay(jobs, fleet, "pm-first", options=Options(round_s=100))
+    assert outcome.energy_j.tolist() == pytest.approx([50 * 300, 100 * 200 + (400 - 100 / 1.2) * 300])
+
+
+def test_the_queue_and_the_busy_gpus_over_time() -> None:
+    jobs = trace(job("a", 10, 2, 100), job("b", 20, 1, 50), job("c", 30, 2, 10))
+    outcome = replay(jobs, flat(1, 2), options=Options(record=True))
+    series = outcome.series
+    assert series is not None
+    rows = list(zip(series.time_s.tolist(), series.queue.tolist(), series.busy.tolist(), strict=True))
+    assert rows == [(10, 0, 2), (20, 1, 2), (30, 2, 2), (110, 1, 1), (160, 0, 2), (170, 0, 0)]
+    held = float((series.busy[:-1] * np.diff(series.time_s)).sum())
+    assert held == outcome.held_gpu_seconds
+    assert replay(jobs, flat(1, 2)).series is None
+    assert replay(jobs, flat(1, 2)).spans is None
+
+
+def test_by_rounds_the_series_shows_gpus_that_idle_until_the_edge() -> None:
+    jobs = trace(job("a", 0, 2, 130), job("b", 20, 1, 50))
+    outcome = replay(jobs, flat(1, 2), options=Options(record=True, rounds=True, round_s=100))
+    assert outcome.series is not None
+    series = outcome.series
+    rows = list(zip(series.time_s.tolist(), series.queue.tolist(), series.busy.tolist(), strict=True))
+    assert rows == [(0, 0, 2), (100, 1, 2), (130, 1, 0), (200, 0, 1), (250, 0, 0)]
+    assert float((series.busy[:-1] * np.diff(series.time_s)).sum()) == outcome.held_gpu_seconds
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), policy=st.sampled_from(["packed", "pal", "random-nonsticky"]))
+def test_the_series_adds_up_to_the_gpu_seconds_held(seed: int, policy: str) -> None:
+    draw = np.random.default_rng(seed)
+    at = np.cumsum(draw.integers(0, 60, 30)).tolist()
+    jobs = trace(*(job(str(i), at[i], int(draw.integers(1, 7)), float(draw.integers(1, 400))) for i in range(30)))
+    for scheduler in ("fifo", "las", "srtf"):
+        outcome = replay(jobs, flat(2, 3), policy, scheduler, options=Options(record=True, round_s=50))
+        assert outcome.series is not None
+        held = float((outcome.series.busy[:-1] * np.diff(outcome.series.time_s)).sum())
+        assert held == pytest.approx(outcome.held_gpu_seconds)
+        assert outcome.held_gpu_seconds == pytest.approx(outcome.gpu_seconds.sum())
+        assert (outcome.series.busy <= 6).all()
+        assert outcome.series.queue.min() >= 0

@@ -1,0 +1,434 @@
+"""Placement policies: what each gives on fleets small enough to see, and two that come from outside."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from whorl.analysis.replay import POLICIES, Allocation, Failure, Fleet, Job, Options, Policy, View, replay
+from whorl.analysis.replay.cluster import Cluster
+from whorl.analysis.replay.policies import fastest, packed
+from whorl.errors import InputError
+
+from .making import finishes, first_gpus, flat, job, scored, sound, trace, work_done
+
+RECORD = Options(record=True)
+
+
+def view(fleet: Fleet, held: Sequence[int] = (), *, options: Options | None = None, ranks: bool = False) -> View:
+    """What a policy sees when these GPUs are held."""
+    weights = packed.node_weights(fleet, set(fleet.belief)) if ranks else None
+    cluster = Cluster(fleet.node, None, weights)
+    cluster.take(held)
+    return View(fleet, cluster, options or Options(), random.Random(0))
+
+
+def placed(policy: str, fleet: Fleet, held: Sequence[int], wanted: int, workload: str = "A") -> list[int] | None:
+    row = next(one for one in POLICIES if one.name == policy)
+    assert row.place is not None
+    found = row.place(view(fleet, held, ranks=policy == "weights"), job("j", 0, wanted, 1, workload))
+    return None if found is None else sorted(found)
+
+
+# Packed
+
+
+def test_packed_fills_a_node_exactly_if_it_can() -> None:
+    fleet = flat(4, 4)
+    held = [0, 4, 5, 9, 10]  # 3, 2, 2, 4 are free
+    assert placed("packed", fleet, held, 2, "") == [6, 7]
+    assert placed("packed", fleet, held, 3, "") == [1, 2, 3]
+    assert placed("packed", fleet, held, 4, "") == [12, 13, 14, 15]
+
+
+def test_packed_takes_the_snuggest_node_and_its_first_gpus() -> None:
+    fleet = flat(4, 4)
+    held = [4, 8]  # 4, 3, 3, 4 are free
+    assert placed("packed", fleet, held, 1, "") == [5]
+    assert placed("packed", fleet, held, 2, "") == [5, 6]
+
+
+def test_packed_spreads_over_the_emptiest_nodes() -> None:
+    fleet = flat(4, 4)
+    held = [0, 4, 5, 8, 9, 10, 12]  # 3, 2, 1, 3 are free
+    assert placed("packed", fleet, held, 4, "") == [1, 2, 3, 13]
+    assert placed("packed", fleet, held, 8, "") == [1, 2, 3, 6, 7, 13, 14, 15]
+    assert placed("packed", fleet, held, 9, "") == [1, 2, 3, 6, 7, 11, 13, 14, 15]
+    assert placed("packed", fleet, held, 10, "") is None
+
+
+def plain_pack(free: list[bool], node: list[int], wanted: int) -> list[int] | None:
+    """PACK as it is said: an exact node, the snuggest, or the emptiest ones."""
+    by_node: dict[int, list[int]] = {}
+    for gpu, is_free in enumerate(free):
+        by_node.setdefault(node[gpu], [])
+        if is_free:
+            by_node[node[gpu]].append(gpu)
+    for gpus in by_node.values():
+        if len(gpus) == wanted:
+            return gpus
+    holding = [gpus for gpus in by_node.values() if len(gpus) >= wanted]
+    if holding:
+        return min(holding, key=len)[:wanted]
+    if sum(free) < wanted:
+        return None
+    found: list[int] = []
+    while len(found) < wanted:
+        most = max(by_node, key=lambda n: (len(by_node[n]), -n))
+        found += by_node.pop(most)[: wanted - len(found)]
+    return sorted(found)
+
+
+@settings(max_examples=200, deadline=None)
+@given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=8), seed=st.integers(0, 10**6))
+def test_packed_is_as_it_is_said_on_nodes_of_any_size(sizes: list[int], seed: int) -> None:
+    node = [number for number, size in enumerate(sizes) for _ in range(size)]
+    names = tuple(f"n{n}" for n in range(len(sizes)))
+    fleet = Fleet(np.array(node, dtype=np.int32), names, tuple(f"g{g}" for g in range(len(node))), {}, {})
+    seen = view(fleet)
+    assert seen.cluster.nodes is not None  # the index is there from the start and is kept up
+    free = [True] * len(node)
+    held: list[list[int]] = []
+    draw = random.Random(seed)
+    for _ in range(25):
+        if held and draw.random() < 0.5:
+            back = held.pop(draw.randrange(len(held)))
+            seen.cluster.give(back)
+            for gpu in back:
+                free[gpu] = True
+        wanted = draw.randint(1, len(node))
+        got = packed.pack(seen, job("j", 0, wanted, 1))
+        assert (None if got is None else sorted(got)) == plain_pack(free, node, wanted)
+        if got is not None:
+            seen.cluster.take(got)
+            held.append(list(got))
+            for gpu in got:
+                free[gpu] = False
+        assert seen.free.tolist() == free
+        assert seen.free_count == sum(free)
+
+
+def test_weights_go_by_the_worst_gpu_of_a_node() -> None:
+    fleet = scored(3, 2, [1.0, 1.5, 1.1, 1.1, 1.2, 0.9])  # nodes of 1.5, 1.1, 1.2
+    assert placed("weights", fleet, [], 1) == [2]
+    assert placed("weights", fleet, [2], 2) == [4, 5]  # the first node in order that holds it
+    assert placed("weights", fleet, [], 3) == [2, 3, 4]
+    assert placed("packed", fleet, [], 1) == [0]
+
+
+def test_weights_see_the_classes_of_the_trace_only() -> None:
+    fleet = Fleet.regular(2, 1, {"A": [1.0, 2.0], "B": [2.0, 1.0]})
+    for workload, gpu in (("A", 0), ("B", 1)):
+        outcome = replay(trace(job("j", 0, 1, 10, workload)), fleet, "weights", options=RECORD)
+        assert first_gpus(outcome) == {"j": (gpu,)}
+
+
+def test_drained_outliers_are_never_given() -> None:
+    scores = [1.0 + 0.001 * (gpu % 3) for gpu in range(32)]
+    scores[5] = 2.8
+    jobs = trace(*(job(str(i), i, 1 + i % 5, 100, "A") for i in range(60)))
+    outcome = replay(jobs, scored(8, 4, scores), "drain-outliers", options=RECORD)
+    assert outcome.spans is not None
+    assert not any(5 in span.gpus for span in outcome.spans)
+    assert any(5 in span.gpus for span in replay(jobs, scored(8, 4, scores), options=RECORD).spans or ())
+
+
+def test_draining_leaves_enough_for_the_widest_job() -> None:
+    scores = [1.0] * 40
+    scores[5], scores[6] = 9.0, 8.0
+    fleet = scored(10, 4, scores)
+    outcome = replay(trace(job("wide", 0, 39, 10, "A")), fleet, "drain-outliers", options=RECORD)
+    assert 5 not in first_gpus(outcome)["wide"]
+    assert 6 in first_gpus(outcome)["wide"]
+
+
+def test_outliers_of_a_class_that_the_trace_has_not_stay() -> None:
+    scores = [1.0] * 32
+    scores[0] = 3.0
+    fleet = Fleet.regular(8, 4, {"A": scores, "B": [1.0] * 32})
+    assert first_gpus(replay(trace(job("b", 0, 1, 1, "B")), fleet, "drain-outliers", options=RECORD)) == {"b": (0,)}
+    assert first_gpus(replay(trace(job("a", 0, 1, 1, "A")), fleet, "drain-outliers", options=RECORD)) == {"a": (1,)}
+
+
+# By scores
+
+
+def test_pm_first_takes_the_fastest_anywhere_and_then_the_fitting_node() -> None:
+    fleet = scored(3, 2, [1.0, 1.2, 0.9, 1.2, 1.2, 1.2])
+    assert placed("pm-first", fleet, [], 2) == [0, 2]
+    # of the alike 1.2: node 0 has one, node 1 one, node 2 two; a job of 4 needs two of them, and 4 is nearest to 2.
+    assert placed("pm-first", fleet, [], 4) == [0, 2, 4, 5]
+    # a job of one wants a node with one such GPU
+    assert placed("pm-first", fleet, [0, 2], 1) == [1]
+
+
+def test_pal_trades_scores_for_one_node() -> None:
+    scores = [1.0, 1.4, 1.0, 1.4]
+    assert placed("pal", scored(2, 2, scores, 1.7), [], 2) == [0, 1]  # 1.4 within a node, 1.7 across
+    assert placed("pal", scored(2, 2, scores, 1.2), [], 2) == [0, 2]  # 1.4 against 1.2
+    assert placed("pal", scored(2, 2, scores, 1.4), [], 2) == [0, 2]  # equal: the entry of the lower score is first
+    assert placed("pal", scored(2, 2, [1.0] * 4, 1.0), [], 2) == [0, 1]  # equal scores, equal: within is first
+    assert placed("pal", scored(2, 2, scores, 1.7), [], 1) == [0]
+    assert placed("pal", scored(2, 2, scores, 1.7), [], 3) == [0, 1, 2]
+
+
+def test_pal_takes_the_node_with_most_candidates() -> None:
+    fleet = scored(2, 4, [1.0, 1.0, 2.0, 2.0, 1.0, 2.0, 1.0, 1.0], 1.7)
+    assert placed("pal", fleet, [], 2) == [4, 6]
+
+
+def plain_pal(view: View, wanted: int, scores: list[float], node: list[int], locality: float) -> list[int]:
+    """The walk through the list of (score, within or across), as PAL's authors wrote it."""
+    free = view.free_gpus()
+    entries = [(v * f, v, inside) for v in sorted(set(scores)) for f, inside in ((1.0, True), (locality, False))]
+    for _, least, inside in sorted(entries, key=lambda entry: entry[0]):
+        candidates = [gpu for gpu in free if scores[gpu] <= least]
+        if not inside:
+            if len(candidates) >= wanted:
+                return plain_pm_first(candidates, wanted, scores, node)
+            continue
+        by_node: dict[int, list[int]] = {}
+        for gpu in candidates:
+            by_node.setdefault(node[gpu], []).append(gpu)
+        holding = sorted((gpus for gpus in by_node.values() if len(gpus) >= wanted), key=lambda gpus: -len(gpus))
+        subsets = [subset for gpus in holding for subset in itertools.combinations(gpus, wanted)]
+        if subsets:
+            return list(min(subsets, key=lambda subset: max(scores[gpu] for gpu in subset)))
+    raise AssertionError
+
+
+def plain_pm_first(candidates: list[int], wanted: int, scores: list[float], node: list[int]) -> list[int]:
+    def key(gpu: int) -> tuple[float, int]:
+        alike = sum(node[other] == node[gpu] and scores[other] == scores[gpu] for other in candidates)
+        return scores[gpu], abs(alike - wanted)
+
+    return sorted(sorted(candidates, key=key)[:wanted])
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    scores=st.lists(st.sampled_from([0.9, 1.0, 1.25, 2.5]), min_size=12, max_size=12),
+    held=st.sets(st.integers(0, 11), max_size=8),
+    wanted=st.integers(1, 4),
+    locality=st.sampled_from([1.0, 1.25, 1.7, 2.5]),
+)
+def test_pal_and_pm_first_are_as_they_are_said(
+    scores: list[float], held: set[int], wanted: int, locality: float
+) -> None:
+    fleet = scored(3, 4, scores, locality)
+    node = fleet.node.tolist()
+    seen = view(fleet, sorted(held), options=Options(bins=lambda beliefs: beliefs))
+    one = job("j", 0, wanted, 1, "A")
+    first = fastest.pm_first(seen, one)
+    assert first is not None
+    assert sorted(first) == plain_pm_first(seen.free_gpus(), wanted, scores, node)
+    if wanted > 1:
+        best = fastest.pal(seen, one)
+        assert best is not None
+        assert sorted(best) == plain_pal(seen, wanted, scores, node, locality)
+
+
+def test_policies_see_beliefs_and_jobs_run_at_what_is_so() -> None:
+    fleet = Fleet.regular(2, 1, {"A": [1.0, 2.0]}, {"A": [2.0, 1.0]})
+    outcome = replay(trace(job("a", 0, 1, 100, "A")), fleet, "pm-first-sticky", options=RECORD)
+    assert first_gpus(outcome) == {"a": (1,)}
+    assert finishes(outcome) == {"a": 200}
+
+
+def test_scores_that_differ_by_less_than_a_hundredth_are_alike() -> None:
+    fleet = scored(2, 2, [1.001, 0.999, 0.998, 1.5])
+    assert placed("pm-first", fleet, [], 2) == [0, 1]  # not 1 and 2: node 0 has two alike
+
+
+def test_the_class_that_varies_most_chooses_first() -> None:
+    fleet = Fleet.regular(2, 1, {"calm": [1.0, 1.01], "wild": [1.0, 2.0]})
+    jobs = trace(job("none", 0, 1, 10), job("wild", 0, 1, 10, "wild"))
+    assert finishes(replay(jobs, fleet, "pal")) == {"none": 10, "wild": 10}
+    jobs = trace(job("calm", 0, 1, 10, "calm"), job("wild", 0, 1, 10, "wild"))
+    assert finishes(replay(jobs, fleet, "pal")) == pytest.approx({"calm": 10.1, "wild": 10})
+    stated = Options(class_order=("calm", "wild"))
+    assert finishes(replay(jobs, fleet, "pal", options=stated)) == pytest.approx({"calm": 10, "wild": 20})
+    assert finishes(replay(jobs, fleet, "pal-sticky")) == pytest.approx({"calm": 10, "wild": 20})
+
+
+@pytest.mark.parametrize("policy", ["packed-nonsticky", "pm-first", "pal"])
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_placing_only_what_changed_equals_placing_everything(policy: str, seed: int) -> None:
+    """The rows say that placing depends on the free GPUs and the job alone; `redraws` places everything each time."""
+    draw = random.Random(seed)
+    at, jobs = 0.0, []
+    for number in range(40):
+        at += draw.choice((0, 0, 3, 50, 120))
+        jobs.append(Job(str(number), at, draw.randint(1, 6), draw.uniform(5, 400), draw.choice(("", "A", "B"))))
+    levels = [draw.choice((0.9, 1.0, 1.2, 3.0)) for _ in range(24)]
+    fleet = Fleet.regular(6, 4, {"A": levels, "B": levels[::-1]}, locality=1.5)
+    row = next(one for one in POLICIES if one.name == policy)
+    whole = Policy(row.name, row.summary, row.place, sticky=False, by_rounds=True, redraws=True, arrange=row.arrange)
+    failures = (Failure(2, 100.0, 300.0), Failure(4, 150.0, 1000.0))
+    for scheduler in ("fifo", "las", "srtf"):
+        options = Options(round_s=60, record=True, failures=failures)
+        some = replay(trace(*jobs), fleet, policy, scheduler, options=options)
+        every = replay(trace(*jobs), fleet, whole, scheduler, options=options)
+        assert some.spans == every.spans
+        assert some.finish_s.tolist() == every.finish_s.tolist()
+
+
+# Drawn
+
+
+def test_random_draws_by_its_seed_and_non_sticky_in_every_round() -> None:
+    jobs = trace(job("a", 0, 2, 1000))
+    fleet = flat(8, 4)
+    kept = replay(jobs, fleet, "random", options=RECORD, seed=1)
+    assert kept.migrations.sum() == 0
+    assert first_gpus(kept) == {"a": tuple(sorted(random.Random(1).sample(range(32), 2)))}
+    moving = replay(jobs, fleet, "random-nonsticky", options=Options(round_s=10, record=True), seed=1)
+    assert 90 <= moving.migrations.sum() <= 99  # of 99 rounds after the first
+    own = random.Random(1)
+    assert first_gpus(replay(jobs, fleet, "random", options=RECORD, seed=own)) == first_gpus(kept)
+    assert first_gpus(replay(jobs, fleet, "random", options=RECORD, seed=own)) != first_gpus(kept)
+
+
+def test_every_policy_has_a_name_of_its_own() -> None:
+    names = [name for one in POLICIES for name in (one.name, *one.aliases)]
+    assert len(set(names)) == len(names)
+    assert all(one.summary for one in POLICIES)
+
+
+# Policies from outside
+
+
+def equal_shares(view: View) -> Mapping[int, Allocation]:
+    """Elastic: every job has the same number of GPUs, at most what it wants, and works in proportion to them."""
+    free = np.flatnonzero(view.available()).tolist()
+    share = max(1, len(free) // max(1, len(view.order)))
+    found = {}
+    for number in view.order:
+        wanted = view.job(number).gpus
+        count = min(share, wanted)
+        if count <= len(free):
+            found[number] = Allocation(tuple(free[:count]), rate=count / wanted)
+            free = free[count:]
+    return found
+
+
+def two_to_a_gpu(view: View) -> Mapping[int, Allocation]:
+    """Co-location: jobs of one GPU, two on each, where each works at 0.6 of its speed beside another."""
+    gpus = np.flatnonzero(view.available()).tolist()
+    found = {}
+    for place, number in enumerate(view.order[: 2 * len(gpus)]):
+        beside = place ^ 1
+        alone = beside >= min(len(view.order), 2 * len(gpus))
+        found[number] = Allocation((gpus[place // 2],), 1.0 if alone else 0.6, shared=not alone)
+    return found
+
+
+ELASTIC = Policy("elastic", "equal shares", decide=equal_shares)
+BESIDE = Policy("beside", "two to a GPU", decide=two_to_a_gpu)
+
+
+def test_an_elastic_policy_changes_gpu_counts_while_jobs_run() -> None:
+    outcome = replay(trace(job("a", 0, 4, 100), job("b", 50, 4, 100)), flat(1, 4), ELASTIC, options=RECORD)
+    # a: 50 s on 4 and then 100 s on 2; b: 100 s on 2 is half of it, then 50 s on 4.
+    assert finishes(outcome) == {"a": 150, "b": 200}
+    assert outcome.gpu_seconds.tolist() == [400, 400]
+    assert outcome.migrations.tolist() == [1, 1]
+    assert outcome.spans is not None
+    assert [(span.job, len(span.gpus), span.began_s, span.ended_s) for span in outcome.spans] == [
+        (0, 4, 0, 50),
+        (0, 2, 50, 150),
+        (1, 2, 50, 150),
+        (1, 4, 150, 200),
+    ]
+    sound(outcome, flat(1, 4))
+    assert work_done(outcome, flat(1, 4)) == pytest.approx([100, 100])
+    late = replay(
+        trace(job("a", 0, 4, 100), job("b", 50, 4, 100)), flat(1, 4), ELASTIC, options=Options(migration_s=10)
+    )
+    assert finishes(late) == {"a": 160, "b": 215}
+
+
+def test_a_co_location_policy_puts_two_jobs_on_a_gpu() -> None:
+    jobs = trace(job("a", 0, 1, 60), job("b", 0, 1, 90))
+    outcome = replay(jobs, flat(1, 1), BESIDE, options=RECORD)
+    # Both at 0.6 until a ends at 100 with b at 60 of 90; then b alone.
+    assert finishes(outcome) == pytest.approx({"a": 100, "b": 130})
+    assert work_done(outcome, flat(1, 1)) == pytest.approx([60, 90])
+    assert outcome.migrations.sum() == 0
+    assert outcome.spans is not None
+    assert {span.gpus for span in outcome.spans} == {(0,)}
+    powered = Fleet.regular(1, 1, {"A": [1.0]}, power_w={"A": [200.0]})
+    shared = replay(trace(job("a", 0, 1, 60, "A"), job("b", 0, 1, 90, "A")), powered, BESIDE)
+    assert np.isnan(shared.energy_j).all()  # whose the power of a shared GPU is, is not known
+
+
+def test_what_a_restart_costs_stays_due_when_the_rate_changes() -> None:
+    jobs = trace(job("a", 0, 1, 60), job("b", 8, 1, 1000))
+    outcome = replay(jobs, flat(1, 1), BESIDE, options=Options(failures=(Failure(0, 5, 6),), restart_s=10))
+    # a starts again at 6 and works from 16 on, at 0.6 beside b, which came at 8.
+    assert finishes(outcome)["a"] == pytest.approx(116)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), by_rounds=st.booleans())
+def test_foreign_policies_conserve_work(seed: int, by_rounds: bool) -> None:
+    draw = random.Random(seed)
+    jobs = trace(
+        *(Job(str(i), i * draw.choice((0.0, 7.0)) + 1000 * (i > 9), 1, draw.uniform(1, 90)) for i in range(20))
+    )
+    fleet = flat(2, 3, 1.5)
+    options = Options(round_s=10, rounds=by_rounds, record=True, failures=(Failure(1, 5.0, 40.0),), on_failure="resume")
+    for policy, shared in ((ELASTIC, False), (BESIDE, True)):
+        jobs = trace(*sorted(jobs.jobs, key=lambda one: one.submit_s))
+        outcome = replay(jobs, fleet, policy, options=options)
+        sound(outcome, fleet, shared=shared)
+        assert work_done(outcome, fleet) == pytest.approx([one.ideal_s for one in jobs.jobs])
+
+
+@pytest.mark.parametrize(
+    ("decided", "sentence"),
+    [
+        ({0: Allocation((0,)), 1: Allocation((0,))}, "gives GPU 0 to jobs a and b"),
+        ({0: Allocation((0,), shared=True), 1: Allocation((0,))}, "gives GPU 0 to jobs a and b"),
+        ({0: Allocation((9,))}, "gives job a the GPU 9, which is not available"),
+        ({0: Allocation(())}, "gives job a no GPUs, or not in ascending order"),
+        ({0: Allocation((1, 0))}, "gives job a no GPUs, or not in ascending order"),
+        ({0: Allocation((0,), rate=0.0)}, "gives job a the rate 0: it must be > 0"),
+        ({7: Allocation((0,))}, "gives GPUs to job number 7, which is not in the system"),
+    ],
+)
+def test_what_a_policy_may_not_decide(decided: dict[int, Allocation], sentence: str) -> None:
+    policy = Policy("foreign", "", decide=lambda view: decided)
+    with pytest.raises(InputError, match=f"the policy foreign {sentence}"):
+        replay(trace(job("a", 0, 1, 1), job("b", 0, 1, 1)), flat(1, 2), policy)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "sentence"),
+    [([0], "gave job a 1 GPUs; it wants 2"), ([0, 0], "gave the GPU 0 twice"), ([1, 2], "of node 0 that are not free")],
+)
+def test_what_a_policy_may_not_place(gpus: list[int], sentence: str) -> None:
+    policy = Policy("foreign", "", place=lambda view, job: [2] if job.name == "first" else gpus)
+    with pytest.raises(InputError, match=sentence):
+        replay(trace(job("first", 0, 1, 1), job("a", 0, 2, 1)), flat(1, 3), policy)
+
+
+@pytest.mark.parametrize("by_rounds", [False, True])
+def test_a_policy_that_gives_nothing_is_told_of(by_rounds: bool) -> None:
+    never = Policy("never", "", place=lambda view, job: None)
+    nothing = Policy("nothing", "", decide=lambda view: {})
+    for policy in (never, nothing):
+        with pytest.raises(InputError, match=f"job a waits for ever: {policy.name} gives it no GPUs"):
+            replay(trace(job("a", 0, 1, 1)), flat(1, 1), policy, options=Options(rounds=by_rounds))
+
+
+def test_a_policy_is_one_function() -> None:
+    with pytest.raises(InputError, match="the policy both is to have one of place and decide"):
+        replay(trace(job("a", 0, 1, 1)), flat(1, 1), Policy("both", ""))
