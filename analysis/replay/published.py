@@ -1,0 +1,158 @@
+"""PAL's simulation (SC'24) as its artifact runs it, on whorl's replay: what makes the published numbers come out.
+
+16 nodes of 4 GPUs, rounds of 360 s, scores drawn from rows of the Longhorn profiles, no cost of moving a job, and a
+stream of jobs that never ends. docs/replay-as-published.md says what of this is an oddity of the artifact. For a
+question about a real fleet use `replay` itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from random import Random
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import InputError
+from .binning import binned, outlying
+from .draws import drawn_scores, later_gaps
+from .engine import replay
+from .fleet import Fleet
+from .job import Job
+from .options import Options
+from .outcome import Outcome
+from .profiles import Profiles
+from .published_trace import CLASSES, PublishedTrace
+
+POLICIES = ("packed-sticky", "packed-nonsticky", "random-sticky", "random-nonsticky", "pm-first", "pal")
+"""Those of the artifact: what `all` means."""
+
+BASELINE = "drain-outliers"
+"""Packed-Sticky that never takes an outlier: not the artifact's, and what its numbers are to be read against."""
+
+SCHEDULERS = ("fifo", "las", "srtf")
+
+NODES, GPUS_PER_NODE = 16, 4
+ROUND_S = 360.0
+LOCALITY = 1.7
+SEED = 42
+PATIENCE_S = 3.6e6
+"""A job that has not run for this long goes first: it matters under LAS and SRTF alone, and seldom."""
+
+LATER_JOBS = 10_000
+"""Later arrivals after which a replay is given up: whorl's limit, the artifact has none."""
+
+Progress = Callable[[int, int, float], None]
+
+
+def pal_sc24(
+    trace: PublishedTrace,
+    profiles: Profiles,
+    policy: str,
+    scheduler: str = "fifo",
+    *,
+    seed: int = SEED,
+    clipped: bool = False,
+    record: bool = False,
+    progress: Progress | None = None,
+) -> Outcome:
+    """A trace under one of `POLICIES` or `BASELINE`, and one of `SCHEDULERS`, as the artifact simulates it.
+
+    Its figures are `Outcome.metrics(published=True)`. `seed` draws the scores and then the random placements; the
+    artifact knows 42 alone. `clipped`: outlying scores are lowered to the next-worst GPU's. `record` and `progress` are
+    those of `replay`. Raises InputError for another policy or scheduler, for a job wider than the 64 GPUs, and where
+    later arrivals keep a job of the trace from ever ending, as LAS lets them.
+    """
+    if policy not in (*POLICIES, BASELINE):
+        raise InputError(f"no policy of the published simulation is named {policy!r}; it has {', '.join(POLICIES)}")
+    if scheduler not in SCHEDULERS:
+        known = ", ".join(SCHEDULERS)
+        raise InputError(f"no scheduler of the published simulation is named {scheduler!r}; it has {known}")
+    _fits(trace)
+    fleet, generator = published_fleet(profiles, seed=seed, clipped=clipped)
+    options = published_options(trace, record=record)
+    outcome = replay(trace.as_trace(), fleet, policy, scheduler, options=options, seed=generator, progress=progress)
+    return replace(outcome, policy=policy, seed=seed, notes=(*profiles.notes, *outcome.notes))
+
+
+def published_fleet(profiles: Profiles, *, seed: int = SEED, clipped: bool = False) -> tuple[Fleet, Random]:
+    """The artifact's 64 GPUs with the scores that it draws, and its generator, with which random placements go on."""
+    scores, generator = drawn_scores(profiles.relative(), NODES * GPUS_PER_NODE, seed)
+    if clipped:
+        scores = {name: _clipped(values) for name, values in scores.items()}
+    return Fleet.regular(NODES, GPUS_PER_NODE, scores, locality=LOCALITY), generator
+
+
+def published_options(trace: PublishedTrace, *, record: bool = False) -> Options:
+    """The artifact's clock, levels of scores, and jobs after the trace's."""
+    return Options(
+        round_s=ROUND_S,
+        rounds=True,
+        quantised=True,
+        patience_s=PATIENCE_S,
+        arrivals=lambda: _later(trace),
+        bins=lambda values: binned(values).sf,
+        class_order=CLASSES,
+        record=record,
+    )
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """Average JCT in seconds, by what becomes of the GPUs whose scores are outliers."""
+
+    trace: str
+    packed_s: float
+    packed_drained_s: float
+    """They are never taken."""
+    packed_clipped_s: float
+    """Their scores are the next-worst GPU's."""
+    pal_s: float
+    pal_clipped_s: float
+
+
+def sensitivity(trace: PublishedTrace, profiles: Profiles, scheduler: str = "fifo", *, seed: int = SEED) -> Sensitivity:
+    """How much of PAL's gain over Packed-Sticky is one bad GPU: both once more without it. Raises as `pal_sc24`."""
+
+    def average(policy: str, clipped: bool = False) -> float:
+        return float(pal_sc24(trace, profiles, policy, scheduler, seed=seed, clipped=clipped).jct_s.mean())
+
+    return Sensitivity(
+        trace.name,
+        packed_s=average("packed-sticky"),
+        packed_drained_s=average(BASELINE),
+        packed_clipped_s=average("packed-sticky", clipped=True),
+        pal_s=average("pal"),
+        pal_clipped_s=average("pal", clipped=True),
+    )
+
+
+def _later(trace: PublishedTrace) -> Iterator[Job]:
+    """The trace's jobs over and over, each some time after the one before it."""
+    jobs = trace.as_trace().jobs
+    now = jobs[-1].submit_s
+    for copy, gap in zip(range(LATER_JOBS), later_gaps(), strict=False):
+        now += gap
+        job = jobs[copy % len(jobs)]
+        yield replace(job, name=f"{job.name}, copy {copy // len(jobs) + 1}", submit_s=now)
+    raise InputError(
+        f"{trace.name}: after {LATER_JOBS:,} later arrivals some jobs of the trace have not ended, and may never: "
+        f"the copies that the published simulation goes on submitting ask for more than {NODES * GPUS_PER_NODE} GPUs "
+        "can do, and this scheduler prefers them; use fifo for this trace"
+    )
+
+
+def _clipped(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    lowered: NDArray[np.float64] = np.minimum(scores, scores[~outlying(scores)].max())
+    return lowered
+
+
+def _fits(trace: PublishedTrace) -> None:
+    gpus = NODES * GPUS_PER_NODE
+    for job in trace.jobs:
+        if job.gpus > gpus:
+            raise InputError(
+                f"{trace.name}: job {job.name} asks for {job.gpus} GPUs; the published cluster has {gpus}, so it "
+                "would wait for ever: leave it out"
+            )

@@ -1,0 +1,241 @@
+"""The published files: which is which, what is missing or double, and the draws that rest on their every row."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from whorl.analysis.replay.draws import drawn_scores, later_gaps
+from whorl.analysis.replay.profiles import profiles
+from whorl.analysis.replay.published_trace import published_trace
+from whorl.errors import InputError
+
+from ..longhorn import FOLDER, needs_longhorn, raw
+
+EXPS = ("resnet", "bert", "pagerank")
+
+
+def write(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def small(folder: Path, exp: str, *perf: float) -> Path:
+    return write(folder / f"{exp}.csv", "exp,perf,uuid", *(f"{exp},{value},g" for value in perf))
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> list[Path]:
+    return [small(tmp_path, exp, 10 + i, 12 + i, 11 + i) for i, exp in enumerate(EXPS)]
+
+
+# The published files
+
+
+@needs_longhorn
+def test_a_folder_as_published() -> None:
+    found = profiles([FOLDER])
+    assert found.notes == ()
+    assert {name: times.size for name, times in found.perf.items()} == {"A": 1404, "B": 1096, "C": 1096, "D": 880}
+    assert found.perf["A"][:2].tolist() == [419.4316536, 352.5439696]  # the rows' order, duplicates kept
+    assert (found.perf["B"] == found.perf["C"]).all()
+    for name, workload in (("A", "resnet50"), ("B", "bert"), ("D", "pagerank")):
+        assert np.median(found.relative()[name]) == pytest.approx(1)
+        assert set(found.perf[name]) == set(raw(workload)["perf"])
+
+
+@needs_longhorn
+def test_the_scores_are_the_published_draws() -> None:
+    scores, _ = drawn_scores(profiles([FOLDER]).relative(), 64, 42)
+    assert scores["A"][:6] == pytest.approx([0.953386, 1.010181, 1.062561, 1.146449, 0.978301, 0.950151], abs=5e-7)
+    assert scores["D"][:4] == pytest.approx([0.9994, 0.999109, 0.999597, 1.002054], abs=5e-7)
+    ranges = {name: (round(float(x.min()), 3), round(float(x.max()), 3)) for name, x in scores.items()}
+    assert ranges == {"A": (0.928, 2.828), "B": (0.970, 1.046), "C": (0.968, 1.040), "D": (0.970, 1.004)}
+    assert scores["A"].argmax() == 35
+
+
+@needs_longhorn
+def test_any_order_packed_or_not_and_without_the_column_exp(tmp_path: Path) -> None:
+    paths: list[Path] = []
+    for workload in ("pagerank", "bert", "resnet50"):
+        lines = gzip.decompress((FOLDER / f"{workload}.csv.gz").read_bytes()).decode().splitlines()
+        at = lines[0].split(",").index("exp")
+        cut = [",".join(field for i, field in enumerate(line.split(",")) if i != at) for line in lines]
+        paths.append(write(tmp_path / f"file{len(paths)}.csv", *cut))
+    found, published = profiles(paths), profiles([FOLDER])
+    assert all((found.perf[name] == published.perf[name]).all() for name in "ABCD")
+
+
+# Small ones
+
+
+def test_which_is_which_is_read_from_the_files(three: list[Path]) -> None:
+    """Names say nothing: the files are renamed in a circle."""
+    a, b, d = three
+    b.rename(b.with_name("x.csv"))
+    a.rename(b)
+    d.rename(a)
+    found = profiles([b, a, b.with_name("x.csv")])
+    assert {name: times[0] for name, times in found.perf.items()} == {"A": 10, "B": 11, "C": 11, "D": 12}
+
+
+def test_a_file_given_twice_and_a_copy_count_once(three: list[Path], tmp_path: Path) -> None:
+    """As the artifact lists BERT's file for two classes."""
+    copy = tmp_path / "copy.csv"
+    shutil.copy(three[1], copy)
+    assert profiles([three[0], three[1], three[1], copy, three[2]]).perf["C"].tolist() == [11, 13, 12]
+
+
+def test_other_files_of_a_folder_are_passed_over(three: list[Path], tmp_path: Path) -> None:
+    write(tmp_path / "workload-1.csv", "job_id,num_gpus", "0,1")
+    write(tmp_path / "sgemm.csv", "exp,perf", "sgemm,5", "sgemm")  # nor is its damage of any matter
+    assert len(profiles([tmp_path]).perf) == 4
+    with pytest.raises(InputError, match=r"workload-1.csv is none of the published profiles: it has no column `exp`"):
+        profiles([*three, tmp_path / "workload-1.csv"])
+
+
+def test_two_files_of_one_profile(three: list[Path], tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    with pytest.raises(InputError, match=r"bert.csv and .*other/bert.csv both hold bert runs; give one of them"):
+        profiles([*three, small(other, "bert", 1, 2)])
+
+
+@pytest.mark.parametrize(
+    ("left_out", "sentence"),
+    [
+        (0, "no profile of resnet runs was given, which class A of jobs needs; there is bert and pagerank in "),
+        (1, "no profile of bert runs was given, which class B and C of jobs needs"),
+        (2, "no profile of pagerank runs was given, which class D of jobs needs"),
+    ],
+)
+def test_a_class_without_a_profile(three: list[Path], left_out: int, sentence: str) -> None:
+    del three[left_out]
+    with pytest.raises(InputError, match=sentence):
+        profiles(three)
+
+
+def test_no_profile_at_all(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no profile of resnet and bert and pagerank runs .* there is none in"):
+        profiles([tmp_path])
+    with pytest.raises(InputError, match="there is none in no file at all"):
+        profiles([])
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        (("exp,time", "resnet,3"), "resnet.csv has no column perf; it has exp, time"),
+        (("exp,perf", "resnet,3", "resnet,fast"), "resnet.csv, line 3: perf 'fast' is no number"),
+        (("exp,perf", "resnet,"), "resnet.csv, line 2: perf '' is no number"),
+        (("exp,perf", "resnet,nan"), "resnet.csv, line 2: perf 'nan' is no number"),
+        (("exp,perf", "resnet,-1"), "resnet.csv, line 2: perf '-1' is not above 0"),
+        (("exp,perf", "resnet,1", "resnet,2", "resnet"), "resnet.csv, line 4: it has 1 fields .* needs every row"),
+        (("exp,perf", "resnet,1", "bert,2"), "resnet.csv is none of the published profiles"),
+        (("exp,perf",), "resnet.csv has a header and no rows"),
+    ],
+)
+def test_a_bad_profile(three: list[Path], lines: tuple[str, ...], sentence: str) -> None:
+    write(three[0], *lines)
+    with pytest.raises(InputError, match=sentence):
+        profiles(three)
+
+
+def test_other_rows_than_the_published_ones_are_said(three: list[Path]) -> None:
+    notes = profiles(three).notes
+    assert len(notes) == 3
+    assert notes[0].startswith("resnet.csv has 3 rows where the published file has 1,404")
+
+
+# Draws
+
+
+def test_a_draw_depends_on_the_order_of_the_rows(three: list[Path]) -> None:
+    relative = profiles(three).relative()
+    scores, generator = drawn_scores(relative, 5, 42)
+    turned, _ = drawn_scores({name: rows[::-1] for name, rows in relative.items()}, 5, 42)
+    assert all(set(scores[name]) <= set(relative[name]) for name in "ABCD")
+    assert any((scores[name] != turned[name]).any() for name in "ABCD")
+    assert generator.random() == drawn_scores(relative, 5, 42)[1].random()
+
+
+def test_the_gaps_between_later_arrivals() -> None:
+    assert list(itertools.islice(later_gaps(), 4)) == [260, 3385, 2598, 531]
+    assert np.mean(list(itertools.islice(later_gaps(), 20_000))) == pytest.approx(1800, rel=0.02)
+
+
+# Traces
+
+HEADER = "job_id,num_gpus,submit_time,duration,model"
+
+
+def test_a_trace_counts_iterations(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "w.csv",
+        HEADER,
+        "0,4,0,1000.0,BERT",
+        "1,1,60.5,2000,resnet50",
+        "2,2,61,10,vgg19",
+        "3,6,99,1,PointNet",
+    )
+    trace = published_trace(path)
+    assert trace.name == "w"
+    assert trace.notes == ()
+    assert [job.gpus for job in trace.jobs] == [4, 1, 2, 6]
+    assert trace.jobs[0].ideal_s == pytest.approx(179)
+    assert trace.jobs[1].ideal_s == pytest.approx(350.80858735526867)
+    assert trace.jobs[1].submit_s == 60.5
+    assert [job.workload for job in trace.jobs] == ["B", "A", "C", "D"]
+
+
+def test_a_trace_out_of_order_is_sorted_and_it_is_said(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "w.csv.gz",
+        HEADER,
+        "0,1,50,1,BERT",
+        "a,1,10,1,BERT",
+        "2,1,50,1,BERT",
+        "3,1,10,1,BERT",
+        "4,1,60,1,BERT",
+    )
+    trace = published_trace(path)
+    assert trace.name == "w"
+    assert [job.name for job in trace.jobs] == ["a", "3", "0", "2", "4"]
+    assert trace.notes == (
+        "w.csv.gz: 2 jobs stand behind some that were submitted later; the jobs were sorted by submit time",
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        ("0,0,0,5,BERT", "w.csv, line 3: num_gpus '0' is below 1"),
+        ("0,2.5,0,5,BERT", "w.csv, line 3: num_gpus '2.5' is no whole number"),
+        ("0,x,0,5,BERT", "w.csv, line 3: num_gpus 'x' is no number"),
+        ("0,1,-3,5,BERT", "w.csv, line 3: submit_time '-3' is negative"),
+        ("0,1,,5,BERT", "w.csv, line 3: submit_time '' is no number"),
+        ("0,1,0,0,BERT", "w.csv, line 3: duration '0' is not above 0"),
+        ("0,1,0,-2,BERT", "w.csv, line 3: duration '-2' is not above 0"),
+        ("0,1,0,inf,BERT", "w.csv, line 3: duration 'inf' is no number"),
+        ("0,1,0,5,Llama", r"w.csv, line 3: model 'Llama' has no published time for one iteration \(known are BERT, "),
+        ("7,1,0,5,BERT", "w.csv: two jobs have the job_id '7'"),
+        ("0,1,0,5", "w.csv, line 3: it has 4 fields where the header names 5; a published simulation needs every row"),
+    ],
+)
+def test_a_bad_row_of_a_trace(tmp_path: Path, row: str, sentence: str) -> None:
+    path = write(tmp_path / "w.csv", HEADER, "7,1,0,1,BERT", row, "8,1,0,1,BERT")
+    with pytest.raises(InputError, match=sentence):
+        published_trace(path)
+
+
+def test_a_trace_without_its_columns(tmp_path: Path) -> None:
+    path = write(tmp_path / "w.csv", "job_id,num_gpus,submit,duration", "0,1,0,1")
+    with pytest.raises(InputError, match="has no column submit_time and no column model; it has job_id, num_gpus, sub"):
+        published_trace(path)
+    with pytest.raises(InputError, match="there is no such file"):
+        published_trace(tmp_path / "none.csv")
