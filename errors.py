@@ -6,7 +6,8 @@ WhorlError            one clear sentence for a person; the command line prints i
 ├── StoreError        the store cannot be opened, read or written
 │   └── FormatError   the store was made by a newer whorl
 ├── QueryError        an SQL query was refused or failed
-└── SchedulerError    the batch scheduler is missing, does not answer, or refused
+└── SchedulerError    the batch scheduler does not answer, or refused
+    └── NoSchedulerError  there is no batch scheduler here
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ class QueryError(WhorlError):
 
 
 class SchedulerError(WhorlError):
-    """The batch scheduler is missing, does not answer, or refused."""
+    """The batch scheduler does not answer, or refused."""
 
     exit_code = 5
+
+
+class NoSchedulerError(SchedulerError):
+    """There is no batch scheduler here."""

@@ -112,6 +112,7 @@ def _loaded(*arguments: str) -> set[str]:
         ["--help"],
         ["import", "--help"],
         ["variability", "--help"],
+        ["advise", "apply", "--help"],
         ["schema"],
         ["collect", "--help"],
         ["sim", "run", "--help"],

@@ -1,0 +1,239 @@
+"""Advice from a store in the scheduler's own names: what it does not know is dropped before anything is printed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError
+from .formats import preference
+from .hostlist import compress, expand
+from .naming import Known, known, within
+from .slurm import Node, Slurm, Wait, nodes_for
+
+if TYPE_CHECKING:
+    from ..analysis.placement import Advice, Scores
+    from ..store import Store
+
+_HOST = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked: the options of `whorl advise` that are about the advice."""
+
+    workload: str
+    cluster: str | None = None
+    gpus: int = 1
+    hard: float = 1.2
+    soft: float = 1.05
+    max_share: float = 0.05
+    max_age: float = 90.0  # days
+    locality: float = 1.0
+    replicates: int | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class Steering:
+    """Advice, and what of it the scheduler can be told."""
+
+    advice: Advice
+    placing: Advice  # the same over nodes that run jobs now: its sets of GPUs are the ones to ask for
+    partition: str | None
+    nodes: Mapping[str, Node]  # those of the partition; empty without a scheduler
+    names: Known
+    unusable: tuple[str, ...]  # nodes that were measured and run no jobs now
+    remarks: tuple[str, ...]  # sentences for people
+    foreign: bool = False  # a scheduler was asked, and has none of the nodes: advice on all that were measured
+
+    @property
+    def exclude(self) -> list[str]:
+        """Nodes to exclude, the worst first."""
+        order = [evidence.node for evidence in self.advice.nodes]
+        return self.names.of(sorted(self.advice.exclude, key=lambda n: order.index(n) if n in order else len(order)))
+
+    @property
+    def tiers(self) -> dict[str, str]:
+        """Node -> hard or soft."""
+        worst_first = [(self.names.names[e.node], e.tier) for e in self.advice.nodes if e.node in self.names.names]
+        return dict(reversed(worst_first))  # of a node under two names, the worse
+
+    @property
+    def preferred(self) -> list[str]:
+        return self.names.of(self.advice.prefer)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Nodes that the job takes, and GPUs on each."""
+        return nodes_for(self.advice.gpus, list(self.nodes.values()))
+
+    def prefer(self) -> tuple[str, str]:
+        """The expression for --prefer, or "" and why there is none."""
+        if not self.nodes:
+            return "", self._unasked
+        return preference(self.advice.workload, self.nodes.values(), set(self.tiers), self.shape[0])
+
+    def nodelist(self) -> list[str]:
+        """Nodes of the best packed set."""
+        best = self.placing.packed or self.placing.spread
+        return self.names.of(best.nodes) if best else []
+
+    def wait(self, slurm: Slurm | None) -> Wait:
+        """How much later the job would start for the exclusion."""
+        if not self.advice.exclude:
+            return Wait(0.0)
+        if slurm is None or not self.nodes:
+            return Wait(None, self._unasked)
+        return slurm.wait_for(*self.shape, self.partition, compress(self.exclude))
+
+    @property
+    def _unasked(self) -> str:
+        return "the scheduler has none of these nodes" if self.foreign else "no scheduler was asked"
+
+
+def steer(
+    store: Store,
+    wanted: Wanted,
+    *,
+    slurm: Slurm | None = None,
+    listed: Sequence[str] | None = None,
+    partition: str | None = None,
+    placing: bool = False,
+    lenient: bool = False,
+) -> Steering:
+    """Advice for a workload over the nodes that the scheduler has, or that are `listed`, or all where neither is given.
+
+    `placing`: also advise over the nodes that run jobs now, where some do not. `lenient`: a scheduler that has none of
+    the nodes is no error: the advice is then on all that were measured, and none of it is for the scheduler. Raises
+    InputError, SchedulerError.
+    """
+    from ..analysis.placement import advise, scores
+
+    cluster = _cluster(store, wanted)
+    found = scores(store, (), cluster=cluster, **({} if wanted.seed is None else {"seed": wanted.seed}))
+    measured = sorted({name for name in found.nodes if name is not None})
+    nodes = slurm.nodes() if slurm is not None else {}
+    _check_partition(nodes, partition)
+    names, where = _named(measured, nodes if slurm is not None else None, listed, partition)
+    nodes = {name: node for name, node in nodes.items() if within(node, partition)}
+    bounded = slurm is not None or listed is not None
+    remarks: list[str] = []
+    foreign = False
+    if bounded and not names.names:
+        theirs = list(listed or nodes)
+        sentence = _none_known(
+            measured, theirs, partition if names.elsewhere else None, found.cluster, slurm is not None
+        )
+        if not lenient or listed is not None or names.elsewhere:
+            raise InputError(sentence)
+        remarks.append(sentence)
+        bounded, foreign, partition, nodes = False, True, None, {}
+    elif names.unknown:
+        remarks.append(f"{where} {_some(names.unknown)}, which {_were(names.unknown)} measured: dropped")
+    if names.elsewhere:
+        remarks.append(
+            f"{_some(names.elsewhere)} {_were(names.elsewhere)} measured but not in partition {partition}: left out"
+        )
+    unusable = tuple(n for n, own in names.names.items() if own in nodes and not nodes[own].usable)
+    if unusable:
+        states = "; ".join(f"{names.names[n]} {nodes[names.names[n]].state}" for n in unusable[:5])
+        remarks.append(f"{len(unusable)} of the measured nodes run no jobs now ({states}): not among the best sets")
+    # Without a scheduler GPUs of no known node count too: they can be compared, though not named to a scheduler.
+    usable = set(names.names) if bounded else None
+    if usable is not None and partition is not None:
+        # Nodes that nobody measured count in the share that is excluded and in what is left.
+        usable |= {name for name, node in nodes.items() if node.gpus} - set(names.names.values())
+    advice = _advise(advise, found, wanted, usable)
+    other = advice
+    if placing and unusable and len(unusable) < len(names.names):
+        other = _advise(advise, found, wanted, (usable or set()) - set(unusable))
+    return Steering(advice, other, partition, nodes, names, unusable, tuple(remarks), foreign)
+
+
+def _named(
+    measured: Sequence[str], nodes: Mapping[str, Node] | None, listed: Sequence[str] | None, partition: str | None
+) -> tuple[Known, str]:
+    """The measured nodes under the names of the scheduler or the list, and how to say that some have none."""
+    if nodes is not None:
+        return known(measured, nodes, partition), "the scheduler does not know"
+    if listed is not None:
+        return known(measured, {name: Node(name, "") for name in listed}), "the list of nodes does not have"
+    hosts = {name: name for name in measured if _HOST.fullmatch(name)}
+    return Known(hosts, tuple(name for name in measured if name not in hosts), ()), "no host can be called"
+
+
+def _advise(advise: Any, found: Scores, wanted: Wanted, usable: set[str] | None) -> Advice:
+    asked: dict[str, Any] = {"replicates": wanted.replicates, "seed": wanted.seed}
+    given: Advice = advise(
+        found,
+        wanted.workload,
+        gpus=wanted.gpus,
+        partition=usable,
+        locality=wanted.locality,
+        hard=wanted.hard,
+        soft=wanted.soft,
+        max_share=wanted.max_share,
+        max_age=wanted.max_age,
+        **{name: value for name, value in asked.items() if value is not None},
+    )
+    return given
+
+
+def _cluster(store: Store, wanted: Wanted) -> str | None:
+    """The cluster whose runs count: the one asked for, else the only one that has the workload."""
+    if wanted.cluster is not None:
+        return wanted.cluster
+    from ..analysis.placement import available
+
+    clusters = sorted({cluster for cluster, workload in available(store) if workload == wanted.workload})
+    if len(clusters) > 1:
+        raise InputError(f"{wanted.workload} was measured on {', '.join(clusters)}: say which with --cluster")
+    return clusters[0] if clusters else None
+
+
+def read_names(path: Path | None, text: str) -> list[str]:
+    """Names of nodes from a file's text: host lists, one or several a line; what follows # is a remark."""
+    names: list[str] = []
+    for line in text.splitlines():
+        for word in line.partition("#")[0].split():
+            names += expand(word)
+    if not names:
+        raise InputError(f"{path or 'standard input'} names no nodes: write them as n01 or n[01-32], one a line")
+    return names
+
+
+def _check_partition(nodes: Mapping[str, Node], partition: str | None) -> None:
+    there = sorted({name for node in nodes.values() for name in node.partitions})
+    if nodes and partition is not None and not set(partition.split(",")) & set(there):
+        raise InputError(f"the scheduler has no nodes in a partition {partition}; it has {', '.join(there)}")
+
+
+def _none_known(measured: Sequence[str], nodes: Sequence[str], partition: str | None, cluster: str, asked: bool) -> str:
+    if not measured:
+        return (
+            f"the runs of {cluster} say no nodes, so no scheduler can be told anything: --no-scheduler names the GPUs"
+        )
+    ours, theirs = _few(measured), _few(nodes)
+    if partition is not None:
+        return f"none of the measured nodes is in partition {partition}: the store has {ours}, the partition {theirs}"
+    if not asked:
+        return f"none of the measured nodes is in the list: the store has {ours}, the list {theirs}"
+    return f"none of the measured nodes is known to the scheduler: the store has {ours}, the scheduler {theirs}"
+
+
+def _few(names: Sequence[str]) -> str:
+    return (compress(names[:3]) or "none") + (", ..." if len(names) > 3 else "")
+
+
+def _some(names: Sequence[str]) -> str:
+    """Names as a host list, not more of them than a line takes."""
+    listed = compress(names)
+    return listed if len(listed) <= 120 else f"{len(names)} nodes ({compress(names[:5])}, ...)"
+
+
+def _were(names: Sequence[str]) -> str:
+    return "was" if len(names) == 1 else "were"

@@ -1,0 +1,127 @@
+"""Advice in Slurm's words: features, weights as `scontrol` lines, and the file that the submit filters read.
+
+Features are `whorl_WORKLOAD_prefer` and `whorl_WORKLOAD_avoid`. A node whose weight was changed also has
+`whorl_weight_N`, its own weight: so the lines can be made again, and taken back, however often they were applied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from ..errors import InputError
+from .hostlist import compress
+from .slurm import Node
+
+HARD, SOFT = "hard", "soft"
+WEIGHT = {HARD: 2, SOFT: 1}  # added to a node's own weight: jobs get the nodes of the lowest weight first
+_OWN_WEIGHT = re.compile(r"whorl_weight_(\d+)")
+
+
+def feature(workload: str, what: str) -> str:
+    """The feature of nodes to `prefer` or to `avoid` for a workload, with what features may not hold replaced."""
+    return f"whorl_{re.sub(r'[^A-Za-z0-9]+', '_', workload).strip('_').lower()}_{what}"
+
+
+def preference(workload: str, nodes: Iterable[Node], avoided: Collection[str], wanted: int) -> tuple[str, str]:
+    """The expression for --prefer, or "" and why there is none.
+
+    Slurm refuses a job that prefers a feature which fewer nodes have than the job takes.
+    """
+    label = feature(workload, "prefer")
+    having = [node for node in nodes if label in node.active]
+    wrong = sorted(node.name for node in having if node.name in avoided)
+    if wrong:
+        return "", f"{compress(wrong)} is to be avoided now but still has the feature {label}: apply --format weights"
+    usable = [node for node in having if node.usable]
+    if not having:
+        return "", f"no node has the feature {label}: --format weights prints what gives it to them"
+    if len(usable) < wanted:
+        return "", f"{len(usable)} nodes have the feature {label}, and the job takes {wanted}: Slurm would refuse it"
+    return label, ""
+
+
+def node_lines(workload: str, nodes: Iterable[Node], tiers: Mapping[str, str], preferred: Collection[str]) -> list[str]:
+    """`scontrol` lines for what differs between the advice and what the scheduler has; none where nothing does.
+
+    `tiers`: node -> hard or soft. Features are given in full, as `scontrol` replaces the whole list; those that are
+    not whorl's stay. The remarks say what was before.
+    """
+    alike: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+    for node in nodes:
+        tier = tiers.get(node.name)
+        own = own_weight(node)
+        settings = []
+        weight = None if own is None else own + WEIGHT.get(tier or "", 0)
+        if weight != node.weight:
+            settings.append(f"Weight={weight}")
+        label = "avoid" if tier else "prefer" if node.name in preferred else None
+        wanted = [feature(workload, label)] if label else []
+        wanted += [f"whorl_weight_{own}"] if own is not None and weight != own else []
+        available, active = (_relabelled(f, workload, wanted) for f in (node.available, node.active))
+        if set(available) != set(node.available) or set(active) != set(node.active):
+            settings += [f"AvailableFeatures={','.join(available)}", f"ActiveFeatures={','.join(active)}"]
+        if settings:
+            before = f"Weight={node.weight} Features={','.join(node.active)}"
+            alike.setdefault((label or "neither", before, *settings), []).append((node.name, before))
+    lines = []
+    for (label, before, *settings), members in sorted(alike.items()):
+        names = compress(name for name, _ in members)
+        lines.append(f"# {names}: {label} for {workload!r}; before: {before}")
+        lines.append(shlex.join(["scontrol", "update", f"NodeName={names}", *settings]))
+    return lines
+
+
+def own_weight(node: Node) -> int | None:
+    """The weight that a node had before whorl's lines changed it."""
+    kept = [int(match[1]) for match in map(_OWN_WEIGHT.fullmatch, node.available) if match]
+    return kept[0] if kept else node.weight
+
+
+def _relabelled(features: Sequence[str], workload: str, wanted: Sequence[str]) -> list[str]:
+    ours = {feature(workload, "prefer"), feature(workload, "avoid")}
+    kept = [f for f in features if f not in ours and not _OWN_WEIGHT.fullmatch(f)]
+    return kept + list(wanted)
+
+
+def filter_file(excluded: Sequence[str], nodes: Sequence[Node], partition: str, is_default: bool, now: float) -> str:
+    """The file for the submit filters: the exclude list, and what they need to leave a job alone.
+
+    `nodes` are those of `partition`. The second line says when it was written, the length of the first (a torn or
+    edited file is not believed), the partition, and how many nodes, GPUs and CPUs of it are left that run jobs, so
+    that no job is made unschedulable.
+    """
+    line = compress(excluded)
+    left = [node for node in nodes if node.usable and node.name not in set(excluded)]
+    facts = {
+        "written": int(now),
+        "length": len(line),
+        "partition": partition,
+        "default": int(is_default),
+        "nodes": len(left),
+        "gpus": sum(node.gpus for node in left),
+        "cpus": sum(node.cpus or 0 for node in left),
+    }
+    return f"{line}\n# whorl {' '.join(f'{key}={value}' for key, value in facts.items())}\n"
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Put a file in place as a whole: a reader sees the one before or this one. Raises InputError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()  # there only where something failed

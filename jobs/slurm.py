@@ -1,0 +1,301 @@
+"""What Slurm knows: its nodes and jobs, read from `scontrol`, and when it would start a job.
+
+Every call of a command has a time limit, since clients of a dead controller wait for long. The text form of
+`scontrol -o` is read, which every version has, and fields that are not known are passed over.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import os
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..errors import InputError, NoSchedulerError, SchedulerError
+
+TIMEOUT_S = 10.0
+_NONE = {"", "(null)", "N/A", "n/a", "None"}
+_FIELDS = re.compile(r"(?:^|\s)([A-Za-z][\w:/]*)=")
+_GRES = re.compile(r"(?:^|,)gpu(?::[^:,()]+)?:(\d+)(?:\([^)]*\))?(?=,|$)")
+_UNUSABLE = {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "ERROR", "INVAL", "INVALID_REG", "UNKNOWN"}
+_UNUSABLE |= {"FUTURE", "MAINT", "MAINTENANCE", "NOT_RESPONDING", "NO_RESPOND", "POWER_DOWN", "POWERING_DOWN"}
+_START = re.compile(r"to start at (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node as the scheduler has it."""
+
+    name: str
+    state: str  # as Slurm spells it: IDLE, MIXED+DRAIN, DOWN*
+    partitions: tuple[str, ...] = ()
+    available: tuple[str, ...] = ()  # features
+    active: tuple[str, ...] = ()
+    weight: int | None = None
+    gpus: int = 0
+    cpus: int | None = None
+    host: str = ""  # its NodeHostName
+
+    @property
+    def usable(self) -> bool:
+        """Whether it runs jobs: it may be busy, but is neither down nor drained nor kept back."""
+        flags = {flag.rstrip("*~#!%$@^-") for flag in self.state.upper().split("+")}
+        return not flags & _UNUSABLE and not self.state.endswith("*")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job, or the tasks of an array that are alike, as the scheduler has them."""
+
+    id: str  # as `scontrol update jobid=` takes it: 12, 12_3, 12_[3-5]
+    state: str
+    user: str
+    uid: int | None
+    partitions: tuple[str, ...]
+    nodes: int  # at least
+    gpus: int  # in all
+    gpus_per_node: int
+    cpus: int  # in all
+    required: str  # host list
+    excluded: str  # host list
+    features: str
+    comment: str
+    admin_comment: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """How much later a job would start for an exclusion: seconds, or None and the reason."""
+
+    extra_s: float | None
+    reason: str | None = None
+
+
+class Slurm:
+    """The scheduler of this machine, asked through its commands."""
+
+    def __init__(self, timeout_s: float = TIMEOUT_S, environment: Mapping[str, str] | None = None) -> None:
+        self.timeout_s = timeout_s
+        self._environment = dict(os.environ if environment is None else environment)
+
+    def call(self, *command: str) -> str:
+        """The output of a command. Raises SchedulerError where it is missing, fails, or does not end in time."""
+        done = self._run(*command)
+        if done.returncode:
+            said = _said(done.stderr) or _said(done.stdout) or f"status {done.returncode}"
+            raise SchedulerError(f"Slurm refused `{' '.join(command[:3])}`: {said}")
+        return done.stdout
+
+    def _run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        try:
+            done = subprocess.run(  # noqa: S603  Slurm's own commands, arguments as a list
+                command,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=self.timeout_s,
+                env=self._environment | {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0"},  # lists of tasks in full
+                stdin=subprocess.DEVNULL,
+                check=False,
+            )
+        except FileNotFoundError as error:
+            raise NoSchedulerError(f"there is no `{command[0]}` here: run this where Slurm's commands are") from error
+        except OSError as error:
+            raise SchedulerError(f"`{command[0]}` cannot be run: {error.strerror}") from error
+        except subprocess.TimeoutExpired as error:
+            raise SchedulerError(
+                f"Slurm did not answer `{command[0]}` within {self.timeout_s:g} s: `scontrol ping` says whether its "
+                "controller is up"
+            ) from error
+        if done.returncode and re.search(r"[Uu]nable to contact|connect failure|Connection refused", done.stderr):
+            raise SchedulerError("Slurm's controller does not answer: `scontrol ping` says whether it is up")
+        return done
+
+    def check(self) -> None:
+        """Raise SchedulerError where no controller answers: at once, where other commands would wait for it.
+
+        NoSchedulerError where Slurm is not installed or not configured.
+        """
+        told = self._environment.get("SLURM_CONF")
+        if told and not Path(told).exists():  # Slurm's commands would wait a minute for it
+            raise SchedulerError(f"SLURM_CONF names {told}, which is not there")
+        done = self._run("scontrol", "ping")
+        if "configuration source" in done.stderr:
+            raise NoSchedulerError("no Slurm is configured here: set SLURM_CONF if it is elsewhere")
+        if "configuration file" in done.stderr:
+            raise SchedulerError(f"Slurm's commands cannot use slurm.conf: {_said(done.stderr)}")
+        if " is UP" not in done.stdout:
+            said = _said(done.stdout.partition("*")[0]) or _said(done.stderr) or "no answer"
+            raise SchedulerError(f"Slurm's controller does not answer: {said}")
+
+    def nodes(self) -> dict[str, Node]:
+        """Every node, by name."""
+        found = [node(line) for line in self.call("scontrol", "-o", "show", "nodes").splitlines()]
+        return {n.name: n for n in found if n is not None}
+
+    def default_partition(self) -> str | None:
+        """The partition of jobs that name none; None where there is no such."""
+        for line in self.call("scontrol", "-o", "show", "partitions").splitlines():
+            fields = _fields(line)
+            if fields.get("Default") == "YES":
+                return fields.get("PartitionName")
+        return None
+
+    def jobs(self, job: str) -> list[Job]:
+        """The records of a job: one, or several of an array. Raises InputError where there is no such job."""
+        if not re.fullmatch(r"\d+(?:_\d+)?(?:\+\d+)?", job):
+            raise InputError(f"{job!r} is no job id: give one as sbatch prints it, 1234 or 1234_5 of an array")
+        try:
+            text = self.call("scontrol", "-o", "show", "job", job)
+        except SchedulerError as error:
+            if "Invalid job id" in str(error):
+                raise InputError(f"Slurm knows no job {job}: it may have ended long ago") from error
+            raise
+        found = [job for job in map(record, text.splitlines()) if job is not None]
+        if any(one.comment for one in found):
+            # In `scontrol` a comment cannot be told from the fields after it.
+            whole = self._comments(job.partition("_")[0])
+            found = [replace(one, comment=whole.get(one.id, one.comment)) for one in found]
+        return found
+
+    def _comments(self, job: str) -> dict[str, str]:
+        lines = self.call("squeue", "-h", "-a", "-j", job, "-o", "%i|%k").splitlines()
+        pairs = (line.partition("|")[::2] for line in lines if "|" in line)
+        return {re.sub(r"%\d+\]$", "]", number.strip()): _text(comment) for number, comment in pairs}
+
+    def wait_for(self, nodes: int, gpus_per_node: int, partition: str | None, excluded: str) -> Wait:
+        """How much later such a job would start for excluding a host list, as `sbatch --test-only` sees it now."""
+        asked = ["sbatch", "--test-only", "--wrap=true", f"--nodes={nodes}", f"--gres=gpu:{gpus_per_node}"]
+        asked += [f"--partition={partition}"] if partition else []
+        # An opt-in filter of the site's must not exclude what the question without the exclusion does not.
+        client = Slurm(self.timeout_s, {k: v for k, v in self._environment.items() if k != "WHORL_ADVISE"})
+        starts = []
+        for extra in ([], [f"--exclude={excluded}"]):
+            try:
+                done = client._run(*asked, *extra)
+            except SchedulerError as error:
+                return Wait(None, str(error))
+            match = _START.search(done.stderr + done.stdout)
+            if match is None:
+                return Wait(None, _said(done.stderr) or "Slurm gave no time of start")
+            starts.append(dt.datetime.fromisoformat(match[1]).astimezone())
+        return Wait((starts[1] - starts[0]).total_seconds())
+
+    def update_job(self, job: str, excluded: str, comment: str | None) -> None:
+        """Set the nodes that a pending job avoids, and its comment."""
+        self.call(*update_command(job, excluded, comment))
+
+
+def update_command(job: str, excluded: str, comment: str | None) -> list[str]:
+    """The command that `Slurm.update_job` runs."""
+    said = [] if comment is None else [f"Comment={comment}"]
+    return ["scontrol", "update", f"JobId={job}", f"ExcNodeList={excluded}", *said]
+
+
+def node(line: str) -> Node | None:
+    """A line of `scontrol -o show nodes`; None where it is no node."""
+    fields = _fields(line)
+    if not fields.get("NodeName"):
+        return None
+    weight, cpus = fields.get("Weight", ""), fields.get("CPUTot", "")
+    return Node(
+        name=fields["NodeName"],
+        state=fields.get("State", "UNKNOWN").split(" ")[0],
+        partitions=_names(fields.get("Partitions", "")),
+        available=_names(fields.get("AvailableFeatures", fields.get("Features", ""))),
+        active=_names(fields.get("ActiveFeatures", fields.get("Features", ""))),
+        weight=int(weight) if weight.isdigit() else None,
+        gpus=gres_gpus(fields.get("Gres", "")) or _tres_gpus(fields.get("CfgTRES", "")),
+        cpus=int(cpus) if cpus.isdigit() else None,
+        host=fields.get("NodeHostName", ""),
+    )
+
+
+def record(line: str) -> Job | None:
+    """A line of `scontrol -o show job`; None where it is no job."""
+    fields = _fields(line)
+    if not fields.get("JobId"):
+        return None
+    user, _, uid = fields.get("UserId", "").partition("(")
+    number = fields["JobId"]
+    task = fields.get("ArrayTaskId", "").partition("%")[0]
+    if task not in _NONE:
+        number = f"{fields.get('ArrayJobId', number)}_{task if task.isdigit() else f'[{task}]'}"
+    nodes, tasks, cpus = (_least(fields.get(key, "")) for key in ("NumNodes", "NumTasks", "NumCPUs"))
+    by_job, by_task, by_node = (_asked_gpus(fields.get(f"TresPer{what}", "")) for what in ("Job", "Task", "Node"))
+    return Job(
+        id=number,
+        state=fields.get("JobState", "UNKNOWN"),
+        user=user,
+        uid=int(uid.rstrip(")")) if uid.rstrip(")").isdigit() else None,
+        partitions=_names(fields.get("Partition", "")),
+        nodes=nodes,
+        gpus=max(by_job, by_task * tasks, by_node * nodes),
+        gpus_per_node=by_node,
+        cpus=cpus,
+        required=_text(fields.get("ReqNodeList", "")),
+        excluded=_text(fields.get("ExcNodeList", "")),
+        features=_text(fields.get("Features", "")),
+        comment=_text(fields.get("Comment", "")),
+        admin_comment=_text(fields.get("AdminComment", "")),
+        reason=_text(fields.get("Reason", "")),
+    )
+
+
+def gres_gpus(gres: str) -> int:
+    """GPUs in a node's Gres: gpu:v100:4(S:0-1) is 4, gpu:fast:3,gpu:slow:1 is 4."""
+    return sum(map(int, _GRES.findall("" if gres in _NONE else gres)))
+
+
+def _asked_gpus(tres: str) -> int:
+    """GPUs that a job asks for: gres:gpu:v100:2, gres/gpu=2."""
+    match = re.search(r"gpu(?:[:=][^:=,]+)??[:=](\d+)(?=,|$)", tres)
+    return int(match[1]) if match else 0
+
+
+def _least(number: str) -> int:
+    """The least of a range such as 2-4; 1 where it says nothing."""
+    match = re.match(r"\d+", number)
+    return int(match[0]) if match else 1
+
+
+def _tres_gpus(tres: str) -> int:
+    match = re.search(r"(?:^|,)gres/gpu=(\d+)", tres)
+    return int(match[1]) if match else 0
+
+
+def _fields(line: str) -> dict[str, str]:
+    """KEY=VALUE pairs, values with spaces included; of a key that comes twice, the first, which is Slurm's own."""
+    fields: dict[str, str] = {}
+    marks = list(_FIELDS.finditer(line))
+    ends = [mark.start() for mark in marks[1:]] + [len(line)]
+    for mark, end in zip(marks, ends[: len(marks)], strict=True):
+        fields.setdefault(mark[1], line[mark.end() : end].strip())
+    return fields
+
+
+def _text(value: str) -> str:
+    return "" if value in _NONE else value
+
+
+def _names(value: str) -> tuple[str, ...]:
+    return tuple(name for name in value.split(",") if name not in _NONE)
+
+
+def _said(text: str) -> str:
+    """What a command of Slurm's said, in one line."""
+    lines = [re.sub(r"^\w+: (?:error: |fatal: )?", "", line).strip() for line in text.splitlines() if line.strip()]
+    return "; ".join(lines)[:300]
+
+
+def nodes_for(gpus: int, nodes: Sequence[Node]) -> tuple[int, int]:
+    """Nodes that so many GPUs take, and GPUs on each, where most of these nodes have as many GPUs."""
+    counts = sorted(n.gpus for n in nodes if n.gpus)
+    usual = counts[len(counts) // 2] if counts else 1
+    wanted = math.ceil(gpus / usual)
+    return wanted, math.ceil(gpus / wanted)

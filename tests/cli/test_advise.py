@@ -1,0 +1,201 @@
+"""`whorl advise` from the command line, where there is no scheduler to ask."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from whorl.cli import cli
+
+from ..advised_fleet import gpu, write_store
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_store(tmp_path_factory.mktemp("advised")))
+
+
+@pytest.fixture(autouse=True)
+def _no_scheduler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A machine without Slurm, whatever this one has."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "SBATCH_", "WHORL_"))]:
+        monkeypatch.delenv(name)
+
+
+def whorl(*arguments: str, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(cli, list(arguments), input=stdin)
+
+
+def advise(store: str, *options: str, workload: str = "sgemm", stdin: str | None = None) -> Result:
+    """Ask for advice; of the six nodes one may be excluded."""
+    return whorl("advise", "--store", store, "--workload", workload, "--max-share", "20%", *options, stdin=stdin)
+
+
+def document(store: str, *options: str, workload: str = "sgemm") -> dict[str, Any]:
+    result = advise(store, "--json", *options, workload=workload)
+    assert result.exit_code == 0, result.output
+    return dict(json.loads(result.stdout))
+
+
+def test_the_sentence_that_matters_comes_first(store: str) -> None:
+    text = advise(store, "--gpus", "4").stdout
+    assert text.startswith("Exclude n02")
+    assert "names of nodes are not checked: there is no `scontrol` here" in " ".join(text.split())
+    assert gpu(2, 1) in text
+    assert text.index("random, slow nodes excluded") < text.index("random   "), "the honest baseline first"
+
+
+def test_the_document(store: str) -> None:
+    found = document(store, "--gpus", "4")
+    assert found["schema"] == "whorl.advise/1"
+    assert found["exclude"] == ["n02"]
+    assert [(n["node"], n["tier"]) for n in found["nodes"]] == [("n02", "hard"), ("n05", "soft")]
+    assert found["nodes"][0]["worst_gpu"] == gpu(2, 1)
+    assert found["nodes"][0]["lower"] < 2.0 < found["nodes"][0]["upper"] + 0.05
+    assert "n02" not in found["packed"]["nodes"]
+    assert {(g["choice"], g["against"]) for g in found["gains"]} >= {("packed", "drained"), ("packed", "random")}
+    assert all(g["lower"] <= g["median"] <= g["upper"] for g in found["gains"])
+    assert found["scheduler"]["asked"] is False
+    assert found["scheduler"]["extra_wait_s"] is None
+    assert found["scheduler"]["extra_wait_reason"] == "no scheduler was asked"
+    as_format = json.loads(advise(store, "--gpus", "4", "--format", "json").stdout)
+    ages = {"staleness", "nodes"}  # they tell the time
+    assert list(as_format) == list(found)
+    assert {k: v for k, v in as_format.items() if k not in ages} == {k: v for k, v in found.items() if k not in ages}
+
+
+def test_noise_is_no_reason_to_choose(store: str) -> None:
+    found = document(store, "--gpus", "4", workload="pagerank")
+    assert found["exclude"] == []
+    assert not any(g["measurable"] for g in found["gains"])
+    text = advise(store, "--no-scheduler", workload="pagerank").stdout
+    assert text.startswith("No measurable benefit")
+    assert "sbatch" not in text
+
+
+def test_exclude_is_one_line_possibly_empty(store: str) -> None:
+    result = advise(store, "--no-scheduler", "--format", "exclude")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "n02\n", "")
+    result = advise(store, "--no-scheduler", "--format", "exclude", workload="pagerank")
+    assert (result.exit_code, result.stdout) == (0, "\n")
+    assert result.stderr.startswith("whorl: note: nothing is excluded. No measurable benefit")
+
+
+def test_without_a_scheduler_the_names_are_the_stores_and_that_is_said(store: str) -> None:
+    for form, printed in (("exclude", "n02\n"), ("nodelist", None)):
+        result = advise(store, "--format", form, "--gpus", "4")
+        assert result.exit_code == 0
+        assert result.stdout == printed or (printed is None and re.fullmatch(r"n0[13456]\n", result.stdout))
+        assert "names of nodes are not checked: there is no `scontrol` here" in result.stderr
+
+
+def test_a_difference_to_what_a_scheduler_has_needs_one(store: str, tmp_path: Path) -> None:
+    for options in (["prefer"], ["weights"], ["exclude", "--output", str(tmp_path / "file")]):
+        result = advise(store, "--format", *options)
+        assert (result.exit_code, result.stdout) == (5, "")
+        assert result.stderr == "whorl: there is no `scontrol` here: run this where Slurm's commands are\n"
+    assert not (tmp_path / "file").exists()
+    result = advise(store, "--no-scheduler", "--format", "weights")
+    assert result.exit_code == 2
+    assert "weights are a difference to what the scheduler has" in result.stderr
+
+
+def test_nodes_from_a_file(store: str, tmp_path: Path) -> None:
+    path = tmp_path / "nodes"
+    path.write_text("n[01,03-04]  # the left half\nn05\n\n")
+    result = advise(store, "--nodes", str(path), "--format", "exclude")
+    assert (result.exit_code, result.stdout) == (0, "\n")
+    assert "the list of nodes does not have n[02,06], which were measured: dropped" in result.stderr
+    assert advise(store, "--nodes", "-", "--format", "exclude", stdin="n[01-06]\n").stdout == "n02\n"
+    for text, sentence in (
+        ("# none\n", "names no nodes"),
+        ("n[1-\n", "is no host list"),
+        ("x1\n", "none of the measured nodes is in the list: the store has n[01-03], ..., the list x1"),
+    ):
+        path.write_text(text)
+        refused = advise(store, "--nodes", str(path))
+        assert refused.exit_code == 2
+        assert sentence in refused.stderr
+    assert advise(store, "--nodes", str(tmp_path / "none")).exit_code == 2
+
+
+def test_limits(store: str) -> None:
+    assert document(store, "--hard", "2.5", "--no-scheduler")["exclude"] == []
+    assert document(store, "--max-share", "0%", "--no-scheduler")["exclude"] == []
+    assert document(store, "--soft", "1.15", "--no-scheduler")["nodes"][-1]["node"] == "n02"
+    assert document(store, "--max-age", "1h", "--no-scheduler")["staleness"]["stale_gpus"] == 24
+    assert "Stale: " in advise(store, "--max-age", "1h", "--no-scheduler").stdout
+
+
+def test_the_locality_penalty_moves_the_best_set(store: str) -> None:
+    near = document(store, "--gpus", "4", "--no-scheduler", "--locality-penalty", "1.7")
+    assert near["break_even"] is None or near["break_even"] < 1.7
+    assert near["spread"] is None or near["spread"]["slowdown"] >= near["packed"]["slowdown"] * 0.999
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--max-share", "5 percent"], "is no share: write it as 5% or 0.05"),
+        (["--max-share", "200%"], "is no share"),
+        (["--soft", "1.5"], "--soft 1.5 is above --hard 1.2"),
+        (["--hard", "nan", "--no-scheduler"], "--hard nan is no factor"),
+        (["--locality-penalty", "inf", "--no-scheduler"], "--locality-penalty inf is no factor"),
+        (["--gpus", "0"], "0 is not in the range"),
+        (["--gpus", "25", "--no-scheduler"], "25 GPUs are asked for, but 24 GPUs"),
+        (["--no-scheduler", "--nodes", "x"], "--no-scheduler and --nodes exclude each other"),
+        (["--format", "prefer", "--output", "x"], "--output goes with --format exclude"),
+        (["--format", "exclude", "--output", "x", "--no-scheduler"], "--output needs the scheduler"),
+        (["--cluster", "other", "--no-scheduler"], "other"),
+    ],
+)
+def test_what_cannot_be_asked(store: str, options: list[str], sentence: str) -> None:
+    result = advise(store, *options)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert sentence in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_what_is_missing(store: str, tmp_path: Path) -> None:
+    assert "Missing option '--workload'" in whorl("advise", "--store", store).stderr
+    assert "Missing option '--store'" in whorl("advise", "--workload", "sgemm").stderr
+    assert "Missing option '--store'" in whorl("advise", "apply", "12").stderr
+    unknown = advise(store, workload="linpack")
+    assert unknown.exit_code == 2
+    assert "pagerank" in unknown.stderr
+    assert "sgemm" in unknown.stderr
+    assert advise(str(tmp_path / "none")).exit_code == 3
+
+
+def test_a_scheduler_that_does_not_answer_gets_no_names(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unlike one that is not there: jobs are submitted here, and an unknown name would refuse them."""
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    for form in ("exclude", "prefer", "nodelist", "weights"):
+        result = advise(store, "--format", form)
+        assert (result.exit_code, result.stdout) == (5, "")
+        assert result.stderr == f"whorl: SLURM_CONF names {tmp_path}/slurm.conf, which is not there\n"
+    assert "SLURM_CONF names" in document(store)["remarks"][0]
+
+
+def test_a_sentence_keeps_its_dots(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from whorl.cli.advise_report import _say, _sentence
+
+    _say(f"Note: {_sentence('not 5 nodes (n[1,3], ...)')} {_sentence('any node will do.')}")
+    assert capsys.readouterr().out == "Note: not 5 nodes (n[1,3], ...). any node will do.\n"
+
+
+def test_apply_needs_a_scheduler(store: str) -> None:
+    result = whorl("advise", "apply", "12", "--store", store)
+    assert (result.exit_code, result.stdout) == (5, "")
+    assert "there is no `scontrol` here" in result.stderr
+    result = whorl("advise", "--store", store, "--no-scheduler", "apply", "12")
+    assert result.exit_code == 2

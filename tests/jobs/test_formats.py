@@ -1,0 +1,139 @@
+"""Advice in Slurm's words: features, weights, and the file for the submit filters."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from whorl.errors import InputError
+from whorl.jobs.formats import filter_file, node_lines, own_weight, preference, write_whole
+from whorl.jobs.hostlist import expand
+from whorl.jobs.naming import known
+from whorl.jobs.slurm import Node
+
+
+def fleet(count: int = 6, **fields: object) -> dict[str, Node]:
+    nodes = [Node(f"n{i:02d}", "IDLE", ("batch",), ("v100",), ("v100",), 10, 4, 8) for i in range(1, count + 1)]
+    return {n.name: replace(n, **fields) for n in nodes}  # type: ignore[arg-type]
+
+
+def applied(lines: list[str], nodes: dict[str, Node]) -> dict[str, Node]:
+    """What the scheduler would have after an administrator ran the lines."""
+    after = dict(nodes)
+    for line in lines:
+        if line.startswith("#"):
+            continue
+        command, update, target, *settings = shlex.split(line)
+        assert (command, update) == ("scontrol", "update")
+        for name in expand(target.removeprefix("NodeName=")):
+            for setting in settings:
+                key, _, value = setting.partition("=")
+                names = tuple(filter(None, value.split(",")))
+                if key == "Weight":
+                    after[name] = replace(after[name], weight=int(value))
+                elif key == "AvailableFeatures":
+                    after[name] = replace(after[name], available=names)
+                else:
+                    assert key == "ActiveFeatures"
+                    after[name] = replace(after[name], active=names)
+    return after
+
+
+def test_lines_are_a_difference_and_applying_them_leaves_none() -> None:
+    nodes = fleet()
+    tiers, preferred = {"n02": "hard", "n03": "soft"}, ["n05", "n06"]
+    lines = node_lines("sgemm", nodes.values(), tiers, preferred)
+    after = applied(lines, nodes)
+    assert [after[f"n{i:02d}"].weight for i in range(1, 7)] == [10, 12, 11, 10, 10, 10]
+    assert after["n02"].active == ("v100", "whorl_sgemm_avoid", "whorl_weight_10")
+    assert after["n05"].available == ("v100", "whorl_sgemm_prefer")
+    assert after["n01"] == nodes["n01"]
+    assert any("n[05-06]" in line for line in lines)
+    assert node_lines("sgemm", after.values(), tiers, preferred) == []
+
+
+def test_lines_take_back_what_lines_did() -> None:
+    nodes = fleet(available=("v100", "cab1"))
+    after = applied(node_lines("sgemm", nodes.values(), {"n02": "hard"}, ["n05"]), nodes)
+    assert after != nodes
+    assert own_weight(after["n02"]) == 10
+    assert applied(node_lines("sgemm", after.values(), {}, []), after) == nodes
+    worse = applied(node_lines("sgemm", after.values(), {"n02": "soft"}, []), after)
+    assert worse["n02"].weight == 11
+
+
+def test_features_of_others_stay() -> None:
+    nodes = fleet(2, available=("v100", "whorl_bert_avoid", "x"), active=("x",))
+    after = applied(node_lines("sgemm", nodes.values(), {"n01": "hard"}, []), nodes)
+    assert after["n01"].available == ("v100", "whorl_bert_avoid", "x", "whorl_sgemm_avoid", "whorl_weight_10")
+    assert after["n01"].active == ("x", "whorl_sgemm_avoid", "whorl_weight_10")
+
+
+def test_a_workload_of_any_name_makes_a_word() -> None:
+    lines = node_lines("ResNet 50; rm -rf $(x)", fleet(1).values(), {"n01": "hard"}, [])
+    assert "whorl_resnet_50_rm_rf_x_avoid" in lines[1]
+    assert not re.search(r"[;$()]", lines[1])
+    assert lines[0].startswith("# ")
+    assert "\n" not in node_lines("a\nb", fleet(1).values(), {"n01": "hard"}, [])[0]
+
+
+def test_a_node_without_a_weight_gets_features_only() -> None:
+    lines = node_lines("w", fleet(1, weight=None).values(), {"n01": "hard"}, [])
+    assert "Weight=" not in lines[1]
+
+
+def test_prefer_only_what_enough_nodes_have() -> None:
+    nodes = fleet()
+    assert preference("w", nodes.values(), [], 1)[0] == ""
+    for name in ("n01", "n02"):
+        nodes[name] = replace(nodes[name], active=("whorl_w_prefer",))
+    assert preference("w", nodes.values(), [], 2) == ("whorl_w_prefer", "")
+    assert "the job takes 3" in preference("w", nodes.values(), [], 3)[1]
+    assert "n02 is to be avoided now" in preference("w", nodes.values(), ["n02"], 1)[1]
+    nodes["n02"] = replace(nodes["n02"], state="DOWN")
+    assert preference("w", nodes.values(), [], 2)[0] == ""
+
+
+def test_the_file_for_filters_says_what_is_left() -> None:
+    line, facts, end = filter_file(["n02"], list(fleet().values()), "batch", True, 1700000000.5).split("\n")
+    assert line == "n02"
+    assert facts == "# whorl written=1700000000 length=3 partition=batch default=1 nodes=5 gpus=20 cpus=40"
+    assert end == ""
+    down = [*fleet(5).values(), Node("n06", "DOWN*", ("batch",), (), (), 10, 4, 8)]
+    assert "nodes=4 gpus=16 cpus=32" in filter_file(["n02"], down, "batch", True, 0.0), (
+        "one that runs no jobs is no rest"
+    )
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    path = tmp_path / "sgemm.exclude"
+    write_whole(path, "first\n")
+    write_whole(path, "second\n")
+    assert path.read_text() == "second\n"
+    assert [p.name for p in tmp_path.iterdir()] == ["sgemm.exclude"]
+    with pytest.raises(InputError, match="cannot be written: No such file"):
+        write_whole(tmp_path / "none" / "f", "x")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(InputError, match="cannot be written: Is a directory"):
+        write_whole(tmp_path / "folder", "x")
+    with pytest.raises(UnicodeEncodeError):
+        write_whole(path, "\udc80")  # anything that ends the writing, an interrupt too
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["folder", "sgemm.exclude"]
+
+
+def test_names_that_a_scheduler_knows() -> None:
+    nodes = {n.name: n for n in (Node("n01", "IDLE", ("batch",)), Node("n02", "IDLE", ("debug",)))}
+    nodes["v1"] = Node("v1", "IDLE", ("batch",), host="phys1.site")
+    nodes |= {n: Node(n, "IDLE", ("batch",), host="shared") for n in ("v2", "v3")}
+    found = known(["n01", "n02.cluster", "gone", "phys1", "shared"], nodes)
+    assert found.names == {"n01": "n01", "n02.cluster": "n02", "phys1": "v1"}
+    assert found.unknown == ("gone", "shared")
+    there = known(["n01", "n02", "gone"], nodes, "batch")
+    assert (dict(there.names), there.elsewhere, there.unknown) == ({"n01": "n01"}, ("n02",), ("gone",))
+    assert there.of(["gone", "n02", "n01"]) == ["n01"]
+    twice = known(["n01", "n01.cluster"], nodes)
+    assert twice.of(["n01", "n01.cluster"]) == ["n01"]

@@ -1,0 +1,184 @@
+"""What is read from the scheduler's text, of this version and of others."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from whorl.errors import InputError, NoSchedulerError, SchedulerError
+from whorl.jobs.slurm import Node, Slurm, gres_gpus, node, nodes_for, record
+
+# As a 22.05 prints it, and as later versions do: more fields, a reason with words in it.
+NODE = (
+    "NodeName=n01 Arch=x86_64 CoresPerSocket=4  CPUAlloc=0 CPUEfctv=8 CPUTot=8 CPULoad=0.11 "
+    "AvailableFeatures=v100,cab1 ActiveFeatures=v100 Gres=gpu:v100:4 NodeAddr=127.0.0.1 NodeHostName=vm Version=22 "
+    "OS=Linux 6.1 #1 SMP PREEMPT_DYNAMIC @0  RealMemory=4000 State=IDLE+DRAIN Weight=10 Owner=N/A "
+    "Partitions=batch,debug  BootTime=2026-11-20T13:20:16 CfgTRES=cpu=8,mem=4000M,billing=8 AllocTRES= "
+    "Reason=slow State=DOWN said [root@2026-11-20T13:00:00]"
+)
+LATER = (
+    "NodeName=gpu-a01 CPUTot=128 AvailableFeatures=(null) ActiveFeatures=(null) Gres=gpu:h100:8(S:0-1),nvme:1 "
+    'NodeHostName=gpu-a01 State=MIXED+PLANNED Weight=1 Partitions=gpu Extra={"score":1} ResumeAfterTime=None '
+    "CfgTRES=cpu=128,gres/gpu=8"
+)
+JOB = (
+    "JobId=8 ArrayJobId=4 ArrayTaskId=3-5%2 JobName=wrap UserId=alice(1001) GroupId=alice(1001) JobState=PENDING "
+    "Reason=JobArrayTaskLimit Partition=batch,debug ReqNodeList=n05 ExcNodeList=n[01-02] NodeList= NumNodes=3-3 "
+    "NumCPUs=3 Features=v100&cab1 Comment=mine  StdErr=/out StdIn=/dev/null Power= TresPerNode=gres:gpu:v100:4 "
+)
+
+
+def test_a_node() -> None:
+    found = node(NODE)
+    assert found == Node(
+        "n01", "IDLE+DRAIN", ("batch", "debug"), ("v100", "cab1"), ("v100",), weight=10, gpus=4, cpus=8, host="vm"
+    )
+    assert not found.usable
+
+
+def test_a_node_of_a_later_version() -> None:
+    found = node(LATER)
+    assert found is not None
+    assert (found.available, found.active, found.gpus, found.usable) == ((), (), 8, True)
+
+
+@pytest.mark.parametrize(
+    ("state", "usable"),
+    [
+        ("IDLE", True),
+        ("ALLOCATED", True),
+        ("MIXED+CLOUD", True),
+        ("DOWN", False),
+        ("DOWN*", False),
+        ("IDLE*", False),
+        ("MIXED+DRAIN", False),
+        ("IDLE+MAINTENANCE+RESERVED", False),
+        ("IDLE+NOT_RESPONDING", False),
+    ],
+)
+def test_which_nodes_run_jobs(state: str, usable: bool) -> None:
+    assert Node("n", state).usable is usable
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [("gpu:4", 4), ("gpu:v100:4(S:0-1)", 4), ("gpu:fast:3,gpu:slow:1", 4), ("(null)", 0), ("nvme:2,gpu:a100:8", 8)],
+)
+def test_gpus_of_a_gres(gres: str, gpus: int) -> None:
+    assert gres_gpus(gres) == gpus
+
+
+def test_tasks_of_an_array() -> None:
+    found = record(JOB)
+    assert found is not None
+    assert (found.id, found.state, found.user, found.uid) == ("4_[3-5]", "PENDING", "alice", 1001)
+    assert (found.partitions, found.nodes, found.cpus) == (("batch", "debug"), 3, 3)
+    assert (found.gpus, found.gpus_per_node) == (12, 4)
+    assert (found.required, found.excluded, found.features) == ("n05", "n[01-02]", "v100&cab1")
+    assert (found.comment, found.admin_comment) == ("mine", "")
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus"),
+    [
+        ("NumNodes=1 NumTasks=1 TresPerJob=gres:gpu:24", 24),
+        ("NumNodes=6 NumTasks=48 TresPerTask=gres:gpu:1", 48),
+        ("NumNodes=2-4 NumTasks=2 TresPerNode=gres/gpu:a100=4", 8),
+        ("NumNodes=2 NumTasks=2 TresPerNode=gres/gpu:4,gres/nvme:9", 8),
+        ("NumNodes=2 NumTasks=2", 0),
+    ],
+)
+def test_the_gpus_of_a_job(asked: str, gpus: int) -> None:
+    found = record(f"JobId=1 JobState=PENDING {asked}")
+    assert found is not None
+    assert found.gpus == gpus
+
+
+@pytest.mark.parametrize("line", ["", "nonsense", "=", "NodeName= State=IDLE", "JobId="])
+def test_text_that_is_neither(line: str) -> None:
+    assert node(line) is None
+    assert record(line) is None
+
+
+def test_the_shape_of_a_job() -> None:
+    nodes = [Node(f"n{i}", "IDLE", gpus=g) for i, g in enumerate([4, 4, 4, 8, 0])]
+    assert nodes_for(1, nodes) == (1, 1)
+    assert nodes_for(4, nodes) == (1, 4)
+    assert nodes_for(6, nodes) == (2, 3)
+    assert nodes_for(3, []) == (3, 1)
+
+
+def scheduler(folder: Path, script: str) -> Slurm:
+    """A scheduler whose `scontrol` is a script: for what no real one does on demand."""
+    command = folder / "scontrol"
+    command.write_text(f"#!/bin/sh\n{script}\n")
+    command.chmod(0o755)
+    return Slurm(timeout_s=0.5, environment={"PATH": f"{folder}:{os.environ['PATH']}"})
+
+
+def test_a_command_that_hangs_ends_in_time(tmp_path: Path) -> None:
+    with pytest.raises(SchedulerError, match=r"did not answer `scontrol` within 0.5 s"):
+        scheduler(tmp_path, "exec sleep 60").nodes()
+
+
+def test_a_command_that_is_missing() -> None:
+    with pytest.raises(SchedulerError, match="there is no `scontrol` here"):
+        Slurm(environment={"PATH": "/nonexistent"}).nodes()
+
+
+UNCONFIGURED = """\
+scontrol: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host
+scontrol: error: fetch_config: DNS SRV lookup failed
+scontrol: error: _establish_config_source: failed to fetch config
+scontrol: fatal: Could not establish a configuration source
+"""
+MISCONFIGURED = """\
+scontrol: error: ClusterName needs to be specified
+scontrol: fatal: Unable to process configuration file
+"""
+DOWN = "Slurmctld(primary) at vm is DOWN\n*****************************************\n"
+
+
+@pytest.mark.parametrize(
+    ("out", "err", "kind", "sentence"),
+    [
+        ("", UNCONFIGURED, NoSchedulerError, "no Slurm is configured here: set SLURM_CONF if it is elsewhere"),
+        (
+            *("", MISCONFIGURED, SchedulerError),
+            "Slurm's commands cannot use slurm.conf: ClusterName needs to be specified; "
+            "Unable to process configuration file",
+        ),
+        (DOWN, "", SchedulerError, "Slurm's controller does not answer: Slurmctld(primary) at vm is DOWN"),
+    ],
+)
+def test_why_no_controller_answers(
+    tmp_path: Path, out: str, err: str, kind: type[SchedulerError], sentence: str
+) -> None:
+    (tmp_path / "out").write_text(out)
+    (tmp_path / "err").write_text(err)
+    with pytest.raises(SchedulerError) as caught:
+        scheduler(tmp_path, f"cat {tmp_path}/out; cat {tmp_path}/err >&2; exit 1").check()
+    assert (type(caught.value), str(caught.value)) == (kind, sentence)
+
+
+def test_a_configuration_that_is_not_there_is_not_waited_for(tmp_path: Path) -> None:
+    gone = str(tmp_path / "slurm.conf")
+    with pytest.raises(SchedulerError, match=f"SLURM_CONF names {gone}, which is not there"):
+        Slurm(environment={"PATH": "/nonexistent", "SLURM_CONF": gone}).check()
+
+
+def test_what_slurm_says_is_passed_on_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SchedulerError, match=r"refused `scontrol -o show`: Access denied; twice$"):
+        scheduler(tmp_path, "printf 'scontrol: error: Access denied\\ntwice\\n' >&2; exit 1").nodes()
+
+
+def test_text_that_is_no_unicode(tmp_path: Path) -> None:
+    assert scheduler(tmp_path, "printf 'NodeName=n1 State=IDLE Reason=\\377\\376\\n'").nodes()["n1"].usable
+
+
+def test_what_is_no_job_id() -> None:
+    for text in ("", "x", "12;rm", "--help", "12_", "1 2"):
+        with pytest.raises(InputError, match="is no job id"):
+            Slurm().jobs(text)

@@ -1,0 +1,200 @@
+"""`whorl advise` beside a real Slurm, as ordinary users and as its administrator."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from ..advised_fleet import write_store
+from .daemons import Slurm
+
+pytestmark = pytest.mark.slurm
+
+ASKING = ("advise", "--workload", "sgemm", "--max-share", "20%")  # of the six nodes one may be excluded
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[str]:
+    """A store that every user may read; n09 was measured and is not in the scheduler."""
+    folder = Path(tempfile.mkdtemp(prefix="whorl-advise-"))
+    folder.chmod(0o755)
+    yield str(write_store(folder, nodes=9))
+    shutil.rmtree(folder)
+
+
+def advised(slurm: Slurm, store: str, *options: str, workload: str = "sgemm", user: str | None = "alice") -> str:
+    """What `whorl advise` prints."""
+    done = slurm.whorl("advise", "--max-share", "20%", "--store", store, "--workload", workload, *options, user=user)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout
+
+
+def occupy(slurm: Slurm, *names: str) -> str:
+    return slurm.submit("--exclusive", f"--nodelist={','.join(names)}", f"--nodes={len(names)}", user="bob")
+
+
+def test_an_ordinary_user_keeps_off_the_slow_node(slurm: Slurm, store: str) -> None:
+    occupied = occupy(slurm, "n01")
+    slurm.nodes_of(occupied)
+    plain = slurm.submit("--gres=gpu:4")
+    assert slurm.nodes_of(plain) == ["n02"], "without advice Slurm takes the slow node"
+    slurm.run("scancel", plain)
+    listed = advised(slurm, store, "--format", "exclude")
+    assert listed == "n02\n"
+    job = slurm.submit("--gres=gpu:4", f"--exclude={listed.strip()}")
+    assert slurm.nodes_of(job) == ["n03"]
+
+
+def test_nothing_to_exclude_is_an_empty_line_that_slurm_takes(slurm: Slurm, store: str) -> None:
+    done = slurm.program("advise", "--store", store, "--workload", "pagerank", "--format", "exclude", user="alice")
+    assert (done.returncode, done.stdout) == (0, "\n")
+    assert "nothing is excluded. No measurable benefit" in done.stderr
+    slurm.submit("--exclude=")
+
+
+def test_names_that_slurm_does_not_know_are_dropped(slurm: Slurm, store: str) -> None:
+    refused = slurm.run("sbatch", "--exclude=n09", "--wrap=true", user="alice")
+    assert "Invalid node name" in refused.stderr, "this is why"
+    done = slurm.whorl(*ASKING, "--store", store, "--format", "exclude", user="alice")
+    assert done.stdout == "n02\n"
+    assert "the scheduler does not know n[07-09], which were measured: dropped" in done.stderr
+
+
+def test_names_with_a_domain_are_found(slurm: Slurm, tmp_path: Path) -> None:
+    store = write_store(tmp_path, domain=".site.example")
+    assert advised(slurm, str(store), "--format", "exclude", user=None) == "n02\n"
+
+
+def test_nodes_that_slurm_does_not_know_at_all(slurm: Slurm, tmp_path: Path) -> None:
+    """The store of another cluster: it can be studied here, and no job is told its names."""
+    elsewhere = str(write_store(tmp_path, domain="x"))
+    sentence = "none of the measured nodes is known to the scheduler: the store has n01x,n02x,n03x, ..., the scheduler"
+    for form in ("exclude", "prefer"):
+        done = slurm.whorl(*ASKING, "--store", elsewhere, "--format", form)
+        assert (done.returncode, done.stdout) == (0, "\n")
+        assert sentence in done.stderr
+        assert "the scheduler has none of these nodes" in done.stderr.lower()
+    for options in (["nodelist"], ["weights"], ["exclude", "--output", str(tmp_path / "file")]):
+        done = slurm.whorl(*ASKING, "--store", elsewhere, "--format", *options)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith(f"whorl: {sentence}")
+    assert not (tmp_path / "file").exists()
+    found = json.loads(advised(slurm, elsewhere, "--json", user=None))
+    assert found["exclude"] == ["n02x"]
+    assert found["scheduler"]["asked"] is True
+    assert found["scheduler"]["exclude"] == ""
+    assert found["scheduler"]["unknown_nodes"] == [f"n{i:02d}x" for i in range(1, 7)]
+    assert found["scheduler"]["extra_wait_reason"] == "the scheduler has none of these nodes"
+    report = advised(slurm, elsewhere, user=None)
+    assert report.startswith("Exclude n02x")
+    assert "sbatch" not in report, "a job here that excludes such a node is refused"
+    assert sentence in " ".join(report.split())
+    job = slurm.submit("--hold", user=None)
+    assert slurm.whorl("advise", "apply", job, "--store", elsewhere, "--workload", "sgemm").returncode == 2
+
+
+def test_only_nodes_of_the_partition(slurm: Slurm, store: str) -> None:
+    assert advised(slurm, store, "--partition", "debug", "--format", "exclude") == "\n"
+    done = slurm.whorl(*ASKING, "--store", store, "--partition", "nope", user="alice")
+    assert done.returncode == 2
+    assert done.stderr == "whorl: the scheduler has no nodes in a partition nope; it has batch, debug\n"
+
+
+def test_nodelist_names_nodes_that_run_jobs(slurm: Slurm, store: str) -> None:
+    best = advised(slurm, store, "--gpus", "8", "--format", "nodelist").strip()
+    job = slurm.submit("--nodes=2", "--gres=gpu:4", f"--nodelist={best}")
+    nodes = slurm.nodes_of(job)
+    assert len(nodes) == 2
+    assert "n02" not in nodes
+    slurm.run("scontrol", "update", f"nodename={nodes[0]}", "state=drain", "reason=test")
+    assert nodes[0] not in advised(slurm, store, "--gpus", "8", "--format", "nodelist", user=None)
+    shown = json.loads(advised(slurm, store, "--gpus", "8", "--json"))
+    assert shown["scheduler"]["nodes_out_of_use"] == [nodes[0]]
+    assert nodes[0] not in shown["packed"]["nodes"]
+
+
+def test_an_administrators_lines_move_the_next_job(slurm: Slurm, store: str) -> None:
+    occupied = occupy(slurm, "n01")
+    slurm.nodes_of(occupied)
+    before = slurm.submit("--gres=gpu:4")
+    assert slurm.nodes_of(before) == ["n02"]
+    slurm.run("scancel", before)
+    lines = advised(slurm, store, "--format", "weights", user=None).splitlines()
+    commands = [line for line in lines if not line.startswith("#")]
+    assert commands
+    for line in commands:
+        assert slurm.run("sh", "-c", line, user="alice").returncode != 0, "an ordinary user may not"
+    for line in commands:
+        assert slurm.run("sh", "-c", line).returncode == 0
+    jobs = [slurm.submit("--exclusive") for _ in range(4)]
+    assert sorted(node for job in jobs for node in slurm.nodes_of(job)) == ["n03", "n04", "n05", "n06"]
+    assert slurm.nodes_of(slurm.submit("--exclusive")) == ["n02"], "the last by weight, and not out of use"
+    assert advised(slurm, store, "--format", "weights", user=None) == "", "now there is no difference"
+    shown = slurm.run("scontrol", "-o", "show", "node", "n02").stdout
+    assert "ActiveFeatures=v100,cab1,whorl_sgemm_avoid,whorl_weight_10" in shown
+    assert "Weight=12" in shown
+
+
+def test_prefer_once_enough_nodes_have_the_feature(slurm: Slurm, store: str) -> None:
+    assert advised(slurm, store, "--format", "prefer") == "\n"
+    slurm.submit("--prefer=")
+    for line in advised(slurm, store, "--format", "weights", user=None).splitlines():
+        if not line.startswith("#"):
+            assert slurm.run("sh", "-c", line).returncode == 0
+    listed = advised(slurm, store, "--format", "prefer").strip()
+    assert listed == "whorl_sgemm_prefer"
+    job = slurm.submit("--gres=gpu:4", f"--prefer={listed}")
+    shown = slurm.run("scontrol", "-o", "show", "node", slurm.nodes_of(job)[0]).stdout
+    assert listed in shown
+    having = slurm.run("scontrol", "-o", "show", "nodes").stdout.count(f"ActiveFeatures=v100,cab1,{listed}")
+    assert advised(slurm, store, "--gpus", str(4 * having + 4), "--format", "prefer") == "\n"
+
+
+def test_the_report_has_the_cost(slurm: Slurm, store: str) -> None:
+    text = advised(slurm, store, "--gpus", "4")
+    assert text.startswith("Exclude n02")
+    assert "sbatch --exclude=n02" in text
+    assert text.index("random, slow nodes excluded") < text.index("random   ")
+    assert "Cost: 1 of" in text
+    assert "by Slurm's own estimate" in text
+    assert "Note: the scheduler does not know n[07-09]" in text
+    busy = [slurm.submit("--exclusive", f"--nodelist={n}", "--time=30", user="bob") for n in slurm.names if n != "n02"]
+    for job in busy:
+        slurm.nodes_of(job)
+    wait = json.loads(advised(slurm, store, "--gpus", "4", "--json"))["scheduler"]
+    assert 1500 < wait["extra_wait_s"] < 2000, "only the slow node is free; the others in half an hour"
+
+
+def test_a_silent_controller_is_one_sentence_in_bounded_time(slurm: Slurm, store: str) -> None:
+    asking = [*ASKING, "--store", store]
+    asked = {
+        "exclude": [*asking, "--format", "exclude"],
+        "report": asking,
+        "free": [*asking, "--no-scheduler"],
+        "apply": [*asking, "apply", "1"],
+    }
+    slurm.stop_controller()
+    try:
+        began = time.monotonic()
+        with ThreadPoolExecutor() as pool:
+            waiting = {name: pool.submit(slurm.program, *line, user="alice") for name, line in asked.items()}
+            done = {name: one.result() for name, one in waiting.items()}
+        took = time.monotonic() - began
+    finally:
+        slurm.start_controller()
+    assert took < 40, "no call waits for the controller longer than 10 s, and interpreters start"
+    for name in ("exclude", "apply"):
+        assert (done[name].returncode, done[name].stdout) == (5, "")
+        assert done[name].stderr.startswith("whorl: Slurm")
+        assert done[name].stderr.count("\n") == 1
+    assert done["report"].returncode == done["free"].returncode == 0
+    assert "names of nodes are not checked" in " ".join(done["report"].stdout.split())
+    assert "not checked" not in done["free"].stdout

@@ -1,0 +1,179 @@
+"""The submit filters of docs/slurm on real daemons: they follow a good file, and fail open with any other."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from whorl.jobs.formats import filter_file
+from whorl.jobs.slurm import Slurm as Client
+
+from ..advised_fleet import write_store
+from .daemons import Slurm
+
+pytestmark = pytest.mark.slurm
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "docs" / "slurm"
+ASKING = {"cli_filter": (["--comment=mine"], {"WHORL_ADVISE": "sgemm"}), "job_submit": (["--comment=whorl=sgemm"], {})}
+BAD = {
+    "missing": None,
+    "empty": "",
+    "garbage": "\x00\xff n01,;rm -rf /\n\n\n",
+    "a list without the facts": "n01\n",
+    "torn": "n[01-02",
+    "cut": "n0\n# whorl written={now} length=3 partition=batch default=1 nodes=5 gpus=20 cpus=40\n",
+    "facts cut": "n01\n# whorl written={now} length=3 partit",
+    "facts that are none": "n01\n# whorl written=now length=3 partition=batch default=1 nodes=x gpus= cpus=40\n",
+    "old": "n01\n# whorl written=1700000000 length=3 partition=batch default=1 nodes=5 gpus=20 cpus=40\n",
+    "of another partition": "n01\n# whorl written={now} length=3 partition=debug default=0 nodes=5 gpus=20 cpus=40\n",
+    "nothing is left": "n01\n# whorl written={now} length=3 partition=batch default=1 nodes=0 gpus=0 cpus=0\n",
+    "nothing to exclude": "\n# whorl written={now} length=0 partition=batch default=1 nodes=6 gpus=24 cpus=48\n",
+    "long": "n" * 100_000,
+}
+
+
+@pytest.fixture(scope="module", params=["cli_filter", "job_submit"])
+def filtered(request: pytest.FixtureRequest, slurm_session: Slurm) -> Iterator[tuple[Slurm, str]]:
+    """The daemons with one of the filters switched on, as docs/slurm/README.md says."""
+    if not list(Path("/usr/lib").glob(f"**/{request.param}_lua.so")):
+        pytest.skip("this Slurm is built without Lua")
+    folder = slurm_session.folder / "advice"
+    folder.mkdir(exist_ok=True)
+    # Looked at again at once: the tests change the file faster than a minute.
+    script = (SCRIPTS / f"{request.param}.lua").read_text()
+    assert '"/etc/slurm/whorl"' in script
+    script = script.replace('"/etc/slurm/whorl"', f'"{folder}"').replace("local FRESH_S = 60", "local FRESH_S = -1")
+    (slurm_session.folder / "etc" / f"{request.param}.lua").write_text(script)
+    slurm_session.reset()
+    slurm_session.reconfigure(request.param)
+    yield slurm_session, request.param
+    slurm_session.reset()
+    slurm_session.reconfigure()
+    shutil.rmtree(folder)
+
+
+def good(slurm: Slurm, *excluded: str) -> str:
+    client = Client(environment=slurm.environment())
+    return filter_file(excluded, list(client.nodes().values()), "batch", True, time.time())
+
+
+def put(slurm: Slurm, text: str | None) -> None:
+    path = slurm.folder / "advice" / "sgemm.exclude"
+    path.unlink(missing_ok=True)
+    if text is not None:
+        path.write_text(text.replace("{now}", str(int(time.time()))), encoding="latin-1")
+
+
+def submit(filtered: tuple[Slurm, str], *options: str, asks: bool = True) -> str:
+    slurm, name = filtered
+    asking, env = ASKING[name] if asks else ([], {})
+    return slurm.submit("--hold", *asking, *options, env=env)
+
+
+def excluded(filtered: tuple[Slurm, str], *options: str, asks: bool = True) -> str:
+    """The nodes that a submitted job avoids."""
+    found = filtered[0].field(submit(filtered, *options, asks=asks), "ExcNodeList")
+    return "" if found == "(null)" else found
+
+
+def test_a_job_that_asks_avoids_the_nodes(filtered: tuple[Slurm, str]) -> None:
+    put(filtered[0], good(filtered[0], "n01", "n03"))
+    job = submit(filtered)
+    assert filtered[0].field(job, "ExcNodeList") == "n[01,03]"
+    filtered[0].run("scontrol", "release", job)
+    assert filtered[0].nodes_of(job) == ["n02"]
+
+
+def test_a_job_that_does_not_ask_is_left_alone(filtered: tuple[Slurm, str]) -> None:
+    put(filtered[0], good(filtered[0], "n01"))
+    assert excluded(filtered, asks=False) == ""
+
+
+def test_the_users_own_choices_stand(filtered: tuple[Slurm, str]) -> None:
+    put(filtered[0], good(filtered[0], "n01"))
+    assert excluded(filtered, "--exclude=n05") == "n[01,05]"
+    assert excluded(filtered, "--nodelist=n01") == ""
+    assert excluded(filtered, "--constraint=cab1") == ""
+    assert excluded(filtered, "--partition=debug") == ""
+    assert excluded(filtered, "--partition=batch") == "n01"
+
+
+def test_a_job_that_needs_every_node_gets_them(filtered: tuple[Slurm, str]) -> None:
+    put(filtered[0], good(filtered[0], "n01"))
+    for options in (["--nodes=6"], ["--ntasks=48"], ["--gpus=24"], ["--gpus=v100:21"], ["-n24", "--gpus-per-task=1"]):
+        assert excluded(filtered, *options) == ""
+    assert excluded(filtered, "--nodes=5", "--exclude=n06") == "n06"
+    assert excluded(filtered, "--gpus=20") == "n01"
+    assert excluded(filtered, "--nodes=5") == "n01"
+
+
+@pytest.mark.parametrize("kind", sorted(BAD))
+def test_with_a_bad_file_jobs_are_submitted_as_they_are(filtered: tuple[Slurm, str], kind: str) -> None:
+    put(filtered[0], BAD[kind])
+    assert excluded(filtered) == ""
+
+
+def test_a_file_that_cannot_be_read(filtered: tuple[Slurm, str]) -> None:
+    put(filtered[0], good(filtered[0], "n01"))
+    path = filtered[0].folder / "advice" / "sgemm.exclude"
+    path.chmod(0o000)
+    assert excluded(filtered) == ""
+    path.unlink()
+    path.mkdir()
+    assert excluded(filtered) == ""
+    path.rmdir()
+
+
+def test_steps_of_a_job_are_left_alone(filtered: tuple[Slurm, str]) -> None:
+    """A job hands its environment to its steps, and may run on a node that is to be avoided by now."""
+    slurm, name = filtered
+    put(slurm, good(slurm, "n01"))
+    asking, env = ASKING[name]
+    line = ["sbatch", "--wait", "--nodelist=n01", "--output=steps.out", *asking]
+    script = "srun -n1 sh -c 'echo ran on $SLURMD_NODENAME'; WHORL_ADVISE=sgemm sbatch --hold --parsable --wrap=true"
+    done = slurm.run(*line, f"--wrap={script}", user="alice", env=env, timeout=60)
+    out = (slurm.folder / "out" / "steps.out").read_text()
+    assert done.returncode == 0, out
+    assert "ran on n01" in out
+    if name == "cli_filter":
+        assert slurm.field(out.split()[-1], "ExcNodeList") == "n01", "a job from within a job asks for itself"
+
+
+def test_a_name_that_is_no_workload_reads_no_file(filtered: tuple[Slurm, str]) -> None:
+    slurm, name = filtered
+    (slurm.folder / "sgemm.exclude").write_text(good(slurm, "n01"))
+    for word in ("../sgemm", "..", "/", "%s", "a" * 500, ""):
+        env = {"WHORL_ADVISE": word} if name == "cli_filter" else {}
+        job = slurm.submit("--hold", f"--comment=whorl={word}", env=env)
+        assert slurm.field(job, "ExcNodeList") == "(null)"
+
+
+def test_the_file_that_whorl_writes(filtered: tuple[Slurm, str], tmp_path: Path) -> None:
+    slurm = filtered[0]
+    path = slurm.folder / "advice" / "sgemm.exclude"
+    put(slurm, "what was before")
+    asking = ["advise", "--workload", "sgemm", "--format", "exclude", "--output", str(path), "--max-share", "20%"]
+    failed = slurm.whorl(*asking, "--store", str(tmp_path / "none"))
+    assert failed.returncode == 3
+    assert path.read_text() == "what was before", "a failure leaves the file"
+    done = slurm.whorl(*asking, "--store", str(write_store(tmp_path / "fleet")))
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert done.stderr.endswith("1 of 6 nodes of partition batch\n")
+    assert excluded(filtered) == "n02"
+    assert excluded(filtered, "--nodes=6") == ""
+
+
+def test_what_a_filter_excluded_can_be_refreshed(filtered: tuple[Slurm, str]) -> None:
+    from whorl.jobs.applying import change
+
+    slurm = filtered[0]
+    put(slurm, good(slurm, "n01"))
+    job = submit(filtered)
+    client = Client(environment=slurm.environment())
+    refreshed = change(client.jobs(job)[0], ["n04"], client.nodes())
+    assert slurm.run(*refreshed.command, user="alice").returncode == 0
+    assert slurm.field(job, "ExcNodeList") == "n04"
