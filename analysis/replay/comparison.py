@@ -1,0 +1,153 @@
+"""Policies against baselines, seed by seed: the mean of the paired differences, and how sure it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean, stdev
+from typing import Any
+
+from .study import Replayed
+
+BASELINES = ("packed", "drain-outliers")
+FIGURES = ("avg_jct_s", "p99_jct_s", "makespan_s")
+CONFIDENCE = 0.9
+LEAST_PCT = 0.05
+"""What rounds to 0.0 % is no gain: seeds may agree to the last bit of their rounding errors."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """By how much a policy shortens a time against a baseline, in % of the baseline's; negative: it lengthens it.
+
+    The mean over the seeds is that of the ratios of the two times (geometric), and the interval is that mean's, by
+    Student's t on their logarithms: it says what chance in the scores, the draws and the failures does to the mean,
+    for this trace and this fleet, and nothing about other traces.
+    """
+
+    trace: str
+    scheduler: str
+    policy: str
+    against: str
+    figure: str
+    n: int
+    """Seeds, each a paired difference."""
+    mean_pct: float
+    lower_pct: float | None
+    upper_pct: float | None
+    """Of the 90 % interval; None for one seed."""
+    measurable: bool
+    """The interval is there and does not come as near to 0 as `LEAST_PCT`."""
+    per_seed: tuple[tuple[int, float], ...]
+    """(seed, gain in %)."""
+
+    def spoken(self) -> str:
+        """The mean with its interval, to a tenth of a percent."""
+        mean, lower, upper = (
+            None if x is None else round(x, 1) + 0.0 for x in (self.mean_pct, self.lower_pct, self.upper_pct)
+        )
+        if lower is None or upper is None:
+            return f"{mean:+.1f} %"
+        return f"{mean:+.1f} % [{lower:+.1f}, {upper:+.1f}]"
+
+    def as_dict(self) -> dict[str, Any]:
+        found = asdict(self)
+        found["per_seed"] = [{"seed": seed, "gain_pct": gain} for seed, gain in self.per_seed]
+        return found
+
+
+def gains(
+    results: Sequence[Replayed], against: Sequence[str] = BASELINES, figures: Sequence[str] = FIGURES
+) -> list[Gain]:
+    """Every policy against each other baseline that was replayed, by trace, scheduler and figure."""
+    groups: dict[tuple[str, str, int], dict[str, dict[int, Replayed]]] = {}
+    for result in results:
+        case = result.case
+        group = groups.setdefault((result.trace, case.scheduler, case.trace), {})
+        group.setdefault(case.policy, {})[case.seed] = result
+    found = []
+    for (trace, scheduler, _), policies in groups.items():
+        for baseline in against:
+            for policy, own in policies.items():
+                if policy == baseline or baseline not in policies:
+                    continue
+                for figure in figures:
+                    pairs = tuple(
+                        (seed, _gain(getattr(own[seed].metrics, figure), getattr(other.metrics, figure)))
+                        for seed, other in sorted(policies[baseline].items())
+                        if seed in own
+                    )
+                    found.append(_summary(trace, scheduler, policy, baseline, figure, pairs))
+    return found
+
+
+def finding(own: Sequence[Gain]) -> str:
+    """What a policy's gains over all baselines come to: it is better if it measurably beats every one of them."""
+    if any(gain.n < 2 for gain in own):
+        return "one seed: no evidence"
+    if any(gain.measurable and gain.mean_pct < 0 for gain in own):
+        return "worse"
+    return "better" if all(gain.measurable for gain in own) else "no measurable gain"
+
+
+def _gain(own: float, other: float) -> float:
+    return 100 * (1 - own / other)
+
+
+def _summary(
+    trace: str, scheduler: str, policy: str, against: str, figure: str, pairs: tuple[tuple[int, float], ...]
+) -> Gain:
+    # Averaged as ratios, for which twice as fast and half as fast cancel.
+    logs = [math.log1p(-gain / 100) for _, gain in pairs]
+    low, high = interval(logs)
+    mean = _as_gain(fmean(logs))
+    lower, upper = (None, None) if low is None or high is None else (_as_gain(high), _as_gain(low))
+    measurable = lower is not None and upper is not None and (lower >= LEAST_PCT or upper <= -LEAST_PCT)
+    return Gain(trace, scheduler, policy, against, figure, len(pairs), mean, lower, upper, measurable, pairs)
+
+
+def _as_gain(log: float) -> float:
+    return -100 * math.expm1(log) + 0.0  # no minus zero
+
+
+def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float | None, float | None]:
+    """The two-sided interval of the mean by Student's t; None, None for fewer than two values."""
+    n = len(values)
+    if n < 2:
+        return None, None
+    mean = fmean(values)
+    half = t_quantile((1 + confidence) / 2, n - 1) * stdev(values) / math.sqrt(n)
+    return mean - half, mean + half
+
+
+def t_quantile(probability: float, freedom: int) -> float:
+    """The quantile of Student's t with a whole number of degrees of freedom, for a probability of at least 1/2.
+
+    The distribution function in closed form (Abramowitz and Stegun 26.7.3 and 26.7.4), halved in on.
+    """
+    low, high = 0.0, 1.0
+    while _t_within(high, freedom) < 2 * probability - 1:
+        high *= 2
+    for _ in range(80):
+        middle = (low + high) / 2
+        if _t_within(middle, freedom) < 2 * probability - 1:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _t_within(t: float, freedom: int) -> float:
+    """The probability that |T| is at most t."""
+    angle = math.atan(t / math.sqrt(freedom))
+    cosine = math.cos(angle)
+    odd = freedom % 2
+    term = cosine if odd else 1.0
+    total = term if freedom > 1 else 0.0
+    for k in range(2 if odd else 1, freedom - 1, 2):
+        term *= cosine * cosine * k / (k + 1)
+        total += term
+    if odd:
+        return 2 / math.pi * (angle + math.sin(angle) * total)
+    return math.sin(angle) * total

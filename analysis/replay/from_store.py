@@ -1,0 +1,220 @@
+"""Fleets for a replay out of what a store measured: one for every seed, alike in what policies believe.
+
+A policy sees the shrunk scores; jobs run at scores drawn from what these leave open, anew for every seed. So a
+policy that follows noise gains nothing here, as it would gain nothing on the real fleet.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import InputError
+from .fleet import Fleet, Floats, Ints
+
+if TYPE_CHECKING:
+    from ..placement import Scores
+
+_PLACES, _SCORES = 1, 2  # words of the random numbers: who stands where, and what the scores are
+_NODE = 4  # GPUs of a node, where no node is known
+
+
+@dataclass(frozen=True)
+class Level:
+    """A fleet whose GPUs are all alike: nobody can gain from placement but by packing."""
+
+    nodes: int
+    gpus_per_node: int
+    locality: float = 1.0
+
+    def draw(self, seed: int) -> Fleet:  # noqa: ARG002 (alike for every seed)
+        return Fleet.regular(self.nodes, self.gpus_per_node, locality=self.locality)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The measured fleet, or one of another shape whose GPUs are drawn from it.
+
+    A GPU is drawn with its scores in all workloads, so that these stay as correlated as they were measured. Where
+    whole measured nodes have the size asked for, they are drawn as they stand.
+    """
+
+    scores: Scores
+    workloads: tuple[str, ...]
+    """Those that jobs have."""
+    nodes: int | None = None
+    """None: the measured fleet itself."""
+    gpus_per_node: int | None = None
+    locality: float = 1.0
+
+    def draw(self, seed: int) -> Fleet:
+        """The fleet of a seed: who stands where, and at what scores jobs run."""
+        places = np.random.default_rng([seed, _PLACES])
+        chances = np.random.default_rng([seed, _SCORES])
+        groups = self._groups
+        rows = {name: row for group in groups for row in [self._rows(group, places)] for name in group}
+        actual, belief, power = {}, {}, {}
+        for name in self.workloads:
+            drawn, row = self.scores.draw(chances, name), rows[name]
+            actual[name] = _or_median(drawn)[row]
+            belief[name] = _or_median(self.scores.belief(name))[row]
+            power[name] = self.scores.power(name)[row]
+        node, names = self._nodes
+        if self.nodes is None:
+            gpus = tuple(self.scores.gpus[place] for place in self._own_order)
+        else:
+            within = np.arange(len(node)) - np.searchsorted(node, node)
+            gpus = tuple(f"{names[n]}:{slot}" for n, slot in zip(node, within, strict=True))
+        return Fleet(node, names, gpus, actual, belief, self.locality, power or None)
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What had to be assumed, in sentences."""
+        found = []
+        for group in self._groups:
+            pool = np.ones(len(self.scores.gpus), dtype=bool) if self._in_place else self._pool(group)
+            for name in group:
+                n, total = int(np.isnan(self.scores.belief(name))[pool].sum()), int(pool.sum())
+                if n:
+                    found.append(
+                        f"{n:,} of {total:,} GPUs were not measured in {name}; there they have its median score"
+                    )
+        groups = self._groups
+        if len(groups) > 1:
+            parted = " and ".join("/".join(group) for group in groups)
+            found.append(
+                f"no GPU was measured in both {parted}: they are taken as unrelated, which real GPUs may not be"
+            )
+        if self.nodes is None:
+            lost = sum(name is None for name in self.scores.nodes)
+            if lost:
+                found.append(
+                    f"the node of {lost:,} GPUs is unknown: in the order of their names they stand in nodes of "
+                    f"{self._size} that are made up"
+                )
+        elif self._whole_nodes:
+            there = len(set(self.scores.nodes))
+            again = ", some more than once" if self.nodes > there else ""
+            found.append(f"{self.nodes:,} nodes are drawn from {there:,} measured ones, each seed anew{again}")
+        else:
+            gpus = self.nodes * self._size
+            for group in groups:
+                total = int(self._pool(group).sum())
+                again = ", some more than once" if gpus > total else ""
+                found.append(
+                    f"{gpus:,} GPUs are drawn, each seed anew and one by one, from {total:,} measured in "
+                    f"{', '.join(group)}{again}"
+                )
+        return (*self.scores.notes, *found)
+
+    @cached_property
+    def _groups(self) -> list[tuple[str, ...]]:
+        """The workloads, those together that some GPU links, directly or over others."""
+        groups: list[tuple[list[str], set[int]]] = []
+        for name in self.workloads:
+            measured = set(np.flatnonzero(~np.isnan(self.scores.belief(name))).tolist())
+            linked = [group for group in groups if group[1] & measured]
+            groups = [group for group in groups if group not in linked]
+            names = [one for group in linked for one in group[0]]
+            groups.append(([*names, name], measured.union(*(group[1] for group in linked))))
+        return [tuple(names) for names, _ in groups]
+
+    @cached_property
+    def _size(self) -> int:
+        """GPUs of a node: as asked for, else the commonest size measured."""
+        if self.gpus_per_node is not None:
+            return self.gpus_per_node
+        sizes = Counter(Counter(name for name in self.scores.nodes if name is not None).values())
+        return max(sizes, key=lambda size: (sizes[size], size)) if sizes else _NODE
+
+    @cached_property
+    def _own_order(self) -> Ints:
+        """The measured GPUs node by node, those without a node last."""
+        first: dict[str | None, int] = {}
+        for name in self.scores.nodes:
+            first.setdefault(name, len(first))
+        first[None] = len(first)
+        in_order = sorted(range(len(self.scores.gpus)), key=lambda gpu: first[self.scores.nodes[gpu]])
+        return np.array(in_order, dtype=np.int32)
+
+    @cached_property
+    def _nodes(self) -> tuple[Ints, tuple[str, ...]]:
+        """(gpus,) the number of each GPU's node, and the nodes' names."""
+        if self.nodes is not None:
+            digits = len(str(self.nodes - 1))
+            node = np.repeat(np.arange(self.nodes, dtype=np.int32), self._size)
+            return node, tuple(f"n{number:0{digits}}" for number in range(self.nodes))
+        named = [self.scores.nodes[gpu] for gpu in self._own_order]
+        lost = sum(name is None for name in named)
+        made_up = [f"unknown-{place // self._size + 1}" for place in range(lost)]
+        all_names = [*(name for name in named if name is not None), *made_up]
+        number = {name: place for place, name in enumerate(dict.fromkeys(all_names))}
+        return np.array([number[name] for name in all_names], np.int32), tuple(number)
+
+    @property
+    def _in_place(self) -> bool:
+        """Nodes of the replay are measured nodes, whole."""
+        return self.nodes is None or self._whole_nodes
+
+    @cached_property
+    def _whole_nodes(self) -> bool:
+        sizes = Counter(self.scores.nodes)
+        return None not in sizes and set(sizes.values()) == {self._size} and len(self._groups) < 2
+
+    def _rows(self, group: Sequence[str], places: np.random.Generator) -> Ints:
+        """(gpus of the fleet,) the measured GPU that stands in each place, for a group of linked workloads."""
+        if self.nodes is None:
+            return self._own_order
+        if self._whole_nodes:
+            order = self._own_order.reshape(-1, self._size)
+            stands: Ints = order[_drawn(places, len(order), self.nodes)].ravel()
+            return stands
+        rows = np.flatnonzero(self._pool(group)).astype(np.int32)
+        drawn: Ints = rows[_drawn(places, len(rows), self.nodes * self._size)]
+        return drawn
+
+    def _pool(self, group: Sequence[str]) -> NDArray[np.bool_]:
+        """(measured GPUs,) those that are drawn from: measured in all of the group, where these are not too few."""
+        known = [~np.isnan(self.scores.belief(name)) for name in group]
+        everywhere, anywhere = np.logical_and.reduce(known), np.logical_or.reduce(known)
+        pool: NDArray[np.bool_] = everywhere if 2 * everywhere.sum() >= anywhere.sum() else anywhere
+        return pool
+
+
+def _drawn(places: np.random.Generator, pool: int, wanted: int) -> Ints:
+    """(wanted,) numbers below `pool`: all different until all are drawn, then all once more, and so on."""
+    rounds = -(-wanted // pool)
+    drawn: Ints = np.concatenate([places.permutation(pool).astype(np.int32) for _ in range(rounds)])[:wanted]
+    return drawn
+
+
+def _or_median(scores: Floats) -> Floats:
+    return np.where(np.isnan(scores), 1.0, scores)
+
+
+def measured(
+    scores: Scores,
+    workloads: Iterable[str],
+    *,
+    nodes: int | None = None,
+    gpus_per_node: int | None = None,
+    locality: float = 1.0,
+) -> Measured:
+    """The fleets of `scores` for jobs of these workloads; without `nodes` and `gpus_per_node`, the measured fleet.
+
+    Raises:
+        InputError: only one of `nodes` and `gpus_per_node`, or a workload without scores.
+    """
+    if (nodes is None) != (gpus_per_node is None):
+        raise InputError("--nodes and --gpus-per-node go together: they are the shape of the fleet to replay on")
+    used = tuple(sorted({name for name in workloads if name}))
+    missing = [name for name in used if name not in scores.workloads]
+    if missing:
+        raise InputError(f"no scores of {missing[0]}; there are scores of {', '.join(scores.workloads)}")
+    return Measured(scores, used, nodes, gpus_per_node, locality)

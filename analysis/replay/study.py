@@ -1,0 +1,292 @@
+"""Many replays: traces, policies, schedulers and seeds crossed, in several processes where that pays.
+
+What comes out depends on the cases alone, never on how many processes ran them. Within a seed every policy meets the
+same fleet, the same failures and the same random numbers, so that differences are paired.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import product
+from multiprocessing import active_children, get_context
+from pathlib import Path
+from threading import current_thread, main_thread
+from types import FrameType
+from typing import Protocol
+
+import numpy as np
+
+from ...errors import InputError, WhorlError
+from . import failures
+from .engine import replay
+from .fleet import Fleet, Floats
+from .job import Trace
+from .options import Options
+from .outcome import Metrics, Outcome
+from .profiles import Profiles
+from .published import pal_sc24, published_fleet
+from .published_trace import PublishedTrace
+
+_PAYS_S = 3.0  # of work left, from which starting further processes is worth it
+_FAILURES = 3  # word of the random numbers that failures are drawn with
+
+
+@dataclass(frozen=True)
+class Case:
+    """One replay to be run: which trace (its place), policy, scheduler and seed."""
+
+    trace: int
+    policy: str
+    scheduler: str
+    seed: int
+    record: bool = False
+    """Keep the outcome whole, with its spans and series, for drawing."""
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What a case gave."""
+
+    case: Case
+    trace: str
+    metrics: Metrics
+    jct_s: Floats
+    wall_s: float
+    notes: tuple[str, ...] = ()
+    outcome: Outcome | None = None
+    """Of recorded cases."""
+    fleet: Fleet | None = None
+    """Of recorded cases."""
+
+    def row(self) -> dict[str, object]:
+        """The row of `whorl.replay/1`."""
+        of = self.metrics
+        return {
+            "trace": self.trace,
+            "policy": self.case.policy,
+            "scheduler": self.case.scheduler,
+            "seed": self.case.seed,
+            "jobs": of.jobs,
+            "avg_jct_s": of.avg_jct_s,
+            "median_jct_s": of.median_jct_s,
+            "p99_jct_s": of.p99_jct_s,
+            "makespan_s": of.makespan_s,
+            "end_s": of.end_s,
+            "util_held": of.util_held,
+            "energy_j": of.energy_j,
+            "wall_s": self.wall_s,
+        }
+
+
+class Fleets(Protocol):
+    """A fleet for every seed."""
+
+    def draw(self, seed: int) -> Fleet: ...
+
+
+class Study(Protocol):
+    """What the cases have in common; it goes to other processes, so it can be pickled."""
+
+    def run(self, case: Case) -> Replayed: ...
+
+
+@dataclass(frozen=True)
+class General:
+    """Traces on fleets that differ from seed to seed."""
+
+    traces: tuple[Trace, ...]
+    fleets: Fleets
+    options: Options
+    mtbf_h: float | None = None
+    """Mean time between failures of a node; None for none but those of `options`."""
+    repair_h: float = 24.0
+
+    def run(self, case: Case) -> Replayed:
+        trace = self.traces[case.trace]
+        fleet = self.fleets.draw(case.seed)
+        options = replace(self.options, record=case.record)
+        if self.mtbf_h is not None:
+            options = replace(options, failures=(*options.failures, *self._failures(trace, fleet, case.seed)))
+        outcome = replay(trace, fleet, case.policy, case.scheduler, options=options, seed=case.seed)
+        outcome = replace(outcome, notes=tuple(note for note in outcome.notes if note not in trace.notes))
+        return _replayed(case, outcome, outcome.metrics(), fleet)
+
+    def _failures(self, trace: Trace, fleet: Fleet, seed: int) -> tuple[failures.Failure, ...]:
+        """Failures until long after the last job can have ended, were there none."""
+        assert self.mtbf_h is not None
+        slowest = fleet.locality * max((float(scores.max()) for scores in fleet.actual.values()), default=1.0)
+        work = sum(job.gpus * job.ideal_s for job in trace.jobs) / len(fleet)
+        longest = max(job.ideal_s for job in trace.jobs)
+        until = trace.jobs[-1].submit_s + 2 * slowest * (work + longest)
+        random = np.random.default_rng([seed, _FAILURES])
+        return failures.drawn(len(fleet.node_names), until, mtbf_h=self.mtbf_h, repair_h=self.repair_h, random=random)
+
+
+@dataclass(frozen=True)
+class Published:
+    """Traces as the artifact of PAL (SC'24) simulates them."""
+
+    traces: tuple[PublishedTrace, ...]
+    profiles: Profiles
+
+    def run(self, case: Case) -> Replayed:
+        trace = self.traces[case.trace]
+        outcome = pal_sc24(trace, self.profiles, case.policy, case.scheduler, seed=case.seed, record=case.record)
+        fleet = published_fleet(self.profiles, seed=case.seed)[0] if case.record else None
+        return _replayed(case, outcome, outcome.metrics(published=True), fleet)
+
+
+def _replayed(case: Case, outcome: Outcome, metrics: Metrics, fleet: Fleet | None) -> Replayed:
+    kept = (outcome, fleet) if case.record else (None, None)
+    return Replayed(case, outcome.trace, metrics, outcome.jct_s, outcome.wall_s, outcome.notes, *kept)
+
+
+def cases(
+    traces: int, policies: Sequence[str], schedulers: Sequence[str], seeds: Sequence[int], *, record: bool = False
+) -> list[Case]:
+    """All of them crossed, policies side by side; `record` keeps those of the first seed whole."""
+    return [
+        Case(trace, policy, scheduler, seed, record and seed == seeds[0])
+        for trace, scheduler, seed, policy in product(range(traces), schedulers, seeds, policies)
+    ]
+
+
+Progress = Callable[[int, int], None]
+
+
+def run_all(
+    study: Study, wanted: Sequence[Case], *, workers: int = 1, progress: Progress | None = None
+) -> tuple[list[Replayed], list[tuple[Case, InputError]]]:
+    """What each case gave, in their order, and the cases that cannot be replayed, each with why.
+
+    `progress(done, wanted)` is called after each. The first cases run here; the others go to `workers` processes if
+    they would take some seconds.
+
+    Raises:
+        WhorlError: a process ended before its work did, as when memory ran out.
+    """
+    found: dict[int, Replayed] = {}
+    refused: dict[int, InputError] = {}
+    for number, result in _results(study, wanted, workers):
+        if isinstance(result, Replayed):
+            found[number] = result
+        else:
+            refused[number] = result
+        if progress is not None:
+            progress(len(found) + len(refused), len(wanted))
+    return [found[n] for n in sorted(found)], [(wanted[n], refused[n]) for n in sorted(refused)]
+
+
+_Numbered = tuple[int, Replayed | InputError]
+
+
+def _results(study: Study, wanted: Sequence[Case], workers: int) -> Iterator[_Numbered]:
+    began = time.perf_counter()
+    for number, case in enumerate(wanted):
+        left = len(wanted) - number
+        passed = time.perf_counter() - began
+        if workers > 1 and number and left > 1 and left * passed / number > _PAYS_S:
+            yield from _spread(study, wanted, number, min(workers, left))
+            return
+        yield number, _outcome(study, case)
+
+
+def _outcome(study: Study, case: Case) -> Replayed | InputError:
+    try:
+        return study.run(case)
+    except InputError as error:
+        return error
+
+
+def _spread(study: Study, wanted: Sequence[Case], first: int, workers: int) -> Iterator[_Numbered]:
+    # Not forked: polars and DuckDB hold threads, whose locks a forked process would wait for without end.
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _start, (study,))
+    others = set(active_children())
+    try:
+        with _no_interrupt():
+            running = {pool.submit(_run, case): number for number, case in enumerate(wanted) if number >= first}
+        for future in as_completed(running):
+            yield running[future], future.result()
+    except BrokenProcessPool as error:
+        raise WhorlError("a process of the replay was killed, perhaps for want of memory; try --workers 1") from error
+    except BaseException:
+        # An error or Ctrl-C: what the others still compute, perhaps for minutes, is for nobody.
+        for child in set(active_children()) - others:
+            child.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """Ctrl-C waits until the processes have started, or one would be lost half-started.
+
+    They inherit that it is blocked, and so leave it to their parent. Blocking alone does not hold it off here, where
+    a thread of a library may take it.
+    """
+    if current_thread() is not main_thread():
+        yield
+        return
+    came: list[FrameType | None] = []
+    before = signal.signal(signal.SIGINT, lambda _, frame: came.append(frame))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, before)
+    if came and callable(before):
+        before(signal.SIGINT, came[0])
+
+
+_study: Study | None = None  # of this process, which runs cases for another
+
+
+def _start(study: Study) -> None:
+    """In a new process: remember the study."""
+    global _study
+    _study = study
+
+
+def _run(case: Case) -> Replayed | InputError:
+    assert _study is not None
+    return _outcome(_study, case)
+
+
+def read_failures(path: Path | str, fleet: Fleet) -> tuple[failures.Failure, ...]:
+    """Failures of a CSV with the columns node (a name or number of the fleet), down_s and up_s (empty: for good).
+
+    Raises:
+        InputError: the file cannot be read, or a row names no node or no times.
+    """
+    from .traces.table import sheet, text_of
+
+    path = Path(path)
+    found = sheet(path, text_of(path))
+    found.need("node", "down_s", "up_s")
+    number = {name: place for place, name in enumerate(fleet.node_names)}
+    number = {str(place): place for place in range(len(fleet.node_names))} | number
+    nodes = found.frame["node"].str.strip_chars()
+    found.check(~nodes.is_in(list(number)), "no node of the fleet is named {node!r}", "node")
+    down = found.numbers("down_s")
+    up = found.numbers("up_s", unknown=("",)).fill_null(float("inf"))
+    found.check((down < 0) | (up <= down), "the node is away from {down_s} to {up_s} s", "down_s", "up_s")
+    return tuple(failures.Failure(number[node], start, end) for node, start, end in zip(nodes, down, up, strict=True))
+
+
+def no_wider(traces: Sequence[Trace], gpus: int) -> None:
+    """Stop with one sentence where a job asks for more GPUs than there are."""
+    for trace in traces:
+        job = max(trace.jobs, key=lambda job: job.gpus)
+        if job.gpus > gpus:
+            raise InputError(
+                f"{trace.name}: job {job.name} asks for {job.gpus:,} GPUs and the fleet has {gpus:,}; replay it on a "
+                "larger fleet (--nodes, --gpus-per-node), or leave the job out"
+            )

@@ -1,0 +1,63 @@
+"""The CSV of the PAL study's Philly traces: job_id, num_gpus, submit_time, duration, model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from ..published_trace import COLUMNS, SECONDS_PER_ITERATION
+from .table import MOST_GPUS, Reading, Sheet, jobs, sheet
+
+
+def fits(first: str) -> bool:
+    names = {name.strip() for name in first.split(",")}
+    return "num_gpus" in names and len(names & set(COLUMNS)) >= 3
+
+
+def read(path: Path, text: str, reading: Reading) -> tuple[Sheet, pl.DataFrame]:
+    """Jobs of the file; `duration` counts iterations for the study's six models, and seconds otherwise."""
+    found = sheet(path, text)
+    found.need(*COLUMNS)
+    frame = found.frame.with_columns(pl.col("job_id", "model").str.strip_chars())
+    found.frame = frame
+    found.check(frame["job_id"].str.len_chars() == 0, "the job has no job_id")
+    found.check(~frame["job_id"].is_first_distinct(), "job_id {job_id} stands there a second time", "job_id")
+    gpus, submit, duration = (found.numbers(name) for name in ("num_gpus", "submit_time", "duration"))
+    found.check((gpus < 1) | (gpus != gpus.floor()), "num_gpus is {num_gpus}; a job holds 1 GPU or more", "num_gpus")
+    found.check(gpus > MOST_GPUS, "num_gpus is {num_gpus}; no cluster has so many", "num_gpus")
+    found.check(submit < 0, "submit_time is {submit_time}; times count from 0", "submit_time")
+    found.check(duration <= 0, "duration is {duration}; a job takes some time", "duration")
+    per_iteration = frame["model"].replace_strict(SECONDS_PER_ITERATION, default=None, return_dtype=pl.Float64)
+    if reading.duration_unit == "iterations":
+        known = ", ".join(SECONDS_PER_ITERATION)
+        found.check(
+            per_iteration.is_null(),
+            f"how long an iteration of {{model!r}} takes is not known, only of {known}; use --duration-unit seconds",
+            "model",
+        )
+    if reading.duration_unit == "seconds":
+        factor = pl.repeat(1.0, frame.height, eager=True)
+        found.notes.append("duration was read as seconds on the median GPU, as asked for")
+    else:
+        factor = per_iteration.fill_null(1.0)
+        n = int(per_iteration.is_not_null().sum())
+        if n:
+            found.notes.append(
+                f"duration of {jobs(n)} of the PAL study's models was read as iterations and turned into seconds "
+                "by its table (--duration-unit says otherwise)"
+            )
+        if n < frame.height:
+            found.notes.append(f"duration of {jobs(frame.height - n)} was read as seconds on the median GPU")
+    unused = [name for name in found.names if name not in (*COLUMNS, "user")]
+    if unused:
+        found.notes.append(f"columns not used: {', '.join(unused)}")
+    return found, frame.select(
+        name="job_id",
+        submit_s=submit,
+        gpus=gpus.cast(pl.Int64),
+        ideal_s=duration * factor,
+        limit_s=pl.lit(None, pl.Float64),
+        user=pl.col("user").fill_null("") if "user" in frame.columns else pl.lit(""),
+        model="model",
+    )

@@ -1,0 +1,136 @@
+"""Fleets out of a store: who stands where, what policies believe, and what jobs run at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from whorl.analysis.placement import scores
+from whorl.analysis.replay.from_store import Level, Measured, measured
+from whorl.errors import InputError
+from whorl.store import Store
+
+from .measured_fleet import GPUS_PER_NODE, NAMES, NODES, fleet_store
+
+SLOW = 13  # place of the GPU that is planted slow
+
+
+def spread(seed: int, sd: float = 0.03) -> NDArray[np.float64]:
+    values = np.exp(sd * np.random.default_rng(seed).standard_normal(len(NAMES)))
+    values[SLOW] = 1.8
+    return np.asarray(values / np.median(values))
+
+
+@pytest.fixture(scope="module")
+def planted() -> NDArray[np.float64]:
+    return spread(5)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory, planted: NDArray[np.float64]) -> str:
+    folder = tmp_path_factory.mktemp("fleet")
+    return fleet_store(folder, {"gemm": planted, "stream": spread(6), "noise": np.ones(len(NAMES))}, noise=0.002)
+
+
+def of(store: str, *workloads: str, **shape: int) -> Measured:
+    return measured(scores(Store.open(store), workloads), workloads, **shape)
+
+
+def test_the_measured_fleet_stands_as_it_is(store: str, planted: NDArray[np.float64]) -> None:
+    fleet = of(store, "gemm").draw(0)
+    assert fleet.gpu_names == NAMES
+    assert fleet.node_names == tuple(f"n{node:02}" for node in range(NODES))
+    assert fleet.node.tolist() == [number // GPUS_PER_NODE for number in range(len(NAMES))]
+    assert fleet.belief["gemm"] == pytest.approx(planted, abs=0.01)
+    assert fleet.actual["gemm"] == pytest.approx(planted, abs=0.02)
+    assert fleet.power_w is not None
+    assert fleet.power_w["gemm"][SLOW] == pytest.approx(250 / planted[SLOW], rel=1e-3)
+
+
+def test_seeds_differ_in_what_jobs_run_at_and_not_in_what_is_believed(store: str) -> None:
+    source = of(store, "gemm")
+    one, again, other = source.draw(1), source.draw(1), source.draw(2)
+    assert np.array_equal(one.actual["gemm"], again.actual["gemm"])
+    assert not np.array_equal(one.actual["gemm"], other.actual["gemm"])
+    assert np.array_equal(one.belief["gemm"], other.belief["gemm"])
+
+
+def test_noise_is_believed_by_nobody(tmp_path: Path) -> None:
+    """GPUs that do not differ, measured noisily: policies see 1 everywhere, whatever the medians were."""
+    store = fleet_store(tmp_path, {"noise": np.ones(len(NAMES))}, noise=0.05)
+    fleet = of(store, "noise").draw(0)
+    assert fleet.belief["noise"].tolist() == [1.0] * len(NAMES)
+
+
+def test_a_gpu_is_drawn_with_all_its_scores(store: str) -> None:
+    """12 nodes of 6 from 8 nodes of 4: GPU by GPU, some twice; both scores are always of one measured GPU."""
+    fleet = of(store, "gemm", "stream", nodes=12, gpus_per_node=6).draw(3)
+    assert (len(fleet), len(fleet.node_names)) == (72, 12)
+    own = of(store, "gemm", "stream").draw(0)
+    pairs = set(zip(own.belief["gemm"], own.belief["stream"], strict=True))
+    drawn = list(zip(fleet.belief["gemm"], fleet.belief["stream"], strict=True))
+    assert set(drawn) == pairs
+    assert max(drawn.count(pair) for pair in pairs) == 3
+    assert min(drawn.count(pair) for pair in pairs) == 2
+
+
+def test_whole_nodes_are_drawn_where_their_size_is_asked_for(store: str) -> None:
+    source = of(store, "gemm", nodes=5, gpus_per_node=GPUS_PER_NODE)
+    own = of(store, "gemm").draw(0).belief["gemm"].reshape(NODES, GPUS_PER_NODE)
+    known = {tuple(row) for row in own}
+    seen = set()
+    for seed in range(6):
+        rows = [tuple(row) for row in source.draw(seed).belief["gemm"].reshape(5, GPUS_PER_NODE)]
+        assert len(set(rows)) == 5
+        assert set(rows) <= known
+        seen.add(tuple(rows))
+    assert len(seen) > 1
+    assert any(note.endswith("5 nodes are drawn from 8 measured ones, each seed anew") for note in source.notes)
+    more = of(store, "gemm", nodes=NODES + 1, gpus_per_node=GPUS_PER_NODE)
+    assert any(note.endswith("each seed anew, some more than once") for note in more.notes)
+
+
+def test_gpus_not_measured_in_a_workload_have_its_median_and_are_counted(tmp_path: Path) -> None:
+    gpus = {"gemm": NAMES, "stream": NAMES[:20]}
+    store = fleet_store(tmp_path, {"gemm": spread(1), "stream": spread(2)[:20]}, gpus=gpus)
+    source = of(store, "gemm", "stream")
+    fleet = source.draw(0)
+    assert fleet.actual["stream"][20:].tolist() == [1.0] * 12
+    assert (fleet.actual["stream"][:20] != 1.0).all()
+    assert any(note.startswith("12 of 32 GPUs were not measured in stream") for note in source.notes)
+    # In another shape, GPUs measured in both are enough to draw from.
+    drawn = of(store, "gemm", "stream", nodes=3, gpus_per_node=5).draw(0)
+    assert (drawn.belief["stream"] != 1.0).all()
+
+
+def test_workloads_of_different_gpus_are_unrelated_and_that_is_said(tmp_path: Path) -> None:
+    gpus = {"gemm": NAMES[:16], "stream": NAMES[16:]}
+    store = fleet_store(tmp_path, {"gemm": spread(1)[:16], "stream": spread(2)[16:]}, gpus=gpus)
+    source = of(store, "gemm", "stream", nodes=4, gpus_per_node=3)
+    fleet = source.draw(0)
+    assert (fleet.belief["gemm"] != 1.0).all()
+    assert (fleet.belief["stream"] != 1.0).all()
+    assert any("no GPU was measured in both gemm and stream" in note for note in source.notes)
+
+
+def test_gpus_of_unknown_nodes_stand_in_made_up_ones(tmp_path: Path) -> None:
+    store = fleet_store(tmp_path, {"gemm": spread(1)}, nodes=False)
+    source = of(store, "gemm")
+    fleet = source.draw(0)
+    assert np.bincount(fleet.node).tolist() == [4] * 8
+    assert any("the node of 32 GPUs is unknown" in note for note in source.notes)
+
+
+def test_a_shape_has_two_sides(store: str) -> None:
+    with pytest.raises(InputError, match="--nodes and --gpus-per-node go together"):
+        of(store, "gemm", nodes=3)
+    with pytest.raises(InputError, match="no scores of other"):
+        measured(scores(Store.open(store), ["gemm"]), ["other"])
+
+
+def test_a_level_fleet_is_alike_for_every_seed() -> None:
+    fleet = Level(3, 2, 1.5).draw(9)
+    assert (len(fleet), len(fleet.node_names), fleet.locality, dict(fleet.actual)) == (6, 3, 1.5, {})

@@ -1,0 +1,343 @@
+"""Job traces of every format: what is read, what is left out and said, and what is refused with a sentence."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from whorl.analysis.replay.published_trace import SECONDS_PER_ITERATION, PublishedJob
+from whorl.analysis.replay.traces import FORMATS, Reading, assign, read_trace, trace_name
+from whorl.errors import InputError
+
+PHILLY = Path(__file__).resolve().parents[4] / "shared" / "data" / "traces" / "sia-philly"
+
+HEAD = "job_id,num_gpus,submit_time,duration,model\n"
+SWF = "; Computer: a machine\n1 10 5 100 8 -1 -1 8 3600 -1 1 3 4 5 1 1 -1 -1\n"
+SACCT_HEAD = "JobIDRaw|Submit|ElapsedRaw|AllocTRES|State|TimelimitRaw|User|Partition\n"
+OPENB_HEAD = (
+    "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n"
+)
+
+
+def written(folder: Path, text: str, name: str = "t.csv") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def sacct(elapsed: str = "60", tres: str = "cpu=1,gres/gpu=2", state: str = "COMPLETED", job: str = "7") -> str:
+    return f"{job}|2026-01-01T00:00:10|{elapsed}|{tres}|{state}|30|ann|gpu\n"
+
+
+def refusal(path: Path, format: str | None = None) -> str:  # noqa: A002
+    with pytest.raises(InputError) as caught:
+        read_trace(path, format)
+    sentence = str(caught.value)
+    assert str(path) in sentence
+    assert "\n" not in sentence
+    return sentence
+
+
+@pytest.mark.skipif(not PHILLY.is_dir(), reason=f"the published traces are not at {PHILLY}")
+def test_the_published_traces_are_read_in_seconds() -> None:
+    trace = read_trace(PHILLY / "workload-1.csv")
+    assert (trace.name, len(trace.jobs)) == ("workload-1", 160)
+    first = trace.jobs[0]
+    assert (first.name, first.submit_s, first.gpus, first.model) == ("0", 98.0, 1, "vgg19")
+    assert first.ideal_s == pytest.approx(1481 * 0.300610341)
+    assert any("iterations" in note for note in trace.notes)
+
+
+def test_the_unit_of_the_csvs_duration_can_be_said(tmp_path: Path) -> None:
+    path = written(tmp_path, HEAD + "0,1,0,100,BERT\n1,2,5,100,mine\n")
+    by_model = read_trace(path)
+    assert [job.ideal_s for job in by_model.jobs] == pytest.approx([17.9, 100.0])
+    assert len([note for note in by_model.notes if "duration of 1 job " in note]) == 2
+    assert [job.ideal_s for job in read_trace(path, reading=Reading("seconds")).jobs] == [100.0, 100.0]
+    with pytest.raises(InputError, match=r"line 3: how long an iteration of 'mine' takes is not known"):
+        read_trace(path, reading=Reading("iterations"))
+
+
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        ("1,2,5,0,m", "line 3: duration is 0"),
+        ("1,2,5,-4,m", "line 3: duration is -4"),
+        ("1,2,-5,4,m", "line 3: submit_time is -5"),
+        ("1,0,5,4,m", "line 3: num_gpus is 0"),
+        ("1,1,1700000000000,4,m", "job 1 has a time of 1.7e+12 s, which is over 300 years; are times in another unit?"),
+        ("1,1,0,1e11,m", "job 1 has a time of 1e+11 s"),
+        ("1,1.5,5,4,m", "line 3: num_gpus is 1.5"),
+        ("1,2,5,soon,m", "line 3: duration is 'soon', which is no finite number"),
+        ("1,2,5,nan,m", "line 3: duration is 'nan', which is no finite number"),
+        ("1,2,,4,m", "line 3: submit_time is '', which is no finite number"),
+        ("0,2,5,4,m", "line 3: job_id 0 stands there a second time"),
+        ("1,2,5", "line 3: 3 fields where 5 are expected; the file looks cut off"),
+        ("1,99999999999999999999,5,4,m", "line 3: num_gpus is 99999999999999999999; no cluster"),
+        ('1,2,5,4,"m\n2,2,5,4,m', "line 3: the row cannot be read: unexpected end of data; is a quote not closed?"),
+        (f"1,2,5,4,{200_000 * 'm'}", "line 3: the row cannot be read: field larger"),
+        ("1,2,5,4,m,7", "line 3: 6 fields where 5 are expected"),
+    ],
+)
+def test_a_bad_row_of_the_csv_is_named(tmp_path: Path, row: str, sentence: str) -> None:
+    assert sentence in refusal(written(tmp_path, f"{HEAD}0,1,0,100,m\n{row}"))
+
+
+def test_a_csv_of_another_program_is_the_same_csv(tmp_path: Path) -> None:
+    """Another order of columns, further ones, quoted fields, a byte order mark, other ends of lines."""
+    path = tmp_path / "t.csv"
+    text = '\ufeffmodel,duration,"job_id",room,submit_time,num_gpus,user\r\n"a ""b"", c",100,j 1,x,0,2.0,Zoë\r\n'
+    path.write_bytes((text + "m\u2028n,7,j 2,,1.5,1,\r\n").encode())
+    trace = read_trace(path)
+    assert [(job.name, job.gpus, job.submit_s, job.ideal_s, job.model, job.user) for job in trace.jobs] == [
+        ("j 1", 2, 0.0, 100.0, 'a "b", c', "Zoë"),
+        ("j 2", 1, 1.5, 7.0, "m\u2028n", ""),
+    ]
+    assert "columns not used: room" in trace.notes
+
+
+def test_a_csv_without_a_column_says_which(tmp_path: Path) -> None:
+    path = written(tmp_path, "job_id,num_gpus,submit_time,model\n0,1,0,m\n")
+    assert "has no column duration; it has job_id, num_gpus, submit_time, model" in refusal(path)
+
+
+def test_jobs_out_of_order_are_sorted_ties_in_the_files_order(tmp_path: Path) -> None:
+    trace = read_trace(written(tmp_path, HEAD + "a,1,9,1,m\nb,1,3,1,m\nc,1,9,1,m\nd,1,3,1,m\n"))
+    assert [job.name for job in trace.jobs] == ["b", "d", "a", "c"]
+    assert any("sorted" in note for note in trace.notes)
+
+
+def test_swf_is_read_and_what_cannot_run_is_counted(tmp_path: Path) -> None:
+    lines = [
+        SWF,
+        "2 20 5 -1 8 -1 -1 8 3600 -1 5 3 4 5 1 1 -1 -1\n",  # never ran
+        "3 30 5 50 -1 -1 -1 9 -1 -1 1 -1 4 -1 1 1 1 10\n",  # asked for 9, held an unknown number
+        "4 40 5 50 -1 -1 -1 -1 -1 -1 1 3 4 5 1 1 -1 -1\n",  # no processors at all
+        "5 50 5 50 8 -1 -1 8 -1 -1 3 3 4 5 1 1 -1 -1\n",  # a part of a job
+    ]
+    trace = read_trace(written(tmp_path, "".join(lines), "x.swf"), reading=Reading(processors_per_gpu=4))
+    assert [(job.name, job.gpus, job.submit_s, job.ideal_s) for job in trace.jobs] == [
+        ("1", 2, 0, 100),
+        ("3", 3, 20, 50),
+    ]
+    assert [(job.limit_s, job.user, job.model) for job in trace.jobs] == [(3600, "3", "5"), (None, "", "")]
+    for what in ("ran for no time", "processors is unknown", "parts of jobs", "4 processors", "preceding"):
+        assert any(what in note for note in trace.notes), what
+
+
+def test_swf_of_the_archive_has_headers_and_gaps_of_every_kind(tmp_path: Path) -> None:
+    unknown = " ".join(["-1"] * 18)
+    text = f"; UnixStartTime: 843436800\r\n;no space\n\n{unknown}\n{unknown}\n"
+    text += "-1\t0 0 60.5 2 55.3 -1 -1 -1 -1 -1 -1 -1 -1 -1 -1 -1 -1\n -1 3 0 5 1 " + "-1 " * 13 + "\n"
+    trace = read_trace(written(tmp_path, text, "x.swf"))
+    assert [(job.name, job.submit_s, job.ideal_s) for job in trace.jobs] == [("line 6", 0, 60.5), ("line 7", 3, 5)]
+    assert any(note.startswith("2 jobs left out") for note in trace.notes)
+    sentence = refusal(written(tmp_path, f"{unknown}\n{unknown}\n", "y.swf"))
+    assert "holds no job that can be replayed: 2 jobs left out" in sentence
+    assert "job 1 stands there a second time" in refusal(written(tmp_path, SWF + SWF, "z.swf"))
+
+
+def test_a_torn_swf_file_is_refused(tmp_path: Path) -> None:
+    assert "line 3: 4 fields where 18 are expected; the file looks cut off" in refusal(
+        written(tmp_path, SWF + "2 20 5 100", "x.swf")
+    )
+
+
+def test_sacct_is_read_whatever_its_columns(tmp_path: Path) -> None:
+    """The same jobs in two spellings: raw seconds and minutes, and clock times with limits as Slurm prints them."""
+    raw = read_trace(written(tmp_path, SACCT_HEAD + sacct("93784"), "raw.txt")).jobs
+    text = "Partition|End|Start|User|Timelimit|ReqTRES|State|Elapsed|Submit|JobID\n"
+    text += "gpu|2026-01-02T02:13:04|2026-01-01T00:10:00|ann|00:30:00|billing=4,gres/gpu:v100=1,gres/gpu:a100=1|"
+    text += "CANCELLED by 12|1-02:03:04|2026-01-01T00:00:10|7\n"
+    spelled = read_trace(written(tmp_path, text, "spelled.txt")).jobs
+    assert raw == spelled
+    job = raw[0]
+    assert (job.name, job.gpus, job.ideal_s, job.limit_s, job.user, job.model) == ("7", 2, 93784, 1800, "ann", "gpu")
+
+
+@pytest.mark.parametrize(
+    ("tres", "gpus"),
+    [
+        ("cpu=4,gres/gpu:v100=4,gres/gpu=4,mem=1G", 4),
+        ("gres/gpu:a100=1,gres/gpu:v100=2", 3),
+        ("gres/gpu:a100_3g.20gb=2,cpu=1", 2),
+        ("gpu:a100:2(IDX:0-1)", 2),
+        ("gpu:1080:3", 3),
+        ("gres:gpu:4", 4),
+        ("gpu:2", 2),
+        ("gres/gpumem=4096,gres/gpuutil=30,gres/gpu=1", 1),
+    ],
+)
+def test_sacct_spells_gpus_in_many_ways(tmp_path: Path, tres: str, gpus: int) -> None:
+    (job,) = read_trace(written(tmp_path, SACCT_HEAD + sacct(tres=tres), "acct.txt")).jobs
+    assert job.gpus == gpus
+    text = (SACCT_HEAD + sacct(tres=tres)).replace("AllocTRES", "AllocGRES")
+    assert read_trace(written(tmp_path, text, "old.txt")).jobs[0].gpus == gpus
+
+
+def test_sacct_counts_every_time_a_job_ran_once(tmp_path: Path) -> None:
+    """A requeued job held GPUs before as well; lines of overlapping exports are one; components stand alone."""
+    text = SACCT_HEAD + sacct(state="REQUEUED", elapsed="20") + sacct(elapsed="50") + sacct(elapsed="50")
+    trace = read_trace(written(tmp_path, text + sacct(state="REQUEUED", elapsed="0", job="9"), "acct.txt"))
+    assert [(job.name, job.ideal_s) for job in trace.jobs] == [("7", 20), ("7#2", 50)]
+    assert any(note.startswith("1 job left out: the same line") for note in trace.notes)
+    text = (SACCT_HEAD + sacct(job="7+0") + sacct(job="7+1")).replace("JobIDRaw", "JobID")
+    trace = read_trace(written(tmp_path, text, "het.txt"))
+    assert [job.name for job in trace.jobs] == ["7+0", "7+1"]
+    assert any(note.startswith("2 jobs are components of heterogeneous jobs") for note in trace.notes)
+
+
+def test_sacct_without_states_goes_by_the_end(tmp_path: Path) -> None:
+    text = "JobID|Submit|End|ElapsedRaw|AllocTRES\n1|2026-01-01T00:00:00|Unknown|5|gres/gpu=1\n"
+    text += "2|2026-01-01T00:00:00|2026-01-01T00:00:09|9|gres/gpu=1\n"
+    trace = read_trace(written(tmp_path, text, "acct.txt"))
+    assert [job.name for job in trace.jobs] == ["2"]
+    trace = read_trace(written(tmp_path, text.replace("End", "Bend"), "acct.txt"))
+    assert [job.name for job in trace.jobs] == ["1", "2"]
+    assert any("jobs that still ran are taken as ended" in note for note in trace.notes)
+
+
+def test_times_of_sacct_may_have_a_zone(tmp_path: Path) -> None:
+    stamps = ["2026-03-29T01:30:00+01:00", "2026-03-29T00:30:30Z", "2026-03-29T02:31:00+0200", "2026-03-29 00:31:30"]
+    text = "JobID|Submit|ElapsedRaw|State|AllocTRES\n"
+    text += "".join(f"{number}|{stamp}|9|COMPLETED|gres/gpu=1\n" for number, stamp in enumerate(stamps))
+    assert [job.submit_s for job in read_trace(written(tmp_path, text, "acct.txt")).jobs] == [0, 30, 60, 90]
+
+
+def test_sacct_leaves_out_and_counts_what_cannot_be_replayed(tmp_path: Path) -> None:
+    text = SACCT_HEAD + sacct() + sacct(job="7.batch") + sacct(job="7.0")
+    text += sacct(job="8", state="PENDING") + sacct(job="9", state="RUNNING")
+    text += sacct(job="10", elapsed="0", state="CANCELLED by 3") + sacct(job="11", tres="cpu=4")
+    text += sacct(job="12", state="FAILED", elapsed="5") + sacct(job="7", elapsed="9")
+    trace = read_trace(written(tmp_path, text, "acct.txt"))
+    assert [(job.name, job.ideal_s) for job in trace.jobs] == [("7", 60), ("12", 5), ("7#2", 9)]
+    for what in ("had not started", "still ran", "never ran", "no GPU", "requeued"):
+        assert any(what in note and note.startswith("1 job ") for note in trace.notes), what
+
+
+def test_sacct_counts_from_when_a_job_was_eligible(tmp_path: Path) -> None:
+    text = "JobID|Submit|Eligible|ElapsedRaw|ReqTRES\n"
+    text += "1|2026-01-01T00:00:00|2026-01-01T00:00:00|5|gres/gpu=1\n"
+    text += "2|2026-01-01T00:00:00|2026-01-01T01:00:00|5|gres/gpu=1\n"
+    text += "3|2026-01-01T00:00:30|Unknown|5|gres/gpu=1\n"
+    trace = read_trace(written(tmp_path, text, "acct.txt"))
+    assert [(job.name, job.submit_s) for job in trace.jobs] == [("1", 0), ("3", 30), ("2", 3600)]
+
+
+def test_a_bad_time_of_sacct_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path, SACCT_HEAD + sacct().replace("2026-01-01T00:00:10", "yesterday"), "acct.txt")
+    assert "line 2: submit is 'yesterday', which is not a time such as" in refusal(path)
+    path = written(tmp_path, SACCT_HEAD + sacct(elapsed="x"), "acct.txt")
+    assert "line 2: elapsedraw is 'x'" in refusal(path)
+    path = written(tmp_path, "JobID|Submit|AllocTRES\n1|2026-01-01T00:00:10|gres/gpu=1\n", "acct.txt")
+    assert "how long jobs ran is unknown" in refusal(path)
+
+
+def test_a_name_with_the_delimiter_of_sacct_costs_its_job_alone(tmp_path: Path) -> None:
+    trace = read_trace(written(tmp_path, SACCT_HEAD + sacct() + "8|a|" + sacct(job="9"), "acct.txt"))
+    assert [job.name for job in trace.jobs] == ["7"]
+    assert any("more fields than the header" in note for note in trace.notes)
+
+
+def test_openb_is_read_and_what_cannot_run_is_counted(tmp_path: Path) -> None:
+    rows = [
+        "p1,1,1,2,1000,,LS,Succeeded,100,400,130",
+        "p2,1,1,1,460,V100M16,BE,Failed,200,500.5,210",
+        "p3,1,1,0,0,,LS,Running,100,400,130",
+        "p4,1,1,1,1000,,LS,Pending,100,,",
+        "p5,1,1,1,1000,,LS,Running,100,,130",
+        "p6,1,1,1,1000,,LS,Failed,100,120,130",
+    ]
+    trace = read_trace(written(tmp_path, OPENB_HEAD + "\n".join(rows)))
+    assert [(j.name, j.submit_s, j.gpus, j.ideal_s, j.model) for j in trace.jobs] == [
+        ("p1", 0, 2, 270, "LS"),
+        ("p2", 100, 1, 290.5, "BE"),
+    ]
+    for what in ("no GPU", "never scheduled", "had not ended", "ended before they ran", "share of a GPU"):
+        assert any(what in note and note.startswith("1 job ") for note in trace.notes), what
+
+
+def test_formats_are_told_by_content_and_can_be_named(tmp_path: Path) -> None:
+    texts = {"csv": HEAD + "0,1,0,9,m\n", "swf": SWF, "sacct": SACCT_HEAD + sacct()}
+    texts["openb"] = OPENB_HEAD + "p1,1,1,2,1000,,LS,Succeeded,100,400,130\n"
+    assert set(texts) == {row.name for row in FORMATS}
+    for name, text in texts.items():
+        path = written(tmp_path, text, "anything.dat")
+        assert read_trace(path) == read_trace(path, name)
+    path = written(tmp_path, texts["csv"], "anything.dat")
+    assert "has no column" in refusal(path, format="sacct")
+    with pytest.raises(InputError, match="no trace format is called 'xml'; there are csv, swf, sacct, openb"):
+        read_trace(path, "xml")
+
+
+def test_a_compressed_trace_is_the_same_trace(tmp_path: Path) -> None:
+    text = HEAD + "0,1,0,9,m\n"
+    packed = tmp_path / "t.csv.gz"
+    packed.write_bytes(gzip.compress(text.encode()))
+    assert read_trace(packed) == read_trace(written(tmp_path, text))
+    packed.write_bytes(gzip.compress(text.encode())[:-9])
+    assert "damaged gzip" in refusal(packed)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"", "is empty"),
+        (b"\n\n", "is empty"),
+        (b"a,b\n1,2\n", "is no known trace format"),
+        (b"\xff\xfe\x00", "no text"),
+        (HEAD.encode(), "holds no jobs"),
+        (b"job_id,job_id,num_gpus,submit_time,duration\n1,1,1,1,1\n", "the column 'job_id' twice"),
+    ],
+)
+def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes, sentence: str) -> None:
+    path = tmp_path / "t"
+    path.write_bytes(content)
+    assert sentence in refusal(path)
+
+
+def test_a_trace_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    assert "cannot be read: No such file" in refusal(tmp_path / "none.csv")
+
+
+def test_the_name_of_a_trace_is_the_files() -> None:
+    assert trace_name(Path("a/workload-1.csv.gz")) == trace_name(Path("workload-1.csv")) == "workload-1"
+
+
+def test_models_find_their_workloads(tmp_path: Path) -> None:
+    trace = read_trace(written(tmp_path, HEAD + "0,1,0,9,ResNet50\n1,1,0,9,bert\n2,1,0,9,other\n"))
+    (found,) = assign([trace], ["resnet", "bert", "sgemm"], {"other": "none"})
+    assert [job.workload for job in found.jobs] == ["resnet", "bert", ""]
+    (found,) = assign([trace], ["resnet", "bert"], {"bert": "resnet", "*": "bert"})
+    assert [job.workload for job in found.jobs] == ["bert", "resnet", "bert"]
+    (found,) = assign([trace], ["sgemm"])
+    assert {job.workload for job in found.jobs} == {"sgemm"}
+    (found,) = assign([trace], [])
+    assert {job.workload for job in found.jobs} == {""}
+    with pytest.raises(InputError, match="which measured workload is like ResNet50, other"):
+        assign([trace], ["resnet18", "resnet-50", "bert"])
+    with pytest.raises(InputError, match="no job has the model 'gpt'; there is ResNet50, bert, other"):
+        assign([trace], ["bert"], {"gpt": "bert"})
+    with pytest.raises(InputError, match="no workload is called 'x'; there is bert, or none"):
+        assign([trace], ["bert"], {"bert": "x"})
+
+
+def test_models_of_the_published_study_have_its_workloads(tmp_path: Path) -> None:
+    """Where none of their own was measured; what the study takes for a class is what its profiles say."""
+    rows = "".join(f"{number},1,0,9,{model}\n" for number, model in enumerate(SECONDS_PER_ITERATION))
+    trace = read_trace(written(tmp_path, HEAD + rows))
+    measured = ["bert", "pagerank", "resnet", "sgemm"]
+    (found,) = assign([trace], measured)
+    files = {"A": "resnet", "B": "bert", "C": "bert", "D": "pagerank"}
+    for job in found.jobs:
+        assert job.workload == files[PublishedJob("", 1, 0, 1, job.model).workload], job.model
+    (found,) = assign([trace], [*measured, "dcgan", "vgg19-train"], {"GPT2": "sgemm"})
+    assert {job.model: job.workload for job in found.jobs}["DCGAN"] == "dcgan"
+    assert {job.model: job.workload for job in found.jobs}["GPT2"] == "sgemm"
+    with pytest.raises(InputError, match="which measured workload is like PointNet, resnet50"):
+        assign([trace], ["bert", "sgemm"])
+    (found,) = assign([trace], ["sgemm"])
+    assert {job.workload for job in found.jobs} == {"sgemm"}
+    assert not any("stands for the class" in note for note in found.notes)
