@@ -1,0 +1,1 @@
+"""Tables drawn: pure functions from frames and outcomes to Plotly figures, and pages that need no network."""

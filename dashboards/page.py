@@ -1,0 +1,247 @@
+"""One HTML file that needs no network: text, tables and Plotly figures, light or dark as the reader has it.
+
+Plotly's own bundle is put in compressed, and unpacked by the browser's DecompressionStream, so that a page weighs
+about 2 MB and not 5. A figure is drawn when it comes near the screen.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells of text; `right` are the columns that are aligned to the right."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    right: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure, or several to choose from by name, under a title; `says` is what the reader sees there."""
+
+    title: str
+    says: str
+    figures: Mapping[str, Figure]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what stands under it."""
+
+    title: str
+    says: str = ""
+    parts: Sequence[Table | Drawing] = field(default_factory=tuple)
+
+
+def page(
+    title: str,
+    summary: Sequence[str],
+    sections: Sequence[Section],
+    *,
+    conditions: Mapping[str, str] | None = None,
+    notes: Sequence[str] = (),
+) -> str:
+    """The page as HTML. `summary` are the sentences that matter; conditions and notes stand at the end."""
+    figures: list[Any] = []
+    body = [f"<h1>{escape(title)}</h1>", *(f'<p class="summary">{escape(text)}</p>' for text in summary)]
+    if len(sections) > 1:
+        links = "".join(f'<a href="#s{n}">{escape(one.title)}</a>' for n, one in enumerate(sections))
+        body.append(f"<nav>{links}</nav>")
+    for number, section in enumerate(sections):
+        body.append(f'<section id="s{number}"><h2>{escape(section.title)}</h2>')
+        if section.says:
+            body.append(f"<p>{escape(section.says)}</p>")
+        body += [_table(part) if isinstance(part, Table) else _drawing(part, figures) for part in section.parts]
+        body.append("</section>")
+    if conditions:
+        rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in conditions.items())
+        body.append(f"<section><h2>Conditions</h2><dl>{rows}</dl></section>")
+    if notes:
+        rows = "".join(f"<li>{escape(note)}</li>" for note in notes)
+        body.append(f"<section><h2>Notes</h2><ul>{rows}</ul></section>")
+    return _HTML.format(
+        title=escape(title),
+        style=_STYLE,
+        body="\n".join(body),
+        bundle=_bundle() if figures else "",
+        figures=_packed(json.dumps(figures, separators=(",", ":")).encode()),
+        script=_SCRIPT,
+    )
+
+
+def _table(table: Table) -> str:
+    def row(cells: Sequence[str], tag: str) -> str:
+        return "".join(
+            f'<{tag} class="r">{escape(cell)}</{tag}>' if place in table.right else f"<{tag}>{escape(cell)}</{tag}>"
+            for place, cell in enumerate(cells)
+        )
+
+    rows = "".join(f"<tr>{row(cells, 'td')}</tr>" for cells in table.rows)
+    return (
+        f'<div class="wide"><table><thead><tr>{row(table.header, "th")}</tr></thead><tbody>{rows}</tbody></table></div>'
+    )
+
+
+def _drawing(drawing: Drawing, figures: list[Any]) -> str:
+    """The place of a figure; what it shows is appended to `figures`."""
+    first = len(figures)
+    figures += [json.loads(figure.to_json()) for figure in drawing.figures.values()]
+    choice = ""
+    if len(drawing.figures) > 1:
+        options = "".join(
+            f'<option value="{first + place}">{escape(name)}</option>' for place, name in enumerate(drawing.figures)
+        )
+        choice = f'<select aria-label="{escape(drawing.title)}">{options}</select>'
+    height = max(int(figure.layout.height or 400) for figure in drawing.figures.values())
+    return (
+        f"<figure><figcaption><h3>{escape(drawing.title)}</h3>{choice}<p>{escape(drawing.says)}</p></figcaption>"
+        f'<div class="plot" data-figure="{first}" style="height:{height}px"></div></figure>'
+    )
+
+
+@cache
+def _bundle() -> str:
+    from plotly.offline import get_plotlyjs
+
+    return _packed(get_plotlyjs().encode())
+
+
+def _packed(content: bytes) -> str:
+    """gzip (without a time, so that the same page is the same file) as base64."""
+    return base64.b64encode(gzip.compress(content, 9, mtime=0)).decode()
+
+
+_STYLE = """
+:root { color-scheme: light dark; --paper: #fff; --text: #1d2127; --soft: #5d6672; --line: #dfe3e8; --band: #f6f7f9; }
+@media (prefers-color-scheme: dark) {
+  :root { --paper: #14171b; --text: #e3e6ea; --soft: #9aa4b0; --line: #333a43; --band: #1c2026; }
+}
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--paper); color: var(--text);
+  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif; }
+main { max-width: 1080px; margin: 0 auto; padding: 28px 20px 60px; }
+h1 { font-size: 25px; line-height: 1.25; margin: 0 0 12px; }
+h2 { font-size: 19px; margin: 40px 0 8px; padding-top: 12px; border-top: 1px solid var(--line); }
+h3 { font-size: 15px; margin: 0; }
+p { margin: 6px 0; max-width: 75ch; }
+h1, h2, p, a { overflow-wrap: anywhere; }
+.summary { font-size: 16px; }
+nav { display: flex; flex-wrap: wrap; gap: 4px 16px; margin-top: 12px; }
+a { color: inherit; }
+figure { margin: 26px 0 0; }
+figcaption { display: flex; flex-wrap: wrap; align-items: baseline; gap: 2px 12px; }
+figcaption p { flex-basis: 100%; color: var(--soft); font-size: 14px; margin: 0 0 4px; }
+select { font: inherit; font-size: 14px; padding: 2px 6px; color: inherit; background: var(--band);
+  border: 1px solid var(--line); border-radius: 4px; }
+.wide { overflow-x: auto; margin: 12px 0; }
+table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; }
+th, td { padding: 4px 16px 4px 0; text-align: left; white-space: nowrap; border-bottom: 1px solid var(--line); }
+th { color: var(--soft); font-weight: 600; }
+.r { text-align: right; }
+dl { display: grid; grid-template-columns: minmax(90px, max-content) 1fr; gap: 4px 20px; margin: 0; font-size: 14px; }
+dt { color: var(--soft); }
+dd { margin: 0; overflow-wrap: anywhere; }
+ul { margin: 0; padding-left: 20px; font-size: 14px; overflow-wrap: anywhere; }
+@media (max-width: 560px) {
+  main { padding: 18px 12px 40px; }
+  dl { grid-template-columns: 1fr; }
+  dd { margin-bottom: 6px; }
+}
+@media print { figure { break-inside: avoid; } }
+"""
+
+_SCRIPT = """
+"use strict";
+(async () => {
+  const unpack = async id => {
+    const text = document.getElementById(id).textContent.trim();
+    const bytes = Uint8Array.from(atob(text), c => c.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return new Response(stream).text();
+  };
+  const places = [...document.querySelectorAll(".plot")];
+  if (!places.length) return;
+  let figures;
+  try {
+    figures = JSON.parse(await unpack("figures"));
+    const script = document.createElement("script");
+    script.textContent = await unpack("bundle");
+    document.head.append(script);
+  } catch (error) {
+    for (const place of places) place.textContent = "This browser cannot unpack the figures: " + error;
+    return;
+  }
+  const narrow = () => innerWidth < 560;
+  const colours = () => {
+    const style = getComputedStyle(document.documentElement);
+    return name => style.getPropertyValue(name).trim();
+  };
+  const themed = layout => {
+    const colour = colours(), made = structuredClone(layout);
+    const axes = Object.keys(made).filter(key => /^[xy]axis/.test(key));
+    made.paper_bgcolor = made.plot_bgcolor = "rgba(0,0,0,0)";
+    made.font = {...made.font, color: colour("--text"), family: "inherit", size: narrow() ? 11 : 13};
+    made.hoverlabel = {bgcolor: colour("--band"), bordercolor: colour("--line"), font: {color: colour("--text")}};
+    made.modebar = {bgcolor: "rgba(0,0,0,0)", color: colour("--soft"), activecolor: colour("--text")};
+    made.autosize = true;
+    for (const key of axes) made[key] = {gridcolor: colour("--line"), linecolor: colour("--line"),
+      zerolinecolor: colour("--soft"), automargin: true, ...made[key]};
+    if (narrow()) {
+      made.margin = {...made.margin, l: 44, r: 4};
+      made.height = (made.height || 400) + (made.legend && made.showlegend !== false ? 60 : 0);
+    }
+    return made;
+  };
+  const draw = place => {
+    const figure = figures[place.dataset.figure], layout = themed(figure.layout);
+    place.style.height = layout.height + "px";
+    place.dataset.drawn = "1";
+    return Plotly.react(place, figure.data, layout, {responsive: true, displaylogo: false,
+      displayModeBar: narrow() ? false : "hover", modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"]});
+  };
+  const seen = new IntersectionObserver(entries => {
+    for (const entry of entries) if (entry.isIntersecting) { seen.unobserve(entry.target); draw(entry.target); }
+  }, {rootMargin: "800px"});
+  for (const place of places) seen.observe(place);
+  const again = () => places.filter(place => place.dataset.drawn).forEach(draw);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
+  addEventListener("beforeprint", () => places.forEach(draw));
+  for (const choice of document.querySelectorAll("figure select")) choice.addEventListener("change", () => {
+    const place = choice.closest("figure").querySelector(".plot");
+    place.dataset.figure = choice.value;
+    draw(place);
+  });
+})();
+"""
+
+_HTML = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<main>
+{body}
+</main>
+<script type="application/octet-stream" id="bundle">{bundle}</script>
+<script type="application/octet-stream" id="figures">{figures}</script>
+<script>{script}</script>
+</body>
+</html>
+"""

@@ -1,0 +1,258 @@
+"""Figures of replays: how long jobs took, the queue and the load over time, who held which GPU, what was gained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..analysis.replay.comparison import Gain
+from ..analysis.replay.fleet import Fleet
+from ..analysis.replay.outcome import Outcome
+from .style import SKY, SLOWNESS, layout, line_of
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+Floats = NDArray[np.float64]
+
+POINTS = 400
+"""Of a distribution."""
+BINS = 400
+"""Of a line over time."""
+BARS = 2_500
+"""Of a Gantt chart."""
+
+
+def jct_distribution(jct_s: Mapping[str, Floats]) -> Figure:
+    """The share of jobs that were done within a time, by policy. `jct_s`: (jobs,) in s, pooled over the seeds."""
+    from plotly.graph_objects import Figure, Scatter
+
+    lines = line_of(jct_s)
+    traces = []
+    for policy, times in jct_s.items():
+        share = np.linspace(0, 1, min(POINTS, max(2, len(times))))
+        colour, dash = lines[policy]
+        traces.append(
+            Scatter(
+                x=_single(np.quantile(times, share)),
+                y=_single(100 * share),
+                name=policy,
+                mode="lines",
+                line={"color": colour, "dash": dash, "width": 2},
+                hovertemplate=f"{policy}<br>%{{y:.0f}} % of jobs within %{{x:,.0f}} s<extra></extra>",
+            )
+        )
+    return Figure(
+        traces,
+        layout(
+            380,
+            xaxis={"title": {"text": "job completion time, s"}, "type": "log", "dtick": 1},
+            yaxis={"title": {"text": "share of jobs, %"}, "range": [0, 101]},
+        ),
+    )
+
+
+def queue_over_time(outcomes: Mapping[str, Outcome]) -> Figure:
+    """Jobs that wait, by policy, over time: means over a 400th of the time each."""
+    return _over_time(outcomes, "queue", lambda _: 1.0, "jobs waiting", "%{y:,.1f} jobs")
+
+
+def load_over_time(outcomes: Mapping[str, Outcome]) -> Figure:
+    """GPUs held, in % of the fleet, by policy, over time: means over a 400th of the time each."""
+    return _over_time(outcomes, "busy", lambda outcome: 100 / outcome.gpus, "GPUs held, %", "%{y:.0f} % held")
+
+
+def _over_time(outcomes: Mapping[str, Outcome], what: str, scale: Any, title: str, hover: str) -> Figure:
+    from plotly.graph_objects import Figure, Scatter
+
+    lines = line_of(outcomes)
+    end = max(outcome.end_s for outcome in outcomes.values())
+    edges = np.linspace(0, end, BINS + 1)
+    traces = []
+    for policy, outcome in outcomes.items():
+        assert outcome.series is not None
+        values = getattr(outcome.series, what) * scale(outcome)
+        colour, dash = lines[policy]
+        until = (
+            int(np.searchsorted(edges, outcome.end_s, side="right")) - 1
+        )  # a replay that has ended has no queue to show
+        traces.append(
+            Scatter(
+                x=_single(edges[:until] / 3600),
+                y=_single(binned_steps(outcome.series.time_s, values, edges)[:until]),
+                name=policy,
+                mode="lines",
+                line={"color": colour, "dash": dash, "width": 1.5, "shape": "hv"},
+                hovertemplate=f"{policy}, hour %{{x:,.1f}}<br>{hover}<extra></extra>",
+            )
+        )
+    return Figure(
+        traces,
+        layout(
+            320,
+            xaxis={"title": {"text": "time since the trace began, h"}, "range": [0, end / 3600]},
+            yaxis={"title": {"text": title}, "rangemode": "tozero"},
+        ),
+    )
+
+
+def binned_steps(time_s: Floats, values: Floats, edges: Floats) -> Floats:
+    """(bins,) the mean of a step function in each bin; it is 0 before its first step and stays as at its last."""
+    moments = np.concatenate([[min(edges[0], time_s[0])], time_s, [max(edges[-1], time_s[-1])]])
+    held = np.concatenate([[0.0], values])
+    total = np.concatenate([[0.0], np.cumsum(held * np.diff(moments))])
+    # Steps at one moment are of no length; the last of them is the one that holds.
+    mean: Floats = np.diff(np.interp(edges, moments, total)) / np.diff(edges)
+    return mean
+
+
+def gantt(outcome: Outcome, fleet: Fleet | None, limit: int = BARS) -> tuple[Figure, float]:
+    """Who held which GPU when, coloured by the slowdown of the job there (one colour where the fleet is not given).
+
+    A bar is one job on neighbouring GPUs. Where there are more than `limit`, it shows the time until the next one
+    would be too many; that time, in s, is returned beside the figure.
+    """
+    from plotly.graph_objects import Bar, Figure
+
+    began, ended, first, height, job, slow = _bars(outcome, fleet)
+    until = outcome.end_s if len(began) <= limit else float(began[limit])
+    shown = np.flatnonzero(began < until) if len(began) > limit else np.arange(len(began))
+    began, ended, first, height = began[shown], np.minimum(ended[shown], until), first[shown], height[shown]
+    marker: dict[str, Any] = {"line": {"width": 0.5, "color": "rgba(127,127,127,0.6)"}, "color": SKY}
+    slowdown = ""
+    if fleet is not None:
+        slowdown = ", slowdown %{customdata[2]:.2f}"
+        marker |= {
+            "color": _single(slow[shown]),
+            "colorscale": SLOWNESS,
+            "cmin": float(slow.min(initial=1.0)),
+            "cmax": float(max(1.05, np.quantile(slow, 0.99))),
+            "colorbar": {"title": {"text": "slowdown"}, "thickness": 12, "len": 0.9},
+        }
+    bars = Bar(
+        orientation="h",
+        base=_single(began / 3600),
+        x=_single((ended - began) / 3600),
+        y=_single(first + height / 2 - 0.5),
+        width=_single(height),
+        marker=marker,
+        customdata=[
+            [_name(outcome, number), int(gpus), round(float(value), 3)]
+            for number, gpus, value in zip(job[shown], height, slow[shown], strict=True)
+        ],
+        hovertemplate=f"job %{{customdata[0]}}, %{{customdata[1]}} GPUs here{slowdown}"
+        "<br>from hour %{base:,.2f}, for %{x:,.2f} h<extra></extra>",
+    )
+    figure = Figure(
+        [bars],
+        layout(
+            440,
+            margin={"l": 64, "r": 16, "t": 36, "b": 52},
+            barmode="overlay",
+            bargap=0,
+            showlegend=False,
+            xaxis={"title": {"text": "time since the trace began, h"}, "range": [0, until / 3600]},
+            yaxis={"title": {"text": "GPU, in the order of the nodes"}, "range": [-0.5, outcome.gpus - 0.5]},
+        ),
+    )
+    return figure, until
+
+
+def _name(outcome: Outcome, number: int) -> str:
+    return outcome.jobs[number].name if number < len(outcome.jobs) else f"(arrival {number - len(outcome.jobs) + 1})"
+
+
+def _bars(outcome: Outcome, fleet: Fleet | None) -> tuple[Floats, Floats, Floats, Floats, NDArray[np.int64], Floats]:
+    """Begin, end, first GPU, number of neighbouring GPUs, job and slowdown of every bar, by their begin."""
+    rows: list[tuple[float, float, int, int, int, float]] = []
+    for span in outcome.spans or ():
+        slow = _slowdown(outcome, fleet, span.job, span.gpus)
+        gpus = sorted(span.gpus)
+        start = 0
+        for place in range(1, len(gpus) + 1):
+            if place == len(gpus) or gpus[place] != gpus[place - 1] + 1:
+                rows.append((span.began_s, span.ended_s, gpus[start], place - start, span.job, slow))
+                start = place
+    table = np.array(sorted(rows), dtype=np.float64).reshape(-1, 6)
+    began, ended, first, height, job, slowdown = table.T
+    return began, ended, first, height, job.astype(np.int64), slowdown
+
+
+def _slowdown(outcome: Outcome, fleet: Fleet | None, job: int, gpus: Sequence[int]) -> float:
+    if fleet is None or job >= len(outcome.jobs):
+        return 1.0
+    held = list(gpus)
+    scores = fleet.actual.get(outcome.jobs[job].workload)
+    worst = 1.0 if scores is None else float(scores[held].max())
+    return worst * (fleet.locality if len(np.unique(fleet.node[held])) > 1 else 1.0)
+
+
+def gain_by_seed(gains: Sequence[Gain]) -> Figure:
+    """What each policy gained over one baseline in every seed, and beside it the mean with its 90 % interval."""
+    from plotly.graph_objects import Scatter
+    from plotly.subplots import make_subplots
+
+    lines = line_of(gain.policy for gain in gains)
+    figure = make_subplots(rows=1, cols=2, shared_yaxes=True, column_widths=[0.72, 0.28], horizontal_spacing=0.03)
+    for gain in gains:
+        colour, dash = lines[gain.policy]
+        symbol = "circle" if dash == "solid" else "circle-open"
+        figure.add_trace(
+            Scatter(
+                x=[seed for seed, _ in gain.per_seed],
+                y=[value for _, value in gain.per_seed],
+                name=gain.policy,
+                legendgroup=gain.policy,
+                mode="lines+markers",
+                line={"color": colour, "dash": "dot", "width": 0.75},
+                marker={"color": colour, "symbol": symbol, "size": 7, "line": {"width": 1.5, "color": colour}},
+                hovertemplate=f"{gain.policy}, seed %{{x}}<br>%{{y:+.1f}} %<extra></extra>",
+            ),
+            1,
+            1,
+        )
+        bounds = None
+        if gain.lower_pct is not None and gain.upper_pct is not None:
+            bounds = {
+                "type": "data",
+                "array": [gain.upper_pct - gain.mean_pct],
+                "arrayminus": [gain.mean_pct - gain.lower_pct],
+                "thickness": 1.5,
+                "width": 5,
+                "color": colour,
+            }
+        figure.add_trace(
+            Scatter(
+                x=[gain.policy],
+                y=[gain.mean_pct],
+                error_y=bounds,
+                legendgroup=gain.policy,
+                showlegend=False,
+                mode="markers",
+                marker={"color": colour, "symbol": symbol, "size": 9, "line": {"width": 1.5, "color": colour}},
+                hovertemplate=f"{gain.policy}, mean of {gain.n} seeds<br>%{{y:+.2f}} %<extra></extra>",
+            ),
+            1,
+            2,
+        )
+    figure.update_layout(
+        layout(
+            380,
+            yaxis={"title": {"text": f"gain over {gains[0].against}, %"}, "zeroline": True, "zerolinewidth": 2},
+            yaxis2={"zeroline": True, "zerolinewidth": 2},
+            xaxis={"title": {"text": "seed"}, "tickformat": "d", "zeroline": False},
+            xaxis2={"title": {"text": "mean"}, "showticklabels": False, "showgrid": False},
+        )
+    )
+    seeds = gains[0].per_seed
+    if len(seeds) < 10:
+        figure.update_xaxes(tickvals=[seed for seed, _ in seeds], col=1)
+    return figure
+
+
+def _single(values: Floats) -> NDArray[np.float32]:
+    """Single precision: enough for a screen, half the file."""
+    return np.asarray(values, dtype=np.float32)

@@ -1,0 +1,52 @@
+"""How figures look: one colour per policy everywhere, nothing that a colour-blind reader or a dark page loses.
+
+Colours of text, grid and paper are left out on purpose: the page sets them, since it knows whether it is dark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+# Okabe and Ito's palette, which stays distinct for colour-blind readers, in shades that show on white and on black.
+BLUE, ORANGE, GREEN, PINK = "#3d8fd1", "#e69f00", "#1f9e78", "#cc79a7"
+RED, SKY, GREY, OLIVE = "#d55e00", "#56b4e9", "#8a8f98", "#a8a000"
+
+SLOWNESS = [[0.0, "#4f86c6"], [0.5, "#cbbf9b"], [1.0, "#d55e00"]]
+"""A colour scale from fast to slow, distinct from white and from black at both ends."""
+
+_POLICIES: dict[str, tuple[str, str]] = {  # colour and dash; variants of one idea share the colour
+    "packed": (GREY, "solid"),
+    "packed-sticky": (GREY, "solid"),
+    "packed-nonsticky": (GREY, "dot"),
+    "drain-outliers": (ORANGE, "solid"),
+    "weights": (GREEN, "solid"),
+    "random": (PINK, "solid"),
+    "random-sticky": (PINK, "solid"),
+    "random-nonsticky": (PINK, "dot"),
+    "pm-first": (RED, "solid"),
+    "pm-first-sticky": (RED, "dash"),
+    "pal": (BLUE, "solid"),
+    "pal-sticky": (BLUE, "dash"),
+}
+_FURTHER = ((SKY, "solid"), (OLIVE, "solid"), (SKY, "dot"), (OLIVE, "dot"))
+
+
+def line_of(policies: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Colour and dash by policy; one that has none of its own is given one in the order of the names."""
+    names = list(dict.fromkeys(policies))
+    others = sorted(name for name in names if name not in _POLICIES)
+    further = {name: _FURTHER[place % len(_FURTHER)] for place, name in enumerate(others)}
+    return {name: _POLICIES.get(name) or further[name] for name in names}
+
+
+def layout(height: int, **more: Any) -> dict[str, Any]:
+    """The layout that all figures share; `height` in pixels."""
+    return {
+        "height": height,
+        "margin": {"l": 64, "r": 16, "t": 60, "b": 52},
+        "hovermode": "closest",
+        "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.0, "x": 0, "font": {"size": 12}},
+        "template": "none",
+        **more,
+    }

@@ -1,0 +1,117 @@
+"""The offline page: one file, safe text, figures that a real browser draws, light and dark."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+
+from whorl.dashboards.page import Drawing, Section, Table, page
+
+from .browser import needs_browser, rendered
+
+NASTY = '<script>document.title = "gone"</script> & "quoted" {braces}'
+
+
+def figure(y: float = 2.0, height: int = 300) -> Any:
+    return go.Figure([go.Bar(x=["a", "b"], y=[1.0, y], name=NASTY)], {"height": height, "template": "none"})
+
+
+def made(*parts: Table | Drawing, **more: Any) -> str:
+    return page("Title", ["What matters."], [Section("Part", "Says.", parts)], **more)
+
+
+def unpacked(text: str, name: str) -> str:
+    found = re.search(rf'id="{name}">([^<]*)<', text)
+    assert found is not None
+    return gzip.decompress(base64.b64decode(found[1])).decode() if found[1] else ""
+
+
+def test_a_page_without_figures_carries_no_bundle() -> None:
+    text = made(Table(["a", "b"], [["1", "2"]], [1]), conditions={"seeds": "3"}, notes=["A note."])
+    assert len(text) < 20_000
+    assert unpacked(text, "bundle") == ""
+    for part in (
+        "<h1>Title</h1>",
+        "What matters.",
+        '<td class="r">2</td>',
+        "<dt>seeds</dt><dd>3</dd>",
+        "<li>A note.</li>",
+    ):
+        assert part in text
+
+
+def test_the_bundle_is_plotlys_own_and_the_page_is_light() -> None:
+    from plotly.offline import get_plotlyjs
+
+    text = made(Drawing("D", "says", {"": figure()}))
+    assert unpacked(text, "bundle") == get_plotlyjs()
+    assert len(text.encode()) < 3_000_000
+    assert text == made(Drawing("D", "says", {"": figure()}))
+
+
+def test_nothing_is_fetched() -> None:
+    text = made(Drawing("D", "says", {"": figure()}))
+    outside = re.findall(r'(?:src|href)\s*=\s*"([^"]*)"|url\(([^)]*)\)|@import', text)
+    assert [address for address in outside if not address[0].startswith("#")] == []
+
+
+def test_text_is_never_markup() -> None:
+    text = page(
+        NASTY, [NASTY], [Section(NASTY, NASTY, [Table([NASTY], [[NASTY]])])], conditions={NASTY: NASTY}, notes=[NASTY]
+    )
+    assert "<script>document" not in text
+    assert "{braces}" in text
+
+
+def test_figures_to_choose_from_are_numbered_in_their_order() -> None:
+    text = made(Drawing("D", "s", {"one": figure(1), "two": figure(2)}), Drawing("E", "s", {"": figure(3)}))
+    assert re.findall(r'<option value="(\d)">(\w+)', text) == [("0", "one"), ("1", "two")]
+    assert re.findall(r'data-figure="(\d)"', text) == ["0", "2"]
+    figures = json.loads(unpacked(text, "figures"))
+    assert [one["data"][0]["y"][1] for one in figures] == [1, 2, 3]
+
+
+@pytest.mark.browser
+@needs_browser
+def test_a_browser_draws_every_figure_without_a_network(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(
+        made(Drawing("D", "s", {"one": figure(1), "two": figure(2)}), Drawing(NASTY, NASTY, {"": figure()}))
+    )
+    document = rendered(path, tmp_path / "profile")
+    assert document.count('data-drawn="1"') == 2
+    assert document.count('class="main-svg"') >= 2
+    assert "<title>Title</title>" in document
+    assert ">This browser cannot" not in document
+
+
+@pytest.mark.browser
+@needs_browser
+def test_a_dark_reader_has_light_text(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(made(Drawing("D", "s", {"": figure()})))
+    fills = {}
+    for name, flags in (("light", ()), ("dark", ("--blink-settings=preferredColorScheme=0", "--force-dark-mode"))):
+        document = rendered(path, tmp_path / name, *flags)
+        found = re.search(r'class="xtick"><text[^>]*fill: rgb\((\d+), (\d+), (\d+)\)', document)
+        assert found is not None
+        fills[name] = sum(map(int, found.groups()))
+    assert fills["light"] < 300 < 500 < fills["dark"]
+
+
+@pytest.mark.browser
+@needs_browser
+def test_a_page_whose_bundle_is_torn_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    text = made(Drawing("D", "s", {"": figure()}))
+    path.write_text(re.sub(r'id="bundle">[^<]{1000}', 'id="bundle">', text))
+    document = rendered(path, tmp_path / "profile")
+    assert ">This browser cannot unpack the figures: " in document
+    assert 'data-drawn="1"' not in document

@@ -1,0 +1,159 @@
+"""The figures of a replay show what happened, and stay light."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from whorl.analysis.replay.comparison import gains
+from whorl.analysis.replay.fleet import Fleet
+from whorl.analysis.replay.job import Job, Trace
+from whorl.analysis.replay.options import Options
+from whorl.analysis.replay.outcome import Outcome
+from whorl.analysis.replay.policies import POLICIES
+from whorl.analysis.replay.study import General, Replayed, cases, run_all
+from whorl.dashboards.replay import binned_steps, gain_by_seed, gantt, jct_distribution, load_over_time, queue_over_time
+from whorl.dashboards.replay_page import replay_page
+from whorl.dashboards.style import line_of
+
+from .browser import needs_browser, rendered
+
+H = 3600.0
+
+
+class Two:
+    """Two nodes of two GPUs, the last GPU slow, a little more so with every seed."""
+
+    def draw(self, seed: int) -> Fleet:
+        return Fleet.regular(2, 2, {"w": [1.0, 1.0, 1.0, 2.0 + 0.1 * seed]}, locality=1.5)
+
+
+TRACE = Trace(
+    "t",
+    (Job("a", 0.0, 2, H, "w"), Job("b", 0.0, 1, H, "w"), Job("c", H / 2, 2, H, "w"), Job("d", H / 2, 1, H, "w")),
+)
+STUDY = General((TRACE,), Two(), Options())
+
+
+@pytest.fixture(scope="module")
+def results() -> list[Replayed]:
+    return run_all(STUDY, cases(1, ["packed", "drain-outliers", "random"], ["fifo"], [0, 1, 2], record=True))[0]
+
+
+def test_a_step_function_is_averaged_exactly() -> None:
+    steps = binned_steps(
+        np.array([1.0, 2.0, 2.0, 5.0]), np.array([4.0, 9.0, 2.0, 0.0]), np.array([0.0, 2.0, 3.0, 4.5, 10.0])
+    )
+    assert steps == pytest.approx([2.0, 2.0, 2.0, 0.5 * 2 / 5.5])
+
+
+def test_the_distribution_is_that_of_the_jobs() -> None:
+    times = np.exp(np.random.default_rng(1).normal(8, 1, 30_000))
+    (line,) = jct_distribution({"pal": times}).data
+    assert len(line.x) <= 400
+    for share in (10, 50, 99):
+        at = np.interp(share, line.y, line.x)
+        assert (times <= at).mean() == pytest.approx(share / 100, abs=0.004)
+
+
+def test_lines_over_time_end_with_their_replay(results: list[Replayed]) -> None:
+    outcomes = {one.case.policy: one.outcome for one in results if one.outcome is not None}
+    assert set(outcomes) == {"packed", "drain-outliers", "random"}
+    end = max(outcome.end_s for outcome in outcomes.values())
+    for figure, unit in ((load_over_time(outcomes), 4 / 100), (queue_over_time(outcomes), 1.0)):
+        for line in figure.data:
+            outcome = outcomes[line.name]
+            assert np.max(line.x) <= outcome.end_s / H
+            width = end / 400
+            area = float(np.sum(line.y)) * width * unit
+            waiting = float((outcome.start_s - outcome.submit_s).sum())
+            expected = outcome.held_gpu_seconds if unit != 1.0 else waiting
+            assert area == pytest.approx(expected, abs=4 * width + 1)
+
+
+def recorded(results: list[Replayed]) -> tuple[Outcome, Fleet]:
+    """What packed did in the first seed."""
+    done = next(one for one in results if one.case.policy == "packed" and one.outcome is not None)
+    assert done.outcome is not None
+    assert done.fleet is not None
+    return done.outcome, done.fleet
+
+
+def test_the_gantt_shows_every_gpu_second_where_it_fits(results: list[Replayed]) -> None:
+    outcome, fleet = recorded(results)
+    figure, until = gantt(outcome, fleet)
+    (bars,) = figure.data
+    assert until == outcome.end_s
+    assert outcome.spans is not None
+    assert float(np.sum(np.asarray(bars.x) * bars.width)) * H == pytest.approx(outcome.held_gpu_seconds, rel=1e-6)
+    by_job = {row[0]: row for row in bars.customdata}
+    assert set(by_job) == set("abcd")
+    # Bars lie on the GPUs that the job held, and are as slow as the slowest of these.
+    for place, (name, gpus, slow) in enumerate(bars.customdata):
+        span = next(s for s in outcome.spans if outcome.jobs[s.job].name == name)
+        lowest = bars.y[place] - bars.width[place] / 2 + 0.5
+        assert lowest in span.gpus
+        assert gpus == bars.width[place]
+        nodes = {gpu // 2 for gpu in span.gpus}
+        assert slow == pytest.approx(max(fleet.actual["w"][list(span.gpus)]) * (1.5 if len(nodes) > 1 else 1))
+
+
+def test_the_gantt_is_cut_at_a_time_and_says_which(results: list[Replayed]) -> None:
+    outcome, _ = recorded(results)
+    figure, until = gantt(outcome, None, 2)
+    (bars,) = figure.data
+    assert len(bars.x) <= 2
+    assert 0 < until < outcome.end_s
+    ends = (np.asarray(bars.base) + np.asarray(bars.x)) * H
+    assert ends.max() <= until * (1 + 1e-6)
+
+
+def test_gains_are_drawn_seed_by_seed_with_their_interval(results: list[Replayed]) -> None:
+    own = gains(results, ["packed"], ["avg_jct_s"])
+    figure = gain_by_seed(own)
+    for gain, points, mean in zip(own, figure.data[::2], figure.data[1::2], strict=True):
+        assert list(zip(points.x, points.y, strict=True)) == list(gain.per_seed)
+        assert mean.y[0] == gain.mean_pct
+        assert mean.y[0] + mean.error_y.array[0] == pytest.approx(gain.upper_pct)
+        assert mean.y[0] - mean.error_y.arrayminus[0] == pytest.approx(gain.lower_pct)
+        assert points.line.color == mean.marker.color == line_of([gain.policy])[gain.policy][0]
+
+
+def test_every_policy_has_a_look_of_its_own() -> None:
+    looks = line_of(policy.name for policy in POLICIES)
+    assert len(set(looks.values())) == len(POLICIES)
+    assert set(line_of(["pal", "mine", "yours"]).values()) > {looks["pal"]}
+    assert len(set(line_of(["mine", "yours", "pal"]).values())) == 3
+
+
+def test_the_page_says_what_was_found(results: list[Replayed]) -> None:
+    found = gains(results)
+    text = replay_page(results, found, conditions={"seeds": "0 to 2"}, notes=["said"])
+    assert len(text.encode()) < 2_500_000
+    assert "n = 4 jobs x 3 seeds" in text
+    assert "Only the first" not in text
+    best = next(gain for gain in found if (gain.policy, gain.against) == ("packed", "drain-outliers"))
+    assert f"<td>{best.spoken()}" in text
+    one = [replace(result) for result in results if result.case.seed == 0]
+    lone = replay_page(one, gains(one), conditions={}, notes=[])
+    assert "in one seed, which is no evidence" in lone
+    assert "One seed is no evidence, and has no interval." in lone
+    assert "<th>seed 0</th>" in lone
+    assert "1 seeds" not in lone
+
+
+@pytest.mark.browser
+@needs_browser
+def test_a_browser_draws_the_page(results: list[Replayed], tmp_path: Path) -> None:
+    path = tmp_path / "replay.html"
+    path.write_text(replay_page(results, gains(results), conditions={}, notes=[]))
+    for width in (1280, 500):
+        document = rendered(path, tmp_path / f"profile{width}", width=width)
+        assert document.count('data-drawn="1"') == document.count('data-figure="') == 5
+        for title in ("job completion time, s", "jobs waiting", "GPUs held, %", "gain over drain-outliers, %"):
+            assert title in document
+        assert len(re.findall(r'class="point"><path', document)) >= 4  # the bars of the Gantt chart
