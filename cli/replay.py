@@ -1,0 +1,268 @@
+"""`whorl replay`: what each placement policy would have done with a trace of jobs, and how sure that is."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from .options import json_option
+
+_PATH = click.Path(path_type=Path)
+_TIME = click.FloatRange(min=0)
+_POLICIES = "Names with commas, or all.  [default: packed,pm-first,pal; as published all]"
+CLOCKS = ("rounds", "events", "own")
+_ONE_SEED = "one seed is not evidence: what it shows may be the luck of its draw; --seeds 20"
+_GENERAL_ONLY = (  # what the published simulation has no choice of
+    *("store", "cluster", "nodes", "gpus_per_node", "locality_penalty", "classes", "trace_format", "duration_unit"),
+    *(
+        "processors_per_gpu",
+        "backfill",
+        "round_s",
+        "clock",
+        "preemption_cost",
+        "migration_cost",
+        "failures",
+        "on_failure",
+    ),
+    *("mtbf", "repair"),
+)
+
+
+class _Lists(click.Command):
+    """A command whose `--trace` and `--profiles` take every word up to the next option, as a shell's `*` gives them."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        spread: list[str] = []
+        option = ""
+        for word in args:
+            if word.startswith("-"):
+                option = word
+            elif option in ("--trace", "--profiles") and spread[-1] != option:
+                spread.append(option)
+            spread.append(word)
+        return super().parse_args(ctx, spread)
+
+
+@click.command("replay", cls=_Lists, short_help="What each placement policy would have done with a trace of jobs.")
+@click.option(
+    "--trace", "paths", type=_PATH, multiple=True, metavar="FILE...", help="Job traces: CSV, SWF, sacct or openb."
+)
+@click.option("--trace-format", metavar="NAME", help="csv, swf, sacct or openb; found by the content without it.")
+@click.option(
+    "--duration-unit",
+    type=click.Choice(["auto", "seconds", "iterations"]),
+    default="auto",
+    show_default=True,
+    help="Of the CSV's duration; auto: iterations for the PAL study's models.",
+)
+@click.option(
+    "--processors-per-gpu",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Of SWF, which counts processors.",
+)
+@click.option("--store", metavar="DIR", envvar="WHORL_STORE", show_envvar=True, help="Where the GPUs' scores are from.")
+@click.option("--cluster", metavar="NAME", help="The store's cluster, where it has several.")
+@click.option(
+    "--class",
+    "classes",
+    multiple=True,
+    metavar="MODEL=WORKLOAD",
+    help="Which measured workload a model of the trace is like; `*` is all others, `none` the same on every GPU.",
+)
+@click.option("--policy", "policies", multiple=True, metavar="NAMES", help=_POLICIES)
+@click.option("--scheduler", "schedulers", multiple=True, metavar="NAMES", help="fifo, las, srtf.  [default: fifo]")
+@click.option("--seeds", type=click.IntRange(1, 10_000), default=1, show_default=True, help="How many seeds to replay.")
+@click.option("--seed", type=click.IntRange(0), help="The first seed.  [default: 0; as published 42]")
+@click.option("--nodes", type=click.IntRange(1), help="Nodes of the fleet; without it, the measured fleet.")
+@click.option("--gpus-per-node", type=click.IntRange(1), help="GPUs of each of them.")
+@click.option(
+    "--locality-penalty",
+    type=click.FloatRange(min=1),
+    default=1.0,
+    show_default=True,
+    help="Factor on the time of a job that spans nodes.",
+)
+@click.option("--backfill", type=click.Choice(["none", "easy"]), default="none", show_default=True, help="Backfill.")
+@click.option(
+    "--round",
+    "round_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=360.0,
+    show_default=True,
+    help="Seconds between the decisions of policies and schedulers that decide by rounds.",
+)
+@click.option(
+    "--clock",
+    type=click.Choice(CLOCKS),
+    help="When is decided: at the edges of rounds, at every event, or each policy as it is made.  [default: rounds for "
+    "all where any policy or scheduler needs them, else events]",
+)
+@click.option("--preemption-cost", type=_TIME, default=0.0, show_default=True, help="Seconds lost by a preempted job.")
+@click.option("--migration-cost", type=_TIME, default=0.0, show_default=True, help="Seconds lost by a moved job.")
+@click.option("--failures", type=_PATH, metavar="FILE", help="Failures of nodes: CSV with node, down_s, up_s.")
+@click.option(
+    "--mtbf", type=click.FloatRange(min=0, min_open=True), metavar="HOURS", help="Draw failures of the nodes."
+)
+@click.option(
+    "--repair",
+    type=click.FloatRange(min=0, min_open=True),
+    default=24.0,
+    show_default=True,
+    metavar="HOURS",
+    help="Mean time of a repair, with --mtbf.",
+)
+@click.option(
+    "--on-failure",
+    type=click.Choice(["restart", "resume"]),
+    default="restart",
+    show_default=True,
+    help="What a job that loses a node does.",
+)
+@click.option("--as-published", type=click.Choice(["pal-sc24"]), help="As the artifact of that study simulates it.")
+@click.option(
+    "--profiles", type=_PATH, multiple=True, metavar="FILE...", help="The study's profiles, as files or their folder."
+)
+@click.option("--plot", type=_PATH, metavar="FILE", help="Write the figures into one HTML page that needs no network.")
+@click.option("--workers", type=click.IntRange(1), help="Processes.  [default: one for each core]")
+@json_option
+@click.pass_context
+def replay(ctx: click.Context, /, **given: Any) -> None:
+    """Replay job traces on the measured fleet under several placement policies, and compare these seed by seed.
+
+    The baselines `packed` and `drain-outliers` (packed without the few far-off GPUs) are always run: a policy is
+    worth what it gains beyond them. docs/replay.md says what is simulated and how to read the answer.
+
+    \b
+    whorl replay --trace T.csv --store S --policy packed,pm-first,pal --scheduler fifo,las --seeds 20
+    whorl replay --as-published pal-sc24 --trace workload-1.csv --profiles DIR --policy all --json
+    """
+    from ..analysis.replay.comparison import gains
+    from ..analysis.replay.study import cases, run_all
+    from ..errors import InputError
+    from . import replay_report as report
+    from .output import print_json
+    from .replay_setting import as_published, general
+
+    published = given["as_published"] is not None
+    _consistent(ctx, given, published)
+    setting = as_published(given) if published else general(given)
+    if given["seeds"] == 1:
+        click.echo(f"whorl: warning: {_ONE_SEED}", err=True)
+    seeds = range(setting.seed, setting.seed + given["seeds"])
+    conditions = setting.conditions | {"seeds": f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"}
+    policies = [*setting.policies, *setting.added]
+    wanted = cases(len(given["paths"]), policies, setting.schedulers, seeds, record=given["plot"] is not None)
+    workers = given["workers"] or os.cpu_count() or 1
+    progress = _Progress(len(wanted))
+    try:
+        results, refused = run_all(setting.study, wanted, workers=workers, progress=progress)
+    except KeyboardInterrupt:
+        progress.clear()
+        click.echo(f"whorl: {progress.said()} done, of which nothing is kept", err=True)
+        raise
+    progress.clear()
+    reasons = list(dict.fromkeys(str(error) for _, error in refused))
+    if not results:
+        raise InputError("; ".join(reasons))
+    for reason in reasons:
+        click.echo(f"whorl: {reason}", err=True)
+    found = gains(results, setting.against)
+    notes = list(dict.fromkeys([*setting.notes, *(note for one in results for note in one.notes), *reasons]))
+    if given["plot"] is not None:
+        from ..dashboards.replay_page import replay_page
+
+        _write(given["plot"], replay_page(results, found, conditions=conditions, notes=notes))
+    if given["as_json"]:
+        apart = setting.added if setting.apart else ()
+        print_json(report.document(results, found, conditions, notes, apart))
+    else:
+        report.show(results, found, conditions, notes, setting.clocks)
+    if given["plot"] is not None:
+        click.echo(f"figures: {given['plot']}", err=True)
+    if refused:
+        sys.exit(refused[0][1].exit_code)
+
+
+def _consistent(ctx: click.Context, given: dict[str, Any], published: bool) -> None:
+    """Stop at options that do not go together."""
+    from ..errors import InputError
+
+    def said(name: str) -> bool:
+        return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+    if not given["paths"]:
+        raise InputError("which jobs? --trace FILE... reads them, and --store DIR the GPUs to replay them on")
+    if given["plot"] is not None:
+        _writable(given["plot"])
+    options = {parameter.name: parameter.opts[0] for parameter in ctx.command.params}
+    if published:
+        off = [options[name] for name in _GENERAL_ONLY if said(name)]
+        if off:
+            raise InputError(f"--as-published fixes what {off[0]} would change; leave one of them out")
+        if not given["profiles"]:
+            raise InputError("--as-published needs the study's profiles: --profiles FILE... (or their folder)")
+        return
+    if given["profiles"]:
+        raise InputError("--profiles are those of --as-published pal-sc24; scores of a fleet come from --store")
+    if given["cluster"] and not given["store"]:
+        raise InputError("--cluster names a cluster of a store; say which with --store")
+    if (given["nodes"] is None) != (given["gpus_per_node"] is None):
+        raise InputError("--nodes and --gpus-per-node go together: they are the shape of the fleet to replay on")
+    if given["failures"] and given["mtbf"]:
+        raise InputError("--failures has the failures and --mtbf draws them; use one")
+
+
+def _writable(path: Path) -> None:
+    """Stop before hours of replaying where their page could not be written after them."""
+    from ..errors import InputError
+
+    if path.is_dir():
+        raise InputError(f"{path} is a folder, and --plot writes a file: {path / 'replay.html'}")
+    if not path.parent.is_dir():
+        raise InputError(f"{path} cannot be written: there is no folder {path.parent}")
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(f"{path} cannot be written: no permission to write in {path.parent}")
+
+
+def _write(path: Path, text: str) -> None:
+    """A file whole or not at all."""
+    from ..errors import InputError
+
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+class _Progress:
+    """How many replays are done, shown where somebody can see it."""
+
+    def __init__(self, wanted: int) -> None:
+        self.done, self.wanted = 0, wanted
+        self.shown = sys.stderr.isatty()
+        self._show()
+
+    def __call__(self, done: int, wanted: int) -> None:
+        self.done, self.wanted = done, wanted
+        self._show()
+
+    def said(self) -> str:
+        return f"{self.done:,} of {self.wanted:,} replays"
+
+    def clear(self) -> None:
+        if self.shown:
+            click.echo("\r\033[K", err=True, nl=False)
+
+    def _show(self) -> None:
+        if self.shown:
+            click.echo(f"\r\033[K{self.said()}", err=True, nl=False)

@@ -1,0 +1,144 @@
+"""How `whorl replay` looks: what each policy gains over the baselines, then the figures; and the same as JSON."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from statistics import fmean
+from typing import Any
+
+import click
+
+from ..analysis.replay.comparison import Gain, finding
+from ..analysis.replay.study import Replayed
+from .output import MISSING, number, print_table, width
+
+_J_PER_KWH = 3.6e6
+
+
+def document(
+    results: Sequence[Replayed],
+    gains: Sequence[Gain],
+    conditions: Mapping[str, str],
+    notes: Sequence[str],
+    apart: Sequence[str] = (),
+) -> dict[str, Any]:
+    """`whorl.replay/1`; the policies `apart` were not asked for and stand under `baselines`."""
+    return {
+        "schema": "whorl.replay/1",
+        "rows": [result.row() for result in results if result.case.policy not in apart],
+        "baselines": [result.row() for result in results if result.case.policy in apart],
+        "comparisons": [gain.as_dict() for gain in gains],
+        "fairness": [_fairness(result) for result in results],
+        "conditions": dict(conditions),
+        "notes": list(notes),
+    }
+
+
+def _fairness(result: Replayed) -> dict[str, Any]:
+    of, case = result.metrics, result.case
+    return {
+        "trace": result.trace,
+        "policy": case.policy,
+        "scheduler": case.scheduler,
+        "seed": case.seed,
+        "worst": of.fairness_worst,
+        "unfair_share": of.unfair_share,
+        "preemptions": of.preemptions,
+        "migrations": of.migrations,
+        "restarts": of.restarts,
+    }
+
+
+def show(
+    results: Sequence[Replayed],
+    gains: Sequence[Gain],
+    conditions: Mapping[str, str],
+    notes: Sequence[str],
+    clocks: Mapping[str, Sequence[str]],
+) -> None:
+    """Print the comparison and the figures for people.
+
+    `clocks`: by scheduler, the policies whose decisions wait for the edge of a round while their baselines' do not.
+    """
+    several = len({result.case.scheduler for result in results}) > 1 or len({r.trace for r in results}) > 1
+    for (trace, scheduler), members in groupby(results, key=lambda one: (one.trace, one.case.scheduler)):
+        own = list(members)
+        if several:
+            click.echo(f"{trace}, {scheduler}")
+        _show_gains([g for g in gains if (g.trace, g.scheduler) == (trace, scheduler)], _policies(own))
+        if scheduler in clocks:
+            click.echo(
+                _wrapped(
+                    f"{', '.join(clocks[scheduler])}: these wait for the edges of rounds and the baselines do not, "
+                    "which is part of the difference; without --clock own all decide alike."
+                )
+            )
+            click.echo()
+        _show_figures(own)
+        click.echo()
+    if gains:
+        click.echo(_wrapped(_reading(gains)))
+        click.echo()
+    for name, text in conditions.items():
+        click.echo(_wrapped(f"{name}: {text}", "", "  "))
+    for note in notes:
+        click.echo(_wrapped(f"note: {note}", "", "  "))
+
+
+def _show_gains(gains: Sequence[Gain], replayed: Sequence[str]) -> None:
+    against = list(dict.fromkeys(gain.against for gain in gains))
+    policies = [name for name in replayed if any(gain.policy == name for gain in gains)]
+    if not policies:
+        return
+    found = {(gain.policy, gain.against): gain for gain in gains if gain.figure == "avg_jct_s"}
+    head = ["gain in avg JCT", *(f"over {name}" for name in against), "finding"]
+    rows = []
+    for policy in policies:
+        own = [found.get((policy, name)) for name in against]
+        said = "" if policy in against else finding([gain for gain in own if gain is not None])
+        rows.append([policy, *(gain.spoken() if gain else "" for gain in own), said])
+    print_table(head, rows)
+    click.echo()
+
+
+def _reading(gains: Sequence[Gain]) -> str:
+    """What a gain is, and of how many seeds."""
+    n = max(gain.n for gain in gains)
+    if n < 2:
+        return "A gain is the share of the time saved; of one seed it proves nothing. Times are in seconds."
+    both = " and ".join(dict.fromkeys(gain.against for gain in gains))
+    return (
+        f"A gain is the share of the time saved, seed by seed: its mean over {n:,} seeds and the 90 % interval of that "
+        f"mean, for these traces on this fleet. Better is what measurably gains over {both}. Times are in seconds."
+    )
+
+
+def _show_figures(results: Sequence[Replayed]) -> None:
+    energy = any(result.metrics.energy_j is not None for result in results)
+    seeds = {result.case.seed for result in results}
+    first = f"mean of {len(seeds):,} seeds" if len(seeds) > 1 else f"seed {min(seeds)}"
+    head = [first, "avg JCT", "median", "p99", "makespan", "held", "rho", "unfair"]
+    rows = []
+    for policy in _policies(results):
+        own = [result.metrics for result in results if result.case.policy == policy]
+        figures = ("avg_jct_s", "median_jct_s", "p99_jct_s", "makespan_s")
+        row = [policy, *(f"{fmean(getattr(one, name) for one in own):,.0f}" for name in figures)]
+        row.append(f"{fmean(one.util_held for one in own):.3f}")
+        row.append(number(fmean(one.fairness_worst for one in own), 3))
+        row.append(f"{100 * fmean(one.unfair_share for one in own):.0f} %")
+        if energy:
+            known = [one.energy_j for one in own if one.energy_j is not None]
+            row.append(number(fmean(known) / _J_PER_KWH, 4) if len(known) == len(own) else MISSING)
+        rows.append(row)
+    print_table([*head, "kWh"] if energy else head, rows, range(1, 9))
+
+
+def _policies(results: Sequence[Replayed]) -> list[str]:
+    return list(dict.fromkeys(result.case.policy for result in results))
+
+
+def _wrapped(text: str, first: str = "", rest: str = "") -> str:
+    columns = min(width() or 100, 100)
+    return textwrap.fill(text, columns, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
