@@ -246,7 +246,7 @@ def _measured(given: dict[str, Any], traces: list[Trace], cluster: str) -> tuple
     fleets = measured(
         found, used, nodes=given["nodes"], gpus_per_node=given["gpus_per_node"], locality=given["locality_penalty"]
     )
-    where = "as measured" if given["nodes"] is None else "drawn from those measured"
+    where = "in nodes as measured" if given["nodes"] is None else "drawn from those measured"
     notes = list(fleets.notes)
     notes += [
         f"{name}: no GPU is known to differ from another ({found.of[name].reason}), so there is nothing to gain"

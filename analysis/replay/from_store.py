@@ -1,7 +1,9 @@
 """Fleets for a replay out of what a store measured: one for every seed, alike in what policies believe.
 
-A policy sees the shrunk scores; jobs run at scores drawn from what these leave open, anew for every seed. So a
-policy that follows noise gains nothing here, as it would gain nothing on the real fleet.
+The order of the nodes is drawn too: a policy that takes the first node that fits would otherwise meet a slow node in
+every seed or in none, by its name alone. A policy sees the shrunk scores; jobs run at scores drawn from what these
+leave open, anew for every seed. So a policy that follows noise gains nothing here, as it would gain nothing on the
+real fleet.
 """
 
 from __future__ import annotations
@@ -57,20 +59,21 @@ class Measured:
         """The fleet of a seed: who stands where, and at what scores jobs run."""
         places = np.random.default_rng([seed, _PLACES])
         chances = np.random.default_rng([seed, _SCORES])
-        groups = self._groups
-        rows = {name: row for group in groups for row in [self._rows(group, places)] for name in group}
+        node, names = self._nodes
+        if self.nodes is None:
+            node, names, order = _shuffled(node, names, places)
+            rows = dict.fromkeys(self.workloads, self._own_order[order])
+            gpus = tuple(self.scores.gpus[place] for place in self._own_order[order])
+        else:
+            rows = {name: row for group in self._groups for row in [self._rows(group, places)] for name in group}
+            within = np.arange(len(node)) - np.searchsorted(node, node)
+            gpus = tuple(f"{names[n]}:{slot}" for n, slot in zip(node, within, strict=True))
         actual, belief, power = {}, {}, {}
         for name in self.workloads:
             drawn, row = self.scores.draw(chances, name), rows[name]
             actual[name] = _or_median(drawn)[row]
             belief[name] = _or_median(self.scores.belief(name))[row]
             power[name] = self.scores.power(name)[row]
-        node, names = self._nodes
-        if self.nodes is None:
-            gpus = tuple(self.scores.gpus[place] for place in self._own_order)
-        else:
-            within = np.arange(len(node)) - np.searchsorted(node, node)
-            gpus = tuple(f"{names[n]}:{slot}" for n, slot in zip(node, within, strict=True))
         return Fleet(node, names, gpus, actual, belief, self.locality, power or None)
 
     @cached_property
@@ -168,9 +171,8 @@ class Measured:
         return None not in sizes and set(sizes.values()) == {self._size} and len(self._groups) < 2
 
     def _rows(self, group: Sequence[str], places: np.random.Generator) -> Ints:
-        """(gpus of the fleet,) the measured GPU that stands in each place, for a group of linked workloads."""
-        if self.nodes is None:
-            return self._own_order
+        """(gpus of the fleet,) the measured GPU that is drawn for each place, for a group of linked workloads."""
+        assert self.nodes is not None
         if self._whole_nodes:
             order = self._own_order.reshape(-1, self._size)
             stands: Ints = order[_drawn(places, len(order), self.nodes)].ravel()
@@ -185,6 +187,15 @@ class Measured:
         everywhere, anywhere = np.logical_and.reduce(known), np.logical_or.reduce(known)
         pool: NDArray[np.bool_] = everywhere if 2 * everywhere.sum() >= anywhere.sum() else anywhere
         return pool
+
+
+def _shuffled(node: Ints, names: Sequence[str], places: np.random.Generator) -> tuple[Ints, tuple[str, ...], Ints]:
+    """The nodes in another order: (gpus,) their new numbers, their names, and (gpus,) where each GPU stood before."""
+    turn = places.permutation(len(names))
+    number = np.empty_like(node, shape=len(names))
+    number[turn] = np.arange(len(names), dtype=np.int32)
+    order: Ints = np.argsort(number[node], kind="stable").astype(np.int32)
+    return number[node][order], tuple(names[place] for place in turn), order
 
 
 def _drawn(places: np.random.Generator, pool: int, wanted: int) -> Ints:

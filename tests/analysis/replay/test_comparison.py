@@ -112,6 +112,7 @@ class Lottery:
 
 
 def test_the_answer_does_not_depend_on_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3]))  # the processes import Lottery from here
     jobs = tuple(replace(job, workload="w") for job in TRACE.jobs)
     study = General((Trace("t", jobs),), Lottery(), Options(), mtbf_h=0.5, repair_h=0.1)
     wanted = cases(1, ["packed", "random", "pal-sticky"], ["fifo", "srtf"], [3, 4], record=True)

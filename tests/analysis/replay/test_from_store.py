@@ -40,22 +40,28 @@ def of(store: str, *workloads: str, **shape: int) -> Measured:
 
 
 def test_the_measured_fleet_stands_as_it_is(store: str, planted: NDArray[np.float64]) -> None:
+    """Whole nodes, in an order that every seed draws anew; in a node the GPUs in theirs."""
     fleet = of(store, "gemm").draw(0)
-    assert fleet.gpu_names == NAMES
-    assert fleet.node_names == tuple(f"n{node:02}" for node in range(NODES))
+    places = [NAMES.index(name) for name in fleet.gpu_names]
+    assert sorted(places) == list(range(len(NAMES)))
+    assert places != sorted(places)
     assert fleet.node.tolist() == [number // GPUS_PER_NODE for number in range(len(NAMES))]
-    assert fleet.belief["gemm"] == pytest.approx(planted, abs=0.01)
-    assert fleet.actual["gemm"] == pytest.approx(planted, abs=0.02)
+    assert [fleet.node_names[n] for n in fleet.node] == [f"n{place // GPUS_PER_NODE:02}" for place in places]
+    assert [place % GPUS_PER_NODE for place in places] == list(range(GPUS_PER_NODE)) * NODES
+    assert fleet.belief["gemm"] == pytest.approx(planted[places], abs=0.01)
+    assert fleet.actual["gemm"] == pytest.approx(planted[places], abs=0.02)
     assert fleet.power_w is not None
-    assert fleet.power_w["gemm"][SLOW] == pytest.approx(250 / planted[SLOW], rel=1e-3)
+    assert fleet.power_w["gemm"][places.index(SLOW)] == pytest.approx(250 / planted[SLOW], rel=1e-3)
 
 
 def test_seeds_differ_in_what_jobs_run_at_and_not_in_what_is_believed(store: str) -> None:
     source = of(store, "gemm")
     one, again, other = source.draw(1), source.draw(1), source.draw(2)
     assert np.array_equal(one.actual["gemm"], again.actual["gemm"])
-    assert not np.array_equal(one.actual["gemm"], other.actual["gemm"])
-    assert np.array_equal(one.belief["gemm"], other.belief["gemm"])
+    assert one.gpu_names != other.gpu_names
+    mine, theirs = (np.argsort(fleet.gpu_names) for fleet in (one, other))
+    assert not np.array_equal(one.actual["gemm"][mine], other.actual["gemm"][theirs])
+    assert np.array_equal(one.belief["gemm"][mine], other.belief["gemm"][theirs])
 
 
 def test_noise_is_believed_by_nobody(tmp_path: Path) -> None:
@@ -98,8 +104,9 @@ def test_gpus_not_measured_in_a_workload_have_its_median_and_are_counted(tmp_pat
     store = fleet_store(tmp_path, {"gemm": spread(1), "stream": spread(2)[:20]}, gpus=gpus)
     source = of(store, "gemm", "stream")
     fleet = source.draw(0)
-    assert fleet.actual["stream"][20:].tolist() == [1.0] * 12
-    assert (fleet.actual["stream"][:20] != 1.0).all()
+    known = np.array([NAMES.index(name) < 20 for name in fleet.gpu_names])
+    assert fleet.actual["stream"][~known].tolist() == [1.0] * 12
+    assert (fleet.actual["stream"][known] != 1.0).all()
     assert any(note.startswith("12 of 32 GPUs were not measured in stream") for note in source.notes)
     # In another shape, GPUs measured in both are enough to draw from.
     drawn = of(store, "gemm", "stream", nodes=3, gpus_per_node=5).draw(0)
