@@ -3,6 +3,8 @@
 `measurements`, `identities` and `imported` read a store; `variability` describes each workload of each cluster and
 `across` compares workloads. The latter two take a frame of runs, give plain frozen rows with `as_dict()`, and
 read and write nothing.
+
+`placement` gives advice on where a job should run.
 """
 
 from __future__ import annotations

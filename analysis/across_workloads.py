@@ -44,7 +44,7 @@ class Across:
 
 
 @dataclass(frozen=True)
-class _Names:
+class Names:
     """What every name of a GPU in one cluster leads to; an ambiguous one leads to itself."""
 
     identity: dict[str, str]
@@ -66,7 +66,7 @@ def across(runs: pl.DataFrame, *, identities: pl.DataFrame | None = None) -> lis
     for one in workloads(runs):
         clusters.setdefault(one.cluster, []).append(one)
     for cluster, members in clusters.items():
-        names = _names(identities, cluster)
+        names = linked_names(identities, cluster)
         tables = [_medians(one, names) for one in members]
         for (a, table_a), (b, table_b) in combinations(zip(members, tables, strict=True), 2):
             ambiguous = len((set(a.names) | set(b.names)) & names.ambiguous)
@@ -74,10 +74,10 @@ def across(runs: pl.DataFrame, *, identities: pl.DataFrame | None = None) -> lis
     return found
 
 
-def _names(identities: pl.DataFrame | None, cluster: str) -> _Names:
+def linked_names(identities: pl.DataFrame | None, cluster: str) -> Names:
     """What the names of a cluster's GPUs lead to: a UUID where one is known, else a place, else the name."""
     if identities is None:
-        return _Names({}, frozenset())
+        return Names({}, frozenset())
     known = identities.filter(pl.col("cluster").cast(pl.String) == cluster)
     rows = list(known.select(pl.col("gpu", "uuid", "place").cast(pl.String)).unique().iter_rows())
     both = {(place, uuid) for _, uuid, place in rows if uuid is not None and place is not None}
@@ -97,7 +97,7 @@ def _names(identities: pl.DataFrame | None, cluster: str) -> _Names:
             ambiguous.add(gpu)
         else:
             identity[gpu] = next(iter(others))
-    return _Names(identity, frozenset(ambiguous))
+    return Names(identity, frozenset(ambiguous))
 
 
 def _groups(pairs: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
@@ -107,7 +107,7 @@ def _groups(pairs: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
     return found
 
 
-def _medians(runs: Runs, names: _Names) -> tuple[list[str], dict[str, Floats]]:
+def _medians(runs: Runs, names: Names) -> tuple[list[str], dict[str, Floats]]:
     """The GPUs of a workload by identity, sorted, and for each figure the median of each."""
     identity = [names.identity.get(name, name) for name in runs.names]
     distinct = sorted(set(identity))

@@ -54,7 +54,7 @@ def workloads(runs: pl.DataFrame) -> Iterator[Runs]:
     for name in ("cluster", "workload"):
         if runs[name].null_count():
             raise InputError(f"{runs[name].null_count()} runs have no {name}")
-    optional = ("job_id", "cabinet", "node", "began", *OTHERS.values())
+    optional = ("job_id", "cabinet", "node", "began", "run_id", *OTHERS.values())
     runs = runs.select([*REQUIRED, *(name for name in optional if name in runs.columns)])
     keys = sorted((str(c), str(w)) for c, w in runs.select("cluster", "workload").unique().iter_rows())
     for cluster, workload in keys:

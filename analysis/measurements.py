@@ -13,14 +13,17 @@ if TYPE_CHECKING:
 _CONDITIONS = ("sm_clock_mhz", "temperature_c", "power_w", "job_id", "began")
 
 
-def measurements(store: Store, *, clusters: Sequence[str] = (), workloads: Sequence[str] = ()) -> pl.DataFrame:
+def measurements(
+    store: Store, *, clusters: Sequence[str] = (), workloads: Sequence[str] = (), run_ids: bool = False
+) -> pl.DataFrame:
     """The duration of every run (figure 'time', in ms), of these clusters and workloads (all, where empty).
 
     Of a run with several repeats it is their median: the repeats of one run share its conditions and are no runs.
 
     Columns: cluster, workload, gpu, unit, cabinet, node (categorical), value, sm_clock_mhz, temperature_c,
-    power_w, job_id, began. `cabinet` and `node` are those of the GPU, from wherever the store knows them; a GPU
-    that was seen on two nodes has none. `job_id` names the rows that ran together (see `coupled_jobs`).
+    power_w, job_id, began, and run_id where `run_ids` asks for it. `cabinet` and `node` are those of the GPU, from
+    wherever the store knows them; a GPU that was seen on two nodes has none. `job_id` names the rows that ran
+    together (see `coupled_jobs`).
     """
     runs = store.scan("runs").filter(pl.col("status").fill_null("ok") == "ok")
     if clusters:
@@ -33,7 +36,8 @@ def measurements(store: Store, *, clusters: Sequence[str] = (), workloads: Seque
         times = times.group_by("run_id").agg(pl.col("value").median(), pl.col("unit").first())
     times = times.select("run_id", "value", _short("unit"))
     # In the order of the files, so that the same store gives the same answer to the last bit.
-    frame = store.collect(runs.join(times, on="run_id", maintain_order="left").drop("run_id"))
+    joined = runs.join(times, on="run_id", maintain_order="left")
+    frame = store.collect(joined if run_ids else joined.drop("run_id"))
     frame = frame.join(_places(store), on=["cluster", "gpu"], how="left", maintain_order="left")
     return coupled_jobs(frame)
 

@@ -1,0 +1,28 @@
+"""Where a job should run: scores of GPUs that noise cannot move, and advice that says what it is worth.
+
+`scores` reads a store; `advise` takes scores and gives plain frozen rows with `as_dict()`, and reads and writes
+nothing. docs/placement.md has the definitions and how well they hold.
+"""
+
+from __future__ import annotations
+
+from .advice import Advice, Cost, Staleness, advise
+from .reading import Place, available
+from .scores import Scores, WorkloadScores, scores
+from .tiers import NodeEvidence
+from .worth import Gain, PlacedSet
+
+__all__ = [
+    "Advice",
+    "Cost",
+    "Gain",
+    "NodeEvidence",
+    "Place",
+    "PlacedSet",
+    "Scores",
+    "Staleness",
+    "WorkloadScores",
+    "advise",
+    "available",
+    "scores",
+]

@@ -1,0 +1,321 @@
+"""Where a job of a workload should run and where not, and what that is worth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+
+from ...errors import InputError
+from ..statistics.ordering import Floats, Ints
+from .saying import finding
+from .scores import SEED, Scores, WorkloadScores
+from .tiers import HARD, SOFT, NodeEvidence, Nodes, evidence, nodes_of, stale, tier, when
+from .worth import DRAWS, Gain, PlacedSet, worth
+
+MAX_SHARE = 0.05
+"""The share of the nodes that may be excluded where none is stated, and one node however few there are."""
+MAX_AGE_DAYS = 90.0
+
+_LEAST_LEFT = 2
+"""Of the GPUs that a job asks for, how many times as many must be left to choose from."""
+_FAST = 0.25
+"""The share of the nodes that is offered as fast."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the exclusion takes away."""
+
+    nodes: int
+    nodes_excluded: int
+    share: float
+    gpus_left: int
+
+
+@dataclass(frozen=True)
+class Staleness:
+    """How old the measurements behind the advice are."""
+
+    newest: datetime | None
+    newest_days: float | None
+    oldest_days: float | None
+    """Of the GPU whose last measurement is longest ago."""
+    stale_gpus: int
+    gpus: int
+    says: str | None
+    """A sentence, where something is out of date."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to do with jobs of one workload. docs/placement.md defines every figure."""
+
+    cluster: str
+    workload: str
+    gpus: int
+    finding: str
+    repeatable: bool
+    sensitive: bool
+    """Whether the GPUs differ enough in this workload to choose among them."""
+    reason: str | None
+    """Why there is nothing to choose by."""
+    exclude: tuple[str, ...]
+    prefer: tuple[str, ...]
+    nodes: tuple[NodeEvidence, ...]
+    score_of_node: dict[str, float]
+    packed: PlacedSet | None
+    spread: PlacedSet | None
+    break_even: float | None
+    """The locality penalty above which the packed set is the faster one; None where both or neither span nodes."""
+    gains: tuple[Gain, ...]
+    cost: Cost
+    staleness: Staleness
+    notes: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The advice as JSON-ready values; times as ISO 8601 in UTC."""
+        found: dict[str, Any] = _plain(asdict(self))
+        return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value.isoformat(timespec="seconds") + "Z" if isinstance(value, datetime) else value
+
+
+def advise(
+    scores: Scores,
+    workload: str,
+    *,
+    gpus: int = 1,
+    partition: Collection[str] | None = None,
+    locality: float = 1.0,
+    hard: float = HARD,
+    soft: float = SOFT,
+    max_share: float | None = None,
+    max_age: float = MAX_AGE_DAYS,
+    replicates: int = DRAWS,
+    seed: int = SEED,
+    now: datetime | None = None,
+) -> Advice:
+    """The advice for a synchronous job of `workload` on `gpus` GPUs.
+
+    `partition`: the nodes that may be used; all, where None. `locality`: factor on the time of a job that spans
+    nodes. `hard`, `soft`: slowdowns from which a node is excluded or put behind others, if its interval lies above.
+    `max_share`: of the nodes, never more than this share is excluded; None: `MAX_SHARE`, or one node. `max_age`: in
+    days. `replicates`: draws behind the intervals. `now`: UTC without zone.
+
+    Raises `InputError` for a workload without scores, for fewer GPUs than one and for more than were measured.
+    """
+    one = scores.one(workload)
+    if locality < 1.0 or not 0.0 <= (max_share or 0.0) <= 1.0 or not 1.0 <= soft <= hard:
+        raise InputError("the locality penalty is at least 1, the share from 0 to 1, and 1 <= soft <= hard")
+    now = now or datetime.now(UTC).replace(tzinfo=None)
+    notes = scores.notes_on(workload)
+    nodes = nodes_of(scores, workload, partition)
+    unknown = _unmeasured(partition, nodes, notes)
+    usable = _usable(one, nodes, partition is not None)
+    if gpus < 1:
+        raise InputError("a job has at least one GPU")
+    if gpus > len(usable):
+        where = "of the partition " if partition is not None else ""
+        raise InputError(
+            f"{gpus} GPUs are asked for, but {len(usable)} GPUs {where}on {scores.cluster} were measured in {workload}"
+        )
+    tiers = {name: tier(one, its, hard, soft) for name, its in zip(nodes.names, nodes.gpus, strict=True)}
+    slow = sorted(
+        ((name, *slow_by) for name, slow_by in tiers.items() if slow_by is not None),
+        key=lambda row: (row[1] != "hard", -one.belief[row[2]], row[0]),
+    )
+    drained = [name for name, level, _ in slow if level == "hard"]
+    _say_homeless(scores, one, hard, soft, notes)
+    _say_doubtful(scores, one, usable, hard, soft, notes)
+    exclude, cost, kept = _excluded(drained, nodes, unknown, gpus, max_share, notes)
+    width = _width(one.belief[usable])
+    sensitive = one.repeatable and (bool(drained) or width >= soft - 1.0)
+    rng = np.random.default_rng(seed)
+    found = worth(scores, one, usable, gpus, locality, _on(scores, drained), _on(scores, exclude), replicates, rng)
+    staleness = _staleness(scores, one, usable, now, max_age)
+    if sensitive:
+        prefer = _fast(nodes, one, gpus, exclude)
+    else:
+        prefer = _slow_elsewhere(scores, workload, nodes, hard, soft, notes)
+    return Advice(
+        cluster=scores.cluster,
+        workload=workload,
+        gpus=gpus,
+        finding=finding(workload, gpus, one.reason, width, sensitive, drained, exclude, found.gains, prefer, kept),
+        repeatable=one.repeatable,
+        sensitive=sensitive,
+        reason=one.reason,
+        exclude=tuple(sorted(exclude)),
+        prefer=prefer,
+        nodes=tuple(
+            evidence(scores, workload, name, gpu, level, name in exclude, now, max_age) for name, level, gpu in slow
+        ),
+        score_of_node=nodes.scores(one.belief),
+        packed=found.packed,
+        spread=found.spread,
+        break_even=found.break_even,
+        gains=found.gains,
+        cost=cost,
+        staleness=staleness,
+        notes=tuple(notes),
+    )
+
+
+def _unmeasured(partition: Collection[str] | None, nodes: Nodes, notes: list[str]) -> int:
+    """How many nodes of the partition no run tells about."""
+    if partition is None:
+        return 0
+    unknown = len(set(partition) - set(nodes.names))
+    if unknown:
+        notes.append(f"{unknown:,} of the {len(set(partition)):,} nodes of the partition were not measured")
+    return unknown
+
+
+def _usable(one: WorkloadScores, nodes: Nodes, bounded: bool) -> Ints:
+    """The GPUs to choose among: those on a known node, or all where no node is known."""
+    if nodes.names or bounded:
+        return np.array(sorted(gpu for its in nodes.gpus for gpu in its), dtype=np.intp)
+    return np.flatnonzero(np.isfinite(one.belief))
+
+
+def _say_homeless(scores: Scores, one: WorkloadScores, hard: float, soft: float, notes: list[str]) -> None:
+    for gpu in np.flatnonzero(np.isfinite(one.belief) & np.array([node is None for node in scores.nodes])):
+        found = tier(one, [int(gpu)], hard, soft)
+        if found is not None and found[0] == "hard":
+            notes.append(
+                f"{scores.gpus[gpu]} takes {one.belief[gpu]:.2f} times as long as usual beyond doubt, but stands on no "
+                "known node: find it"
+            )
+
+
+def _say_doubtful(
+    scores: Scores, one: WorkloadScores, usable: Ints, hard: float, soft: float, notes: list[str]
+) -> None:
+    """The GPUs that may be hard, or usual."""
+    if not one.repeatable:
+        return
+    homeless = [gpu for gpu, node in enumerate(scores.nodes) if node is None]
+    doubtful = (one.upper > hard) & (one.lower <= soft) & (one.runs > 1)
+    may = [int(gpu) for gpu in np.union1d(usable, np.array(homeless, dtype=np.intp)) if doubtful[gpu]]
+    may.sort(key=lambda gpu: -one.belief[gpu])
+    if may:
+        gpu = may[0]
+        where = "" if scores.nodes[gpu] is None else f" on {scores.nodes[gpu]}"
+        more = f", and {len(may) - 1:,} others like it" if len(may) > 1 else ""
+        notes.append(
+            f"the runs of {scores.gpus[gpu]}{where} disagree: it may take {one.lower[gpu]:.2f} to {one.upper[gpu]:.2f} "
+            f"times as long as usual{more}; measure again"
+        )
+
+
+def _on(scores: Scores, nodes: Collection[str]) -> np.typing.NDArray[np.bool_]:
+    """Which GPUs stand on some nodes."""
+    return np.array([node in nodes for node in scores.nodes], dtype=np.bool_)
+
+
+def _excluded(
+    drained: list[str], nodes: Nodes, unknown: int, gpus: int, max_share: float | None, notes: list[str]
+) -> tuple[set[str], Cost, str | None]:
+    """The nodes to exclude, worst first until one of the two limits is met, and which one it was."""
+    size = {name: len(its) for name, its in zip(nodes.names, nodes.gpus, strict=True)}
+    usual = float(np.median(list(size.values()))) if size else 0.0
+    left = sum(size.values()) + int(unknown * usual)
+    total = len(size) + unknown
+    share = max(MAX_SHARE, 1.0 / max(1, total)) if max_share is None else max_share
+    most = int(share * total + 1e-9)
+    chosen: set[str] = set()
+    kept: str | None = None
+    for name in drained:
+        if left - size[name] < _LEAST_LEFT * gpus:
+            notes.append(
+                f"{name} is slow beyond doubt, but without it fewer than {_LEAST_LEFT * gpus:,} GPUs would be left, "
+                "twice what the job asks for: not excluded"
+            )
+            kept = "too few GPUs would be left"
+            break
+        if len(chosen) == most:
+            notes.append(_above_share(len(drained), most, total, share))
+            kept = f"one node of {total:,} is more than --max-share {100 * share:.4g}% allows"
+            break
+        left -= size[name]
+        chosen.add(name)
+    return chosen, Cost(total, len(chosen), len(chosen) / total if total else 0.0, left), kept
+
+
+def _above_share(slow: int, most: int, total: int, max_share: float) -> str:
+    """That the share keeps nodes from being excluded, and which share would not."""
+    wanted = math.ceil(100.0 * slow / total - 1e-9)
+    are = "1 node is" if slow == 1 else f"{slow:,} nodes are"
+    allowed = "none may" if most == 0 else f"at most {most:,} may"
+    return (
+        f"{are} slow beyond doubt, but of {total:,} in all {allowed} be excluded ({100 * max_share:.4g} %): see to "
+        f"{'it' if slow == 1 else 'the others' if most else 'them'}, or allow more (--max-share {wanted}%)"
+    )
+
+
+def _width(belief: Floats) -> float:
+    """How far the usual GPUs of a fleet lie apart, relatively."""
+    low, high = np.quantile(belief, (0.05, 0.95))
+    return float(high / low) - 1.0
+
+
+def _staleness(scores: Scores, one: WorkloadScores, usable: Ints, now: datetime, max_age: float) -> Staleness:
+    times = [at for at in (when(one, int(gpu)) for gpu in usable) if at is not None]
+    old = [said for said in (stale(scores, one, int(gpu), now, max_age) for gpu in usable) if said is not None]
+    says = None
+    if old:
+        which = "all" if len(old) == len(usable) else f"{len(old):,} of {len(usable):,}"
+        says = f"{which} scores may be out of date (for one: {old[0]}): measure again"
+    day = timedelta(days=1)
+    return Staleness(
+        newest=max(times, default=None),
+        newest_days=(now - max(times)) / day if times else None,
+        oldest_days=(now - min(times)) / day if times else None,
+        stale_gpus=len(old),
+        gpus=len(usable),
+        says=says,
+    )
+
+
+def _fast(nodes: Nodes, one: WorkloadScores, gpus: int, exclude: set[str]) -> tuple[str, ...]:
+    """The fastest nodes, best first: a quarter of them, or twice what the job fills if that is more."""
+    score = nodes.scores(one.belief)
+    best = sorted((name for name in score if name not in exclude), key=lambda name: (score[name], name))
+    size = {name: len(its) for name, its in zip(nodes.names, nodes.gpus, strict=True)}
+    enough = int(np.searchsorted(np.cumsum([size[name] for name in best]), 2 * gpus)) + 1
+    usual = float(np.median(list(score.values()))) if score else 0.0
+    count = max(int(_FAST * len(score)), enough)
+    return tuple(name for name in best[:count] if score[name] < usual)
+
+
+def _slow_elsewhere(
+    scores: Scores, workload: str, nodes: Nodes, hard: float, soft: float, notes: list[str]
+) -> tuple[str, ...]:
+    """The nodes that are slow, not broken, in a workload that minds: a job that does not mind leaves it the others."""
+    worst: dict[str, float] = {}
+    broken: set[str] = set()
+    for other, one in scores.of.items():
+        if other == workload or not one.repeatable:
+            continue
+        theirs = nodes_of(scores, other, nodes.names)
+        for name, its in zip(theirs.names, theirs.gpus, strict=True):
+            found = tier(one, its, hard, soft)
+            if found is not None and found[0] == "hard":
+                broken.add(name)
+            elif found is not None:
+                worst[name] = max(worst.get(name, 0.0), float(one.belief[found[1]]))
+    listed = tuple(sorted(worst.keys() - broken, key=lambda name: (-worst[name], name)))
+    if listed:
+        notes.append(f"{len(listed):,} nodes are slow in other workloads and serve {workload} as well as any")
+    return listed

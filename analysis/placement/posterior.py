@@ -1,0 +1,191 @@
+"""What the runs of one workload say about its GPUs, and how far that is to be believed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ..statistics.ordering import Floats, Ints, bounds
+from ..statistics.repeatability import Moments, icc
+from . import prior
+from .noise import Singles, core_scale, noises
+from .repeatable import permutation_test
+
+TAIL = 0.05
+"""Below and above the interval."""
+_OF_MEDIAN = 1.2533
+"""The standard error of a median over that of a mean, of normal values."""
+_WILD = 4.0
+"""Times the usual standard error from which a GPU's runs disagree."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """The runs of one workload: log times about the fleet's median GPU, by GPU and in the order of time.
+
+    Where jobs couple the GPUs that they hold, "GPU" is such a set of GPUs, and a run is a job.
+    """
+
+    x: Floats
+    starts: Ints
+    block: Ints
+    """(runs,) the job of a run, -1 for a run of its own."""
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """The scores of the GPUs as they may be: mean, 90 % interval and draws; 1 is the fleet's median GPU."""
+
+    belief: Floats
+    lower: Floats
+    upper: Floats
+    repeatable: bool
+    """Whether a difference between GPUs was shown to come back; where not, every belief is exactly 1."""
+    reason: str | None
+    """Why nothing can be told apart."""
+    p: float | None
+    icc: float | None
+    sigma_within: float | None
+    sigma_between: float | None
+    standing_out: npt.NDArray[np.bool_]
+    """(gpus,) that differ from the fleet even for the largest of so many."""
+    table: npt.NDArray[np.float32]
+    """(replicates, rows, probabilities) quantile functions, in scores."""
+    row: Ints
+    """(gpus,) the row of a GPU in `table`; GPUs that cannot be told apart share one."""
+
+    def draw(self, rng: np.random.Generator) -> Floats:
+        """(gpus,) scores as they may be, all of one replicate of the prior."""
+        table = self.table[rng.integers(len(self.table))]
+        u = rng.random(len(self.row))
+        at = np.interp(u, prior.PROBABILITIES, np.arange(len(prior.PROBABILITIES)))
+        below = np.minimum(at.astype(np.intp), len(prior.PROBABILITIES) - 2)
+        low = table[self.row, below].astype(np.float64)
+        found: Floats = low + (at - below) * (table[self.row, below + 1] - low)
+        return found
+
+
+def posterior(seen: Observed, rng: np.random.Generator, replicates: int) -> Posterior:
+    """The scores of the GPUs of `seen`; `replicates`: refits of the prior, each to a bootstrap sample of the GPUs."""
+    gpus = len(seen.starts) - 1
+    scale = core_scale(seen.x, seen.starts)
+    test = permutation_test(seen.x, seen.starts, seen.block, rng)
+    if scale is None or test is None:
+        return _untold(gpus)
+    # A second look, without those that stand out: they say nothing about whether the others differ.
+    rest = ~test.standing_out
+    alike = np.ones(gpus, dtype=np.bool_)
+    if test.repeatable:
+        alike = np.zeros(gpus, dtype=np.bool_)
+        if test.standing_out.any():
+            kept = np.repeat(rest, np.diff(seen.starts))
+            sizes = np.diff(seen.starts)[rest]
+            starts = bounds(np.repeat(np.arange(len(sizes)), sizes), len(sizes))
+            second = permutation_test(seen.x[kept], starts, seen.block[kept], rng)
+            if second is None or not second.repeatable:
+                alike = rest
+    on, likelihood = _likelihood(seen, scale)
+    found = prior.fit(likelihood, on, replicates, rng)
+    fitted, fits = found.fitted, found.refitted
+    told = np.flatnonzero(~alike)
+    table, row = _table(likelihood, fits, on, alike)
+    belief = np.ones(gpus)
+    belief[told] = table[:, row[told], :].mean(axis=0) @ prior.MASS
+    lower, upper = _interval(likelihood, fits, on, table, row, alike)
+    lower, upper = _as_wide_as_its_runs(seen, on, alike, np.minimum(lower, belief), np.maximum(upper, belief))
+    mean = float(fitted @ on.at)
+    moments = Moments.of(seen.x, seen.starts)
+    return Posterior(
+        belief,
+        lower,
+        upper,
+        repeatable=test.repeatable,
+        reason=None if test.repeatable else f"no difference between its GPUs comes back (p = {test.p:.2f})",
+        p=test.p,
+        icc=icc(moments, "gpu").value,
+        sigma_within=scale,
+        sigma_between=float(np.sqrt(fitted @ (on.at - mean) ** 2)),
+        standing_out=test.standing_out if test.repeatable else np.zeros(gpus, dtype=np.bool_),
+        table=table,
+        row=row,
+    )
+
+
+def _untold(gpus: int) -> Posterior:
+    if gpus == 1:
+        reason = "only one was measured: there is nothing to compare it with"
+    else:
+        reason = "fewer than two were measured twice, so nobody knows what comes back: measure again"
+    unknown = np.full(gpus, np.nan)
+    table = np.ones((1, 1, len(prior.PROBABILITIES)), dtype=np.float32)
+    nobody = np.zeros(gpus, dtype=np.bool_)
+    row = np.zeros(gpus, dtype=np.intp)
+    return Posterior(np.ones(gpus), unknown, unknown.copy(), False, reason, None, None, None, None, nobody, table, row)
+
+
+def _likelihood(seen: Observed, scale: float) -> tuple[prior.Atoms, Singles]:
+    """The atoms and each GPU's likelihood at each."""
+    centre = prior.centres(seen.x, seen.starts)
+    size = np.diff(seen.starts)
+    strayed = np.add.reduceat((seen.x - np.repeat(centre, size)) ** 2, seen.starts[:-1])
+    own = np.sqrt(strayed / np.maximum(size - 1, 1) / size)
+    on = prior.atoms(centre, scale / float(np.sqrt(np.median(size))), own)
+    span = float(max(on.at[-1], seen.x.max()) - min(on.at[0], seen.x.min()))
+    return on, prior.likelihoods(seen.x, seen.starts, on.at, noises(seen.x, seen.starts, scale, span))
+
+
+def _table(
+    likelihood: Singles, fits: list[Floats], on: prior.Atoms, alike: npt.NDArray[np.bool_]
+) -> tuple[npt.NDArray[np.float32], Ints]:
+    """Quantile functions in scores: a row for each GPU that can be told from others, the last for all the others."""
+    told = np.flatnonzero(~alike)
+    pooled = np.flatnonzero(alike)
+    row = np.full(len(alike), len(told), dtype=np.intp)
+    row[told] = np.arange(len(told))
+    table = np.empty((len(fits), len(told) + (len(pooled) > 0), len(prior.PROBABILITIES)), dtype=np.float32)
+    for number, weights in enumerate(fits):
+        if len(told):
+            own = prior.posteriors(likelihood[told], weights)
+            table[number, : len(told)] = np.exp(prior.quantiles(own, on, prior.PROBABILITIES))
+        if len(pooled):
+            # Whoever cannot be told from the others is one of them, no more: the mean of their posteriors.
+            among = prior.posteriors(likelihood[pooled], weights).mean(axis=0, keepdims=True)
+            curve = prior.quantiles(among, on, prior.PROBABILITIES)[0]
+            table[number, -1] = np.exp(curve - curve[len(curve) // 2])
+    return table, row
+
+
+def _interval(
+    likelihood: Singles,
+    fits: list[Floats],
+    on: prior.Atoms,
+    table: npt.NDArray[np.float32],
+    row: Ints,
+    alike: npt.NDArray[np.bool_],
+) -> tuple[Floats, Floats]:
+    both = np.empty((len(alike), 2))
+    told = np.flatnonzero(~alike)
+    ends = np.array([TAIL, 1.0 - TAIL])
+    for first in range(0, len(told), 4096):
+        some = told[first : first + 4096]
+        both[some] = np.exp(prior.quantiles(prior.mixed(likelihood[some], fits), on, ends))
+    if alike.any():
+        pooled = table[:, row[np.flatnonzero(alike)[0]], :].mean(axis=0)
+        both[alike] = np.interp(ends, prior.PROBABILITIES, pooled)
+    return both[:, 0].copy(), both[:, 1].copy()
+
+
+def _as_wide_as_its_runs(
+    seen: Observed, on: prior.Atoms, alike: npt.NDArray[np.bool_], lower: Floats, upper: Floats
+) -> tuple[Floats, Floats]:
+    """The intervals, wider for GPUs whose own runs disagree far more than usual: a prior knows few like them."""
+    centre = prior.centres(seen.x, seen.starts)
+    size = np.diff(seen.starts)
+    away = np.abs(seen.x - np.repeat(centre, size))
+    error = 1.4826 * prior.centres(away, seen.starts) * _OF_MEDIAN / np.sqrt(size)
+    wild = ~alike & (size > 1) & (error > _WILD * on.error)
+    reach = np.where(wild, 2.0 * error, 0.0)
+    low, high = np.exp(centre - reach), np.exp(centre + reach)
+    return np.where(wild, np.minimum(lower, low), lower), np.where(wild, np.maximum(upper, high), upper)

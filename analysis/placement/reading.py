@@ -1,0 +1,188 @@
+"""The runs of a store as scores need them: by physical GPU, with its node, slot and driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from ...errors import InputError
+from ..across_workloads import linked_names
+from ..measurements import identities, measurements
+
+if TYPE_CHECKING:
+    from ...store import Store
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a GPU stands; node and slot are None where nobody knows, or where what is known contradicts itself."""
+
+    node: str | None = None
+    slot: int | None = None
+    drivers: tuple[tuple[datetime | None, str], ...] = ()
+    """(first seen, driver version) in the order of time."""
+
+
+@dataclass(frozen=True)
+class Readings:
+    """The runs of some workloads of one cluster, their GPUs by one name each."""
+
+    cluster: str
+    workloads: tuple[str, ...]
+    runs: pl.DataFrame
+    """As `measurements` gives them, with run_id; `gpu` is the name of the physical GPU."""
+    places: dict[str, Place]
+    notes: tuple[str, ...]
+    left_out: dict[str, str]
+    """Workloads without a usable time, with the sentence that says so, where not asked for by name."""
+
+
+def available(store: Store, cluster: str | None = None) -> list[tuple[str, str]]:
+    """The (cluster, workload) pairs that have runs, sorted."""
+    runs = store.scan("runs").select("cluster", "workload").drop_nulls().unique()
+    pairs = store.collect(runs.sort("cluster", "workload")).iter_rows()
+    return [(c, w) for c, w in pairs if cluster is None or c == cluster]
+
+
+def read(store: Store, workloads: Sequence[str], cluster: str | None) -> Readings:
+    """The runs of `workloads` (all of the cluster, where empty) on `cluster` (the only one, where None).
+
+    Raises `InputError`, which lists what there is, for an empty store, a cluster or workload that it does not have,
+    and a cluster left open where several have the workloads.
+    """
+    known = available(store)
+    if not known:
+        raise InputError(f"{store.root} holds no runs; `whorl import --store {store.root} FILES` adds some")
+    cluster, chosen = _chosen(known, workloads, cluster, str(store.root))
+    frame = measurements(store, clusters=[cluster], workloads=chosen, run_ids=True)
+    frame = frame.filter(pl.col("gpu").is_not_null())
+    measured = set(frame["workload"].cast(pl.String).unique())
+    left_out = {
+        workload: f"the runs of {workload} on {cluster} have no usable time: measure it again"
+        for workload in chosen
+        if workload not in measured
+    }
+    if left_out and (workloads or not measured):
+        raise InputError(next(iter(left_out.values())))
+    names = linked_names(identities(store), cluster)
+    notes: list[str] = []
+    present = frame["gpu"].cast(pl.String).unique().sort()
+    ambiguous = [name for name in present if name in names.ambiguous]
+    if ambiguous:
+        notes.append(f"{_some(ambiguous)} may be several GPUs, as their names lead to more than one: left out")
+    single = {name: names.identity.get(name, name) for name in present if name not in names.ambiguous}
+    frame = frame.with_columns(pl.col("gpu").cast(pl.String).replace_strict(single, default=None))
+    frame = frame.filter(pl.col("gpu").is_not_null())
+    places = _places(store, cluster, names.identity, frame, notes)
+    kept = tuple(workload for workload in chosen if workload not in left_out)
+    return Readings(cluster, kept, frame, places, tuple(notes), left_out)
+
+
+def _chosen(
+    known: list[tuple[str, str]], workloads: Sequence[str], cluster: str | None, where: str
+) -> tuple[str, list[str]]:
+    having = "; ".join(f"{workload} on {one}" for one, workload in known)
+    clusters = sorted({one for one, _ in known})
+    if cluster is not None and cluster not in clusters:
+        raise InputError(f"{where} has no cluster {cluster}; it has {having}")
+    for workload in workloads:
+        if not any(w == workload and cluster in (None, c) for c, w in known):
+            on = "" if cluster is None else f" on {cluster}"
+            raise InputError(f"{where} has no runs of workload {workload}{on}; it has {having}")
+    if cluster is None:
+        wanted = [c for c in clusters if all((c, w) in known for w in workloads)]
+        if len(wanted) != 1:
+            what = f"{' and '.join(workloads)} on {_some(wanted)}" if wanted else f"{having}, on no cluster all of them"
+            raise InputError(f"{where} has {what}: say which cluster")
+        cluster = wanted[0]
+    return cluster, list(dict.fromkeys(workloads)) or [w for c, w in known if c == cluster]
+
+
+def _places(
+    store: Store, cluster: str, identity: dict[str, str], frame: pl.DataFrame, notes: list[str]
+) -> dict[str, Place]:
+    seen = store.scan("gpus").filter(pl.col("cluster") == cluster)
+    seen = seen.select("gpu", "node", "slot", "driver", "first_seen").unique()
+    rows = store.collect(seen.sort("gpu", "first_seen", "node", "slot", "driver", nulls_last=False))
+    newest: dict[str, datetime | None] = dict(frame.group_by("gpu").agg(pl.col("began").max()).iter_rows())
+    spots: dict[str, set[tuple[str, int | None]]] = {}
+    versions: dict[str, list[tuple[datetime | None, str]]] = {}
+    for gpu, node, slot, driver, first_seen in rows.iter_rows():
+        name = identity.get(gpu, gpu)
+        if name not in newest:
+            continue
+        if node is not None:
+            spots.setdefault(name, set()).add((node, slot))
+        if driver is not None:
+            versions.setdefault(name, []).append((first_seen, driver))
+    moved = sorted(gpu for gpu, found in spots.items() if len({node for node, _ in found}) > 1)
+    if moved:
+        notes.append(f"{_some(moved)} were seen on more than one node: taken as without a node")
+    at: dict[str, tuple[str, int | None]] = {}
+    for gpu, found in spots.items():
+        nodes = {node for node, _ in found}
+        slots = {slot for _, slot in found if slot is not None}
+        if len(nodes) == 1:
+            at[gpu] = (nodes.pop(), slots.pop() if len(slots) == 1 else None)
+    gone = _replaced(at, newest, notes)
+    homeless = [gpu for gpu in newest if gpu not in at and gpu not in moved]
+    if homeless:
+        notes.append(f"{_some(sorted(homeless))} stand on no known node: no node is advised for or against by them")
+    nowhere = (None, None)
+    found_at = {gpu: nowhere if gpu in gone else at.get(gpu, nowhere) for gpu in newest}
+    reloads = _reloads(store, cluster)
+    return {
+        gpu: Place(node, slot, _changes(versions.get(gpu, []) + reloads.get(at.get(gpu, nowhere)[0], [])))
+        for gpu, (node, slot) in found_at.items()
+    }
+
+
+def _reloads(store: Store, cluster: str) -> dict[str | None, list[tuple[datetime | None, str]]]:
+    """The driver version of each node after each time that the collector saw it reloaded."""
+    events = store.scan("events").filter((pl.col("cluster") == cluster) & (pl.col("kind") == "driver_reloaded"))
+    version = pl.col("detail").str.extract(r"version (\d\S*)")
+    rows = store.collect(events.select("node", "ts", version.alias("driver")).drop_nulls())
+    found: dict[str | None, list[tuple[datetime | None, str]]] = {}
+    for node, ts, driver in rows.iter_rows():
+        found.setdefault(node, []).append((ts, driver))
+    return found
+
+
+def _changes(seen: list[tuple[datetime | None, str]]) -> tuple[tuple[datetime | None, str], ...]:
+    """What was seen of a driver, in the order of time and only where it changed."""
+    ordered = sorted(seen, key=lambda one: ("" if one[0] is None else one[0].isoformat(), one[1]))
+    return tuple(one for number, one in enumerate(ordered) if number == 0 or ordered[number - 1][1] != one[1])
+
+
+def _replaced(at: dict[str, tuple[str, int | None]], newest: dict[str, datetime | None], notes: list[str]) -> set[str]:
+    """The GPUs whose slot a GPU that was measured later has, or that nobody can tell from another in their slot."""
+    holders: dict[tuple[str, int], list[str]] = {}
+    for gpu, (node, slot) in at.items():
+        if slot is not None:
+            holders.setdefault((node, slot), []).append(gpu)
+    gone: set[str] = set()
+    for (node, slot), gpus in sorted(holders.items()):
+        if len(gpus) < 2:
+            continue
+        times = [newest[gpu] for gpu in gpus]
+        known = [time for time in times if time is not None]
+        last = [gpu for gpu, time in zip(gpus, times, strict=True) if known and time == max(known)]
+        if len(known) == len(gpus) and len(last) == 1:
+            gone |= set(gpus) - set(last)
+            notes.append(f"slot {slot} of {node} was held by {len(gpus)} GPUs: {last[0]} was measured there last")
+        else:
+            gone |= set(gpus)
+            notes.append(f"slot {slot} of {node} is claimed by {_some(sorted(gpus))}: neither is placed there")
+    return gone
+
+
+def _some(names: Iterable[str]) -> str:
+    """A list of names that stays readable."""
+    listed = list(names)
+    if len(listed) <= 3:
+        return " and ".join(listed)
+    return f"{listed[0]}, {listed[1]} and {len(listed) - 2:,} others"

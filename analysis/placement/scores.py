@@ -1,0 +1,297 @@
+"""How slow each GPU of a fleet is in each workload, shrunk by how far that comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from ...errors import InputError
+from ..columns import OTHERS, Runs, gpu_medians
+from ..columns import workloads as by_workload
+from ..statistics.ordering import Floats, Ints
+from .coupling import Units, units
+from .posterior import Posterior, posterior
+from .reading import Place, Readings, read
+
+if TYPE_CHECKING:
+    from ...store import Store
+
+SEED = 2022
+REFITS = 20
+
+
+@dataclass(frozen=True)
+class WorkloadScores:
+    """One workload over the GPUs of a fleet: arrays of one length, NaN (NaT, 0 runs) for a GPU not measured in it.
+
+    A score is a time over that of the fleet's median GPU: 1 is usual, higher is slower.
+    """
+
+    workload: str
+    runs: Ints
+    """How many runs a score rests on; of coupled GPUs, how many jobs; where runs of a day are alike, how many days."""
+    raw: Floats
+    """The median of the GPU's runs as it was seen."""
+    belief: Floats
+    """The mean of what the score may be; exactly 1 for GPUs that cannot be told apart."""
+    lower: Floats
+    upper: Floats
+    """A 90 % interval of the score; NaN where nobody knows what comes back."""
+    standing_out: npt.NDArray[np.bool_]
+    """GPUs that differ from the fleet even for the largest difference of so many GPUs."""
+    newest: npt.NDArray[np.datetime64]
+    oldest: npt.NDArray[np.datetime64]
+    sm_clock_mhz: Floats
+    power_w: Floats
+    temperature_c: Floats
+    """Medians over the GPU's runs."""
+    repeatable: bool
+    """Whether a difference between GPUs was shown to come back, at the 5 % level."""
+    reason: str | None
+    """Why not."""
+    p: float | None
+    """Of the permutation test."""
+    icc: float | None
+    """ICC(1) of log times, by GPU; by coupled set of GPUs where jobs couple them."""
+    sigma_within: float | None
+    sigma_between: float | None
+    """Relative standard deviations: of a run about its GPU, of the GPUs' scores."""
+    coupled: bool
+    """Whether jobs couple the GPUs, so that all GPUs of a set have one score."""
+    unit: Ints
+    """(gpus,) the set of GPUs that a GPU is scored with; -1 for a GPU not measured."""
+    posterior: Posterior
+    run_ids: Mapping[str, tuple[str, ...]]
+    """The runs of each GPU, in the order of time."""
+    notes: tuple[str, ...] = ()
+    """What was left out or assumed in this workload, sentences."""
+
+    def draw(self, rng: np.random.Generator) -> Floats:
+        """(gpus,) what the scores may be, one draw of all together."""
+        drawn = self.posterior.draw(rng)
+        return np.where(self.unit >= 0, drawn[self.unit], np.nan)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scores of a fleet's GPUs in some workloads of one cluster."""
+
+    cluster: str
+    workloads: tuple[str, ...]
+    gpus: tuple[str, ...]
+    """Every GPU measured in one of the workloads, by node, slot and name: the order of all arrays."""
+    places: tuple[Place, ...]
+    of: Mapping[str, WorkloadScores]
+    notes: tuple[str, ...]
+    """What was left out or assumed, sentences; those of its workloads too."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Workloads that have runs but no scores, and the sentence that says why."""
+
+    @property
+    def nodes(self) -> tuple[str | None, ...]:
+        """The node of each GPU; None where none is known."""
+        return tuple(place.node for place in self.places)
+
+    def belief(self, workload: str) -> Floats:
+        """(gpus,) the scores to decide by; NaN for a GPU not measured in `workload`."""
+        return self.one(workload).belief
+
+    def draw(self, rng: np.random.Generator, workload: str) -> Floats:
+        """(gpus,) what the scores may be: one draw from what the runs leave open; NaN as in `belief`.
+
+        The mean of many draws is the belief. GPUs that cannot be told apart are drawn alike whatever was measured
+        of each, so that choosing among them gains nothing.
+        """
+        return self.one(workload).draw(rng)
+
+    def power(self, workload: str) -> Floats:
+        """(gpus,) median power while the workload ran, in W; NaN where unknown."""
+        return self.one(workload).power_w
+
+    def one(self, workload: str) -> WorkloadScores:
+        """The scores of a workload; raises `InputError`, which says what there is."""
+        if workload not in self.of:
+            none = f"there are no scores of workload {workload}; there are {', '.join(self.workloads)}"
+            raise InputError(self.left_out.get(workload, none))
+        return self.of[workload]
+
+    def notes_on(self, workload: str) -> list[str]:
+        """The notes without those about other workloads."""
+        others = {note for name, one in self.of.items() if name != workload for note in one.notes}
+        return [note for note in self.notes if note not in others]
+
+    def frame(self) -> pl.DataFrame:
+        """One row a workload and GPU measured in it."""
+        parts = []
+        for name, one in self.of.items():
+            parts.append(
+                pl.DataFrame(
+                    {
+                        "workload": [name] * len(self.gpus),
+                        "gpu": list(self.gpus),
+                        "node": pl.Series(self.nodes, dtype=pl.String),
+                        "runs": one.runs,
+                        "raw": one.raw,
+                        "score": one.belief,
+                        "lower": one.lower,
+                        "upper": one.upper,
+                        "newest": one.newest,
+                        "sm_clock_mhz": one.sm_clock_mhz,
+                        "power_w": one.power_w,
+                        "temperature_c": one.temperature_c,
+                    }
+                ).filter(pl.col("runs") > 0)
+            )
+        return pl.concat(parts).fill_nan(None)
+
+
+def scores(
+    store: Store,
+    workloads: Sequence[str] = (),
+    *,
+    cluster: str | None = None,
+    seed: int = SEED,
+    replicates: int = REFITS,
+) -> Scores:
+    """The scores of the GPUs of `cluster` in `workloads`; all of the cluster's, where none is named.
+
+    `cluster` may be left out where only one has all the workloads. `replicates`: refits of the prior, each to a
+    bootstrap sample of the GPUs; the same seed gives the same scores. docs/placement.md says how they are made.
+
+    Raises `InputError` for an empty store and for a workload or cluster that it does not have.
+    """
+    found = read(store, workloads, cluster)
+    names = sorted(found.places, key=lambda gpu: _order(gpu, found.places[gpu]))
+    place = {gpu: number for number, gpu in enumerate(names)}
+    notes = list(found.notes)
+    of: dict[str, WorkloadScores] = {}
+    left_out = dict(found.left_out)
+    for number, workload in enumerate(found.workloads):
+        rng = np.random.default_rng([seed, number])
+        its: list[str] = []
+        try:
+            runs = _runs(found, workload, its)
+        except InputError as error:
+            if workloads or (number == len(found.workloads) - 1 and not of):
+                raise
+            left_out[workload] = str(error)
+            continue
+        of[workload] = _scored(runs, place, rng, replicates, its)
+        notes += its
+    notes += [f"{workload} is left out: {why}" for workload, why in left_out.items()]
+    places = tuple(found.places[gpu] for gpu in names)
+    return Scores(found.cluster, tuple(of), tuple(names), places, of, tuple(notes), left_out)
+
+
+def _order(gpu: str, place: Place) -> tuple[bool, str, int, str]:
+    return place.node is None, place.node or "", -1 if place.slot is None else place.slot, gpu
+
+
+def _runs(found: Readings, workload: str, notes: list[str]) -> Runs:
+    frame = found.runs.filter(pl.col("workload").cast(pl.String) == workload)
+    usable = frame.filter(pl.col("value").is_finite() & (pl.col("value") > 0))
+    if usable.height < frame.height:
+        bad = frame.height - usable.height
+        notes.append(f"{bad:,} {'run' if bad == 1 else 'runs'} of {workload} without a positive time: left out")
+    for one in by_workload(usable):
+        return one
+    raise InputError(f"no run of {workload} on {found.cluster} has a positive time: measure it again")
+
+
+def _scored(
+    runs: Runs, place: dict[str, int], rng: np.random.Generator, replicates: int, notes: list[str]
+) -> WorkloadScores:
+    apart = units(runs)
+    found = posterior(apart.observed, rng, replicates)
+    at = np.array([place[name] for name in runs.names], dtype=np.intp)
+    _say_coupled(runs, apart, notes)
+    _say_sittings(runs, apart, notes)
+    unit = _spread(apart.unit, at, len(place), -1)
+    runs_of = np.diff(apart.observed.starts)
+
+    def over(values: Floats) -> Floats:
+        return np.where(unit >= 0, values[unit], np.nan)
+
+    others = {}
+    for name, column in OTHERS.items():
+        values = runs.other(name)
+        known = np.full(len(runs.names), np.nan) if values is None else gpu_medians(values, runs.gpu, len(runs.names))
+        others[column] = _spread(known, at, len(place), np.nan)
+    newest, oldest, ids = _when(runs)
+    return WorkloadScores(
+        runs.workload,
+        runs=np.where(unit >= 0, runs_of[unit], 0),
+        raw=over(np.exp(apart.centre)),
+        belief=over(found.belief),
+        lower=over(found.lower),
+        upper=over(found.upper),
+        standing_out=np.where(unit >= 0, found.standing_out[unit], False),
+        newest=_spread(newest, at, len(place), np.datetime64("NaT")),
+        oldest=_spread(oldest, at, len(place), np.datetime64("NaT")),
+        **others,
+        repeatable=found.repeatable,
+        reason=found.reason,
+        p=found.p,
+        icc=found.icc,
+        sigma_within=found.sigma_within,
+        sigma_between=found.sigma_between,
+        coupled=apart.coupled,
+        unit=unit,
+        posterior=found,
+        run_ids=ids,
+        notes=tuple(notes),
+    )
+
+
+def _spread(values: npt.NDArray[Any], at: Ints, count: int, missing: object) -> npt.NDArray[Any]:
+    """`values` of some GPUs as an array over all."""
+    found = np.full(count, missing, dtype=values.dtype)
+    found[at] = values
+    return found
+
+
+def _when(runs: Runs) -> tuple[npt.NDArray[Any], npt.NDArray[Any], dict[str, tuple[str, ...]]]:
+    """When each GPU of `runs` was measured last and first, and its runs."""
+    frame = runs.frame.select(
+        gpu=pl.Series(runs.gpu), began=pl.col("began").cast(pl.Datetime("us")), run_id=pl.col("run_id")
+    )
+    by_gpu = frame.sort("gpu", "began", nulls_last=True, maintain_order=True).group_by("gpu", maintain_order=True)
+    found = by_gpu.agg(newest=pl.col("began").max(), oldest=pl.col("began").min(), run_id=pl.col("run_id"))
+    ids = {runs.names[gpu]: tuple(its) for gpu, its in found.select("gpu", "run_id").iter_rows()}
+    return found["newest"].to_numpy(), found["oldest"].to_numpy(), ids
+
+
+def _say_coupled(runs: Runs, apart: Units, notes: list[str]) -> None:
+    if apart.crossing:
+        notes.append(
+            f"{apart.crossing:,} runs of {runs.workload} belong to jobs over several nodes, which say too little about "
+            "one of them: left out"
+        )
+    if apart.coupled:
+        sets, jobs = len(apart.observed.starts) - 1, len(apart.observed.x)
+        notes.append(
+            f"the {len(runs.names):,} GPUs of {runs.workload} were measured in jobs that held several and finish "
+            f"together: they are told apart only as {sets:,} sets, from {jobs:,} jobs; single-GPU runs would tell more"
+        )
+
+
+def _say_sittings(runs: Runs, apart: Units, notes: list[str]) -> None:
+    sat = apart.sittings
+    what = "jobs" if apart.coupled else "runs"
+    if sat.length is not None:
+        span = "a day" if sat.length == "day" else "an hour"
+        notes.append(
+            f"{what} of {runs.workload} on one GPU within {span} are more alike than others ({100 * sat.share:.0f} % "
+            f"of what varies is from one such sitting to another): those of a sitting count as one, "
+            f"{len(apart.observed.x):,} in all"
+        )
+    if not sat.several_days and (np.diff(apart.observed.starts) > 1).sum() > 1:
+        notes.append(
+            f"hardly any GPU has {what} of {runs.workload} from different days (or nobody knows when they ran): how "
+            "times change from day to day is not known, and the intervals leave it out"
+        )

@@ -1,0 +1,143 @@
+"""Which nodes are slow, how surely, on what evidence and how old that is.
+
+A node is taken as slow as its slowest GPU: so it is for a job that takes the whole node, and so it may turn out for
+one that is given any GPU of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+
+from ..statistics.ordering import Floats
+from .scores import Scores, WorkloadScores
+
+HARD = 1.2
+SOFT = 1.05
+_FEWEST_RUNS = 2
+
+
+@dataclass(frozen=True)
+class NodeEvidence:
+    """A slow node and what says so: its slowest GPU beside the median GPU of the fleet. Unknown values are None."""
+
+    node: str
+    tier: str
+    """"hard": slower than `hard` beyond doubt; "soft": slower than `soft` beyond doubt, a matter for weights only."""
+    excluded: bool
+    """Whether the advice excludes it: not every hard node, where they are too many."""
+    worst_gpu: str
+    slowdown: float
+    lower: float
+    upper: float
+    runs: int
+    run_ids: tuple[str, ...]
+    newest: datetime | None
+    age_days: float | None
+    stale: str | None
+    """Why the evidence may be out of date."""
+    sm_clock_mhz: float | None
+    power_w: float | None
+    temperature_c: float | None
+    fleet_sm_clock_mhz: float | None
+    fleet_power_w: float | None
+    fleet_temperature_c: float | None
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """The usable nodes: the GPUs of each that were measured, and the slowest of them."""
+
+    names: tuple[str, ...]
+    gpus: tuple[tuple[int, ...], ...]
+    worst: tuple[int, ...]
+
+    def scores(self, belief: Floats) -> dict[str, float]:
+        """The score of each node: that of its slowest GPU."""
+        return {name: float(belief[gpu]) for name, gpu in zip(self.names, self.worst, strict=True)}
+
+
+def nodes_of(scores: Scores, workload: str, usable: Collection[str] | None) -> Nodes:
+    """The nodes with a GPU measured in `workload`, of `usable` where given, by name."""
+    belief = scores.belief(workload)
+    lower = scores.of[workload].lower
+    found: dict[str, list[int]] = {}
+    for gpu, node in enumerate(scores.nodes):
+        if node is not None and np.isfinite(belief[gpu]) and (usable is None or node in usable):
+            found.setdefault(node, []).append(gpu)
+    names = tuple(sorted(found))
+    worst = tuple(max(found[name], key=lambda gpu: (belief[gpu], lower[gpu])) for name in names)
+    return Nodes(names, tuple(tuple(found[name]) for name in names), worst)
+
+
+def tier(one: WorkloadScores, gpus: Sequence[int], hard: float, soft: float) -> tuple[str, int] | None:
+    """The tier of a node with these GPUs and the GPU that puts it there; None for a usual node.
+
+    Never "hard" by one run, and only by a GPU that stands out of the whole fleet.
+    """
+    found: tuple[str, int] | None = None
+    for gpu in sorted(gpus, key=lambda gpu: -one.belief[gpu]):
+        if not one.repeatable or not np.isfinite(one.lower[gpu]):
+            continue
+        if one.lower[gpu] > hard and one.runs[gpu] >= _FEWEST_RUNS and one.standing_out[gpu]:
+            return "hard", gpu
+        if found is None and one.lower[gpu] > soft:
+            found = "soft", gpu
+    return found
+
+
+def evidence(
+    scores: Scores, workload: str, node: str, gpu: int, tier: str, excluded: bool, now: datetime, max_age: float
+) -> NodeEvidence:
+    """What says that `node` is slow: GPU number `gpu`."""
+    one = scores.of[workload]
+    newest = when(one, gpu)
+    conditions = {name: getattr(one, name) for name in ("sm_clock_mhz", "power_w", "temperature_c")}
+    return NodeEvidence(
+        node,
+        tier,
+        excluded,
+        scores.gpus[gpu],
+        float(one.belief[gpu]),
+        float(one.lower[gpu]),
+        float(one.upper[gpu]),
+        int(one.runs[gpu]),
+        one.run_ids.get(scores.gpus[gpu], ()),
+        newest,
+        None if newest is None else (now - newest) / timedelta(days=1),
+        stale(scores, one, gpu, now, max_age),
+        **{name: _known(values[gpu]) for name, values in conditions.items()},
+        **{f"fleet_{name}": _median(values) for name, values in conditions.items()},
+    )
+
+
+def when(one: WorkloadScores, gpu: int) -> datetime | None:
+    """When a GPU was measured last, UTC."""
+    at = one.newest[gpu]
+    return None if np.isnat(at) else at.astype("datetime64[us]").item()
+
+
+def stale(scores: Scores, one: WorkloadScores, gpu: int, now: datetime, max_age: float) -> str | None:
+    """Why what is known of a GPU may no longer hold."""
+    newest = when(one, gpu)
+    if newest is None:
+        return "nobody knows when it was measured"
+    last = None
+    for seen, driver in scores.places[gpu].drivers:
+        if last is not None and seen is not None and seen > newest:
+            return f"the driver changed from {last} to {driver} after it was measured (seen {seen:%Y-%m-%d})"
+        last = driver
+    days = (now - newest) / timedelta(days=1)
+    return f"measured {days:,.0f} days ago" if days > max_age else None
+
+
+def _known(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _median(values: Floats) -> float | None:
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if len(known) else None

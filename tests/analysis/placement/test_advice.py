@@ -1,0 +1,352 @@
+"""Advice for fleets whose scores are known: what it excludes, what it promises, and whether that comes true."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from whorl.analysis.placement import Advice, Gain, Scores, advise, scores, sets
+from whorl.errors import InputError
+
+from .fleets import BEGAN, Fleet, Floats, noise
+
+NOW = BEGAN + timedelta(days=10)
+
+
+def _slow(gpus: int = 80, **slow: float) -> Floats:
+    known = np.ones(gpus)
+    for name, score in slow.items():
+        known[int(name[1:])] = score
+    return known
+
+
+def _scores(tmp_path: Path, known: Floats, *, seed: int = 0, runs: int = 3, sd: float = 0.02) -> tuple[Fleet, Scores]:
+    fleet = Fleet(len(known)).run("w", known, noise(np.random.default_rng(seed), len(known), runs, sd))
+    return fleet, scores(fleet.store(tmp_path / f"S{seed}"))
+
+
+def _gain(advice: Advice, choice: str, against: str) -> Gain:
+    (found,) = [gain for gain in advice.gains if (gain.choice, gain.against) == (choice, against)]
+    return found
+
+
+def test_a_slow_gpu_costs_its_node_the_place_and_the_evidence_is_named(tmp_path: Path) -> None:
+    _, found = _scores(tmp_path, _slow(g9=2.8))
+    advice = advise(found, "w", gpus=4, now=NOW)
+    assert advice.exclude == ("n0002",)
+    (node,) = advice.nodes
+    assert (node.node, node.tier, node.excluded, node.worst_gpu, node.runs) == ("n0002", "hard", True, "g00009", 3)
+    assert node.run_ids == ("w-27", "w-28", "w-29")
+    assert node.slowdown == pytest.approx(2.8, rel=0.05)
+    assert 2.5 < node.lower < node.slowdown < node.upper < 3.1
+    assert node.age_days == pytest.approx(10 - 2 / 24)
+    assert node.stale is None
+    assert node.power_w is None
+    assert advice.score_of_node["n0002"] == pytest.approx(2.8, rel=0.05)
+    assert advice.cost.nodes == 20
+    assert advice.cost.nodes_excluded == 1
+    assert advice.cost.share == pytest.approx(1 / 20)
+    assert advice.cost.gpus_left == 76
+    assert advice.packed is not None
+    assert "n0002" not in advice.packed.nodes
+    assert advice.finding.startswith("Exclude n0002: a random job then takes ")
+    assert "no measurable benefit over a random choice off the slow nodes" in advice.finding
+
+
+def test_the_gain_is_that_of_not_meeting_the_slow_gpu_and_nothing_more(tmp_path: Path) -> None:
+    """A job of 4 on one of 20 nodes meets it once in 20 times and then takes 2.8 times as long."""
+    _, found = _scores(tmp_path, _slow(g9=2.8))
+    advice = advise(found, "w", gpus=4, now=NOW)
+    expected = 1.0 - 1.0 / (1.0 + 1.8 / 20)
+    for choice in ("packed", "exclude"):
+        gain = _gain(advice, choice, "random")
+        assert gain.measurable
+        assert gain.median == pytest.approx(expected, abs=0.02)
+    # All the others are alike: choosing among them gains nothing, and the advice says so.
+    assert not _gain(advice, "packed", "drained").measurable
+    assert _gain(advice, "packed", "drained").lower <= 0.0 <= _gain(advice, "packed", "drained").upper
+
+
+def test_a_slow_gpu_is_found_whenever_it_was_measured_three_times_and_never_from_once(tmp_path: Path) -> None:
+    fleet = Fleet(80)
+    once = frozenset({(9, 1), (9, 2)})
+    for seed in range(20):
+        factors = noise(np.random.default_rng(seed), 80, 3, 0.03)
+        fleet.run(f"thrice-{seed}", _slow(g9=2.8), factors)
+        fleet.run(f"once-{seed}", _slow(g9=2.8, g33=1.5), factors, skip=once)
+    found = scores(fleet.store(tmp_path / "S"))
+    for seed in range(20):
+        assert advise(found, f"thrice-{seed}", now=NOW).exclude == ("n0002",)
+        advice = advise(found, f"once-{seed}", now=NOW)
+        assert advice.exclude == ("n0008",)
+        assert "n0002" not in {node.node for node in advice.nodes if node.tier == "hard"}
+
+
+def test_noise_gives_no_gain_and_excludes_nobody(tmp_path: Path) -> None:
+    fleet = Fleet(48)
+    for seed in range(40):
+        fleet.run(f"w{seed}", np.ones(48), noise(np.random.default_rng(seed), 48, 3, 0.05, glitches=0.1 * (seed % 2)))
+    found = scores(fleet.store(tmp_path / "S"))
+    promised = 0
+    for workload in found.workloads:
+        every = [advise(found, workload, gpus=gpus, now=NOW) for gpus in (1, 4, 16)]
+        promised += any(gain.measurable for advice in every for gain in advice.gains)
+        for advice in every:
+            assert advice.exclude == ()
+            if not advice.repeatable:
+                assert advice.finding.startswith(f"No measurable benefit: for {workload}, no difference between its GP")
+                assert all((gain.median, gain.lower, gain.upper) == (0.0, 0.0, 0.0) for gain in advice.gains)
+                assert advice.packed is None
+                assert not advice.sensitive
+    assert promised <= 6  # one fleet in twenty is said to differ: of 40, seven or more have a chance of 0.3 %
+
+
+def test_the_promised_gain_comes_true(tmp_path: Path) -> None:
+    """The interval holds the gain that the advised set really has, in nine of ten fleets."""
+    fleet = Fleet(96)
+    for seed in range(20):
+        rng = np.random.default_rng([seed, 1])
+        known = np.exp(rng.normal(0.0, 0.03, 96))
+        known[5] = 1.6
+        fleet.run(f"w{seed:02d}", known, noise(rng, 96, 4, 0.03))
+    found = scores(fleet.store(tmp_path / "S"))
+    number = {name: at for at, name in enumerate(fleet.names)}
+    rng = np.random.default_rng(0)
+    held: dict[tuple[str, str], list[bool]] = {}
+    for workload in found.workloads:
+        advice = advise(found, workload, gpus=8, now=NOW)
+        actual = fleet.known[workload]
+        drained = np.repeat([fleet.node(4 * node) not in advice.exclude for node in range(24)], 4)
+        for choice, chosen in (("packed", advice.packed), ("spread", advice.spread)):
+            assert chosen is not None
+            takes = max(actual[number[gpu]] for gpu in chosen.gpus)
+            for against, mask in (("random", np.ones(96, dtype=np.bool_)), ("drained", drained)):
+                ground = sets.Ground(np.repeat(np.arange(24), 4)[mask])
+                times = actual[None, mask].astype(np.float32)
+                if choice == "packed":
+                    random = sets.random_packed(times, ground, 8, rng)
+                else:
+                    random = sets.random_spread(times, ground, 8)
+                assert random is not None
+                gain = _gain(advice, choice, against)
+                held.setdefault((choice, against), []).append(gain.lower <= 1.0 - takes / random[0] <= gain.upper)
+    for which, its in held.items():
+        assert np.mean(its) >= 0.7, which  # of 20 at 90 %, 13 or fewer have a chance of 0.2 %
+
+
+def test_no_more_than_the_stated_share_is_excluded_worst_first(tmp_path: Path) -> None:
+    known = _slow(128, g1=1.5, g20=2.8, g40=2.0, g60=1.8)
+    _, found = _scores(tmp_path, known)
+    advice = advise(found, "w", now=NOW)  # 5 % of 32 nodes is one
+    assert advice.exclude == ("n0005",)
+    assert [(node.node, node.excluded) for node in advice.nodes] == [
+        ("n0005", True),
+        ("n0010", False),
+        ("n0015", False),
+        ("n0000", False),
+    ]
+    assert any("4 nodes are slow beyond doubt, but of 32 in all at most 1 may be ex" in note for note in advice.notes)
+    assert any("allow more (--max-share 13%)" in note for note in advice.notes)
+    assert len(advise(found, "w", now=NOW, max_share=0.13).exclude) == 4
+    assert len(advise(found, "w", now=NOW, max_share=0.1).exclude) == 3
+    assert advise(found, "w", now=NOW, max_share=0.0).exclude == ()
+    # "drained" is against all of them, excluded or not.
+    assert not _gain(advice, "packed", "drained").measurable
+
+
+@pytest.mark.parametrize(("nodes", "share"), [(3, 0.05), (19, 0.05), (20, 0.05), (25, 0.28), (10, 0.3), (7, 0.99)])
+def test_the_share_is_never_passed_not_even_by_one_node(tmp_path: Path, nodes: int, share: float) -> None:
+    slow = {f"g{4 * node}": 2.8 for node in range(0, nodes, 3)}
+    _, found = _scores(tmp_path, _slow(4 * nodes, **slow), runs=5)
+    advice = advise(found, "w", now=NOW, max_share=share)
+    assert len(advice.exclude) == min(len(slow), round(share * nodes - 0.49))
+    assert advice.cost.share <= share
+    if not advice.exclude:
+        assert advice.finding.startswith("Slow beyond doubt, but not excluded, as ")
+        (note,) = [note for note in advice.notes if "--max-share" in note]
+        wanted = float(note.split("--max-share ")[1].split("%")[0]) / 100
+        assert len(advise(found, "w", now=NOW, max_share=wanted).exclude) == len(slow)
+
+
+@pytest.mark.parametrize(("nodes", "excluded"), [(3, 1), (19, 1), (39, 1), (41, 2)])
+def test_where_no_share_is_stated_it_is_5_percent_or_one_node(tmp_path: Path, nodes: int, excluded: int) -> None:
+    slow = {f"g{4 * node}": 2.8 for node in range(0, nodes, 8)}
+    _, found = _scores(tmp_path, _slow(4 * nodes, **slow), runs=5)
+    assert len(advise(found, "w", now=NOW).exclude) == excluded
+
+
+def test_twice_as_many_gpus_as_the_job_needs_are_left(tmp_path: Path) -> None:
+    _, found = _scores(tmp_path, _slow(g9=2.8))
+    assert advise(found, "w", gpus=38, now=NOW).exclude == ("n0002",)
+    advice = advise(found, "w", gpus=39, now=NOW)
+    assert advice.exclude == ()
+    assert any("without it fewer than 78 GPUs would be left, twice what" in note for note in advice.notes)
+    assert not advice.nodes[0].excluded
+    assert advice.finding.startswith("Slow beyond doubt, but not excluded, as too few GPUs would be left: n0002")
+
+
+def test_only_nodes_of_the_partition_are_advised(tmp_path: Path) -> None:
+    _, found = _scores(tmp_path, _slow(g9=2.8, g33=2.0))
+    partition = ["n0008", "n0009", "n0010", "n0011", "n0012", "other"]
+    advice = advise(found, "w", gpus=4, partition=partition, max_share=0.2, now=NOW)
+    assert advice.exclude == ("n0008",)
+    assert set(advice.score_of_node) == set(partition) - {"other"}
+    assert advice.cost.nodes == 6
+    assert advice.packed is not None
+    assert set(advice.packed.nodes) <= set(partition)
+    assert any("1 of the 6 nodes of the partition were not measured" in note for note in advice.notes)
+    with pytest.raises(InputError, match="1 GPUs are asked for, but 0 GPUs of the partition"):
+        advise(found, "w", partition=["elsewhere"], now=NOW)
+
+
+def test_a_job_that_does_not_mind_is_given_the_nodes_that_are_slow_for_others(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    fleet = Fleet(80)
+    fleet.run("bound", np.exp(rng.normal(0.0, 0.004, 80)), noise(rng, 80, 4, 0.002))
+    fleet.run("minds", _slow(g20=1.12, g33=2.8), noise(rng, 80, 4, 0.01))
+    found = scores(fleet.store(tmp_path / "S"))
+    advice = advise(found, "bound", gpus=4, now=NOW)
+    assert advice.repeatable
+    assert not advice.sensitive
+    assert advice.exclude == ()
+    # The node that is slow by 12 %; the broken one is no present.
+    assert advice.prefer == ("n0005",)
+    assert advice.finding.startswith("bound hardly minds where it runs")
+    assert "also n0005, slow in other workloads" in advice.finding
+    minds = advise(found, "minds", gpus=4, now=NOW)
+    assert minds.sensitive
+    assert minds.exclude == ("n0008",)
+    assert [node.tier for node in minds.nodes] == ["hard", "soft"]
+    assert not {"n0005", "n0008"} & set(minds.prefer)
+
+
+def test_the_fast_nodes_are_preferred_best_first(tmp_path: Path) -> None:
+    known = np.repeat(np.linspace(0.9, 1.1, 16), 4)
+    _, found = _scores(tmp_path, known, runs=6, sd=0.01)
+    advice = advise(found, "w", gpus=4, now=NOW)
+    assert advice.sensitive
+    assert set(advice.prefer) == {"n0000", "n0001", "n0002", "n0003"}
+    assert advice.prefer[0] == "n0000"
+    assert advice.packed is not None
+    assert advice.packed.nodes == ("n0000",)
+    assert not advice.packed.spans_nodes
+    assert advice.packed.slowdown == pytest.approx(0.9, abs=0.02)
+    assert advice.break_even is None
+
+
+def test_packed_or_spread_depends_on_the_locality_penalty(tmp_path: Path) -> None:
+    known = np.tile([0.85, 1.0, 1.0, 1.15], 16)
+    _, found = _scores(tmp_path, known, runs=6, sd=0.01)
+    for penalty in (1.0, 1.2, 2.0):
+        advice = advise(found, "w", gpus=4, locality=penalty, now=NOW)
+        assert advice.packed is not None
+        assert advice.spread is not None
+        assert advice.spread.spans_nodes
+        assert advice.break_even == pytest.approx(1.15 / 0.85, rel=0.03)
+        assert (advice.packed.slowdown < advice.spread.slowdown) == (penalty > 1.15 / 0.85)
+
+
+def test_old_scores_and_changed_drivers_are_said(tmp_path: Path) -> None:
+    fleet = Fleet(80).run("w", _slow(g9=2.8), noise(np.random.default_rng(0), 80, 3))
+    fleet.identity("g00009", driver="550.1", first_seen=BEGAN - timedelta(days=9))
+    fleet.identity("g00009", driver="560.1", first_seen=BEGAN + timedelta(days=5))
+    found = scores(fleet.store(tmp_path / "S"))
+    advice = advise(found, "w", now=NOW)
+    assert advice.nodes[0].stale == ("the driver changed from 550.1 to 560.1 after it was measured (seen 2026-09-06)")
+    assert advice.staleness.stale_gpus == 1
+    assert advice.exclude == ("n0002",)  # shown, and for people to judge
+    late = advise(found, "w", now=BEGAN + timedelta(days=200))
+    assert late.staleness.stale_gpus == 80
+    assert late.staleness.says is not None
+    assert "all scores may be out of date" in late.staleness.says
+    assert advise(found, "w", now=BEGAN + timedelta(days=200), max_age=365).staleness.stale_gpus == 1
+
+
+def test_a_slow_gpu_on_no_known_node_excludes_none_but_is_told(tmp_path: Path) -> None:
+    fleet = Fleet(80).run("w", _slow(g9=2.8), noise(np.random.default_rng(0), 80, 3))
+    for number, name in enumerate(fleet.names):
+        if number != 9:
+            fleet.identity(name, node=fleet.node(number), slot=number % 4)
+    advice = advise(scores(fleet.store(tmp_path / "S", places=False)), "w", gpus=4, now=NOW)
+    assert advice.exclude == ()
+    assert any("g00009 takes 2." in note and "find it" in note for note in advice.notes)
+
+
+def test_without_any_node_there_are_sets_but_nothing_packed(tmp_path: Path) -> None:
+    known = np.exp(np.random.default_rng(2).normal(0.0, 0.05, 64))
+    fleet = Fleet(64).run("w", known, noise(np.random.default_rng(0), 64, 4))
+    advice = advise(scores(fleet.store(tmp_path / "S", places=False)), "w", gpus=4, now=NOW)
+    assert advice.packed is None
+    assert advice.spread is not None
+    assert advice.spread.nodes == ()
+    assert len(advice.spread.gpus) == 4
+    assert advice.nodes == ()
+    assert advice.cost.nodes == 0
+
+
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_runs_that_were_not_repeated_are_no_ground_for_advice(tmp_path: Path, gpus: int) -> None:
+    _, found = _scores(tmp_path, _slow(gpus, g0=2.8) if gpus > 1 else np.ones(1), runs=1)
+    advice = advise(found, "w", now=NOW)
+    assert advice.exclude == ()
+    assert advice.nodes == ()
+    assert not advice.repeatable
+    assert ("measure again" in advice.finding) == (gpus > 1)
+
+
+@pytest.mark.parametrize("factor", [1e60, 1e-60, 1e6])
+def test_times_out_of_all_proportion_are_survived(tmp_path: Path, factor: float) -> None:
+    _, found = _scores(tmp_path, _slow(g9=factor))
+    advice = advise(found, "w", gpus=4, now=NOW)
+    assert advice.exclude == (("n0002",) if factor > 1.0 else ())
+    json.dumps(advice.as_dict(), allow_nan=False)
+
+
+def test_the_notes_are_about_the_workload_that_was_asked_for(tmp_path: Path) -> None:
+    fleet = Fleet(16).run("w", np.ones(16), noise(np.random.default_rng(0), 16, 3))
+    fleet.run("v", np.ones(16), noise(np.random.default_rng(1), 16, 3))
+    fleet.add("v", "g00000", -1.0)
+    found = scores(fleet.store(tmp_path / "S"))
+    assert any("1 run of v" in note for note in found.notes)
+    assert not any(" v " in note for note in advise(found, "w", now=NOW).notes)
+    assert any("1 run of v" in note for note in advise(found, "v", now=NOW).notes)
+
+
+def test_what_cannot_be_answered_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    _, found = _scores(tmp_path, _slow(16, g3=2.0))
+    with pytest.raises(InputError, match="17 GPUs are asked for, but 16 GPUs on c were measured in w"):
+        advise(found, "w", gpus=17, now=NOW)
+    with pytest.raises(InputError, match="at least one GPU"):
+        advise(found, "w", gpus=0, now=NOW)
+    with pytest.raises(InputError, match="no scores of workload v; there are w"):
+        advise(found, "v", now=NOW)
+    with pytest.raises(InputError, match="the locality penalty is at least 1"):
+        advise(found, "w", locality=0.9, now=NOW)
+
+
+def test_advice_is_json_and_repeatable_to_the_last_digit(tmp_path: Path) -> None:
+    _, found = _scores(tmp_path, _slow(g9=2.8))
+    advice = advise(found, "w", gpus=6, now=NOW)
+    said = json.loads(json.dumps(advice.as_dict(), allow_nan=False))
+    assert said["nodes"][0]["newest"] == "2026-09-01T02:00:00Z"
+    assert said == json.loads(json.dumps(advise(found, "w", gpus=6, now=NOW).as_dict()))
+    assert advise(found, "w", gpus=6, now=NOW, seed=3).gains != advice.gains
+
+
+def test_a_node_is_as_slow_as_its_slowest_gpu(tmp_path: Path) -> None:
+    fleet, found = _scores(tmp_path, np.exp(np.random.default_rng(0).normal(0.0, 0.05, 32)), runs=5)
+    advice = advise(found, "w", now=NOW)
+    for node, score in advice.score_of_node.items():
+        its = [float(found.belief("w")[gpu]) for gpu in range(32) if fleet.node(gpu) == node]
+        assert score == max(its)
+
+
+def test_now_is_now(tmp_path: Path) -> None:
+    _, found = _scores(tmp_path, _slow(g9=2.8))
+    age = advise(found, "w").nodes[0].age_days
+    assert age is not None
+    assert age == pytest.approx((datetime.now(UTC).replace(tzinfo=None) - BEGAN) / timedelta(days=1), abs=0.2)

@@ -1,0 +1,284 @@
+"""Scores from a store: which GPUs, by which name, on which node, from which runs."""
+
+from __future__ import annotations
+
+from datetime import UTC, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from whorl.analysis.placement import advise, available, scores
+from whorl.errors import InputError
+from whorl.store import Store
+
+from .fleets import BEGAN, Fleet, Floats, noise
+
+
+def _log_normal(seed: int, gpus: int, sd: float) -> Floats:
+    return np.exp(np.random.default_rng(seed).normal(0.0, sd, gpus))
+
+
+def _fleet(gpus: int = 64, seed: int = 0, runs: int = 4) -> Fleet:
+    return Fleet(gpus).run("w", _log_normal(seed, gpus, 0.04), noise(np.random.default_rng([seed, 1]), gpus, runs))
+
+
+def test_scores_are_by_gpu_in_the_order_of_nodes_and_slots(tmp_path: Path) -> None:
+    fleet = _fleet()
+    found = scores(fleet.store(tmp_path / "S"))
+    assert found.cluster == "c"
+    assert found.workloads == ("w",)
+    assert found.gpus == tuple(fleet.names)
+    assert found.nodes == tuple(fleet.node(gpu) for gpu in range(64))
+    one = found.of["w"]
+    assert one.repeatable
+    assert (one.runs == 4).all()
+    assert np.corrcoef(found.belief("w"), fleet.known["w"])[0, 1] > 0.95
+    assert one.newest.max() == np.datetime64(BEGAN + timedelta(hours=3))
+    assert one.run_ids["g00005"] == ("w-20", "w-21", "w-22", "w-23")
+    frame = found.frame()
+    assert frame.height == 64
+    assert frame["power_w"].null_count() == 64  # unknown is null, not 0 and not NaN
+    assert (frame["lower"] <= frame["score"]).all()
+    assert np.isnan(found.power("w")).all()
+
+
+def test_the_same_store_gives_the_same_scores(tmp_path: Path) -> None:
+    store = _fleet().store(tmp_path / "S")
+    one, other, reseeded = scores(store), scores(store), scores(store, seed=5)
+    assert (one.belief("w") == other.belief("w")).all()
+    assert (one.of["w"].upper == other.of["w"].upper).all()
+    assert (one.belief("w") != reseeded.belief("w")).any()
+    assert np.abs(one.belief("w") - reseeded.belief("w")).max() < 0.01
+
+
+def test_the_unit_of_time_does_not_matter(tmp_path: Path) -> None:
+    known, factors = _log_normal(0, 32, 0.04), noise(np.random.default_rng(1), 32, 3)
+    fast = Fleet(32).run("w", known, factors).store(tmp_path / "A")
+    slow = Fleet(32).run("w", known, factors, usual_ms=1e6).store(tmp_path / "B")
+    assert scores(fast).belief("w") == pytest.approx(scores(slow).belief("w"), rel=1e-5)
+
+
+def test_a_gpu_not_measured_in_a_workload_has_no_score_there(tmp_path: Path) -> None:
+    fleet = _fleet()
+    rng = np.random.default_rng(3)
+    skip = frozenset((gpu, run) for gpu in range(8) for run in range(3))
+    fleet.run("v", _log_normal(9, 64, 0.03), noise(rng, 64, 3), skip=skip)
+    found = scores(fleet.store(tmp_path / "S"))
+    assert found.workloads == ("v", "w")
+    assert np.isnan(found.belief("v")[:8]).all()
+    assert np.isnan(found.draw(rng, "v")[:8]).all()
+    assert np.isfinite(found.belief("v")[8:]).all()
+    assert np.isfinite(found.draw(rng, "v")[8:]).all()
+    assert (found.of["v"].runs[:8] == 0).all()
+    assert found.frame().height == 64 + 56
+    with pytest.raises(InputError, match="no scores of workload x; there are v, w"):
+        found.belief("x")
+
+
+def test_places_and_uuids_of_one_gpu_are_one_gpu(tmp_path: Path) -> None:
+    fleet = Fleet(16)
+    rng = np.random.default_rng(0)
+    uuids = [f"GPU-{number:08d}-0000-0000-0000-000000000000" for number in range(16)]
+    for number, uuid in enumerate(uuids):
+        place = f"c001-{number // 4}-{number % 4}"
+        fleet.identity(uuid, uuid=uuid, place=place, node=f"c001-{number // 4}", slot=number % 4)
+        for run in range(3):
+            fleet.add("w", uuid, 100.0 * float(rng.normal(1.0, 0.01)), BEGAN + timedelta(hours=run))
+            fleet.add("v", place, 100.0 * float(rng.normal(1.0, 0.01)), BEGAN + timedelta(hours=run))
+    found = scores(fleet.store(tmp_path / "S", places=False))
+    assert found.gpus == tuple(uuids)
+    assert np.isfinite(found.belief("v")).all()
+
+
+def test_a_name_that_leads_to_two_gpus_is_left_out_and_said(tmp_path: Path) -> None:
+    fleet = _fleet(16)
+    for uuid in ("GPU-00000001-0000-0000-0000-000000000000", "GPU-00000002-0000-0000-0000-000000000000"):
+        fleet.identity("g00003", uuid=uuid)
+    found = scores(fleet.store(tmp_path / "S"))
+    assert "g00003" not in found.gpus
+    assert any("g00003 may be several GPUs" in note for note in found.notes)
+
+
+def test_of_two_gpus_in_one_slot_the_one_measured_last_stands_there(tmp_path: Path) -> None:
+    fleet = _fleet(16)
+    fleet.identity("new", node="n0000", slot=2)
+    for run in range(3):
+        fleet.add("w", "new", 100.0 + run, BEGAN + timedelta(days=9, hours=run))
+    found = scores(fleet.store(tmp_path / "S"))
+    node = dict(zip(found.gpus, found.nodes, strict=True))
+    assert node["new"] == "n0000"
+    assert node["g00002"] is None
+    assert any("slot 2 of n0000 was held by 2 GPUs" in note for note in found.notes)
+
+
+def test_of_two_gpus_in_one_slot_at_one_time_neither_stands_there(tmp_path: Path) -> None:
+    fleet = _fleet(16)
+    fleet.identity("twin", node="n0000", slot=2)
+    for run in range(4):
+        fleet.add("w", "twin", 100.0 + run, BEGAN + timedelta(hours=run))
+    found = scores(fleet.store(tmp_path / "S"))
+    node = dict(zip(found.gpus, found.nodes, strict=True))
+    assert node["twin"] is None
+    assert node["g00002"] is None
+    assert any("slot 2 of n0000 is claimed by g00002 and twin" in note for note in found.notes)
+
+
+def test_a_gpu_seen_on_two_nodes_has_none(tmp_path: Path) -> None:
+    fleet = _fleet(16)
+    fleet.identity("g00001", node="n0003", slot=1)
+    found = scores(fleet.store(tmp_path / "S"))
+    assert dict(zip(found.gpus, found.nodes, strict=True))["g00001"] is None
+    assert any("g00001 were seen on more than one node" in note for note in found.notes)
+
+
+def test_gpus_of_synchronous_jobs_are_scored_as_one(tmp_path: Path) -> None:
+    """The rows of a job are copies of one time; one node is slower, and which GPU of it nobody can say."""
+    rng = np.random.default_rng(0)
+    nodes, runs = 40, 4
+    level = np.ones(nodes)
+    level[7] = 1.5
+    luck = np.exp(rng.normal(0.0, 0.05, (nodes, runs))) * level[:, None]
+    factors = np.repeat(luck, 4, axis=0) * np.exp(rng.normal(0.0, 0.001, (nodes * 4, runs)))
+    jobs = {(gpu, run): f"job-{gpu // 4}-{run}" for gpu in range(nodes * 4) for run in range(runs)}
+    found = scores(Fleet(nodes * 4).run("w", np.ones(nodes * 4), factors, jobs=jobs).store(tmp_path / "S"))
+    one = found.of["w"]
+    assert one.coupled
+    assert one.repeatable
+    assert (one.runs == runs).all()
+    belief = one.belief.reshape(nodes, 4)
+    assert (belief == belief[:, :1]).all()
+    assert belief[7, 0] == pytest.approx(1.5, rel=0.1)
+    assert (np.delete(belief, 7, axis=0) == 1.0).all()
+    drawn = found.draw(rng, "w").reshape(nodes, 4)
+    assert (drawn == drawn[:, :1]).all()
+    assert any("told apart only as 40 sets, from 160 jobs" in note for note in found.notes)
+
+
+def test_probes_that_share_a_job_but_no_time_are_scored_one_by_one(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    known = np.ones(80)
+    known[9] = 1.5
+    jobs = {(gpu, run): f"job-{gpu // 4}-{run}" for gpu in range(80) for run in range(4)}
+    found = scores(Fleet(80).run("w", known, noise(rng, 80, 4), jobs=jobs).store(tmp_path / "S"))
+    assert not found.of["w"].coupled
+    assert found.belief("w")[9] == pytest.approx(1.5, rel=0.05)
+    assert (np.delete(found.belief("w"), 9) == 1.0).all()
+
+
+def test_jobs_over_several_nodes_say_too_little_about_one(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    fleet = Fleet(40)
+    for run in range(4):
+        for node in range(0, 10, 2 if run == 3 else 1):
+            span = 8 if run == 3 else 4  # the last jobs hold two nodes each
+            value = 100.0 * float(np.exp(rng.normal(0.0, 0.05)))
+            for gpu in range(4 * node, 4 * node + span):
+                fleet.add("w", fleet.names[gpu], value, BEGAN + timedelta(hours=run), f"job-{run}-{node}")
+    found = scores(fleet.store(tmp_path / "S"))
+    assert (found.of["w"].runs == 3).all()
+    assert any("40 runs of w belong to jobs over several nodes" in note for note in found.notes)
+
+
+def test_runs_without_a_positive_time_are_left_out_and_counted(tmp_path: Path) -> None:
+    fleet = _fleet(16)
+    fleet.add("w", "g00000", 0.0)
+    fleet.add("w", "g00000", float("nan"))
+    found = scores(fleet.store(tmp_path / "S"))
+    assert found.of["w"].runs[0] == 4
+    assert any("2 runs of w without a positive time" in note for note in found.notes)
+
+
+def test_a_workload_without_usable_times_does_not_stop_the_others(tmp_path: Path) -> None:
+    fleet = _fleet(16)
+    fleet.add("bandwidth", "g00000", 900.0)
+    fleet.tables["results"]["figure"][-1] = "bandwidth"
+    fleet.tables["results"]["unit"][-1] = "GB/s"
+    fleet.add("a mix", "g00000", 1.0)
+    fleet.add("a mix", "g00001", 1.0)
+    fleet.tables["results"]["unit"][-1] = "s"
+    fleet.add("nought", "g00000", 0.0)
+    store = fleet.store(tmp_path / "S")
+    found = scores(store)
+    assert found.workloads == ("w",)
+    assert advise(found, "w", now=BEGAN).workload == "w"
+    for workload, why in (
+        ("bandwidth", "the runs of bandwidth on c have no usable time"),
+        ("a mix", "the values of a mix on c are in several units"),
+        ("nought", "no run of nought on c has a positive time"),
+    ):
+        assert any(f"{workload} is left out: {why}" in note for note in found.notes)
+        with pytest.raises(InputError, match=why):
+            scores(store, [workload])
+        with pytest.raises(InputError, match=why):
+            advise(found, workload)
+
+
+def test_where_no_workload_has_a_time_that_is_the_answer(tmp_path: Path) -> None:
+    fleet = Fleet(4)
+    fleet.add("a", "g00000", 0.0)
+    fleet.add("b", "g00000", -1.0)
+    with pytest.raises(InputError, match="no run of b on c has a positive time"):
+        scores(fleet.store(tmp_path / "S"))
+
+
+def test_what_a_store_lacks_is_said_with_what_it_has(tmp_path: Path) -> None:
+    empty = Store.create(tmp_path / "empty")
+    with pytest.raises(InputError, match="holds no runs; `whorl import"):
+        scores(empty, ["w"])
+    store = _fleet(8).store(tmp_path / "S")
+    assert available(store) == [("c", "w")]
+    assert available(store, "d") == []
+    with pytest.raises(InputError, match="no runs of workload v; it has w on c"):
+        scores(store, ["v"])
+    with pytest.raises(InputError, match="no cluster d; it has w on c"):
+        scores(store, ["w"], cluster="d")
+
+
+def test_of_several_clusters_one_must_be_named(tmp_path: Path) -> None:
+    fleet = _fleet(8)
+    for table in ("runs", "results", "gpus"):
+        if table in fleet.tables:
+            fleet.tables[table]["cluster"][-1] = "d"
+    store = fleet.store(tmp_path / "S")
+    with pytest.raises(InputError, match="w on c and d: say which cluster"):
+        scores(store, ["w"])
+    assert scores(store, ["w"], cluster="c").cluster == "c"
+
+
+def test_drivers_are_kept_in_the_order_of_time(tmp_path: Path) -> None:
+    fleet = _fleet(8)
+    for driver, day in (("560.1", 20), ("550.1", 1), ("550.1", 9)):
+        fleet.identity("g00000", driver=driver, first_seen=BEGAN + timedelta(days=day - 31), node="n0000", slot=0)
+    found = scores(fleet.store(tmp_path / "S"))
+    assert [driver for _, driver in found.places[0].drivers] == ["550.1", "560.1"]
+
+
+def test_a_driver_that_the_collector_saw_change_is_known(tmp_path: Path) -> None:
+    """As `whorl collect` writes it: a row of `gpus` for a new version, an event where the driver was reloaded."""
+    from whorl.collectors.backends import Device, Happening
+    from whorl.collectors.recording import StoreRecorder
+    from whorl.collectors.rows import event_batch
+    from whorl.store.journal import Journal
+
+    store = _fleet(8).store(tmp_path / "S")
+
+    def ns(day: int) -> int:
+        return int((BEGAN + timedelta(days=day)).replace(tzinfo=UTC).timestamp()) * 10**9
+
+    with Journal(store, "n0000") as journal:
+        recorder = StoreRecorder(store, journal, cluster="c", node="n0000")
+        for driver, day in (("550.1", -9), ("560.1", 5)):
+            recorder.identify([Device("g00000", {"driver": driver, "slot": 0})], ns(day))
+        told = [
+            Happening("driver_reloaded", None, "the driver was unloaded and is back, version 560.1", ns(5)),
+            Happening("driver_reloaded", None, "the driver was unloaded and is back, version 550.1", ns(7)),
+            Happening("driver_reloaded", None, "the driver was unloaded and is back, version unknown", ns(8)),
+        ]
+        recorder.append(event_batch(told, "c", "n0000"), "events")
+    advice = advise(scores(Store.open(tmp_path / "S")), "w", now=BEGAN + timedelta(days=9))
+    assert advice.staleness.stale_gpus == 4  # all of the node
+    assert advice.staleness.says is not None
+    assert "the driver changed from 550.1 to 560.1 after it was measured (seen 2026-09-06)" in advice.staleness.says
+    found = scores(Store.open(tmp_path / "S"))
+    assert [driver for _, driver in found.places[0].drivers] == ["550.1", "560.1", "550.1"]

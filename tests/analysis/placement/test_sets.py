@@ -1,0 +1,114 @@
+"""Sets of GPUs against every set there is."""
+
+from __future__ import annotations
+
+from itertools import combinations, permutations
+
+import numpy as np
+import pytest
+
+from whorl.analysis.placement import sets
+
+NODE = np.array([0, 0, 0, 1, 1, 1, 2, 2, -1])
+TIMES = np.random.default_rng(3).lognormal(0.0, 0.3, (5, 9)).astype(np.float32)
+
+
+def _packings(ground: sets.Ground, gpus: int) -> dict[frozenset[int], float]:
+    """Every packed set with its chance: nodes in random order, each filled by random GPUs before the next."""
+    members = [part.tolist() for part in ground.members()]
+    fits = [part for part in members if len(part) >= gpus]
+    found: dict[frozenset[int], float] = {}
+    if fits:
+        for part in fits:
+            every = list(combinations(part, gpus))
+            for one in every:
+                found[frozenset(one)] = found.get(frozenset(one), 0.0) + 1 / len(fits) / len(every)
+        return found
+    orders = list(permutations(members))
+    for order in orders:
+        whole: list[int] = []
+        for part in order:
+            missing = gpus - len(whole)
+            if missing <= len(part):
+                every = list(combinations(part, missing))
+                for one in every:
+                    key = frozenset(whole + list(one))
+                    found[key] = found.get(key, 0.0) + 1 / len(orders) / len(every)
+                break
+            whole += part
+    return found
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 3, 4, 5, 6, 7, 8])
+def test_the_best_packed_set_is_the_fastest_on_as_few_nodes_as_can_be(gpus: int) -> None:
+    ground = sets.Ground(NODE)
+    for score in TIMES.astype(np.float64):
+        chosen = sets.best_packed(score, ground, gpus)
+        assert chosen is not None
+        assert len(set(chosen.tolist())) == gpus
+        homed = np.flatnonzero(NODE >= 0)
+        every = [np.array(one) for one in combinations(homed, gpus)]
+        fewest = min(len(set(NODE[one])) for one in every)
+        best = min(score[one].max() for one in every if len(set(NODE[one])) == fewest)
+        assert len(set(NODE[chosen])) == fewest
+        assert score[chosen].max() == pytest.approx(best)
+
+
+def test_no_packed_set_is_larger_than_the_nodes() -> None:
+    assert sets.best_packed(TIMES[0].astype(np.float64), sets.Ground(NODE), 9) is None
+    assert sets.random_packed(TIMES, sets.Ground(NODE), 9, np.random.default_rng(0)) is None
+
+
+@pytest.mark.parametrize("locality", [1.0, 1.7])
+@pytest.mark.parametrize("gpus", [1, 2, 3, 5, 9])
+def test_a_random_set_takes_the_mean_over_all_sets(gpus: int, locality: float) -> None:
+    ground = sets.Ground(NODE, locality)
+    every = [np.array(one) for one in combinations(range(9), gpus)]
+    mean = np.mean([sets.time_of(TIMES, ground, one) for one in every], axis=0)
+    assert sets.random_spread(TIMES, ground, gpus) == pytest.approx(mean, rel=1e-6)
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 3])
+def test_a_random_packed_set_on_one_node_is_exact(gpus: int) -> None:
+    ground = sets.Ground(NODE, 1.7)
+    chances = _packings(ground, gpus)
+    mean = sum(p * sets.time_of(TIMES, ground, np.array(sorted(one))) for one, p in chances.items())
+    assert sets.random_packed(TIMES, ground, gpus, np.random.default_rng(0)) == pytest.approx(mean, rel=1e-6)
+
+
+def test_a_random_packed_set_of_whole_equal_nodes_is_exact() -> None:
+    ground = sets.Ground(np.repeat(np.arange(4), 2), 1.2)
+    times = TIMES[:, :8]
+    chances = _packings(ground, 4)
+    mean = sum(p * sets.time_of(times, ground, np.array(sorted(one))) for one, p in chances.items())
+    assert sets.random_packed(times, ground, 4, np.random.default_rng(0)) == pytest.approx(mean, rel=1e-6)
+
+
+@pytest.mark.parametrize("gpus", [4, 5, 7])
+def test_other_random_packed_sets_are_near_the_mean_over_all(gpus: int) -> None:
+    ground = sets.Ground(NODE, 1.2)
+    chances = _packings(ground, gpus)
+    every = np.array([sets.time_of(TIMES, ground, np.array(sorted(one))) for one in chances])
+    weight = np.array(list(chances.values()))
+    mean = weight @ every
+    sd = np.sqrt(weight @ (every - mean) ** 2)
+    found = sets.random_packed(TIMES, ground, gpus, np.random.default_rng(0))
+    assert found is not None
+    assert (np.abs(found - mean) <= 4.0 * sd / np.sqrt(400) + 1e-6).all()
+
+
+def test_the_chances_of_being_the_slowest_are_those_of_counting() -> None:
+    for size in range(1, 8):
+        for gpus in range(1, size + 1):
+            slowest = [max(one) for one in combinations(range(size), gpus)]
+            counted = np.bincount(slowest, minlength=size) / len(slowest)
+            assert sets.chances(size, gpus) == pytest.approx(counted)
+    assert sets.chances(27_648, 4_000).sum() == pytest.approx(1.0)
+
+
+def test_only_sets_over_several_nodes_pay_for_it() -> None:
+    ground = sets.Ground(NODE, 2.0)
+    assert not ground.spans(np.array([0, 1, 2]))
+    assert ground.spans(np.array([0, 3]))
+    assert ground.spans(np.array([0, 8]))  # nobody knows where the last one stands
+    assert not ground.spans(np.array([8]))
