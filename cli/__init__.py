@@ -14,9 +14,11 @@ import click
 
 from .. import __version__
 from ..errors import WhorlError
+from .advise import advise
 from .collect import collect
 from .doctor import doctor
 from .import_files import import_files
+from .replay import replay
 from .sample import sample
 from .schema import schema
 from .sim import sim
@@ -90,17 +92,18 @@ def cli() -> None:
     whorl sample DIR                             files of a small generated fleet
     whorl import --store S DIR/*                 measurements from any tool, into a store
     whorl variability --store S                  how much the GPUs differ, and which stand out
+    whorl advise --store S --workload sgemm      which nodes a job should avoid, and what that gains
     whorl sql --store S "select workload, gpu, median(value) from results group by all"
 
     Exit status: 0 done; 1 a check failed; 2 the input cannot be used; 3 the store cannot be used; 4 a query
-    failed.
+    failed; 5 the scheduler does not answer or refused.
     """
     handler = _Warnings()
     handler.setLevel(logging.WARNING)
     logging.getLogger("whorl").handlers = [handler]
 
 
-for _command in (import_files, variability, sql, schema, doctor, sample, sim, collect, store_group):
+for _command in (import_files, variability, advise, replay, sql, schema, doctor, sample, sim, collect, store_group):
     cli.add_command(_command)
 
 

@@ -59,7 +59,7 @@ _cluster_option = click.option("--cluster", metavar="NAME", help="The cluster, w
 @_cluster_option
 @click.option("--gpus", type=click.IntRange(1), default=1, show_default=True, help="GPUs that the job takes.")
 @click.option("--partition", metavar="NAME", envvar="SBATCH_PARTITION", help="Only nodes of this partition.")
-@click.option("--max-share", type=Share(), default="5%", show_default=True, help="Exclude no more of the nodes.")
+@click.option("--max-share", type=Share(), help="Exclude no more of the nodes.  [default: 5%, or one node]")
 @click.option(
     "--hard", type=click.FloatRange(1.0), default=1.2, show_default=True, help="Exclude nodes slower than this."
 )

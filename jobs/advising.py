@@ -30,7 +30,7 @@ class Wanted:
     gpus: int = 1
     hard: float = 1.2
     soft: float = 1.05
-    max_share: float = 0.05
+    max_share: float | None = None
     max_age: float = 90.0  # days
     locality: float = 1.0
     replicates: int | None = None

@@ -35,7 +35,7 @@ def whorl(*arguments: str, stdin: str | None = None) -> Result:
 
 def advise(store: str, *options: str, workload: str = "sgemm", stdin: str | None = None) -> Result:
     """Ask for advice; of the six nodes one may be excluded."""
-    return whorl("advise", "--store", store, "--workload", workload, "--max-share", "20%", *options, stdin=stdin)
+    return whorl("advise", "--store", store, "--workload", workload, *options, stdin=stdin)
 
 
 def document(store: str, *options: str, workload: str = "sgemm") -> dict[str, Any]:

@@ -17,7 +17,7 @@ from .daemons import Slurm
 
 pytestmark = pytest.mark.slurm
 
-ASKING = ("advise", "--workload", "sgemm", "--max-share", "20%")  # of the six nodes one may be excluded
+ASKING = ("advise", "--workload", "sgemm")
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def store() -> Iterator[str]:
 
 def advised(slurm: Slurm, store: str, *options: str, workload: str = "sgemm", user: str | None = "alice") -> str:
     """What `whorl advise` prints."""
-    done = slurm.whorl("advise", "--max-share", "20%", "--store", store, "--workload", workload, *options, user=user)
+    done = slurm.whorl("advise", "--store", store, "--workload", workload, *options, user=user)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout

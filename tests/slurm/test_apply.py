@@ -31,7 +31,7 @@ def apply(
     slurm: Slurm, store: str, job: str, *options: str, user: str | None = "alice", workload: str | None = "sgemm"
 ) -> subprocess.CompletedProcess[str]:
     named = ["--workload", workload] if workload else []
-    done = slurm.whorl("advise", "--max-share", "20%", "apply", job, "--store", store, *named, *options, user=user)
+    done = slurm.whorl("advise", "apply", job, "--store", store, *named, *options, user=user)
     assert "Traceback" not in done.stderr
     return done
 
