@@ -68,7 +68,8 @@ def worth(
     """The worth of the best sets of `gpus` among the GPUs `usable`, and of keeping off those `excluded`.
 
     `drained`, `excluded`: (all GPUs of the scores,). The scores are drawn as they may be, all together, `replicates`
-    times; the sets are those of the beliefs, and what a set and a random one take is computed in each draw.
+    times; the sets are those of the beliefs, off the hard nodes where these leave room, and what a set and a random
+    one take is computed in each draw.
     """
     if not one.repeatable:
         # Nobody knows which GPU is which: whatever is chosen is a random set.
@@ -92,10 +93,8 @@ def worth(
 
     everywhere = np.ones(len(usable), dtype=np.bool_)
     takes: dict[str, Floats | None] = {}
-    for kind, chosen in (
-        ("packed", sets.best_packed(belief, ground, gpus)),
-        ("spread", sets.best_spread(belief, gpus)),
-    ):
+    for kind in ("packed", "spread"):
+        chosen = _best(kind, belief, ground, gpus, left)
         if chosen is None:
             continue
         its = sets.time_of(draws, ground, chosen)
@@ -118,6 +117,24 @@ def worth(
         if without is not None:
             gains += _gain("exclude", "random", without, takes[kind])
     return Worth(placed.get("packed"), placed.get("spread"), _break_even(placed, locality), tuple(gains))
+
+
+def _best(kind: str, belief: Floats, ground: sets.Ground, gpus: int, left: sets.Mask) -> Ints | None:
+    """The best set off the hard nodes, and on any where these do not hold one.
+
+    A hard node has fast GPUs too, but a scheduler gives nodes, and may give the slow one of them.
+    """
+    for mask in (left, np.ones_like(left)):
+        within = np.flatnonzero(mask)
+        if len(within) >= gpus:
+            found = (
+                sets.best_packed(belief[mask], ground.only(mask), gpus)
+                if kind == "packed"
+                else sets.best_spread(belief[mask], gpus)
+            )
+            if found is not None:
+                return within[found]
+    return None
 
 
 def _gain(choice: str, against: str, its: Floats, others: Floats | None) -> list[Gain]:

@@ -34,7 +34,7 @@ def whorl(*arguments: str, stdin: str | None = None) -> Result:
 
 
 def advise(store: str, *options: str, workload: str = "sgemm", stdin: str | None = None) -> Result:
-    """Ask for advice; of the six nodes one may be excluded."""
+    """Ask for advice: without a stated share, one of six nodes may be excluded."""
     return whorl("advise", "--store", store, "--workload", workload, *options, stdin=stdin)
 
 

@@ -179,6 +179,20 @@ def test_where_no_share_is_stated_it_is_5_percent_or_one_node(tmp_path: Path, no
     assert len(advise(found, "w", now=NOW).exclude) == excluded
 
 
+@pytest.mark.parametrize("gpus", [1, 3, 124])
+def test_the_best_sets_keep_off_hard_nodes_whose_other_gpus_are_the_fastest(tmp_path: Path, gpus: int) -> None:
+    known = _slow(128, g21=2.8)
+    known[[20, 22, 23]] = 0.7
+    _, found = _scores(tmp_path, known)
+    advice = advise(found, "w", gpus=gpus, now=NOW)
+    assert advice.packed is not None
+    assert advice.spread is not None
+    assert "n0005" not in (*advice.packed.nodes, *advice.spread.nodes)
+    everything = advise(found, "w", gpus=126, now=NOW)
+    assert everything.spread is not None
+    assert "n0005" in everything.spread.nodes
+
+
 def test_twice_as_many_gpus_as_the_job_needs_are_left(tmp_path: Path) -> None:
     _, found = _scores(tmp_path, _slow(g9=2.8))
     assert advise(found, "w", gpus=38, now=NOW).exclude == ("n0002",)
