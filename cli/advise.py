@@ -149,7 +149,8 @@ def _print(form: str, steering: Steering) -> None:
     if form == "exclude":
         if not steering.exclude:
             why = "The scheduler has none of these nodes." if steering.foreign else advice.finding
-            click.echo(f"whorl: note: nothing is excluded. {why}", err=True)
+            said = why if why.startswith("Exclude nothing") else f"nothing is excluded. {why}"
+            click.echo(f"whorl: note: {said}", err=True)
         click.echo(compress(steering.exclude))
     elif form == "prefer":
         expression, why = steering.prefer()
