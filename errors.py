@@ -6,8 +6,8 @@ WhorlError            one clear sentence for a person; the command line prints i
 ├── StoreError        the store cannot be opened, read or written
 │   └── FormatError   the store was made by a newer whorl
 ├── QueryError        an SQL query was refused or failed
-└── SchedulerError    the batch scheduler does not answer, or refused
-    └── NoSchedulerError  there is no batch scheduler here
+├── SchedulerError    the batch scheduler is not here, does not answer, or refused
+└── DeviceError       a GPU cannot do what was asked: no memory, no driver, it hangs or fell off the bus
 """
 
 from __future__ import annotations
@@ -46,10 +46,20 @@ class QueryError(WhorlError):
 
 
 class SchedulerError(WhorlError):
-    """The batch scheduler does not answer, or refused."""
+    """The batch scheduler is not here (`absent`), does not answer, or refused."""
 
     exit_code = 5
 
+    def __init__(self, sentence: str, *, absent: bool = False) -> None:
+        super().__init__(sentence)
+        self.absent = absent
 
-class NoSchedulerError(SchedulerError):
-    """There is no batch scheduler here."""
+
+class DeviceError(WhorlError):
+    """A GPU cannot do what was asked; with `gone` set it answers nothing any more, and no further try helps."""
+
+    exit_code = 6
+
+    def __init__(self, sentence: str, *, gone: bool = False) -> None:
+        super().__init__(sentence)
+        self.gone = gone

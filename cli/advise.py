@@ -309,7 +309,7 @@ def _scheduler(
     A scheduler that does not answer is an error where what is printed is for it. Where there is none, the store's
     names do, unless what is printed rests on what a scheduler has.
     """
-    from ..errors import NoSchedulerError, SchedulerError
+    from ..errors import SchedulerError
     from ..jobs.advising import read_names
     from ..jobs.slurm import Slurm
 
@@ -323,7 +323,7 @@ def _scheduler(
     try:
         slurm.check()
     except SchedulerError as error:
-        unchecked = isinstance(error, NoSchedulerError) and form in ("exclude", "nodelist") and not to_file
+        unchecked = error.absent and form in ("exclude", "nodelist") and not to_file
         if form not in (None, "json") and not unchecked:
             raise
         return None, None, f"names of nodes are not checked: {error}"

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..errors import InputError, NoSchedulerError, SchedulerError
+from ..errors import InputError, SchedulerError
 
 TIMEOUT_S = 10.0
 _NONE = {"", "(null)", "N/A", "n/a", "None"}
@@ -104,7 +104,9 @@ class Slurm:
                 check=False,
             )
         except FileNotFoundError as error:
-            raise NoSchedulerError(f"there is no `{command[0]}` here: run this where Slurm's commands are") from error
+            raise SchedulerError(
+                f"there is no `{command[0]}` here: run this where Slurm's commands are", absent=True
+            ) from error
         except OSError as error:
             raise SchedulerError(f"`{command[0]}` cannot be run: {error.strerror}") from error
         except subprocess.TimeoutExpired as error:
@@ -119,14 +121,14 @@ class Slurm:
     def check(self) -> None:
         """Raise SchedulerError where no controller answers: at once, where other commands would wait for it.
 
-        NoSchedulerError where Slurm is not installed or not configured.
+        SchedulerError (`absent`) where Slurm is not installed or not configured.
         """
         told = self._environment.get("SLURM_CONF")
         if told and not Path(told).exists():  # Slurm's commands would wait a minute for it
             raise SchedulerError(f"SLURM_CONF names {told}, which is not there")
         done = self._run("scontrol", "ping")
         if "configuration source" in done.stderr:
-            raise NoSchedulerError("no Slurm is configured here: set SLURM_CONF if it is elsewhere")
+            raise SchedulerError("no Slurm is configured here: set SLURM_CONF if it is elsewhere", absent=True)
         if "configuration file" in done.stderr:
             raise SchedulerError(f"Slurm's commands cannot use slurm.conf: {_said(done.stderr)}")
         if " is UP" not in done.stdout:

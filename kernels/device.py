@@ -1,0 +1,114 @@
+"""What runs a work: a GPU, or one that is simulated.
+
+The methods that take time are coroutines. On a GPU they block their thread and never suspend, so that `finish` runs
+them to the end; on a simulated device they suspend until the simulated clock has come so far (`simulation.bench`).
+What is written above them is the same code for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .work import Facts, Work
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the check of a result found."""
+
+    elements: int
+    """How many were compared: all of the outputs."""
+    wrong: int
+    first: str | None = None
+    """Where the first wrong one is, and what it is and should be; None where none is wrong."""
+    worst: float = 0.0
+    """Largest error as a share of its tolerance; infinity where a tolerance of 0 is missed."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A batch of repetitions that has run."""
+
+    began_ns: int
+    ended_ns: int
+    """UTC, on the device's clock (`Device.now_ns`)."""
+    times_ms: NDArray[np.float64]
+    """Of a repetition, in each of the repeats, by events on the device. Shape (repeats,)."""
+
+
+class Loaded(Protocol):
+    """A work on a device: compiled, its memory taken, its inputs in place."""
+
+    @property
+    def work(self) -> Work: ...
+
+    async def run(self, repeats: int, *, each: int = 1, limit_s: float) -> Timed:
+        """Run `repeats` times `each` repetitions, all back to back, with an event between the repeats.
+
+        DeviceError where they do not end within `limit_s`, or the GPU fails.
+        """
+        ...
+
+    async def check(self) -> Verdict:
+        """Compare every element of the outputs, as the last repetition left them, with what they must be."""
+        ...
+
+    async def poison(self) -> None:
+        """Fill the outputs with what no result can be, so that a stale one is not taken for right."""
+        ...
+
+    def unload(self) -> None:
+        """Give the memory back. Never raises; safe to call twice."""
+        ...
+
+
+class Device(Protocol):
+    """One GPU that work can be run on."""
+
+    @property
+    def facts(self) -> Facts: ...
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """Versions of driver, runtime and libraries, by name."""
+        ...
+
+    @property
+    def simulated(self) -> bool: ...
+
+    def now_ns(self) -> int:
+        """UTC on this device's clock."""
+        ...
+
+    async def load(self, work: Work, *, seed: int) -> Loaded:
+        """Make a work ready. DeviceError where memory or the compiler fails; nothing stays behind then."""
+        ...
+
+    async def pause(self, seconds: float) -> None:
+        """Leave the GPU alone for a time; its context stays."""
+        ...
+
+    def others(self) -> Sequence[str]:
+        """Other processes with a context on this GPU now, as 'pid 123 (python)'; empty where there is none."""
+        ...
+
+    def close(self) -> None:
+        """Leave the GPU. Never raises."""
+        ...
+
+
+def finish(coroutine: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine over a GPU gives, in this thread. RuntimeError where it suspends: only simulated ones do."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    coroutine.close()
+    raise RuntimeError("a coroutine over a real device suspended")

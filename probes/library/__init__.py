@@ -1,0 +1,1 @@
+"""One probe a file; `catalogue.PROBES` names them."""

@@ -1,0 +1,45 @@
+"""What a probe is: a kernel, what is done with it, and how long that may take. A description, nothing that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+SUITES = ("quick", "standard", "full")
+"""How thoroughly is measured; each holds the probes of those before it."""
+
+
+class Kind(StrEnum):
+    """What is done with the kernel."""
+
+    STEADY = "steady"  # warm up, then repeat until the median is known well enough
+    IDLE = "idle"  # nothing runs; telemetry alone
+    SQUARE = "square"  # load and rest in turns of a chosen period and duty
+    STAIRCASE = "staircase"  # load in rising levels
+    SCAN = "scan"  # the kernel at several values of one parameter, each measured as STEADY
+
+
+@dataclass(frozen=True)
+class Probe:
+    """An experiment on one GPU. Files of `library` each hold one, as `PROBE`."""
+
+    name: str
+    """As 'gemm-fp32': `workload` in the tables."""
+    version: str
+    """Grows when the figures of two versions cannot be compared."""
+    stresses: str
+    """In a few words."""
+    says: str
+    """In a sentence."""
+    kernel: str | None
+    """Its name in `kernels.catalogue.KERNELS`; None where nothing runs."""
+    suite: str | None
+    """The smallest of `SUITES` that holds it; None where it runs only when it is named."""
+    kind: Kind = Kind.STEADY
+    parameters: Mapping[str, float | int | str] = field(default_factory=dict)
+    """Of the kernel's `build`."""
+    scan: tuple[str, tuple[float | int, ...]] | None = None
+    """SCAN: the parameter of the kernel, and its values."""
+    wants_busy_node: bool = False
+    """Whether its figures mean something only while the node's other GPUs run the same."""
