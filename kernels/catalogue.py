@@ -1,0 +1,51 @@
+"""Every kernel there is: one row each. A module is imported when one of its kernels is asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from ..errors import InputError
+from .work import Kernel
+
+KERNELS: dict[str, tuple[str, str]] = {
+    "fma-fp64": ("fma", "FP64"),
+    "fma-fp32": ("fma", "FP32"),
+    "fma-fp16": ("fma", "FP16"),
+    "fma-bf16": ("fma", "BF16"),
+    "fma-int32": ("fma", "INT32"),
+    "gemm-fp64": ("gemm", "FP64"),
+    "gemm-fp32": ("gemm", "FP32"),
+    "gemm-tf32": ("gemm", "TF32"),
+    "gemm-fp16": ("gemm", "FP16"),
+    "gemm-bf16": ("gemm", "BF16"),
+    "gemm-fp8": ("gemm", "FP8"),
+    "stream-copy": ("stream", "COPY"),
+    "stream-scale": ("stream", "SCALE"),
+    "stream-add": ("stream", "ADD"),
+    "stream-triad": ("stream", "TRIAD"),
+    "l2-read": ("cache", "L2_READ"),
+    "chase": ("cache", "CHASE"),
+    "gather": ("irregular", "GATHER"),
+    "atomics": ("irregular", "ATOMICS"),
+    "power-mix": ("power", "MIX"),
+    "power-share": ("power", "SHARE"),
+    "copy-h2d": ("paths", "H2D"),
+    "copy-d2h": ("paths", "D2H"),
+    "copy-d2d": ("paths", "D2D"),
+    "copy-p2p": ("paths", "P2P"),
+    "launch": ("paths", "LAUNCH"),
+    "pagerank": ("pagerank", "PAGERANK"),
+    "stencil27": ("stencil", "STENCIL27"),
+    "transformer": ("transformer", "TRANSFORMER"),
+}
+"""Name -> module of this folder and the `Kernel` in it."""
+
+
+def find_kernel(name: str) -> Kernel:
+    """The kernel of a name, in any case; InputError, naming what there is, when there is none."""
+    row = KERNELS.get(name.strip().lower())
+    if row is None:
+        raise InputError(f"no kernel {name!r}; there are {', '.join(KERNELS)}")
+    kernel = getattr(import_module(f"{__package__}.{row[0]}"), row[1])
+    assert isinstance(kernel, Kernel)
+    return kernel

@@ -1,0 +1,98 @@
+"""What CUDA's error codes mean for who measures: a sentence, and whether the GPU can be used on.
+
+Codes are those of `cudaError_t` in CUDA's driver_types.h; the driver's `CUresult` has the same numbers for these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..errors import DeviceError, WhorlError
+
+OUT_OF_MEMORY = 2
+INSUFFICIENT_DRIVER = 35
+NO_DEVICE = 100
+NOT_READY = 600
+PEER_ALREADY_ENABLED = 704
+
+_LOST = "this process can use this GPU no more"
+_SAYS = {
+    OUT_OF_MEMORY: "out of memory",
+    3: "CUDA could not start on it; nvidia-smi may say why",
+    46: "it is taken or in a bad state: another process may hold it in exclusive mode, or it fell off the bus",
+    98: "the compiled kernel does not fit it",
+    101: "CUDA does not know this GPU any more",
+    209: "no code was compiled for its architecture; a newer CuPy or CUDA toolkit may know it",
+    214: "an uncorrectable ECC error happened in its memory",
+    217: "it cannot reach the memory of the other GPU",
+    220: "an uncorrectable NVLink error happened",
+    222: "its driver is older than the compiler of the kernels: a newer driver or an older CUDA toolkit is needed",
+    226: "an error on the GPU was contained to this process",
+    304: "the operating system refused a call of the driver",
+    700: "a kernel touched memory that is not its own",
+    701: "a kernel needs more registers or threads than there are",
+    702: "the display's watchdog ended a kernel that ran too long",
+    709: "its context was destroyed",
+    710: "a kernel stopped itself at an assertion",
+    714: "the hardware stack of a kernel failed",
+    715: "a kernel met an illegal instruction",
+    716: "a kernel used a misaligned address",
+    717: "a kernel used an address of the wrong space",
+    718: "the program counter of a kernel went astray",
+    719: "a kernel failed while it ran: the GPU may have fallen off the bus, see the XIDs in the system's log",
+    800: "the operation is not permitted to this user",
+    802: "the system is not ready: the fabric manager may not run",
+    803: "the driver's parts have different versions: a restart is due",
+    804: "CUDA's compatibility package does not support this GPU",
+    805: "the MPS server cannot be reached",
+    999: "the driver reports an unknown error: the GPU may have fallen off the bus, see the system's log",
+}
+"""What a code means. Codes that are absent keep CUDA's own words."""
+
+_GONE = frozenset(
+    {3, 46, 101, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 802, 803, 804, 805, 999}
+)
+"""Codes after which the context, and with it every further call of this process, fails."""
+
+
+def sentence(error: BaseException) -> str:
+    """An error in one line: the first that says something."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    return next((line for line in lines if line), type(error).__name__)
+
+
+def status_of(error: BaseException) -> int | None:
+    """CUDA's code for an error of the runtime or driver; None for others, whose codes (NVRTC's) are of another kind."""
+    if type(error).__name__ not in ("CUDARuntimeError", "CUDADriverError"):
+        return None
+    status = getattr(error, "status", None)
+    return status if isinstance(status, int) else None
+
+
+def explain(error: Exception, gpu: str, doing: str) -> DeviceError | None:
+    """The DeviceError for an error of CUDA or its compiler; None for any other."""
+    if type(error).__name__ == "CompileException":  # CuPy's; its text is the compiler's log
+        log = [line.strip() for line in str(error).splitlines() if ": error" in line or ": catastrophic" in line]
+        return DeviceError(f"{gpu}: {doing}: the CUDA C does not compile: {log[0] if log else sentence(error)}")
+    status = status_of(error)
+    if status is None:
+        return None
+    says = _SAYS.get(status)
+    text = f"{says} (CUDA error {status})" if says else sentence(error)
+    gone = status in _GONE
+    return DeviceError(f"{gpu}: {doing}: {text}" + (f"; {_LOST}" if gone else ""), gone=gone)
+
+
+@contextmanager
+def explained(gpu: str, doing: str) -> Iterator[None]:
+    """Turn errors of CUDA and its compiler into DeviceError, each with what was being done to which GPU."""
+    try:
+        yield
+    except WhorlError:
+        raise
+    except Exception as error:
+        told = explain(error, gpu, doing)
+        if told is None:
+            raise
+        raise told from error

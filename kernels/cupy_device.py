@@ -1,0 +1,282 @@
+"""Real GPUs through CuPy: which there are, and what work on one needs (compiler, libraries, stream, identity).
+
+CuPy is not among whorl's dependencies: it is imported when GPUs are asked for, and its absence is a sentence. Nothing
+here changes a setting of a GPU.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+from ..errors import DeviceError, InputError
+from .cublas import WORKSPACE_BYTES, Cublas, library
+from .cuda_errors import INSUFFICIENT_DRIVER, NO_DEVICE, PEER_ALREADY_ENABLED, explained, sentence, status_of
+from .cuda_identity import NvmlView, cuda_uuid
+from .cupy_loaded import CupyLoaded
+from .sources import source
+from .work import Facts, Work
+
+INSTALL = "pip install 'whorl[cuda13]', or 'whorl[cuda12]' for a driver of CUDA 12"
+_OPTIONS = ("-std=c++17",)
+
+
+def cupy_devices(indices: Sequence[int] | None = None) -> list[CupyDevice]:
+    """The GPUs that CUDA shows to this process, or those with these numbers among them.
+
+    InputError where CuPy is missing or does not fit the driver, or no GPU is visible, each in a sentence. To list them
+    touches no GPU; each is opened by the first work that is loaded on it.
+    """
+    cupy = _cupy()
+    count = _count(cupy)
+    wrong = [index for index in indices or () if not 0 <= index < count]
+    if wrong:
+        raise InputError(f"there is no GPU {wrong[0]}: CUDA shows {count}, numbered from 0")
+    return [CupyDevice(cupy, ordinal, count) for ordinal in (range(count) if indices is None else indices)]
+
+
+def _cupy() -> Any:
+    try:
+        with warnings.catch_warnings():  # it warns of a CUDA toolkit that is not where it looks; we say what is missing
+            warnings.simplefilter("ignore")
+            return importlib.import_module("cupy")
+    except ModuleNotFoundError as error:
+        if error.name == "cupy":
+            raise InputError(f"CuPy is not installed, which real GPUs need: {INSTALL}") from error
+        raise InputError(f"CuPy cannot be loaded: {sentence(error)}") from error
+    except ImportError as error:
+        raise InputError(
+            f"CuPy cannot be loaded: {sentence(error)} (another build of it may fit: {INSTALL})"
+        ) from error
+
+
+def _count(cupy: Any) -> int:
+    runtime = cupy.cuda.runtime
+    try:
+        count = int(runtime.getDeviceCount())
+    except RuntimeError as error:
+        raise InputError(_no_gpu(runtime, error)) from error
+    if count == 0:
+        raise InputError(_no_gpu(runtime, None))
+    return count
+
+
+def _no_gpu(runtime: Any, error: RuntimeError | None) -> str:
+    """Why CUDA shows no GPU."""
+    driver, built = runtime.driverGetVersion(), runtime.runtimeGetVersion()
+    status = NO_DEVICE if error is None else status_of(error)
+    if driver == 0:
+        return "no NVIDIA driver is loaded on this machine"
+    if status == INSUFFICIENT_DRIVER:
+        return (
+            f"CuPy is built for CUDA {_version(built)}, but the driver supports CUDA {_version(driver)} at most: "
+            f"install the CuPy for it ({INSTALL}) or a newer driver"
+        )
+    if status == NO_DEVICE:
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+        return "CUDA shows no GPU" + ("" if hidden is None else f" (CUDA_VISIBLE_DEVICES is '{hidden}')")
+    return f"CUDA cannot start: {sentence(error) if error else ''}"
+
+
+def _version(number: int) -> str:
+    """CUDA writes 12.9 as 12090."""
+    return f"{number // 1000}.{number // 10 % 100}"
+
+
+class CupyDevice:
+    """One real GPU; see `Device`. Used from one thread at a time."""
+
+    simulated = False
+
+    def __init__(self, cupy: Any, ordinal: int, count: int) -> None:
+        """`ordinal` is CUDA's number of it among `count` that it shows. DeviceError."""
+        self.runtime = cupy.cuda.runtime
+        self.ordinal = ordinal
+        self.lost: str | None = None
+        """Why no further call can work; None while it does."""
+        self._cupy = cupy
+        self._stream: Any = None
+        self._blas: Cublas | None = None
+        self._workspace: int | None = None
+        self._functions: dict[tuple[str, str, tuple[str, ...]], Any] = {}
+        self._open: list[CupyLoaded] = []
+        with explained(f"CUDA device {ordinal}", "asking what it is"):
+            found = cuda_uuid(ordinal)
+            if found is None:
+                raise DeviceError(f"CUDA device {ordinal}: the driver does not tell its UUID, which names it in tables")
+            self._nvml = NvmlView(found)
+            self._peers = [
+                other for other in range(count) if other != ordinal and self.runtime.deviceCanAccessPeer(ordinal, other)
+            ]
+            self.facts = self._facts()
+
+    # -- what it is ---------------------------------------------------------------------------------------
+
+    def _facts(self) -> Facts:
+        runtime, properties = self.runtime, self.runtime.getDeviceProperties(self.ordinal)
+
+        def attribute(name: str) -> int:
+            return int(runtime.deviceGetAttribute(getattr(runtime, f"cudaDevAttr{name}"), self.ordinal))
+
+        name = properties["name"]
+        transfers_a_second = 2e3 * attribute("MemoryClockRate")  # two per clock, which is in kHz
+        bandwidth = transfers_a_second * attribute("GlobalMemoryBusWidth") / 8e9
+        return Facts(
+            gpu=self._nvml.gpu,
+            model=name.decode() if isinstance(name, bytes) else str(name),
+            node=socket.gethostname(),
+            index=self.ordinal if self._nvml.index is None else self._nvml.index,
+            capability=(int(properties["major"]), int(properties["minor"])),
+            sms=attribute("MultiProcessorCount"),
+            memory_bytes=int(properties["totalGlobalMem"]),
+            l2_bytes=attribute("L2CacheSize"),
+            max_clock_mhz=attribute("ClockRate") / 1e3,
+            bandwidth_gb_s=bandwidth or None,
+            peers=len(self._peers),
+        )
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """See `Device.versions`. cuBLAS is among them once a product was loaded."""
+        runtime = self.runtime
+        found = {
+            "cupy": str(self._cupy.__version__),
+            "cuda_runtime": _version(runtime.runtimeGetVersion()),
+            "cuda_driver": _version(runtime.driverGetVersion()),
+        }
+        if self._nvml.driver is not None:
+            found["driver"] = self._nvml.driver
+        with suppress(Exception):  # CuPy loads NVRTC when it compiles
+            found["nvrtc"] = ".".join(map(str, self._cupy.cuda.nvrtc.getVersion()))
+        if self._blas is not None:
+            with suppress(DeviceError):
+                found["cublas"] = self._blas.version
+        return found
+
+    @property
+    def peer(self) -> int | None:
+        """CUDA's number of the GPU that this one copies to: the next one around that it can reach."""
+        later = [other for other in self._peers if other > self.ordinal]
+        return next(iter(later or self._peers), None)
+
+    def now_ns(self) -> int:
+        return time.time_ns()
+
+    def others(self) -> Sequence[str]:
+        return self._nvml.others()
+
+    # -- working on it ------------------------------------------------------------------------------------
+
+    async def load(self, work: Work, *, seed: int) -> CupyLoaded:
+        with self.using(f"loading {work.kernel}"):
+            if any(buffer.place == "peer" for buffer in work.buffers):
+                self._reach_peer()
+            loaded = CupyLoaded(self, work, seed)
+            self._open.append(loaded)
+            return loaded
+
+    async def pause(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    @contextmanager
+    def using(self, doing: str) -> Iterator[None]:
+        """Make this GPU and its stream the current ones of the thread; errors name it and what is being done.
+
+        DeviceError where it was lost before; one that it is lost by is remembered.
+        """
+        if self.lost is not None:
+            raise DeviceError(self.lost, gone=True)
+        gpu = self.facts.gpu
+        try:
+            with ExitStack() as stack:
+                stack.enter_context(explained(gpu, doing))
+                stack.enter_context(self._cupy.cuda.Device(self.ordinal))
+                if self._stream is None:
+                    self._stream = self._cupy.cuda.Stream(non_blocking=True)
+                stack.enter_context(self._stream)
+                yield
+        except DeviceError as error:
+            if error.gone:
+                self.give_up(str(error))
+            if gpu in str(error):
+                raise
+            raise DeviceError(f"{gpu}: {doing}: {error}", gone=error.gone) from error
+
+    def give_up(self, why: str) -> None:
+        """Remember that no further call to this GPU can work."""
+        self.lost = self.lost or why
+
+    def forget(self, loaded: CupyLoaded) -> None:
+        """Say that a work is unloaded."""
+        if loaded in self._open:
+            self._open.remove(loaded)
+
+    def _reach_peer(self) -> None:
+        if self.peer is not None:
+            try:
+                self.runtime.deviceEnablePeerAccess(self.peer)
+            except RuntimeError as error:
+                if status_of(error) != PEER_ALREADY_ENABLED:
+                    raise
+
+    # -- what work needs of it; with the device as the current one -----------------------------------------
+
+    @property
+    def stream_address(self) -> int:
+        return int(self._stream.ptr)
+
+    def function(self, name: str, function: str, defines: tuple[str, ...]) -> Any:
+        """A function of a source, compiled for this GPU; CuPy keeps what it compiled on disk. DeviceError."""
+        key = (name, function, defines)
+        if key not in self._functions:
+            options = (*_OPTIONS, *(f"-D{define}" for define in defines))
+            try:
+                module = self._cupy.RawModule(code=source(name), options=options, backend="nvrtc")
+                self._functions[key] = module.get_function(function)
+            except (ImportError, OSError, RuntimeError) as error:
+                if status_of(error) is not None:
+                    raise
+                raise DeviceError(
+                    f"{self.facts.gpu}: {name} cannot be compiled: {sentence(error)} (the CUDA toolkit is needed: load "
+                    f"it, or install it with pip install 'cupy-cuda{self._major}x[ctk]')"
+                ) from error
+        return self._functions[key]
+
+    @property
+    def _major(self) -> int:
+        return int(self.runtime.runtimeGetVersion()) // 1000
+
+    def library(self, name: str) -> Any:
+        """A library of the CUDA toolkit, as 'cublasLt'. DeviceError where it is not found."""
+        return library(name, self._major)
+
+    @property
+    def workspace(self) -> int:
+        """The address of WORKSPACE_BYTES on the GPU for its matrix products, which run one after another."""
+        if self._workspace is None:
+            self._workspace = int(self.runtime.malloc(WORKSPACE_BYTES))
+        return self._workspace
+
+    @property
+    def blas(self) -> Cublas:
+        if self._blas is None:
+            self._blas = Cublas(self.library("cublas"), self.stream_address, self.workspace)
+        return self._blas
+
+    def close(self) -> None:
+        """See `Device.close`. What hangs is left as it is."""
+        for loaded in list(self._open):
+            loaded.unload()
+        with suppress(Exception), self.using("closing"):
+            if self._blas is not None:
+                self._blas.close()
+            if self._workspace is not None:
+                self.runtime.free(self._workspace)
+        self._blas = self._workspace = self._stream = None
+        self._functions.clear()

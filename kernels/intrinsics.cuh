@@ -1,0 +1,47 @@
+// The arithmetic that C++ has no word for. No header of the CUDA toolkit is needed: a machine with only the CuPy wheel
+// may have none. The tests replace this one file to run the kernels on the host.
+#pragma once
+
+typedef unsigned int word;    // 32 bits, or two packed 16-bit floats
+typedef unsigned short half;  // the bits of an IEEE 754 binary16 or of a bfloat16
+
+__device__ __forceinline__ double fused_fp64(double a, double x, double c) { return fma(a, x, c); }
+
+__device__ __forceinline__ float fused_fp32(float a, float x, float c) { return fmaf(a, x, c); }
+
+// Two at once: the only form in which 16-bit floats reach their full rate.
+__device__ __forceinline__ word fused_fp16(word a, word x, word c) {
+    word d;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(x), "r"(c));
+    return d;
+}
+
+// From compute capability 8.0.
+__device__ __forceinline__ word fused_bf16(word a, word x, word c) {
+    word d;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(x), "r"(c));
+    return d;
+}
+
+__device__ __forceinline__ word fused_int32(word a, word x, word c) { return a * x + c; }
+
+__device__ __forceinline__ float from_fp16(half bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+}
+
+__device__ __forceinline__ half to_fp16(float value) {
+    half bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+
+// 16 bytes through the L2 cache only: the L1 cache neither answers nor keeps them.
+__device__ __forceinline__ uint4 load_past_l1(const uint4* address) {
+    uint4 v;
+    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(address));
+    return v;
+}

@@ -1,0 +1,101 @@
+"""Work for the power supply: everything at full load, and a stated share of the multiprocessors."""
+
+from __future__ import annotations
+
+from .fma import ROUNDS, chain_buffers, chain_flop, chain_launch, chain_output
+from .gemm import LONGEST, PERIOD, SINCE, product, size
+from .sizing import bytes_per_s, far_beyond_l2, fitting, flop_per_s, room
+from .stream import TILE, moved
+from .work import Facts, Kernel, Unfit, Work
+
+BLOCK = 256
+WHOLE_SM = 1024
+"""Threads of the only block on a multiprocessor: enough, with 16 chains each, to keep all its units busy."""
+
+PART_S = 1.0e-3
+"""About how long each part of the mix takes before the next."""
+
+
+def build_mix(
+    facts: Facts,
+    *,
+    input: str = "uniform",  # noqa: A002 - the name in conditions and on the command line
+    precision: str | None = None,
+    n: int | None = None,
+    count: int | None = None,
+    blocks: int | None = None,
+) -> Work | Unfit:
+    """FLOP: of the chains (fp32), the product (2 n² k) and the triad (2 a number). Bytes: 24 a number of the triad.
+
+    `precision`: of the product; by default fp16 where there are tensor cores for it, else fp32. `n` (product),
+    `count` (triad) and `blocks` (chains): by default such that each takes about 1 ms.
+    """
+    if precision is None:
+        precision = "fp16" if facts.capability >= SINCE["fp16"] else "fp32"
+    n = n or size(facts, precision, seconds=PART_S)
+    k = min(n, LONGEST.get(precision, 8192))
+    wave = chain_flop("fp32", 8 * facts.sms * BLOCK, ROUNDS)
+    blocks = blocks or 8 * facts.sms * max(1, round(PART_S * flop_per_s(facts, "fp32") / wave))
+    if count is None:
+        wanted = max(bytes_per_s(facts) * PART_S / 3, far_beyond_l2(facts) / 3)
+        count = int(min(wanted, room(facts) / 6) / 8)
+    count = count // TILE * TILE
+    if count == 0 or n % PERIOD:
+        return Unfit(f"the mix needs arrays of {TILE} numbers at least, and a product of a multiple of {PERIOD}")
+    gemm_buffers, gemm, gemm_output = product(precision, n, k, input)
+    stream_buffers, triad, stream_output = moved("triad", count, suffix="_triad")
+    threads = blocks * BLOCK
+    work = Work(
+        kernel="power-mix",
+        precision=precision,
+        buffers=(*chain_buffers("fp32", threads), *gemm_buffers, *stream_buffers),
+        steps=(chain_launch("fp32", blocks, BLOCK, ROUNDS), gemm, triad),
+        flop=chain_flop("fp32", threads, ROUNDS) + 2 * n * n * k + 2 * count,
+        bytes=24 * count,
+        outputs=(chain_output("fp32", threads, ROUNDS), gemm_output, stream_output),
+        parameters={"blocks": blocks, "n": n, "k": k, "count": count, "input": input},
+        activity=1.0,
+    )
+    return fitting(facts, work)
+
+
+def build_share(facts: Facts, *, share: float = 1.0, times: int = 8) -> Work | Unfit:
+    """FLOP: 2 · multiprocessors in use · 1024 threads · 16 numbers · rounds · times, in fp32.
+
+    `share`: of the multiprocessors, above 0 and at most 1. One block of 1024 threads is launched for each that is to
+    work: the hardware gives blocks to idle multiprocessors first (assumed; NVIDIA documents no order).
+    """
+    if not 0 < share <= 1:
+        return Unfit(f"a share of {share} of the multiprocessors: it must be above 0 and at most 1")
+    used = max(1, round(share * facts.sms))
+    threads = used * WHOLE_SM
+    work = Work(
+        kernel="power-share",
+        precision="fp32",
+        buffers=chain_buffers("fp32", threads),
+        steps=(chain_launch("fp32", used, WHOLE_SM, ROUNDS, times),),
+        flop=chain_flop("fp32", threads, ROUNDS) * times,
+        bytes=0,
+        outputs=(chain_output("fp32", threads, ROUNDS),),
+        path="none",
+        parameters={"share": share, "multiprocessors": used, "times": times, "rounds": ROUNDS},
+        # Of the whole GPU: a multiprocessor without a block switches next to nothing (assumed).
+        activity=0.9 * used / facts.sms,
+    )
+    return fitting(facts, work)
+
+
+MIX = Kernel(
+    name="power-mix",
+    version="1",
+    stresses="power supply and cooling",
+    says="fp32 chains, a tensor-core product and a triad in turn, each about 1 ms",
+    build=build_mix,
+)
+SHARE = Kernel(
+    name="power-share",
+    version="1",
+    stresses="power by load",
+    says="fp32 chains on a stated share of the multiprocessors",
+    build=build_share,
+)

@@ -1,0 +1,64 @@
+"""How big work is made for a device: what it computes and moves in a second, roughly, and what it can hold.
+
+These rates only choose sizes, so that a repetition takes some milliseconds everywhere. No figure is made from them.
+"""
+
+from __future__ import annotations
+
+from .peaks import TENSOR, VECTOR
+from .work import Facts, Unfit, Work
+
+MEMORY_SHARE = 0.4
+"""Of a device's memory that a work takes at most, where its size is chosen here."""
+
+MOST_MEMORY = 0.9
+"""And where it is asked for: the rest is the driver's, the context's and the library's."""
+
+ASSUMED_BANDWIDTH_GB_S = 1000.0
+"""Where the device does not tell."""
+
+PER_CLOCK = 32
+"""Multiply-adds of a multiprocessor in a clock where none are known."""
+
+
+def flop_per_s(facts: Facts, precision: str, *, matrix: bool = False) -> float:
+    """About how many operations a device does in a second at its highest clock; an FMA is two."""
+    per_clock = PER_CLOCK
+    for table in (VECTOR, TENSOR) if matrix else (VECTOR,):
+        # A newer architecture than the table knows does at least what the newest known one does.
+        rows = [row for since, row in sorted(table.items()) if since <= facts.capability]
+        per_clock = rows[-1].get(precision, per_clock) if rows else per_clock
+    return 2 * per_clock * facts.sms * facts.max_clock_mhz * 1e6
+
+
+def bytes_per_s(facts: Facts) -> float:
+    """About how many bytes a second the device's memory moves."""
+    return (facts.bandwidth_gb_s or ASSUMED_BANDWIDTH_GB_S) * 1e9
+
+
+def room(facts: Facts) -> int:
+    """Bytes of device memory that a work of a size chosen here may take."""
+    return int(facts.memory_bytes * MEMORY_SHARE)
+
+
+def far_beyond_l2(facts: Facts) -> int:
+    """Bytes of a buffer of which hardly anything is found in the L2 cache: four times it, 64 MiB at least."""
+    return max(4 * facts.l2_bytes, 64 << 20)
+
+
+def multiple(value: float, of: int) -> int:
+    """The multiple of `of` nearest to `value`, one at least."""
+    return max(of, round(value / of) * of)
+
+
+def capability(facts: Facts) -> str:
+    """As the reasons of `Unfit` spell it: '7.0'."""
+    return f"{facts.capability[0]}.{facts.capability[1]}"
+
+
+def fitting(facts: Facts, work: Work) -> Work | Unfit:
+    """The work, or that the device's memory is too small for it."""
+    if work.memory_bytes <= MOST_MEMORY * facts.memory_bytes:
+        return work
+    has = facts.memory_bytes >> 20
+    return Unfit(f"{work.kernel} of this size takes {work.memory_bytes >> 20} MiB, and the GPU has {has} MiB")

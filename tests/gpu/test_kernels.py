@@ -1,0 +1,165 @@
+"""Every kernel on a real GPU: its result is right, a wrong one is found, and its times are possible."""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pynvml
+import pytest
+
+from whorl.kernels.catalogue import KERNELS, find_kernel
+from whorl.kernels.cupy_device import CupyDevice
+from whorl.kernels.cupy_loaded import CupyLoaded
+from whorl.kernels.device import finish
+from whorl.kernels.peaks import matrix_gflop_s, vector_gflop_s
+from whorl.kernels.work import Unfit, Work
+
+pytestmark = pytest.mark.gpu
+
+LIMIT_S = 60.0
+SLACK = 1.02
+"""Clocks may pass the highest that the driver tells by a step."""
+
+
+def work_for(device: CupyDevice, name: str) -> Work:
+    """The kernel's work as a probe would have it; skips the test where the device cannot do it."""
+    work = find_kernel(name).build(device.facts)
+    if isinstance(work, Unfit):
+        pytest.skip(work.reason)
+    return work
+
+
+def overwrite(device: CupyDevice, loaded: CupyLoaded, buffer: str, index: int) -> None:
+    """Flip all bits of one element of a result."""
+    dtype = np.dtype(next(b.dtype for b in loaded.work.buffers if b.name == buffer))
+    element = np.zeros(1, dtype)
+    address = loaded.address(buffer) + index * dtype.itemsize
+    with device.using("spoiling a result"):
+        runtime = device.runtime
+        runtime.memcpy(element.ctypes.data, address, dtype.itemsize, runtime.memcpyDefault)
+        element.view(np.uint8)[:] ^= 0xFF
+        runtime.memcpy(address, element.ctypes.data, dtype.itemsize, runtime.memcpyDefault)
+
+
+@pytest.mark.parametrize("name", sorted(KERNELS))
+def test_a_kernel_is_right_on_every_gpu_and_a_wrong_result_is_found(name: str, devices: list[CupyDevice]) -> None:
+    for device in devices:
+        loaded = finish(device.load(work_for(device, name), seed=11))
+        try:
+            finish(loaded.poison())
+            poisoned = finish(loaded.check())
+            assert poisoned.wrong > 0.99 * poisoned.elements
+            finish(loaded.run(3, limit_s=LIMIT_S))
+            verdict = finish(loaded.check())
+            assert verdict.elements > 0
+            assert verdict.wrong == 0, f"{verdict.first}; the worst is {verdict.worst:.3g} tolerances off"
+            output = loaded.work.outputs[-1]
+            count = next(b.count for b in loaded.work.buffers if b.name == output.buffer)
+            overwrite(device, loaded, output.buffer, count - 1)
+            spoilt = finish(loaded.check())
+            assert spoilt.wrong == 1
+            assert spoilt.first is not None
+            assert spoilt.first.startswith(output.buffer)
+        finally:
+            loaded.unload()
+
+
+@pytest.mark.parametrize("name", sorted(KERNELS))
+def test_times_are_possible(name: str, device: CupyDevice) -> None:
+    work = work_for(device, name)
+    loaded = finish(device.load(work, seed=1))
+    try:
+        finish(loaded.run(3, limit_s=LIMIT_S))
+        before = time.time_ns()
+        timed = finish(loaded.run(7, each=2, limit_s=LIMIT_S))
+        after = time.time_ns()
+    finally:
+        loaded.unload()
+    assert (timed.times_ms > 0).all()
+    assert before - 5e6 < timed.began_ns < timed.ended_ns < after + 5e6
+    assert 2 * timed.times_ms.sum() == pytest.approx((timed.ended_ns - timed.began_ns) / 1e6, rel=0.01, abs=0.05)
+    seconds = float(np.min(timed.times_ms)) / 1e3
+    if name.startswith(("fma", "gemm")):
+        peak = (matrix_gflop_s if name.startswith("gemm") else vector_gflop_s)(
+            device.facts, work.precision, device.facts.max_clock_mhz
+        )
+        assert peak is None or work.flop / seconds / 1e9 <= SLACK * peak
+    if name.startswith("stream") and device.facts.bandwidth_gb_s is not None:
+        assert work.bytes / seconds / 1e9 <= SLACK * device.facts.bandwidth_gb_s
+
+
+@pytest.mark.parametrize("name", ["fma-fp32", "fma-fp64"])
+def test_chains_of_multiply_adds_are_not_optimised_away_and_fill_the_units(name: str, device: CupyDevice) -> None:
+    work = work_for(device, name)
+    loaded = finish(device.load(work, seed=1))
+    try:
+        finish(loaded.run(20, limit_s=LIMIT_S))
+        timed = finish(loaded.run(10, limit_s=LIMIT_S))
+    finally:
+        loaded.unload()
+    peak = vector_gflop_s(device.facts, work.precision, device.facts.max_clock_mhz)
+    if peak is None:
+        pytest.skip(f"the peak of compute capability {device.facts.capability} is not known")
+    # Half: the clock may be far below its highest, by a power cap or a lock.
+    assert work.flop / np.median(timed.times_ms) / 1e6 > 0.5 * peak
+
+
+def test_many_short_launches_become_a_graph(device: CupyDevice) -> None:
+    loaded = finish(device.load(work_for(device, "launch"), seed=1))
+    try:
+        finish(loaded.run(3, limit_s=LIMIT_S))
+        assert loaded._graph is not None
+    finally:
+        loaded.unload()
+
+
+def test_all_memory_is_given_back(device: CupyDevice) -> None:
+    work = work_for(device, "stream-copy")
+    finish(device.load(work, seed=1)).unload()  # what CUDA takes for itself is taken now
+
+    def free() -> int:
+        with device.using("asking for its memory"):
+            return int(device.runtime.memGetInfo()[0])
+
+    before = free()
+    for _ in range(3):
+        loaded = finish(device.load(work, seed=1))
+        finish(loaded.run(2, limit_s=LIMIT_S))
+        finish(loaded.check())
+        assert free() <= before - work.memory_bytes
+        loaded.unload()
+    assert free() >= before - (4 << 20)
+
+
+def test_all_gpus_at_once(devices: list[CupyDevice]) -> None:
+    if len(devices) < 2:
+        pytest.skip("one GPU only")
+
+    def on(device: CupyDevice) -> int:
+        work = find_kernel("gemm-fp32").build(device.facts)
+        assert isinstance(work, Work)
+        loaded = finish(device.load(work, seed=2))
+        try:
+            finish(loaded.run(20, limit_s=LIMIT_S))
+            return finish(loaded.check()).wrong
+        finally:
+            loaded.unload()
+
+    with ThreadPoolExecutor(len(devices)) as pool:
+        assert list(pool.map(on, devices)) == [0] * len(devices)
+
+
+def test_gpus_are_those_of_nvml_and_nobody_else_is_told_of_us(devices: list[CupyDevice]) -> None:
+    pynvml.nvmlInit()
+    try:
+        for device in devices:
+            finish(device.load(work_for(device, "stream-copy"), seed=1)).unload()  # now we are there
+            handle = pynvml.nvmlDeviceGetHandleByUUID(device.facts.gpu)
+            assert pynvml.nvmlDeviceGetUUID(handle) == device.facts.gpu
+    finally:
+        pynvml.nvmlShutdown()
+    for device in devices:
+        assert not any(f"pid {os.getpid()} " in other for other in device.others())

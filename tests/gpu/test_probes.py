@@ -1,0 +1,32 @@
+"""The quick suite on real GPUs, from the command line to the tables."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from whorl.cli import cli
+from whorl.kernels.cupy_device import CupyDevice
+
+pytestmark = pytest.mark.gpu
+
+
+def test_the_quick_suite_measures_every_gpu(devices: list[CupyDevice], tmp_path: Path) -> None:
+    arguments = ["probe", "run", "--suite", "quick", "--backend", "cuda", "--store", str(tmp_path / "S"), "--json"]
+    done = CliRunner().invoke(cli, arguments)
+    assert done.exit_code == 0, done.output
+    runs = json.loads(done.stdout)["runs"]
+    assert {run["gpu"] for run in runs} == {device.facts.gpu for device in devices}
+    assert {run["status"] for run in runs} == {"ok"}
+    tables = [pq.read_table(path) for path in (tmp_path / "S" / "runs").rglob("*.parquet")]
+    assert sum(table.num_rows for table in tables) == len(runs)
+    for table in tables:
+        assert pc.all(pc.less(table.column("began"), table.column("ended"))).as_py()
+        measured = [table.column(name).to_pylist() for name in ("sm_clock_mhz", "power_w")]
+        assert None not in [value for column in measured for value in column]
+        assert not any(json.loads(text)["simulated"] for text in table.column("conditions").to_pylist())

@@ -1,0 +1,370 @@
+"""A CuPy that needs no GPU: as much of its interface as whorl uses, over host memory and host-compiled sources.
+
+It keeps what matters of a GPU's behaviour: work is enqueued in a stream and takes time, events are reached when the
+work before them is, a capture records and does not run, memory is limited, and every call can be made to fail with a
+code of CUDA. What it cannot show is whether a real GPU gives the same results or times.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from whorl.kernels.sources import source
+from whorl.tests.kernels import hosting
+
+NATIVE = Path(__file__).with_name("native")
+NOT_READY = 600
+
+
+def compiled(name: str, folder: Path) -> Path:
+    """A C file of tests/kernels/native as a shared library. Skips the test where there is no C compiler."""
+    compiler = os.environ.get("CC") or next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    if compiler is None:
+        pytest.skip(f"no C compiler (cc, gcc or clang) to build {name} with")
+    library = folder / f"{name}.so"
+    flags = ["-std=gnu11", "-O3", "-march=native", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    flags += ["-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math"]  # sums in vectors
+    command = [compiler, *flags, "-o", str(library), str(NATIVE / name), "-lm"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return library
+
+
+def host_source(name: str) -> str:
+    """A source as `whorl.kernels.sources.source` gives it, for the host's compiler; those of the tests as well."""
+    return (NATIVE / name).read_text() if (NATIVE / name).exists() else source(name, hosting.SHIM)
+
+
+def launch_on_host(library: ctypes.CDLL, function: str, grid: Any, block: Any, args: tuple[Any, ...]) -> None:
+    """Run a function for every thread of a grid; arguments are numpy scalars, addresses among them."""
+    held = [np.array([argument]) for argument in args]
+    values = (ctypes.c_void_p * len(held))(*[each.ctypes.data for each in held])
+    entry = getattr(library, f"launch_{function}")
+    entry.restype = None
+    entry(values, (ctypes.c_uint * 6)(*grid, *block))
+
+
+class CUDARuntimeError(RuntimeError):
+    """As CuPy's: the code is in `status`."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"cudaError{status}: error number {status}")
+        self.status = status
+
+
+class CompileException(Exception):  # noqa: N818 - CuPy's name
+    """As CuPy's: the text is the compiler's log."""
+
+
+class FakeRuntime:
+    """`cupy.cuda.runtime` of `count` GPUs."""
+
+    memcpyDefault = 4  # noqa: N815 - these names are CuPy's
+    hostAllocDefault = 0  # noqa: N815
+    eventDisableTiming = 2  # noqa: N815
+    streamCaptureModeRelaxed = 2  # noqa: N815
+    cudaDevAttrClockRate = 13  # noqa: N815
+    cudaDevAttrMultiProcessorCount = 16  # noqa: N815
+    cudaDevAttrMemoryClockRate = 36  # noqa: N815
+    cudaDevAttrGlobalMemoryBusWidth = 37  # noqa: N815
+    cudaDevAttrL2CacheSize = 38  # noqa: N815
+
+    def __init__(self, count: int = 1) -> None:
+        self.count = count
+        self.memory_bytes = 1 << 30
+        self.launch_s = 5e-6
+        self.fail: dict[str, int] = {}
+        """Function name -> the status that its next call fails with."""
+        self.driver, self.built = 12090, 12090
+        self.outstanding = 0
+        """The most launches that ever waited."""
+        self.hang = False
+        self.dry = False
+        """Whether what is enqueued takes its time and does nothing."""
+        self._memory: dict[int, tuple[Any, int, int]] = {}  # address -> memory, size, device (-1: host)
+        self._tail: dict[int, float] = {}  # stream -> when what is enqueued ends
+        self._ends: list[float] = []
+        self._events: dict[int, float] = {}
+        self._here = threading.local()  # CUDA's current device, and a capture, are those of a thread
+        self._lock = threading.RLock()
+        self._graphs: dict[int, list[Callable[[], None]]] = {}
+        self._numbers = iter(range(1000, 10**9))
+        self.graph_launches = 0
+
+    @property
+    def device(self) -> int:
+        """The current one of this thread."""
+        return getattr(self._here, "device", 0)
+
+    @property
+    def _captured(self) -> list[Callable[[], None]] | None:
+        return getattr(self._here, "captured", None)
+
+    # What tests look at
+
+    @property
+    def taken(self) -> int:
+        """Bytes that were allocated and not given back, on GPUs and pinned."""
+        return sum(size for _, size, _ in self._memory.values())
+
+    @property
+    def alive(self) -> int:
+        """Events, graphs and graph executables that exist."""
+        return len(self._events) + len(self._graphs)
+
+    def _called(self, name: str) -> None:
+        if name in self.fail:
+            raise CUDARuntimeError(self.fail.pop(name))
+
+    def enqueue(self, action: Callable[[], None], stream: int) -> None:
+        """Run in a stream, or remember where a capture is under way."""
+        if self._captured is not None:
+            self._captured.append(action)
+            return
+        with self._lock:  # host-compiled kernels keep their indices in globals
+            self._enqueued(action, stream)
+
+    def _enqueued(self, action: Callable[[], None], stream: int) -> None:
+        if not self.dry:
+            action()
+        now = time.monotonic()
+        self._tail[stream] = float("inf") if self.hang else max(now, self._tail.get(stream, 0.0)) + self.launch_s
+        self._ends = [end for end in self._ends if end > now] + [self._tail[stream]]
+        self.outstanding = max(self.outstanding, len(self._ends))
+
+    # Devices
+
+    def getDeviceCount(self) -> int:  # noqa: N802
+        self._called("getDeviceCount")
+        return self.count
+
+    def driverGetVersion(self) -> int:  # noqa: N802
+        return self.driver
+
+    def runtimeGetVersion(self) -> int:  # noqa: N802
+        return self.built
+
+    def getDeviceProperties(self, device: int) -> dict[str, Any]:  # noqa: N802
+        self._called("getDeviceProperties")
+        return {"name": b"Fake H100", "major": 9, "minor": 0, "totalGlobalMem": self.memory_bytes}
+
+    def deviceGetAttribute(self, attribute: int, device: int) -> int:  # noqa: N802
+        return {13: 1_980_000, 16: 4, 36: 2_619_000, 37: 5120, 38: 50 << 20}[attribute]
+
+    def deviceCanAccessPeer(self, device: int, peer: int) -> int:  # noqa: N802
+        return int(device != peer)
+
+    def deviceEnablePeerAccess(self, peer: int) -> None:  # noqa: N802
+        self._called("deviceEnablePeerAccess")
+
+    def setDevice(self, device: int) -> None:  # noqa: N802
+        self._here.device = device
+
+    # Memory
+
+    def memGetInfo(self) -> tuple[int, int]:  # noqa: N802
+        held = sum(size for _, size, device in self._memory.values() if device == self.device)
+        return self.memory_bytes - held, self.memory_bytes
+
+    def _allocate(self, size: int, device: int) -> int:
+        memory = np.empty(size + 512, np.uint8)
+        memory[:] = 0xA5
+        address = -(-memory.ctypes.data // 256) * 256
+        self._memory[address] = (memory, size, device)
+        return address
+
+    def malloc(self, size: int) -> int:
+        self._called("malloc")
+        if size > self.memGetInfo()[0]:
+            raise CUDARuntimeError(2)
+        return self._allocate(size, self.device)
+
+    def free(self, address: int) -> None:
+        assert not self.hang, "to free memory waits for the GPU: this would block for ever"
+        assert self._memory[address][2] == self.device
+        del self._memory[address]
+
+    def hostAlloc(self, size: int, flags: int) -> int:  # noqa: N802
+        self._called("hostAlloc")
+        return self._allocate(size, -1)
+
+    def freeHost(self, address: int) -> None:  # noqa: N802
+        assert self._memory[address][2] == -1
+        del self._memory[address]
+
+    def memcpyAsync(self, target: int, source: int, size: int, kind: int, stream: int) -> None:  # noqa: N802
+        self._called("memcpyAsync")
+        self.enqueue(lambda: void(ctypes.memmove(target, source, size)), stream)
+
+    def memsetAsync(self, address: int, value: int, size: int, stream: int) -> None:  # noqa: N802
+        self.enqueue(lambda: void(ctypes.memset(address, value, size)), stream)
+
+    # Events
+
+    def eventCreateWithFlags(self, flags: int) -> int:  # noqa: N802
+        event = next(self._numbers)
+        self._events[event] = 0.0
+        return event
+
+    def eventRecord(self, event: int, stream: int) -> None:  # noqa: N802
+        self._called("eventRecord")
+        self._events[event] = max(time.monotonic(), self._tail.get(stream, 0.0))
+
+    def eventQuery(self, event: int) -> int:  # noqa: N802
+        if "eventQuery" in self.fail:
+            return self.fail["eventQuery"]  # such errors stay
+        return 0 if time.monotonic() >= self._events[event] else NOT_READY
+
+    def eventElapsedTime(self, began: int, ended: int) -> float:  # noqa: N802
+        return 1e3 * (self._events[ended] - self._events[began])
+
+    def eventDestroy(self, event: int) -> None:  # noqa: N802
+        del self._events[event]
+
+    @staticmethod
+    def check_status(status: int) -> None:
+        if status:
+            raise CUDARuntimeError(status)
+
+    # Graphs
+
+    def streamBeginCapture(self, stream: int, mode: int) -> None:  # noqa: N802
+        self._called("streamBeginCapture")
+        self._here.captured = []
+
+    def streamEndCapture(self, stream: int) -> int:  # noqa: N802
+        assert self._captured is not None
+        graph, actions = next(self._numbers), self._captured
+        self._here.captured = None
+        self._called("streamEndCapture")
+        self._graphs[graph] = actions
+        return graph
+
+    def graphInstantiate(self, graph: int) -> int:  # noqa: N802
+        self._called("graphInstantiate")
+        ready = next(self._numbers)
+        self._graphs[ready] = self._graphs[graph]
+        return ready
+
+    def graphLaunch(self, graph: int, stream: int) -> None:  # noqa: N802
+        self.graph_launches += 1
+        actions = self._graphs[graph]
+        self.enqueue(lambda: all_of(actions), stream)
+
+    def graphDestroy(self, graph: int) -> None:  # noqa: N802
+        del self._graphs[graph]
+
+    def graphExecDestroy(self, graph: int) -> None:  # noqa: N802
+        del self._graphs[graph]
+
+
+def void(*_: object) -> None:
+    """Nothing, of anything."""
+
+
+def all_of(actions: list[Callable[[], None]]) -> None:
+    for action in actions:
+        action()
+
+
+class _Current:
+    """What `with` makes the current device or stream."""
+
+    def __init__(self, enter: Callable[[], None], leave: Callable[[], None], ptr: int = 0) -> None:
+        self._enter, self._leave, self.ptr = enter, leave, ptr
+
+    def __enter__(self) -> _Current:
+        self._enter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._leave()
+
+
+class FakeCupy:
+    """The module `cupy`."""
+
+    __version__ = "14.2.0"
+
+    def __init__(self, runtime: FakeRuntime) -> None:
+        self.runtime = runtime
+        self._here = threading.local()
+        self.compiled: list[tuple[str, ...]] = []
+        """The options of what was compiled."""
+        nvrtc = SimpleNamespace(getVersion=lambda: (12, 9))
+        self.cuda = SimpleNamespace(runtime=runtime, Device=self._device, Stream=self._stream, nvrtc=nvrtc)
+
+    @property
+    def streams(self) -> list[int]:
+        """This thread's current streams, the innermost last."""
+        if not hasattr(self._here, "streams"):
+            self._here.streams = []
+        streams: list[int] = self._here.streams
+        return streams
+
+    def _device(self, ordinal: int) -> _Current:
+        before = self.runtime.device
+        return _Current(lambda: self.runtime.setDevice(ordinal), lambda: self.runtime.setDevice(before))
+
+    def _stream(self, *, non_blocking: bool) -> _Current:
+        assert non_blocking
+        self.runtime._called("streamCreate")
+        ptr = next(self.runtime._numbers)
+        return _Current(lambda: self.streams.append(ptr), lambda: void(self.streams.pop()), ptr)
+
+    def RawModule(self, *, code: str, options: tuple[str, ...], backend: str) -> SimpleNamespace:  # noqa: N802
+        assert backend == "nvrtc"
+
+        def get_function(name: str) -> Callable[..., None]:
+            self.runtime._called("compile")
+            self.compiled.append(options)
+            defines = tuple(option[2:] for option in options if option.startswith("-D"))
+            try:
+                module = hosting.built(code, defines)
+            except ValueError as error:
+                raise CompileException(f"kern.cu(3): error: {error}") from error
+
+            def launch(grid: tuple[int, int, int], block: tuple[int, int, int], args: tuple[Any, ...]) -> None:
+                self.runtime._called("launch")
+                stream = self.streams[-1]  # IndexError: a launch outside of the device's stream
+                self.runtime.enqueue(lambda: launch_on_host(module, name, grid, block, args), stream)
+
+            return launch
+
+        return SimpleNamespace(get_function=get_function)
+
+
+class LibraryInStream:
+    """cuBLAS compiled for the host, whose products are enqueued as those of the real one are."""
+
+    def __init__(self, library: Path, cupy: FakeCupy) -> None:
+        self.real = ctypes.CDLL(str(library))
+        self._cupy = cupy
+
+    @property
+    def handles(self) -> int:
+        return ctypes.c_int.in_dll(self.real, "open_handles").value
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self.real, name)
+        if name not in ("cublasGemmEx", "cublasGemmStridedBatchedEx", "cublasLtMatmul"):
+            return function
+
+        def enqueued(*args: Any) -> int:
+            runtime, statuses = self._cupy.runtime, []
+            runtime.enqueue(lambda: statuses.append(function(*args)), self._cupy.streams[-1])
+            return int(statuses[0]) if statuses else 0
+
+        return enqueued

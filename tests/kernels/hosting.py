@@ -1,0 +1,182 @@
+"""Runs a work on the host: the CUDA C itself, compiled by g++ with the shim of `host/`, and products by numpy."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whorl.kernels.rounding import DTYPES, decode, encode, nearest
+from whorl.kernels.sources import source
+from whorl.kernels.work import Copy, Facts, Gemm, Launch, Output, Work
+
+SHIM = Path(__file__).parent / "host"
+COMPILER = shutil.which("g++")
+
+Edit = Callable[[str], str]
+
+SMALL = Facts(
+    gpu="GPU-00000000-0000-0000-0000-000000000000",
+    model="small",
+    node="here",
+    index=0,
+    capability=(9, 0),
+    sms=2,
+    memory_bytes=1 << 30,
+    l2_bytes=1 << 20,
+    max_clock_mhz=1000,
+    bandwidth_gb_s=None,
+    peers=1,
+)
+"""A device on which every kernel can be built, small enough for the host."""
+
+_LIKE = {
+    (7, 0): {"model": "V100", "sms": 80, "memory_bytes": 16 << 30, "l2_bytes": 6 << 20, "max_clock_mhz": 1530.0},
+    (8, 0): {"model": "A100", "sms": 108, "memory_bytes": 80 << 30, "l2_bytes": 40 << 20, "max_clock_mhz": 1410.0},
+    (9, 0): {"model": "H200", "sms": 132, "memory_bytes": 141 << 30, "l2_bytes": 50 << 20, "max_clock_mhz": 1980.0},
+}
+_BANDWIDTH = {(7, 0): 900.0, (8, 0): 2039.0, (9, 0): 4800.0}
+
+
+def facts_of(capability: tuple[int, int], **changes: Any) -> Facts:
+    """A V100, an A100 or an H200, by its compute capability."""
+    like: dict[str, Any] = {**_LIKE[capability], "bandwidth_gb_s": _BANDWIDTH[capability], **changes}
+    return replace(SMALL, capability=capability, **like)
+
+
+@cache
+def built(text: str, defines: tuple[str, ...]) -> ctypes.CDLL:
+    """A source compiled for the host, each function as `launch_NAME`; ValueError in the compiler's words."""
+    assert COMPILER is not None
+    functions = re.findall(r'extern "C" __global__ \w+ (?:__launch_bounds__\([^)]*\) )?(\w+)\(', text)
+    assert functions
+    entries = "".join(
+        f'\nextern "C" void launch_{name}(void** values, const unsigned int* sizes)'
+        f"{{ host::launch(&{name}, values, sizes); }}"
+        for name in functions
+    )
+    whole = '#include "shim.h"\n' + text + entries
+    digest = hashlib.sha256(whole.encode() + repr(defines).encode()).hexdigest()[:16]
+    folder = Path(tempfile.mkdtemp(prefix="whorl-host-"))
+    try:
+        (folder / "kernel.cpp").write_text(whole)
+        # fmad off: the GPU's compiler may fuse what is not written as fused, this one must not.
+        command = [COMPILER, "-std=c++17", "-O2", "-march=native", "-ffp-contract=off", "-shared", "-fPIC", "-w"]
+        command += [f"-D{define}" for define in defines]
+        library = folder / f"kernel-{digest}.so"
+        command += [f"-I{SHIM}", "-o", str(library), str(folder / "kernel.cpp")]
+        done = subprocess.run(command, check=False, timeout=120, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise ValueError(done.stderr)
+        return ctypes.CDLL(str(library))
+    finally:
+        shutil.rmtree(folder)
+
+
+def library(launch: Launch, edit: Edit | None = None) -> ctypes.CDLL:
+    """The source of a launch, compiled for the host; `edit` may change its text first."""
+    text = source(launch.source, SHIM)
+    if edit is not None:
+        text = edit(text)
+    return built(text, launch.defines)
+
+
+def multiply_adds(launch: Launch) -> int:
+    """How many multiply-adds the source's intrinsics have done so far."""
+    return ctypes.c_ulonglong.in_dll(library(launch), "multiply_adds").value
+
+
+class HostDevice:
+    """One work in host memory: `run` does its steps once, `wrong` compares its outputs."""
+
+    def __init__(self, work: Work, seed: int, *, edit: Edit | None = None) -> None:
+        self.work = work
+        self.seed = seed
+        self._edit = edit
+        if edit is not None:
+            sources = {step.source for step in work.steps if isinstance(step, Launch)}
+            assert any(edit(source(name, SHIM)) != source(name, SHIM) for name in sources), "the edit changes nothing"
+        self.arrays: dict[str, NDArray[Any]] = {}
+        for buffer in work.buffers:
+            if buffer.content is None:
+                array = np.full(buffer.bytes, 0xFF, np.uint8).view(buffer.dtype)
+            else:
+                period = buffer.content.make(seed)
+                assert period.dtype == np.dtype(buffer.dtype)
+                assert period.ndim == 1
+                assert buffer.count % period.size == 0
+                array = np.tile(period, buffer.count // period.size)
+            # numpy promises no alignment to 16 bytes, which vector loads need.
+            room = np.empty(buffer.bytes + 16, np.uint8)
+            start = -room.ctypes.data % 16
+            aligned = room[start : start + buffer.bytes].view(buffer.dtype)
+            aligned[:] = array
+            self.arrays[buffer.name] = aligned
+
+    def run(self) -> None:
+        for step in self.work.steps:
+            if isinstance(step, Launch):
+                for _ in range(step.times):
+                    self._launch(step)
+            elif isinstance(step, Gemm):
+                self._gemm(step)
+            elif isinstance(step, Copy):
+                self.arrays[step.target].view(np.uint8)[: step.bytes] = self.arrays[step.source].view(np.uint8)[
+                    : step.bytes
+                ]
+
+    def _launch(self, launch: Launch) -> None:
+        function = getattr(library(launch, self._edit), f"launch_{launch.function}")
+        function.restype = None
+        held: list[Any] = []
+        for argument in launch.args:
+            if isinstance(argument, str):
+                held.append(np.array([self.arrays[argument].ctypes.data], np.uint64))
+            else:
+                held.append(np.array([argument]))
+        values = (ctypes.c_void_p * len(held))(*[each.ctypes.data for each in held])
+        function(values, (ctypes.c_uint * 6)(*launch.grid, *launch.block))
+
+    def _gemm(self, step: Gemm) -> None:
+        """The product as vendors document it: inputs rounded to the precision, sums in fp32 or fp64, C rounded."""
+        inputs = "fp32" if step.precision == "tf32" else step.precision
+        a = nearest(decode(self.arrays[step.a], inputs), step.precision).reshape(step.batch, step.m, step.k)
+        b = nearest(decode(self.arrays[step.b], inputs), step.precision).reshape(step.batch, step.n, step.k)
+        turned = b.transpose(0, 2, 1)
+        c = a @ turned if step.precision == "fp64" else a.astype(np.float32) @ turned.astype(np.float32)
+        target = self.arrays[step.c]
+        target[:] = encode(c.astype(np.float64).reshape(-1), _format(target.dtype))
+
+    def errors(self, output: Output) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Of every element: what it is, how far that is off, and the tolerance."""
+        expected = output.expect(self.seed)
+        stored = self.arrays[output.buffer]
+        with np.errstate(invalid="ignore"):
+            got = stored.astype(np.float64) if stored.dtype == np.uint32 else decode(stored, _format(stored.dtype))
+        row, column = np.divmod(np.arange(got.size), expected.columns)
+        at = (row % expected.values.shape[0], column % expected.values.shape[1])
+        with np.errstate(invalid="ignore"):
+            return got, np.abs(got - expected.values[at]), expected.tolerance[at]
+
+    def wrong(self) -> int:
+        """How many elements of all outputs are outside their tolerance."""
+        count = 0
+        for output in self.work.outputs:
+            _, off, tolerance = self.errors(output)
+            count += int(np.count_nonzero(~(off <= tolerance)))
+        return count
+
+
+def _format(dtype: np.dtype[Any]) -> str:
+    return {name: precision for precision, name in DTYPES.items() if precision != "tf32"}[dtype.name]

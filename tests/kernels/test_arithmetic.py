@@ -1,0 +1,194 @@
+"""The CUDA C of every kernel, compiled for the host, against the reference: right as it is, and wrong when changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from whorl.kernels.catalogue import KERNELS, find_kernel
+from whorl.kernels.work import Launch, Work
+
+from .hosting import COMPILER, SMALL, HostDevice, multiply_adds
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="no g++ here")
+
+SIZES: dict[str, Mapping[str, Any]] = {
+    "fma-fp64": {"blocks": 2},
+    "fma-fp32": {"blocks": 2},
+    "fma-fp16": {"rounds": 64, "blocks": 2},
+    "fma-bf16": {"rounds": 64, "blocks": 2},
+    "fma-int32": {"blocks": 2},
+    **{f"gemm-{p}": {"n": 256, "k": 512} for p in ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")},
+    **{f"stream-{o}": {"count": 8192} for o in ("copy", "scale", "add", "triad")},
+    "l2-read": {"passes": 8},
+    "chase": {"footprint": 128 * 1000, "hops": 2500},
+    "gather": {"table_bytes": 1 << 20, "gathers": 1 << 19},
+    "atomics": {"counters": 4096, "additions": 1 << 19},
+    "copy-h2d": {"size": 1 << 19},
+    "copy-d2h": {"size": 1 << 19},
+    "copy-d2d": {"size": 1 << 19},
+    "copy-p2p": {"size": 1 << 19},
+    "launch": {"launches": 5},
+    "power-mix": {"n": 256, "count": 8192, "blocks": 2},
+    "power-share": {"share": 0.5, "times": 1},
+    "pagerank": {"vertices": 3000, "iterations": 5, "sweeps": 2},
+    "stencil27": {"side": 64, "sweeps": 1},
+    "transformer": {"width": 128, "tokens": 32, "sequences": 3},
+}
+"""Parameters with which each kernel is quick on the host."""
+
+CHANGES = {
+    "fma-fp64": ("y[p] = FUSED(back, x[p], y[p])", "y[p] = FUSED(back, x[p], y[p] + (u == 3 ? 1e-9 : 0))"),
+    "fma-fp32": ("r < rounds", "r + UNROLL < rounds"),
+    "fma-fp16": ("return fused_small(a, x, c, 5, 10)", "return fused_small(a, x, c ^ 1, 5, 10)"),
+    "fma-bf16": ("FUSED(back, x[p], y[p])", "FUSED(back, y[p], x[p])"),
+    "fma-int32": ("return a * x + c", "return a * x + c + (c == 0x12345678 || (a & 4)) "),
+    "stream-copy": ("v[u] = a[first + u", "v[u] = a[(first ^ 1) + u"),
+    "stream-scale": ("scalar * v[u].y", "3.0000000001 * v[u].y"),
+    "stream-add": ("v[u].x + w[u].x", "v[u].x - w[u].x"),
+    "stream-triad": ("fma(scalar, w[u].x, v[u].x)", "fma(scalar, (double)(float)w[u].x, v[u].x)"),
+    "l2-read": ("at += threads;", "at += threads + 1;"),
+    "chase": ("hop < hops", "hop + 1 < hops"),
+    "gather": ("table[(j.w + moved) & mask]", "table[(j.w + moved + 1) & mask]"),
+    "atomics": ("counters + j.w, 1u", "counters + j.w, i.x == 77u ? 2u : 1u"),
+    "launch": ("*out = value", "*out = value + 1"),
+    "power-mix": ("fma(scalar, w[u].y, v[u].y)", "fma(scalar, w[u].y, v[u].x)"),
+    "power-share": ("back = g[lane]", "back = g[lane ^ 1]"),
+    "pagerank": ("e < end", "e + 1 < end"),
+    "stencil27": ("x + 1 < nx", "x + 2 < nx"),
+    "transformer": ("0.5f * x", "0.52f * x"),
+}
+"""A mistake in the source of each kernel that has one, which the check must find."""
+
+
+def small_work(name: str) -> Work:
+    work = find_kernel(name).build(SMALL, **SIZES[name])
+    assert isinstance(work, Work), work
+    return work
+
+
+def test_every_kernel_is_run_here() -> None:
+    assert set(SIZES) == set(KERNELS)
+
+
+@pytest.mark.parametrize("name", sorted(KERNELS))
+def test_every_element_is_right_after_one_repetition_and_after_two(name: str) -> None:
+    device = HostDevice(small_work(name), seed=3)
+    for _ in range(2):
+        device.run()
+        assert device.wrong() == 0
+
+
+def test_every_kernel_with_a_source_has_a_mistake_here() -> None:
+    launched = {name for name in KERNELS if any(isinstance(step, Launch) for step in small_work(name).steps)}
+    assert set(CHANGES) == launched
+
+
+@pytest.mark.parametrize("name", sorted(CHANGES))
+def test_a_mistake_in_the_source_is_found(name: str) -> None:
+    old, new = CHANGES[name]
+    device = HostDevice(small_work(name), seed=3, edit=lambda text: text.replace(old, new) if old in text else text)
+    device.run()
+    assert device.wrong() > 0
+
+
+@pytest.mark.parametrize("name", sorted(KERNELS))
+def test_one_wrong_element_is_found_wherever_it_is(name: str) -> None:
+    device = HostDevice(small_work(name), seed=5)
+    device.run()
+    for output in device.work.outputs:
+        array = device.arrays[output.buffer]
+        assert device.wrong() == 0
+        for place in {0, array.size // 2, array.size - 1}:
+            bits = array.view(f"uint{8 * array.itemsize}")
+            kept = bits[place]
+            # The highest bit of the exponent, or of the number.
+            bits[place] ^= bits.dtype.type(1 << (8 * array.itemsize - 2))
+            assert device.wrong() == 1
+            bits[place] = kept
+
+
+@pytest.mark.parametrize("name", sorted(KERNELS))
+def test_a_result_that_was_never_written_is_wrong(name: str) -> None:
+    device = HostDevice(small_work(name), seed=5)
+    assert device.wrong() == sum(device.arrays[output.buffer].size for output in device.work.outputs)
+
+
+@pytest.mark.parametrize("name", sorted(KERNELS))
+def test_other_seeds_have_other_inputs_and_results(name: str) -> None:
+    work = small_work(name)
+    for output in work.outputs:
+        first, again, other = output.expect(1), output.expect(1), output.expect(2)
+        np.testing.assert_array_equal(first.values, again.values)
+        if name not in ("launch", "chase"):
+            assert (first.values != other.values).any()
+
+
+LOOSEST = {"fp64": 1e-11, "fp32": 1e-3, "tf32": 1e-3, "fp16": 2e-2, "bf16": 1e-2, "fp8": 1e-2, "int32": 0.0}
+"""The tolerance at most, as a share of the result and the root mean square of all results together."""
+
+
+@pytest.mark.parametrize("name", sorted(KERNELS))
+def test_tolerances_are_small_beside_the_results(name: str) -> None:
+    work = small_work(name)
+    for output in work.outputs:
+        expected = output.expect(1)
+        size = np.sqrt(np.mean(expected.values**2))
+        assert size > 0
+        assert output.derivation
+        loosest = LOOSEST["fp64" if output.buffer == "out_triad" else work.precision]
+        assert np.max(expected.tolerance / (size + np.abs(expected.values))) <= loosest
+        assert np.min(expected.tolerance) >= 0
+
+
+@pytest.mark.parametrize("name", ["gemm-fp32", "gemm-tf32", "gemm-fp16", "gemm-bf16", "transformer", "stencil27"])
+def test_rounding_uses_a_fair_part_of_its_tolerance(name: str) -> None:
+    """A bound that honest rounding comes nowhere near would let wrong results pass."""
+    device = HostDevice(small_work(name), seed=7)
+    device.run()
+    _, off, tolerance = device.errors(device.work.outputs[0])
+    used = np.max(off / tolerance)
+    assert 1e-3 < used < 0.8
+
+
+@pytest.mark.parametrize("name", ["fma-fp64", "fma-fp32", "fma-fp16", "fma-bf16", "fma-int32", "power-share"])
+def test_chains_do_the_flop_that_they_state(name: str) -> None:
+    work = small_work(name)
+    (launch,) = work.steps
+    assert isinstance(launch, Launch)
+    before = multiply_adds(launch)
+    HostDevice(work, seed=1).run()
+    assert 2 * (multiply_adds(launch) - before) == work.flop
+
+
+def test_the_stencil_does_the_flop_that_it_states() -> None:
+    work = small_work("stencil27")
+    (launch,) = work.steps
+    assert isinstance(launch, Launch)
+    before = multiply_adds(launch)
+    HostDevice(work, seed=1).run()
+    points = 64**3
+    assert 2 * (multiply_adds(launch) - before) + points == work.flop
+
+
+def test_a_transformer_block_without_tensor_cores_is_right_in_fp32() -> None:
+    work = find_kernel("transformer").build(replace(SMALL, capability=(6, 0)), **SIZES["transformer"])
+    assert isinstance(work, Work)
+    assert work.precision == "fp32"
+    device = HostDevice(work, seed=3)
+    device.run()
+    assert device.wrong() == 0
+    _, off, tolerance = device.errors(work.outputs[0])
+    assert 1e-3 < np.max(off / tolerance) < 0.8
+    assert np.max(tolerance) < 1e-4
+
+
+@pytest.mark.parametrize("name", [name for name in sorted(KERNELS) if name not in ("chase", "launch")])
+def test_the_reference_is_made_once_for_a_fleet(name: str) -> None:
+    """Devices that are given the same work share its reference."""
+    for one, other in zip(small_work(name).outputs, small_work(name).outputs, strict=True):
+        assert one.expect(11).values is other.expect(11).values

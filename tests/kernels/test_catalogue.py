@@ -1,0 +1,274 @@
+"""The table of kernels, and what each asks of V100, A100, H200 and a small slice of a GPU."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from importlib import import_module
+
+import numpy as np
+import pytest
+
+from whorl.errors import InputError
+from whorl.kernels.catalogue import KERNELS, find_kernel
+from whorl.kernels.inputs import DISTRIBUTIONS
+from whorl.kernels.sizing import MEMORY_SHARE, MOST_MEMORY, bytes_per_s, flop_per_s
+from whorl.kernels.sources import FOLDER, source
+from whorl.kernels.work import PRECISIONS, Copy, Facts, Gemm, Kernel, Launch, Unfit, Work
+
+from .hosting import facts_of
+
+DEVICES = {
+    "V100": facts_of((7, 0)),
+    "A100": facts_of((8, 0)),
+    "H200": facts_of((9, 0)),
+    "slice": facts_of((9, 0), model="MIG 1g.10gb", sms=16, memory_bytes=9 << 30, l2_bytes=6 << 20),
+    "alone": replace(facts_of((7, 0), model="P100", sms=56), capability=(6, 0), peers=0),
+}
+NEEDS = {
+    "fma-fp16": (6, 0),
+    "fma-bf16": (8, 0),
+    "gemm-fp16": (7, 0),
+    "gemm-tf32": (8, 0),
+    "gemm-bf16": (8, 0),
+    "gemm-fp8": (8, 9),
+}
+BOTH = [(name, device) for name in KERNELS for device in DEVICES]
+
+
+def built(name: str, device: str) -> Work | Unfit:
+    return find_kernel(name).build(DEVICES[device])
+
+
+def test_every_kernel_of_the_folder_is_in_the_table_under_its_name() -> None:
+    found: dict[str, Kernel] = {}
+    for path in FOLDER.glob("*.py"):
+        if path.stem != "__init__" and "cupy" not in path.stem and "cublas" not in path.stem:
+            module = import_module(f"whorl.kernels.{path.stem}")
+            found |= {kernel.name: kernel for kernel in vars(module).values() if isinstance(kernel, Kernel)}
+    assert set(found) == set(KERNELS)
+    for name in KERNELS:
+        assert find_kernel(name.upper()) is found[name]
+        assert found[name].stresses
+        assert found[name].says
+
+
+def test_a_kernel_that_is_not_there_is_said() -> None:
+    with pytest.raises(InputError, match="no kernel 'gemm-fp4'; there are fma-fp64, "):
+        find_kernel("gemm-fp4")
+
+
+def test_the_table_and_every_kernel_need_numpy_only() -> None:
+    code = (
+        "import sys\nfrom whorl.kernels.catalogue import KERNELS, find_kernel\n"
+        "assert 'whorl.kernels.gemm' not in sys.modules\n"
+        "[find_kernel(name) for name in KERNELS]\nprint(*sorted({n.partition('.')[0] for n in sys.modules}))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "numpy" in loaded
+    assert not {"scipy", "polars", "duckdb", "plotly", "rich", "cupy", "pyarrow"} & set(loaded)
+
+
+@pytest.mark.parametrize(("name", "device"), BOTH)
+def test_a_kernel_fits_the_device_or_says_why_not(name: str, device: str) -> None:
+    facts = DEVICES[device]
+    work = built(name, device)
+    lacks = facts.capability < NEEDS.get(name, (0, 0)) or (name == "copy-p2p" and facts.peers == 0)
+    assert isinstance(work, Unfit) == lacks
+    if isinstance(work, Unfit):
+        assert work.reason
+        return
+    assert work.kernel == name
+    assert work.precision in PRECISIONS
+    assert work.path in ("dram", "l2", "pcie", "peer", "none")
+    assert work.memory_bytes <= MEMORY_SHARE * facts.memory_bytes
+    assert work.flop or work.bytes or work.operations
+    assert (work.path == "none") == (work.bytes == 0)
+    assert json.loads(json.dumps(dict(work.parameters))) == dict(work.parameters)
+    assert 0 < work.activity <= 1
+    again = built(name, device)
+    assert isinstance(again, Work)
+    assert (work.steps, work.flop, work.bytes) == (again.steps, again.flop, again.bytes)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_what_does_not_fit_a_small_memory_is_made_smaller_or_answered(name: str) -> None:
+    for memory in (1 << 30, 512 << 20, 64 << 20):
+        work = find_kernel(name).build(facts_of((9, 0), memory_bytes=memory))
+        assert isinstance(work, Unfit) or work.memory_bytes <= MOST_MEMORY * memory
+
+
+@pytest.mark.parametrize(("name", "device"), [pair for pair in BOTH if pair[1] in ("V100", "A100", "H200")])
+def test_a_repetition_takes_milliseconds_by_the_data_sheet(name: str, device: str) -> None:
+    facts = DEVICES[device]
+    work = built(name, device)
+    if isinstance(work, Unfit) or name in ("chase", "atomics", "launch", "l2-read"):
+        return
+    matrix = any(isinstance(step, Gemm) for step in work.steps)
+    rate = {"dram": bytes_per_s(facts), "pcie": 25e9, "peer": 300e9, "none": 1e18}[work.path]
+    seconds = max(work.flop / flop_per_s(facts, work.precision, matrix=matrix), work.bytes / rate)
+    assert 0.4e-3 < seconds < 30e-3
+
+
+@pytest.mark.parametrize("device", ["V100", "A100", "H200", "slice"])
+def test_memory_kernels_lie_far_beyond_the_l2_cache(device: str) -> None:
+    facts = DEVICES[device]
+    for name in ("stream-copy", "stream-scale", "stream-add", "stream-triad", "chase", "gather", "stencil27"):
+        work = built(name, device)
+        assert isinstance(work, Work)
+        assert max(buffer.bytes for buffer in work.buffers) >= 4 * facts.l2_bytes
+    read = built("l2-read", device)
+    assert isinstance(read, Work)
+    assert read.memory_bytes < facts.l2_bytes / 2
+
+
+@pytest.mark.parametrize(("name", "device"), BOTH)
+def test_steps_name_buffers_that_are_there_and_are_large_enough(name: str, device: str) -> None:
+    work = built(name, device)
+    if isinstance(work, Unfit):
+        return
+    buffers = {buffer.name: buffer for buffer in work.buffers}
+    assert len(buffers) == len(work.buffers)
+    for step in work.steps:
+        if isinstance(step, Copy):
+            assert buffers[step.source].bytes == buffers[step.target].bytes == step.bytes
+        elif isinstance(step, Gemm):
+            assert buffers[step.a].count == step.batch * step.m * step.k or name == "transformer"
+            assert buffers[step.c].count == step.batch * step.m * step.n
+            assert step.k % 16 == step.n % 16 == step.m % 2 == 0
+        else:
+            assert {each for each in step.args if isinstance(each, str)} <= set(buffers)
+            assert np.prod(step.block) <= 1024
+            assert 1 <= step.grid[0] < 2**31
+            assert all(1 <= each < 2**16 for each in step.grid[1:])
+    for output in work.outputs:
+        assert output.buffer in buffers
+
+
+C_TYPES = {"int": "int32", "unsigned int": "uint32", "word": "uint32", "float": "float32", "double": "float64"}
+WIDE = {"double2": "float64", "uint4": "uint32"}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_arguments_have_the_types_of_the_source(name: str) -> None:
+    """Arguments travel as bytes: a type that differs from the parameter's is read as another number."""
+    work = built(name, "H200")
+    assert isinstance(work, Work)
+    dtypes = {buffer.name: buffer.dtype for buffer in work.buffers}
+    for step in work.steps:
+        if not isinstance(step, Launch):
+            continue
+        defined = {"half": "float16", **dict(define.split("=") for define in step.defines)}
+        text = re.search(rf"__global__ void {step.function}\(([^)]*)\)", source(step.source))
+        assert text
+        parameters = [re.sub(r"\bconst\b|__restrict__", "", each).strip() for each in text[1].split(",")]
+        assert len(parameters) == len(step.args)
+        for parameter, argument in zip(parameters, step.args, strict=True):
+            kind = parameter.rpartition("*")[0].strip() if "*" in parameter else parameter.rpartition(" ")[0].strip()
+            kind = defined.get(kind, kind)
+            meant = WIDE.get(kind) or C_TYPES.get(kind) or defined.get(kind, kind)
+            if isinstance(argument, str):
+                assert "*" in parameter
+                packed = meant == "uint32" and dtypes[argument] in ("float16", "uint16") and step.source == "fma.cu"
+                assert packed or meant == dtypes[argument], (step.function, parameter, argument)
+            else:
+                assert "*" not in parameter
+                assert argument.dtype.name == meant, (step.function, parameter, argument)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "reason"),
+    [
+        ("gemm-fp32", {"n": 100}, "multiple of 64"),
+        ("stream-copy", {"count": 10}, "4096 numbers"),
+        ("chase", {"footprint": 128}, "two lines"),
+        ("chase", {"footprint": 1 << 35}, "chase of this size takes 32768 MiB, and the GPU has 16384 MiB"),
+        ("gemm-fp32", {"n": 51200, "k": 51200}, "takes 30000 MiB"),
+        ("gather", {"table_bytes": 12345}, "power of two"),
+        ("atomics", {"counters": 1000}, "power of two"),
+        ("power-share", {"share": 0.0}, "above 0"),
+        ("power-share", {"share": 1.5}, "at most 1"),
+        ("copy-d2d", {"size": 8}, "256 KiB"),
+        ("pagerank", {"vertices": 1}, "two vertices"),
+        ("stencil27", {"side": 100}, "multiple of 64"),
+        ("stencil27", {"side": 6400}, "of this size"),
+        ("transformer", {"width": 100}, "multiples of 128"),
+        ("l2-read", {"footprint": 1 << 30}, "do not fit"),
+        ("transformer", {"sequences": 5000}, "of this size"),
+        ("pagerank", {"vertices": 100_000, "mean_degree": 8, "iterations": 0}, "one iteration"),
+    ],
+)
+def test_sizes_that_cannot_be_are_answered(name: str, parameters: dict[str, float], reason: str) -> None:
+    answer = find_kernel(name).build(DEVICES["V100"], **parameters)
+    assert isinstance(answer, Unfit)
+    assert reason in answer.reason
+
+
+def test_a_distribution_that_is_not_there_is_said() -> None:
+    with pytest.raises(InputError, match="no input distribution 'ones'"):
+        find_kernel("gemm-fp32").build(DEVICES["V100"], input="ones")
+
+
+def test_a_share_of_the_multiprocessors_is_a_block_for_each() -> None:
+    for share, blocks in ((0.25, 20), (0.5, 40), (1.0, 80), (0.001, 1)):
+        work = find_kernel("power-share").build(DEVICES["V100"], share=share)
+        assert isinstance(work, Work)
+        (launch,) = work.steps
+        assert isinstance(launch, Launch)
+        assert launch.grid == (blocks, 1, 1)
+        assert work.activity == pytest.approx(0.9 * blocks / 80)
+
+
+def test_conditions_record_the_input_in_words() -> None:
+    work = find_kernel("gemm-fp16").build(DEVICES["V100"], input="normal")
+    assert isinstance(work, Work)
+    assert work.input == "a: standard normal; b: standard normal"
+
+
+def test_facts_without_a_bandwidth_are_enough() -> None:
+    facts = facts_of((8, 0), bandwidth_gb_s=None)
+    assert isinstance(facts, Facts)
+    for name in KERNELS:
+        assert isinstance(find_kernel(name).build(facts), Work | Unfit)
+
+
+CYCLES = [2, 3, 1000, 65536]
+
+
+@pytest.mark.parametrize("count", CYCLES)
+def test_the_chain_of_a_chase_goes_through_every_line_once(count: int) -> None:
+    work = find_kernel("chase").build(DEVICES["V100"], footprint=128 * count)
+    assert isinstance(work, Work)
+    content = work.buffers[0].content
+    assert content is not None
+    lines = content.make(4).reshape(count, 32)
+    np.testing.assert_array_equal(lines[lines[:, 0], 1], (lines[:, 1] + 1) % count)
+    assert set(lines[:, 1].tolist()) == set(range(count))
+
+
+def test_the_graph_has_heavy_tails() -> None:
+    work = find_kernel("pagerank").build(DEVICES["V100"], vertices=20000)
+    assert isinstance(work, Work)
+    row, ends, inverse = (buffer.content.make(1) for buffer in work.buffers[:3] if buffer.content is not None)
+    degrees = np.diff(row.astype(np.int64))
+    assert degrees.min() >= 1
+    assert degrees.mean() == pytest.approx(8, rel=0.2)
+    assert degrees.max() > 20 * degrees.mean()
+    assert ends.max() < 20000
+    out = np.bincount(ends, minlength=20000)
+    np.testing.assert_allclose(inverse[out > 0], 1 / out[out > 0], rtol=1e-7)
+    assert (inverse[out == 0] == 0).all()
+    assert out.max() > 20 * out.mean()
+
+
+def test_every_kernel_is_documented() -> None:
+    page = (FOLDER.parent / "docs" / "kernels.md").read_text()
+    table = page.split("## The table")[1].split("\n## ")[0]
+    assert set(re.findall(r"`([a-z0-9]+(?:-[a-z0-9]+)*)`", "\n".join(re.findall(r"^\| (.*?) \|", table, re.M)))) == set(
+        KERNELS
+    )
+    for name in DISTRIBUTIONS:
+        assert f"| `{name}`" in page

@@ -1,0 +1,129 @@
+"""Every source compiles for V100, A100 and H100, as CuPy compiles it, and its machine code is what is meant."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from math import prod
+
+import pytest
+
+from whorl.kernels.catalogue import KERNELS, find_kernel
+from whorl.kernels.sources import FOLDER, source
+from whorl.kernels.work import Launch, Work
+
+from .compiling import CompileError, compiled, library
+from .hosting import facts_of
+
+pytestmark = pytest.mark.skipif(library() is None, reason="no NVRTC here")
+
+CAPABILITIES = {"70": (7, 0), "80": (8, 0), "90": (9, 0)}
+
+
+@cache
+def variants(capability: tuple[int, int]) -> dict[tuple[str, tuple[str, ...]], str]:
+    """Source and defines of every launch of the catalogue on such a device, with a kernel that has it."""
+    found: dict[tuple[str, tuple[str, ...]], str] = {}
+    for name in KERNELS:
+        work = find_kernel(name).build(facts_of(capability))
+        if isinstance(work, Work):
+            for step in work.steps:
+                if isinstance(step, Launch):
+                    found[step.source, step.defines] = name
+    return found
+
+
+def test_every_source_belongs_to_a_kernel() -> None:
+    used = {name for name, _ in variants((9, 0))}
+    assert used | {"check.cu"} == {path.name for path in FOLDER.glob("*.cu")}
+
+
+@pytest.mark.parametrize("sm", CAPABILITIES)
+def test_every_source_compiles_to_machine_code_without_spilling(sm: str) -> None:
+    found = [*variants(CAPABILITIES[sm]), *(("check.cu", (f"ELEMENT={element}",)) for element in range(9))]
+    for name, defines in found:
+        log = report(name, f"sm_{sm}", defines)
+        complaints = [line for line in log.splitlines() if "warning" in line and "_75' are deprecated" not in line]
+        assert not complaints, (name, complaints)
+        spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", log)
+        assert spills, (name, log)
+        assert set(spills) == {("0", "0")}, (name, log)
+        assert all(int(stack) == 0 for stack in re.findall(r"(\d+) bytes stack frame", log)), (name, log)
+
+
+@pytest.mark.parametrize("sm", CAPABILITIES)
+def test_a_block_finds_registers_enough(sm: str) -> None:
+    """A multiprocessor has 65,536: a block that needs more is not launched."""
+    for name in KERNELS:
+        work = find_kernel(name).build(facts_of(CAPABILITIES[sm]))
+        for step in work.steps if isinstance(work, Work) else ():
+            if isinstance(step, Launch):
+                log = report(step.source, f"sm_{sm}", step.defines)
+                used = re.search(rf"entry function '{step.function}'.*?Used (\d+) registers", log, re.DOTALL)
+                assert used, log
+                assert -(-int(used[1]) // 8) * 8 * prod(step.block) <= 65536
+
+
+@cache
+def report(name: str, arch: str, defines: tuple[str, ...]) -> str:
+    return compiled(source(name), arch, defines)[1]
+
+
+def test_a_source_that_is_wrong_does_not_compile() -> None:
+    with pytest.raises(CompileError, match="identifier"):
+        compiled(source("launch.cu").replace("= value", "= worth"), "sm_80")
+
+
+CHAINS = {
+    "fp64": r"fma\.rn\.f64",
+    "fp32": r"fma\.rn\.ftz\.f32",
+    "fp16": r"fma\.rn\.f16x2",
+    "bf16": r"fma\.rn\.bf16x2",
+    "int32": r"mad\.lo\.s32",
+}
+
+
+@pytest.mark.parametrize("precision", CHAINS)
+def test_the_loop_of_a_chain_is_multiply_adds_and_little_else(precision: str) -> None:
+    """16 rounds of 16 numbers in a loop: 256 multiply-adds, and at most 4 other instructions."""
+    defines = next(key[1] for key in variants((8, 0)) if f"FUSED=fused_{precision}" in key[1])
+    ptx, _ = compiled(source("fma.cu"), "compute_80", defines)
+    body = loop_of(ptx)
+    fused = [line for line in body if re.match(CHAINS[precision], line)]
+    assert len(fused) == 256
+    assert len(body) - len(fused) <= 4, body
+
+
+def loop_of(ptx: str) -> list[str]:
+    """Instructions between the only label that is jumped back to and the jump."""
+    lines = [line.strip() for line in ptx.splitlines()]
+    for at, line in enumerate(lines):
+        jump = re.search(r"bra(?:\.uni)?\s+(\$\w+);", line)
+        if jump and f"{jump[1]}:" in lines[:at]:
+            inside = lines[lines.index(f"{jump[1]}:") + 1 : at + 1]
+            return [each for each in inside if each.endswith(";") and not each.startswith(("//", "."))]
+    raise AssertionError("no loop")
+
+
+def test_loads_of_the_l2_kernel_pass_by_the_l1_cache() -> None:
+    ptx, _ = compiled(source("cache.cu"), "compute_80")
+    body = ptx.split(".entry read_again")[1].split(".entry")[0]
+    past = len(re.findall(r"ld\.global\.cg\.v4\.u32", body))
+    assert past >= 4
+    assert len(re.findall(r"ld\.global", body)) == past
+
+
+def test_the_chase_waits_for_each_load() -> None:
+    """The address of each load is made from the word before: eight loads in a loop, none of them asked for early."""
+    ptx, _ = compiled(source("cache.cu"), "compute_80")
+    body = ptx.split(".entry chase")[1].split(".entry")[0]
+    assert len(re.findall(r"ld\.global[.\w]*\s+%r\d+, \[%rd\d+\]", body)) >= 8
+
+
+@pytest.mark.parametrize("operation", ["copy", "scale", "add", "triad"])
+def test_streams_move_16_bytes_at_a_time(operation: str) -> None:
+    ptx, _ = compiled(source("stream.cu"), "compute_80")
+    body = ptx.split(f".entry stream_{operation}")[1].split(".entry")[0]
+    arrays = 2 if operation in ("add", "triad") else 1
+    assert len(re.findall(r"ld\.global[.\w]*v2\.f64", body)) == 4 * arrays
+    assert len(re.findall(r"st\.global[.\w]*v2\.f64", body)) == 4

@@ -1,0 +1,136 @@
+"""Which GPUs there are, and what they are called, through a CuPy that needs none."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from whorl.errors import DeviceError, InputError
+from whorl.kernels import cuda_identity, cupy_device
+from whorl.kernels.cupy_device import CupyDevice, cupy_devices
+from whorl.kernels.device import Device
+from whorl.tests.kernels import hosting
+from whorl.tests.kernels.fake_cupy import FakeRuntime, LibraryInStream, compiled
+from whorl.tests.nvml_library import NvmlLibrary
+
+pytestmark = pytest.mark.skipif(hosting.COMPILER is None, reason="no g++ to compile CUDA C for the host with")
+
+
+def test_no_cupy_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(InputError, match=r"CuPy is not installed.*whorl\[cuda13\].*whorl\[cuda12\]"):
+        cupy_devices()
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("raise ImportError('\\n=====\\nlibcudart.so.99: cannot open')", "CuPy cannot be loaded: ====="),
+        ("import fastrlock_absent", "CuPy cannot be loaded: No module named 'fastrlock_absent'"),
+    ],
+)
+def test_a_broken_cupy_is_a_sentence(code: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    (tmp_path / "cupy.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError) as caught:
+        cupy_devices()
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("driver", "status", "visible", "says"),
+    [
+        (0, 35, None, "no NVIDIA driver is loaded on this machine"),
+        (11040, 35, None, r"CuPy is built for CUDA 12.9, but the driver supports CUDA 11.4 at most: install"),
+        (12040, 100, None, "CUDA shows no GPU$"),
+        (12040, 100, "", r"CUDA shows no GPU \(CUDA_VISIBLE_DEVICES is ''\)"),
+        (12040, 802, None, "CUDA cannot start: cudaError802"),
+    ],
+)
+def test_no_gpu_is_a_sentence(
+    driver: int,
+    status: int,
+    visible: str | None,
+    says: str,
+    blas: LibraryInStream,
+    runtime: FakeRuntime,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    runtime.driver = driver
+    runtime.fail["getDeviceCount"] = status
+    with pytest.raises(InputError, match=says):
+        cupy_devices()
+
+
+def test_a_number_that_there_is_not(blas: LibraryInStream) -> None:
+    with pytest.raises(InputError, match="there is no GPU 2: CUDA shows 2"):
+        cupy_devices([0, 2])
+
+
+def test_a_device_is_known_by_what_the_driver_says(device: CupyDevice, nvml: NvmlLibrary) -> None:
+    same: Device = device  # it satisfies the protocol
+    facts = same.facts
+    assert facts.gpu.startswith("GPU-")
+    assert (facts.model, facts.capability, facts.sms, facts.index) == ("Fake H100", (9, 0), 4, 0)
+    assert facts.bandwidth_gb_s == pytest.approx(3352.3, abs=0.1)  # 5120 bits at 2 x 2619 MHz: an H100
+    assert facts.max_clock_mhz == 1980
+    assert (facts.peers, device.peer) == (1, 1)
+    assert not same.simulated
+    assert abs(same.now_ns() - time.time_ns()) < 1e9
+    assert {"cupy", "cuda_runtime", "cuda_driver", "driver", "nvrtc"} <= set(same.versions)
+    assert "cublas" not in same.versions
+
+
+def test_the_uuid_is_whole_where_it_holds_zero_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = ctypes.CDLL(str(compiled("cuda.c", tmp_path)))
+    monkeypatch.setattr(cuda_identity, "driver_library", lambda: library)
+    assert str(cuda_identity.cuda_uuid(0)) == "a0a1a2a3-a4a5-a6a7-a8a9-aaabacadaeaf"
+    assert str(cuda_identity.cuda_uuid(1)) == "00a1a200-a4a5-00a7-a800-aaab00adae00"
+    assert cuda_identity.cuda_uuid(2) is None
+    assert cuda_identity.cuda_uuid(3) is None
+    monkeypatch.setattr(cuda_identity, "driver_library", lambda: None)
+    assert cuda_identity.cuda_uuid(0) is None
+
+
+def test_without_a_uuid_a_gpu_is_not_measured(blas: LibraryInStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cupy_device, "cuda_uuid", lambda ordinal: None)
+    with pytest.raises(DeviceError, match="CUDA device 0: the driver does not tell its UUID"):
+        cupy_devices()
+
+
+def test_others_are_named_and_we_are_not(device: CupyDevice, nvml: NvmlLibrary) -> None:
+    assert device.others() == []
+    nvml.add(f"gpu 0 process {os.getpid()}", f"gpu 0 process {os.getppid()}")
+    found = device.others()
+    assert len(found) == 1
+    assert found[0].startswith(f"pid {os.getppid()} (")
+
+
+def test_in_a_container_the_one_that_came_is_us(blas: LibraryInStream, nvml: NvmlLibrary) -> None:
+    """There NVML names processes by the host's numbers, which mean nothing here."""
+    nvml.add("gpu 0 process 4194001")
+    device = cupy_devices([0])[0]
+    nvml.add("gpu 0 process 4194002")
+    assert device.others() == ["pid 4194001 (of another container or user)"]
+    nvml.add("gpu 0 process 4194003")
+    assert len(device.others()) == 3, "who of two is us cannot be told"
+
+
+def test_a_gpu_that_nvml_does_not_know_says_so(blas: LibraryInStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cupy_device, "cuda_uuid", lambda ordinal: uuid.UUID(int=5))
+    device = cupy_devices([1])[0]
+    assert device.facts.gpu == f"GPU-{uuid.UUID(int=5)}"
+    assert device.facts.index == 1
+    assert device.others() == [f"not known: NVML does not know {device.facts.gpu}"]

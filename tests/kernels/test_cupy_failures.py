@@ -1,0 +1,198 @@
+"""What goes wrong on a GPU is a sentence; what was taken is given back, and the other GPUs go on."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from whorl.errors import DeviceError, InputError
+from whorl.kernels import cupy_loaded, cupy_waiting
+from whorl.kernels.cupy_device import CupyDevice, cupy_devices
+from whorl.kernels.device import finish
+from whorl.kernels.work import Buffer, Content, Copy, Launch, Work
+from whorl.tests.kernels import hosting
+from whorl.tests.kernels.fake_cupy import FakeRuntime, LibraryInStream
+from whorl.tests.kernels.works import counted, load, ramp, run, twice
+
+pytestmark = pytest.mark.skipif(hosting.COMPILER is None, reason="no g++ to compile CUDA C for the host with")
+
+
+def test_too_much_memory_says_how_much_and_leaves_nothing(device: CupyDevice, runtime: FakeRuntime) -> None:
+    runtime.memory_bytes = 1 << 24
+    with pytest.raises(DeviceError) as caught:
+        load(device, twice(count=1 << 22))
+    assert str(caught.value) == (
+        f"{device.facts.gpu}: out of memory: twice needs 0.0336 GB; 0.0168 GB of 0.0168 GB are free"
+    )
+    assert not caught.value.gone
+    assert runtime.taken == 0
+    run(load(device, twice()))
+
+
+def test_too_much_pinned_memory(device: CupyDevice, runtime: FakeRuntime) -> None:
+    runtime.fail["hostAlloc"] = 2
+    with pytest.raises(DeviceError, match=r"twice needs 2e-05 GB of pinned host memory, and the system gives less"):
+        load(device, twice(place="host"))
+
+
+def test_a_source_that_does_not_compile_is_named(device: CupyDevice) -> None:
+    work = twice()
+    launch = work.steps[0]
+    assert isinstance(launch, Launch)
+    broken = Launch(launch.source, launch.function, launch.grid, launch.block, launch.args, ("FACTOR=;)",))
+    with pytest.raises(DeviceError, match=r"GPU-.*: loading twice: the CUDA C does not compile: kern.cu\(3\): error"):
+        load(device, Work("twice", "fp32", work.buffers, (broken,), 0, 0, ()))
+
+
+class NVRTCError(RuntimeError):
+    """As CuPy's: its codes are not those of CUDA's runtime, where 5 is another error."""
+
+    status = 5
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ImportError("Failure finding libnvrtc.so.12\nand more"),
+        RuntimeError("Failure finding libnvrtc.so.12"),  # what CuPy 13.6 and 14.2 raise
+        NVRTCError("Failure finding libnvrtc.so.12"),
+    ],
+)
+def test_without_a_compiler_it_says_what_to_install(
+    error: Exception, device: CupyDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(**_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(device._cupy, "RawModule", absent)
+    with pytest.raises(DeviceError, match=r"plain.cu cannot be compiled: Failure finding libnvrtc.so.12 \(the CUDA"):
+        load(device, twice())
+    assert device.lost is None
+
+
+@pytest.mark.parametrize("call", ["malloc", "memcpyAsync", "eventRecord", "compile", "streamCreate"])
+@pytest.mark.parametrize("status", [700, 214, 46, 1])
+def test_an_error_while_loading_leaves_nothing_behind(
+    call: str, status: int, device: CupyDevice, runtime: FakeRuntime
+) -> None:
+    runtime.fail[call] = status
+    with pytest.raises(DeviceError, match=f"{device.facts.gpu}: loading twice: ") as caught:
+        load(device, twice())
+    assert runtime.taken == 0
+    assert caught.value.gone == (status != 1)
+    if status == 1:
+        run(load(device, twice()))
+    else:
+        with pytest.raises(DeviceError, match="can use this GPU no more") as again:
+            load(device, twice())
+        assert again.value.gone
+
+
+@pytest.mark.parametrize(
+    ("status", "says"),
+    [
+        (700, "a kernel touched memory that is not its own"),
+        (214, "an uncorrectable ECC error"),
+        (719, "may have fallen off the bus"),
+        (999, "may have fallen off the bus"),
+    ],
+)
+def test_a_gpu_that_fails_in_a_run_is_gone_and_the_other_goes_on(
+    status: int, says: str, blas: LibraryInStream, runtime: FakeRuntime
+) -> None:
+    first, second = cupy_devices()
+    loaded, other = load(first, twice()), load(second, twice())
+    run(loaded)
+    runtime.fail["eventQuery"] = status
+    with pytest.raises(DeviceError, match=says) as caught:
+        run(loaded)
+    assert caught.value.gone
+    assert str(caught.value).startswith(f"{first.facts.gpu}: twice: ")
+    del runtime.fail["eventQuery"]
+    for attempt in (lambda: run(loaded), lambda: finish(loaded.check()), lambda: load(first, twice())):
+        with pytest.raises(DeviceError, match=says):
+            attempt()
+    run(other)
+    assert finish(other.check()).wrong == 0
+    first.close()
+    second.close()
+
+
+def test_a_kernel_that_hangs_is_given_up_and_the_other_gpu_goes_on(blas: LibraryInStream, runtime: FakeRuntime) -> None:
+    first, second = cupy_devices()
+    loaded = load(first, counted())
+    run(loaded)
+    runtime.hang = True
+    began = time.monotonic()
+    with pytest.raises(DeviceError, match=r"GPU-.*: counted hangs: 3 repetitions did not end within 0.2 s") as caught:
+        run(loaded, limit_s=0.2)
+    assert time.monotonic() - began < 5
+    assert caught.value.gone
+    with pytest.raises(DeviceError, match="counted hangs"):
+        finish(loaded.poison())
+    first.close()  # the fake refuses to free while it hangs
+    runtime.hang = False
+    other = load(second, twice())
+    run(other)
+    assert finish(other.check()).wrong == 0
+    second.close()
+
+
+def test_slow_work_is_late_and_not_gone(
+    device: CupyDevice, runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cupy_loaded, "GRACE_S", 30.0)
+    loaded = load(device, twice())
+    run(loaded)
+    runtime.launch_s = 0.02
+    with pytest.raises(DeviceError, match=r"twice: 12 repetitions did not end within 0.1 s$") as caught:
+        run(loaded, 12, limit_s=0.1)
+    assert not caught.value.gone
+    assert device.lost is None
+    runtime.launch_s = 5e-6
+    run(loaded)
+
+
+def test_what_hangs_at_unloading_is_left(blas: LibraryInStream, runtime: FakeRuntime) -> None:
+    device = cupy_devices([0])[0]
+    loaded = load(device, twice())
+    run(loaded)
+    runtime.hang = True
+    device._stream.__enter__()
+    loaded._enqueue(cupy_waiting.Throttle(loaded._waiting, (0, 0), 0))
+    loaded.unload()
+    assert device.lost is not None
+    assert "hangs" in device.lost
+    device.close()
+
+
+def test_an_interrupt_leaves_a_work_that_can_be_unloaded(
+    device: CupyDevice, runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load(device, twice())
+    run(loaded)
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loaded._waiting, "until", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(loaded)
+    loaded.unload()
+    assert device.lost is None
+    assert runtime.taken == 0
+
+
+def test_a_work_whose_step_names_no_buffer(device: CupyDevice) -> None:
+    work = Work("copy", "fp32", (Buffer("a", "float32", 4),), (Copy("a", "b", 16),), 0, 0, ())
+    with pytest.raises(InputError, match="a step names the buffer b; there are a"):
+        load(device, work)
+
+
+def test_a_content_of_another_type(device: CupyDevice) -> None:
+    work = Work("x", "fp32", (Buffer("a", "float64", 4, Content("a ramp", ramp)),), (), 0, 0, ())
+    with pytest.raises(InputError, match="the content of a is 40 of float32, not some of float64"):
+        load(device, work)

@@ -1,0 +1,57 @@
+"""Clock-derived peaks against the dense peak rates that NVIDIA's data sheets and white papers give."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from whorl.kernels.peaks import TENSOR, VECTOR, matrix_gflop_s, vector_gflop_s
+from whorl.kernels.work import PRECISIONS
+from whorl.tests.kernels.hosting import SMALL
+
+# Capability, SMs, boost clock in MHz (H100's tensor figures are given at 1830), TFLOP/s.
+VECTORS = [
+    ((6, 0), 56, 1480, {"fp64": 5.3, "fp32": 10.6, "fp16": 21.2}),  # P100 SXM2
+    ((7, 0), 80, 1530, {"fp64": 7.8, "fp32": 15.7, "fp16": 31.4}),  # V100 SXM2
+    ((8, 0), 108, 1410, {"fp64": 9.7, "fp32": 19.5, "fp16": 78, "bf16": 39, "int32": 19.5}),  # A100
+    ((8, 6), 84, 1740, {"fp32": 37.4}),  # A40
+    ((8, 9), 142, 2520, {"fp32": 91.6}),  # L40S
+    ((9, 0), 132, 1980, {"fp64": 33.5, "fp32": 66.9, "fp16": 133.8, "bf16": 133.8, "int32": 33.5}),  # H100 SXM
+]
+MATRICES = [
+    ((7, 0), 80, 1530, {"fp16": 125}),
+    ((8, 0), 108, 1410, {"fp64": 19.5, "tf32": 156, "fp16": 312, "bf16": 312}),
+    ((8, 6), 84, 1740, {"tf32": 74.8, "fp16": 149.7, "bf16": 149.7}),
+    ((8, 9), 142, 2520, {"tf32": 183, "fp16": 362, "fp8": 733}),
+    ((9, 0), 132, 1980, {"fp64": 66.9}),
+    ((9, 0), 132, 1830, {"tf32": 494.7, "fp16": 989.4, "bf16": 989.4, "fp8": 1978.9}),
+]
+
+
+@pytest.mark.parametrize(("capability", "sms", "clock", "rates"), VECTORS)
+def test_ordinary_units(capability: tuple[int, int], sms: int, clock: float, rates: dict[str, float]) -> None:
+    facts = replace(SMALL, capability=capability, sms=sms)
+    for precision, tflop_s in rates.items():
+        assert vector_gflop_s(facts, precision, clock) == pytest.approx(1e3 * tflop_s, rel=0.02), precision
+
+
+@pytest.mark.parametrize(("capability", "sms", "clock", "rates"), MATRICES)
+def test_tensor_units(capability: tuple[int, int], sms: int, clock: float, rates: dict[str, float]) -> None:
+    facts = replace(SMALL, capability=capability, sms=sms)
+    for precision, tflop_s in rates.items():
+        assert matrix_gflop_s(facts, precision, clock) == pytest.approx(1e3 * tflop_s, rel=0.02), precision
+
+
+def test_what_is_not_known_has_no_limit() -> None:
+    assert vector_gflop_s(replace(SMALL, capability=(3, 5)), "fp32", 1000) is None
+    assert vector_gflop_s(replace(SMALL, capability=(7, 0)), "bf16", 1000) is None
+    assert matrix_gflop_s(replace(SMALL, capability=(7, 0)), "fp8", 1000) is None
+
+
+def test_products_in_fp32_run_on_the_ordinary_units() -> None:
+    assert matrix_gflop_s(SMALL, "fp32", 1000) == vector_gflop_s(SMALL, "fp32", 1000)
+
+
+def test_precisions_are_those_of_works() -> None:
+    assert {name for table in (VECTOR, TENSOR) for row in table.values() for name in row} <= set(PRECISIONS)

@@ -1,0 +1,70 @@
+"""`whorl probe run` on real GPUs' code, from the command line to the tables, over the CuPy of the tests."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from whorl.cli import cli
+from whorl.kernels import catalogue
+from whorl.kernels.work import Kernel
+from whorl.probes.effort import EFFORTS
+from whorl.tests.kernels import hosting
+from whorl.tests.kernels.fake_cupy import FakeRuntime, LibraryInStream
+from whorl.tests.kernels.test_arithmetic import small_work
+
+pytestmark = pytest.mark.skipif(hosting.COMPILER is None, reason="no g++ to compile CUDA C for the host with")
+
+
+@pytest.fixture
+def small_kernels(blas: LibraryInStream, runtime: FakeRuntime, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two GPUs on which every kernel is small and takes 2 ms, and brief measurements."""
+    usual = catalogue.find_kernel
+
+    def find(name: str) -> Kernel:
+        return dataclasses.replace(usual(name), build=lambda facts, **_: small_work(name))
+
+    monkeypatch.setattr(catalogue, "find_kernel", find)
+    for suite, effort in EFFORTS.items():
+        brief = dataclasses.replace(effort, least_s=0.05, limit_s=0.2, warm_up_s=0.3, first_warm_up_s=0.3)
+        monkeypatch.setitem(EFFORTS, suite, brief)
+    runtime.launch_s = 0.002
+
+
+def probe(store: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
+    done = CliRunner().invoke(cli, ["probe", "run", *arguments, "--store", str(store), "--backend", "cuda", "--json"])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.output
+    return done.exit_code, json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("neighbours", ["idle", "busy"])
+def test_every_gpu_is_measured_and_stored(neighbours: str, small_kernels: None, tmp_path: Path) -> None:
+    status, report = probe(tmp_path / "S", "stream-triad", "launch", "--neighbours", neighbours)
+    assert status == 0, report
+    runs = report["runs"]
+    assert len(runs) == 4
+    assert {run["status"] for run in runs} == {"ok"}
+    assert len({run["gpu"] for run in runs}) == 2
+
+
+def test_a_gpu_that_fails_is_told_and_the_other_is_measured(
+    small_kernels: None, runtime: FakeRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = runtime.malloc
+
+    def malloc(size: int) -> int:
+        if runtime.device == 0:
+            runtime.fail["malloc"] = 719
+        return usual(size)
+
+    monkeypatch.setattr(runtime, "malloc", malloc)
+    status, report = probe(tmp_path / "S", "stream-triad")
+    assert status == 6
+    assert sorted(run["status"] == "ok" for run in report["runs"]) == [False, True]
+    bad = next(run for run in report["runs"] if run["status"] != "ok")
+    assert "may have fallen off the bus" in bad["status"]

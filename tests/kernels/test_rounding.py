@@ -1,0 +1,72 @@
+"""The number formats in numpy against exact rational arithmetic."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from whorl.errors import InputError
+from whorl.kernels.rounding import SIGNIFICANT_BITS, decode, encode, fused, nearest, unit
+
+LOWEST = {"fp64": -1022, "fp32": -126, "tf32": -126, "fp16": -14, "bf16": -126, "fp8": -6}
+"""Exponent of the smallest normal number."""
+
+FORMATS = sorted(SIGNIFICANT_BITS)
+
+
+def exactly(value: Fraction, precision: str) -> Fraction:
+    """`value` rounded to nearest, ties to even, in rational arithmetic; in range."""
+    if value == 0:
+        return value
+    size = abs(value)
+    exponent = size.numerator.bit_length() - size.denominator.bit_length()
+    if Fraction(2) ** exponent > size:
+        exponent -= 1
+    step = Fraction(2) ** (max(exponent, LOWEST[precision]) - SIGNIFICANT_BITS[precision] + 1)
+    return round(value / step) * step
+
+
+numbers = st.floats(min_value=-400, max_value=400, allow_nan=False).filter(lambda x: x == 0 or abs(x) > 1e-30)
+
+
+@pytest.mark.parametrize("precision", FORMATS)
+@given(value=numbers)
+def test_rounding_is_to_nearest_even(precision: str, value: float) -> None:
+    assert Fraction(float(nearest(np.array([value]), precision)[0])) == exactly(Fraction(value), precision)
+
+
+@pytest.mark.parametrize("precision", FORMATS)
+@given(value=numbers)
+def test_what_is_stored_reads_back(precision: str, value: float) -> None:
+    rounded = nearest(np.array([value]), precision)
+    np.testing.assert_array_equal(decode(encode(np.array([value]), precision), precision), rounded)
+    assert abs(rounded[0] - value) <= unit(precision) * abs(value) + 2.0 ** (LOWEST[precision] - 1)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+@given(a=numbers, x=numbers, c=numbers, close=st.integers(-3, 3))
+def test_a_multiply_add_is_rounded_once(precision: str, a: float, x: float, c: float, close: int) -> None:
+    """Also where the sum lies near the middle of two numbers, where rounding twice goes wrong."""
+    a, x, c = (float(nearest(np.array([value / 32]), precision)[0]) for value in (a, x, c))
+    for addend in (c, float(nearest(np.array([-a * x * (1 + close * unit(precision))]), precision)[0])):
+        got = fused(np.array([a]), np.array([x]), np.array([addend]), precision)[0]
+        assert Fraction(float(got)) == exactly(Fraction(a) * Fraction(x) + Fraction(addend), precision)
+
+
+def test_rounding_twice_would_go_wrong() -> None:
+    """1 + 2^-24 is a tie in fp32. A 2^-54 more tips it up, but float64 holds no such sum."""
+    a, x, c = np.array([1 + 2.0**-15]), np.array([2.0**-24 * (1 - 2.0**-15)]), np.array([1 + 2.0**-23])
+    exact = Fraction(float(a[0])) * Fraction(float(x[0])) + Fraction(float(c[0]))
+    assert Fraction(float(a[0] * x[0] + c[0])) != exact
+    twice = nearest(a * x + c, "fp32")[0]
+    assert twice == 1 + 2.0**-22
+    assert fused(a, x, c, "fp32")[0] == float(exactly(exact, "fp32")) == 1 + 2.0**-23
+
+
+def test_a_format_that_is_not_there_is_said() -> None:
+    with pytest.raises(InputError, match="no number format 'fp4'"):
+        encode(np.zeros(1), "fp4")
