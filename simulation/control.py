@@ -49,6 +49,7 @@ _SINK_A = 1 - exp(-STEP_S * BLOCK / SINK_S)
 _WOBBLE_A = 1 - exp(-STEP_S * BLOCK / WOBBLE_S)
 _WOBBLE_DRAW = WOBBLE_SHARE * (1 - (1 - _WOBBLE_A) ** 2) ** 0.5
 _WOBBLE_SALT = 2
+_KEPT_BYTES = 64 << 20  # of tables made by `turn`
 
 Positions = NDArray[np.intp]
 Flags = NDArray[np.bool_]
@@ -58,9 +59,10 @@ Counts = NDArray[np.int64]
 class Loop:
     """GPUs under their control loop: all arrays have the shape (gpus,).
 
-    They begin long idle, each at its lowest clock; `employ` gives them work. `caps` (W) and `ceilings` (MHz) limit
-    each. Temperatures are kept as (T - 60 °C) times the leakage's growth per kelvin: `die` above the sink, and
-    `ground` for sink and inlet together, so that their sum is the exponent of the leakage.
+    They begin long idle, each at its lowest clock; `employ` gives them work, `turn` other work than the load's.
+    `caps` (W) and `ceilings` (MHz) limit each. Temperatures are kept as (T - 60 °C) times the leakage's growth per
+    kelvin: `die` above the sink, and `ground` for sink and inlet together, so that their sum is the exponent of the
+    leakage.
     """
 
     def __init__(self, fleet: Fleet, load: Load, caps: Floats, ceilings: Floats, age_days: float = 0.0) -> None:
@@ -71,6 +73,8 @@ class Loop:
         self.highest: Counts = np.searchsorted(self.bins_mhz, ceilings + 1e-6, side="right") - 1
         idle_fixed, self._idle_leak = power_parts(model, fleet.silicon, IDLE, np.full(n, model.min_clock_mhz))
         self._idle_fixed = idle_fixed
+        self._made: dict[Workload, tuple[Floats, float]] = {}
+        self._reach = 0.0
         self._at = self._tables()
 
         self.bin: Counts = np.zeros(n, dtype=np.int64)
@@ -144,6 +148,24 @@ class Loop:
         self._state[:, gpus] = np.where(busy, self._at[:, 0, gpus], idle)
         self._up_below[gpus] = np.where(self.top[gpus] > 0, UP_BELOW, -inf)
 
+    def turn(self, gpus: Positions, workload: Workload | None) -> None:
+        """Give GPUs a workload of their own, or none, at the clock that each has; it may rise from there."""
+        self._count_spans(gpus)
+        table, warming = self._table(workload or IDLE, bool(workload))
+        self._at[:, :, gpus] = table[:, :, gpus]
+        where = np.minimum(self.bin[gpus], self.highest[gpus])
+        self.bin[gpus] = where
+        self.top[gpus] = self.highest[gpus]
+        self._state[:, gpus] = table[:, where, gpus]
+        self._up_below[gpus] = np.where(self.top[gpus] > where, UP_BELOW, -inf)
+        self._reach = max(self._reach, warming)
+        self._look_out()
+
+    def wake(self, gpus: Positions) -> None:
+        """Let the clocks of GPUs without work jump to the highest."""
+        self.bin[gpus] = self.highest[gpus]
+        self.turn(gpus, None)
+
     def age(self, days: float) -> None:
         """Let the fleet be so many days old: drifting GPUs conduct their heat worse."""
         self._conduct(self.fleet.aged(days).silicon)
@@ -162,7 +184,7 @@ class Loop:
         """Widen `over` and narrow `below` by the temperature."""
         exponent = self.die + self.ground
         cool = exponent < self.too_warm
-        over |= exponent > self._too_hot
+        over |= (exponent > self._too_hot) & (self.top > 0)
         below &= cool
         self.hot += ~cool & (self.bin < self.top)
 
@@ -234,6 +256,22 @@ class Loop:
             speed[:, gpus] = 1 / relative_time(model, some, workload, self.bins_mhz[:, None])
         return table
 
+    def _table(self, workload: Workload, works: bool) -> tuple[Floats, float]:
+        """As `_tables`, of all GPUs under one workload, and how much it warms; those used last are kept."""
+        made = self._made.pop(workload, None)
+        if made is None:
+            model, silicon, bins = self.fleet.model, self.fleet.silicon, self.bins_mhz[:, None]
+            table = np.zeros((3, len(bins), len(self.fleet)))
+            fixed, table[1] = power_parts(model, silicon, workload, bins)
+            table[0] = fixed - self._idle_fixed
+            if works:
+                table[2] = 1 / relative_time(model, silicon, workload, bins)
+            made = table, self._most_warming(table)
+            while self._made and (len(self._made) + 1) * table.nbytes > _KEPT_BYTES:
+                del self._made[next(iter(self._made))]
+        self._made[workload] = made
+        return made
+
     def _settle(self, fleet: Fleet) -> None:
         """Heat, filter and sensors of GPUs that have long been idle."""
         model, silicon = fleet.model, fleet.silicon
@@ -252,10 +290,14 @@ class Loop:
         self.last_25_ms = idle.copy()  # at the end of the last block, W
         self._too_hot = per_k * (model.slowdown_c - LEAKAGE_REFERENCE_C)
         self.too_warm = self._too_hot - per_k
-        # No die warms more in a block than by this, at any clock up to 2 K above the slowdown temperature.
-        most_w = self._idle_fixed + self._at[0] + self._at[1] * exp(self._too_hot + 2 * per_k)
-        self._reach = BLOCK * float(np.max(self._die_gain * most_w.max(axis=0))) * (1 + 5 * WOBBLE_SHARE)
+        self._reach = self._most_warming(self._at)
         self._look_out()
+
+    def _most_warming(self, table: Floats) -> float:
+        """No die warms more in a block than by this, at any clock up to 2 K above the slowdown temperature."""
+        hottest = exp(self._too_hot + 2 * self.fleet.model.leakage_per_k)
+        most_w = self._idle_fixed + table[0] + table[1] * hottest
+        return BLOCK * float(np.max(self._die_gain * most_w.max(axis=0))) * (1 + 5 * WOBBLE_SHARE)
 
     def _conduct(self, silicon: Silicon) -> None:
         """Take up thermal resistances: what a watt adds to die and sink in one step or block."""

@@ -9,6 +9,7 @@ import numpy as np
 from .control import BLOCK, DIE_S, DIE_SHARE, FILTER_S, SINK_S, SINK_SHARE, STEP_S, WOBBLE_S, WOBBLE_SHARE
 from .fleet import CAP_SETTLES_AT, Fleet, Spread
 from .models import A100, V100, GpuModel
+from .rates import rates_of
 from .sensors import NOISE_SHARE, SENSORS
 from .workloads import SGEMM
 
@@ -80,10 +81,23 @@ _LOOP = (
     ("wobble_s", WOBBLE_S, "s", "how long that persists"),
     ("cap_settles_at", CAP_SETTLES_AT, "", "reported power over cap at steady state"),
 )
+# attribute of the model's rates, unit, basis, meaning
+_RATES = (
+    ("sms", "", SEEN, "multiprocessors"),
+    ("l2_mib", "MiB", SEEN, "second-level cache"),
+    ("l2_bytes_per_clock", "B", ASSUMED, "of the second-level cache in a clock"),
+    ("pcie_gb_s", "GB/s", ASSUMED, "pinned copies from or to the host"),
+    ("peer_gb_s", "GB/s", ASSUMED, "copies to another GPU of the node"),
+    ("l1_ns", "ns", ASSUMED, "latency of a load within the first-level cache"),
+    ("l2_ns", "ns", ASSUMED, "within the second-level cache"),
+    ("dram_ns", "ns", ASSUMED, "from the memory"),
+    ("launch_us", "us", ASSUMED, "from one empty kernel to the next"),
+    ("atomics_per_clock", "", ASSUMED, "atomic additions of a multiprocessor in a clock"),
+)
 
 
 def parameters(model: GpuModel) -> tuple[Parameter, ...]:
-    """Every number of a model, of the spread over its GPUs and of its control loop."""
+    """Every number of a model, of the spread over its GPUs, of its control loop and of how fast it works."""
     ours = model is V100
     rows = []
     for name, unit, fitted, other, meaning in _MODEL:
@@ -94,7 +108,16 @@ def parameters(model: GpuModel) -> tuple[Parameter, ...]:
         Parameter(f"spread_{name}", getattr(spread, name), unit, FITTED if ours else ASSUMED, meaning)
         for name, unit, meaning in _SPREAD
     ]
-    return (*rows, *(Parameter(name, value, unit, ASSUMED, meaning) for name, value, unit, meaning in _LOOP))
+    rows += [Parameter(name, value, unit, ASSUMED, meaning) for name, value, unit, meaning in _LOOP]
+    rates = rates_of(model)
+    for kind, units in (("vector", rates.vector), ("tensor", rates.tensor)):
+        where = "of a multiprocessor in a clock" + (", tensor cores" if kind == "tensor" else "")
+        rows += [
+            Parameter(f"{kind}_{precision}", value, "", SEEN, f"{precision} operations {where}")
+            for precision, value in units.items()
+        ]
+    rows += [Parameter(name, getattr(rates, name), unit, basis, meaning) for name, unit, basis, meaning in _RATES]
+    return tuple(rows)
 
 
 def sensors(model: GpuModel) -> tuple[str, ...]:

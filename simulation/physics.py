@@ -97,8 +97,8 @@ def slowed(model: GpuModel, clock_mhz: Floats) -> Floats:
 def relative_time(model: GpuModel, silicon: Silicon, workload: Workload, clock_mhz: Floats) -> Floats:
     """Run time over that of the same GPU at the highest clock (dimensionless), without noise.
 
-    At one clock it is kappa·f_max/f + (1 − kappa)/memory; a duty-cycled slowdown averages the rates at its two
-    clocks.
+    At one clock it is kappa·f_max/f + (1 − kappa − fixed)/memory + fixed; a duty-cycled slowdown averages the rates
+    at its two clocks.
     """
     share = silicon.slowdown_share
     rate = (1 - share) / _time_at(model, workload, clock_mhz, silicon.memory)
@@ -129,7 +129,8 @@ def _power_parts_at(model: GpuModel, silicon: Silicon, workload: Workload, clock
 
 
 def _time_at(model: GpuModel, workload: Workload, clock_mhz: Floats, memory: Floats | float = 1.0) -> Floats:
-    return workload.compute_share * model.max_clock_mhz / clock_mhz + (1 - workload.compute_share) / memory
+    scaling = workload.compute_share * model.max_clock_mhz / clock_mhz
+    return scaling + (1 - workload.compute_share - workload.fixed_share) / memory + workload.fixed_share
 
 
 def _leakage_growth(model: GpuModel, temperature_c: Floats) -> Floats:

@@ -24,13 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
-from .control import BLOCK, STEP_NS, STEP_S, UP_BELOW, Loop
+from .control import BLOCK, STEP_NS, STEP_S, UP_BELOW, Loop, Positions
 from .faults import onsets
 from .fleet import Fleet
 from .load import Load
 from .physics import LEAKAGE_REFERENCE_C, Floats, slowed
 from .sensors import NOISE_SHARE, SENSORS
-from .workloads import IDLE
+from .workloads import IDLE, Workload
 
 REASON_IDLE, REASON_POWER_CAP, REASON_SLOWDOWN, REASON_THERMAL, REASON_BRAKE = 0x1, 0x4, 0x8, 0x20, 0x80
 """Bits of `clock_event_reasons`, as the driver numbers them."""
@@ -114,6 +114,7 @@ class Simulation:
         self._incidents = self._plan()
         self._happened: list[Happening] = []
         self._lost = np.zeros(n, dtype=np.bool_)
+        self.losses: NDArray[np.int64] = np.zeros(n, dtype=np.int64)  # how often each was lost
         self._frozen: dict[int, tuple[float, float]] = {}
         self._due = 0
         self._attend()
@@ -138,6 +139,24 @@ class Simulation:
             if self._step == self._due:
                 self._attend()
             self._loop.run(min(target, self._due))
+
+    # -- work beside the load ------------------------------------------------------------------------------
+
+    def give(self, gpus: Positions, workload: Workload) -> None:
+        """Let GPUs work from now on, at the clock that they have. For a load without work of its own."""
+        self._loop.turn(gpus, workload)
+        self._traffic[gpus] = workload.bandwidth_share
+        self._used[gpus] = workload.memory_mib << 20
+
+    def rest(self, gpus: Positions, *, awake: bool) -> None:
+        """Take the work from GPUs: their clock rises to the highest and stays there, or falls to the lowest at once."""
+        self._loop.turn(gpus, None)
+        if not awake:
+            self._loop.employ(gpus, np.zeros(len(gpus), dtype=np.bool_))
+
+    def wake(self, gpus: Positions) -> None:
+        """Let the clock of GPUs without work jump to the highest, as when a process opens a context on them."""
+        self._loop.wake(gpus)
 
     # -- loads and incidents ------------------------------------------------------------------------------
 
@@ -182,6 +201,7 @@ class Simulation:
         if kind == "lost":
             self._loop.employ(one, np.array([False]))
             self._lost[gpu] = True
+            self.losses[gpu] += 1
             self._happened.append(Happening(self.now_ns, gpu, "xid", "XID 79: GPU has fallen off the bus"))
             self._happened.append(Happening(self.now_ns, gpu, "lost", "the driver does not reach the GPU any more"))
             return
@@ -224,6 +244,16 @@ class Simulation:
     def worked_s(self) -> Floats:
         """Work done, as seconds that it takes a GPU of the model at its highest clock: the integral of the speed."""
         return np.asarray(self._loop.worked * STEP_S)
+
+    @property
+    def worked_steps(self) -> Floats:
+        """As `worked_s`, in control steps; the array itself, which the next step changes."""
+        return self._loop.worked
+
+    @property
+    def lost(self) -> NDArray[np.bool_]:
+        """Which GPUs have fallen off the bus; the array itself."""
+        return self._lost
 
     @property
     def onsets_s(self) -> tuple[Floats, Floats]:

@@ -6,7 +6,7 @@ V100 data; LAMMPS and STREAM are assumptions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..errors import InputError
 
@@ -26,6 +26,8 @@ class Workload:
     """Standard deviation of ln time from run to run."""
     memory_mib: int = 7884
     """Device memory in use: three square float matrices of n = 25,536 and the context."""
+    fixed_share: float = field(default=0.0, repr=False)
+    """Share of the run time that neither the SM clock nor the memory changes: the host, its bus, other GPUs."""
 
 
 SGEMM = Workload("sgemm", activity=1.0, compute_share=0.953, bandwidth_share=0.12, noise=0.0015)

@@ -1,0 +1,296 @@
+"""A GPU that is not there: a work's FLOP, bytes and activity become time, power, heat and clocks on a bench.
+
+    bench = Bench(Fleet.draw(V100, 8, seed=1), began_ns=0)
+    devices = simulated_devices(bench)
+
+Nothing is computed: a result is what it must be, except that on a GPU with planted wrong results some of its elements
+are not. The time of a repetition follows from the model's rates (`timing`), and everything else from `simulation`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DeviceError
+from ..simulation.bench import Bench, Prepared
+from ..simulation.fleet import GPUS_PER_NODE
+from ..simulation.models import PARAMETERS, GpuModel
+from ..simulation.rates import rates_of
+from ..simulation.workloads import BERT, PAGERANK, SGEMM, STREAM, Workload
+from .device import Timed, Verdict
+from .work import Facts, Gemm, Launch, Work
+
+VERSIONS = MappingProxyType({"driver": "simulated", "simulation": f"parameters {PARAMETERS}"})
+
+LOAD_S = 0.1
+"""What it takes to make a work ready (assumed)."""
+CHECK_S = 0.02
+"""What it takes to compare a result with its reference (assumed)."""
+
+# What a kernel reaches of the peaks below. fp32: the public cluster's SGEMM, 2187 ms for n = 25,536; PageRank and
+# STREAM as in their rows of `simulation.workloads`; the rest is assumed.
+_GEMM_REACH = {"fp32": 0.971, "fp64": 0.93}
+_TENSOR_REACH, _VECTOR_REACH = 0.75, 0.98
+_DRAM_REACH = {"pagerank": PAGERANK.bandwidth_share, "gather": 0.45}
+
+_NOISE = {"transformer": BERT.noise}
+_SHARPNESS = 4.0  # how much the longer of two parts of a time hides the shorter one; infinity for entirely
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What a repetition of a work takes on a model at its highest clock, and what it asks of the GPU."""
+
+    unit_s: float
+    workload: Workload
+
+
+def timing(work: Work, model: GpuModel) -> Timing:
+    """Time and demands of a work: the roofline of its arithmetic, its path, its dependent operations, its launches.
+
+    Each part takes its size over the model's rate. The parts overlap: the whole is the root of the sum of their
+    fourth powers, close to the longest one. Where products alternate with other kernels, one part waits for another,
+    and they add up. A part's share in the sum says how much of the time follows it, and so how much scales with the
+    SM clock. Matrix products alone have the shares that were fitted to SGEMM. DeviceError where the model has no such
+    arithmetic.
+    """
+    gemms = sum(isinstance(step, Gemm) for step in work.steps)
+    sharpness = 1.0 if 0 < gemms < len(work.steps) else _SHARPNESS
+    parts = [*_arithmetic(work, model), *_path(work, model), *_operations(work, model)]
+    launches = sum(step.times if isinstance(step, Launch) else 1 for step in work.steps)
+    parts.append(_Part(launches * rates_of(model).launch_us * 1e-6, clock=0.2, fixed=0.8))
+    powers = np.array([part.seconds for part in parts]) ** sharpness
+    weights = powers / powers.sum()
+    unit_s = float(powers.sum() ** (1 / sharpness))
+    if gemms and gemms == len(work.steps):
+        clock, fixed, traffic = SGEMM.compute_share, 0.0, SGEMM.bandwidth_share
+    else:
+        clock = float(weights @ [part.clock for part in parts])
+        fixed = float(weights @ [part.fixed for part in parts])
+        moved = work.bytes if work.path in ("dram", "pcie", "peer") else 0
+        traffic = min(1.0, moved / unit_s / (model.bandwidth_gb_s * 1e9))
+    return Timing(
+        unit_s,
+        Workload(
+            work.kernel,
+            activity=work.activity * _share(work),
+            compute_share=clock,
+            bandwidth_share=traffic,
+            noise=_NOISE.get(work.kernel, SGEMM.noise),
+            memory_mib=work.memory_bytes >> 20,
+            fixed_share=fixed,
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of a repetition's time, at the highest clock."""
+
+    seconds: float
+    clock: float
+    """Share of it that scales with the SM clock."""
+    fixed: float = 0.0
+    """Share that neither clock nor memory changes."""
+
+
+def _arithmetic(work: Work, model: GpuModel) -> list[_Part]:
+    rates, seconds, rest = rates_of(model), 0.0, work.flop
+
+    def peak(precision: str, *, tensor: bool) -> float:
+        found = rates.flop_per_s(model, precision, tensor=tensor)
+        if found is None:
+            raise DeviceError(f"a {model.name} has no {precision} arithmetic: leave {work.kernel} out")
+        return found
+
+    for step in work.steps:
+        if isinstance(step, Gemm):
+            flop = 2 * step.m * step.n * step.k * step.batch
+            rest -= flop
+            reach = _GEMM_REACH.get(step.precision, _TENSOR_REACH)
+            seconds += flop / (peak(step.precision, tensor=True) * reach)
+    if rest > 0:
+        share = _share(work)
+        precision = work.precision if work.precision in rates.vector or not seconds else "fp32"
+        seconds += rest / (peak(precision, tensor=False) * _VECTOR_REACH * share)
+    return [_Part(seconds, clock=1.0)] if seconds else []
+
+
+def _share(work: Work) -> float:
+    """What share of the multiprocessors a work uses."""
+    share = work.parameters.get("share", 1.0) if work.kernel == "power-share" else 1.0
+    return float(share) if float(share) > 0 else 1.0
+
+
+def _path(work: Work, model: GpuModel) -> list[_Part]:
+    rates = rates_of(model)
+    if not work.bytes or work.path == "none":
+        return []
+    if work.path == "l2":
+        return [_Part(work.bytes / (rates.l2_gb_s(model) * 1e9), clock=1.0)]
+    if work.path == "pcie":
+        return [_Part(work.bytes / (rates.pcie_gb_s * 1e9), clock=0.0, fixed=1.0)]
+    if work.path == "peer":
+        return [_Part(work.bytes / (rates.peer_gb_s * 1e9), clock=0.0, fixed=1.0)]
+    reach = _DRAM_REACH.get(work.kernel, STREAM.bandwidth_share)
+    clock = PAGERANK.compute_share if work.kernel == "pagerank" else STREAM.compute_share
+    return [_Part(work.bytes / (model.bandwidth_gb_s * 1e9 * reach), clock=clock)]
+
+
+def _operations(work: Work, model: GpuModel) -> list[_Part]:
+    rates = rates_of(model)
+    if work.kernel == "chase":
+        footprint = max(buffer.bytes for buffer in work.buffers if buffer.place == "device")
+        nanoseconds, scaling = rates.latency_ns(footprint)
+        return [_Part(work.operations * nanoseconds * 1e-9, clock=scaling / nanoseconds)]
+    if work.kernel == "atomics":
+        return [_Part(work.operations / (rates.atomics_per_clock * rates.sms * model.max_clock_mhz * 1e6), clock=0.9)]
+    return []
+
+
+class SimulatedDevice:
+    """The GPU at a position of a bench's fleet, as a `Device`. It is held until `close`."""
+
+    simulated = True
+
+    def __init__(self, bench: Bench, position: int) -> None:
+        self.bench, self.position = bench, position
+        model, who = bench.fleet.model, bench.who[position]
+        rates = rates_of(model)
+        first = position - who.device
+        self.facts = Facts(
+            gpu=who.uuid,
+            model=model.name,
+            node=who.host,
+            index=who.device,
+            capability=rates.capability,
+            sms=rates.sms,
+            memory_bytes=model.memory_gb << 30,
+            l2_bytes=rates.l2_bytes,
+            max_clock_mhz=model.max_clock_mhz,
+            bandwidth_gb_s=float(model.bandwidth_gb_s),
+            peers=min(GPUS_PER_NODE, len(bench.fleet) - first) - 1,
+        )
+        self.versions = VERSIONS
+        self._open = True
+        bench.hold(position)
+
+    def now_ns(self) -> int:
+        """UTC on the simulated clock."""
+        return self.bench.now_ns
+
+    async def load(self, work: Work, *, seed: int) -> SimulatedLoaded:
+        """Make a work ready: see `Device.load`."""
+        timed = timing(work, self.bench.fleet.model)
+        if any(buffer.place == "peer" for buffer in work.buffers) and not self.facts.peers:
+            raise DeviceError(f"{self.bench.name(self.position)} has no peer in its node: leave {work.kernel} out")
+        self.bench.take(self.position, work.memory_bytes)
+        try:
+            await self.bench.pause(LOAD_S)
+            prepared = self.bench.prepare(self.position, timed.workload, timed.unit_s)
+        except BaseException:
+            self.bench.give_back(self.position, work.memory_bytes)
+            raise
+        return SimulatedLoaded(self.bench, work, prepared, seed)
+
+    async def pause(self, seconds: float) -> None:
+        """Leave the GPU alone for a time."""
+        await self.bench.pause(seconds)
+
+    def others(self) -> Sequence[str]:
+        """Nobody else is on a simulated GPU."""
+        return ()
+
+    def close(self) -> None:
+        """Leave the GPU, whose clock falls where nobody else is there."""
+        if self._open:
+            self._open = False
+            self.bench.release(self.position)
+
+
+class SimulatedLoaded:
+    """A work on a simulated GPU, as a `Loaded`."""
+
+    def __init__(self, bench: Bench, work: Work, prepared: Prepared, seed: int) -> None:
+        self.work = work
+        self._bench, self._prepared, self._seed = bench, prepared, seed
+        self._wrong = self._planted()
+        self._written, self._taken = False, True
+
+    async def run(self, repeats: int, *, each: int = 1, limit_s: float) -> Timed:
+        """Run: see `Loaded.run`."""
+        done = await self._bench.work(self._prepared, repeats, each, limit_s=limit_s)
+        self._written = True
+        return Timed(done.began_ns, done.ended_ns, done.times_s * 1000)
+
+    async def check(self) -> Verdict:
+        """Compare the outputs: see `Loaded.check`."""
+        await self._bench.pause(CHECK_S)
+        if self._bench.lost(self._prepared.gpu):
+            raise self._bench.gone(self._prepared.gpu)
+        counts = [self._elements(output.buffer) for output in self.work.outputs]
+        elements = sum(counts)
+        if not elements:
+            return Verdict(0, 0)
+        if not self._written:
+            return Verdict(elements, elements, "nothing was written to it", float("inf"))
+        wrong = self._wrong[self._wrong < elements]
+        if not len(wrong):
+            return Verdict(elements, 0)
+        return self._found(elements, counts, wrong)
+
+    async def poison(self) -> None:
+        """Forget what was written."""
+        self._written = False
+
+    def unload(self) -> None:
+        """Give the memory back."""
+        if self._taken:
+            self._taken = False
+            self._bench.give_back(self._prepared.gpu, self.work.memory_bytes)
+
+    def _elements(self, name: str) -> int:
+        return next(buffer.count for buffer in self.work.buffers if buffer.name == name)
+
+    def _planted(self) -> NDArray[np.int64]:
+        """The elements that this run gets wrong, ascending: those of every output, one after another, are numbered."""
+        share = self._bench.fleet.fault_of(self._prepared.gpu).wrong_share
+        elements = sum(self._elements(output.buffer) for output in self.work.outputs)
+        if not share or not elements:
+            return np.empty(0, dtype=np.int64)
+        random = self._bench.draws(f"wrong results of {self.work.kernel}", self._prepared.gpu)
+        if random.random() >= share:
+            return np.empty(0, dtype=np.int64)
+        return np.unique(random.integers(0, elements, random.geometric(0.1)))
+
+    def _found(self, elements: int, counts: list[int], wrong: NDArray[np.int64]) -> Verdict:
+        """The verdict on wrong elements: each is twice what it should be, or off by as much as can be seen."""
+        begins, first, worst = 0, None, 0.0
+        for output, count in zip(self.work.outputs, counts, strict=True):
+            here = wrong[(wrong >= begins) & (wrong < begins + count)] - begins
+            begins += count
+            if not len(here):
+                continue
+            expected = output.expect(self._seed)
+            rows, columns = np.divmod(here, expected.columns)
+            at = rows % expected.values.shape[0], columns % expected.values.shape[1]
+            right, tolerance = expected.values[at], expected.tolerance[at]
+            found = np.where(np.abs(right) > 2 * tolerance, 2 * right, right + 4 * tolerance + 1)
+            error = np.abs(found - right)
+            with np.errstate(divide="ignore"):
+                worst = max(
+                    worst, float(np.max(np.where(tolerance > 0, error / np.maximum(tolerance, 1e-300), np.inf)))
+                )
+            if first is None:
+                first = f"{output.buffer}[{here[0]}] is {found[0]:.9g} and should be {right[0]:.9g}"
+        return Verdict(elements, len(wrong), first, worst)
+
+
+def simulated_devices(bench: Bench) -> list[SimulatedDevice]:
+    """All GPUs of a bench, in order."""
+    return [SimulatedDevice(bench, position) for position in range(len(bench.fleet))]

@@ -1,0 +1,372 @@
+"""The simulated device: what its works take, what its checks find, and how it fails."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from whorl.errors import DeviceError
+from whorl.kernels.catalogue import KERNELS, find_kernel
+from whorl.kernels.device import Device, Loaded
+from whorl.kernels.simulated_device import SimulatedDevice, simulated_devices, timing
+from whorl.kernels.work import Buffer, Content, Copy, Expected, Facts, Gemm, Launch, Output, Step, Unfit, Work
+from whorl.simulation.bench import Bench
+from whorl.simulation.fleet import Fleet
+from whorl.simulation.models import A100, H100, H200, MODELS, V100, GpuModel
+from whorl.simulation.rates import rates_of
+from whorl.simulation.stepping import Happening, Readings
+from whorl.simulation.workloads import SGEMM
+
+LINES = 1 << 20
+
+
+def expect(seed: int) -> Expected:
+    values = seed + np.arange(6, dtype=np.float64).reshape(2, 3)
+    return Expected(columns=1000, values=values, tolerance=np.full((2, 3), 1e-6))
+
+
+def exactly(seed: int) -> Expected:
+    return Expected(columns=10, values=np.zeros((1, 1)), tolerance=np.zeros((1, 1)))
+
+
+def work(kernel: str = "triad", **changes: Any) -> Work:
+    """A work on 16 MiB with two results."""
+    step = Launch("none.cu", kernel, (1, 1, 1), (32, 1, 1), ())
+    some = Work(
+        kernel,
+        "fp64",
+        (
+            Buffer("x", "float64", LINES, Content("ones", lambda seed: np.ones(1))),
+            Buffer("y", "float64", LINES),
+            Buffer("n", "int32", 10),
+        ),
+        (step,),
+        flop=0,
+        bytes=0,
+        outputs=(Output("y", expect, "six values"), Output("n", exactly, "zero")),
+        path="none",
+    )
+    return replace(some, **changes)
+
+
+def gemm(precision: str, n: int, kernel: str = "") -> Work:
+    product = Gemm(precision, n, n, n, "x", "x", "y")
+    return work(
+        kernel or f"gemm-{precision}", precision=precision, steps=(product,), flop=2 * n**3, bytes=12 * n * n,
+        path="dram", activity=1.0,
+    )  # fmt: skip
+
+
+def devices(model: GpuModel = V100, gpus: int = 4, *kinds: str, **options: Any) -> list[SimulatedDevice]:
+    fleet = Fleet.draw(model, gpus, 1, faults=len(kinds), kinds=kinds)
+    return simulated_devices(Bench(fleet, began_ns=0, **options))
+
+
+def only(device: SimulatedDevice, task: Any) -> Any:
+    (result,) = device.bench.run([task])
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+async def loads_and_runs(device: Device, some: Work) -> float:
+    """Through the protocols, as a probe sees them."""
+    loaded: Loaded = await device.load(some, seed=1)
+    timed = await loaded.run(20, each=1, limit_s=600)
+    assert timed.times_ms.shape == (20,)
+    assert timed.ended_ns - timed.began_ns == pytest.approx(timed.times_ms.sum() * 1e6, abs=2)
+    assert (await loaded.check()).wrong == 0
+    loaded.unload()
+    return float(np.median(timed.times_ms))
+
+
+# -- what it is -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=lambda model: model.name)
+def test_facts_are_those_of_the_model(model: GpuModel) -> None:
+    every = devices(model, 6)
+    facts = [device.facts for device in every]
+    assert [one.gpu for one in facts] == [who.uuid for who in every[0].bench.who]
+    assert [one.index for one in facts] == [0, 1, 2, 3, 0, 1]
+    assert [one.peers for one in facts] == [3, 3, 3, 3, 1, 1]
+    assert len({one.node for one in facts}) == 2
+    assert facts[0].sms * (64 if model in (V100, A100) else 128) == model.lanes
+    assert facts[0].memory_bytes == model.memory_gb << 30
+    assert facts[0].capability == {V100: (7, 0), A100: (8, 0), H100: (9, 0), H200: (9, 0)}[model]
+    assert every[0].simulated
+    assert list(every[0].others()) == []
+
+
+# -- time -------------------------------------------------------------------------------------------------------------
+
+
+def test_gemm_fp32_is_the_fitted_sgemm() -> None:
+    found = timing(gemm("fp32", 25_536), V100)
+    assert found.unit_s == pytest.approx(2.187, rel=0.002)
+    assert replace(found.workload, name=SGEMM.name, memory_mib=SGEMM.memory_mib) == SGEMM
+    kernel = find_kernel("gemm-fp32").build(devices()[0].facts)
+    assert not isinstance(kernel, Unfit)
+    found = timing(kernel, V100)
+    assert replace(found.workload, name=SGEMM.name, memory_mib=SGEMM.memory_mib) == SGEMM
+
+
+def test_parts_of_a_time_are_sizes_over_rates() -> None:
+    rates, size = rates_of(V100), 10**9
+    dram, l2, pcie, peer = (timing(work("any", bytes=size, path=path), V100) for path in ("dram", "l2", "pcie", "peer"))
+    assert size / dram.unit_s == pytest.approx(0.92 * 900e9, rel=0.001)
+    assert dram.workload.bandwidth_share == pytest.approx(0.92, rel=0.001)
+    assert dram.workload.compute_share == pytest.approx(0.04, abs=0.001)
+    assert size / l2.unit_s == pytest.approx(rates.l2_gb_s(V100) * 1e9, rel=0.001)
+    assert l2.workload.bandwidth_share == 0
+    assert l2.workload.compute_share == pytest.approx(1.0)
+    assert size / pcie.unit_s == pytest.approx(rates.pcie_gb_s * 1e9, rel=0.001)
+    assert size / peer.unit_s == pytest.approx(rates.peer_gb_s * 1e9, rel=0.001)
+    for bus in (pcie, peer):
+        assert bus.workload.fixed_share == pytest.approx(1.0, abs=0.001)
+    fma = timing(work("fma", precision="fp32", flop=10**12), V100)
+    assert 10**12 / fma.unit_s == pytest.approx(0.98 * 15.67e12, rel=0.001)
+    assert fma.workload.compute_share == pytest.approx(1.0)
+    tensor = timing(gemm("fp16", 8192), V100)
+    assert 2 * 8192**3 / tensor.unit_s == pytest.approx(0.75 * 125.3e12, rel=0.001)
+    empty = timing(work("launch", steps=(Launch("l.cu", "l", (1, 1, 1), (1, 1, 1), (), times=1000),)), V100)
+    assert empty.unit_s == pytest.approx(rates.launch_us / 1000)
+
+
+def test_two_equal_parts_overlap_and_share_the_clock_s_part() -> None:
+    flop, size = round(0.98 * 15.667e12 / 100), round(0.92 * 900e9 / 100)  # ten milliseconds each
+    both = timing(work("both", precision="fp32", flop=flop, bytes=size, path="dram"), V100)
+    assert 0.010 < both.unit_s < 0.0125
+    assert both.workload.compute_share == pytest.approx(0.52, abs=0.01)
+
+
+def test_what_is_beside_the_products_runs_on_the_vector_units_and_after_them() -> None:
+    product, launch = gemm("fp16", 4096), work().steps[0]
+    alone = timing(product, V100).unit_s
+    block = replace(product, kernel="block", steps=(*product.steps, launch), flop=product.flop + 10**12)
+    more = timing(block, V100)
+    parts = alone, 10**12 / (31.33e12 * 0.98), block.bytes / (0.92 * 900e9)
+    assert more.unit_s == pytest.approx(sum(parts), rel=0.002)
+    assert more.workload.compute_share == pytest.approx(1 - 0.96 * parts[2] / sum(parts), abs=0.002)
+
+
+def test_a_chase_takes_the_latency_of_its_footprint() -> None:
+    def chase(footprint: int) -> float:
+        buffers = (Buffer("ring", "int32", footprint // 4),)
+        return timing(work("chase", buffers=buffers, operations=10**6, outputs=()), A100).unit_s * 1e3
+
+    rates = rates_of(A100)
+    small, middle, large = chase(1 << 16), chase(20 << 20), chase(8 << 30)
+    assert small == pytest.approx(rates.l1_ns, rel=0.01)
+    assert rates.l1_ns < middle <= rates.l2_ns
+    assert large == pytest.approx(rates.dram_ns, rel=0.01)
+
+
+def test_arithmetic_that_the_model_lacks_is_an_error() -> None:
+    for precision, model in (("tf32", V100), ("bf16", V100), ("fp8", A100)):
+        with pytest.raises(DeviceError, match=f"{model.name} has no {precision}"):
+            timing(gemm(precision, 4096), model)
+    assert timing(gemm("fp8", 4096), H100).unit_s > 0
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=lambda model: model.name)
+def test_every_kernel_that_fits_runs_on_every_model(model: GpuModel) -> None:
+    device = devices(model)[0]
+    rates, ran = rates_of(model), 0
+    for name in KERNELS:
+        some = find_kernel(name).build(device.facts)
+        if isinstance(some, Unfit):
+            continue
+        ran += 1
+        milliseconds = only(device, loads_and_runs(device, some))
+        assert 0.2 < milliseconds < 1000, name
+        found = timing(some, model)
+        peaks = [rates.flop_per_s(model, p, tensor=True) or 0 for p in (*rates.vector, *rates.tensor)]
+        assert some.flop / found.unit_s <= max(peaks), name
+        if some.path == "dram":
+            assert some.bytes / found.unit_s <= model.bandwidth_gb_s * 1e9, name
+        shares = (found.workload.compute_share, found.workload.fixed_share, found.workload.bandwidth_share)
+        assert all(-1e-9 <= share <= 1 + 1e-9 for share in shares), name
+        assert found.workload.compute_share + found.workload.fixed_share <= 1 + 1e-9, name
+    assert ran >= 20
+    assert device.bench.readings().values["memory_used"][0] < 400 << 20
+
+
+def test_power_rises_with_the_share_of_the_multiprocessors() -> None:
+    device = devices()[0]
+    watts: list[float] = []
+    seen: list[float] = []
+
+    def tick(readings: Readings, happened: list[Happening]) -> None:
+        seen.append(readings.values["power_mw"][0] / 1000)
+
+    for share in (0.25, 0.5, 0.75, 1.0):
+        some = find_kernel("power-share").build(device.facts, share=share)
+        assert not isinstance(some, Unfit)
+
+        async def task(some: Work) -> None:
+            loaded = await device.load(some, seed=1)
+            await loaded.run(1, each=2000, limit_s=60)
+
+        seen.clear()
+        device.bench.run([task(some)], on_tick=tick)
+        watts.append(float(np.median(seen[-10:])))
+    assert all(b - a > 15 for a, b in pairwise(watts)), watts
+
+
+# -- checks -----------------------------------------------------------------------------------------------------------
+
+
+def test_results_are_right_where_nothing_was_planted() -> None:
+    device = devices()[0]
+
+    async def task() -> None:
+        loaded = await device.load(work(), seed=3)
+        await loaded.poison()
+        stale = await loaded.check()
+        assert (stale.elements, stale.wrong, stale.worst) == (LINES + 10, LINES + 10, np.inf)
+        assert stale.first
+        await loaded.run(1, limit_s=1)
+        right = await loaded.check()
+        assert (right.elements, right.wrong, right.first, right.worst) == (LINES + 10, 0, None, 0.0)
+        await loaded.poison()
+        assert (await loaded.check()).wrong == LINES + 10
+        nothing = await device.load(work(outputs=()), seed=3)
+        assert (await nothing.check()).elements == 0
+
+    only(device, task())
+
+
+def test_planted_wrong_results_are_found_in_two_runs_of_five() -> None:
+    every = devices(V100, 2, "wrong_results")
+    (faulty,) = every[0].bench.fleet.planted
+    assert every[1 - faulty].bench is every[faulty].bench
+
+    async def task(device: SimulatedDevice) -> list[int]:
+        found = []
+        for _ in range(100):
+            loaded = await device.load(work(), seed=3)
+            await loaded.run(1, limit_s=1)
+            first, again = await loaded.check(), await loaded.check()
+            assert first == again
+            if first.wrong:
+                assert first.first is not None
+                assert first.first.startswith(("y[", "n["))
+                assert " should be " in first.first
+                assert first.worst > 1
+                # The sentence names an element, and what the reference says of it.
+                place, rest = first.first.split("] is ")
+                row, column = divmod(int(place.split("[")[1]), 1000)
+                right = float(rest.split(" should be ")[1])
+                assert not place.startswith("y") or right == expect(3).values[row % 2, column % 3]
+            found.append(first.wrong)
+            loaded.unload()
+        return found
+
+    wrong = np.array(only(every[faulty], task(every[faulty])))
+    assert 25 <= np.count_nonzero(wrong) <= 55  # of a hundred, 40 expected; three standard deviations
+    assert 5 < wrong[wrong > 0].mean() < 16
+    assert not np.any(only(every[1 - faulty], task(every[1 - faulty])))
+
+
+def test_a_wrong_element_of_a_result_that_must_be_exact_is_infinitely_wrong() -> None:
+    every = devices(V100, 1, "wrong_results")
+
+    async def task() -> float:
+        for _ in range(100):
+            loaded = await every[0].load(work(outputs=(Output("n", exactly, "zero"),)), seed=3)
+            await loaded.run(1, limit_s=1)
+            verdict = await loaded.check()
+            if verdict.wrong:
+                assert verdict.elements == 10 >= verdict.wrong
+                return verdict.worst
+        raise AssertionError
+
+    assert only(every[0], task()) == np.inf
+
+
+# -- what goes wrong --------------------------------------------------------------------------------------------------
+
+
+def test_a_work_that_is_too_large_leaves_nothing_behind() -> None:
+    device = devices()[0]
+    large = work(buffers=(*work().buffers, Buffer("z", "float64", 15 << 27)))
+
+    async def task() -> None:
+        with pytest.raises(DeviceError, match="bytes of memory left") as caught:
+            await device.load(replace(large, buffers=(*large.buffers, Buffer("w", "int8", 1 << 30))), seed=1)
+        assert not caught.value.gone
+        loaded = await device.load(large, seed=1)
+        with pytest.raises(DeviceError, match="bytes of memory left"):
+            await device.load(large, seed=1)
+        loaded.unload()
+        loaded.unload()
+        await device.load(large, seed=1)
+
+    only(device, task())
+
+
+def test_memory_of_a_load_that_is_cancelled_is_given_back() -> None:
+    device = devices()[0]
+    task = device.load(work(), seed=1)
+    with pytest.raises(KeyboardInterrupt):
+        device.bench.run([task, _interrupt()])
+    assert device.bench.readings().values["memory_used"][0] < 400 << 20
+
+
+async def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_lost_gpu_says_so_wherever_it_is_asked() -> None:
+    every = devices(V100, 2, "lost", "lost", span_s=10.0)
+    gone = int(np.flatnonzero(np.isinf(every[0].bench._simulation.onsets_s[1]))[0])
+    device = every[gone]
+
+    async def task() -> None:
+        loaded = await device.load(work(), seed=1)
+        await loaded.run(1, limit_s=1)
+        await device.pause(8)
+        for attempt in (loaded.run(1, limit_s=1), loaded.check(), device.load(work(), seed=1)):
+            with pytest.raises(DeviceError, match="fallen off the bus") as caught:
+                await attempt
+            assert caught.value.gone
+            assert device.facts.gpu in str(caught.value)
+        loaded.unload()
+        device.close()
+
+    only(device, task())
+
+
+def test_a_copy_to_a_peer_needs_one() -> None:
+    steps: tuple[Step, ...] = (Copy("x", "p", 8 * LINES),)
+    copy = work(buffers=(*work().buffers, Buffer("p", "float64", LINES, place="peer")), steps=steps, path="peer")
+    alone, several = devices(V100, 1)[0], devices(V100, 2)[0]
+    with pytest.raises(DeviceError, match="no peer in its node"):
+        only(alone, loads_and_runs(alone, copy))
+    assert only(several, loads_and_runs(several, copy)) > 0
+
+
+def test_a_repetition_that_hangs_ends_at_its_limit() -> None:
+    device = devices()[0]
+
+    async def task() -> None:
+        loaded = await device.load(gemm("fp32", 25_536), seed=1)
+        with pytest.raises(DeviceError, match="within 3 s"):
+            await loaded.run(10, limit_s=3)
+
+    only(device, task())
+    assert device.now_ns() == pytest.approx(3.1e9, abs=1e6)
+
+
+def test_closing_twice_releases_once() -> None:
+    device = devices()[0]
+    used = device.bench.readings().values["memory_used"][0]
+    device.close()
+    device.close()
+    assert device.bench.readings().values["memory_used"][0] < used
+    assert isinstance(device.facts, Facts)

@@ -1,0 +1,662 @@
+"""The bench: work by coroutines on a simulated clock, against the model's own power, speed and steady state."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Coroutine
+from inspect import CORO_CLOSED, getcoroutinestate
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from whorl.errors import DeviceError, InputError
+from whorl.simulation.bench import CONTEXT_BYTES, Bench, Done
+from whorl.simulation.control import STEP_NS, STEP_S
+from whorl.simulation.fleet import Fleet
+from whorl.simulation.models import A100, H100, MODELS, V100, GpuModel
+from whorl.simulation.physics import Floats, voltage
+from whorl.simulation.rates import RATES, rates_of
+from whorl.simulation.stepping import REASON_IDLE, REASON_POWER_CAP, Happening, Readings
+from whorl.simulation.workloads import IDLE, PAGERANK, SGEMM, STREAM, Workload
+
+S = 1_000_000_000
+BEGAN = 1_700_000_000 * S
+UNIT_S = 0.009
+
+QUIET = Workload("quiet", activity=1.0, compute_share=0.953, bandwidth_share=0.12, noise=0.0)
+
+
+def bench(model: GpuModel = V100, gpus: int = 4, seed: int = 1, *kinds: str, **options: Any) -> Bench:
+    return Bench(Fleet.draw(model, gpus, seed, faults=len(kinds), kinds=kinds), began_ns=BEGAN, **options)
+
+
+def finished(results: list[Any]) -> list[Any]:
+    for one in results:
+        if isinstance(one, Exception):
+            raise one
+    return results
+
+
+def only(one: Bench, task: Coroutine[Any, Any, Any], **options: Any) -> Any:
+    return finished(one.run([task], **options))[0]
+
+
+async def measure(one: Bench, gpu: int, workload: Workload, *, warm_s: float, repeats: int = 50, each: int = 2) -> Done:
+    """As a probe does it: warm up, then measured repeats."""
+    one.hold(gpu)
+    ready = one.prepare(gpu, workload, UNIT_S)
+    until = one.now_ns + round(warm_s * 1e9)
+    while one.now_ns < until:
+        await one.work(ready, 50)
+    done = await one.work(ready, repeats, each)
+    one.release(gpu)
+    return done
+
+
+# -- time -------------------------------------------------------------------------------------------------------------
+
+
+def test_work_takes_what_the_speed_says() -> None:
+    one = bench(gpus=1, lock_mhz=1005)
+
+    async def task() -> tuple[Done, Done]:
+        await measure(one, 0, QUIET, warm_s=4)
+        ready = one.prepare(0, QUIET, UNIT_S)
+        return await one.work(ready, 1000), await one.work(ready, 10, each=100)
+
+    fine, coarse = only(one, task())
+    expected = UNIT_S * (0.953 * 1530 / 1005 + 0.047)
+    assert fine.times_s == pytest.approx(expected, rel=0.003)  # five standard deviations of the repeats' noise
+    assert fine.times_s.mean() == pytest.approx(expected, rel=1e-4)
+    assert coarse.times_s.mean() == pytest.approx(expected, rel=1e-3)
+    assert 0.0003 < fine.times_s.std() / expected < 0.0007
+    for done, n in ((fine, 1000), (coarse, 1000)):
+        assert done.ended_ns - done.began_ns == pytest.approx(done.times_s.mean() * n * 1e9, rel=1e-6)
+    assert coarse.began_ns - fine.ended_ns < STEP_NS
+
+
+def test_a_repeat_shorter_than_a_step_is_timed_within_it() -> None:
+    one = bench(gpus=1, lock_mhz=1530)
+
+    async def task() -> Done:
+        ready = one.prepare(0, QUIET, 0.0001)
+        return await one.work(ready, 1000)
+
+    times = only(one, task()).times_s
+    # At the lowest clock, one step higher every 20 ms: times fall within steps of about 20 repeats each.
+    assert times[0] == pytest.approx(0.0001 * (0.953 * 1530 / 135 + 0.047), rel=0.003)
+    assert times[-1] < 0.9 * times[0]
+    assert np.all(times > 0)
+
+
+def test_work_that_outlasts_the_notes_is_timed_as_that_which_does_not() -> None:
+    """Jobs of one to twenty seconds side by side and one after another, so that notes are dropped and room is made."""
+    one = bench(gpus=6, lock_mhz=1005)
+    expected = UNIT_S * (0.953 * 1530 / 1005 + 0.047)
+
+    async def task(gpu: int) -> None:
+        await measure(one, gpu, QUIET, warm_s=4)
+        ready = one.prepare(gpu, QUIET, UNIT_S)
+        for repeats in (1500, 70, 700, 300)[gpu % 4 :]:
+            done = await one.work(ready, repeats)
+            assert done.times_s == pytest.approx(expected, rel=0.003)
+            assert done.times_s.mean() == pytest.approx(expected, rel=3e-4)
+            assert (done.ended_ns - done.began_ns) / 1e9 == pytest.approx(done.times_s.sum(), rel=1e-9)
+
+    finished(one.run([task(gpu) for gpu in range(6)]))
+
+
+def test_pauses_take_whole_steps_and_none_takes_none() -> None:
+    one = bench()
+
+    async def task() -> list[int]:
+        seen = [one.now_ns]
+        for seconds in (0.0, -1.0, 0.02, 0.03, 0.1, 0.1 + 0.2):
+            await one.pause(seconds)
+            seen.append(one.now_ns)
+        return seen
+
+    assert np.diff(only(one, task())).tolist() == [0, 0, STEP_NS, 2 * STEP_NS, 5 * STEP_NS, 15 * STEP_NS]
+
+
+def test_the_same_results_in_any_order_of_the_coroutines() -> None:
+    def results(order: list[int]) -> tuple[list[Floats], list[int]]:
+        one = bench(V100, 12, 5, "brake", "lost", "hot", span_s=20.0)
+
+        async def task(gpu: int) -> Floats:
+            first = await measure(one, gpu, SGEMM, warm_s=3)
+            await one.pause(0.1 * (gpu % 3))
+            second = await measure(one, gpu, STREAM if gpu % 2 else SGEMM, warm_s=1)
+            return np.concatenate([first.times_s, second.times_s])
+
+        found = dict(zip(order, one.run([task(gpu) for gpu in order]), strict=True))
+        times = [found[gpu] for gpu in range(12)]
+        return [t for t in times if isinstance(t, np.ndarray)], one.readings().values["energy_mj"].tolist()
+
+    order = list(range(12))
+    expected = results(order)
+    random.Random(7).shuffle(order)
+    for again in (order, order[::-1]):
+        times, energy = results(again)
+        assert energy == expected[1]
+        assert len(times) == len(expected[0])
+        assert all(np.array_equal(a, b) for a, b in zip(times, expected[0], strict=True))
+
+
+def test_runs_of_one_gpu_differ_and_those_of_another_campaign_too() -> None:
+    def median(began_ns: int) -> list[float]:
+        one = Bench(Fleet.draw(V100, 1, 1, faults=0), began_ns=began_ns, lock_mhz=1005)
+
+        async def task() -> list[float]:
+            return [float(np.median((await measure(one, 0, SGEMM, warm_s=4)).times_s)) for _ in range(6)]
+
+        return only(one, task())  # type: ignore[no-any-return]
+
+    first, again, other = median(BEGAN), median(BEGAN), median(BEGAN + 86_400 * S)
+    assert first == again
+    assert 0.0004 < np.std(first) / np.mean(first) < 0.004  # the workload's run-to-run noise is 0.15 %
+    assert len({*first, *other}) == 12
+
+
+# -- the fleet against the reference ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_the_spread_of_a_fleet_is_that_of_the_public_cluster(seed: int) -> None:
+    """SGEMM on 392 V100s, warmed up for a minute and a half: the bands that the steady state is held to."""
+    one = Bench(Fleet.draw(V100, 392, seed), began_ns=BEGAN)
+    clocks: list[tuple[int, Any]] = []
+
+    def tick(readings: Readings, happened: list[Happening]) -> None:
+        clocks.append((readings.ts_ns, readings.values["sm_clock_mhz"]))
+
+    done = finished(one.run([measure(one, g, SGEMM, warm_s=90, repeats=100) for g in range(392)], on_tick=tick))
+    times = np.array([np.median(run.times_s) for run in done])
+    at, seen = np.array([ts for ts, _ in clocks]), np.array([clock for _, clock in clocks])
+    clock = np.array([np.median(seen[(at > r.began_ns) & (at <= r.ended_ns), gpu]) for gpu, r in enumerate(done)])
+    q1, median, q3 = np.percentile(times, [25, 50, 75])
+    assert 7.5 <= 400 * (q3 - q1) / median <= 10.5
+    assert spearmanr(times, clock).statistic <= -0.95
+    assert median == pytest.approx(UNIT_S * 1.12, rel=0.02)
+
+
+def test_faults_show_in_the_times() -> None:
+    kinds = ("brake", "pinned", "slow_memory")
+    one = bench(V100, 32, 3, *kinds)
+    at = {kind: gpu for gpu, kind in one.fleet.planted.items()}
+
+    def times(workload: Workload) -> Floats:
+        return np.array(
+            [
+                np.median(run.times_s)
+                for run in finished(one.run([measure(one, gpu, workload, warm_s=30) for gpu in range(32)]))
+            ]
+        )
+
+    gemm, stream, rank = times(SGEMM), times(STREAM), times(PAGERANK)
+    gemm, stream, rank = (values / np.median(values) for values in (gemm, stream, rank))
+    assert 1.1 < gemm[at["brake"]] < 1.35
+    assert 1.2 < gemm[at["pinned"]] < 1.45
+    assert 0.95 < stream[at["pinned"]] < 1.05
+    assert 1.5 < stream[at["slow_memory"]] < 1.7
+    assert 1.55 < rank[at["slow_memory"]] < 1.75
+    healthy = [gpu for gpu in range(32) if gpu not in one.fleet.planted]
+    assert np.all(np.abs(stream[healthy] - 1) < 0.02)
+
+
+def test_what_the_host_or_its_bus_bounds_follows_neither_clock_nor_memory() -> None:
+    copy = Workload("copy", activity=0.05, compute_share=0.0, bandwidth_share=0.01, noise=0.0, fixed_share=1.0)
+    one = bench(V100, 2, 3, "slow_memory", lock_mhz=600)
+    done = finished(one.run([measure(one, gpu, copy, warm_s=1) for gpu in range(2)]))
+    for run in done:
+        assert run.times_s == pytest.approx(UNIT_S, rel=0.003)
+
+
+# -- clocks and power -------------------------------------------------------------------------------------------------
+
+
+def test_the_clock_of_a_held_gpu_is_up_without_work() -> None:
+    one = bench(gpus=2)
+    seen: list[Any] = []
+
+    async def task(gpu: int, held: bool) -> None:
+        if held:
+            one.hold(gpu)
+        await one.pause(4.0)
+        await one.work(one.prepare(gpu, SGEMM, UNIT_S), 500)
+        await one.pause(10.0)
+        if held:
+            one.release(gpu)
+        await one.pause(10.0)
+
+    def tick(readings: Readings, happened: list[Happening]) -> None:
+        seen.append([readings.values[name].copy() for name in ("sm_clock_mhz", "power_mw", "clock_event_reasons")])
+
+    finished(one.run([task(0, True), task(1, False)], every_s=STEP_S, on_tick=tick))
+    clock, watts, reasons = np.moveaxis(np.array(seen), 1, 0)
+    began, ended = np.flatnonzero(watts[:, 0] > 150_000)[[0, -1]]
+    assert np.all(clock[:began, 0] == 1530)
+    # After the work it rises to the highest again, step by step from where the power cap held it.
+    assert clock[ended, 0] < 1450
+    assert np.all(np.diff(clock[ended + 2 : ended + 200, 0]) >= 0)
+    assert clock[ended + 100, 0] == 1530
+    # Awake without work: board and leakage at the voltage of the clock, nothing that switches.
+    released = np.flatnonzero(clock[:, 0] > 135)[-1]
+    assert np.all(clock[ended + 100 : released, 0] == 1530)
+    awake, asleep = np.median(watts[released - 50 : released, 0]), np.median(watts[-50:, 0])
+    silicon, volts = one.fleet.silicon, voltage(V100, one.fleet.silicon, np.full(2, 1530.0))[0]
+    board = V100.board_w * silicon.board[0]
+    growth = np.exp(V100.leakage_per_k * (one.fleet.idle().temperature_c[0] - 60))
+    leakage = V100.leakage_w * silicon.leakage[0] * (volts / V100.leakage_v) ** 3 * growth
+    assert awake / 1000 == pytest.approx(silicon.sensor[0] * (board + leakage), rel=0.06)  # the die is warmer
+    assert asleep + 5_000 < awake
+    assert np.all(reasons[ended + 100 : released, 0] == REASON_IDLE)
+    assert reasons[ended - 10, 0] == REASON_POWER_CAP
+    # Nobody holds the other one: it is at the lowest clock but for its work.
+    assert np.all(clock[:began, 1] == 135)
+    assert clock[-1, 1] == clock[-1, 0] == 135
+
+
+def test_a_clock_that_stayed_up_serves_the_next_work() -> None:
+    one = bench(gpus=1)
+
+    async def task() -> list[float]:
+        one.hold(0)
+        ready = one.prepare(0, QUIET, UNIT_S)
+        await one.work(ready, 600)
+        found = []
+        for pause in (0.0, 0.5, 30.0):
+            await one.pause(pause)
+            found.append(float((await one.work(ready, 5)).times_s.mean()))
+            await one.work(ready, 600)
+        one.release(0)
+        await one.pause(0.04)
+        found.append(float((await one.work(ready, 5)).times_s.mean()))
+        return found
+
+    *warm, left = only(one, task())
+    assert max(warm) < 1.15 * min(warm)
+    assert left > 5 * max(warm)
+
+
+def test_no_power_violation_is_counted_without_work() -> None:
+    one = bench(gpus=4)
+    for gpu in range(4):
+        one.hold(gpu)
+    finished(one.run([one.work(one.prepare(gpu, SGEMM, UNIT_S), 300) for gpu in range(4)]))
+    before = one.readings().values["power_violation_ns"].tolist()
+    assert min(before) > 0
+    only(one, one.pause(10))
+    values = one.readings().values
+    assert values["sm_clock_mhz"].tolist() == [1530] * 4
+    assert values["power_violation_ns"].tolist() == before
+    assert values["utilization"].tolist() == [0] * 4
+
+
+def square(one: Bench, gpu: int, period_s: float, work_s: float, after_s: float = 0.0) -> tuple[Floats, Floats, Floats]:
+    """Ten seconds of a square wave on a warm GPU: true power, shown power (W) and the energy counter (J), by step.
+
+    It begins so long after a tick of the slow sensors.
+    """
+    true: list[float] = []
+    shown: list[float] = []
+    energy: list[float] = []
+
+    async def task() -> None:
+        one.hold(gpu)
+        ready = one.prepare(gpu, QUIET, 0.0005)
+        await one.work(ready, 12_000)
+        began = BEGAN + round(((one.now_ns - BEGAN) // (S // 10) + 1) * 1e8 + after_s * 1e9)
+        await one.pause((began - one.now_ns) / 1e9)
+        for turn in range(1, round(14.0 / period_s) + 1):
+            await one.work(ready, round(work_s / 0.0005 / 1.1))
+            if turn * period_s <= 4.0:  # the clock follows the mean power
+                for seen in (true, shown, energy):
+                    seen.clear()
+            await one.pause((began + round(turn * period_s * 1e9) - one.now_ns) / 1e9)
+
+    def tick(readings: Readings, happened: list[Happening]) -> None:
+        true.append(one.true_power_w[gpu])
+        shown.append(readings.values["power_instant_mw"][gpu] / 1000)
+        energy.append(readings.values["energy_mj"][gpu] / 1000)
+
+    only(one, task(), every_s=STEP_S, on_tick=tick)
+    return np.array(true), np.array(shown), np.array(energy)
+
+
+def test_a_v100_shows_a_square_wave_of_a_fifth_of_a_second() -> None:
+    one = bench(V100, 4)
+    true, shown, _ = square(one, 0, 0.2, 0.1)
+    gain = one.fleet.silicon.sensor[0]
+    assert np.ptp(true) > 150
+    assert np.percentile(true, 80) - np.percentile(true, 20) > 150
+    assert np.corrcoef(true, shown)[0, 1] > 0.999
+    assert shown == pytest.approx(gain * true, abs=1.5)
+
+
+@pytest.mark.parametrize("model", [A100, H100])
+def test_a_sensor_of_a_quarter_of_the_time_does_not_show_a_square_wave_of_its_period(model: GpuModel) -> None:
+    means = []
+    for after_s in (0.0, 0.06):
+        one = bench(model, 4)
+        true, shown, energy = square(one, 0, 0.1, 0.05, after_s)
+        swing = np.percentile(true, 90) - np.percentile(true, 10)
+        assert swing > 0.4 * model.power_limit_w
+        assert np.ptp(shown[10:]) < 0.15 * swing
+        mean = (energy[-1] - energy[10]) / ((len(energy) - 11) * STEP_S)
+        assert mean == pytest.approx(true[11:].mean(), rel=1e-4)
+        means.append((np.mean(shown[10:]), mean))
+    # One phase of the wave or the other, as it happens to lie; neither is the mean, which is the same.
+    assert means[0][0] < means[0][1] - 0.25 * swing
+    assert means[1][0] > means[1][1] + 0.25 * swing
+    assert means[0][1] == pytest.approx(means[1][1], rel=0.05)
+
+
+def test_energy_is_the_sum_of_the_power() -> None:
+    one = bench(H100, 8, 2, "brake")
+    watts: list[Floats] = []
+    finished(
+        one.run(
+            [measure(one, gpu, (SGEMM, STREAM)[gpu % 2], warm_s=1 + gpu) for gpu in range(8)],
+            every_s=STEP_S,
+            on_tick=lambda readings, happened: watts.append(one.true_power_w),
+        )
+    )
+    assert one.readings().values["energy_mj"] == pytest.approx(1000 * STEP_S * np.sum(watts, axis=0), abs=2)
+
+
+def test_a_stuck_sensor_shows_one_power_while_the_load_changes() -> None:
+    one = bench(V100, 8, 3, "stuck_sensor", span_s=10.0)
+    (stuck,) = one.fleet.planted
+    watts: list[Any] = []
+
+    async def task(gpu: int) -> None:
+        one.hold(gpu)
+        ready = one.prepare(gpu, SGEMM, UNIT_S)
+        for _ in range(6):
+            await one.work(ready, 200)
+            await one.pause(1.0)
+
+    def tick(readings: Readings, happened: list[Happening]) -> None:
+        watts.append(readings.values["power_mw"].copy())
+
+    finished(one.run([task(gpu) for gpu in range(8)], on_tick=tick))
+    late = np.array(watts)[70:]  # it sticks after six seconds at the latest
+    assert np.ptp(late[:, stuck]) == 0
+    assert np.all(np.delete(np.ptp(late, axis=0), stuck) > 150_000)
+    assert np.ptp(one.readings().values["energy_mj"]) < 0.2 * one.readings().values["energy_mj"][0]
+
+
+def test_a_cap_holds_and_one_that_no_board_takes_is_refused() -> None:
+    one = bench(V100, 4, cap_w=200)
+    finished(one.run([measure(one, gpu, SGEMM, warm_s=20) for gpu in range(4)]))
+    readings = []
+    finished(
+        one.run(
+            [measure(one, gpu, SGEMM, warm_s=6) for gpu in range(4)],
+            on_tick=lambda r, h: readings.append(r.values["power_mw"].copy()),
+        )
+    )
+    assert np.median(readings[-20:]) == pytest.approx(198_500, rel=0.01)
+    assert np.all(one.readings().values["power_limit_mw"] == 200_000)
+    with pytest.raises(InputError, match="power cap"):
+        bench(cap_w=20)
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+
+
+def test_memory_is_counted_and_ends() -> None:
+    one = bench(gpus=2)
+    one.hold(0)
+    one.take(0, 10 << 30)
+    used = one.readings().values["memory_used"]
+    assert used.tolist() == [(10 << 30) + CONTEXT_BYTES + (IDLE.memory_mib << 20), IDLE.memory_mib << 20]
+    with pytest.raises(DeviceError, match="memory left"):
+        one.take(0, 6 << 30)
+    one.give_back(0, 10 << 30)
+    one.take(0, 15 << 30)
+
+
+# -- what goes wrong --------------------------------------------------------------------------------------------------
+
+
+def lost_bench() -> tuple[Bench, int, int]:
+    """Two GPUs that fall off the bus, the first of which returns."""
+    one = bench(V100, 8, 4, "lost", "lost", span_s=30.0)
+    gone, back = one._simulation.onsets_s
+    returning = int(np.flatnonzero(np.isfinite(back))[0])
+    staying = int(np.flatnonzero(np.isfinite(gone) & np.isinf(back) & (gone > 0))[0])
+    return one, returning, staying
+
+
+def test_a_gpu_that_is_lost_in_its_work_fails_alone() -> None:
+    one, returning, staying = lost_bench()
+    happened: list[Happening] = []
+
+    async def task(gpu: int) -> Floats:
+        one.hold(gpu)
+        ready = one.prepare(gpu, SGEMM, UNIT_S)
+        return (await one.work(ready, 2500)).times_s
+
+    results = one.run([task(gpu) for gpu in range(8)], on_tick=lambda r, h: happened.extend(h))
+    for gpu, result in enumerate(results):
+        if gpu in (returning, staying):
+            assert isinstance(result, DeviceError)
+            assert result.gone
+            assert one.who[gpu].uuid in str(result)
+        else:
+            assert isinstance(result, np.ndarray)
+    assert {(one.gpu, one.kind) for one in happened} >= {
+        (returning, "lost"),
+        (staying, "lost"),
+        (returning, "returned"),
+    }
+    assert np.flatnonzero(one.readings().lost).tolist() == [staying]
+
+    with pytest.raises(DeviceError, match="fallen off the bus"):
+        one.take(staying, 1)
+    with pytest.raises(DeviceError, match="fallen off the bus"):
+        one.prepare(staying, SGEMM, UNIT_S)
+    again = only(one, task(returning))
+    assert np.median(again[-500:]) == pytest.approx(np.median(results[0][-500:]), rel=0.1)  # type: ignore[index]
+
+
+def test_what_was_prepared_before_a_loss_is_gone_with_it() -> None:
+    one, returning, _ = lost_bench()
+
+    async def task() -> None:
+        ready = one.prepare(returning, SGEMM, UNIT_S)
+        await one.work(ready, 10)
+        await one.pause(35)
+        await one.work(ready, 10)
+
+    (result,) = one.run([task()])
+    assert isinstance(result, DeviceError)
+    assert not result.gone
+    assert "load it again" in str(result)
+
+
+def test_work_that_does_not_end_in_time_fails_and_the_gpu_works_on() -> None:
+    one = bench(gpus=2)
+
+    async def task(gpu: int) -> float:
+        ready = one.prepare(gpu, SGEMM, UNIT_S)
+        began = one.now_ns
+        with pytest.raises(DeviceError, match=r"within 0\.5 s") as caught:
+            await one.work(ready, 1000, limit_s=0.5)
+        assert not caught.value.gone
+        assert one.now_ns - began == S // 2
+        return float((await one.work(ready, 5, limit_s=10)).times_s[0])
+
+    assert all(time > 0 for time in finished(one.run([task(0), task(1)])))
+
+
+def test_an_error_of_one_coroutine_does_not_stop_the_others() -> None:
+    one = bench()
+
+    async def fails() -> None:
+        await one.pause(0.1)
+        raise InputError("no such thing")
+
+    async def foreign() -> None:
+        await _Foreign()
+
+    class _Foreign:
+        def __await__(self) -> Any:
+            yield "something of another scheduler"
+
+    results = one.run([fails(), measure(one, 0, SGEMM, warm_s=1), foreign(), fails()])
+    assert [type(result) for result in results] == [InputError, Done, RuntimeError, InputError]
+    assert "not the bench's" in str(results[2])
+
+
+def test_two_coroutines_cannot_work_on_one_gpu() -> None:
+    one = bench()
+    results = one.run([measure(one, 0, SGEMM, warm_s=1), measure(one, 0, SGEMM, warm_s=1)])
+    assert isinstance(results[0], Done)
+    assert isinstance(results[1], RuntimeError)
+
+
+@pytest.mark.parametrize("where", ["task", "tick"])
+def test_an_interrupt_closes_every_coroutine_and_passes_through(where: str) -> None:
+    one, closed = bench(), []
+
+    async def task(gpu: int) -> None:
+        one.hold(gpu)
+        try:
+            await one.work(one.prepare(gpu, SGEMM, UNIT_S), 100_000)
+        finally:
+            closed.append(gpu)
+            one.release(gpu)
+
+    async def sleeps() -> None:
+        try:
+            await one.pause(1e6)
+        finally:
+            closed.append(2)
+
+    async def interrupted() -> None:
+        try:
+            await one.pause(0.5)
+            if where == "task":
+                raise KeyboardInterrupt
+            await one.pause(1e6)
+        finally:
+            closed.append(3)
+
+    def tick(readings: Readings, happened: list[Happening]) -> None:
+        if where == "tick" and one.now_ns > BEGAN + S:
+            raise KeyboardInterrupt
+
+    tasks = [task(0), task(1), sleeps(), interrupted()]
+    with pytest.raises(KeyboardInterrupt):
+        one.run(tasks, on_tick=tick)
+    assert sorted(closed) == [0, 1, 2, 3]
+    assert all(getcoroutinestate(one) == CORO_CLOSED for one in tasks)
+    # The bench is as it was, and its GPUs have nothing to do.
+    assert one.readings().values["utilization"].tolist() == [0, 0, 0, 0]
+    assert isinstance(only(one, measure(one, 0, SGEMM, warm_s=1)), Done)
+
+
+def test_a_failing_tick_closes_the_coroutines_too() -> None:
+    one = bench()
+
+    def tick(readings: Readings, happened: list[Happening]) -> None:
+        raise OSError("no space left")
+
+    task = measure(one, 0, SGEMM, warm_s=1)
+    with pytest.raises(OSError, match="no space"):
+        one.run([task], on_tick=tick)
+    assert getcoroutinestate(task) == CORO_CLOSED
+
+
+# -- ticks ------------------------------------------------------------------------------------------------------------
+
+
+def test_ticks_lie_on_a_grid_that_a_coroutine_may_change() -> None:
+    one, at = bench(), []
+
+    async def task() -> None:
+        await one.pause(1.0)
+        one.every_s = STEP_S
+        await measure(one, 0, SGEMM, warm_s=0.1, repeats=10)
+        one.every_s = 0.5
+        await one.pause(2.0)
+
+    only(one, task(), every_s=0.1, on_tick=lambda readings, happened: at.append((readings.ts_ns - BEGAN) / 1e9))
+    gaps = np.round(np.diff(at), 6)
+    assert gaps[:9] == pytest.approx(0.1)
+    assert gaps[-3:] == pytest.approx(0.5)
+    assert np.count_nonzero(gaps == STEP_S) > 10
+    with pytest.raises(ValueError, match="nothing is told every"):
+        one.run([], every_s=0.001)
+    assert one.run([]) == []
+
+
+def test_a_tick_comes_before_the_coroutines_of_its_instant() -> None:
+    one, order = bench(), []
+
+    async def task() -> None:
+        for _ in range(3):
+            await one.pause(0.1)
+            order.append("task")
+
+    only(one, task(), on_tick=lambda readings, happened: order.append("tick"))
+    assert order == ["tick", "task"] * 3
+
+
+# -- rates ------------------------------------------------------------------------------------------------------------
+
+DATA_SHEET = {  # TFLOP/s, dense; of H100 at its boost clocks, vector and tensor
+    "V100-SXM2": (1530, {("fp64", False): 7.8, ("fp32", False): 15.7, ("fp16", True): 125}),
+    "A100-SXM4-80": (
+        1410,
+        {
+            ("fp64", False): 9.7,
+            ("fp64", True): 19.5,
+            ("fp32", False): 19.5,
+            ("tf32", True): 156,
+            ("bf16", True): 312,
+            ("fp16", True): 312,
+            ("fp16", False): 78,
+            ("bf16", False): 39,
+        },
+    ),
+    "H100-SXM5": (
+        1830,
+        {("tf32", True): 494.7, ("fp16", True): 989.4, ("bf16", True): 989.4, ("fp8", True): 1978.9},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DATA_SHEET)
+def test_peaks_are_those_of_the_data_sheets(name: str) -> None:
+    model = MODELS[name]
+    clock_mhz, peaks = DATA_SHEET[name]
+    for (precision, tensor), teraflop in peaks.items():
+        peak = rates_of(model).flop_per_s(model, precision, tensor=tensor)
+        assert peak is not None
+        assert peak * clock_mhz / model.max_clock_mhz == pytest.approx(teraflop * 1e12, rel=0.01)
+
+
+def test_every_model_has_rates_and_lacks_what_it_lacks() -> None:
+    assert set(RATES) == set(MODELS)
+    assert rates_of(V100).flop_per_s(V100, "bf16", tensor=True) is None
+    assert rates_of(A100).flop_per_s(A100, "fp8", tensor=True) is None
+    assert rates_of(V100).flop_per_s(V100, "fp64", tensor=True) == rates_of(V100).flop_per_s(V100, "fp64", tensor=False)
+    for model in MODELS.values():
+        assert rates_of(model).vector["fp32"] * rates_of(model).sms == 2 * model.lanes
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=str)
+def test_latency_grows_with_the_footprint_from_level_to_level(model: GpuModel) -> None:
+    rates = rates_of(model)
+    latencies = [rates.latency_ns(1 << power) for power in range(12, 36)]
+    assert all(a[0] <= b[0] for a, b in pairwise(latencies))
+    assert latencies[0] == (rates.l1_ns, rates.l1_ns)
+    assert latencies[-1][0] == pytest.approx(rates.dram_ns, rel=0.01)
+    assert all(scaling <= whole for whole, scaling in latencies)
