@@ -75,9 +75,11 @@ def collect(
     """Read every GPU of this node into a store until told to stop.
 
     Ctrl-C, SIGTERM and SIGHUP end it: what was read is flushed and sealed, and the exit status is 0. Reading changes
-    no setting of a GPU. On a machine without GPUs, --backend simulated reads a simulated node.
+    no setting of a GPU; what a probe that crashed left changed is restored first. On a machine without GPUs,
+    --backend simulated reads a simulated node.
     """
     from ..collectors.collecting import Plan, give_back, stay_small, this_node
+    from ..probes.restore import restore_left_over
 
     options = {key: value for key, value in (("gpus", gpus), ("model", model), ("seed", seed)) if value is not None}
     if options and backend != "simulated":
@@ -96,6 +98,9 @@ def collect(
     if backend == "simulated":
         options["node"] = plan.node
     stay_small(backend)
+    if backend == "nvml":
+        for sentence in restore_left_over():
+            click.echo(f"whorl: {sentence}", err=True)
     with _Signals() as signals:
         collecting = _begin(plan, options, signals)
         if collecting is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,16 @@ from typing import Any
 import click
 
 from .options import json_option
+
+_CAP_SYS_ADMIN = 21  # as capabilities(7) numbers it
+_ASK_CUPY = """import cupy
+runtime = cupy.cuda.runtime
+try:
+    number = runtime.getDeviceCount()
+except runtime.CUDARuntimeError as error:
+    number = str(error).partition(":")[0]
+print(cupy.__version__, runtime.runtimeGetVersion(), runtime.driverGetVersion(), number)
+"""
 
 
 @dataclass(frozen=True)
@@ -37,7 +48,7 @@ def doctor(store: str | None, as_json: bool) -> None:
     """
     from .output import print_json, print_table
 
-    findings = [*_python(), _nvml(), _cupy(), _dcgm(), _slurm()]
+    findings = [*_python(), _nvml(), _cupy(), _settings(), _permission(), _dcgm(), _slurm()]
     if store is not None:
         findings += _store(store)
     if as_json:
@@ -103,18 +114,64 @@ def _cupy() -> Finding:
             use,
         )
     # In a process of its own: a CuPy for another CUDA can fail in ways that are no Python error.
-    code = "import cupy; print(cupy.__version__, cupy.cuda.runtime.getDeviceCount())"
     try:
         done = subprocess.run(  # noqa: S603 - our own interpreter, a constant program
-            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "-c", _ASK_CUPY], capture_output=True, text=True, timeout=60, check=False
         )
     except subprocess.TimeoutExpired:
         return Finding("CuPy", False, "importing it took over 60 s", use)
-    if done.returncode:
+    told = done.stdout.split()[-4:]
+    if done.returncode or len(told) < 4:
         lines = done.stderr.strip().splitlines()
         return Finding("CuPy", False, lines[-1] if lines else f"it ended with status {done.returncode}", use)
-    version, number = done.stdout.split()[-2:]
-    return Finding("CuPy", number != "0", f"{version}, {number} GPUs", use)
+    version, runtime, driver, number = told
+    made, reached = _cuda(int(runtime)), _cuda(int(driver))
+    if driver == "0":
+        return Finding("CuPy", False, f"{version} for CUDA {made}; it finds no NVIDIA driver", use)
+    if int(driver) // 1000 < int(runtime) // 1000:
+        detail = f"{version} is for CUDA {made}, and the driver reaches {reached}: pip install cupy-cuda{driver[:2]}x"
+        return Finding("CuPy", False, detail, use)
+    if not number.isdigit() or number == "0":
+        return Finding("CuPy", False, f"{version} for CUDA {made} shows no GPU ({number})", use)
+    return Finding("CuPy", True, f"{version} for CUDA {made}, driver for {reached}, {number} GPUs", use)
+
+
+def _cuda(version: int) -> str:
+    """A version of CUDA as it is written: 12090 is 12.9."""
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _settings() -> Finding:
+    """Restore what an earlier run left changed, and say what is changed now."""
+    from ..errors import InputError
+    from ..probes.restore import pending, restore_left_over, state_folder
+
+    what, use = "settings of GPUs", "--lock-clock, --power-limit"
+    told = restore_left_over()
+    try:
+        left = pending(state_folder())
+    except (InputError, OSError) as error:
+        return Finding(what, False, str(error), use)
+    told += [
+        f"process {one.note.pid} has changed {', '.join(one.note.gpus)} and will restore it"
+        for one in left
+        if one.living and one.note is not None
+    ]
+    return Finding(what, all(one.living for one in left), "; ".join(told) or "nothing is left to restore", use)
+
+
+def _permission() -> Finding:
+    """Whether this process may change settings: the driver asks for CAP_SYS_ADMIN outside of every container."""
+    what, use = "changing settings of GPUs", "--lock-clock, --power-limit"
+    try:
+        status = Path("/proc/self/status").read_text()
+        whole = Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
+    except OSError:
+        return Finding(what, os.geteuid() == 0, "cannot be told here for certain; root may", use)
+    mask = next((int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:")), 0)
+    if whole and mask >> _CAP_SYS_ADMIN & 1:
+        return Finding(what, True, "this process has CAP_SYS_ADMIN", use)
+    return Finding(what, False, "needs root with CAP_SYS_ADMIN, which this process lacks", use)
 
 
 def _dcgm() -> Finding:

@@ -16,11 +16,12 @@ from whorl.cli import cli
 from whorl.store import Store
 
 module = importlib.import_module("whorl.cli.doctor")  # `whorl.cli.doctor` itself is the command
+ask_cupy = module._cupy
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No CuPy: importing it in a process of its own takes seconds, and is not what these tests are about."""
+def quick(monkeypatch: pytest.MonkeyPatch, state: Path) -> None:
+    """No CuPy: importing it in a process of its own takes seconds, and is not what most of these tests are about."""
     monkeypatch.setattr(module, "_cupy", lambda: module.Finding("CuPy", False, "not looked for", "GPU kernels"))
 
 
@@ -93,3 +94,61 @@ def test_no_store_is_a_finding(tmp_path: Path) -> None:
     assert whorl("--store", str(tmp_path / "nowhere")).exit_code == 1
     (told,) = [f for f in findings("--store", str(tmp_path / "nowhere")) if f["what"] == "store"]
     assert "is not a store (there is nothing there)" in told["detail"]
+
+
+CUPY = """
+__version__ = "14.0.1"
+class cuda:
+    class runtime:
+        class CUDARuntimeError(RuntimeError): pass
+        runtimeGetVersion = staticmethod(lambda: 12090)
+        driverGetVersion = staticmethod(lambda: {driver})
+        @classmethod
+        def getDeviceCount(cls):
+            {count}
+"""
+
+
+@pytest.mark.parametrize(
+    ("driver", "count", "works", "said"),
+    [
+        (13000, "return 4", True, "14.0.1 for CUDA 12.9, driver for 13.0, 4 GPUs"),
+        (12040, "return 4", True, "driver for 12.4"),
+        (0, "raise cls.CUDARuntimeError('cudaErrorNoDevice: none')", False, "it finds no NVIDIA driver"),
+        (
+            11080,
+            "raise cls.CUDARuntimeError('cudaErrorInsufficientDriver: old')",
+            False,
+            "14.0.1 is for CUDA 12.9, and the driver reaches 11.8: pip install cupy-cuda11x",
+        ),
+        (12090, "raise cls.CUDARuntimeError('cudaErrorNoDevice: none')", False, "shows no GPU (cudaErrorNoDevice)"),
+        (12090, "raise ImportError('libcudart.so.12: not found')", False, "libcudart.so.12: not found"),
+        (12090, "__import__('os').abort()", False, "status -6"),
+    ],
+)
+def test_cupy_and_its_cuda(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: int, count: str, works: bool, said: str
+) -> None:
+    (tmp_path / "cupy.py").write_text(CUPY.format(driver=driver, count=count))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    found = ask_cupy()
+    assert found.works == works
+    assert said in found.detail
+
+
+def test_settings_and_who_may_change_them(state: Path) -> None:
+    found = {f["what"]: f for f in findings()}
+    assert found["settings of GPUs"]["detail"] == "nothing is left to restore"
+    assert not state.exists()
+    assert "CAP_SYS_ADMIN" in found["changing settings of GPUs"]["detail"]
+
+
+def test_a_restore_file_that_cannot_be_used_is_a_finding(state: Path) -> None:
+    note = importlib.import_module("whorl.probes.restore")
+    state.mkdir()
+    (state / f"{note._mine()}-1-1.json").write_text("{")
+    found = {f["what"]: f for f in findings()}
+    assert not found["settings of GPUs"]["works"]
+    assert "cannot be used" in found["settings of GPUs"]["detail"]
+    assert whorl().exit_code == 0, "reading GPUs goes on all the same"

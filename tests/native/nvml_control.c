@@ -32,6 +32,7 @@
  *     ecc CORRECTED UNCORRECTED     volatile counts of memory errors
  *     remapped CORRECTED UNCORRECTED
  *     process PID               computes on the GPU; may be said several times
+ *     deaf                      settings are accepted, and stay what they were
  *
  *     lost [stale]              GPU_IS_LOST. After `until` it is back; with `stale` only for handles got since then
  *     deny STATUS NAME...       STATUS (a number) for these functions (nvmlDeviceGetTemperatureV) or fields (field:82),
@@ -85,6 +86,7 @@ static const Spelling SPELLINGS[WORDS] = {
     [ECC] = {"ecc", 2, 2, 2},
     [REMAPPED] = {"remapped", 2, 2, 2},
     [PROCESS] = {"process", 1, 1, 1},
+    [DEAF] = {"deaf", 0, 0, 0},
     [LOST] = {"lost", 0, 1, 0},
     [DENY] = {"deny", 2, MAX_WORDS, 1},
     [LATENCY] = {"latency", 1, 2, 1},
@@ -228,12 +230,13 @@ double clock_now(const Fleet *fleet) {
     return (double)(t.tv_sec - (time_t)EPOCH) + (double)t.tv_nsec * 1e-9;
 }
 
+static long long looked_ms = -1000; /* when the control file was last looked at */
+
 /* The fleet as the control file describes it now. One that was replaced is never freed: a call may still read it. */
 const Fleet *current_fleet(void) {
     static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
     static const Fleet *fleet;
     static struct stat seen;
-    static long long looked_ms = -1000;
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     long long now_ms = t.tv_sec * 1000LL + t.tv_nsec / 1000000;
@@ -266,5 +269,6 @@ Status keep_setting(const Call *call, const char *word, double value) {
     if (file < 0) return NO_PERMISSION;
     int written = write(file, line, (size_t)length) == length;
     close(file);
+    __atomic_store_n(&looked_ms, -1000, __ATOMIC_RELAXED); /* who set it sees it at once */
     return written ? OK : UNKNOWN;
 }

@@ -53,6 +53,31 @@ API Status nvmlDeviceGetClock(Handle *device, int kind, int id, unsigned *out) {
     return OK;
 }
 
+API Status nvmlDeviceGetSupportedMemoryClocks(Handle *device, unsigned *count, unsigned *mhz) {
+    ENTER(device);
+    WHOLE_GPU();
+    REQUIRE(count, INVALID_ARGUMENT);
+    unsigned room = *count;
+    *count = 1;
+    REQUIRE(mhz && room >= 1, INSUFFICIENT_SIZE);
+    mhz[0] = (unsigned)call.fleet->model->memory_mhz;
+    return OK;
+}
+
+/* The highest first, as drivers list them. */
+API Status nvmlDeviceGetSupportedGraphicsClocks(Handle *device, unsigned memory_mhz, unsigned *count, unsigned *mhz) {
+    ENTER(device);
+    WHOLE_GPU();
+    REQUIRE(count, INVALID_ARGUMENT);
+    const Model *m = call.fleet->model;
+    REQUIRE(memory_mhz == (unsigned)m->memory_mhz, NOT_FOUND);
+    unsigned room = *count, n = (unsigned)((m->max_mhz - m->min_mhz) / m->step_mhz) + 1;
+    *count = n;
+    REQUIRE(mhz && room >= n, INSUFFICIENT_SIZE);
+    for (unsigned i = 0; i < n; i++) mhz[i] = (unsigned)m->min_mhz + (n - 1 - i) * (unsigned)m->step_mhz;
+    return OK;
+}
+
 NUMBER(unsigned long long, nvmlDeviceGetCurrentClocksEventReasons, event_reasons(&call))
 NUMBER(unsigned long long, nvmlDeviceGetCurrentClocksThrottleReasons, event_reasons(&call))
 NUMBER(unsigned long long, nvmlDeviceGetSupportedClocksEventReasons, 0x1FF)
@@ -116,6 +141,7 @@ ABSENT(nvmlDeviceGetNumFans)
 static Status change(const Call *call, const char *word, double value) {
     if (call->instance) return NOT_SUPPORTED;
     if (!is_root(call->fleet)) return NO_PERMISSION;
+    if (active(call->fleet, call->gpu, DEAF, call->t)) return OK;
     return word ? keep_setting(call, word, value) : OK;
 }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ..nvml_library import NvmlLibrary, compile_library, load_here, unload_sessions
+from .nvml_library import NvmlLibrary, compile_library, load_here, unload_sessions
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -39,3 +39,11 @@ def nvml(nvml_library: NvmlLibrary, monkeypatch: pytest.MonkeyPatch) -> Iterator
     yield nvml_library
     nvml_library.write()
     unload_sessions()
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of restore files of this test, for this process and those that it starts."""
+    folder = tmp_path / "state"
+    monkeypatch.setenv("WHORL_STATE", str(folder))
+    return folder

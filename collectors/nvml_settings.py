@@ -1,0 +1,196 @@
+"""The settings of GPUs that whorl may change when it is asked to: the power limit, and a lock of the SM clock.
+
+Every call of NVML that changes something of a GPU stands in this file. `probes.settings` uses it, which remembers
+what there was and brings it back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import DeviceError, InputError, WhorlError
+from .nvml_identity import asked, text
+
+_NEAR_MW = 1000  # a driver may round what it is given,
+_SHOWN_S = 0.5  # and take a moment to show it
+_COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+_ROOT = "needs root (on Linux CAP_SYS_ADMIN, which a container's root usually lacks)"
+
+
+class Controls:
+    """A session with the driver in which settings are read and changed; a context manager.
+
+    Raises InputError where the driver cannot be reached.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import pynvml
+        except ImportError as error:
+            raise InputError("the NVML bindings are not installed: pip install nvidia-ml-py") from error
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            raise InputError(f"NVML: {error} (is an NVIDIA driver installed and loaded?)") from error
+        version = asked(pynvml.nvmlSystemGetDriverVersion)
+        self.driver: str | None = text(version) if version else None
+        """Version of the loaded driver; None where it does not tell."""
+
+    def __enter__(self) -> Controls:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        import pynvml
+
+        asked(pynvml.nvmlShutdown)
+
+    def find(self, gpu: str) -> Control:
+        """The settings of the GPU with a UUID. DeviceError where it is not here, InputError for a MIG instance."""
+        import pynvml as nv
+
+        try:
+            handle = nv.nvmlDeviceGetHandleByUUID(gpu)
+        except nv.NVMLError as error:
+            if error.value in (nv.NVML_ERROR_NOT_FOUND, nv.NVML_ERROR_INVALID_ARGUMENT):
+                raise DeviceError(f"{gpu}: the driver shows no such GPU here", gone=True) from error
+            raise _refusal(gpu, "finding it", error) from error
+        if asked(nv.nvmlDeviceIsMigDeviceHandle, handle):
+            raise InputError(
+                f"{gpu} is a MIG instance, and clocks and power limits belong to the whole GPU: turn MIG off, or "
+                f"measure as it is set"
+            )
+        return Control(gpu, handle)
+
+
+@dataclass(frozen=True)
+class Control:
+    """The settings of one GPU. Every method raises DeviceError where the GPU does not answer (`gone`: any more), and
+    InputError where it has no such setting or this user may not change it."""
+
+    gpu: str
+    handle: Any
+
+    def power_limit_mw(self) -> int:
+        """The power limit that was set, mW."""
+        import pynvml as nv
+
+        return int(self._call("reading the power limit", nv.nvmlDeviceGetPowerManagementLimit))
+
+    def check_power_limit(self, milliwatt: int) -> None:
+        """Raises InputError, with the range, for a power limit that this GPU cannot have."""
+        import pynvml as nv
+
+        least, most = self._call(
+            "reading the range of the power limit", nv.nvmlDeviceGetPowerManagementLimitConstraints
+        )
+        if not least <= milliwatt <= most:
+            raise InputError(
+                f"{self.gpu}: a power limit of {milliwatt / 1000:g} W is not allowed; it takes {least / 1000:g} to "
+                f"{most / 1000:g} W"
+            )
+
+    def set_power_limit(self, milliwatt: int) -> None:
+        """Set the power limit, and look whether the driver has it."""
+        import pynvml as nv
+
+        self._call("setting the power limit", nv.nvmlDeviceSetPowerManagementLimit, milliwatt)
+        last = time.monotonic() + _SHOWN_S
+        while not same_limit(shown := self.power_limit_mw(), milliwatt) and time.monotonic() < last:
+            time.sleep(0.05)
+        if not same_limit(shown, milliwatt):
+            raise DeviceError(
+                f"{self.gpu}: the driver took a power limit of {milliwatt / 1000:g} W and shows {shown / 1000:g} W"
+            )
+
+    def nearest_clock(self, mhz: float) -> int:
+        """The clock that this GPU can be locked to, nearest to `mhz`. InputError, with the range, outside of it."""
+        import pynvml as nv
+
+        memory = self._call("listing its memory clocks", nv.nvmlDeviceGetSupportedMemoryClocks)
+        clocks = (
+            self._call("listing its clocks", nv.nvmlDeviceGetSupportedGraphicsClocks, max(memory)) if memory else []
+        )
+        if not clocks:
+            raise InputError(f"{self.gpu}: the driver lists no clocks that it could be locked to")
+        if not min(clocks) <= mhz <= max(clocks):
+            raise InputError(
+                f"{self.gpu}: a clock of {mhz:g} MHz is not allowed; it takes {min(clocks)} to {max(clocks)} MHz"
+            )
+        return int(min(clocks, key=lambda clock: (abs(clock - mhz), clock)))
+
+    def lock_clock(self, mhz: int) -> None:
+        """Lock the SM clock. NVML tells nobody whether it is locked: only the clock under load shows it."""
+        import pynvml as nv
+
+        self._call("locking the clock", nv.nvmlDeviceSetGpuLockedClocks, mhz, mhz)
+
+    def unlock_clock(self) -> None:
+        """Let the SM clock move freely, as after the driver was loaded."""
+        import pynvml as nv
+
+        self._call("unlocking the clock", nv.nvmlDeviceResetGpuLockedClocks)
+
+    def _call(self, doing: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        import pynvml
+
+        try:
+            return function(self.handle, *arguments)
+        except pynvml.NVMLError as error:
+            raise _refusal(self.gpu, doing, error) from error
+
+
+def same_limit(one_mw: int, other_mw: int) -> bool:
+    """Whether two power limits are the same but for rounding."""
+    return abs(one_mw - other_mw) < _NEAR_MW
+
+
+def _refusal(gpu: str, doing: str, error: Any) -> WhorlError:
+    import pynvml as nv
+
+    if error.value == nv.NVML_ERROR_NO_PERMISSION:
+        return InputError(f"{gpu}: {doing} {_ROOT}")
+    if error.value in (nv.NVML_ERROR_NOT_SUPPORTED, nv.NVML_ERROR_FUNCTION_NOT_FOUND):
+        return InputError(f"{gpu}: {doing} is not possible with this GPU or driver")
+    gone = error.value in (nv.NVML_ERROR_GPU_IS_LOST, nv.NVML_ERROR_UNINITIALIZED)
+    return DeviceError(f"{gpu}: {doing} failed: {error}", gone=gone)
+
+
+def settings_of(gpu: str) -> dict[str, Any]:
+    """The settings of a GPU, or of the GPU of a MIG instance, that move its figures; None where it does not tell.
+
+    Keys: power_limit_w and power_limit_default_w (W), compute_mode, mig, persistence and ecc (bool). Never raises.
+    """
+    names = ("power_limit_w", "power_limit_default_w", "compute_mode", "mig", "persistence", "ecc")
+    try:
+        import pynvml as nv
+
+        session = Controls()
+    except (ImportError, WhorlError):
+        return dict.fromkeys(names)
+    with session:
+        handle = asked(nv.nvmlDeviceGetHandleByUUID, gpu)
+        if handle is None:
+            return dict.fromkeys(names)
+        if asked(nv.nvmlDeviceIsMigDeviceHandle, handle):
+            handle = asked(nv.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) or handle
+        watts = [
+            None if limit is None else limit / 1000
+            for limit in (
+                asked(nv.nvmlDeviceGetEnforcedPowerLimit, handle),
+                asked(nv.nvmlDeviceGetPowerManagementDefaultLimit, handle),
+            )
+        ]
+        mode = asked(nv.nvmlDeviceGetComputeMode, handle)
+        mig, ecc = asked(nv.nvmlDeviceGetMigMode, handle), asked(nv.nvmlDeviceGetEccMode, handle)
+        persistence = asked(nv.nvmlDeviceGetPersistenceMode, handle)
+        known = (
+            *watts,
+            None if mode is None else _COMPUTE_MODES.get(mode, f"mode {mode}"),
+            None if mig is None else bool(mig[0]),
+            None if persistence is None else bool(persistence),
+            None if ecc is None else bool(ecc[0]),
+        )
+        return dict(zip(names, known, strict=True))

@@ -1,0 +1,375 @@
+"""What whorl changed of this machine's GPUs and has not brought back: files that a crash leaves for the next start.
+
+Before a process changes a setting it writes a file that says what there was. It holds a lock on that file as long as
+it lives, however it ends. A file that nobody holds was left by a process that is dead: the next start restores what
+the file says, and removes it.
+
+    FOLDER/restore-HOST-BOOT-PID-N.json   one of each process that has settings changed now
+    FOLDER/restore-HOST-BOOT.lock         held while files are claimed, or left ones are looked at
+
+FOLDER is $WHORL_STATE, else $XDG_STATE_HOME/whorl, else ~/.local/state/whorl. BOOT tells this boot of the machine from
+others: no setting outlives a reboot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError, WhorlError
+
+if TYPE_CHECKING:
+    from ..collectors.nvml_settings import Control, Controls
+
+_FORMAT = 1
+_WAIT_S = 10.0
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True)
+class Before:
+    """What is to be restored of one GPU.
+
+    `power_limit_mw` is what there was and `power_limit_set_mw` what was set, mW; None where the limit is not touched.
+    Of the clock it is known only that it is locked now: NVML does not tell what was before, which is taken for free.
+    """
+
+    power_limit_mw: int | None = None
+    power_limit_set_mw: int | None = None
+    clock_locked: bool = False
+
+
+@dataclass(frozen=True)
+class Note:
+    """The content of a restore file: who changed what, when, and what there was. `started` is the process's start in
+    clock ticks since boot, which tells it from a later one of the same number."""
+
+    host: str
+    boot: str
+    pid: int
+    started: int | None
+    when: str
+    driver: str | None
+    gpus: Mapping[str, Before]
+
+    def text(self) -> str:
+        return json.dumps({"format": _FORMAT, **asdict(self)}, indent=1) + "\n"
+
+    @classmethod
+    def parse(cls, text: str) -> Note:
+        """Raises ValueError for what is no such content."""
+        try:
+            document = json.loads(text)
+            if document.pop("format") != _FORMAT:
+                raise ValueError("another version of whorl wrote it")
+            gpus = {str(gpu): Before(**before) for gpu, before in document.pop("gpus").items()}
+            numbers = [n for b in gpus.values() for n in (b.power_limit_mw, b.power_limit_set_mw) if n is not None]
+            note = cls(**document, gpus=gpus)
+            if not all(isinstance(number, int) for number in [*numbers, note.pid]):
+                raise ValueError("a number in it is none")
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError("it is not complete") from error
+        return note
+
+
+def state_folder() -> Path:
+    """Where this user's restore files lie. Raises InputError where no folder can be told."""
+    for variable, below in (("WHORL_STATE", ""), ("XDG_STATE_HOME", "whorl")):
+        if value := os.environ.get(variable):
+            return Path(value) / below
+    try:
+        return Path.home() / ".local" / "state" / "whorl"
+    except RuntimeError as error:
+        raise InputError("this user has no home folder: set WHORL_STATE to a folder for restore files") from error
+
+
+def _host() -> str:
+    return "".join(c if c.isalnum() else "_" for c in os.uname().nodename) or "host"
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
+    except OSError:  # no /proc: a reboot cannot be told from a crash
+        return "unknown"
+
+
+def _started(pid: int) -> int | None:
+    """When a process began, in clock ticks since boot; None where there is no such process, or it is not told."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return int(stat.rpartition(")")[2].split()[19])  # field 22 of proc(5); the name before may hold anything
+
+
+def _mine() -> str:
+    return f"restore-{_host()}-{_boot()[:8]}"
+
+
+# -- locks ------------------------------------------------------------------------------------------------------------
+
+
+def _held_by_other(handle: int, note: Note | None) -> bool:
+    """Take the lock of an open restore file; True where the process that wrote it has it still."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks: its content decides
+        return note is not None and _started(note.pid) is not None and _started(note.pid) == note.started
+    return False
+
+
+@contextlib.contextmanager
+def exclusively(folder: Path) -> Iterator[None]:
+    """Keep other processes from claiming and restoring. InputError where the folder cannot be written, or is busy."""
+    path = folder / f"{_mine()}.lock"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    try:
+        last = time.monotonic() + _WAIT_S
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() < last:
+                    time.sleep(_POLL_S)
+                    continue
+                raise InputError(
+                    f"another whorl has been changing or restoring settings for {_WAIT_S:.0f} s ({path}): try again"
+                ) from None
+            except OSError:
+                pass  # no locks here: two that start in the same instant are not kept apart
+            break
+        yield
+    finally:
+        os.close(handle)
+
+
+def _unwritable(folder: Path, error: OSError) -> InputError:
+    return InputError(
+        f"cannot write the restore file in {folder} ({error.strerror}), so no setting was changed: set WHORL_STATE to "
+        f"a folder that this user can write"
+    )
+
+
+# -- claims -----------------------------------------------------------------------------------------------------------
+
+
+class Claim:
+    """The restore file of this process, written and held before anything is changed."""
+
+    def __init__(self, folder: Path, gpus: Mapping[str, Before], driver: str | None) -> None:
+        """Raises InputError where it cannot be written. Only within `exclusively`."""
+        self.path = folder / f"{_mine()}-{os.getpid()}-{time.monotonic_ns():x}.json"
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self._note = Note(_host(), _boot(), os.getpid(), _started(os.getpid()), now, driver, dict(gpus))
+        self._handle = -1
+        try:
+            self._write()
+        except OSError as error:
+            raise _unwritable(folder, error) from error
+
+    def keep(self, gpus: Mapping[str, Before]) -> None:
+        """From now on these are to be restored; none: the file is gone. Raises OSError."""
+        if gpus:
+            self._note = replace(self._note, gpus=dict(gpus))
+            self._write()
+            return
+        self.path.unlink(missing_ok=True)
+        _make_durable(self.path.parent)
+
+    def release(self) -> None:
+        """Leave the file, if it is still there, to the next start."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+    def _write(self) -> None:
+        fresh = self.path.with_suffix(".new")
+        handle = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            with contextlib.suppress(OSError):  # a file system without locks: the content decides
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with os.fdopen(handle, "w", closefd=False) as stream:
+                stream.write(self._note.text())
+            os.fsync(handle)
+            fresh.replace(self.path)
+            _make_durable(self.path.parent)
+        except OSError:
+            os.close(handle)
+            with contextlib.suppress(OSError):
+                fresh.unlink()
+            raise
+        self.release()
+        self._handle = handle
+
+
+def _make_durable(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+# -- what was left ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Left:
+    """A restore file of this machine. `note` is None where it cannot be read, for the reason in `why`."""
+
+    path: Path
+    living: bool
+    note: Note | None
+    why: str = ""
+
+
+def pending(folder: Path) -> list[Left]:
+    """The restore files of this machine; of others, that share the folder, none. Raises OSError."""
+    found: list[Left] = []
+    if not folder.is_dir():
+        return found
+    here = f"-{_boot()[:8]}-"
+    names = sorted(entry.name for entry in os.scandir(folder) if entry.name.startswith("restore-"))
+    for name in names:
+        ours = name.startswith(f"restore-{_host()}-") or here in name
+        if not ours or not name.endswith(".json"):
+            continue
+        path = folder / name
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue  # its process has just restored
+        except OSError as error:
+            found.append(Left(path, False, None, error.strerror or str(error)))
+            continue
+        try:
+            note, why = None, ""
+            try:
+                note = Note.parse(os.read(handle, 1 << 20).decode())
+            except ValueError as error:
+                why = str(error)
+            found.append(Left(path, _held_by_other(handle, note), note, why))
+        finally:
+            os.close(handle)
+    return found
+
+
+def restore_left_over() -> list[str]:
+    """Restore what dead processes of whorl left changed on this machine; returns what there is to tell, in sentences.
+
+    Never raises. Where nothing was left it costs a look into one folder.
+    """
+    try:
+        folder = state_folder()
+        if not any(not left.living for left in pending(folder)):
+            return []
+        with exclusively(folder):
+            return restore_dead(folder)
+    except PermissionError:
+        return []  # who may not look into it has left nothing there; `whorl doctor` says so
+    except (WhorlError, OSError) as error:
+        return [f"restoring the settings of GPUs: {error}"]
+
+
+def restore_dead(folder: Path) -> list[str]:
+    """The same under a lock that the caller holds (`exclusively`). Raises OSError."""
+    from ..collectors.nvml_settings import Controls
+
+    told: list[str] = []
+    for left in pending(folder):
+        if left.living:
+            continue
+        if left.note is None:
+            told.append(
+                f"the restore file {left.path} cannot be used ({left.why}): reset the GPUs by hand (nvidia-smi -rgc "
+                f"for the clocks, -pl for the power limit) and remove it"
+            )
+            continue
+        who = f"process {left.note.pid} of {left.note.when}"
+        if left.note.boot != _boot():
+            left.path.unlink(missing_ok=True)
+            told.append(f"{who} left settings of GPUs changed; the machine was restarted since, which undid them")
+            continue
+        try:
+            session = Controls()
+        except InputError as error:
+            told.append(f"{who} left settings of GPUs changed ({left.path}), and they cannot be restored now: {error}")
+            continue
+        with session:
+            told += _restore_file(left.path, left.note, session, who)
+    return told
+
+
+def _restore_file(path: Path, note: Note, session: Controls, who: str) -> list[str]:
+    if note.driver is not None and session.driver != note.driver:
+        path.unlink(missing_ok=True)
+        return [f"{who} left settings of GPUs changed; the driver was loaded anew since, which undid them"]
+    told, remaining = [], {}
+    for gpu, before in note.gpus.items():
+        sentences, rest = bring_back(session, gpu, before)
+        told += [f"{sentence} (changed by {who}, which ended without restoring)" for sentence in sentences]
+        if rest is not None:
+            remaining[gpu] = rest
+    try:
+        if not remaining:
+            path.unlink(missing_ok=True)
+            _make_durable(path.parent)
+        elif remaining != note.gpus:
+            fresh = path.with_suffix(".new")
+            fresh.write_text(replace(note, gpus=remaining).text())
+            fresh.replace(path)
+    except OSError as error:
+        told.append(f"{path} cannot be brought up to date ({error.strerror}): remove it by hand")
+    return told
+
+
+def bring_back(session: Controls, gpu: str, before: Before) -> tuple[list[str], Before | None]:
+    """Restore one GPU. Returns what there is to tell, and what could not be restored (None: nothing)."""
+    told: list[str] = []
+    try:
+        control = session.find(gpu)
+    except WhorlError as error:
+        return [f"{error}; its settings are restored at the next start of whorl that finds it"], before
+    rest: dict[str, Any] = {}
+    if before.power_limit_mw is not None:
+        try:
+            told += _bring_back_limit(control, before)
+        except WhorlError as error:
+            told.append(f"{error}; the power limit is not restored")
+            rest |= {"power_limit_mw": before.power_limit_mw, "power_limit_set_mw": before.power_limit_set_mw}
+    if before.clock_locked:
+        try:
+            control.unlock_clock()
+            told.append(f"{gpu}: the clock is free again")
+        except WhorlError as error:
+            told.append(f"{error}; the clock is not restored")
+            rest["clock_locked"] = True
+    return told, Before(**rest) if rest else None
+
+
+def _bring_back_limit(control: Control, before: Before) -> list[str]:
+    from ..collectors.nvml_settings import same_limit
+
+    was, ours, now = before.power_limit_mw, before.power_limit_set_mw, control.power_limit_mw()
+    assert was is not None
+    if same_limit(now, was):
+        return []  # it was not changed yet, or the GPU was reset
+    if ours is not None and not same_limit(now, ours):
+        return [f"{control.gpu}: the power limit is {now / 1000:g} W, as somebody else set it since, and stays so"]
+    control.set_power_limit(was)
+    return [f"{control.gpu}: the power limit is {was / 1000:g} W again"]

@@ -1,0 +1,243 @@
+"""Settings of GPUs for the length of a measurement: a locked clock, another power limit; what there was comes back.
+
+It comes back when the measurement ends, when it fails, at Ctrl-C, SIGTERM and SIGHUP; and where the process is killed
+or the machine's memory runs out, at the next start of whorl (see `restore`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from threading import current_thread, main_thread
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError
+from .restore import Before, Claim, bring_back, exclusively, pending, restore_dead, state_folder
+
+if TYPE_CHECKING:
+    from ..collectors.nvml_settings import Control, Controls
+
+_ENDING: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_APART_S = 1.0
+
+
+def _quietly(kind: str, gpu: str | None, sentence: str) -> None:
+    """For callers who do not want to be told."""
+
+
+class Settings:
+    """The clock locked near `lock_clock_mhz` and the power limit at `power_limit_w` on `gpus` (UUIDs), while the block
+    runs; with neither, nothing is looked at and nothing changed.
+
+    `tell(kind, gpu, sentence)` hears what was done: kind 'settings_changed', 'settings_restored',
+    'settings_not_restored', or 'settings_left_over' of what an earlier run left. Entering raises InputError where a GPU
+    cannot be set so, this user may not, or another whorl has it; DeviceError where a GPU does not answer: then
+    everything is as it was. In the main thread, SIGTERM and SIGHUP end the block by SystemExit where nobody else
+    handles them, and of signals that come together the first counts.
+    """
+
+    def __init__(
+        self,
+        gpus: Sequence[str],
+        *,
+        lock_clock_mhz: float | None = None,
+        power_limit_w: float | None = None,
+        tell: Callable[[str, str | None, str], None] = _quietly,
+    ) -> None:
+        self._gpus = tuple(dict.fromkeys(gpus))
+        self._mhz, self._watt = lock_clock_mhz, power_limit_w
+        self._tell = tell
+        self._clocks: dict[str, int] = {}
+        self._done: dict[str, Before] = {}  # changed, or perhaps: what is to be restored
+        self._session: Controls | None = None
+        self._claim: Claim | None = None
+        self._signals = contextlib.ExitStack()
+
+    def clock(self, gpu: str) -> str:
+        """How the clock of a GPU is set, as the conditions of a run record it: 'free' or 'locked at 1200 MHz'."""
+        return f"locked at {self._clocks[gpu]} MHz" if gpu in self._clocks else "free"
+
+    def __enter__(self) -> Settings:
+        if self._mhz is None and self._watt is None:
+            return self
+        self._signals.enter_context(_Ending())
+        try:
+            self._begin()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    # -- changing -----------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        from ..collectors.nvml_settings import Controls
+
+        folder = state_folder()
+        self._session = Controls()
+        with exclusively(folder):
+            try:
+                for sentence in restore_dead(folder):  # or it would be taken for what there was
+                    self._tell("settings_left_over", None, sentence)
+                self._refuse_taken(pending(folder))
+            except OSError as error:
+                raise InputError(f"cannot look for restore files in {folder}: {error.strerror}") from error
+            plan = {gpu: self._plan(self._session.find(gpu)) for gpu in self._gpus}
+            self._claim = Claim(folder, plan, self._session.driver)
+        for gpu, before in plan.items():
+            self._change(self._session.find(gpu), before)
+
+    def _refuse_taken(self, files: Sequence[Any]) -> None:
+        for left in files:
+            taken = sorted(set(self._gpus) & set(left.note.gpus)) if left.note is not None else []
+            if left.living and taken:
+                raise InputError(f"{taken[0]}: process {left.note.pid} has changed its settings: wait until it ends")
+            if not left.living and (taken or left.note is None):
+                raise InputError(
+                    f"settings that an earlier run changed could not be restored ({left.path}): "
+                    f"see to that first (whorl doctor)"
+                )
+
+    def _plan(self, control: Control) -> Before:
+        """What there is, of what will be changed. Raises InputError for what this GPU cannot have."""
+        before = Before()
+        if self._watt is not None:
+            milliwatt = round(self._watt * 1000)
+            control.check_power_limit(milliwatt)
+            before = replace(before, power_limit_mw=control.power_limit_mw(), power_limit_set_mw=milliwatt)
+        if self._mhz is not None:
+            self._clocks[control.gpu] = control.nearest_clock(self._mhz)
+            before = replace(before, clock_locked=True)
+        return before
+
+    def _change(self, control: Control, before: Before) -> None:
+        gpu = control.gpu
+        if before.power_limit_set_mw is not None:
+            change = Before(before.power_limit_mw, before.power_limit_set_mw)
+            self._try(gpu, change, lambda: control.set_power_limit(change.power_limit_set_mw or 0))
+            was, now = (before.power_limit_mw or 0) / 1000, before.power_limit_set_mw / 1000
+            self._tell("settings_changed", gpu, f"{gpu}: the power limit is {now:g} W, and was {was:g} W")
+        if before.clock_locked:
+            mhz = self._clocks[gpu]
+            self._try(gpu, replace(self._done.get(gpu, Before()), clock_locked=True), lambda: control.lock_clock(mhz))
+            self._tell("settings_changed", gpu, f"{gpu}: the clock is locked at {mhz} MHz")
+
+    def _try(self, gpu: str, change: Before, make: Callable[[], None]) -> None:
+        """Make a change, which counts as done from before it is tried, unless the driver refuses it."""
+        before = self._done.get(gpu)
+        self._done[gpu] = change
+        try:
+            make()
+        except InputError:
+            if before is None:
+                del self._done[gpu]
+            else:
+                self._done[gpu] = before
+            raise
+
+    # -- restoring ----------------------------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        told: list[tuple[str, str | None, str]] = []
+        try:
+            with self._signals, _undisturbed():
+                remaining = self._restore(told)
+                claim, self._claim = self._claim, None
+                if claim is not None:
+                    try:
+                        claim.keep(remaining)
+                    except OSError as error:
+                        sentence = f"{claim.path} cannot be brought up to date ({error.strerror}): remove it by hand"
+                        told.append(("settings_not_restored", None, sentence))
+                    claim.release()
+                session, self._session = self._session, None
+                if session is not None:
+                    session.__exit__()
+                self._clocks.clear()
+        finally:
+            for kind, gpu, sentence in told:  # last: a hearer that fails keeps nothing from being restored
+                self._tell(kind, gpu, sentence)
+
+    def _restore(self, told: list[tuple[str, str | None, str]]) -> dict[str, Before]:
+        """Bring back what was changed; returns what could not be."""
+        done, self._done = self._done, {}
+        remaining: dict[str, Before] = {}
+        for gpu, before in done.items():
+            assert self._session is not None
+            sentences, rest = bring_back(self._session, gpu, before)
+            if rest is not None:
+                remaining[gpu] = rest
+            kind = "settings_restored" if rest is None else "settings_not_restored"
+            told += [(kind, gpu, sentence) for sentence in sentences]
+        return remaining
+
+
+class _Ending:
+    """Lets the signals that ask a process to end unwind it, also where they would kill it on the spot.
+
+    More of them within a second do nothing: several may come together, and the second would be raised in the very
+    call that was about to restore. One that comes later acts again, as somebody waits who is in a hurry.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[int, Any] = {}
+        self._raised = -_APART_S
+
+    def __enter__(self) -> None:
+        for number in _ENDING if current_thread() is main_thread() else ():
+            handler = signal.getsignal(number)
+            if handler not in (signal.SIG_IGN, None):  # None: not Python's, and not to be put back by it
+                self._before[number] = handler
+                signal.signal(number, self._unwind)
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _unwind(self, number: int, frame: FrameType | None) -> None:
+        now, before = time.monotonic(), self._before[number]
+        if now - self._raised < _APART_S:
+            return
+        self._raised = now
+        if before is signal.SIG_DFL:
+            raise SystemExit(128 + number)
+        before(number, frame)
+        self._raised = -_APART_S  # it raised nothing
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Hold back signals for a moment; they act when it is over.
+
+    A mask would not do: another thread may take the signal, and Python runs its handler in this one all the same.
+    """
+    before: dict[int, Any] = {}
+    came: list[int] = []
+    interruption: BaseException | None = None
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+
+    for number in _ENDING if current_thread() is main_thread() else ():
+        while signal.getsignal(number) not in (note, None):  # None: not Python's, and not to be put back by it
+            try:
+                before.setdefault(number, signal.getsignal(number))
+                signal.signal(number, note)
+            except BaseException as error:  # what a signal raised that came just now
+                interruption = error
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if interruption is not None:
+            raise interruption
+        for number in came:
+            signal.raise_signal(number)

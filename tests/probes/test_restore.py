@@ -1,0 +1,274 @@
+"""Restore files: what a crash left is brought back by the next start, or it is said why not."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whorl.errors import InputError
+from whorl.probes import restore
+from whorl.probes.restore import pending, restore_left_over, state_folder
+from whorl.probes.settings import Settings
+
+from ..nvml_library import NvmlLibrary
+from .changing import BUSY, PATIENCE_S, clock_mhz, limit_w, notes, process_with_settings, uuids
+
+
+def left_by_a_killed_process(nvml: NvmlLibrary, state: Path, *statements: str) -> tuple[Path, list[str]]:
+    """A restore file of a process that is dead, with three GPUs at 500 W and 1200 MHz."""
+    nvml.write(*BUSY, *statements)
+    gpus = uuids()
+    with process_with_settings(nvml, state, gpus) as process:
+        process.kill()
+        process.wait(PATIENCE_S)
+    (path,) = notes(state)
+    assert limit_w(gpus[0]) == 500
+    return path, gpus
+
+
+def rewrite(path: Path, **changed: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+
+
+def setters(nvml: NvmlLibrary) -> set[str]:
+    """What this process tried to change."""
+    return {name for process, name in nvml.setters() if process == os.getpid()}
+
+
+def test_what_a_killed_process_left_is_brought_back_and_told(nvml: NvmlLibrary, state: Path) -> None:
+    path, gpus = left_by_a_killed_process(nvml, state, "gpu 2 limit 650000")
+    told = restore_left_over()
+    assert [limit_w(gpu) for gpu in gpus] == [700, 700, 650]
+    assert all(clock_mhz(gpu) > 1200 for gpu in gpus)
+    assert not path.exists()
+    pid = path.stem.split("-")[-2]
+    assert len(told) == 6
+    assert all(f"process {pid} of 20" in sentence for sentence in told)
+    assert told[0].startswith(f"{gpus[0]}: the power limit is 700 W again")
+    assert restore_left_over() == []
+
+
+@pytest.mark.parametrize("command", [["doctor"], ["collect", "--store", "s", "--duration", "0.2", "--interval", "0.1"]])
+def test_the_next_command_restores(nvml: NvmlLibrary, state: Path, tmp_path: Path, command: list[str]) -> None:
+    path, gpus = left_by_a_killed_process(nvml, state)
+    done = subprocess.run(
+        [sys.executable, "-m", "whorl", *command],
+        env=nvml.environment(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"{gpus[1]}: the power limit is 700 W again" in " ".join((done.stdout + done.stderr).split())
+    assert [limit_w(gpu) for gpu in gpus] == [700] * 3
+    assert not path.exists()
+
+
+def test_nothing_to_restore_costs_a_look(state: Path) -> None:
+    code = "import sys\nfrom whorl.probes.restore import restore_left_over\nassert restore_left_over() == []\n"
+    code += "print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"pynvml", "numpy", "pyarrow", "asyncio"} & set(done.stdout.split())
+    assert not state.exists(), "looking leaves no trace"
+
+
+def test_a_living_process_keeps_its_settings(nvml: NvmlLibrary, state: Path) -> None:
+    nvml.write(*BUSY)
+    gpus = uuids()
+    with process_with_settings(nvml, state, gpus):
+        assert restore_left_over() == []
+        assert limit_w(gpus[0]) == 500
+        assert len(notes(state)) == 1
+
+
+def test_on_a_file_system_without_locks_the_process_decides(
+    nvml: NvmlLibrary, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml.write(*BUSY)
+    gpus = uuids()
+    with process_with_settings(nvml, state, gpus) as process:
+
+        def no_locks(*_: object) -> None:
+            raise OSError(errno.ENOLCK, "no locks available")
+
+        monkeypatch.setattr(fcntl, "flock", no_locks)
+        (left,) = pending(state)
+        assert left.living
+        rewrite(left.path, started=1)  # another process that had its number
+        assert not pending(state)[0].living
+        rewrite(left.path, started=left.note.started if left.note else None)
+        assert pending(state)[0].living
+        process.kill()
+        process.wait(PATIENCE_S)
+        assert not pending(state)[0].living
+        with Settings(gpus, power_limit_w=300):
+            assert limit_w(gpus[0]) == 300
+    assert [limit_w(gpu) for gpu in gpus] == [700] * 3
+    assert not notes(state)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", "null", '{"format": 1}', '{"format": 2, "gpus": {}}', '{"format": 1, "gpus": 3}', "\udcff", "cut"],
+)
+def test_a_file_that_is_no_note_is_told_and_stays(nvml: NvmlLibrary, state: Path, content: str) -> None:
+    path, gpus = left_by_a_killed_process(nvml, state)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20] if content == "cut" else content.encode(errors="surrogateescape"))
+    (sentence,) = restore_left_over()
+    assert str(path) in sentence
+    assert "nvidia-smi -rgc" in sentence
+    assert not setters(nvml)
+    with pytest.raises(InputError, match="could not be restored"), Settings(gpus, power_limit_w=300):
+        pass
+    assert not setters(nvml)
+    path.write_bytes(whole)
+    assert len(restore_left_over()) == 6
+
+
+def test_a_number_that_is_none_is_not_taken(nvml: NvmlLibrary, state: Path) -> None:
+    path, gpus = left_by_a_killed_process(nvml, state)
+    rewrite(path, gpus={gpus[0]: {"power_limit_mw": "700000", "power_limit_set_mw": 500000, "clock_locked": False}})
+    assert "a number in it is none" in restore_left_over()[0]
+    assert not setters(nvml)
+
+
+def test_a_restart_of_the_machine_undid_it(nvml: NvmlLibrary, state: Path) -> None:
+    path, _ = left_by_a_killed_process(nvml, state)
+    rewrite(path, boot="0" * 32)
+    (sentence,) = restore_left_over()
+    assert "the machine was restarted since" in sentence
+    assert not setters(nvml)
+    assert not path.exists()
+
+
+def test_a_new_driver_undid_it(nvml: NvmlLibrary, state: Path) -> None:
+    path, _ = left_by_a_killed_process(nvml, state)
+    rewrite(path, driver="470.1")
+    (sentence,) = restore_left_over()
+    assert "the driver was loaded anew" in sentence
+    assert not setters(nvml)
+    assert not path.exists()
+
+
+def test_files_of_other_machines_are_left_alone(nvml: NvmlLibrary, state: Path) -> None:
+    path, gpus = left_by_a_killed_process(nvml, state)
+    other = path.with_name("restore-another-0badcafe-12-34.json")
+    path.rename(other)
+    rewrite(other, host="another", boot="0badcafe" * 4)
+    assert restore_left_over() == []
+    assert not setters(nvml)
+    with Settings(gpus, power_limit_w=300):
+        assert limit_w(gpus[0]) == 300
+    assert notes(state) == [other]
+
+
+def test_a_machine_that_has_another_name_now_restores(nvml: NvmlLibrary, state: Path) -> None:
+    path, gpus = left_by_a_killed_process(nvml, state)
+    *_, boot, pid, number = path.name.split("-")
+    path.rename(path.with_name(f"restore-oldname-{boot}-{pid}-{number}"))
+    assert len(restore_left_over()) == 6
+    assert limit_w(gpus[0]) == 700
+
+
+def test_without_permission_the_file_stays_for_one_who_may(nvml: NvmlLibrary, state: Path) -> None:
+    path, gpus = left_by_a_killed_process(nvml, state)
+    nvml.add("root no")
+    told = restore_left_over()
+    assert "setting the power limit needs root" in told[0]
+    assert limit_w(gpus[0]) == 500
+    assert path.exists()
+    nvml.remove("root no")
+    restore_left_over()
+    assert limit_w(gpus[0]) == 700
+    assert not path.exists()
+
+
+def test_a_gpu_that_is_not_here_waits_for_its_return(nvml: NvmlLibrary, state: Path) -> None:
+    path, gpus = left_by_a_killed_process(nvml, state)
+    nvml.add("gpus 2")
+    told = restore_left_over()
+    assert any(gpus[2] in sentence and "shows no such GPU" in sentence for sentence in told)
+    assert [limit_w(gpu) for gpu in gpus[:2]] == [700, 700]
+    assert list(json.loads(path.read_text())["gpus"]) == [gpus[2]]
+    with Settings(gpus[:2], power_limit_w=400):  # a GPU that is gone keeps nobody from the others
+        assert limit_w(gpus[0]) == 400
+    nvml.remove("gpus 2")
+    restore_left_over()
+    assert limit_w(gpus[2]) == 700
+    assert not path.exists()
+
+
+def test_no_driver_is_told(state: Path) -> None:
+    state.mkdir()
+    note = restore.Note(restore._host(), restore._boot(), 1, 1, "2026-01-01T00:00:00+00:00", None, {})
+    path = state / f"restore-{restore._host()}-{restore._boot()[:8]}-1-1.json"
+    path.write_text(note.text())
+    code = "from whorl.probes.restore import restore_left_over\nprint(*restore_left_over())"
+    environment = {name: value for name, value in os.environ.items() if name != "WHORL_NVML_CONTROL"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    if not path.exists():
+        pytest.skip("this machine has a driver")
+    assert "cannot be restored now: NVML: " in done.stdout
+
+
+@pytest.mark.parametrize(("number", "told"), [(errno.EIO, 1), (errno.EACCES, 0)])
+def test_a_folder_that_cannot_be_read(state: Path, monkeypatch: pytest.MonkeyPatch, number: int, told: int) -> None:
+    state.mkdir()
+
+    def refused(_: object) -> Iterator[Any]:
+        raise OSError(number, os.strerror(number), str(state))
+
+    monkeypatch.setattr(os, "scandir", refused)
+    sentences = restore_left_over()
+    assert len(sentences) == told, "of another user's folder there is nothing to say"
+    assert all(os.strerror(number) in sentence and str(state) in sentence for sentence in sentences)
+
+
+def test_two_that_start_at_once_restore_once(nvml: NvmlLibrary, state: Path) -> None:
+    path, gpus = left_by_a_killed_process(nvml, state, "latency 50000 nvmlDeviceResetGpuLockedClocks")
+    told: list[list[str]] = []
+    threads = [threading.Thread(target=lambda: told.append(restore_left_over())) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert sorted(map(len, told)) == [0, 0, 6]
+    assert limit_w(gpus[0]) == 700
+    assert not path.exists()
+
+
+@contextmanager
+def _variables(monkeypatch: pytest.MonkeyPatch, **values: str | None) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        for name in ("WHORL_STATE", "XDG_STATE_HOME", "HOME"):
+            value = values.get(name)
+            patch.delenv(name, raising=False) if value is None else patch.setenv(name, value)
+        yield
+
+
+def test_where_the_files_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    with _variables(monkeypatch, WHORL_STATE="/a", XDG_STATE_HOME="/b", HOME="/c"):
+        assert state_folder() == Path("/a")
+    with _variables(monkeypatch, XDG_STATE_HOME="/b", HOME="/c"):
+        assert state_folder() == Path("/b/whorl")
+    with _variables(monkeypatch, HOME="/c"):
+        assert state_folder() == Path("/c/.local/state/whorl")
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    with _variables(monkeypatch), pytest.raises(InputError, match="set WHORL_STATE"):
+        state_folder()

@@ -1,0 +1,326 @@
+"""Settings for the length of a measurement: changed, verified, brought back, however the measurement ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from whorl.errors import DeviceError, InputError
+from whorl.probes.restore import pending, restore_left_over
+from whorl.probes.settings import Settings
+
+from ..nvml_library import NvmlLibrary
+from .changing import BUSY, PATIENCE_S, clock_mhz, limit_w, notes, process_with_settings, uuids
+
+
+class Told(list[tuple[str, str | None, str]]):
+    """What was told, in order."""
+
+    def __call__(self, kind: str, gpu: str | None, sentence: str) -> None:
+        self.append((kind, gpu, sentence))
+
+    def kinds(self, gpu: str | None) -> list[str]:
+        return [kind for kind, of, _ in self if of == gpu]
+
+
+def test_what_there_was_comes_back(nvml: NvmlLibrary, state: Path) -> None:
+    nvml.write(*BUSY, "gpu 0 limit 650000")
+    gpus, told = uuids(), Told()
+    free = clock_mhz(gpus[1])
+    with Settings(gpus[:2], lock_clock_mhz=1203, power_limit_w=500, tell=told) as settings:
+        assert [limit_w(gpu) for gpu in gpus] == [500, 500, 700]
+        assert [clock_mhz(gpu) for gpu in gpus[:2]] == [1200, 1200]
+        assert settings.clock(gpus[0]) == "locked at 1200 MHz", "the nearest clock that the GPU has"
+        assert settings.clock(gpus[2]) == "free"
+        (path,) = notes(state)
+        assert pending(state)[0].living
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert [limit_w(gpu) for gpu in gpus] == [650, 700, 700]
+    assert clock_mhz(gpus[1]) == free
+    assert not notes(state)
+    assert told.kinds(gpus[0]) == ["settings_changed"] * 2 + ["settings_restored"] * 2
+    assert f"{gpus[0]}: the power limit is 500 W, and was 650 W" in [sentence for _, _, sentence in told]
+
+
+def test_one_setting_alone_leaves_the_other(nvml: NvmlLibrary, state: Path) -> None:
+    nvml.write(*BUSY)
+    gpus = uuids()
+    with Settings(gpus, power_limit_w=600) as settings:
+        assert settings.clock(gpus[0]) == "free"
+    assert not {name for _, name in nvml.setters() if "Clocks" in name}
+    with Settings(gpus, lock_clock_mhz=900):
+        assert limit_w(gpus[0]) == 700
+        assert clock_mhz(gpus[0]) == 900
+    assert clock_mhz(gpus[0]) > 900
+
+
+def test_nothing_asked_touches_nothing(nvml: NvmlLibrary, state: Path) -> None:
+    nvml.write(*BUSY)
+    with Settings(uuids()) as settings:
+        assert settings.clock(uuids()[0]) == "free"
+    assert not nvml.setters()
+    assert not state.exists()
+
+
+def test_a_failure_in_the_block_restores(nvml: NvmlLibrary, state: Path) -> None:
+    nvml.write(*BUSY)
+    gpus = uuids()
+    with pytest.raises(ZeroDivisionError), Settings(gpus, lock_clock_mhz=900, power_limit_w=300):
+        _ = 1 / 0
+    assert limit_w(gpus[0]) == 700
+    assert clock_mhz(gpus[0]) > 900
+    assert not notes(state)
+
+
+def test_a_hearer_that_fails_keeps_nothing_from_being_restored(nvml: NvmlLibrary, state: Path) -> None:
+    nvml.write(*BUSY)
+    gpus = uuids()
+
+    def tell(kind: str, gpu: str | None, sentence: str) -> None:
+        if kind == "settings_restored":
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), Settings(gpus, power_limit_w=300, tell=tell):
+        pass
+    assert [limit_w(gpu) for gpu in gpus] == [700] * 3
+    assert not notes(state)
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({"power_limit_w": 10}, "a power limit of 10 W is not allowed; it takes 200 to 700 W"),
+        ({"power_limit_w": 701}, "it takes 200 to 700 W"),
+        ({"lock_clock_mhz": 5000}, "a clock of 5000 MHz is not allowed; it takes 345 to 1980 MHz"),
+        ({"lock_clock_mhz": float("nan")}, "a clock of nan MHz is not allowed"),
+        ({"power_limit_w": 400, "lock_clock_mhz": 1}, "it takes 345 to 1980 MHz"),
+    ],
+)
+def test_what_a_gpu_cannot_have_is_refused_before_anything(
+    nvml: NvmlLibrary, state: Path, asked: dict[str, float], sentence: str
+) -> None:
+    nvml.write(*BUSY)
+    gpus = uuids()
+    with pytest.raises(InputError, match=sentence) as raised, Settings(gpus, **asked):  # type: ignore[arg-type]
+        pass
+    assert gpus[0] in str(raised.value)
+    assert not nvml.setters()
+    assert not notes(state)
+
+
+def test_without_permission_nothing_is_changed_and_nothing_left(nvml: NvmlLibrary, state: Path) -> None:
+    nvml.write(*BUSY, "root no")
+    gpus, told = uuids(), Told()
+    for asked, doing in (({"lock_clock_mhz": 900}, "locking the clock"), ({"power_limit_w": 300}, "setting the power")):
+        with pytest.raises(InputError, match=f"{gpus[0]}: {doing}.* needs root"), Settings(gpus, tell=told, **asked):
+            pass
+    assert not told
+    assert not notes(state)
+    assert {name for _, name in nvml.setters()} == {"nvmlDeviceSetGpuLockedClocks", "nvmlDeviceSetPowerManagementLimit"}
+
+
+@pytest.mark.parametrize("refused", ["nvmlDeviceSetPowerManagementLimit", "nvmlDeviceSetGpuLockedClocks"])
+@pytest.mark.parametrize("status", [3, 4, 999])
+def test_one_gpu_that_refuses_leaves_all_as_they_were(
+    nvml: NvmlLibrary, state: Path, refused: str, status: int
+) -> None:
+    nvml.write(*BUSY, f"gpu 1 deny {status} {refused}")
+    gpus = uuids()
+    with pytest.raises((InputError, DeviceError), match=gpus[1]), Settings(gpus, lock_clock_mhz=900, power_limit_w=300):
+        pass
+    assert [limit_w(gpu) for gpu in gpus] == [700] * 3
+    assert all(clock_mhz(gpu) > 900 for gpu in gpus)
+    assert not notes(state)
+
+
+def test_a_driver_that_takes_and_does_not_do_is_found_out(nvml: NvmlLibrary, state: Path) -> None:
+    nvml.write(*BUSY, "gpu 1 deaf")
+    gpus = uuids()
+    said = f"{gpus[1]}: the driver took a power limit of 300 W and shows 700 W"
+    with pytest.raises(DeviceError, match=said), Settings(gpus, power_limit_w=300):
+        pass
+    assert [limit_w(gpu) for gpu in gpus] == [700] * 3
+    assert not notes(state)
+
+
+def test_a_gpu_that_falls_off_is_restored_when_it_is_back(nvml: NvmlLibrary, state: Path) -> None:
+    nvml.write(*BUSY)
+    gpus, told = uuids(), Told()
+    with Settings(gpus, lock_clock_mhz=900, power_limit_w=300, tell=told):
+        nvml.add("gpu 1 lost")
+    assert [limit_w(gpus[0]), limit_w(gpus[2])] == [700, 700]
+    assert told.kinds(gpus[1])[-1] == "settings_not_restored"
+    assert told.kinds(gpus[2])[-1] == "settings_restored"
+    (left,) = pending(state)
+    assert left.note is not None
+    assert list(left.note.gpus) == [gpus[1]]
+    assert not left.living
+    (sentence,) = restore_left_over()
+    assert gpus[1] in sentence
+    nvml.remove("gpu 1 lost")
+    assert len(restore_left_over()) == 2
+    assert limit_w(gpus[1]) == 700
+    assert clock_mhz(gpus[1]) > 900
+    assert not notes(state)
+    assert restore_left_over() == []
+
+
+def test_a_limit_that_somebody_else_set_meanwhile_stays(nvml: NvmlLibrary, state: Path) -> None:
+    nvml.write(*BUSY)
+    gpus, told = uuids(), Told()
+    with Settings(gpus[:1], power_limit_w=300, tell=told):
+        nvml.add("gpu 0 limit 450000")
+    assert limit_w(gpus[0]) == 450
+    assert "somebody else set it" in told[-1][2]
+    assert not notes(state)
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_anything(
+    nvml: NvmlLibrary, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml.write(*BUSY)
+    state.write_text("no folder")
+    with (
+        pytest.raises(InputError, match="no setting was changed: set WHORL_STATE"),
+        Settings(uuids(), power_limit_w=300),
+    ):
+        pass
+    assert not nvml.setters()
+
+
+def test_an_instance_has_no_settings_of_its_own(nvml: NvmlLibrary, state: Path) -> None:
+    nvml.write(*BUSY, "gpu 0 mig 3g.40gb")
+    instance = "MIG-77686f72-6c00-5000-0000-000000000000"
+    with pytest.raises(InputError, match="is a MIG instance"), Settings([instance], power_limit_w=300):
+        pass
+    with pytest.raises(DeviceError, match="shows no such GPU"), Settings(["GPU-none"], power_limit_w=300):
+        pass
+    assert not nvml.setters()
+
+
+def test_two_processes_do_not_take_each_others_gpus(nvml: NvmlLibrary, state: Path) -> None:
+    nvml.write(*BUSY)
+    gpus = uuids()
+    with process_with_settings(nvml, state, gpus[:1]) as other:
+        assert limit_w(gpus[0]) == 500
+        with (
+            pytest.raises(InputError, match=f"{gpus[0]}: process {other.pid} has changed"),
+            Settings(gpus, power_limit_w=300),
+        ):
+            pass
+        with Settings(gpus[1:], power_limit_w=300):
+            assert len(notes(state)) == 2
+            other.send_signal(signal.SIGTERM)
+            other.wait(PATIENCE_S)
+            assert limit_w(gpus[0]) == 700
+            assert len(notes(state)) == 1, "the other's file went, ours stayed"
+        assert limit_w(gpus[1]) == 700
+    assert not notes(state)
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, -signal.SIGINT)]
+)
+def test_signals_end_it_and_what_there_was_comes_back(
+    nvml: NvmlLibrary, state: Path, number: signal.Signals, status: int
+) -> None:
+    nvml.write(*BUSY)
+    gpus = uuids()
+    with process_with_settings(nvml, state, gpus) as process:
+        assert clock_mhz(gpus[2]) == 1200
+        process.send_signal(number)
+        assert process.wait(PATIENCE_S) == status
+    assert [limit_w(gpu) for gpu in gpus] == [700] * 3
+    assert clock_mhz(gpus[2]) > 1200
+    assert not notes(state)
+
+
+def test_more_signals_do_not_disturb_the_restoring(nvml: NvmlLibrary, state: Path) -> None:
+    nvml.write(*BUSY, "latency 200000 nvmlDeviceResetGpuLockedClocks")
+    gpus = uuids()
+    with process_with_settings(nvml, state, gpus) as process:
+        process.send_signal(signal.SIGTERM)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            time.sleep(0.1)  # in the middle: restoring three GPUs takes 0.6 s
+            process.send_signal(number)
+        process.wait(PATIENCE_S)
+        assert process.returncode != 0
+    assert [limit_w(gpu) for gpu in gpus] == [700] * 3
+    assert all(clock_mhz(gpu) > 1200 for gpu in gpus)
+    assert not notes(state)
+
+
+def test_signals_that_come_together_restore_all_the_same(nvml: NvmlLibrary, state: Path) -> None:
+    nvml.write(*BUSY)
+    gpus = uuids()
+    # Blocked and let go at once, Python finds both pending: the second would be raised where the first is handled.
+    body = (
+        "import os, signal; both = {signal.SIGINT, signal.SIGTERM}; signal.pthread_sigmask(signal.SIG_BLOCK, both); "
+        "[os.kill(os.getpid(), n) for n in both]; signal.pthread_sigmask(signal.SIG_UNBLOCK, both); time.sleep(60)"
+    )
+    with process_with_settings(nvml, state, gpus, body=body) as process:
+        process.wait(PATIENCE_S)
+        assert process.returncode != 0
+    assert [limit_w(gpu) for gpu in gpus] == [700] * 3
+    assert not notes(state)
+
+
+def test_a_signal_while_restoring_acts_afterwards(nvml: NvmlLibrary, state: Path) -> None:
+    nvml.write(*BUSY, "latency 500000 nvmlDeviceResetGpuLockedClocks")
+    gpus = uuids()
+    with process_with_settings(nvml, state, gpus, watt=None, body="pass") as process:  # it restores at once, for 1.5 s
+        time.sleep(0.2)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 143
+    assert all(clock_mhz(gpu) > 1200 for gpu in gpus)
+    assert not notes(state)
+
+
+def test_a_killed_process_is_undone_by_the_next(nvml: NvmlLibrary, state: Path) -> None:
+    nvml.write(*BUSY, "gpu 0 limit 650000")
+    gpus, told = uuids(), Told()
+    with process_with_settings(nvml, state, gpus) as process:
+        assert restore_left_over() == [], "it lives"
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(PATIENCE_S)
+    assert [limit_w(gpu) for gpu in gpus] == [500] * 3
+    with Settings(gpus, power_limit_w=400, tell=told):
+        assert limit_w(gpus[0]) == 400
+        assert clock_mhz(gpus[0]) > 1200
+    assert [limit_w(gpu) for gpu in gpus] == [650, 700, 700], "as before the first, not as the killed one left it"
+    assert told.kinds(None) == ["settings_left_over"] * 6
+    assert not notes(state)
+
+
+SET_LIMIT = "nvmlDeviceSetPowerManagementLimit"
+
+
+@pytest.mark.parametrize("function", [SET_LIMIT, "nvmlDeviceSetGpuLockedClocks"])
+def test_killed_in_the_middle_of_changing(nvml: NvmlLibrary, state: Path, function: str) -> None:
+    nvml.write(*BUSY, f"gpu 1 hang {function}")
+    gpus = uuids()
+    program = (
+        f"from whorl.probes.settings import Settings\n"
+        f"with Settings({gpus!r}, lock_clock_mhz=900, power_limit_w=300):\n    pass"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], env=nvml.environment(WHORL_STATE=str(state)))
+    last = time.monotonic() + PATIENCE_S
+    while (process.pid, function) not in nvml.setters() or limit_w(gpus[0]) != 300:
+        assert time.monotonic() < last
+        time.sleep(0.02)
+    time.sleep(0.05)  # now it hangs at the second GPU
+    process.kill()
+    process.wait()
+    nvml.remove(f"gpu 1 hang {function}")
+    told = restore_left_over()
+    assert sum("the power limit is 700 W again" in sentence for sentence in told) == 1 + (function != SET_LIMIT)
+    assert not any("somebody else" in sentence for sentence in told), "a limit not yet changed is nobody's"
+    assert [limit_w(gpu) for gpu in gpus] == [700] * 3
+    assert all(clock_mhz(gpu) > 900 for gpu in gpus)
+    assert not notes(state)
