@@ -16,8 +16,10 @@ from .. import __version__
 from ..errors import WhorlError
 from .advise import advise
 from .collect import collect
+from .demo import demo
 from .doctor import doctor
 from .import_files import import_files
+from .probe import probe
 from .replay import replay
 from .sample import sample
 from .schema import schema
@@ -89,6 +91,7 @@ def cli() -> None:
     """Measure every GPU of a fleet; see which differ, and whether it is real.
 
     \b
+    whorl demo                                   all of it at once: measure, compare, report; without a GPU too
     whorl sample DIR                             files of a small generated fleet
     whorl import --store S DIR/*                 measurements from any tool, into a store
     whorl variability --store S                  how much the GPUs differ, and which stand out
@@ -96,14 +99,28 @@ def cli() -> None:
     whorl sql --store S "select workload, gpu, median(value) from results group by all"
 
     Exit status: 0 done; 1 a check failed; 2 the input cannot be used; 3 the store cannot be used; 4 a query
-    failed; 5 the scheduler does not answer or refused.
+    failed; 5 the scheduler does not answer or refused; 6 a GPU failed.
     """
     handler = _Warnings()
     handler.setLevel(logging.WARNING)
     logging.getLogger("whorl").handlers = [handler]
 
 
-for _command in (import_files, variability, advise, replay, sql, schema, doctor, sample, sim, collect, store_group):
+for _command in (
+    demo,
+    import_files,
+    variability,
+    advise,
+    replay,
+    sql,
+    schema,
+    doctor,
+    sample,
+    sim,
+    collect,
+    probe,
+    store_group,
+):
     cli.add_command(_command)
 
 

@@ -14,7 +14,7 @@ class Kind(StrEnum):
     """What is done with the kernel."""
 
     STEADY = "steady"  # warm up, then repeat until the median is known well enough
-    IDLE = "idle"  # nothing runs; telemetry alone
+    IDLE = "idle"  # the kernel is loaded and not run; telemetry alone
     SQUARE = "square"  # load and rest in turns of a chosen period and duty
     STAIRCASE = "staircase"  # load in rising levels
     SCAN = "scan"  # the kernel at several values of one parameter, each measured as STEADY
@@ -32,8 +32,11 @@ class Probe:
     """In a few words."""
     says: str
     """In a sentence."""
-    kernel: str | None
-    """Its name in `kernels.catalogue.KERNELS`; None where nothing runs."""
+    figure: str
+    """The figure that stands for it in a table: 'rate', 'bandwidth', 'latency', ... With 'latency', the operations of
+    its kernel wait for one another."""
+    kernel: str
+    """Its name in `kernels.catalogue.KERNELS`."""
     suite: str | None
     """The smallest of `SUITES` that holds it; None where it runs only when it is named."""
     kind: Kind = Kind.STEADY

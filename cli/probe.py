@@ -1,0 +1,360 @@
+"""`whorl probe`: work of known size on every GPU, with its telemetry, its repeats and a check of its result."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from threading import current_thread, main_thread
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .collect import Span
+from .options import json_option, store_option
+
+if TYPE_CHECKING:
+    from ..kernels.device import Device
+    from ..probes.campaign import Plan, Report
+    from ..probes.conditions import Asked
+    from ..probes.probe import Probe
+    from ..store import Store
+
+_SUITES = ("quick", "standard", "full")
+
+
+@click.group("probe", short_help="Measure GPUs by work of known size: what there is, and running it.")
+def probe() -> None:
+    """Measure GPUs by work of known size, under stated conditions, with telemetry and a check of every result.
+
+    docs/probes.md says how is measured, docs/kernels.md what runs.
+    """
+
+
+@probe.command("list", short_help="What each probe stresses, its work, its time, what it needs.")
+@json_option
+def list_probes(as_json: bool) -> None:
+    """List the probes: what each stresses, its work, its time, the smallest suite that holds it, what it needs.
+
+    The time is the most that a probe takes on a warm GPU in that suite; making its work ready comes on top.
+    """
+    from ..kernels.catalogue import find_kernel
+    from ..probes.catalogue import every
+    from ..probes.effort import EFFORTS
+    from .output import print_json, print_table
+
+    rows: list[dict[str, Any]] = []
+    for one in every():
+        kernel = find_kernel(one.kernel)
+        smallest = one.suite or "full"
+        times = {
+            suite: effort.expected_s(one)
+            for suite, effort in EFFORTS.items()
+            if _SUITES.index(suite) >= _SUITES.index(smallest)
+        }
+        rows.append(
+            {
+                "name": one.name,
+                "version": one.version,
+                "kind": str(one.kind),
+                "stresses": one.stresses,
+                "says": one.says,
+                "kernel": one.kernel,
+                "work": kernel.says,
+                "needs": kernel.needs or None,
+                "suite": one.suite,
+                "time_s": times,
+            }
+        )
+    if as_json:
+        print_json({"schema": "whorl.probe.list/1", "probes": rows})
+        return
+    print_table(
+        ("probe", "suite", "at most", "stresses", "work", "needs"),
+        [
+            (
+                str(row["name"]),
+                str(row["suite"] or "by name"),
+                f"{next(iter(row['time_s'].values())):.3g} s",
+                str(row["stresses"]),
+                str(row["says"]),
+                str(row["needs"] or ""),
+            )
+            for row in rows
+        ],
+        right=(2,),
+    )
+
+
+@probe.command("run", short_help="Run probes on every GPU here, or on a simulated fleet, into a store.")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@store_option
+@click.option("--suite", type=click.Choice(_SUITES), help="How thoroughly; without NAMEs, also which probes.")
+@click.option(
+    "--backend",
+    type=click.Choice(["cuda", "simulated", "auto"]),
+    default="cuda",
+    show_default=True,
+    help="Where the probes run; auto: on the GPUs here, else simulated.",
+)
+@click.option("--gpu", "chosen", multiple=True, metavar="INDEX|UUID", help="Only this GPU. Repeatable.")
+@click.option(
+    "--neighbours",
+    type=click.Choice(["idle", "busy"]),
+    default="idle",
+    show_default=True,
+    help="One GPU of a node after another, or all of them at once.",
+)
+@click.option("--period", type=Span(), help="power-square: from one load to the next.  [default: 0.2]")
+@click.option("--duty", type=click.FloatRange(0, 1, min_open=True, max_open=True), help="Its share of load.")
+@click.option("--input", "distribution", metavar="NAME", help="Distribution of the input data, where there is one.")
+@click.option("--input-seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of the input data.")
+@click.option(
+    "--precision",
+    type=click.FloatRange(0, 100, min_open=True),
+    metavar="PERCENT",
+    help="Half width of the median's 95 % interval.  [default: by suite]",
+)
+@click.option("--repeats", type=click.IntRange(3, 10_000), help="Measure at least so often.  [default: by suite]")
+@click.option("--time-limit", type=Span(), help="Measure each probe for at most this time.  [default: by suite]")
+@click.option("--start-temperature", type=float, metavar="DEGC", help="Cool down to it before each probe.")
+@click.option("--cool-down", type=Span(), default="120s", show_default=True, help="But for at most this time.")
+@click.option("--lock-clock", type=float, metavar="MHZ", help="Lock the SM clock, and unlock it afterwards.")
+@click.option("--power-limit", type=float, metavar="W", help="Set the power limit, and restore it afterwards.")
+@click.option("--exclusive", is_flag=True, help="Refuse a GPU that another process uses.")
+@click.option("--campaign", metavar="NAME", help="Name of the campaign; what it has stored already is not run again.")
+@click.option("--cluster", metavar="NAME", help="Name of the cluster.  [default: $SLURM_CLUSTER_NAME, else local]")
+@click.option("--gpus", type=click.IntRange(1, 999 * 32), help="Simulated: how many GPUs.  [default: 4]")
+@click.option("--model", metavar="NAME", help="Simulated: which model.  [default: V100]")
+@click.option("--seed", type=click.IntRange(0), help="Simulated: the fleet's seed.  [default: 1]")
+@click.option("--faults", type=click.IntRange(0), help="Simulated: how many GPUs are faulty.  [default: 0]")
+@click.option("--fault", "kinds", multiple=True, metavar="KIND", help="Simulated: plant this kind. Repeatable.")
+@click.option("--interval", type=Span(), help="Simulated: time between stored readings.  [default: 1s]")
+@json_option
+def run(names: tuple[str, ...], store: str, backend: str, as_json: bool, **given: Any) -> None:
+    """Run the probes NAMEd, or those of a suite, on every GPU of this node or of a simulated fleet.
+
+    What is measured is stored as it comes. Nothing of a GPU's settings is changed but by --lock-clock and
+    --power-limit, and then it is restored, also after a crash.
+
+    Exit status 0; 1 where a result was wrong, and 6 where a GPU failed: the others were measured all the same.
+    """
+    from ..store import Store
+    from .output import print_json
+    from .probe_here import here
+    from .probe_report import document, print_report
+
+    options = _Options(**given)
+    plan = _plan(names, options)
+    _refuse_mixed(backend, options)
+    devices, notes = _devices(backend, options.chosen)
+    opened = Store.create(store)  # not before all else is known to be sound
+    progress = _Progress()
+    try:
+        with _Ending():
+            if devices:
+                report = here(
+                    opened,
+                    devices,
+                    plan,
+                    cluster=options.cluster,
+                    exclusive=options.exclusive,
+                    lock_clock_mhz=options.lock_clock,
+                    power_limit_w=options.power_limit,
+                    progress=progress,
+                )
+            else:
+                report = _simulated(opened, plan, options, progress)
+    finally:
+        progress.clear()
+    report.notes = [*notes, *report.notes]
+    if as_json:
+        print_json(document(report, plan, backend="cuda" if devices else "simulated"))
+    else:
+        print_report(report, plan, store)
+    if report.failures:
+        sys.exit(6)
+    if report.wrong:
+        sys.exit(1)
+
+
+@dataclass(frozen=True)
+class _Options:
+    """The options of `whorl probe run` as they were given."""
+
+    suite: str | None
+    chosen: tuple[str, ...]
+    neighbours: str
+    period: float | None
+    duty: float | None
+    distribution: str | None
+    input_seed: int
+    precision: float | None
+    repeats: int | None
+    time_limit: float | None
+    start_temperature: float | None
+    cool_down: float
+    lock_clock: float | None
+    power_limit: float | None
+    exclusive: bool
+    campaign: str | None
+    cluster: str | None
+    gpus: int | None
+    model: str | None
+    seed: int | None
+    faults: int | None
+    kinds: tuple[str, ...]
+    interval: float | None
+
+
+def _plan(names: tuple[str, ...], options: _Options) -> Plan:
+    """What is asked for; InputError where it cannot be done."""
+    from datetime import UTC, datetime
+
+    from ..errors import InputError
+    from ..probes import catalogue
+    from ..probes.campaign import Plan
+    from ..probes.conditions import DUTY, PERIOD_S, Asked
+    from ..probes.effort import EFFORTS
+
+    if not names and options.suite is None:
+        raise InputError("say what to run: names of probes (`whorl probe list`), or --suite quick, standard or full")
+    suite = options.suite or "standard"
+    probes = catalogue.choose(names) if names else catalogue.suite(suite)
+    period_s = PERIOD_S if options.period is None else options.period
+    if not 0.04 <= period_s <= 60:
+        raise InputError(f"the period of a square wave is from 0.04 to 60 s, not {period_s:g} s")
+    if options.time_limit is not None and options.time_limit <= 0:
+        raise InputError("the time limit must be longer than 0 s")
+    asked = Asked(
+        EFFORTS[suite],
+        seed=options.input_seed,
+        precision=None if options.precision is None else options.precision / 100,
+        repeats=options.repeats,
+        time_limit_s=options.time_limit,
+        start_temperature_c=options.start_temperature,
+        cool_down_s=options.cool_down,
+        period_s=period_s,
+        duty=DUTY if options.duty is None else options.duty,
+        input=options.distribution,
+    )
+    _refuse_unused(probes, options, asked)
+    campaign = options.campaign or f"probe-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    return Plan(probes, asked, campaign, options.neighbours)
+
+
+def _refuse_unused(probes: tuple[Probe, ...], options: _Options, asked: Asked) -> None:
+    """InputError for an option that none of the probes has a use for."""
+    from ..errors import InputError
+    from ..kernels.catalogue import find_kernel
+    from ..kernels.inputs import DISTRIBUTIONS
+    from ..probes.protocol import takes_input
+
+    for name, value in (("--period", options.period), ("--duty", options.duty)):
+        if value is not None and not any(one.kind == "square" for one in probes):
+            raise InputError(f"{name} is for power-square, which is not among the probes chosen")
+    if asked.input is None:
+        return
+    if asked.input not in DISTRIBUTIONS:
+        raise InputError(f"there is no distribution {asked.input!r} of inputs; there are {', '.join(DISTRIBUTIONS)}")
+    if not any(takes_input(find_kernel(one.kernel)) for one in probes):
+        raise InputError("--input is for probes whose input data can be chosen, as gemm-fp32; none of these is one")
+
+
+_SIMULATED_ONLY = ("gpus", "model", "seed", "faults", "kinds", "interval")
+
+
+def _refuse_mixed(backend: str, options: _Options) -> None:
+    """UsageError for options of the one backend with the other."""
+    if backend == "cuda":
+        for name in _SIMULATED_ONLY:
+            if getattr(options, name) not in (None, ()):
+                flag = "fault" if name == "kinds" else name
+                raise click.UsageError(f"--{flag} is for --backend simulated")
+    if backend == "simulated" and (options.chosen or options.exclusive):
+        raise click.UsageError(f"--{'gpu' if options.chosen else 'exclusive'} is for real GPUs")
+
+
+def _devices(backend: str, chosen: tuple[str, ...]) -> tuple[list[Device], list[str]]:
+    """The GPUs of this node that were chosen, none for simulated ones, and what there is to say about that."""
+    from ..errors import DeviceError, InputError
+    from .probe_here import choose, local_devices
+
+    if backend == "simulated":
+        return [], []
+    try:
+        found = local_devices()
+    except (InputError, DeviceError) as error:
+        if backend == "auto":
+            return [], [f"{error}: the fleet is simulated"]
+        raise type(error)(f"{error}; without a GPU: --backend simulated") from error
+    return choose(found, chosen), []
+
+
+def _simulated(store: Store, plan: Plan, options: _Options, progress: _Progress) -> Report:
+    from ..probes.running import run_simulated
+    from ..simulation.fleet import Fleet
+    from ..simulation.models import find_model
+    from .probe_fleet import claim
+
+    faults = options.faults if options.faults is not None or options.kinds else 0
+    fleet = Fleet.draw(
+        find_model(options.model or "V100"),
+        options.gpus or 4,
+        1 if options.seed is None else options.seed,
+        faults=faults,
+        kinds=options.kinds,
+    )
+    record, bench = claim(
+        store, fleet, plan, cluster=options.cluster, cap_w=options.power_limit, lock_mhz=options.lock_clock
+    )
+    interval_s = 1.0 if options.interval is None else options.interval
+    report = run_simulated(record, bench, plan, telemetry_s=interval_s, progress=progress)
+    report.notes += [f"planted {one.kind}: {one.uuid} at {one.place}" for one in record.planted]
+    return report
+
+
+class _Ending:
+    """SIGTERM and SIGHUP end the block as Ctrl-C does, once: what is complete is stored, what was set is restored.
+
+    A batch system sends SIGTERM at the end of a job's time. One that is ignored stays ignored: under nohup, SIGHUP is.
+    """
+
+    def __enter__(self) -> None:
+        self._before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+        self._ours, self._came = current_thread() is main_thread(), False
+        for number, handler in self._before.items():
+            if self._ours and handler is signal.SIG_DFL:
+                signal.signal(number, self._end)
+
+    def _end(self, number: int, _frame: FrameType | None) -> None:
+        self._came = True
+        signal.signal(number, signal.SIG_IGN)  # a second one must not end the storing
+        raise SystemExit(128 + number)
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            if self._ours and handler is signal.SIG_DFL:
+                signal.signal(number, handler)
+        if self._came:
+            click.echo("whorl: told to end; what was stored stays, and the command can be run again", err=True)
+
+
+class _Progress:
+    """One line about how far it is, where standard error is a terminal."""
+
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty()
+        self._shown = 0.0
+
+    def __call__(self, done: int, of: int, what: str) -> None:
+        now = time.monotonic()
+        if self._live and now - self._shown > 0.1:
+            self._shown = now
+            click.echo(f"\r\x1b[K{done:,} of {of:,} probes; {what}", nl=False, err=True)
+
+    def clear(self) -> None:
+        if self._shown:
+            click.echo("\r\x1b[K", nl=False, err=True)

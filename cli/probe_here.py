@@ -1,0 +1,124 @@
+"""Probes on the GPUs of this node: which there are, and a campaign over them with their telemetry beside it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ..kernels.device import Device
+    from ..probes.campaign import Plan, Progress, Report
+    from ..probes.watch import Recent
+    from ..store import Store
+
+
+def local_devices() -> list[Device]:
+    """The GPUs that CUDA shows here. InputError or DeviceError where there is none, or none that can be used.
+
+    Settings that a crashed process left behind are restored first, and standard error says so.
+    """
+    from ..kernels.cupy_device import cupy_devices
+    from ..probes.restore import restore_left_over
+
+    for sentence in restore_left_over():
+        click.echo(f"whorl: {sentence}", err=True)
+    return list(cupy_devices())
+
+
+def choose(devices: Sequence[Device], names: Sequence[str]) -> list[Device]:
+    """The devices of these indices or UUIDs, all where none is named. InputError for one that is not there."""
+    from ..errors import InputError
+
+    picked: list[Device] = []
+    for name in names:
+        fits = [one for one in devices if name in (str(one.facts.index), one.facts.gpu)]
+        if not fits:
+            known = ", ".join(f"{one.facts.index} ({one.facts.gpu})" for one in devices)
+            raise InputError(f"there is no GPU {name!r} here; there are {known}")
+        picked += [one for one in fits if one not in picked]
+    return picked or list(devices)
+
+
+def here(
+    store: Store,
+    devices: Sequence[Device],
+    plan: Plan,
+    *,
+    cluster: str | None = None,
+    exclusive: bool = False,
+    lock_clock_mhz: float | None = None,
+    power_limit_w: float | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Run a plan on these GPUs of this node.
+
+    DeviceError where `exclusive` and another process is on one of them, InputError for a clock or limit that cannot
+    be set, StoreError where the store takes no more.
+    """
+    from ..collectors.nvml_settings import settings_of
+    from ..errors import InputError
+    from ..probes.conditions import Setting
+    from ..probes.node import NodeWatch, refuse_shared
+    from ..probes.recording import Recorder, identity_rows
+    from ..probes.running import Through, interval_s, recent, run_here
+    from ..probes.settings import Settings
+
+    cluster = cluster or os.environ.get("SLURM_CLUSTER_NAME") or "local"
+    if exclusive:
+        refuse_shared(devices)
+    gpus = [device.facts.gpu for device in devices]
+    nodes = {device.facts.gpu: device.facts.node for device in devices}
+    node = devices[0].facts.node
+    recorder = Recorder(store, cluster=cluster, campaign=plan.campaign)
+    memory: list[Recent] = []
+    notes: list[str] = []
+
+    def feed(batch: pa.RecordBatch) -> None:
+        for one in memory:
+            one.feed(batch)
+
+    def tell(kind: str, gpu: str | None, sentence: str) -> None:
+        recorder.event(devices[0].now_ns(), gpu, nodes.get(gpu or "", node), kind, sentence)
+
+    try:
+        with ExitStack() as stack:
+            names: dict[str, str | None] = dict.fromkeys(gpus)
+            # The watch comes first: the identities that it stores hold the limits as they were before.
+            try:
+                watch = stack.enter_context(
+                    NodeWatch(feed, store, node=node, cluster=cluster, interval_s=interval_s(plan))
+                )
+                names = {gpu: watch.telemetry_of(gpu) for gpu in gpus}
+                notes += watch.notes
+            except InputError as error:
+                notes.append(f"{error}: the probes ran without telemetry")
+                facts = [device.facts for device in devices]
+                recorder.take("gpus", identity_rows(facts, cluster, devices[0].now_ns()))
+            changed = stack.enter_context(
+                Settings(gpus, lock_clock_mhz=lock_clock_mhz, power_limit_w=power_limit_w, tell=tell)
+            )
+            settings = {
+                gpu: Setting(plan.neighbours, changed.clock(gpu), power_limit_w, settings_of(gpu)) for gpu in gpus
+            }
+            known = recent(plan, list(dict.fromkeys(name for name in names.values() if name)), interval_s(plan))
+            memory.append(known)
+            report = run_here(
+                store,
+                devices,
+                Through(known, names),
+                plan,
+                cluster=cluster,
+                settings=settings,
+                progress=progress,
+                recorder=recorder,
+            )
+    finally:
+        recorder.flush()  # that the settings were restored is an event as well
+    report.notes += notes
+    return report

@@ -1,0 +1,203 @@
+"""What `whorl probe run` says: tables for people, and one document for programs."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .output import MISSING, number, print_rows
+
+if TYPE_CHECKING:
+    from ..probes.campaign import Plan, Report, Summary
+
+_MOST_GPUS = 12
+"""Of more GPUs, a probe is one row."""
+_MOST_NAMED = 4
+
+
+def document(report: Report, plan: Plan, *, backend: str) -> dict[str, Any]:
+    """The report as `whorl.probe.run/1`."""
+    return {
+        "schema": "whorl.probe.run/1",
+        "campaign": report.campaign,
+        "cluster": report.cluster,
+        "backend": backend,
+        "suite": plan.asked.effort.suite,
+        "neighbours": plan.neighbours,
+        "began": _iso(report.began_ns),
+        "ended": _iso(report.ended_ns),
+        "gpus": report.gpus,
+        "runs": [_run(one) for one in report.runs],
+        "not_run": [{"gpu": gpu, "probe": probe, "reason": reason} for gpu, probe, reason in report.unrun],
+        "failed": [{"gpu": gpu, "error": error} for gpu, error in report.failures.items()],
+        "stored_before": report.skipped,
+        "rows": report.rows,
+        "notes": report.notes,
+    }
+
+
+def _run(one: Summary) -> dict[str, Any]:
+    headline = one.headline
+    return {
+        "gpu": one.gpu,
+        "node": one.node,
+        "index": one.index,
+        "model": one.model,
+        "probe": one.probe,
+        "status": one.status,
+        "ended_by": one.ended_by,
+        "figure": None if headline is None else headline.name,
+        "value": None if headline is None else headline.value,
+        "unit": None if headline is None else headline.unit,
+        "time_median_ms": one.median_ms,
+        "time_low_ms": one.low_ms,
+        "time_high_ms": one.high_ms,
+        "repeats": one.n,
+        "steady": one.steady,
+        "sm_clock_mhz": one.sm_clock_mhz,
+        "power_w": one.power_w,
+        "temperature_c": one.temperature_c,
+        "clock_events_s": None if one.clock_events is None else dict(one.clock_events),
+    }
+
+
+def print_report(report: Report, plan: Plan, store: str) -> None:
+    """Print the runs, what was not run and why, and what to do next."""
+    done = [one for one in report.runs if one.ended_by != "failed"]
+    gpus = list(dict.fromkeys((one.node, one.index, one.gpu) for one in done))
+    probes = list(dict.fromkeys(probe.name for probe in plan.probes))
+    models = ", ".join(sorted({one.model for one in done})) or "no"
+    seconds = 0.0 if report.began_ns is None or report.ended_ns is None else (report.ended_ns - report.began_ns) / 1e9
+    ran = ", ".join(
+        (
+            f"{_count(len(done), 'run')} of {_count(len({one.probe for one in done}), 'probe')} on "
+            f"{_count(len(gpus), f'{models} GPU')}",
+            f"{seconds:,.0f} s",
+            f"suite {plan.asked.effort.suite}",
+            f"neighbours {plan.neighbours}",
+        )
+    )
+    click.echo(f"campaign {report.campaign}: {ran}\n")
+    if len(gpus) > _MOST_GPUS:
+        _print_fleet(done, probes)
+    elif len(probes) > 1:
+        for _, _, gpu in sorted(gpus):
+            mine = {one.probe: one for one in done if one.gpu == gpu}
+            click.echo(_place(next(iter(mine.values())), whole=True))
+            _print_runs("probe", [(probe, mine[probe]) for probe in probes if probe in mine])
+            click.echo("")
+    elif done:
+        ordered = sorted(done, key=lambda one: (one.node, one.index))
+        click.echo(f"{probes[0]}")
+        _print_runs("GPU", [(_place(one), one) for one in ordered])
+        click.echo("")
+    _print_rest(report, store)
+
+
+def _print_runs(what: str, runs: Sequence[tuple[str, Summary]]) -> None:
+    """A row for each run: the time of a repetition with its 95 % interval, and what the GPU was like."""
+    timed = any(one.median_ms is not None for _, one in runs)
+    header = [what, "ms", "± %", "n"] if timed else [what]
+    rows = []
+    for name, one in runs:
+        cells = [name, number(one.median_ms, 5), _half_width(one), MISSING if one.n is None else str(one.n)]
+        rows.append(
+            [
+                *cells[: len(header)],
+                MISSING if one.headline is None else f"{number(one.headline.value)} {one.headline.unit}",
+                number(one.sm_clock_mhz, 4),
+                number(one.power_w, 4),
+                number(one.temperature_c, 3),
+                _ended(one),
+            ]
+        )
+    print_rows([*header, "figure", "MHz", "W", "°C", "ended"], rows, right=tuple(range(1, len(header) + 4)))
+
+
+def _ended(one: Summary) -> str:
+    if one.wrong:
+        return "wrong result"
+    return one.ended_by if one.steady is not False else f"{one.ended_by} *"
+
+
+def _half_width(one: Summary) -> str:
+    if one.low_ms is None or one.high_ms is None or not one.median_ms:
+        return MISSING
+    return number(50 * (one.high_ms - one.low_ms) / one.median_ms, 2)
+
+
+def _print_fleet(done: Sequence[Summary], probes: Sequence[str]) -> None:
+    """A row for each probe: the medians of its GPUs, the lowest and the highest one."""
+    rows = []
+    for probe in probes:
+        mine = [one for one in done if one.probe == probe and one.headline is not None]
+        if not mine:
+            continue
+        values = sorted(one.headline.value for one in mine if one.headline is not None)
+        first = mine[0].headline
+        assert first is not None
+        slowest = max(mine, key=lambda one: -1.0 if one.median_ms is None else one.median_ms)
+        rows.append(
+            [
+                probe,
+                f"{len(mine):,}",
+                f"{number(median(values))} {first.unit}",
+                f"{number(values[0])} .. {number(values[-1])}",
+                number(100 * (values[-1] - values[0]) / median(values), 3) if median(values) else MISSING,
+                _typical(mine, "sm_clock_mhz", 4),
+                _typical(mine, "power_w", 4),
+                MISSING if slowest.median_ms is None else _place(slowest),
+            ]
+        )
+    header = ("probe", "GPUs", "median", "lowest .. highest", "range %", "MHz", "W", "slowest")
+    print_rows(header, rows, right=(1, 2, 3, 4, 5, 6))
+    click.echo("")
+
+
+def _typical(runs: Sequence[Summary], name: str, digits: int) -> str:
+    known = [getattr(one, name) for one in runs if getattr(one, name) is not None]
+    return number(median(known), digits) if known else MISSING
+
+
+def _print_rest(report: Report, store: str) -> None:
+    if any(one.steady is False for one in report.runs) and len({one.gpu for one in report.runs}) <= _MOST_GPUS:
+        click.echo("* temperature or clock still moved when measuring began: a longer --suite warms up longer")
+    for one in report.wrong[:_MOST_NAMED]:
+        click.echo(f"wrong result: {one.probe} on {one.gpu} ({_place(one)}): {one.status}")
+    if len(report.wrong) > _MOST_NAMED:
+        click.echo(f"wrong results in {len(report.wrong) - _MOST_NAMED:,} more runs: events of kind 'wrong_result'")
+    for gpu, error in list(report.failures.items())[:_MOST_NAMED]:
+        click.echo(f"failed: {error}" if gpu in error else f"failed: {gpu}: {error}")
+    if len(report.failures) > _MOST_NAMED:
+        click.echo(f"failed on {len(report.failures) - _MOST_NAMED:,} more GPUs: events of kind 'probe_failed'")
+    for (probe, reason), count in Counter((probe, reason) for _, probe, reason in report.unrun).items():
+        click.echo(f"not run: {probe} on {_count(count, 'GPU')}: {reason}")
+    if report.skipped:
+        click.echo(f"not run again: {report.skipped:,} runs that the campaign had stored before")
+    for note in report.notes:
+        click.echo(f"note: {note}")
+    written = ", ".join(f"{rows:,} rows of {table}" for table, rows in sorted(report.rows.items()))
+    click.echo(f"stored in {store}: {written or 'nothing new'}")
+    click.echo(f"next: whorl variability --store {shlex.quote(store)}")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _place(one: Summary, *, whole: bool = False) -> str:
+    place = f"{one.node}:{one.index}"
+    return f"{one.model} {place} {one.gpu}" if whole else place
+
+
+def _iso(nanoseconds: int | None) -> str | None:
+    if nanoseconds is None:
+        return None
+    from ..collectors.simulated_record import iso
+
+    return iso(nanoseconds)

@@ -1,0 +1,324 @@
+"""A campaign: probes in their order on every GPU, whatever runs them; who failed is left out, the others go on.
+
+`running` runs it over the GPUs of this node, or over a simulated fleet.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import wraps
+
+from .. import __version__
+from ..errors import DeviceError, InputError
+from ..kernels.device import Device
+from ..kernels.work import Facts, Kernel, Unfit, Work
+from .conditions import Asked, Setting, asked_of
+from .figures import Figure, find
+from .probe import Kind, Probe
+from .protocol import Measured, Unrun, measure
+from .recording import Recorder, Run
+from .watch import Watch, Window
+
+NEIGHBOURS = ("idle", "busy")
+WAIT_S = 0.2
+"""How often a GPU looks whether its neighbours are ready."""
+LONGEST_WAIT_S = 120.0
+"""After that it begins without them."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is run."""
+
+    probes: tuple[Probe, ...]
+    asked: Asked
+    campaign: str
+    neighbours: str = "idle"
+    """'idle': the GPUs of a node one after another; 'busy': all of a node at once."""
+
+    def __post_init__(self) -> None:
+        if self.neighbours not in NEIGHBOURS:
+            raise InputError(f"neighbours are {' or '.join(NEIGHBOURS)}, not {self.neighbours!r}")
+        if not self.probes:
+            raise InputError("no probe was chosen: name one, or a suite")
+
+    def expected_s(self) -> float:
+        """How long one GPU takes at most, by the probes' limits."""
+        effort = self.asked.effort
+        return sum(effort.expected_s(probe) for probe in self.probes) + effort.first_warm_up_s
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A run as a table for people shows it; None where a figure is missing."""
+
+    gpu: str
+    node: str
+    index: int
+    model: str
+    probe: str
+    status: str
+    ended_by: str
+    headline: Figure | None
+    median_ms: float | None
+    low_ms: float | None
+    high_ms: float | None
+    n: int | None
+    sm_clock_mhz: float | None
+    power_w: float | None
+    temperature_c: float | None
+    steady: bool | None
+    wrong: bool
+    clock_events: Mapping[str, float] | None
+
+
+@dataclass
+class Report:
+    """What a campaign came to."""
+
+    campaign: str
+    cluster: str
+    gpus: int = 0
+    runs: list[Summary] = field(default_factory=list)
+    """In the order in which they ended, failed ones included."""
+    unrun: list[tuple[str, str, str]] = field(default_factory=list)
+    """GPU, probe, and why it was not run."""
+    skipped: int = 0
+    """How many were in the store already."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """By GPU: the first sentence that it failed with."""
+    rows: dict[str, int] = field(default_factory=dict)
+    """Rows stored, by table; of the real backend without telemetry."""
+    notes: list[str] = field(default_factory=list)
+    began_ns: int | None = None
+    ended_ns: int | None = None
+
+    @property
+    def wrong(self) -> list[Summary]:
+        """The runs whose results were wrong."""
+        return [run for run in self.runs if run.wrong]
+
+
+Progress = Callable[[int, int, str], None]
+"""Is told how many of how many probes are done, and what has just ended."""
+
+
+class Builds:
+    """Kernels by name, whose works are built once for devices that are alike. Thread-safe."""
+
+    def __init__(self, find_kernel: Callable[[str], Kernel]) -> None:
+        self._find_kernel = find_kernel
+        self._kernels: dict[str, Kernel] = {}
+        self._works: dict[object, Work | Unfit] = {}
+        self._lock = threading.RLock()
+
+    def __call__(self, name: str) -> Kernel:
+        with self._lock:
+            if name not in self._kernels:
+                self._kernels[name] = self._caching(self._find_kernel(name))
+            return self._kernels[name]
+
+    def _caching(self, kernel: Kernel) -> Kernel:
+        @wraps(kernel.build)
+        def build(facts: Facts, **parameters: float | int | str) -> Work | Unfit:
+            alike = replace(facts, gpu="", node="", index=0)
+            key = (kernel.name, alike, tuple(sorted(parameters.items())))
+            with self._lock:
+                if key not in self._works:
+                    self._works[key] = kernel.build(facts, **parameters)
+                return self._works[key]
+
+        return replace(kernel, build=build)
+
+
+class Campaign:
+    """Runs the probes of a plan on devices, and records what they find."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        recorder: Recorder,
+        find_kernel: Callable[[str], Kernel],
+        known: Mapping[tuple[str, str], Sequence[Mapping[str, object]]],
+        gpus: int,
+        *,
+        progress: Progress | None = None,
+    ) -> None:
+        """`known` are the campaign's runs that the store holds (`recording.stored_runs`)."""
+        self.plan, self.recorder = plan, recorder
+        self.report = Report(plan.campaign, recorder.cluster, gpus)
+        self.stop = threading.Event()
+        self._builds = Builds(find_kernel)
+        self._known, self._progress = known, progress
+        self._done = 0
+        self._lock = threading.Lock()
+
+    async def on(self, device: Device, watch: Watch, setting: Setting, meeting: Meeting | None = None) -> None:
+        """All probes on one device. What the GPU cannot do is recorded; KeyboardInterrupt where `stop` is set."""
+        try:
+            await self._every(device, watch, setting, meeting)
+        finally:
+            if meeting:
+                meeting.leave(device.facts.gpu)
+
+    async def _every(self, device: Device, watch: Watch, setting: Setting, meeting: Meeting | None) -> None:
+        first, facts = True, device.facts
+        for stage, probe in enumerate(self.plan.probes):
+            if self._is_stored(probe, facts, setting):
+                self._tell(probe, facts, None)
+                continue
+            if meeting:
+                await meeting.arrive(device, stage, self.stop.is_set)
+            try:
+                answer = await self._measure(device, watch, probe, first=first)
+            except DeviceError as error:
+                self._failed(device, probe, setting, error)
+                if error.gone:
+                    self._leave_out(device, self.plan.probes[stage + 1 :])
+                    return
+                continue
+            if isinstance(answer, Unrun):
+                self._not_run(device, probe, answer.reason)
+                continue
+            first = first and probe.kind is Kind.IDLE
+            self._keep(device, probe, setting, answer)
+
+    async def _measure(self, device: Device, watch: Watch, probe: Probe, *, first: bool) -> Measured | Unrun:
+        if probe.wants_busy_node and self.plan.neighbours != "busy":
+            return Unrun("its figures mean something only with --neighbours busy")
+        return await measure(device, watch, probe, self._builds, self.plan.asked, first=first, ended=self.stop.is_set)
+
+    def _is_stored(self, probe: Probe, facts: Facts, setting: Setting) -> bool:
+        wanted = asked_of(probe, self.plan.asked, setting) | {"probe_version": probe.version}
+        for known in self._known.get((facts.gpu, probe.name), ()):
+            if all(known.get(name) == value for name, value in wanted.items()):
+                with self._lock:
+                    self.report.skipped += 1
+                return True
+        return False
+
+    # -- what is recorded ---------------------------------------------------------------------------------
+
+    def _keep(self, device: Device, probe: Probe, setting: Setting, measured: Measured) -> None:
+        run = Run(
+            gpu=device.facts.gpu,
+            probe=probe.name,
+            version=probe.version,
+            began_ns=measured.began_ns,
+            ended_ns=measured.ended_ns,
+            window=measured.window,
+            figures=measured.figures,
+            conditions=self._conditions(device, probe, setting) | measured.conditions,
+            versions=self._versions(device, probe),
+            ended_by=measured.ended_by,
+            status=measured.status,
+        )
+        self.recorder.run(run)
+        if measured.verdict.wrong:
+            facts = device.facts
+            self.recorder.event(
+                measured.ended_ns, facts.gpu, facts.node, "wrong_result", f"{probe.name}: {measured.status}"
+            )
+        self._tell(probe, device.facts, _summary(device.facts, run, probe.figure, wrong=measured.verdict.wrong > 0))
+
+    def _failed(self, device: Device, probe: Probe, setting: Setting, error: DeviceError) -> None:
+        now_ns, facts = device.now_ns(), device.facts
+        run = Run(
+            gpu=facts.gpu,
+            probe=probe.name,
+            version=probe.version,
+            began_ns=now_ns,
+            ended_ns=now_ns,
+            window=Window(),
+            figures=(),
+            conditions=self._conditions(device, probe, setting),
+            versions=self._versions(device, probe),
+            ended_by="failed",
+            status=str(error),
+        )
+        self.recorder.run(run)
+        self.recorder.event(now_ns, facts.gpu, facts.node, "probe_failed", f"{probe.name}: {error}")
+        with self._lock:
+            self.report.failures.setdefault(facts.gpu, f"{probe.name}: {error}")
+        self._tell(probe, facts, _summary(facts, run, probe.figure, wrong=False))
+
+    def _not_run(self, device: Device, probe: Probe, reason: str) -> None:
+        facts = device.facts
+        self.recorder.event(device.now_ns(), facts.gpu, facts.node, "probe_not_run", f"{probe.name}: {reason}")
+        with self._lock:
+            self.report.unrun.append((facts.gpu, probe.name, reason))
+        self._tell(probe, facts, None)
+
+    def _leave_out(self, device: Device, probes: Sequence[Probe]) -> None:
+        for probe in probes:
+            self._not_run(device, probe, "the GPU does not answer any more")
+
+    def _conditions(self, device: Device, probe: Probe, setting: Setting) -> dict[str, object]:
+        found: dict[str, object] = {"simulated": device.simulated, "other_processes": list(device.others())}
+        return dict(setting.more) | asked_of(probe, self.plan.asked, setting) | found
+
+    def _versions(self, device: Device, probe: Probe) -> dict[str, str]:
+        return dict(device.versions) | {"whorl": __version__, "kernel": self._builds(probe.kernel).version}
+
+    def _tell(self, probe: Probe, facts: Facts, summary: Summary | None) -> None:
+        with self._lock:
+            self._done += 1
+            done = self._done
+            if summary:
+                self.report.runs.append(summary)
+        if self._progress:
+            self._progress(done, self.report.gpus * len(self.plan.probes), f"{probe.name} on {facts.gpu}")
+
+
+class Meeting:
+    """The GPUs of a node, which begin each probe together. Thread-safe."""
+
+    def __init__(self, gpus: Sequence[str]) -> None:
+        self._stage = dict.fromkeys(gpus, -1)
+        self._lock = threading.Lock()
+
+    async def arrive(self, device: Device, stage: int, ended: Callable[[], bool]) -> None:
+        """Wait until every GPU that is still there has come as far, or has made the others wait too long."""
+        with self._lock:
+            self._stage[device.facts.gpu] = stage
+        began_ns = device.now_ns()
+        while not self._complete(stage) and not ended():
+            await device.pause(WAIT_S)
+            if device.now_ns() - began_ns > LONGEST_WAIT_S * 1e9:
+                break
+
+    def leave(self, gpu: str) -> None:
+        """The others wait for this GPU no more."""
+        with self._lock:
+            self._stage.pop(gpu, None)
+
+    def _complete(self, stage: int) -> bool:
+        with self._lock:
+            return all(reached >= stage for reached in self._stage.values())
+
+
+def _summary(facts: Facts, run: Run, figure: str, *, wrong: bool) -> Summary:
+    headline = next((one for one in run.figures if one.name == figure), None)
+    repeats, steady = run.conditions.get("repeats"), run.conditions.get("steady")
+    return Summary(
+        gpu=run.gpu,
+        node=facts.node,
+        index=facts.index,
+        model=facts.model,
+        probe=run.probe,
+        status=run.status,
+        ended_by=run.ended_by,
+        headline=headline,
+        median_ms=find(run.figures, "time_median"),
+        low_ms=find(run.figures, "time_low"),
+        high_ms=find(run.figures, "time_high"),
+        n=repeats if isinstance(repeats, int) else None,
+        sm_clock_mhz=run.window.sm_clock_mhz,
+        power_w=run.window.power_w,
+        temperature_c=run.window.temperature_c,
+        steady=steady if isinstance(steady, bool) else None,
+        wrong=wrong,
+        clock_events=run.window.clock_events,
+    )

@@ -1,0 +1,100 @@
+"""The conditions of a run, as its row of `runs` records them: what was asked for, and what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..kernels.work import Work
+from .effort import Effort
+from .probe import Probe
+
+PERIOD_S, DUTY = 0.2, 0.5
+"""Of the square wave, where nothing else is asked for."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a campaign asks of every probe; None where nothing is asked for."""
+
+    effort: Effort
+    seed: int = 1
+    """Of the inputs."""
+    precision: float | None = None
+    """Relative half width of the interval; None for that of the effort."""
+    repeats: int | None = None
+    """At least so many; None for those of the effort."""
+    time_limit_s: float | None = None
+    """Measured at most so long; None for that of the effort."""
+    start_temperature_c: float | None = None
+    """Cooled down to before a probe begins."""
+    cool_down_s: float = 120.0
+    """At most so long."""
+    period_s: float = PERIOD_S
+    """Of the square wave."""
+    duty: float = DUTY
+    """Its share of load."""
+    input: str | None = None
+    """Distribution of the input data, for kernels that take one."""
+
+    @property
+    def half_width(self) -> float:
+        return self.effort.precision if self.precision is None else self.precision
+
+    @property
+    def limit_s(self) -> float:
+        return self.effort.limit_s if self.time_limit_s is None else self.time_limit_s
+
+    @property
+    def least_repeats(self) -> int:
+        return self.effort.repeats if self.repeats is None else self.repeats
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What holds for a whole campaign on a GPU, whatever the probe."""
+
+    neighbours: str
+    """'idle' or 'busy'."""
+    clock: str = "free"
+    """'free' or 'locked at N MHz'."""
+    power_limit_w: float | None = None
+    more: Mapping[str, object] = field(default_factory=dict)
+    """What else is known of the GPU's modes, by name."""
+
+
+def asked_of(probe: Probe, asked: Asked, setting: Setting) -> dict[str, object]:
+    """The conditions that are known before a run begins: a run whose ones are the same need not be repeated."""
+    conditions: dict[str, object] = {
+        "suite": asked.effort.suite,
+        "kernel": probe.kernel,
+        "seed": asked.seed,
+        "asked_precision": asked.half_width,
+        "asked_repeats": asked.least_repeats,
+        "time_limit_s": asked.limit_s,
+        "asked_start_temperature_c": asked.start_temperature_c,
+        "asked_input": asked.input,
+        "clock": setting.clock,
+        "asked_power_limit_w": setting.power_limit_w,
+        "neighbours": setting.neighbours,
+    }
+    if probe.kind == "square":
+        conditions |= {"period_s": asked.period_s, "duty": asked.duty}
+    return conditions
+
+
+def of_work(works: Sequence[Work]) -> dict[str, object]:
+    """What was run: of several works, as those of a scan, the first one's."""
+    if not works:
+        return {}
+    work = works[0]
+    return {
+        "precision": work.precision,
+        "path": work.path,
+        "flop": work.flop,
+        "bytes": work.bytes,
+        "operations": work.operations,
+        "input": work.input,
+        "parameters": dict(work.parameters),
+        "works": len(works),
+    }

@@ -1,0 +1,119 @@
+"""How thoroughly is measured: what the suites differ by, besides which probes they hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .probe import Kind, Probe
+
+STEADY_SHARE = 0.003
+"""Between these, as a share of their median, the last batches of a warm-up must lie for the times to be steady."""
+STEADY_BATCHES = 5
+CLIMBING_SHARE = 0.02
+"""Beyond this, the clock still climbs from its lowest: the warm-up then goes on as long as that of a cold GPU may."""
+FEWEST_REPEATS = 3
+"""However short the time limit, so many repeats are measured."""
+REPEAT_S = 0.02
+"""A repeat holds as many repetitions as take this long: what an event costs is then no part of it."""
+SENSOR_S = 1.2
+"""Over at most so long a power sensor averages, with a little to spare."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long a probe warms up and measures; times in s."""
+
+    suite: str
+    precision: float
+    """Relative half width of the median's 95 % interval that is asked for."""
+    least_s: float
+    """Measured at least that long, so that telemetry has something to say."""
+    limit_s: float
+    """Measured at most that long."""
+    repeats: int
+    """Measured at least so often, where the limit allows."""
+    warm_up_s: float
+    """At most."""
+    first_warm_up_s: float
+    """At most, of the first probe on a GPU, which finds it cold, and of one whose clock still climbs."""
+    slope_k_s: float
+    """A temperature that moves less is steady, K/s."""
+    slope_s: float
+    """Over which time the slope is taken."""
+    idle_s: float
+    """How long an idle GPU settles, and how long it is then watched."""
+    level_s: float
+    """How long a level of the staircase, and load and rest before a square wave, last."""
+    wave_s: float
+    """How long a square wave lasts, at least ten periods."""
+
+    def expected_s(self, probe: Probe) -> float:
+        """How long a probe takes at most on a warm GPU, by its limits; loading its work comes on top."""
+        match probe.kind:
+            case Kind.IDLE:
+                return 2 * self.idle_s
+            case Kind.SQUARE:
+                return self.warm_up_s + 2 * self.level_s + SENSOR_S + self.wave_s
+            case Kind.STAIRCASE:
+                return self.level_s * LEVELS
+            case Kind.SCAN:
+                return len(probe.scan[1] if probe.scan else ()) * 2 * self.scan_s
+        return self.warm_up_s + self.limit_s
+
+    @property
+    def scan_s(self) -> float:
+        """At most for warming up, and at most for measuring, each value of a scan."""
+        return self.limit_s / 4
+
+
+LEVELS = 5
+"""Of the staircase: 0, 25, 50, 75 and 100 %."""
+
+EFFORTS = {
+    effort.suite: effort
+    for effort in (
+        Effort(
+            "quick",
+            precision=0.005,
+            least_s=0.8,
+            limit_s=2.0,
+            repeats=20,
+            warm_up_s=2.2,
+            first_warm_up_s=6.0,
+            slope_k_s=0.5,
+            slope_s=1.0,
+            idle_s=2.0,
+            level_s=1.5,
+            wave_s=3.0,
+        ),
+        Effort(
+            "standard",
+            precision=0.001,
+            least_s=1.5,
+            limit_s=4.5,
+            repeats=20,
+            warm_up_s=5.0,
+            first_warm_up_s=15.0,
+            slope_k_s=0.2,
+            slope_s=3.0,
+            idle_s=4.0,
+            level_s=2.0,
+            wave_s=6.0,
+        ),
+        Effort(
+            "full",
+            precision=0.0005,
+            least_s=5.0,
+            limit_s=30.0,
+            repeats=50,
+            warm_up_s=60.0,
+            first_warm_up_s=120.0,
+            slope_k_s=0.05,
+            slope_s=10.0,
+            idle_s=20.0,
+            level_s=5.0,
+            wave_s=20.0,
+        ),
+    )
+}
+"""By the name of the suite."""

@@ -1,0 +1,118 @@
+"""The figures of a run: what the times of its repeats, its work and its telemetry come to, with units.
+
+`time` stands once for each repeat, all else once for the run. Rates are those of the median time:
+
+    rate           = FLOP / time                                GFLOP/s
+    operation_rate = operations / time                          Gop/s; of integer arithmetic, too
+    bandwidth      = bytes / time                               GB/s
+    latency        = time / operations, where they are serial   ns
+    energy         = mean power x time                          J per repetition
+    efficiency     = FLOP / energy                              GFLOP/J
+
+The mean power is that of the energy counter where the driver has one, else the median of the power readings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..kernels.device import Verdict
+from ..kernels.work import Work
+from .interval import Interval
+from .watch import Window
+
+LATENCY = "latency"
+INTEGER = "int32"
+"""Its arithmetic is counted as FLOP is, and is none."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A row of `results`: a value with its name and unit."""
+
+    name: str
+    unit: str
+    value: float
+    repeat: int = 0
+
+
+def of_times(times_ms: NDArray[np.float64], interval: Interval) -> list[Figure]:
+    """The times of every repeat, shape (repeats,), their median, and its interval where there is one."""
+    figures = [Figure("time", "ms", float(value), repeat) for repeat, value in enumerate(times_ms)]
+    figures.append(Figure("time_median", "ms", interval.median))
+    if interval.low is not None and interval.high is not None:
+        figures += [Figure("time_low", "ms", interval.low), Figure("time_high", "ms", interval.high)]
+    return figures
+
+
+def of_work(work: Work, time_ms: float, *, serial: bool) -> list[Figure]:
+    """What a work's FLOP, bytes and operations come to at a time per repetition, ms."""
+    figures, seconds = [], time_ms / 1000
+    if work.flop and work.precision == INTEGER:
+        figures.append(Figure("operation_rate", "Gop/s", work.flop / seconds / 1e9))
+    elif work.flop:
+        figures.append(Figure("rate", "GFLOP/s", work.flop / seconds / 1e9))
+    if work.bytes and work.path != "none":
+        figures.append(Figure("bandwidth", "GB/s", work.bytes / seconds / 1e9))
+    if work.operations and serial:
+        figures.append(Figure(LATENCY, "ns", time_ms * 1e6 / work.operations))
+    elif work.operations:
+        figures.append(Figure("operation_rate", "Gop/s", work.operations / seconds / 1e9))
+    return figures
+
+
+def of_energy(work: Work, time_ms: float, window: Window) -> tuple[list[Figure], str | None]:
+    """Energy and efficiency of a repetition, and what the power is from: 'counter', 'power', or None."""
+    watts, source = (window.counter_w, "counter") if window.counter_w is not None else (window.power_w, "power")
+    if watts is None or watts <= 0:
+        return [], None
+    joules = watts * time_ms / 1000
+    figures = [Figure("energy", "J", joules)]
+    if work.flop and work.precision != INTEGER:
+        figures.append(Figure("efficiency", "GFLOP/J", work.flop / joules / 1e9))
+    return figures, source
+
+
+def of_verdict(verdict: Verdict) -> list[Figure]:
+    """How many elements of the results were compared, and how many were wrong."""
+    return [
+        Figure("checked_elements", "", float(verdict.elements)),
+        Figure("wrong_elements", "", float(verdict.wrong)),
+    ]
+
+
+def of_square(window: Window, load_w: float | None, rest_w: float | None, seconds: float) -> list[Figure]:
+    """What the power sensor shows of a square wave, and what it averages away.
+
+    `load_w` and `rest_w` are what the same sensor showed of steady load and steady rest. High and low are the 95th
+    and 5th percentile of the readings, so that noise alone does not make a swing.
+    """
+    figures = []
+    if len(window.shown_w) >= _FEWEST:
+        low, high = np.percentile(window.shown_w, [5, 95])
+        figures += [Figure("power_high", "W", float(high)), Figure("power_low", "W", float(low))]
+        figures.append(Figure("power_swing", "W", float(high - low)))
+        if load_w is not None and rest_w is not None and load_w > rest_w:
+            steady = load_w - rest_w
+            figures.append(Figure("power_swing_steady", "W", steady))
+            figures.append(Figure("swing_seen", "%", 100 * float(high - low) / steady))
+    if len(window.instant_w) >= _FEWEST:
+        low, high = np.percentile(window.instant_w, [5, 95])
+        figures.append(Figure("power_swing_instant", "W", float(high - low)))
+    if len(window.shown_w):
+        figures.append(Figure("energy_by_power", "J", float(window.shown_w.mean()) * seconds))
+    if window.counter_w is not None:
+        figures.append(Figure("energy_by_counter", "J", window.counter_w * seconds))
+    return figures
+
+
+_FEWEST = 10  # readings of a wave, before its percentiles mean anything
+
+
+def find(figures: Sequence[Figure], name: str) -> float | None:
+    """The value of the first figure of a name; None where there is none."""
+    return next((figure.value for figure in figures if figure.name == name), None)

@@ -1,0 +1,15 @@
+"""The probe `power-mix`: the whole board."""
+
+from __future__ import annotations
+
+from ..probe import Probe
+
+PROBE = Probe(
+    "power-mix",
+    version="1",
+    stresses="the whole board",
+    says="Vector units, tensor cores, memory in turn.",
+    figure="rate",
+    kernel="power-mix",
+    suite="quick",
+)

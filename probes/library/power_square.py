@@ -1,0 +1,16 @@
+"""The probe `power-square`: power sensor, regulators."""
+
+from __future__ import annotations
+
+from ..probe import Kind, Probe
+
+PROBE = Probe(
+    "power-square",
+    version="1",
+    stresses="power sensor, regulators",
+    says="Full load and rest in turns.",
+    figure="swing_seen",
+    kernel="power-mix",
+    suite="full",
+    kind=Kind.SQUARE,
+)

@@ -1,0 +1,264 @@
+"""How a probe is run on one GPU: load, check, cool down, warm up, measure, check again.
+
+    measured = await measure(device, watch, probe, find_kernel, asked, first=True)
+
+The same code runs over real and simulated devices: all time is the device's, and what takes time is awaited.
+docs/probes.md states the rules.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..kernels.device import Device, Verdict
+from ..kernels.work import Kernel, Unfit
+from . import figures as of
+from .conditions import Asked, of_work
+from .figures import LATENCY, Figure
+from .interval import Interval
+from .probe import Kind, Probe
+from .steps import Steps
+from .watch import Watch, Window
+
+_LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+@dataclass(frozen=True)
+class Unrun:
+    """Why a probe was not run on a device: an answer, no error."""
+
+    reason: str
+
+
+@dataclass
+class Measured:
+    """What a probe found on one GPU."""
+
+    began_ns: int
+    """Of the measured window, UTC."""
+    ended_ns: int
+    window: Window
+    figures: list[Figure]
+    ended_by: str
+    """'precise', 'time limit', or 'complete' where the length was fixed."""
+    verdict: Verdict
+    conditions: dict[str, object]
+    interval: Interval | None = None
+
+    @property
+    def status(self) -> str:
+        """'ok', else why the figures are not to be trusted."""
+        if not self.verdict.wrong:
+            return "ok"
+        return wrong_words(self.verdict)
+
+
+def wrong_words(verdict: Verdict) -> str:
+    """A sentence for a wrong result."""
+    first = f"; the first: {verdict.first}" if verdict.first else ""
+    return f"{verdict.wrong:,} of {verdict.elements:,} elements of the result are wrong{first}"
+
+
+async def measure(
+    device: Device,
+    watch: Watch,
+    probe: Probe,
+    find: Callable[[str], Kernel],
+    asked: Asked,
+    *,
+    first: bool,
+    ended: Callable[[], bool] = lambda: False,
+) -> Measured | Unrun:
+    """Run a probe on a device.
+
+    `find` looks up kernels, `first` says that the GPU has not worked yet, `ended` that somebody wants to stop: it is
+    asked between two batches, and KeyboardInterrupt raised. DeviceError where the GPU fails.
+    """
+    on = _Protocol(device, watch, probe, asked, first=first, ended=ended)
+    kernel = find(probe.kernel)
+    given = dict(probe.parameters)
+    if asked.input is not None and takes_input(kernel):
+        given["input"] = asked.input
+    match probe.kind:
+        case Kind.IDLE:
+            return await on.idle(kernel, given)
+        case Kind.SQUARE:
+            return await on.square(kernel, given)
+        case Kind.STAIRCASE:
+            return await on.staircase(kernel, given)
+        case Kind.SCAN:
+            return await on.scan(kernel, given)
+    return await on.steady(kernel, given)
+
+
+def takes_input(kernel: Kernel) -> bool:
+    """Whether the distribution of a kernel's input can be chosen."""
+    return "input" in inspect.signature(kernel.build).parameters
+
+
+class _Protocol(Steps):
+    """One probe on one device."""
+
+    def __init__(
+        self, device: Device, watch: Watch, probe: Probe, asked: Asked, *, first: bool, ended: Callable[[], bool]
+    ) -> None:
+        super().__init__(device, watch, asked, first=first, ended=ended)
+        self._probe = probe
+
+    # -- kinds --------------------------------------------------------------------------------------------
+
+    async def steady(self, kernel: Kernel, given: dict[str, float | int | str]) -> Measured | Unrun:
+        """Warm up, then repeat until the median is known well enough."""
+        work = kernel.build(self.device.facts, **given)
+        if isinstance(work, Unfit):
+            return Unrun(work.reason)
+        loaded = await self.load(work)
+        try:
+            time_s = await self.attempt(loaded)
+            await self.cool_down()
+            time_s = await self.warm_up(loaded, time_s, self.most_warm_up_s, by_times_alone=False)
+            got = await self.repeat(loaded, time_s, self.effort.least_s, self.asked.limit_s)
+            self.found.judge(await loaded.check())
+        finally:
+            loaded.unload()
+        window = self.watch.window(self.gpu, got.began_ns, got.ended_ns)
+        rows = of.of_times(got.times_ms, got.interval)
+        rows += of.of_work(work, got.interval.median, serial=self._probe.figure.startswith(LATENCY))
+        energy, source = of.of_energy(work, got.interval.median, window)
+        self.found.conditions |= {
+            "repeats": got.interval.n,
+            "each": got.each,
+            "block": got.interval.block,
+            "independent": got.interval.settled,
+            "energy_from": source,
+        }
+        return self._measured(got.began_ns, got.ended_ns, window, rows + energy, got.ended_by, got.interval)
+
+    async def scan(self, kernel: Kernel, given: dict[str, float | int | str]) -> Measured | Unrun:
+        """The kernel at several values of one parameter, each warmed up and measured for a short while."""
+        assert self._probe.scan is not None, "a probe of kind SCAN says what it scans"
+        name, values = self._probe.scan
+        rows: list[Figure] = []
+        began_ns: int | None = None
+        ended_ns, reasons, enough = 0, [], True
+        await self.cool_down()
+        for value in values:
+            work = kernel.build(self.device.facts, **(given | {name: value}))
+            if isinstance(work, Unfit):
+                reasons.append(work.reason)
+                continue
+            loaded = await self.load(work)
+            try:
+                time_s = await self.attempt(loaded)
+                time_s = await self.warm_up(loaded, time_s, self.effort.scan_s, by_times_alone=True)
+                got = await self.repeat(loaded, time_s, self.effort.scan_s / 4, self.effort.scan_s)
+                self.found.judge(await loaded.check())
+            finally:
+                loaded.unload()
+            began_ns = got.began_ns if began_ns is None else began_ns
+            ended_ns, enough = got.ended_ns, enough and got.ended_by == "precise"
+            at = [Figure("time_median", "ms", got.interval.median)]
+            at += of.of_work(work, got.interval.median, serial=self._probe.figure.startswith(LATENCY))
+            rows += [Figure(f"{row.name}_at_{value}", row.unit, row.value) for row in at]
+        if began_ns is None:
+            return Unrun(reasons[0])
+        self.found.conditions |= {"scanned": name, "values": list(values)}
+        window = self.watch.window(self.gpu, began_ns, ended_ns)
+        return self._measured(began_ns, ended_ns, window, rows, "precise" if enough else "time limit")
+
+    async def idle(self, kernel: Kernel, given: dict[str, float | int | str]) -> Measured | Unrun:
+        """Work is loaded, so that the GPU has a context, and is not run: settle, then watch."""
+        work = kernel.build(self.device.facts, **given)
+        if isinstance(work, Unfit):
+            return Unrun(work.reason)
+        loaded = await self.load(work)
+        try:
+            await self.cool_down()
+            await self.rest(self.effort.idle_s)
+            began_ns = self.device.now_ns()
+            await self.rest(self.effort.idle_s)
+            ended_ns = self.device.now_ns()
+        finally:
+            loaded.unload()
+        self.found.works.clear()  # none ran
+        window = self.watch.window(self.gpu, began_ns, ended_ns)
+        watts = window.counter_w if window.counter_w is not None else window.power_w
+        rows = [] if watts is None else [Figure("power", "W", watts)]
+        return self._measured(began_ns, ended_ns, window, rows, "complete")
+
+    async def staircase(self, kernel: Kernel, given: dict[str, float | int | str]) -> Measured | Unrun:
+        """Rising shares of load, each held for a while; the power of a level is that of its second half."""
+        rows: list[Figure] = []
+        await self.cool_down()
+        began_ns, ended_ns = self.device.now_ns(), 0
+        for share in _LEVELS:
+            if share == 0:
+                from_ns = self.device.now_ns()
+                await self.rest(self.effort.level_s)
+                ended_ns = self.device.now_ns()
+            else:
+                work = kernel.build(self.device.facts, **(given | {"share": share}))
+                if isinstance(work, Unfit):
+                    return Unrun(work.reason)
+                loaded = await self.load(work)
+                try:
+                    time_s = await self.attempt(loaded)
+                    from_ns, ended_ns = await self.keep_busy(loaded, time_s, self.effort.level_s)
+                    self.found.judge(await loaded.check())
+                finally:
+                    loaded.unload()
+            window = self.watch.window(self.gpu, (from_ns + ended_ns) // 2, ended_ns)
+            if window.power_w is not None:
+                rows.append(Figure(f"power_at_{round(100 * share)}", "W", window.power_w))
+        whole = self.watch.window(self.gpu, began_ns, ended_ns)
+        return self._measured(began_ns, ended_ns, whole, rows, "complete")
+
+    async def square(self, kernel: Kernel, given: dict[str, float | int | str]) -> Measured | Unrun:
+        """Load and rest in turns; before that, steady load and steady rest for comparison."""
+        work = kernel.build(self.device.facts, **given)
+        if isinstance(work, Unfit):
+            return Unrun(work.reason)
+        period_s, load_s = self.asked.period_s, self.asked.period_s * self.asked.duty
+        loaded = await self.load(work)
+        try:
+            time_s = await self.attempt(loaded)
+            await self.cool_down()
+            time_s = await self.warm_up(loaded, time_s, self.most_warm_up_s, by_times_alone=False)
+            if time_s > load_s:
+                return Unrun(
+                    f"one repetition takes {1000 * time_s:.3g} ms, longer than the wave's load of "
+                    f"{1000 * load_s:.3g} ms: choose a longer --period"
+                )
+            self.watch.hurry(self.gpu, on=True)
+            busy = await self.keep_busy(loaded, time_s, self.effort.level_s)
+            load_w = self.shown(busy[1])
+            await self.rest(self.effort.level_s)
+            rest_w = self.shown(self.device.now_ns())
+            wave = await self.wave(loaded, time_s, period_s, load_s)
+            self.found.judge(await loaded.check())
+        finally:
+            self.watch.hurry(self.gpu, on=False)
+            loaded.unload()
+        began_ns, ended_ns, busy_s = wave
+        seconds = (ended_ns - began_ns) / 1e9
+        window = self.watch.window(self.gpu, began_ns, ended_ns)
+        rows = of.of_square(window, load_w, rest_w, seconds)
+        rows.append(Figure("duty_found", "%", 100 * busy_s / seconds))
+        return self._measured(began_ns, ended_ns, window, rows, "complete")
+
+    def _measured(
+        self,
+        began_ns: int,
+        ended_ns: int,
+        window: Window,
+        rows: list[Figure],
+        ended_by: str,
+        interval: Interval | None = None,
+    ) -> Measured:
+        found = self.found
+        if found.works:
+            rows = rows + of.of_verdict(found.verdict)
+        conditions = of_work(found.works) | found.conditions | {"readings": window.readings}
+        return Measured(began_ns, ended_ns, window, rows, ended_by, found.verdict, conditions, interval)

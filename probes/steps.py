@@ -1,0 +1,244 @@
+"""The steps that every probe is made of, on one device: load, try, cool down, warm up, repeat, rest.
+
+docs/probes.md states their rules, `protocol` puts them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import ceil
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DeviceError
+from ..kernels.device import Device, Loaded, Verdict
+from ..kernels.work import Work
+from .conditions import Asked
+from .effort import CLIMBING_SHARE, FEWEST_REPEATS, REPEAT_S, SENSOR_S, STEADY_BATCHES, STEADY_SHARE, Effort
+from .interval import Interval, interval_of
+from .watch import Watch
+
+_FIRST_LIMIT_S = 60.0
+"""A first repetition that takes longer hangs."""
+_HANG_FACTOR, _HANG_S = 10.0, 30.0
+"""A batch that takes so many times as long as expected, and that much more, hangs."""
+_BATCH_S = 0.2  # of a warm-up
+_LOOK_S = 1.0  # between two looks at the temperature while a GPU cools down
+_CLOCK_SHARE = 0.005  # by which the median clocks of the two halves of a steady span may differ
+_ENOUGH = 20_000  # repeats: more would not fit a result table for anybody's use
+
+
+@dataclass
+class Found:
+    """What comes together while a probe runs."""
+
+    works: list[Work] = field(default_factory=list)
+    verdict: Verdict = field(default_factory=lambda: Verdict(0, 0))
+    conditions: dict[str, object] = field(default_factory=dict)
+
+    def judge(self, verdict: Verdict) -> None:
+        """Of several checks, the worst one counts."""
+        if verdict.wrong > self.verdict.wrong or verdict.elements > self.verdict.elements:
+            worst = verdict if verdict.wrong >= self.verdict.wrong else self.verdict
+            elements = max(verdict.elements, self.verdict.elements)
+            self.verdict = Verdict(elements, worst.wrong, worst.first, worst.worst)
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """What a measurement of one work came to."""
+
+    times_ms: NDArray[np.float64]
+    interval: Interval
+    began_ns: int
+    ended_ns: int
+    each: int
+    ended_by: str
+
+
+class Steps:
+    """The steps of one probe on one device, and what comes together on the way."""
+
+    def __init__(self, device: Device, watch: Watch, asked: Asked, *, first: bool, ended: Callable[[], bool]) -> None:
+        self.device, self.watch, self.asked = device, watch, asked
+        self.effort: Effort = asked.effort
+        self.gpu = device.facts.gpu
+        self.found = Found()
+        self._first, self._ended = first, ended
+
+    @property
+    def most_warm_up_s(self) -> float:
+        """How long this GPU may warm up."""
+        return self.effort.first_warm_up_s if self._first else self.effort.warm_up_s
+
+    async def load(self, work: Work) -> Loaded:
+        self._look()
+        if work.memory_bytes > self.device.facts.memory_bytes:
+            raise DeviceError(
+                f"{self.gpu}: {work.kernel} takes {work.memory_bytes:,} B, more than the "
+                f"{self.device.facts.memory_bytes:,} B of the GPU: choose smaller parameters"
+            )
+        loaded = await self.device.load(work, seed=self.asked.seed)
+        self.found.works.append(work)
+        return loaded
+
+    async def attempt(self, loaded: Loaded) -> float:
+        """Run it once over poisoned outputs and check them; the answer is how long a repetition takes, s.
+
+        The first run may include what is done once only, so a second one is timed.
+        """
+        await loaded.poison()
+        await loaded.run(1, limit_s=_FIRST_LIMIT_S)
+        self.found.judge(await loaded.check())
+        timed = await loaded.run(1, limit_s=_FIRST_LIMIT_S)
+        return max(float(timed.times_ms[0]) / 1000, 1e-7)
+
+    async def cool_down(self) -> None:
+        """Wait until the GPU is as cool as asked, or the time for that is over."""
+        began_ns, asked_c = self.device.now_ns(), self.asked.start_temperature_c
+        latest = self.watch.latest(self.gpu)
+        while asked_c is not None and latest is not None and latest.temperature_c is not None:
+            waited_s = (self.device.now_ns() - began_ns) / 1e9
+            if latest.temperature_c <= asked_c or waited_s >= self.asked.cool_down_s:
+                break
+            await self.rest(_LOOK_S)
+            latest = self.watch.latest(self.gpu)
+        self.found.conditions |= {
+            "start_temperature_c": None if latest is None else latest.temperature_c,
+            "cool_down_s": round((self.device.now_ns() - began_ns) / 1e9, 3),
+        }
+
+    async def warm_up(self, loaded: Loaded, time_s: float, limit_s: float, *, by_times_alone: bool) -> float:
+        """Run batches until they are steady or the limit is reached; the answer is how long a repetition takes, s."""
+        began_ns = self.device.now_ns()
+        medians: list[float] = []
+        steady = False
+        while not steady:
+            repeats, each = _shape(time_s, _BATCH_S)
+            timed = await self.run_batch(loaded, repeats, each, time_s)
+            medians.append(median(timed.tolist()) / 1000)
+            time_s = medians[-1]
+            spent_s = (self.device.now_ns() - began_ns) / 1e9
+            steady = _within(medians, STEADY_SHARE) and (by_times_alone or self._settled(began_ns))
+            # A GPU that rested for long climbs from its lowest clock: it is not cut off on the way.
+            most_s = limit_s if _within(medians, CLIMBING_SHARE) else max(limit_s, self.effort.first_warm_up_s)
+            if spent_s + max(_BATCH_S, time_s) > most_s:
+                break
+        self.found.conditions |= {
+            "steady": bool(steady) and bool(self.found.conditions.get("steady", True)),
+            "warm_up_s": round((self.device.now_ns() - began_ns) / 1e9, 3),
+        }
+        return time_s
+
+    def _settled(self, began_ns: int) -> bool:
+        """Whether clock and temperature have kept still; True where no telemetry tells."""
+        now_ns = self.device.now_ns()
+        from_ns = now_ns - round(self.effort.slope_s * 1e9)
+        if self.watch.latest(self.gpu) is None:
+            return True
+        if from_ns < began_ns:
+            return False
+        whole = self.watch.window(self.gpu, from_ns, now_ns)
+        slope = whole.temperature_slope_k_s
+        if slope is not None and abs(slope) >= self.effort.slope_k_s:
+            return False
+        change, clock = whole.sm_clock_change_mhz, whole.sm_clock_mhz
+        return change is None or clock is None or abs(change) <= _CLOCK_SHARE * clock
+
+    async def repeat(self, loaded: Loaded, time_s: float, least_s: float, limit_s: float) -> Repeats:
+        """Repeat until the median is known as well as asked; the first and last of each batch are not counted."""
+        each = max(1, ceil(REPEAT_S / time_s))
+        repeat_s = each * time_s
+        most = max(FEWEST_REPEATS, min(int(limit_s / repeat_s) - 2, _ENOUGH))
+        want = min(most, max(self.asked.least_repeats, ceil(least_s / repeat_s)))
+        parts: list[NDArray[np.float64]] = []
+        began_ns, ended_ns, have = None, 0, 0
+        while True:
+            self._look()
+            count = want - have
+            timed = await loaded.run(count + 2, each=each, limit_s=_HANG_S + _HANG_FACTOR * (count + 2) * each * time_s)
+            parts.append(timed.times_ms[1:-1])
+            have += count
+            began_ns = timed.began_ns if began_ns is None else began_ns
+            ended_ns = timed.ended_ns
+            times = np.concatenate(parts)
+            interval = interval_of(times)
+            relative = interval.relative
+            if have >= self.asked.least_repeats and relative is not None and relative <= self.asked.half_width:
+                if interval.settled:
+                    return Repeats(times, interval, began_ns, ended_ns, each, "precise")
+                relative = 2 * self.asked.half_width  # the blocks are too few: more are needed
+            left = int((limit_s - (ended_ns - began_ns) / 1e9) / repeat_s) - 2
+            if min(left, most - have) < 1:
+                return Repeats(times, interval, began_ns, ended_ns, each, "time limit")
+            # The interval narrows with the root of the number; at most twice as many, as that is an estimate.
+            more = have if relative is None else ceil(have * ((relative / self.asked.half_width) ** 2 - 1))
+            want = have + min(max(more, 10), have, left, most - have)
+
+    async def keep_busy(self, loaded: Loaded, time_s: float, seconds: float) -> tuple[int, int]:
+        """Run for a time; the answer is when that began and ended, UTC ns."""
+        began_ns = self.device.now_ns()
+        while (left_s := seconds - (self.device.now_ns() - began_ns) / 1e9) > 0:
+            repeats, each = _shape(time_s, max(min(left_s, 1.0), time_s))
+            times = await self.run_batch(loaded, repeats, each, time_s)
+            time_s = median(times.tolist()) / 1000
+        return began_ns, self.device.now_ns()
+
+    async def wave(self, loaded: Loaded, time_s: float, period_s: float, load_s: float) -> tuple[int, int, float]:
+        """Load and rest in turns; the answer is when that began and ended, UTC ns, and how long work ran, s.
+
+        The first turns are not counted: a sensor may still average over what was before. A turn that ends late does
+        not shift the next ones, as long as they catch up.
+        """
+        began_ns, busy_s = self.device.now_ns(), 0.0
+        before = ceil(SENSOR_S / period_s)
+        turns = before + max(10, ceil(self.effort.wave_s / period_s))
+        counted_ns = began_ns
+        for turn in range(1, turns + 1):
+            if turn == before + 1:
+                counted_ns, busy_s = self.device.now_ns(), 0.0
+            repeats = max(1, round(load_s / time_s))
+            times = await self.run_batch(loaded, repeats, 1, time_s)
+            busy_s += float(times.sum()) / 1000
+            time_s = median(times.tolist()) / 1000
+            left_s = turn * period_s - (self.device.now_ns() - began_ns) / 1e9
+            if left_s > 0:
+                await self.device.pause(left_s)
+        return counted_ns, self.device.now_ns(), busy_s
+
+    async def run_batch(self, loaded: Loaded, repeats: int, each: int, time_s: float) -> NDArray[np.float64]:
+        self._look()
+        timed = await loaded.run(repeats, each=each, limit_s=_HANG_S + _HANG_FACTOR * repeats * each * time_s)
+        return timed.times_ms
+
+    async def rest(self, seconds: float) -> None:
+        self._look()
+        await self.device.pause(seconds)
+
+    def shown(self, to_ns: int) -> float | None:
+        """What the power sensor showed in the last part of a level, W: a sensor may average over a second."""
+        from_ns = to_ns - round(_SHOWN_S * 1e9)
+        shown = self.watch.window(self.gpu, from_ns, to_ns).shown_w
+        return float(np.median(shown)) if len(shown) else None
+
+    def _look(self) -> None:
+        if self._ended():
+            raise KeyboardInterrupt
+
+
+_SHOWN_S = 0.4
+
+
+def _shape(time_s: float, seconds: float) -> tuple[int, int]:
+    """Repeats, and repetitions in each, that take about so long."""
+    each = max(1, ceil(REPEAT_S / time_s))
+    return max(1, round(seconds / (each * time_s))), each
+
+
+def _within(medians: list[float], share: float) -> bool:
+    """Whether the last batches lie within a share of their median of each other."""
+    last = medians[-STEADY_BATCHES:]
+    return len(last) == STEADY_BATCHES and max(last) - min(last) <= share * median(last)

@@ -1,0 +1,281 @@
+"""What telemetry says of a GPU while a probe runs on it: the latest reading, and a window of readings.
+
+`Recent` keeps the last readings of a node, or of a simulated fleet, in memory: the collector that feeds it stores
+the same rows as well, but a protocol cannot wait for them to be read back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ..simulation.stepping import Readings
+
+_COUNTERS = {
+    "power_violation_ns": "power_cap",
+    "software_thermal_ns": "thermal_software",
+    "hardware_thermal_ns": "thermal_hardware",
+    "power_brake_ns": "power_brake",
+    "sync_boost_violation_ns": "sync_boost",
+    "board_limit_violation_ns": "board_limit",
+    "reliability_violation_ns": "reliability",
+}
+"""Counters of held-down time, and what a clock event is called."""
+_BITS = {
+    0x1: "idle",
+    0x2: "applications_clocks",
+    0x4: "power_cap",
+    0x8: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "thermal_software",
+    0x40: "thermal_hardware",
+    0x80: "power_brake",
+    0x100: "display_clocks",
+}
+"""Bits of `clock_event_reasons` as the driver numbers them, and what a clock event is called."""
+_COLUMNS = (
+    "power_mw",
+    "power_instant_mw",
+    "energy_mj",
+    "sm_clock_mhz",
+    "mem_clock_mhz",
+    "temperature_c",
+    "clock_event_reasons",
+    *_COUNTERS,
+)
+_FEWEST_S = 0.3  # an energy counter that is read over less time says little: drivers renew it every 20 to 100 ms
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The last that is known of a GPU; None where its driver does not tell."""
+
+    ts_ns: int
+    temperature_c: float | None
+    sm_clock_mhz: float | None
+    power_w: float | None
+
+
+@dataclass(frozen=True)
+class Window:
+    """What telemetry says of one GPU between two times; None where nothing is known."""
+
+    readings: int = 0
+    sm_clock_mhz: float | None = None
+    """A median, as the next three."""
+    mem_clock_mhz: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    """Of the instantaneous reading where the driver has one."""
+    temperature_slope_k_s: float | None = None
+    """By least squares, K/s."""
+    sm_clock_change_mhz: float | None = None
+    """Median SM clock of the window's second half less that of its first."""
+    counter_w: float | None = None
+    """Mean power by the energy counter, between the first and the last reading."""
+    clock_events: Mapping[str, float] | None = None
+    """For how long the clock was held down, s, by reason; None where the driver tells of none."""
+    shown_w: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    """Every reading of the board power as the driver shows it, in order of time."""
+    instant_w: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    """The same of the instantaneous power; empty where the driver has none."""
+
+
+class Watch(Protocol):
+    """Where a protocol looks up what the driver says of a GPU."""
+
+    def latest(self, gpu: str) -> Reading | None: ...
+
+    def window(self, gpu: str, began_ns: int, ended_ns: int) -> Window: ...
+
+    def hurry(self, gpu: str, *, on: bool) -> None:
+        """Ask for readings as fast as the sensor has new ones, or no more; where the pace is fixed, nothing happens."""
+        ...
+
+
+class Recent:
+    """A `Watch` over the last `seconds` of readings, taken every `interval_s`, of the GPUs named. Thread-safe.
+
+    Of a GPU that is not named it knows nothing. `pace` is told True when some GPU's readings are in a hurry, and
+    False when none is any more.
+    """
+
+    def __init__(
+        self,
+        gpus: Sequence[str],
+        *,
+        seconds: float,
+        interval_s: float,
+        pace: Callable[[bool], None] | None = None,
+    ) -> None:
+        self._position = {gpu: position for position, gpu in enumerate(gpus)}
+        self._size = max(16, round(seconds / interval_s))
+        shape = (self._size, len(gpus))
+        self._ts = np.zeros(shape, np.int64)
+        self._values = np.full((len(_COLUMNS), *shape), np.nan)
+        self._next = 0
+        self._lock = threading.Lock()
+        self._pace, self._hurried = pace, set[str]()
+
+    def feed(self, batch: pa.RecordBatch) -> None:
+        """Take rows of `telemetry`, at most one for each GPU; rows of other GPUs are passed over."""
+        rows = [self._position.get(gpu) for gpu in batch.column("gpu").to_pylist()]
+        here = [row for row, position in enumerate(rows) if position is not None]
+        to = [position for position in rows if position is not None]
+        names = set(batch.schema.names)
+        ts = np.frombuffer(batch.column("ts").buffers()[1], np.int64)[batch.column("ts").offset :]
+        with self._lock:
+            at = self._turn()
+            self._ts[at, to] = ts[here]
+            for row, name in enumerate(_COLUMNS):
+                if name in names:
+                    found = [np.nan if value is None else value for value in batch.column(name).to_pylist()]
+                    self._values[row, at, to] = [found[one] for one in here]
+
+    def feed_readings(self, readings: Readings) -> None:
+        """Take what the drivers of a simulated fleet report, whose GPUs are those named, in order."""
+        with self._lock:
+            at = self._turn()
+            self._ts[at] = np.where(readings.lost, 0, readings.ts_ns)
+            for row, name in enumerate(_COLUMNS):
+                if name in readings.values:
+                    self._values[row, at] = readings.values[name]
+
+    def hurry(self, gpu: str, *, on: bool) -> None:
+        """Ask for readings as fast as the sensor has new ones, or no more."""
+        with self._lock:
+            before = bool(self._hurried)
+            (self._hurried.add if on else self._hurried.discard)(gpu)
+            after = bool(self._hurried)
+        if self._pace and before != after:
+            self._pace(after)
+
+    def _turn(self) -> int:
+        at = self._next
+        self._next = (at + 1) % self._size
+        self._ts[at] = 0
+        self._values[:, at] = np.nan
+        return at
+
+    def latest(self, gpu: str) -> Reading | None:
+        """The last reading of a GPU; None where there is none."""
+        position = self._position.get(gpu)
+        if position is None:
+            return None
+        with self._lock:
+            at = int(self._ts[:, position].argmax())
+            ts = int(self._ts[at, position])
+            if ts == 0:
+                return None
+            values = dict(zip(_COLUMNS, self._values[:, at, position].tolist(), strict=True))
+        return Reading(
+            ts,
+            _known(values["temperature_c"]),
+            _known(values["sm_clock_mhz"]),
+            _scaled(_known(values["power_instant_mw"]) or _known(values["power_mw"])),
+        )
+
+    def window(self, gpu: str, began_ns: int, ended_ns: int) -> Window:
+        """What was read of a GPU from one time to another, both included (UTC ns)."""
+        position = self._position.get(gpu)
+        if position is None:
+            return Window()
+        with self._lock:
+            stamps = self._ts[:, position]
+            rows = np.flatnonzero((stamps >= max(began_ns, 1)) & (stamps <= ended_ns))  # 0 is none
+            if not len(rows):
+                return Window()
+            rows = rows[np.argsort(stamps[rows])]
+            values = dict(zip(_COLUMNS, self._values[:, rows, position], strict=True))
+            seconds = (stamps[rows] - began_ns) / 1e9
+        instant = values["power_instant_mw"]
+        power = np.where(np.isnan(instant), values["power_mw"], instant)
+        return Window(
+            readings=len(rows),
+            sm_clock_mhz=_median(values["sm_clock_mhz"]),
+            mem_clock_mhz=_median(values["mem_clock_mhz"]),
+            temperature_c=_median(values["temperature_c"]),
+            power_w=_scaled(_median(power)),
+            temperature_slope_k_s=_slope(seconds, values["temperature_c"]),
+            sm_clock_change_mhz=_change(seconds, values["sm_clock_mhz"], (ended_ns - began_ns) / 2e9),
+            counter_w=_scaled(_rate(seconds, values["energy_mj"])),
+            clock_events=_events(seconds, values, (ended_ns - began_ns) / 1e9),
+            shown_w=_present(values["power_mw"]) / 1000,
+            instant_w=_present(instant) / 1000,
+        )
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def _scaled(value: float | None) -> float | None:
+    return None if value is None else value / 1000
+
+
+def _present(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(values[~np.isnan(values)])
+
+
+def _median(values: NDArray[np.float64]) -> float | None:
+    known = _present(values)
+    if not len(known):
+        return None
+    known.sort()  # numpy's own median takes ten times as long for a few values
+    return float(known[(len(known) - 1) // 2] + known[len(known) // 2]) / 2
+
+
+def _change(seconds: NDArray[np.float64], values: NDArray[np.float64], middle_s: float) -> float | None:
+    before, after = _median(values[seconds <= middle_s]), _median(values[seconds > middle_s])
+    return None if before is None or after is None else after - before
+
+
+def _slope(seconds: NDArray[np.float64], values: NDArray[np.float64]) -> float | None:
+    known = ~np.isnan(values)
+    if known.sum() < 3:
+        return None
+    at = seconds[known] - seconds[known].mean()
+    whole = float(at @ at)
+    return float(at @ values[known]) / whole if whole > 0 else None
+
+
+def _rate(seconds: NDArray[np.float64], counter: NDArray[np.float64]) -> float | None:
+    """Growth of a counter per second between its first and its last reading; None where it fell: it was reset."""
+    known = np.flatnonzero(~np.isnan(counter))
+    if len(known) < 2:
+        return None
+    first, last = known[0], known[-1]
+    span, grown = float(seconds[last] - seconds[first]), float(counter[last] - counter[first])
+    return grown / span if span >= _FEWEST_S and grown >= 0 else None
+
+
+def _events(
+    seconds: NDArray[np.float64], values: Mapping[str, NDArray[np.float64]], length_s: float
+) -> dict[str, float] | None:
+    """For how long the clock was held down in a window, by reason: by counters where there are, else by the share
+    of the readings that show the reason."""
+    found: dict[str, float] = {}
+    told = set()
+    for column, name in _COUNTERS.items():
+        rate = _rate(seconds, values[column])
+        if rate is not None:
+            told.add(name)
+            if rate > 0:
+                found[name] = min(rate / 1e9, 1.0) * length_s
+    reasons = _present(values["clock_event_reasons"]).astype(np.int64)
+    if len(reasons):
+        for bit, name in _BITS.items():
+            number = int(np.count_nonzero(reasons & bit))
+            if name not in told and number:
+                found[name] = number / len(reasons) * length_s
+    elif not told:
+        return None
+    return {name: round(held, 4) for name, held in sorted(found.items())}

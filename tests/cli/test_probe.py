@@ -1,0 +1,470 @@
+"""`whorl probe` from end to end: on the simulated fleet, killed and begun again, and where there is none."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from whorl.cli import cli
+from whorl.errors import InputError
+from whorl.kernels import cupy_device
+from whorl.probes import catalogue
+from whorl.store import Store
+
+from ..nvml_library import NvmlLibrary
+from ..probes.hand_device import FACTS, HandDevice
+
+WHORL = [sys.executable, "-m", "whorl"]
+PATIENCE_S = 120
+
+
+def probe(*arguments: object, store: Path | None = None) -> Result:
+    given = ["probe", *map(str, arguments)]
+    if store is not None:
+        given += ["--store", str(store)]
+    return CliRunner().invoke(cli, given)
+
+
+def simulated(store: Path, *arguments: object) -> Result:
+    return probe("run", *arguments, "--backend", "simulated", store=store)
+
+
+def rows(store: Path, columns: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = Store.open(store).sql(f"select {columns}").to_pylist()
+    return found
+
+
+# -- what there is --------------------------------------------------------------------------------------------
+
+
+def test_the_list_shows_every_probe() -> None:
+    text = probe("list").output
+    for one in catalogue.every():
+        assert one.name in text
+        assert one.stresses.split(",")[0] in text
+    document = json.loads(probe("list", "--json").output)
+    assert document["schema"] == "whorl.probe.list/1"
+    assert [row["name"] for row in document["probes"]] == list(catalogue.PROBES)
+    by_name = {row["name"]: row for row in document["probes"]}
+    assert by_name["gemm-fp32"]["suite"] == "quick"
+    assert by_name["gemm-fp8"]["needs"]
+    assert set(by_name["gemm-fp8"]["time_s"]) == {"full"}
+    assert all(row["says"] and row["stresses"] for row in document["probes"])
+
+
+# -- a simulated fleet ----------------------------------------------------------------------------------------
+
+
+def test_one_probe_on_the_simulated_fleet(tmp_path: Path) -> None:
+    store = tmp_path / "S"
+    answer = simulated(store, "gemm-fp32", "--suite", "quick")
+    assert answer.exit_code == 0, answer.output
+    assert "4 runs of 1 probe on 4 V100-SXM2 GPUs" in answer.output
+    runs = rows(store, "* exclude (began, ended) from runs")
+    assert {(run["workload"], run["status"]) for run in runs} == {("gemm-fp32", "ok")}
+    assert len({run["gpu"] for run in runs}) == 4
+    for run in runs:
+        conditions = json.loads(run["conditions"])
+        assert conditions["simulated"] is True
+        assert conditions["input"].startswith("a: uniform")
+        assert conditions["repeats"] >= 20
+        assert 1200 < run["sm_clock_mhz"] <= 1530
+        assert 250 < run["power_w"] < 310
+        assert json.loads(run["clock_events"])["power_cap"] > 0
+    for figure, unit in (("rate", "GFLOP/s"), ("energy", "J"), ("efficiency", "GFLOP/J"), ("wrong_elements", "")):
+        found = rows(store, f"unit, value from results where figure = '{figure}'")
+        assert len(found) == 4
+        assert {row["unit"] for row in found} == {unit}
+    assert rows(store, "count(distinct gpu) n from gpus") == [{"n": 4}]
+    (telemetry,) = rows(store, "count(*) n, max(power_mw) high from telemetry")
+    assert telemetry["n"] > 40
+    assert telemetry["high"] > 280_000
+    assert rows(store, "kind from truth group by kind") == [{"kind": "ok"}]
+    shown = CliRunner().invoke(cli, ["variability", "--store", str(store)])
+    assert shown.exit_code == 0
+    assert "gemm-fp32" in shown.output
+
+
+def test_the_quick_suite_takes_less_than_a_minute_per_gpu_and_measures_everything(tmp_path: Path) -> None:
+    store = tmp_path / "S"
+    answer = simulated(store, "--suite", "quick", "--gpus", 4, "--neighbours", "busy", "--json")
+    assert answer.exit_code == 0, answer.output
+    document = json.loads(answer.output)
+    assert document["schema"] == "whorl.probe.run/1"
+    assert (document["backend"], document["suite"], document["neighbours"]) == ("simulated", "quick", "busy")
+    assert document["not_run"] == document["failed"] == []
+    probes = {one.name for one in catalogue.suite("quick")}
+    assert {(run["probe"], run["gpu"]) for run in document["runs"]} == {
+        (name, gpu) for name in probes for gpu in {run["gpu"] for run in document["runs"]}
+    }
+    for run in document["runs"]:
+        assert run["status"] == "ok"
+        assert run["value"] is not None, run["probe"]
+        assert run["unit"]
+    assert _seconds(document) < 60
+    times = rows(store, "workload, gpu, count(*) n from results where figure = 'time' group by all")
+    assert len(times) == 4 * (len(probes) - 1)  # an idle GPU has no times
+    assert min(row["n"] for row in times) >= 20
+
+
+@pytest.mark.parametrize("model", ["V100", "H100"])
+def test_the_standard_suite_takes_less_than_five_minutes(model: str, tmp_path: Path) -> None:
+    answer = simulated(tmp_path / "S", "--suite", "standard", "--gpus", 1, "--model", model, "--json")
+    document = json.loads(answer.output)
+    assert document["failed"] == []
+    assert {one["probe"] for one in document["not_run"]} == ({"gemm-bf16"} if model == "V100" else set())
+    assert _seconds(document) < 300
+
+
+def _seconds(document: dict[str, Any]) -> float:
+    from datetime import datetime
+
+    began, ended = (datetime.fromisoformat(document[name]) for name in ("began", "ended"))
+    return (ended - began).total_seconds()
+
+
+def test_the_same_command_measures_the_same(tmp_path: Path) -> None:
+    figures = []
+    for folder in ("one", "two"):
+        simulated(tmp_path / folder, "gemm-fp32", "launch", "--suite", "quick", "--gpus", 2)
+        figures.append(rows(tmp_path / folder, "workload, gpu, figure, repeat, value from results order by all"))
+    assert figures[0] == figures[1]
+
+
+def test_a_square_wave_shows_what_the_sensor_averages_away(tmp_path: Path) -> None:
+    """A V100's sensor follows a wave of 0.2 s; an H100's shows the mean of a second, and nothing of the wave."""
+    seen = {}
+    for model in ("V100", "H100"):
+        store = tmp_path / model
+        answer = simulated(
+            store, "power-square", "--period", 0.2, "--duty", 0.5, "--model", model, "--gpus", 1, "--suite", "quick"
+        )
+        assert answer.exit_code == 0, answer.output
+        seen[model] = {row["figure"]: row["value"] for row in rows(store, "figure, value from results")}
+        conditions = json.loads(rows(store, "conditions from runs")[0]["conditions"])
+        assert (conditions["period_s"], conditions["duty"]) == (0.2, 0.5)
+    assert seen["V100"]["swing_seen"] > 80
+    assert seen["H100"]["swing_seen"] < 35
+    assert seen["H100"]["power_swing_instant"] > 2 * seen["H100"]["power_swing"]
+    for figures in seen.values():
+        assert figures["duty_found"] == pytest.approx(50, abs=6)
+        assert figures["energy_by_power"] == pytest.approx(figures["energy_by_counter"], rel=0.15)
+
+
+def test_a_staircase_rises(tmp_path: Path) -> None:
+    simulated(tmp_path / "S", "power-staircase", "--gpus", 1, "--suite", "quick", "--model", "A100")
+    found = {row["figure"]: row["value"] for row in rows(tmp_path / "S", "figure, value from results")}
+    steps = [found[f"power_at_{share}"] for share in (0, 25, 50, 75, 100)]
+    assert steps == sorted(steps)
+    assert steps[-1] > 2 * steps[0]
+
+
+def test_planted_faults_show(tmp_path: Path) -> None:
+    """A GPU whose clock is pinned is slow, one with wrong results is found out: exit status 1."""
+    store = tmp_path / "S"
+    answer = simulated(
+        store, "gemm-fp32", "stream-triad", "fma-fp64", "gemm-fp16", "pagerank", "--gpus", 8, "--suite", "quick",
+        "--fault", "pinned", "--fault", "wrong_results",
+    )  # fmt: skip
+    assert answer.exit_code == 1, answer.output
+    planted = {row["kind"]: row["gpu"] for row in rows(store, "kind, gpu from truth where kind <> 'ok'")}
+    median = "gpu, value from results where figure = 'time_median' and workload = 'gemm-fp32' order by value"
+    assert rows(store, median)[-1]["gpu"] == planted["pinned"]
+    wrong = rows(store, "gpu, status from runs where status <> 'ok'")
+    assert {row["gpu"] for row in wrong} == {planted["wrong_results"]}
+    assert all("elements of the result are wrong; the first:" in row["status"] for row in wrong)
+    events = rows(store, "gpu, detail from events where kind = 'wrong_result'")
+    assert {row["gpu"] for row in events} == {planted["wrong_results"]}
+    assert "wrong result: " in answer.output
+
+
+def test_a_gpu_that_is_lost_in_the_middle_is_left_out_and_the_others_go_on(tmp_path: Path) -> None:
+    store = tmp_path / "S"
+    answer = simulated(store, "--suite", "quick", "--gpus", 4, "--neighbours", "busy", "--fault", "lost")
+    assert answer.exit_code == 6, answer.output
+    (lost,) = (row["gpu"] for row in rows(store, "gpu from truth where kind = 'lost'"))
+    assert "failed: " in answer.output
+    assert lost in answer.output
+    assert "the GPU does not answer any more" in answer.output
+    counts = {row["gpu"]: row["n"] for row in rows(store, "gpu, count(*) n from runs where status = 'ok' group by all")}
+    probes = len(catalogue.suite("quick"))
+    assert 1 <= counts[lost] < probes
+    assert all(n == probes for gpu, n in counts.items() if gpu != lost)
+    (failed,) = rows(store, "gpu, status, ended_by from runs where status <> 'ok'")
+    assert failed["gpu"] == lost
+    assert failed["ended_by"] == "failed"
+    assert "fallen off the bus" in failed["status"]
+    assert len(rows(store, "* from events where kind = 'probe_failed'")) == 1
+
+
+def test_clocks_and_caps_are_conditions(tmp_path: Path) -> None:
+    store = tmp_path / "S"
+    simulated(store, "gemm-fp32", "--gpus", 1, "--suite", "quick", "--lock-clock", 1200, "--power-limit", 250)
+    (run,) = rows(store, "sm_clock_mhz, power_w, conditions from runs")
+    conditions = json.loads(run["conditions"])
+    assert (conditions["clock"], conditions["power_limit_w"]) == ("locked at 1200 MHz", 250)
+    assert run["sm_clock_mhz"] <= 1200
+    refused = simulated(tmp_path / "T", "gemm-fp32", "--lock-clock", 9999)
+    assert refused.exit_code == 2
+    assert not (tmp_path / "T" / "runs").exists() or rows(tmp_path / "T", "count(*) n from gpus") == [{"n": 0}]
+
+
+# -- killed, interrupted, refused -----------------------------------------------------------------------------
+
+LONG = ["--suite", "standard", "--backend", "simulated", "--gpus", "64", "--campaign", "c", "--neighbours", "idle"]
+
+
+def _begin(store: Path) -> subprocess.Popen[str]:
+    command = [*WHORL, "probe", "run", *LONG, "--store", str(store)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    last = time.monotonic() + PATIENCE_S
+    while not list((store / "runs").glob("probe-*.parquet")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < last, "nothing was stored"
+        time.sleep(0.05)
+    return process
+
+
+def test_a_killed_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
+    store = tmp_path / "S"
+    with _begin(store) as process:
+        process.kill()
+        process.communicate()
+    kept = rows(store, "gpu, workload from runs")
+    assert len(kept) >= 64
+    names = ["idle", "gemm-fp32"]  # of those that had run
+    arguments = [*names, *LONG[:-2], "--neighbours", "idle", "--json", "--store", str(store)]
+    done = subprocess.run(
+        [*WHORL, "probe", "run", *arguments], capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    )
+    document = json.loads(done.stdout)
+    before = {(row["gpu"], row["workload"]) for row in kept if row["workload"] in names}
+    assert document["stored_before"] == len(before)
+    assert len(document["runs"]) == 2 * 64 - len(before)
+    after = rows(store, "gpu, workload from runs where workload in ('idle', 'gemm-fp32')")
+    assert len(after) == len({(row["gpu"], row["workload"]) for row in after}) == 2 * 64
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_the_end_of_a_jobs_time_store_what_is_complete(number: signal.Signals, tmp_path: Path) -> None:
+    store = tmp_path / "S"
+    with _begin(store) as process:
+        os.kill(process.pid, number)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 128 + number, errors
+    said = "interrupted" if number == signal.SIGINT else "told to end"
+    assert errors == f"whorl: {said}; what was stored stays, and the command can be run again\n"
+    runs = rows(store, "count(*) n, count(distinct run_id) ids from runs")
+    assert runs[0]["n"] == runs[0]["ids"] >= 64
+    assert Store.open(store).check() == {}
+
+
+def test_a_full_disk_is_one_sentence_and_what_was_stored_stays(tmp_path: Path) -> None:
+    store = tmp_path / "S"
+    Store.create(store)
+    code = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000));"
+        f"sys.argv = ['whorl', 'probe', 'run', *{LONG!r}, '--store', {str(store)!r}];"
+        "from whorl.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    assert done.returncode == 3, done.stderr
+    assert "no space is left there" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert Store.open(store).check() == {}
+
+
+def test_a_store_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "S").write_text("")
+    answer = simulated(tmp_path / "S", "launch")
+    assert answer.exit_code == 3
+    assert "a store is a folder" in answer.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "sentence"),
+    [
+        ([], 2, "say what to run"),
+        (["gemm"], 2, "there is no probe 'gemm'"),
+        (["launch", "--period", "1"], 2, "--period is for power-square"),
+        (["power-square", "--period", "0.001"], 2, "from 0.04 to 60 s"),
+        (["gemm-fp32", "--input", "blue"], 2, "there is no distribution 'blue'"),
+        (["launch", "--input", "zeros"], 2, "--input is for probes whose input data can be chosen"),
+        (["launch", "--gpu", "0"], 2, "--gpu is for real GPUs"),
+        (["launch", "--exclusive"], 2, "--exclusive is for real GPUs"),
+        (["launch", "--model", "X1"], 2, "X1"),
+        (["launch", "--time-limit", "0"], 2, "longer than 0 s"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(arguments: list[str], status: int, sentence: str, tmp_path: Path) -> None:
+    answer = simulated(tmp_path / "S", *arguments)
+    assert answer.exit_code == status, answer.output
+    assert sentence in answer.output
+    assert not (tmp_path / "S").exists() or arguments[-1] == "X1"
+
+
+def test_without_a_gpu_a_sentence_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> None:
+        raise InputError("CuPy is not installed, which real GPUs need: install it")
+
+    monkeypatch.setattr(cupy_device, "cupy_devices", none)
+    answer = probe("run", "launch", store=tmp_path / "S")
+    assert answer.exit_code == 2
+    assert answer.output.endswith("install it; without a GPU: --backend simulated\n")
+    assert not (tmp_path / "S").exists()
+    auto = probe("run", "launch", "--backend", "auto", "--gpus", 1, "--suite", "quick", store=tmp_path / "S")
+    assert auto.exit_code == 0, auto.output
+    assert "the fleet is simulated" in auto.output
+
+
+def test_options_of_a_simulated_fleet_are_refused_for_real_gpus(tmp_path: Path) -> None:
+    answer = probe("run", "launch", "--seed", 3, store=tmp_path / "S")
+    assert answer.exit_code == 2
+    assert "--seed is for --backend simulated" in answer.output
+
+
+# -- the GPUs of this node, as far as that goes without one: a device by hand, over the driver of tests/native ------
+
+
+@pytest.fixture
+def by_hand(nvml: NvmlLibrary, state: Path, monkeypatch: pytest.MonkeyPatch) -> list[HandDevice]:
+    """Two devices with the UUIDs that NVML knows."""
+    import pynvml
+
+    nvml.write("model H100", "root yes", "gpus 2", "load 10 1")
+    pynvml.nvmlInit()
+    names = [pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(2)]
+    now_ns = time.time_ns()
+    devices: list[HandDevice] = [
+        _Real(facts=replace(FACTS, gpu=name, index=i, memory_bytes=80 << 30, sms=132), began_ns=now_ns)
+        for i, name in enumerate(names)
+    ]
+    monkeypatch.setattr(cupy_device, "cupy_devices", lambda *_: devices)
+    return devices
+
+
+class _Real(HandDevice):
+    """In real time, so that there is telemetry."""
+
+    def now_ns(self) -> int:
+        return time.time_ns()
+
+    async def pause(self, seconds: float) -> None:
+        time.sleep(min(seconds, 0.6))
+
+
+def test_real_gpus_are_measured_with_their_telemetry(by_hand: list[HandDevice], tmp_path: Path) -> None:
+    store = tmp_path / "S"
+    answer = probe("run", "launch", "idle", "--suite", "quick", "--time-limit", 0.3, store=store)
+    assert answer.exit_code == 0, answer.output
+    runs = rows(store, "gpu, workload, status, power_w, conditions from runs where workload = 'idle'")
+    assert {run["gpu"] for run in runs} == {device.facts.gpu for device in by_hand}
+    assert all(run["power_w"] > 100 for run in runs if run["workload"] == "idle")
+    assert json.loads(runs[0]["conditions"])["simulated"] is False
+    assert json.loads(runs[0]["conditions"])["power_limit_w"] == 700
+    assert rows(store, "count(distinct gpu) n from telemetry") == [{"n": 2}]
+    assert all(device.closed for device in by_hand)
+
+
+def test_one_real_gpu_can_be_chosen_and_settings_are_restored(
+    by_hand: list[HandDevice], nvml: NvmlLibrary, tmp_path: Path
+) -> None:
+    store, chosen = tmp_path / "S", by_hand[1].facts.gpu
+    answer = probe(
+        "run", "launch", "--gpu", 1, "--suite", "quick", "--time-limit", 0.3, "--lock-clock", 1200, store=store
+    )
+    assert answer.exit_code == 0, answer.output
+    (run,) = rows(store, "gpu, conditions from runs")
+    assert run["gpu"] == chosen
+    assert json.loads(run["conditions"])["clock"] == "locked at 1200 MHz"
+    kinds = {row["kind"] for row in rows(store, "kind from events where gpu is not null")}
+    assert {"settings_changed", "settings_restored"} <= kinds
+    assert by_hand[0].calls == []
+    unknown = probe("run", "launch", "--gpu", 7, store=store)
+    assert unknown.exit_code == 2
+    assert "there is no GPU '7' here" in unknown.output
+
+
+def test_a_gpu_that_others_use_is_noted_or_refused(by_hand: list[HandDevice], tmp_path: Path) -> None:
+    by_hand[0].busy_with = ("pid 7 (python)",)
+    refused = probe("run", "launch", "--suite", "quick", "--exclusive", store=tmp_path / "S")
+    assert refused.exit_code == 6
+    assert "pid 7 (python)" in refused.output
+    probe("run", "launch", "--suite", "quick", "--time-limit", 0.3, "--gpu", 0, store=tmp_path / "S")
+    (run,) = rows(tmp_path / "S", "conditions from runs")
+    assert json.loads(run["conditions"])["other_processes"] == ["pid 7 (python)"]
+
+
+def test_without_nvml_the_probes_run_without_telemetry(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, device = tmp_path / "S", HandDevice()
+    monkeypatch.setattr(cupy_device, "cupy_devices", lambda *_: [device])
+    answer = probe("run", "launch", "idle", "--suite", "quick", store=store)
+    assert answer.exit_code == 0, answer.output
+    assert "the probes ran without telemetry" in answer.output
+    runs = rows(store, "workload, status, power_w, clock_events from runs order by workload")
+    assert runs == [
+        {"workload": name, "status": "ok", "power_w": None, "clock_events": None} for name in ("idle", "launch")
+    ]
+    assert rows(store, "count(*) n from results where figure in ('energy', 'power')") == [{"n": 0}]
+    assert rows(store, "gpu, node, model from gpus") == [{"gpu": FACTS.gpu, "node": "n1", "model": "test"}]
+
+
+def test_a_gpu_of_this_node_that_fails_leaves_the_others_measured(by_hand: list[HandDevice], tmp_path: Path) -> None:
+    store = tmp_path / "S"
+    by_hand[0].breaks_at = 4
+    answer = probe(
+        "run", "launch", "gemm-fp32", "--suite", "quick", "--time-limit", 0.3, "--neighbours", "busy", store=store
+    )
+    assert answer.exit_code == 6, answer.output
+    assert "failed: " in answer.output
+    assert "not run: launch on 1 GPU: the GPU does not answer any more" in answer.output
+    runs = rows(store, "gpu, workload from runs where status = 'ok' order by workload")
+    assert runs == [{"gpu": by_hand[1].facts.gpu, "workload": name} for name in ("gemm-fp32", "launch")]
+
+
+# -- what is loaded -------------------------------------------------------------------------------------------
+
+
+def test_a_node_needs_no_packages_of_the_analysis(tmp_path: Path) -> None:
+    """A compute node has numpy, pyarrow, click and nvidia-ml-py; a store made elsewhere may be on it."""
+    Store.create(tmp_path / "S")
+    code = (
+        "import sys; sys.argv = ['whorl', 'probe', 'run', 'launch', '--suite', 'quick', '--backend', 'simulated',"
+        f" '--gpus', '1', '--store', {str(tmp_path / 'S')!r}]\n"
+        "for name in ('polars', 'plotly', 'scipy', 'rich', 'msgspec', 'duckdb'): sys.modules[name] = None\n"
+        "from whorl.cli import main\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert rows(tmp_path / "S", "count(*) n from runs") == [{"n": 1}]
+
+
+def test_the_help_and_the_list_are_light() -> None:
+    code = (
+        "import sys; sys.argv = ['whorl', 'probe', {name!r}, *{rest!r}]\n"
+        "from whorl.cli import cli\n"
+        "cli(standalone_mode=False)\n"
+        "print('\\n'.join(sys.modules), file=sys.stderr)"
+    )
+    for name, rest, heavy in (
+        ("run", ["--help"], {"numpy", "pyarrow", "polars", "duckdb", "cupy"}),
+        ("list", [], {"pyarrow", "polars", "duckdb", "cupy"}),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", code.format(name=name, rest=rest)], capture_output=True, text=True, check=True
+        )
+        assert not heavy & {line.partition(".")[0] for line in done.stderr.split()}, name

@@ -1,0 +1,80 @@
+"""The probes: the folder and the table are the same, their kernels exist, the suites keep their time."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from whorl.errors import InputError
+from whorl.kernels.catalogue import KERNELS, find_kernel
+from whorl.kernels.work import Unfit
+from whorl.probes import catalogue, library
+from whorl.probes.effort import EFFORTS
+from whorl.probes.probe import SUITES, Kind
+
+from .hand_device import FACTS
+
+BIG = replace(FACTS, capability=(9, 0), memory_bytes=80 << 30, l2_bytes=50 << 20, peers=3, max_clock_mhz=1980.0)
+
+
+def test_the_folder_and_the_table_are_the_same() -> None:
+    assert library.__file__ is not None
+    modules = {path.stem for path in Path(library.__file__).parent.glob("*.py")} - {"__init__"}
+    assert sorted(catalogue.PROBES.values()) == sorted(modules)
+    for name, module in catalogue.PROBES.items():
+        assert catalogue.find_probe(name).name == name
+        assert module == name.replace("-", "_")
+
+
+@pytest.mark.parametrize("name", list(catalogue.PROBES))
+def test_every_probe_has_a_kernel_that_takes_its_parameters(name: str) -> None:
+    probe = catalogue.find_probe(name)
+    assert probe.kernel in KERNELS
+    kernel = find_kernel(probe.kernel)
+    taken = inspect.signature(kernel.build).parameters
+    scanned = [probe.scan[0]] if probe.scan else []
+    assert {*probe.parameters, *scanned} <= set(taken)
+    if probe.kind is Kind.STAIRCASE:
+        assert "share" in taken
+    work = kernel.build(BIG, **probe.parameters)
+    assert not isinstance(work, Unfit), f"an H100 can run it: {work}"
+    if probe.figure == "latency" or probe.figure == "operation_rate":
+        assert work.operations or work.precision == "int32"
+    if probe.figure == "bandwidth":
+        assert work.bytes
+        assert work.path != "none"
+    if probe.figure == "rate":
+        assert work.flop
+
+
+def test_every_kernel_has_a_probe() -> None:
+    assert {probe.kernel for probe in catalogue.every()} == set(KERNELS)
+
+
+def test_each_suite_holds_the_smaller_ones_and_covers_all_that_is_stressed() -> None:
+    held = [{probe.name for probe in catalogue.suite(name)} for name in SUITES]
+    assert held[0] < held[1] < held[2] == set(catalogue.PROBES)
+    assert {"gemm-fp32", "fma-fp64", "stream-triad", "copy-h2d", "power-mix", "idle", "pagerank"} <= held[0]
+    assert {probe.suite for probe in catalogue.every()} <= {*SUITES, None}
+
+
+@pytest.mark.parametrize(("suite", "most_s"), [("quick", 60), ("standard", 300)])
+def test_the_limits_of_a_suite_add_up_to_less_than_it_may_take(suite: str, most_s: float) -> None:
+    effort, probes = EFFORTS[suite], catalogue.suite(suite)
+    longest = sum(effort.expected_s(probe) for probe in probes) + effort.first_warm_up_s - effort.warm_up_s
+    assert longest <= most_s - 0.5 * len(probes), "half a second is left for making each work ready"
+
+
+def test_a_name_that_there_is_not_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(InputError, match=r"no probe 'gemm'.*gemm-fp32"):
+        catalogue.find_probe("gemm")
+    with pytest.raises(InputError, match="no suite 'slow'"):
+        catalogue.suite("slow")
+
+
+def test_probes_run_in_the_tables_order_however_they_are_named() -> None:
+    chosen = catalogue.choose(["launch", "idle", "launch", "gemm-fp32"])
+    assert [probe.name for probe in chosen] == ["idle", "gemm-fp32", "launch"]

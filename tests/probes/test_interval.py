@@ -1,0 +1,84 @@
+"""The interval of a median: exact for independent values, honest for those that hang together."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from whorl.probes.interval import FEWEST, interval_of, lag_one, rank
+
+
+def wandering(random: np.random.Generator, n: int, correlation: float) -> NDArray[np.float64]:
+    """Values of a first-order autoregression around 100, with standard deviation 1."""
+    noise = random.standard_normal(n + 100) * np.sqrt(1 - correlation**2)
+    values = np.zeros(n + 100)
+    for i in range(1, len(values)):
+        values[i] = correlation * values[i - 1] + noise[i]
+    return 100 + values[100:]
+
+
+def coverage(n: int, correlation: float, trials: int = 600) -> tuple[float, float]:
+    """How often the interval holds the median, of those that it calls settled, and how often it does so."""
+    random = np.random.default_rng(n)
+    found = [interval_of(wandering(random, n, correlation)) for _ in range(trials)]
+    settled = [one for one in found if one.settled]
+    held = [one.low is not None and one.high is not None and one.low <= 100 <= one.high for one in settled]
+    return float(np.mean(held)), len(settled) / trials
+
+
+@pytest.mark.parametrize("n", [6, 7, 20, 51, 300, 1999, 2001, 5000])
+def test_the_rank_is_the_binomials(n: int) -> None:
+    k = rank(n)
+    assert stats.binom.cdf(k - 1, n, 0.5) <= 0.025
+    if n <= 2000:  # beyond, a rank or two is given away
+        assert stats.binom.cdf(k, n, 0.5) > 0.025
+
+
+def test_too_few_values_have_no_interval() -> None:
+    values = np.arange(1.0, FEWEST)
+    answer = interval_of(values)
+    assert (answer.median, answer.low, answer.high, answer.relative) == (3.0, None, None, None)
+    more = interval_of(np.arange(1.0, FEWEST + 1))
+    assert more.low is not None
+
+
+@pytest.mark.parametrize("n", [20, 50, 200])
+def test_the_interval_of_independent_values_holds_the_median_as_often_as_it_says(n: int) -> None:
+    held, settled = coverage(n, 0.0)
+    assert held >= 0.94  # 95 %, less twice the standard error of 600 trials and a little for what looks correlated
+    assert settled > 0.95
+
+
+def test_values_that_hang_together_are_joined() -> None:
+    held, settled = coverage(1000, 0.9, trials=300)
+    assert held >= 0.9
+    assert settled > 0.85
+    random = np.random.default_rng(5)
+    plain, joined = wandering(random, 1000, 0.0), wandering(random, 1000, 0.9)
+    assert interval_of(plain).block == 1
+    assert interval_of(joined).block >= 8
+    narrow, wide = interval_of(plain).relative, interval_of(joined).relative
+    assert narrow is not None
+    assert wide is not None
+    assert wide > 2 * narrow
+
+
+def test_a_drift_is_never_settled() -> None:
+    assert not interval_of(np.linspace(1.0, 1.1, 60)).settled
+
+
+def test_values_that_are_all_the_same_are_known_exactly() -> None:
+    answer = interval_of(np.full(20, 3.0))
+    assert answer.relative == 0
+    assert answer.settled
+    assert lag_one(np.full(20, 0.1) * 3) == 0
+
+
+def test_the_interval_holds_the_median_of_all_values() -> None:
+    random = np.random.default_rng(2)
+    for _ in range(50):
+        answer = interval_of(wandering(random, 60, 0.8))
+        if answer.low is not None and answer.high is not None:
+            assert answer.low <= answer.median <= answer.high

@@ -1,0 +1,298 @@
+"""The protocol on a device that does what the test says: what is dropped, when it ends, what it records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain, repeat
+from typing import Any
+
+import numpy as np
+import pytest
+
+from whorl.errors import DeviceError
+from whorl.kernels.device import Verdict, finish
+from whorl.probes.conditions import Asked
+from whorl.probes.figures import find as figure
+from whorl.probes.probe import Kind
+from whorl.probes.protocol import Measured, Unrun, measure
+
+from .hand_device import FACTS, QUICK, HandDevice, a_probe, constant, find
+
+
+def run(device: HandDevice, **changes: Any) -> Measured:
+    answer = answered(device, **changes)
+    assert isinstance(answer, Measured)
+    return answer
+
+
+def answered(device: HandDevice, asked: Asked | None = None, **changes: Any) -> Measured | Unrun:
+    probe = a_probe(**changes)
+    return finish(measure(device, device, probe, find, asked or Asked(QUICK), first=False))
+
+
+def noisy(share: float, seed: int = 1) -> Iterator[float]:
+    random = np.random.default_rng(seed)
+    while True:
+        yield 25.0 * (1 + share * random.standard_normal())
+
+
+def test_a_steady_work_is_checked_warmed_up_measured_and_checked_again() -> None:
+    device = HandDevice()
+    found = run(device)
+    order = [call for i, call in enumerate(device.calls) if i == 0 or device.calls[i - 1] != call]
+    assert order == ["load", "poison", "run", "check", "run", "check", "unload"]
+    assert found.status == "ok"
+    assert found.ended_by == "precise"
+    assert figure(found.figures, "time_median") == 2.0
+    assert figure(found.figures, "rate") == pytest.approx(0.5)  # a million FLOP in 2 ms
+    assert figure(found.figures, "bandwidth") == pytest.approx(1.0)
+    assert figure(found.figures, "operation_rate") == pytest.approx(0.0005)
+    assert figure(found.figures, "checked_elements") == 10
+    assert figure(found.figures, "wrong_elements") == 0
+    assert found.conditions["each"] == 10  # repetitions of 2 ms, so that a repeat takes 20 ms
+    assert found.conditions["steady"] is True
+
+
+def test_the_first_and_the_last_repeat_are_not_counted() -> None:
+    def times() -> Iterator[float]:
+        yield from (5.0, 2.0)  # the first check, and a second try
+        while True:
+            yield from chain([9.0], repeat(2.0, count_of["repeats"] - 2), [7.0])
+
+    count_of = {"repeats": 10}
+    device = HandDevice(times_ms=times())
+    plain = device.load
+
+    async def watched(work: Any, *, seed: int) -> Any:
+        loaded = await plain(work, seed=seed)
+        run_plain = loaded.run
+
+        async def counted(repeats: int, *, each: int = 1, limit_s: float) -> Any:
+            count_of["repeats"] = repeats
+            return await run_plain(repeats, each=each, limit_s=limit_s)
+
+        loaded.run = counted  # type: ignore[method-assign]
+        return loaded
+
+    device.load = watched  # type: ignore[method-assign]
+    found = run(device)
+    times_ms = [row.value for row in found.figures if row.name == "time"]
+    assert set(times_ms) == {2.0}
+    assert [row.repeat for row in found.figures if row.name == "time"] == list(range(len(times_ms)))
+    assert found.conditions["repeats"] == len(times_ms) == device.batches[-1][0] - 2
+
+
+def test_it_repeats_until_the_interval_is_as_narrow_as_asked() -> None:
+    loose = run(HandDevice(times_ms=noisy(0.01)), name="loose")
+    tight = answered(HandDevice(times_ms=noisy(0.01)), Asked(QUICK, precision=0.002, time_limit_s=60.0))
+    assert isinstance(tight, Measured)
+    assert loose.ended_by == tight.ended_by == "precise"
+    assert loose.interval is not None
+    assert tight.interval is not None
+    assert loose.interval.relative is not None
+    assert tight.interval.relative is not None
+    assert tight.interval.relative <= 0.002 < loose.interval.relative <= 0.005
+    assert tight.interval.n > 2 * loose.interval.n
+
+
+def test_it_ends_at_the_time_limit_where_precision_is_out_of_reach() -> None:
+    found = answered(HandDevice(times_ms=noisy(0.05)), Asked(QUICK, precision=1e-5, time_limit_s=3.0))
+    assert isinstance(found, Measured)
+    assert found.ended_by == "time limit"
+    assert 2.0 <= (found.ended_ns - found.began_ns) / 1e9 <= 3.1
+
+
+def test_even_the_slowest_work_is_repeated_three_times() -> None:
+    found = run(HandDevice(times_ms=constant(4000.0)))
+    assert found.ended_by == "time limit"
+    assert found.conditions["repeats"] == 3
+    assert figure(found.figures, "time_low") is None
+
+
+def test_warming_up_lasts_until_times_are_steady() -> None:
+    falling = chain((30.0 * 0.98 ** (i / 8) for i in range(160)), constant(20.0))
+    device = HandDevice(times_ms=falling)
+    found = answered(device, Asked(replace(QUICK, warm_up_s=30.0)))
+    assert isinstance(found, Measured)
+    assert found.conditions["steady"] is True
+    assert isinstance(found.conditions["warm_up_s"], float)
+    assert found.conditions["warm_up_s"] > 3.0
+    assert figure(found.figures, "time_median") == 20.0
+    short = answered(HandDevice(times_ms=(30.0 * 0.999**i for i in range(10_000))), Asked(QUICK))
+    assert isinstance(short, Measured)
+    assert short.conditions["steady"] is False
+
+
+def test_warming_up_lasts_until_the_temperature_is_steady() -> None:
+    warms = HandDevice(temperature_c=lambda s: 70 - 40 * float(np.exp(-s / 3)))
+    found = answered(warms, Asked(replace(QUICK, warm_up_s=60.0)))
+    assert isinstance(found, Measured)
+    assert found.conditions["steady"] is True
+    # 13 K/s at first; the mean slope over a second falls below 0.5 K/s after about ten.
+    assert 8 < float(str(found.conditions["warm_up_s"])) < 14
+    assert found.conditions["start_temperature_c"] == pytest.approx(30, abs=2)
+    assert run(warms).conditions["steady"] is True
+
+
+def test_it_cools_down_to_the_asked_temperature_or_as_long_as_it_may() -> None:
+    cools = HandDevice(temperature_c=lambda s: 30 + 40 * float(np.exp(-s / 10)))
+    found = answered(cools, Asked(QUICK, start_temperature_c=40.0))
+    assert isinstance(found, Measured)
+    assert 13 <= float(str(found.conditions["cool_down_s"])) <= 16
+    assert float(str(found.conditions["start_temperature_c"])) <= 40
+    never = answered(HandDevice(temperature_c=lambda s: 60.0), Asked(QUICK, start_temperature_c=40.0, cool_down_s=7.0))
+    assert isinstance(never, Measured)
+    assert never.conditions["cool_down_s"] == 7.0
+    assert never.conditions["start_temperature_c"] == 60.0
+
+
+def test_energy_is_the_counters() -> None:
+    found = run(HandDevice(temperature_c=lambda s: 50.0))
+    assert figure(found.figures, "energy") == pytest.approx(120 * 0.002)
+    assert figure(found.figures, "efficiency") == pytest.approx(1e-3 / 0.24)
+    assert found.conditions["energy_from"] == "counter"
+    blind = run(HandDevice())
+    assert figure(blind.figures, "energy") is None
+    assert blind.conditions["energy_from"] is None
+
+
+@pytest.mark.parametrize("when", [0, 1])
+def test_a_wrong_result_is_found_before_and_after(when: int) -> None:
+    verdicts = [Verdict(10, 0), Verdict(10, 0)]
+    verdicts[when] = Verdict(10, 3, "c[4] is 2 and should be 1", 9.0)
+    found = run(HandDevice(verdicts=verdicts))
+    assert found.status == "3 of 10 elements of the result are wrong; the first: c[4] is 2 and should be 1"
+    assert figure(found.figures, "wrong_elements") == 3
+    assert figure(found.figures, "time_median") == 2.0, "the figures are kept all the same"
+
+
+def test_what_a_probe_cannot_do_is_a_reason() -> None:
+    device = HandDevice()
+    assert answered(device, parameters={"size": 0}) == Unrun("there is no work of size 0")
+    assert device.calls == []
+
+
+@pytest.mark.parametrize("breaks_at", [0, 1, 3, 7])
+def test_a_gpu_that_fails_leaves_nothing_loaded(breaks_at: int) -> None:
+    device = HandDevice(breaks_at=breaks_at)
+    with pytest.raises(DeviceError, match="fell off the bus"):
+        run(device)
+    assert device.loaded == 0
+
+
+def test_a_work_that_does_not_fit_is_refused_before_it_is_loaded() -> None:
+    from whorl.kernels.work import Buffer, Kernel, Work
+
+    big = Work("big", "fp32", (Buffer("a", "float32", 1 << 30),), (), 1, 1, ())
+    device = HandDevice(facts=FACTS)
+    with pytest.raises(DeviceError, match=r"GPU-0.*big takes 4,294,967,296 B"):
+        finish(
+            measure(
+                device,
+                device,
+                a_probe(),
+                lambda name: Kernel("big", "1", "", "", lambda facts: big),
+                Asked(QUICK),
+                first=False,
+            )
+        )
+
+
+def test_somebody_who_wants_to_stop_waits_for_one_batch_at_most() -> None:
+    device = HandDevice()
+
+    def ended() -> bool:
+        return len(device.batches) >= 5
+
+    with pytest.raises(KeyboardInterrupt):
+        finish(measure(device, device, a_probe(), find, Asked(QUICK), first=False, ended=ended))
+    assert len(device.batches) == 5
+    assert device.loaded == 0
+
+
+def test_a_scan_measures_each_value() -> None:
+    found = run(HandDevice(), kind=Kind.SCAN, scan=("size", (0, 1, 2)), figure="latency_at_1")
+    assert figure(found.figures, "latency_at_1") == pytest.approx(2000.0)
+    assert figure(found.figures, "rate_at_2") == pytest.approx(1.0)
+    assert figure(found.figures, "time_median_at_0") is None, "there is no work of size 0"
+    assert figure(found.figures, "time") is None
+    nothing = answered(HandDevice(), kind=Kind.SCAN, scan=("size", (0,)))
+    assert nothing == Unrun("there is no work of size 0")
+
+
+def test_an_idle_gpu_is_left_alone() -> None:
+    device = HandDevice(temperature_c=lambda s: 30.0)
+    found = run(device, kind=Kind.IDLE, figure="power")
+    assert set(device.calls) == {"load", "pause", "unload"}
+    assert figure(found.figures, "power") == 120.0
+    assert figure(found.figures, "checked_elements") is None
+    assert found.ended_by == "complete"
+
+
+def test_a_wave_that_is_too_short_for_the_work_is_refused() -> None:
+    answer = answered(HandDevice(times_ms=constant(150.0)), Asked(QUICK), kind=Kind.SQUARE)
+    assert isinstance(answer, Unrun)
+    assert "longer than the wave's load of 100 ms: choose a longer --period" in answer.reason
+
+
+def test_a_wave_keeps_its_period_and_duty() -> None:
+    device = HandDevice()
+    found = answered(device, Asked(QUICK, period_s=0.5, duty=0.2), kind=Kind.SQUARE)
+    assert isinstance(found, Measured)
+    assert figure(found.figures, "duty_found") == pytest.approx(20.0)
+    assert (found.ended_ns - found.began_ns) / 1e9 == pytest.approx(5.0)  # ten periods; three came before
+    assert device.batches[-13:] == [(50, 1)] * 13
+    assert device.calls.count("hurry True") == device.calls.count("hurry False") == 1
+
+
+def test_the_input_is_the_asked_one_where_a_kernel_takes_one() -> None:
+    found = answered(HandDevice(), Asked(QUICK, input="zeros"))
+    assert isinstance(found, Measured)
+    assert found.conditions["parameters"] == {"size": 1, "input": "zeros"}
+
+
+def test_a_gpu_whose_clock_still_climbs_is_not_cut_off_on_the_way() -> None:
+    """From its lowest clock a GPU climbs for longer than a quick warm-up lasts."""
+    device = HandDevice()
+
+    def climbing() -> Iterator[float]:
+        while True:
+            yield 30.0 - min(device.clock_ns / 1e9, 4.0) * 5
+
+    device.times_ms = climbing()
+    found = run(device)
+    warm_s = float(str(found.conditions["warm_up_s"]))
+    assert QUICK.warm_up_s < 4.0 < warm_s <= QUICK.first_warm_up_s
+    assert figure(found.figures, "time_median") == 10.0
+    endless = run(HandDevice(times_ms=(30.0 * 0.995**i for i in range(10_000))))
+    assert float(str(endless.conditions["warm_up_s"])) <= QUICK.first_warm_up_s
+    assert endless.conditions["steady"] is False
+
+
+def test_ending_when_the_interval_is_narrow_does_not_spoil_it() -> None:
+    """Looking at the interval after every batch makes it too narrow in principle: not by much."""
+    held = []
+    for seed in range(200):
+        found = run(HandDevice(times_ms=noisy(0.01, seed)))
+        assert found.interval is not None
+        assert found.interval.low is not None
+        assert found.interval.high is not None
+        held.append(found.interval.low <= 25.0 <= found.interval.high)
+    assert np.mean(held) >= 0.92  # 95 %, less twice the standard error of 200 runs
+
+
+def test_repeats_that_hang_together_are_not_called_precise() -> None:
+    """However narrow the interval looks: a clock that wanders slowly makes it so."""
+
+    def wandering(seed: int) -> Iterator[float]:
+        random, value = np.random.default_rng(seed), 0.0
+        while True:
+            value = 0.98 * value + 0.2 * random.standard_normal()
+            yield 25.0 * (1 + 0.001 * value)
+
+    found = [run(HandDevice(times_ms=wandering(seed))) for seed in range(30)]
+    deceptive = [one for one in found if not one.conditions["independent"]]
+    assert len(deceptive) > 10
+    assert {one.ended_by for one in deceptive} == {"time limit"}
+    assert all(one.interval and (one.interval.relative or 1) <= QUICK.precision for one in deceptive)

@@ -1,0 +1,302 @@
+"""Campaigns: what is stored, who goes on when one fails, and what is not run again."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whorl.errors import DeviceError, InputError, StoreError
+from whorl.kernels.device import Verdict
+from whorl.probes.campaign import Builds, Plan, Report
+from whorl.probes.conditions import Asked, Setting
+from whorl.probes.probe import Kind
+from whorl.probes.recording import Recorder
+from whorl.probes.running import run_here
+from whorl.probes.watch import Reading, Window
+from whorl.store import Store
+
+from .hand_device import FACTS, QUICK, HandDevice, a_probe, constant, find
+
+TWO = (a_probe("one"), a_probe("two"))
+
+
+class Together:
+    """A watch over several devices that tell of themselves."""
+
+    def __init__(self, devices: Sequence[HandDevice]) -> None:
+        self._devices = {device.facts.gpu: device for device in devices}
+
+    def latest(self, gpu: str) -> Reading | None:
+        return self._devices[gpu].latest(gpu)
+
+    def window(self, gpu: str, began_ns: int, ended_ns: int) -> Window:
+        return self._devices[gpu].window(gpu, began_ns, ended_ns)
+
+    def hurry(self, gpu: str, *, on: bool) -> None:
+        self._devices[gpu].hurry(gpu, on=on)
+
+
+def gpus(number: int, **changes: Any) -> list[HandDevice]:
+    return [HandDevice(facts=replace(FACTS, gpu=f"GPU-{i}", index=i), **changes) for i in range(number)]
+
+
+def run(store: Store, devices: Sequence[HandDevice], **changes: Any) -> Report:
+    options: dict[str, Any] = {"probes": TWO, "asked": Asked(QUICK), "campaign": "c", "neighbours": "idle"} | changes
+    plan = Plan(**options)
+    settings = {device.facts.gpu: Setting(plan.neighbours) for device in devices}
+    return run_here(store, devices, Together(devices), plan, cluster="k", settings=settings, find=find)
+
+
+def rows(store: Store, columns: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = store.sql(f"select {columns}").to_pylist()
+    return found
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.create(tmp_path / "S")
+
+
+@pytest.mark.parametrize("neighbours", ["idle", "busy"])
+def test_every_probe_runs_on_every_gpu_and_is_stored(neighbours: str, store: Store) -> None:
+    devices = gpus(3, temperature_c=lambda s: 50.0, busy_with=("pid 7 (python)",))
+    report = run(store, devices, neighbours=neighbours)
+    assert len(report.runs) == 6
+    assert all(device.closed for device in devices)
+    runs = rows(store, "* from runs order by gpu, workload")
+    assert [(row["gpu"], row["workload"]) for row in runs] == [
+        (f"GPU-{i}", w) for i in range(3) for w in ("one", "two")
+    ]
+    first = runs[0]
+    assert (first["campaign"], first["cluster"], first["status"], first["ended_by"]) == ("c", "k", "ok", "precise")
+    assert (first["power_w"], first["temperature_c"], first["sm_clock_mhz"]) == (100.0, 50.0, 1000.0)
+    assert first["began"] < first["ended"]
+    conditions = json.loads(first["conditions"])
+    assert conditions["neighbours"] == neighbours
+    assert conditions["other_processes"] == ["pid 7 (python)"]
+    assert (conditions["suite"], conditions["flop"], conditions["clock"]) == ("quick", 1_000_000, "free")
+    versions = json.loads(first["versions"])
+    assert (versions["driver"], versions["kernel"]) == ("1", "3")
+    assert json.loads(first["clock_events"]) == {}
+    results = rows(store, f"* from results where run_id = '{first['run_id']}' order by figure, repeat")
+    times = [row for row in results if row["figure"] == "time"]
+    assert len(times) == conditions["repeats"] >= 20
+    assert [row["repeat"] for row in times] == list(range(len(times)))
+    assert {row["unit"] for row in times} == {"ms"}
+    assert {row["workload"] for row in results} == {"one"}
+    assert report.rows == {"runs": 6, "results": len(rows(store, "* from results"))}
+
+
+def test_idle_neighbours_are_idle_and_busy_ones_begin_together(store: Store) -> None:
+    def spans(neighbours: str, campaign: str) -> list[tuple[int, int]]:
+        devices = gpus(2)
+        devices[1].times_ms = constant(4.0)
+        run(store, devices, neighbours=neighbours, campaign=campaign)
+        return [(device.calls.count("pause"), device.calls.count("load")) for device in devices]
+
+    assert spans("idle", "i") == [(0, 2), (0, 2)]
+    waited = spans("busy", "b")
+    assert [loads for _, loads in waited] == [2, 2]
+
+
+def test_a_gpu_that_fails_is_recorded_and_the_others_go_on(store: Store) -> None:
+    devices = gpus(3)
+    devices[1].breaks_at = 12
+    devices[1].error = DeviceError("GPU-1 fell off the bus", gone=True)
+    report = run(store, devices, probes=(a_probe("one"), a_probe("two"), a_probe("three")), neighbours="busy")
+    assert report.failures == {"GPU-1": "two: GPU-1 fell off the bus"}
+    assert report.unrun == [("GPU-1", "three", "the GPU does not answer any more")]
+    done = rows(store, "gpu, workload, status, ended_by from runs where gpu = 'GPU-1' order by workload")
+    assert [tuple(row.values())[1:] for row in done] == [
+        ("one", "ok", "precise"),
+        ("two", "GPU-1 fell off the bus", "failed"),
+    ]
+    assert len(rows(store, "* from runs where gpu <> 'GPU-1' and status = 'ok'")) == 6
+    assert rows(store, "kind, gpu, detail from events order by ts, kind") == [
+        {"kind": "probe_failed", "gpu": "GPU-1", "detail": "two: GPU-1 fell off the bus"},
+        {"kind": "probe_not_run", "gpu": "GPU-1", "detail": "three: the GPU does not answer any more"},
+    ]
+
+
+def test_a_probe_that_fails_on_a_gpu_that_still_answers_is_one_probe(store: Store) -> None:
+    (device,) = gpus(1, breaks_at=0, error=DeviceError("GPU-0 has no memory left"))
+    plain_load = device.load
+
+    async def load(work: Any, *, seed: int) -> Any:
+        if device.calls.count("load") == 1:
+            device.breaks_at = None
+        return await plain_load(work, seed=seed)
+
+    device.load = load  # type: ignore[method-assign]
+    report = run(store, [device])
+    assert report.failures == {"GPU-0": "one: GPU-0 has no memory left"}
+    assert rows(store, "workload from runs where status = 'ok'") == [{"workload": "two"}]
+
+
+def test_wrong_results_and_what_cannot_be_run_are_events(store: Store) -> None:
+    (device,) = gpus(1, verdicts=[Verdict(10, 2, "x[1]")])
+    report = run(store, [device], probes=(a_probe("one"), a_probe("none", parameters={"size": 0})))
+    assert [(one.probe, one.wrong) for one in report.wrong] == [("one", True)]
+    assert report.unrun == [("GPU-0", "none", "there is no work of size 0")]
+    sentence = "2 of 10 elements of the result are wrong; the first: x[1]"
+    assert rows(store, "status from runs") == [{"status": sentence}]
+    assert {(row["kind"], row["detail"]) for row in rows(store, "* from events")} == {
+        ("wrong_result", f"one: {sentence}"),
+        ("probe_not_run", "none: there is no work of size 0"),
+    }
+
+
+def test_what_a_campaign_has_stored_is_not_run_again(store: Store) -> None:
+    run(store, gpus(2), probes=TWO[:1])
+    again = gpus(2)
+    report = run(store, again)
+    assert report.skipped == 2
+    assert {one.probe for one in report.runs} == {"two"}
+    assert rows(store, "count(*) n from runs") == [{"n": 4}]
+    assert run(store, gpus(2)).skipped == 4
+    assert run(store, gpus(2), campaign="another").skipped == 0
+    assert run(store, gpus(2), asked=Asked(QUICK, seed=2)).skipped == 0, "other conditions are another measurement"
+    newer = tuple(replace(probe, version="2") for probe in TWO)
+    assert run(store, gpus(2), probes=newer).skipped == 0
+
+
+def test_what_failed_is_run_again(store: Store) -> None:
+    run(store, gpus(1, breaks_at=0))
+    assert len(rows(store, "* from runs")) == 1
+    report = run(store, gpus(1))
+    assert report.skipped == 0
+    assert [one.status for one in report.runs] == ["ok", "ok"]
+
+
+def test_an_error_that_is_no_devices_ends_the_campaign_and_keeps_what_was_measured(store: Store) -> None:
+    devices = gpus(2)
+    devices[1].breaks_at, devices[1].error = 3, ZeroDivisionError("a bug")
+    with pytest.raises(ZeroDivisionError):
+        run(store, devices)
+    assert {row["gpu"] for row in rows(store, "gpu from runs where status = 'ok'")} == {"GPU-0"}
+    assert all(device.loaded == 0 for device in devices)
+
+
+def test_an_interrupt_keeps_what_is_complete(store: Store) -> None:
+    (device,) = gpus(1, breaks_at=12, error=KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        run(store, [device])
+    assert rows(store, "workload, status from runs") == [{"workload": "one", "status": "ok"}]
+    assert device.closed
+
+
+def test_a_store_that_takes_no_more_is_one_sentence(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise StoreError("cannot write: no space is left there")
+
+    monkeypatch.setattr(store, "append", full)
+    with pytest.raises(StoreError, match="no space is left"):
+        run(store, gpus(2))
+    assert threading.active_count() < 10
+
+
+def test_runs_are_stored_after_so_many_or_so_long(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(store, cluster="k", campaign="c", most=3)
+    for i in range(3):
+        assert not recorder.due
+        recorder.event(i, None, "n1", "gap", "a test")
+        recorder.run(_a_run(i))
+    assert recorder.due
+    recorder.flush()
+    assert not recorder.due
+    assert recorder.rows == {"runs": 3, "events": 3, "results": 0} or recorder.rows == {"runs": 3, "events": 3}
+    monkeypatch.setattr("whorl.probes.recording.LONGEST_S", 0.0)
+    assert recorder.due
+
+
+def test_a_store_that_failed_is_not_tried_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it says it did not store, it may have: a second try could store it twice."""
+    recorder = Recorder(store, cluster="k", campaign="c")
+    recorder.run(_a_run(1))
+
+    def full(*_: object) -> list[Path]:
+        raise StoreError("no space is left")
+
+    with monkeypatch.context() as context:
+        context.setattr(store, "append", full)
+        with pytest.raises(StoreError):
+            recorder.flush()
+    recorder.run(_a_run(2))
+    with pytest.raises(StoreError, match="no space is left"):
+        recorder.flush()
+    assert rows(store, "count(*) n from runs") == [{"n": 0}]
+
+
+def test_an_interrupt_while_storing_comes_afterwards(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder, plain = Recorder(store, cluster="k", campaign="c"), store.append
+    recorder.run(_a_run(1))
+
+    def interrupted(*arguments: Any) -> list[Path]:
+        done = plain(*arguments)
+        signal.raise_signal(signal.SIGINT)
+        return done
+
+    monkeypatch.setattr(store, "append", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        recorder.flush()
+    assert signal.getsignal(signal.SIGINT) is before
+    recorder.flush()
+    assert rows(store, "count(*) n from runs") == [{"n": 1}]
+
+
+def _a_run(number: int) -> Any:
+    from whorl.probes.recording import Run
+
+    return Run("GPU-0", "one", "1", number, number + 1, Window(), (), {}, {}, "precise", "ok")
+
+
+def test_works_are_built_once_for_devices_that_are_alike() -> None:
+    built: list[str] = []
+
+    def build(facts: Any, *, size: int = 1) -> Any:
+        built.append(facts.gpu)
+        return size
+
+    builds = Builds(lambda name: replace(find(name), build=build))
+    for i in range(3):
+        assert builds("x").build(replace(FACTS, gpu=f"GPU-{i}", node=f"n{i}", index=i), size=2) == 2  # type: ignore[comparison-overlap]
+    builds("x").build(replace(FACTS, sms=1), size=2)
+    builds("x").build(FACTS, size=3)
+    assert len(built) == 3
+
+
+def test_a_plan_without_probes_or_with_strange_neighbours_is_refused() -> None:
+    with pytest.raises(InputError, match="no probe was chosen"):
+        Plan((), Asked(QUICK), "c")
+    with pytest.raises(InputError, match="neighbours are idle or busy, not 'loud'"):
+        Plan(TWO, Asked(QUICK), "c", "loud")
+
+
+def test_a_probe_that_wants_a_busy_node_is_not_run_on_an_idle_one(store: Store) -> None:
+    wants = a_probe("one", wants_busy_node=True)
+    assert run(store, gpus(2), probes=(wants,)).unrun[0][2] == "its figures mean something only with --neighbours busy"
+    assert len(run(store, gpus(2), probes=(wants,), neighbours="busy").runs) == 2
+
+
+def test_first_is_the_first_work_not_the_first_probe(store: Store) -> None:
+    def falling() -> Any:
+        return (50.0 * 0.9995**i for i in count())
+
+    idle = a_probe("rest", kind=Kind.IDLE)
+    (device,) = gpus(1, times_ms=falling())
+    run(store, [device], probes=(idle, a_probe("one"), a_probe("two")))
+    warm = {
+        row["workload"]: json.loads(row["conditions"])["warm_up_s"]
+        for row in rows(store, "workload, conditions from runs where workload <> 'rest'")
+    }
+    assert QUICK.warm_up_s < warm["one"] <= QUICK.first_warm_up_s
+    assert warm["two"] <= QUICK.warm_up_s

@@ -1,0 +1,125 @@
+"""The memory of readings: medians, energy and clock events of a window, with what is missing missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from whorl.probes.watch import Recent
+from whorl.simulation.fleet import Fleet
+from whorl.simulation.load import find_load
+from whorl.simulation.models import V100
+from whorl.simulation.stepping import Simulation
+from whorl.store.schema import arrow_schema
+
+SECOND = 1_000_000_000
+
+
+def batch(ts_ns: int, gpus: list[str], **columns: Any) -> pa.RecordBatch:
+    schema = arrow_schema("telemetry")
+    values = {"ts": [ts_ns] * len(gpus), "gpu": gpus, **columns}
+    fields = [schema.field(name) for name in values]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(values[one.name], one.type) for one in fields], schema=pa.schema(fields)
+    )
+
+
+def fed(*rows: dict[str, Any], gpus: tuple[str, ...] = ("a", "b")) -> Recent:
+    recent = Recent(gpus, seconds=100, interval_s=1)
+    for second, row in enumerate(rows, start=1):
+        recent.feed(batch(second * SECOND, list(gpus), **{name: [value] * len(gpus) for name, value in row.items()}))
+    return recent
+
+
+def test_a_window_has_the_medians_of_its_readings() -> None:
+    rows = [{"power_mw": 1000 * w, "sm_clock_mhz": 1000 + w, "temperature_c": 30 + w} for w in (1, 5, 2, 9)]
+    recent = fed(*rows)
+    window = recent.window("a", 1 * SECOND, 3 * SECOND)
+    assert (window.readings, window.power_w, window.sm_clock_mhz, window.temperature_c) == (3, 2.0, 1002.0, 32.0)
+    assert window.shown_w.tolist() == [1.0, 5.0, 2.0]
+    assert window.mem_clock_mhz is None
+    assert window.counter_w is None
+    assert window.clock_events is None
+    latest = recent.latest("b")
+    assert latest is not None
+    assert (latest.ts_ns, latest.power_w, latest.temperature_c) == (4 * SECOND, 9.0, 39.0)
+
+
+def test_the_instantaneous_power_is_the_one_that_counts() -> None:
+    recent = fed(*({"power_mw": 100_000, "power_instant_mw": value} for value in (200_000, 220_000, None)))
+    window = recent.window("a", 0, 9 * SECOND)
+    assert window.power_w == 200.0  # of 200, 220 and, where it is missing, 100
+    assert window.instant_w.tolist() == [200.0, 220.0]
+    assert window.shown_w.tolist() == [100.0] * 3
+
+
+def test_power_by_the_energy_counter_and_none_where_it_fell() -> None:
+    recent = fed(*({"energy_mj": 5_000 + 150_000 * second} for second in range(4)))
+    assert recent.window("a", 0, 9 * SECOND).counter_w == pytest.approx(150.0)
+    assert recent.window("a", 2 * SECOND, 2 * SECOND).counter_w is None
+    reset = fed({"energy_mj": 5_000}, {"energy_mj": 10})
+    assert reset.window("a", 0, 9 * SECOND).counter_w is None
+
+
+def test_clock_events_come_from_counters_where_there_are_and_else_from_bits() -> None:
+    rows = [
+        {"clock_event_reasons": bits, "power_violation_ns": held * SECOND // 2}
+        for bits, held in ((0x4 | 0x80, 0), (0x80, 1), (0x4, 2), (0, 3), (0, 4))
+    ]
+    events = fed(*rows).window("a", 1 * SECOND, 5 * SECOND).clock_events
+    assert events is not None
+    assert dict(events) == pytest.approx({"power_brake": 1.6, "power_cap": 2.0})
+    assert fed(*({"clock_event_reasons": 0} for _ in range(3))).window("a", 0, 9 * SECOND).clock_events == {}
+
+
+def test_old_readings_give_way_and_unknown_gpus_have_none() -> None:
+    recent = Recent(["a"], seconds=20, interval_s=1)
+    for second in range(1, 60):
+        recent.feed(batch(second * SECOND, ["x", "a"], power_mw=[7, 1000 * second]))
+    assert recent.window("a", 0, 100 * SECOND).readings == 20
+    assert recent.window("x", 0, 100 * SECOND).readings == 0
+    assert recent.latest("x") is None
+    latest = recent.latest("a")
+    assert latest is not None
+    assert latest.power_w == 59.0
+
+
+def test_temperature_slope() -> None:
+    recent = fed(*({"temperature_c": 30 + 2 * second} for second in range(5)))
+    assert recent.window("a", 0, 9 * SECOND).temperature_slope_k_s == pytest.approx(2.0)
+    assert recent.window("a", 0, 2 * SECOND).temperature_slope_k_s is None
+
+
+def test_readings_of_a_simulated_fleet_and_a_lost_gpu() -> None:
+    fleet = Fleet.draw(V100, 4, 1, faults=1, kinds=["lost"])
+    simulation = Simulation(fleet, find_load("constant"), began_ns=0, span_s=100.0)
+    recent = Recent([str(gpu) for gpu in range(4)], seconds=100, interval_s=1)
+    for second in range(1, 71):
+        simulation.advance(second * SECOND)
+        recent.feed_readings(simulation.readings())
+    (lost,) = fleet.planted
+    began_s = simulation.onsets_s[0][lost]
+    assert recent.window(str(lost), 0, 70 * SECOND).readings < 69
+    well = str((lost + 1) % 4)
+    window = recent.window(well, 40 * SECOND, 70 * SECOND)
+    assert window.readings == 31
+    assert window.power_w is not None
+    assert window.counter_w == pytest.approx(window.power_w, rel=0.05)
+    assert window.clock_events is not None
+    assert window.clock_events["power_cap"] > 20
+    seen = recent.window(str(lost), 0, round(began_s * SECOND) - SECOND)
+    assert seen.readings == np.floor(began_s) - 1 or seen.readings == np.floor(began_s)
+
+
+def test_hurrying_changes_the_pace_once() -> None:
+    told: list[bool] = []
+    recent = Recent(["a", "b"], seconds=1, interval_s=0.1, pace=told.append)
+    recent.hurry("a", on=True)
+    recent.hurry("b", on=True)
+    recent.hurry("a", on=False)
+    assert told == [True]
+    recent.hurry("b", on=False)
+    assert told == [True, False]
