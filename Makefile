@@ -10,11 +10,8 @@ export UV_PYTHON_DOWNLOADS := never
 help:      ## this list
 	@grep -hE '^[a-z]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-demo: $(READY)  ## generate a sample fleet, import it, print how its GPUs vary
-	@rm -rf demo && mkdir demo
-	@$(BIN)/whorl sample demo/files
-	@$(BIN)/whorl import --store demo/store --cluster sample demo/files/*
-	@$(BIN)/whorl variability --store demo/store
+demo: $(READY)  ## measure this machine's GPUs, or a simulated fleet, and write demo/report.html
+	@$(BIN)/whorl demo --out demo
 
 test: $(READY)  ## the tests
 	$(BIN)/python -m pytest

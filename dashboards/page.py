@@ -21,11 +21,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Table:
-    """Cells of text; `right` are the columns that are aligned to the right."""
+    """Cells of text; `right` are the columns that are aligned to the right. Title and text above it are optional."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     right: Sequence[int] = ()
+    title: str = ""
+    says: str = ""
+    wrapped: Sequence[int] = ()
+    """Columns of sentences, whose lines may break."""
+    cards: bool = False
+    """Whether each row is a card on a narrow screen: for few rows of many words."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +59,21 @@ def page(
     *,
     conditions: Mapping[str, str] | None = None,
     notes: Sequence[str] = (),
+    tiles: Sequence[tuple[str, str]] = (),
 ) -> str:
-    """The page as HTML. `summary` are the sentences that matter; conditions and notes stand at the end."""
+    """The page as HTML. `summary` are the sentences that matter; conditions and notes stand at the end.
+
+    `tiles` are the few numbers that stand above the sentences, each with what it is.
+    """
     figures: list[Any] = []
-    body = [f"<h1>{escape(title)}</h1>", *(f'<p class="summary">{escape(text)}</p>' for text in summary)]
+    body = [f"<h1>{escape(title)}</h1>"]
+    if tiles:
+        body.append(
+            '<div class="tiles">'
+            + "".join(f"<div><b>{escape(number)}</b><span>{escape(says)}</span></div>" for number, says in tiles)
+            + "</div>"
+        )
+    body += [f'<p class="summary">{escape(text)}</p>' for text in summary]
     if len(sections) > 1:
         links = "".join(f'<a href="#s{n}">{escape(one.title)}</a>' for n, one in enumerate(sections))
         body.append(f"<nav>{links}</nav>")
@@ -83,16 +100,20 @@ def page(
 
 
 def _table(table: Table) -> str:
+    looks = {**dict.fromkeys(table.right, ' class="r"'), **dict.fromkeys(table.wrapped, ' class="w"')}
+
     def row(cells: Sequence[str], tag: str) -> str:
+        named = [f' data-head="{escape(head)}"' if table.cards and tag == "td" else "" for head in table.header]
         return "".join(
-            f'<{tag} class="r">{escape(cell)}</{tag}>' if place in table.right else f"<{tag}>{escape(cell)}</{tag}>"
-            for place, cell in enumerate(cells)
+            f"<{tag}{looks.get(place, '')}{named[place]}>{escape(cell)}</{tag}>" for place, cell in enumerate(cells)
         )
 
     rows = "".join(f"<tr>{row(cells, 'td')}</tr>" for cells in table.rows)
-    return (
-        f'<div class="wide"><table><thead><tr>{row(table.header, "th")}</tr></thead><tbody>{rows}</tbody></table></div>'
-    )
+    above = f'<h3 class="of">{escape(table.title)}</h3>' if table.title else ""
+    above += f'<p class="soft">{escape(table.says)}</p>' if table.says else ""
+    opened = '<table class="cards">' if table.cards else "<table>"
+    head = f"<thead><tr>{row(table.header, 'th')}</tr></thead>"
+    return f'{above}<div class="wide">{opened}{head}<tbody>{rows}</tbody></table></div>'
 
 
 def _drawing(drawing: Drawing, figures: list[Any]) -> str:
@@ -146,17 +167,37 @@ figcaption { display: flex; flex-wrap: wrap; align-items: baseline; gap: 2px 12p
 figcaption p { flex-basis: 100%; color: var(--soft); font-size: 14px; margin: 0 0 4px; }
 select { font: inherit; font-size: 14px; padding: 2px 6px; color: inherit; background: var(--band);
   border: 1px solid var(--line); border-radius: 4px; }
+h3.of { margin-top: 26px; }
+.soft { color: var(--soft); font-size: 14px; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 10px; margin: 16px 0; }
+.tiles div { background: var(--band); border: 1px solid var(--line); border-radius: 6px; padding: 10px 14px; }
+.tiles b { display: block; font-size: 22px; line-height: 1.3; font-weight: 600; overflow-wrap: anywhere; }
+.tiles span { color: var(--soft); font-size: 13.5px; line-height: 1.35; display: block; }
 .wide { overflow-x: auto; margin: 12px 0; }
 table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; }
 th, td { padding: 4px 16px 4px 0; text-align: left; white-space: nowrap; border-bottom: 1px solid var(--line); }
 th { color: var(--soft); font-weight: 600; }
 .r { text-align: right; }
+td { vertical-align: top; }
+td.w { white-space: normal; min-width: 165px; max-width: 480px; }
 dl { display: grid; grid-template-columns: minmax(90px, max-content) 1fr; gap: 4px 20px; margin: 0; font-size: 14px; }
 dt { color: var(--soft); }
 dd { margin: 0; overflow-wrap: anywhere; }
 ul { margin: 0; padding-left: 20px; font-size: 14px; overflow-wrap: anywhere; }
 @media (max-width: 560px) {
   main { padding: 18px 12px 40px; }
+  .tiles { grid-template-columns: 1fr 1fr; gap: 8px; }
+  .tiles div { padding: 8px 10px; }
+  .tiles b { font-size: 18px; }
+  .tiles div:last-child:nth-child(odd) { grid-column: 1 / -1; }
+  .cards, .cards tbody, .cards tr, .cards td { display: block; }
+  .cards thead { display: none; }
+  .cards tr { border-bottom: 1px solid var(--line); padding: 8px 0; }
+  .cards td { border: 0; padding: 1px 0; white-space: normal; text-align: left; max-width: none; }
+  .cards td:empty { display: none; }
+  .cards td::before { content: attr(data-head) ": "; color: var(--soft); }
+  .cards td:first-child { font-weight: 600; }
+  .cards td:first-child::before { content: none; }
   dl { grid-template-columns: 1fr; }
   dd { margin-bottom: 6px; }
 }
@@ -201,6 +242,11 @@ _SCRIPT = """
       zerolinecolor: colour("--soft"), automargin: true, ...made[key]};
     if (narrow()) {
       made.margin = {...made.margin, l: 44, r: 4};
+      // What has no room on a narrow screen is named "wide".
+      if (made.annotations && made.annotations.some(one => one.name === "wide")) {
+        made.annotations = made.annotations.filter(one => one.name !== "wide");
+        made.margin.t = Math.min(made.margin.t, 24);
+      }
       made.height = (made.height || 400) + (made.legend && made.showlegend !== false ? 60 : 0);
     }
     return made;

@@ -62,9 +62,26 @@ def test_nothing_is_fetched() -> None:
     assert [address for address in outside if not address[0].startswith("#")] == []
 
 
+def test_tiles_and_the_title_of_a_table_are_on_the_page() -> None:
+    text = page("T", [], [Section("S", "", [Table(["a"], [["1"]], title="Of", says="All.")])], tiles=[("7", "of them")])
+    assert '<div class="tiles"><div><b>7</b><span>of them</span></div></div>' in text
+    assert '<h3 class="of">Of</h3><p class="soft">All.</p>' in text
+
+
+def test_a_table_of_cards_names_each_cell() -> None:
+    text = made(Table(["a", "b"], [["1", "2"]], wrapped=[1], cards=True))
+    assert '<table class="cards">' in text
+    assert '<td data-head="a">1</td><td class="w" data-head="b">2</td>' in text
+
+
 def test_text_is_never_markup() -> None:
     text = page(
-        NASTY, [NASTY], [Section(NASTY, NASTY, [Table([NASTY], [[NASTY]])])], conditions={NASTY: NASTY}, notes=[NASTY]
+        NASTY,
+        [NASTY],
+        [Section(NASTY, NASTY, [Table([NASTY], [[NASTY]], title=NASTY, says=NASTY, cards=True)])],
+        conditions={NASTY: NASTY},
+        notes=[NASTY],
+        tiles=[(NASTY, NASTY)],
     )
     assert "<script>document" not in text
     assert "{braces}" in text

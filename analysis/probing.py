@@ -1,0 +1,170 @@
+"""A campaign of probes as a store holds it: one row a run, with its figures, its conditions and its GPU's place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from ..errors import InputError
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+FIGURES = (
+    "time_median", "time_low", "time_high", "rate", "operation_rate", "bandwidth", "latency", "energy", "efficiency",
+    "wrong_elements", "checked_elements",
+)  # fmt: skip
+"""Figures of a run that become columns."""
+
+_RUNS = (
+    "run_id", "workload", "gpu", "job_id", "began", "ended", "sm_clock_mhz", "mem_clock_mhz", "temperature_c",
+    "power_w", "conditions", "probe_version", "versions", "clock_events", "ended_by", "status",
+)  # fmt: skip
+
+COMPUTE, MEMORY, CACHE, LINK, OTHER = "compute", "memory", "cache", "link", "other"
+"""What a probe stresses, as its conditions tell it."""
+
+_BALANCE = 8.0  # FLOP a byte from which arithmetic and not memory is what a probe stresses
+
+
+@dataclass(frozen=True)
+class Probed:
+    """A campaign. Times are in ms and the UTC clock, columns as in the tables."""
+
+    cluster: str
+    campaign: str
+    gpus: pl.DataFrame
+    """One row a GPU that the campaign touched: gpu, node, cabinet, slot, model, power_limit_w, sm_clock_max_mhz,
+    temperature_slowdown_c; sorted by cabinet, node and slot."""
+    runs: pl.DataFrame
+    """One row a run: the columns of `runs`, those of `gpus`, `FIGURES`, and `value`, `low`, `high` (the median of its
+    repeats with its 95 % interval, ms; null where it has none), `repeats`, and `stresses`."""
+    events: pl.DataFrame
+    """ts, gpu, node, kind, detail: of these GPUs, while the campaign ran."""
+
+    @property
+    def models(self) -> list[str]:
+        return sorted(str(name) for name in self.gpus["model"].drop_nulls().unique())
+
+    @property
+    def simulated(self) -> bool:
+        """Whether its GPUs are."""
+        said = self.runs["conditions"].drop_nulls()
+        return bool(len(said)) and bool(stated(said[0]).get("simulated"))
+
+    @property
+    def probes(self) -> list[str]:
+        """In the order in which they began."""
+        first = self.runs.group_by("workload").agg(pl.col("began").min()).sort("began", "workload", nulls_last=True)
+        return [str(name) for name in first["workload"]]
+
+    @cached_property
+    def sound(self) -> pl.DataFrame:
+        """The runs whose times can be compared: those with a time. A wrong result does not make a time wrong."""
+        return self.runs.filter(pl.col("value").is_not_null())
+
+
+def campaigns(store: Store) -> pl.DataFrame:
+    """Every campaign of probes: cluster, campaign, began, runs, gpus; the one that began last comes last."""
+    runs = store.scan("runs").filter(pl.col("campaign").is_not_null() & pl.col("probe_version").is_not_null())
+    known = runs.group_by("cluster", "campaign").agg(
+        pl.col("began").min(), pl.len().alias("runs"), pl.col("gpu").n_unique().alias("gpus")
+    )
+    return store.collect(known.sort("began", "cluster", "campaign", nulls_last=False))
+
+
+def probed(store: Store, campaign: str | None = None, cluster: str | None = None) -> Probed:
+    """A campaign of a store, the last one where none is named. InputError where there is none of that name."""
+    known = campaigns(store)
+    if campaign is not None:
+        known = known.filter(pl.col("campaign") == campaign)
+    if cluster is not None:
+        known = known.filter(pl.col("cluster") == cluster)
+    if known.is_empty():
+        what = "no campaign of probes" if campaign is None else f"no campaign {campaign!r}"
+        raise InputError(f"{store.root} holds {what}: `whorl probe run --store {store.root}` makes one")
+    name, where = str(known["campaign"][-1]), str(known["cluster"][-1])
+    runs = store.collect(
+        store.scan("runs").filter((pl.col("campaign") == name) & (pl.col("cluster") == where)).select(_RUNS)
+    )
+    gpus = _gpus(store, where, runs["gpu"].unique())
+    runs = runs.join(gpus, on="gpu", how="left", maintain_order="left")
+    runs = runs.join(_figures(store, runs["run_id"]), on="run_id", how="left", maintain_order="left")
+    runs = runs.with_columns(
+        pl.coalesce("time_median", "time").alias("value"),
+        pl.col("time_low").alias("low"),
+        pl.col("time_high").alias("high"),
+        pl.col("conditions").map_elements(stresses, return_dtype=pl.String, skip_nulls=False).alias("stresses"),
+    )
+    return Probed(where, name, gpus, runs.sort("began", "gpu", nulls_last=True), _events(store, where, runs))
+
+
+def _gpus(store: Store, cluster: str, names: pl.Series) -> pl.DataFrame:
+    """One row a GPU: what was said of it last."""
+    known = store.scan("gpus").filter((pl.col("cluster") == cluster) & pl.col("gpu").is_in(names.implode()))
+    last = (
+        known.sort("first_seen", nulls_last=False)
+        .group_by("gpu")
+        .agg(
+            *(pl.col(name).drop_nulls().last() for name in ("node", "cabinet", "slot", "model")),
+            (pl.col("power_limit_mw").drop_nulls().last() / 1000).alias("power_limit_w"),
+            *(pl.col(name).drop_nulls().last() for name in ("sm_clock_max_mhz", "temperature_slowdown_c")),
+        )
+    )
+    every = pl.DataFrame({"gpu": names.sort()}, schema={"gpu": pl.String})
+    return every.join(store.collect(last), on="gpu", how="left").sort("cabinet", "node", "slot", "gpu", nulls_last=True)
+
+
+def _figures(store: Store, run_ids: pl.Series) -> pl.DataFrame:
+    """One row a run: `FIGURES`, and of the repeats the median time and their number."""
+    of = store.scan("results").filter(pl.col("run_id").is_in(run_ids.implode()))
+    found = of.group_by("run_id").agg(
+        *(pl.col("value").filter(pl.col("figure") == name).first().alias(name) for name in FIGURES),
+        pl.col("value").filter(pl.col("figure") == "time").median().alias("time"),
+        (pl.col("figure") == "time").sum().cast(pl.Int64).alias("repeats"),
+    )
+    return store.collect(found)
+
+
+def _events(store: Store, cluster: str, runs: pl.DataFrame) -> pl.DataFrame:
+    events = store.scan("events").filter(
+        (pl.col("cluster") == cluster) & pl.col("gpu").is_in(runs["gpu"].unique().implode())
+    )
+    began, ended = runs["began"].min(), runs["ended"].max()
+    if began is not None and ended is not None:
+        margin = pl.lit(60).cast(pl.Int64) * 1_000_000_000
+        at = pl.col("ts").cast(pl.Int64)
+        events = events.filter(
+            (at >= pl.lit(began).cast(pl.Datetime("ns")).cast(pl.Int64) - margin)
+            & (at <= pl.lit(ended).cast(pl.Datetime("ns")).cast(pl.Int64) + margin)
+        )
+    return store.collect(events.select("ts", "gpu", "node", "kind", "detail").sort("ts", "gpu", nulls_last=True))
+
+
+def stated(conditions: str | None) -> Mapping[str, Any]:
+    """The conditions of a run; nothing where they are missing or no JSON object."""
+    try:
+        found = json.loads(conditions or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def stresses(conditions: str | None) -> str:
+    """What a run's probe stresses, by the path of its bytes and its FLOP a byte."""
+    said = stated(conditions)
+    path, flop, moved = said.get("path"), said.get("flop") or 0, said.get("bytes") or 0
+    if path in ("pcie", "peer"):
+        return LINK
+    if flop and flop >= _BALANCE * moved:
+        return COMPUTE
+    if path == "l2":
+        return CACHE
+    if path == "dram" and (moved or said.get("operations")):
+        return MEMORY
+    return OTHER

@@ -1,0 +1,115 @@
+"""What some GPUs did over a campaign, beside the median of all of them, from a store's telemetry.
+
+Every GPU's time is counted from the beginning of its own first run, so that GPUs that were measured one after
+another can be laid over each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from .probing import Probed
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+Floats = npt.NDArray[np.float64]
+
+METRICS = {
+    "power_w": pl.coalesce("power_instant_mw", "power_mw") / 1000,
+    "sm_clock_mhz": pl.col("sm_clock_mhz"),
+    "temperature_c": pl.col("temperature_c"),
+}
+"""What is shown, by name with unit, and how telemetry has it."""
+
+POINTS = 500
+"""Of a line; a longer campaign has longer steps between them."""
+_READINGS = 1.5  # of a step at least: one that comes a little early or late leaves no step empty
+_LEAST_SHARE = 0.5  # of the GPUs that are needed for a median of the fleet
+
+
+@dataclass(frozen=True)
+class Window:
+    """A run of a GPU, in s since its first one began."""
+
+    probe: str
+    began_s: float
+    ended_s: float
+
+
+@dataclass(frozen=True)
+class Timelines:
+    """The telemetry of some GPUs over a campaign in equal steps; NaN where nothing was read."""
+
+    step_s: float
+    time_s: Floats
+    """(steps,) the middle of each."""
+    fleet: dict[str, Floats]
+    """(steps,) by metric: the median of the GPUs' means in a step."""
+    gpus: dict[str, dict[str, Floats]]
+    """By GPU and metric, (steps,) means."""
+    windows: dict[str, tuple[Window, ...]]
+    """By GPU."""
+
+
+def timelines(store: Store, campaign: Probed, gpus: Sequence[str]) -> Timelines | None:
+    """The telemetry of `gpus` over a campaign, and the median of all its GPUs; None where the store has none."""
+    first = campaign.runs.group_by("gpu").agg(pl.col("began").min().alias("first"), pl.col("ended").max().alias("last"))
+    first = first.drop_nulls()
+    if first.is_empty():
+        return None
+    longest_s = float((first["last"] - first["first"]).dt.total_nanoseconds().max() or 0) / 1e9  # type: ignore[arg-type]
+    rows = (
+        store.scan("telemetry")
+        .filter(pl.col("cluster") == campaign.cluster)
+        .join(first.lazy(), on="gpu", how="inner")
+        .filter(pl.col("ts").is_between(pl.col("first"), pl.col("last")))
+        .with_columns(((pl.col("ts") - pl.col("first")).dt.total_nanoseconds() / 1e9).alias("since"))
+    )
+    between = pl.col("since").sort().diff().over("gpu").median()
+    told = store.collect(rows.select(between.alias("s"), pl.col("gpu").n_unique().alias("gpus")))
+    if told["s"][0] is None or longest_s <= 0:
+        return None
+    seen = int(told["gpus"][0])
+    step = max(longest_s / POINTS, _READINGS * float(told["s"][0]))
+    binned = rows.with_columns((pl.col("since") / step).floor().cast(pl.Int64).alias("bin"))
+    means = [value.mean().cast(pl.Float64).alias(name) for name, value in METRICS.items()]
+    by_gpu = store.collect(binned.group_by("gpu", "bin").agg(*means))
+    steps = int(longest_s / step) + 1
+    enough = max(1, int(_LEAST_SHARE * seen))
+    fleet = by_gpu.group_by("bin").agg(
+        *(pl.when(pl.col(name).count() >= enough).then(pl.col(name).median()).alias(name) for name in METRICS)
+    )
+    lines = {gpu: _lines(by_gpu.filter(pl.col("gpu") == gpu), steps) for gpu in gpus}
+    return Timelines(
+        step,
+        np.asarray((np.arange(steps) + 0.5) * step, dtype=np.float64),
+        _lines(fleet, steps),
+        lines,
+        {gpu: _windows(campaign.runs.filter(pl.col("gpu") == gpu)) for gpu in gpus},
+    )
+
+
+def _lines(frame: pl.DataFrame, steps: int) -> dict[str, Floats]:
+    inside = frame.filter(pl.col("bin").is_between(0, steps - 1))
+    place = inside["bin"].to_numpy()
+    found = {}
+    for name in METRICS:
+        line = np.full(steps, np.nan)
+        line[place] = inside[name].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+        found[name] = line
+    return found
+
+
+def _windows(runs: pl.DataFrame) -> tuple[Window, ...]:
+    whole = runs.drop_nulls(["began", "ended"]).sort("began")
+    since = [
+        ((whole[edge] - whole["began"].min()).dt.total_nanoseconds() / 1e9).to_list() for edge in ("began", "ended")
+    ]
+    return tuple(Window(*row) for row in zip(whole["workload"].to_list(), *since, strict=True))

@@ -1,0 +1,275 @@
+"""What `whorl demo` finds and says: for people, for programs, and the page."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..analysis import Variability, measurements, variability
+from ..analysis.probing import Probed, probed
+from ..analysis.signatures import CEILING, COOLING, DRAM, LOST, POWER, SENSOR, SPOKEN, WRONG
+from ..analysis.standing_out import ERROR_RATE, Judged, judge
+from ..analysis.timelines import Timelines, timelines
+from ..dashboards.report import probe_report, to_show
+from ..dashboards.report_figures import labels
+from ..dashboards.report_tables import Planted, how_much, how_sure
+from .output import MISSING, number, print_rows
+
+if TYPE_CHECKING:
+    from ..collectors.simulated_rows import Planted as PlantedFault
+    from ..probes.campaign import Report
+    from ..simulation.fleet import Fleet
+    from ..store import Store
+
+REPLICATES = 500
+"""Of the bootstrap: enough for the two digits that are shown."""
+_LISTED = 12
+
+LOOKS_LIKE = {
+    "brake": POWER,
+    "hot": COOLING,
+    "pinned": CEILING,
+    "slow_memory": DRAM,
+    "stuck_sensor": SENSOR,
+    "drift": COOLING,
+    "wrong_results": WRONG,
+    "lost": LOST,
+}
+"""What each fault that can be planted should be taken for."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A campaign with all that was found in it."""
+
+    campaign: Probed
+    report: Report
+    judged: Judged
+    spread: Sequence[Variability]
+    lines: Timelines | None
+    planted: tuple[Planted, ...] | None
+    suite: str
+    seed: int | None
+
+    @property
+    def seconds(self) -> float | None:
+        """How long the campaign took, on the clock of its GPUs."""
+        began, ended = self.report.began_ns, self.report.ended_ns
+        return None if began is None or ended is None else (ended - began) / 1e9
+
+
+def looked_at(
+    store: Store,
+    report: Report,
+    planted: Sequence[PlantedFault] | None,
+    fleet: Fleet | None,
+    suite: str,
+    *,
+    progress: Callable[[str], None],
+) -> Shown:
+    """Read what a campaign stored, and compare its GPUs."""
+    campaign = probed(store, report.campaign, report.cluster)
+    judged = judge(campaign, store)
+    runs = measurements(store, clusters=[report.cluster], run_ids=True)
+    runs = runs.filter(runs["run_id"].is_in(campaign.runs["run_id"].implode()))
+    spread = variability(
+        runs, replicates=REPLICATES, progress=lambda what, done, of: progress(f"{what}: {done:,} of {of:,} replicates")
+    )
+    lines = timelines(store, campaign, to_show(campaign, judged))
+    return Shown(
+        campaign,
+        report,
+        judged,
+        spread,
+        lines,
+        None if planted is None else tuple(_found(planted, judged, report)),
+        suite,
+        None if fleet is None else fleet.seed,
+    )
+
+
+def _found(planted: Sequence[PlantedFault], judged: Judged, report: Report) -> list[Planted]:
+    """What was planted beside what was found."""
+    found = {one.gpu: one for one in judged.found}
+    rows = []
+    for fault in planted:
+        one, remark = found.get(fault.uuid), ""
+        if one is None:
+            remark = _missed(fault, report)
+        elif one.cause != LOOKS_LIKE[fault.kind]:
+            remark = f"named, but not taken for {SPOKEN[LOOKS_LIKE[fault.kind]]}"
+        rows.append(Planted(fault.uuid, fault.kind, "" if one is None else one.cause, remark))
+    return rows
+
+
+def _missed(fault: PlantedFault, report: Report) -> str:
+    if fault.began_ns is not None and report.ended_ns is not None and fault.began_ns >= report.ended_ns:
+        return "it would have set in after the campaign had ended"
+    if fault.kind == "drift":
+        return "it grows over weeks: one campaign cannot see it"
+    if fault.kind == "wrong_results":
+        return "two runs in five are wrong: by chance, none was"
+    return "its figures are among those of its peers"
+
+
+def write(path: Path, shown: Shown) -> None:
+    """Write the page. StoreError where that fails."""
+    from ..store.files import write_bytes
+
+    html = probe_report(shown.campaign, shown.judged, shown.spread, shown.lines, planted=shown.planted)
+    write_bytes(path, html.encode())
+
+
+def document(shown: Shown, store: Path, page: Path, taken_s: float) -> dict[str, Any]:
+    """The demo as `whorl.demo/1`."""
+    campaign = shown.campaign
+    ours = {one.gpu for one in shown.planted or ()}
+    return {
+        "schema": "whorl.demo/1",
+        "campaign": campaign.campaign,
+        "cluster": campaign.cluster,
+        "simulated": campaign.simulated,
+        "models": campaign.models,
+        "gpus": campaign.gpus.height,
+        "seed": shown.seed,
+        "suite": shown.suite,
+        "probes": campaign.probes,
+        "runs": campaign.runs.height,
+        "sound_runs": _sound(campaign),
+        "seconds": shown.seconds,
+        "wall_s": taken_s,
+        "variability": [row.as_dict() for row in shown.spread if row.level == "gpu"],
+        "comparisons": shown.judged.looks,
+        "error_rate": ERROR_RATE,
+        "not_compared": dict(shown.judged.not_judged),
+        "stand_out": [one.as_dict() for one in shown.judged.found],
+        "planted": None
+        if shown.planted is None
+        else [
+            {"gpu": one.gpu, "kind": one.kind, "found": one.found or None, "remark": one.remark or None}
+            for one in shown.planted
+        ],
+        "falsely_named": None
+        if shown.planted is None
+        else [one.gpu for one in shown.judged.found if one.gpu not in ours],
+        "not_run": [{"gpu": gpu, "probe": probe, "reason": reason} for gpu, probe, reason in shown.report.unrun],
+        "notes": shown.report.notes,
+        "store": str(store),
+        "report": str(page),
+    }
+
+
+def show(shown: Shown, store: Path, page: Path, taken_s: float, why: str) -> None:
+    """Print what ran, how the GPUs differ, which stand out, what was planted, and what to do next."""
+    campaign, judged = shown.campaign, shown.judged
+    names = labels(campaign.gpus)
+    made = "simulated " if campaign.simulated else ""
+    if why:
+        click.echo(f"no GPU here ({why}): the fleet is simulated")
+    nodes = campaign.gpus["node"].drop_nulls().n_unique()
+    spent = "" if shown.seconds is None else f"{shown.seconds:,.0f} s{' of simulated time' if made else ''}, "
+    on = f"{nodes:,} node{'' if nodes == 1 else 's'}"
+    click.echo(
+        f"{campaign.gpus.height:,} {made}{' and '.join(campaign.models)} GPUs on {on}: "
+        f"{campaign.runs.height:,} runs of {len(campaign.probes)} probes (suite {shown.suite}, all GPUs of a node at "
+        f"once), {_sound(campaign):,} of them sound; {spent}{taken_s:.0f} s here\n"
+    )
+    _show_spread(shown)
+    _show_found(judged, names)
+    if shown.planted is not None:
+        _show_planted(shown, names)
+    for note in _notes(shown, names):
+        click.echo(note)
+    click.echo(f"report: {page} (open it in a browser; it needs no network)")
+    quoted = shlex.quote(str(store))
+    click.echo(f"next: whorl variability --store {quoted}")
+    first = next((row.workload for row in shown.spread), None)
+    if first is not None:
+        cluster = f" --cluster {shlex.quote(campaign.cluster)}"
+        click.echo(f"      whorl advise --store {quoted}{cluster} --workload {_widest(shown) or first}")
+    query = '"select workload, figure, median(value), unit from results group by all order by all"'
+    click.echo(f"      whorl sql --store {quoted} {query}")
+
+
+def _sound(campaign: Probed) -> int:
+    return int((campaign.runs["status"].fill_null("ok") == "ok").sum())
+
+
+def _widest(shown: Shown) -> str | None:
+    known = [row for row in shown.spread if row.level == "gpu" and row.fence_pct is not None]
+    return max(known, key=lambda row: row.fence_pct or 0.0).workload if known else None
+
+
+def _show_spread(shown: Shown) -> None:
+    by_probe = {row.workload: row for row in shown.spread if row.level == "gpu"}
+    rows = []
+    for probe in shown.campaign.probes:
+        row = by_probe.get(probe)
+        if row is None:
+            continue
+        bounds = row.interval.get("fence_pct")
+        rows.append(
+            [
+                probe,
+                f"{row.n:,}",
+                f"{number(row.median)} {row.unit or ''}".strip(),
+                MISSING if row.fence_pct is None else f"{row.fence_pct:.2f}",
+                "" if bounds is None else f"[{bounds[0]:.2f}, {bounds[1]:.2f}]",
+                number(row.worst_over_median, 4),
+                f"{len(row.slow)}/{len(row.fast)}",
+            ]
+        )
+    print_rows(("probe", "GPUs", "median", "fence %", "[95 %]", "worst", "slow/fast"), rows, (1, 2, 3, 5, 6))
+    click.echo()
+
+
+def _show_found(judged: Judged, names: dict[str, str]) -> None:
+    if not judged.found:
+        click.echo(
+            f"no GPU stands out ({judged.looks:,} comparisons, family-wise error rate {100 * ERROR_RATE:g} %)\n"
+            if judged.looks
+            else "no GPU stands out; there were too few GPUs to compare\n"
+        )
+        return
+    many = len(judged.found)
+    click.echo(
+        f"{many} GPU{'s stand' if many > 1 else ' stands'} out ({judged.looks:,} comparisons, family-wise error rate "
+        f"{100 * ERROR_RATE:g} %)"
+    )
+    rows = [[names[one.gpu], SPOKEN[one.cause], how_sure(one), how_much(one, 2)] for one in judged.found[:_LISTED]]
+    print_rows(("GPU", "looks like", "chance", "how much"), rows)
+    if many > _LISTED:
+        click.echo(f"and {many - _LISTED:,} more: they are in the report")
+    click.echo()
+
+
+def _show_planted(shown: Shown, names: dict[str, str]) -> None:
+    planted = shown.planted or ()
+    if not planted:
+        click.echo("planted nothing: every GPU is healthy")
+    for one in planted:
+        said = f"found, {SPOKEN[one.found]}" if one.found else "missed"
+        remark = f" ({one.remark})" if one.remark else ""
+        click.echo(f"planted {one.kind} in {names.get(one.gpu, one.gpu)}: {said}{remark}")
+    ours = {one.gpu for one in planted}
+    others = [names[one.gpu] for one in shown.judged.found if one.gpu not in ours]
+    click.echo(f"healthy GPUs named: {', '.join(others) if others else 'none'}\n")
+
+
+def _notes(shown: Shown, names: dict[str, str]) -> list[str]:
+    notes = [f"{probe} was not compared: {why}" for probe, why in shown.judged.not_judged.items()]
+    reasons: dict[tuple[str, str], set[str]] = {}
+    for gpu, probe, reason in shown.report.unrun:
+        reasons.setdefault((probe, reason), set()).add(gpu)
+    together: dict[tuple[str, frozenset[str]], list[str]] = {}
+    for (probe, reason), gpus in reasons.items():
+        together.setdefault((reason, frozenset(gpus)), []).append(probe)
+    for (reason, named), probes in together.items():
+        on = f"{len(named):,} GPUs" if len(named) > 1 else names.get(min(named), min(named))
+        notes.append(f"not run on {on}: {', '.join(probes)} ({reason})")
+    return notes + list(shown.report.notes)

@@ -1,0 +1,243 @@
+"""The report of a campaign of probes: one page that says how much the GPUs differ, which stand out, and how sure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+import polars as pl
+
+from ..analysis import Variability
+from ..analysis.probing import Probed, stated
+from ..analysis.signatures import FAILED, LOST, SPOKEN, WRONG
+from ..analysis.standing_out import ERROR_RATE, RELEVANT_PCT, Judged
+from ..analysis.timelines import Timelines
+from . import report_tables as tables
+from .page import Section, page
+from .report_figures import Against, against, labels
+from .report_tables import MISSING, Planted
+
+SHOWN = 6
+"""GPUs whose telemetry is shown."""
+
+
+def probe_report(
+    campaign: Probed,
+    judged: Judged,
+    spread: Sequence[Variability],
+    lines: Timelines | None,
+    *,
+    planted: Sequence[Planted] | None = None,
+    conditions: Mapping[str, str] | None = None,
+    notes: Sequence[str] = (),
+) -> str:
+    """The page as HTML.
+
+    `spread`: the rows of `analysis.variability` for this campaign's runs; `lines`: the telemetry of the GPUs to
+    show (`to_show`); `planted`: the faults that are known to be there, None where the GPUs are real.
+    """
+    names = labels(campaign.gpus)
+    probes = against(campaign, names)
+    by_gpu = {row.workload: row for row in spread if row.level == "gpu"}
+    found = judged.found
+    n, models = campaign.gpus.height, campaign.models
+    made = f"{'simulated ' if campaign.simulated else ''}{' and '.join(models)}".strip()
+    what = f"{n:,} {made} GPU{'s' if n != 1 else ''}".replace("  ", " ")
+    sections = [
+        Section("Which stand out", "", tables.stand_out(judged, names, planted)),
+        Section("How much they differ", "", tables.spread(probes, by_gpu, judged)),
+    ]
+    if n > 1 and probes:
+        sections.append(Section("Where they stand", "", [tables.machine(campaign, probes, found)]))
+    if lines is not None and lines.gpus:
+        sections.append(Section("One GPU over the campaign", "", [tables.telemetry(lines, found, names)]))
+    sections.append(
+        Section("Figures, conditions and versions", "", [tables.figures(campaign), *tables.conditions(campaign)])
+    )
+    return page(
+        f"Probes on {what}",
+        _summary(campaign, judged, by_gpu, names, planted, what),
+        sections,
+        conditions={**_about(campaign), **(conditions or {})},
+        notes=[*_notes(campaign, judged, probes), *notes],
+        tiles=_tiles(campaign, judged, by_gpu, planted),
+    )
+
+
+def to_show(campaign: Probed, judged: Judged) -> list[str]:
+    """The GPUs whose telemetry is worth showing: those that stand out, the worst first, and one like most others."""
+    read = set(campaign.runs.drop_nulls("power_w")["gpu"])
+    there = sorted(judged.found, key=lambda one: one.cause == LOST)  # of a lost one there is less to see
+    chosen = [one.gpu for one in there if one.gpu in read][: SHOWN - 1]
+    calm = campaign.sound.filter(~pl.col("gpu").is_in([one.gpu for one in judged.found]))
+    if not calm.is_empty():
+        far = (pl.col("value") / pl.col("value").median().over("model", "workload")).log().abs().alias("far")
+        by_gpu = calm.with_columns(far).group_by("gpu").agg(pl.col("far").mean(), pl.len().alias("runs"))
+        most = by_gpu.filter(pl.col("runs") == pl.col("runs").max()).sort("far", "gpu")
+        if not chosen:
+            chosen.append(str(most["gpu"][-1]))
+        if str(most["gpu"][0]) not in chosen:
+            chosen.append(str(most["gpu"][0]))
+    return chosen
+
+
+# -- the head ---------------------------------------------------------------------------------------------------
+
+
+def _summary(
+    campaign: Probed,
+    judged: Judged,
+    by_gpu: Mapping[str, Variability],
+    names: Mapping[str, str],
+    planted: Sequence[Planted] | None,
+    what: str,
+) -> list[str]:
+    runs, ok = campaign.runs.height, campaign.runs.filter(pl.col("status").fill_null("ok") == "ok").height
+    nodes = campaign.gpus["node"].drop_nulls().n_unique()
+    on = f" on {nodes:,} node{'s' if nodes != 1 else ''}" if nodes else ""
+    sentences = [
+        f"{what}{on} ran {len(campaign.probes)} probes: {runs:,} runs"
+        + (", all of them sound." if ok == runs else f", {ok:,} of them sound.")
+    ]
+    known = [row for row in by_gpu.values() if row.fence_pct is not None and row.gpus > 1]
+    if known:
+        most, least = max(known, key=_fence), min(known, key=_fence)
+        slowest = max(known, key=lambda row: row.worst_over_median or 0.0)
+        sentences.append(
+            f"They differ most in {most.workload}: {_fenced(most)}, n = {most.n:,} GPUs"
+            + ("" if least is most else f"; least in {least.workload}: {_fenced(least)}")
+            + f". The slowest GPU of {slowest.workload} takes {slowest.worst_over_median:.2f} times the median."
+        )
+    sentences.append(_named(judged, names))
+    if planted is not None:
+        sentences.append(_caught(planted, judged))
+    return sentences
+
+
+def _fence(row: Variability) -> float:
+    return row.fence_pct or 0.0
+
+
+def _fenced(row: Variability) -> str:
+    bounds = row.interval.get("fence_pct")
+    places = 1 if _fence(row) >= 1 else 2
+    shown = "" if bounds is None else f" [{bounds[0]:.{places}f}, {bounds[1]:.{places}f}]"
+    return f"{row.fence_pct:.{places}f} %{shown} from fence to fence"
+
+
+def _named(judged: Judged, names: Mapping[str, str]) -> str:
+    found = judged.found
+    if not found:
+        return (
+            "No GPU stands out: none differs from its peers by more than chance and by enough to matter, no result was "
+            "wrong, none failed."
+            if judged.looks
+            else "No GPU stands out; there were too few GPUs to compare."
+        )
+    listed = "; ".join(f"{names[one.gpu]} ({SPOKEN[one.cause]})" for one in found[:6])
+    more = f"; and {len(found) - 6} more" if len(found) > 6 else ""
+    stands = "1 GPU stands out" if len(found) == 1 else f"{len(found)} GPUs stand out"
+    inferred = any(one.cause not in (LOST, WRONG, FAILED) for one in found)
+    sure = (
+        f" Were all GPUs alike, the chance of naming any would be at most {100 * ERROR_RATE:g} %." if inferred else ""
+    )
+    return f"{stands}: {listed}{more}.{sure}"
+
+
+def _caught(planted: Sequence[Planted], judged: Judged) -> str:
+    ours = {one.gpu for one in planted}
+    others = sum(one.gpu not in ours for one in judged.found)
+    caught = sum(bool(one.found) for one in planted)
+    falsely = (
+        "no healthy GPU was named" if not others else f"{others} healthy GPU{'s were' if others > 1 else ' was'} named"
+    )
+    if not planted:
+        return f"No fault was planted; {falsely}."
+    total = len(planted)
+    of = (
+        "The planted fault was"
+        if total == 1
+        else f"Of {total} planted faults {caught} {'was' if caught == 1 else 'were'}"
+    )
+    if total == 1:
+        return f"{of} {'found' if caught else 'missed'}; {falsely}."
+    return f"{of} found{'' if caught == total else f' and {total - caught} missed'}; {falsely}."
+
+
+def _tiles(
+    campaign: Probed, judged: Judged, by_gpu: Mapping[str, Variability], planted: Sequence[Planted] | None
+) -> list[tuple[str, str]]:
+    known = [row for row in by_gpu.values() if row.fence_pct is not None and row.gpus > 1]
+    tiles = [(f"{campaign.gpus.height:,}", "GPUs measured"), (f"{len(campaign.probes)}", "probes on each")]
+    if known:
+        most = max(known, key=_fence)
+        tiles.append((f"{most.fence_pct:.1f} %", f"widest spread: {most.workload}"))
+    tiles.append((f"{len(judged.found)}", "GPU stands out" if len(judged.found) == 1 else "GPUs stand out"))
+    if planted:
+        caught = sum(bool(one.found) for one in planted)
+        tiles.append((f"{caught} of {len(planted)}", "planted faults found"))
+    return tiles
+
+
+# -- conditions and notes ---------------------------------------------------------------------------------------
+
+
+def _about(campaign: Probed) -> dict[str, str]:
+    began, ended = campaign.runs["began"].min(), campaign.runs["ended"].max()
+    said = [stated(text) for text in campaign.runs["conditions"].drop_nulls().unique().sort().to_list()[:64]]
+    about = {
+        "cluster": campaign.cluster,
+        "campaign": campaign.campaign,
+        "models": ", ".join(campaign.models) or MISSING,
+        "measured": f"{_instant(began)} to {_instant(ended)} UTC" + (", simulated" if campaign.simulated else ""),
+    }
+    for key, name in (
+        ("suite", "suite"),
+        ("neighbours", "neighbours"),
+        ("power_limit_w", "power limit, W"),
+        ("seed", "seed of the inputs"),
+        ("asked_precision", "asked precision"),
+        ("time_limit_s", "time limit of a probe, s"),
+    ):
+        values = _distinct(one.get(key) for one in said)
+        if values:
+            about[name] = ", ".join(values)
+    versions: dict[str, list[str]] = {}
+    for text in campaign.runs["versions"].drop_nulls().unique().sort().to_list():
+        for name, version in _object(text).items():
+            versions.setdefault(name, []).append(str(version))
+    if versions:
+        about["versions"] = ", ".join(f"{name} {'/'.join(_distinct(all_))}" for name, all_ in sorted(versions.items()))
+    return about
+
+
+def _notes(campaign: Probed, judged: Judged, probes: Sequence[Against]) -> list[str]:
+    notes = [
+        f"A GPU stands out where its time (or its temperature rise a watt) is beyond what {judged.looks:,} looks at "
+        f"one normal population would show with a chance of {100 * ERROR_RATE:g} % (Student's t on a robust scale, "
+        f"Holm), and is {RELEVANT_PCT:g} % or more away from the median. Populations with heavier tails than the "
+        "normal one have more that stand out by chance. A cause is what it looks like, no diagnosis.",
+    ]
+    notes += [f"{probe} was not compared: {why}." for probe, why in judged.not_judged.items()]
+    untimed = [probe for probe in campaign.probes if probe not in {one.probe for one in probes}]
+    if untimed:
+        notes.append(f"No times, and so no comparison: {', '.join(untimed)}.")
+    if campaign.simulated:
+        notes.append("These GPUs are simulated: no number here is a measurement of a real one.")
+    return notes
+
+
+def _object(text: str) -> Mapping[str, object]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _distinct(values: Iterable[object]) -> list[str]:
+    return list(dict.fromkeys(str(value) for value in values if value is not None))
+
+
+def _instant(value: object) -> str:
+    return MISSING if value is None else f"{value:%Y-%m-%d %H:%M:%S}"

@@ -1,0 +1,389 @@
+"""Figures of a campaign of probes: how all GPUs differ, one probe closely, where they stand, what one of them did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from ..analysis.probing import Probed
+from ..analysis.signatures import (
+    BUS,
+    CAUSES,
+    CEILING,
+    COOLING,
+    DRAM,
+    FAILED,
+    FAST,
+    HOST,
+    LOST,
+    POWER,
+    SENSOR,
+    SPOKEN,
+    STARVED,
+    UNEXPLAINED,
+    WRONG,
+)
+from ..analysis.standing_out import StandsOut
+from ..analysis.timelines import Timelines
+from .style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY, layout
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+Floats = NDArray[np.float64]
+
+POINTS = 600
+"""GPUs drawn of a probe; of more, evenly many over their order, and all that stand out."""
+_BINS = 48
+_LABEL_SHARE = 0.019  # of the width, between the names of two probes
+_ROOM = 0.22  # beside a distribution, for the names of those beyond it
+_REACH = 3.0  # how far a close view of a probe goes, in ranges of the middle half of its GPUs
+_TICKS = (-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50, 100, 200, 400)
+
+
+@dataclass(frozen=True)
+class Look:
+    """How the GPUs of one cause are drawn everywhere."""
+
+    colour: str
+    symbol: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Against:
+    """One probe's GPUs against their median."""
+
+    probe: str
+    gpus: tuple[str, ...]
+    labels: tuple[str, ...]
+    """Short names of the same GPUs."""
+    excess_pct: Floats
+    """(gpus,) ascending; above 0 is slower."""
+    typical_ms: float
+
+
+_DRAWN = {
+    LOST: (RED, "x"),
+    WRONG: (PINK, "square"),
+    FAILED: (GREY, "x"),
+    POWER: (ORANGE, "triangle-down"),
+    CEILING: (OLIVE, "cross"),
+    COOLING: (RED, "star"),
+    DRAM: (SKY, "square"),
+    BUS: (GREEN, "circle"),
+    STARVED: (GREEN, "diamond"),
+    HOST: (OLIVE, "square"),
+    SENSOR: (PINK, "diamond"),
+    FAST: (BLUE, "triangle-up"),
+    UNEXPLAINED: (GREY, "circle"),
+}
+
+
+def label(gpu: str, node: str | None, slot: int | None) -> str:
+    """A GPU's name for a figure: its place where that is known."""
+    if node is None:
+        return gpu if len(gpu) <= 16 else gpu[:12]
+    return node if slot is None else f"{node} / {slot}"
+
+
+def labels(gpus: pl.DataFrame) -> dict[str, str]:
+    """Short names by GPU; of GPUs whose short names are the same, the whole ones."""
+    short = {gpu: label(gpu, node, slot) for gpu, node, slot in gpus.select("gpu", "node", "slot").iter_rows()}
+    told = list(short.values())
+    return {gpu: name if told.count(name) == 1 else gpu for gpu, name in short.items()} if len(told) < 5000 else short
+
+
+def looks(found: Sequence[StandsOut]) -> dict[str, Look]:
+    """By GPU that stands out, how it is drawn: a colour and a symbol by cause."""
+    in_order = sorted(found, key=lambda one: CAUSES.index(one.cause))
+    return {one.gpu: Look(*_DRAWN[one.cause], SPOKEN[one.cause]) for one in in_order}
+
+
+def against(campaign: Probed, names: Mapping[str, str]) -> list[Against]:
+    """Each probe that has times, in the order of the campaign. GPUs of several models: each against its own model."""
+    typical = pl.col("value").median()
+    found = []
+    for probe in campaign.probes:
+        runs = campaign.sound.filter((pl.col("workload") == probe) & (pl.col("value") > 0))
+        if runs.is_empty():
+            continue
+        one = runs.group_by("gpu").agg(pl.col("value").median(), pl.col("model").first())
+        one = one.with_columns((100 * (pl.col("value") / typical.over("model") - 1)).alias("excess")).sort(
+            "excess", "gpu"
+        )
+        gpus = tuple(map(str, one["gpu"]))
+        whole = float(np.median(one["value"].to_numpy()))
+        found.append(Against(probe, gpus, tuple(names[gpu] for gpu in gpus), one["excess"].to_numpy(), whole))
+    return found
+
+
+def overview(probes: Sequence[Against], drawn: Mapping[str, Look]) -> Figure:
+    """Every probe's GPUs in a row: how much slower or faster than the median, on a scale that is linear near 0 only."""
+    from plotly.graph_objects import Box, Figure, Scatter
+
+    random = np.random.default_rng(1)
+    shown = list(reversed(probes))
+    traces: list[Any] = []
+    across, along, text = [], [], []
+    for row, one in enumerate(shown):
+        places = np.array([place for place, gpu in enumerate(one.gpus) if gpu not in drawn], dtype=np.intp)
+        places = places[_thinned(len(places), POINTS)]
+        across.append(_bent(one.excess_pct[places]))
+        along.append(row + _jitter(one.excess_pct[places], random))
+        text += [f"{one.labels[place]}<br>{one.probe}: {one.excess_pct[place]:+.2f} %" for place in places]
+        quartiles = np.quantile(one.excess_pct, (0.05, 0.25, 0.5, 0.75, 0.95))
+        low, first, middle, third, high = ([float(value)] for value in _bent(quartiles))
+        traces.append(
+            Box(
+                y=[row],
+                lowerfence=low,
+                q1=first,
+                median=middle,
+                q3=third,
+                upperfence=high,
+                orientation="h",
+                width=0.66,
+                line={"color": GREY, "width": 1.25},
+                fillcolor="rgba(138,143,152,0.10)",
+                showlegend=False,
+                hoverinfo="skip",
+            )
+        )
+    traces.append(
+        Scatter(
+            x=_single(np.concatenate(across)),
+            y=_single(np.concatenate(along)),
+            mode="markers",
+            showlegend=False,
+            marker={"color": BLUE, "size": 4, "opacity": 0.45},
+            text=text,
+            hovertemplate="%{text}<extra></extra>",
+        )
+    )
+    for look in dict.fromkeys(drawn.values()):
+        points = [
+            (excess, row, f"{name}<br>{one.probe}: {excess:+.1f} %<br>{look.name}")
+            for row, one in enumerate(shown)
+            for gpu, name, excess in zip(one.gpus, one.labels, one.excess_pct, strict=True)
+            if drawn.get(gpu) == look
+        ]
+        traces.append(
+            Scatter(
+                x=_single(_bent(np.array([point[0] for point in points]))),
+                y=[point[1] for point in points],
+                mode="markers",
+                name=look.name,
+                marker={"color": look.colour, "symbol": look.symbol, "size": 10, "line": {"width": 1}},
+                text=[point[2] for point in points],
+                hovertemplate="%{text}<extra></extra>",
+            )
+        )
+    return Figure(
+        traces,
+        layout(
+            110 + 40 * len(shown),
+            margin={"l": 100, "r": 16, "t": 50, "b": 52},
+            boxmode="overlay",
+            xaxis=_bent_axis(shown),
+            yaxis={
+                "tickvals": list(range(len(shown))),
+                "ticktext": [one.probe for one in shown],
+                "range": [-0.6, len(shown) - 0.4],
+                "zeroline": False,
+                "showgrid": False,
+            },
+        ),
+    )
+
+
+def closely(one: Against, drawn: Mapping[str, Look]) -> Figure:
+    """One probe's GPUs as a histogram; those that stand out beyond its edges are drawn at the edge, with their size."""
+    from plotly.graph_objects import Bar, Figure, Scatter
+
+    excess = one.excess_pct
+    first, third = (float(q) for q in np.quantile(excess, (0.25, 0.75)))
+    reach = max(_REACH * (third - first), 0.1)
+    inside = excess[np.abs(excess) <= reach]
+    wider = 0.02 * reach
+    left, right = float(inside[0]) - wider, float(inside[-1]) + wider
+    counts, edges = np.histogram(inside, bins=min(_BINS, max(8, len(inside) // 4)), range=(left, right))
+    wide = float(edges[1] - edges[0])
+    traces: list[Any] = [
+        Bar(
+            x=_single(edges[:-1] + wide / 2),
+            y=counts.astype(np.int32),
+            width=0.94 * wide,
+            marker={"color": BLUE, "opacity": 0.75},
+            showlegend=False,
+            hovertemplate="%{x:+.2f} %: %{y} GPUs<extra></extra>",
+        )
+    ]
+    top = max(1.0, float(counts.max()))
+    beyond = 0
+    room = [_ROOM if any(far) else 0.03 for far in (excess < left, excess > right)]
+    edge_left, edge_right = left - room[0] * (right - left), right + room[1] * (right - left)
+    for gpu, name, value in zip(one.gpus, one.labels, excess, strict=True):
+        look = drawn.get(gpu)
+        outside = not left <= value <= right
+        if look is None and not outside:
+            continue
+        colour, symbol = (GREY, "circle") if look is None else (look.colour, look.symbol)
+        where = min(max(float(value), edge_left), edge_right)
+        height = top * (0.12 + 0.11 * (beyond % 8)) if outside else 0.05 * top
+        beyond += outside
+        traces.append(
+            Scatter(
+                x=[where],
+                y=[height],
+                mode="markers+text" if outside and beyond <= 24 else "markers",
+                text=[f"{name}  {value:+.3g} %" if value > 0 else f"{value:+.3g} %  {name}"],
+                textposition="middle left" if value > 0 else "middle right",
+                textfont={"size": 11},
+                marker={"color": colour, "symbol": symbol, "size": 10},
+                showlegend=False,
+                hovertemplate=f"{name}<br>{value:+.2f} %{'' if look is None else f'<br>{look.name}'}<extra></extra>",
+            )
+        )
+    return Figure(
+        traces,
+        layout(
+            340,
+            margin={"l": 64, "r": 16, "t": 20, "b": 52},
+            bargap=0,
+            xaxis={
+                "title": {"text": f"slower than the median of {one.typical_ms:,.4g} ms, %"},
+                "range": [edge_left - 0.02 * (right - left), edge_right + 0.02 * (right - left)],
+                "zeroline": True,
+            },
+            yaxis={"title": {"text": "GPUs"}, "rangemode": "tozero"},
+        ),
+    )
+
+
+_PANELS = (("power_w", "power, W"), ("sm_clock_mhz", "SM clock, MHz"), ("temperature_c", "temperature, °C"))
+
+
+def over_time(lines: Timelines, gpu: str, name: str) -> Figure:
+    """What a GPU did over the campaign beside the fleet's median: power, clock, temperature; its probes as bands."""
+    from plotly.graph_objects import Scatter
+    from plotly.subplots import make_subplots
+
+    figure = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.045)
+    time = _single(lines.time_s)
+    for row, (metric, title) in enumerate(_PANELS, start=1):
+        unit = title.rpartition(", ")[2]
+        for who, line, colour, width in (
+            ("median of the fleet", lines.fleet[metric], GREY, 1.5),
+            (name, lines.gpus[gpu][metric], RED, 2),
+        ):
+            figure.add_trace(
+                Scatter(
+                    x=time,
+                    y=_single(np.round(line, 1)),
+                    name=who,
+                    legendgroup=who,
+                    showlegend=row == 1,
+                    mode="lines",
+                    line={"color": colour, "width": width},
+                    hovertemplate=f"{who}: %{{y:,.0f}} {unit}<extra></extra>",
+                ),
+                row,
+                1,
+            )
+        figure.update_yaxes(title_text=title, row=row, col=1)
+    running = np.full(len(time), "", dtype=object)
+    bands, words = [], []
+    room, named_s = _LABEL_SHARE * float(lines.time_s[-1]), -np.inf
+    for place, window in enumerate(lines.windows[gpu]):
+        running[(lines.time_s >= window.began_s) & (lines.time_s <= window.ended_s)] = f"<br>measuring {window.probe}"
+        middle_s = (window.began_s + window.ended_s) / 2
+        if place % 2 == 0:
+            bands.append(
+                {
+                    "type": "rect",
+                    "xref": "x",
+                    "yref": "paper",
+                    "x0": window.began_s,
+                    "x1": window.ended_s,
+                    "y0": 0,
+                    "y1": 1,
+                    "fillcolor": GREY,
+                    "opacity": 0.10,
+                    "line": {"width": 0},
+                    "layer": "below",
+                }
+            )
+        if middle_s - named_s < room:
+            continue
+        named_s = middle_s
+        words.append(
+            {
+                "text": window.probe,
+                "x": middle_s,
+                "y": 1.0,
+                "xref": "x",
+                "yref": "paper",
+                "showarrow": False,
+                "textangle": -35,
+                "xanchor": "left",
+                "yanchor": "bottom",
+                "font": {"size": 11},
+                "name": "wide",
+            }
+        )
+    figure.data[1].update(text=list(running), hovertemplate=f"{name}: %{{y:,.0f}} W%{{text}}<extra></extra>")
+    figure.update_layout(
+        layout(
+            560,
+            margin={"l": 64, "r": 40, "t": 120, "b": 52},
+            hovermode="x",
+            legend={"orientation": "h", "yanchor": "top", "y": -0.09, "x": 0},
+            shapes=bands,
+            annotations=words,
+        )
+    )
+    figure.update_xaxes(title_text="time since its first probe began, s", row=3, col=1)
+    figure.update_xaxes(zeroline=False)
+    return figure
+
+
+def _thinned(n: int, most: int) -> NDArray[np.intp]:
+    """Positions of at most so many of `n`, evenly over them."""
+    if n <= most:
+        return np.arange(n)
+    return np.unique(np.linspace(0, n - 1, most).round().astype(np.intp))
+
+
+def _bent(pct: Floats) -> Floats:
+    """Where a percentage is drawn: linear within about one, by its logarithm beyond."""
+    found: Floats = np.arcsinh(np.asarray(pct, dtype=np.float64))
+    return found
+
+
+def _bent_axis(probes: Sequence[Against]) -> dict[str, Any]:
+    low = min(float(one.excess_pct[0]) for one in probes)
+    high = max(float(one.excess_pct[-1]) for one in probes)
+    low, high = min(low, -1.0) * 1.2, max(high, 1.0) * 1.2
+    ticks = [tick for tick in _TICKS if low <= tick <= high]
+    return {
+        "title": {"text": "slower than the median GPU, %"},
+        "tickvals": [float(np.arcsinh(tick)) for tick in ticks],
+        "ticktext": [f"{tick:+d}" if tick else "0" for tick in ticks],
+        "range": [float(np.arcsinh(low)), float(np.arcsinh(high))],
+        "zeroline": True,
+    }
+
+
+def _jitter(excess: Floats, random: np.random.Generator) -> Floats:
+    return random.uniform(-0.26, 0.26, len(excess))
+
+
+def _single(values: Floats) -> NDArray[np.float32]:
+    """Single precision: enough for a screen, half the file."""
+    return np.asarray(values, dtype=np.float32)

@@ -1,0 +1,314 @@
+"""Tables and drawings of the report of a campaign of probes, section by section."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from ..analysis import Variability
+from ..analysis.probing import Probed, stated
+from ..analysis.signatures import FAILED, LOST, SPOKEN, WRONG
+from ..analysis.standing_out import Deviation, Judged, StandsOut
+from ..analysis.timelines import Timelines
+from .page import Drawing, Table
+from .report_figures import POINTS, Against, closely, looks, over_time, overview
+from .report_map import CELLS, where
+
+LISTED = 40
+"""GPUs named in the table of those that stand out; the store has all."""
+MISSING = "n/a"
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A fault of a simulated GPU, and what was found of it: for a fleet that was made to have faults."""
+
+    gpu: str
+    kind: str
+    found: str
+    """What it was taken for; '' where the GPU does not stand out."""
+    remark: str = ""
+
+
+# -- who stands out ---------------------------------------------------------------------------------------------
+
+
+def stand_out(judged: Judged, names: Mapping[str, str], planted: Sequence[Planted] | None) -> list[Table | Drawing]:
+    parts: list[Table | Drawing] = []
+    if judged.found:
+        rows = [
+            [names[one.gpu], SPOKEN[one.cause], how_much(one), one.looks, how_sure(one), one.gpu]
+            for one in judged.found[:LISTED]
+        ]
+        cut = f" The first {LISTED} of {len(judged.found):,}." if len(judged.found) > LISTED else ""
+        parts.append(
+            Table(
+                ["GPU", "looks like", "how much", "because", "chance", "UUID"],
+                rows,
+                wrapped=(1, 2, 3, 5),
+                cards=True,
+                title="GPUs that stand out",
+                says=f"Against the median of their model, in {judged.looks:,} comparisons; [95 % interval of the GPU's "
+                f"own measurement]; chance: that a fleet of equal GPUs shows this anywhere.{cut}",
+            )
+        )
+    else:
+        says = f"{judged.looks:,} comparisons, none of them beyond chance and large enough to matter."
+        parts.append(Table(["GPU"], [["none"]], title="GPUs that stand out", says=says))
+    if planted:
+        remarked = any(one.remark for one in planted)
+        rows = [
+            [
+                names.get(one.gpu, one.gpu),
+                one.kind,
+                f"found: {SPOKEN.get(one.found, one.found)}" if one.found else "missed",
+                *([one.remark] if remarked else []),
+                one.gpu,
+            ]
+            for one in sorted(planted, key=lambda one: (bool(one.found), one.kind, one.gpu))
+        ]
+        parts.append(
+            Table(
+                ["GPU", "planted", "found", *(["remark"] if remarked else []), "UUID"],
+                rows,
+                wrapped=(3,) if remarked else (),
+                cards=True,
+                title="Planted faults",
+                says="What the simulated GPUs were made to have. What is found above knows nothing of it.",
+            )
+        )
+    return parts
+
+
+def how_much(one: StandsOut, most: int = 3) -> str:
+    """The evidence of a GPU in words: its largest deviations with their intervals, or what was seen."""
+    said = list(one.seen)
+    said += [spoken(deviation) for deviation in one.deviations[:most]]
+    if len(one.deviations) > most:
+        rest = len(one.deviations) - most
+        said.append(f"and {rest} more probe{'s' if rest > 1 else ''}")
+    return "; ".join(said)
+
+
+def spoken(one: Deviation) -> str:
+    """A deviation in words: by how much slower, in what."""
+    if not one.probe:
+        return f"{one.figure} {one.excess_pct:+.0f} % ({one.value:.3f}, median {one.typical:.3f} {one.unit})"
+    bounds = ""
+    if one.low_pct is not None and one.high_pct is not None:
+        bounds = f" [{one.low_pct:+.1f}, {one.high_pct:+.1f}]"
+    return f"{one.probe} {one.excess_pct:+.1f} %{bounds}"
+
+
+def how_sure(one: StandsOut) -> str:
+    """The adjusted probability, or that it was seen."""
+    if one.p is None or (one.seen and one.cause in (LOST, WRONG, FAILED)):
+        return "seen"
+    return "< 1e-6" if one.p < 1e-6 else f"{one.p:.1g}"
+
+
+# -- how they differ --------------------------------------------------------------------------------------------
+
+
+def spread(probes: Sequence[Against], by_gpu: Mapping[str, Variability], judged: Judged) -> list[Table | Drawing]:
+    if not probes:
+        return []
+    drawn = looks(judged.found)
+    n = max(len(one.gpus) for one in probes)
+    thin = f" Of a probe's GPUs {POINTS} are drawn, and all that stand out." if n > POINTS else ""
+    parts: list[Table | Drawing] = [
+        Drawing(
+            "All probes",
+            f"Each point is a GPU (n = {n:,}), against the median of its model; boxes: the middle half, whiskers: 5th "
+            f"to 95th percentile. Within 1 % the scale is linear, beyond it is logarithmic.{thin}",
+            {"": overview(probes, drawn)},
+        ),
+        Drawing(
+            "One probe closely",
+            "The distribution of its GPUs. A GPU beyond the edges is drawn at the edge, with its place and its size.",
+            {one.probe: closely(one, drawn) for one in probes},
+        ),
+    ]
+    rows = []
+    for one in probes:
+        row = by_gpu.get(one.probe)
+        if row is None:
+            continue
+        rows.append(
+            [
+                one.probe,
+                f"{row.n:,}",
+                f"{_digits(row.median)} {row.unit or ''}".strip(),
+                _interval(row, "fence_pct"),
+                _interval(row, "p95p5_pct"),
+                _interval(row, "cov_pct"),
+                MISSING if row.worst_over_median is None else f"{row.worst_over_median:.3f}",
+                f"{len(row.slow)} / {len(row.fast)}",
+                _rho(row, "sm_clock"),
+                _rho(row, "temperature"),
+            ]
+        )
+    header = [
+        "probe", "GPUs", "median", "fence %", "p95 - p5 %", "CoV %", "worst / median", "slow / fast", "ρ clock",
+        "ρ temp.",
+    ]  # fmt: skip
+    parts.append(
+        Table(
+            header,
+            rows,
+            range(1, len(header)),
+            title="Variability",
+            says="Of the GPUs' medians, with 95 % bootstrap intervals. fence % = 400 IQR/median, the variation of the "
+            "SC'22 study; slow / fast: beyond the Tukey fences; ρ: rank correlation of the GPUs' time with their clock "
+            "and temperature.",
+        )
+    )
+    return parts
+
+
+def _interval(row: Variability, name: str) -> str:
+    value, bounds = getattr(row, name), row.interval.get(name)
+    if value is None:
+        return MISSING
+    return f"{value:.2f}" if bounds is None else f"{value:.2f} [{bounds[0]:.2f}, {bounds[1]:.2f}]"
+
+
+def _rho(row: Variability, name: str) -> str:
+    found = row.correlation.get(name)
+    return MISSING if found is None or found.spearman is None else f"{found.spearman:+.2f}"
+
+
+def machine(campaign: Probed, probes: Sequence[Against], found: Sequence[StandsOut]) -> Drawing:
+    large = "" if campaign.gpus.height <= CELLS else " The fleet is too large for a map of each probe."
+    return Drawing(
+        "The machine",
+        "A cell is a GPU, a group of cells a node, a row a cabinet (eight nodes at most); a gap: no time. Symbols "
+        f"as above; the colour ends at the 97th percentile of the fleet.{large}",
+        where(campaign, probes, looks(found)),
+    )
+
+
+def telemetry(lines: Timelines, found: Sequence[StandsOut], names: Mapping[str, str]) -> Drawing:
+    causes = {one.gpu: SPOKEN[one.cause] for one in found}
+    return Drawing(
+        "Power, clock and temperature",
+        f"Means over steps of {lines.step_s:.2g} s, beside the median of all GPUs at the same time since their first "
+        "probe; bands are the GPU's own probes, as they were measured (warm-up and cool-down lie between), named "
+        "where there is room.",
+        {
+            f"{names[gpu]}: {causes.get(gpu, 'like most others')}": over_time(lines, gpu, names[gpu])
+            for gpu in lines.gpus
+        },
+    )
+
+
+# -- figures and conditions -------------------------------------------------------------------------------------
+
+_SHOWN_FIGURES: tuple[tuple[str, str, bool], ...] = (  # column, head, whether its percentiles are shown
+    ("power_w", "power, W", True),
+    ("energy", "energy, J", True),
+    ("rate", "GFLOP/s", False),
+    ("operation_rate", "Gop/s", False),
+    ("bandwidth", "GB/s", False),
+    ("latency", "latency, ns", False),
+    ("efficiency", "GFLOP/J", False),
+    ("sm_clock_mhz", "clock, MHz", False),
+    ("temperature_c", "temp., °C", False),
+)
+
+
+def figures(campaign: Probed) -> Table:
+    shown = [one for one in _SHOWN_FIGURES if campaign.runs[one[0]].is_not_null().any()]
+    rows = []
+    for probe in campaign.probes:
+        runs = campaign.runs.filter(pl.col("workload") == probe)
+        rows.append([probe, f"{runs['gpu'].n_unique():,}", *(_middle(runs[name], wide) for name, _, wide in shown)])
+    return Table(
+        ["probe", "GPUs", *(head for _, head, _ in shown)],
+        rows,
+        range(1, len(shown) + 2),
+        title="Energy and rates",
+        says="Medians of the GPUs (5th to 95th percentile). Energy is that of one repetition, by the energy counter "
+        "where there is one, else power times time; energy and power as the sensors report them.",
+    )
+
+
+def _middle(values: pl.Series, wide: bool) -> str:
+    known = values.drop_nulls().cast(pl.Float64).to_numpy()
+    if not len(known):
+        return MISSING
+    low, middle, high = (_digits(float(q), 3) for q in np.quantile(known, (0.05, 0.5, 0.95)))
+    return f"{middle} ({low} to {high})" if wide and low != high else middle
+
+
+def conditions(campaign: Probed) -> list[Table]:
+    rows = []
+    for probe in campaign.probes:
+        runs = campaign.runs.filter(pl.col("workload") == probe)
+        said = stated(next(iter(runs["conditions"].drop_nulls()), None))
+        window = (runs["ended"] - runs["began"]).dt.total_nanoseconds().drop_nulls() / 1e9
+        repeats = runs["repeats"].drop_nulls()
+        ended = runs.group_by("ended_by").len().sort("len", descending=True).drop_nulls()
+        rows.append(
+            [
+                probe,
+                ", ".join(sorted(runs["probe_version"].drop_nulls().unique())),
+                _middle_of(repeats, ",.0f"),
+                _middle_of(window, ".2f", " s"),
+                "; ".join(f"{why} {many:,}" for why, many in ended.iter_rows()) or MISSING,
+                _counted(said.get("flop")),
+                _counted(said.get("bytes")),
+                str(said.get("path") or MISSING),
+                str(said.get("clock") or MISSING),
+                _seconds(said.get("warm_up_s")),
+                str(said.get("input") or MISSING),
+            ]
+        )
+    header = [
+        "probe", "version", "repeats", "window", "ended by", "FLOP", "bytes", "path", "clock", "warm-up", "input",
+    ]  # fmt: skip
+    return [
+        Table(
+            header,
+            rows,
+            (2, 3, 5, 6, 9),
+            wrapped=(10,),
+            title="Conditions",
+            says="Repeats and window: medians over the GPUs; FLOP and bytes: of one repetition, exact; the rest as the "
+            "first GPU's run states it, and the store for every run.",
+        )
+    ]
+
+
+def _middle_of(values: pl.Series, spec: str, unit: str = "") -> str:
+    known = values.to_numpy()
+    return f"{np.median(known):{spec}}{unit}" if len(known) and known.max() > 0 else MISSING
+
+
+# -- small things -----------------------------------------------------------------------------------------------
+
+
+def _seconds(value: object) -> str:
+    return f"{value:.3g} s" if isinstance(value, int | float) else MISSING
+
+
+def _counted(value: object) -> str:
+    """A large count, to three digits, with a prefix."""
+    if not isinstance(value, int | float) or not value:
+        return "0" if value == 0 else MISSING
+    size = float(value)
+    for prefix in ("", " k", " M", " G", " T", " P"):
+        if abs(size) < 999.5:  # what is not rounded up to four digits
+            return f"{size:.3g}{prefix}"
+        size /= 1000
+    return f"{value:.3g}"
+
+
+def _digits(value: float, digits: int = 4) -> str:
+    """So many significant digits, and no fewer than the whole number."""
+    if not value:
+        return "0"
+    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"

@@ -1,0 +1,202 @@
+"""`whorl demo` from end to end on simulated fleets: what it finds of what was planted, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from whorl.cli import cli
+from whorl.store import Store
+
+FEW = ("--backend", "simulated", "--gpus", "24")
+
+
+def run(*arguments: str, out: Path) -> Result:
+    return CliRunner().invoke(cli, ["demo", "--out", str(out), *arguments], catch_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A demo with four faults: its folder and its document."""
+    out = tmp_path_factory.mktemp("demo") / "D"
+    kinds = ("brake", "pinned", "slow_memory", "hot")
+    done = run(
+        "--gpus", "48", *(part for kind in kinds for part in ("--fault", kind)), "--seed", "4", "--json", out=out
+    )
+    assert done.exit_code == 0, done.output
+    return out, json.loads(done.stdout)
+
+
+def test_what_was_planted_is_found_and_nothing_else(shown: tuple[Path, dict[str, Any]]) -> None:
+    _, document = shown
+    assert document["schema"] == "whorl.demo/1"
+    assert document["simulated"] is True
+    assert (document["gpus"], document["suite"], document["seed"]) == (48, "quick", 4)
+    assert {one["kind"]: one["found"] for one in document["planted"]} == {
+        "brake": "power",
+        "pinned": "clock_ceiling",
+        "slow_memory": "memory",
+        "hot": "cooling",
+    }
+    assert document["falsely_named"] == []
+    assert {one["gpu"] for one in document["stand_out"]} == {one["gpu"] for one in document["planted"]}
+
+
+def test_the_planted_faults_are_those_of_the_store(shown: tuple[Path, dict[str, Any]]) -> None:
+    out, document = shown
+    rows = Store.open(out / "store").sql("select gpu, kind from truth where kind <> 'ok'").to_pylist()
+    assert {row["gpu"]: row["kind"] for row in rows} == {one["gpu"]: one["kind"] for one in document["planted"]}
+
+
+def test_the_store_holds_the_campaign_with_its_telemetry(shown: tuple[Path, dict[str, Any]]) -> None:
+    out, document = shown
+    store = Store.open(out / "store")
+    [row] = store.sql(
+        "select count(*) as runs, count(distinct gpu) as gpus, count(distinct workload) as probes from runs "
+        f"where campaign = '{document['campaign']}'"
+    ).to_pylist()
+    assert row == {"runs": document["runs"], "gpus": 48, "probes": len(document["probes"])}
+    [row] = store.sql("select count(distinct gpu) as gpus, count(*) / 48 as readings from telemetry").to_pylist()
+    assert row["gpus"] == 48
+    assert row["readings"] > document["seconds"]  # two a second, or more than one at least
+
+
+def test_the_report_is_one_page_that_names_what_was_found(shown: tuple[Path, dict[str, Any]]) -> None:
+    out, document = shown
+    page = (out / "report.html").read_text()
+    assert document["report"] == str(out / "report.html")
+    assert len(page.encode()) < 3_000_000
+    assert "Of 4 planted faults 4 were found; no healthy GPU was named." in page
+    for one in document["planted"]:
+        assert one["gpu"] in page
+    assert sorted(path.name for path in out.iterdir()) == ["report.html", "store"]
+
+
+def test_a_healthy_fleet_has_nobody_named_and_a_second_run_is_a_second_campaign(tmp_path: Path) -> None:
+    done = run(*FEW, "--faults", "0", out=tmp_path / "D")
+    assert done.exit_code == 0, done.output
+    assert "no GPU stands out" in done.stdout
+    assert "planted nothing: every GPU is healthy" in done.stdout
+    assert f"report: {tmp_path / 'D' / 'report.html'}" in done.stdout
+    assert f"next: whorl variability --store {tmp_path / 'D' / 'store'}" in done.stdout
+    again = run(*FEW, "--faults", "1", out=tmp_path / "D")  # the same GPUs with a fault: another fleet
+    assert again.exit_code == 0, again.output
+    store = Store.open(tmp_path / "D" / "store")
+    assert store.sql("select count(distinct campaign) as n from runs")["n"][0].as_py() == 2
+    assert "planted brake in" in again.stdout
+
+
+def test_the_next_commands_work(shown: tuple[Path, dict[str, Any]]) -> None:
+    out, _ = shown
+    for verb in (["variability", "--replicates", "10"], ["sql", "select count(*) from results"]):
+        done = CliRunner().invoke(cli, [verb[0], "--store", str(out / "store"), *verb[1:]])
+        assert done.exit_code == 0, done.output
+
+
+def test_without_a_gpu_it_says_why_and_simulates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from whorl.cli import probe_here
+    from whorl.errors import InputError
+
+    def none() -> list[object]:
+        raise InputError("the driver is not installed")
+
+    monkeypatch.setattr(probe_here, "local_devices", none)
+    done = run(out=tmp_path / "D")
+    assert done.exit_code == 0, done.output
+    assert "no GPU here (the driver is not installed): the fleet is simulated" in done.stdout
+    asked = run("--backend", "cuda", out=tmp_path / "E")
+    assert asked.exit_code == 2
+    assert "the driver is not installed" in asked.output
+    assert not (tmp_path / "E").exists()
+
+
+def test_the_gpus_of_this_node_are_measured_where_there_are_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two devices stand in for real ones, a simulated campaign for theirs: nothing is planted, few are compared."""
+    from whorl.cli import probe_here
+    from whorl.cli.probe_fleet import claim
+    from whorl.probes.campaign import Plan, Report
+    from whorl.probes.running import run_simulated
+    from whorl.simulation.fleet import Fleet
+    from whorl.simulation.models import V100
+
+    def measured(store: Store, devices: list[object], plan: Plan, *, progress: Any) -> Report:
+        assert len(devices) == 2
+        assert plan.neighbours == "busy"
+        return run_simulated(*claim(store, Fleet.draw(V100, 2, 1, faults=0), plan), plan, progress=progress)
+
+    monkeypatch.setattr(probe_here, "local_devices", lambda: [object(), object()])
+    monkeypatch.setattr(probe_here, "here", measured)
+    done = run(out=tmp_path / "D")
+    assert done.exit_code == 0, done.output
+    assert "2 simulated V100-SXM2 GPUs on 1 node: " in done.stdout
+    assert "planted" not in done.stdout
+    assert "healthy" not in done.stdout
+    assert "gemm-fp32 was not compared: 2 GPUs ran it; 8 are needed to tell which differ" in done.stdout
+    document = json.loads(run("--json", out=tmp_path / "D").stdout)
+    assert (document["planted"], document["falsely_named"], document["stand_out"]) == (None, None, [])
+
+
+def test_a_folder_of_other_things_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "dear.txt").write_text("dear")
+    (tmp_path / "file").write_text("")
+    for name, why in (("letters", "holds other things and no demo"), ("file", "is a file")):
+        done = run(*FEW, out=tmp_path / name)
+        assert done.exit_code == 2
+        assert done.stderr.count("\n") == 1
+        assert why in done.stderr
+    assert (tmp_path / "letters" / "dear.txt").read_text() == "dear"
+    (tmp_path / "torn" / "store").mkdir(parents=True)
+    (tmp_path / "torn" / "store" / "store.toml").write_text("format =")
+    done = run(*FEW, out=tmp_path / "torn")
+    assert done.exit_code == 3
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--model", "V900"), "no simulated GPU model 'V900'"),
+        (("--fault", "dust"), "no fault 'dust' can be planted"),
+        (("--gpus", "2", "--faults", "3"), "3 faults cannot be planted in 2 GPUs"),
+        (("--gpus", "0"), "0 is not in the range"),
+        (("--backend", "cuda", "--gpus", "4"), "--gpus is for the simulated fleet"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_leaves_nothing(tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
+    done = run(*arguments, out=tmp_path / "D")
+    assert done.exit_code == 2
+    assert says in done.stderr
+    assert not (tmp_path / "D").exists()
+
+
+def test_interrupted_it_ends_and_what_was_stored_stays(tmp_path: Path) -> None:
+    out = tmp_path / "D"
+    begun = subprocess.Popen(
+        [sys.executable, "-m", "whorl", "demo", "--gpus", "256", "--suite", "standard", "--out", str(out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until = time.monotonic() + 120
+    while not list(out.glob("store/runs/*made*")) and len(list(out.glob("store/runs/*.parquet"))) < 2:
+        assert time.monotonic() < until, "nothing was stored"
+        assert begun.poll() is None
+        time.sleep(0.1)
+    os.kill(begun.pid, signal.SIGINT)
+    _, errors = begun.communicate(timeout=120)
+    assert begun.returncode == 130, errors
+    assert "interrupted" in errors
+    assert not (out / "report.html").exists()
+    assert Store.open(out / "store").sql("select count(*) as n from runs")["n"][0].as_py() > 0

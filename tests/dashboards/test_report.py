@@ -1,0 +1,182 @@
+"""The report of a campaign: one offline page whose facts are those of the store, light, and drawn by a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Sequence
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from whorl.analysis import measurements, variability
+from whorl.analysis.probing import Probed, probed
+from whorl.analysis.standing_out import Judged, judge
+from whorl.analysis.timelines import timelines
+from whorl.dashboards.report import probe_report, to_show
+from whorl.dashboards.report_tables import Planted
+from whorl.store import Store
+
+from ..probed_fleet import BEGAN_NS, CLUSTER, PROBES, stored, uuids
+from .browser import needs_browser, rendered
+from .test_page import unpacked
+
+KINDS = ("brake", "hot", "pinned", "slow_memory", "stuck_sensor", "wrong_results", "lost")
+
+
+def looked_at(store: Store) -> tuple[Probed, Judged]:
+    campaign = probed(store)
+    return campaign, judge(campaign, store)
+
+
+def made(store: Store, planted: Sequence[Planted] | None = None, replicates: int = 50) -> str:
+    campaign, judged = looked_at(store)
+    spread = variability(measurements(store), replicates=replicates)
+    lines = timelines(store, campaign, to_show(campaign, judged))
+    return probe_report(campaign, judged, spread, lines, planted=planted)
+
+
+def text_of(page: str) -> str:
+    return unescape(re.sub(r"<[^>]+>", "\n", page.split("<script")[0]))
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, dict[str, str], str]:
+    """A store with faults of every kind, what was planted, and its page."""
+    store, fleet = stored(tmp_path_factory.mktemp("faulty") / "s", 64, 3, kinds=KINDS)
+    found = {one.gpu: one.cause for one in looked_at(store)[1].found}
+    rows = [Planted(gpu, kind, found.get(gpu, "")) for gpu, kind in uuids(fleet).items()]
+    return store, uuids(fleet), made(store, rows)
+
+
+def test_the_page_says_what_the_store_holds(faulty: tuple[Store, dict[str, str], str]) -> None:
+    store, planted, page = faulty
+    text = text_of(page)
+    assert "Probes on 64 simulated V100-SXM2 GPUs" in text
+    runs = store.arrow("runs")
+    ok = sum(status == "ok" for status in runs["status"].to_pylist())
+    assert f"on 16 nodes ran {len(PROBES)} probes: {len(runs)} runs, {ok} of them sound." in text
+    for gpu in planted:
+        assert gpu in text
+    assert f"Of {len(planted)} planted faults {len(planted)} were found; no healthy GPU was named." in text
+
+
+def test_the_medians_are_those_of_the_store(faulty: tuple[Store, dict[str, str], str]) -> None:
+    store, _, page = faulty
+    answer = store.sql(
+        "select workload, median(v) as m, count(*) as n from (select r.workload, r.gpu, median(value) as v "
+        "from results s join runs r using (run_id) where figure = 'time' and status = 'ok' group by all) "
+        "group by all order by all"
+    ).to_pylist()
+    assert len(answer) == 4
+    for row in answer:
+        shown = f"{row['m']:.4g} ms"
+        assert re.search(
+            rf"<td>{row['workload']}</td><td class=\"r\">{row['n']}</td><td class=\"r\">{shown}</td>", page
+        )
+
+
+def test_the_worst_gpu_is_as_slow_as_in_the_store(faulty: tuple[Store, dict[str, str], str]) -> None:
+    store, planted, page = faulty
+    slow = next(gpu for gpu, kind in planted.items() if kind == "slow_memory")
+    times = store.sql(
+        "select r.gpu, median(value) as v from results s join runs r using (run_id) where figure = 'time' and "
+        "r.workload = 'stream-triad' group by all"
+    ).to_pylist()
+    by_gpu = {row["gpu"]: row["v"] for row in times}
+    excess = 100 * (by_gpu[slow] / statistics.median(by_gpu.values()) - 1)
+    row = next(row for row in re.findall(r"<tr>(.*?)</tr>", page) if slow in row)
+    assert f"stream-triad {excess:+.1f} %" in row
+    assert "slow memory" in row
+
+
+def test_a_healthy_fleet_says_that_nobody_stands_out(tmp_path: Path) -> None:
+    store, _ = stored(tmp_path / "s", 32, 5)
+    text = text_of(made(store, []))
+    assert "No GPU stands out" in text
+    assert "No fault was planted; no healthy GPU was named." in text
+    assert "like most others" in text
+
+
+def test_what_was_missed_is_said_and_real_gpus_have_no_planted_faults(tmp_path: Path) -> None:
+    store, fleet = stored(tmp_path / "s", 32, 5, kinds=("drift",))
+    [(gpu, kind)] = uuids(fleet).items()
+    text = text_of(made(store, [Planted(gpu, kind, "", "it grows over weeks")]))
+    assert "The planted fault was missed; no healthy GPU was named." in text
+    assert "it grows over weeks" in text
+    assert "planted" not in text_of(made(store))
+
+
+def test_few_gpus_and_no_telemetry_still_make_a_page(tmp_path: Path) -> None:
+    store, _ = stored(tmp_path / "s", 1, telemetry=False)
+    text = text_of(made(store))
+    assert "Probes on 1 simulated V100-SXM2 GPU\n" in text
+    assert "too few GPUs to compare" in text
+    assert "1 GPUs ran it; 8 are needed" in text
+    assert "One GPU over the campaign" not in text
+
+
+def test_the_page_fetches_nothing(faulty: tuple[Store, dict[str, str], str]) -> None:
+    page = faulty[2].split('<script type="application')[0]
+    assert re.findall(r'(?:src|href)\s*=\s*"(?!#)|url\(|@import|https?:', page) == []
+
+
+@pytest.mark.parametrize("gpus", [256, 1000])
+def test_the_page_is_light(tmp_path: Path, gpus: int) -> None:
+    store, _ = stored(tmp_path / "s", gpus, 2, kinds=KINDS)
+    page = made(store, replicates=10)
+    assert len(page.encode()) < 3_000_000
+    if gpus > 600:
+        assert "600 are drawn, and all that stand out" in text_of(page)
+
+
+def test_the_telemetry_shown_is_that_of_the_store(faulty: tuple[Store, dict[str, str], str]) -> None:
+    store, planted, _ = faulty
+    campaign, judged = looked_at(store)
+    shown = to_show(campaign, judged)
+    assert len(shown) == 6
+    assert sum(gpu in planted for gpu in shown) == 5  # and one like most others
+    lines = timelines(store, campaign, shown)
+    assert lines is not None
+    gpu = shown[0]
+    step = f"floor((epoch_ns(ts) - {BEGAN_NS}) / 1e9 / {lines.step_s})::int"
+    answer = store.sql(
+        f"select {step} as step, avg(power_mw) / 1e3 as w from telemetry where gpu = '{gpu}' and cluster = '{CLUSTER}' "
+        "group by all having w is not null"
+    ).to_pylist()
+    ours = {place: value for place, value in enumerate(lines.gpus[gpu]["power_w"]) if value == value}
+    assert len(answer) > 10
+    assert ours == pytest.approx({row["step"]: row["w"] for row in answer})
+    assert [window.probe for window in lines.windows[gpu]] == [probe.name for probe in PROBES][
+        : len(lines.windows[gpu])
+    ]
+
+
+def test_every_gpu_that_stands_out_is_in_the_figure_of_all_probes(faulty: tuple[Store, dict[str, str], str]) -> None:
+    store, _, page = faulty
+    first = json.loads(unpacked(page, "figures"))[0]
+    names = {trace.get("name") for trace in first["data"]}
+    judged = looked_at(store)[1]
+    from whorl.analysis.signatures import SPOKEN
+
+    assert {SPOKEN[one.cause] for one in judged.found} <= names
+
+
+@pytest.mark.browser
+@needs_browser
+def test_a_browser_draws_the_report_wide_and_narrow_without_a_network(
+    tmp_path: Path, faulty: tuple[Store, dict[str, str], str]
+) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(faulty[2])
+    drawings = faulty[2].count('class="plot"')
+    assert drawings == 4
+    for width in (1280, 500):
+        document = rendered(path, tmp_path / str(width), width=width, height=9000)
+        assert document.count('data-drawn="1"') == drawings
+        assert ">This browser cannot" not in document
+        assert "NaN" not in document.split("<script")[0]
+    dark = rendered(path, tmp_path / "dark", "--blink-settings=preferredColorScheme=0", "--force-dark-mode")
+    assert dark.count('data-drawn="1"') == drawings

@@ -1,0 +1,148 @@
+"""A store that holds a campaign of probes over a simulated fleet at its steady state: made in a moment, no bench.
+
+What is in it is computed here from the fleet and the faults, so that a test knows what an analysis should find.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from whorl.collectors.simulated_rows import gpu_rows, short_hash, table
+from whorl.simulation.faults import FAULTS
+from whorl.simulation.fleet import Fleet
+from whorl.simulation.identity import identities
+from whorl.simulation.models import V100
+from whorl.simulation.workloads import IDLE, PAGERANK, SGEMM, STREAM, Workload
+from whorl.store import Store
+
+BEGAN_NS = 1_767_571_200_000_000_000  # 2026-01-05
+CLUSTER = "made"
+RUN_S = 5
+
+
+@dataclass(frozen=True)
+class Made:
+    """A probe of the made campaign: what runs, how long a repetition takes at the highest clock, and its facts."""
+
+    name: str
+    workload: Workload
+    time_ms: float | None
+    flop: float = 0
+    bytes: float = 0
+    path: str = "none"
+
+
+PROBES = (
+    Made("gemm-fp32", SGEMM, 78.0, flop=1.1e12, bytes=8e8, path="dram"),
+    Made("stream-triad", STREAM, 3.9, flop=5e8, bytes=3.2e9, path="dram"),
+    Made("pagerank", PAGERANK, 33.0, flop=2e8, bytes=1e9, path="dram"),
+    Made("copy-h2d", IDLE, 21.0, bytes=2.6e8, path="pcie"),
+    Made("idle", IDLE, None),
+)
+
+
+def stored(
+    path: Path,
+    gpus: int = 64,
+    seed: int = 1,
+    *,
+    kinds: tuple[str, ...] = (),
+    slow_links: tuple[int, ...] = (),
+    telemetry: bool = True,
+    campaign: str = "made-1",
+) -> tuple[Store, Fleet]:
+    """The store and its fleet: one GPU has each of `kinds`, and those at `slow_links` copy at half the speed."""
+    fleet = Fleet.draw(V100, gpus, seed, faults=len(kinds), kinds=kinds)
+    who = identities(seed, gpus, V100.name)
+    random = np.random.default_rng(seed)
+    store = Store.create(path)
+    names = [one.uuid for one in who]
+    faults = [fleet.fault_of(gpu) for gpu in range(gpus)]
+    runs: dict[str, list[object]] = {}
+    results: dict[str, list[object]] = {}
+    readings: dict[str, list[object]] = {}
+    events: dict[str, list[object]] = {"ts": [], "cluster": [], "gpu": [], "kind": [], "detail": []}
+
+    def add(rows: dict[str, list[object]], **values: object) -> None:
+        for key, value in values.items():
+            rows.setdefault(key, []).append(value)
+
+    for number, probe in enumerate(PROBES):
+        began = BEGAN_NS + number * RUN_S * 1_000_000_000
+        idle = probe.workload is IDLE
+        steady = fleet.idle() if idle else fleet.steady(probe.workload, run=number)
+        relative = np.exp(random.normal(0, 0.0015, gpus)) if idle else fleet.relative_time(probe.workload, steady)
+        for gpu, name in enumerate(names):
+            fault, stuck = faults[gpu], faults[gpu].sticks and number > 0
+            if fault.falls and number == 2:
+                add(events, ts=began, cluster=CLUSTER, gpu=name, kind="probe_failed", detail=f"{name} fell off the bus")
+            power = 151.5 if stuck else float(steady.reported_power_w[gpu])
+            lost = fault.falls and number >= 2
+            run_id = short_hash([campaign, probe.name, name])
+            wrong = 7 if fault.wrong_share and number in (0, 2) else 0
+            status = f"{wrong} elements of the result are wrong" if wrong else "ok"
+            if lost and number > 2:
+                continue
+            clock = float(np.floor(steady.clock_mhz[gpu])) * (0.5 if fault.slowdown_share > 0.5 else 1)
+            said = {
+                "suite": "quick", "kernel": probe.name, "path": probe.path, "flop": probe.flop, "bytes": probe.bytes,
+                "seed": 1, "input": "uniform in [-1, 1)", "clock": "free", "power_limit_w": V100.power_limit_w,
+                "neighbours": "busy", "warm_up_s": 2.0, "steady": True, "simulated": True, "other_processes": [],
+            }  # fmt: skip
+            add(
+                runs, run_id=run_id, cluster=CLUSTER, campaign=campaign, workload=probe.name, gpu=name, began=began,
+                ended=began + RUN_S * 1_000_000_000, sm_clock_mhz=None if lost else clock,
+                mem_clock_mhz=None if lost else 877.0,
+                temperature_c=None if lost else float(round(steady.temperature_c[gpu])),
+                power_w=None if lost else power, conditions=json.dumps(said), probe_version="1",
+                versions=json.dumps({"driver": "simulated"}),
+                clock_events=json.dumps({"power_brake": 1.4} if fault.slowdown_share and not idle else {}),
+                ended_by="precise", status="the GPU fell off the bus" if lost else status,
+            )  # fmt: skip
+            figures: list[tuple[str, str, int, float]] = []
+            if probe.time_ms is not None and not lost:
+                slow = 2.0 if probe.path == "pcie" and gpu in slow_links else 1.0
+                times = probe.time_ms * slow * relative[gpu] * np.exp(random.normal(0, 3e-4, 20))
+                middle = float(np.median(times))
+                figures += [("time", "ms", place, float(time)) for place, time in enumerate(times)]
+                figures += [("time_median", "ms", 0, middle), ("time_low", "ms", 0, middle * 0.9998)]
+                figures += [("time_high", "ms", 0, middle * 1.0002)]
+                figures += [("energy", "J", 0, middle * power / 1000)]
+                if probe.flop:
+                    figures += [("rate", "GFLOP/s", 0, probe.flop / middle / 1e6)]
+                if probe.bytes:
+                    figures += [("bandwidth", "GB/s", 0, probe.bytes / middle / 1e6)]
+                figures += [("wrong_elements", "", 0, wrong), ("checked_elements", "", 0, 1e6)]
+            for figure, unit, repeat, value in figures:
+                add(
+                    results, run_id=run_id, cluster=CLUSTER, workload=probe.name, gpu=name, repeat=repeat,
+                    figure=figure, unit=unit, value=float(value),
+                )  # fmt: skip
+            for second in range(RUN_S if telemetry else 0):
+                add(
+                    readings, ts=began + second * 1_000_000_000, cluster=CLUSTER, gpu=name,
+                    power_mw=None if lost else round(1000 * (power + (0 if stuck else random.normal(0, 0.3)))),
+                    sm_clock_mhz=None if lost else int(clock),
+                    temperature_c=None if lost else round(steady.temperature_c[gpu]),
+                    utilization=None if lost else 0 if idle else 100,
+                )  # fmt: skip
+    rows = {
+        "gpus": gpu_rows(fleet, who, CLUSTER, BEGAN_NS),
+        "runs": table("runs", runs),
+        "results": table("results", results),
+        "events": table("events", events),
+    }
+    if telemetry:
+        rows["telemetry"] = table("telemetry", readings)
+    store.append(rows, campaign)
+    return store, fleet
+
+
+def uuids(fleet: Fleet) -> dict[str, str]:
+    """The UUIDs of the faulty GPUs, with the kind of their fault."""
+    who = identities(fleet.seed, len(fleet), fleet.model.name)
+    return {who[gpu].uuid: FAULTS[fleet.fault[gpu]].kind for gpu in fleet.planted}
