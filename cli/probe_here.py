@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -12,14 +12,23 @@ import click
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..kernels.cupy_device import Unusable
     from ..kernels.device import Device
     from ..probes.campaign import Plan, Progress, Report
     from ..probes.watch import Recent
     from ..store import Store
 
 
+class Local(list["Device"]):
+    """GPUs of this node, and those among them that are shown and cannot be used."""
+
+    def __init__(self, usable: Iterable[Device], unusable: Iterable[Unusable] = ()) -> None:
+        super().__init__(usable)
+        self.unusable = list(unusable)
+
+
 def local_devices() -> list[Device]:
-    """The GPUs that CUDA shows here. InputError or DeviceError where there is none, or none that can be used.
+    """The GPUs that CUDA shows here (`Local`). InputError or DeviceError where there is none that can be used.
 
     Settings that a crashed process left behind are restored first, and standard error says so.
     """
@@ -28,21 +37,33 @@ def local_devices() -> list[Device]:
 
     for sentence in restore_left_over():
         click.echo(f"whorl: {sentence}", err=True)
-    return list(cupy_devices())
+    unusable: list[Unusable] = []
+    return Local(cupy_devices(None, unusable), unusable)
 
 
 def choose(devices: Sequence[Device], names: Sequence[str]) -> list[Device]:
-    """The devices of these indices or UUIDs, all where none is named. InputError for one that is not there."""
-    from ..errors import InputError
+    """The devices of these indices or UUIDs, all where none is named. InputError for one that is not there,
+    DeviceError where none of those named can be used."""
+    from ..errors import DeviceError, InputError
 
-    picked: list[Device] = []
+    if not names:
+        return devices if isinstance(devices, Local) else Local(devices)
+    picked = Local(())
     for name in names:
         fits = [one for one in devices if name in (str(one.facts.index), one.facts.gpu)]
-        if not fits:
+        bad = [one for one in _unusable(devices) if name in (str(one.ordinal), one.gpu)]
+        if not fits and not bad:
             known = ", ".join(f"{one.facts.index} ({one.facts.gpu})" for one in devices)
             raise InputError(f"there is no GPU {name!r} here; there are {known}")
         picked += [one for one in fits if one not in picked]
-    return picked or list(devices)
+        picked.unusable += [one for one in ([] if fits else bad) if one not in picked.unusable]
+    if not picked:
+        raise DeviceError(picked.unusable[0].says)
+    return picked
+
+
+def _unusable(devices: Sequence[Device]) -> list[Unusable]:
+    return devices.unusable if isinstance(devices, Local) else []
 
 
 def here(
@@ -56,7 +77,7 @@ def here(
     power_limit_w: float | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Run a plan on these GPUs of this node.
+    """Run a plan on these GPUs of this node; of those that cannot be used (`Local`) the report says why.
 
     DeviceError where `exclusive` and another process is on one of them, InputError for a clock or limit that cannot
     be set, StoreError where the store takes no more.
@@ -86,6 +107,9 @@ def here(
     def tell(kind: str, gpu: str | None, sentence: str) -> None:
         recorder.event(devices[0].now_ns(), gpu, nodes.get(gpu or "", node), kind, sentence)
 
+    unusable = {one.gpu or f"CUDA device {one.ordinal}": one for one in _unusable(devices)}
+    for one in unusable.values():
+        recorder.event(devices[0].now_ns(), one.gpu, node, "probe_failed", one.says)
     try:
         with ExitStack() as stack:
             names: dict[str, str | None] = dict.fromkeys(gpus)
@@ -121,4 +145,5 @@ def here(
     finally:
         recorder.flush()  # that the settings were restored is an event as well
     report.notes += notes
+    report.failures |= {name: one.says for name, one in unusable.items()}
     return report

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import importlib.util
 import os
 from ctypes import byref, c_int, c_longlong, c_size_t, c_void_p
 from pathlib import Path
@@ -52,7 +53,8 @@ def library(name: str, major: int) -> ctypes.CDLL:
         tried.append(pathfinder.load_nvidia_dynamic_lib(name).abs_path)
     except Exception:  # noqa: S110 - absent, or it finds none: the next place, then our own sentence
         pass
-    roots = filter(None, map(os.environ.get, ("CUDA_PATH", "CUDA_HOME")))
+    tried += [str(place) for folder in _wheels() for place in sorted(folder.glob(f"*/lib/{file}"))]
+    roots = [*filter(None, map(os.environ.get, ("CUDA_PATH", "CUDA_HOME"))), "/usr/local/cuda"]
     tried += [str(Path(root) / "lib64" / file) for root in roots]
     for place in tried:
         try:
@@ -62,6 +64,12 @@ def library(name: str, major: int) -> ctypes.CDLL:
     raise DeviceError(
         f"{file} is not found: load the CUDA toolkit {major} or install it with pip install 'cupy-cuda{major}x[ctk]'"
     )
+
+
+def _wheels() -> list[Path]:
+    """The folders that NVIDIA's wheels install into, which a CuPy without cuda.pathfinder does not look at."""
+    found = importlib.util.find_spec("nvidia")
+    return [] if found is None else [Path(folder) for folder in found.submodule_search_locations or ()]
 
 
 def told(status: int, doing: str) -> None:
@@ -96,9 +104,17 @@ class Cublas:
         return f"{number.value // 10000}.{number.value // 100 % 100}.{number.value % 100}"
 
     def gemm(
-        self, precision: str, shape: tuple[int, int, int], batch: int, addresses: tuple[int, int, int], types: list[str]
+        self,
+        precision: str,
+        shape: tuple[int, int, int],
+        batch: int,
+        addresses: tuple[int, int, int],
+        types: list[str],
+        *,
+        plain: bool = False,
     ) -> None:
-        """Enqueue C (m x n) = A (m x k) times B (n x k) transposed, all row-major, `batch` times.
+        """Enqueue C (m x n) = A (m x k) times B (n x k) transposed, all row-major, `batch` times; B is k x n and not
+        transposed where `plain`.
 
         `shape` is (m, n, k), `addresses` are those of A, B, C, `types` their dtypes. DeviceError where it is refused.
         """
@@ -106,17 +122,18 @@ class Cublas:
         a, b, c = (c_void_p(address) for address in addresses)
         of_a, of_b, of_c = (c_int(DATA_TYPES[np.dtype(dtype).name]) for dtype in types)
         one, zero = (ctypes.c_double if precision == "fp64" else ctypes.c_float)(1), ctypes.c_double(0)
-        head = (self._handle, c_int(_T), c_int(_N), c_int(n), c_int(m), c_int(k), byref(one))
+        turned, row_b = (_N, n) if plain else (_T, k)
+        head = (self._handle, c_int(turned), c_int(_N), c_int(n), c_int(m), c_int(k), byref(one))
         tail = (c_int(_COMPUTE[precision]), c_int(_DEFAULT_ALGORITHM))
         if batch == 1:
             status = self._library.cublasGemmEx(
-                *head, b, of_b, c_int(k), a, of_a, c_int(k), byref(zero), c, of_c, c_int(n), *tail
+                *head, b, of_b, c_int(row_b), a, of_a, c_int(k), byref(zero), c, of_c, c_int(n), *tail
             )
         else:
             step_a, step_b, step_c = c_longlong(m * k), c_longlong(n * k), c_longlong(m * n)
             status = self._library.cublasGemmStridedBatchedEx(
                 *head,
-                *(b, of_b, c_int(k), step_b, a, of_a, c_int(k), step_a),
+                *(b, of_b, c_int(row_b), step_b, a, of_a, c_int(k), step_a),
                 *(byref(zero), c, of_c, c_int(n), step_c, c_int(batch)),
                 *tail,
             )

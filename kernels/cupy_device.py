@@ -6,6 +6,7 @@ here changes a setting of a GPU.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
 import socket
@@ -13,6 +14,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import DeviceError, InputError
@@ -27,18 +29,43 @@ INSTALL = "pip install 'whorl[cuda13]', or 'whorl[cuda12]' for a driver of CUDA 
 _OPTIONS = ("-std=c++17",)
 
 
-def cupy_devices(indices: Sequence[int] | None = None) -> list[CupyDevice]:
+def cupy_devices(indices: Sequence[int] | None = None, unusable: list[Unusable] | None = None) -> list[CupyDevice]:
     """The GPUs that CUDA shows to this process, or those with these numbers among them.
 
-    InputError where CuPy is missing or does not fit the driver, or no GPU is visible, each in a sentence. To list them
-    touches no GPU; each is opened by the first work that is loaded on it.
+    InputError where CuPy is missing or does not fit the driver, or no GPU is visible, each in a sentence. A GPU that
+    fails when it is asked what it is goes to `unusable`; DeviceError where that is None, or no GPU is left. To list
+    them touches no GPU; each is opened by the first work that is loaded on it.
     """
     cupy = _cupy()
     count = _count(cupy)
     wrong = [index for index in indices or () if not 0 <= index < count]
     if wrong:
         raise InputError(f"there is no GPU {wrong[0]}: CUDA shows {count}, numbered from 0")
-    return [CupyDevice(cupy, ordinal, count) for ordinal in (range(count) if indices is None else indices)]
+    found: list[CupyDevice] = []
+    first: DeviceError | None = None
+    for ordinal in range(count) if indices is None else indices:
+        try:
+            found.append(CupyDevice(cupy, ordinal, count))
+        except DeviceError as error:
+            if unusable is None:
+                raise
+            first = first or error
+            known = cuda_uuid(ordinal)
+            unusable.append(Unusable(ordinal, None if known is None else f"GPU-{known}", str(error)))
+    if first is not None and not found:
+        raise first
+    return found
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """A GPU that CUDA shows and that does not say what it is."""
+
+    ordinal: int
+    """CUDA's number of it."""
+    gpu: str | None
+    """UUID; None where the driver does not tell."""
+    says: str
 
 
 def _cupy() -> Any:
@@ -87,6 +114,13 @@ def _no_gpu(runtime: Any, error: RuntimeError | None) -> str:
 def _version(number: int) -> str:
     """CUDA writes 12.9 as 12090."""
     return f"{number // 1000}.{number // 10 % 100}"
+
+
+def _leave(*held: object) -> None:
+    """Keep objects of CuPy for ever. To take its modules down waits for the GPU, at the end of the process too: one
+    that hangs would keep the process, and one that failed would have each object complain on standard error."""
+    for each in held:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
 
 
 class CupyDevice:
@@ -210,7 +244,9 @@ class CupyDevice:
 
     def give_up(self, why: str) -> None:
         """Remember that no further call to this GPU can work."""
-        self.lost = self.lost or why
+        if self.lost is None:
+            self.lost = why
+            _leave(self._stream, *self._functions.values())
 
     def forget(self, loaded: CupyLoaded) -> None:
         """Say that a work is unloaded."""
@@ -270,7 +306,7 @@ class CupyDevice:
         return self._blas
 
     def close(self) -> None:
-        """See `Device.close`. What hangs is left as it is."""
+        """See `Device.close`. What hangs or failed is left as it is."""
         for loaded in list(self._open):
             loaded.unload()
         with suppress(Exception), self.using("closing"):

@@ -101,11 +101,12 @@ class CupyLoaded:
     def _product(self, step: Gemm, addresses: tuple[int, int, int], types: list[str]) -> Callable[[], None]:
         shape, device = (step.m, step.n, step.k), self._device
         if step.precision == "fp8":
+            assert not step.plain
             product = LtProduct(device.library("cublasLt"), shape, step.batch, types)
             self._products.append(product)
             return lambda: product.enqueue(addresses, device.workspace, self._stream)
         blas = device.blas
-        return lambda: blas.gemm(step.precision, shape, step.batch, addresses, types)
+        return lambda: blas.gemm(step.precision, shape, step.batch, addresses, types, plain=step.plain)
 
     # -- running ------------------------------------------------------------------------------------------
 

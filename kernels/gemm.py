@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from functools import lru_cache, partial
 from math import sqrt
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .inputs import content, numbers
+from .inputs import SWITCHING, content, numbers
 from .rounding import DTYPES, Doubles, unit
 from .sizing import capability, fitting, flop_per_s, multiple, room
-from .work import Buffer, Expected, Facts, Gemm, Kernel, Output, Unfit, Work
+from .work import Buffer, Content, Expected, Facts, Gemm, Kernel, Output, Unfit, Work
 
 PERIOD = 64
 """Rows of A, and of B, after which they repeat: C repeats in both directions, and all of it is compared."""
@@ -37,6 +39,10 @@ DEVIATIONS = 8.0
 WALK = 6.0
 """Root mean square of the partial sums of products with random signs, at most, in roots of the sum of their squares.
 Its square is the integral of a squared random walk, which exceeds x with a probability of about exp(-pi² x / 8)."""
+
+PLAIN = ("fp64", "fp32")
+"""Precisions of which B is k x n, as matrices mostly lie; where tensor cores read 16 bits or less, n x k is at least as
+fast, and their own form."""
 
 OUT = {"fp64": "fp64", "fp32": "fp32", "tf32": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "bf16"}
 """What C is stored in."""
@@ -74,7 +80,7 @@ def build(
         bytes=sum(buffer.bytes for buffer in buffers),
         outputs=(output,),
         parameters={"m": n, "n": n, "k": k, "input": input},
-        activity=1.0,
+        activity=SWITCHING[input],
     )
     return fitting(facts, work)
 
@@ -90,18 +96,25 @@ def size(facts: Facts, precision: str, *, seconds: float) -> int:
 
 def product(precision: str, n: int, k: int, distribution: str) -> tuple[tuple[Buffer, ...], Gemm, Output]:
     """The buffers a, b and c of a product, the step and what comes out."""
-    dtype, out = DTYPES[precision], OUT[precision]
+    dtype, out, plain = DTYPES[precision], OUT[precision], precision in PLAIN
+    columns = content("b", PERIOD * k, distribution, precision)
     buffers = (
         Buffer("a", dtype, n * k, content("a", PERIOD * k, distribution, precision)),
-        Buffer("b", dtype, n * k, content("b", PERIOD * k, distribution, precision)),
+        Buffer("b", dtype, n * k, Content(columns.says, partial(_abreast, columns, n, k)) if plain else columns),
         Buffer("c", DTYPES[out], n * n),
     )
     derivation = _EXACT if is_exact(precision, distribution) else _ROUNDED
     return (
         buffers,
-        Gemm(precision, n, n, k, "a", "b", "c"),
+        Gemm(precision, n, n, k, "a", "b", "c", plain=plain),
         Output("c", partial(_expect, precision, n, k, distribution), derivation),
     )
+
+
+def _abreast(columns: Content, n: int, k: int, seed: int) -> NDArray[Any]:
+    """B as k x n: its columns are PERIOD different ones, again and again."""
+    rows = np.ascontiguousarray(columns.make(seed).reshape(PERIOD, k).T)
+    return np.repeat(rows[:, None, :], n // PERIOD, axis=1).reshape(-1)
 
 
 def is_exact(precision: str, distribution: str) -> bool:

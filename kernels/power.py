@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .fma import ROUNDS, chain_buffers, chain_flop, chain_launch, chain_output
 from .gemm import LONGEST, PERIOD, SINCE, product, size
+from .inputs import SWITCHING
 from .sizing import bytes_per_s, far_beyond_l2, fitting, flop_per_s, room
 from .stream import TILE, moved
 from .work import Facts, Kernel, Unfit, Work
@@ -54,7 +55,7 @@ def build_mix(
         bytes=24 * count,
         outputs=(chain_output("fp32", threads, ROUNDS), gemm_output, stream_output),
         parameters={"blocks": blocks, "n": n, "k": k, "count": count, "input": input},
-        activity=1.0,
+        activity=(2 + SWITCHING[input]) / 3,  # of the three parts, only the product takes the input
     )
     return fitting(facts, work)
 

@@ -78,7 +78,7 @@ def timing(work: Work, model: GpuModel) -> Timing:
         unit_s,
         Workload(
             work.kernel,
-            activity=work.activity * _share(work),
+            activity=work.activity,
             compute_share=clock,
             bandwidth_share=traffic,
             noise=_NOISE.get(work.kernel, SGEMM.noise),
@@ -153,6 +153,26 @@ def _operations(work: Work, model: GpuModel) -> list[_Part]:
     return []
 
 
+def facts_of(
+    model: GpuModel, *, gpu: str = "", node: str = "", index: int = 0, peers: int = GPUS_PER_NODE - 1
+) -> Facts:
+    """What a GPU of a model is; without a name, any of them in a full node."""
+    rates = rates_of(model)
+    return Facts(
+        gpu=gpu,
+        model=model.name,
+        node=node,
+        index=index,
+        capability=rates.capability,
+        sms=rates.sms,
+        memory_bytes=model.memory_gb << 30,
+        l2_bytes=rates.l2_bytes,
+        max_clock_mhz=model.max_clock_mhz,
+        bandwidth_gb_s=float(model.bandwidth_gb_s),
+        peers=peers,
+    )
+
+
 class SimulatedDevice:
     """The GPU at a position of a bench's fleet, as a `Device`. It is held until `close`."""
 
@@ -161,21 +181,8 @@ class SimulatedDevice:
     def __init__(self, bench: Bench, position: int) -> None:
         self.bench, self.position = bench, position
         model, who = bench.fleet.model, bench.who[position]
-        rates = rates_of(model)
-        first = position - who.device
-        self.facts = Facts(
-            gpu=who.uuid,
-            model=model.name,
-            node=who.host,
-            index=who.device,
-            capability=rates.capability,
-            sms=rates.sms,
-            memory_bytes=model.memory_gb << 30,
-            l2_bytes=rates.l2_bytes,
-            max_clock_mhz=model.max_clock_mhz,
-            bandwidth_gb_s=float(model.bandwidth_gb_s),
-            peers=min(GPUS_PER_NODE, len(bench.fleet) - first) - 1,
-        )
+        peers = min(GPUS_PER_NODE, len(bench.fleet) - (position - who.device)) - 1
+        self.facts = facts_of(model, gpu=who.uuid, node=who.host, index=who.device, peers=peers)
         self.versions = VERSIONS
         self._open = True
         bench.hold(position)
@@ -282,7 +289,7 @@ class SimulatedLoaded:
             right, tolerance = expected.values[at], expected.tolerance[at]
             found = np.where(np.abs(right) > 2 * tolerance, 2 * right, right + 4 * tolerance + 1)
             error = np.abs(found - right)
-            with np.errstate(divide="ignore"):
+            with np.errstate(divide="ignore", over="ignore"):  # a tolerance may be next to nothing
                 worst = max(
                     worst, float(np.max(np.where(tolerance > 0, error / np.maximum(tolerance, 1e-300), np.inf)))
                 )

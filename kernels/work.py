@@ -89,7 +89,8 @@ class Launch:
 @dataclass(frozen=True)
 class Gemm:
     """C = A times B through the vendor's library: A is m x k row-major, B is n x k row-major (each row of it is a
-    column of the product's right side), C is m x n row-major; accumulated in fp32, or fp64 for fp64."""
+    column of the product's right side), or k x n where `plain`, C is m x n row-major; accumulated in fp32, or fp64 for
+    fp64."""
 
     precision: str
     m: int
@@ -100,6 +101,8 @@ class Gemm:
     c: str
     batch: int = 1
     """So many products, the matrices of each lying one after another."""
+    plain: bool = False
+    """Whether B lies as it is written in a formula; not in fp8, which no library takes so."""
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,10 @@ def test_many_short_launches_become_a_graph(device: CupyDevice) -> None:
 
 def test_all_memory_is_given_back(device: CupyDevice) -> None:
     work = work_for(device, "stream-copy")
-    finish(device.load(work, seed=1)).unload()  # what CUDA takes for itself is taken now
+    loaded = finish(device.load(work, seed=1))
+    finish(loaded.run(2, limit_s=LIMIT_S))
+    finish(loaded.check())
+    loaded.unload()  # what CUDA takes for itself, modules included, is taken now
 
     def free() -> int:
         with device.using("asking for its memory"):

@@ -152,8 +152,10 @@ class HostDevice:
         """The product as vendors document it: inputs rounded to the precision, sums in fp32 or fp64, C rounded."""
         inputs = "fp32" if step.precision == "tf32" else step.precision
         a = nearest(decode(self.arrays[step.a], inputs), step.precision).reshape(step.batch, step.m, step.k)
-        b = nearest(decode(self.arrays[step.b], inputs), step.precision).reshape(step.batch, step.n, step.k)
-        turned = b.transpose(0, 2, 1)
+        b = nearest(decode(self.arrays[step.b], inputs), step.precision)
+        turned = b.reshape(step.batch, step.n, step.k).transpose(0, 2, 1)
+        if step.plain:
+            turned = b.reshape(step.batch, step.k, step.n)
         c = a @ turned if step.precision == "fp64" else a.astype(np.float32) @ turned.astype(np.float32)
         target = self.arrays[step.c]
         target[:] = encode(c.astype(np.float64).reshape(-1), _format(target.dtype))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import sys
 import time
 import uuid
@@ -13,6 +14,7 @@ import pytest
 
 from whorl.errors import DeviceError, InputError
 from whorl.kernels import cuda_identity, cupy_device
+from whorl.kernels.cublas import library
 from whorl.kernels.cupy_device import CupyDevice, cupy_devices
 from whorl.kernels.device import Device
 from whorl.tests.kernels import hosting
@@ -134,3 +136,19 @@ def test_a_gpu_that_nvml_does_not_know_says_so(blas: LibraryInStream, monkeypatc
     assert device.facts.gpu == f"GPU-{uuid.UUID(int=5)}"
     assert device.facts.index == 1
     assert device.others() == [f"not known: NVML does not know {device.facts.gpu}"]
+
+
+@pytest.mark.parametrize("place", ["wheel", "toolkit"])
+def test_a_library_is_found_in_a_wheel_and_in_a_toolkit(
+    place: str, tmp_path: Path, cublas: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ("nvidia/cublas/lib" if place == "wheel" else "lib64")
+    folder.mkdir(parents=True)
+    shutil.copy(cublas, folder / "libwhorltest.so.12")
+    with pytest.raises(DeviceError, match=r"libwhorltest.so.12 is not found: load the CUDA toolkit 12 or install it"):
+        library("whorltest", 12)
+    if place == "wheel":
+        monkeypatch.syspath_prepend(tmp_path)
+    else:
+        monkeypatch.setenv("CUDA_PATH", str(tmp_path))
+    assert library("whorltest", 12).cublasCreate_v2 is not None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -166,6 +168,41 @@ def test_what_hangs_at_unloading_is_left(blas: LibraryInStream, runtime: FakeRun
     assert device.lost is not None
     assert "hangs" in device.lost
     device.close()
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+def test_modules_and_stream_of_a_lost_gpu_are_never_taken_down(
+    hangs: bool, blas: LibraryInStream, runtime: FakeRuntime
+) -> None:
+    """CuPy unloads a module when its object goes, which waits for the GPU, also while the process ends."""
+    device = cupy_devices([0])[0]
+    loaded = load(device, twice())
+    run(loaded)
+    held = [weakref.ref(device._stream), *map(weakref.ref, device._functions.values())]
+    if hangs:
+        runtime.hang = True
+        with pytest.raises(DeviceError, match="hangs"):
+            run(loaded, limit_s=0.1)
+    else:
+        runtime.fail["eventQuery"] = 700
+        with pytest.raises(DeviceError, match="not its own"):
+            run(loaded)
+    device.close()
+    del device, loaded
+    gc.collect()
+    assert len(held) == 2
+    assert all(reference() is not None for reference in held)
+
+
+def test_modules_and_stream_of_a_sound_gpu_go_with_it(blas: LibraryInStream, runtime: FakeRuntime) -> None:
+    device = cupy_devices([0])[0]
+    loaded = load(device, twice())
+    run(loaded)
+    held = [weakref.ref(device._stream), *map(weakref.ref, device._functions.values())]
+    device.close()
+    del device, loaded
+    gc.collect()
+    assert not any(reference() is not None for reference in held)
 
 
 def test_an_interrupt_leaves_a_work_that_can_be_unloaded(

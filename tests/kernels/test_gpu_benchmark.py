@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import json
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from whorl.benchmarks.gpu import plain
-from whorl.benchmarks.gpu.reached import lift_copies, reached
+from whorl.benchmarks.gpu import command, plain
+from whorl.benchmarks.gpu import reached as reached_module
+from whorl.benchmarks.gpu.goals import goal_of
+from whorl.benchmarks.gpu.reached import Rounds, Row, lift_copies
 from whorl.benchmarks.gpu.telemetry_cost import telemetry_cost
 from whorl.kernels.catalogue import find_kernel
 from whorl.kernels.cupy_device import CupyDevice
@@ -26,6 +30,7 @@ from whorl.kernels.work import Gemm, Kernel
 from whorl.probes.catalogue import find_probe
 from whorl.probes.conditions import Asked
 from whorl.probes.effort import EFFORTS
+from whorl.probes.probe import Probe
 from whorl.probes.watch import Reading, Window
 from whorl.tests.kernels import hosting
 from whorl.tests.kernels.fake_cupy import FakeRuntime, LibraryInStream
@@ -49,6 +54,14 @@ class Still:
 
     def hurry(self, gpu: str, *, on: bool) -> None:
         """The pace is fixed."""
+
+
+def reached(device: CupyDevice, probes: Sequence[Probe], find: Callable[[str], Kernel], **given: Any) -> list[Row]:
+    """Two rounds of probes."""
+    rounds = Rounds(device, Still(), probes, find, Asked(BRIEF), **given)
+    rounds.run()
+    rounds.run()
+    return rounds.rows
 
 
 def small(name: str) -> Kernel:
@@ -96,7 +109,7 @@ def test_rates_stand_beside_what_they_are_compared_with(
     runtime.launch_s = 0.005  # a repeat then holds few launches, which the host has to run
     names = ("gemm-fp32", "fma-fp32", "stream-copy", "stream-triad", "launch")
     probes = [find_probe(name) for name in names]
-    rows = reached(device, Still(), probes, small, Asked(BRIEF), runs=2, plain_s=0.02)
+    rows = reached(device, probes, small, plain_s=0.02)
     lift_copies(rows)
     assert [row.probe.name for row in rows] == list(names)
     told = {row.probe.name: row.document() for row in rows}
@@ -129,7 +142,7 @@ def test_a_probe_that_fails_keeps_its_reason_and_the_others_go_on(
         return usual(size)
 
     runtime.malloc = refuse_third  # type: ignore[method-assign]
-    first, second = reached(device, Still(), probes, small, Asked(BRIEF), runs=2, plain_s=0.01)
+    first, second = reached(device, probes, small, plain_s=0.01)
     assert "out of memory" in (first.problem or "")
     assert len(first.values) == 0
     assert len(second.values) == 2
@@ -146,7 +159,7 @@ def test_a_gpu_that_is_lost_keeps_what_was_measured(device: CupyDevice, runtime:
         return small(name)
 
     probes = [find_probe("stream-copy"), find_probe("stream-triad"), find_probe("stream-add")]
-    first, second, third = reached(device, Still(), probes, find, Asked(BRIEF), runs=2, plain_s=0.01)
+    first, second, third = reached(device, probes, find, plain_s=0.01)
     assert device.lost is not None
     assert (len(first.values), first.problem) == (1, None)
     assert second.problem == device.lost
@@ -170,11 +183,94 @@ def test_the_cost_of_telemetry_is_that_of_pairs(device: CupyDevice, runtime: Fak
     assert found["met"] is False
 
 
+def test_no_run_begins_that_would_end_too_late(device: CupyDevice, runtime: FakeRuntime, plain_calls: None) -> None:
+    runtime.launch_s = 0.005
+    probes = [find_probe("fma-fp32"), find_probe("launch")]
+    told: list[int] = []
+    rounds = Rounds(
+        *(device, Still(), probes, small, Asked(BRIEF)),
+        plain_s=0.01,
+        deadline=time.monotonic() + 30,
+        told=lambda rows: told.append(sum(len(row.values) for row in rows)),
+    )
+    assert rounds.run()
+    first, second = rounds.rows
+    second.took_s = 60.0
+    assert rounds.run()
+    first.took_s = 60.0
+    assert not rounds.run()
+    assert told == [1, 2, 3]
+    assert (len(first.values), len(second.values)) == (2, 1)
+    assert first.problem is None
+
+
+def test_a_plain_product_that_fails_leaves_what_was_measured(
+    device: CupyDevice, runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> float:
+        raise RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED")
+
+    runtime.launch_s = 0.005
+    monkeypatch.setattr(reached_module, "product_gflop_s", refused)
+    (row,) = reached(device, [find_probe("gemm-fp32")], small, plain_s=0.01)
+    assert (row.problem, len(row.values), row.limits) == (None, 2, [])
+    assert row.document()["limit_problem"] == "the plain product failed: CUBLAS_STATUS_NOT_SUPPORTED"
+
+
+def row_of(name: str, values: list[float], limits: list[float]) -> Row:
+    work = small_work(name)
+    return Row(find_probe(name), small(name), work, goal_of(small(name), work), values, limits)
+
+
+def test_the_best_copy_of_a_round_is_the_limit_of_those_that_ran_in_it() -> None:
+    rows = [row_of("stream-copy", [9.0, 12.0], [10.0, 11.0]), row_of("stream-triad", [8.0], [10.0])]
+    lift_copies(rows)
+    assert [row.limits for row in rows] == [[10.0, 12.0], [10.0]]
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_the_command_says_what_there_is_when_it_is_ended(
+    ended: bool,
+    device: CupyDevice,
+    runtime: FakeRuntime,
+    plain_calls: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    runtime.launch_s = 0.005
+    out = tmp_path / "gpu.json"
+    asked_for: list[str] = []
+
+    def find(name: str) -> Kernel:
+        asked_for.append(name)
+        if ended and asked_for.count("stream-triad") == 2:  # once for its row, once for its first run
+            assert len(json.loads(out.read_text())["reached"][0]["values"]) == 1
+            signal.raise_signal(signal.SIGTERM)
+        return small(name)
+
+    monkeypatch.setattr(command, "find_kernel", find)
+    monkeypatch.setattr(command, "EFFORTS", dict.fromkeys(("quick", "standard"), BRIEF))
+    monkeypatch.setattr(command, "BESIDE", ("stream-copy",))
+    arguments = ["--runs", "2", "--pairs", "6", "--probe", "stream-copy", "--probe", "stream-triad", "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", ["gpu", *arguments])
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        status = command.main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    told = json.loads(capsys.readouterr().out)
+    assert told == json.loads(out.read_text())
+    assert (status, told["ran"], told["why"]) == ((130, True, "it was ended early") if ended else (0, True, None))
+    assert [row["runs"] for row in told["reached"]] == ([1, 0] if ended else [2, 2])
+    assert [row["kernel"] for row in told["telemetry"]] == ([] if ended else ["stream-copy"])
+
+
 def test_without_a_gpu_it_says_so_and_why(tmp_path: Path) -> None:
     (tmp_path / "cupy.py").write_text("raise ModuleNotFoundError('no', name='cupy')")
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path)}
-    command = [sys.executable, str(ROOT / "benchmarks" / "gpu")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=120)
+    line = [sys.executable, str(ROOT / "benchmarks" / "gpu")]
+    done = subprocess.run(line, capture_output=True, text=True, check=False, env=environment, timeout=120)
     assert done.returncode == 6
     result = json.loads(done.stdout)
     assert result["ran"] is False

@@ -7,18 +7,24 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
 from whorl.cli import cli
+from whorl.errors import DeviceError
 from whorl.kernels import catalogue
+from whorl.kernels.cupy_device import cupy_devices
 from whorl.kernels.work import Kernel
 from whorl.probes.effort import EFFORTS
 from whorl.tests.kernels import hosting
-from whorl.tests.kernels.fake_cupy import FakeRuntime, LibraryInStream
+from whorl.tests.kernels.fake_cupy import CUDARuntimeError, FakeRuntime, LibraryInStream
 from whorl.tests.kernels.test_arithmetic import small_work
 
 pytestmark = pytest.mark.skipif(hosting.COMPILER is None, reason="no g++ to compile CUDA C for the host with")
+
+
+COLUMNS = ["kind", "gpu", "detail"]
 
 
 @pytest.fixture
@@ -68,3 +74,44 @@ def test_a_gpu_that_fails_is_told_and_the_other_is_measured(
     assert sorted(run["status"] == "ok" for run in report["runs"]) == [False, True]
     bad = next(run for run in report["runs"] if run["status"] != "ok")
     assert "may have fallen off the bus" in bad["status"]
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_gpu_that_fails_when_it_is_listed_is_told_and_the_other_is_measured(
+    named: bool, small_kernels: None, runtime: FakeRuntime, tmp_path: Path
+) -> None:
+    first, second = (device.facts.gpu for device in cupy_devices())
+    runtime.fail["getDeviceProperties"] = 999  # once
+    status, report = probe(tmp_path / "S", "launch", *(["--gpu", first, "--gpu", second] if named else []))
+    assert status == 6
+    assert [run["gpu"] for run in report["runs"]] == [second]
+    assert {run["status"] for run in report["runs"]} == {"ok"}
+    events = [
+        row
+        for path in (tmp_path / "S" / "events").rglob("*.parquet")
+        for row in pq.read_table(path, columns=COLUMNS).to_pylist()
+    ]
+    (failed,) = [row for row in events if row["kind"] == "probe_failed"]
+    assert failed["gpu"] == first
+    assert "CUDA device 0: asking what it is: the driver reports an unknown error" in json.dumps(failed)
+    assert "CUDA device 0: asking what it is" in json.dumps(report)
+
+
+def test_only_the_gpu_that_fails_when_it_is_listed(small_kernels: None, runtime: FakeRuntime, tmp_path: Path) -> None:
+    first = cupy_devices()[0].facts.gpu
+    runtime.fail["getDeviceProperties"] = 999
+    done = CliRunner().invoke(cli, ["probe", "run", "launch", "--store", str(tmp_path / "S"), "--gpu", first])
+    assert done.exit_code == 6
+    assert done.stderr.startswith("whorl: CUDA device 0: asking what it is: ")
+    assert not (tmp_path / "S").exists()
+
+
+def test_where_all_gpus_fail_when_they_are_listed_it_is_the_first_sentence(
+    small_kernels: None, runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(device: int) -> dict[str, Any]:
+        raise CUDARuntimeError(719)
+
+    monkeypatch.setattr(runtime, "getDeviceProperties", fails)
+    with pytest.raises(DeviceError, match=r"CUDA device 0: asking what it is: .* fallen off the bus"):
+        cupy_devices(None, [])

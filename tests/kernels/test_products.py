@@ -11,7 +11,7 @@ from whorl.kernels.catalogue import find_kernel
 from whorl.kernels.gemm import OUT, PERIOD
 from whorl.kernels.inputs import DISTRIBUTIONS, numbers
 from whorl.kernels.rounding import nearest
-from whorl.kernels.work import Expected, Work
+from whorl.kernels.work import Expected, Gemm, Work
 
 from .hosting import COMPILER, SMALL, HostDevice
 
@@ -91,3 +91,20 @@ def test_every_distribution_has_a_reference(precision: str, distribution: str) -
     stored = {buffer.name: buffer for buffer in work.buffers}
     assert stored["a"].content is not None
     assert DISTRIBUTIONS[distribution] in work.input or precision == "fp8"
+
+
+@pytest.mark.parametrize("precision", ["fp64", "fp32"])
+def test_where_b_lies_plainly_its_columns_are_those_of_the_reference(precision: str) -> None:
+    n, k = 192, 32
+    work = find_kernel(f"gemm-{precision}").build(SMALL, n=n, k=k)
+    assert isinstance(work, Work)
+    (step,) = work.steps
+    assert isinstance(step, Gemm)
+    assert step.plain
+    a, b = (buffer.content for buffer in work.buffers[:2])
+    assert a is not None
+    assert b is not None
+    left = np.resize(a.make(3), n * k).reshape(n, k).astype(float)
+    c = left @ b.make(3).reshape(k, n).astype(float)
+    expected = work.outputs[0].expect(3)
+    assert np.abs(c - np.tile(expected.values, (3, 3))).max() < expected.tolerance.min()

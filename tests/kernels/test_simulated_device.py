@@ -207,6 +207,7 @@ def test_power_rises_with_the_share_of_the_multiprocessors() -> None:
     for share in (0.25, 0.5, 0.75, 1.0):
         some = find_kernel("power-share").build(device.facts, share=share)
         assert not isinstance(some, Unfit)
+        assert timing(some, V100).workload.activity == pytest.approx(0.9 * share), "the share counts once"
 
         async def task(some: Work) -> None:
             loaded = await device.load(some, seed=1)
