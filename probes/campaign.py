@@ -16,16 +16,13 @@ from ..kernels.device import Device
 from ..kernels.work import Facts, Kernel, Unfit, Work
 from .conditions import Asked, Setting, asked_of
 from .figures import Figure, find
+from .meeting import Meeting
 from .probe import Kind, Probe
 from .protocol import Measured, Unrun, measure
 from .recording import Recorder, Run
 from .watch import Watch, Window
 
 NEIGHBOURS = ("idle", "busy")
-WAIT_S = 0.2
-"""How often a GPU looks whether its neighbours are ready."""
-LONGEST_WAIT_S = 120.0
-"""After that it begins without them."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +67,15 @@ class Summary:
     power_w: float | None
     temperature_c: float | None
     steady: bool | None
+    """Whether temperature, clock and times were steady when measuring began."""
+    independent: bool | None
+    """Whether the interval is wide enough: repeats that hang together make it too narrow."""
+    drift: float | None
+    """By what share the times changed from the first half of the repeats to the second."""
     wrong: bool
     clock_events: Mapping[str, float] | None
+    levels: Mapping[str, Figure]
+    """The figures of a probe with more than one, by name: of a wave, a staircase, a scan."""
 
 
 @dataclass
@@ -186,8 +190,6 @@ class Campaign:
             self._keep(device, probe, setting, answer)
 
     async def _measure(self, device: Device, watch: Watch, probe: Probe, *, first: bool) -> Measured | Unrun:
-        if probe.wants_busy_node and self.plan.neighbours != "busy":
-            return Unrun("its figures mean something only with --neighbours busy")
         return await measure(device, watch, probe, self._builds, self.plan.asked, first=first, ended=self.stop.is_set)
 
     def _is_stored(self, probe: Probe, facts: Facts, setting: Setting) -> bool:
@@ -221,7 +223,7 @@ class Campaign:
             self.recorder.event(
                 measured.ended_ns, facts.gpu, facts.node, "wrong_result", f"{probe.name}: {measured.status}"
             )
-        self._tell(probe, device.facts, _summary(device.facts, run, probe.figure, wrong=measured.verdict.wrong > 0))
+        self._tell(probe, device.facts, _summary(device.facts, run, probe, wrong=measured.verdict.wrong > 0))
 
     def _failed(self, device: Device, probe: Probe, setting: Setting, error: DeviceError) -> None:
         now_ns, facts = device.now_ns(), device.facts
@@ -242,7 +244,7 @@ class Campaign:
         self.recorder.event(now_ns, facts.gpu, facts.node, "probe_failed", f"{probe.name}: {error}")
         with self._lock:
             self.report.failures.setdefault(facts.gpu, f"{probe.name}: {error}")
-        self._tell(probe, facts, _summary(facts, run, probe.figure, wrong=False))
+        self._tell(probe, facts, _summary(facts, run, probe, wrong=False))
 
     def _not_run(self, device: Device, probe: Probe, reason: str) -> None:
         facts = device.facts
@@ -272,36 +274,12 @@ class Campaign:
             self._progress(done, self.report.gpus * len(self.plan.probes), f"{probe.name} on {facts.gpu}")
 
 
-class Meeting:
-    """The GPUs of a node, which begin each probe together. Thread-safe."""
-
-    def __init__(self, gpus: Sequence[str]) -> None:
-        self._stage = dict.fromkeys(gpus, -1)
-        self._lock = threading.Lock()
-
-    async def arrive(self, device: Device, stage: int, ended: Callable[[], bool]) -> None:
-        """Wait until every GPU that is still there has come as far, or has made the others wait too long."""
-        with self._lock:
-            self._stage[device.facts.gpu] = stage
-        began_ns = device.now_ns()
-        while not self._complete(stage) and not ended():
-            await device.pause(WAIT_S)
-            if device.now_ns() - began_ns > LONGEST_WAIT_S * 1e9:
-                break
-
-    def leave(self, gpu: str) -> None:
-        """The others wait for this GPU no more."""
-        with self._lock:
-            self._stage.pop(gpu, None)
-
-    def _complete(self, stage: int) -> bool:
-        with self._lock:
-            return all(reached >= stage for reached in self._stage.values())
-
-
-def _summary(facts: Facts, run: Run, figure: str, *, wrong: bool) -> Summary:
-    headline = next((one for one in run.figures if one.name == figure), None)
-    repeats, steady = run.conditions.get("repeats"), run.conditions.get("steady")
+def _summary(facts: Facts, run: Run, probe: Probe, *, wrong: bool) -> Summary:
+    headline = next((one for one in run.figures if one.name == probe.figure), None)
+    repeats, steady, independent, drift = (
+        run.conditions.get(name) for name in ("repeats", "steady", "independent", "drift")
+    )
+    several = probe.kind in (Kind.SQUARE, Kind.STAIRCASE, Kind.SCAN)
     return Summary(
         gpu=run.gpu,
         node=facts.node,
@@ -319,6 +297,9 @@ def _summary(facts: Facts, run: Run, figure: str, *, wrong: bool) -> Summary:
         power_w=run.window.power_w,
         temperature_c=run.window.temperature_c,
         steady=steady if isinstance(steady, bool) else None,
+        independent=independent if isinstance(independent, bool) else None,
+        drift=drift if isinstance(drift, float) else None,
         wrong=wrong,
         clock_events=run.window.clock_events,
+        levels={one.name: one for one in run.figures} if several else {},
     )

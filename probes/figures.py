@@ -49,6 +49,13 @@ def of_times(times_ms: NDArray[np.float64], interval: Interval) -> list[Figure]:
     return figures
 
 
+def drift(times_ms: NDArray[np.float64]) -> float:
+    """By how much the median of the second half of the repeats differs from that of the first, as a share of it."""
+    middle = len(times_ms) // 2
+    before, after = float(np.median(times_ms[: max(middle, 1)])), float(np.median(times_ms[middle:]))
+    return round(after / before - 1, 6) if before > 0 else 0.0
+
+
 def of_work(work: Work, time_ms: float, *, serial: bool) -> list[Figure]:
     """What a work's FLOP, bytes and operations come to at a time per repetition, ms."""
     figures, seconds = [], time_ms / 1000
@@ -85,11 +92,12 @@ def of_verdict(verdict: Verdict) -> list[Figure]:
     ]
 
 
-def of_square(window: Window, load_w: float | None, rest_w: float | None, seconds: float) -> list[Figure]:
+def of_square(window: Window, load_w: float | None, rest_w: float | None, fall: Window, seconds: float) -> list[Figure]:
     """What the power sensor shows of a square wave, and what it averages away.
 
-    `load_w` and `rest_w` are what the same sensor showed of steady load and steady rest. High and low are the 95th
-    and 5th percentile of the readings, so that noise alone does not make a swing.
+    `load_w` and `rest_w` are what the same sensor showed of steady load and steady rest, `fall` is the window from
+    the end of the load to that of the rest. High and low are the 95th and 5th percentile of the readings, so that
+    noise alone does not make a swing.
     """
     figures = []
     if len(window.shown_w) >= _FEWEST:
@@ -107,6 +115,27 @@ def of_square(window: Window, load_w: float | None, rest_w: float | None, second
         figures.append(Figure("energy_by_power", "J", float(window.shown_w.mean()) * seconds))
     if window.counter_w is not None:
         figures.append(Figure("energy_by_counter", "J", window.counter_w * seconds))
+    return figures + of_sensor(window, load_w, rest_w, fall)
+
+
+def of_sensor(wave: Window, load_w: float | None, rest_w: float | None, fall: Window) -> list[Figure]:
+    """How often the power sensor has a new value, and over how long it averages, both about.
+
+    The period is the median time between two readings that differ; no shorter one than that of the readings shows.
+    A mean of the last w seconds falls from load to rest along a line, under which lies w / 2 times the step; that
+    every value stands for a period T adds T / 2 on average.
+    """
+    figures = []
+    changed = wave.shown_s[1:][np.diff(wave.shown_w) != 0]
+    if len(changed) < _FEWEST:
+        return []
+    period_s = float(np.median(np.diff(changed)))
+    figures.append(Figure("sensor_period", "ms", 1000 * period_s))
+    if load_w is not None and rest_w is not None and load_w > rest_w and len(fall.shown_w) >= 2:
+        above = np.clip((fall.shown_w - rest_w) / (load_w - rest_w), 0.0, 1.0)
+        # Until the next reading, a reading is what is known; until the first one, the load's.
+        area_s = float(fall.shown_s[0]) + float(above[:-1] @ np.diff(fall.shown_s))
+        figures.append(Figure("sensor_window", "ms", 1000 * max(0.0, 2 * area_s - period_s)))
     return figures
 
 

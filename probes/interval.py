@@ -3,8 +3,11 @@
 The interval takes nothing for granted about the shape of the distribution: of n independent values, the k-th
 smallest and the k-th largest enclose the median unless fewer than k values fall on one side of it, which is a
 binomial tail (David and Nagaraja, Order Statistics, section 7.1). Repeats that follow each other on a GPU are not
-independent where the clock wanders: then blocks of neighbours take the place of single values, doubled in length
-until their medians hang together no more.
+independent where the clock wanders: n values are then worth as many as n / tau independent ones, tau being the
+integrated autocorrelation time, 1 + 2 times the sum of the autocorrelations, up to where Sokal's window ends it (A.
+Sokal, Monte Carlo Methods in Statistical Mechanics, 1996, section 3). What counts is how the sides of the median
+hang together, and the ranks of the values, which tells more: the longer time of the two is taken. Ranks do not mind
+how skewed the times are.
 """
 
 from __future__ import annotations
@@ -19,9 +22,11 @@ from numpy.typing import NDArray
 LEVEL = 0.95
 FEWEST = 6
 """Fewer independent values than these have no 95 % interval of the median."""
-FEWEST_BLOCKS = 10
+FEWEST_WORTH = 10.0
+"""With values worth fewer independent ones, the autocorrelation time itself is not known well enough."""
 
-_HANGS_TOGETHER = 0.1  # lag-1 correlation above which neighbours are joined; by chance alone it is 1/sqrt(n)
+_HANGS_TOGETHER = 0.1  # lag-1 correlation above which values hang together; by chance alone it is 1/sqrt(n)
+_WINDOW = 2.5  # autocorrelation times that are summed over: five, of times counted as Sokal does, with a half
 
 
 @dataclass(frozen=True)
@@ -34,10 +39,10 @@ class Interval:
     high: float | None
     n: int
     """How many values."""
-    block: int
-    """How many neighbouring values count as one."""
+    block: float
+    """How many neighbouring values are worth one independent value: the integrated autocorrelation time."""
     settled: bool
-    """False where even the longest blocks hang together: the interval is too narrow then."""
+    """False where the values hang together so much that the interval is too narrow."""
 
     @property
     def relative(self) -> float | None:
@@ -67,34 +72,38 @@ def interval_of(values: NDArray[np.float64]) -> Interval:
     """The median of values in the order in which they came, shape (n,), n at least 1, with its interval."""
     n = len(values)
     median = float(np.median(values))
-    block, settled = _block(values)
-    points = _blocks(values, block)
-    k = rank(len(points))
+    block = _together(values)
+    settled = block == 1.0 or n / block >= FEWEST_WORTH
+    k = rank(int(n / block))
     if k == 0:
         return Interval(median, None, None, n, block, settled)
-    ordered = np.sort(points)
-    low, high = float(ordered[k - 1]), float(ordered[-k])
-    # The median of block medians need not be that of all values: the interval holds both.
-    return Interval(median, min(low, median), max(high, median), n, block, settled)
+    ordered = np.sort(values)
+    place = int(k * block)
+    return Interval(median, float(ordered[place - 1]), float(ordered[-place]), n, block, settled)
 
 
-def _block(values: NDArray[np.float64]) -> tuple[int, bool]:
-    """How many neighbours must be joined, and whether the blocks are free of each other then."""
-    block = 1
-    while True:
-        points = _blocks(values, block)
-        if lag_one(points) <= max(_HANGS_TOGETHER, 1 / sqrt(max(len(points), 1))):
-            return block, True
-        if len(values) // (2 * block) < FEWEST_BLOCKS:
-            return block, False
-        block *= 2
+def _together(values: NDArray[np.float64]) -> float:
+    """The integrated autocorrelation time of values, in values; 1 where neighbours do not hang together."""
+    n = len(values)
+    ranks = np.empty(n)
+    ranks[np.argsort(values, kind="stable")] = np.arange(n)
+    if lag_one(values) <= max(_HANGS_TOGETHER, 1 / sqrt(n)):
+        return 1.0
+    return max(_integrated(ranks), _integrated((values < np.median(values)).astype(np.float64)))
 
 
-def _blocks(values: NDArray[np.float64], block: int) -> NDArray[np.float64]:
-    if block == 1:
-        return values
-    whole = len(values) // block * block
-    return np.asarray(np.median(values[len(values) - whole :].reshape(-1, block), axis=1))
+def _integrated(values: NDArray[np.float64]) -> float:
+    off = values - values.mean()
+    whole = float(off @ off)
+    if whole == 0:  # more than half of the values are the smallest one
+        return 1.0
+    time = 1.0
+    for lag in range(1, len(values) // 2):
+        # An autocorrelation of n values is too low by about time/n (Marriott and Pope, Biometrika 1954).
+        time += 2 * (float(off[:-lag] @ off[lag:]) / whole + (1 + max(time, 1.0)) / len(values))
+        if lag >= _WINDOW * max(time, 1.0):
+            break
+    return max(time, 1.0)
 
 
 def lag_one(values: NDArray[np.float64]) -> float:

@@ -44,5 +44,3 @@ class Probe:
     """Of the kernel's `build`."""
     scan: tuple[str, tuple[float | int, ...]] | None = None
     """SCAN: the parameter of the kernel, and its values."""
-    wants_busy_node: bool = False
-    """Whether its figures mean something only while the node's other GPUs run the same."""

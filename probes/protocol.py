@@ -42,7 +42,7 @@ class Measured:
     window: Window
     figures: list[Figure]
     ended_by: str
-    """'precise', 'time limit', or 'complete' where the length was fixed."""
+    """'precise', 'time limit', 'most repeats', or 'complete' where the length was fixed."""
     verdict: Verdict
     conditions: dict[str, object]
     interval: Interval | None = None
@@ -132,6 +132,7 @@ class _Protocol(Steps):
             "each": got.each,
             "block": got.interval.block,
             "independent": got.interval.settled,
+            "drift": of.drift(got.times_ms),
             "energy_from": source,
         }
         return self._measured(got.began_ns, got.ended_ns, window, rows + energy, got.ended_by, got.interval)
@@ -236,6 +237,7 @@ class _Protocol(Steps):
             load_w = self.shown(busy[1])
             await self.rest(self.effort.level_s)
             rest_w = self.shown(self.device.now_ns())
+            fall = self.watch.window(self.gpu, busy[1], self.device.now_ns())
             wave = await self.wave(loaded, time_s, period_s, load_s)
             self.found.judge(await loaded.check())
         finally:
@@ -244,7 +246,7 @@ class _Protocol(Steps):
         began_ns, ended_ns, busy_s = wave
         seconds = (ended_ns - began_ns) / 1e9
         window = self.watch.window(self.gpu, began_ns, ended_ns)
-        rows = of.of_square(window, load_w, rest_w, seconds)
+        rows = of.of_square(window, load_w, rest_w, fall, seconds)
         rows.append(Figure("duty_found", "%", 100 * busy_s / seconds))
         return self._measured(began_ns, ended_ns, window, rows, "complete")
 

@@ -47,7 +47,7 @@ class Run:
     conditions: Mapping[str, object]
     versions: Mapping[str, str]
     ended_by: str
-    """'precise', 'time limit', 'complete', or 'failed'."""
+    """'precise', 'time limit', 'most repeats', 'complete', or 'failed'."""
     status: str
 
 

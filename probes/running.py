@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from ..kernels.catalogue import find_kernel
 from ..kernels.device import Device, finish
 from ..kernels.simulated_device import SimulatedDevice
-from .campaign import Campaign, Meeting, Plan, Progress, Report
+from .campaign import Campaign, Plan, Progress, Report
 from .conditions import Setting
 from .effort import LEVELS
+from .meeting import Meeting
 from .probe import Kind
 from .recording import MOST, Recorder, stored_runs
 from .watch import Reading, Recent, Watch, Window

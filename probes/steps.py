@@ -173,7 +173,8 @@ class Steps:
                 relative = 2 * self.asked.half_width  # the blocks are too few: more are needed
             left = int((limit_s - (ended_ns - began_ns) / 1e9) / repeat_s) - 2
             if min(left, most - have) < 1:
-                return Repeats(times, interval, began_ns, ended_ns, each, "time limit")
+                ended_by = "most repeats" if have >= _ENOUGH else "time limit"
+                return Repeats(times, interval, began_ns, ended_ns, each, ended_by)
             # The interval narrows with the root of the number; at most twice as many, as that is an estimate.
             more = have if relative is None else ceil(have * ((relative / self.asked.half_width) ** 2 - 1))
             want = have + min(max(more, 10), have, left, most - have)

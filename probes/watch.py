@@ -85,6 +85,8 @@ class Window:
     """For how long the clock was held down, s, by reason; None where the driver tells of none."""
     shown_w: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     """Every reading of the board power as the driver shows it, in order of time."""
+    shown_s: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    """When each of these was read, s after the window began."""
     instant_w: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     """The same of the instantaneous power; empty where the driver has none."""
 
@@ -209,6 +211,7 @@ class Recent:
             counter_w=_scaled(_rate(seconds, values["energy_mj"])),
             clock_events=_events(seconds, values, (ended_ns - began_ns) / 1e9),
             shown_w=_present(values["power_mw"]) / 1000,
+            shown_s=seconds[~np.isnan(values["power_mw"])],
             instant_w=_present(instant) / 1000,
         )
 

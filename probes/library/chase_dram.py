@@ -8,7 +8,7 @@ PROBE = Probe(
     "chase-dram",
     version="1",
     stresses="DRAM latency",
-    says="Pointers through more than the L2 cache holds.",
+    says="Pointers through four L2 caches.",
     figure="latency",
     kernel="chase",
     suite="quick",

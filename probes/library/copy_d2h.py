@@ -8,7 +8,7 @@ PROBE = Probe(
     "copy-d2h",
     version="1",
     stresses="PCIe, from the GPU",
-    says="Copy to pinned memory of the host.",
+    says="Copy to pinned host memory.",
     figure="bandwidth",
     kernel="copy-d2h",
     suite="standard",

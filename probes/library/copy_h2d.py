@@ -8,7 +8,7 @@ PROBE = Probe(
     "copy-h2d",
     version="1",
     stresses="PCIe, to the GPU",
-    says="Copy from pinned memory of the host.",
+    says="Copy from pinned host memory.",
     figure="bandwidth",
     kernel="copy-h2d",
     suite="quick",

@@ -8,7 +8,7 @@ PROBE = Probe(
     "fma-fp32",
     version="1",
     stresses="SMs, fp32",
-    says="Chains of multiply-adds in registers.",
+    says="Chains of multiply-adds.",
     figure="rate",
     kernel="fma-fp32",
     suite="standard",

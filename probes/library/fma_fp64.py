@@ -8,7 +8,7 @@ PROBE = Probe(
     "fma-fp64",
     version="1",
     stresses="SMs, fp64",
-    says="Chains of multiply-adds in registers.",
+    says="Chains of multiply-adds.",
     figure="rate",
     kernel="fma-fp64",
     suite="quick",

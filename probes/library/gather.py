@@ -8,7 +8,7 @@ PROBE = Probe(
     "gather",
     version="1",
     stresses="random DRAM reads",
-    says="Words from random places of a large table.",
+    says="Words from random places.",
     figure="operation_rate",
     kernel="gather",
     suite="standard",

@@ -8,7 +8,7 @@ PROBE = Probe(
     "gemm-tf32",
     version="1",
     stresses="tensor cores, tf32",
-    says="Matrix product of fp32 data in tf32.",
+    says="Matrix product, tf32, fp32 sums.",
     figure="rate",
     kernel="gemm-tf32",
     suite="full",

@@ -8,7 +8,7 @@ PROBE = Probe(
     "l2-read",
     version="1",
     stresses="L2 bandwidth",
-    says="Reads of half the L2 cache, over and over.",
+    says="Reads of a third of the L2 cache.",
     figure="bandwidth",
     kernel="l2-read",
     suite="quick",

@@ -8,7 +8,7 @@ PROBE = Probe(
     "pagerank",
     version="1",
     stresses="irregular reads",
-    says="PageRank on a generated power-law graph.",
+    says="PageRank on a power-law graph.",
     figure="operation_rate",
     kernel="pagerank",
     suite="quick",

@@ -8,7 +8,7 @@ PROBE = Probe(
     "power-mix",
     version="1",
     stresses="the whole board",
-    says="Vector units, tensor cores, memory in turn.",
+    says="Multiply-adds, product, triad in turn.",
     figure="rate",
     kernel="power-mix",
     suite="quick",

@@ -1,4 +1,4 @@
-"""The probe `power-square`: power sensor, regulators."""
+"""The probe `power-square`: power sensor."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ..probe import Kind, Probe
 PROBE = Probe(
     "power-square",
     version="1",
-    stresses="power sensor, regulators",
+    stresses="power sensor",
     says="Full load and rest in turns.",
     figure="swing_seen",
     kernel="power-mix",

@@ -8,7 +8,7 @@ PROBE = Probe(
     "power-staircase",
     version="1",
     stresses="power by load",
-    says="Work on 0, 25, 50, 75, 100 % of the SMs.",
+    says="Load on 0, 25, 50, 75, 100 % of SMs.",
     figure="power_at_100",
     kernel="power-share",
     suite="standard",

@@ -1,4 +1,4 @@
-"""The probe `transformer`: tensor cores and memory."""
+"""The probe `transformer`: tensor cores, memory."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from ..probe import Probe
 PROBE = Probe(
     "transformer",
     version="1",
-    stresses="tensor cores and memory",
-    says="One block of a transformer, forward.",
+    stresses="tensor cores, memory",
+    says="A block of a transformer, forward.",
     figure="rate",
     kernel="transformer",
     suite="standard",

@@ -12,10 +12,12 @@ import pytest
 
 from whorl.errors import DeviceError
 from whorl.kernels.device import Verdict, finish
+from whorl.probes import figures
 from whorl.probes.conditions import Asked
 from whorl.probes.figures import find as figure
 from whorl.probes.probe import Kind
 from whorl.probes.protocol import Measured, Unrun, measure
+from whorl.probes.watch import Window
 
 from .hand_device import FACTS, QUICK, HandDevice, a_probe, constant, find
 
@@ -283,7 +285,7 @@ def test_ending_when_the_interval_is_narrow_does_not_spoil_it() -> None:
 
 
 def test_repeats_that_hang_together_are_not_called_precise() -> None:
-    """However narrow the interval looks: a clock that wanders slowly makes it so."""
+    """However narrow the interval looks: a clock that wanders slowly hides how little is known."""
 
     def wandering(seed: int) -> Iterator[float]:
         random, value = np.random.default_rng(seed), 0.0
@@ -295,4 +297,36 @@ def test_repeats_that_hang_together_are_not_called_precise() -> None:
     deceptive = [one for one in found if not one.conditions["independent"]]
     assert len(deceptive) > 10
     assert {one.ended_by for one in deceptive} == {"time limit"}
-    assert all(one.interval and (one.interval.relative or 1) <= QUICK.precision for one in deceptive)
+
+
+def test_the_drift_is_that_of_the_second_half() -> None:
+    assert figures.drift(np.array([2.0, 2.0, 2.1, 2.1])) == pytest.approx(0.05)
+    assert figures.drift(np.array([2.0, 2.0, 2.0])) == 0
+    assert figures.drift(np.array([2.0])) == 0
+    assert run(HandDevice()).conditions["drift"] == 0
+
+
+def test_as_many_repeats_as_are_kept_are_no_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whorl.probes.steps._ENOUGH", 50)
+    found = run(HandDevice(times_ms=noisy(0.5)), asked=Asked(QUICK, precision=1e-9, time_limit_s=1e6))
+    assert found.ended_by == "most repeats"
+    assert found.conditions["repeats"] == 50
+
+
+@pytest.mark.parametrize(("window_s", "period_s"), [(1.0, 0.1), (0.2, 0.02), (0.0, 0.1)])
+def test_a_sensor_that_averages_shows_by_how_it_falls(window_s: float, period_s: float) -> None:
+    """A mean of the last w seconds with a new value every T, read every 10 ms, after load of 300 W ended at 0."""
+    at = np.arange(0.0, 2.0, 0.01)
+    ticks = np.floor(at / period_s + 0.5) * period_s - period_s / 2  # half a period after the end comes the first one
+    share = np.clip(ticks / window_s, 0, 1) if window_s else (ticks > 0).astype(np.float64)
+    fall = Window(shown_w=np.array([300.0 - 250 * one for one in share.tolist()]), shown_s=at)
+    turns = np.arange(0.0, 6.0, period_s)
+    wave = Window(shown_w=np.array([100.0 + i % 2 for i in range(len(turns))]), shown_s=turns)
+    found = {one.name: one.value for one in figures.of_sensor(wave, 300.0, 50.0, fall)}
+    assert found["sensor_period"] == pytest.approx(1000 * period_s)
+    assert found["sensor_window"] == pytest.approx(1000 * window_s, abs=1000 * period_s)
+
+
+def test_a_sensor_that_never_changes_has_no_period() -> None:
+    flat = Window(shown_w=np.full(50, 70.0), shown_s=np.arange(50.0))
+    assert figures.of_sensor(flat, 300.0, 50.0, flat) == []

@@ -281,12 +281,6 @@ def test_a_plan_without_probes_or_with_strange_neighbours_is_refused() -> None:
         Plan(TWO, Asked(QUICK), "c", "loud")
 
 
-def test_a_probe_that_wants_a_busy_node_is_not_run_on_an_idle_one(store: Store) -> None:
-    wants = a_probe("one", wants_busy_node=True)
-    assert run(store, gpus(2), probes=(wants,)).unrun[0][2] == "its figures mean something only with --neighbours busy"
-    assert len(run(store, gpus(2), probes=(wants,), neighbours="busy").runs) == 2
-
-
 def test_first_is_the_first_work_not_the_first_probe(store: Store) -> None:
     def falling() -> Any:
         return (50.0 * 0.9995**i for i in count())
