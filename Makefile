@@ -5,13 +5,33 @@ READY  := .venv/.ready
 BIN    := .venv/bin
 export UV_PYTHON_DOWNLOADS := never
 
-.PHONY: demo test check lint types layers lock clean help
+.PHONY: demo cupy test check lint types layers lock clean help
 
 help:      ## this list
 	@grep -hE '^[a-z]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-demo: $(READY)  ## measure this machine's GPUs, or a simulated fleet, and write demo/report.html
+demo: $(READY) cupy  ## measure this machine's GPUs, or a simulated fleet, and write demo/report.html
 	@$(BIN)/whorl demo --out demo
+
+# Real GPUs need CuPy for the CUDA of their driver, which no lock can know: put into .venv where a driver lists a GPU.
+# CUDA 13 compiles no more for GPUs older than compute capability 7.5. Without a toolkit its libraries come as wheels.
+# Where it fails, whorl demo measures a simulated fleet and says so.
+cupy: $(READY)
+	@timeout 60 nvidia-smi -L 2>/dev/null | grep -q '^GPU ' || exit 0; \
+	$(BIN)/python -c 'import sys, importlib.util as u; sys.exit(u.find_spec("cupy") is None)' && exit 0; \
+	cuda=$$(timeout 60 nvidia-smi 2>/dev/null | sed -nE 's/.*CUDA[A-Z ]* Version: *([0-9]+).*/\1/p' | head -n 1); \
+	if [ "$${cuda:-0}" -lt 12 ]; then \
+		echo "a GPU is here, but its driver supports no CUDA 12 ($${cuda:-none} is its newest): update the driver" >&2; \
+		exit 0; \
+	fi; \
+	extra=cuda12; \
+	if [ "$$cuda" -ge 13 ] && timeout 60 nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | \
+		awk '{ n++; old += $$1 < 7.5 } END { exit !(n && !old) }'; then extra=cuda13; fi; \
+	ctk=; \
+	if [ -z "$$CUDA_PATH" ] && ! command -v nvcc >/dev/null 2>&1; then ctk="cupy-$${extra}x[ctk]"; fi; \
+	echo "a GPU is here: installing CuPy for it into .venv (whorl[$$extra]$${ctk:+ and the CUDA libraries})" >&2; \
+	$(UV) pip install --quiet --python .venv --constraint requirements.lock --editable ".[$$extra]" $$ctk || \
+		echo "CuPy could not be installed, so that the GPU is not measured: see docs/gpu.md" >&2
 
 test: $(READY)  ## the tests
 	$(BIN)/python -m pytest

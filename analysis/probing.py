@@ -146,6 +146,18 @@ def _events(store: Store, cluster: str, runs: pl.DataFrame) -> pl.DataFrame:
     return store.collect(events.select("ts", "gpu", "node", "kind", "detail").sort("ts", "gpu", nulls_last=True))
 
 
+def slowest(campaign: Probed, gpu: str) -> tuple[str, float, int] | None:
+    """The probe in which a GPU is slowest against the GPUs of its model: its name, the excess of the GPU's time over
+    their median in %, and how many GPUs of the model have a time in it. None where it has no time."""
+    of_model = ["model", "workload"]
+    beside = campaign.sound.with_columns(
+        (100 * (pl.col("value") / pl.col("value").median().over(of_model) - 1)).alias("excess"),
+        pl.col("gpu").n_unique().over(of_model).alias("n"),
+    )
+    own = beside.filter(pl.col("gpu") == gpu).sort("excess", "workload")
+    return None if own.is_empty() else (str(own["workload"][-1]), float(own["excess"][-1]), int(own["n"][-1]))
+
+
 def stated(conditions: str | None) -> Mapping[str, Any]:
     """The conditions of a run; nothing where they are missing or no JSON object."""
     try:

@@ -148,10 +148,13 @@ def judge(campaign: Probed, store: Store | None = None) -> Judged:
     return Judged(tuple(signatures.shared_by_nodes(found, campaign.gpus)), len(looked), not_judged)
 
 
-def _severity(one: StandsOut) -> tuple[int, float, str]:
+def _severity(one: StandsOut) -> tuple[int, float, float, str]:
+    """What was seen comes first, then who is slow in work, then who is only warm."""
+    times, rises = ([abs(d.excess_pct) for d in one.deviations if bool(d.probe) is timed] for timed in (True, False))
     return (
         signatures.CAUSES.index(one.cause) >= 3,
-        -max((abs(d.excess_pct) for d in one.deviations), default=0),
+        -max(times, default=0),
+        -max(rises, default=0),
         one.gpu,
     )
 
@@ -179,7 +182,9 @@ def _times(campaign: Probed, not_judged: dict[str, str]) -> Iterator[tuple[str, 
         one = runs.group_by("gpu").agg(pl.col(columns).median()).sort("gpu").filter(pl.col("value") > 0)
         if one.height < LEAST_GPUS:
             of = f" of model {model}" if len(campaign.models) > 1 else ""
-            not_judged[str(probe)] = f"{one.height} GPUs{of} ran it; {LEAST_GPUS} are needed to tell which differ"
+            ran = f"{one.height} GPU{'' if one.height == 1 else 's'}{of} ran it"
+            before = f"{not_judged[str(probe)]}; " if str(probe) in not_judged else ""  # of another model
+            not_judged[str(probe)] = f"{before}{ran}; {LEAST_GPUS} are needed to tell which differ"
             continue
         value, low, high = (one[name].cast(pl.Float64).fill_null(math.nan).to_numpy() for name in columns)
         typical = float(np.median(value))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .ending import Ending
 from .options import json_option
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ..store import Store
 
 _STORE, _REPORT = "store", "report.html"  # in the demo's folder
+_HEALTHY = 16  # GPUs a fault, unless asked for: among too few peers nobody stands out
 _LARGE = 2000  # GPUs from which telemetry is stored less often
 
 
@@ -40,7 +42,9 @@ _LARGE = 2000  # GPUs from which telemetry is stored less often
 @click.option("--gpus", type=click.IntRange(1, 999 * 32), help="Simulated: how many GPUs.  [default: 64]")
 @click.option("--model", metavar="NAME", help="Simulated: which model.  [default: V100]")
 @click.option("--seed", type=click.IntRange(0), help="Simulated: the fleet's seed.  [default: 1]")
-@click.option("--faults", type=click.IntRange(0), help="Simulated: how many GPUs are faulty.  [default: 3]")
+@click.option(
+    "--faults", type=click.IntRange(0), help="Simulated: how many GPUs are faulty.  [default: 1 in 16, 3 at most]"
+)
 @click.option("--fault", "kinds", multiple=True, metavar="KIND", help="Simulated: plant this kind. Repeatable.")
 @json_option
 def demo(
@@ -58,6 +62,8 @@ def demo(
 
     Ends with one HTML report that needs no network. Without a GPU, or where an option of the simulated fleet is
     given, a simulated fleet with planted faults is measured, and what was found is compared with what was planted.
+
+    Exit status 0; of real GPUs 1 where a result was wrong, and 6 where one failed: the report is there all the same.
     """
     from ..store import Store
     from . import demo_report
@@ -78,21 +84,37 @@ def demo(
     store = Store.create(folder / _STORE)
     progress = _Progress()
     try:
-        if fleet is None:
-            report, planted = _real(store, devices, plan, progress), None
-        else:
-            report, planted = _simulated(store, fleet, plan, progress)
-        progress.say("comparing the GPUs")
-        shown = demo_report.looked_at(store, report, planted, fleet, suite, progress=progress.say)
-        progress.say("writing the report")
-        demo_report.write(folder / _REPORT, shown)
+        with Ending():
+            if fleet is None:
+                report, planted = _real(store, devices, plan, progress), None
+            else:
+                report, planted = _simulated(store, fleet, plan, progress)
+            if why:
+                report.notes.insert(0, f"the fleet is simulated, as no GPU can be measured here: {why}")
+            progress.say("comparing the GPUs")
+            shown = demo_report.looked_at(store, report, planted, fleet, suite, progress=progress.say)
+            progress.say("writing the report")
+            unwritten = demo_report.write(folder / _REPORT, shown, folder / _STORE)
     finally:
         progress.clear()
     taken_s = time.perf_counter() - began
+    page = None if unwritten else folder / _REPORT
     if as_json:
-        print_json(demo_report.document(shown, folder / _STORE, folder / _REPORT, taken_s))
+        print_json(demo_report.document(shown, folder / _STORE, page, taken_s))
     else:
-        demo_report.show(shown, folder / _STORE, folder / _REPORT, taken_s, why)
+        demo_report.show(shown, folder / _STORE, page, taken_s)
+    if unwritten:
+        raise unwritten
+    if fleet is None:  # a simulated GPU fails because that was planted: to find it is what the demo is for
+        _leave(report)
+
+
+def _leave(report: Report) -> None:
+    """End as `whorl probe run` does where a GPU failed or computed wrong results."""
+    if report.failures:
+        sys.exit(6)
+    if report.wrong:
+        sys.exit(1)
 
 
 def _refuse(folder: Path) -> None:
@@ -118,7 +140,21 @@ def _devices(backend: str) -> tuple[list[Device], str]:
     except (InputError, DeviceError) as error:
         if backend == "cuda":
             raise
-        return [], str(error)
+        return [], _no_driver() or str(error)
+
+
+def _no_driver() -> str:
+    """Why NVML shows no GPU; '' where it shows one. Where there is none, that CuPy is missing is not the reason."""
+    from ..collectors.collecting import open_backend
+    from ..errors import InputError
+
+    try:
+        backend = open_backend("nvml", {}, patience_s=30.0)
+    except InputError as error:
+        return str(error).removeprefix("NVML: ")
+    if backend is not None:
+        backend.close()
+    return ""
 
 
 def _fleet(gpus: int, model: str, seed: int, faults: int | None, kinds: tuple[str, ...]) -> Fleet:
@@ -126,7 +162,7 @@ def _fleet(gpus: int, model: str, seed: int, faults: int | None, kinds: tuple[st
     from ..simulation.models import find_model
 
     if faults is None and not kinds:
-        faults = min(3, gpus)
+        faults = min(3, gpus // _HEALTHY)
     return Fleet.draw(find_model(model), gpus, seed, faults=faults, kinds=kinds)
 
 

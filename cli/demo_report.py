@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..analysis import Variability, measurements, variability
-from ..analysis.probing import Probed, probed
+from ..analysis.probing import Probed, probed, slowest
 from ..analysis.signatures import CEILING, COOLING, DRAM, LOST, POWER, SENSOR, SPOKEN, WRONG
-from ..analysis.standing_out import ERROR_RATE, Judged, judge
+from ..analysis.standing_out import ERROR_RATE, LEAST_GPUS, RELEVANT_PCT, Judged, judge
 from ..analysis.timelines import Timelines, timelines
 from ..dashboards.report import probe_report, to_show
 from ..dashboards.report_figures import labels
-from ..dashboards.report_tables import Planted, how_much, how_sure
+from ..dashboards.report_tables import Planted, by_reason, how_much, how_sure
 from .output import MISSING, number, print_rows
 
 if TYPE_CHECKING:
     from ..collectors.simulated_rows import Planted as PlantedFault
+    from ..errors import StoreError
     from ..probes.campaign import Report
     from ..simulation.fleet import Fleet
     from ..store import Store
@@ -87,45 +88,60 @@ def looked_at(
         judged,
         spread,
         lines,
-        None if planted is None else tuple(_found(planted, judged, report)),
+        None if planted is None else tuple(_found(planted, judged, report, campaign)),
         suite,
         None if fleet is None else fleet.seed,
     )
 
 
-def _found(planted: Sequence[PlantedFault], judged: Judged, report: Report) -> list[Planted]:
+def _found(planted: Sequence[PlantedFault], judged: Judged, report: Report, campaign: Probed) -> list[Planted]:
     """What was planted beside what was found."""
     found = {one.gpu: one for one in judged.found}
     rows = []
     for fault in planted:
         one, remark = found.get(fault.uuid), ""
         if one is None:
-            remark = _missed(fault, report)
+            remark = _missed(fault, judged, report, campaign)
         elif one.cause != LOOKS_LIKE[fault.kind]:
             remark = f"named, but not taken for {SPOKEN[LOOKS_LIKE[fault.kind]]}"
         rows.append(Planted(fault.uuid, fault.kind, "" if one is None else one.cause, remark))
     return rows
 
 
-def _missed(fault: PlantedFault, report: Report) -> str:
+def _missed(fault: PlantedFault, judged: Judged, report: Report, campaign: Probed) -> str:
+    """Why a fault that was planted was not found."""
     if fault.began_ns is not None and report.ended_ns is not None and fault.began_ns >= report.ended_ns:
         return "it would have set in after the campaign had ended"
     if fault.kind == "drift":
         return "it grows over weeks: one campaign cannot see it"
     if fault.kind == "wrong_results":
         return "two runs in five are wrong: by chance, none was"
+    if not judged.looks:
+        return f"there were too few GPUs to compare it with: {LEAST_GPUS} of a model are needed"
+    excess = slowest(campaign, fault.uuid)
+    if excess is not None and excess[1] >= RELEVANT_PCT:
+        probe, pct, n = excess
+        return f"it is {pct:.1f} % slower than the median in {probe}; among {n:,} such GPUs that may be chance"
     return "its figures are among those of its peers"
 
 
-def write(path: Path, shown: Shown) -> None:
-    """Write the page. StoreError where that fails."""
+def write(path: Path, shown: Shown, store: Path) -> StoreError | None:
+    """Write the page. Where that fails, the error to end with: what was found can be said all the same."""
+    from ..errors import StoreError
     from ..store.files import write_bytes
 
-    html = probe_report(shown.campaign, shown.judged, shown.spread, shown.lines, planted=shown.planted)
-    write_bytes(path, html.encode())
+    html = probe_report(
+        shown.campaign, shown.judged, shown.spread, shown.lines, planted=shown.planted, notes=_left_out(shown)
+    )
+    try:
+        write_bytes(path, html.encode())
+    except StoreError as error:
+        why = error.__cause__.strerror if isinstance(error.__cause__, OSError) else error
+        return StoreError(f"{path} could not be written ({why}); all that was measured is in {store}")
+    return None
 
 
-def document(shown: Shown, store: Path, page: Path, taken_s: float) -> dict[str, Any]:
+def document(shown: Shown, store: Path, page: Path | None, taken_s: float) -> dict[str, Any]:
     """The demo as `whorl.demo/1`."""
     campaign = shown.campaign
     ours = {one.gpu for one in shown.planted or ()}
@@ -158,19 +174,20 @@ def document(shown: Shown, store: Path, page: Path, taken_s: float) -> dict[str,
         if shown.planted is None
         else [one.gpu for one in shown.judged.found if one.gpu not in ours],
         "not_run": [{"gpu": gpu, "probe": probe, "reason": reason} for gpu, probe, reason in shown.report.unrun],
+        "failed": [{"gpu": gpu, "error": why} for gpu, why in sorted(shown.report.failures.items())],
         "notes": shown.report.notes,
         "store": str(store),
-        "report": str(page),
+        "report": None if page is None else str(page),
     }
 
 
-def show(shown: Shown, store: Path, page: Path, taken_s: float, why: str) -> None:
+def show(shown: Shown, store: Path, page: Path | None, taken_s: float) -> None:
     """Print what ran, how the GPUs differ, which stand out, what was planted, and what to do next."""
     campaign, judged = shown.campaign, shown.judged
     names = labels(campaign.gpus)
     made = "simulated " if campaign.simulated else ""
-    if why:
-        click.echo(f"no GPU here ({why}): the fleet is simulated")
+    for note in shown.report.notes:
+        click.echo(note)
     nodes = campaign.gpus["node"].drop_nulls().n_unique()
     spent = "" if shown.seconds is None else f"{shown.seconds:,.0f} s{' of simulated time' if made else ''}, "
     on = f"{nodes:,} node{'' if nodes == 1 else 's'}"
@@ -185,7 +202,8 @@ def show(shown: Shown, store: Path, page: Path, taken_s: float, why: str) -> Non
         _show_planted(shown, names)
     for note in _notes(shown, names):
         click.echo(note)
-    click.echo(f"report: {page} (open it in a browser; it needs no network)")
+    if page is not None:
+        click.echo(f"report: {page} (open it in a browser; it needs no network)")
     quoted = shlex.quote(str(store))
     click.echo(f"next: whorl variability --store {quoted}")
     first = next((row.workload for row in shown.spread), None)
@@ -218,14 +236,18 @@ def _show_spread(shown: Shown) -> None:
                 probe,
                 f"{row.n:,}",
                 f"{number(row.median)} {row.unit or ''}".strip(),
-                MISSING if row.fence_pct is None else f"{row.fence_pct:.2f}",
+                MISSING if row.fence_pct is None or row.n < 2 else f"{row.fence_pct:.2f}",
                 "" if bounds is None else f"[{bounds[0]:.2f}, {bounds[1]:.2f}]",
-                number(row.worst_over_median, 4),
-                f"{len(row.slow)}/{len(row.fast)}",
+                MISSING if row.n < 2 else number(row.worst_over_median, 4),
+                MISSING if row.n < 2 else f"{len(row.slow)}/{len(row.fast)}",
             ]
         )
-    print_rows(("probe", "GPUs", "median", "fence %", "[95 %]", "worst", "slow/fast"), rows, (1, 2, 3, 5, 6))
-    click.echo()
+    header = ("probe", "GPUs", "median time", "spread %", "[95 %]", "slowest", "slow/fast")
+    print_rows(header, rows, (1, 2, 3, 5, 6))
+    click.echo(
+        "spread: between the Tukey fences, beyond which a GPU counts as slow or fast (4 interquartile ranges), in % of "
+        "the median;\nslowest: in medians\n"
+    )
 
 
 def _show_found(judged: Judged, names: dict[str, str]) -> None:
@@ -262,7 +284,7 @@ def _show_planted(shown: Shown, names: dict[str, str]) -> None:
 
 
 def _notes(shown: Shown, names: dict[str, str]) -> list[str]:
-    notes = [f"{probe} was not compared: {why}" for probe, why in shown.judged.not_judged.items()]
+    notes = [f"not compared: {', '.join(probes)} ({why})" for why, probes in by_reason(shown.judged).items()]
     reasons: dict[tuple[str, str], set[str]] = {}
     for gpu, probe, reason in shown.report.unrun:
         reasons.setdefault((probe, reason), set()).add(gpu)
@@ -272,4 +294,10 @@ def _notes(shown: Shown, names: dict[str, str]) -> list[str]:
     for (reason, named), probes in together.items():
         on = f"{len(named):,} GPUs" if len(named) > 1 else names.get(min(named), min(named))
         notes.append(f"not run on {on}: {', '.join(probes)} ({reason})")
-    return notes + list(shown.report.notes)
+    return notes + _left_out(shown)
+
+
+def _left_out(shown: Shown) -> list[str]:
+    """The GPUs that failed before they ran anything: no table of the campaign has them."""
+    ran = set(shown.campaign.gpus["gpu"])
+    return [f"{gpu} was not measured: {why}" for gpu, why in sorted(shown.report.failures.items()) if gpu not in ran]

@@ -147,8 +147,8 @@ def _packed(content: bytes) -> str:
 
 _STYLE = """
 :root { color-scheme: light dark; --paper: #fff; --text: #1d2127; --soft: #5d6672; --line: #dfe3e8; --band: #f6f7f9; }
-@media (prefers-color-scheme: dark) {
-  :root { --paper: #14171b; --text: #e3e6ea; --soft: #9aa4b0; --line: #333a43; --band: #1c2026; }
+@media screen and (prefers-color-scheme: dark) {
+  :root:not(.printed) { --paper: #14171b; --text: #e3e6ea; --soft: #9aa4b0; --line: #333a43; --band: #1c2026; }
 }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--text);
@@ -201,7 +201,18 @@ ul { margin: 0; padding-left: 20px; font-size: 14px; overflow-wrap: anywhere; }
   dl { grid-template-columns: 1fr; }
   dd { margin-bottom: 6px; }
 }
-@media print { figure { break-inside: avoid; } }
+@media print {
+  @page { margin: 12mm; }
+  :root { color-scheme: light; }
+  main { padding: 0; }
+  nav, .modebar { display: none; }
+  figure, .tiles div, tr { break-inside: avoid; }
+  h2, h3 { break-after: avoid; }
+  .wide { overflow: visible; }
+  table { font-size: 9.5px; }
+  th, td { padding: 2px 8px 2px 0; white-space: normal; }
+  td.w { min-width: 80px; }
+}
 """
 
 _SCRIPT = """
@@ -226,6 +237,7 @@ _SCRIPT = """
     return;
   }
   const narrow = () => innerWidth < 560;
+  const printed = () => document.documentElement.classList.contains("printed");
   const colours = () => {
     const style = getComputedStyle(document.documentElement);
     return name => style.getPropertyValue(name).trim();
@@ -238,6 +250,7 @@ _SCRIPT = """
     made.hoverlabel = {bgcolor: colour("--band"), bordercolor: colour("--line"), font: {color: colour("--text")}};
     made.modebar = {bgcolor: "rgba(0,0,0,0)", color: colour("--soft"), activecolor: colour("--text")};
     made.autosize = true;
+    if (printed()) made.width = 700;  // of the paper: a figure as wide as the window would be cut
     for (const key of axes) made[key] = {gridcolor: colour("--line"), linecolor: colour("--line"),
       zerolinecolor: colour("--soft"), automargin: true, ...made[key]};
     if (narrow()) {
@@ -264,7 +277,9 @@ _SCRIPT = """
   for (const place of places) seen.observe(place);
   const again = () => places.filter(place => place.dataset.drawn).forEach(draw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
-  addEventListener("beforeprint", () => places.forEach(draw));
+  // Paper is white: also what was drawn for a dark window is drawn anew.
+  addEventListener("beforeprint", () => { document.documentElement.classList.add("printed"); places.forEach(draw); });
+  addEventListener("afterprint", () => { document.documentElement.classList.remove("printed"); places.forEach(draw); });
   for (const choice of document.querySelectorAll("figure select")) choice.addEventListener("change", () => {
     const place = choice.closest("figure").querySelector(".plot");
     place.dataset.figure = choice.value;

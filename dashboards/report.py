@@ -10,7 +10,7 @@ import polars as pl
 from ..analysis import Variability
 from ..analysis.probing import Probed, stated
 from ..analysis.signatures import FAILED, LOST, SPOKEN, WRONG
-from ..analysis.standing_out import ERROR_RATE, RELEVANT_PCT, Judged
+from ..analysis.standing_out import ERROR_RATE, RELEVANT_PCT, RELEVANT_THERMAL_PCT, Judged
 from ..analysis.timelines import Timelines
 from . import report_tables as tables
 from .page import Section, page
@@ -99,14 +99,15 @@ def _summary(
         f"{what}{on} ran {len(campaign.probes)} probes: {runs:,} runs"
         + (", all of them sound." if ok == runs else f", {ok:,} of them sound.")
     ]
-    known = [row for row in by_gpu.values() if row.fence_pct is not None and row.gpus > 1]
+    known = [row for row in by_gpu.values() if row.fence_pct is not None and row.n > 1]
     if known:
         most, least = max(known, key=_fence), min(known, key=_fence)
         slowest = max(known, key=lambda row: row.worst_over_median or 0.0)
         sentences.append(
-            f"They differ most in {most.workload}: {_fenced(most)}, n = {most.n:,} GPUs"
-            + ("" if least is most else f"; least in {least.workload}: {_fenced(least)}")
-            + f". The slowest GPU of {slowest.workload} takes {slowest.worst_over_median:.2f} times the median."
+            f"Outliers apart, they differ most in {most.workload}: times spread over {_fenced(most)} of the median, "
+            f"n = {most.n:,} GPUs"
+            + ("" if least is most else f"; and least in {least.workload}: {_fenced(least)}, n = {least.n:,}")
+            + f". The slowest GPU of all takes {slowest.worst_over_median:.2f} times the median, in {slowest.workload}."
         )
     sentences.append(_named(judged, names))
     if planted is not None:
@@ -122,7 +123,7 @@ def _fenced(row: Variability) -> str:
     bounds = row.interval.get("fence_pct")
     places = 1 if _fence(row) >= 1 else 2
     shown = "" if bounds is None else f" [{bounds[0]:.{places}f}, {bounds[1]:.{places}f}]"
-    return f"{row.fence_pct:.{places}f} %{shown} from fence to fence"
+    return f"{row.fence_pct:.{places}f} %{shown}"
 
 
 def _named(judged: Judged, names: Mapping[str, str]) -> str:
@@ -139,7 +140,10 @@ def _named(judged: Judged, names: Mapping[str, str]) -> str:
     stands = "1 GPU stands out" if len(found) == 1 else f"{len(found)} GPUs stand out"
     inferred = any(one.cause not in (LOST, WRONG, FAILED) for one in found)
     sure = (
-        f" Were all GPUs alike, the chance of naming any would be at most {100 * ERROR_RATE:g} %." if inferred else ""
+        " Were they all of one population of normal spread, the chance of naming any for its figures would be at most "
+        f"{100 * ERROR_RATE:g} %."
+        if inferred
+        else ""
     )
     return f"{stands}: {listed}{more}.{sure}"
 
@@ -167,11 +171,11 @@ def _caught(planted: Sequence[Planted], judged: Judged) -> str:
 def _tiles(
     campaign: Probed, judged: Judged, by_gpu: Mapping[str, Variability], planted: Sequence[Planted] | None
 ) -> list[tuple[str, str]]:
-    known = [row for row in by_gpu.values() if row.fence_pct is not None and row.gpus > 1]
-    tiles = [(f"{campaign.gpus.height:,}", "GPUs measured"), (f"{len(campaign.probes)}", "probes on each")]
+    known = [row for row in by_gpu.values() if row.fence_pct is not None and row.n > 1]
+    tiles = [(f"{campaign.gpus.height:,}", "GPUs measured"), (f"{len(campaign.probes)}", "probes")]
     if known:
         most = max(known, key=_fence)
-        tiles.append((f"{most.fence_pct:.1f} %", f"widest spread: {most.workload}"))
+        tiles.append((f"{most.fence_pct:.1f} %", f"widest spread of times: {most.workload}"))
     tiles.append((f"{len(judged.found)}", "GPU stands out" if len(judged.found) == 1 else "GPUs stand out"))
     if planted:
         caught = sum(bool(one.found) for one in planted)
@@ -196,7 +200,7 @@ def _about(campaign: Probed) -> dict[str, str]:
         ("neighbours", "neighbours"),
         ("power_limit_w", "power limit, W"),
         ("seed", "seed of the inputs"),
-        ("asked_precision", "asked precision"),
+        ("asked_precision", "asked half width of a median's 95 % interval, share of it"),
         ("time_limit_s", "time limit of a probe, s"),
     ):
         values = _distinct(one.get(key) for one in said)
@@ -213,12 +217,16 @@ def _about(campaign: Probed) -> dict[str, str]:
 
 def _notes(campaign: Probed, judged: Judged, probes: Sequence[Against]) -> list[str]:
     notes = [
-        f"A GPU stands out where its time (or its temperature rise a watt) is beyond what {judged.looks:,} looks at "
-        f"one normal population would show with a chance of {100 * ERROR_RATE:g} % (Student's t on a robust scale, "
-        f"Holm), and is {RELEVANT_PCT:g} % or more away from the median. Populations with heavier tails than the "
-        "normal one have more that stand out by chance. A cause is what it looks like, no diagnosis.",
+        "A GPU stands out where its time or its temperature rise is so far from its peers' that "
+        f"{judged.looks:,} comparisons within one normal population show as much, anywhere, with a chance of "
+        f"{100 * ERROR_RATE:g} % at most (Student's t on a robust scale; Holm's correction), and where that matters: "
+        f"{RELEVANT_PCT:g} % or more of a time, {RELEVANT_THERMAL_PCT:g} % or more of a temperature rise. Populations "
+        "with heavier tails than the normal one have more that stand out by chance. A cause is what it looks like, no "
+        "diagnosis.",
+        "Temperature rise: by how much a GPU's temperature rises with its power over the probes, in kelvin a watt. It "
+        "has no interval of its own, as the probes of a campaign are not independent.",
     ]
-    notes += [f"{probe} was not compared: {why}." for probe, why in judged.not_judged.items()]
+    notes += [f"Not compared: {', '.join(probes)} ({why})." for why, probes in tables.by_reason(judged).items()]
     untimed = [probe for probe in campaign.probes if probe not in {one.probe for one in probes}]
     if untimed:
         notes.append(f"No times, and so no comparison: {', '.join(untimed)}.")

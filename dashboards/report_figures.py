@@ -221,7 +221,11 @@ def closely(one: Against, drawn: Mapping[str, Look]) -> Figure:
             width=0.94 * wide,
             marker={"color": BLUE, "opacity": 0.75},
             showlegend=False,
-            hovertemplate="%{x:+.2f} %: %{y} GPUs<extra></extra>",
+            hovertext=[
+                f"{start:+.2f} to {start + wide:+.2f} %: {many:,} GPU{'' if many == 1 else 's'}"
+                for start, many in zip(edges, counts, strict=False)
+            ],
+            hovertemplate="%{hovertext}<extra></extra>",
         )
     ]
     top = max(1.0, float(counts.max()))
@@ -245,7 +249,7 @@ def closely(one: Against, drawn: Mapping[str, Look]) -> Figure:
                 text=[f"{name}  {value:+.3g} %" if value > 0 else f"{value:+.3g} %  {name}"],
                 textposition="middle left" if value > 0 else "middle right",
                 textfont={"size": 11},
-                marker={"color": colour, "symbol": symbol, "size": 10},
+                marker={"color": colour, "symbol": symbol, "size": 10, "line": {"width": 1}},
                 showlegend=False,
                 hovertemplate=f"{name}<br>{value:+.2f} %{'' if look is None else f'<br>{look.name}'}<extra></extra>",
             )
@@ -300,25 +304,24 @@ def over_time(lines: Timelines, gpu: str, name: str) -> Figure:
     running = np.full(len(time), "", dtype=object)
     bands, words = [], []
     room, named_s = _LABEL_SHARE * float(lines.time_s[-1]), -np.inf
-    for place, window in enumerate(lines.windows[gpu]):
+    for window in lines.windows[gpu]:
         running[(lines.time_s >= window.began_s) & (lines.time_s <= window.ended_s)] = f"<br>measuring {window.probe}"
         middle_s = (window.began_s + window.ended_s) / 2
-        if place % 2 == 0:
-            bands.append(
-                {
-                    "type": "rect",
-                    "xref": "x",
-                    "yref": "paper",
-                    "x0": window.began_s,
-                    "x1": window.ended_s,
-                    "y0": 0,
-                    "y1": 1,
-                    "fillcolor": GREY,
-                    "opacity": 0.10,
-                    "line": {"width": 0},
-                    "layer": "below",
-                }
-            )
+        bands.append(
+            {
+                "type": "rect",
+                "xref": "x",
+                "yref": "paper",
+                "x0": window.began_s,
+                "x1": window.ended_s,
+                "y0": 0,
+                "y1": 1,
+                "fillcolor": GREY,
+                "opacity": 0.10,
+                "line": {"width": 0},
+                "layer": "below",
+            }
+        )
         if middle_s - named_s < room:
             continue
         named_s = middle_s
@@ -340,10 +343,10 @@ def over_time(lines: Timelines, gpu: str, name: str) -> Figure:
     figure.data[1].update(text=list(running), hovertemplate=f"{name}: %{{y:,.0f}} W%{{text}}<extra></extra>")
     figure.update_layout(
         layout(
-            560,
-            margin={"l": 64, "r": 40, "t": 120, "b": 52},
+            590,
+            margin={"l": 64, "r": 40, "t": 120, "b": 82},
             hovermode="x",
-            legend={"orientation": "h", "yanchor": "top", "y": -0.09, "x": 0},
+            legend={"orientation": "h", "yanchor": "top", "y": -0.15, "x": 0},
             shapes=bands,
             annotations=words,
         )

@@ -52,7 +52,8 @@ def stand_out(judged: Judged, names: Mapping[str, str], planted: Sequence[Plante
                 cards=True,
                 title="GPUs that stand out",
                 says=f"Against the median of their model, in {judged.looks:,} comparisons; [95 % interval of the GPU's "
-                f"own measurement]; chance: that a fleet of equal GPUs shows this anywhere.{cut}",
+                f"own measurement]; chance: that a fleet of one normal population shows this anywhere; seen: no "
+                f"matter of chance.{cut}",
             )
         )
     else:
@@ -72,7 +73,7 @@ def stand_out(judged: Judged, names: Mapping[str, str], planted: Sequence[Plante
         ]
         parts.append(
             Table(
-                ["GPU", "planted", "found", *(["remark"] if remarked else []), "UUID"],
+                ["GPU", "planted", "result", *(["remark"] if remarked else []), "UUID"],
                 rows,
                 wrapped=(3,) if remarked else (),
                 cards=True,
@@ -110,6 +111,14 @@ def how_sure(one: StandsOut) -> str:
     return "< 1e-6" if one.p < 1e-6 else f"{one.p:.1g}"
 
 
+def by_reason(judged: Judged) -> dict[str, list[str]]:
+    """Why times were not compared, with the probes of which it is said."""
+    found: dict[str, list[str]] = {}
+    for probe, why in judged.not_judged.items():
+        found.setdefault(why, []).append(probe)
+    return found
+
+
 # -- how they differ --------------------------------------------------------------------------------------------
 
 
@@ -142,18 +151,23 @@ def spread(probes: Sequence[Against], by_gpu: Mapping[str, Variability], judged:
                 one.probe,
                 f"{row.n:,}",
                 f"{_digits(row.median)} {row.unit or ''}".strip(),
-                _interval(row, "fence_pct"),
-                _interval(row, "p95p5_pct"),
-                _interval(row, "cov_pct"),
-                MISSING if row.worst_over_median is None else f"{row.worst_over_median:.3f}",
-                f"{len(row.slow)} / {len(row.fast)}",
+                *(
+                    [MISSING] * 5
+                    if row.n < 2
+                    else [
+                        _interval(row, "fence_pct"),
+                        _interval(row, "p95p5_pct"),
+                        _interval(row, "cov_pct"),
+                        MISSING if row.worst_over_median is None else f"{row.worst_over_median:.3f}",
+                        f"{len(row.slow)} / {len(row.fast)}",
+                    ]
+                ),
                 _rho(row, "sm_clock"),
                 _rho(row, "temperature"),
             ]
         )
     header = [
-        "probe", "GPUs", "median", "fence %", "p95 - p5 %", "CoV %", "worst / median", "slow / fast", "ρ clock",
-        "ρ temp.",
+        "probe", "GPUs", "median", "spread %", "p95 - p5 %", "CoV %", "slowest", "slow / fast", "ρ clock", "ρ temp.",
     ]  # fmt: skip
     parts.append(
         Table(
@@ -161,9 +175,11 @@ def spread(probes: Sequence[Against], by_gpu: Mapping[str, Variability], judged:
             rows,
             range(1, len(header)),
             title="Variability",
-            says="Of the GPUs' medians, with 95 % bootstrap intervals. fence % = 400 IQR/median, the variation of the "
-            "SC'22 study; slow / fast: beyond the Tukey fences; ρ: rank correlation of the GPUs' time with their clock "
-            "and temperature.",
+            says="Of the GPUs' median times, in % of the median GPU's, with 95 % bootstrap intervals. Spread: from one "
+            "Tukey fence to the other, four times the range of the middle half (the variation of the SC'22 study); "
+            "p95 - p5: of nine GPUs in ten; CoV: standard deviation over mean, outliers included; slowest: in medians; "
+            "slow / fast: how many GPUs are beyond the fences, which is no test; ρ: rank correlation of the GPUs' time "
+            "with their clock and temperature.",
         )
     )
     return parts
@@ -276,9 +292,11 @@ def conditions(campaign: Probed) -> list[Table]:
             rows,
             (2, 3, 5, 6, 9),
             wrapped=(10,),
-            title="Conditions",
-            says="Repeats and window: medians over the GPUs; FLOP and bytes: of one repetition, exact; the rest as the "
-            "first GPU's run states it, and the store for every run.",
+            title="What ran",
+            says="Repeats and window: medians over the GPUs; ended by: how many runs ended when their interval was as "
+            "narrow as asked (precise), at a limit (of time, of repeats), when all was done (complete), or failed; "
+            "FLOP and bytes: of one repetition, exact; the rest as the first GPU's run states it, and the store for "
+            "every run.",
         )
     ]
 
@@ -308,7 +326,7 @@ def _counted(value: object) -> str:
 
 
 def _digits(value: float, digits: int = 4) -> str:
-    """So many significant digits, and no fewer than the whole number."""
+    """So many significant digits, zeros at the end too, and no fewer than the whole number."""
     if not value:
         return "0"
-    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
+    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:#.{digits}g}".removesuffix(".")

@@ -38,6 +38,16 @@ def test_every_kind_of_fault_is_found_for_what_it_is_and_nothing_else(tmp_path: 
     assert found(store) == {gpu: EXPECTED[kind] for gpu, kind in uuids(fleet).items()}
 
 
+def test_who_is_slow_comes_before_who_is_only_warm(tmp_path: Path) -> None:
+    store, _ = stored(tmp_path / "s", 64, seed=1, kinds=("hot", "brake", "pinned"))
+    judged = judge(probed(store), store)
+    slowest = [max((d.excess_pct for d in one.deviations if d.probe), default=0.0) for one in judged.found]
+    assert len(slowest) == 3
+    assert slowest == sorted(slowest, reverse=True)
+    assert judged.found[0].cause == signatures.CEILING
+    assert judged.found[-1].cause == signatures.COOLING
+
+
 @pytest.mark.parametrize("seed", range(4, 12))
 def test_a_healthy_fleet_has_nobody_that_stands_out(tmp_path: Path, seed: int) -> None:
     store, _ = stored(tmp_path / "s", 96, seed, telemetry=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -107,15 +108,21 @@ def test_without_a_gpu_it_says_why_and_simulates(tmp_path: Path, monkeypatch: py
     from whorl.errors import InputError
 
     def none() -> list[object]:
-        raise InputError("the driver is not installed")
+        raise InputError("CuPy is not installed")
 
     monkeypatch.setattr(probe_here, "local_devices", none)
+    demo = importlib.import_module("whorl.cli.demo")  # `whorl.cli.demo` is the command
+    monkeypatch.setattr(demo, "_no_driver", lambda: "")
+    why = "the fleet is simulated, as no GPU can be measured here: "
     done = run(out=tmp_path / "D")
     assert done.exit_code == 0, done.output
-    assert "no GPU here (the driver is not installed): the fleet is simulated" in done.stdout
+    assert done.stdout.startswith(f"{why}CuPy is not installed\n64 simulated")
+    monkeypatch.setattr(demo, "_no_driver", lambda: "NVML: no driver")  # then CuPy is not what is missing
+    document = json.loads(run("--json", out=tmp_path / "D").stdout)
+    assert document["notes"] == [f"{why}NVML: no driver"]
     asked = run("--backend", "cuda", out=tmp_path / "E")
     assert asked.exit_code == 2
-    assert "the driver is not installed" in asked.output
+    assert "CuPy is not installed" in asked.output
     assert not (tmp_path / "E").exists()
 
 
@@ -142,9 +149,77 @@ def test_the_gpus_of_this_node_are_measured_where_there_are_any(
     assert "2 simulated V100-SXM2 GPUs on 1 node: " in done.stdout
     assert "planted" not in done.stdout
     assert "healthy" not in done.stdout
-    assert "gemm-fp32 was not compared: 2 GPUs ran it; 8 are needed to tell which differ" in done.stdout
+    [why] = [line for line in done.stdout.splitlines() if line.startswith("not compared: ")]
+    assert "gemm-fp32" in why
+    assert why.endswith("(2 GPUs ran it; 8 are needed to tell which differ)")
     document = json.loads(run("--json", out=tmp_path / "D").stdout)
     assert (document["planted"], document["falsely_named"], document["stand_out"]) == (None, None, [])
+
+
+def test_a_page_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> None:
+    out = tmp_path / "D"
+    (out / "store").mkdir(parents=True)
+    (out / "report.html").mkdir()
+    done = run(*FEW, "--fault", "pinned", out=out)
+    assert done.exit_code == 3
+    assert "looks like" in done.stdout
+    assert "report: " not in done.stdout
+    [sentence] = done.stderr.splitlines()
+    assert str(out / "report.html") in sentence
+    assert sentence.endswith(f"all that was measured is in {out / 'store'}")
+    assert Store.open(out / "store").sql("select count(*) as n from runs")["n"][0].as_py() == 24 * 11
+
+
+@pytest.mark.parametrize(("kinds", "status"), [(["wrong_results"], 1), (["wrong_results", "lost"], 6), ([], 0)])
+def test_real_gpus_that_fail_or_compute_wrong_results_show_in_the_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kinds: list[str], status: int
+) -> None:
+    """As `whorl probe run` has it; the faults of a simulated campaign stand in for those of real GPUs."""
+    from whorl.cli import probe_here
+    from whorl.cli.probe_fleet import claim
+    from whorl.probes.campaign import Plan, Report
+    from whorl.probes.running import run_simulated
+    from whorl.simulation.fleet import Fleet
+    from whorl.simulation.models import V100
+
+    def fleet() -> Fleet:
+        return Fleet.draw(V100, 4, 1, faults=len(kinds), kinds=kinds)
+
+    def measured(store: Store, devices: list[object], plan: Plan, *, progress: Any) -> Report:
+        report = run_simulated(*claim(store, fleet(), plan), plan, progress=progress)
+        if "lost" in kinds:
+            report.failures["GPU-shown"] = "the driver shows it and does not open it"
+        return report
+
+    monkeypatch.setattr(probe_here, "local_devices", lambda: [object()])
+    monkeypatch.setattr(probe_here, "here", measured)
+    done = run(out=tmp_path / "D")
+    assert done.exit_code == status, done.output
+    left_out = "GPU-shown was not measured: the driver shows it and does not open it"
+    for text in (done.stdout, (tmp_path / "D" / "report.html").read_text()):
+        assert (left_out in text) is ("lost" in kinds)
+    assert (tmp_path / "D" / "report.html").exists()
+    assert f"report: {tmp_path / 'D' / 'report.html'}" in done.stdout
+    planted = [part for kind in kinds for part in ("--fault", kind)] or ["--faults", "0"]
+    simulated = run("--gpus", "4", *planted, out=tmp_path / "simulated")
+    assert simulated.exit_code == 0, simulated.output  # what was planted is there to be found
+
+
+def test_too_few_gpus_are_not_called_alike(tmp_path: Path) -> None:
+    """A spread of one value is none; a fault that nobody could find is not said to be like its peers."""
+    done = run("--gpus", "1", "--fault", "brake", out=tmp_path / "one")
+    assert done.exit_code == 0, done.output
+    [row] = [line for line in done.stdout.splitlines() if line.startswith("gemm-fp32 ")]
+    assert row.split()[1:] == ["1", row.split()[2], "ms", "n/a", "n/a", "n/a"]
+    assert "missed (there were too few GPUs to compare it with: 8 of a model are needed)" in done.stdout
+    assert done.stdout.count("not compared: ") == 1
+    assert "(1 GPU ran it; 8 are needed to tell which differ)" in done.stdout
+    page = (tmp_path / "one" / "report.html").read_text()
+    assert "0.00" not in page[page.index("Variability") : page.index("What ran")]
+    done = run("--gpus", "8", "--fault", "brake", "--fault", "pinned", "--fault", "hot", out=tmp_path / "eight")
+    assert "% slower than the median in " in done.stdout
+    assert "; among 8 such GPUs that may be chance)" in done.stdout
+    assert "planted nothing" in run("--gpus", "8", out=tmp_path / "default").stdout
 
 
 def test_a_folder_of_other_things_is_refused(tmp_path: Path) -> None:

@@ -132,3 +132,22 @@ def test_a_page_whose_bundle_is_torn_says_so(tmp_path: Path) -> None:
     document = rendered(path, tmp_path / "profile")
     assert ">This browser cannot unpack the figures: " in document
     assert 'data-drawn="1"' not in document
+
+
+@pytest.mark.browser
+@needs_browser
+def test_what_a_dark_window_shows_is_dark_on_light_on_paper_and_no_wider_than_it(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    printing = """<script>setTimeout(() => {
+      const ink = () => getComputedStyle(document.body).color, plot = document.querySelector(".plot");
+      const seen = [ink()];
+      dispatchEvent(new Event("beforeprint"));
+      seen.push(ink(), plot.layout.width);
+      dispatchEvent(new Event("afterprint"));
+      document.body.dataset.seen = [...seen, ink()].join(";");
+    }, 3000)</script></body>"""
+    path.write_text(made(Drawing("D", "says", {"": figure()})).replace("</body>", printing))
+    document = rendered(path, tmp_path / "profile", "--blink-settings=preferredColorScheme=0", "--force-dark-mode")
+    found = re.search(r'data-seen="([^"]*)"', document)
+    assert found is not None
+    assert found[1] == "rgb(227, 230, 234);rgb(29, 33, 39);700;rgb(227, 230, 234)"

@@ -72,7 +72,7 @@ def test_the_medians_are_those_of_the_store(faulty: tuple[Store, dict[str, str],
     ).to_pylist()
     assert len(answer) == 4
     for row in answer:
-        shown = f"{row['m']:.4g} ms"
+        shown = f"{row['m']:#.4g} ms"
         assert re.search(
             rf"<td>{row['workload']}</td><td class=\"r\">{row['n']}</td><td class=\"r\">{shown}</td>", page
         )
@@ -114,7 +114,7 @@ def test_few_gpus_and_no_telemetry_still_make_a_page(tmp_path: Path) -> None:
     text = text_of(made(store))
     assert "Probes on 1 simulated V100-SXM2 GPU\n" in text
     assert "too few GPUs to compare" in text
-    assert "1 GPUs ran it; 8 are needed" in text
+    assert "(1 GPU ran it; 8 are needed to tell which differ)." in text
     assert "One GPU over the campaign" not in text
 
 
