@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from .. import __version__
-from ..errors import WhorlError
+from ..errors import InputError, WhorlError
 from .advise import advise
 from .collect import collect
 from .demo import demo
@@ -27,6 +27,26 @@ from .sim import sim
 from .sql import sql
 from .store import store_group
 from .variability import variability
+
+_DEPENDENCIES = {
+    "cupy": "cupy-cuda13x",
+    "duckdb": "duckdb",
+    "numpy": "numpy",
+    "plotly": "plotly",
+    "polars": "polars",
+    "pyarrow": "pyarrow",
+    "pynvml": "nvidia-ml-py",
+    "rich": "rich",
+}
+"""What pip calls the packages that verbs need, by the name of their module."""
+
+
+def _dependency(module: str | None) -> str | None:
+    """What is missing where a module is not found, and how it comes; None for one that is no dependency."""
+    package = (module or "").partition(".")[0]
+    if package not in _DEPENDENCIES:
+        return None
+    return f"{package}, which is not installed here: pip install {_DEPENDENCIES[package]}, or run it where it is"
 
 
 class _Warnings(logging.Handler):
@@ -78,6 +98,9 @@ class _Group(click.Group):
                 if interrupts.came or isinstance(error, KeyboardInterrupt):
                     click.echo("whorl: interrupted; what was stored stays, and the command can be run again", err=True)
                     ctx.exit(128 + signal.SIGINT)
+                if isinstance(error, ModuleNotFoundError) and (missing := _dependency(error.name)):
+                    click.echo(f"whorl: {ctx.invoked_subcommand} needs {missing}", err=True)
+                    ctx.exit(InputError.exit_code)
                 if not isinstance(error, WhorlError):
                     raise
                 click.echo(f"whorl: {error}", err=True)

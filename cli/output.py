@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import importlib.util
 import json
 import math
 import os
@@ -88,10 +89,10 @@ def print_rows(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequ
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
     """Print a table for people: fitted to the terminal, or at full width where the output is no terminal."""
-    if width() is not None:
+    if width() is not None and importlib.util.find_spec("rich"):
         _print_fitted(header, rows, right)
         return
-    # A file or a pipe takes any width, and as many rows as there are.
+    # A file or a pipe takes any width, and as many rows as there are; a node that only measures has no rich.
     widths = _widths(header, rows)
     for row in (header, *rows):
         cells = [c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from dataclasses import dataclass
-from threading import current_thread, main_thread
-from types import FrameType
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .collect import Span
+from .ending import Ending
 from .options import json_option, store_option
+from .probe_list import list_probes
 
 if TYPE_CHECKING:
     from ..kernels.device import Device
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..store import Store
 
 _SUITES = ("quick", "standard", "full")
+_SHORTEST_S, _LONGEST_S = 0.1, 3600.0  # between stored readings of a simulated fleet
 
 
 @click.group("probe", short_help="Measure GPUs by work of known size: what there is, and running it.")
@@ -33,59 +34,7 @@ def probe() -> None:
     """
 
 
-@probe.command("list", short_help="What each probe stresses, its work, its time, what it needs.")
-@json_option
-def list_probes(as_json: bool) -> None:
-    """List the probes: what each stresses, its work, its time, the smallest suite that holds it, what it needs.
-
-    The time is the most that a probe takes on a warm GPU in that suite; making its work ready comes on top.
-    """
-    from ..kernels.catalogue import find_kernel
-    from ..probes.catalogue import every
-    from ..probes.effort import EFFORTS
-    from .output import print_json, print_table
-
-    rows: list[dict[str, Any]] = []
-    for one in every():
-        kernel = find_kernel(one.kernel)
-        smallest = one.suite or "full"
-        times = {
-            suite: effort.expected_s(one)
-            for suite, effort in EFFORTS.items()
-            if _SUITES.index(suite) >= _SUITES.index(smallest)
-        }
-        rows.append(
-            {
-                "name": one.name,
-                "version": one.version,
-                "kind": str(one.kind),
-                "stresses": one.stresses,
-                "says": one.says,
-                "kernel": one.kernel,
-                "work": kernel.says,
-                "needs": kernel.needs or None,
-                "suite": one.suite,
-                "time_s": times,
-            }
-        )
-    if as_json:
-        print_json({"schema": "whorl.probe.list/1", "probes": rows})
-        return
-    print_table(
-        ("probe", "suite", "at most", "stresses", "work", "needs"),
-        [
-            (
-                str(row["name"]),
-                str(row["suite"] or "by name"),
-                f"{next(iter(row['time_s'].values())):.3g} s",
-                str(row["stresses"]),
-                str(row["says"]),
-                str(row["needs"] or ""),
-            )
-            for row in rows
-        ],
-        right=(2,),
-    )
+probe.add_command(list_probes)
 
 
 @probe.command("run", short_help="Run probes on every GPU here, or on a simulated fleet, into a store.")
@@ -153,7 +102,7 @@ def run(names: tuple[str, ...], store: str, backend: str, as_json: bool, **given
     opened = Store.create(store)  # not before all else is known to be sound
     progress = _Progress()
     try:
-        with _Ending():
+        with Ending():
             if devices:
                 report = here(
                     opened,
@@ -226,6 +175,14 @@ def _plan(names: tuple[str, ...], options: _Options) -> Plan:
     period_s = PERIOD_S if options.period is None else options.period
     if not 0.04 <= period_s <= 60:
         raise InputError(f"the period of a square wave is from 0.04 to 60 s, not {period_s:g} s")
+    _refuse_no_numbers(options)
+    if options.start_temperature is not None and not 0 <= options.start_temperature <= 100:
+        raise InputError(f"a GPU cools down to 0 to 100 degrees Celsius, not to {options.start_temperature:g}")
+    if options.interval is not None and not _SHORTEST_S <= options.interval <= _LONGEST_S:
+        raise InputError(
+            f"readings are stored every {_SHORTEST_S:g} s at most and every {_LONGEST_S:g} s at least, not every "
+            f"{options.interval:g} s"
+        )
     if options.time_limit is not None and options.time_limit <= 0:
         raise InputError("the time limit must be longer than 0 s")
     asked = Asked(
@@ -243,6 +200,16 @@ def _plan(names: tuple[str, ...], options: _Options) -> Plan:
     _refuse_unused(probes, options, asked)
     campaign = options.campaign or f"probe-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     return Plan(probes, asked, campaign, options.neighbours)
+
+
+def _refuse_no_numbers(options: _Options) -> None:
+    """InputError for an option that is not a number, or endless: a range alone lets nan pass."""
+    from ..errors import InputError
+
+    for name in ("duty", "precision", "start_temperature", "lock_clock", "power_limit"):
+        value = getattr(options, name)
+        if value is not None and not isfinite(value):
+            raise InputError(f"--{name.replace('_', '-')} is a finite number, not {value:g}")
 
 
 def _refuse_unused(probes: tuple[Probe, ...], options: _Options, asked: Asked) -> None:
@@ -314,32 +281,6 @@ def _simulated(store: Store, plan: Plan, options: _Options, progress: _Progress)
     report = run_simulated(record, bench, plan, telemetry_s=interval_s, progress=progress)
     report.notes += [f"planted {one.kind}: {one.uuid} at {one.place}" for one in record.planted]
     return report
-
-
-class _Ending:
-    """SIGTERM and SIGHUP end the block as Ctrl-C does, once: what is complete is stored, what was set is restored.
-
-    A batch system sends SIGTERM at the end of a job's time. One that is ignored stays ignored: under nohup, SIGHUP is.
-    """
-
-    def __enter__(self) -> None:
-        self._before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-        self._ours, self._came = current_thread() is main_thread(), False
-        for number, handler in self._before.items():
-            if self._ours and handler is signal.SIG_DFL:
-                signal.signal(number, self._end)
-
-    def _end(self, number: int, _frame: FrameType | None) -> None:
-        self._came = True
-        signal.signal(number, signal.SIG_IGN)  # a second one must not end the storing
-        raise SystemExit(128 + number)
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            if self._ours and handler is signal.SIG_DFL:
-                signal.signal(number, handler)
-        if self._came:
-            click.echo("whorl: told to end; what was stored stays, and the command can be run again", err=True)
 
 
 class _Progress:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .output import MISSING, number, print_rows
+from .probe_levels import print_levels
 
 if TYPE_CHECKING:
     from ..probes.campaign import Plan, Report, Summary
@@ -59,10 +60,13 @@ def _run(one: Summary) -> dict[str, Any]:
         "time_high_ms": one.high_ms,
         "repeats": one.n,
         "steady": one.steady,
+        "drift": one.drift,
+        "independent": one.independent,
         "sm_clock_mhz": one.sm_clock_mhz,
         "power_w": one.power_w,
         "temperature_c": one.temperature_c,
         "clock_events_s": None if one.clock_events is None else dict(one.clock_events),
+        "levels": {name: {"value": level.value, "unit": level.unit} for name, level in one.levels.items()},
     }
 
 
@@ -71,35 +75,40 @@ def print_report(report: Report, plan: Plan, store: str) -> None:
     done = [one for one in report.runs if one.ended_by != "failed"]
     gpus = list(dict.fromkeys((one.node, one.index, one.gpu) for one in done))
     probes = list(dict.fromkeys(probe.name for probe in plan.probes))
-    models = ", ".join(sorted({one.model for one in done})) or "no"
+    models = ", ".join(sorted({one.model for one in done}))
     seconds = 0.0 if report.began_ns is None or report.ended_ns is None else (report.ended_ns - report.began_ns) / 1e9
     ran = ", ".join(
         (
             f"{_count(len(done), 'run')} of {_count(len({one.probe for one in done}), 'probe')} on "
-            f"{_count(len(gpus), f'{models} GPU')}",
+            f"{_count(len(gpus), f'{models} GPU')}"
+            if done
+            else "nothing new was measured",
             f"{seconds:,.0f} s",
             f"suite {plan.asked.effort.suite}",
             f"neighbours {plan.neighbours}",
         )
     )
     click.echo(f"campaign {report.campaign}: {ran}\n")
-    if len(gpus) > _MOST_GPUS:
+    ordered = sorted(done, key=lambda one: (one.node, one.index))
+    each = len(gpus) <= _MOST_GPUS
+    if not each:
         _print_fleet(done, probes)
     elif len(probes) > 1:
         for _, _, gpu in sorted(gpus):
             mine = {one.probe: one for one in done if one.gpu == gpu}
             click.echo(_place(next(iter(mine.values())), whole=True))
-            _print_runs("probe", [(probe, mine[probe]) for probe in probes if probe in mine])
+            _print_runs("probe", [(probe, mine[probe]) for probe in probes if probe in mine], plan)
             click.echo("")
-    elif done:
-        ordered = sorted(done, key=lambda one: (one.node, one.index))
+    elif done and not done[0].levels:
         click.echo(f"{probes[0]}")
-        _print_runs("GPU", [(_place(one), one) for one in ordered])
+        _print_runs("GPU", [(_place(one), one) for one in ordered], plan)
         click.echo("")
+    print_levels([(_place(one), one) for one in ordered], plan, each=each)
+    _print_remarks(report, plan, each=each)
     _print_rest(report, store)
 
 
-def _print_runs(what: str, runs: Sequence[tuple[str, Summary]]) -> None:
+def _print_runs(what: str, runs: Sequence[tuple[str, Summary]], plan: Plan) -> None:
     """A row for each run: the time of a repetition with its 95 % interval, and what the GPU was like."""
     timed = any(one.median_ms is not None for _, one in runs)
     header = [what, "ms", "± %", "n"] if timed else [what]
@@ -113,22 +122,28 @@ def _print_runs(what: str, runs: Sequence[tuple[str, Summary]]) -> None:
                 number(one.sm_clock_mhz, 4),
                 number(one.power_w, 4),
                 number(one.temperature_c, 3),
-                _ended(one),
+                _ended(one, plan),
             ]
         )
     print_rows([*header, "figure", "MHz", "W", "°C", "ended"], rows, right=tuple(range(1, len(header) + 4)))
 
 
-def _ended(one: Summary) -> str:
+def _ended(one: Summary, plan: Plan) -> str:
     if one.wrong:
         return "wrong result"
-    return one.ended_by if one.steady is not False else f"{one.ended_by} *"
+    return f"{one.ended_by} *" if _drifted(one, plan) else one.ended_by
+
+
+def _drifted(one: Summary, plan: Plan) -> bool:
+    """Whether the times still moved by more than they are to be known to."""
+    return one.drift is not None and abs(one.drift) > plan.asked.half_width
 
 
 def _half_width(one: Summary) -> str:
     if one.low_ms is None or one.high_ms is None or not one.median_ms:
         return MISSING
-    return number(50 * (one.high_ms - one.low_ms) / one.median_ms, 2)
+    shown = number(50 * (one.high_ms - one.low_ms) / one.median_ms, 2)
+    return f"≥ {shown}" if one.independent is False else shown
 
 
 def _print_fleet(done: Sequence[Summary], probes: Sequence[str]) -> None:
@@ -164,9 +179,26 @@ def _typical(runs: Sequence[Summary], name: str, digits: int) -> str:
     return number(median(known), digits) if known else MISSING
 
 
+def _print_remarks(report: Report, plan: Plan, *, each: bool) -> None:
+    """What is to be known of the figures: signs of the table, and how much of it was measured on a warm GPU."""
+    timed = [one for one in report.runs if one.median_ms is not None]
+    drifted = [one for one in timed if _drifted(one, plan)]
+    if drifted:
+        sign = "*: " if each else f"{len(drifted):,} of {len(timed):,} runs: "
+        asked = number(100 * plan.asked.half_width, 2)
+        click.echo(f"{sign}while it was measured the time still moved by more than the {asked} % asked for")
+    if each and any(one.independent is False for one in timed):
+        click.echo("≥: repeats hang together, so that the interval is wider than that, and nobody knows how much")
+    unsteady = [one for one in timed if one.steady is False]
+    if unsteady:
+        longer = "" if plan.asked.effort.suite == "full" else "; a longer --suite warms up longer"
+        click.echo(
+            f"{len(unsteady):,} of {len(timed):,} runs began before temperature and clock were steady: compare GPUs "
+            f"that were measured alike{longer}"
+        )
+
+
 def _print_rest(report: Report, store: str) -> None:
-    if any(one.steady is False for one in report.runs) and len({one.gpu for one in report.runs}) <= _MOST_GPUS:
-        click.echo("* temperature or clock still moved when measuring began: a longer --suite warms up longer")
     for one in report.wrong[:_MOST_NAMED]:
         click.echo(f"wrong result: {one.probe} on {one.gpu} ({_place(one)}): {one.status}")
     if len(report.wrong) > _MOST_NAMED:

@@ -187,7 +187,13 @@ RUNS = Table(
         Column("probe_version", "VARCHAR", "", "version of the probe; NULL where it was imported"),
         Column("versions", "VARCHAR", "", "JSON object: version by software and driver; NULL where it was imported"),
         Column("clock_events", "VARCHAR", "", "JSON object: s that the clock was held down while it ran, by reason"),
-        Column("ended_by", "VARCHAR", "", "why it ended: 'precise' or 'time limit'; NULL where it was imported"),
+        Column(
+            "ended_by",
+            "VARCHAR",
+            "",
+            "why it ended: 'precise', 'time limit', 'most repeats', 'complete' (its length is fixed) or 'failed' (no "
+            "figures); NULL where it was imported",
+        ),
         Column("status", "VARCHAR", "", "'ok', else why its figures are not to be trusted"),
         _SOURCE,
     ),

@@ -116,6 +116,8 @@ def _loaded(*arguments: str) -> set[str]:
         ["schema"],
         ["collect", "--help"],
         ["sim", "run", "--help"],
+        ["demo", "--help"],
+        ["probe", "run", "--help"],
         ["store", "prune", "--help"],
     ],
 )

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from whorl.cli import cli
+from whorl.cli import _dependency, cli
 from whorl.store import Store
 
 LINES = [f"sgemm,GPU-00000000-0000-0000-0000-{i % 40:012d},{1_590_000_000 + i},{2400 + i % 97}" for i in range(80_000)]
@@ -88,3 +88,51 @@ def test_ctrl_c_while_duckdb_works_says_that_it_was_interrupted(tmp_path: Path) 
             break
     assert process.returncode == 128 + signal.SIGINT, errors
     assert errors == "whorl: interrupted; what was stored stays, and the command can be run again\n"
+
+
+_WITHOUT = """
+import importlib.machinery, sys
+found = importlib.machinery.PathFinder.find_spec
+hidden = {names!r}
+importlib.machinery.PathFinder.find_spec = lambda name, *more: (
+    None if name.partition(".")[0] in hidden else found(name, *more)
+)
+from whorl.cli import main
+main()
+"""
+
+
+def _without(names: set[str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command where these modules are not installed."""
+    script = _WITHOUT.format(names=names)
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("verb", "module"), [(("variability",), "polars"), (("sql", "select 1"), "duckdb"), (("advise",), "polars")]
+)
+def test_a_missing_dependency_is_a_sentence(verb: tuple[str, ...], module: str, tmp_path: Path) -> None:
+    Store.create(tmp_path / "S")
+    workload = ("--workload", "x") if verb[0] == "advise" else ()
+    answer = _without({module}, *verb, "--store", str(tmp_path / "S"), *workload)
+    assert answer.returncode == 2, answer.stderr
+    assert answer.stderr == (
+        f"whorl: {verb[0]} needs {module}, which is not installed here: pip install {module}, or run it where it is\n"
+    )
+
+
+def test_a_node_that_measures_needs_neither_duckdb_nor_polars_nor_rich(tmp_path: Path) -> None:
+    names = {"duckdb", "polars", "plotly", "rich", "dash", "scipy"}
+    arguments = ("probe", "run", "launch", "--suite", "quick", "--gpus", "1", "--backend", "simulated", "--store")
+    answer = _without(names, *arguments, str(tmp_path / "S"))
+    assert answer.returncode == 0, answer.stderr
+    assert "1 run of 1 probe" in answer.stdout
+    assert len(Store.open(tmp_path / "S").arrow("runs")) == 1
+
+
+def test_a_module_of_our_own_that_is_missing_is_no_missing_dependency() -> None:
+    assert _dependency("whorl.cli.output") is None
+    assert _dependency(None) is None
+    assert _dependency("polars.io") is not None

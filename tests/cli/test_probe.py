@@ -15,10 +15,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from whorl.cli import cli
+from whorl.cli import cli, probe_list
 from whorl.errors import InputError
 from whorl.kernels import cupy_device
+from whorl.kernels.catalogue import find_kernel
+from whorl.kernels.simulated_device import facts_of
+from whorl.kernels.work import Work
 from whorl.probes import catalogue
+from whorl.simulation.models import find_model
 from whorl.store import Store
 
 from ..nvml_library import NvmlLibrary
@@ -60,6 +64,30 @@ def test_the_list_shows_every_probe() -> None:
     assert by_name["gemm-fp8"]["needs"]
     assert set(by_name["gemm-fp8"]["time_s"]) == {"full"}
     assert all(row["says"] and row["stresses"] for row in document["probes"])
+
+
+def test_the_list_gives_the_size_of_the_work_for_a_model() -> None:
+    text = probe("list", "--model", "V100").output
+    assert max(map(len, text.splitlines())) <= 120
+    assert "137 GFLOP, 201 MB" in next(line for line in text.splitlines() if line.startswith("gemm-fp32"))
+    assert "1.00 kop" in next(line for line in text.splitlines() if line.startswith("launch"))
+    by_name = {row["name"]: row for row in json.loads(probe("list", "--model", "V100", "--json").output)["probes"]}
+    work = find_kernel("gemm-fp32").build(facts_of(find_model("V100")))
+    assert isinstance(work, Work)
+    assert (by_name["gemm-fp32"]["flop"], by_name["gemm-fp32"]["bytes"]) == (work.flop, work.bytes)
+    assert by_name["idle"]["flop"] is by_name["idle"]["operations"] is None
+    assert "compute capability 8.9" in by_name["gemm-fp8"]["unfit"]
+    large = {row["name"]: row for row in json.loads(probe("list", "--model", "H100", "--json").output)["probes"]}
+    assert large["gemm-fp8"]["flop"] > 1e12
+    assert large["gemm-fp8"]["unfit"] is None
+    answer = probe("list", "--model", "none")
+    assert answer.exit_code == 2
+    assert "no simulated GPU model 'none'" in answer.output
+
+
+@pytest.mark.parametrize(("value", "shown"), [(999, "999 op"), (999_900_000, "1.00 Gop"), (41_943_040, "41.9 Mop")])
+def test_sizes_have_three_digits_and_a_prefix(value: int, shown: str) -> None:
+    assert probe_list._size(value, "op") == shown
 
 
 # -- a simulated fleet ----------------------------------------------------------------------------------------
@@ -156,9 +184,56 @@ def test_a_square_wave_shows_what_the_sensor_averages_away(tmp_path: Path) -> No
     assert seen["V100"]["swing_seen"] > 80
     assert seen["H100"]["swing_seen"] < 35
     assert seen["H100"]["power_swing_instant"] > 2 * seen["H100"]["power_swing"]
+    assert seen["V100"]["sensor_period"] == pytest.approx(20)
+    assert seen["V100"]["sensor_window"] < 50  # 10 ms, to within two periods
+    assert seen["H100"]["sensor_period"] == pytest.approx(100)
+    assert seen["H100"]["sensor_window"] == pytest.approx(1000, abs=100)
     for figures in seen.values():
         assert figures["duty_found"] == pytest.approx(50, abs=6)
         assert figures["energy_by_power"] == pytest.approx(figures["energy_by_counter"], rel=0.15)
+
+
+def test_probes_with_several_figures_show_them_all(tmp_path: Path) -> None:
+    names = ("power-square", "power-staircase", "chase", "--suite", "quick", "--model", "H100", "--gpus")
+    text = simulated(tmp_path / "S", *names, 2).output
+    assert "load for 100 ms in every 200 ms" in text
+    wave = next(i for i, line in enumerate(text.splitlines()) if line.startswith("power-square: what"))
+    assert [name in text.splitlines()[wave + 1] for name in ("swing W", "of steady W", "mean over ms")] == [True] * 3
+    assert "J by power" in text
+    assert "100 %" in text
+    assert "16 KiB" in text
+    assert "1 GiB" in text
+    many = simulated(tmp_path / "S", *names, 13, "--seed", 2).output
+    assert many.count("median of 13") == 3
+    alone = simulated(tmp_path / "S", "power-square", "--suite", "quick", "--gpus", 1, "--json").output
+    (run,) = json.loads(alone)["runs"]
+    assert run["levels"]["power_swing"]["unit"] == "W"
+    assert run["levels"]["swing_seen"]["value"] == run["value"]
+
+
+def test_zeros_take_less_power_than_random_numbers(tmp_path: Path) -> None:
+    """By tens of per cent, as on GPUs."""
+    power = {}
+    for name in ("uniform", "zeros"):
+        simulated(tmp_path / name, "gemm-fp32", "--suite", "quick", "--gpus", 1, "--input", name)
+        (row,) = rows(tmp_path / name, "power_w, conditions from runs")
+        power[name] = row["power_w"]
+        assert json.loads(row["conditions"])["asked_input"] == name
+    assert 0.5 < power["zeros"] / power["uniform"] < 0.85
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--duty", "nan"), ("--precision", "nan"), ("--start-temperature", "nan"), ("--start-temperature", "-300"),
+        ("--interval", "0"), ("--interval", "0.001"), ("--power-limit", "nan"), ("--lock-clock", "inf"),
+    ],
+)  # fmt: skip
+def test_what_is_no_number_of_use_is_refused(option: str, value: str, tmp_path: Path) -> None:
+    answer = simulated(tmp_path / "S", "power-square", "--suite", "quick", "--gpus", 1, option, value)
+    assert answer.exit_code == 2, answer.output
+    assert answer.output.startswith("whorl: ")
+    assert not (tmp_path / "S").exists()
 
 
 def test_a_staircase_rises(tmp_path: Path) -> None:

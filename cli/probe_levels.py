@@ -1,0 +1,98 @@
+"""Tables of the probes with more than one figure: a square wave, a staircase of load, a scan of sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import TYPE_CHECKING
+
+import click
+
+from .output import MISSING, number, print_rows
+
+if TYPE_CHECKING:
+    from ..probes.campaign import Plan, Summary
+    from ..probes.probe import Probe
+
+_WAVE = (
+    ("high W", "power_high", 4),
+    ("low W", "power_low", 4),
+    ("swing W", "power_swing", 4),
+    ("of steady W", "power_swing_steady", 4),
+    ("seen %", "swing_seen", 3),
+    ("new every ms", "sensor_period", 3),
+    ("mean over ms", "sensor_window", 2),
+    ("J by power", "energy_by_power", 4),
+    ("J by counter", "energy_by_counter", 4),
+)
+"""Headings of the table of a wave, the figure of each, and its digits."""
+_POWER_AT = "power_at_"
+_PREFIXES = ("", "Ki", "Mi", "Gi")
+
+
+def print_levels(runs: Sequence[tuple[str, Summary]], plan: Plan, *, each: bool) -> None:
+    """Print what the runs of such probes found: a row for each GPU by its name, or else their medians in one row."""
+    for probe in plan.probes:
+        mine = [(name, one) for name, one in runs if one.probe == probe.name and one.levels]
+        if mine:
+            title, columns = _columns(probe, plan, [one for _, one in mine])
+            click.echo(title)
+            _print(mine, columns, each=each)
+            click.echo("")
+
+
+def _columns(probe: Probe, plan: Plan, runs: Sequence[Summary]) -> tuple[str, list[tuple[str, str, int]]]:
+    """Title, and heading, figure and digits of each column."""
+    if probe.kind == "square":
+        asked = plan.asked
+        title = (
+            f"{probe.name}: what the power sensor shows of load for {1000 * asked.period_s * asked.duty:g} ms in every "
+            f"{1000 * asked.period_s:g} ms"
+        )
+        return title, list(_WAVE)
+    names = list(dict.fromkeys(name for one in runs for name in one.levels))
+    if probe.kind == "staircase":
+        steps = [name for name in names if name.startswith(_POWER_AT)]
+        return f"{probe.name}: W with load on a share of the multiprocessors", [
+            (f"{name.removeprefix(_POWER_AT)} %", name, 4) for name in steps
+        ]
+    figure = probe.figure.rpartition("_at_")[0]
+    values = [name for name in names if name.startswith(f"{figure}_at_")]
+    unit = next(one.levels[name].unit for one in runs for name in values if name in one.levels)
+    scanned = probe.scan[0].replace("_", " ") if probe.scan else "size"
+    return f"{probe.name}: {figure} in {unit} by {scanned}", [
+        (_size(name.rpartition("_at_")[2]), name, 4) for name in values
+    ]
+
+
+def _print(runs: Sequence[tuple[str, Summary]], columns: Sequence[tuple[str, str, int]], *, each: bool) -> None:
+    right = tuple(range(1, len(columns) + 1))
+    if each:
+        rows = [[name, *(_shown([one], figure, digits) for _, figure, digits in columns)] for name, one in runs]
+    else:
+        all_of = [one for _, one in runs]
+        rows = [[f"median of {len(runs):,}", *(_shown(all_of, figure, digits) for _, figure, digits in columns)]]
+    print_rows(["GPU", *(heading for heading, _, _ in columns)], rows, right=right)
+
+
+def _shown(runs: Sequence[Summary], figure: str, digits: int) -> str:
+    """The median of a figure; one that is averaged over less than the sensor's period is below that."""
+    known = [one.levels[figure].value for one in runs if figure in one.levels]
+    if not known:
+        return MISSING
+    value = median(known)
+    if figure == "sensor_window":
+        periods = [one.levels["sensor_period"].value for one in runs if "sensor_period" in one.levels]
+        if periods and value <= 2 * median(periods):
+            return f"< {number(2 * median(periods), digits)}"
+    return number(value, digits)
+
+
+def _size(digits: str) -> str:
+    """A number of bytes with a binary prefix where it is a whole one: '16384' is '16 KiB'."""
+    if not digits.isdecimal():
+        return digits
+    value, power = int(digits), 0
+    while value and value % 1024 == 0 and power + 1 < len(_PREFIXES):
+        value, power = value // 1024, power + 1
+    return f"{value} {_PREFIXES[power]}B"
