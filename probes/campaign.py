@@ -159,24 +159,45 @@ class Campaign:
         self._done = 0
         self._lock = threading.Lock()
 
-    async def on(self, device: Device, watch: Watch, setting: Setting, meeting: Meeting | None = None) -> None:
-        """All probes on one device. What the GPU cannot do is recorded; KeyboardInterrupt where `stop` is set."""
+    async def on(
+        self,
+        device: Device,
+        watch: Watch,
+        setting: Setting,
+        meeting: Meeting | None = None,
+        *,
+        ended: Callable[[], bool] | None = None,
+    ) -> None:
+        """All probes on one device. What the GPU cannot do is recorded.
+
+        KeyboardInterrupt where `ended`, which is asked again and again, says so; without it, where `stop` is set.
+        """
         try:
-            await self._every(device, watch, setting, meeting)
+            await self._every(device, watch, setting, meeting, ended or self.stop.is_set)
         finally:
             if meeting:
                 meeting.leave(device.facts.gpu)
 
-    async def _every(self, device: Device, watch: Watch, setting: Setting, meeting: Meeting | None) -> None:
+    def give_up(self, device: Device, why: str) -> None:
+        """Record that a device is waited for no more."""
+        facts = device.facts
+        says = f"{facts.gpu}: {why}; the GPU is left out"
+        self.recorder.event(device.now_ns(), facts.gpu, facts.node, "probe_failed", says)
+        with self._lock:
+            self.report.failures.setdefault(facts.gpu, says)
+
+    async def _every(
+        self, device: Device, watch: Watch, setting: Setting, meeting: Meeting | None, ended: Callable[[], bool]
+    ) -> None:
         first, facts = True, device.facts
         for stage, probe in enumerate(self.plan.probes):
             if self._is_stored(probe, facts, setting):
                 self._tell(probe, facts, None)
                 continue
             if meeting:
-                await meeting.arrive(device, stage, self.stop.is_set)
+                await meeting.arrive(device, stage, ended)
             try:
-                answer = await self._measure(device, watch, probe, first=first)
+                answer = await measure(device, watch, probe, self._builds, self.plan.asked, first=first, ended=ended)
             except DeviceError as error:
                 self._failed(device, probe, setting, error)
                 if error.gone:
@@ -188,9 +209,6 @@ class Campaign:
                 continue
             first = first and probe.kind is Kind.IDLE
             self._keep(device, probe, setting, answer)
-
-    async def _measure(self, device: Device, watch: Watch, probe: Probe, *, first: bool) -> Measured | Unrun:
-        return await measure(device, watch, probe, self._builds, self.plan.asked, first=first, ended=self.stop.is_set)
 
     def _is_stored(self, probe: Probe, facts: Facts, setting: Setting) -> bool:
         wanted = asked_of(probe, self.plan.asked, setting) | {"probe_version": probe.version}

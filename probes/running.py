@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -158,6 +159,56 @@ def _simulated_setting(bench: Bench, plan: Plan) -> Setting:
 # -- the GPUs of this node ------------------------------------------------------------------------------------
 
 _LOOK_S = 0.2
+STUCK_S = 600.0
+"""A GPU of which nothing is heard for so long is waited for no more. Everything that whorl waits for itself has a
+shorter limit, so that a call of the driver has not returned then."""
+
+
+class _Worker(threading.Thread):
+    """All probes on one GPU of this node, in a thread that may be given up."""
+
+    def __init__(
+        self, campaign: Campaign, device: Device, watch: Watch, setting: Setting, meeting: Meeting | None
+    ) -> None:
+        super().__init__(daemon=True)
+        self.device = device
+        self.error: BaseException | None = None
+        """What is to be raised in the main thread."""
+        self._campaign, self._watch, self._setting, self._meeting = campaign, watch, setting, meeting
+        self._heard = time.monotonic()
+        self._given_up = False
+
+    def start(self) -> None:
+        self._heard = time.monotonic()
+        super().start()
+
+    def run(self) -> None:
+        try:
+            finish(self._campaign.on(self.device, self._watch, self._setting, self._meeting, ended=self._ended))
+        except BaseException as error:
+            if not self._given_up:
+                self.error = error
+                self._campaign.stop.set()
+        finally:
+            self.device.close()
+
+    def _ended(self) -> bool:
+        self._heard = time.monotonic()
+        return self._given_up or self._campaign.stop.is_set()
+
+    @property
+    def working(self) -> bool:
+        """Whether it is waited for."""
+        return self.is_alive() and not self._given_up
+
+    def look(self, stuck_s: float) -> None:
+        """Give it up where nothing was heard of it for so long."""
+        silent_s = time.monotonic() - self._heard
+        if self.working and silent_s > stuck_s:
+            self._given_up = True
+            self._campaign.give_up(self.device, f"a call of its driver has not returned for {silent_s:,.0f} s")
+            if self._meeting:
+                self._meeting.leave(self.device.facts.gpu)
 
 
 def run_here(
@@ -171,53 +222,55 @@ def run_here(
     progress: Progress | None = None,
     find: Find = find_kernel,
     recorder: Recorder | None = None,
+    stuck_s: float = STUCK_S,
 ) -> Report:
-    """Run a plan on the GPUs of this node: in one thread one after another, or in a thread for each.
+    """Run a plan on the GPUs of this node, one after another or all at once, each in a thread of its own.
 
-    `settings` are the conditions by GPU. StoreError where the store takes no more, KeyboardInterrupt where somebody
-    wants to stop: the GPUs end what they are at, and what is complete is stored.
+    `settings` are the conditions by GPU. A GPU of which nothing is heard for `stuck_s` is left out. StoreError where
+    the store takes no more, KeyboardInterrupt where somebody wants to stop: the GPUs end what they are at, and what is
+    complete is stored.
     """
     recorder = recorder or Recorder(store, cluster=cluster, campaign=plan.campaign)
     known = stored_runs(store, cluster, plan.campaign)
     campaign = Campaign(plan, recorder, find, known, len(devices), progress=progress)
-    errors: list[BaseException] = []
+    busy = plan.neighbours == "busy"
+    meeting = Meeting([device.facts.gpu for device in devices]) if busy else None
+    workers = [_Worker(campaign, device, watch, settings[device.facts.gpu], meeting) for device in devices]
 
-    def work(some: Sequence[Device], meeting: Meeting | None) -> None:
-        for device in some:
-            try:
-                finish(campaign.on(device, watch, settings[device.facts.gpu], meeting))
-            except BaseException as error:  # it is raised in the main thread
-                errors.append(error)
-                campaign.stop.set()
-                return
-            finally:
-                device.close()
+    def wait(some: Sequence[_Worker]) -> None:
+        while any(worker.working for worker in some):
+            for worker in some:
+                if worker.working:
+                    worker.join(_LOOK_S)
+                    worker.look(stuck_s)
+            if recorder.due:
+                recorder.flush()
 
-    if plan.neighbours == "busy":
-        meeting = Meeting([device.facts.gpu for device in devices])
-        groups: list[tuple[Sequence[Device], Meeting | None]] = [([device], meeting) for device in devices]
-    else:
-        groups = [(devices, None)]
-    threads = [threading.Thread(target=work, args=group, daemon=True) for group in groups]
     report = campaign.report
     report.began_ns = min(device.now_ns() for device in devices)
     try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(_LOOK_S)
-                if recorder.due:
-                    recorder.flush()
+        for together in [workers] if busy else [[worker] for worker in workers]:
+            if campaign.stop.is_set():
+                break
+            for worker in together:
+                worker.start()
+            wait(together)
     finally:
         campaign.stop.set()
-        for thread in threads:
-            thread.join()
+        while any(worker.working for worker in workers):
+            for worker in workers:
+                if worker.working:
+                    worker.join(_LOOK_S)
+                    worker.look(stuck_s)
+        for worker in workers:
+            if worker.ident is None:  # it was not begun
+                worker.device.close()
         report.ended_ns = max(device.now_ns() for device in devices)
         recorder.flush()
         report.rows = recorder.rows
-    for error in errors:
-        raise error
+    for worker in workers:
+        if worker.error is not None:
+            raise worker.error
     return report
 
 
