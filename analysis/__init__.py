@@ -10,6 +10,7 @@ read and write nothing.
 from __future__ import annotations
 
 from .across_workloads import Across, across
+from .conditions import mixed_conditions
 from .measurements import coupled_jobs, identities, imported, measurements
 from .summary import REPLICATES, SEED, Outlier, Variability, variability
 
@@ -24,5 +25,6 @@ __all__ = [
     "identities",
     "imported",
     "measurements",
+    "mixed_conditions",
     "variability",
 ]

@@ -55,6 +55,9 @@ def variability(
         has = "; ".join(f"{workload} on {cluster}" for cluster, workload in sorted(known))
         hint = f"it has {has}" if has else f"`whorl import --store {store} FILES` adds some"
         raise InputError(f"{store} holds no runs {what}to compare; {hint}")
+    mixed = analysis.mixed_conditions(opened, clusters=clusters, workloads=workloads)
+    for sentence in mixed:
+        click.echo(f"whorl: note: {sentence}", err=True)
     if across:
         pairs = analysis.across(runs, identities=analysis.identities(opened))
         if as_json:
@@ -80,6 +83,7 @@ def variability(
                 "seed": rows[0].seed,
                 "replicates": rows[0].replicates,
                 "rows": [row.as_dict() for row in rows],
+                "notes": mixed,
             }
         )
     elif as_markdown:

@@ -543,3 +543,17 @@ def test_the_help_and_the_list_are_light() -> None:
             [sys.executable, "-c", code.format(name=name, rest=rest)], capture_output=True, text=True, check=True
         )
         assert not heavy & {line.partition(".")[0] for line in done.stderr.split()}, name
+
+
+def test_variability_says_where_runs_of_different_conditions_are_pooled(tmp_path: Path) -> None:
+    store = tmp_path / "s"
+    for more in ([], ["--lock-clock", "1200"], ["--power-limit", "200"]):
+        assert simulated(store, "launch", "--suite", "quick", "--gpus", 3, *more).exit_code == 0
+    assert simulated(store, "copy-h2d", "--suite", "quick", "--gpus", 3).exit_code == 0
+    done = CliRunner().invoke(cli, ["variability", "--store", str(store), "--replicates", "20", "--json"])
+    notes = json.loads(done.stdout)["notes"]
+    assert notes == [
+        "launch on simulated-V100-1: the runs differ in clock (free, locked at 1200 MHz); power limit (200.0, none), "
+        "which moves their times as well"
+    ]
+    assert notes[0] in done.stderr
