@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+import atexit
+import importlib.util
+import os
+import shutil
 import signal
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from .nvml_library import NvmlLibrary, compile_library, load_here, unload_sessions
+
+
+def _find_whorl() -> None:
+    """Make this checkout `whorl`, for subprocesses too, where none is installed: a GPU node may have CuPy alone."""
+    if importlib.util.find_spec("whorl") is not None:
+        return
+    folder = Path(tempfile.mkdtemp(prefix="whorl-checkout-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    (folder / "whorl").symlink_to(Path(__file__).resolve().parents[1])
+    sys.path.insert(0, str(folder))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+
+
+_find_whorl()
 
 
 @pytest.fixture(scope="session", autouse=True)
