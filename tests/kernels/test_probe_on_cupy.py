@@ -50,7 +50,7 @@ def probe(store: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
 
 @pytest.mark.parametrize("neighbours", ["idle", "busy"])
 def test_every_gpu_is_measured_and_stored(neighbours: str, small_kernels: None, tmp_path: Path) -> None:
-    status, report = probe(tmp_path / "S", "stream-triad", "launch", "--neighbours", neighbours)
+    status, report = probe(tmp_path / "S", "copy-d2d", "launch", "--neighbours", neighbours)
     assert status == 0, report
     runs = report["runs"]
     assert len(runs) == 4
@@ -69,7 +69,7 @@ def test_a_gpu_that_fails_is_told_and_the_other_is_measured(
         return usual(size)
 
     monkeypatch.setattr(runtime, "malloc", malloc)
-    status, report = probe(tmp_path / "S", "stream-triad")
+    status, report = probe(tmp_path / "S", "copy-d2d")
     assert status == 6
     assert sorted(run["status"] == "ok" for run in report["runs"]) == [False, True]
     bad = next(run for run in report["runs"] if run["status"] != "ok")
