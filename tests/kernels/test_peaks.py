@@ -8,6 +8,8 @@ import pytest
 
 from whorl.kernels.peaks import TENSOR, VECTOR, matrix_gflop_s, vector_gflop_s
 from whorl.kernels.work import PRECISIONS
+from whorl.simulation.models import MODELS, GpuModel
+from whorl.simulation.rates import rates_of
 from whorl.tests.kernels.hosting import SMALL
 
 # Capability, SMs, boost clock in MHz (H100's tensor figures are given at 1830), TFLOP/s.
@@ -55,3 +57,11 @@ def test_products_in_fp32_run_on_the_ordinary_units() -> None:
 
 def test_precisions_are_those_of_works() -> None:
     assert {name for table in (VECTOR, TENSOR) for row in table.values() for name in row} <= set(PRECISIONS)
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_a_simulated_model_has_the_peaks_of_the_real_one(model: GpuModel) -> None:
+    """The simulation may know nothing of kernels, so the figures stand in both rooms."""
+    rates = rates_of(model)
+    assert dict(rates.tensor) == {name: 2 * lanes for name, lanes in TENSOR[rates.capability].items()}
+    assert dict(rates.vector) == {name: 2 * lanes for name, lanes in VECTOR[rates.capability].items()}

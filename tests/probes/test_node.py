@@ -197,6 +197,8 @@ def test_a_hanging_gpu_does_not_keep_the_block_from_ending(nvml: NvmlLibrary) ->
         nvml.add("gpu 2 hang")
         seen = len(fed.of(gpus[0]))
         until(lambda: len(fed.of(gpus[0])) > seen + 3)  # after 5 s it is given up
+    assert fed.of(gpus[0])[-1]["power_mw"] is not None
+    assert fed.of(gpus[2])[-1]["power_mw"] is None
     nvml.remove("gpu 2 hang")
 
 
