@@ -208,6 +208,8 @@ def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], pa.
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(work)
         try:
+            while not running.done():  # an interrupt that another thread was given is seen at the end of a wait
+                wait([running], 0.5)
             return running.result()
         except KeyboardInterrupt:
             while not running.done():  # an interrupt before the statement begins is forgotten by DuckDB

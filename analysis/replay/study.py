@@ -6,23 +6,17 @@ same fleet, the same failures and the same random numbers, so that differences a
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
-from multiprocessing import active_children, get_context
 from pathlib import Path
-from threading import current_thread, main_thread
-from types import FrameType
 from typing import Protocol
 
 import numpy as np
 
-from ...errors import InputError, WhorlError
+from ...errors import InputError
 from . import failures
 from .engine import replay
 from .fleet import Fleet, Floats
@@ -32,6 +26,7 @@ from .outcome import Metrics, Outcome
 from .profiles import Profiles
 from .published import pal_sc24, published_fleet
 from .published_trace import PublishedTrace
+from .workers import answers
 
 _PAYS_S = 3.0  # of work left, from which starting further processes is worth it
 _FAILURES = 3  # word of the random numbers that failures are drawn with
@@ -192,7 +187,8 @@ def _results(study: Study, wanted: Sequence[Case], workers: int) -> Iterator[_Nu
         left = len(wanted) - number
         passed = time.perf_counter() - began
         if workers > 1 and number and left > 1 and left * passed / number > _PAYS_S:
-            yield from _spread(study, wanted, number, min(workers, left))
+            rest = answers(partial(_outcome, study), wanted[number:], workers)
+            yield from ((number + place, result) for place, result in rest)
             return
         yield number, _outcome(study, case)
 
@@ -202,62 +198,6 @@ def _outcome(study: Study, case: Case) -> Replayed | InputError:
         return study.run(case)
     except InputError as error:
         return error
-
-
-def _spread(study: Study, wanted: Sequence[Case], first: int, workers: int) -> Iterator[_Numbered]:
-    # Not forked: polars and DuckDB hold threads, whose locks a forked process would wait for without end.
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), _start, (study,))
-    others = set(active_children())
-    try:
-        with _no_interrupt():
-            running = {pool.submit(_run, case): number for number, case in enumerate(wanted) if number >= first}
-        for future in as_completed(running):
-            yield running[future], future.result()
-    except BrokenProcessPool as error:
-        raise WhorlError("a process of the replay was killed, perhaps for want of memory; try --workers 1") from error
-    except BaseException:
-        # An error or Ctrl-C: what the others still compute, perhaps for minutes, is for nobody.
-        for child in set(active_children()) - others:
-            child.terminate()
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-@contextmanager
-def _no_interrupt() -> Iterator[None]:
-    """Ctrl-C waits until the processes have started, or one would be lost half-started.
-
-    They inherit that it is blocked, and so leave it to their parent. Blocking alone does not hold it off here, where
-    a thread of a library may take it.
-    """
-    if current_thread() is not main_thread():
-        yield
-        return
-    came: list[FrameType | None] = []
-    before = signal.signal(signal.SIGINT, lambda _, frame: came.append(frame))
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        signal.signal(signal.SIGINT, before)
-    if came and callable(before):
-        before(signal.SIGINT, came[0])
-
-
-_study: Study | None = None  # of this process, which runs cases for another
-
-
-def _start(study: Study) -> None:
-    """In a new process: remember the study."""
-    global _study
-    _study = study
-
-
-def _run(case: Case) -> Replayed | InputError:
-    assert _study is not None
-    return _outcome(_study, case)
 
 
 def read_failures(path: Path | str, fleet: Fleet) -> tuple[failures.Failure, ...]:

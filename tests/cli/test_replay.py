@@ -347,21 +347,24 @@ def test_ctrl_c_ends_all_its_processes(tmp_path: Path) -> None:
         *("replay", "--trace", trace(tmp_path, *rows), "--nodes", "16", "--gpus-per-node", "8"),
         *("--policy", "packed,random-nonsticky", "--seeds", "500", "--workers", "2", "--round", "60"),
     ]
-    child = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "whorl", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-    )
-    children = Path(f"/proc/{child.pid}/task/{child.pid}/children")
-    deadline = time.monotonic() + 120
-    while len(children.read_text().split()) < 2 and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert len(children.read_text().split()) >= 2
-    time.sleep(2)
-    child.send_signal(signal.SIGINT)
-    out, err = child.communicate(timeout=60)
+    ) as child:
+        try:
+            children = Path(f"/proc/{child.pid}/task/{child.pid}/children")
+            deadline = time.monotonic() + 120
+            while len(children.read_text().split()) < 2 and time.monotonic() < deadline:
+                time.sleep(0.1)
+            assert len(children.read_text().split()) >= 2
+            time.sleep(2)
+            child.send_signal(signal.SIGINT)
+            out, err = child.communicate(timeout=60)
+        finally:
+            child.kill()  # nothing where it has ended; else the failure is this test's alone
     assert child.returncode == 130, err
     assert out == ""
     done, last = err.strip().splitlines()[-2:]

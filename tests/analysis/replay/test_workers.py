@@ -1,0 +1,108 @@
+"""Questions answered by several processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from multiprocessing import active_children
+from pathlib import Path
+
+import pytest
+
+from whorl.analysis.replay.workers import answers
+from whorl.errors import WhorlError
+
+ROOT = Path(__file__).parents[3]
+LARGE = 4 << 20  # bytes: more than any pipe holds, so that sending it takes turns
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))  # the processes import this module
+
+
+def twice(number: int) -> int:
+    return 2 * number
+
+
+def large(ballast: bytes, number: int) -> bytes:
+    return ballast + bytes([number])
+
+
+def die(at: int, number: int) -> int:
+    if number == at:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def sleep(number: int) -> None:
+    time.sleep(600 if number else 0)
+
+
+@pytest.mark.parametrize(("questions", "workers"), [(23, 1), (23, 2), (2, 40)])
+def test_every_question_is_answered_once(questions: int, workers: int) -> None:
+    assert sorted(answers(twice, range(questions), workers)) == [(n, 2 * n) for n in range(questions)]
+    assert active_children() == []
+
+
+def test_nothing_asked_starts_nothing() -> None:
+    assert list(answers(twice, [], 4)) == []
+
+
+def test_answers_may_be_larger_than_a_pipe() -> None:
+    found = dict(answers(partial(large, bytes(LARGE)), range(5), 2))
+    assert {number: (len(answer), answer[-1]) for number, answer in found.items()} == {
+        number: (LARGE + 1, number) for number in range(5)
+    }
+
+
+def test_a_killed_process_is_said() -> None:
+    with pytest.raises(WhorlError, match="a process of the replay was killed"):
+        list(answers(partial(die, 3), range(9), 2))
+    assert active_children() == []
+
+
+def test_who_stops_listening_leaves_no_process() -> None:
+    found = answers(sleep, [0, 1, 1, 1], 2)
+    assert next(found) == (0, None)
+    assert len(active_children()) == 2
+    del found
+    assert active_children() == []
+
+
+INTERRUPTED = """
+import signal, threading, time
+from tests.analysis.replay.test_workers import sleep
+from whorl.analysis.replay.workers import answers
+
+if __name__ == "__main__":
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # so the system gives it to that thread
+    try:
+        for number, _ in answers(sleep, [0, 1, 1], 2):
+            print(number, flush=True)
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+def test_an_interrupt_that_another_thread_is_given(tmp_path: Path) -> None:
+    """As the system may do: the wait of the main thread is then not ended by the signal."""
+    script = tmp_path / "script.py"
+    script.write_text(INTERRUPTED)
+    path = os.pathsep.join([str(ROOT), *sys.path])
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": path}
+    ) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "0\n"
+            child.send_signal(signal.SIGINT)
+            out, _ = child.communicate(timeout=60)
+        finally:
+            child.kill()
+    assert (child.returncode, out) == (0, "interrupted\n")
