@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from multiprocessing import active_children
 from pathlib import Path
@@ -72,6 +73,53 @@ def test_who_stops_listening_leaves_no_process() -> None:
     assert len(active_children()) == 2
     del found
     assert active_children() == []
+
+
+def told(path: Path, number: int) -> None:
+    path.with_suffix(f".{number}").write_text(str(os.getpid()))
+    time.sleep(600)
+
+
+KILLED = """
+import sys
+from functools import partial
+from pathlib import Path
+from tests.analysis.replay.test_workers import told
+from whorl.analysis.replay.workers import answers
+
+if __name__ == "__main__":
+    list(answers(partial(told, Path(sys.argv[1])), [0, 1], 2))
+"""
+
+
+def test_processes_end_with_the_one_that_asks(tmp_path: Path) -> None:
+    """Killed outright, it cannot end them."""
+    script, pids = tmp_path / "script.py", [tmp_path / "pid.0", tmp_path / "pid.1"]
+    script.write_text(KILLED)
+    path = os.pathsep.join([str(ROOT), *sys.path])
+    with subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path / "pid")], env=os.environ | {"PYTHONPATH": path}
+    ) as child:
+        try:
+            until(lambda: all(pid.exists() and pid.read_text() for pid in pids))
+        finally:
+            child.kill()
+    until(lambda: not any(runs(int(pid.read_text())) for pid in pids))
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def runs(pid: int) -> bool:
+    """Whether a process runs; one that ended and that nobody asked for has no command line."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes() != b""
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 INTERRUPTED = """
