@@ -50,7 +50,8 @@ def library(name: str, major: int) -> ctypes.CDLL:
     tried = [file]
     try:
         pathfinder = importlib.import_module("cuda.pathfinder")
-        tried.append(pathfinder.load_nvidia_dynamic_lib(name).abs_path)
+        place = str(pathfinder.load_nvidia_dynamic_lib(name).abs_path)
+        tried += [place] if Path(place).name.startswith(file) else []  # it takes those of any CUDA
     except Exception:  # noqa: S110 - absent, or it finds none: the next place, then our own sentence
         pass
     tried += [str(place) for folder in _wheels() for place in sorted(folder.glob(f"*/lib/{file}"))]
@@ -61,9 +62,12 @@ def library(name: str, major: int) -> ctypes.CDLL:
             return ctypes.CDLL(place)
         except OSError:
             continue
-    raise DeviceError(
-        f"{file} is not found: load the CUDA toolkit {major} or install it with pip install 'cupy-cuda{major}x[ctk]'"
-    )
+    raise DeviceError(f"{file} is not found: load the CUDA toolkit {major} or {install(major)}")
+
+
+def install(major: int) -> str:
+    """How the libraries of the CUDA toolkit come as wheels. An older CuPy has no such extra."""
+    return f"install it with pip install 'cupy-cuda{major}x[ctk]>=14'"
 
 
 def _wheels() -> list[Path]:

@@ -41,18 +41,23 @@ _SAYS = {
     717: "a kernel used an address of the wrong space",
     718: "the program counter of a kernel went astray",
     719: "a kernel failed while it ran: the GPU may have fallen off the bus, see the XIDs in the system's log",
+    721: "a kernel left the memory of the tensor cores behind",
     800: "the operation is not permitted to this user",
     802: "the system is not ready: the fabric manager may not run",
     803: "the driver's parts have different versions: a restart is due",
     804: "CUDA's compatibility package does not support this GPU",
     805: "the MPS server cannot be reached",
+    806: "the MPS server does not answer",
+    807: "the MPS server is not ready",
+    808: "the MPS server has no room for another process",
+    809: "the MPS server has no room for another connection",
+    810: "the MPS server ended this process's work",
+    911: "a device outside of CUDA failed",
     999: "the driver reports an unknown error: the GPU may have fallen off the bus, see the system's log",
 }
 """What a code means. Codes that are absent keep CUDA's own words."""
 
-_GONE = frozenset(
-    {3, 46, 101, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 802, 803, 804, 805, 999}
-)
+_GONE = frozenset({3, 46, 101, 214, 220, 226, 700, 702, 709, 710, *range(714, 720), 721, *range(802, 811), 911, 999})
 """Codes after which the context, and with it every further call of this process, fails."""
 
 
@@ -74,7 +79,10 @@ def explain(error: Exception, gpu: str, doing: str) -> DeviceError | None:
     """The DeviceError for an error of CUDA or its compiler; None for any other."""
     if type(error).__name__ == "CompileException":  # CuPy's; its text is the compiler's log
         log = [line.strip() for line in str(error).splitlines() if ": error" in line or ": catastrophic" in line]
-        return DeviceError(f"{gpu}: {doing}: the CUDA C does not compile: {log[0] if log else sentence(error)}")
+        first = log[0] if log else sentence(error)
+        if "--gpu-architecture" in first:
+            first += " (the compiler is too old for the GPU, or knows no GPU so old any more)"
+        return DeviceError(f"{gpu}: {doing}: the CUDA C does not compile: {first}")
     status = status_of(error)
     if status is None:
         return None

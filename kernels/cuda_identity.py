@@ -35,6 +35,20 @@ def cuda_uuid(ordinal: int) -> uuid.UUID | None:
     return uuid.UUID(bytes=bytes(found)) if ask(found, device) == 0 else None
 
 
+def open_context(ordinal: int) -> None:
+    """Open CUDA's context on a visible device, which can take the driver seconds.
+
+    Not left to CuPy, whose calls for that keep Python's lock: every thread would stand still meanwhile, telemetry's
+    too, and for ever where a GPU that failed holds the call. An error is not told: the runtime's next call meets it.
+    """
+    driver = driver_library()
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    if driver is None or driver.cuInit(0) != 0:
+        return
+    if driver.cuDeviceGet(ctypes.byref(device), ctypes.c_int(ordinal)) == 0:
+        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)  # for ever, as the runtime keeps it
+
+
 class NvmlView:
     """A GPU as NVML sees it, by UUID. Every call opens and leaves NVML: it counts its users."""
 

@@ -126,9 +126,12 @@ class Buffers:
             raise InputError(f"the content of {name} is {period.size} of {period.dtype}, not some of {buffer.dtype}")
         if buffer.place == "host":
             self.host(name)[:] = np.resize(period, buffer.count)
-            return
+        else:
+            self._spread(name, period)
+
+    def _spread(self, name: str, period: NDArray[Any]) -> None:
         self._kept.append(period)
-        address, total = self._address[name], buffer.bytes
+        address, total = self._address[name], self._of[name].bytes
         filled = min(period.nbytes, total)
         if filled:
             self._copy(address, period.ctypes.data, filled)
@@ -142,6 +145,8 @@ class Buffers:
         buffer = self._of[name]
         if buffer.place == "host":
             self.host(name).view(np.uint8)[:] = 0xFF
+        elif buffer.place == "peer":  # copies reach another GPU for certain, of setting memory no manual says so
+            self._spread(name, np.full(min(buffer.bytes, 1 << 20), 0xFF, np.uint8))
         else:
             self._runtime.memsetAsync(self._address[name], 0xFF, buffer.bytes, self._stream)
 
@@ -159,7 +164,8 @@ class Buffers:
         return address
 
     def download(self, array: NDArray[Any], address: int) -> None:
-        """Enqueue the copy of so many bytes as an array holds into it."""
+        """Copy so many bytes as an array holds into it. To be called when nothing is enqueued: CUDA waits, without a
+        limit, for all that comes before a copy into memory that is not pinned."""
         self._copy(array.ctypes.data, address, array.nbytes)
 
     def landed(self) -> None:

@@ -20,13 +20,12 @@ from typing import Any
 from ..errors import DeviceError, InputError
 from .cublas import WORKSPACE_BYTES, Cublas, library
 from .cuda_errors import INSUFFICIENT_DRIVER, NO_DEVICE, PEER_ALREADY_ENABLED, explained, sentence, status_of
-from .cuda_identity import NvmlView, cuda_uuid
+from .cuda_identity import NvmlView, cuda_uuid, open_context
+from .cupy_compiling import compiled, no_cache
 from .cupy_loaded import CupyLoaded
-from .sources import source
 from .work import Facts, Work
 
 INSTALL = "pip install 'whorl[cuda13]', or 'whorl[cuda12]' for a driver of CUDA 12"
-_OPTIONS = ("-std=c++17",)
 
 
 def cupy_devices(indices: Sequence[int] | None = None, unusable: list[Unusable] | None = None) -> list[CupyDevice]:
@@ -81,6 +80,8 @@ def _cupy() -> Any:
         raise InputError(
             f"CuPy cannot be loaded: {sentence(error)} (another build of it may fit: {INSTALL})"
         ) from error
+    except OSError as error:
+        raise InputError(no_cache(error) or f"CuPy cannot be loaded: {sentence(error)}") from error
 
 
 def _count(cupy: Any) -> int:
@@ -220,7 +221,8 @@ class CupyDevice:
 
     @contextmanager
     def using(self, doing: str) -> Iterator[None]:
-        """Make this GPU and its stream the current ones of the thread; errors name it and what is being done.
+        """Make this GPU and its stream the current ones of the thread; errors name it and what is being done. The GPU
+        stays the current one afterwards.
 
         DeviceError where it was lost before; one that it is lost by is remembered.
         """
@@ -230,9 +232,7 @@ class CupyDevice:
         try:
             with ExitStack() as stack:
                 stack.enter_context(explained(gpu, doing))
-                stack.enter_context(self._cupy.cuda.Device(self.ordinal))
-                if self._stream is None:
-                    self._stream = self._cupy.cuda.Stream(non_blocking=True)
+                self._make_current()
                 stack.enter_context(self._stream)
                 yield
         except DeviceError as error:
@@ -241,6 +241,18 @@ class CupyDevice:
             if gpu in str(error):
                 raise
             raise DeviceError(f"{gpu}: {doing}: {error}", gone=error.gone) from error
+
+    def _make_current(self) -> None:
+        """Make it the thread's GPU, and open it where it is not.
+
+        Not by CuPy's `Device`, which makes the GPU before it current again: a thread begins with the first one, and
+        CUDA 12 opens whichever becomes current. Where that one has failed or is another's, this one would be lost.
+        """
+        if self._stream is None:
+            open_context(self.ordinal)
+        self.runtime.setDevice(self.ordinal)
+        if self._stream is None:
+            self._stream = self._cupy.cuda.Stream(non_blocking=True)
 
     def give_up(self, why: str) -> None:
         """Remember that no further call to this GPU can work."""
@@ -255,6 +267,7 @@ class CupyDevice:
 
     def _reach_peer(self) -> None:
         if self.peer is not None:
+            open_context(self.peer)
             try:
                 self.runtime.deviceEnablePeerAccess(self.peer)
             except RuntimeError as error:
@@ -268,20 +281,10 @@ class CupyDevice:
         return int(self._stream.ptr)
 
     def function(self, name: str, function: str, defines: tuple[str, ...]) -> Any:
-        """A function of a source, compiled for this GPU; CuPy keeps what it compiled on disk. DeviceError."""
+        """A function of a source, compiled for this GPU. DeviceError."""
         key = (name, function, defines)
         if key not in self._functions:
-            options = (*_OPTIONS, *(f"-D{define}" for define in defines))
-            try:
-                module = self._cupy.RawModule(code=source(name), options=options, backend="nvrtc")
-                self._functions[key] = module.get_function(function)
-            except (ImportError, OSError, RuntimeError) as error:
-                if status_of(error) is not None:
-                    raise
-                raise DeviceError(
-                    f"{self.facts.gpu}: {name} cannot be compiled: {sentence(error)} (the CUDA toolkit is needed: load "
-                    f"it, or install it with pip install 'cupy-cuda{self._major}x[ctk]')"
-                ) from error
+            self._functions[key] = compiled(self._cupy, name, function, defines)
         return self._functions[key]
 
     @property
@@ -314,5 +317,6 @@ class CupyDevice:
                 self._blas.close()
             if self._workspace is not None:
                 self.runtime.free(self._workspace)
+            self._functions.clear()  # a module can be taken down only while its GPU is the current one
         self._blas = self._workspace = self._stream = None
         self._functions.clear()

@@ -250,6 +250,7 @@ class CupyLoaded:
             addresses = tuple(np.uint64(a) for a in (self._buffers[buffer.name], values, tolerance))
             sizes = (np.uint64(buffer.count), np.uint64(reference.columns), np.uint32(p), np.uint32(q))
             kernel(grid, (checking.BLOCK, 1, 1), (*addresses, *sizes, np.uint64(result)))
+            self._settle(CHECK_LIMIT_S, "the check")
             own.download(found, result)
             self._settle(CHECK_LIMIT_S, "the check")
             wrong, first, compared = int(found[0]), int(found[1]), int(found[3])
@@ -306,5 +307,5 @@ class CupyLoaded:
         for event in [*self._events, *(self._markers or ())]:
             with suppress(RuntimeError):
                 runtime.eventDestroy(event)
-        self._products, self._graph, self._events, self._markers = [], None, [], None
+        self._products, self._graph, self._events, self._markers, self._steps = [], None, [], None, []
         self._buffers.release()

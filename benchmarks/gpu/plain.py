@@ -9,10 +9,11 @@ from itertools import pairwise
 
 import numpy as np
 
+from whorl.errors import DeviceError
 from whorl.kernels.cublas import DATA_TYPES
 from whorl.kernels.cupy_device import CupyDevice
 from whorl.kernels.cupy_loaded import CupyLoaded
-from whorl.kernels.cupy_waiting import Throttle, Waiting
+from whorl.kernels.cupy_waiting import Late, Throttle, Waiting
 from whorl.kernels.work import Gemm
 
 COMPUTE = {"fp64": 70, "fp32": 68, "tf32": 77, "fp16": 68, "bf16": 68}
@@ -23,12 +24,14 @@ def median_ms(device: CupyDevice, enqueue: Callable[[], None], seconds: float) -
     """The median time of a call, over so many seconds of it back to back, after half as many that are not counted.
 
     Without those a GPU that its power limit holds down would look faster than under a probe, which warms it up. To be
-    called with the device as the current one.
+    called with the device as the current one. DeviceError where it takes longer than LIMIT_S: then nothing is given
+    back, as to try would wait for what hangs.
     """
     waiting = Waiting(device.runtime, device.stream_address)
     markers = waiting.event(timing=False), waiting.event(timing=False)
     events = [waiting.event(), waiting.event()]
     throttle = Throttle(waiting, markers, time.monotonic() + LIMIT_S)
+    hangs = False
     try:
         enqueue()
         waiting.record(events[0])
@@ -52,8 +55,11 @@ def median_ms(device: CupyDevice, enqueue: Callable[[], None], seconds: float) -
         waiting.until(events[repeats], time.monotonic() + LIMIT_S)
         times = [device.runtime.eventElapsedTime(a, b) / each for a, b in pairwise(events[: repeats + 1])]
         return float(np.median(times[first:-1]))
+    except Late:
+        hangs = True
+        raise DeviceError(f"{device.facts.gpu}: a plain call hangs: {LIMIT_S:g} s were not enough", gone=True) from None
     finally:
-        for event in (*markers, *events):
+        for event in () if hangs else (*markers, *events):
             device.runtime.eventDestroy(event)
 
 
@@ -85,6 +91,7 @@ def copy_gb_s(device: CupyDevice, seconds: float) -> float:
     size = min(1 << 30, device.facts.memory_bytes // 16)
     with device.using("a plain copy"):
         source, target = runtime.malloc(size), runtime.malloc(size)
+        hangs = False
         try:
             stream, kind = device.stream_address, runtime.memcpyDefault
             runtime.memsetAsync(source, 0x5A, size, stream)
@@ -93,6 +100,9 @@ def copy_gb_s(device: CupyDevice, seconds: float) -> float:
                 runtime.memcpyAsync(target, source, size, kind, stream)
 
             return 2 * size / median_ms(device, enqueue, seconds) / 1e6
+        except DeviceError:
+            hangs = True
+            raise
         finally:
-            runtime.free(source)
-            runtime.free(target)
+            for address in () if hangs else (source, target):
+                runtime.free(address)

@@ -25,6 +25,7 @@ from whorl.kernels.sources import source
 from whorl.tests.kernels import hosting
 
 NATIVE = Path(__file__).with_name("native")
+INVALID_HANDLE = 400
 NOT_READY = 600
 
 
@@ -97,6 +98,9 @@ class FakeRuntime:
         self._tail: dict[int, float] = {}  # stream -> when what is enqueued ends
         self._ends: list[float] = []
         self._events: dict[int, float] = {}
+        self._timed: dict[int, bool] = {}  # events -> whether they were recorded; those without timing are not here
+        self.opened: set[int] = set()
+        """Devices on which there is a context."""
         self._here = threading.local()  # CUDA's current device, and a capture, are those of a thread
         self._lock = threading.RLock()
         self._graphs: dict[int, list[Callable[[], None]]] = {}
@@ -168,8 +172,11 @@ class FakeRuntime:
 
     def deviceEnablePeerAccess(self, peer: int) -> None:  # noqa: N802
         self._called("deviceEnablePeerAccess")
+        self.opened.add(peer)
 
     def setDevice(self, device: int) -> None:  # noqa: N802
+        self._called("setDevice")
+        self.opened.add(device)  # since CUDA 12 at once
         self._here.device = device
 
     # Memory
@@ -204,11 +211,21 @@ class FakeRuntime:
         assert self._memory[address][2] == -1
         del self._memory[address]
 
+    def _lies_on(self, address: int) -> int | None:
+        """The device (-1: pinned) whose memory an address is in; None where it is ordinary memory of the host."""
+        for base, (_, size, device) in self._memory.items():
+            if base <= address < base + size:
+                return device
+        return None
+
     def memcpyAsync(self, target: int, source: int, size: int, kind: int, stream: int) -> None:  # noqa: N802
         self._called("memcpyAsync")
+        if self._lies_on(target) is None and self._lies_on(source) is not None:
+            assert time.monotonic() >= self._tail.get(stream, 0.0), "it waits for all that is enqueued, without a limit"
         self.enqueue(lambda: void(ctypes.memmove(target, source, size)), stream)
 
     def memsetAsync(self, address: int, value: int, size: int, stream: int) -> None:  # noqa: N802
+        assert self._lies_on(address) == self.device, "of another GPU's memory no manual says that it can be set"
         self.enqueue(lambda: void(ctypes.memset(address, value, size)), stream)
 
     # Events
@@ -216,11 +233,15 @@ class FakeRuntime:
     def eventCreateWithFlags(self, flags: int) -> int:  # noqa: N802
         event = next(self._numbers)
         self._events[event] = 0.0
+        if not flags & self.eventDisableTiming:
+            self._timed[event] = False
         return event
 
     def eventRecord(self, event: int, stream: int) -> None:  # noqa: N802
         self._called("eventRecord")
         self._events[event] = max(time.monotonic(), self._tail.get(stream, 0.0))
+        if event in self._timed:
+            self._timed[event] = True
 
     def eventQuery(self, event: int) -> int:  # noqa: N802
         if "eventQuery" in self.fail:
@@ -228,10 +249,15 @@ class FakeRuntime:
         return 0 if time.monotonic() >= self._events[event] else NOT_READY
 
     def eventElapsedTime(self, began: int, ended: int) -> float:  # noqa: N802
-        return 1e3 * (self._events[ended] - self._events[began])
+        if not (self._timed.get(began) and self._timed.get(ended)):
+            raise CUDARuntimeError(INVALID_HANDLE)
+        if self.eventQuery(began) or self.eventQuery(ended):
+            raise CUDARuntimeError(NOT_READY)
+        return float(np.float32(1e3 * (self._events[ended] - self._events[began])))
 
     def eventDestroy(self, event: int) -> None:  # noqa: N802
         del self._events[event]
+        self._timed.pop(event, None)
 
     @staticmethod
     def check_status(status: int) -> None:
@@ -303,8 +329,13 @@ class FakeCupy:
         self._here = threading.local()
         self.compiled: list[tuple[str, ...]] = []
         """The options of what was compiled."""
+        self.headers = True
+        """Whether there are headers of the CUDA toolkit, without which RawModule does nothing."""
         nvrtc = SimpleNamespace(getVersion=lambda: (12, 9))
-        self.cuda = SimpleNamespace(runtime=runtime, Device=self._device, Stream=self._stream, nvrtc=nvrtc)
+        compiler = SimpleNamespace(_compile_module_with_cache=self._module)
+        self.cuda = SimpleNamespace(
+            runtime=runtime, Device=self._device, Stream=self._stream, nvrtc=nvrtc, compiler=compiler
+        )
 
     @property
     def streams(self) -> list[int]:
@@ -322,9 +353,25 @@ class FakeCupy:
         assert non_blocking
         self.runtime._called("streamCreate")
         ptr = next(self.runtime._numbers)
-        return _Current(lambda: self.streams.append(ptr), lambda: void(self.streams.pop()), ptr)
+        made_on = self.runtime.device
+
+        def enter() -> None:
+            if self.runtime.device != made_on:  # CuPy's words, and no error of CUDA
+                raise RuntimeError(f"The device that the stream is created on ({made_on}) does not match")
+            self.streams.append(ptr)
+
+        return _Current(enter, lambda: void(self.streams.pop()), ptr)
 
     def RawModule(self, *, code: str, options: tuple[str, ...], backend: str) -> SimpleNamespace:  # noqa: N802
+        def get_function(name: str) -> Callable[..., None]:
+            if not self.headers:
+                raise RuntimeError("Failed to find CUDA headers. Please install CUDA toolkit headers")
+            launch: Callable[..., None] = self._module(code, options, backend=backend).get_function(name)
+            return launch
+
+        return SimpleNamespace(get_function=get_function)
+
+    def _module(self, code: str, options: tuple[str, ...], *, backend: str) -> SimpleNamespace:
         assert backend == "nvrtc"
 
         def get_function(name: str) -> Callable[..., None]:
@@ -338,6 +385,7 @@ class FakeCupy:
 
             def launch(grid: tuple[int, int, int], block: tuple[int, int, int], args: tuple[Any, ...]) -> None:
                 self.runtime._called("launch")
+                assert all(isinstance(argument, np.generic) for argument in args), "a plain number travels as 64 bits"
                 stream = self.streams[-1]  # IndexError: a launch outside of the device's stream
                 self.runtime.enqueue(lambda: launch_on_host(module, name, grid, block, args), stream)
 

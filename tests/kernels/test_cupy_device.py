@@ -9,6 +9,7 @@ import sys
 import time
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,6 +36,11 @@ def test_no_cupy_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("raise ImportError('\\n=====\\nlibcudart.so.99: cannot open')", "CuPy cannot be loaded: ====="),
         ("import fastrlock_absent", "CuPy cannot be loaded: No module named 'fastrlock_absent'"),
+        (
+            "raise PermissionError(13, 'Permission denied', '/home/me/.cupy')",  # CuPy 14 looks for it at once
+            "CuPy cannot keep in /home/me/.cupy what it compiles: Permission denied (CUPY_CACHE_DIR says",
+        ),
+        ("raise OSError('libcuda.so.1: wrong ELF class')", "CuPy cannot be loaded: libcuda.so.1: wrong ELF class"),
     ],
 )
 def test_a_broken_cupy_is_a_sentence(code: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,6 +112,18 @@ def test_the_uuid_is_whole_where_it_holds_zero_bytes(tmp_path: Path, monkeypatch
     assert cuda_identity.cuda_uuid(0) is None
 
 
+def test_a_context_is_opened_by_the_driver_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = ctypes.CDLL(str(compiled("cuda.c", tmp_path)))
+    monkeypatch.setattr(cuda_identity, "driver_library", lambda: library)
+    opened = ctypes.c_int.in_dll(library, "opened")
+    for ordinal, device in [(1, 41), (2, 42), (3, 42)]:  # 2 cannot be opened, 3 is not there: no matter here
+        cuda_identity.open_context(ordinal)
+        assert opened.value == device
+    monkeypatch.setattr(cuda_identity, "driver_library", lambda: None)
+    cuda_identity.open_context(0)
+    assert opened.value == 42
+
+
 def test_without_a_uuid_a_gpu_is_not_measured(blas: LibraryInStream, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cupy_device, "cuda_uuid", lambda ordinal: None)
     with pytest.raises(DeviceError, match="CUDA device 0: the driver does not tell its UUID"):
@@ -151,4 +169,18 @@ def test_a_library_is_found_in_a_wheel_and_in_a_toolkit(
         monkeypatch.syspath_prepend(tmp_path)
     else:
         monkeypatch.setenv("CUDA_PATH", str(tmp_path))
+    assert library("whorltest", 12).cublasCreate_v2 is not None
+
+
+def test_a_library_of_another_cuda_is_not_taken(tmp_path: Path, cublas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVIDIA's finder takes what there is, whatever CUDA it is of."""
+    found = SimpleNamespace(abs_path=None)
+    finder = SimpleNamespace(load_nvidia_dynamic_lib=lambda name: found)
+    monkeypatch.setitem(sys.modules, "cuda", SimpleNamespace(pathfinder=finder))
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", finder)
+    for version in ("13", "13.1.2"):
+        found.abs_path = shutil.copy(cublas, tmp_path / f"libwhorltest.so.{version}")
+        with pytest.raises(DeviceError, match=r"libwhorltest.so.12 is not found.*'cupy-cuda12x\[ctk\]>=14'"):
+            library("whorltest", 12)
+    found.abs_path = shutil.copy(cublas, tmp_path / "libwhorltest.so.12")
     assert library("whorltest", 12).cublasCreate_v2 is not None

@@ -5,17 +5,19 @@ from __future__ import annotations
 import gc
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from whorl.errors import DeviceError, InputError
-from whorl.kernels import cupy_loaded, cupy_waiting
+from whorl.kernels import cupy_compiling, cupy_device, cupy_loaded, cupy_waiting
+from whorl.kernels.cuda_errors import explain
 from whorl.kernels.cupy_device import CupyDevice, cupy_devices
 from whorl.kernels.device import finish
 from whorl.kernels.work import Buffer, Content, Copy, Launch, Work
 from whorl.tests.kernels import hosting
-from whorl.tests.kernels.fake_cupy import FakeRuntime, LibraryInStream
+from whorl.tests.kernels.fake_cupy import CompileException, CUDARuntimeError, FakeRuntime, LibraryInStream
 from whorl.tests.kernels.works import counted, load, ramp, run, twice
 
 pytestmark = pytest.mark.skipif(hosting.COMPILER is None, reason="no g++ to compile CUDA C for the host with")
@@ -65,13 +67,135 @@ class NVRTCError(RuntimeError):
 def test_without_a_compiler_it_says_what_to_install(
     error: Exception, device: CupyDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def absent(**_: Any) -> None:
+    def absent(*_: Any, **__: Any) -> None:
         raise error
 
     monkeypatch.setattr(device._cupy, "RawModule", absent)
+    monkeypatch.setattr(device._cupy.cuda.compiler, "_compile_module_with_cache", absent)
     with pytest.raises(DeviceError, match=r"plain.cu cannot be compiled: Failure finding libnvrtc.so.12 \(the CUDA"):
         load(device, twice())
     assert device.lost is None
+
+
+def test_headers_that_no_source_includes_need_not_be_there(device: CupyDevice) -> None:
+    device._cupy.headers = False
+    loaded = load(device, twice())
+    run(loaded)
+    assert finish(loaded.check()).wrong == 0
+
+
+@pytest.mark.parametrize("error", [AttributeError, TypeError])
+def test_a_cupy_that_compiles_in_another_way_says_what_it_misses(
+    error: type[Exception], device: CupyDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changed(*_: Any, **__: Any) -> None:
+        raise error
+
+    device._cupy.headers = False
+    monkeypatch.setattr(device._cupy.cuda.compiler, "_compile_module_with_cache", changed)
+    with pytest.raises(DeviceError, match=r"plain.cu cannot be compiled: Failed to find CUDA headers.*\(the CUDA"):
+        load(device, twice())
+
+
+def test_no_place_for_what_is_compiled_is_no_missing_compiler(
+    device: CupyDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(**_: Any) -> None:
+        raise PermissionError(13, "Permission denied", "/home/me/.cupy")
+
+    monkeypatch.setattr(device._cupy, "RawModule", refused)
+    with pytest.raises(DeviceError, match=r"plain.cu cannot be compiled: CuPy cannot keep in /home/me/.cupy") as caught:
+        load(device, twice())
+    assert "toolkit" not in str(caught.value)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_compiler_that_cupy_does_not_find_is_found_for_it(
+    there: bool, device: CupyDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CuPy 13 asks the loader alone, which finds what was loaded before."""
+    asked: list[tuple[str, int]] = []
+
+    def library(name: str, major: int) -> None:
+        asked.append((name, major))
+        if not there:
+            raise DeviceError("not found")
+
+    def absent() -> None:
+        raise RuntimeError("CuPy failed to load libnvrtc.so.12")
+
+    monkeypatch.setattr(cupy_compiling, "library", library)
+    run(load(device, twice()))
+    assert asked == []
+    device._functions.clear()
+    monkeypatch.setattr(device._cupy.cuda.nvrtc, "getVersion", absent)
+    load(device, twice())
+    assert asked == [("nvrtc", 12)]
+
+
+def test_an_architecture_that_the_compiler_does_not_know() -> None:
+    log = "nvrtc: error: invalid value for --gpu-architecture (-arch)\n"
+    error = explain(CompileException(log), "GPU-1", "loading")
+    assert error is not None
+    assert str(error).endswith("(-arch) (the compiler is too old for the GPU, or knows no GPU so old any more)")
+
+
+def test_work_on_a_gpu_touches_no_other(blas: LibraryInStream, runtime: FakeRuntime, monkeypatch: Any) -> None:
+    """A thread begins with the first GPU as its current one: to go back to that would open it."""
+    usual = runtime.setDevice
+
+    def set_device(device: int) -> None:
+        if device == 0:
+            raise CUDARuntimeError(46)  # it is another process's alone
+        usual(device)
+
+    monkeypatch.setattr(runtime, "setDevice", set_device)
+    device = cupy_devices([1])[0]
+    assert runtime.opened == set(), "to list GPUs opens none"
+
+    def work() -> int:
+        loaded = load(device, twice())
+        run(loaded)
+        wrong = finish(loaded.check()).wrong
+        device.close()
+        return wrong
+
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(work).result() == 0
+    assert device.lost is None
+    assert runtime.opened == {1}
+
+
+def test_a_context_is_opened_before_cupy_would_do_it_with_the_lock_held(
+    device: CupyDevice, runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    usual = runtime.setDevice
+
+    def set_device(number: int) -> None:
+        calls.append(f"set {number}")
+        usual(number)
+
+    monkeypatch.setattr(cupy_device, "open_context", lambda ordinal: calls.append(f"open {ordinal}"))
+    monkeypatch.setattr(runtime, "setDevice", set_device)
+    load(device, twice())
+    load(device, twice(place="peer"))
+    assert calls == ["open 0", "set 0", "set 0", "open 1", "set 1", "set 0"]
+
+
+def test_a_check_that_hangs_is_given_up(
+    blas: LibraryInStream, runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it found is fetched when it is done: a copy to the host would wait for it without a limit."""
+    monkeypatch.setattr(cupy_loaded, "CHECK_LIMIT_S", 0.1)
+    device = cupy_devices([0])[0]
+    loaded = load(device, twice())
+    run(loaded)
+    runtime.hang = True
+    with pytest.raises(DeviceError, match=r"twice hangs: the check did not end within 0.1 s") as caught:
+        finish(loaded.check())
+    assert caught.value.gone
+    device.close()
 
 
 @pytest.mark.parametrize("call", ["malloc", "memcpyAsync", "eventRecord", "compile", "streamCreate"])
@@ -99,6 +223,9 @@ def test_an_error_while_loading_leaves_nothing_behind(
         (214, "an uncorrectable ECC error"),
         (719, "may have fallen off the bus"),
         (999, "may have fallen off the bus"),
+        (721, "the memory of the tensor cores"),  # as for the next two, CUDA says that all further work fails
+        (810, "the MPS server ended this process's work"),
+        (911, "a device outside of CUDA failed"),
     ],
 )
 def test_a_gpu_that_fails_in_a_run_is_gone_and_the_other_goes_on(
@@ -203,6 +330,21 @@ def test_modules_and_stream_of_a_sound_gpu_go_with_it(blas: LibraryInStream, run
     del device, loaded
     gc.collect()
     assert not any(reference() is not None for reference in held)
+
+
+def test_modules_go_while_their_gpu_is_the_current_one(blas: LibraryInStream, runtime: FakeRuntime) -> None:
+    """CUDA takes a module down on the current GPU, whichever it was loaded on."""
+    device = cupy_devices([1])[0]
+    loaded = load(device, twice())
+    run(loaded)
+    current: list[tuple[int, bool]] = []
+    for function in device._functions.values():
+        weakref.finalize(function, lambda: current.append((runtime.device, bool(device._cupy.streams))))
+    del function
+    runtime.setDevice(0)
+    device.close()
+    assert current == [(1, True)]
+    assert loaded.work.kernel == "twice"  # it is still there, and holds no module
 
 
 def test_an_interrupt_leaves_a_work_that_can_be_unloaded(

@@ -23,8 +23,9 @@ from whorl.benchmarks.gpu import reached as reached_module
 from whorl.benchmarks.gpu.goals import goal_of
 from whorl.benchmarks.gpu.reached import Rounds, Row, lift_copies
 from whorl.benchmarks.gpu.telemetry_cost import telemetry_cost
+from whorl.errors import DeviceError
 from whorl.kernels.catalogue import find_kernel
-from whorl.kernels.cupy_device import CupyDevice
+from whorl.kernels.cupy_device import CupyDevice, cupy_devices
 from whorl.kernels.device import finish
 from whorl.kernels.work import Gemm, Kernel
 from whorl.probes.catalogue import find_probe
@@ -101,6 +102,19 @@ def test_a_median_of_plain_calls(device: CupyDevice, runtime: FakeRuntime) -> No
     with device.using("a test"):
         found = plain.median_ms(device, lambda: runtime.memcpyAsync(0, 0, 0, 4, device.stream_address), 0.3)
     assert found == pytest.approx(4.0, rel=0.05)
+
+
+def test_a_plain_copy_that_hangs_is_a_gpu_that_is_lost(
+    blas: LibraryInStream, runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plain, "LIMIT_S", 0.1)
+    device = cupy_devices([0])[0]
+    runtime.hang = True
+    with pytest.raises(DeviceError, match=r"a plain call hangs: 0.1 s") as caught:  # the fake frees nothing meanwhile
+        plain.copy_gb_s(device, 0.1)
+    assert caught.value.gone
+    assert device.lost is not None
+    device.close()
 
 
 def test_rates_stand_beside_what_they_are_compared_with(

@@ -190,7 +190,8 @@ static int fits(const struct operation *o, const struct layout *a, const struct 
 {
     return o->compute == 68 && o->scale == R_32F && o->ta == 1 && o->tb == 0 && a->type == R_E4M3 &&
            b->type == R_E4M3 && (c->type == R_16BF || c->type == R_16F || c->type == R_32F) && a->rows == b->rows &&
-           a->rows % 16 == 0 && c->rows == a->columns && c->columns == b->columns;
+           a->rows % 16 == 0 && c->rows * (c->type == R_32F ? 4 : 2) % 16 == 0 && /* columns begin at 16 bytes */
+           c->rows == a->columns && c->columns == b->columns;
 }
 
 int cublasLtMatmulAlgoGetHeuristic(struct handle *h, struct operation *o, struct layout *a, struct layout *b,

@@ -1,4 +1,4 @@
-/* The part of CUDA's driver library that tells UUIDs. Device 1's holds zero bytes, device 2 does not answer. */
+/* The part of CUDA's driver library that tells UUIDs and opens contexts. Device 1's holds zero bytes, device 2 does not answer. */
 #include <string.h>
 
 int cuInit(unsigned flags) { return flags ? 1 : 0; }
@@ -11,4 +11,12 @@ int cuDeviceGetUuid_v2(unsigned char *uuid, int device)
 {
     for (int i = 0; i < 16; ++i) uuid[i] = (unsigned char)(device == 41 && i % 3 == 0 ? 0 : 0xa0 + i);
     return device == 42 ? 999 : 0;
+}
+
+int opened = 0; /* the device that was opened last */
+int cuDevicePrimaryCtxRetain(void **context, int device)
+{
+    *context = &opened;
+    opened = device;
+    return device == 42 ? 46 : 0;
 }
