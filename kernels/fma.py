@@ -13,12 +13,25 @@ from .rounding import DTYPES, Doubles, encode, fused, nearest, unit
 from .sizing import capability, fitting, flop_per_s, multiple
 from .work import Buffer, Content, Expected, Facts, Kernel, Launch, Output, Unfit, Work
 
-PAIRS = 8
 PERIOD = 256
-"""Threads after which the inputs repeat; both as in fma.cu."""
+"""Threads after which the inputs repeat, as in fma.cu."""
 
 ROUNDS = 2048
 BLOCK = 256
+
+WAVE = 24
+"""Blocks for each multiprocessor are a multiple of this: whole waves, whether 4, 6, 8 or 12 of them run at a time."""
+
+PAIRS = {"fp16": 12, "bf16": 12}
+"""Points in each thread, where not 8. Of twelve, compilers for sm_80 and sm_90 put as many numbers into even registers
+as into odd ones; of eight packed ones up to six in ten into even ones, which are then read too slowly."""
+
+FACTOR = 0.5**0.5
+"""h of the circle, to be rounded to the precision."""
+
+INTEGER_FACTOR = 0x9E3779B1
+"""h of int32: odd, its bits mixed."""
+
 PACKED = {"fp16": 2, "bf16": 2}
 """Numbers in a 32-bit word, where more than one."""
 
@@ -29,26 +42,34 @@ ACTIVITY = {"fp64": 1.0, "fp32": 0.9, "fp16": 0.9, "bf16": 0.9, "int32": 0.7}
 
 
 def numbers_per_thread(precision: str) -> int:
-    return PAIRS * 2 * PACKED.get(precision, 1)
+    return _pairs(precision) * 2 * PACKED.get(precision, 1)
+
+
+def _pairs(precision: str) -> int:
+    return PAIRS.get(precision, 8)
 
 
 def chain_buffers(precision: str, threads: int) -> tuple[Buffer, ...]:
-    """h, g, start and out of so many threads' chains."""
-    dtype, packed = DTYPES[precision], PACKED.get(precision, 1)
-    factors, points = PERIOD * packed, PERIOD * numbers_per_thread(precision)
-    whole = precision == "int32"
+    """start and out of so many threads' chains."""
+    dtype, points = DTYPES[precision], PERIOD * numbers_per_thread(precision)
+    says = "integers" if precision == "int32" else "uniform in [-1, 1)"
     return (
-        Buffer("h", dtype, factors, _content("h", precision, "odd integers" if whole else "uniform in [1/4, 1)")),
-        Buffer("g", dtype, factors, _content("g", precision, "the integers of h, negated" if whole else "-h")),
-        Buffer("start", dtype, points, _content("start", precision, "integers" if whole else "uniform in [-1, 1)")),
+        Buffer("start", dtype, points, Content(says, partial(_stored, precision))),
         Buffer("out", dtype, threads * numbers_per_thread(precision)),
     )
 
 
 def chain_launch(precision: str, blocks: int, block: int, rounds: int, times: int = 1) -> Launch:
     value = {"fp64": "double", "fp32": "float"}.get(precision, "word")
-    defines = (f"VALUE={value}", f"FUSED=fused_{precision}")
-    args = ("h", "g", "start", "out", np.int32(rounds))
+    ahead, back = (_literal(factor, precision) for factor in _factors(precision))
+    defines = (
+        f"VALUE={value}",
+        f"FUSED=fused_{precision}",
+        f"PAIRS={_pairs(precision)}",
+        f"AHEAD={ahead}",
+        f"BACK={back}",
+    )
+    args = ("start", "out", np.int32(rounds))
     return Launch("fma.cu", "chains", (blocks, 1, 1), (block, 1, 1), args, defines, times)
 
 
@@ -62,9 +83,9 @@ def chain_output(precision: str, threads: int, rounds: int) -> Output:
 
 
 def build(facts: Facts, *, precision: str, rounds: int = ROUNDS, blocks: int | None = None) -> Work | Unfit:
-    """FLOP: 2 · blocks · 256 threads · 16 numbers (32 packed ones) · rounds. Nothing goes over memory but the ends.
+    """FLOP: 2 · blocks · 256 threads · 16 numbers (48 packed ones) · rounds. Nothing goes over memory but the ends.
 
-    `blocks`: of 256 threads; by default waves of eight for each multiprocessor that take about 6 ms.
+    `blocks`: of 256 threads; by default a multiple of 24 for each multiprocessor that takes about 6 ms.
     For int32 the operations are integer ones and are counted as `flop` too.
     """
     since = SINCE.get(precision, (0, 0))
@@ -73,8 +94,8 @@ def build(facts: Facts, *, precision: str, rounds: int = ROUNDS, blocks: int | N
         return Unfit(f"{precision} multiply-adds need compute capability {needed}; this GPU has {capability(facts)}")
     rounds = multiple(rounds, 16)
     if blocks is None:
-        wave = chain_flop(precision, 8 * facts.sms * BLOCK, rounds)
-        blocks = 8 * facts.sms * max(1, round(6e-3 * flop_per_s(facts, precision) / wave))
+        wave = chain_flop(precision, WAVE * facts.sms * BLOCK, rounds)
+        blocks = WAVE * facts.sms * max(1, round(6e-3 * flop_per_s(facts, precision) / wave))
     threads = blocks * BLOCK
     work = Work(
         kernel=f"fma-{precision}",
@@ -103,29 +124,36 @@ _DERIVATIONS = {
 }
 
 
-def _content(name: str, precision: str, says: str) -> Content:
-    return Content(says, partial(_stored, name, precision))
-
-
-def _stored(name: str, precision: str, seed: int) -> NDArray[Any]:
-    values = _values(name, precision, seed)
+def _stored(precision: str, seed: int) -> NDArray[Any]:
+    values = _start(precision, seed)
     return values if values.dtype == np.uint32 else encode(values, precision)
 
 
-def _values(name: str, precision: str, seed: int) -> NDArray[Any]:
-    """One period of an input: uint32 for int32, else float64 numbers that the precision holds."""
-    packed = PACKED.get(precision, 1)
-    count = PERIOD * (numbers_per_thread(precision) if name == "start" else packed)
+def _start(precision: str, seed: int) -> NDArray[Any]:
+    """One period of the points: uint32 for int32, else float64 numbers that the precision holds."""
+    count = PERIOD * numbers_per_thread(precision)
     if precision == "int32":
-        drawn = words(seed, "start" if name == "start" else "h", count)
-        if name == "start":
-            return drawn
-        odd = drawn | np.uint32(1)
-        return odd if name == "h" else np.uint32(0) - odd
-    if name == "start":
-        return nearest(stream_of(seed, name).uniform(-1.0, 1.0, count), precision)
-    factor = nearest(stream_of(seed, "h").uniform(0.25, 0.999, count), precision)
-    return factor if name == "h" else -factor
+        return words(seed, "start", count)
+    return nearest(stream_of(seed, "start").uniform(-1.0, 1.0, count), precision)
+
+
+def _factors(precision: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    """h and -h, each an array of one: uint32 for int32, else a float64 number that the precision holds."""
+    if precision == "int32":
+        ahead = np.array([INTEGER_FACTOR], np.uint32)
+        return ahead, np.uint32(0) - ahead
+    factor = nearest(np.array([FACTOR]), precision)
+    return factor, -factor
+
+
+def _literal(factor: NDArray[Any], precision: str) -> str:
+    """A factor in CUDA C: a packed one as the word that holds it twice."""
+    if precision == "int32":
+        return f"0x{int(factor[0]):08x}u"
+    if precision in PACKED:
+        bits = encode(factor, precision).view(np.uint16)
+        return f"0x{2 * f'{int(bits[0]):04x}'}u"
+    return repr(float(factor[0])) + ("f" if precision == "fp32" else "")
 
 
 @lru_cache(maxsize=16)
@@ -140,13 +168,12 @@ def _expect(precision: str, threads: int, rounds: int, seed: int) -> Expected:
 
 @lru_cache(maxsize=16)
 def _recurrence(precision: str, rounds: int, seed: int) -> tuple[Doubles, Doubles]:
-    """All points after so many rounds, (2 PAIRS, PERIOD · packed), and the bound of the error of each pair."""
-    row = PERIOD * PACKED.get(precision, 1)
-    points = _values("start", precision, seed).reshape(PAIRS, 2, row)
-    h = np.ascontiguousarray(np.broadcast_to(_values("h", precision, seed), (PAIRS, row)))
-    g = np.ascontiguousarray(np.broadcast_to(_values("g", precision, seed), (PAIRS, row)))
+    """All points after so many rounds, (2 · pairs, PERIOD · packed), and the bound of the error of each pair."""
+    pairs, row = _pairs(precision), PERIOD * PACKED.get(precision, 1)
+    points = _start(precision, seed).reshape(pairs, 2, row)
+    h, g = (np.full((pairs, row), factor[0]) for factor in _factors(precision))
     x, y = np.ascontiguousarray(points[:, 0]), np.ascontiguousarray(points[:, 1])
-    roamed = np.zeros((PAIRS, row))
+    roamed = np.zeros((pairs, row))
     for _ in range(rounds):
         if precision == "int32":
             x = h * y + x
@@ -158,7 +185,7 @@ def _recurrence(precision: str, rounds: int, seed: int) -> tuple[Doubles, Double
         else:
             x = fused(h, y, x, precision)
             y = fused(g, x, y, precision)
-    values = np.stack([x, y], axis=1).astype(np.float64).reshape(2 * PAIRS, row)
+    values = np.stack([x, y], axis=1).astype(np.float64).reshape(2 * pairs, row)
     return values, _bound(h, roamed) if precision == "fp64" else roamed
 
 
@@ -177,7 +204,7 @@ def _kernel(precision: str, needs: str = "") -> Kernel:
         name=f"fma-{precision}",
         version="1",
         stresses=f"{precision} vector units",
-        says=f"16 chains of {precision} multiply-adds in each thread's registers",
+        says=f"{2 * _pairs(precision)} chains of {precision} multiply-adds in each thread's registers",
         build=partial(build, precision=precision),
         needs=needs,
     )

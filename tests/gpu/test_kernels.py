@@ -91,7 +91,7 @@ def test_times_are_possible(name: str, device: CupyDevice) -> None:
         assert work.bytes / seconds / 1e9 <= SLACK * device.facts.bandwidth_gb_s
 
 
-@pytest.mark.parametrize("name", ["fma-fp32", "fma-fp64"])
+@pytest.mark.parametrize("name", sorted(name for name in KERNELS if name.startswith("fma-")))
 def test_chains_of_multiply_adds_are_not_optimised_away_and_fill_the_units(name: str, device: CupyDevice) -> None:
     work = work_for(device, name)
     loaded = finish(device.load(work, seed=1))

@@ -1,10 +1,17 @@
-"""NVRTC through ctypes: CUDA C to PTX, or to machine code with the assembler's report, on any machine."""
+"""NVRTC through ctypes: CUDA C to PTX, or to machine code with the assembler's report, on any machine.
+
+Machine code is looked into without a disassembler, as far as the chains need it: an instruction of Volta to Hopper has
+16 bytes, the operation in the lowest 9 bits, the form of its operands in the next 3, registers in whole bytes. That
+was compared with what nvdisasm says of the same code.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import importlib.util
+import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -35,8 +42,53 @@ class CompileError(Exception):
     """The compiler's words."""
 
 
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction of three operands."""
+
+    operation: int
+    registers: tuple[int, ...]
+    """Those that it reads; the zero register is none."""
+
+
+MULTIPLY_ADDS = {0x023: "FFMA", 0x024: "IMAD", 0x02B: "DFMA", 0x031: "HFMA2", 0x035: "HFMA2.MMA"}
+"""By the operation."""
+
+_NO_REGISTER = 255
+_ALL_REGISTERS = 1
+"""Form of operands of which the second is a register too; in the others it is a constant, whatever holds that."""
+
+
 def compiled(text: str, arch: str, defines: Sequence[str] = ()) -> tuple[str, str]:
     """PTX (arch 'compute_80') or nothing (arch 'sm_80', machine code), and the compiler's log."""
+    output, log = _compiled(text, arch, defines)
+    return ("" if arch.startswith("sm_") else output.rstrip(b"\0").decode()), log
+
+
+def instructions(text: str, arch: str, defines: Sequence[str], function: str) -> list[Instruction]:
+    """The machine code of a function (arch 'sm_80'), in order."""
+    code = _section(_compiled(text, arch, defines)[0], f".text.{function}")
+    found = []
+    for low, high in struct.iter_unpack("<QQ", code):
+        bytes_of = (low >> 24 & 255, low >> 32 & 255, high & 255)
+        read = bytes_of if low >> 9 & 7 == _ALL_REGISTERS else bytes_of[::2]
+        found.append(Instruction(low & 0x1FF, tuple(each for each in read if each != _NO_REGISTER)))
+    return found
+
+
+def _section(elf: bytes, name: str) -> bytes:
+    """A section of an object file of 64 bits."""
+    (table,) = struct.unpack_from("<Q", elf, 0x28)
+    size, count, names = struct.unpack_from("<HHH", elf, 0x3A)
+    headers = [struct.unpack_from("<IIQQQQ", elf, table + size * i) for i in range(count)]
+    for named, _, _, _, begin, length in headers:
+        at = headers[names][4] + named
+        if elf[at : elf.index(b"\0", at)].decode() == name:
+            return elf[begin : begin + length]
+    raise AssertionError(f"no section {name}")
+
+
+def _compiled(text: str, arch: str, defines: Sequence[str]) -> tuple[bytes, str]:
     nvrtc = library()
     assert nvrtc is not None
     program = ctypes.c_void_p()
@@ -47,17 +99,17 @@ def compiled(text: str, arch: str, defines: Sequence[str] = ()) -> tuple[str, st
             options.append("--ptxas-options=-v")
         encoded = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
         status = nvrtc.nvrtcCompileProgram(program, len(options), encoded)
-        log = _text(nvrtc, "ProgramLog", program)
+        log = _held(nvrtc, "ProgramLog", program).rstrip(b"\0").decode()
         if status != 0:
             raise CompileError(log or f"status {status}")
-        return (_text(nvrtc, "PTX", program) if arch.startswith("compute_") else ""), log
+        return _held(nvrtc, "CUBIN" if arch.startswith("sm_") else "PTX", program), log
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
 
 
-def _text(nvrtc: ctypes.CDLL, what: str, program: ctypes.c_void_p) -> str:
+def _held(nvrtc: ctypes.CDLL, what: str, program: ctypes.c_void_p) -> bytes:
     size = ctypes.c_size_t()
     assert getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size)) == 0
     held = ctypes.create_string_buffer(size.value)
     assert getattr(nvrtc, f"nvrtcGet{what}")(program, held) == 0
-    return held.value.decode()
+    return held.raw

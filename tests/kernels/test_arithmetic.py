@@ -42,10 +42,10 @@ SIZES: dict[str, Mapping[str, Any]] = {
 """Parameters with which each kernel is quick on the host."""
 
 CHANGES = {
-    "fma-fp64": ("y[p] = FUSED(back, x[p], y[p])", "y[p] = FUSED(back, x[p], y[p] + (u == 3 ? 1e-9 : 0))"),
+    "fma-fp64": ("y[p] = FUSED(BACK, x[p], y[p])", "y[p] = FUSED(BACK, x[p], y[p] + (u == 3 ? 1e-9 : 0))"),
     "fma-fp32": ("r < rounds", "r + UNROLL < rounds"),
     "fma-fp16": ("return fused_small(a, x, c, 5, 10)", "return fused_small(a, x, c ^ 1, 5, 10)"),
-    "fma-bf16": ("FUSED(back, x[p], y[p])", "FUSED(back, y[p], x[p])"),
+    "fma-bf16": ("FUSED(BACK, x[p], y[p])", "FUSED(BACK, y[p], x[p])"),
     "fma-int32": ("return a * x + c", "return a * x + c + (c == 0x12345678 || (a & 4)) "),
     "stream-copy": ("v[u] = a[first + u", "v[u] = a[(first ^ 1) + u"),
     "stream-scale": ("scalar * v[u].y", "3.0000000001 * v[u].y"),
@@ -57,7 +57,7 @@ CHANGES = {
     "atomics": ("counters + j.w, 1u", "counters + j.w, i.x == 77u ? 2u : 1u"),
     "launch": ("*out = value", "*out = value + 1"),
     "power-mix": ("fma(scalar, w[u].y, v[u].y)", "fma(scalar, w[u].y, v[u].x)"),
-    "power-share": ("back = g[lane]", "back = g[lane ^ 1]"),
+    "power-share": ("start[2 * p * PERIOD + lane]", "start[2 * p * PERIOD + (lane ^ 1)]"),
     "pagerank": ("e < end", "e + 1 < end"),
     "stencil27": ("x + 1 < nx", "x + 2 < nx"),
     "transformer": ("0.5f * x", "0.52f * x"),

@@ -9,10 +9,11 @@ from math import prod
 import pytest
 
 from whorl.kernels.catalogue import KERNELS, find_kernel
+from whorl.kernels.fma import chain_launch
 from whorl.kernels.sources import FOLDER, source
 from whorl.kernels.work import Launch, Work
 
-from .compiling import CompileError, compiled, library
+from .compiling import MULTIPLY_ADDS, CompileError, compiled, instructions, library
 from .hosting import facts_of
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no NVRTC here")
@@ -74,6 +75,12 @@ def test_a_source_that_is_wrong_does_not_compile() -> None:
         compiled(source("launch.cu").replace("= value", "= worth"), "sm_80")
 
 
+ROUNDS_A_LOOP = 16
+"""UNROLL of fma.cu."""
+
+WORDS = {"fp16": 24, "bf16": 24}
+"""Of a thread's numbers, where not 16."""
+
 CHAINS = {
     "fp64": r"fma\.rn\.f64",
     "fp32": r"fma\.rn\.ftz\.f32",
@@ -85,13 +92,62 @@ CHAINS = {
 
 @pytest.mark.parametrize("precision", CHAINS)
 def test_the_loop_of_a_chain_is_multiply_adds_and_little_else(precision: str) -> None:
-    """16 rounds of 16 numbers in a loop: 256 multiply-adds, and at most 4 other instructions."""
-    defines = next(key[1] for key in variants((8, 0)) if f"FUSED=fused_{precision}" in key[1])
-    ptx, _ = compiled(source("fma.cu"), "compute_80", defines)
-    body = loop_of(ptx)
+    """16 rounds of all numbers in a loop, and at most 4 other instructions, but for PTX's registers for constants."""
+    ptx, _ = compiled(source("fma.cu"), "compute_80", chain_launch(precision, 1, 256, 16).defines)
+    body = [line for line in loop_of(ptx) if not re.match(r"mov\.|ld\.param", line)]
     fused = [line for line in body if re.match(CHAINS[precision], line)]
-    assert len(fused) == 256
+    assert len(fused) == ROUNDS_A_LOOP * WORDS.get(precision, 16)
     assert len(body) - len(fused) <= 4, body
+
+
+@pytest.mark.parametrize(
+    ("precision", "sm"), [(each, sm) for each in CHAINS for sm in CAPABILITIES if (each, sm) != ("bf16", "70")]
+)
+def test_the_registers_of_a_chain_can_be_read_as_fast_as_it_multiplies(precision: str, sm: str) -> None:
+    """The register file delivers two 32-bit operands a cycle, one from even and one from odd registers.
+
+    A multiply-add that could start every cycle (fp32 and packed ones on sm_90, packed fp16 on sm_80) must therefore
+    read two registers, not three, and in all as many even as odd ones. One of fp64 reads pairs, and starts every
+    other cycle at most.
+    """
+    code = instructions(source("fma.cu"), f"sm_{sm}", chain_launch(precision, 1, 256, 16).defines, "chains")
+    rounds = {0x023: "fp32", 0x024: "int32", 0x02B: "fp64", 0x031: "16", 0x035: "16"}
+    meant = {operation for operation, of in rounds.items() if precision.endswith(of)}
+    places = [i for i, each in enumerate(code) if each.operation in meant and len(each.registers) >= 2]
+    loop = _longest(places)
+    count = ROUNDS_A_LOOP * WORDS.get(precision, 16)
+    fused = [code[i] for i in loop]
+    assert count <= len(fused) <= count + 2, [MULTIPLY_ADDS[operation] for operation in meant]
+    assert loop[-1] - loop[0] + 1 - len(fused) <= 6
+    assert all(len(each.registers) == 2 for each in fused)
+    if precision != "fp64" and sm != "70":
+        even = sum(register % 2 == 0 for each in fused for register in each.registers)
+        assert even == pytest.approx(len(fused), rel=0.02)
+
+
+@pytest.mark.parametrize("sm", CAPABILITIES)
+def test_chains_run_in_whole_waves(sm: str) -> None:
+    """A last wave of a few blocks could fall to some of the multiprocessors while the others idle."""
+    facts = facts_of(CAPABILITIES[sm])
+    for name in KERNELS:
+        work = find_kernel(name).build(facts)
+        if name.startswith("fma-") and isinstance(work, Work):
+            (launch,) = work.steps
+            assert isinstance(launch, Launch)
+            used = re.search(r"Used (\d+) registers", report(launch.source, f"sm_{sm}", launch.defines))
+            assert used
+            at_a_time = min(2048 // prod(launch.block), 65536 // (-(-int(used[1]) // 8) * 8 * prod(launch.block)))
+            assert launch.grid[0] % (at_a_time * facts.sms) == 0, (name, at_a_time)
+
+
+def _longest(places: list[int]) -> list[int]:
+    """The longest run of places with at most four others between two."""
+    runs = [[places[0]]]
+    for place in places[1:]:
+        if place - runs[-1][-1] > 5:
+            runs.append([])
+        runs[-1].append(place)
+    return max(runs, key=len)
 
 
 def loop_of(ptx: str) -> list[str]:
