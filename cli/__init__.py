@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
 import sys
+from pathlib import Path
 from threading import current_thread, main_thread
 from types import FrameType
 from typing import Any
@@ -39,6 +41,8 @@ _DEPENDENCIES = {
     "rich": "rich",
 }
 """What pip calls the packages that verbs need, by the name of their module."""
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What an answer that goes to a file can meet. An error of a store's file is a StoreError, or names the file."""
 
 
 def _dependency(module: str | None) -> str | None:
@@ -83,6 +87,11 @@ class _Interrupts:
         signal.default_int_handler(number, frame)
 
 
+def _discard() -> None:
+    """Let what is still buffered go nowhere: to write it at the end would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class _Group(click.Group):
     """The command group that turns whorl's errors into one sentence and an exit status."""
 
@@ -91,8 +100,8 @@ class _Group(click.Group):
             try:
                 answer = super().invoke(ctx)
                 sys.stdout.flush()
-            except BrokenPipeError:  # `whorl ... | head` has read enough; what is still buffered must not fail either
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            except BrokenPipeError:  # `whorl ... | head` has read enough
+                _discard()
                 ctx.exit(128 + signal.SIGPIPE)
             except (KeyboardInterrupt, Exception) as error:
                 if interrupts.came or isinstance(error, KeyboardInterrupt):
@@ -100,6 +109,14 @@ class _Group(click.Group):
                     ctx.exit(128 + signal.SIGINT)
                 if isinstance(error, ModuleNotFoundError) and (missing := _dependency(error.name)):
                     click.echo(f"whorl: {ctx.invoked_subcommand} needs {missing}", err=True)
+                    ctx.exit(InputError.exit_code)
+                if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
+                    _discard()
+                    click.echo(
+                        f"whorl: the answer could not be written to standard output ({error.strerror}); what was "
+                        "stored stays: free some space, or write it elsewhere",
+                        err=True,
+                    )
                     ctx.exit(InputError.exit_code)
                 if not isinstance(error, WhorlError):
                     raise
@@ -149,4 +166,8 @@ for _command in (
 
 def main() -> None:
     """Run the command line."""
+    # Started with standard output or error closed (`>&-`), Python has none: nobody reads it, and nothing may fail.
+    nowhere = Path(os.devnull)
+    sys.stdout = sys.stdout or nowhere.open("w")
+    sys.stderr = sys.stderr or nowhere.open("w")
     cli(prog_name="whorl")

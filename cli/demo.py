@@ -122,8 +122,13 @@ def _refuse(folder: Path) -> None:
     from ..errors import InputError
 
     try:
-        if folder.exists() and not folder.is_dir():
-            raise InputError(f"{folder} is a file; --out names a folder: choose another path")
+        for one in (folder, *folder.parents):
+            if one.exists():
+                if not one.is_dir():
+                    raise InputError(f"{one} is a file; --out names a folder: choose another path")
+                break
+            if one.is_symlink():
+                raise InputError(f"{one} is a link to nothing: remove it, or choose another folder for --out")
         if folder.is_dir() and not (folder / _STORE).is_dir() and any(folder.iterdir()):
             raise InputError(f"{folder} holds other things and no demo: choose an empty or a new folder for --out")
     except OSError as error:

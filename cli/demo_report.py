@@ -42,6 +42,10 @@ LOOKS_LIKE = {
     "lost": LOST,
 }
 """What each fault that can be planted should be taken for."""
+_SLOW = ("brake", "hot", "pinned", "slow_memory")
+"""Those that make a GPU slower than its peers."""
+_HIDING = 6
+"""Where more than one GPU in so many is slow, they are taken for the tail of the population (docs/report.md)."""
 
 
 @dataclass(frozen=True)
@@ -101,15 +105,15 @@ def _found(planted: Sequence[PlantedFault], judged: Judged, report: Report, camp
     for fault in planted:
         one, remark = found.get(fault.uuid), ""
         if one is None:
-            remark = _missed(fault, judged, report, campaign)
+            remark = _missed(fault, sum(each.kind in _SLOW for each in planted), judged, report, campaign)
         elif one.cause != LOOKS_LIKE[fault.kind]:
             remark = f"named, but not taken for {SPOKEN[LOOKS_LIKE[fault.kind]]}"
         rows.append(Planted(fault.uuid, fault.kind, "" if one is None else one.cause, remark))
     return rows
 
 
-def _missed(fault: PlantedFault, judged: Judged, report: Report, campaign: Probed) -> str:
-    """Why a fault that was planted was not found."""
+def _missed(fault: PlantedFault, slow: int, judged: Judged, report: Report, campaign: Probed) -> str:
+    """Why a fault that was planted was not found, among so many that make GPUs slow."""
     if fault.began_ns is not None and report.ended_ns is not None and fault.began_ns >= report.ended_ns:
         return "it would have set in after the campaign had ended"
     if fault.kind == "drift":
@@ -121,6 +125,11 @@ def _missed(fault: PlantedFault, judged: Judged, report: Report, campaign: Probe
     excess = slowest(campaign, fault.uuid)
     if excess is not None and excess[1] >= RELEVANT_PCT:
         probe, pct, n = excess
+        if slow * _HIDING > n:
+            return (
+                f"it is {pct:.1f} % slower than the median in {probe}; but {slow} of {n:,} GPUs are faulty, and more "
+                f"than about one in {_HIDING} hide each other"
+            )
         return f"it is {pct:.1f} % slower than the median in {probe}; among {n:,} such GPUs that may be chance"
     return "its figures are among those of its peers"
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..probes.campaign import Plan, Report
     from ..probes.conditions import Asked
     from ..probes.probe import Probe
+    from ..simulation.fleet import Fleet
     from ..store import Store
 
 _SUITES = ("quick", "standard", "full")
@@ -98,12 +99,13 @@ def run(names: tuple[str, ...], store: str, backend: str, as_json: bool, **given
     options = _Options(**given)
     plan = _plan(names, options)
     _refuse_mixed(backend, options)
-    devices, notes = _devices(backend, options.chosen)
+    devices, notes = _devices(backend, options)
+    fleet = None if devices else _fleet(options)
     opened = Store.create(store)  # not before all else is known to be sound
     progress = _Progress()
     try:
         with Ending():
-            if devices:
+            if fleet is None:
                 report = here(
                     opened,
                     devices,
@@ -115,7 +117,7 @@ def run(names: tuple[str, ...], store: str, backend: str, as_json: bool, **given
                     progress=progress,
                 )
             else:
-                report = _simulated(opened, plan, options, progress)
+                report = _simulated(opened, fleet, plan, options, progress)
     finally:
         progress.clear()
     report.notes = [*notes, *report.notes]
@@ -185,6 +187,9 @@ def _plan(names: tuple[str, ...], options: _Options) -> Plan:
         )
     if options.time_limit is not None and options.time_limit <= 0:
         raise InputError("the time limit must be longer than 0 s")
+    for flag, name in (("--campaign", options.campaign), ("--cluster", options.cluster)):
+        if name is not None and not name.strip():  # a variable of a script that is not set: nothing could be resumed
+            raise InputError(f"{flag} is empty: give a name, or leave the option out")
     asked = Asked(
         EFFORTS[suite],
         seed=options.input_seed,
@@ -198,7 +203,8 @@ def _plan(names: tuple[str, ...], options: _Options) -> Plan:
         input=options.distribution,
     )
     _refuse_unused(probes, options, asked)
-    campaign = options.campaign or f"probe-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    # To the microsecond: what runs in the same second on another node must not pass for this campaign.
+    campaign = options.campaign or f"probe-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
     return Plan(probes, asked, campaign, options.neighbours)
 
 
@@ -244,7 +250,7 @@ def _refuse_mixed(backend: str, options: _Options) -> None:
         raise click.UsageError(f"--{'gpu' if options.chosen else 'exclusive'} is for real GPUs")
 
 
-def _devices(backend: str, chosen: tuple[str, ...]) -> tuple[list[Device], list[str]]:
+def _devices(backend: str, options: _Options) -> tuple[list[Device], list[str]]:
     """The GPUs of this node that were chosen, none for simulated ones, and what there is to say about that."""
     from ..errors import DeviceError, InputError
     from .probe_here import choose, local_devices
@@ -254,26 +260,32 @@ def _devices(backend: str, chosen: tuple[str, ...]) -> tuple[list[Device], list[
     try:
         found = local_devices()
     except (InputError, DeviceError) as error:
-        if backend == "auto":
+        if backend == "auto" and not (options.chosen or options.exclusive):
             return [], [f"{error}: the fleet is simulated"]
         raise type(error)(f"{error}; without a GPU: --backend simulated") from error
-    return choose(found, chosen), []
+    return choose(found, options.chosen), []
 
 
-def _simulated(store: Store, plan: Plan, options: _Options, progress: _Progress) -> Report:
-    from ..probes.running import run_simulated
+def _fleet(options: _Options) -> Fleet:
+    """The simulated fleet that is asked for. InputError where there is none such, or it takes no such cap or lock."""
     from ..simulation.fleet import Fleet
     from ..simulation.models import find_model
-    from .probe_fleet import claim
 
-    faults = options.faults if options.faults is not None or options.kinds else 0
     fleet = Fleet.draw(
         find_model(options.model or "V100"),
         options.gpus or 4,
         1 if options.seed is None else options.seed,
-        faults=faults,
+        faults=options.faults if options.faults is not None or options.kinds else 0,
         kinds=options.kinds,
     )
+    fleet.limits(options.power_limit, options.lock_clock)
+    return fleet
+
+
+def _simulated(store: Store, fleet: Fleet, plan: Plan, options: _Options, progress: _Progress) -> Report:
+    from ..probes.running import run_simulated
+    from .probe_fleet import claim
+
     record, bench = claim(
         store, fleet, plan, cluster=options.cluster, cap_w=options.power_limit, lock_mhz=options.lock_clock
     )

@@ -33,6 +33,8 @@ def claim(
     from ..simulation.load import find_load
 
     fleet.limits(cap_w, lock_mhz)  # before anything is stored
+    if lock_mhz is not None:  # as on real GPUs: the nearest clock that there is, and the conditions name that one
+        lock_mhz = min(fleet.model.clocks_mhz.tolist(), key=lambda clock: abs(clock - lock_mhz))
     turns = min(GPUS_PER_NODE, len(fleet)) if plan.neighbours == "idle" else 1
     span_s = turns * plan.expected_s()
     # Each start of the command is a campaign of its own in the fleet's time, so that its name must be a new one.

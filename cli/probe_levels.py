@@ -36,7 +36,7 @@ def print_levels(runs: Sequence[tuple[str, Summary]], plan: Plan, *, each: bool)
         mine = [(name, one) for name, one in runs if one.probe == probe.name and one.levels]
         if mine:
             title, columns = _columns(probe, plan, [one for _, one in mine])
-            click.echo(title)
+            click.echo(f"{title}{_known([one for _, one in mine])}")
             _print(mine, columns, each=each)
             click.echo("")
 
@@ -63,6 +63,31 @@ def _columns(probe: Probe, plan: Plan, runs: Sequence[Summary]) -> tuple[str, li
     return f"{probe.name}: {figure} in {unit} by {scanned}", [
         (_size(name.rpartition("_at_")[2]), name, 4) for name in values
     ]
+
+
+def _known(runs: Sequence[Summary]) -> str:
+    """From how much the figures are, and how well they are known, of the GPU of which that is least.
+
+    A scan has repeats and an interval at each size; of power there are readings, which no interval is made of.
+    """
+    sizes = [
+        (one, name.removeprefix("repeats_at_")) for one in runs for name in one.levels if name.startswith("repeats_at_")
+    ]
+    if sizes:
+        fewest = min(one.levels[f"repeats_at_{size}"].value for one, size in sizes)
+        halves = [half for one, size in sizes if (half := _half_width(one, size)) is not None]
+        known = f"; 95 %: ± {number(max(halves), 2)} % or less" if halves else ""
+        rest = len(sizes) - len(halves)
+        unknown = f"; no interval of {rest} of {len(sizes)}" if rest else ""
+        return f" (n = {fewest:,.0f} or more repeats{known}{unknown})"
+    readings = [one.readings for one in runs if one.readings is not None]
+    return f" (n = {min(readings):,} or more readings)" if readings else ""
+
+
+def _half_width(one: Summary, size: str) -> float | None:
+    """Half the 95 % interval of the time at a size, % of the median; None where too few repeats are independent."""
+    low, high, middle = (one.levels.get(f"time_{name}_at_{size}") for name in ("low", "high", "median"))
+    return None if low is None or high is None or middle is None else 50 * (high.value - low.value) / middle.value
 
 
 def _print(runs: Sequence[tuple[str, Summary]], columns: Sequence[tuple[str, str, int]], *, each: bool) -> None:

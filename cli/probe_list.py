@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .options import json_option
-from .output import MISSING, number, print_json, print_table
+from .output import MISSING, number, print_json, print_rows, print_table, width
 
 if TYPE_CHECKING:
     from ..kernels.work import Facts, Work
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _MODEL = "V100"
 """The work's size is shown for it where there is no GPU."""
+_NARROW = 76
+"""Columns below which the table would break words: there each probe is shown line by line."""
 _ROUNDS_TO_1000 = 999.5
 _PREFIXES = ("", "k", "M", "G", "T", "P")
 
@@ -43,11 +45,9 @@ def list_probes(model: str | None, as_json: bool) -> None:
         some = [row for row in rows if row["suite"] == suite]
         if some:
             click.echo(f"\n{_heading(suite, SUITES)}")
-            print_table(
-                ("probe", "time", "stresses", "work", "size", "needs"),
-                [_cells(row) for row in some],
-                right=(1, 4),
-            )
+            available = width()
+            show = print_table if available is None or available >= _NARROW else print_rows
+            show(("probe", "time", "stresses", "work", "size", "needs"), [_cells(row) for row in some], right=(1, 4))
 
 
 def _heading(suite: str | None, suites: tuple[str, ...]) -> str:
@@ -94,7 +94,7 @@ def _row(probe: Probe, facts: Facts) -> dict[str, Any]:
         "says": probe.says,
         "kernel": probe.kernel,
         "work": kernel.says,
-        "flop": runs.flop if runs and runs.precision != "int32" else None,
+        "flop": _floating(runs) if runs else None,
         "bytes": runs.bytes if runs else None,
         "operations": _operations(runs) if runs else None,
         "unfit": work.reason if isinstance(work, Unfit) else None,
@@ -108,8 +108,13 @@ def _row(probe: Probe, facts: Facts) -> dict[str, Any]:
     }
 
 
+def _floating(work: Work) -> int:
+    """Of floating point; 0 of integer arithmetic, which a work counts as it counts FLOP."""
+    return 0 if work.precision == "int32" else work.flop
+
+
 def _operations(work: Work) -> int:
-    """Of integer arithmetic, too, which a work counts as it counts FLOP."""
+    """Of integer arithmetic, too."""
     return work.operations or (work.flop if work.precision == "int32" else 0)
 
 

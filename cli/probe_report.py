@@ -111,13 +111,18 @@ def print_report(report: Report, plan: Plan, store: str) -> None:
 def _print_runs(what: str, runs: Sequence[tuple[str, Summary]], plan: Plan) -> None:
     """A row for each run: the time of a repetition with its 95 % interval, and what the GPU was like."""
     timed = any(one.median_ms is not None for _, one in runs)
-    header = [what, "ms", "± %", "n"] if timed else [what]
+    header = [what, "ms", "± %", "n"] if timed else [what, "readings"]
     rows = []
     for name, one in runs:
-        cells = [name, number(one.median_ms, 5), _half_width(one), MISSING if one.n is None else str(one.n)]
+        n = one.n if timed else one.readings
+        cells = [
+            name,
+            *((number(one.median_ms, 5), _half_width(one)) if timed else ()),
+            MISSING if n is None else str(n),
+        ]
         rows.append(
             [
-                *cells[: len(header)],
+                *cells,
                 MISSING if one.headline is None else f"{number(one.headline.value)} {one.headline.unit}",
                 number(one.sm_clock_mhz, 4),
                 number(one.power_w, 4),
@@ -210,12 +215,28 @@ def _print_rest(report: Report, store: str) -> None:
     for (probe, reason), count in Counter((probe, reason) for _, probe, reason in report.unrun).items():
         click.echo(f"not run: {probe} on {_count(count, 'GPU')}: {reason}")
     if report.skipped:
-        click.echo(f"not run again: {report.skipped:,} runs that the campaign had stored before")
+        click.echo(f"not run again: {_count(report.skipped, 'run')} that the campaign had stored before")
     for note in report.notes:
         click.echo(f"note: {note}")
-    written = ", ".join(f"{rows:,} rows of {table}" for table, rows in sorted(report.rows.items()))
+    written = ", ".join(f"{_count(rows, 'row')} of {table}" for table, rows in sorted(report.rows.items()))
     click.echo(f"stored in {store}: {written or 'nothing new'}")
-    click.echo(f"next: whorl variability --store {shlex.quote(store)}")
+    click.echo(f"next: {_next(report, shlex.quote(store))}")
+
+
+def _next(report: Report, store: str) -> str:
+    """A command that has something to say of what was measured: GPUs are compared by times, which not all probes have.
+
+    Runs that were stored before may have any.
+    """
+    if report.skipped or any(one.median_ms is not None for one in report.runs):
+        return f"whorl variability --store {store}"
+    if any(one.headline is not None or one.levels for one in report.runs):
+        query = "select workload, figure, gpu, value, unit from results order by all"
+    elif report.runs:
+        query = "select gpu, workload, status from runs order by all"
+    else:
+        query = "select kind, detail from events order by ts"
+    return f'whorl sql --store {store} "{query}"'
 
 
 def _count(number: int, noun: str) -> str:

@@ -15,7 +15,8 @@ from ..analysis.timelines import Timelines
 from . import report_tables as tables
 from .page import Section, page
 from .report_figures import Against, against, labels
-from .report_tables import MISSING, Planted
+from .report_tables import Planted
+from .report_variability import MISSING
 
 SHOWN = 6
 """GPUs whose telemetry is shown."""
@@ -172,7 +173,8 @@ def _tiles(
     campaign: Probed, judged: Judged, by_gpu: Mapping[str, Variability], planted: Sequence[Planted] | None
 ) -> list[tuple[str, str]]:
     known = [row for row in by_gpu.values() if row.fence_pct is not None and row.n > 1]
-    tiles = [(f"{campaign.gpus.height:,}", "GPUs measured"), (f"{len(campaign.probes)}", "probes")]
+    n = campaign.gpus.height
+    tiles = [(f"{n:,}", f"GPU{'' if n == 1 else 's'} measured"), (f"{len(campaign.probes)}", "probes")]
     if known:
         most = max(known, key=_fence)
         tiles.append((f"{most.fence_pct:.1f} %", f"widest spread of times: {most.workload}"))
@@ -216,7 +218,7 @@ def _about(campaign: Probed) -> dict[str, str]:
 
 
 def _notes(campaign: Probed, judged: Judged, probes: Sequence[Against]) -> list[str]:
-    notes = [
+    rules = [
         "A GPU stands out where its time or its temperature rise is so far from its peers' that "
         f"{judged.looks:,} comparisons within one normal population show as much, anywhere, with a chance of "
         f"{100 * ERROR_RATE:g} % at most (Student's t on a robust scale; Holm's correction), and where that matters: "
@@ -226,6 +228,7 @@ def _notes(campaign: Probed, judged: Judged, probes: Sequence[Against]) -> list[
         "Temperature rise: by how much a GPU's temperature rises with its power over the probes, in kelvin a watt. It "
         "has no interval of its own, as the probes of a campaign are not independent.",
     ]
+    notes = rules if judged.looks else []
     notes += [f"Not compared: {', '.join(probes)} ({why})." for why, probes in tables.by_reason(judged).items()]
     untimed = [probe for probe in campaign.probes if probe not in {one.probe for one in probes}]
     if untimed:

@@ -11,15 +11,15 @@ import polars as pl
 from ..analysis import Variability
 from ..analysis.probing import Probed, stated
 from ..analysis.signatures import FAILED, LOST, SPOKEN, WRONG
-from ..analysis.standing_out import Deviation, Judged, StandsOut
+from ..analysis.standing_out import LEAST_GPUS, Deviation, Judged, StandsOut
 from ..analysis.timelines import Timelines
 from .page import Drawing, Table
 from .report_figures import POINTS, Against, closely, looks, over_time, overview
 from .report_map import CELLS, where
+from .report_variability import MISSING, digits, extremes, sizes
 
 LISTED = 40
 """GPUs named in the table of those that stand out; the store has all."""
-MISSING = "n/a"
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,11 @@ def stand_out(judged: Judged, names: Mapping[str, str], planted: Sequence[Plante
             )
         )
     else:
-        says = f"{judged.looks:,} comparisons, none of them beyond chance and large enough to matter."
+        says = (
+            f"{judged.looks:,} comparisons, none of them beyond chance and large enough to matter."
+            if judged.looks
+            else f"No comparison was made: at least {LEAST_GPUS} GPUs of a model are needed to tell which differ."
+        )
         parts.append(Table(["GPU"], [["none"]], title="GPUs that stand out", says=says))
     if planted:
         remarked = any(one.remark for one in planted)
@@ -128,7 +132,7 @@ def spread(probes: Sequence[Against], by_gpu: Mapping[str, Variability], judged:
     drawn = looks(judged.found)
     n = max(len(one.gpus) for one in probes)
     thin = f" Of a probe's GPUs {POINTS} are drawn, and all that stand out." if n > POINTS else ""
-    parts: list[Table | Drawing] = [
+    drawings = [
         Drawing(
             "All probes",
             f"Each point is a GPU (n = {n:,}), against the median of its model; boxes: the middle half, whiskers: 5th "
@@ -141,60 +145,9 @@ def spread(probes: Sequence[Against], by_gpu: Mapping[str, Variability], judged:
             {one.probe: closely(one, drawn) for one in probes},
         ),
     ]
-    rows = []
-    for one in probes:
-        row = by_gpu.get(one.probe)
-        if row is None:
-            continue
-        rows.append(
-            [
-                one.probe,
-                f"{row.n:,}",
-                f"{_digits(row.median)} {row.unit or ''}".strip(),
-                *(
-                    [MISSING] * 5
-                    if row.n < 2
-                    else [
-                        _interval(row, "fence_pct"),
-                        _interval(row, "p95p5_pct"),
-                        _interval(row, "cov_pct"),
-                        MISSING if row.worst_over_median is None else f"{row.worst_over_median:.3f}",
-                        f"{len(row.slow)} / {len(row.fast)}",
-                    ]
-                ),
-                _rho(row, "sm_clock"),
-                _rho(row, "temperature"),
-            ]
-        )
-    header = [
-        "probe", "GPUs", "median", "spread %", "p95 - p5 %", "CoV %", "slowest", "slow / fast", "ρ clock", "ρ temp.",
-    ]  # fmt: skip
-    parts.append(
-        Table(
-            header,
-            rows,
-            range(1, len(header)),
-            title="Variability",
-            says="Of the GPUs' median times, in % of the median GPU's, with 95 % bootstrap intervals. Spread: from one "
-            "Tukey fence to the other, four times the range of the middle half (the variation of the SC'22 study); "
-            "p95 - p5: of nine GPUs in ten; CoV: standard deviation over mean, outliers included; slowest: in medians; "
-            "slow / fast: how many GPUs are beyond the fences, which is no test; ρ: rank correlation of the GPUs' time "
-            "with their clock and temperature.",
-        )
-    )
-    return parts
-
-
-def _interval(row: Variability, name: str) -> str:
-    value, bounds = getattr(row, name), row.interval.get(name)
-    if value is None:
-        return MISSING
-    return f"{value:.2f}" if bounds is None else f"{value:.2f} [{bounds[0]:.2f}, {bounds[1]:.2f}]"
-
-
-def _rho(row: Variability, name: str) -> str:
-    found = row.correlation.get(name)
-    return MISSING if found is None or found.spearman is None else f"{found.spearman:+.2f}"
+    known = [row for one in probes if (row := by_gpu.get(one.probe)) is not None]
+    parts: list[Table | Drawing] = [] if n < 2 else [*drawings]  # one GPU has no distribution
+    return [*parts, sizes(known), extremes(known)] if known else parts
 
 
 def machine(campaign: Probed, probes: Sequence[Against], found: Sequence[StandsOut]) -> Drawing:
@@ -256,7 +209,7 @@ def _middle(values: pl.Series, wide: bool) -> str:
     known = values.drop_nulls().cast(pl.Float64).to_numpy()
     if not len(known):
         return MISSING
-    low, middle, high = (_digits(float(q), 3) for q in np.quantile(known, (0.05, 0.5, 0.95)))
+    low, middle, high = (digits(float(q), 3) for q in np.quantile(known, (0.05, 0.5, 0.95)))
     return f"{middle} ({low} to {high})" if wide and low != high else middle
 
 
@@ -323,10 +276,3 @@ def _counted(value: object) -> str:
             return f"{size:.3g}{prefix}"
         size /= 1000
     return f"{value:.3g}"
-
-
-def _digits(value: float, digits: int = 4) -> str:
-    """So many significant digits, zeros at the end too, and no fewer than the whole number."""
-    if not value:
-        return "0"
-    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:#.{digits}g}".removesuffix(".")

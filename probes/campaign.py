@@ -75,7 +75,9 @@ class Summary:
     wrong: bool
     clock_events: Mapping[str, float] | None
     levels: Mapping[str, Figure]
-    """The figures of a probe with more than one, by name: of a wave, a staircase, a scan."""
+    """The figures of a probe with more than one, by name: of a wave, a staircase, a scan; without single repeats."""
+    readings: int | None = None
+    """Readings of telemetry while it was measured."""
 
 
 @dataclass
@@ -294,8 +296,8 @@ class Campaign:
 
 def _summary(facts: Facts, run: Run, probe: Probe, *, wrong: bool) -> Summary:
     headline = next((one for one in run.figures if one.name == probe.figure), None)
-    repeats, steady, independent, drift = (
-        run.conditions.get(name) for name in ("repeats", "steady", "independent", "drift")
+    repeats, steady, independent, drift, readings = (
+        run.conditions.get(name) for name in ("repeats", "steady", "independent", "drift", "readings")
     )
     several = probe.kind in (Kind.SQUARE, Kind.STAIRCASE, Kind.SCAN)
     return Summary(
@@ -319,5 +321,6 @@ def _summary(facts: Facts, run: Run, probe: Probe, *, wrong: bool) -> Summary:
         drift=drift if isinstance(drift, float) else None,
         wrong=wrong,
         clock_events=run.window.clock_events,
-        levels={one.name: one for one in run.figures} if several else {},
+        levels={one.name: one for one in run.figures if not one.name.startswith("time_at_")} if several else {},
+        readings=readings if isinstance(readings, int) else None,
     )

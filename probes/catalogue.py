@@ -6,6 +6,7 @@ An idle GPU comes first, while it is cool; then what shows most of a GPU, so tha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 
@@ -54,7 +55,11 @@ PROBES = {
 def find_probe(name: str) -> Probe:
     """The probe called `name`. InputError where there is none."""
     if name not in PROBES:
-        raise InputError(f"there is no probe {name!r}; `whorl probe list` shows what there is: {', '.join(PROBES)}")
+        alike = get_close_matches(name, PROBES, n=1)
+        meant = f"did you mean {alike[0]}? " if alike else ""
+        raise InputError(
+            f"there is no probe {name!r}: {meant}`whorl probe list` shows what there is: {', '.join(PROBES)}"
+        )
     probe: Probe = import_module(f"{__package__}.library.{PROBES[name]}").PROBE
     return probe
 

@@ -160,9 +160,10 @@ class _Protocol(Steps):
                 loaded.unload()
             began_ns = got.began_ns if began_ns is None else began_ns
             ended_ns, enough = got.ended_ns, enough and got.ended_by == "precise"
-            at = [Figure("time_median", "ms", got.interval.median)]
+            at = of.of_times(got.times_ms, got.interval)
             at += of.of_work(work, got.interval.median, serial=self._probe.figure.startswith(LATENCY))
-            rows += [Figure(f"{row.name}_at_{value}", row.unit, row.value) for row in at]
+            rows += [Figure(f"{row.name}_at_{value}", row.unit, row.value, row.repeat) for row in at]
+            rows.append(Figure(f"repeats_at_{value}", "", float(got.interval.n)))
         if began_ns is None:
             return Unrun(reasons[0])
         self.found.conditions |= {"scanned": name, "values": list(values)}
@@ -230,7 +231,7 @@ class _Protocol(Steps):
             if time_s > load_s:
                 return Unrun(
                     f"one repetition takes {1000 * time_s:.3g} ms, longer than the wave's load of "
-                    f"{1000 * load_s:.3g} ms: choose a longer --period"
+                    f"{1000 * load_s:.3g} ms: choose a longer --period or a larger --duty"
                 )
             self.watch.hurry(self.gpu, on=True)
             busy = await self.keep_busy(loaded, time_s, self.effort.level_s)

@@ -32,6 +32,30 @@ def test_a_reader_that_has_enough_ends_it_as_a_signal_would(tmp_path: Path) -> N
         assert b"Traceback" not in process.stderr.read()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize("verb", [["schema"], ["schema", "--json"], ["probe", "list"]])
+def test_an_answer_that_does_not_fit_on_the_disk_is_one_sentence(verb: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "whorl", *verb], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith("whorl: the answer could not be written to standard output (No space left")
+    assert done.stderr.count("\n") == 1
+
+
+def test_without_standard_output_a_command_does_its_work(tmp_path: Path) -> None:
+    store = str(tmp_path / "S")
+    run = f"probe run launch --suite quick --gpus 1 --backend simulated --store {store}"
+    done = subprocess.run(
+        ["sh", "-c", f"exec {sys.executable} -m whorl {run} >&-"], stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert Store.open(store).sql("select count(*) n from runs").to_pylist() == [{"n": 1}]
+    both = subprocess.run(["sh", "-c", f"exec {sys.executable} -m whorl schema >&- 2>&-"], check=False)
+    assert both.returncode == 0
+
+
 @pytest.mark.parametrize("delay", [0.3, 0.8, 1.5])
 def test_an_interrupted_import_can_be_run_again(delay: float, tmp_path: Path) -> None:
     files = []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,7 +17,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from whorl.cli import cli, probe_list
+from whorl.cli import cli, output, probe_list
 from whorl.errors import InputError
 from whorl.kernels import cupy_device
 from whorl.kernels.catalogue import find_kernel
@@ -66,6 +68,15 @@ def test_the_list_shows_every_probe() -> None:
     assert all(row["says"] and row["stresses"] for row in document["probes"])
 
 
+def test_the_list_is_readable_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    for columns in (40, 80):
+        monkeypatch.setattr(output, "width", lambda columns=columns: columns)
+        monkeypatch.setattr(probe_list, "width", lambda columns=columns: columns)
+        text = probe("list").output
+        for one in catalogue.every():
+            assert re.search(rf"(^|\s){one.name}\s", text), f"{one.name} is broken at {columns} columns"
+
+
 def test_the_list_gives_the_size_of_the_work_for_a_model() -> None:
     text = probe("list", "--model", "V100").output
     assert max(map(len, text.splitlines())) <= 120
@@ -76,6 +87,7 @@ def test_the_list_gives_the_size_of_the_work_for_a_model() -> None:
     assert isinstance(work, Work)
     assert (by_name["gemm-fp32"]["flop"], by_name["gemm-fp32"]["bytes"]) == (work.flop, work.bytes)
     assert by_name["idle"]["flop"] is by_name["idle"]["operations"] is None
+    assert (by_name["l2-read"]["flop"], by_name["fma-int32"]["flop"]) == (0, 0), "known to be none"
     assert "compute capability 8.9" in by_name["gemm-fp8"]["unfit"]
     large = {row["name"]: row for row in json.loads(probe("list", "--model", "H100", "--json").output)["probes"]}
     assert large["gemm-fp8"]["flop"] > 1e12
@@ -209,6 +221,14 @@ def test_probes_with_several_figures_show_them_all(tmp_path: Path) -> None:
     (run,) = json.loads(alone)["runs"]
     assert run["levels"]["power_swing"]["unit"] == "W"
     assert run["levels"]["swing_seen"]["value"] == run["value"]
+    assert re.search(r"in every 200 ms \(n = \d+ or more readings\)", text)
+    assert re.search(r"by footprint \(n = \d+ or more repeats; 95 %: ± [\d.]+ % or less", text)
+    scan = json.loads(simulated(tmp_path / "S", "chase", "--suite", "quick", "--gpus", 1, "--json").output)["runs"][0]
+    low, middle, high = (scan["levels"][f"time_{name}_at_65536"]["value"] for name in ("low", "median", "high"))
+    assert low < middle < high
+    assert "time_at_65536" not in scan["levels"]
+    repeats = rows(tmp_path / "S", "count(*) n from results where figure = 'time_at_65536' group by run_id")
+    assert {row["n"] for row in repeats} >= {scan["levels"]["repeats_at_65536"]["value"]}
 
 
 def test_zeros_take_less_power_than_random_numbers(tmp_path: Path) -> None:
@@ -289,9 +309,31 @@ def test_clocks_and_caps_are_conditions(tmp_path: Path) -> None:
     conditions = json.loads(run["conditions"])
     assert (conditions["clock"], conditions["power_limit_w"]) == ("locked at 1200 MHz", 250)
     assert run["sm_clock_mhz"] <= 1200
-    refused = simulated(tmp_path / "T", "gemm-fp32", "--lock-clock", 9999)
-    assert refused.exit_code == 2
-    assert not (tmp_path / "T" / "runs").exists() or rows(tmp_path / "T", "count(*) n from gpus") == [{"n": 0}]
+
+
+def test_a_lock_is_at_the_nearest_clock_that_there_is(tmp_path: Path) -> None:
+    simulated(tmp_path / "S", "launch", "--gpus", 1, "--suite", "quick", "--lock-clock", 1003)
+    (run,) = rows(tmp_path / "S", "sm_clock_mhz, conditions from runs")
+    assert (run["sm_clock_mhz"], json.loads(run["conditions"])["clock"]) == (1005, "locked at 1005 MHz")
+
+
+def test_what_to_do_next_has_something_to_say(tmp_path: Path) -> None:
+    """GPUs are compared by times, and idle has none; a named campaign has no second's worth of others in its name."""
+    store = str(tmp_path / "S")
+    idle = simulated(tmp_path / "S", "idle", "--gpus", 1, "--suite", "quick").output
+    assert "readings" in idle
+    unfit = simulated(tmp_path / "S", "gemm-fp8", "--gpus", 1, "--suite", "quick").output
+    for text in (idle, unfit):
+        query = shlex.split(text.splitlines()[-1].removeprefix("next: "))
+        assert query[:4] == ["whorl", "sql", "--store", store]
+        done = CliRunner().invoke(cli, query[1:])
+        assert done.exit_code == 0, done.output
+        assert "(0 rows)" not in done.output
+    again = simulated(tmp_path / "S", "launch", "--gpus", 1, "--suite", "quick").output
+    assert again.endswith(f"next: whorl variability --store {store}\n")
+    names = [row["campaign"] for row in rows(tmp_path / "S", "distinct campaign from runs")]
+    assert all(re.fullmatch(r"probe-\d{8}T\d{6}\.\d{6}Z", name) for name in names), names
+    assert "1 row of runs" in again
 
 
 # -- killed, interrupted, refused -----------------------------------------------------------------------------
@@ -378,7 +420,13 @@ def test_a_store_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
         (["launch", "--input", "zeros"], 2, "--input is for probes whose input data can be chosen"),
         (["launch", "--gpu", "0"], 2, "--gpu is for real GPUs"),
         (["launch", "--exclusive"], 2, "--exclusive is for real GPUs"),
+        (["gemm-fp33"], 2, "there is no probe 'gemm-fp33': did you mean gemm-fp32?"),
         (["launch", "--model", "X1"], 2, "X1"),
+        (["launch", "--gpus", "4", "--faults", "9"], 2, "9 faults cannot be planted in 4 GPUs"),
+        (["launch", "--lock-clock", "9999"], 2, "takes a clock lock from 135 to 1530 MHz"),
+        (["launch", "--power-limit", "1"], 2, "takes a power cap from 150 to 300 W"),
+        (["launch", "--campaign", ""], 2, "--campaign is empty"),
+        (["launch", "--cluster", " "], 2, "--cluster is empty"),
         (["launch", "--time-limit", "0"], 2, "longer than 0 s"),
     ],
 )
@@ -386,7 +434,7 @@ def test_what_cannot_be_done_is_one_sentence(arguments: list[str], status: int, 
     answer = simulated(tmp_path / "S", *arguments)
     assert answer.exit_code == status, answer.output
     assert sentence in answer.output
-    assert not (tmp_path / "S").exists() or arguments[-1] == "X1"
+    assert not (tmp_path / "S").exists()
 
 
 def test_without_a_gpu_a_sentence_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,6 +449,9 @@ def test_without_a_gpu_a_sentence_says_what_to_do(tmp_path: Path, monkeypatch: p
     auto = probe("run", "launch", "--backend", "auto", "--gpus", 1, "--suite", "quick", store=tmp_path / "S")
     assert auto.exit_code == 0, auto.output
     assert "the fleet is simulated" in auto.output
+    one = probe("run", "launch", "--backend", "auto", "--gpu", 0, store=tmp_path / "T")
+    assert one.exit_code == 2, "no simulated GPU stands for one that was named"
+    assert not (tmp_path / "T").exists()
 
 
 def test_options_of_a_simulated_fleet_are_refused_for_real_gpus(tmp_path: Path) -> None:

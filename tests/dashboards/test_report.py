@@ -73,9 +73,29 @@ def test_the_medians_are_those_of_the_store(faulty: tuple[Store, dict[str, str],
     assert len(answer) == 4
     for row in answer:
         shown = f"{row['m']:#.4g} ms"
-        assert re.search(
-            rf"<td>{row['workload']}</td><td class=\"r\">{row['n']}</td><td class=\"r\">{shown}</td>", page
-        )
+        assert re.search(rf"<td>{row['workload']}</td><td class=\"r\">{row['n']}</td><td class=\"r\">{shown} \[", page)
+
+
+def test_medians_extremes_and_correlations_have_their_intervals(faulty: tuple[Store, dict[str, str], str]) -> None:
+    store, _, page = faulty
+    by_probe = {row.workload: row for row in variability(measurements(store), replicates=50) if row.level == "gpu"}
+    shown = [cells_of(row) for row in re.findall(r"<tr>(.*?)</tr>", page, re.S)]
+    bounds = r" \[[^,\]]+, [^,\]]+\]"
+    for probe, row in by_probe.items():
+        mine = [cells for cells in shown if cells[:2] == [probe, f"{row.n}"]]
+        assert re.fullmatch(rf"[\d.,]+ ms{bounds}", mine[0][2]), mine[0]
+        assert re.fullmatch(rf"{row.worst_over_median:.3f}{bounds}", mine[1][2]), mine[1]
+        for cell, name in zip(mine[1][4:6], ("sm_clock", "temperature"), strict=True):
+            rho = row.correlation[name].spearman
+            assert rho is None or re.fullmatch(re.escape(f"{rho:+.2f}") + bounds, cell) or cell.startswith("0.00 ["), (
+                cell
+            )
+    assert "-0.00" not in text_of(page)
+
+
+def cells_of(row: str) -> list[str]:
+    """The text of the cells of a row of a table."""
+    return [unescape(re.sub(r"<[^>]+>", "", cell)).strip() for cell in re.findall(r"<t[dh].*?</t[dh]>", row, re.S)]
 
 
 def test_the_worst_gpu_is_as_slow_as_in_the_store(faulty: tuple[Store, dict[str, str], str]) -> None:
@@ -115,6 +135,11 @@ def test_few_gpus_and_no_telemetry_still_make_a_page(tmp_path: Path) -> None:
     assert "Probes on 1 simulated V100-SXM2 GPU\n" in text
     assert "too few GPUs to compare" in text
     assert "(1 GPU ran it; 8 are needed to tell which differ)." in text
+    assert "No comparison was made: at least 8 GPUs of a model are needed" in text
+    assert "0 comparisons" not in text
+    assert "GPU measured" in text
+    assert "All probes" not in text, "one GPU has no distribution"
+    assert "Variability" in text
     assert "One GPU over the campaign" not in text
 
 

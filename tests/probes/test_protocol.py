@@ -219,6 +219,9 @@ def test_a_scan_measures_each_value() -> None:
     assert figure(found.figures, "rate_at_2") == pytest.approx(1.0)
     assert figure(found.figures, "time_median_at_0") is None, "there is no work of size 0"
     assert figure(found.figures, "time") is None
+    repeats = [one.repeat for one in found.figures if one.name == "time_at_1"]
+    assert repeats == list(range(int(figure(found.figures, "repeats_at_1") or 0)))
+    assert len(repeats) >= 3
     nothing = answered(HandDevice(), kind=Kind.SCAN, scan=("size", (0,)))
     assert nothing == Unrun("there is no work of size 0")
 
@@ -235,7 +238,7 @@ def test_an_idle_gpu_is_left_alone() -> None:
 def test_a_wave_that_is_too_short_for_the_work_is_refused() -> None:
     answer = answered(HandDevice(times_ms=constant(150.0)), Asked(QUICK), kind=Kind.SQUARE)
     assert isinstance(answer, Unrun)
-    assert "longer than the wave's load of 100 ms: choose a longer --period" in answer.reason
+    assert "longer than the wave's load of 100 ms: choose a longer --period or a larger --duty" in answer.reason
 
 
 def test_a_wave_keeps_its_period_and_duty() -> None:

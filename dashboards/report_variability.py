@@ -1,0 +1,97 @@
+"""Tables of the report that say how much the GPUs differ, each figure with its number of GPUs and its interval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..analysis import Variability
+from .page import Table
+
+MISSING = "n/a"
+
+
+def sizes(known: Sequence[Variability]) -> Table:
+    """How much the GPUs differ in each probe."""
+    header = ["probe", "GPUs", "median", "spread %", "p95 - p5 %", "CoV %"]
+    rows = [
+        [
+            row.workload,
+            f"{row.n:,}",
+            _median(row),
+            *(_interval(row, name) if row.n > 1 else MISSING for name in ("fence_pct", "p95p5_pct", "cov_pct")),
+        ]
+        for row in known
+    ]
+    return Table(
+        header,
+        rows,
+        range(1, len(header)),
+        title="Variability",
+        says="Of the GPUs' median times, in % of the median GPU's, with 95 % bootstrap intervals "
+        f"({known[0].replicates:,} replicates). Spread: from one Tukey fence to the other, four times the range of the "
+        "middle half (the variation of the SC'22 study); p95 - p5: of nine GPUs in ten; CoV: standard deviation over "
+        "mean, outliers included.",
+    )
+
+
+def extremes(known: Sequence[Variability]) -> Table:
+    """The ends of the distributions, and what goes with a long time."""
+    header = ["probe", "GPUs", "slowest", "slow / fast", "ρ clock", "ρ temp."]
+    rows = [
+        [
+            row.workload,
+            f"{row.n:,}",
+            _interval(row, "worst_over_median", 3) if row.n > 1 else MISSING,
+            f"{len(row.slow)} / {len(row.fast)}" if row.n > 1 else MISSING,
+            _rho(row, "sm_clock"),
+            _rho(row, "temperature"),
+        ]
+        for row in known
+    ]
+    return Table(
+        header,
+        rows,
+        range(1, len(header)),
+        title="Slowest GPUs, and what goes with time",
+        says="Slowest: in medians, with a 95 % bootstrap interval, which ends at the slowest GPU; slow / fast: "
+        "how many GPUs are beyond the fences, which is no test; ρ: rank correlation of the GPUs' time with their clock "
+        "and temperature, with its 95 % interval.",
+    )
+
+
+def _median(row: Variability) -> str:
+    """The median GPU's time with its interval."""
+    bounds = row.interval.get("median") if row.n > 1 else None
+    unit = f" {row.unit}" if row.unit else ""
+    if bounds is None:
+        return f"{digits(row.median)}{unit}"
+    return f"{digits(row.median)}{unit} [{digits(bounds[0])}, {digits(bounds[1])}]"
+
+
+def _interval(row: Variability, name: str, places: int = 2) -> str:
+    value, bounds = getattr(row, name), row.interval.get(name)
+    if value is None:
+        return MISSING
+    if bounds is None:
+        return f"{value:.{places}f}"
+    return f"{value:.{places}f} [{bounds[0]:.{places}f}, {bounds[1]:.{places}f}]"
+
+
+def _rho(row: Variability, name: str) -> str:
+    found = row.correlation.get(name)
+    if found is None or found.spearman is None:
+        return MISSING
+    bounds = "" if found.interval is None else f" [{_signed(found.interval[0])}, {_signed(found.interval[1])}]"
+    return f"{_signed(found.spearman)}{bounds}"
+
+
+def _signed(value: float) -> str:
+    """To two places; what rounds to zero has no sign."""
+    return f"{value:+.2f}" if round(value, 2) else "0.00"
+
+
+def digits(value: float, most: int = 4) -> str:
+    """So many significant digits, zeros at the end too, and no fewer than the whole number."""
+    if not value:
+        return "0"
+    return f"{value:,.0f}" if abs(value) >= 10 ** (most - 1) else f"{value:#.{most}g}".removesuffix(".")
