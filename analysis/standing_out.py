@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -112,6 +112,8 @@ class Judged:
     """Comparisons that were made; the error rate is over all of them."""
     not_judged: Mapping[str, str]
     """Probe -> why its times were not compared."""
+    rises: Mapping[str, Deviation] = field(default_factory=dict)
+    """GPU -> its temperature rise beside that of its model, whether it stands out or not."""
 
 
 def judge(campaign: Probed, store: Store | None = None) -> Judged:
@@ -122,7 +124,8 @@ def judge(campaign: Probed, store: Store | None = None) -> Judged:
     looked: list[tuple[str, Deviation]] = []
     for name, one in _times(campaign, not_judged):
         looked.append((name, one))
-    looked += _temperature_rises(campaign, frozen)
+    rises = _temperature_rises(campaign, frozen)
+    looked += rises
     candidates = [
         (gpu, one, tail(one.z, one.n)) for gpu, one in looked if abs(one.excess_pct) >= _relevant(one) and _clear(one)
     ]
@@ -145,7 +148,7 @@ def judge(campaign: Probed, store: Store | None = None) -> Judged:
         row = places[gpu]
         found.append(StandsOut(gpu, row["node"], row["cabinet"], row["slot"], tuple(own), said, cause, looks))
     found.sort(key=_severity)
-    return Judged(tuple(signatures.shared_by_nodes(found, campaign.gpus)), len(looked), not_judged)
+    return Judged(tuple(signatures.shared_by_nodes(found, campaign.gpus)), len(looked), not_judged, dict(rises))
 
 
 def _severity(one: StandsOut) -> tuple[int, float, float, str]:

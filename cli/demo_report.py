@@ -13,7 +13,7 @@ import click
 from ..analysis import Variability, measurements, variability
 from ..analysis.probing import Probed, probed, slowest
 from ..analysis.signatures import CEILING, COOLING, DRAM, LOST, POWER, SENSOR, SPOKEN, WRONG
-from ..analysis.standing_out import ERROR_RATE, LEAST_GPUS, RELEVANT_PCT, Judged, judge
+from ..analysis.standing_out import ERROR_RATE, LEAST_GPUS, RELEVANT_PCT, RELEVANT_THERMAL_PCT, Judged, judge
 from ..analysis.timelines import Timelines, timelines
 from ..dashboards.report import probe_report, to_show
 from ..dashboards.report_figures import labels
@@ -122,16 +122,17 @@ def _missed(fault: PlantedFault, slow: int, judged: Judged, report: Report, camp
         return "two runs in five are wrong: by chance, none was"
     if not judged.looks:
         return f"there were too few GPUs to compare it with: {LEAST_GPUS} of a model are needed"
-    excess = slowest(campaign, fault.uuid)
+    excess, rise = slowest(campaign, fault.uuid), judged.rises.get(fault.uuid)
     if excess is not None and excess[1] >= RELEVANT_PCT:
         probe, pct, n = excess
-        if slow * _HIDING > n:
-            return (
-                f"it is {pct:.1f} % slower than the median in {probe}; but {slow} of {n:,} GPUs are faulty, and more "
-                f"than about one in {_HIDING} hide each other"
-            )
-        return f"it is {pct:.1f} % slower than the median in {probe}; among {n:,} such GPUs that may be chance"
-    return "its figures are among those of its peers"
+        apart = f"it is {pct:.1f} % slower than the median in {probe}"
+    elif rise is not None and rise.excess_pct >= RELEVANT_THERMAL_PCT:
+        n, apart = rise.n, f"its temperature rises {rise.excess_pct:.0f} % more a watt than that of its peers"
+    else:
+        return "its figures are among those of its peers"
+    if slow * _HIDING > n:
+        return f"{apart}; but {slow} of {n:,} GPUs are faulty, and more than about one in {_HIDING} hide each other"
+    return f"{apart}; among {n:,} such GPUs that may be chance"
 
 
 def write(path: Path, shown: Shown, store: Path) -> StoreError | None:

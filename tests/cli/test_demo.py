@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -31,7 +32,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
     out = tmp_path_factory.mktemp("demo") / "D"
     kinds = ("brake", "pinned", "slow_memory", "hot")
     done = run(
-        "--gpus", "48", *(part for kind in kinds for part in ("--fault", kind)), "--seed", "4", "--json", out=out
+        "--gpus", "64", *(part for kind in kinds for part in ("--fault", kind)), "--seed", "4", "--json", out=out
     )
     assert done.exit_code == 0, done.output
     return out, json.loads(done.stdout)
@@ -41,7 +42,7 @@ def test_what_was_planted_is_found_and_nothing_else(shown: tuple[Path, dict[str,
     _, document = shown
     assert document["schema"] == "whorl.demo/1"
     assert document["simulated"] is True
-    assert (document["gpus"], document["suite"], document["seed"]) == (48, "quick", 4)
+    assert (document["gpus"], document["suite"], document["seed"]) == (64, "quick", 4)
     assert {one["kind"]: one["found"] for one in document["planted"]} == {
         "brake": "power",
         "pinned": "clock_ceiling",
@@ -65,9 +66,9 @@ def test_the_store_holds_the_campaign_with_its_telemetry(shown: tuple[Path, dict
         "select count(*) as runs, count(distinct gpu) as gpus, count(distinct workload) as probes from runs "
         f"where campaign = '{document['campaign']}'"
     ).to_pylist()
-    assert row == {"runs": document["runs"], "gpus": 48, "probes": len(document["probes"])}
-    [row] = store.sql("select count(distinct gpu) as gpus, count(*) / 48 as readings from telemetry").to_pylist()
-    assert row["gpus"] == 48
+    assert row == {"runs": document["runs"], "gpus": 64, "probes": len(document["probes"])}
+    [row] = store.sql("select count(distinct gpu) as gpus, count(*) / 64 as readings from telemetry").to_pylist()
+    assert row["gpus"] == 64
     assert row["readings"] > document["seconds"]  # two a second, or more than one at least
 
 
@@ -222,6 +223,17 @@ def test_too_few_gpus_are_not_called_alike(tmp_path: Path) -> None:
     assert hidden in done.stdout, "46 % slower is no chance where the others differ by 1 %"
     assert "may be chance" not in done.stdout
     assert "planted nothing" in run("--gpus", "8", out=tmp_path / "default").stdout
+
+
+def test_a_warm_gpu_that_is_not_named_is_not_said_to_be_like_its_peers(tmp_path: Path) -> None:
+    """Of these 48, half again as warm a watt is no more than chance may do: the four faults widen the scale."""
+    faults = [part for kind in ("brake", "pinned", "slow_memory", "hot") for part in ("--fault", kind)]
+    done = run("--gpus", "48", *faults, "--seed", "4", out=tmp_path / "D")
+    assert re.search(
+        r"planted hot in .*: missed \(its temperature rises 5\d % more a watt than that of its peers; "
+        r"among 48 such GPUs that may be chance\)",
+        done.stdout,
+    )
 
 
 def test_a_folder_of_other_things_is_refused(tmp_path: Path) -> None:
