@@ -89,6 +89,10 @@ def page(
     if notes:
         rows = "".join(f"<li>{escape(note)}</li>" for note in notes)
         body.append(f"<section><h2>Notes</h2><ul>{rows}</ul></section>")
+    if figures:
+        body.append(
+            "<noscript><p>The figures are drawn by the page's own script, and scripts are switched off.</p></noscript>"
+        )
     return _HTML.format(
         title=escape(title),
         style=_STYLE,
@@ -226,6 +230,13 @@ _SCRIPT = """
   };
   const places = [...document.querySelectorAll(".plot")];
   if (!places.length) return;
+  // Unpacking and drawing take a moment. The page counts as loading meanwhile, so that what waits for it to be loaded,
+  // as a program that prints it or takes a picture, finds the figures drawn: a document that is open within holds it.
+  const held = document.createElement("iframe");
+  held.hidden = true;
+  document.body.append(held);
+  held.contentDocument.open();
+  const loaded = () => { if (held.isConnected) { held.contentDocument.close(); held.remove(); } };
   let figures;
   try {
     figures = JSON.parse(await unpack("figures"));
@@ -234,6 +245,7 @@ _SCRIPT = """
     document.head.append(script);
   } catch (error) {
     for (const place of places) place.textContent = "This browser cannot unpack the figures: " + error;
+    loaded();
     return;
   }
   const narrow = () => innerWidth < 560;
@@ -271,10 +283,6 @@ _SCRIPT = """
     return Plotly.react(place, figure.data, layout, {responsive: true, displaylogo: false,
       displayModeBar: narrow() ? false : "hover", modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"]});
   };
-  const seen = new IntersectionObserver(entries => {
-    for (const entry of entries) if (entry.isIntersecting) { seen.unobserve(entry.target); draw(entry.target); }
-  }, {rootMargin: "800px"});
-  for (const place of places) seen.observe(place);
   const again = () => places.filter(place => place.dataset.drawn).forEach(draw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
   // Paper is white: also what was drawn for a dark window is drawn anew.
@@ -285,6 +293,14 @@ _SCRIPT = """
     place.dataset.figure = choice.value;
     draw(place);
   });
+  try {
+    for (const place of places) {
+      await draw(place);
+      await new Promise(next => setTimeout(next));  // between two figures the reader may scroll
+    }
+  } finally {
+    loaded();
+  }
 })();
 """
 

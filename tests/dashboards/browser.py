@@ -15,13 +15,14 @@ CHROMIUM = next(
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium or chrome on this machine")
 
 
-def rendered(page: Path, profile: Path, *flags: str, width: int = 1280, height: int = 6000) -> str:
-    """The page's document after its scripts have run; a name that resolves to no address makes every request fail."""
+def rendered(page: Path, profile: Path, *flags: str, width: int = 1280, height: int = 6000, wait_s: float = 20) -> str:
+    """The page's document so long after it was loaded; a name that resolves to no address makes every request fail."""
     assert CHROMIUM is not None
     done = subprocess.run(
         [
             *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--host-resolver-rules=MAP * ~NOTFOUND"),
-            *(f"--user-data-dir={profile}", f"--window-size={width},{height}", "--virtual-time-budget=20000"),
+            *(f"--user-data-dir={profile}", f"--window-size={width},{height}"),
+            *([f"--virtual-time-budget={1000 * wait_s:.0f}"] if wait_s else []),
             *(*flags, "--dump-dom", page.as_uri()),
         ],
         capture_output=True,

@@ -56,6 +56,22 @@ def test_the_bundle_is_plotlys_own_and_the_page_is_light() -> None:
     assert text == made(Drawing("D", "says", {"": figure()}))
 
 
+@pytest.mark.browser
+@needs_browser
+def test_a_page_that_is_loaded_has_drawn_its_figures(tmp_path: Path) -> None:
+    """What takes a picture of it at once, those far below included: on a window of 600 pixels."""
+    path = tmp_path / "page.html"
+    path.write_text(made(*[Drawing(f"D{number}", "says", {"": figure(height=900)}) for number in range(4)]))
+    document = rendered(path, tmp_path / "profile", width=800, height=600, wait_s=0)
+    assert document.count('data-drawn="1"') == 4
+    assert "<iframe" not in document
+
+
+def test_a_reader_without_scripts_is_told_why_there_are_no_figures() -> None:
+    assert "<noscript>" in made(Drawing("D", "says", {"": figure()}))
+    assert "<noscript>" not in made(Table(["a"], [["1"]]))
+
+
 def test_nothing_is_fetched() -> None:
     text = made(Drawing("D", "says", {"": figure()}))
     outside = re.findall(r'(?:src|href)\s*=\s*"([^"]*)"|url\(([^)]*)\)|@import', text)
