@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -18,7 +19,15 @@ import click
 from .options import json_option
 
 _CAP_SYS_ADMIN = 21  # as capabilities(7) numbers it
-_ASK_CUPY = """import cupy
+_NO_CUPY = "cannot import:"
+_ASK_CUPY = f"""import json
+try:
+    import cupy
+except OSError as error:
+    if error.errno is None:
+        raise
+    print({_NO_CUPY!r}, json.dumps([error.errno, error.strerror, error.filename], default=str))
+    raise SystemExit(1)
 runtime = cupy.cuda.runtime
 try:
     number = runtime.getDeviceCount()
@@ -105,14 +114,11 @@ def _nvml() -> Finding:
 
 
 def _cupy() -> Finding:
+    from ..kernels.cupy_finding import INSTALL, cuda_version, fitting
+
     use = "GPU kernels"
     if importlib.util.find_spec("cupy") is None:
-        return Finding(
-            "CuPy",
-            False,
-            "not installed: pip install cupy-cuda12x or cupy-cuda13x, as the driver's CUDA",
-            use,
-        )
+        return Finding("CuPy", False, f"not installed: {INSTALL}", use)
     # In a process of its own: a CuPy for another CUDA can fail in ways that are no Python error.
     try:
         done = subprocess.run(  # noqa: S603 - our own interpreter, a constant program
@@ -122,23 +128,29 @@ def _cupy() -> Finding:
         return Finding("CuPy", False, "importing it took over 60 s", use)
     told = done.stdout.split()[-4:]
     if done.returncode or len(told) < 4:
-        lines = done.stderr.strip().splitlines()
-        return Finding("CuPy", False, lines[-1] if lines else f"it ended with status {done.returncode}", use)
+        return Finding("CuPy", False, _no_cupy(done), use)
     version, runtime, driver, number = told
-    made, reached = _cuda(int(runtime)), _cuda(int(driver))
+    made, reached = cuda_version(int(runtime)), cuda_version(int(driver))
     if driver == "0":
         return Finding("CuPy", False, f"{version} for CUDA {made}; it finds no NVIDIA driver", use)
     if int(driver) // 1000 < int(runtime) // 1000:
-        detail = f"{version} is for CUDA {made}, and the driver reaches {reached}: pip install cupy-cuda{driver[:2]}x"
+        detail = f"{version} is for CUDA {made}, and the driver supports {reached} at most: {fitting(int(driver))}"
         return Finding("CuPy", False, detail, use)
     if not number.isdigit() or number == "0":
         return Finding("CuPy", False, f"{version} for CUDA {made} shows no GPU ({number})", use)
     return Finding("CuPy", True, f"{version} for CUDA {made}, driver for {reached}, {number} GPUs", use)
 
 
-def _cuda(version: int) -> str:
-    """A version of CUDA as it is written: 12090 is 12.9."""
-    return f"{version // 1000}.{version % 1000 // 10}"
+def _no_cupy(done: subprocess.CompletedProcess[str]) -> str:
+    """Why the process that asked CuPy has no answer."""
+    from ..kernels.cupy_finding import no_cache
+
+    said = done.stdout.splitlines()[-1:]
+    if said and said[0].startswith(_NO_CUPY):
+        number, words, place = json.loads(said[0].removeprefix(_NO_CUPY))
+        return no_cache(OSError(number, words, place)) or words
+    lines = done.stderr.strip().splitlines()
+    return lines[-1] if lines else f"it ended with status {done.returncode}"
 
 
 def _settings() -> Finding:

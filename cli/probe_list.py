@@ -39,7 +39,7 @@ def list_probes(model: str | None, as_json: bool) -> None:
         print_json({"schema": "whorl.probe.list/1", "model": facts.model, "probes": rows})
         return
     click.echo(
-        f"Sizes are those of one repetition on a {facts.model}; times are limits, per GPU; CC: compute capability."
+        f"Sizes are those of a repetition on one {facts.model}; times are limits, per GPU; CC: compute capability."
     )
     for suite in (*SUITES, None):
         some = [row for row in rows if row["suite"] == suite]

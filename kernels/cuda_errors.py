@@ -93,6 +93,20 @@ def explain(error: Exception, gpu: str, doing: str) -> DeviceError | None:
 
 
 @contextmanager
+def on_another(gpu: str, other: str) -> Iterator[None]:
+    """Turn what another GPU has failed with into a DeviceError of this one, which can be used on; `other` as 'the GPU
+    that it copies to'. Around calls that only the other GPU can fail in this way. Other errors pass."""
+    try:
+        yield
+    except RuntimeError as error:
+        status = status_of(error)
+        if status is None or status not in _GONE:
+            raise
+        says = _SAYS.get(status, sentence(error))
+        raise DeviceError(f"{gpu}: {other} cannot be used: {says} (CUDA error {status})") from error
+
+
+@contextmanager
 def explained(gpu: str, doing: str) -> Iterator[None]:
     """Turn errors of CUDA and its compiler into DeviceError, each with what was being done to which GPU."""
     try:

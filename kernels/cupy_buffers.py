@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DeviceError, InputError
-from .cuda_errors import OUT_OF_MEMORY, status_of
+from .cuda_errors import OUT_OF_MEMORY, on_another, status_of
 from .work import Buffer, Work
 
 
@@ -82,9 +82,10 @@ class Buffers:
 
     @contextmanager
     def _on_peer(self) -> Iterator[None]:
-        self._runtime.setDevice(self._peer)
         try:
-            yield
+            with on_another(self._gpu, "the GPU that it copies to"):  # CUDA tells errors of the current GPU
+                self._runtime.setDevice(self._peer)
+                yield
         finally:
             self._runtime.setDevice(self._ordinal)
 

@@ -8,6 +8,7 @@ from typing import Any
 from ..errors import DeviceError
 from .cublas import install, library
 from .cuda_errors import sentence, status_of
+from .cupy_finding import no_cache
 from .sources import source
 
 _OPTIONS = ("-std=c++17",)
@@ -44,18 +45,6 @@ def _function(cupy: Any, text: str, function: str, options: tuple[str, ...]) -> 
         except (AttributeError, TypeError):  # in a CuPy to come
             raise error from None
         return module.get_function(function)
-
-
-def no_cache(error: BaseException) -> str | None:
-    """That CuPy finds no place for what it compiles, where that is the error: CuPy 14 looks for one when it is
-    imported, before it when it compiles. None for other errors."""
-    if not isinstance(error, OSError) or error.errno is None:  # a library that is not found has no number
-        return None
-    place = "" if error.filename is None else f" in {error.filename}"
-    return (
-        f"CuPy cannot keep{place} what it compiles: {error.strerror} (CUPY_CACHE_DIR says in which folder it does, "
-        f"TMPDIR where it compiles)"
-    )
 
 
 def _offer_compiler(cupy: Any, major: int) -> None:

@@ -1,17 +1,13 @@
 """Real GPUs through CuPy: which there are, and what work on one needs (compiler, libraries, stream, identity).
 
-CuPy is not among whorl's dependencies: it is imported when GPUs are asked for, and its absence is a sentence. Nothing
-here changes a setting of a GPU.
+Nothing here changes a setting of a GPU.
 """
 
 from __future__ import annotations
 
 import ctypes
-import importlib
-import os
 import socket
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -19,13 +15,12 @@ from typing import Any
 
 from ..errors import DeviceError, InputError
 from .cublas import WORKSPACE_BYTES, Cublas, library
-from .cuda_errors import INSUFFICIENT_DRIVER, NO_DEVICE, PEER_ALREADY_ENABLED, explained, sentence, status_of
+from .cuda_errors import PEER_ALREADY_ENABLED, explained, on_another, status_of
 from .cuda_identity import NvmlView, cuda_uuid, open_context
-from .cupy_compiling import compiled, no_cache
+from .cupy_compiling import compiled
+from .cupy_finding import cuda_version, find_cupy, gpu_count
 from .cupy_loaded import CupyLoaded
 from .work import Facts, Work
-
-INSTALL = "pip install 'whorl[cuda13]', or 'whorl[cuda12]' for a driver of CUDA 12"
 
 
 def cupy_devices(indices: Sequence[int] | None = None, unusable: list[Unusable] | None = None) -> list[CupyDevice]:
@@ -35,8 +30,8 @@ def cupy_devices(indices: Sequence[int] | None = None, unusable: list[Unusable] 
     fails when it is asked what it is goes to `unusable`; DeviceError where that is None, or no GPU is left. To list
     them touches no GPU; each is opened by the first work that is loaded on it.
     """
-    cupy = _cupy()
-    count = _count(cupy)
+    cupy = find_cupy()
+    count = gpu_count(cupy)
     wrong = [index for index in indices or () if not 0 <= index < count]
     if wrong:
         raise InputError(f"there is no GPU {wrong[0]}: CUDA shows {count}, numbered from 0")
@@ -67,59 +62,10 @@ class Unusable:
     says: str
 
 
-def _cupy() -> Any:
-    try:
-        with warnings.catch_warnings():  # it warns of a CUDA toolkit that is not where it looks; we say what is missing
-            warnings.simplefilter("ignore")
-            return importlib.import_module("cupy")
-    except ModuleNotFoundError as error:
-        if error.name == "cupy":
-            raise InputError(f"CuPy is not installed, which real GPUs need: {INSTALL}") from error
-        raise InputError(f"CuPy cannot be loaded: {sentence(error)}") from error
-    except ImportError as error:
-        raise InputError(
-            f"CuPy cannot be loaded: {sentence(error)} (another build of it may fit: {INSTALL})"
-        ) from error
-    except OSError as error:
-        raise InputError(no_cache(error) or f"CuPy cannot be loaded: {sentence(error)}") from error
-
-
-def _count(cupy: Any) -> int:
-    runtime = cupy.cuda.runtime
-    try:
-        count = int(runtime.getDeviceCount())
-    except RuntimeError as error:
-        raise InputError(_no_gpu(runtime, error)) from error
-    if count == 0:
-        raise InputError(_no_gpu(runtime, None))
-    return count
-
-
-def _no_gpu(runtime: Any, error: RuntimeError | None) -> str:
-    """Why CUDA shows no GPU."""
-    driver, built = runtime.driverGetVersion(), runtime.runtimeGetVersion()
-    status = NO_DEVICE if error is None else status_of(error)
-    if driver == 0:
-        return "no NVIDIA driver is loaded on this machine"
-    if status == INSUFFICIENT_DRIVER:
-        return (
-            f"CuPy is built for CUDA {_version(built)}, but the driver supports CUDA {_version(driver)} at most: "
-            f"install the CuPy for it ({INSTALL}) or a newer driver"
-        )
-    if status == NO_DEVICE:
-        hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-        return "CUDA shows no GPU" + ("" if hidden is None else f" (CUDA_VISIBLE_DEVICES is '{hidden}')")
-    return f"CUDA cannot start: {sentence(error) if error else ''}"
-
-
-def _version(number: int) -> str:
-    """CUDA writes 12.9 as 12090."""
-    return f"{number // 1000}.{number // 10 % 100}"
-
-
 def _leave(*held: object) -> None:
-    """Keep objects of CuPy for ever. To take its modules down waits for the GPU, at the end of the process too: one
-    that hangs would keep the process, and one that failed would have each object complain on standard error."""
+    """Keep objects of CuPy for ever, with the modules that they hold. To take a module down waits for the GPU, so that
+    one that hangs would keep the process. And CuPy keeps the modules of all GPUs until the main thread ends it, where
+    often no GPU is the current one: each would complain on standard error."""
     for each in held:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
 
@@ -182,8 +128,8 @@ class CupyDevice:
         runtime = self.runtime
         found = {
             "cupy": str(self._cupy.__version__),
-            "cuda_runtime": _version(runtime.runtimeGetVersion()),
-            "cuda_driver": _version(runtime.driverGetVersion()),
+            "cuda_runtime": cuda_version(runtime.runtimeGetVersion()),
+            "cuda_driver": cuda_version(runtime.driverGetVersion()),
         }
         if self._nvml.driver is not None:
             found["driver"] = self._nvml.driver
@@ -258,7 +204,7 @@ class CupyDevice:
         """Remember that no further call to this GPU can work."""
         if self.lost is None:
             self.lost = why
-            _leave(self._stream, *self._functions.values())
+            _leave(self._stream)
 
     def forget(self, loaded: CupyLoaded) -> None:
         """Say that a work is unloaded."""
@@ -271,7 +217,10 @@ class CupyDevice:
             try:
                 self.runtime.deviceEnablePeerAccess(self.peer)
             except RuntimeError as error:
-                if status_of(error) != PEER_ALREADY_ENABLED:
+                if status_of(error) == PEER_ALREADY_ENABLED:
+                    return
+                self.runtime.memGetInfo()  # an error of this GPU stays, and is told here; what is left is the other's
+                with on_another(self.facts.gpu, "the GPU that it copies to"):
                     raise
 
     # -- what work needs of it; with the device as the current one -----------------------------------------
@@ -285,6 +234,7 @@ class CupyDevice:
         key = (name, function, defines)
         if key not in self._functions:
             self._functions[key] = compiled(self._cupy, name, function, defines)
+            _leave(self._functions[key])
         return self._functions[key]
 
     @property
@@ -312,11 +262,11 @@ class CupyDevice:
         """See `Device.close`. What hangs or failed is left as it is."""
         for loaded in list(self._open):
             loaded.unload()
-        with suppress(Exception), self.using("closing"):
-            if self._blas is not None:
-                self._blas.close()
-            if self._workspace is not None:
-                self.runtime.free(self._workspace)
-            self._functions.clear()  # a module can be taken down only while its GPU is the current one
+        if self._stream is not None:  # what was never opened is not opened to be closed
+            with suppress(Exception), self.using("closing"):
+                if self._blas is not None:
+                    self._blas.close()
+                if self._workspace is not None:
+                    self.runtime.free(self._workspace)
         self._blas = self._workspace = self._stream = None
         self._functions.clear()

@@ -116,7 +116,8 @@ class CupyLoaded:
             try:
                 return self._run(repeats, each, time.monotonic() + limit_s)
             except Late:
-                raise self._late(f"{repeats * each} repetitions", limit_s) from None
+                count = repeats * each
+                raise self._late("1 repetition" if count == 1 else f"{count} repetitions", limit_s) from None
 
     def _run(self, repeats: int, each: int, deadline: float) -> Timed:
         waiting, elapsed = self._waiting, self._runtime.eventElapsedTime

@@ -105,7 +105,7 @@ def _arithmetic(work: Work, model: GpuModel) -> list[_Part]:
     def peak(precision: str, *, tensor: bool) -> float:
         found = rates.flop_per_s(model, precision, tensor=tensor)
         if found is None:
-            raise DeviceError(f"a {model.name} has no {precision} arithmetic: leave {work.kernel} out")
+            raise DeviceError(f"{model.name} has no {precision} arithmetic: leave {work.kernel} out")
         return found
 
     for step in work.steps:

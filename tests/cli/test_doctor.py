@@ -101,7 +101,7 @@ __version__ = "14.0.1"
 class cuda:
     class runtime:
         class CUDARuntimeError(RuntimeError): pass
-        runtimeGetVersion = staticmethod(lambda: 12090)
+        runtimeGetVersion = staticmethod(lambda: {built})
         driverGetVersion = staticmethod(lambda: {driver})
         @classmethod
         def getDeviceCount(cls):
@@ -110,31 +110,70 @@ class cuda:
 
 
 @pytest.mark.parametrize(
-    ("driver", "count", "works", "said"),
+    ("built", "driver", "count", "works", "said"),
     [
-        (13000, "return 4", True, "14.0.1 for CUDA 12.9, driver for 13.0, 4 GPUs"),
-        (12040, "return 4", True, "driver for 12.4"),
-        (0, "raise cls.CUDARuntimeError('cudaErrorNoDevice: none')", False, "it finds no NVIDIA driver"),
+        (12090, 13000, "return 4", True, "14.0.1 for CUDA 12.9, driver for 13.0, 4 GPUs"),
+        (12090, 12040, "return 4", True, "driver for 12.4"),
+        (12090, 0, "raise cls.CUDARuntimeError('cudaErrorNoDevice: none')", False, "it finds no NVIDIA driver"),
         (
+            12090,
             11080,
             "raise cls.CUDARuntimeError('cudaErrorInsufficientDriver: old')",
             False,
-            "14.0.1 is for CUDA 12.9, and the driver reaches 11.8: pip install cupy-cuda11x",
+            "14.0.1 is for CUDA 12.9, and the driver supports 11.8 at most: a newer driver is needed, one that "
+            "supports CUDA 12 or newer",
         ),
-        (12090, "raise cls.CUDARuntimeError('cudaErrorNoDevice: none')", False, "shows no GPU (cudaErrorNoDevice)"),
-        (12090, "raise ImportError('libcudart.so.12: not found')", False, "libcudart.so.12: not found"),
-        (12090, "__import__('os').abort()", False, "status -6"),
+        (
+            13020,
+            12040,
+            "raise cls.CUDARuntimeError('cudaErrorInsufficientDriver: old')",
+            False,
+            "is for CUDA 13.2, and the driver supports 12.4 at most: pip install 'whorl[cuda12]', or install a newer",
+        ),
+        (
+            12090,
+            12090,
+            "raise cls.CUDARuntimeError('cudaErrorNoDevice: none')",
+            False,
+            "shows no GPU (cudaErrorNoDevice)",
+        ),
+        (12090, 12090, "raise ImportError('libcudart.so.12: not found')", False, "libcudart.so.12: not found"),
+        (12090, 12090, "__import__('os').abort()", False, "status -6"),
     ],
 )
 def test_cupy_and_its_cuda(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: int, count: str, works: bool, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, built: int, driver: int, count: str, works: bool, said: str
 ) -> None:
-    (tmp_path / "cupy.py").write_text(CUPY.format(driver=driver, count=count))
+    (tmp_path / "cupy.py").write_text(CUPY.format(built=built, driver=driver, count=count))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     found = ask_cupy()
     assert found.works == works
     assert said in found.detail
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            "FileNotFoundError(2, 'No such file or directory', '/nowhere/.cupy')",  # CuPy 14 makes its folder at once
+            "CuPy cannot keep in /nowhere/.cupy what it compiles: No such file or directory (CUPY_CACHE_DIR says",
+        ),
+        ("OSError('libcuda.so.1: wrong ELF class')", "OSError: libcuda.so.1: wrong ELF class"),
+    ],
+)
+def test_a_cupy_that_cannot_be_imported(error: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cupy.py").write_text(f"raise {error}")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    found = ask_cupy()
+    assert not found.works
+    assert found.detail.startswith(said)
+
+
+def test_without_cupy_it_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
+    assert "pip install 'whorl[cuda13]', or 'whorl[cuda12]'" in ask_cupy().detail
 
 
 def test_settings_and_who_may_change_them(state: Path) -> None:

@@ -23,7 +23,8 @@ def test_the_quick_suite_measures_every_gpu(devices: list[CupyDevice], tmp_path:
     runs = json.loads(done.stdout)["runs"]
     assert {run["gpu"] for run in runs} == {device.facts.gpu for device in devices}
     assert {run["status"] for run in runs} == {"ok"}
-    tables = [pq.read_table(path) for path in (tmp_path / "S" / "runs").rglob("*.parquet")]
+    files = (tmp_path / "S" / "runs").rglob("*.parquet")
+    tables = [pq.read_table(path) for path in files if not path.name.startswith("_")]  # the schema's has no rows
     assert sum(table.num_rows for table in tables) == len(runs)
     for table in tables:
         assert pc.all(pc.less(table.column("began"), table.column("ended"))).as_py()

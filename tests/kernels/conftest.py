@@ -45,6 +45,8 @@ def blas(
     monkeypatch.setattr(cupy_loaded, "GRACE_S", 0.1)
     before = library.handles
     yield library
+    cupy.end()
+    assert runtime.complaints == [], "it would be on standard error"
     assert library.handles == before, "a handle or plan of cuBLAS was not given back"
 
 

@@ -27,6 +27,7 @@ from whorl.tests.kernels import hosting
 NATIVE = Path(__file__).with_name("native")
 INVALID_HANDLE = 400
 NOT_READY = 600
+PEER_ALREADY_ENABLED = 704
 
 
 def compiled(name: str, folder: Path) -> Path:
@@ -88,6 +89,10 @@ class FakeRuntime:
         self.launch_s = 5e-6
         self.fail: dict[str, int] = {}
         """Function name -> the status that its next call fails with."""
+        self.ruined: dict[int, int] = {}
+        """Device -> the status that every call in its context fails with."""
+        self.complaints: list[str] = []
+        """What CuPy wrote to standard error where no error could be raised."""
         self.driver, self.built = 12090, 12090
         self.outstanding = 0
         """The most launches that ever waited."""
@@ -101,6 +106,7 @@ class FakeRuntime:
         self._timed: dict[int, bool] = {}  # events -> whether they were recorded; those without timing are not here
         self.opened: set[int] = set()
         """Devices on which there is a context."""
+        self._reached: set[tuple[int, int]] = set()  # devices, and the peers that they can reach
         self._here = threading.local()  # CUDA's current device, and a capture, are those of a thread
         self._lock = threading.RLock()
         self._graphs: dict[int, list[Callable[[], None]]] = {}
@@ -110,7 +116,16 @@ class FakeRuntime:
     @property
     def device(self) -> int:
         """The current one of this thread."""
-        return getattr(self._here, "device", 0)
+        return 0 if self.context is None else self.context
+
+    @property
+    def context(self) -> int | None:
+        """The device whose context is the current one of this thread; None where it has none yet."""
+        return getattr(self._here, "device", None)
+
+    def leave(self) -> None:
+        """Let this thread have no context, as one that never worked on a GPU."""
+        self._here.device = None
 
     @property
     def _captured(self) -> list[Callable[[], None]] | None:
@@ -131,6 +146,8 @@ class FakeRuntime:
     def _called(self, name: str) -> None:
         if name in self.fail:
             raise CUDARuntimeError(self.fail.pop(name))
+        if self.device in self.ruined and name not in ("getDeviceCount", "getDeviceProperties", "setDevice"):
+            raise CUDARuntimeError(self.ruined[self.device])
 
     def enqueue(self, action: Callable[[], None], stream: int) -> None:
         """Run in a stream, or remember where a capture is under way."""
@@ -172,7 +189,12 @@ class FakeRuntime:
 
     def deviceEnablePeerAccess(self, peer: int) -> None:  # noqa: N802
         self._called("deviceEnablePeerAccess")
+        if peer in self.ruined:
+            raise CUDARuntimeError(self.ruined[peer])
         self.opened.add(peer)
+        if (self.device, peer) in self._reached:
+            raise CUDARuntimeError(PEER_ALREADY_ENABLED)
+        self._reached.add((self.device, peer))
 
     def setDevice(self, device: int) -> None:  # noqa: N802
         self._called("setDevice")
@@ -182,6 +204,7 @@ class FakeRuntime:
     # Memory
 
     def memGetInfo(self) -> tuple[int, int]:  # noqa: N802
+        self._called("memGetInfo")
         held = sum(size for _, size, device in self._memory.values() if device == self.device)
         return self.memory_bytes - held, self.memory_bytes
 
@@ -200,6 +223,7 @@ class FakeRuntime:
 
     def free(self, address: int) -> None:
         assert not self.hang, "to free memory waits for the GPU: this would block for ever"
+        self._called("free")
         assert self._memory[address][2] == self.device
         del self._memory[address]
 
@@ -319,6 +343,30 @@ class _Current:
         self._leave()
 
 
+class FakeModule:
+    """`cupy.cuda.function.Module`: code that is loaded on the current device, and unloaded when the object goes."""
+
+    def __init__(self, cupy: FakeCupy, library: ctypes.CDLL) -> None:
+        self._cupy, self._library = cupy, library
+        self._loaded_on = cupy.runtime.device
+
+    def get_function(self, name: str) -> Callable[..., None]:
+        """A function of it, which keeps it."""
+        runtime = self._cupy.runtime
+
+        def launch(grid: tuple[int, int, int], block: tuple[int, int, int], args: tuple[Any, ...]) -> None:
+            runtime._called("launch")
+            assert all(isinstance(argument, np.generic) for argument in args), "a plain number travels as 64 bits"
+            stream = self._cupy.streams[-1]  # IndexError: a launch outside of the device's stream
+            runtime.enqueue(lambda: launch_on_host(self._library, name, grid, block, args), stream)
+
+        return launch
+
+    def __del__(self) -> None:
+        if self._cupy.runtime.context != self._loaded_on:
+            self._cupy.runtime.complaints.append("CUDADriverError 201: Exception ignored in Module.__dealloc__")
+
+
 class FakeCupy:
     """The module `cupy`."""
 
@@ -331,6 +379,7 @@ class FakeCupy:
         """The options of what was compiled."""
         self.headers = True
         """Whether there are headers of the CUDA toolkit, without which RawModule does nothing."""
+        self._modules: dict[tuple[Any, ...], FakeModule] = {}  # those of RawModule, which CuPy keeps until the end
         nvrtc = SimpleNamespace(getVersion=lambda: (12, 9))
         compiler = SimpleNamespace(_compile_module_with_cache=self._module)
         self.cuda = SimpleNamespace(
@@ -366,32 +415,27 @@ class FakeCupy:
         def get_function(name: str) -> Callable[..., None]:
             if not self.headers:
                 raise RuntimeError("Failed to find CUDA headers. Please install CUDA toolkit headers")
-            launch: Callable[..., None] = self._module(code, options, backend=backend).get_function(name)
-            return launch
+            key = (self.runtime.device, code, options)
+            if key not in self._modules:
+                self._modules[key] = self._module(code, options, backend=backend)
+            return self._modules[key].get_function(name)
 
         return SimpleNamespace(get_function=get_function)
 
-    def _module(self, code: str, options: tuple[str, ...], *, backend: str) -> SimpleNamespace:
+    def _module(self, code: str, options: tuple[str, ...], *, backend: str) -> FakeModule:
         assert backend == "nvrtc"
+        self.runtime._called("compile")
+        self.compiled.append(options)
+        defines = tuple(option[2:] for option in options if option.startswith("-D"))
+        try:
+            return FakeModule(self, hosting.built(code, defines))
+        except ValueError as error:
+            raise CompileException(f"kern.cu(3): error: {error}") from error
 
-        def get_function(name: str) -> Callable[..., None]:
-            self.runtime._called("compile")
-            self.compiled.append(options)
-            defines = tuple(option[2:] for option in options if option.startswith("-D"))
-            try:
-                module = hosting.built(code, defines)
-            except ValueError as error:
-                raise CompileException(f"kern.cu(3): error: {error}") from error
-
-            def launch(grid: tuple[int, int, int], block: tuple[int, int, int], args: tuple[Any, ...]) -> None:
-                self.runtime._called("launch")
-                assert all(isinstance(argument, np.generic) for argument in args), "a plain number travels as 64 bits"
-                stream = self.streams[-1]  # IndexError: a launch outside of the device's stream
-                self.runtime.enqueue(lambda: launch_on_host(module, name, grid, block, args), stream)
-
-            return launch
-
-        return SimpleNamespace(get_function=get_function)
+    def end(self) -> None:
+        """What CuPy does when the process ends: the main thread, which may have no GPU, drops all modules."""
+        self.runtime.leave()
+        self._modules.clear()
 
 
 class LibraryInStream:

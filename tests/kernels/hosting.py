@@ -56,6 +56,20 @@ def facts_of(capability: tuple[int, int], **changes: Any) -> Facts:
 
 
 @cache
+def _flags() -> tuple[str, ...]:
+    """What the compiler is to do with a kernel."""
+    assert COMPILER is not None
+    # fmad off: the GPU's compiler may fuse what is not written as fused, this one must not.
+    flags = ("-std=c++17", "-O2", "-march=native", "-ffp-contract=off", "-shared", "-fPIC", "-w")
+    # g++ makes the statics of templates those of the whole process: two libraries would share a kernel's arguments.
+    # clang does not, and may not know the flag.
+    apart = "-fno-gnu-unique"
+    asked = [COMPILER, apart, "-fsyntax-only", "-x", "c++", "-"]
+    knows = subprocess.run(asked, input=b"", check=False, timeout=120, capture_output=True).returncode == 0
+    return (*flags, apart) if knows else flags
+
+
+@cache
 def built(text: str, defines: tuple[str, ...]) -> ctypes.CDLL:
     """A source compiled for the host, each function as `launch_NAME`; ValueError in the compiler's words."""
     assert COMPILER is not None
@@ -71,9 +85,7 @@ def built(text: str, defines: tuple[str, ...]) -> ctypes.CDLL:
     folder = Path(tempfile.mkdtemp(prefix="whorl-host-"))
     try:
         (folder / "kernel.cpp").write_text(whole)
-        # fmad off: the GPU's compiler may fuse what is not written as fused, this one must not.
-        command = [COMPILER, "-std=c++17", "-O2", "-march=native", "-ffp-contract=off", "-shared", "-fPIC", "-w"]
-        command += [f"-D{define}" for define in defines]
+        command = [COMPILER, *_flags(), *(f"-D{define}" for define in defines)]
         library = folder / f"kernel-{digest}.so"
         command += [f"-I{SHIM}", "-o", str(library), str(folder / "kernel.cpp")]
         done = subprocess.run(command, check=False, timeout=120, capture_output=True, text=True)

@@ -54,16 +54,31 @@ def test_a_broken_cupy_is_a_sentence(code: str, says: str, tmp_path: Path, monke
 
 
 @pytest.mark.parametrize(
-    ("driver", "status", "visible", "says"),
+    ("built", "driver", "status", "visible", "says"),
     [
-        (0, 35, None, "no NVIDIA driver is loaded on this machine"),
-        (11040, 35, None, r"CuPy is built for CUDA 12.9, but the driver supports CUDA 11.4 at most: install"),
-        (12040, 100, None, "CUDA shows no GPU$"),
-        (12040, 100, "", r"CUDA shows no GPU \(CUDA_VISIBLE_DEVICES is ''\)"),
-        (12040, 802, None, "CUDA cannot start: cudaError802"),
+        (12090, 0, 35, None, "no NVIDIA driver is loaded on this machine"),
+        (
+            12090,  # no extra of whorl is for a CUDA before 12
+            11040,
+            35,
+            None,
+            r"CuPy is built for CUDA 12.9, but the driver supports CUDA 11.4 at most: a newer driver is needed, one "
+            "that supports CUDA 12 or newer$",
+        ),
+        (
+            13020,
+            12040,
+            35,
+            None,
+            r"for CUDA 13.2, but the driver supports CUDA 12.4 at most: pip install 'whorl\[cuda12\]', or install a",
+        ),
+        (12090, 12040, 100, None, "CUDA shows no GPU$"),
+        (12090, 12040, 100, "", r"CUDA shows no GPU \(CUDA_VISIBLE_DEVICES is ''\)"),
+        (12090, 12040, 802, None, "CUDA cannot start: cudaError802"),
     ],
 )
 def test_no_gpu_is_a_sentence(
+    built: int,
     driver: int,
     status: int,
     visible: str | None,
@@ -76,7 +91,7 @@ def test_no_gpu_is_a_sentence(
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    runtime.driver = driver
+    runtime.built, runtime.driver = built, driver
     runtime.fail["getDeviceCount"] = status
     with pytest.raises(InputError, match=says):
         cupy_devices()

@@ -17,7 +17,7 @@ from whorl.kernels.cupy_device import CupyDevice, cupy_devices
 from whorl.kernels.device import finish
 from whorl.kernels.work import Buffer, Content, Copy, Launch, Work
 from whorl.tests.kernels import hosting
-from whorl.tests.kernels.fake_cupy import CompileException, CUDARuntimeError, FakeRuntime, LibraryInStream
+from whorl.tests.kernels.fake_cupy import CompileException, CUDARuntimeError, FakeCupy, FakeRuntime, LibraryInStream
 from whorl.tests.kernels.works import counted, load, ramp, run, twice
 
 pytestmark = pytest.mark.skipif(hosting.COMPILER is None, reason="no g++ to compile CUDA C for the host with")
@@ -166,6 +166,14 @@ def test_work_on_a_gpu_touches_no_other(blas: LibraryInStream, runtime: FakeRunt
     assert runtime.opened == {1}
 
 
+def test_to_close_a_gpu_opens_none(blas: LibraryInStream, runtime: FakeRuntime) -> None:
+    """It may be another process's, and was therefore never worked on."""
+    for device in cupy_devices():
+        device.close()
+        assert device.lost is None
+    assert runtime.opened == set()
+
+
 def test_a_context_is_opened_before_cupy_would_do_it_with_the_lock_held(
     device: CupyDevice, runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,6 +287,8 @@ def test_slow_work_is_late_and_not_gone(
     with pytest.raises(DeviceError, match=r"twice: 12 repetitions did not end within 0.1 s$") as caught:
         run(loaded, 12, limit_s=0.1)
     assert not caught.value.gone
+    with pytest.raises(DeviceError, match=r"twice: 1 repetition did not end within 0.01 s$"):
+        run(loaded, 1, limit_s=0.01)
     assert device.lost is None
     runtime.launch_s = 5e-6
     run(loaded)
@@ -298,14 +308,12 @@ def test_what_hangs_at_unloading_is_left(blas: LibraryInStream, runtime: FakeRun
 
 
 @pytest.mark.parametrize("hangs", [True, False])
-def test_modules_and_stream_of_a_lost_gpu_are_never_taken_down(
-    hangs: bool, blas: LibraryInStream, runtime: FakeRuntime
-) -> None:
-    """CuPy unloads a module when its object goes, which waits for the GPU, also while the process ends."""
+def test_the_stream_of_a_lost_gpu_is_never_taken_down(hangs: bool, blas: LibraryInStream, runtime: FakeRuntime) -> None:
+    """CuPy destroys a stream when its object goes, which waits for the GPU."""
     device = cupy_devices([0])[0]
     loaded = load(device, twice())
     run(loaded)
-    held = [weakref.ref(device._stream), *map(weakref.ref, device._functions.values())]
+    stream = weakref.ref(device._stream)
     if hangs:
         runtime.hang = True
         with pytest.raises(DeviceError, match="hangs"):
@@ -317,34 +325,43 @@ def test_modules_and_stream_of_a_lost_gpu_are_never_taken_down(
     device.close()
     del device, loaded
     gc.collect()
-    assert len(held) == 2
-    assert all(reference() is not None for reference in held)
+    assert stream() is not None
 
 
-def test_modules_and_stream_of_a_sound_gpu_go_with_it(blas: LibraryInStream, runtime: FakeRuntime) -> None:
+def test_the_stream_of_a_sound_gpu_goes_with_it(blas: LibraryInStream) -> None:
     device = cupy_devices([0])[0]
     loaded = load(device, twice())
     run(loaded)
-    held = [weakref.ref(device._stream), *map(weakref.ref, device._functions.values())]
+    stream = weakref.ref(device._stream)
     device.close()
     del device, loaded
     gc.collect()
-    assert not any(reference() is not None for reference in held)
+    assert stream() is None
 
 
-def test_modules_go_while_their_gpu_is_the_current_one(blas: LibraryInStream, runtime: FakeRuntime) -> None:
-    """CUDA takes a module down on the current GPU, whichever it was loaded on."""
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("headers", [True, False])
+def test_no_module_is_ever_taken_down(headers: bool, closed: bool, blas: LibraryInStream, runtime: FakeRuntime) -> None:
+    """That waits for the GPU, and complains where another is the current one, or none: as in the main thread at the
+    end of the process, where CuPy drops the modules that it keeps."""
     device = cupy_devices([1])[0]
-    loaded = load(device, twice())
-    run(loaded)
-    current: list[tuple[int, bool]] = []
-    for function in device._functions.values():
-        weakref.finalize(function, lambda: current.append((runtime.device, bool(device._cupy.streams))))
-    del function
+    cupy: FakeCupy = device._cupy
+    cupy.headers = headers
+
+    def work(device: CupyDevice) -> None:
+        run(load(device, twice()))
+        if closed:
+            device.close()
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(work, device).result()
+    del device
     runtime.setDevice(0)
-    device.close()
-    assert current == [(1, True)]
-    assert loaded.work.kernel == "twice"  # it is still there, and holds no module
+    gc.collect()
+    assert runtime.complaints == []
+    cupy.end()
+    assert len(cupy.compiled) == 1
+    assert runtime.complaints == []
 
 
 def test_an_interrupt_leaves_a_work_that_can_be_unloaded(
