@@ -221,14 +221,14 @@ class Fleet:
         if cap is not None:
             if not model.min_power_limit_w <= cap <= model.power_limit_w:
                 raise InputError(
-                    f"a {model.name} takes a power cap from {model.min_power_limit_w:g} to "
+                    f"{model.name} takes a power cap from {model.min_power_limit_w:g} to "
                     f"{model.power_limit_w:g} W, not {cap:g} W"
                 )
             caps = np.minimum(caps, cap)
         if lock is not None:
             if not model.min_clock_mhz <= lock <= model.max_clock_mhz:
                 raise InputError(
-                    f"a {model.name} takes a clock lock from {model.min_clock_mhz:g} to "
+                    f"{model.name} takes a clock lock from {model.min_clock_mhz:g} to "
                     f"{model.max_clock_mhz:g} MHz, not {lock:g} MHz"
                 )
             ceilings = np.minimum(ceilings, lock)
