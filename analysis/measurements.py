@@ -42,6 +42,22 @@ def measurements(
     return coupled_jobs(frame)
 
 
+def untrusted(store: Store, *, clusters: Sequence[str] = (), workloads: Sequence[str] = ()) -> list[str]:
+    """A sentence for each workload of a cluster with runs that `measurements` leaves out: they failed or were wrong."""
+    runs = store.scan("runs").drop_nulls(["cluster", "workload"])
+    if clusters:
+        runs = runs.filter(pl.col("cluster").is_in(list(clusters)))
+    if workloads:
+        runs = runs.filter(pl.col("workload").is_in(list(workloads)))
+    bad = (pl.col("status").fill_null("ok") != "ok").sum().alias("bad")
+    counted = runs.group_by("cluster", "workload").agg(bad, pl.len()).filter(pl.col("bad") > 0)
+    return [
+        f"{workload} on {cluster}: {bad:,} of {n:,} runs {'is' if bad == 1 else 'are'} left out, which failed or had a "
+        "wrong result"
+        for cluster, workload, bad, n in store.collect(counted.sort("cluster", "workload")).iter_rows()
+    ]
+
+
 def _short(*names: str) -> pl.Expr:
     """Columns of few values in many rows, as 4 bytes a row."""
     return pl.col(names).cast(pl.Categorical)

@@ -29,6 +29,8 @@ _RUNS = (
 COMPUTE, MEMORY, CACHE, LINK, OTHER = "compute", "memory", "cache", "link", "other"
 """What a probe stresses, as its conditions tell it."""
 
+_ENDED_WELL = pl.col("status").fill_null("ok") == "ok"
+
 _BALANCE = 8.0  # FLOP a byte from which arithmetic and not memory is what a probe stresses
 
 
@@ -65,8 +67,27 @@ class Probed:
 
     @cached_property
     def sound(self) -> pl.DataFrame:
-        """The runs whose times can be compared: those with a time. A wrong result does not make a time wrong."""
-        return self.runs.filter(pl.col("value").is_not_null())
+        """The runs whose times can be compared, as `measurements` has them: those with a time that ended well.
+
+        The time of a wrong result is not to be trusted: who computed something else did other work.
+        """
+        return self.runs.filter(pl.col("value").is_not_null() & _ENDED_WELL)
+
+    @cached_property
+    def untrusted(self) -> dict[str, int]:
+        """By probe, how many runs have a time and are left out, as their result was wrong."""
+        timed = self.runs.filter(pl.col("value").is_not_null() & ~_ENDED_WELL)
+        return {probe: n for probe in self.probes if (n := timed.filter(pl.col("workload") == probe).height)}
+
+    @property
+    def untrusted_says(self) -> str | None:
+        """The same in a sentence, without a full stop; None where there are none."""
+        if not self.untrusted:
+            return None
+        many = sum(self.untrusted.values())
+        which = ", ".join(f"{n:,} of {probe}" for probe, n in self.untrusted.items())
+        runs, results = ("1 run", "its result was") if many == 1 else (f"{many:,} runs", "their results were")
+        return f"left out of the times: {runs}, as {results} wrong ({which})"
 
 
 def campaigns(store: Store) -> pl.DataFrame:

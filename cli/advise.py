@@ -61,7 +61,7 @@ _cluster_option = click.option("--cluster", metavar="NAME", help="The cluster, w
 @click.option("--partition", metavar="NAME", envvar="SBATCH_PARTITION", help="Only nodes of this partition.")
 @click.option("--max-share", type=Share(), help="Exclude no more of the nodes.  [default: 5%, or one node]")
 @click.option(
-    "--hard", type=click.FloatRange(1.0), default=1.2, show_default=True, help="Exclude nodes slower than this."
+    "--hard", type=click.FloatRange(1.0), default=1.1, show_default=True, help="Exclude nodes slower than this."
 )
 @click.option(
     "--soft", type=click.FloatRange(1.0), default=1.05, show_default=True, help="Rank down nodes slower than this."

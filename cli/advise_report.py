@@ -145,7 +145,7 @@ def _node(steering: Steering, evidence: NodeEvidence) -> list[str]:
         f"{evidence.slowdown:.3f}",
         f"[{evidence.lower:.3f}, {evidence.upper:.3f}]",
         count(evidence.runs),
-        number(evidence.age_days, 2) + (" (stale)" if evidence.stale else ""),
+        ("simulated" if evidence.simulated else number(evidence.age_days, 2)) + (" (stale)" if evidence.stale else ""),
         _beside(evidence.sm_clock_mhz, evidence.fleet_sm_clock_mhz, "MHz"),
         _beside(evidence.power_w, evidence.fleet_power_w, "W"),
         _beside(evidence.temperature_c, evidence.fleet_temperature_c, "°C"),
@@ -204,6 +204,10 @@ def _cost(advice: Advice, wait: Wait) -> str:
 def _age(advice: Advice) -> str:
     """How old the measurements are."""
     stale = advice.staleness
+    if stale.simulated_gpus == stale.gpus:
+        # The fleet has a clock of its own: how long ago that was says nothing.
+        text = f"Measurements of {_many(stale.gpus, 'simulated GPU')}, at simulated times."
+        return f"{text} Stale: {_sentence(stale.says)}" if stale.says else text
     age = "of unknown age" if stale.newest_days is None else f"{_days(stale.newest_days)} old"
     if stale.newest_days is not None and stale.oldest_days is not None and stale.oldest_days > stale.newest_days + 1:
         age = f"{stale.newest_days:,.0f} to {_days(stale.oldest_days)} old"

@@ -173,6 +173,7 @@ def document(shown: Shown, store: Path, page: Path | None, taken_s: float) -> di
         "comparisons": shown.judged.looks,
         "error_rate": ERROR_RATE,
         "not_compared": dict(shown.judged.not_judged),
+        "wrong_runs": shown.campaign.untrusted,
         "stand_out": [one.as_dict() for one in shown.judged.found],
         "planted": None
         if shown.planted is None
@@ -295,6 +296,8 @@ def _show_planted(shown: Shown, names: dict[str, str]) -> None:
 
 def _notes(shown: Shown, names: dict[str, str]) -> list[str]:
     notes = [f"not compared: {', '.join(probes)} ({why})" for why, probes in by_reason(shown.judged).items()]
+    if shown.campaign.untrusted_says:
+        notes.append(shown.campaign.untrusted_says)
     reasons: dict[tuple[str, str], set[str]] = {}
     for gpu, probe, reason in shown.report.unrun:
         reasons.setdefault((probe, reason), set()).add(gpu)

@@ -233,7 +233,8 @@ def _workloads(store: str, cluster: str | None) -> tuple[list[str], str]:
     if not clusters:
         where = f" of cluster {cluster}" if cluster else ""
         raise InputError(
-            f"{store} holds no runs{where} to score GPUs by; `whorl import --store {store} FILES` adds some"
+            f"{store} holds no times{where} to score GPUs by; `whorl import --store {store} FILES` or `whorl probe run "
+            f"--store {store}` adds some"
         )
     return [workload for _, workload in there], clusters[0]
 

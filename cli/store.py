@@ -149,12 +149,19 @@ def _print_pruned(done: Pruned, *, dry_run: bool) -> None:
 
     verb = "would become" if dry_run else "became"
     click.echo(
-        f"{count(done.rows)} rows before {_time(done.until)} (UTC) {verb} {count(done.minutes)} rows of a minute"
+        f"{_many(done.rows, 'row')} before {_time(done.until)} (UTC) {verb} {_many(done.minutes, 'row')} of a minute"
     )
     if not dry_run and done.rows:
         click.echo(f"{count(done.before)} bytes of files became {count(done.after)}")
     if done.waiting:
-        click.echo(f"{count(done.waiting)} days are left for the next time: their files are changing places")
+        be = "is" if done.waiting == 1 else "are"
+        click.echo(f"{_many(done.waiting, 'day')} {be} left for the next time, as files are changing places")
+
+
+def _many(number: int, what: str) -> str:
+    from .output import count
+
+    return f"{count(number)} {what}" + ("" if number == 1 else "s")
 
 
 def _seconds(keep: str | None) -> int | None:

@@ -40,6 +40,7 @@ def variability(
     definition of the SC'22 study. docs/statistics.md defines every figure.
     """
     from .. import analysis
+    from ..analysis.placement import available
     from ..errors import InputError
     from ..store import Store
     from . import variability_report as report
@@ -51,12 +52,14 @@ def variability(
     if runs.is_empty():
         named = [f"cluster {name}" for name in clusters] + [f"workload {name}" for name in workloads]
         what = f"of {' and '.join(named)} " if named else ""
-        known = analysis.imported(opened)
-        has = "; ".join(f"{workload} on {cluster}" for cluster, workload in sorted(known))
-        hint = f"it has {has}" if has else f"`whorl import --store {store} FILES` adds some"
+        known = available(opened)
+        has = "; ".join(f"{workload} on {cluster}" for cluster, workload in known)
+        more = f"`whorl import --store {store} FILES` or `whorl probe run --store {store}` adds some"
+        hint = f"it has {has}" if has else more
         raise InputError(f"{store} holds no runs {what}to compare; {hint}")
-    mixed = analysis.mixed_conditions(opened, clusters=clusters, workloads=workloads)
-    for sentence in mixed:
+    notes = analysis.mixed_conditions(opened, clusters=clusters, workloads=workloads)
+    notes += analysis.untrusted(opened, clusters=clusters, workloads=workloads)
+    for sentence in notes:
         click.echo(f"whorl: note: {sentence}", err=True)
     if across:
         pairs = analysis.across(runs, identities=analysis.identities(opened))
@@ -83,7 +86,7 @@ def variability(
                 "seed": rows[0].seed,
                 "replicates": rows[0].replicates,
                 "rows": [row.as_dict() for row in rows],
-                "notes": mixed,
+                "notes": notes,
             }
         )
     elif as_markdown:

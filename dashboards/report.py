@@ -230,7 +230,9 @@ def _notes(campaign: Probed, judged: Judged, probes: Sequence[Against]) -> list[
     ]
     notes = rules if judged.looks else []
     notes += [f"Not compared: {', '.join(probes)} ({why})." for why, probes in tables.by_reason(judged).items()]
-    untimed = [probe for probe in campaign.probes if probe not in {one.probe for one in probes}]
+    if campaign.untrusted_says:
+        notes.append(f"{campaign.untrusted_says[0].upper()}{campaign.untrusted_says[1:]}.")
+    untimed = [probe for probe in campaign.probes if probe not in {*campaign.untrusted, *(one.probe for one in probes)}]
     if untimed:
         notes.append(f"No times, and so no comparison: {', '.join(untimed)}.")
     if campaign.simulated:

@@ -41,7 +41,8 @@ POINTS = 600
 """GPUs drawn of a probe; of more, evenly many over their order, and all that stand out."""
 _BINS = 48
 _LABEL_SHARE = 0.019  # of the width, between the names of two probes
-_ROOM = 0.22  # beside a distribution, for the names of those beyond it
+_ROOM = 0.06  # beside a distribution, for the marks of those beyond it
+_ROWS, _ROW = 8, 0.11  # names of those beyond, above the highest bar, where a phone has room for them
 _REACH = 3.0  # how far a close view of a probe goes, in ranges of the middle half of its GPUs
 _TICKS = (-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50, 100, 200, 400)
 
@@ -229,7 +230,7 @@ def closely(one: Against, drawn: Mapping[str, Look]) -> Figure:
         )
     ]
     top = max(1.0, float(counts.max()))
-    beyond = 0
+    beyond = {False: 0, True: 0}  # by whether they are on the right
     room = [_ROOM if any(far) else 0.03 for far in (excess < left, excess > right)]
     edge_left, edge_right = left - room[0] * (right - left), right + room[1] * (right - left)
     for gpu, name, value in zip(one.gpus, one.labels, excess, strict=True):
@@ -239,13 +240,13 @@ def closely(one: Against, drawn: Mapping[str, Look]) -> Figure:
             continue
         colour, symbol = (GREY, "circle") if look is None else (look.colour, look.symbol)
         where = min(max(float(value), edge_left), edge_right)
-        height = top * (0.12 + 0.11 * (beyond % 8)) if outside else 0.05 * top
-        beyond += outside
+        height = top * (1.1 + _ROW * (beyond[value > 0] % _ROWS)) if outside else 0.05 * top
+        beyond[value > 0] += outside
         traces.append(
             Scatter(
                 x=[where],
                 y=[height],
-                mode="markers+text" if outside and beyond <= 24 else "markers",
+                mode="markers+text" if outside and beyond[value > 0] <= _ROWS else "markers",
                 text=[f"{name}  {value:+.3g} %" if value > 0 else f"{value:+.3g} %  {name}"],
                 textposition="middle left" if value > 0 else "middle right",
                 textfont={"size": 11},
@@ -265,7 +266,10 @@ def closely(one: Against, drawn: Mapping[str, Look]) -> Figure:
                 "range": [edge_left - 0.02 * (right - left), edge_right + 0.02 * (right - left)],
                 "zeroline": True,
             },
-            yaxis={"title": {"text": "GPUs"}, "rangemode": "tozero"},
+            yaxis={
+                "title": {"text": "GPUs"},
+                "range": [0, top * (1.06 + _ROW * min(max(beyond.values()), _ROWS))],
+            },
         ),
     )
 

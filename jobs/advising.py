@@ -28,7 +28,7 @@ class Wanted:
     workload: str
     cluster: str | None = None
     gpus: int = 1
-    hard: float = 1.2
+    hard: float = 1.1
     soft: float = 1.05
     max_share: float | None = None
     max_age: float = 90.0  # days

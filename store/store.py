@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ABOUT = "store.toml"
+_DEMO = "store"  # in the folder of a demo, beside its report
 _EMPTY = reading.EMPTY
 _TRIES = 20
 _NEEDED = (TELEMETRY.name,)
@@ -74,7 +75,13 @@ class Store:
                     f"{root} is a store that was interrupted while it was made; run the command that made it again"
                 ) from None
             what = "there is nothing there" if not root.exists() else f"it holds no {_ABOUT}"
-            raise StoreError(f"{root} is not a store ({what}); `whorl import --store {root} FILES` makes one") from None
+            within = root / _DEMO
+            if (within / _ABOUT).is_file():
+                raise StoreError(f"{root} is not a store ({what}); the store is in {within}") from None
+            raise StoreError(
+                f"{root} is not a store ({what}); `whorl import --store {root} FILES` or `whorl probe run --store "
+                f"{root}` makes one"
+            ) from None
         except OSError as error:
             raise files.failed("read", about, error) from error
         except UnicodeDecodeError as error:

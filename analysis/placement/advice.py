@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from ...errors import InputError
 from ..statistics.ordering import Floats, Ints
 from .saying import finding
 from .scores import SEED, Scores, WorkloadScores
-from .tiers import HARD, SOFT, NodeEvidence, Nodes, evidence, nodes_of, stale, tier, when
+from .tiers import HARD, SOFT, NodeEvidence, Nodes, age, evidence, nodes_of, stale, tier, when
 from .worth import DRAWS, Gain, PlacedSet, worth
 
 MAX_SHARE = 0.05
@@ -47,6 +47,8 @@ class Staleness:
     """Of the GPU whose last measurement is longest ago."""
     stale_gpus: int
     gpus: int
+    simulated_gpus: int
+    """GPUs that are simulated: their clock is too, and no age can be told."""
     says: str | None
     """A sentence, where something is out of date."""
 
@@ -144,23 +146,21 @@ def advise(
     rng = np.random.default_rng(seed)
     found = worth(scores, one, usable, gpus, locality, _on(scores, drained), _on(scores, exclude), replicates, rng)
     staleness = _staleness(scores, one, usable, now, max_age)
-    if sensitive:
-        prefer = _fast(nodes, one, gpus, exclude)
-    else:
-        prefer = _slow_elsewhere(scores, workload, nodes, hard, soft, notes)
+    prefer = _fast(nodes, one, gpus, exclude) if sensitive else _slow_elsewhere(scores, one, nodes, hard, soft, notes)
+    its = tuple(
+        evidence(scores, workload, name, gpu, level, name in exclude, now, max_age) for name, level, gpu in slow
+    )
     return Advice(
         cluster=scores.cluster,
         workload=workload,
         gpus=gpus,
-        finding=finding(workload, gpus, one.reason, width, sensitive, drained, exclude, found.gains, prefer, kept),
+        finding=finding(one, gpus, width, sensitive, its, hard, found.gains, prefer, kept),
         repeatable=one.repeatable,
         sensitive=sensitive,
         reason=one.reason,
         exclude=tuple(sorted(exclude)),
         prefer=prefer,
-        nodes=tuple(
-            evidence(scores, workload, name, gpu, level, name in exclude, now, max_age) for name, level, gpu in slow
-        ),
+        nodes=its,
         score_of_node=nodes.scores(one.belief),
         packed=found.packed,
         spread=found.spread,
@@ -277,13 +277,14 @@ def _staleness(scores: Scores, one: WorkloadScores, usable: Ints, now: datetime,
     if old:
         which = "all" if len(old) == len(usable) else f"{len(old):,} of {len(usable):,}"
         says = f"{which} scores may be out of date (for one: {old[0]}): measure again"
-    day = timedelta(days=1)
+    ages = [days for days in (age(scores, one, int(gpu), now) for gpu in usable) if days is not None]
     return Staleness(
         newest=max(times, default=None),
-        newest_days=(now - max(times)) / day if times else None,
-        oldest_days=(now - min(times)) / day if times else None,
+        newest_days=min(ages, default=None),
+        oldest_days=max(ages, default=None),
         stale_gpus=len(old),
         gpus=len(usable),
+        simulated_gpus=sum(scores.places[gpu].simulated for gpu in usable),
         says=says,
     )
 
@@ -300,13 +301,22 @@ def _fast(nodes: Nodes, one: WorkloadScores, gpus: int, exclude: set[str]) -> tu
 
 
 def _slow_elsewhere(
-    scores: Scores, workload: str, nodes: Nodes, hard: float, soft: float, notes: list[str]
+    scores: Scores, own: WorkloadScores, nodes: Nodes, hard: float, soft: float, notes: list[str]
 ) -> tuple[str, ...]:
-    """The nodes that are slow, not broken, in a workload that minds: a job that does not mind leaves it the others."""
+    """The nodes that are slow, not broken, in a workload that minds: a job that does not mind leaves it the others.
+
+    None that is slow in the job's `own` workload, or may be: where its differences come back, the whole interval of a
+    node's slowest GPU lies below `soft`. None at all where nobody knows whether they come back.
+    """
+    if own.p is None:
+        return ()
     worst: dict[str, float] = {}
     broken: set[str] = set()
+    for name, its in zip(nodes.names, nodes.gpus, strict=True):
+        if own.repeatable and not max(own.upper[gpu] for gpu in its) < soft:
+            broken.add(name)
     for other, one in scores.of.items():
-        if other == workload or not one.repeatable:
+        if one is own or not one.repeatable:
             continue
         theirs = nodes_of(scores, other, nodes.names)
         for name, its in zip(theirs.names, theirs.gpus, strict=True):
@@ -317,5 +327,7 @@ def _slow_elsewhere(
                 worst[name] = max(worst.get(name, 0.0), float(one.belief[found[1]]))
     listed = tuple(sorted(worst.keys() - broken, key=lambda name: (-worst[name], name)))
     if listed:
-        notes.append(f"{len(listed):,} nodes are slow in other workloads and serve {workload} as well as any")
+        which = f"1 node ({listed[0]}) is" if len(listed) == 1 else f"{len(listed):,} nodes are"
+        serve = "serves" if len(listed) == 1 else "serve"
+        notes.append(f"{which} slow in other workloads and {serve} {own.workload} as well as any")
     return listed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,8 @@ class Place:
     slot: int | None = None
     drivers: tuple[tuple[datetime | None, str], ...] = ()
     """(first seen, driver version) in the order of time."""
+    simulated: bool = False
+    """Whether all its runs say that the GPU is simulated: then their clock is too."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +40,33 @@ class Readings:
     places: dict[str, Place]
     notes: tuple[str, ...]
     left_out: dict[str, str]
-    """Workloads without a usable time, with the sentence that says so, where not asked for by name."""
+    """Workloads whose times cannot be used, with the sentence that says so, where not asked for by name."""
+    untimed: dict[str, str]
+    """Workloads that have runs and no times, as the probe `idle`, with the sentence that says so."""
 
 
 def available(store: Store, cluster: str | None = None) -> list[tuple[str, str]]:
-    """The (cluster, workload) pairs that have runs, sorted."""
-    runs = store.scan("runs").select("cluster", "workload").drop_nulls().unique()
-    pairs = store.collect(runs.sort("cluster", "workload")).iter_rows()
+    """The (cluster, workload) pairs that have times, sorted: a probe such as `idle` has none."""
+    times = store.scan("results").filter(pl.col("figure") == "time").select("cluster", "workload").drop_nulls()
+    pairs = store.collect(times.unique().sort("cluster", "workload")).iter_rows()
     return [(c, w) for c, w in pairs if cluster is None or c == cluster]
+
+
+def _untimed(store: Store, timed: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """The other (cluster, workload) pairs that have runs, and why these have no times."""
+    sound = (pl.col("status").fill_null("ok") == "ok").any()
+    runs = store.scan("runs").drop_nulls(["cluster", "workload"]).group_by("cluster", "workload").agg(sound)
+    found = {}
+    for cluster, workload, any_sound in store.collect(runs.sort("cluster", "workload")).iter_rows():
+        if (cluster, workload) in timed:
+            continue
+        what = f"{workload} on {cluster}"
+        found[cluster, workload] = (
+            f"what the runs of {what} measure is no time: no GPU is slow in it"
+            if any_sound
+            else f"all runs of {what} failed: measure it again"
+        )
+    return found
 
 
 def read(store: Store, workloads: Sequence[str], cluster: str | None) -> Readings:
@@ -55,8 +76,17 @@ def read(store: Store, workloads: Sequence[str], cluster: str | None) -> Reading
     and a cluster left open where several have the workloads.
     """
     known = available(store)
+    untimed = _untimed(store, known)
+    for (on, workload), why in untimed.items():
+        if workload in workloads and cluster in (None, on) and not any(w == workload for _, w in known):
+            raise InputError(why)
     if not known:
-        raise InputError(f"{store.root} holds no runs; `whorl import --store {store.root} FILES` adds some")
+        if untimed:
+            raise InputError(f"{store.root} holds no times: {next(iter(untimed.values()))}")
+        raise InputError(
+            f"{store.root} holds no runs; `whorl import --store {store.root} FILES` or `whorl probe run --store "
+            f"{store.root}` adds some"
+        )
     cluster, chosen = _chosen(known, workloads, cluster, str(store.root))
     frame = measurements(store, clusters=[cluster], workloads=chosen, run_ids=True)
     frame = frame.filter(pl.col("gpu").is_not_null())
@@ -77,9 +107,28 @@ def read(store: Store, workloads: Sequence[str], cluster: str | None) -> Reading
     single = {name: names.identity.get(name, name) for name in present if name not in names.ambiguous}
     frame = frame.with_columns(pl.col("gpu").cast(pl.String).replace_strict(single, default=None))
     frame = frame.filter(pl.col("gpu").is_not_null())
+    simulated = _simulated(store, cluster, frame)
     places = _places(store, cluster, names.identity, frame, notes)
+    places = {gpu: replace(places[gpu], simulated=gpu in simulated) for gpu in places}
     kept = tuple(workload for workload in chosen if workload not in left_out)
-    return Readings(cluster, kept, frame, places, tuple(notes), left_out)
+    no_times = {workload: why for (on, workload), why in untimed.items() if on == cluster}
+    return Readings(cluster, kept, frame, places, tuple(notes), left_out, no_times)
+
+
+def _simulated(store: Store, cluster: str, frame: pl.DataFrame) -> set[str]:
+    """The GPUs of `frame` whose runs all say in their conditions that the GPU is simulated."""
+    runs = store.scan("runs").filter(pl.col("cluster") == cluster, pl.col("conditions").is_not_null())
+    said = pl.col("conditions").str.json_path_match("$.simulated") == "true"
+    rows = store.collect(
+        runs.filter(pl.col("conditions").str.contains('"simulated"', literal=True)).select(
+            "run_id", said.alias("simulated")
+        )
+    )
+    if rows.is_empty():
+        return set()
+    by_gpu = frame.select("run_id", "gpu").join(rows, on="run_id", how="left").group_by("gpu")
+    every = by_gpu.agg(pl.col("simulated").fill_null(False).all())
+    return set(every.filter("simulated")["gpu"])
 
 
 def _chosen(

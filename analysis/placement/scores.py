@@ -185,7 +185,7 @@ def scores(
         notes += its
     notes += [f"{workload} is left out: {why}" for workload, why in left_out.items()]
     places = tuple(found.places[gpu] for gpu in names)
-    return Scores(found.cluster, tuple(of), tuple(names), places, of, tuple(notes), left_out)
+    return Scores(found.cluster, tuple(of), tuple(names), places, of, tuple(notes), found.untimed | left_out)
 
 
 def _order(gpu: str, place: Place) -> tuple[bool, str, int, str]:

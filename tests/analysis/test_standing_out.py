@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from whorl.analysis import signatures
+from whorl.analysis import measurements, signatures, untrusted, variability
 from whorl.analysis.probing import probed, stresses
 from whorl.analysis.standing_out import LEAST_GPUS, Judged, frozen_readings, judge
 from whorl.collectors.simulated_rows import table
@@ -140,6 +140,29 @@ def test_a_failure_that_is_no_loss_is_a_failure(tmp_path: Path) -> None:
     assert one.cause == signatures.FAILED
     assert one.seen == ("gemm-fp32 did not end: the kernel did not end within 2 s",)
     assert one.p is None
+
+
+def test_the_time_of_a_wrong_result_counts_nowhere(tmp_path: Path) -> None:
+    """The same GPUs are peers here and in `whorl variability`, and those left out are counted."""
+    store, fleet = stored(tmp_path / "s", 32, kinds=("brake", "wrong_results"), telemetry=False)
+    campaign = probed(store)
+    peers = {row.workload: row.n for row in variability(measurements(store), replicates=0) if row.level == "gpu"}
+    assert peers["gemm-fp32"] == peers["pagerank"] == 31
+    assert {d.n for one in judge(campaign, store).found for d in one.deviations if d.probe == "gemm-fp32"} == {31}
+    wrong = next(gpu for gpu, kind in uuids(fleet).items() if kind == "wrong_results")
+    assert wrong in {one.gpu for one in judge(campaign, store).found}
+    assert wrong not in campaign.sound.filter(pl.col("workload") == "gemm-fp32")["gpu"]
+    assert campaign.untrusted == {"gemm-fp32": 1, "pagerank": 1}
+    assert campaign.untrusted_says == (
+        "left out of the times: 2 runs, as their results were wrong (1 of gemm-fp32, 1 of pagerank)"
+    )
+    assert untrusted(store) == [
+        f"{probe} on {CLUSTER}: 1 of 32 runs is left out, which failed or had a wrong result"
+        for probe in ("gemm-fp32", "pagerank")
+    ]
+    assert untrusted(store, workloads=["idle"]) == []
+    healthy, _ = stored(tmp_path / "healthy", 8, telemetry=False)
+    assert probed(healthy).untrusted_says is None
 
 
 def test_what_is_found_is_plain_data(tmp_path: Path) -> None:

@@ -71,6 +71,24 @@ def test_the_document(store: str) -> None:
     assert {k: v for k, v in as_format.items() if k not in ages} == {k: v for k, v in found.items() if k not in ages}
 
 
+def test_a_campaign_over_a_simulated_fleet_has_no_age(tmp_path: Path) -> None:
+    """Simulated campaigns begin in January 2026, whenever they run; the probe `idle` never has a time."""
+    from ..probed_fleet import stored
+
+    for campaign in ("one", "two", "three"):
+        stored(tmp_path / "S", 32, 3, kinds=("brake",), telemetry=False, campaign=campaign)
+    text = advise(str(tmp_path / "S"), "--no-scheduler", workload="gemm-fp32").stdout
+    assert text.startswith("Exclude c00")
+    assert "measure again" not in text
+    assert "Stale" not in text
+    assert "Measurements of 32 simulated GPUs, at simulated times." in text
+    assert re.search(r"c00\d-\d +hard .* 3 +simulated ", text)
+    assert "idle" not in text
+    refused = advise(str(tmp_path / "S"), "--no-scheduler", workload="idle")
+    assert refused.exit_code == 2
+    assert "what the runs of idle on made measure is no time: no GPU is slow in it" in refused.stderr
+
+
 def test_noise_is_no_reason_to_choose(store: str) -> None:
     found = document(store, "--gpus", "4", workload="pagerank")
     assert found["exclude"] == []
@@ -129,7 +147,7 @@ def test_nodes_from_a_file(store: str, tmp_path: Path) -> None:
 def test_limits(store: str) -> None:
     assert document(store, "--hard", "2.5", "--no-scheduler")["exclude"] == []
     assert document(store, "--max-share", "0%", "--no-scheduler")["exclude"] == []
-    assert document(store, "--soft", "1.15", "--no-scheduler")["nodes"][-1]["node"] == "n02"
+    assert document(store, "--soft", "1.1", "--no-scheduler")["nodes"][-1]["node"] == "n02"
     assert document(store, "--max-age", "1h", "--no-scheduler")["staleness"]["stale_gpus"] == 24
     assert "Stale: " in advise(store, "--max-age", "1h", "--no-scheduler").stdout
 
@@ -145,7 +163,7 @@ def test_the_locality_penalty_moves_the_best_set(store: str) -> None:
     [
         (["--max-share", "5 percent"], "is no share: write it as 5% or 0.05"),
         (["--max-share", "200%"], "is no share"),
-        (["--soft", "1.5"], "--soft 1.5 is above --hard 1.2"),
+        (["--soft", "1.5"], "--soft 1.5 is above --hard 1.1"),
         (["--hard", "nan", "--no-scheduler"], "--hard nan is no factor"),
         (["--locality-penalty", "inf", "--no-scheduler"], "--locality-penalty inf is no factor"),
         (["--gpus", "0"], "0 is not in the range"),

@@ -203,6 +203,19 @@ def test_all_decide_by_one_clock_unless_asked_otherwise(jobs: Path, store: str) 
     assert "pal: these wait for the edges of rounds and the baselines do not" in " ".join(warned.stdout.split())
 
 
+def test_only_what_has_times_is_offered_as_a_class(tmp_path: Path) -> None:
+    """The probe `idle` has runs and no times: nothing can be replayed at it."""
+    from ..probed_fleet import stored
+
+    store, _ = stored(tmp_path / "S", 8, telemetry=False)
+    jobs = trace(tmp_path, "1,1,0,100,quiet")
+    for chosen in ((), ("--class", "quiet=idle")):
+        said = refusal("--trace", jobs, "--store", store.root, *chosen)
+        assert "gemm-fp32" in said
+        assert "copy-h2d, gemm-fp32, pagerank, stream-triad" in said
+        assert "idle" not in said.rpartition("there is")[2]
+
+
 @needs_published
 def test_the_models_of_the_published_traces_need_no_class(tmp_path: Path) -> None:
     """On a store with the published measurements; with one workload alone, all run like that one."""

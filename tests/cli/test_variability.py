@@ -12,6 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from whorl.cli import cli
+from whorl.store import Store
+
+from ..probed_fleet import stored
 
 LONGHORN = Path(__file__).resolve().parents[3] / "shared" / "data" / "longhorn"
 
@@ -157,6 +160,47 @@ def test_a_filter_that_matches_nothing_says_so(sample: str) -> None:
     result = whorl("variability", "--store", sample, "--workload", "linpack")
     assert result.exit_code == 2
     assert "holds no runs of workload linpack" in result.stderr
+
+
+def test_a_store_without_times_is_filled_by_an_import_or_by_probes(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "S")
+    result = whorl("variability", "--store", str(store.root))
+    assert result.exit_code == 2
+    assert "`whorl import --store" in result.stderr
+    assert f"or `whorl probe run --store {store.root}` adds some" in result.stderr
+
+
+def test_what_a_store_of_probes_has_is_said_where_nothing_matches(tmp_path: Path) -> None:
+    store, _ = stored(tmp_path / "S", 8, telemetry=False)
+    refused = whorl("variability", "--store", str(store.root), "--workload", "idle").stderr
+    assert "it has copy-h2d on made; gemm-fp32 on made; pagerank on made; stream-triad on made\n" in refused
+
+
+def test_runs_with_wrong_results_are_counted_as_left_out(tmp_path: Path) -> None:
+    store, _ = stored(tmp_path / "S", 16, kinds=("wrong_results",), telemetry=False)
+    result = whorl("variability", "--store", str(store.root), "--json", "--replicates", "20")
+    said = "gemm-fp32 on made: 1 of 16 runs is left out, which failed or had a wrong result"
+    assert f"whorl: note: {said}\n" in result.stderr
+    found = json.loads(result.stdout)
+    assert said in found["notes"]
+    rows = {(row["workload"], row["level"]): row for row in found["rows"]}
+    assert rows["gemm-fp32", "gpu"]["n"] == 15
+    rho = rows["gemm-fp32", "gpu"]["correlation"]["sm_clock"]
+    assert rho["low"] <= rho["spearman"] <= rho["high"]
+
+
+def test_the_folder_of_a_demo_leads_to_its_store(tmp_path: Path) -> None:
+    Store.create(tmp_path / "D" / "store")
+    result = whorl("variability", "--store", str(tmp_path / "D"))
+    assert result.exit_code == 3
+    assert (
+        f"{tmp_path / 'D'} is not a store (it holds no store.toml); the store is in {tmp_path / 'D' / 'store'}\n"
+        in (result.stderr)
+    )
+    for name in ("none", ""):
+        refused = whorl("variability", "--store", str(tmp_path / name)).stderr
+        assert "`whorl import --store" in refused
+        assert "`whorl probe run --store" in refused
 
 
 def test_flags_that_exclude_each_other(sample: str) -> None:

@@ -16,6 +16,7 @@ from whorl.analysis.probing import Probed, probed
 from whorl.analysis.standing_out import Judged, judge
 from whorl.analysis.timelines import timelines
 from whorl.dashboards.report import probe_report, to_show
+from whorl.dashboards.report_figures import against, closely, labels, looks
 from whorl.dashboards.report_tables import Planted
 from whorl.store import Store
 
@@ -61,6 +62,24 @@ def test_the_page_says_what_the_store_holds(faulty: tuple[Store, dict[str, str],
     for gpu in planted:
         assert gpu in text
     assert f"Of {len(planted)} planted faults {len(planted)} were found; no healthy GPU was named." in text
+
+
+def test_the_page_says_which_times_are_left_out(faulty: tuple[Store, dict[str, str], str]) -> None:
+    text = text_of(faulty[2])
+    assert "Left out of the times: 2 runs, as their results were wrong (1 of gemm-fp32, 1 of pagerank)." in text
+    assert "No times, and so no comparison: idle." in text
+
+
+def test_the_names_of_those_far_out_are_above_the_bars(faulty: tuple[Store, dict[str, str], str]) -> None:
+    """On a phone a name takes a third of the figure: beside the bars it would lie over them."""
+    campaign, judged = looked_at(faulty[0])
+    for one in against(campaign, labels(campaign.gpus)):
+        figure = closely(one, looks(judged.found))
+        bars = max(figure.data[0].y)
+        named = [trace for trace in figure.data[1:] if trace.mode == "markers+text"]
+        assert all(bars < trace.y[0] < figure.layout.yaxis.range[1] for trace in named)
+        assert len({(trace.y[0], trace.x[0]) for trace in named}) == len(named), "no name lies over another"
+        assert bool(named) is (one.probe != "copy-h2d")
 
 
 def test_the_medians_are_those_of_the_store(faulty: tuple[Store, dict[str, str], str]) -> None:

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from whorl.cli import cli
+from whorl.cli.store import _print_pruned
 from whorl.errors import InputError, StoreError
 from whorl.store import Journal, Store, compaction, replacing, retention
 from whorl.store.schema import MINUTES, TELEMETRY, arrow_schema, kind
@@ -94,6 +95,15 @@ def test_a_dry_run_changes_nothing_and_says_what_pruning_then_does(store: Store)
     assert status == 0
     assert "3 rows before" in text
     assert "became 2 rows of a minute" in text
+
+
+def test_one_of_a_thing_is_no_plural(capsys: pytest.CaptureFixture[str]) -> None:
+    for waiting, said in ((1, "1 day is left"), (2, "2 days are left")):
+        _print_pruned(retention.Pruned(until=BEGAN, rows=1, minutes=1, waiting=waiting), dry_run=False)
+        text = capsys.readouterr().out
+        assert said in text
+        assert text.startswith("1 row before ")
+        assert "became 1 row of a minute" in text
 
 
 def test_the_time_to_keep_is_in_store_toml_or_given(store: Store) -> None:

@@ -203,11 +203,12 @@ def test_a_workload_without_usable_times_does_not_stop_the_others(tmp_path: Path
     assert found.workloads == ("w",)
     assert advise(found, "w", now=BEGAN).workload == "w"
     for workload, why in (
-        ("bandwidth", "the runs of bandwidth on c have no usable time"),
+        ("bandwidth", "what the runs of bandwidth on c measure is no time"),
         ("a mix", "the values of a mix on c are in several units"),
         ("nought", "no run of nought on c has a positive time"),
     ):
-        assert any(f"{workload} is left out: {why}" in note for note in found.notes)
+        # What has no times by its nature is nothing to note in the advice on another workload.
+        assert any(f"{workload} is left out: {why}" in note for note in found.notes) is (workload != "bandwidth")
         with pytest.raises(InputError, match=why):
             scores(store, [workload])
         with pytest.raises(InputError, match=why):
@@ -228,6 +229,18 @@ def test_what_a_store_lacks_is_said_with_what_it_has(tmp_path: Path) -> None:
         scores(empty, ["w"])
     store = _fleet(8).store(tmp_path / "S")
     assert available(store) == [("c", "w")]
+    fleet = _fleet(8)
+    fleet.add("idle", "g00000", 40.0)
+    fleet.tables["results"]["figure"][-1] = "power"
+    fleet.add("gone", "g00000", 40.0)
+    fleet.tables["results"]["figure"][-1] = "power"
+    fleet.tables["runs"]["status"][-1] = "the GPU was lost"
+    some = fleet.store(tmp_path / "some")
+    assert available(some) == [("c", "w")]
+    with pytest.raises(InputError, match="what the runs of idle on c measure is no time: no GPU is slow in it"):
+        scores(some, ["idle"])
+    with pytest.raises(InputError, match="all runs of gone on c failed: measure it again"):
+        scores(some, ["gone"])
     assert available(store, "d") == []
     with pytest.raises(InputError, match="no runs of workload v; it has w on c"):
         scores(store, ["v"])
