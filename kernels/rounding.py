@@ -15,6 +15,9 @@ Doubles = NDArray[np.float64]
 SIGNIFICANT_BITS = {"fp64": 53, "fp32": 24, "tf32": 11, "fp16": 11, "bf16": 8, "fp8": 4}
 """Bits of the significand, the implicit one included: IEEE 754, and OCP OFP8 for E4M3."""
 
+_LOWEST = -126
+"""Exponent of the smallest normal number of tf32 and bf16, as of fp32."""
+
 DTYPES = {
     "fp64": "float64",
     "fp32": "float32",
@@ -33,7 +36,7 @@ def unit(precision: str) -> float:
 
 
 def nearest(values: Doubles, precision: str) -> Doubles:
-    """`values` rounded to a precision, ties to even, as float64. Below the normal range only fp32, fp16 and fp8."""
+    """`values` rounded to a precision, ties to even, as float64; below the normal range too, and not above it."""
     if precision == "fp64":
         return values
     if precision == "fp32":
@@ -42,7 +45,12 @@ def nearest(values: Doubles, precision: str) -> Doubles:
         return values.astype(np.float16).astype(np.float64)
     if precision == "fp8":
         return _fp8_values()[_fp8_codes(np.abs(values))] * np.where(np.signbit(values), -1.0, 1.0)
-    return _cut(values, 53 - SIGNIFICANT_BITS[precision])
+    rounded = _cut(values, 53 - SIGNIFICANT_BITS[precision])
+    small = np.abs(values) < 2.0**_LOWEST
+    if not small.any():
+        return rounded
+    scale = 2.0 ** (SIGNIFICANT_BITS[precision] - 1 - _LOWEST)
+    return np.where(small, np.rint(np.where(small, values, 0.0) * scale) / scale, rounded)
 
 
 def _cut(values: Doubles, bits: int) -> Doubles:

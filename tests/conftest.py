@@ -31,6 +31,23 @@ def _find_whorl() -> None:
 _find_whorl()
 
 
+def _choose_examples() -> None:
+    """Hypothesis tries the same examples every time, however slow the machine: a check that fails has a reason.
+
+    To look for new ones: `pytest --hypothesis-profile=search`.
+    """
+    if importlib.util.find_spec("hypothesis") is None:  # a GPU node may do without it
+        return
+    from hypothesis import settings
+
+    settings.register_profile("same", derandomize=True, deadline=None)
+    settings.register_profile("search", max_examples=2000, deadline=None)
+    settings.load_profile("same")
+
+
+_choose_examples()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> None:
     """A shell's background jobs ignore Ctrl-C, and so would the collectors that the tests start and interrupt."""

@@ -30,7 +30,7 @@ def exactly(value: Fraction, precision: str) -> Fraction:
     return round(value / step) * step
 
 
-numbers = st.floats(min_value=-400, max_value=400, allow_nan=False).filter(lambda x: x == 0 or abs(x) > 1e-30)
+numbers = st.floats(min_value=-400, max_value=400, allow_nan=False).filter(lambda x: x == 0 or abs(x) > 1e-60)
 
 
 @pytest.mark.parametrize("precision", FORMATS)
@@ -55,6 +55,15 @@ def test_a_multiply_add_is_rounded_once(precision: str, a: float, x: float, c: f
     for addend in (c, float(nearest(np.array([-a * x * (1 + close * unit(precision))]), precision)[0])):
         got = fused(np.array([a]), np.array([x]), np.array([addend]), precision)[0]
         assert Fraction(float(got)) == exactly(Fraction(a) * Fraction(x) + Fraction(addend), precision)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_what_is_below_the_normal_range_keeps_fewer_bits(precision: str) -> None:
+    least = 2.0 ** (-126 - SIGNIFICANT_BITS[precision] + 1)
+    values = np.array([0.0, 0.5, 0.51, 1.0, 1.5, 2.5, 3.2, -0.75]) * least
+    assert (nearest(values, precision) / least).tolist() == [0, 0, 1, 1, 2, 2, 3, -1]
+    assert nearest(np.array([2.0**-126 * (1 - 2.0**-30)]), precision)[0] == 2.0**-126
+    assert decode(encode(values, precision), precision).tolist() == nearest(values, precision).tolist()
 
 
 def test_rounding_twice_would_go_wrong() -> None:
