@@ -52,6 +52,6 @@ def _offer_compiler(cupy: Any, major: int) -> None:
     CUDA_PATH; what is loaded, the loader finds."""
     try:
         cupy.cuda.nvrtc.getVersion()
-    except Exception:
+    except Exception:  # whatever it is, compiling meets it again and tells it, if this does not help
         with suppress(DeviceError):  # CuPy's own words say what it looked for
             library("nvrtc", major)
