@@ -30,11 +30,11 @@ def list_probes(model: str | None, as_json: bool) -> None:
     The size is that of one repetition, on the first GPU here or on a GPU of --model. The time is the most that a
     probe takes on a warm GPU in that suite; making its work ready comes on top.
     """
-    from ..probes.catalogue import every
+    from ..probes.catalogue import PROBES
     from ..probes.probe import SUITES
 
     facts = _facts(model)
-    rows = [_row(one, facts) for one in every()]
+    rows = [_row(one, facts) for one in PROBES.values()]
     if as_json:
         print_json({"schema": "whorl.probe.list/1", "model": facts.model, "probes": rows})
         return

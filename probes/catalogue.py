@@ -1,4 +1,4 @@
-"""Which probes there are: their names and the files of `library` that hold them, in the order in which they run.
+"""Which probes there are, in the order in which they run. A probe is one row.
 
 An idle GPU comes first, while it is cool; then what shows most of a GPU, so that little time gives much.
 """
@@ -7,51 +7,63 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from difflib import get_close_matches
-from functools import cache
-from importlib import import_module
 
 from ..errors import InputError
-from .probe import SUITES, Probe
+from .probe import SUITES, Kind, Probe
 
-PROBES = {
-    "idle": "idle",
-    "gemm-fp32": "gemm_fp32",
-    "gemm-fp16": "gemm_fp16",
-    "fma-fp64": "fma_fp64",
-    "stream-triad": "stream_triad",
-    "l2-read": "l2_read",
-    "chase-dram": "chase_dram",
-    "copy-h2d": "copy_h2d",
-    "launch": "launch",
-    "power-mix": "power_mix",
-    "pagerank": "pagerank",
-    "fma-fp32": "fma_fp32",
-    "fma-int32": "fma_int32",
-    "gemm-fp64": "gemm_fp64",
-    "gemm-bf16": "gemm_bf16",
-    "stream-copy": "stream_copy",
-    "chase-l2": "chase_l2",
-    "gather": "gather",
-    "copy-d2h": "copy_d2h",
-    "copy-d2d": "copy_d2d",
-    "stencil27": "stencil27",
-    "transformer": "transformer",
-    "power-staircase": "power_staircase",
-    "fma-fp16": "fma_fp16",
-    "fma-bf16": "fma_bf16",
-    "gemm-tf32": "gemm_tf32",
-    "gemm-fp8": "gemm_fp8",
-    "stream-scale": "stream_scale",
-    "stream-add": "stream_add",
-    "chase": "chase",
-    "atomics": "atomics",
-    "copy-p2p": "copy_p2p",
-    "power-square": "power_square",
-}
-"""Module of `library` by name of the probe; it holds the probe as `PROBE`."""
+_FOOTPRINTS = tuple(1 << power for power in range(14, 31, 2))  # 16 KiB to 1 GiB
+
+# name, version, what it stresses, a sentence, the figure that stands for it, kernel, smallest suite
+# fmt: off
+_ROWS = (
+    Probe("idle", "1", "nothing", "Nothing runs; a context is held.", "power", "launch", "quick", Kind.IDLE),
+    Probe("gemm-fp32", "1", "SMs, fp32, power", "Matrix product in fp32: SGEMM.", "rate", "gemm-fp32", "quick"),
+    Probe("gemm-fp16", "1", "tensor cores, fp16", "Matrix product, fp16 in, fp32 sums.", "rate", "gemm-fp16", "quick"),
+    Probe("fma-fp64", "1", "SMs, fp64", "Chains of multiply-adds.", "rate", "fma-fp64", "quick"),
+    Probe("stream-triad", "1", "DRAM bandwidth", "a = b + s c over large arrays.", "bandwidth", "stream-triad",
+          "quick"),
+    Probe("l2-read", "1", "L2 bandwidth", "Reads of a third of the L2 cache.", "bandwidth", "l2-read", "quick"),
+    Probe("chase-dram", "1", "DRAM latency", "Pointers through four L2 caches.", "latency", "chase", "quick"),
+    Probe("copy-h2d", "1", "PCIe, to the GPU", "Copy from pinned host memory.", "bandwidth", "copy-h2d", "quick"),
+    Probe("launch", "1", "launch latency", "Empty kernels, one after another.", "latency", "launch", "quick"),
+    Probe("power-mix", "1", "the whole board", "Multiply-adds, product, triad in turn.", "rate", "power-mix", "quick"),
+    Probe("pagerank", "1", "irregular reads", "PageRank on a power-law graph.", "operation_rate", "pagerank", "quick"),
+    Probe("fma-fp32", "1", "SMs, fp32", "Chains of multiply-adds.", "rate", "fma-fp32", "standard"),
+    Probe("fma-int32", "1", "SMs, int32", "Chains of integer multiply-adds.", "operation_rate", "fma-int32",
+          "standard"),
+    Probe("gemm-fp64", "1", "SMs, fp64, power", "Matrix product in fp64: DGEMM.", "rate", "gemm-fp64", "standard"),
+    Probe("gemm-bf16", "1", "tensor cores, bf16", "Matrix product, bf16 in, fp32 sums.", "rate", "gemm-bf16",
+          "standard"),
+    Probe("stream-copy", "1", "DRAM bandwidth", "a = b over large arrays.", "bandwidth", "stream-copy", "standard"),
+    Probe("chase-l2", "1", "L2 latency", "Pointers through 2 MiB.", "latency", "chase", "standard",
+          parameters={"footprint": 2 << 20}),
+    Probe("gather", "1", "random DRAM reads", "Words from random places.", "operation_rate", "gather", "standard"),
+    Probe("copy-d2h", "1", "PCIe, from the GPU", "Copy to pinned host memory.", "bandwidth", "copy-d2h", "standard"),
+    Probe("copy-d2d", "1", "DRAM, copy engine", "Copy within the GPU's memory.", "bandwidth", "copy-d2d", "standard"),
+    Probe("stencil27", "1", "DRAM and caches", "27-point stencil on a 3D grid.", "bandwidth", "stencil27", "standard"),
+    Probe("transformer", "1", "tensor cores, memory", "A block of a transformer, forward.", "rate", "transformer",
+          "standard"),
+    Probe("power-staircase", "1", "power by load", "Load on 0, 25, 50, 75, 100 % of SMs.", "power_at_100",
+          "power-share", "standard", Kind.STAIRCASE),
+    Probe("fma-fp16", "1", "SMs, fp16", "Chains of packed multiply-adds.", "rate", "fma-fp16", "full"),
+    Probe("fma-bf16", "1", "SMs, bf16", "Chains of packed multiply-adds.", "rate", "fma-bf16", "full"),
+    Probe("gemm-tf32", "1", "tensor cores, tf32", "Matrix product, tf32, fp32 sums.", "rate", "gemm-tf32", "full"),
+    Probe("gemm-fp8", "1", "tensor cores, fp8", "Matrix product, fp8 in, fp32 sums.", "rate", "gemm-fp8", "full"),
+    Probe("stream-scale", "1", "DRAM bandwidth", "a = s b over large arrays.", "bandwidth", "stream-scale", "full"),
+    Probe("stream-add", "1", "DRAM bandwidth", "a = b + c over large arrays.", "bandwidth", "stream-add", "full"),
+    Probe("chase", "1", "latency by footprint", "Pointers through 16 KiB to 1 GiB.", "latency_at_1073741824",
+          "chase", "full", Kind.SCAN, scan=("footprint", _FOOTPRINTS)),
+    Probe("atomics", "1", "L2 atomics", "Atomic additions to many counters.", "operation_rate", "atomics", "full"),
+    Probe("copy-p2p", "1", "GPU to GPU", "Copy to another GPU, past the host.", "bandwidth", "copy-p2p", "full"),
+    Probe("power-square", "1", "power sensor", "Full load and rest in turns.", "swing_seen", "power-mix", "full",
+          Kind.SQUARE),
+)
+# fmt: on
+
+PROBES = {probe.name: probe for probe in _ROWS}
+"""The probes by name."""
 
 
-@cache
 def find_probe(name: str) -> Probe:
     """The probe called `name`. InputError where there is none."""
     if name not in PROBES:
@@ -60,13 +72,7 @@ def find_probe(name: str) -> Probe:
         raise InputError(
             f"there is no probe {name!r}: {meant}`whorl probe list` shows what there is: {', '.join(PROBES)}"
         )
-    probe: Probe = import_module(f"{__package__}.library.{PROBES[name]}").PROBE
-    return probe
-
-
-def every() -> tuple[Probe, ...]:
-    """All probes."""
-    return tuple(find_probe(name) for name in PROBES)
+    return PROBES[name]
 
 
 def suite(name: str) -> tuple[Probe, ...]:
@@ -74,10 +80,10 @@ def suite(name: str) -> tuple[Probe, ...]:
     if name not in SUITES:
         raise InputError(f"there is no suite {name!r}; there are {', '.join(SUITES)}")
     held = SUITES[: SUITES.index(name) + 1]
-    return tuple(probe for probe in every() if probe.suite in held)
+    return tuple(probe for probe in PROBES.values() if probe.suite in held)
 
 
 def choose(names: Sequence[str]) -> tuple[Probe, ...]:
     """The probes named, each once, in the order in which they run. InputError for a name that there is not."""
     wanted = {find_probe(name).name for name in names}
-    return tuple(probe for probe in every() if probe.name in wanted)
+    return tuple(probe for probe in PROBES.values() if probe.name in wanted)

@@ -22,7 +22,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Probe:
-    """An experiment on one GPU. Files of `library` each hold one, as `PROBE`."""
+    """An experiment on one GPU: a row of `catalogue.PROBES`."""
 
     name: str
     """As 'gemm-fp32': `workload` in the tables."""

@@ -12,17 +12,40 @@ values evenly into that interval before the test; otherwise rounding alone would
 from __future__ import annotations
 
 import math
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from .dip_table import PROBABILITIES, QUANTILES, SIZES
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
 
-SMALLEST_P = round(1.0 - PROBABILITIES[-1], 9)
+SMALLEST_N = 4
+"""The fewest values that can be tested: the first row of the table."""
+SMALLEST_P = 0.001
 """The smallest p-value that the table can state; a dip beyond the table has at most this."""
+
+
+class Quantiles(NamedTuple):
+    """Simulated quantiles of sqrt(n) * dip under the uniform distribution."""
+
+    sizes: Floats
+    """The values of n. Shape (rows,), ascending."""
+    probabilities: Floats
+    """Shape (columns,), ascending."""
+    values: Floats
+    """Shape (rows, columns)."""
+
+
+@cache
+def quantiles() -> Quantiles:
+    """The table `dip_quantiles.csv`."""
+    lines = Path(__file__).with_name("dip_quantiles.csv").read_text(encoding="utf-8").splitlines()
+    header, *rows = [line.split(",") for line in lines if not line.startswith("#")]
+    table = np.array(rows, dtype=np.float64)
+    return Quantiles(table[:, 0], np.array(header[1:], dtype=np.float64), table[:, 1:])
 
 
 def dip(values: Floats) -> float:
@@ -88,21 +111,19 @@ def _hull(x: Floats, y: Floats, low: int, high: int) -> Ints:
 def dip_p(statistic: float, n: int) -> float:
     """The probability of a dip at least this large in `n` values of a uniform distribution.
 
-    Read from the simulated quantiles of sqrt(n) * dip in `dip_table`, linear in the quantile and in 1/sqrt(n)
+    Read from the simulated quantiles of sqrt(n) * dip, linear in the quantile and in 1/sqrt(n)
     between the sizes; past the largest size the largest is used, where sqrt(n) * dip has settled. Never below
     `SMALLEST_P`, which means "at most".
     """
-    if n < SIZES[0]:
-        msg = f"the dip test needs at least {SIZES[0]} values, not {n}"
-        raise ValueError(msg)
-    table = np.asarray(QUANTILES)
-    size = np.asarray(SIZES, dtype=np.float64)
-    where = -1.0 / np.sqrt(size)  # ascending in n
+    if n < SMALLEST_N:
+        raise ValueError(f"the dip test needs at least {SMALLEST_N} values, not {n}")
+    sizes, probabilities, values = quantiles()
+    where = -1.0 / np.sqrt(sizes)  # ascending in n
     here = -1.0 / math.sqrt(n)
-    row = np.array([np.interp(here, where, column) for column in table.T])
+    row = np.array([np.interp(here, where, column) for column in values.T])
     scaled = math.sqrt(n) * statistic
     # The least possible dip, 1/(2n), is common among few values: all of it counts as "at least this large".
-    p = 1.0 if scaled <= row[0] + 1e-12 else 1.0 - float(np.interp(scaled, row, PROBABILITIES))
+    p = 1.0 if scaled <= row[0] + 1e-12 else 1.0 - float(np.interp(scaled, row, probabilities))
     return max(round(p, 9), SMALLEST_P)
 
 

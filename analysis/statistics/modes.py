@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from .dip import Floats, dip, dip_p, spread_ties
-from .dip_table import SIZES
+from .dip import SMALLEST_N, Floats, dip, dip_p, spread_ties
 
 LEVEL = 0.05
 SMALLEST_SHARE = 0.02
@@ -53,8 +52,8 @@ def modes_test(medians: Floats, step: float) -> ModesTest:
     the table's end (0.001) means at most that.
     """
     n = len(medians)
-    if n < SIZES[0]:
-        return ModesTest(None, None, n, reason=f"fewer than {SIZES[0]} GPUs")
+    if n < SMALLEST_N:
+        return ModesTest(None, None, n, reason=f"fewer than {SMALLEST_N} GPUs")
     if medians[0] == medians[-1]:
         return ModesTest(None, None, n, reason="every value is the same")
     smooth = spread_ties(medians, step)

@@ -11,8 +11,7 @@ import numpy.typing as npt
 import pytest
 from scipy.optimize import linprog
 
-from whorl.analysis.statistics.dip import SMALLEST_P, dip, dip_p, quantum, spread_ties
-from whorl.analysis.statistics.dip_table import PROBABILITIES, QUANTILES, SIZES
+from whorl.analysis.statistics.dip import SMALLEST_N, SMALLEST_P, dip, dip_p, quantiles, quantum, spread_ties
 from whorl.analysis.statistics.modes import modes_test, places
 
 Floats = npt.NDArray[np.float64]
@@ -74,16 +73,19 @@ def test_dip_of_plain_cases() -> None:
 
 
 def test_the_table_comes_out_again() -> None:
-    path = Path(__file__).parents[2] / "benchmarks" / "dip_table.py"
-    spec = importlib.util.spec_from_file_location("dip_table_recipe", path)
+    path = Path(__file__).parents[2] / "benchmarks" / "dip_quantiles.py"
+    spec = importlib.util.spec_from_file_location("dip_quantiles_recipe", path)
     assert spec is not None
     assert spec.loader is not None
     recipe = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(recipe)
-    assert (recipe.SIZES, recipe.PROBABILITIES) == (SIZES, PROBABILITIES)
+    sizes, probabilities, values = quantiles()
+    assert (tuple(sizes), tuple(probabilities)) == (recipe.SIZES, recipe.PROBABILITIES)
+    assert sizes[0] == SMALLEST_N
+    assert 1 - probabilities[-1] == pytest.approx(SMALLEST_P)
     fresh = np.array(recipe.cell(50, 4000, seed=7))
-    middle = slice(1, PROBABILITIES.index(0.98) + 1)
-    assert fresh[middle] == pytest.approx(QUANTILES[SIZES.index(50)][middle], rel=0.03)
+    middle = slice(1, recipe.PROBABILITIES.index(0.98) + 1)
+    assert fresh[middle] == pytest.approx(values[recipe.SIZES.index(50)][middle], rel=0.03)
 
 
 @pytest.mark.parametrize("n", [4, 7, 13, 40, 150, 3000])

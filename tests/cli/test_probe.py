@@ -55,7 +55,7 @@ def rows(store: Path, columns: str) -> list[dict[str, Any]]:
 
 def test_the_list_shows_every_probe() -> None:
     text = probe("list").output
-    for one in catalogue.every():
+    for one in catalogue.PROBES.values():
         assert one.name in text
         assert one.stresses.split(",")[0] in text
     document = json.loads(probe("list", "--json").output)
@@ -73,7 +73,7 @@ def test_the_list_is_readable_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(output, "width", lambda columns=columns: columns)
         monkeypatch.setattr(probe_list, "width", lambda columns=columns: columns)
         text = probe("list").output
-        for one in catalogue.every():
+        for one in catalogue.PROBES.values():
             assert re.search(rf"(^|\s){one.name}\s", text), f"{one.name} is broken at {columns} columns"
 
 

@@ -1,6 +1,6 @@
-"""Makes `analysis/statistics/dip_table.py`: quantiles of sqrt(n) * dip for n uniform values, by simulation.
+"""Makes `analysis/statistics/dip_quantiles.csv`: quantiles of sqrt(n) * dip for n uniform values, by simulation.
 
-    python benchmarks/dip_table.py > table.py && ruff format table.py && mv table.py analysis/statistics/dip_table.py
+    python benchmarks/dip_quantiles.py > quantiles.csv && mv quantiles.csv analysis/statistics/dip_quantiles.csv
 
 About six minutes on one core. `cell` makes one row; `tests/analysis/test_modes.py` makes one again and compares.
 """
@@ -8,7 +8,6 @@ About six minutes on one core. `cell` makes one row; `tests/analysis/test_modes.
 from __future__ import annotations
 
 import math
-import sys
 
 import numpy as np
 
@@ -34,22 +33,13 @@ def cell(n: int, count: int, seed: int = SEED) -> list[float]:
 
 
 def main() -> None:
-    rows = [cell(n, samples(n)) for n in SIZES]
-    print('"""Quantiles of sqrt(n) * dip for n values of a uniform distribution.')
-    print()
-    print(f"Simulated by `benchmarks/dip_table.py` (numpy {np.__version__}, seed {SEED}): 100,000 samples for each n")
-    print("to 200, 50,000 to 2,000, 20,000 above. Do not edit: make it again.")
-    print('"""')
-    print()
-    print("from __future__ import annotations")
-    print()
-    print(f"SIZES = {SIZES}")
-    print(f"PROBABILITIES = {PROBABILITIES}")
-    print("QUANTILES = (")
-    for row in rows:
-        print(f"    ({', '.join(f'{q:.4f}' for q in row)}),")
-        sys.stdout.flush()
-    print(")")
+    print("# Quantiles of sqrt(n) * dip for n values of a uniform distribution: a row for each n, a column for each")
+    print("# probability. Simulated by benchmarks/dip_quantiles.py")
+    print(f"# (numpy {np.__version__}, seed {SEED}): 100,000 samples for each n to 200, 50,000 to 2,000, 20,000 above.")
+    print("# Do not edit: make it again.")
+    print(",".join(["n", *(f"{p:g}" for p in PROBABILITIES)]))
+    for n in SIZES:
+        print(",".join([str(n), *(f"{q:.4f}" for q in cell(n, samples(n)))]), flush=True)
 
 
 if __name__ == "__main__":

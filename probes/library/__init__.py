@@ -1,1 +1,0 @@
-"""One probe a file; `catalogue.PROBES` names them."""
