@@ -167,6 +167,23 @@ TELEMETRY = Table(
     partitioned=True,
 )
 
+CAMPAIGNS = Table(
+    "campaigns",
+    "how far a campaign had come when this was stored; of several rows of one the last `stored_to` counts",
+    (
+        _CLUSTER,
+        Column("campaign", "VARCHAR", "", "name of the campaign"),
+        Column("asked", "VARCHAR", "", "JSON object: what was asked for, by argument"),
+        Column("fleet", "VARCHAR", "", "of a simulated fleet: its identity, the same in all its campaigns"),
+        Column("born", "TIMESTAMP_NS", "UTC", "of a simulated fleet: when it was new; its age is counted from here"),
+        Column("gpus", "INTEGER", "", "how many GPUs it is over"),
+        Column("began", "TIMESTAMP_NS", "UTC", "when it began"),
+        Column("stored_to", "TIMESTAMP_NS", "UTC", "all that happened before this is stored; `began` where nothing is"),
+        Column("ended", "TIMESTAMP_NS", "UTC", "when it ended, or is to end; NULL while nobody knows"),
+    ),
+    sorted_by=("cluster", "campaign", "stored_to"),
+)
+
 RUNS = Table(
     "runs",
     "one workload or probe on one GPU, once",
@@ -335,7 +352,7 @@ MINUTES = Table(
     made=True,
 )
 
-TABLES: tuple[Table, ...] = (GPUS, TELEMETRY, RUNS, RESULTS, EVENTS, IMPORTS, TRUTH, LATEST, MINUTES)
+TABLES: tuple[Table, ...] = (GPUS, TELEMETRY, CAMPAIGNS, RUNS, RESULTS, EVENTS, IMPORTS, TRUTH, LATEST, MINUTES)
 
 # -- bookkeeping: no tables for people -----------------------------------------------------------------------
 

@@ -64,7 +64,7 @@ def test_one_table() -> None:
 def test_an_unknown_table_is_a_sentence() -> None:
     result = whorl("nothing")
     assert result.exit_code == 2
-    assert "there is no table 'nothing'; there are gpus, telemetry, runs" in result.stderr
+    assert "there is no table 'nothing'; there are gpus, telemetry, campaigns, runs" in result.stderr
 
 
 def test_the_document_is_up_to_date() -> None:
