@@ -5,10 +5,10 @@ READY  := .venv/.ready
 BIN    := .venv/bin
 export UV_PYTHON_DOWNLOADS := never
 
-.PHONY: demo cupy test check lint types layers lock clean help
+.PHONY: demo cupy test test-all check check-all lint types layers lock clean help
 
 help:      ## this list
-	@grep -hE '^[a-z]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 demo: $(READY) cupy  ## measure this machine's GPUs, or a simulated fleet, and write demo/report.html
 	@$(BIN)/whorl demo --out demo
@@ -33,10 +33,18 @@ cupy: $(READY)
 	$(UV) pip install --quiet --python .venv --constraint requirements.lock --editable ".[$$extra]" $$ctk || \
 		echo "CuPy could not be installed, so that the GPU is not measured: see docs/gpu.md" >&2
 
-test: $(READY)  ## the tests
-	$(BIN)/python -m pytest
+# As many workers as there are cores, up to eight; tests of one group (tests/conftest.py) stay with one of them.
+PYTEST = $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadgroup --durations 10
+
+test: $(READY)  ## the tests, in minutes: what can be tried in thousands of ways is tried in some
+	$(PYTEST)
+
+test-all: $(READY)  ## the tests, with everything tried
+	$(PYTEST) --long
 
 check: lint types layers test  ## everything that must pass before a change lands
+
+check-all: lint types layers test-all  ## the same with test-all: what CI runs
 
 lint: $(READY)  ## ruff: style and likely mistakes
 	$(BIN)/ruff check .

@@ -1,20 +1,24 @@
-"""The simulated NVML library, for subprocesses and for this process: see tests/nvml_library.py."""
+"""What all tests share: how much they try (sizes.py), what is built once, and the simulated NVML library."""
 
 from __future__ import annotations
 
 import atexit
+import fcntl
 import importlib.util
 import os
 import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from .nvml_library import NvmlLibrary, compile_library, load_here, unload_sessions
+from . import sizes
+from .nvml_library import SONAME, NvmlLibrary, compile_library, load_here, unload_sessions
+
+BuiltOnce = Callable[[str, Callable[[Path], object]], Path]
 
 
 def _find_whorl() -> None:
@@ -31,6 +35,15 @@ def _find_whorl() -> None:
 _find_whorl()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="try everything; without it tests try a sample")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    sizes.choose(long=config.getoption("--long"))
+    _choose_examples()
+
+
 def _choose_examples() -> None:
     """Hypothesis tries the same examples every time, however slow the machine: a check that fails has a reason.
 
@@ -41,11 +54,31 @@ def _choose_examples() -> None:
     from hypothesis import settings
 
     settings.register_profile("same", derandomize=True, deadline=None)
+    settings.register_profile("short", settings.get_profile("same"), max_examples=30)
     settings.register_profile("search", max_examples=2000, deadline=None)
-    settings.load_profile("same")
+    settings.load_profile("same" if sizes.is_long() else "short")
 
 
-_choose_examples()
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what is long, and say which tests must not be shared out over workers.
+
+    Tests of one Slurm, of the browser, and of a module that builds something for all its tests stay together.
+    """
+    for item in items:
+        if item.get_closest_marker("long") and not sizes.is_long():
+            item.add_marker(pytest.mark.skip(reason="long: runs with --long (make test-all)"))
+        group = next((name for name in ("slurm", "browser") if item.get_closest_marker(name)), None)
+        if group is None and _has_module_fixture(item):
+            group = item.nodeid.partition("::")[0]
+        if group is not None and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _has_module_fixture(item: pytest.Item) -> bool:
+    assert isinstance(item, pytest.Function)
+    found = item._fixtureinfo.name2fixturedefs
+    return any(definition.scope == "module" for each in found.values() for definition in each)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -56,9 +89,34 @@ def interruptible() -> None:
 
 
 @pytest.fixture(scope="session")
-def compiled_nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built_once(tmp_path_factory: pytest.TempPathFactory) -> BuiltOnce:
+    """A folder by name, filled by the first test that asks for it, for the tests of all workers, which only read it.
+
+    `built_once("fleet", write_fleet)` calls `write_fleet(folder)` and returns the folder; other workers wait for it.
+    """
+    common = tmp_path_factory.getbasetemp().resolve()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        common = common.parent  # a worker's folder lies in that of the session
+
+    def ask(name: str, build: Callable[[Path], object]) -> Path:
+        folder, done = common / "built" / name, common / "built" / f"{name}.done"
+        folder.parent.mkdir(exist_ok=True)
+        with folder.with_name(f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not done.exists():
+                shutil.rmtree(folder, ignore_errors=True)  # a builder that failed may have left something
+                folder.mkdir()
+                build(folder)
+                done.touch()
+        return folder
+
+    return ask
+
+
+@pytest.fixture(scope="session")
+def compiled_nvml(built_once: BuiltOnce) -> Path:
     """The library, compiled once for all tests."""
-    return compile_library(tmp_path_factory.mktemp("native").resolve())
+    return built_once("native", compile_library) / SONAME
 
 
 @pytest.fixture

@@ -12,13 +12,14 @@ import pytest
 
 from whorl.kernels import cupy_compiling, cupy_device, cupy_loaded
 from whorl.kernels.cupy_device import CupyDevice, cupy_devices
+from whorl.tests.conftest import BuiltOnce
 from whorl.tests.kernels.fake_cupy import FakeCupy, FakeRuntime, LibraryInStream, compiled, host_source
 from whorl.tests.nvml_library import NvmlLibrary
 
 
 @pytest.fixture(scope="session")
-def cublas(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled("cublas.c", tmp_path_factory.mktemp("cublas"))
+def cublas(built_once: BuiltOnce) -> Path:
+    return built_once("cublas", lambda folder: compiled("cublas.c", folder)) / "cublas.c.so"
 
 
 @pytest.fixture

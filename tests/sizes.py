@@ -1,0 +1,45 @@
+"""How much a test tries: a sample in `make test`, all of it with `--long` (`make test-all`, CI).
+
+A test has one body. What it tries comes from here, so that both sizes prove the same thing:
+
+    for point in sample(points, short=12): ...                        # 12 of them, the same ones every time; or all
+    @pytest.mark.parametrize("seed", sample(range(200), short=8))
+    @settings(max_examples=count(300, short=40))
+
+What no sample can prove is marked: `@pytest.mark.long` runs with `--long` only.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import TypeVar
+
+_long = False
+
+T = TypeVar("T")
+
+
+def choose(*, long: bool) -> None:
+    """Say it once, before tests are collected (tests/conftest.py does)."""
+    global _long
+    _long = long
+
+
+def is_long() -> bool:
+    """Whether everything is tried."""
+    return _long
+
+
+def count(everything: int, short: int) -> int:
+    """`everything` with `--long`, else `short`."""
+    return everything if _long else short
+
+
+def sample(cases: Iterable[T], short: int) -> list[T]:
+    """All cases with `--long`, else `short` of them in their order: the first, the last, and others by a fixed seed."""
+    found = list(cases)
+    if _long or len(found) <= short:
+        return found
+    inner = random.Random(20).sample(range(1, len(found) - 1), max(short - 2, 0))
+    return [found[i] for i in sorted({0, len(found) - 1, *inner})][:short]
