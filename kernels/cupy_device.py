@@ -1,26 +1,22 @@
-"""Real GPUs through CuPy: which there are, and what work on one needs (compiler, libraries, stream, identity).
+"""Real GPUs through CuPy: which there are, and each of them as a `Device`.
 
 Nothing here changes a setting of a GPU.
 """
 
 from __future__ import annotations
 
-import ctypes
-import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import DeviceError, InputError
-from .cublas import WORKSPACE_BYTES, Cublas, library
-from .cuda_errors import PEER_ALREADY_ENABLED, explained, on_another, status_of
-from .cuda_identity import NvmlView, cuda_uuid, open_context
-from .cupy_compiling import compiled
+from .cuda_identity import cuda_uuid
 from .cupy_finding import cuda_version, find_cupy, gpu_count
+from .cupy_gpu import CupyGpu
 from .cupy_loaded import CupyLoaded
-from .work import Facts, Work
+from .work import Work
 
 
 def cupy_devices(indices: Sequence[int] | None = None, unusable: list[Unusable] | None = None) -> list[CupyDevice]:
@@ -62,65 +58,15 @@ class Unusable:
     says: str
 
 
-def _leave(*held: object) -> None:
-    """Keep objects of CuPy for ever, with the modules that they hold. To take a module down waits for the GPU, so that
-    one that hangs would keep the process. And CuPy keeps the modules of all GPUs until the main thread ends it, where
-    often no GPU is the current one: each would complain on standard error."""
-    for each in held:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
-
-
-class CupyDevice:
+class CupyDevice(CupyGpu):
     """One real GPU; see `Device`. Used from one thread at a time."""
 
     simulated = False
 
     def __init__(self, cupy: Any, ordinal: int, count: int) -> None:
         """`ordinal` is CUDA's number of it among `count` that it shows. DeviceError."""
-        self.runtime = cupy.cuda.runtime
-        self.ordinal = ordinal
-        self.lost: str | None = None
-        """Why no further call can work; None while it does."""
-        self._cupy = cupy
-        self._stream: Any = None
-        self._blas: Cublas | None = None
-        self._workspace: int | None = None
-        self._functions: dict[tuple[str, str, tuple[str, ...]], Any] = {}
+        super().__init__(cupy, ordinal, count)
         self._open: list[CupyLoaded] = []
-        with explained(f"CUDA device {ordinal}", "asking what it is"):
-            found = cuda_uuid(ordinal)
-            if found is None:
-                raise DeviceError(f"CUDA device {ordinal}: the driver does not tell its UUID, which names it in tables")
-            self._nvml = NvmlView(found)
-            self._peers = [
-                other for other in range(count) if other != ordinal and self.runtime.deviceCanAccessPeer(ordinal, other)
-            ]
-            self.facts = self._facts()
-
-    # -- what it is ---------------------------------------------------------------------------------------
-
-    def _facts(self) -> Facts:
-        runtime, properties = self.runtime, self.runtime.getDeviceProperties(self.ordinal)
-
-        def attribute(name: str) -> int:
-            return int(runtime.deviceGetAttribute(getattr(runtime, f"cudaDevAttr{name}"), self.ordinal))
-
-        name = properties["name"]
-        transfers_a_second = 2e3 * attribute("MemoryClockRate")  # two per clock, which is in kHz
-        bandwidth = transfers_a_second * attribute("GlobalMemoryBusWidth") / 8e9
-        return Facts(
-            gpu=self._nvml.gpu,
-            model=name.decode() if isinstance(name, bytes) else str(name),
-            node=socket.gethostname(),
-            index=self.ordinal if self._nvml.index is None else self._nvml.index,
-            capability=(int(properties["major"]), int(properties["minor"])),
-            sms=attribute("MultiProcessorCount"),
-            memory_bytes=int(properties["totalGlobalMem"]),
-            l2_bytes=attribute("L2CacheSize"),
-            max_clock_mhz=attribute("ClockRate") / 1e3,
-            bandwidth_gb_s=bandwidth or None,
-            peers=len(self._peers),
-        )
 
     @property
     def versions(self) -> Mapping[str, str]:
@@ -140,123 +86,26 @@ class CupyDevice:
                 found["cublas"] = self._blas.version
         return found
 
-    @property
-    def peer(self) -> int | None:
-        """CUDA's number of the GPU that this one copies to: the next one around that it can reach."""
-        later = [other for other in self._peers if other > self.ordinal]
-        return next(iter(later or self._peers), None)
-
     def now_ns(self) -> int:
         return time.time_ns()
 
     def others(self) -> Sequence[str]:
         return self._nvml.others()
 
-    # -- working on it ------------------------------------------------------------------------------------
-
     async def load(self, work: Work, *, seed: int) -> CupyLoaded:
         with self.using(f"loading {work.kernel}"):
             if any(buffer.place == "peer" for buffer in work.buffers):
-                self._reach_peer()
-            loaded = CupyLoaded(self, work, seed)
+                self.reach_peer()
+            loaded = CupyLoaded(self, work, seed, self._forget)
             self._open.append(loaded)
             return loaded
 
     async def pause(self, seconds: float) -> None:
         time.sleep(seconds)
 
-    @contextmanager
-    def using(self, doing: str) -> Iterator[None]:
-        """Make this GPU and its stream the current ones of the thread; errors name it and what is being done. The GPU
-        stays the current one afterwards.
-
-        DeviceError where it was lost before; one that it is lost by is remembered.
-        """
-        if self.lost is not None:
-            raise DeviceError(self.lost, gone=True)
-        gpu = self.facts.gpu
-        try:
-            with ExitStack() as stack:
-                stack.enter_context(explained(gpu, doing))
-                self._make_current()
-                stack.enter_context(self._stream)
-                yield
-        except DeviceError as error:
-            if error.gone:
-                self.give_up(str(error))
-            if gpu in str(error):
-                raise
-            raise DeviceError(f"{gpu}: {doing}: {error}", gone=error.gone) from error
-
-    def _make_current(self) -> None:
-        """Make it the thread's GPU, and open it where it is not.
-
-        Not by CuPy's `Device`, which makes the GPU before it current again: a thread begins with the first one, and
-        CUDA 12 opens whichever becomes current. Where that one has failed or is another's, this one would be lost.
-        """
-        if self._stream is None:
-            open_context(self.ordinal)
-        self.runtime.setDevice(self.ordinal)
-        if self._stream is None:
-            self._stream = self._cupy.cuda.Stream(non_blocking=True)
-
-    def give_up(self, why: str) -> None:
-        """Remember that no further call to this GPU can work."""
-        if self.lost is None:
-            self.lost = why
-            _leave(self._stream)
-
-    def forget(self, loaded: CupyLoaded) -> None:
-        """Say that a work is unloaded."""
+    def _forget(self, loaded: CupyLoaded) -> None:
         if loaded in self._open:
             self._open.remove(loaded)
-
-    def _reach_peer(self) -> None:
-        if self.peer is not None:
-            open_context(self.peer)
-            try:
-                self.runtime.deviceEnablePeerAccess(self.peer)
-            except RuntimeError as error:
-                if status_of(error) == PEER_ALREADY_ENABLED:
-                    return
-                self.runtime.memGetInfo()  # an error of this GPU stays, and is told here; what is left is the other's
-                with on_another(self.facts.gpu, "the GPU that it copies to"):
-                    raise
-
-    # -- what work needs of it; with the device as the current one -----------------------------------------
-
-    @property
-    def stream_address(self) -> int:
-        return int(self._stream.ptr)
-
-    def function(self, name: str, function: str, defines: tuple[str, ...]) -> Any:
-        """A function of a source, compiled for this GPU. DeviceError."""
-        key = (name, function, defines)
-        if key not in self._functions:
-            self._functions[key] = compiled(self._cupy, name, function, defines)
-            _leave(self._functions[key])
-        return self._functions[key]
-
-    @property
-    def _major(self) -> int:
-        return int(self.runtime.runtimeGetVersion()) // 1000
-
-    def library(self, name: str) -> Any:
-        """A library of the CUDA toolkit, as 'cublasLt'. DeviceError where it is not found."""
-        return library(name, self._major)
-
-    @property
-    def workspace(self) -> int:
-        """The address of WORKSPACE_BYTES on the GPU for its matrix products, which run one after another."""
-        if self._workspace is None:
-            self._workspace = int(self.runtime.malloc(WORKSPACE_BYTES))
-        return self._workspace
-
-    @property
-    def blas(self) -> Cublas:
-        if self._blas is None:
-            self._blas = Cublas(self.library("cublas"), self.stream_address, self.workspace)
-        return self._blas
 
     def close(self) -> None:
         """See `Device.close`. What hangs or failed is left as it is."""

@@ -25,7 +25,7 @@ from .device import Timed, Verdict
 from .work import Copy, Gemm, Launch, Output, Step, Work
 
 if TYPE_CHECKING:
-    from .cupy_device import CupyDevice
+    from .cupy_gpu import CupyGpu
 
 GRACE_S = 10.0
 """How long work that is late may take to end before the GPU counts as hanging."""
@@ -38,9 +38,12 @@ GRAPH_NODES = 50_000
 class CupyLoaded:
     """What `CupyDevice.load` gives; see `Loaded`."""
 
-    def __init__(self, device: CupyDevice, work: Work, seed: int) -> None:
-        """To be made with the device as the current one. DeviceError; nothing stays behind then."""
-        self._device = device
+    def __init__(self, device: CupyGpu, work: Work, seed: int, unloaded: Callable[[CupyLoaded], None]) -> None:
+        """To be made with the device as the current one; `unloaded` is called once, when it is unloaded.
+
+        DeviceError; nothing stays behind then.
+        """
+        self._device, self._unloaded = device, unloaded
         self._work = work
         self._seed = seed
         self._runtime: Any = device.runtime
@@ -293,7 +296,7 @@ class CupyLoaded:
                 self._settle(GRACE_S, "what was enqueued")
                 self._drop()
             self._loaded = False
-            self._device.forget(self)
+            self._unloaded(self)
 
     def _drop(self) -> None:
         """Give back all that was taken; each part on its own, as one may fail. Nothing on a GPU that hangs."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from .engine import replay
 from .failures import Failure
 from .fleet import Fleet
-from .job import Job, Trace
+from .job import Allocation, Job, Trace
 from .options import Options
 from .outcome import Metrics, Outcome, Series, Span
-from .policies import POLICIES, Allocation, Policy, find_policy
+from .policies import POLICIES, Policy, find_policy
 from .schedulers import SCHEDULERS, Scheduler, find_scheduler
 from .view import View
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush, merge
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...errors import InputError
 from .backfill import ByWidth, InOrder, PlannedEnds, Waiting
-from .policies.policy import Allocation
+from .job import Allocation, Job
 from .state import State
 
 if TYPE_CHECKING:
-    from .engine import Engine
+    from .holdings import Holdings
+    from .options import Options
+    from .policies.policy import Policy
+    from .schedulers import Scheduler
+    from .view import View
 
 
 Key: TypeAlias = Any
@@ -28,18 +32,26 @@ class Decisions:
     scheduler that preempts may stop jobs from the end of the order; under one that does not it only starts jobs.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.policy = engine.policy
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        policy: Policy,
+        scheduler: Scheduler,
+        options: Options,
+        view: View,
+        holdings: Holdings,
+    ) -> None:
+        """`jobs`: those of the trace. `view` holds the jobs on their way (`View.states`) and the cluster."""
+        self.policy = policy
         self.made = 0
         self.waiting: list[tuple[Key, int]] = []
         """(key, number) in the scheduler's order; the key of a waiting job does not change."""
         self.running: dict[int, State] = {}
         self._keys: dict[int, Key] = {}
         self._placed: list[int] | None = None  # in the order of placing, as of the last decision; None: do not rely on
-        self._view, self._cluster = engine.view, engine.cluster
-        self._key = engine.scheduler.key
-        scheduler, options, policy = engine.scheduler, engine.options, engine.policy
+        self._view, self._cluster, self._holdings = view, view.cluster, holdings
+        self._key = scheduler.key
+        self._round_s = options.round_s
         if (policy.place is None) == (policy.decide is None):
             raise InputError(f"the policy {policy.name} is to have one of place and decide")
         self._patience_s = options.patience_s
@@ -64,7 +76,7 @@ class Decisions:
                 raise InputError("backfill needs jobs that are not stopped: use fifo, no patience, or no preemption")
             self._planned = PlannedEnds()
             indexed = not scheduler.preempts and options.arrivals is None and options.patience_s is None
-            self._index: Waiting = ByWidth(engine.trace.jobs) if indexed else InOrder(self.waiting, engine.states)
+            self._index: Waiting = ByWidth(jobs) if indexed else InOrder(self.waiting, view.states)
         self._restless_queue = policy.place is not None and policy.sticky and preempts
         self._restless = policy.decide is not None or (not policy.sticky and (policy.redraws or scheduler.preempts))
 
@@ -236,7 +248,7 @@ class Decisions:
         self._check(granted)
         for number in [number for number in self.running if number not in granted]:
             state = self.running.pop(number)
-            self.engine.holdings.stop(state)
+            self._holdings.stop(state)
             self.wait(state)
         for number, allocation in granted.items():
             if number not in self.running:
@@ -260,14 +272,14 @@ class Decisions:
     def _hold(self, state: State, allocation: Allocation) -> None:
         self.running[state.number] = state
         if (state.gpus, state.rate, state.shared) != (allocation.gpus, allocation.rate, allocation.shared):
-            self.engine.holdings.hold(state, allocation.gpus, allocation.rate, allocation.shared)
+            self._holdings.hold(state, allocation.gpus, allocation.rate, allocation.shared)
 
     def _carry_out(self, back: dict[int, State], granted: dict[int, tuple[int, ...]]) -> None:
         """`back`: jobs whose GPUs were taken back; `granted`: what jobs have been given since."""
         for number, state in back.items():
             if number not in granted:
                 del self.running[number]
-                self.engine.holdings.stop(state)
+                self._holdings.stop(state)
         for number, gpus in granted.items():
             self._hold(self._view.states[number], Allocation(gpus))
 
@@ -280,7 +292,7 @@ class Decisions:
         self._keys[number] = key
         insort(self.waiting, (key, number))
         if self._patience_s is not None and state.patient:
-            round_s, now = self.engine.options.round_s, self._view.now_s
+            round_s, now = self._round_s, self._view.now_s
             # A job waits from the edge at which it is admitted; the round in which it is stopped does not count.
             since = math.ceil(state.job.submit_s / round_s) * round_s if math.isnan(state.start_s) else now + round_s
             self._impatient_s[number] = since + self._patience_s

@@ -97,7 +97,7 @@ class Engine:
         self.rounds = options.quantised or (by_rounds if options.rounds is None else options.rounds)
         self.events = 0
         self.holdings = Holdings(fleet, self.view, options)
-        self.decisions = Decisions(self)
+        self.decisions = Decisions(trace.jobs, policy, scheduler, options, self.view, self.holdings)
         self._quiet = 0
         self._ended = 0
         self._all: list[State] = []

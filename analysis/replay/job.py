@@ -33,3 +33,14 @@ class Trace:
     jobs: tuple[Job, ...]
     notes: tuple[str, ...] = ()
     """What reading left out or assumed, in sentences."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What a policy grants a job: which GPUs, and at what rate it works on them."""
+
+    gpus: tuple[int, ...]
+    rate: float = 1.0
+    """Work done a second on GPUs of score 1 within one node, where the job's own gang at its own size is 1."""
+    shared: bool = False
+    """Other jobs may hold the same GPUs, if they share too."""

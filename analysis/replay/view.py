@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from ...errors import InputError
 from .cluster import Cluster
 from .fleet import Fleet, Floats
-from .job import Job
+from .job import Allocation, Job
 from .options import Options
 
 if TYPE_CHECKING:
-    from .policies.policy import Allocation
     from .state import State
 
 
@@ -97,8 +96,6 @@ class View:
 
     def running(self) -> Mapping[int, Allocation]:
         """What each running job holds."""
-        from .policies.policy import Allocation
-
         return {n: Allocation(s.gpus, s.rate, s.shared) for n in self.order if (s := self.states[n]).gpus}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from whorl.kernels import cupy_compiling, cupy_device, cupy_loaded
+from whorl.kernels import cupy_compiling, cupy_device, cupy_gpu, cupy_loaded
 from whorl.kernels.cupy_device import CupyDevice, cupy_devices
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.kernels.fake_cupy import FakeCupy, FakeRuntime, LibraryInStream, compiled, host_source
@@ -40,9 +40,10 @@ def blas(
     library = LibraryInStream(cublas, cupy)
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setattr(cupy_compiling, "source", host_source)
-    monkeypatch.setattr(cupy_device, "library", lambda name, major: library)
-    monkeypatch.setattr(cupy_device, "cuda_uuid", lambda ordinal: uuid.UUID(names[ordinal].removeprefix("GPU-")))
-    monkeypatch.setattr(cupy_device, "open_context", runtime.opened.add)
+    monkeypatch.setattr(cupy_gpu, "library", lambda name, major: library)
+    for module in (cupy_device, cupy_gpu):
+        monkeypatch.setattr(module, "cuda_uuid", lambda ordinal: uuid.UUID(names[ordinal].removeprefix("GPU-")))
+    monkeypatch.setattr(cupy_gpu, "open_context", runtime.opened.add)
     monkeypatch.setattr(cupy_loaded, "GRACE_S", 0.1)
     before = library.handles
     yield library

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from whorl.errors import DeviceError, InputError
-from whorl.kernels import cuda_identity, cupy_device
+from whorl.kernels import cuda_identity, cupy_gpu
 from whorl.kernels.cublas import library
 from whorl.kernels.cupy_device import CupyDevice, cupy_devices
 from whorl.kernels.device import Device
@@ -140,7 +140,7 @@ def test_a_context_is_opened_by_the_driver_itself(tmp_path: Path, monkeypatch: p
 
 
 def test_without_a_uuid_a_gpu_is_not_measured(blas: LibraryInStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cupy_device, "cuda_uuid", lambda ordinal: None)
+    monkeypatch.setattr(cupy_gpu, "cuda_uuid", lambda ordinal: None)
     with pytest.raises(DeviceError, match="CUDA device 0: the driver does not tell its UUID"):
         cupy_devices()
 
@@ -164,7 +164,7 @@ def test_in_a_container_the_one_that_came_is_us(blas: LibraryInStream, nvml: Nvm
 
 
 def test_a_gpu_that_nvml_does_not_know_says_so(blas: LibraryInStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cupy_device, "cuda_uuid", lambda ordinal: uuid.UUID(int=5))
+    monkeypatch.setattr(cupy_gpu, "cuda_uuid", lambda ordinal: uuid.UUID(int=5))
     device = cupy_devices([1])[0]
     assert device.facts.gpu == f"GPU-{uuid.UUID(int=5)}"
     assert device.facts.index == 1

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from whorl.errors import DeviceError, InputError
-from whorl.kernels import cupy_compiling, cupy_device, cupy_loaded, cupy_waiting
+from whorl.kernels import cupy_compiling, cupy_gpu, cupy_loaded, cupy_waiting
 from whorl.kernels.cuda_errors import explain
 from whorl.kernels.cupy_device import CupyDevice, cupy_devices
 from whorl.kernels.device import finish
@@ -184,7 +184,7 @@ def test_a_context_is_opened_before_cupy_would_do_it_with_the_lock_held(
         calls.append(f"set {number}")
         usual(number)
 
-    monkeypatch.setattr(cupy_device, "open_context", lambda ordinal: calls.append(f"open {ordinal}"))
+    monkeypatch.setattr(cupy_gpu, "open_context", lambda ordinal: calls.append(f"open {ordinal}"))
     monkeypatch.setattr(runtime, "setDevice", set_device)
     load(device, twice())
     load(device, twice(place="peer"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ....errors import InputError
 from . import drawn, fastest, packed
-from .policy import Allocation, Policy
+from .policy import Policy
 
 POLICIES: tuple[Policy, ...] = (*packed.POLICIES, *drawn.POLICIES, *fastest.POLICIES)
 """Every policy; a new one is a row in its family's file, and its family here."""

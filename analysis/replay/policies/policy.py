@@ -8,23 +8,13 @@ from typing import TYPE_CHECKING
 
 from numpy.typing import NDArray
 
+from ..job import Allocation, Job
+
 if TYPE_CHECKING:
     import numpy as np
 
     from ..fleet import Fleet, Ints
-    from ..job import Job
     from ..view import View
-
-
-@dataclass(frozen=True, slots=True)
-class Allocation:
-    """What a policy grants a job: which GPUs, and at what rate it works on them."""
-
-    gpus: tuple[int, ...]
-    rate: float = 1.0
-    """Work done a second on GPUs of score 1 within one node, where the job's own gang at its own size is 1."""
-    shared: bool = False
-    """Other jobs may hold the same GPUs, if they share too."""
 
 
 Place = Callable[["View", "Job"], Sequence[int] | None]
