@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from ..store.metrics import board_power_mw
 from . import signatures
 from .probing import Probed
 from .statistics.outlying import holm, standing, tail
@@ -292,7 +293,6 @@ def frozen_readings(store: Store, campaign: Probed) -> dict[str, str]:
     began, ended = campaign.runs["began"].min(), campaign.runs["ended"].max()
     if began is None or ended is None:
         return {}
-    power = pl.coalesce("power_instant_mw", "power_mw")
     rows = (
         store.scan("telemetry")
         .filter(
@@ -300,7 +300,7 @@ def frozen_readings(store: Store, campaign: Probed) -> dict[str, str]:
             & pl.col("gpu").is_in(campaign.gpus["gpu"].implode())
             & pl.col("ts").is_between(pl.lit(began), pl.lit(ended))
         )
-        .select("gpu", "ts", "utilization", power.alias("power"))
+        .select("gpu", "ts", "utilization", board_power_mw().alias("power"))
         .drop_nulls()
         .sort("gpu", "ts")
         .with_columns(pl.struct("gpu", "power").rle_id().alias("stretch"))

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from ..store.metrics import board_power_mw
 from .probing import Probed
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 
 METRICS = {
-    "power_w": pl.coalesce("power_instant_mw", "power_mw") / 1000,
+    "power_w": board_power_mw() / 1000,
     "sm_clock_mhz": pl.col("sm_clock_mhz"),
     "temperature_c": pl.col("temperature_c"),
 }

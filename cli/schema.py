@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ..store.schema import Table, View
 
 _HEADER = ("column", "type", "unit", "meaning")
+_METRICS_HEADER = ("metric", "kind", "tier", "NVML", "DCGM field", "dcgm-exporter", "nvidia-smi")
 
 
 @click.command("schema", short_help="Explain every table and column.")
@@ -67,6 +68,8 @@ def as_document(tables: list[Table], views: list[View]) -> str:
     for table in tables:
         rows = [_cells(table, i) for i in range(len(table.columns))]
         parts += ["", f"## {table.name}", "", f"One row is {table.row}.", "", markdown(_HEADER, rows)]
+        if table.name == "telemetry":
+            parts += ["", "How the metrics are read and kept:", "", markdown(_METRICS_HEADER, _metrics())]
     for view in views:
         parts += ["", f"## {view.name} (view)", "", f"One row is {view.row}.", "", "```sql", view.sql, "```"]
     return "\n".join(parts)
@@ -75,6 +78,15 @@ def as_document(tables: list[Table], views: list[View]) -> str:
 def _cells(table: Table, position: int) -> list[str]:
     column = table.columns[position]
     return [column.name, column.type, column.unit, column.description]
+
+
+def _metrics() -> list[list[str]]:
+    """How each metric is read: rows of `store/metrics.py`."""
+    from ..store.metrics import METRICS
+
+    return [
+        [m.name, m.kind, m.tier, str(m.nvml or ""), str(m.dcgm or ""), m.prometheus, ", ".join(m.smi)] for m in METRICS
+    ]
 
 
 def _as_dict(table: Table) -> dict[str, object]:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ..store.metrics import METRICS, Part, Stamp
 from .backends import Device, Happening, Status
 from .clock import Clock, Steps
-from .metrics import METRICS, Part, Stamp
 from .rows import event_batch
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Noticing:
             return False
         self.driver_gone = self.driver_gone and Status.OK not in now
         for meaning, (kind, words) in _SENTENCES.items():
-            columns = [METRICS[row].column for row in rows if status[row] == meaning and row in _TOLD]
+            columns = [METRICS[row].name for row in rows if status[row] == meaning and row in _TOLD]
             if columns and (meaning != Status.FAILED or self._worth_telling(device)):
                 self._events.tell(kind, known.gpu, f"{words} {', '.join(columns)}")
         return False
@@ -162,7 +162,7 @@ class Noticing:
         fell = good & (now < self._before)
         for device in np.flatnonzero(fell.any(axis=0)).tolist():
             what = "; ".join(
-                f"{METRICS[_COUNTERS[row]].column} fell from {self._before[row, device]} to {now[row, device]}"
+                f"{METRICS[_COUNTERS[row]].name} fell from {self._before[row, device]} to {now[row, device]}"
                 for row in np.flatnonzero(fell[:, device]).tolist()
             )
             self._events.tell("counter_reset", self._devices[device].gpu, what)

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..store.metrics import METRICS, Call, Field, Part, Stamp
 from .backends import Status, Sweep
-from .metrics import METRICS, Call, Field, Part, Stamp
 
 # nvmlFieldValue_t
 FIELD_VALUE = np.dtype(
@@ -40,7 +40,7 @@ _OTHER_CLOCK_US = 60_000_000  # a stamp so far away is of another clock
 _FAST, _SLOW = 1, 2  # what was read of a device
 _OWN = 2000  # return codes from here on are ours: _OWN + status
 _NO_FUNCTION = 13
-_FAST_ROWS = sum(metric.tier == "fast" for metric in METRICS)  # METRICS has these first
+_SLOW_ROWS = np.array([metric.tier == "slow" for metric in METRICS])
 
 
 def _meanings() -> NDArray[np.uint8]:
@@ -82,10 +82,11 @@ class Buffers:
 
     def __init__(self, number: int, function: Any) -> None:
         self.number = number
-        self._fields = [  # (row of the metric, field id), the fast tier first, as METRICS
-            (row, field) for row, m in enumerate(METRICS) if isinstance(m.nvml, Field) for field in m.nvml.ids
+        fast_first = sorted(enumerate(METRICS), key=lambda one: one[1].tier)
+        self._fields = [  # (row of the metric, field id), the fast tier first
+            (row, field) for row, m in fast_first if isinstance(m.nvml, Field) for field in m.nvml.ids
         ]
-        self._fast_fields = sum(row < _FAST_ROWS for row, _ in self._fields)
+        self._fast_fields = sum(METRICS[row].tier == "fast" for row, _ in self._fields)
         self._get_fields = function("nvmlDeviceGetFieldValues")
         self._find_calls(function)
         fields, calls = len(self._fields), len(self._slots)
@@ -329,24 +330,20 @@ class Buffers:
     def sweep(self, stamps: list[int]) -> Sweep:
         """The values read since the last sweep, and what became of each; see `Backend.sweep`."""
         slow = _SLOW in self._tier
-        rows = len(METRICS) if slow else _FAST_ROWS
         status = self._status
-        np.take(self._words, self._code_index[:rows], out=self._taken[:rows], mode="clip")
-        np.take(MEANING, self._taken[:rows], out=status[:rows], mode="clip")
+        np.take(self._words, self._code_index, out=self._taken, mode="clip")
+        np.take(MEANING, self._taken, out=status, mode="clip")
         if slow or (now := status.tobytes()) != self._statuses:
             self._notice_types()
             now = status.tobytes()
         self._statuses = now
-        np.take(self._words, self._value_index[:rows], out=self._value_words[:rows], mode="clip")
+        np.take(self._words, self._value_index, out=self._value_words, mode="clip")
         for row, view in self._signed:
             self._values[row] = view
         self._date(stamps)
         for row, device, place in self._odd:
             self._values[row, device] = _odd(self._raw["type"][device, place], self._raw["v"][device, place])
-        if slow:
-            self._finish_slow()
-        else:
-            status[_FAST_ROWS:] = Status.UNREAD
+        self._finish(slow)
         if 0 in self._tier:
             for device in range(self.number):
                 if not self._tier[device] and self._handles[device] is not None:
@@ -354,17 +351,21 @@ class Buffers:
         self._tier = [0] * self.number
         return Sweep(self._values, status)
 
-    def _finish_slow(self) -> None:
-        """What only metrics of the slow tier need: sums of fields, and other units."""
+    def _finish(self, slow: bool) -> None:
+        """Sums of fields, other units, and what was not read."""
+        if not slow:
+            self._status[_SLOW_ROWS] = Status.UNREAD
         for row, place in self._further:
+            if not slow and _SLOW_ROWS[row]:
+                continue
             self._values[row] += self._raw["v"][:, place].astype(np.int64) & 0xFFFFFFFF
             np.maximum(self._status[row], MEANING[np.minimum(self._raw["ret"][:, place], 999)], out=self._status[row])
         for row, metric in enumerate(METRICS):
-            if metric.scale != 1:
+            if metric.scale != 1 and (slow or metric.tier == "fast"):
                 self._values[row] *= metric.scale
         for device, tier in enumerate(self._tier):
             if tier != _SLOW and self._handles[device] is not None:
-                self._status[_FAST_ROWS:, device] = Status.UNREAD
+                self._status[_SLOW_ROWS, device] = Status.UNREAD
 
     def _date(self, stamps: list[int]) -> None:
         """The ages of the stamped fields, us."""

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-READ = ("power_instant_mw", "utilization", "sm_clock_mhz", "energy_mj", "power_mw")  # what a judgement needs
+from ..store.metrics import BOARD_POWER, board_power_of
+
+READ = (*BOARD_POWER, "utilization", "sm_clock_mhz", "energy_mj")  # what a judgement needs
 COARSE_MW = 1000  # a step from which readings count as quantised
 _CHANCE = 1e-12  # of one look at one healthy sensor being called quantised
 _UTILIZATION, _CLOCK, _POWER = 30, 0.10, 0.20  # movement that a live sensor must show: points, share, share
@@ -75,11 +77,11 @@ class Quality:
         found: list[Finding] = []
         for device, marks in enumerate(self._marks):
             readings = np.where(self._known[order, :, device], self._ring[order, :, device], np.nan).T
-            power = np.where(np.isnan(readings[0]), readings[4], readings[0])
+            power = board_power_of(dict(zip(READ, readings, strict=True)))
             there = ~np.isnan(power)
             if there.sum() < _LEAST:
                 continue  # too little to judge by: what was said stands
-            readings = np.vstack([power, readings[1:4]])[:, there]
+            readings = np.vstack([power, readings[len(BOARD_POWER) :]])[:, there]
             time = (self._time[order, device][there] - self._time[order[-1], device]) / 1e9
             now = self._marked(readings, time, marks, full=len(order) == length)
             found += [Finding(device, f"{kind}_sensor", text) for kind, text in now.items() if kind not in marks]

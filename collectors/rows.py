@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ..store.metrics import METRICS
 from ..store.schema import arrow_schema
 from .backends import Device, Status, Sweep
-from .metrics import METRICS
 
 if TYPE_CHECKING:
     from ..store.form import Form
@@ -33,7 +33,7 @@ class Filling:
         self._long = np.frombuffer(form.message, np.int64)
 
         def places(rows: Sequence[int], size: int) -> NDArray[np.intp]:
-            here = [form.offsets[METRICS[row].column] // size + k for row in rows for k in range(len(every))]
+            here = [form.offsets[METRICS[row].name] // size + k for row in rows for k in range(len(every))]
             return np.array(here, np.intp)
 
         self._narrow, self._narrow_to = np.concatenate([row * number + every for row in narrow]), places(narrow, 4)
@@ -63,14 +63,14 @@ class Rows:
         self._names = [device.gpu for device in devices]
         schema = arrow_schema("telemetry")
         self._absent = np.array([_NEVER if m.absent is None else m.absent for m in METRICS], np.int64)[:, None]
-        self._narrow = np.array([schema.field(m.column).type == pa.int32() for m in METRICS])
+        self._narrow = np.array([schema.field(m.name).type == pa.int32() for m in METRICS])
         # One schema for ticks of the fast tier, one for those that read slow metrics as well.
         self._tiers: list[tuple[pa.Schema, list[int], list[int]]] = []
         for tiers in (("fast",), ("fast", "slow")):
             rows = [row for row, m in enumerate(METRICS) if m.tier in tiers]
             narrow = [row for row in rows if self._narrow[row]]
             wide = [row for row in rows if not self._narrow[row]]
-            names = ["ts", "cluster", "gpu", *(METRICS[row].column for row in narrow + wide), "read_us", "quality"]
+            names = ["ts", "cluster", "gpu", *(METRICS[row].name for row in narrow + wide), "read_us", "quality"]
             fields = pa.schema([schema.field(name) for name in names])
             self._tiers.append((fields, narrow, wide))
         self._labels: dict[tuple[bytes, tuple[str | None, ...]], tuple[pa.Array, pa.Array, pa.Array]] = {}

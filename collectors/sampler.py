@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..store.metrics import ROW
 from .backends import Backend, Device, Status, Sweep
 from .clock import Clock, SystemClock
-from .metrics import ROW
 from .noticing import Events, Noticing
 from .quality import READ, Quality
 from .rows import Filling, Rows
@@ -36,6 +36,7 @@ _SLICE_NS = 200_000_000  # the longest sleep, so that an end is noticed
 _CHORES_NS = 1_000_000_000  # how often to look at clocks, counters and the driver's events
 _LOOK_SOON_NS = 1_000_000_000  # how often to look for a driver that went away
 _Alike = tuple[bytes, tuple[str | None, ...], tuple[bool, ...]]  # statuses, marks, and who was asked
+_REPORTED = READ.index("power_mw")
 _DEVICES, _EVENTS, _STORE = "the list of GPUs", "the driver's events", "the store"
 
 
@@ -139,7 +140,7 @@ class Sampler:
     @property
     def watts(self) -> float | None:
         """Of all GPUs together at the last tick; None where no GPU tells."""
-        known = self._judged_known[-1]
+        known = self._judged_known[_REPORTED]
         return float(self._power[known].sum()) / 1000 if len(known) == len(self._power) and known.any() else None
 
     # -- the watch ----------------------------------------------------------------------------------------
@@ -334,7 +335,7 @@ class Sampler:
         if slow or chores:
             self._noticing.notice_resets(values, status)
         judged = values[self._judged]
-        self._power = judged[-1]
+        self._power = judged[_REPORTED]
         for finding in self._quality.note(judged, self._judged_known, self._stamps):
             self._events.tell(finding.kind, self._known[finding.device].gpu, finding.detail)
         alike = (state, self._marks(), tuple([took >= 0 for took in self._read_us]))

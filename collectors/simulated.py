@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..store.metrics import METRICS, ROW
 from .backends import Commit, Device, Happening, Status, Sweep
-from .metrics import METRICS, ROW
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..store.metrics import board_power_of
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -182,7 +184,7 @@ class Recent:
             ts,
             _known(values["temperature_c"]),
             _known(values["sm_clock_mhz"]),
-            _scaled(_known(values["power_instant_mw"]) or _known(values["power_mw"])),
+            _scaled(_known(float(board_power_of(values)))),
         )
 
     def window(self, gpu: str, began_ns: int, ended_ns: int) -> Window:
@@ -199,13 +201,12 @@ class Recent:
             values = dict(zip(_COLUMNS, self._values[:, rows, position], strict=True))
             seconds = (stamps[rows] - began_ns) / 1e9
         instant = values["power_instant_mw"]
-        power = np.where(np.isnan(instant), values["power_mw"], instant)
         return Window(
             readings=len(rows),
             sm_clock_mhz=_median(values["sm_clock_mhz"]),
             mem_clock_mhz=_median(values["mem_clock_mhz"]),
             temperature_c=_median(values["temperature_c"]),
-            power_w=_scaled(_median(power)),
+            power_w=_scaled(_median(board_power_of(values))),
             temperature_slope_k_s=_slope(seconds, values["temperature_c"]),
             sm_clock_change_mhz=_change(seconds, values["sm_clock_mhz"], (ended_ns - began_ns) / 2e9),
             counter_w=_scaled(_rate(seconds, values["energy_mj"])),

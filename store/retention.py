@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, cast
 from ..errors import InputError, StoreError
 from . import compaction, files, placing, reading, replacing, sealing
 from .replacing import Pace
-from .schema import LATE, MINUTES, TELEMETRY, arrow_schema, kind
+from .schema import LATE, MINUTES, TELEMETRY, arrow_schema
 
 if TYPE_CHECKING:
     import polars as pl
@@ -198,7 +198,7 @@ def _parts() -> Iterable[pl.Expr]:
 
     for column in TELEMETRY.columns:
         name, values = column.name, pl.col(column.name)
-        match kind(column):
+        match column.kind:
             case "gauge":
                 yield values.min().alias(f"{name}_min")
                 yield values.mean().alias(f"{name}_mean")

@@ -1,16 +1,17 @@
 """The tables of a store: every table and column, with type, unit and meaning, written once.
 
 The views, the checks, `whorl schema` and `docs/tables.md` are all made from `TABLES`.
-A type is spelled as DuckDB spells it; `arrow_schema` gives the Arrow one.
+A type is spelled as DuckDB spells it; `arrow_schema` gives the Arrow one. What GPUs' drivers give stands in `metrics`.
 """
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ..errors import StoreError
+from .metrics import METRICS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,6 +33,7 @@ class Column:
     unit: str
     description: str
     encoding: str = ""  # Parquet encoding where the default dictionary is not the best (storage measurements)
+    kind: Literal["", "gauge", "counter", "mask", "text"] = ""  # of telemetry: how a minute keeps it ("": not)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,62 +107,11 @@ TELEMETRY = Table(
         Column("ts", "TIMESTAMP_NS", "UTC", "when the reading was taken", "DELTA_BINARY_PACKED"),
         _CLUSTER,
         _GPU,
-        Column("power_mw", "INTEGER", "mW", "board power as the driver reports it", "BYTE_STREAM_SPLIT"),
-        Column("power_instant_mw", "INTEGER", "mW", "board power, instantaneous reading", "BYTE_STREAM_SPLIT"),
+        *(Column(m.name, m.type, m.unit, m.description, m.encoding, m.kind) for m in METRICS),
+        Column("read_us", "INTEGER", "us", "how long the driver took to answer for this GPU", kind="gauge"),
         Column(
-            "power_average_mw",
-            "INTEGER",
-            "mW",
-            "board power, the driver's moving average",
-            "BYTE_STREAM_SPLIT",
+            "quality", "VARCHAR", "", "what is wrong with this row's sensors; NULL where nothing is known", kind="text"
         ),
-        Column("power_window_ms", "INTEGER", "ms", "time over which the sensor averages power_mw; NULL where unknown"),
-        Column(
-            "power_age_us", "INTEGER", "us", "how old the instantaneous power reading was at ts, as the driver dates it"
-        ),
-        Column("energy_mj", "BIGINT", "mJ", "energy counter since the driver was loaded", "DELTA_BINARY_PACKED"),
-        Column("sm_clock_mhz", "INTEGER", "MHz", "SM clock"),
-        Column("mem_clock_mhz", "INTEGER", "MHz", "memory clock"),
-        Column("temperature_c", "INTEGER", "degC", "GPU temperature", "DELTA_BINARY_PACKED"),
-        Column("memory_temperature_c", "INTEGER", "degC", "memory temperature", "DELTA_BINARY_PACKED"),
-        Column("utilization", "INTEGER", "%", "share of the last sample period in which a kernel ran"),
-        Column(
-            "memory_utilization",
-            "INTEGER",
-            "%",
-            "share of the last sample period with memory traffic",
-            "BYTE_STREAM_SPLIT",
-        ),
-        Column("memory_used", "BIGINT", "B", "device memory in use"),
-        Column("power_limit_mw", "INTEGER", "mW", "enforced power limit"),
-        Column("pstate", "INTEGER", "", "performance state, 0 is the fastest"),
-        Column("fan_speed", "INTEGER", "%", "fan speed, share of its maximum", "DELTA_BINARY_PACKED"),
-        Column("clock_event_reasons", "BIGINT", "", "why the clock is where it is: the driver's bit mask"),
-        *(
-            Column(
-                f"{name}_ns", "BIGINT", "ns", f"time the clock was held down {why}, a counter", "DELTA_BINARY_PACKED"
-            )
-            for name, why in (
-                ("power_violation", "by the power limit"),
-                ("thermal_violation", "by temperature"),
-                ("sync_boost_violation", "by synchronised boost with other GPUs"),
-                ("board_limit_violation", "by a limit of the board"),
-                ("reliability_violation", "for reliability (voltage)"),
-                ("software_thermal", "by the driver because of temperature"),
-                ("hardware_thermal", "by the hardware because of temperature"),
-                ("power_brake", "by the external power brake"),
-            )
-        ),
-        Column("pcie_tx_bytes", "BIGINT", "B", "sent over PCIe, a counter that may wrap", "DELTA_BINARY_PACKED"),
-        Column("pcie_rx_bytes", "BIGINT", "B", "received over PCIe, a counter that may wrap", "DELTA_BINARY_PACKED"),
-        Column("nvlink_tx_bytes", "BIGINT", "B", "sent over all NVLinks, a counter", "DELTA_BINARY_PACKED"),
-        Column("nvlink_rx_bytes", "BIGINT", "B", "received over all NVLinks, a counter", "DELTA_BINARY_PACKED"),
-        Column("pcie_replays", "BIGINT", "", "PCIe packets sent again, a counter"),
-        Column("ecc_corrected", "BIGINT", "", "memory errors corrected since the driver was loaded"),
-        Column("ecc_uncorrected", "BIGINT", "", "memory errors not corrected since the driver was loaded"),
-        Column("remapped_rows", "BIGINT", "", "memory rows remapped in the GPU's life, both kinds"),
-        Column("read_us", "INTEGER", "us", "how long the driver took to answer for this GPU"),
-        Column("quality", "VARCHAR", "", "what is wrong with this row's sensors; NULL where nothing is known"),
         _SOURCE,
     ),
     sorted_by=("gpu", "ts"),
@@ -301,24 +252,10 @@ LATEST = Table(
     made=True,
 )
 
-_ELSE = {"ts", "cluster", "gpu", "import_id"}
-_COUNTERS = {"energy_mj", "pcie_replays", "ecc_corrected", "ecc_uncorrected", "remapped_rows"}
-
-
-def kind(column: Column) -> str:
-    """What a column of telemetry is, which says how a minute of it is kept: key, gauge, counter, mask or text."""
-    if column.name in _ELSE:
-        return "key"
-    if column.type == "VARCHAR":
-        return "text"
-    if column.name == "clock_event_reasons":
-        return "mask"
-    return "counter" if column.name in _COUNTERS or column.name.endswith(("_ns", "_bytes")) else "gauge"
-
 
 def _of_a_minute(column: Column) -> tuple[Column, ...]:
     name, what, unit = column.name, column.description, column.unit
-    match kind(column):
+    match column.kind:
         case "gauge":
             return (
                 Column(f"{name}_min", column.type, unit, f"lowest in the minute: {what}", column.encoding),
@@ -402,7 +339,7 @@ HISTORY = View(
     "a reading, or a minute of readings where these were pruned: of a reading, n is 1 and minimum, mean and maximum "
     "are the same",
     f"SELECT {', '.join(MINUTES.names)} FROM telemetry_minutes UNION ALL SELECT ts, cluster, gpu, 1 AS n, "
-    f"{', '.join(_as_minutes(c) for c in TELEMETRY.columns if kind(c) != 'key')} FROM telemetry",
+    f"{', '.join(_as_minutes(c) for c in TELEMETRY.columns if c.kind)} FROM telemetry",
 )
 
 VIEWS: tuple[View, ...] = (MEASUREMENTS, HISTORY)

@@ -1,11 +1,15 @@
 """What a column of an imported file can mean: one row per meaning, with unit, limits and usual names.
 
-A new metric of imported telemetry, or a further name for a known one, is one row here.
+A further meaning, or a further name for a known one, is one row here. Of telemetry, the metrics that nvidia-smi prints
+are rows of `store/metrics.py`.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+
+from ..metrics import METRICS, Metric
 
 EXACT = 2.0**53  # beyond it a float does not hold every integer
 
@@ -35,11 +39,7 @@ _COUNT = r"^[0-9]+(?:\.0+)?$"
 _CLOCK = {"dimension": "clock", "unit": "MHz", "low": 1.0, "high": 10_000.0, "usual": (100.0, 10_000.0)}
 _MEMORY_CLOCK = _CLOCK | {"usual": (300.0, 10_000.0)}
 _HEAT = {"dimension": "temperature", "unit": "C", "low": -40.0, "high": 150.0, "usual": (12.0, 97.0)}
-_NOW_CLOCK = _CLOCK | {"low": 0.0}  # a parked GPU shows 0
-_NOW_HEAT = _HEAT | {"usual": (5.0, 125.0)}  # a single reading, and memory, may be colder and hotter
-_SHARE = {"dimension": "share", "unit": "%", "low": 0.0, "high": 100.0}
 _WATTS = {"dimension": "power", "unit": "W", "low": 0.0, "high": 5_000.0, "usual": (1.0, 5_000.0)}
-_MILLIWATTS = {"dimension": "power", "unit": "mW", "low": 0.0, "high": 5e6, "usual": (1e3, 5e6)}
 
 
 def _number(name: str, description: str, names: tuple[str, ...], column: str, **limits: object) -> Meaning:
@@ -52,6 +52,27 @@ _IDENTITY: tuple[Meaning, ...] = (
     Meaning("node", "identity", "host", ("node", "host", "hostname")),
     Meaning("slot", "identity", "position of the GPU in its node", ("device", "slot")),
 )
+
+# Of metrics, by their unit, and where one is not as others of its unit.
+_BY_UNIT: dict[str, dict[str, object]] = {
+    "mW": {"dimension": "power", "unit": "mW", "low": 0.0, "high": 5e6, "usual": (1e3, 5e6)},
+    "mJ": {"dimension": "energy", "unit": "mJ", "low": 0.0, "high": EXACT},
+    "MHz": _CLOCK | {"low": 0.0},  # a parked GPU shows 0
+    "degC": _HEAT | {"usual": (5.0, 125.0)},  # a single reading, and memory, may be colder and hotter
+    "%": {"dimension": "share", "unit": "%", "low": 0.0, "high": 100.0},
+    "B": {"dimension": "memory", "unit": "B", "low": 0.0, "high": EXACT},
+    "": {"low": 0.0, "high": EXACT},
+}
+_UNLIKE: dict[str, dict[str, object]] = {"fan_speed": {"high": 200.0}, "pstate": {"kind": "pstate", "high": 32.0}}
+
+
+def _of_metric(metric: Metric) -> Meaning:
+    """A metric that nvidia-smi prints: named as its column, without the unit."""
+    name = re.sub("_(mw|mj|mhz|c)$", "", metric.name)
+    kind = {"kind": "hex" if metric.kind == "mask" else "number"}
+    more = kind | _BY_UNIT[metric.unit] | _UNLIKE.get(metric.name, {})
+    return Meaning(name, description=metric.description, names=metric.smi, column=metric.name, **more)  # type: ignore[arg-type]
+
 
 # A published `device` is a place; `dev_id` is not: in the files that have it, it is 0 on every row.
 RUN_MEANINGS: tuple[Meaning, ...] = (
@@ -85,53 +106,7 @@ TELEMETRY_MEANINGS: tuple[Meaning, ...] = (
     Meaning("driver", "text", "driver version", ("driver_version",)),
     Meaning("pci_bus_id", "text", "PCI address", ("pci.bus_id", "gpu_bus_id")),
     Meaning("timestamp", "time stamp", "when the reading was taken", ("timestamp",), column="ts"),
-    _number("power", "board power", ("power.draw",), "power_mw", **_MILLIWATTS),
-    _number("power_instant", "instant power", ("power.draw.instant",), "power_instant_mw", **_MILLIWATTS),
-    _number("power_average", "averaged power", ("power.draw.average",), "power_average_mw", **_MILLIWATTS),
-    _number(
-        "energy",
-        "energy counter",
-        ("total_energy_consumption",),
-        "energy_mj",
-        dimension="energy",
-        unit="mJ",
-        low=0.0,
-        high=EXACT,
-    ),
-    _number("sm_clock", "SM clock", ("clocks.current.sm", "clocks.sm"), "sm_clock_mhz", **_NOW_CLOCK),
-    _number("mem_clock", "memory clock", ("clocks.current.memory", "clocks.mem"), "mem_clock_mhz", **_NOW_CLOCK),
-    _number("temperature", "temperature", ("temperature.gpu",), "temperature_c", **_NOW_HEAT),
-    _number("memory_temperature", "memory temperature", ("temperature.memory",), "memory_temperature_c", **_NOW_HEAT),
-    _number("utilization", "busy share", ("utilization.gpu",), "utilization", **_SHARE),
-    _number("memory_utilization", "memory traffic share", ("utilization.memory",), "memory_utilization", **_SHARE),
-    _number(
-        "memory_used",
-        "memory in use",
-        ("memory.used",),
-        "memory_used",
-        dimension="memory",
-        unit="B",
-        low=0.0,
-        high=EXACT,
-    ),
-    _number(
-        "power_limit",
-        "enforced power limit",
-        ("enforced.power.limit", "power.limit"),
-        "power_limit_mw",
-        **_MILLIWATTS,
-    ),
-    Meaning("pstate", "pstate", "performance state", ("pstate",), column="pstate", low=0.0, high=32.0),
-    _number("fan_speed", "fan speed", ("fan.speed",), "fan_speed", **_SHARE | {"high": 200.0}),
-    Meaning(
-        "clock_event_reasons",
-        "hex",
-        "why the clock is where it is, a bit mask",
-        ("clocks_event_reasons.active", "clocks_throttle_reasons.active"),
-        column="clock_event_reasons",
-        low=0.0,
-        high=EXACT,
-    ),
+    *(_of_metric(metric) for metric in METRICS if metric.smi),
 )
 
 # What a value without a unit in its label is in, where the tool is known.

@@ -1,35 +1,144 @@
-"""The table of metrics agrees with the table of columns, and the folder with the table of backends."""
+"""A metric is one row of `METRICS` and nothing anywhere else; the folder agrees with the table of backends."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import inspect
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from whorl.collectors import metrics
+from whorl import collectors
 from whorl.collectors.backends import BACKENDS, find_backend
-from whorl.collectors.metrics import METRICS, Metric
 from whorl.errors import InputError
-from whorl.store.schema import TELEMETRY
+from whorl.store import metrics
+from whorl.store.metrics import BOARD_POWER, METRICS, Call
+from whorl.store.schema import MINUTES, TELEMETRY
 
-NOT_READ = {"ts", "cluster", "gpu", "read_us", "quality", "import_id"}
+from ..nvml_library import NvmlLibrary
+
+# Two rows more, of fields that the C library of tests/native answers and whorl does not read.
+MORE = """
+    Metric("links_sent", "BIGINT", "B", "counter", "fast", "sent over NVLink, the protocol included",
+           Field((140,)), scale=1024),
+    Metric("most_power", "INTEGER", "mW", "gauge", "slow", "the highest power limit", Field((188,)), 161, "MOST_POWER"),
+"""
+# Runs a program with these rows at the end of the table in store/metrics.py, and no other change.
+WITH_MORE = """
+import importlib.machinery, sys
+from pathlib import Path
+import whorl
+rows, sys.argv = sys.argv[1], sys.argv[1:]
+path = str(Path(whorl.__file__).with_name("store") / "metrics.py")
+class Loader(importlib.machinery.SourceFileLoader):
+    def get_data(self, path):
+        data = super().get_data(path)
+        if path.endswith(".py"):
+            assert data.count(b"\\n)\\n# fmt: on") == 1
+            data = data.replace(b"\\n)\\n# fmt: on", rows.encode() + b")\\n# fmt: on")
+        return data
+    def path_stats(self, path):
+        raise OSError  # no cache of bytecode
+class Finder:
+    def find_spec(self, name, where, target=None):
+        if name == "whorl.store.metrics":
+            return importlib.machinery.ModuleSpec(name, Loader(name, path), origin=path)
+sys.meta_path.insert(0, Finder())
+"""
 
 
-@pytest.mark.parametrize("metric", METRICS, ids=lambda m: m.column)
-def test_a_metric_is_a_column_with_its_unit(metric: Metric) -> None:
-    (column,) = [c for c in TELEMETRY.columns if c.name == metric.column]
-    assert column.unit == metric.unit
-    assert column.type in ("INTEGER", "BIGINT")
-    assert ("counter" in column.description or "since" in column.description or "life" in column.description) == (
-        metric.kind == "counter"
-    ) or metric.column == "pcie_replays"
+def with_more(code: str, *arguments: object, environment: dict[str, str] | None = None) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", WITH_MORE + code, MORE, *map(str, arguments)],
+        capture_output=True, text=True, check=False, timeout=120, env=environment or dict(os.environ),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
-def test_every_column_is_read_once() -> None:
-    columns = [metric.column for metric in METRICS]
-    assert len(set(columns)) == len(columns)
-    assert set(columns) == {c.name for c in TELEMETRY.columns} - NOT_READ
+VERB = "from whorl.cli import cli\ncli()"
+
+
+def query(store: Path, sql: str) -> list[dict[str, Any]]:
+    code = "from whorl.store import Store\nimport json\n"
+    code += f"print(json.dumps(Store.open(sys.argv[1]).sql({sql!r}).to_pylist()))"
+    found: list[dict[str, Any]] = json.loads(with_more(code, store))
+    return found
+
+
+def test_the_schema_and_the_page_of_tables_follow_from_the_row() -> None:
+    page = with_more(VERB, "schema", "--markdown").splitlines()
+    known = (Path(metrics.__file__).parents[1] / "docs" / "tables.md").read_text().splitlines()
+    assert [line for line in page if line.startswith(("| links_sent", "| most_power"))] == [
+        "| links_sent | BIGINT | B | sent over NVLink, the protocol included |",
+        "| most_power | INTEGER | mW | the highest power limit |",
+        "| links_sent | counter | fast | field 140 |  |  |  |",
+        "| most_power | gauge | slow | field 188 | 161 | MOST_POWER |  |",
+        "| links_sent | BIGINT | B | sent over NVLink, the protocol included |",  # latest
+        "| most_power | INTEGER | mW | the highest power limit |",
+        "| links_sent_first | BIGINT | B | first in the minute: sent over NVLink, the protocol included |",
+        "| links_sent_last | BIGINT | B | last in the minute: sent over NVLink, the protocol included |",
+        "| most_power_min | INTEGER | mW | lowest in the minute: the highest power limit |",
+        "| most_power_mean | DOUBLE | mW | mean over the minute's rows: the highest power limit |",
+        "| most_power_max | INTEGER | mW | highest in the minute: the highest power limit |",
+    ]
+    changed = [line for line in page if line not in known and not line.startswith(("| links_sent", "| most_power"))]
+    assert len(changed) == 1  # the view `history`, which lists all columns
+    assert "links_sent_first" in changed[0]
+
+
+def test_the_row_is_read_through_nvml_kept_by_the_minute_and_null_where_simulated(
+    nvml_library: NvmlLibrary, tmp_path: Path
+) -> None:
+    nvml_library.write("gpus 2", "model H100", "load 10 0.7")
+    for backend in ("nvml", "simulated"):
+        with_more(
+            VERB, "collect", "--store", tmp_path / backend, "--backend", backend, "--interval", "0.05", "--duration",
+            "1s", "--slow-interval", "0.2", environment=nvml_library.environment(),
+        )  # fmt: skip
+    read = query(
+        tmp_path / "nvml",
+        "select gpu, count(*) n, count(links_sent) c, max(links_sent) - min(links_sent) grown, "
+        "min(most_power) low, max(most_power) high, count(most_power) p from telemetry group by gpu",
+    )
+    assert len(read) == 2
+    for row in read:
+        assert row["c"] == row["n"] >= 10
+        assert 10_000_000 < row["grown"] < 1e11  # some GB/s for a second: KiB became bytes at every tick
+        assert row["low"] == row["high"] == 700_000
+        assert 0 < row["p"] < row["n"]
+    (absent,) = query(
+        tmp_path / "simulated", "select count(links_sent) c, count(most_power) p, count(power_mw) w from telemetry"
+    )
+    assert (absent["c"], absent["p"]) == (0, 0)
+    assert absent["w"] > 0
+    code = "from whorl.store import retention, replacing\nimport time\n"
+    code += "later = time.time_ns() + 10**12\n"
+    code += "print(retention.prune(Path(sys.argv[1]), 60, now=later, pace=replacing.OFFLINE).rows)"
+    assert int(with_more(code, tmp_path / "nvml")) == sum(row["n"] for row in read)
+    minutes = query(
+        tmp_path / "nvml",
+        "select max(links_sent_last - links_sent_first) grown, avg(most_power_mean) mean, min(most_power_min) low "
+        "from history",
+    )
+    assert minutes[0]["grown"] > 1_000_000  # less than above where the second lay in two minutes
+    assert (minutes[0]["mean"], minutes[0]["low"]) == (700_000, 700_000)
+
+
+def test_every_metric_is_a_column_and_has_a_minute() -> None:
+    names = [metric.name for metric in METRICS]
+    assert len(set(names)) == len(names)
+    kinds = {column.name: column.kind for column in TELEMETRY.columns}
+    assert {name: kinds[name] for name in names} == {metric.name: metric.kind for metric in METRICS}
+    assert set(kinds) - set(names) == {"ts", "cluster", "gpu", "read_us", "quality", "import_id"}
+    parts = {"gauge": ("_min", "_mean", "_max"), "counter": ("_first", "_last"), "mask": ("",)}
+    for metric in METRICS:
+        found = {name for name in MINUTES.names if name.startswith(metric.name)}
+        assert {metric.name + part for part in parts[metric.kind]} <= found
 
 
 def test_numbers_of_other_interfaces_are_not_shared() -> None:
@@ -37,14 +146,23 @@ def test_numbers_of_other_interfaces_are_not_shared() -> None:
         assert len(set(numbers)) == len(numbers)
 
 
-def test_a_metric_is_one_row_and_nothing_else() -> None:
-    """No other module names a metric's NVML function or field id, but for what a GPU is."""
-    source = Path(metrics.__file__).parent
-    text = "".join(p.read_text() for p in (source / "nvml.py", source / "rows.py", source / "sampler.py"))
+def test_no_other_module_names_what_a_row_spells() -> None:
+    """But for what a GPU is, which is asked once."""
+    folder = Path(inspect.getfile(collectors)).parent
+    text = "".join(p.read_text() for p in folder.glob("*.py") if p.name not in ("nvml_identity.py", "nvml_settings.py"))
     for metric in METRICS:
-        if isinstance(metric.nvml, metrics.Call):
-            assert metric.nvml.function not in text or metric.nvml.function == "nvmlDeviceGetMemoryInfo"
-    assert replace(METRICS[0], scale=2).scale == 2
+        if isinstance(metric.nvml, Call) and metric.nvml.function != "nvmlDeviceGetMemoryInfo_v2":
+            assert metric.nvml.function not in text
+
+
+def test_board_power_is_decided_in_one_place() -> None:
+    """No other module names both readings of power in one line or next to each other."""
+    root = Path(metrics.__file__).parents[1]
+    instant, reported = BOARD_POWER
+    rooms = ("analysis", "cli", "collectors", "dashboards", "jobs", "probes")
+    for path in (path for room in rooms for path in (root / room).rglob("*.py")):
+        for line in path.read_text().splitlines():
+            assert not (instant in line and f'"{reported}"' in line), (path, line)
 
 
 def test_every_backend_is_in_the_table() -> None:

@@ -20,12 +20,15 @@ Floats = NDArray[np.float64]
 
 
 def readings(power: Floats, *, busy: Floats | None = None, energy: Floats | None = None) -> Floats:
-    """Shape (ticks, 4, 1): power mW, utilisation, clock, energy."""
+    """Shape (ticks, 5, 1), as quality.READ has them: instantaneous and reported power mW, utilisation, clock, energy.
+
+    Reported power is not known.
+    """
     n = len(power)
     share = np.ones(n) if busy is None else busy
     clock = 1000 + 900 * share
     total = np.cumsum(300_000 * INTERVAL * (0.2 + 0.8 * share)) if energy is None else energy
-    return np.stack([power, 100 * share, clock, total], axis=1)[:, :, None]
+    return np.stack([power, np.full(n, np.nan), 100 * share, clock, total], axis=1)[:, :, None]
 
 
 def judged(rows: Floats, *, interval: float = INTERVAL, period: float = 0.1) -> tuple[list[Finding], str | None]:
@@ -33,9 +36,9 @@ def judged(rows: Floats, *, interval: float = INTERVAL, period: float = 0.1) -> 
     quality = Quality(rows.shape[2], interval_s=interval, period_s=period, window_s=60.0)
     found: list[Finding] = []
     for tick, row in enumerate(rows):
-        known = np.vstack([~np.isnan(row), np.zeros((1, rows.shape[2]), bool)])
-        values = np.vstack([np.nan_to_num(row), np.zeros((1, rows.shape[2]))]).astype(np.int64)
-        found += quality.note(values, known, [round(tick * interval * 1e9)] * rows.shape[2])
+        found += quality.note(
+            np.nan_to_num(row).astype(np.int64), ~np.isnan(row), [round(tick * interval * 1e9)] * rows.shape[2]
+        )
     return found, quality.texts[0]
 
 
@@ -63,7 +66,7 @@ def test_a_stuck_sensor_that_only_the_energy_counter_gives_away() -> None:
     watts = np.where(np.arange(n) % 600 < 300, 80.0, 500.0)
     energy = np.cumsum(watts * 1000 * INTERVAL)
     rows = readings(np.full(n, 80_000.0), energy=energy)
-    rows[:, 1:3] = np.nan  # no utilisation and clock, as under MIG
+    rows[:, 2:4] = np.nan  # no utilisation and clock, as under MIG
     found, mark = judged(rows)
     assert mark == "power_stuck"
     assert "the energy counter shows" in found[0].detail

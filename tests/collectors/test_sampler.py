@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from whorl.collectors.backends import Device, Sweep
-from whorl.collectors.metrics import METRICS, ROW
 from whorl.collectors.nvml import Nvml
 from whorl.collectors.rows import Rows
 from whorl.collectors.sampler import Sampler
 from whorl.collectors.simulated import Simulated
 from whorl.errors import StoreError
 from whorl.store.form import Form
+from whorl.store.metrics import METRICS, ROW
 
 from ..nvml_library import NvmlLibrary
 from .sampling import Kept, Running, as_rows, sampling
