@@ -86,10 +86,10 @@ class Sheet:
         return [int(n) for n in sums.row(0)]
 
 
-def read(path: Path) -> Sheet:
-    """The file at `path` as a sheet: CSV (plain, gzip, zstd; by content, not by name) or Parquet.
+def load(path: Path) -> bytes:
+    """The content of the file at `path`, without its compression (gzip, zstd; told by content, not by name).
 
-    Raises InputError where there is no such file, it is torn, it is not text, or it has no rows.
+    Raises InputError where there is no such file, it may not be read, or it is torn.
     """
     try:
         raw = path.read_bytes()
@@ -100,8 +100,15 @@ def read(path: Path) -> Sheet:
     except OSError as error:
         why = "this user may not read it" if error.errno in (errno.EACCES, errno.EPERM) else error.strerror
         raise InputError(f"{path} cannot be read: {why}") from error
-    data = _decompress(raw, path)
-    del raw
+    return _decompress(raw, path)
+
+
+def read(path: Path) -> Sheet:
+    """The file at `path` as a sheet: CSV or Parquet, plain or compressed.
+
+    Raises InputError as `load` does, and where it is not text, or has no rows.
+    """
+    data = load(path)
     sheet = Sheet(path.name, hashlib.sha256(data).hexdigest(), len(data), [], pl.DataFrame(), 0, Refused())
     if data[:4] == b"PAR1":
         _from_parquet(sheet, data, path)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 import polars as pl
 
 from ....errors import InputError
+from ....store.importing.content import load
 
 if TYPE_CHECKING:
     from _csv import Reader as CsvReader
@@ -92,20 +91,9 @@ def jobs(n: int) -> str:
 
 
 def text_of(path: Path) -> str:
-    """The text of a file, plain or gzip-compressed, told by its content.
-
-    Raises:
-        InputError: it cannot be read, is damaged, or is no text.
-    """
+    """The text of a file, plain or compressed. InputError where it cannot be read, is damaged, or is no text."""
     try:
-        content = path.read_bytes()
-        if content[:2] == b"\x1f\x8b":
-            content = gzip.decompress(content)
-        text = content.decode("utf-8-sig")
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (EOFError, zlib.error) as error:
-        raise InputError(f"{path} is damaged gzip data ({error}); fetch it again") from error
+        text = load(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is no text in UTF-8: byte {error.start:,} is unreadable") from error
     if "\0" in text:
