@@ -128,18 +128,19 @@ class _Group(click.Group):
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="whorl")
 def cli() -> None:
-    """Measure every GPU of a fleet; see which differ, and whether it is real.
+    """Measure every GPU of a fleet; see which GPUs differ, and whether the difference is real.
 
     \b
-    whorl demo                                   all of it at once: measure, compare, report; without a GPU too
-    whorl sample DIR                             files of a small generated fleet
-    whorl import --store S DIR/*                 measurements from any tool, into a store
-    whorl variability --store S                  how much the GPUs differ, and which stand out
-    whorl advise --store S --workload sgemm      which nodes a job should avoid, and what that gains
-    whorl sql --store S "select workload, gpu, median(value) from results group by all"
+    whorl demo                               measure, compare and report; needs no GPU
+    whorl sample DIR                         write files of a small generated fleet
+    whorl import --store S DIR/*             import measurements of any tool
+    whorl variability --store S              how much the GPUs differ
+    whorl advise --store S --workload sgemm  which nodes a job should avoid
+    whorl sql --store S "select gpu, median(value) as ms from results
+        where workload = 'sgemm' and figure = 'time' group by gpu"
 
-    Exit status: 0 done; 1 a check failed; 2 the input cannot be used; 3 the store cannot be used; 4 a query
-    failed; 5 the scheduler does not answer or refused; 6 a GPU failed.
+    Exit status: 0 done; 1 a check failed; 2 bad input or option, or the output could not be written; 3 the store
+    cannot be used; 4 a query failed; 5 the scheduler does not answer or refused; 6 a GPU failed.
     """
     handler = _Warnings()
     handler.setLevel(logging.WARNING)

@@ -1,0 +1,101 @@
+"""The documentation is true: the tutorial's commands run, and every command and link that a page names exists."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from whorl.cli import cli
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+INSTALLATION = ["make .venv/.ready", ". .venv/bin/activate"]
+
+
+def shell_commands(page: str) -> list[str]:
+    blocks = re.findall(r"^```sh\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    return [line for block in blocks for line in block.splitlines()]
+
+
+def test_every_command_of_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its order, in one empty folder. The installation is left out: the tests run in its result."""
+    monkeypatch.chdir(tmp_path)
+    commands = shell_commands((ROOT / "docs" / "tutorial.md").read_text())
+    assert commands[:2] == INSTALLATION
+    printed = {}
+    for command in commands[2:]:
+        program, *arguments = shlex.split(command)
+        assert program == "whorl", command
+        done = CliRunner().invoke(cli, arguments)
+        assert done.exit_code == 0, f"{command}\n{done.output}\n{done.exception!r}"
+        printed[command] = done.output
+    assert (tmp_path / "demo" / "report.html").exists()
+    first, second = (text for command, text in printed.items() if "advise" in command)
+    assert first.startswith("Exclude c001-2")
+    assert second == "c001-2\n"
+    (times,) = (text for command, text in printed.items() if "figure = 'time'" in command)
+    assert len(times.splitlines()) >= 6
+
+
+def commands_named(text: str) -> Iterator[list[str]]:
+    """The words after `whorl` in code spans and code blocks, up to a pipe, a redirection or a remark."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    code = [line for block in blocks for line in block.splitlines()]
+    code += [line for line in text.splitlines() if line.startswith("    ")]
+    for line in [*re.findall(r"`([^`\n]+)`", text), *code]:
+        for words in re.findall(r"\b(?:whorl )+((?:\"[^\"]*\"|[^|&;)>#\"])+)", line):
+            yield words.split()
+
+
+def complaint(words: list[str]) -> str | None:
+    """Why `whorl WORDS` cannot be a command; None if it can."""
+    command: click.Command = cli
+    for number, word in enumerate(words):
+        if isinstance(command, click.Group) and number < 2 and re.fullmatch(r"[a-z]+", word):
+            if word not in command.commands:
+                return f"there is no {word!r}"
+            command = command.commands[word]
+        elif word.startswith("--") and len(word) > 2:
+            known = {option for parameter in command.params for option in parameter.opts} | {"--help", "--version"}
+            if word.rstrip(".,:").partition("=")[0] not in known:
+                return f"{command.name} has no {word}"
+    return None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_that_a_page_names_exists(page: Path) -> None:
+    wrong = {f"whorl {' '.join(words)}": why for words in commands_named(page.read_text()) if (why := complaint(words))}
+    assert not wrong
+
+
+def test_every_command_that_a_help_text_names_exists() -> None:
+    lines = [line for text in help_texts(cli) for line in text.splitlines() if line.strip().startswith("whorl ")]
+    named = [line.split()[1:] for line in lines]
+    assert ["demo"] in [words[:1] for words in named]
+    assert not {" ".join(words): why for words in named if (why := complaint(words))}
+
+
+def help_texts(command: click.Command) -> Iterator[str]:
+    yield command.help or ""
+    yield from (parameter.help or "" for parameter in command.params if isinstance(parameter, click.Option))
+    if isinstance(command, click.Group):
+        for name in command.commands:
+            yield from help_texts(command.commands[name])
+
+
+def test_a_command_that_does_not_exist_is_found() -> None:
+    page = "Run `whorl nosuch`.\n\n    whorl sql --nosuch\n"
+    assert [complaint(words) for words in commands_named(page)] == ["there is no 'nosuch'", "sql has no --nosuch"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_to_a_file_leads_to_one(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        if not link.startswith("http"):
+            assert (page.parent / link.partition("#")[0]).exists(), link
