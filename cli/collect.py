@@ -7,11 +7,11 @@ import re
 import signal
 import sys
 import time
-from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..store.signals import Noted
 from .options import store_option
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def collect(
     if backend == "nvml":
         for sentence in restore_left_over():
             click.echo(f"whorl: {sentence}", err=True)
-    with _Signals() as signals:
+    with Noted() as signals:
         collecting = _begin(plan, options, signals)
         if collecting is None:
             click.echo("whorl: told to end before anything was read", err=True)
@@ -110,49 +110,23 @@ def collect(
         give_back()  # what opening took
         status = _Status(collecting)
         try:
-            counts = collecting.run(ended=lambda: signals.came is not None, look=status.show)
+            counts = collecting.run(ended=lambda: bool(signals.came), look=status.show)
         finally:
             status.clear()
-        _say_ended(collecting, counts, signals.came)
+        _say_ended(collecting, counts, signals.came[0] if signals.came else None)
         collecting.leave(0)
 
 
-def _begin(plan: Plan, options: dict[str, Any], signals: _Signals) -> Collecting | None:
+def _begin(plan: Plan, options: dict[str, Any], signals: Noted) -> Collecting | None:
     from ..collectors.collecting import Collecting
     from ..errors import InputError
 
     try:
-        return Collecting.begin(plan, options, ended=lambda: signals.came is not None)
+        return Collecting.begin(plan, options, ended=lambda: bool(signals.came))
     except InputError as error:
         if plan.backend != "nvml":
             raise
         raise InputError(f"{error}; on a machine without GPUs: --backend simulated") from error
-
-
-class _Signals:
-    """Ctrl-C, SIGTERM and SIGHUP as something to look at: `came` is the first that came.
-
-    One that is ignored stays ignored: under nohup, SIGHUP is.
-    """
-
-    def __init__(self) -> None:
-        self.came: int | None = None
-        self._before: dict[int, Any] = {}
-
-    def _note(self, number: int, _frame: FrameType | None) -> None:
-        self.came = self.came or number
-
-    def __enter__(self) -> _Signals:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
 
 
 def _say_begun(collecting: Collecting) -> None:

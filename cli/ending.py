@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import signal
-from threading import current_thread, main_thread
-from types import FrameType
 
 import click
 
+from ..store import signals
 
-class Ending:
+
+class Ending(signals.Unwinding):
     """SIGTERM and SIGHUP end the block as Ctrl-C does, once: what is complete is stored, what was set is restored.
 
     A batch system sends SIGTERM at the end of a job's time. One that is ignored stays ignored: under nohup, SIGHUP is.
     """
 
-    def __enter__(self) -> None:
-        self._before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-        self._ours, self._came = current_thread() is main_thread(), False
-        for number, handler in self._before.items():
-            if self._ours and handler is signal.SIG_DFL:
-                signal.signal(number, self._end)
+    def __init__(self) -> None:
+        super().__init__((signal.SIGTERM, signal.SIGHUP), apart_s=math.inf)
 
-    def _end(self, number: int, _frame: FrameType | None) -> None:
-        self._came = True
-        signal.signal(number, signal.SIG_IGN)  # a second one must not end the storing
-        raise SystemExit(128 + number)
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            if self._ours and handler is signal.SIG_DFL:
-                signal.signal(number, handler)
-        if self._came:
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        if self.came:
             click.echo("whorl: told to end; what was stored stays, and the command can be run again", err=True)

@@ -6,15 +6,13 @@ Features are `whorl_WORKLOAD_prefer` and `whorl_WORKLOAD_avoid`. A node whose we
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import shlex
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ..errors import InputError
+from ..store import files
 from .hostlist import compress
 from .slurm import Node
 
@@ -112,16 +110,7 @@ def filter_file(excluded: Sequence[str], nodes: Sequence[Node], partition: str, 
 
 def write_whole(path: Path, text: str) -> None:
     """Put a file in place as a whole: a reader sees the one before or this one. Raises InputError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(0o644)
-        temporary.replace(path)
+        files.put(path, text.encode(), 0o644)
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()  # there only where something failed

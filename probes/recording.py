@@ -12,15 +12,14 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from ..errors import StoreError
+from ..store import signals
 from ..store.schema import arrow_schema
 from .figures import Figure
 from .watch import Window
@@ -95,7 +94,7 @@ class Recorder:
         """
         if self._failure:
             raise self._failure
-        with self._lock, _undisturbed():
+        with self._lock, signals.held((signal.SIGINT, signal.SIGTERM), once=True):
             runs, events, tables = self._runs, self._events, self._tables
             self._runs, self._events, self._tables = [], [], {}
             self._since = time.monotonic()
@@ -215,32 +214,6 @@ def stored_runs(store: Store, cluster: str, campaign: str) -> dict[tuple[str, st
             conditions = json.loads(row["conditions"] or "{}") | {"probe_version": row["probe_version"]}
             found.setdefault((row["gpu"], row["workload"]), []).append(conditions)
     return found
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Ctrl-C and SIGTERM come after the block; a second one at once, should the file system hang."""
-    if threading.current_thread() is not threading.main_thread():  # the others never see them
-        yield
-        return
-    came: list[int] = []
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    handlers = {number: handler for number, handler in before.items() if handler not in (None, signal.SIG_IGN)}
-
-    def note(number: int, _frame: FrameType | None) -> None:
-        came.append(number)
-        if len(came) > 1:
-            raise KeyboardInterrupt
-
-    for number in handlers:
-        signal.signal(number, note)
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    if came:
-        signal.raise_signal(came[0])
 
 
 def _events_of(window: Window) -> str | None:

@@ -14,7 +14,6 @@ others: no setting outlives a reboot.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import time
@@ -25,13 +24,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, WhorlError
+from ..store import files, locks, processes
 
 if TYPE_CHECKING:
     from ..collectors.nvml_settings import Control, Controls
 
 _FORMAT = 1
 _WAIT_S = 10.0
-_POLL_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -91,10 +90,6 @@ def state_folder() -> Path:
         raise InputError("this user has no home folder: set WHORL_STATE to a folder for restore files") from error
 
 
-def _host() -> str:
-    return "".join(c if c.isalnum() else "_" for c in os.uname().nodename) or "host"
-
-
 def _boot() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
@@ -112,7 +107,7 @@ def _started(pid: int) -> int | None:
 
 
 def _mine() -> str:
-    return f"restore-{_host()}-{_boot()[:8]}"
+    return f"restore-{processes.host()}-{_boot()[:8]}"
 
 
 # -- locks ------------------------------------------------------------------------------------------------------------
@@ -120,13 +115,10 @@ def _mine() -> str:
 
 def _held_by_other(handle: int, note: Note | None) -> bool:
     """Take the lock of an open restore file; True where the process that wrote it has it still."""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # a file system without locks: its content decides
+    got = locks.attempt(handle)
+    if got is None:  # a file system without locks: its content decides
         return note is not None and _started(note.pid) is not None and _started(note.pid) == note.started
-    return False
+    return not got
 
 
 @contextlib.contextmanager
@@ -139,20 +131,11 @@ def exclusively(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise _unwritable(folder, error) from error
     try:
-        last = time.monotonic() + _WAIT_S
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() < last:
-                    time.sleep(_POLL_S)
-                    continue
-                raise InputError(
-                    f"another whorl has been changing or restoring settings for {_WAIT_S:.0f} s ({path}): try again"
-                ) from None
-            except OSError:
-                pass  # no locks here: two that start in the same instant are not kept apart
-            break
+        # None: no locks here, and two that start in the same instant are not kept apart.
+        if locks.wait(handle, _WAIT_S) is False:
+            raise InputError(
+                f"another whorl has been changing or restoring settings for {_WAIT_S:.0f} s ({path}): try again"
+            )
         yield
     finally:
         os.close(handle)
@@ -175,7 +158,7 @@ class Claim:
         """Raises InputError where it cannot be written. Only within `exclusively`."""
         self.path = folder / f"{_mine()}-{os.getpid()}-{time.monotonic_ns():x}.json"
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        self._note = Note(_host(), _boot(), os.getpid(), _started(os.getpid()), now, driver, dict(gpus))
+        self._note = Note(processes.host(), _boot(), os.getpid(), _started(os.getpid()), now, driver, dict(gpus))
         self._handle = -1
         try:
             self._write()
@@ -189,7 +172,7 @@ class Claim:
             self._write()
             return
         self.path.unlink(missing_ok=True)
-        _make_durable(self.path.parent)
+        files.sync_folder(self.path.parent)
 
     def release(self) -> None:
         """Leave the file, if it is still there, to the next start."""
@@ -201,13 +184,12 @@ class Claim:
         fresh = self.path.with_suffix(".new")
         handle = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            with contextlib.suppress(OSError):  # a file system without locks: the content decides
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locks.attempt(handle)  # None: a file system without locks, where the content decides
             with os.fdopen(handle, "w", closefd=False) as stream:
                 stream.write(self._note.text())
-            os.fsync(handle)
+            files.sync(handle)
             fresh.replace(self.path)
-            _make_durable(self.path.parent)
+            files.sync_folder(self.path.parent)
         except OSError:
             os.close(handle)
             with contextlib.suppress(OSError):
@@ -215,14 +197,6 @@ class Claim:
             raise
         self.release()
         self._handle = handle
-
-
-def _make_durable(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 # -- what was left ----------------------------------------------------------------------------------------------------
@@ -246,7 +220,7 @@ def pending(folder: Path) -> list[Left]:
     here = f"-{_boot()[:8]}-"
     names = sorted(entry.name for entry in os.scandir(folder) if entry.name.startswith("restore-"))
     for name in names:
-        ours = name.startswith(f"restore-{_host()}-") or here in name
+        ours = name.startswith(f"restore-{processes.host()}-") or here in name
         if not ours or not name.endswith(".json"):
             continue
         path = folder / name
@@ -328,11 +302,9 @@ def _restore_file(path: Path, note: Note, session: Controls, who: str) -> list[s
     try:
         if not remaining:
             path.unlink(missing_ok=True)
-            _make_durable(path.parent)
+            files.sync_folder(path.parent)
         elif remaining != note.gpus:
-            fresh = path.with_suffix(".new")
-            fresh.write_text(replace(note, gpus=remaining).text())
-            fresh.replace(path)
+            files.put(path, replace(note, gpus=remaining).text().encode(), 0o600)
     except OSError as error:
         told.append(f"{path} cannot be brought up to date ({error.strerror}): remove it by hand")
     return told

@@ -7,21 +7,17 @@ or the machine's memory runs out, at the next start of whorl (see `restore`).
 from __future__ import annotations
 
 import contextlib
-import signal
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from threading import current_thread, main_thread
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
+from ..store import signals
 from .restore import Before, Claim, bring_back, exclusively, pending, restore_dead, state_folder
 
 if TYPE_CHECKING:
     from ..collectors.nvml_settings import Control, Controls
 
-_ENDING: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _APART_S = 1.0
 
 
@@ -64,7 +60,7 @@ class Settings:
     def __enter__(self) -> Settings:
         if self._mhz is None and self._watt is None:
             return self
-        self._signals.enter_context(_Ending())
+        self._signals.enter_context(signals.Unwinding(apart_s=_APART_S))
         try:
             self._begin()
         except BaseException:
@@ -147,7 +143,7 @@ class Settings:
     def _end(self) -> None:
         told: list[tuple[str, str | None, str]] = []
         try:
-            with self._signals, _undisturbed():
+            with self._signals, signals.held():
                 remaining = self._restore(told)
                 claim, self._claim = self._claim, None
                 if claim is not None:
@@ -177,67 +173,3 @@ class Settings:
             kind = "settings_restored" if rest is None else "settings_not_restored"
             told += [(kind, gpu, sentence) for sentence in sentences]
         return remaining
-
-
-class _Ending:
-    """Lets the signals that ask a process to end unwind it, also where they would kill it on the spot.
-
-    More of them within a second do nothing: several may come together, and the second would be raised in the very
-    call that was about to restore. One that comes later acts again, as somebody waits who is in a hurry.
-    """
-
-    def __init__(self) -> None:
-        self._before: dict[int, Any] = {}
-        self._raised = -_APART_S
-
-    def __enter__(self) -> None:
-        for number in _ENDING if current_thread() is main_thread() else ():
-            handler = signal.getsignal(number)
-            if handler not in (signal.SIG_IGN, None):  # None: not Python's, and not to be put back by it
-                self._before[number] = handler
-                signal.signal(number, self._unwind)
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _unwind(self, number: int, frame: FrameType | None) -> None:
-        now, before = time.monotonic(), self._before[number]
-        if now - self._raised < _APART_S:
-            return
-        self._raised = now
-        if before is signal.SIG_DFL:
-            raise SystemExit(128 + number)
-        before(number, frame)
-        self._raised = -_APART_S  # it raised nothing
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Hold back signals for a moment; they act when it is over.
-
-    A mask would not do: another thread may take the signal, and Python runs its handler in this one all the same.
-    """
-    before: dict[int, Any] = {}
-    came: list[int] = []
-    interruption: BaseException | None = None
-
-    def note(number: int, _frame: FrameType | None) -> None:
-        came.append(number)
-
-    for number in _ENDING if current_thread() is main_thread() else ():
-        while signal.getsignal(number) not in (note, None):  # None: not Python's, and not to be put back by it
-            try:
-                before.setdefault(number, signal.getsignal(number))
-                signal.signal(number, note)
-            except BaseException as error:  # what a signal raised that came just now
-                interruption = error
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if interruption is not None:
-            raise interruption
-        for number in came:
-            signal.raise_signal(number)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import StoreError
-from . import arranging, files, journal_file, light, placing, reading, replacing, sealing
+from . import arranging, files, journal_file, light, placing, reading, replacing, rivals, sealing, writing
 from .journal_file import WRITTEN
 from .locks import COMPACTING, Lock, locked
 from .placing import Bounds
@@ -120,12 +120,12 @@ def _fold(root: Path, pace: Pace, done: Done) -> None:
             rest = reading.without_late(rest, rows)
             joined = placing.newest(pa.concat_tables([kept, mine]))
             old.append(path)
-            parts = files.placed(root, TELEMETRY, said(root, joined), _name(number))
-            moves |= files.write_temporary(parts, level=files.SMALL)
+            parts = writing.placed(root, TELEMETRY, said(root, joined), _name(number))
+            moves |= writing.write_temporary(parts, level=writing.SMALL)
             number += 1
         if len(rest):
-            moves |= files.write_temporary(
-                files.placed(root, TELEMETRY, said(root, rest), _name(number)), level=files.SMALL
+            moves |= writing.write_temporary(
+                writing.placed(root, TELEMETRY, said(root, rest), _name(number)), level=writing.SMALL
             )
         replacing.replace(root, old, moves, pace)
     except BaseException as error:
@@ -147,7 +147,7 @@ def _foldable(found: reading.Snapshot, paths: list[Path]) -> list[Path]:
             except (ValueError, FileNotFoundError):
                 continue
             if len(rows):
-                open_rows.append(placing.bounds_of(sealing.whole(TELEMETRY.name, rows)))
+                open_rows.append(placing.bounds_of(journal_file.whole(TELEMETRY.name, rows)))
     fit = {path: bounds for path in paths if (bounds := placing.bounds(path)) is not None}
     while True:
         waiting = [path for path, bounds in fit.items() if any(bounds.overlap(other) for other in open_rows)]
@@ -161,7 +161,7 @@ def said(root: Path, rows: pa.Table) -> pa.Table:
     if WRITTEN not in rows.column_names:
         return rows
     known = rows[WRITTEN].null_count < len(rows)
-    if known and sealing.open_journals(root, placing.bounds_of(rows)):
+    if known and rivals.open_journals(root, placing.bounds_of(rows)):
         return rows
     return rows.drop_columns([WRITTEN])
 
@@ -176,7 +176,7 @@ def _groups(root: Path, spec: Table, now: int) -> Iterator[list[Path]]:
         path
         for path in sound(spec, found.files[spec.name])
         if path.name != reading.EMPTY
-        and sealing.live_of(path) is None
+        and journal_file.live_of(path) is None
         and replacing.key(root, path) not in found.noted
         and _rows(path) < _MOST_ROWS // 2
     ]
@@ -197,7 +197,7 @@ def _groups(root: Path, spec: Table, now: int) -> Iterator[list[Path]]:
         hour_over = (bounds.last // _HOUR + 1) * _HOUR + _SETTLED <= now
         if hour_over:
             period = -1 if day_over else bounds.first // _HOUR
-            name = sealing.name_in(path.stem)
+            name = journal_file.name_in(path.stem)
             periods.setdefault((path.parent.name, period), []).append((name, bounds.first, path))
     for key in sorted(periods):
         yield from _filled([path for _, _, path in sorted(periods[key])])
@@ -234,7 +234,7 @@ def _merge(root: Path, spec: Table, group: list[Path], pace: Pace, done: Done) -
     data = placing.last_rows(placing.newest(data)) if spec == LATEST else said(root, arranging.sort(spec, data))
     moves: dict[Path, Path] = {}
     try:
-        moves = files.write_temporary(files.placed(root, spec, data, _name(0)), level=files.SMALL)
+        moves = writing.write_temporary(writing.placed(root, spec, data, _name(0)), level=writing.SMALL)
         replacing.replace(root, group, moves, pace)
     except OSError as error:
         for temporary in moves:
@@ -247,7 +247,9 @@ def _merge(root: Path, spec: Table, group: list[Path], pace: Pace, done: Done) -
 def whole(spec: Table, path: Path) -> pa.Table:
     """The rows of a file with every column of its table; of telemetry, with `written`."""
     data = present(spec, path)
-    return sealing.whole(TELEMETRY.name, data) if spec in (TELEMETRY, LATE, LATEST) else arranging.conform(spec, data)
+    if spec in (TELEMETRY, LATE, LATEST):
+        return journal_file.whole(TELEMETRY.name, data)
+    return arranging.conform(spec, data)
 
 
 def present(spec: Table, path: Path) -> pa.Table:

@@ -64,8 +64,3 @@ def _magic(path: Path) -> int | None:
     except (OSError, AttributeError):
         return None
     return ctypes.c_long.from_buffer(content).value
-
-
-def make_durable(handle: int) -> None:
-    """Make what was written to an open file durable. Raises OSError."""
-    os.fdatasync(handle) if hasattr(os, "fdatasync") else os.fsync(handle)

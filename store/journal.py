@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError
-from . import durability, files, journal_file, replacing, sealing
+from . import durability, files, journal_file, processes, replacing, sealing
 from .form import Form
 from .journal_stream import Stream, failed_append, gpus_of
 from .locks import COMPACTING, is_free, locked
@@ -57,8 +57,8 @@ class Journal:
         durable_s: float | None = None,
         segment_s: float = 600.0,
         publish_s: float = 30.0,
-        settle_s: float = sealing.SETTLE_S,
-        grace_s: float = sealing.GRACE_S,
+        settle_s: float = replacing.SETTLE_S,
+        grace_s: float = replacing.GRACE_S,
         clock: Callable[[], int] = time.time_ns,
         thread: bool = True,
     ) -> None:
@@ -68,7 +68,7 @@ class Journal:
         self._root = store.root
         self._folder = store.root / journal_file.FOLDER
         self._segment_s, self._publish_s = segment_s, publish_s
-        self._pace = sealing.Pace(settle_s, grace_s)
+        self._pace = replacing.Pace(settle_s, grace_s)
         self._clock = clock
         try:
             self._folder.mkdir(exist_ok=True)
@@ -78,7 +78,7 @@ class Journal:
         wait_s = 0.0 if is_free(store.root / COMPACTING) else _COMPACTION_S
         self._hold = locked(self._folder / f"{name}.lock", f"a journal named {name}", wait_s=wait_s)
         began = clock()
-        self._writer = journal_file.Writer(name, files.host(), files.space(), os.getpid(), began)
+        self._writer = journal_file.Writer(name, processes.host(), processes.pid_namespace(), os.getpid(), began)
         self.durability = durability.of(self._folder, durable_s)
         self._written = began - 1
         self._number = 0
@@ -88,8 +88,8 @@ class Journal:
         self._unsynced_since: float | None = None
         self._began_s = time.monotonic()
         self._rows = 0
-        self._held = sealing.Held(store.root, self._generation())
-        self._waiting: list[sealing.Held] = []  # sealed generations that could not be put in place yet
+        self._sealer = sealing.Sealer(store.root, self._generation())
+        self._waiting: list[sealing.Sealer] = []  # sealed generations that could not be put in place yet
         self._stop = threading.Event()
         self._closed = False
         self._thread: threading.Thread | None = None
@@ -104,9 +104,9 @@ class Journal:
             self._thread = threading.Thread(target=self._run, name=f"journal-{name}", daemon=True)
             self._thread.start()
 
-    def _soon(self) -> sealing.Pace:
+    def _soon(self) -> replacing.Pace:
         """The pace where somebody waits."""
-        return sealing.Pace(min(_HASTY_SETTLE_S, self._pace.settle_s), self._pace.grace_s)
+        return replacing.Pace(min(_HASTY_SETTLE_S, self._pace.settle_s), self._pace.grace_s)
 
     # -- writing ------------------------------------------------------------------------------------------
 
@@ -130,7 +130,7 @@ class Journal:
         try:
             stream.write(message)
             if self.durability.seconds <= 0:
-                durability.make_durable(stream.handle)
+                files.sync(stream.handle)
             elif self._unsynced_since is None:
                 self._unsynced_since = time.monotonic()
             elif time.monotonic() - self._unsynced_since >= self.durability.seconds:
@@ -174,7 +174,7 @@ class Journal:
 
     def _sync(self) -> None:
         for stream in self._streams.values():
-            durability.make_durable(stream.handle)
+            files.sync(stream.handle)
         self._unsynced_since = None
 
     def _generation(self) -> str:
@@ -191,7 +191,7 @@ class Journal:
         made = Stream(path, table, number, columns, gpus, self._writer)
         if old is not None:
             with contextlib.suppress(OSError):
-                durability.make_durable(old.handle)
+                files.sync(old.handle)
             old.close()
         return made
 
@@ -200,30 +200,30 @@ class Journal:
     def publish(self) -> None:
         """Bring new rows before other DuckDB clients, as a Parquet file. Raises StoreError."""
         with self._work:
-            self._held.publish()
+            self._sealer.publish()
 
     def seal(self, *, settle_s: float | None = None) -> None:
         """Turn the journal into a sorted segment and begin the next one. Raises StoreError."""
         with self._work:
             self._turn()
-            self._seal_waiting(self._pace if settle_s is None else sealing.Pace(settle_s, self._pace.grace_s))
+            self._seal_waiting(self._pace if settle_s is None else replacing.Pace(settle_s, self._pace.grace_s))
 
     def _turn(self) -> None:
         with self._guard:
             for stream in self._streams.values():
                 with contextlib.suppress(OSError):
-                    durability.make_durable(stream.handle)
+                    files.sync(stream.handle)
                 stream.close()
             if self._streams:
-                self._waiting.append(self._held)
+                self._waiting.append(self._sealer)
             self._streams = {}
             self._unsynced_since = None
             self._number += 1
             self._rows = 0
             self._began_s = time.monotonic()
-            self._held = sealing.Held(self._root, self._generation())
+            self._sealer = sealing.Sealer(self._root, self._generation())
 
-    def _seal_waiting(self, pace: sealing.Pace) -> None:
+    def _seal_waiting(self, pace: replacing.Pace) -> None:
         while self._waiting:
             self._waiting[0].seal(pace)
             del self._waiting[0]
@@ -236,7 +236,7 @@ class Journal:
             self.flush()
         if now - self._began_s >= self._segment_s or self._rows >= _MOST_ROWS:
             self.seal()
-        elif now - self._held.published_s >= self._publish_s:
+        elif now - self._sealer.published_s >= self._publish_s:
             self.publish()
             if self._waiting:
                 with self._work:

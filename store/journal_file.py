@@ -30,6 +30,8 @@ FOLDER = "journal"
 WRITTEN = "written"
 CHECK = "check"
 
+_LIVE = re.compile(r"(?P<generation>.+)\.live(?P<number>\d+)\.parquet")
+_GENERATION = re.compile(r"(?P<name>.+)-\d+-[0-9a-f]+-\d+")
 _NAME = re.compile(r"(?P<generation>.+)\.(?P<table>[a-z_]+)\.(?P<part>\d+)\.arrow")
 
 
@@ -39,7 +41,7 @@ class Writer:
 
     name: str
     host: str
-    space: str
+    pid_namespace: str
     pid: int
     began: int  # ns since 1970
 
@@ -73,6 +75,18 @@ def named(path: Path) -> Part | None:
     return Part(path, found["generation"], found["table"], int(found["part"])) if found else None
 
 
+def live_of(path: Path) -> tuple[str, int] | None:
+    """The generation and number of a published file, or None for any other."""
+    found = _LIVE.fullmatch(path.name)
+    return (found["generation"], int(found["number"])) if found else None
+
+
+def name_in(generation: str) -> str:
+    """The name of the journal that a generation belongs to."""
+    found = _GENERATION.fullmatch(generation)
+    return found["name"] if found else generation
+
+
 def parts(root: Path) -> list[Part]:
     """The journal files of a store, by generation, table and number. Raises OSError."""
     try:
@@ -89,7 +103,7 @@ def schema_of(table: str, columns: list[str], writer: Writer, gpus: str) -> pa.S
     full = arrow_schema(table)
     fields = [full.field(name) for name in full.names if name in columns]
     fields += [pa.field(WRITTEN, pa.int64()), pa.field(CHECK, pa.int32())]
-    who = {name: getattr(writer, name) for name in ("name", "host", "space", "pid", "began")}
+    who = {name: getattr(writer, name) for name in ("name", "host", "pid_namespace", "pid", "began")}
     metadata = {"whorl.table": table, "whorl.format": str(FORMAT), "whorl.writer": json.dumps(who), "whorl.gpus": gpus}
     return pa.schema(fields, metadata)
 
@@ -202,6 +216,20 @@ def read(path: Path, start: int = 0) -> Content:
     return Content(table, start + here, len(content) - here)
 
 
+def whole(name: str, data: pa.Table) -> pa.Table:
+    """A journal's rows with every column of their table, and when they were written."""
+    import pyarrow as pa
+
+    schema = arrow_schema(name)
+    columns = [
+        data[field.name] if field.name in data.column_names else pa.nulls(len(data), field.type) for field in schema
+        if field.name != WRITTEN
+    ]  # fmt: skip
+    fields = [field for field in schema if field.name != WRITTEN]
+    written = data[WRITTEN] if WRITTEN in data.column_names else pa.nulls(len(data), pa.int64())
+    return pa.table([*columns, written], schema=pa.schema([*fields, pa.field(WRITTEN, pa.int64())], schema.metadata))
+
+
 def damage(part: Part) -> str | None:
     """What is wrong with a journal's file; None where nothing is. Raises OSError."""
     try:
@@ -214,7 +242,3 @@ def damage(part: Part) -> str | None:
 
 def _crc(content: memoryview) -> bytes:
     return zlib.crc32(content).to_bytes(4, "little")
-
-
-def _after_header(content: bytes) -> int:
-    return 8 + int.from_bytes(content[4:8], "little")

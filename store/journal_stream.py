@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import StoreError
-from . import durability, files, journal_file, placing
+from . import files, journal_file, placing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,8 +37,8 @@ class Stream:
         try:
             _write(self.handle, self.schema.serialize())
             self._good = self._end = os.fstat(self.handle).st_size
-            durability.make_durable(self.handle)
-            files.fsync_folder(path.parent)
+            files.sync(self.handle)
+            files.sync_folder(path.parent)
         except OSError as error:
             self.close()
             files.remove(path)

@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 from ..errors import StoreError
-from . import files
+from . import processes
+from .files import failed
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,25 @@ class Lock:
         self.release()
 
 
+def attempt(handle: int) -> bool | None:
+    """Try to lock an open file: whether it is locked now, or None where the file system has no locks."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def wait(handle: int, wait_s: float) -> bool | None:
+    """Try for so many seconds; the answer is that of `attempt`."""
+    last = time.monotonic() + wait_s
+    while (got := attempt(handle)) is False and time.monotonic() < last:
+        time.sleep(_POLL_S)
+    return got
+
+
 def locked(path: Path, what: str, *, wait_s: float = 0.0) -> Lock:
     """Take the lock at `path`; the file says who holds it.
 
@@ -45,14 +65,15 @@ def locked(path: Path, what: str, *, wait_s: float = 0.0) -> Lock:
     `wait_s` seconds. On a file system without locks, the file's content decides.
     """
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        # For writing: NFS locks no file for one process alone that is open for reading only.
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        raise files.failed("write", path, error) from error
+        raise failed("write", path, error) from error
     try:
-        _take(handle, path, what, wait_s)
+        _take(handle, path, what, max(wait_s, _GLANCE_S))
         with contextlib.suppress(OSError):  # on a full disk the lock holds all the same
             os.ftruncate(handle, 0)
-            os.pwrite(handle, f"{files.host()} {files.space()} {os.getpid()}\n".encode(), 0)
+            os.pwrite(handle, f"{processes.host()} {processes.pid_namespace()} {os.getpid()}\n".encode(), 0)
     except BaseException:
         os.close(handle)
         raise
@@ -60,41 +81,37 @@ def locked(path: Path, what: str, *, wait_s: float = 0.0) -> Lock:
 
 
 def _take(handle: int, path: Path, what: str, wait_s: float) -> None:
-    last = time.monotonic() + max(wait_s, _GLANCE_S)
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() < last:
-                time.sleep(_POLL_S)
-                continue
-            raise _taken(path, what) from None
-        except OSError as error:
-            log.warning("%s cannot be locked (%s): its content decides", path, error.strerror or error)
-            host, space, pid = _holder(path)
-            if (host, space) == (files.host(), files.space()) and pid != os.getpid() and files.alive(pid):
-                raise _taken(path, what) from None
-        return
+    last = time.monotonic() + wait_s
+    got = wait(handle, wait_s)
+    if got is None:
+        log.warning("%s cannot be locked, for its file system has no locks: its content decides", path)
+        while not (got := not _holder_lives(path)) and time.monotonic() < last:
+            time.sleep(_POLL_S)
+    if not got:
+        host, _, pid = _holder(path)
+        who = f"process {pid} on {host}" if host else "another process"
+        raise StoreError(f"{who} holds {what} ({path}): stop it first, or choose another name")
 
 
 def _holder(path: Path) -> tuple[str, str, int]:
     try:
-        host, space, pid = path.read_text().split()
-        return host, space, int(pid)
+        host, namespace, pid = path.read_text().split()
+        return host, namespace, int(pid)
     except (OSError, ValueError):
         return "", "", 0
 
 
-def _taken(path: Path, what: str) -> StoreError:
-    host, _, pid = _holder(path)
-    who = f"process {pid} on {host}" if host else "another process"
-    return StoreError(f"{who} holds {what} ({path}): stop it first, or choose another name")
+def _holder_lives(path: Path) -> bool:
+    """Whether another process of this host holds a lock, by what its file says."""
+    host, namespace, pid = _holder(path)
+    here = (host, namespace) == (processes.host(), processes.pid_namespace())
+    return here and pid != os.getpid() and processes.alive(pid)
 
 
 def is_free(path: Path) -> bool:
     """Whether nobody holds the lock at `path`, as far as can be told; a lock that was never taken is free."""
     try:
-        handle = os.open(path, os.O_RDONLY)
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return not path.exists()
     try:
@@ -102,8 +119,8 @@ def is_free(path: Path) -> bool:
     except BlockingIOError:
         return False
     except OSError:
-        host, space, pid = _holder(path)
-        return (host, space) == (files.host(), files.space()) and not files.alive(pid)
+        host, namespace, pid = _holder(path)
+        return (host, namespace) == (processes.host(), processes.pid_namespace()) and not processes.alive(pid)
     finally:
         os.close(handle)
     return True

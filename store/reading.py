@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import StoreError
-from . import journal_file, light, placing, replacing, sealing
+from . import journal_file, light, placing, replacing
 from .arranging import conform, take
 from .journal_file import WRITTEN, Part
 from .schema import BOOKKEEPING, LATE, LATEST, REPLACED, TABLES, TELEMETRY, arrow_schema
@@ -107,7 +107,7 @@ def _with_journals(visible: dict[str, list[Path]], parts: list[Part], noted: fro
     generations = {part.generation for part in parts}
     published: dict[str, dict[int, list[Path]]] = {}
     for path in (p for paths in visible.values() for p in paths):
-        live = sealing.live_of(path)
+        live = journal_file.live_of(path)
         if live is not None and live[0] in generations:
             published.setdefault(live[0], {}).setdefault(live[1], []).append(path)
     start: dict[str, int] = {}
@@ -163,7 +163,7 @@ def tails(found: Snapshot, names: Iterable[str], skip: Callable[[Path, str], Non
             skip(part.path, f"it cannot be read ({error.strerror})")
             continue
         if len(content.table):
-            rows.setdefault(part.table, []).append(sealing.whole(part.table, content.table))
+            rows.setdefault(part.table, []).append(journal_file.whole(part.table, content.table))
     return {name: pa.concat_tables(tables).combine_chunks() for name, tables in rows.items()}
 
 
@@ -199,20 +199,20 @@ def rows_of(name: str, found: Snapshot, live: dict[str, pa.Table], sound: Sound)
 
 
 def _late_rows(path: Path) -> pa.Table:
-    return sealing.whole(TELEMETRY.name, light.read(path, arrow_schema(LATE.name).names))
+    return journal_file.whole(TELEMETRY.name, light.read(path, arrow_schema(LATE.name).names))
 
 
 def _latest(found: Snapshot, live: dict[str, pa.Table], sound: Sound) -> pa.Table:
     """The last reading of each GPU, from what writers noted, what is published of journals, and their tails."""
     paths = sound(LATEST.name, found.files[LATEST.name])
     for name in (TELEMETRY.name, LATE.name):
-        paths += sound(name, [path for path in found.files[name] if sealing.live_of(path)])
+        paths += sound(name, [path for path in found.files[name] if journal_file.live_of(path)])
     noted = _latest_of(tuple((path, stamp(path)) for path in paths if path.name != EMPTY))
     if TELEMETRY.name not in live:
         return noted
     import pyarrow as pa
 
-    parts = [sealing.whole(TELEMETRY.name, noted), live[TELEMETRY.name]]
+    parts = [journal_file.whole(TELEMETRY.name, noted), live[TELEMETRY.name]]
     return conform(LATEST, placing.last_rows(placing.newest(pa.concat_tables(parts))))
 
 
@@ -221,7 +221,7 @@ def _latest_of(stamped: tuple[tuple[Path, tuple[int, int]], ...]) -> pa.Table:
     import pyarrow as pa
 
     names = arrow_schema(LATEST.name).names
-    parts = [sealing.whole(TELEMETRY.name, light.read(path, names)) for path, _ in stamped]
+    parts = [journal_file.whole(TELEMETRY.name, light.read(path, names)) for path, _ in stamped]
     if not parts:
         return arrow_schema(LATEST.name).empty_table()
     return conform(LATEST, placing.last_rows(placing.newest(pa.concat_tables(parts))))

@@ -27,7 +27,7 @@ from typing import Any
 from uuid import uuid4
 
 from ..errors import StoreError
-from . import files, locks
+from . import files, locks, processes, writing
 from .schema import REPLACED, arrow_schema
 
 log = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ def replace(
     `inside` runs once the new files are in their places and hidden, before the wait. Raises StoreError; what was
     begun is then finished or taken back by whoever opens the store next.
     """
-    one = f"{files.owner()}-{uuid4().hex[:8]}"
+    one = f"{processes.owner()}-{uuid4().hex[:8]}"
     sides = [("old", path) for path in old] + [("new", path) for path in new.values()]
     placed: list[Path] = []
     try:
@@ -148,7 +148,7 @@ def replace(
             temporary.replace(final)
             placed.append(final)
         for folder in {final.parent for final in new.values()}:
-            files.fsync_folder(folder)
+            files.sync_folder(folder)
         inside()
         if pace.settle_s:
             time.sleep(pace.settle_s)
@@ -192,9 +192,9 @@ def _write(root: Path, one: str, step: int, sides: list[tuple[str, Path]]) -> No
         for side, path in sides
     ]
     table = pa.Table.from_pylist(rows, schema=arrow_schema(REPLACED.name))
-    files.replace_parquet(_path(root, one, step), REPLACED, table)
+    writing.replace_parquet(_path(root, one, step), REPLACED, table)
     try:
-        files.fsync_folder(root / REPLACED.name)
+        files.sync_folder(root / REPLACED.name)
     except OSError as error:
         raise files.failed("write", root / REPLACED.name, error) from error
 
@@ -268,5 +268,5 @@ def _recover_one(root: Path, note: Note, grace_s: float) -> None:
 
 def _abandoned(note: Note) -> bool:
     """Whether the process that made a note is dead, or the note a day old."""
-    owned = files.owner_alive(note.id)
+    owned = processes.owner_alive(note.id)
     return note.age_s > _STALE_S if owned is None else not owned

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ..errors import InputError, StoreError
-from . import compaction, files, placing, reading, replacing, sealing
+from . import compaction, files, journal_file, placing, reading, replacing, writing
 from .replacing import Pace
 from .schema import LATE, MINUTES, TELEMETRY, arrow_schema
 
@@ -97,7 +97,7 @@ def prune(
         late = [bounds for path in found.files[LATE.name] if (bounds := placing.bounds(path)) is not None]
         for day, paths in sorted(by_day.items()):
             mine = [bounds for path in paths if (bounds := placing.bounds(path)) is not None]
-            moving = any(replacing.key(root, path) in found.noted or sealing.live_of(path) for path in paths)
+            moving = any(replacing.key(root, path) in found.noted or journal_file.live_of(path) for path in paths)
             if moving or (not dry_run and any(one.overlap(other) for one in mine for other in late)):
                 done.waiting += 1
                 continue
@@ -136,10 +136,10 @@ def _prune_day(root: Path, paths: list[Path], until: int, pace: Pace, done: Prun
     moves: dict[Path, Path] = {}
     name = f"pruned-{time.time_ns():x}"
     try:
-        moves = files.write_temporary(files.placed(root, MINUTES, joined, name), level=files.SMALL)
+        moves = writing.write_temporary(writing.placed(root, MINUTES, joined, name), level=writing.SMALL)
         if len(kept):
-            moves |= files.write_temporary(
-                files.placed(root, TELEMETRY, compaction.said(root, kept), name), level=files.SMALL
+            moves |= writing.write_temporary(
+                writing.placed(root, TELEMETRY, compaction.said(root, kept), name), level=writing.SMALL
             )
         done.after += sum(path.stat().st_size for path in moves)
         replacing.replace(root, old, moves, pace)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import StoreError
-from . import durability, files, journal_file, light, placing, reading, replacing, retention, sealing
+from . import durability, journal_file, light, placing, processes, reading, replacing, retention
 from .locks import is_free
 from .schema import LATE, MINUTES, TABLES, TELEMETRY
 
@@ -122,15 +122,15 @@ def _journals(root: Path, found: reading.Snapshot, out: Status) -> None:
             age = (time.time_ns() - placing.last_written(content.table)) / 1e9
             one.age_s = age if one.age_s is None else min(age, one.age_s)
             if part.table == TELEMETRY.name:
-                bounds = placing.bounds_of(sealing.whole(part.table, content.table))
+                bounds = placing.bounds_of(journal_file.whole(part.table, content.table))
                 out.newest = bounds.last if out.newest is None else max(out.newest, bounds.last)
                 out.oldest = bounds.first if out.oldest is None else min(out.oldest, bounds.first)
     out.journals = list(by_writer.values())
 
 
 def _alive(root: Path, writer: journal_file.Writer) -> bool | None:
-    if (writer.host, writer.space) == (files.host(), files.space()):
-        return files.alive(writer.pid)
+    if (writer.host, writer.pid_namespace) == (processes.host(), processes.pid_namespace()):
+        return processes.alive(writer.pid)
     return None if is_free(root / journal_file.FOLDER / f"{writer.name}.lock") else True
 
 

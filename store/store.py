@@ -3,7 +3,7 @@
 fleet/
   store.toml       format, who made it, when, time zone, where the views point
   whorl.duckdb     views and macros for any DuckDB client (see `catalog`)
-  TABLE/*.parquet  immutable files that appear whole (see `files`)
+  TABLE/*.parquet  immutable files that appear whole (see `commits`)
   pending/         commits under way
 """
 
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ..errors import FormatError, QueryError, StoreError
-from . import files, journal_file, placing, reading, replacing
+from . import commits, files, journal_file, placing, reading, replacing, writing
 from .arranging import KEY
 from .schema import BOOKKEEPING, CATALOG, FORMAT, LATE, TABLES, TELEMETRY, arrow_schema, table
 from .soundness import columns as columns_of
@@ -99,7 +99,7 @@ class Store:
                 f"reads up to format {FORMAT}: install a newer whorl"
             )
         store = cls(root)
-        files.recover(root)
+        commits.recover(root)
         replacing.recover(root)
         if not (version == FORMAT and store._views_point_here(known.get("place")) and store._shaped()):
             try:
@@ -131,7 +131,7 @@ class Store:
         from .. import __version__
 
         for spec in (*TABLES, *BOOKKEEPING):
-            files.replace_parquet(self.root / spec.name / _EMPTY, spec, arrow_schema(spec.name).empty_table())
+            writing.replace_parquet(self.root / spec.name / _EMPTY, spec, arrow_schema(spec.name).empty_table())
         if _has_duckdb():
             from . import catalog
 
@@ -175,16 +175,16 @@ class Store:
         """Append rows to several tables at once, all or nothing, and return the files that were made.
 
         `rows` maps a table's name to an Arrow table whose columns are some of that table's. `name` names the
-        files and must be unique to the content. Raises StoreError where writing fails; see `files.commit`.
+        files and must be unique to the content. Raises StoreError where writing fails; see `commits.commit`.
         """
         made = [key for key in rows if table(key).made]
         if made:
             raise StoreError(f"the rows of table {made[0]} are made from telemetry: append to telemetry")
-        return files.commit(self.root, {table(key): data for key, data in rows.items() if len(data)}, name)
+        return commits.commit(self.root, {table(key): data for key, data in rows.items() if len(data)}, name)
 
     def exclusive(self) -> contextlib.AbstractContextManager[None]:
         """A lock for those who append only what the store lacks: it is held from the look to the append."""
-        return files.exclusive(self.root)
+        return commits.exclusive(self.root)
 
     def writable(self) -> bool:
         """Whether this user may append to the store."""
@@ -403,7 +403,13 @@ def _has_duckdb() -> bool:
 
 def _ours(name: str) -> bool:
     """Whether an interrupted `create` may have left this name in a folder."""
-    own = {spec.name for spec in (*TABLES, *BOOKKEEPING)} | {CATALOG, files.PENDING, files.LOCK, placing.LOCK, _ABOUT}
+    own = {spec.name for spec in (*TABLES, *BOOKKEEPING)} | {
+        CATALOG,
+        commits.PENDING,
+        commits.LOCK,
+        placing.LOCK,
+        _ABOUT,
+    }
     return name in own or name.startswith(files.TEMPORARY)
 
 

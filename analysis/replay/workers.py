@@ -15,10 +15,10 @@ from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from threading import Thread, current_thread, main_thread
-from types import FrameType
 from typing import Any, TypeVar
 
 from ...errors import WhorlError
+from ...store import signals
 
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
@@ -127,13 +127,9 @@ def _no_interrupt() -> Iterator[None]:
     if current_thread() is not main_thread():
         yield
         return
-    came: list[FrameType | None] = []
-    before = signal.signal(signal.SIGINT, lambda _, frame: came.append(frame))
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        signal.signal(signal.SIGINT, before)
-    if came and callable(before):
-        before(signal.SIGINT, came[0])
+    with signals.held((signal.SIGINT,)):
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -20,6 +20,7 @@ from whorl.errors import InputError
 from whorl.probes import restore
 from whorl.probes.restore import pending, restore_left_over, state_folder
 from whorl.probes.settings import Settings
+from whorl.store import processes
 
 from ..nvml_library import NvmlLibrary
 from .changing import BUSY, PATIENCE_S, clock_mhz, limit_w, notes, process_with_settings, uuids
@@ -212,8 +213,8 @@ def test_a_gpu_that_is_not_here_waits_for_its_return(nvml: NvmlLibrary, state: P
 
 def test_no_driver_is_told(state: Path) -> None:
     state.mkdir()
-    note = restore.Note(restore._host(), restore._boot(), 1, 1, "2026-01-01T00:00:00+00:00", None, {})
-    path = state / f"restore-{restore._host()}-{restore._boot()[:8]}-1-1.json"
+    note = restore.Note(processes.host(), restore._boot(), 1, 1, "2026-01-01T00:00:00+00:00", None, {})
+    path = state / f"restore-{processes.host()}-{restore._boot()[:8]}-1-1.json"
     path.write_text(note.text())
     code = "from whorl.probes.restore import restore_left_over\nprint(*restore_left_over())"
     environment = {name: value for name, value in os.environ.items() if name != "WHORL_NVML_CONTROL"}

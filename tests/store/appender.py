@@ -92,6 +92,7 @@ def _fail_at(store: Store, fatal: int, how: str) -> int:
     files.temporary_name(store.root)  # looks once at who this process is
     # Everything by which a commit changes the disk.
     os.fsync = failing(os.fsync)
+    os.fdatasync = failing(os.fdatasync)
     Path.replace = failing(Path.replace)  # type: ignore[method-assign]
     Path.unlink = failing(Path.unlink)  # type: ignore[method-assign]
     Path.mkdir = failing(Path.mkdir)  # type: ignore[method-assign]

@@ -164,7 +164,7 @@ def _die_pruning(root: Path, fatal: int) -> int:
         return call
 
     files.temporary_name(root)  # looks once at who this process is
-    os.fsync = failing(os.fsync)
+    os.fsync, os.fdatasync = failing(os.fsync), failing(os.fdatasync)
     Path.replace = failing(Path.replace)  # type: ignore[method-assign]
     Path.unlink = failing(Path.unlink)  # type: ignore[method-assign]
     retention.prune(root, 86_400, pace=replacing.OFFLINE, now=BEGAN + 2 * 86_400 * S)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from whorl.errors import StoreError
-from whorl.store import Store, files
+from whorl.store import Store, commits, files, processes
 from whorl.tests.store.appender import group
 
 APPENDER = Path(__file__).with_name("appender.py")
@@ -109,14 +109,14 @@ def test_failure_after_the_intent_says_that_the_rows_are_stored(store: Store, mo
 
 
 def test_a_disk_that_fails_after_the_intent_loses_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = files.fsync_folder
+    real = files.sync_folder
 
     def fail(folder: Path) -> None:
         if folder.name == "pending":
             raise OSError(5, "Input/output error")
         real(folder)
 
-    monkeypatch.setattr(files, "fsync_folder", fail)
+    monkeypatch.setattr(files, "sync_folder", fail)
     with pytest.raises(StoreError, match="Input/output error"):
         store.append(group("a"), "a")
     monkeypatch.undo()
@@ -142,14 +142,14 @@ def test_a_run_that_is_visible_has_its_results(store: Store, monkeypatch: pytest
 
 def test_two_commits_under_one_name_do_not_lose_each_other(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one runs whole between the intent of the first and its renames."""
-    real = files._finish
+    real = commits._finish
 
     def finish(root: Path, intent: Path) -> None:
-        monkeypatch.setattr(files, "_finish", real)
+        monkeypatch.setattr(commits, "_finish", real)
         store.append(group("a"), "a")
         real(root, intent)
 
-    monkeypatch.setattr(files, "_finish", finish)
+    monkeypatch.setattr(commits, "_finish", finish)
     store.append(group("a"), "a")
     assert temporaries(store) == []
     assert list((store.root / "pending").iterdir()) == []
@@ -235,11 +235,11 @@ def dead_process() -> int:
 
 
 def test_only_files_of_dead_writers_are_removed(store: Store) -> None:
-    host, space, dead = files.host(), files.space(), dead_process()
+    host, namespace, dead = processes.host(), processes.pid_namespace(), dead_process()
     folder = store.root / "runs"
-    mine = folder / f"{files.TEMPORARY}{host}-{space}-{os.getpid()}-0"
-    gone = folder / f"{files.TEMPORARY}{host}-{space}-{dead}-0"
-    elsewhere = folder / f"{files.TEMPORARY}elsewhere-{space}-{dead}-0"
+    mine = folder / f"{files.TEMPORARY}{host}-{namespace}-{os.getpid()}-0"
+    gone = folder / f"{files.TEMPORARY}{host}-{namespace}-{dead}-0"
+    elsewhere = folder / f"{files.TEMPORARY}elsewhere-{namespace}-{dead}-0"
     container = folder / f"{files.TEMPORARY}{host}-00000000-{dead}-0"
     old_container = folder / f"{files.TEMPORARY}{host}-00000000-{dead}-1"
     for path in (mine, gone, elsewhere, container, old_container):
@@ -305,12 +305,12 @@ def test_losing_a_temporary_file_is_an_error_and_not_silence(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As when another host takes this process for dead."""
-    real = files._finish
+    real = commits._finish
 
     def finish(root: Path, intent: Path) -> None:
         next((root / "results").glob(f"{files.TEMPORARY}*")).unlink()
         real(root, intent)
 
-    monkeypatch.setattr(files, "_finish", finish)
+    monkeypatch.setattr(commits, "_finish", finish)
     with pytest.raises(StoreError, match="somebody removed its temporary file"):
         store.append(group("a"), "a")

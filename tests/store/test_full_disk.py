@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from whorl.errors import StoreError
-from whorl.store import Store, files
+from whorl.store import Store, files, processes
 from whorl.tests.store.appender import group
 
 WHORL = [sys.executable, "-m", "whorl"]
@@ -144,7 +144,8 @@ def test_a_store_that_this_user_may_only_read(tmp_path: Path, left: bool, moved:
         made.append(group("a"), "a")
         place.chmod(0o755)
         if left:
-            (root / "runs" / f"{files.TEMPORARY}{files.host()}-{files.space()}-999999999-0").write_bytes(b"half")
+            dead = f"{processes.host()}-{processes.pid_namespace()}-999999999-0"
+            (root / "runs" / f"{files.TEMPORARY}{dead}").write_bytes(b"half")
             (root / "pending" / "x-0.json").write_text('{"format": 1, "moves": []}')
         if moved:
             root.rename(place / "t")

@@ -1,0 +1,200 @@
+"""Rows of several tables that belong together: all of them appear, or none does.
+
+A group of files that belong together (the runs, results and provenance of one import) is committed so:
+
+1. every file is written beside its place under a temporary name and made durable;
+2. an *intent*, a small JSON file that lists temporary and final names, is renamed into `pending/`:
+   from here on the group counts as stored;
+3. the files are renamed into place and the intent is removed.
+
+A process killed before step 2 leaves temporary files only, which no reader looks at. One killed after it
+leaves the intent, and whoever opens the store next finishes step 3; doing so twice does no harm.
+
+A reader that looks in the middle of step 3 sees some files of the group: details come before what they belong
+to, so that a run that is visible has its results.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import re
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from ..errors import StoreError
+from . import arranging, latest, placing, processes, rivals
+from .files import TEMPORARY, failed, remove, sync_folder, temporary_name, write_bytes
+from .locks import locked
+from .schema import BOOKKEEPING, FORMAT, LATE, TABLES, TELEMETRY, Table
+from .writing import metadata_of, placed, write_parquet
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+PENDING = "pending"
+LOCK = "import.lock"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_PLACE = re.compile(r"(\w+/(?:day=[0-9-]+/)?)[^/]+")
+_STALE_S = 86_400.0
+_LOCK_WAIT_S = 120.0
+_ORDER = {spec: position for position, spec in enumerate((*TABLES, *BOOKKEEPING))}
+
+
+@contextlib.contextmanager
+def exclusive(root: Path) -> Iterator[None]:
+    """Hold the lock of those who look what the store has before they append: importers. Plain appending needs none.
+
+    It waits for another holder, and dies with its process.
+    """
+    with locked(root / LOCK, "the imports into this store", wait_s=math.inf):
+        recover(root)  # what a dead holder committed must be in sight
+        yield
+
+
+def commit(root: Path, tables: Mapping[Table, pa.Table], name: str) -> list[Path]:
+    """Store rows of several tables under one name: all of them appear, or none does.
+
+    Returns the files. The name must be unique to the content: a second commit under it replaces the first, but for
+    telemetry, of which nothing is replaced.
+    Raises StoreError where a file cannot be written: nothing is stored then, or, where the message says so,
+    everything is and the next command that opens the store puts it in place.
+    """
+    if not _NAME.fullmatch(name):
+        raise StoreError(f"{name!r} cannot name files: letters, digits, '.', '_' and '-' can")
+    if not tables:
+        return []
+    whole = {
+        spec: arranging.sort(spec, arranging.conform(spec, data, lean=spec == TELEMETRY))
+        for spec, data in tables.items()
+    }
+    if TELEMETRY not in whole:
+        return _commit(root, [part for spec, data in whole.items() for part in placed(root, spec, data, name)], name)
+
+    with locked(root / placing.LOCK, "the place of new rows", wait_s=_LOCK_WAIT_S):
+        finish(root)  # what a dead holder of the lock committed must be in sight
+        rows = whole.pop(TELEMETRY)
+        parts = [part for spec, data in whole.items() for part in placed(root, spec, data, name)]
+        new, late = rivals.place_now(root, rows, now := time.time_ns())
+        if len(new):
+            found = placed(root, TELEMETRY, new, name)
+            if any(path.exists() for path, _, _ in found):  # its rows are no longer all of this content
+                found = placed(root, TELEMETRY, new, f"{name}-{now}")
+            parts += found
+        if len(late):
+            parts.append((root / LATE.name / f"{name}-{now}.parquet", LATE, arranging.conform(LATE, late)))
+        stored = _commit(root, parts, name)
+    latest.note_appended(root, name, rows, now)
+    return stored
+
+
+def _commit(root: Path, parts: list[tuple[Path, Table, pa.Table]], name: str) -> list[Path]:
+    moves: list[tuple[Path, Path]] = []
+    final = root
+    # A name of its own for every commit: one process must not remove the intent of another that commits the same.
+    intent = root / PENDING / f"{name}-{uuid4().hex[:8]}.json"
+    try:
+        for final, spec, data in sorted(parts, key=lambda part: _ORDER[part[1]], reverse=True):
+            final.parent.mkdir(parents=True, exist_ok=True)
+            temporary = temporary_name(final)
+            moves.append((temporary, final))
+            write_parquet(temporary, spec, data, metadata_of(spec, data))
+        for folder in {temporary.parent for temporary, _ in moves}:
+            sync_folder(folder)
+        final = intent.parent
+        final.mkdir(exist_ok=True)
+        names = [[str(t.relative_to(root)), str(f.relative_to(root))] for t, f in moves]
+        write_bytes(intent, json.dumps({"format": FORMAT, "moves": names}).encode())
+    except BaseException as error:
+        if not intent.exists():  # with it the group counts as stored, whatever failed afterwards
+            for temporary, _ in moves:
+                remove(temporary)
+        if isinstance(error, OSError):
+            raise failed("write", final, error) from error
+        raise
+    try:
+        _finish(root, intent)
+    except OSError as error:
+        raise StoreError(
+            f"stored, but not yet in place ({error.strerror or error}: {error.filename or root}); "
+            f"the next whorl command that opens {root} and may write there puts it in place"
+        ) from error
+    missing = [final for _, final in moves if not final.exists()]
+    if missing:
+        raise StoreError(f"cannot write {missing[0]}: somebody removed its temporary file; run the command again")
+    return [final for _, final in moves]
+
+
+def _finish(root: Path, intent: Path) -> None:
+    """Rename the files that an intent lists, then remove it. Safe to do twice, also at the same time.
+
+    Raises ValueError where the intent is damaged, before anything is renamed.
+    """
+    try:
+        moves = _moves(intent.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return  # somebody else finished it
+    folders = set()
+    for source, target in moves:
+        with contextlib.suppress(FileNotFoundError):  # renamed already
+            (root / source).replace(root / target)
+        if not (root / target).exists():
+            log.warning("%s lists %s, which is lost: somebody removed its temporary file", intent, root / target)
+            continue
+        folders.add((root / target).parent)
+    for folder in folders:
+        sync_folder(folder)
+    intent.unlink(missing_ok=True)
+
+
+def _moves(text: str) -> list[tuple[str, str]]:
+    """What an intent lists. Raises ValueError where it is damaged or names anything but a table's files."""
+    content: Any = json.loads(text)
+    if not isinstance(content, dict) or not isinstance(content.get("moves"), list):
+        raise ValueError("it is no intent")  # noqa: TRY004 - one kind of error for a damaged file
+    version = content.get("format")
+    if type(version) is not int or not 1 <= version <= FORMAT:
+        raise ValueError(f"it has format {version!r}, this whorl knows {FORMAT}")
+    moves = []
+    for move in content["moves"]:
+        source, target = move
+        here, there = _PLACE.fullmatch(source), _PLACE.fullmatch(target)
+        same = here is not None and there is not None and here[1] == there[1]
+        if not (same and Path(source).name.startswith(TEMPORARY) and target.endswith(".parquet")):
+            raise ValueError(f"it lists {move!r}")
+        moves.append((source, target))
+    return moves
+
+
+def recover(root: Path) -> None:
+    """Finish the commits of dead processes and remove the temporary files they left behind.
+
+    Does nothing, silently, where this user may not write: what was committed before is readable all the same.
+    Files of other hosts stay: whether their writers live cannot be told from here. Neither can it for another
+    boot or container under this host's name; theirs go after a day.
+    """
+    finish(root)
+    for leftover in root.rglob(f"{TEMPORARY}{processes.host()}-*"):
+        living = processes.owner_alive(leftover.name.removeprefix(TEMPORARY))
+        with contextlib.suppress(OSError):
+            if not living if living is not None else time.time() - leftover.stat().st_mtime > _STALE_S:
+                leftover.unlink(missing_ok=True)
+
+
+def finish(root: Path) -> None:
+    """Put in place what was committed and is not."""
+    for intent in sorted((root / PENDING).glob("*.json")):
+        try:
+            _finish(root, intent)
+        except OSError:
+            continue
+        except (ValueError, TypeError) as error:
+            log.warning("left %s alone: it is damaged (%s); remove it when nothing writes to the store", intent, error)
