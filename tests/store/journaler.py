@@ -2,11 +2,11 @@
 
     journaler.py loop STORE    every line on stdin ("SECONDS") starts a child that journals, with everything that its
                                thread does, until it is killed so long after its first row
-    journaler.py step STORE    one child per step (every fourth) of publishing, sealing, correcting and compacting:
-                               it dies at that step; prints one line a step, the last of them 100
-    journaler.py prune STORE   prunes copies of the store, killed0 and so on, each by a child that dies some steps later
-                               than the one before; prints one line each, the last of them 100
-    journaler.py stream STORE SECONDS    journals for so long, and compacts meanwhile
+    journaler.py step STORE STRIDE     one child per step (every STRIDE-th) of publishing, sealing, correcting and
+                                       compacting: it dies at that step; prints one line a step, the last of them 100
+    journaler.py prune STORE STRIDE    prunes copies of the store, killed0 and so on, each by a child that dies STRIDE
+                                       steps later than the one before; prints one line each, the last of them 100
+    journaler.py stream STORE SECONDS  journals for so long, and until something was compacted, and compacts meanwhile
 
 Rows that were acknowledged are in the file `acknowledged` beside the store, one line each: gpu, second, power.
 """
@@ -31,7 +31,6 @@ from whorl.store import Store, files, replacing
 from whorl.store.journal import Journal
 
 S = 10**9
-_STRIDE = 4  # every step would take minutes
 BEGAN = 1_700_006_400 * S  # long ago: its hours are over, so that they are compacted
 
 
@@ -85,8 +84,8 @@ def _loop(root: Path) -> None:
         sys.stdout.flush()
 
 
-def _step(root: Path) -> None:
-    for fatal in range(1, 1000, _STRIDE):
+def _step(root: Path, stride: int) -> None:
+    for fatal in range(1, 1000, stride):
         child = os.fork()
         if child == 0:
             os._exit(_fail_at(root, fatal))
@@ -135,13 +134,13 @@ def _fail_at(root: Path, fatal: int) -> int:
     return 0 if calls > fatal else 100
 
 
-def _prune(root: Path) -> None:
+def _prune(root: Path, stride: int) -> None:
     for number in range(1000):
         copy = root.with_name(f"killed{number}")
         shutil.copytree(root, copy)
         child = os.fork()
         if child == 0:
-            os._exit(_die_pruning(copy, number * _STRIDE + 1))
+            os._exit(_die_pruning(copy, number * stride + 1))
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         sys.stdout.write(f"{status}\n")
         if status == 100:
@@ -174,21 +173,22 @@ def _die_pruning(root: Path, fatal: int) -> int:
 def _stream(root: Path, seconds: float) -> None:
     store = Store.open(root)
     noted = Acknowledging(root)
-    stop = threading.Event()
+    stop, compacted = threading.Event(), threading.Event()
 
     def compacting() -> None:
         while not stop.wait(0.3):
             from whorl.store import compaction
 
             with contextlib.suppress(StoreError):
-                compaction.compact(root, pace=replacing.Pace(1.5, 3.0))
+                if compaction.compact(root, pace=replacing.Pace(1.5, 3.0)).after:
+                    compacted.set()
 
     thread = threading.Thread(target=compacting)
     thread.start()
     last = time.monotonic() + seconds
     with Journal(store, "n", publish_s=0.15, segment_s=0.6, settle_s=1.5, grace_s=3.0) as journal:
         number = 0
-        while time.monotonic() < last:
+        while time.monotonic() < last or (time.monotonic() < last + 60 and not compacted.is_set()):
             noted(journal, "g", number, number)
             number += 1
             time.sleep(0.002)
@@ -201,8 +201,8 @@ if __name__ == "__main__":
     if verb == "loop":
         _loop(Path(place))
     elif verb == "step":
-        _step(Path(place))
+        _step(Path(place), int(rest[0]))
     elif verb == "prune":
-        _prune(Path(place))
+        _prune(Path(place), int(rest[0]))
     else:
         _stream(Path(place), float(rest[0]))

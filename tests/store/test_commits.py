@@ -18,6 +18,7 @@ import pytest
 
 from whorl.errors import StoreError
 from whorl.store import Store, commits, files, processes
+from whorl.tests.sizes import count
 from whorl.tests.store.appender import group
 
 APPENDER = Path(__file__).with_name("appender.py")
@@ -49,13 +50,13 @@ def temporaries(store: Store) -> list[Path]:
 def test_kill_at_random_moments(store: Store) -> None:
     acknowledged = store.root.with_name("acknowledged")
     moments = random.Random(47)
-    left_behind = 0
+    left_behind, kills = 0, count(30, short=12)
     with subprocess.Popen(
         [sys.executable, APPENDER, "loop", store.root], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as appender:
         assert appender.stdin is not None
         assert appender.stdout is not None
-        for _ in range(30):
+        for _ in range(kills):
             appender.stdin.write(f"{moments.uniform(0, 0.02)}\n")
             appender.stdin.flush()
             assert appender.stdout.readline() == "killed\n"
@@ -64,7 +65,7 @@ def test_kill_at_random_moments(store: Store) -> None:
             present = names(opened)
             told = acknowledged.read_text().split()
             assert set(told) <= set(present)
-            assert len(present) <= len(told) + 30  # at most one group per kill that was not acknowledged
+            assert len(present) <= len(told) + kills  # at most one group per kill that was not acknowledged
             assert temporaries(opened) == []
             assert list((store.root / "pending").iterdir()) == []
         appender.stdin.close()

@@ -19,6 +19,7 @@ import pytest
 
 from whorl.errors import StoreError
 from whorl.store import Journal, Store, compaction, replacing, retention
+from whorl.tests.sizes import count
 from whorl.tests.store.journaler import BEGAN, S
 
 LATER = BEGAN + 20 * 86_400 * S
@@ -187,11 +188,11 @@ def test_plain_clients_count_a_row_once_while_it_is_corrected(store: Store) -> N
         from whorl.store import Store
         from whorl.tests.store.test_damage import rows
         store = Store.open(sys.argv[1])
-        for number in range(150):
+        for number in range(int(sys.argv[2])):
             store.append({"telemetry": rows(range(number % 100, number % 100 + 1), power=number)}, f"late{number}")
         """
     with (
-        subprocess.Popen([sys.executable, "-c", code, store.root]) as writer,
+        subprocess.Popen([sys.executable, "-c", code, store.root, str(count(150, short=40))]) as writer,
         contextlib.closing(duckdb.connect(store.root / "whorl.duckdb", read_only=True)) as plain,
     ):
         seen = set()
@@ -209,10 +210,13 @@ def test_pruning_killed_at_any_step_and_run_again(store: Store) -> None:
     expected = store.sql(HISTORY).to_pylist()
     script = Path(__file__).with_name("journaler.py")
     answer = subprocess.run(
-        [sys.executable, script, "prune", store.root], check=True, stdout=subprocess.PIPE, text=True
+        [sys.executable, script, "prune", store.root, str(count(4, short=17))],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
     ).stdout.split()
     assert answer[-1] == "100"
-    assert len(answer) > 5
+    assert len(answer) > count(5, short=1)
     for number in range(len(answer)):
         copy = Store.open(store.root.with_name(f"killed{number}"))
         assert copy.sql(HISTORY).to_pylist() == expected

@@ -26,6 +26,7 @@ from whorl.store import Store, compaction, durability, journal_file, replacing
 from whorl.store.journal import Journal
 from whorl.store.schema import FORMAT
 from whorl.store.status import status
+from whorl.tests.sizes import count
 from whorl.tests.store.journaler import BEGAN, batch
 
 JOURNALER = Path(__file__).with_name("journaler.py")
@@ -77,11 +78,11 @@ def running(*arguments: str | Path) -> subprocess.Popen[str]:
 
 def test_kill_at_random_moments(store: Store) -> None:
     moments = random.Random(47)
-    unsealed = 0
+    unsealed, kills = 0, count(8, short=4)
     with running("loop", store.root) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        for _ in range(8):
+        for _ in range(kills):
             process.stdin.write(f"{moments.uniform(0, 0.3)}\n")
             process.stdin.flush()
             assert process.stdout.readline() == "killed\n"
@@ -103,31 +104,32 @@ def holds_but_for_the_last(rows: Rows, told: dict[tuple[str, int], int]) -> None
     found = {(gpu, second): power for gpu, second, power in rows}
     assert len(found) == len(rows)
     assert told.keys() <= found.keys()
-    assert len({key[0] for key in told if found[key] != told[key]}) <= 2 * 8
+    assert len({key[0] for key in told if found[key] != told[key]}) <= 2 * count(8, short=4)
 
 
 def test_death_at_every_step(store: Store) -> None:
     """Of publishing, sealing, correcting and compacting: no row is lost or doubled, for any reader."""
-    with running("step", store.root) as process:
+    stride = count(4, short=17)
+    with running("step", store.root, str(stride)) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         statuses: list[int] = []
         while not statuses or statuses[-1] != 100:
             statuses.append(int(process.stdout.readline()))
             number = len(statuses)
-            who = f"s{1 + 4 * (number - 1)}-"
+            who = f"s{1 + stride * (number - 1)}-"
             mine = {key: power for key, power in acknowledged(store).items() if key[0].startswith(who)}
             last = {(gpu, second): power for gpu, second, power in read(store) if gpu.startswith(who)}
             # The batch under way when it died may be there: a row more, or a later value.
             assert mine.keys() <= last.keys()
             assert all(last[key] >= power for key, power in mine.items())
-            if number % 8 == 0:
+            if number % count(8, short=3) == 0:
                 shown = [(gpu, second) for gpu, second, _ in client(store)]
                 assert len(shown) == len(set(shown))
             process.stdin.write("\n")
             process.stdin.flush()
     assert set(statuses[:-1]) == {9}
-    assert len(statuses) > 25
+    assert len(statuses) > count(25, short=6)
     Journal(store, "n", settle_s=0, grace_s=0, thread=False).close()
     replacing.recover(Store.open(store.root).root, 0)
     compaction.compact(store.root, pace=replacing.OFFLINE)
@@ -155,7 +157,7 @@ def test_readers_see_no_row_twice_and_none_less_while_files_change_places(store:
     command: list[str | Path] = [sys.executable, "-c", CLIENT, store.root / "whorl.duckdb"]
     pipe = subprocess.PIPE
     with (
-        running("stream", store.root, "9") as writer,
+        running("stream", store.root, str(count(9, short=5))) as writer,
         subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as plain,
     ):
         assert plain.stdin is not None

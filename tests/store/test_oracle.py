@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from whorl.store import Store, compaction, replacing, retention
 from whorl.store.journal import Journal
 from whorl.store.schema import arrow_schema
+from whorl.tests.sizes import count
 
 S = 10**9
 BEGAN = 1_700_006_400 * S  # the beginning of a day
@@ -214,5 +215,5 @@ def abandon(journal: Journal) -> None:
 
 TestMixed = Mixed.TestCase
 TestMixed.settings = settings(
-    max_examples=12, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=count(12, short=4), stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from whorl.errors import FormatError, StoreError
 from whorl.store import Store
 from whorl.store.schema import FORMAT, TABLES, TELEMETRY, VIEWS, Table, arrow_schema, table
+from whorl.tests.sizes import count
 from whorl.tests.store.appender import group
 
 READERS: dict[str, Callable[[Store, str], pa.Table]] = {
@@ -68,7 +69,7 @@ def multiset(rows: pa.Table) -> list[str]:
     return sorted(repr(row) for row in plain.to_pylist())
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=count(15, short=6), deadline=None)
 @given(st.data())
 def test_the_readers_agree_with_what_was_written(data: st.DataObject) -> None:
     spec = data.draw(st.sampled_from([spec for spec in TABLES if not spec.made]))
