@@ -131,10 +131,10 @@ def cli() -> None:
     """Measure every GPU of a fleet; see which GPUs differ, and whether the difference is real.
 
     \b
-    whorl demo                               measure, compare and report; needs no GPU
-    whorl sample DIR                         write files of a small generated fleet
-    whorl import --store S DIR/*             import measurements of any tool
-    whorl variability --store S              how much the GPUs differ
+    whorl demo                      measure, compare and report; needs no GPU
+    whorl sample DIR                write files of a small generated fleet
+    whorl import --store S DIR/*    import measurements of any tool
+    whorl variability --store S     how much the GPUs differ
     whorl advise --store S --workload sgemm  which nodes a job should avoid
     whorl sql --store S "select gpu, median(value) as ms from results
         where workload = 'sgemm' and figure = 'time' group by gpu"

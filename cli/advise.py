@@ -88,7 +88,7 @@ def advise(ctx: click.Context, /, form: str | None, output: Path | None, as_json
 
     \b
     whorl advise --store S --workload sgemm --gpus 16
-    sbatch --exclude="$(whorl advise --store S --workload sgemm --format exclude)" job.sh
+    sbatch --exclude="$(whorl advise --store S --workload W --format exclude)" JOB
     whorl advise apply JOBID --store S
 
     Formats: exclude, a host list, possibly empty; prefer, a feature for --prefer; nodelist, the best packed set;
@@ -100,6 +100,7 @@ def advise(ctx: click.Context, /, form: str | None, output: Path | None, as_json
     from ..jobs.advising import steer
     from ..store import Store
     from . import advise_report as report
+    from .output import print_json, show
 
     form = "json" if as_json else form
     if output is not None and form != "exclude":
@@ -127,9 +128,9 @@ def advise(ctx: click.Context, /, form: str | None, output: Path | None, as_json
     if form in (None, "json"):
         wait = steering.wait(slurm)
         if form == "json":
-            report.print_document(steering, wait, remarks)
+            print_json(report.document(steering, wait, remarks))
         else:
-            report.show(steering, wait, remarks)
+            show(report.answer(steering, wait, remarks))
         return
     for line in remarks:
         click.echo(f"whorl: note: {line}", err=True)

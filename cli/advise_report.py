@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
-import click
-
+from ..dashboards.table import MISSING, Line, Table, count, many, number
 from ..jobs.hostlist import compress
-from .output import MISSING, count, number, print_json, print_table, width
 
 if TYPE_CHECKING:
     from ..analysis.placement import Advice, NodeEvidence, PlacedSet
@@ -28,50 +25,47 @@ _AGAINST = {"drained": "random, slow nodes excluded", "random": "random"}
 _LEVELS = (3600.0, "hours"), (60.0, "minutes"), (1.0, "s")
 
 
-def print_document(steering: Steering, wait: Wait, remarks: Sequence[str]) -> None:
-    """The advice and what the scheduler can be told, as JSON."""
+def document(steering: Steering, wait: Wait, remarks: Sequence[str]) -> dict[str, Any]:
+    """The advice and what the scheduler can be told, as `whorl.advise/1`."""
     expression, why = steering.prefer()
     placed = steering.placing
-    print_json(
-        {
-            "schema": "whorl.advise/1",
-            **steering.advice.as_dict(),
-            **({} if placed is steering.advice else {key: placed.as_dict()[key] for key in ("packed", "spread")}),
-            "scheduler": {
-                "asked": bool(steering.nodes) or steering.foreign,
-                "partition": steering.partition,
-                "exclude": compress(steering.exclude),
-                "prefer": expression or None,
-                "prefer_reason": why or None,
-                "nodelist": compress(steering.nodelist()) or None,
-                "extra_wait_s": wait.extra_s,
-                "extra_wait_reason": wait.reason,
-                "unknown_nodes": list(steering.names.unknown),
-                "nodes_elsewhere": list(steering.names.elsewhere),
-                "nodes_out_of_use": list(steering.unusable),
-            },
-            "remarks": list(remarks),
-        }
-    )
+    return {
+        "schema": "whorl.advise/1",
+        **steering.advice.as_dict(),
+        **({} if placed is steering.advice else {key: placed.as_dict()[key] for key in ("packed", "spread")}),
+        "scheduler": {
+            "asked": bool(steering.nodes) or steering.foreign,
+            "partition": steering.partition,
+            "exclude": compress(steering.exclude),
+            "prefer": expression or None,
+            "prefer_reason": why or None,
+            "nodelist": compress(steering.nodelist()) or None,
+            "extra_wait_s": wait.extra_s,
+            "extra_wait_reason": wait.reason,
+            "unknown_nodes": list(steering.names.unknown),
+            "nodes_elsewhere": list(steering.names.elsewhere),
+            "nodes_out_of_use": list(steering.unusable),
+        },
+        "remarks": list(remarks),
+    }
 
 
-def show(steering: Steering, wait: Wait, remarks: Sequence[str]) -> None:
-    """Print the advice for people."""
+def answer(steering: Steering, wait: Wait, remarks: Sequence[str]) -> Iterable[str | Table]:
+    """The advice for people."""
     advice = steering.advice
-    _say(advice.finding)
+    yield advice.finding
     if steering.exclude:
-        click.echo(f"\n    sbatch --exclude={compress(steering.exclude)} ...")
-    click.echo()
-    _gains(advice)
-    _nodes(steering)
-    _sets(steering)
-    _say(_cost(advice, wait))
-    _say(_age(advice))
-    for remark in (*remarks, *advice.notes):
-        _say(f"Note: {_sentence(remark)}")
+        yield Line(f"\n    sbatch --exclude={compress(steering.exclude)} ...")
+    yield ""
+    yield from _gains(advice)
+    yield from _nodes(steering)
+    yield from _sets(steering)
+    yield _cost(advice, wait)
+    yield _age(advice)
+    yield from (f"Note: {_sentence(remark)}" for remark in (*remarks, *advice.notes))
 
 
-def _gains(advice: Advice) -> None:
+def _gains(advice: Advice) -> Iterable[str | Table]:
     """What each choice saves, against the random choice that already keeps off the slow nodes first."""
     if not advice.gains:
         return
@@ -87,53 +81,32 @@ def _gains(advice: Advice) -> None:
         ]
         for gain in gains
     ]
-    click.echo(f"Time saved by a job of {_many(advice.gpus, 'GPU')} ({advice.workload} on {advice.cluster})")
-    print_table(("choice", "against", "saved", "[90 %]", ""), rows, right=(2,))
-    click.echo()
-
-
-def _many(number: int, what: str) -> str:
-    return f"{count(number)} {what}" + ("" if number == 1 else "s")
+    title = f"Time saved by a job of {many(advice.gpus, 'GPU')} ({advice.workload} on {advice.cluster})"
+    yield Table(("choice", "against", "saved", "[90 %]", ""), rows, (2,), title, wrapped=(0, 1, 4))
+    yield ""
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %".replace("-0.0", "0.0")
 
 
-def _nodes(steering: Steering) -> None:
+def _nodes(steering: Steering) -> Iterable[str | Table]:
     nodes = steering.advice.nodes
     if not nodes:
         return
     head = ["node", "tier", "worst GPU", "slowdown", "[90 %]", "runs", "days ago", "clock", "power", "temperature"]
     rows = [_node(steering, evidence) for evidence in nodes[:_LISTED]]
+    leaves = [2, 9, 8, 7, 6, 5]
     if steering.nodes:
         head.append("state")
+        leaves.insert(1, 10)
         for row in rows:
             row.append(steering.nodes[row[0]].state if row[0] in steering.nodes else MISSING)
-    left_out = _fit(head, rows)
-    click.echo("Slow nodes, by their slowest GPU; in brackets the fleet's median")
-    print_table(head, rows, right=[i for i, name in enumerate(head) if name in ("slowdown", "runs", "days ago")])
-    if left_out:
-        _say(f"No room for {', '.join(left_out)}: a wider terminal and --json have them.")
+    title = "Slow nodes, by their slowest GPU; in brackets the fleet's median"
+    yield Table(head, rows, (3, 5, 6), title, leaves=leaves)
     if len(nodes) > _LISTED:
-        click.echo(f"and {len(nodes) - _LISTED} more: --json has them")
-    click.echo()
-
-
-def _fit(head: list[str], rows: list[list[str]]) -> list[str]:
-    """Take columns out of a table until it fits the terminal; returns their names."""
-    available = width()
-    left_out: list[str] = []
-    for name in ("worst GPU", "state", "temperature", "power", "clock", "days ago", "runs"):
-        wide = sum(max(map(len, column)) + 2 for column in zip(head, *rows, strict=True))
-        if available is None or wide <= available:
-            break
-        if name in head:
-            at = head.index(name)
-            for row in (head, *rows):
-                del row[at]
-            left_out.append(name)
-    return left_out
+        yield f"and {len(nodes) - _LISTED} more: --json has them"
+    yield ""
 
 
 def _node(steering: Steering, evidence: NodeEvidence) -> list[str]:
@@ -158,7 +131,7 @@ def _beside(value: float | None, fleet: float | None, unit: str) -> str:
     return f"{value:,.0f} {unit}" + (f" ({fleet:,.0f})" if fleet is not None else "")
 
 
-def _sets(steering: Steering) -> None:
+def _sets(steering: Steering) -> Iterable[str | Table]:
     advice = steering.placing
     sets = [(name, found) for name, found in (("packed", advice.packed), ("anywhere", advice.spread)) if found]
     if not sets:
@@ -168,18 +141,18 @@ def _sets(steering: Steering) -> None:
         interval = f"[{placed.lower:.3f}, {placed.upper:.3f}]"
         nodes = compress(steering.names.names.get(node, node) for node in placed.nodes) or MISSING
         rows.append([name, f"{placed.slowdown:.3f}", interval, count(len(placed.nodes)), nodes])
-    click.echo("Best sets: predicted time, 1 = the fleet's median GPU")
-    print_table(("set", "time", "[90 %]", "nodes", ""), rows, right=(1, 3))
+    title = "Best sets: predicted time, 1 = the fleet's median GPU"
+    yield Table(("set", "time", "[90 %]", "nodes", ""), rows, (1, 3), title, wrapped=(4,))
     if advice.break_even is not None:
-        _say(f"A penalty of more than {advice.break_even:.3f} for spanning nodes makes the packed set the faster one.")
+        yield f"A penalty of more than {advice.break_even:.3f} for spanning nodes makes the packed set the faster one."
     name, placed = sets[0]
     taken = [steering.nodes.get(steering.names.names.get(node, node)) for node in placed.nodes]
     if not taken or sum(node.gpus if node else 0 for node in taken) != len(placed.gpus):
-        _say(
+        yield (
             f"GPUs of the set {name}: {_gpus(placed)}. A scheduler gives nodes: take whole ones and choose the GPUs "
             "in the job."
         )
-    click.echo()
+    yield ""
 
 
 def _gpus(placed: PlacedSet) -> str:
@@ -190,8 +163,8 @@ def _gpus(placed: PlacedSet) -> str:
 def _cost(advice: Advice, wait: Wait) -> str:
     cost = advice.cost
     text = (
-        f"Cost: {count(cost.nodes_excluded)} of {_many(cost.nodes, 'node')} excluded ({100 * cost.share:.1f} %), "
-        f"{_many(cost.gpus_left, 'GPU')} left; extra wait "
+        f"Cost: {count(cost.nodes_excluded)} of {many(cost.nodes, 'node')} excluded ({100 * cost.share:.1f} %), "
+        f"{many(cost.gpus_left, 'GPU')} left; extra wait "
     )
     if wait.extra_s is None:
         return f"{text}{MISSING} ({(wait.reason or '').rstrip('.')})."
@@ -206,12 +179,12 @@ def _age(advice: Advice) -> str:
     stale = advice.staleness
     if stale.simulated_gpus == stale.gpus:
         # The fleet has a clock of its own: how long ago that was says nothing.
-        text = f"Measurements of {_many(stale.gpus, 'simulated GPU')}, at simulated times."
+        text = f"Measurements of {many(stale.gpus, 'simulated GPU')}, at simulated times."
         return f"{text} Stale: {_sentence(stale.says)}" if stale.says else text
     age = "of unknown age" if stale.newest_days is None else f"{_days(stale.newest_days)} old"
     if stale.newest_days is not None and stale.oldest_days is not None and stale.oldest_days > stale.newest_days + 1:
         age = f"{stale.newest_days:,.0f} to {_days(stale.oldest_days)} old"
-    text = f"Measurements of {_many(stale.gpus, 'GPU')}, {age}."
+    text = f"Measurements of {many(stale.gpus, 'GPU')}, {age}."
     return f"{text} Stale: {_sentence(stale.says)}" if stale.says else text
 
 
@@ -221,8 +194,3 @@ def _days(days: float) -> str:
 
 def _sentence(text: str) -> str:
     return text if text.endswith(".") else f"{text}."
-
-
-def _say(text: str) -> None:
-    """A sentence in lines of the terminal's width, 100 at most."""
-    click.echo(textwrap.fill(text, min(width() or 100, 100), break_on_hyphens=False))

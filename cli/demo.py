@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,7 +66,7 @@ def demo(
     """
     from ..store import Store
     from . import demo_report
-    from .output import print_json
+    from .output import Progress, print_json, show
 
     simulated = {"--gpus": gpus, "--model": model, "--seed": seed, "--faults": faults, "--fault": kinds or None}
     asked = [name for name, value in simulated.items() if value is not None]
@@ -82,27 +81,23 @@ def demo(
         fleet = _fleet(64 if gpus is None else gpus, model or "V100", 1 if seed is None else seed, faults, kinds)
     plan = _plan(suite)
     store = Store.create(folder / _STORE)
-    progress = _Progress()
-    try:
-        with Ending():
-            if fleet is None:
-                report, planted = _real(store, devices, plan, progress), None
-            else:
-                report, planted = _simulated(store, fleet, plan, progress)
-            if why:
-                report.notes.insert(0, f"the fleet is simulated, as no GPU can be measured here: {why}")
-            progress.say("comparing the GPUs")
-            shown = demo_report.looked_at(store, report, planted, fleet, suite, progress=progress.say)
-            progress.say("writing the report")
-            unwritten = demo_report.write(folder / _REPORT, shown, folder / _STORE)
-    finally:
-        progress.clear()
+    with Progress() as progress, Ending():
+        if fleet is None:
+            report, planted = _real(store, devices, plan, progress), None
+        else:
+            report, planted = _simulated(store, fleet, plan, progress)
+        if why:
+            report.notes.insert(0, f"the fleet is simulated, as no GPU can be measured here: {why}")
+        progress.say("comparing the GPUs")
+        shown = demo_report.looked_at(store, report, planted, fleet, suite, progress=progress.say)
+        progress.say("writing the report")
+        unwritten = demo_report.write(folder / _REPORT, shown, folder / _STORE)
     taken_s = time.perf_counter() - began
     page = None if unwritten else folder / _REPORT
     if as_json:
         print_json(demo_report.document(shown, folder / _STORE, page, taken_s))
     else:
-        demo_report.show(shown, folder / _STORE, page, taken_s)
+        show(demo_report.answer(shown, folder / _STORE, page, taken_s))
     if unwritten:
         raise unwritten
     if fleet is None:  # a simulated GPU fails because that was planted: to find it is what the demo is for
@@ -138,10 +133,10 @@ def _refuse(folder: Path) -> None:
 def _devices(backend: str) -> tuple[list[Device], str]:
     """The GPUs of this node; where there is none and that is fine, why not."""
     from ..errors import DeviceError, InputError
-    from .probe_here import local_devices
+    from ..probes.here import local_devices
 
     try:
-        return local_devices(), ""
+        return local_devices(tell=lambda sentence: click.echo(f"whorl: {sentence}", err=True)), ""
     except (InputError, DeviceError) as error:
         if backend == "cuda":
             raise
@@ -202,25 +197,6 @@ def _short(text: str) -> str:
 
 
 def _real(store: Store, devices: list[Device], plan: Plan, progress: Progress) -> Report:
-    from .probe_here import here
+    from ..probes.here import here
 
     return here(store, devices, plan, progress=progress)
-
-
-@dataclass
-class _Progress:
-    """One line about how far it is, where standard error is a terminal."""
-
-    shown: bool = False
-
-    def __call__(self, done: int, of: int, what: str) -> None:
-        self.say(f"{done:,} of {of:,} probes; {what}")
-
-    def say(self, what: str) -> None:
-        if sys.stderr.isatty():
-            self.shown = True
-            click.echo(f"\r\033[K{what}", nl=False, err=True)
-
-    def clear(self) -> None:
-        if self.shown:
-            click.echo("\r\033[K", nl=False, err=True)

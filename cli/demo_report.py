@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import click
 
 from ..analysis import Variability, measurements, variability
 from ..analysis.probing import Probed, probed, slowest
@@ -18,7 +16,7 @@ from ..analysis.timelines import Timelines, timelines
 from ..dashboards.report import probe_report, to_show
 from ..dashboards.report_figures import labels
 from ..dashboards.report_tables import Planted, by_reason, how_much, how_sure
-from .output import MISSING, number, print_rows
+from ..dashboards.table import MISSING, Line, Table, many, number
 
 if TYPE_CHECKING:
     from ..collectors.simulated_rows import Planted as PlantedFault
@@ -192,37 +190,35 @@ def document(shown: Shown, store: Path, page: Path | None, taken_s: float) -> di
     }
 
 
-def show(shown: Shown, store: Path, page: Path | None, taken_s: float) -> None:
-    """Print what ran, how the GPUs differ, which stand out, what was planted, and what to do next."""
+def answer(shown: Shown, store: Path, page: Path | None, taken_s: float) -> Iterable[str | Table]:
+    """For people: what ran, how the GPUs differ, which stand out, what was planted, and what to do next."""
     campaign, judged = shown.campaign, shown.judged
     names = labels(campaign.gpus)
     made = "simulated " if campaign.simulated else ""
-    for note in shown.report.notes:
-        click.echo(note)
+    yield from shown.report.notes
     nodes = campaign.gpus["node"].drop_nulls().n_unique()
     spent = "" if shown.seconds is None else f"{shown.seconds:,.0f} s{' of simulated time' if made else ''}, "
-    on = f"{nodes:,} node{'' if nodes == 1 else 's'}"
-    click.echo(
-        f"{campaign.gpus.height:,} {made}{' and '.join(campaign.models)} GPUs on {on}: "
+    yield (
+        f"{campaign.gpus.height:,} {made}{' and '.join(campaign.models)} GPUs on {many(nodes, 'node')}: "
         f"{campaign.runs.height:,} runs of {len(campaign.probes)} probes (suite {shown.suite}, all GPUs of a node at "
-        f"once), {_sound(campaign):,} of them sound; {spent}{taken_s:.0f} s here\n"
+        f"once), {_sound(campaign):,} of them sound; {spent}{taken_s:.0f} s here"
     )
-    _show_spread(shown)
-    _show_found(judged, names)
+    yield ""
+    yield from _spread(shown)
+    yield from _found_in(judged, names)
     if shown.planted is not None:
-        _show_planted(shown, names)
-    for note in _notes(shown, names):
-        click.echo(note)
+        yield from _planted(shown, names)
+    yield from _notes(shown, names)
     if page is not None:
-        click.echo(f"report: {page} (open it in a browser; it needs no network)")
+        yield f"report: {page} (open it in a browser; it needs no network)"
     quoted = shlex.quote(str(store))
-    click.echo(f"next: whorl variability --store {quoted}")
+    yield Line(f"next: whorl variability --store {quoted}")
     first = next((row.workload for row in shown.spread), None)
     if first is not None:
         cluster = f" --cluster {shlex.quote(campaign.cluster)}"
-        click.echo(f"      whorl advise --store {quoted}{cluster} --workload {_widest(shown) or first}")
+        yield Line(f"      whorl advise --store {quoted}{cluster} --workload {_widest(shown) or first}")
     query = '"select workload, figure, median(value), unit from results group by all order by all"'
-    click.echo(f"      whorl sql --store {quoted} {query}")
+    yield Line(f"      whorl sql --store {quoted} {query}")
 
 
 def _sound(campaign: Probed) -> int:
@@ -234,7 +230,7 @@ def _widest(shown: Shown) -> str | None:
     return max(known, key=lambda row: row.fence_pct or 0.0).workload if known else None
 
 
-def _show_spread(shown: Shown) -> None:
+def _spread(shown: Shown) -> Iterable[str | Table]:
     by_probe = {row.workload: row for row in shown.spread if row.level == "gpu"}
     rows = []
     for probe in shown.campaign.probes:
@@ -254,44 +250,45 @@ def _show_spread(shown: Shown) -> None:
             ]
         )
     header = ("probe", "GPUs", "median time", "spread %", "[95 %]", "slowest", "slow/fast")
-    print_rows(header, rows, (1, 2, 3, 5, 6))
-    click.echo(
+    yield Table(header, rows, (1, 2, 3, 5, 6), leaves=(6, 4))
+    yield (
         "spread: between the Tukey fences, beyond which a GPU counts as slow or fast (4 interquartile ranges), in % of "
-        "the median;\nslowest: in medians\n"
+        "the median; slowest: in medians"
     )
+    yield ""
 
 
-def _show_found(judged: Judged, names: dict[str, str]) -> None:
+def _found_in(judged: Judged, names: dict[str, str]) -> Iterable[str | Table]:
+    compared = f"{judged.looks:,} comparisons, family-wise error rate {100 * ERROR_RATE:g} %"
     if not judged.found:
-        click.echo(
-            f"no GPU stands out ({judged.looks:,} comparisons, family-wise error rate {100 * ERROR_RATE:g} %)\n"
+        yield (
+            f"no GPU stands out ({compared})"
             if judged.looks
-            else "no GPU stands out; there were too few GPUs to compare\n"
+            else ("no GPU stands out; there were too few GPUs to compare")
         )
+        yield ""
         return
-    many = len(judged.found)
-    click.echo(
-        f"{many} GPU{'s stand' if many > 1 else ' stands'} out ({judged.looks:,} comparisons, family-wise error rate "
-        f"{100 * ERROR_RATE:g} %)"
-    )
+    found = len(judged.found)
+    yield f"{found} GPU{'s stand' if found > 1 else ' stands'} out ({compared})"
     rows = [[names[one.gpu], SPOKEN[one.cause], how_sure(one), how_much(one, 2)] for one in judged.found[:_LISTED]]
-    print_rows(("GPU", "looks like", "chance", "how much"), rows)
-    if many > _LISTED:
-        click.echo(f"and {many - _LISTED:,} more: they are in the report")
-    click.echo()
+    yield Table(("GPU", "looks like", "chance", "how much"), rows, wrapped=(1, 3))
+    if found > _LISTED:
+        yield f"and {found - _LISTED:,} more: they are in the report"
+    yield ""
 
 
-def _show_planted(shown: Shown, names: dict[str, str]) -> None:
+def _planted(shown: Shown, names: dict[str, str]) -> Iterable[str]:
     planted = shown.planted or ()
     if not planted:
-        click.echo("planted nothing: every GPU is healthy")
+        yield "planted nothing: every GPU is healthy"
     for one in planted:
         said = f"found, {SPOKEN[one.found]}" if one.found else "missed"
         remark = f" ({one.remark})" if one.remark else ""
-        click.echo(f"planted {one.kind} in {names.get(one.gpu, one.gpu)}: {said}{remark}")
+        yield f"planted {one.kind} in {names.get(one.gpu, one.gpu)}: {said}{remark}"
     ours = {one.gpu for one in planted}
     others = [names[one.gpu] for one in shown.judged.found if one.gpu not in ours]
-    click.echo(f"healthy GPUs named: {', '.join(others) if others else 'none'}\n")
+    yield f"healthy GPUs named: {', '.join(others) if others else 'none'}"
+    yield ""
 
 
 def _notes(shown: Shown, names: dict[str, str]) -> list[str]:

@@ -55,6 +55,7 @@ def doctor(store: str | None, as_json: bool) -> None:
 
     Exit status 1 if something that whorl always needs does not work, or a file of the store is unsound.
     """
+    from ..dashboards.table import Table
     from .output import print_json, print_table
 
     findings = [*_python(), _nvml(), _cupy(), _settings(), _permission(), _dcgm(), _slurm()]
@@ -67,7 +68,7 @@ def doctor(store: str | None, as_json: bool) -> None:
         print_json({"schema": "whorl.doctor/1", "findings": rows})
     else:
         rows_text = [["yes" if f.works else "no", f.what, f.detail, f.needed_for] for f in findings]
-        print_table(("works", "what", "detail", "needed for"), rows_text)
+        print_table(Table(("works", "what", "detail", "needed for"), rows_text, wrapped=(2, 3), leaves=(3,)))
     if not all(f.works for f in findings if f.needed_for == "everything" or f.what.startswith("store")):
         sys.exit(1)
 

@@ -57,7 +57,7 @@ def import_files(
     """
     from ..store import Store
     from ..store.importing import Options, import_file
-    from .output import print_json
+    from .output import Progress, print_json
 
     options = Options(
         cluster=cluster,
@@ -69,31 +69,27 @@ def import_files(
     )
     opened = Store.create(store)
     reports, errors = [], []
-    for position, path in enumerate(files, start=1):
-        if sys.stderr.isatty() and len(files) > 1:
-            click.echo(f"\r\033[Kimporting {position} of {len(files)}: {path.name}", err=True, nl=False)
+    progress = Progress()
+    for position, path in enumerate(files):
+        if len(files) > 1:
+            progress(position, len(files), f"importing {path.name}")
         try:
             report = import_file(opened, path, options)
         except WhorlError as error:
             errors.append((path, error))
-            _clear()
+            progress.clear()
             click.echo(f"whorl: {error}", err=True)
             continue
         reports.append(report)
         if not as_json:
-            _clear()
+            progress.clear()
             _describe(report)
-    _clear()
+    progress.clear()
     if as_json:
         failed = [{"file": str(path), "error": str(error)} for path, error in errors]
         print_json({"schema": "whorl.import/1", "files": [report.as_dict() for report in reports], "failed": failed})
     if errors:
         sys.exit(errors[0][1].exit_code)
-
-
-def _clear() -> None:
-    if sys.stderr.isatty():
-        click.echo("\r\033[K", err=True, nl=False)
 
 
 def _pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
@@ -118,7 +114,7 @@ def _pair(text: str, option: str) -> tuple[str, str]:
 
 def _describe(report: Report) -> None:
     """The account of a file, for people."""
-    from .output import count
+    from ..dashboards.table import count
 
     total = report.total
     if report.already:

@@ -1,4 +1,8 @@
-"""How answers are printed: tables for people, JSON for programs, Markdown for documents."""
+"""How answers are printed: tables for people, JSON for programs, and how far a verb is.
+
+The one place that knows of the terminal. A table is fitted to it by `rich`; on a node that only measures, which has
+no `rich`, and in a file or a pipe, rows are lines of aligned cells.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +14,28 @@ import math
 import os
 import shutil
 import sys
+import textwrap
+import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
-MISSING = "n/a"
+from ..dashboards.table import Line, Table
+from ..dashboards.table import number as number  # cli/sim.py has it from here
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+_GAP = 2  # columns of a terminal between two columns of a table
+_NARROWEST = 24  # of a column of sentences, unless its longest word is longer
+_FILLED = 100  # a line of text is no longer, however wide the terminal
+_SHOWN_EVERY_S, _TOLD_EVERY_S = 0.1, 10.0
 
 
-def number(value: float | None, digits: int = 4, *, suffix: str = "") -> str:
-    """A number for people, to so many significant digits; "n/a" where it is missing."""
-    if value is None or not math.isfinite(value):
-        return MISSING
-    if value == 0:
-        return f"0{suffix}"
-    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
-    return f"{value:,.{places}f}{suffix}"
-
-
-def count(value: int | None) -> str:
-    return MISSING if value is None else f"{value:,}"
+# -- JSON -----------------------------------------------------------------------------------------------------
 
 
 def plain(value: Any) -> Any:
@@ -58,64 +64,233 @@ def print_json(document: dict[str, Any]) -> None:
     click.echo(json.dumps(plain(document), ensure_ascii=False, allow_nan=False))
 
 
-def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """A Markdown table; the columns whose positions are in `right` are aligned to the right."""
-    rule = ["---:" if i in right else "---" for i in range(len(header))]
-    lines = [header, rule, *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+# -- text and tables ------------------------------------------------------------------------------------------
 
 
 def width() -> int | None:
-    """The columns of the terminal, or None where the output is no terminal and has no width."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    """The columns of the terminal, or None where the output is no terminal and has no width.
+
+    A terminal that says it has none counts as one of 80 columns.
+    """
+    return (shutil.get_terminal_size().columns or 80) if sys.stdout.isatty() else None
 
 
-def _widths(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
-    return [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+def say(text: str, first: str = "", rest: str = "") -> None:
+    """Print a sentence in lines of the terminal's width, 100 at most; words stay in one piece.
+
+    Where the output is no terminal it is one line, so that a program finds in it what it looks for.
+    """
+    available = width()
+    if available is None:
+        click.echo(first + text)
+        return
+    columns = min(available, _FILLED)
+    click.echo(
+        textwrap.fill(
+            text, columns, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
+        )
+    )
+
+
+def show(parts: Iterable[str | Table]) -> None:
+    """Print tables and sentences, one after another. A sentence is filled into lines, a `Line` is left as it is."""
+    for part in parts:
+        if isinstance(part, Table):
+            print_table(part)
+        elif isinstance(part, Line) or not part:
+            click.echo(part)
+        else:
+            indent = part[: len(part) - len(part.lstrip())]
+            say(part.lstrip(), indent, f"{indent}  " if indent else "")
 
 
 def print_rows(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
-    """Print a table, or row by row, a line per column, where the terminal is too narrow for the table."""
+    """Print a table of which no column breaks or leaves."""
+    print_table(Table(header, rows, right))
+
+
+def print_table(table: Table) -> None:
+    """Print a table: fitted to the terminal, or at full width where the output is no terminal.
+
+    Where there is no room, sentences break into lines, then columns leave in the order that the table says, and a
+    line names them; where that is not enough, each row takes a line per column. A number is never split.
+    """
     available = width()
-    if available is None or sum(_widths(header, rows)) + 2 * (len(header) - 1) <= available:
-        print_table(header, rows, right)
-        return
-    longest = max(map(len, header))
-    for position, row in enumerate(rows, start=1):
+    rich = available is not None and importlib.util.find_spec("rich") is not None
+    if table.title:
+        click.echo(table.title)
+    fitted, left_out = _fitted(table, available, breaks=rich)
+    if available is not None and _least(fitted, breaks=rich) > available:
+        _print_cells(fitted)
+    elif rich:
+        _print_rich(fitted, available or 0)
+    else:
+        _print_aligned(fitted)
+    if left_out:
+        say(f"No room for {', '.join(left_out)}: a wider terminal shows more.")
+    if table.says:
+        say(table.says)
+
+
+def _fitted(table: Table, available: int | None, *, breaks: bool) -> tuple[Table, list[str]]:
+    """The table with as many columns as there is room for, and the heads of the others."""
+    left_out: list[str] = []
+    while available is not None and table.leaves and _least(table, breaks=breaks) > available:
+        left_out.append(table.header[table.leaves[0]])
+        table = _without(table, table.leaves[0])
+    return table, [head for head in left_out if head and head[0] != "["]
+
+
+def _without(table: Table, place: int) -> Table:
+    def moved(places: Sequence[int]) -> list[int]:
+        return [one - (one > place) for one in places if one != place]
+
+    return replace(
+        table,
+        header=[*table.header[:place], *table.header[place + 1 :]],
+        rows=[[*row[:place], *row[place + 1 :]] for row in table.rows],
+        right=moved(table.right),
+        wrapped=moved(table.wrapped),
+        leaves=moved(table.leaves),
+    )
+
+
+def _widths(table: Table) -> list[int]:
+    return [max(map(len, column)) for column in zip(table.header, *table.rows, strict=True)]
+
+
+def _least(table: Table, *, breaks: bool) -> int:
+    """How many columns of a terminal a table takes at least."""
+    widths = _widths(table)
+    for place in table.wrapped if breaks else ():
+        widths[place] = min(widths[place], _narrowest(table, place))
+    return sum(widths) + _GAP * (len(widths) - 1)
+
+
+def _narrowest(table: Table, place: int) -> int:
+    """How narrow a column of sentences may become: its longest word stays whole."""
+    words = [word for row in (table.header, *table.rows) for word in row[place].split()]
+    return max(_NARROWEST, *map(len, words)) if words else _NARROWEST
+
+
+def _print_cells(table: Table) -> None:
+    """Row by row, a line per column."""
+    longest = max(map(len, table.header))
+    for position, row in enumerate(table.rows, start=1):
         click.echo(f"row {position}")
-        for name, cell in zip(header, row, strict=True):
-            click.echo(f"  {name.ljust(longest)}  {cell}")
+        for name, cell in zip(table.header, row, strict=True):
+            say(cell, f"  {name.ljust(longest)}  ", " " * (longest + 4))
 
 
-def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
-    """Print a table for people: fitted to the terminal, or at full width where the output is no terminal."""
-    if width() is not None and importlib.util.find_spec("rich"):
-        _print_fitted(header, rows, right)
-        return
-    # A file or a pipe takes any width, and as many rows as there are; a node that only measures has no rich.
-    widths = _widths(header, rows)
-    for row in (header, *rows):
-        cells = [c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
-        click.echo("  ".join(cells).rstrip())
+def _print_aligned(table: Table) -> None:
+    widths = _widths(table)
+    for row in (table.header, *table.rows):
+        cells = [
+            cell.rjust(wide) if place in table.right else cell.ljust(wide)
+            for place, (cell, wide) in enumerate(zip(row, widths, strict=True))
+        ]
+        click.echo((" " * _GAP).join(cells).rstrip())
 
 
-def _print_fitted(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> None:
+def _console(*, error: bool = False, columns: int | None = None) -> Console:
     from rich.console import Console
-    from rich.table import Table
 
-    console = Console(
-        width=width(),
+    return Console(
+        stderr=error,
+        width=columns,
         color_system=None if "NO_COLOR" in os.environ else "auto",
         highlight=False,
         markup=False,
         emoji=False,
     )
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for position, name in enumerate(header):
-        table.add_column(name, justify="right" if position in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
+
+
+def _print_rich(table: Table, available: int) -> None:
+    from rich.table import Table as Drawn
+
+    console = _console(columns=available)
+    drawn = Drawn(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold")
+    for place, name in enumerate(table.header):
+        breaks = place in table.wrapped
+        drawn.add_column(name, justify="right" if place in table.right else "left", overflow="fold", no_wrap=not breaks)
+    for row in table.rows:
+        drawn.add_row(*row)
     with console.capture() as capture:
-        console.print(table)
+        console.print(drawn)
     for line in capture.get().splitlines():
         click.echo(line.rstrip())
+
+
+# -- how far a verb is ----------------------------------------------------------------------------------------
+
+
+class Progress:
+    """How far a verb is, on standard error where that is a terminal: one line that is written over.
+
+    `progress(done, of, what)` counts and estimates the time left, `progress.say(what)` only says. Ends with the block,
+    or `clear()`. On a node without `rich` it is a plain line every ten seconds.
+    """
+
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty()
+        self._rich = self._live and importlib.util.find_spec("rich") is not None
+        self._bar: Bar | None = None
+        self._shown = -math.inf
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def __call__(self, done: int, of: int, what: str) -> None:
+        self._show(what, done, of)
+
+    def say(self, what: str) -> None:
+        """Say what goes on, with nothing to count."""
+        self._show(what, None, None)
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _show(self, what: str, done: int | None, of: int | None) -> None:
+        now = time.monotonic()
+        if not self._live or now - self._shown < (_SHOWN_EVERY_S if self._rich else _TOLD_EVERY_S):
+            return
+        self._shown = now
+        if not self._rich:
+            click.echo(f"whorl: {'' if of is None else f'{done:,} of {of:,}; '}{what}", err=True)
+            return
+        if self._bar is None:
+            self._bar = _bar()
+        [task] = self._bar.task_ids
+        self._bar.update(task, description=what, completed=done or 0, total=of)
+        self._bar.refresh()
+
+
+def _bar() -> Bar:
+    """One line of `rich`'s, drawn when something is said: no thread beside the measuring."""
+    from rich.progress import Progress as Bar
+    from rich.progress import ProgressColumn, Task
+    from rich.text import Text
+
+    class Said(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            counted = "" if task.total is None else f"{task.completed:,.0f} of {task.total:,.0f}; "
+            left = None if task.total is None else task.time_remaining
+            rest = "" if left is None else f"; {_left(left)} left"
+            return Text(f"{counted}{task.description}{rest}", no_wrap=True, overflow="ellipsis")
+
+    bar = Bar(Said(), console=_console(error=True), auto_refresh=False, transient=True)
+    bar.add_task("")
+    bar.start()
+    return bar
+
+
+def _left(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

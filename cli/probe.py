@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from .probe_list import list_probes
 
 if TYPE_CHECKING:
     from ..kernels.device import Device
-    from ..probes.campaign import Plan, Report
+    from ..probes.campaign import Plan, Progress, Report
     from ..probes.conditions import Asked
     from ..probes.probe import Probe
     from ..simulation.fleet import Fleet
@@ -91,10 +90,11 @@ def run(names: tuple[str, ...], store: str, backend: str, as_json: bool, **given
 
     Exit status 0; 1 where a result was wrong, and 6 where a GPU failed: the others were measured all the same.
     """
+    from ..dashboards.printed.probes import answer, document
+    from ..probes.here import here
     from ..store import Store
-    from .output import print_json
-    from .probe_here import here
-    from .probe_report import document, print_report
+    from . import output
+    from .output import print_json, show
 
     options = _Options(**given)
     plan = _plan(names, options)
@@ -102,29 +102,25 @@ def run(names: tuple[str, ...], store: str, backend: str, as_json: bool, **given
     devices, notes = _devices(backend, options)
     fleet = None if devices else _fleet(options)
     opened = Store.create(store)  # not before all else is known to be sound
-    progress = _Progress()
-    try:
-        with Ending():
-            if fleet is None:
-                report = here(
-                    opened,
-                    devices,
-                    plan,
-                    cluster=options.cluster,
-                    exclusive=options.exclusive,
-                    lock_clock_mhz=options.lock_clock,
-                    power_limit_w=options.power_limit,
-                    progress=progress,
-                )
-            else:
-                report = _simulated(opened, fleet, plan, options, progress)
-    finally:
-        progress.clear()
+    with output.Progress() as progress, Ending():
+        if fleet is None:
+            report = here(
+                opened,
+                devices,
+                plan,
+                cluster=options.cluster,
+                exclusive=options.exclusive,
+                lock_clock_mhz=options.lock_clock,
+                power_limit_w=options.power_limit,
+                progress=progress,
+            )
+        else:
+            report = _simulated(opened, fleet, plan, options, progress)
     report.notes = [*notes, *report.notes]
     if as_json:
         print_json(document(report, plan, backend="cuda" if devices else "simulated"))
     else:
-        print_report(report, plan, store)
+        show(answer(report, plan, store))
     if report.failures:
         sys.exit(6)
     if report.wrong:
@@ -253,12 +249,12 @@ def _refuse_mixed(backend: str, options: _Options) -> None:
 def _devices(backend: str, options: _Options) -> tuple[list[Device], list[str]]:
     """The GPUs of this node that were chosen, none for simulated ones, and what there is to say about that."""
     from ..errors import DeviceError, InputError
-    from .probe_here import choose, local_devices
+    from ..probes.here import choose, local_devices
 
     if backend == "simulated":
         return [], []
     try:
-        found = local_devices()
+        found = local_devices(tell=_tell)
     except (InputError, DeviceError) as error:
         if backend == "auto" and not (options.chosen or options.exclusive):
             return [], [f"{error}: the fleet is simulated"]
@@ -282,7 +278,7 @@ def _fleet(options: _Options) -> Fleet:
     return fleet
 
 
-def _simulated(store: Store, fleet: Fleet, plan: Plan, options: _Options, progress: _Progress) -> Report:
+def _simulated(store: Store, fleet: Fleet, plan: Plan, options: _Options, progress: Progress) -> Report:
     from ..probes.running import run_simulated
     from .probe_fleet import claim
 
@@ -295,19 +291,5 @@ def _simulated(store: Store, fleet: Fleet, plan: Plan, options: _Options, progre
     return report
 
 
-class _Progress:
-    """One line about how far it is, where standard error is a terminal."""
-
-    def __init__(self) -> None:
-        self._live = sys.stderr.isatty()
-        self._shown = 0.0
-
-    def __call__(self, done: int, of: int, what: str) -> None:
-        now = time.monotonic()
-        if self._live and now - self._shown > 0.1:
-            self._shown = now
-            click.echo(f"\r\x1b[K{done:,} of {of:,} probes; {what}", nl=False, err=True)
-
-    def clear(self) -> None:
-        if self._shown:
-            click.echo("\r\x1b[K", nl=False, err=True)
+def _tell(sentence: str) -> None:
+    click.echo(f"whorl: {sentence}", err=True)

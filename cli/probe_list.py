@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..dashboards.table import MISSING, Table, number
 from .options import json_option
-from .output import MISSING, number, print_json, print_rows, print_table, width
+from .output import print_json, print_table
 
 if TYPE_CHECKING:
     from ..kernels.work import Facts, Work
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 
 _MODEL = "V100"
 """The work's size is shown for it where there is no GPU."""
-_NARROW = 76
-"""Columns below which the table would break words: there each probe is shown line by line."""
 _ROUNDS_TO_1000 = 999.5
 _PREFIXES = ("", "k", "M", "G", "T", "P")
 
@@ -44,10 +43,10 @@ def list_probes(model: str | None, as_json: bool) -> None:
     for suite in (*SUITES, None):
         some = [row for row in rows if row["suite"] == suite]
         if some:
-            click.echo(f"\n{_heading(suite, SUITES)}")
-            available = width()
-            show = print_table if available is None or available >= _NARROW else print_rows
-            show(("probe", "time", "stresses", "work", "size", "needs"), [_cells(row) for row in some], right=(1, 4))
+            click.echo()
+            cells = [_cells(row) for row in some]
+            head = ("probe", "time", "stresses", "work", "size", "needs")
+            print_table(Table(head, cells, (1, 4), _heading(suite, SUITES), wrapped=(2, 3, 5), leaves=(3,)))
 
 
 def _heading(suite: str | None, suites: tuple[str, ...]) -> str:

@@ -140,15 +140,15 @@ def replay(ctx: click.Context, /, **given: Any) -> None:
     worth what it gains beyond them. docs/replay.md says what is simulated and how to read the answer.
 
     \b
-    whorl replay --trace T.csv --store S --policy packed,pm-first,pal --scheduler fifo,las --seeds 20
-    whorl replay --as-published pal-sc24 --trace workload-1.csv --profiles DIR --policy all --json
+    whorl replay --trace T.csv --store S --policy packed,pal --seeds 20
+    whorl replay --as-published pal-sc24 --trace T.csv --profiles DIR --json
     """
     from ..analysis.replay.comparison import gains
+    from ..analysis.replay.setting import as_published, general
     from ..analysis.replay.study import cases, run_all
+    from ..dashboards.printed import replay as printed
     from ..errors import InputError
-    from . import replay_report as report
-    from .output import print_json
-    from .replay_setting import as_published, general
+    from .output import Progress, print_json, show
 
     published = given["as_published"] is not None
     _consistent(ctx, given, published)
@@ -160,14 +160,20 @@ def replay(ctx: click.Context, /, **given: Any) -> None:
     policies = [*setting.policies, *setting.added]
     wanted = cases(len(given["paths"]), policies, setting.schedulers, seeds, record=given["plot"] is not None)
     workers = given["workers"] or os.cpu_count() or 1
-    progress = _Progress(len(wanted))
-    try:
-        results, refused = run_all(setting.study, wanted, workers=workers, progress=progress)
-    except KeyboardInterrupt:
-        progress.clear()
-        click.echo(f"whorl: {progress.said()} done, of which nothing is kept", err=True)
-        raise
-    progress.clear()
+    done = 0
+
+    def note(ended: int, of: int) -> None:
+        nonlocal done
+        done = ended
+        progress(ended, of, "replays")
+
+    with Progress() as progress:
+        try:
+            results, refused = run_all(setting.study, wanted, workers=workers, progress=note)
+        except KeyboardInterrupt:
+            progress.clear()
+            click.echo(f"whorl: {done:,} of {len(wanted):,} replays done, of which nothing is kept", err=True)
+            raise
     reasons = list(dict.fromkeys(str(error) for _, error in refused))
     if not results:
         raise InputError("; ".join(reasons))
@@ -176,14 +182,15 @@ def replay(ctx: click.Context, /, **given: Any) -> None:
     found = gains(results, setting.against)
     notes = list(dict.fromkeys([*setting.notes, *(note for one in results for note in one.notes), *reasons]))
     if given["plot"] is not None:
+        from ..dashboards.page import write_page
         from ..dashboards.replay_page import replay_page
 
-        _write(given["plot"], replay_page(results, found, conditions=conditions, notes=notes))
+        write_page(given["plot"], replay_page(results, found, conditions=conditions, notes=notes))
     if given["as_json"]:
         apart = setting.added if setting.apart else ()
-        print_json(report.document(results, found, conditions, notes, apart))
+        print_json(printed.document(results, found, conditions, notes, apart))
     else:
-        report.show(results, found, conditions, notes, setting.clocks)
+        show(printed.answer(results, found, conditions, notes, setting.clocks))
     if given["plot"] is not None:
         click.echo(f"figures: {given['plot']}", err=True)
     if refused:
@@ -200,7 +207,9 @@ def _consistent(ctx: click.Context, given: dict[str, Any], published: bool) -> N
     if not given["paths"]:
         raise InputError("which jobs? --trace FILE... reads them, and --store DIR the GPUs to replay them on")
     if given["plot"] is not None:
-        _writable(given["plot"])
+        from ..dashboards.page import refuse_unwritable
+
+        refuse_unwritable(given["plot"], "--plot")
     options = {parameter.name: parameter.opts[0] for parameter in ctx.command.params}
     if published:
         off = [options[name] for name in _GENERAL_ONLY if said(name)]
@@ -217,52 +226,3 @@ def _consistent(ctx: click.Context, given: dict[str, Any], published: bool) -> N
         raise InputError("--nodes and --gpus-per-node go together: they are the shape of the fleet to replay on")
     if given["failures"] and given["mtbf"]:
         raise InputError("--failures has the failures and --mtbf draws them; use one")
-
-
-def _writable(path: Path) -> None:
-    """Stop before hours of replaying where their page could not be written after them."""
-    from ..errors import InputError
-
-    if path.is_dir():
-        raise InputError(f"{path} is a folder, and --plot writes a file: {path / 'replay.html'}")
-    if not path.parent.is_dir():
-        raise InputError(f"{path} cannot be written: there is no folder {path.parent}")
-    if not os.access(path.parent, os.W_OK):
-        raise InputError(f"{path} cannot be written: no permission to write in {path.parent}")
-
-
-def _write(path: Path, text: str) -> None:
-    """A file whole or not at all."""
-    from ..errors import InputError
-
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
-
-
-class _Progress:
-    """How many replays are done, shown where somebody can see it."""
-
-    def __init__(self, wanted: int) -> None:
-        self.done, self.wanted = 0, wanted
-        self.shown = sys.stderr.isatty()
-        self._show()
-
-    def __call__(self, done: int, wanted: int) -> None:
-        self.done, self.wanted = done, wanted
-        self._show()
-
-    def said(self) -> str:
-        return f"{self.done:,} of {self.wanted:,} replays"
-
-    def clear(self) -> None:
-        if self.shown:
-            click.echo("\r\033[K", err=True, nl=False)
-
-    def _show(self) -> None:
-        if self.shown:
-            click.echo(f"\r\033[K{self.said()}", err=True, nl=False)

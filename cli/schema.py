@@ -22,6 +22,7 @@ _METRICS_HEADER = ("metric", "kind", "tier", "NVML", "DCGM field", "dcgm-exporte
 @click.argument("tables", nargs=-1)
 def schema(as_json: bool, as_markdown: bool, tables: tuple[str, ...]) -> None:
     """Explain every column of TABLES (all, where none is named): type, unit, meaning."""
+    from ..dashboards.table import Table as Cells
     from ..store.schema import FORMAT, TABLES, VIEWS
     from .output import print_json, print_table
 
@@ -46,8 +47,8 @@ def schema(as_json: bool, as_markdown: bool, tables: tuple[str, ...]) -> None:
         click.echo(as_document(chosen, views))
         return
     for table in chosen:
-        click.echo(f"{table.name}: one row is {table.row}")
-        print_table(_HEADER, [_cells(table, i) for i in range(len(table.columns))])
+        rows = [_cells(table, i) for i in range(len(table.columns))]
+        print_table(Cells(_HEADER, rows, title=f"{table.name}: one row is {table.row}", wrapped=(3,), leaves=(1,)))
         click.echo()
     for view in views:
         click.echo(f"{view.name} (view): one row is {view.row}")
@@ -56,7 +57,7 @@ def schema(as_json: bool, as_markdown: bool, tables: tuple[str, ...]) -> None:
 
 def as_document(tables: list[Table], views: list[View]) -> str:
     """The tables and views as a Markdown document."""
-    from .output import markdown
+    from ..dashboards.table import Table as Cells
 
     parts = [
         "# The tables of a store",
@@ -67,9 +68,9 @@ def as_document(tables: list[Table], views: list[View]) -> str:
     ]
     for table in tables:
         rows = [_cells(table, i) for i in range(len(table.columns))]
-        parts += ["", f"## {table.name}", "", f"One row is {table.row}.", "", markdown(_HEADER, rows)]
+        parts += ["", f"## {table.name}", "", f"One row is {table.row}.", "", Cells(_HEADER, rows).markdown()]
         if table.name == "telemetry":
-            parts += ["", "How the metrics are read and kept:", "", markdown(_METRICS_HEADER, _metrics())]
+            parts += ["", "How the metrics are read and kept:", "", Cells(_METRICS_HEADER, _metrics()).markdown()]
     for view in views:
         parts += ["", f"## {view.name} (view)", "", f"One row is {view.row}.", "", "```sql", view.sql, "```"]
     return "\n".join(parts)

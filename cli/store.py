@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -40,13 +39,14 @@ def status(store: str, as_json: bool) -> None:
 
 
 def _print_status(found: Status) -> None:
-    from .output import MISSING, count, number, print_table
+    from ..dashboards.table import MISSING, Table, count, number
+    from .output import print_table
 
     rows = [
         [t.table, count(t.rows), count(t.files), count(t.bytes), number(t.bytes / t.rows if t.rows else None, 3)]
         for t in found.tables
     ]
-    print_table(("table", "rows", "files", "bytes", "bytes/row"), rows, right=(1, 2, 3, 4))
+    print_table(Table(("table", "rows", "files", "bytes", "bytes/row"), rows, (1, 2, 3, 4), leaves=(4,)))
     click.echo()
     if found.journals:
         alive = {
@@ -58,7 +58,8 @@ def _print_status(found: Status) -> None:
             [j.writer, j.host, str(j.pid), alive[j.alive], count(j.rows), number(j.age_s, 3, suffix=" s")]
             for j in found.journals
         ]
-        print_table(("journal of", "host", "process", "state", "rows", "youngest row"), lines, right=(2, 4, 5))
+        head = ("journal of", "host", "process", "state", "rows", "youngest row")
+        print_table(Table(head, lines, (2, 4, 5), wrapped=(3,), leaves=(2, 1)))
         click.echo()
     oldest, newest = (MISSING if ns is None else _time(ns) for ns in (found.oldest, found.newest))
     click.echo(
@@ -86,16 +87,17 @@ def compact(store: str, keep: str | None, as_json: bool) -> None:
 
     It may be interrupted, and the next time goes on. Where another process compacts the store, it says so and ends.
     """
-    from ..store import Store, compaction
-    from .output import count, print_json
+    from ..dashboards.table import count
+    from ..store import Store, compaction, retention
+    from .output import Progress, print_json
 
     root = Store.open(store).root
     if _busy(root, as_json=as_json):
         return
     keep_s = _seconds(keep)
-    done = compaction.compact(root, progress=_progress)
-    pruned = None if keep_s is None else _prune(root, keep_s, dry_run=False)
-    _clear()
+    with Progress() as progress:
+        done = compaction.compact(root, progress=progress.say)
+        pruned = None if keep_s is None else retention.prune(root, keep_s, dry_run=False, progress=progress.say)
     if as_json:
         document: dict[str, Any] = {"schema": "whorl.store.compact/1", **vars(done)}
         print_json(document | {"pruned": None if pruned is None else vars(pruned)})
@@ -122,7 +124,7 @@ def prune(store: str, keep: str | None, dry_run: bool, as_json: bool) -> None:
     """
     from ..errors import InputError
     from ..store import Store, retention
-    from .output import print_json
+    from .output import Progress, print_json
 
     root = Store.open(store).root
     if not dry_run and _busy(root, as_json=as_json):
@@ -130,38 +132,26 @@ def prune(store: str, keep: str | None, dry_run: bool, as_json: bool) -> None:
     keep_s = _seconds(keep or retention.configured(root))
     if keep_s is None:
         raise InputError(f'say how long to keep full rate: --keep 90d, or keep = "90d" in {root / "store.toml"}')
-    done = _prune(root, keep_s, dry_run=dry_run)
-    _clear()
+    with Progress() as progress:
+        done = retention.prune(root, keep_s, dry_run=dry_run, progress=progress.say)
     if as_json:
         print_json({"schema": "whorl.store.prune/1", "dry_run": dry_run, **vars(done)})
     else:
         _print_pruned(done, dry_run=dry_run)
 
 
-def _prune(root: Path, keep_s: int, *, dry_run: bool) -> Pruned:
-    from ..store import retention
-
-    return retention.prune(root, keep_s, dry_run=dry_run, progress=_progress)
-
-
 def _print_pruned(done: Pruned, *, dry_run: bool) -> None:
-    from .output import count
+    from ..dashboards.table import count, many
 
     verb = "would become" if dry_run else "became"
     click.echo(
-        f"{_many(done.rows, 'row')} before {_time(done.until)} (UTC) {verb} {_many(done.minutes, 'row')} of a minute"
+        f"{many(done.rows, 'row')} before {_time(done.until)} (UTC) {verb} {many(done.minutes, 'row')} of a minute"
     )
     if not dry_run and done.rows:
         click.echo(f"{count(done.before)} bytes of files became {count(done.after)}")
     if done.waiting:
         be = "is" if done.waiting == 1 else "are"
-        click.echo(f"{_many(done.waiting, 'day')} {be} left for the next time, as files are changing places")
-
-
-def _many(number: int, what: str) -> str:
-    from .output import count
-
-    return f"{count(number)} {what}" + ("" if number == 1 else "s")
+        click.echo(f"{many(done.waiting, 'day')} {be} left for the next time, as files are changing places")
 
 
 def _seconds(keep: str | None) -> int | None:
@@ -177,16 +167,6 @@ def _busy(root: Path, *, as_json: bool) -> bool:
         return False
     click.echo("another process compacts or prunes this store; nothing was done", err=as_json)
     return True
-
-
-def _progress(what: str) -> None:
-    if sys.stderr.isatty():
-        click.echo(f"\r\033[K{what}", err=True, nl=False)
-
-
-def _clear() -> None:
-    if sys.stderr.isatty():
-        click.echo("\r\033[K", err=True, nl=False)
 
 
 def _time(ns: int) -> str:

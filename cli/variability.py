@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from .options import exclusive, json_option, store_option
@@ -41,10 +39,10 @@ def variability(
     """
     from .. import analysis
     from ..analysis.placement import available
+    from ..dashboards.printed import variability as printed
     from ..errors import InputError
     from ..store import Store
-    from . import variability_report as report
-    from .output import print_json
+    from .output import Progress, print_json, show
 
     exclusive("as_json", "as_markdown")({"as_json": as_json, "as_markdown": as_markdown})
     opened = Store.open(store)
@@ -67,18 +65,19 @@ def variability(
             print_json({"schema": "whorl.across/1", "rows": [pair.as_dict() for pair in pairs]})
         elif not pairs:
             click.echo("no two workloads share a cluster: there is nothing to compare across", err=True)
+        elif as_markdown:
+            click.echo("\n\n".join(f"## {table.title}\n\n{table.markdown()}" for table in printed.across_answer(pairs)))
         else:
-            report.show_across(pairs, markdown=as_markdown)
+            show(printed.across_answer(pairs))
         return
-    rows = analysis.variability(
-        runs,
-        replicates=replicates,
-        seed=analysis.SEED if seed is None else seed,
-        progress=_progress if sys.stderr.isatty() else None,
-        imported=analysis.imported(opened),
-    )
-    if sys.stderr.isatty():
-        click.echo("\r\033[K", err=True, nl=False)
+    with Progress() as progress:
+        rows = analysis.variability(
+            runs,
+            replicates=replicates,
+            seed=analysis.SEED if seed is None else seed,
+            progress=lambda what, done, wanted: progress(done, wanted, f"replicates of {what}"),
+            imported=analysis.imported(opened),
+        )
     if as_json:
         print_json(
             {
@@ -90,10 +89,6 @@ def variability(
             }
         )
     elif as_markdown:
-        click.echo(report.as_markdown(rows))
+        click.echo(printed.as_markdown(rows))
     else:
-        report.show(rows)
-
-
-def _progress(what: str, done: int, wanted: int) -> None:
-    click.echo(f"\r\033[K{what}: {done:,} of {wanted:,} replicates", err=True, nl=False)
+        show(printed.answer(rows))

@@ -9,29 +9,20 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError, StoreError
+from ..store.files import write_bytes
+from .table import Table
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
-
-
-@dataclass(frozen=True)
-class Table:
-    """Cells of text; `right` are the columns that are aligned to the right. Title and text above it are optional."""
-
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    right: Sequence[int] = ()
-    title: str = ""
-    says: str = ""
-    wrapped: Sequence[int] = ()
-    """Columns of sentences, whose lines may break."""
-    cards: bool = False
-    """Whether each row is a card on a narrow screen: for few rows of many words."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +92,25 @@ def page(
         figures=_packed(json.dumps(figures, separators=(",", ":")).encode()),
         script=_SCRIPT,
     )
+
+
+def refuse_unwritable(path: Path, option: str) -> None:
+    """InputError where no page can be written to a path: before the work whose page it is."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder, and {option} writes a file: {path / 'report.html'}")
+    if not path.parent.is_dir():
+        raise InputError(f"{path} cannot be written: there is no folder {path.parent}")
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(f"{path} cannot be written: no permission to write in {path.parent}")
+
+
+def write_page(path: Path, html: str) -> None:
+    """Write a page whole or not at all. Raises InputError."""
+    try:
+        write_bytes(path, html.encode())
+    except StoreError as error:
+        why = error.__cause__.strerror if isinstance(error.__cause__, OSError) else error
+        raise InputError(f"{path} cannot be written: {why}") from error
 
 
 def _table(table: Table) -> str:

@@ -10,8 +10,9 @@ import numpy as np
 
 from ..analysis.replay.comparison import Gain, finding
 from ..analysis.replay.study import Replayed
-from .page import Drawing, Section, Table, page
+from .page import Drawing, Section, page
 from .replay import BARS, gain_by_seed, gantt, jct_distribution, load_over_time, queue_over_time
+from .table import Table
 
 _BARS_OF_A_PAGE = 20_000  # some 10 bytes each, compressed
 

@@ -16,7 +16,7 @@ from . import report_tables as tables
 from .page import Section, page
 from .report_figures import Against, against, labels
 from .report_tables import Planted
-from .report_variability import MISSING
+from .table import MISSING
 
 SHOWN = 6
 """GPUs whose telemetry is shown."""

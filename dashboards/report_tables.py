@@ -13,10 +13,11 @@ from ..analysis.probing import Probed, stated
 from ..analysis.signatures import FAILED, LOST, SPOKEN, WRONG
 from ..analysis.standing_out import LEAST_GPUS, Deviation, Judged, StandsOut
 from ..analysis.timelines import Timelines
-from .page import Drawing, Table
+from .page import Drawing
 from .report_figures import POINTS, Against, closely, looks, over_time, overview
 from .report_map import CELLS, where
-from .report_variability import MISSING, digits, extremes, sizes
+from .report_variability import digits, extremes, sizes
+from .table import MISSING, Table
 
 LISTED = 40
 """GPUs named in the table of those that stand out; the store has all."""

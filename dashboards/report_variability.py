@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..analysis import Variability
-from .page import Table
-
-MISSING = "n/a"
+from .table import MISSING, Table
 
 
 def sizes(known: Sequence[Variability]) -> Table:

@@ -205,9 +205,10 @@ def test_a_scheduler_that_does_not_answer_gets_no_names(
 
 
 def test_a_sentence_keeps_its_dots(store: str, capsys: pytest.CaptureFixture[str]) -> None:
-    from whorl.cli.advise_report import _say, _sentence
+    from whorl.cli.advise_report import _sentence
+    from whorl.cli.output import say
 
-    _say(f"Note: {_sentence('not 5 nodes (n[1,3], ...)')} {_sentence('any node will do.')}")
+    say(f"Note: {_sentence('not 5 nodes (n[1,3], ...)')} {_sentence('any node will do.')}")
     assert capsys.readouterr().out == "Note: not 5 nodes (n[1,3], ...). any node will do.\n"
 
 

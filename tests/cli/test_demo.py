@@ -105,10 +105,10 @@ def test_the_next_commands_work(shown: tuple[Path, dict[str, Any]]) -> None:
 
 
 def test_without_a_gpu_it_says_why_and_simulates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from whorl.cli import probe_here
     from whorl.errors import InputError
+    from whorl.probes import here as probe_here
 
-    def none() -> list[object]:
+    def none(**_: object) -> list[object]:
         raise InputError("CuPy is not installed")
 
     monkeypatch.setattr(probe_here, "local_devices", none)
@@ -131,8 +131,8 @@ def test_the_gpus_of_this_node_are_measured_where_there_are_any(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two devices stand in for real ones, a simulated campaign for theirs: nothing is planted, few are compared."""
-    from whorl.cli import probe_here
     from whorl.cli.probe_fleet import claim
+    from whorl.probes import here as probe_here
     from whorl.probes.campaign import Plan, Report
     from whorl.probes.running import run_simulated
     from whorl.simulation.fleet import Fleet
@@ -143,7 +143,7 @@ def test_the_gpus_of_this_node_are_measured_where_there_are_any(
         assert plan.neighbours == "busy"
         return run_simulated(*claim(store, Fleet.draw(V100, 2, 1, faults=0), plan), plan, progress=progress)
 
-    monkeypatch.setattr(probe_here, "local_devices", lambda: [object(), object()])
+    monkeypatch.setattr(probe_here, "local_devices", lambda **_: [object(), object()])
     monkeypatch.setattr(probe_here, "here", measured)
     done = run(out=tmp_path / "D")
     assert done.exit_code == 0, done.output
@@ -176,8 +176,8 @@ def test_real_gpus_that_fail_or_compute_wrong_results_show_in_the_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kinds: list[str], status: int
 ) -> None:
     """As `whorl probe run` has it; the faults of a simulated campaign stand in for those of real GPUs."""
-    from whorl.cli import probe_here
     from whorl.cli.probe_fleet import claim
+    from whorl.probes import here as probe_here
     from whorl.probes.campaign import Plan, Report
     from whorl.probes.running import run_simulated
     from whorl.simulation.fleet import Fleet
@@ -192,7 +192,7 @@ def test_real_gpus_that_fail_or_compute_wrong_results_show_in_the_status(
             report.failures["GPU-shown"] = "the driver shows it and does not open it"
         return report
 
-    monkeypatch.setattr(probe_here, "local_devices", lambda: [object()])
+    monkeypatch.setattr(probe_here, "local_devices", lambda **_: [object()])
     monkeypatch.setattr(probe_here, "here", measured)
     done = run(out=tmp_path / "D")
     assert done.exit_code == status, done.output

@@ -71,7 +71,6 @@ def test_the_list_shows_every_probe() -> None:
 def test_the_list_is_readable_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     for columns in (40, 80):
         monkeypatch.setattr(output, "width", lambda columns=columns: columns)
-        monkeypatch.setattr(probe_list, "width", lambda columns=columns: columns)
         text = probe("list").output
         for one in catalogue.PROBES.values():
             assert re.search(rf"(^|\s){one.name}\s", text), f"{one.name} is broken at {columns} columns"

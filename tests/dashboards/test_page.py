@@ -12,7 +12,8 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from whorl.dashboards.page import Drawing, Section, Table, page
+from whorl.dashboards.page import Drawing, Section, page
+from whorl.dashboards.table import Table
 
 from .browser import needs_browser, rendered
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
-
-import click
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..kernels.cupy_device import Unusable
     from ..kernels.device import Device
-    from ..probes.campaign import Plan, Progress, Report
-    from ..probes.watch import Recent
     from ..store import Store
+    from .campaign import Plan, Progress, Report
+    from .watch import Recent
 
 
 class Local(list["Device"]):
@@ -27,21 +25,22 @@ class Local(list["Device"]):
         self.unusable = list(unusable)
 
 
-def local_devices() -> list[Device]:
-    """The GPUs that CUDA shows here (`Local`). InputError or DeviceError where there is none that can be used.
+def local_devices(*, tell: Callable[[str], None] | None = None) -> Local:
+    """The GPUs that CUDA shows here. InputError or DeviceError where there is none that can be used.
 
-    Settings that a crashed process left behind are restored first, and standard error says so.
+    Settings that a crashed process left behind are restored first; `tell` hears of each.
     """
     from ..kernels.cupy_device import cupy_devices
-    from ..probes.restore import restore_left_over
+    from .restore import restore_left_over
 
     for sentence in restore_left_over():
-        click.echo(f"whorl: {sentence}", err=True)
+        if tell is not None:
+            tell(sentence)
     unusable: list[Unusable] = []
     return Local(cupy_devices(None, unusable), unusable)
 
 
-def choose(devices: Sequence[Device], names: Sequence[str]) -> list[Device]:
+def choose(devices: Sequence[Device], names: Sequence[str]) -> Local:
     """The devices of these indices or UUIDs, all where none is named. InputError for one that is not there,
     DeviceError where none of those named can be used."""
     from ..errors import DeviceError, InputError
@@ -84,11 +83,11 @@ def here(
     """
     from ..collectors.nvml_settings import settings_of
     from ..errors import InputError
-    from ..probes.conditions import Setting
-    from ..probes.node import NodeWatch, refuse_shared
-    from ..probes.recording import Recorder, identity_rows
-    from ..probes.running import Through, interval_s, recent, run_here
-    from ..probes.settings import Settings
+    from .conditions import Setting
+    from .node import NodeWatch, refuse_shared
+    from .recording import Recorder, identity_rows
+    from .running import Through, interval_s, recent, run_here
+    from .settings import Settings
 
     cluster = cluster or os.environ.get("SLURM_CLUSTER_NAME") or "local"
     if exclusive:

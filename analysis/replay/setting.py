@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..analysis.replay import published as study_of_pal
-from ..analysis.replay.comparison import BASELINES
-from ..analysis.replay.failures import Failure
-from ..analysis.replay.from_store import Level, Measured, measured
-from ..analysis.replay.job import Trace
-from ..analysis.replay.options import Options
-from ..analysis.replay.policies import POLICIES, find_policy
-from ..analysis.replay.profiles import profiles
-from ..analysis.replay.published_trace import published_trace
-from ..analysis.replay.schedulers import SCHEDULERS, find_scheduler
-from ..analysis.replay.study import General, Published, Study, no_wider, read_failures
-from ..analysis.replay.traces import Reading, assign, read_trace
-from ..errors import InputError
-from ..store import Store
+from ...errors import InputError
+from ...store import Store
+from . import published as study_of_pal
+from .comparison import BASELINES
+from .failures import Failure
+from .from_store import Level, Measured, measured
+from .job import Trace
+from .options import Options
+from .policies import POLICIES, find_policy
+from .profiles import profiles
+from .published_trace import published_trace
+from .schedulers import SCHEDULERS, find_scheduler
+from .study import General, Published, Study, no_wider, read_failures
+from .traces import Reading, assign, read_trace
 
 DEFAULT = "packed,pm-first,pal"
 
@@ -222,7 +222,7 @@ def _classes(texts: tuple[str, ...]) -> dict[str, str]:
 
 def _workloads(store: str, cluster: str | None) -> tuple[list[str], str]:
     """The workloads measured on the one cluster that is meant, and its name."""
-    from ..analysis.placement import available
+    from ..placement import available
 
     there = available(Store.open(store), cluster)
     clusters = list(dict.fromkeys(name for name, _ in there))
@@ -240,7 +240,7 @@ def _workloads(store: str, cluster: str | None) -> tuple[list[str], str]:
 
 
 def _measured(given: dict[str, Any], traces: list[Trace], cluster: str) -> tuple[Measured, str, list[str]]:
-    from ..analysis.placement import scores
+    from ..placement import scores
 
     used = sorted({job.workload for trace in traces for job in trace.jobs if job.workload})
     found = scores(Store.open(given["store"]), used, cluster=cluster)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from .output import MISSING, number, print_rows
-from .probe_levels import print_levels
+from ..table import MISSING, Line, Table, many, number
+from .levels import levels
 
 if TYPE_CHECKING:
-    from ..probes.campaign import Plan, Report, Summary
+    from ...probes.campaign import Plan, Report, Summary
 
 _MOST_GPUS = 12
 """Of more GPUs, a probe is one row."""
@@ -70,8 +68,8 @@ def _run(one: Summary) -> dict[str, Any]:
     }
 
 
-def print_report(report: Report, plan: Plan, store: str) -> None:
-    """Print the runs, what was not run and why, and what to do next."""
+def answer(report: Report, plan: Plan, store: str) -> Iterable[str | Table]:
+    """The runs, what was not run and why, and what to do next, for people."""
     done = [one for one in report.runs if one.ended_by != "failed"]
     gpus = list(dict.fromkeys((one.node, one.index, one.gpu) for one in done))
     probes = list(dict.fromkeys(probe.name for probe in plan.probes))
@@ -79,8 +77,8 @@ def print_report(report: Report, plan: Plan, store: str) -> None:
     seconds = 0.0 if report.began_ns is None or report.ended_ns is None else (report.ended_ns - report.began_ns) / 1e9
     ran = ", ".join(
         (
-            f"{_count(len(done), 'run')} of {_count(len({one.probe for one in done}), 'probe')} on "
-            f"{_count(len(gpus), f'{models} GPU')}"
+            f"{many(len(done), 'run')} of {many(len({one.probe for one in done}), 'probe')} on "
+            f"{many(len(gpus), f'{models} GPU')}"
             if done
             else "nothing new was measured",
             f"{seconds:,.0f} s",
@@ -88,27 +86,28 @@ def print_report(report: Report, plan: Plan, store: str) -> None:
             f"neighbours {plan.neighbours}",
         )
     )
-    click.echo(f"campaign {report.campaign}: {ran}\n")
+    yield f"campaign {report.campaign}: {ran}"
+    yield ""
     ordered = sorted(done, key=lambda one: (one.node, one.index))
     each = len(gpus) <= _MOST_GPUS
     if not each:
-        _print_fleet(done, probes)
+        yield _fleet(done, probes)
+        yield ""
     elif len(probes) > 1:
         for _, _, gpu in sorted(gpus):
             mine = {one.probe: one for one in done if one.gpu == gpu}
-            click.echo(_place(next(iter(mine.values())), whole=True))
-            _print_runs("probe", [(probe, mine[probe]) for probe in probes if probe in mine], plan)
-            click.echo("")
+            title = _place(next(iter(mine.values())), whole=True)
+            yield _runs(title, "probe", [(probe, mine[probe]) for probe in probes if probe in mine], plan)
+            yield ""
     elif done and not done[0].levels:
-        click.echo(f"{probes[0]}")
-        _print_runs("GPU", [(_place(one), one) for one in ordered], plan)
-        click.echo("")
-    print_levels([(_place(one), one) for one in ordered], plan, each=each)
-    _print_remarks(report, plan, each=each)
-    _print_rest(report, store)
+        yield _runs(probes[0], "GPU", [(_place(one), one) for one in ordered], plan)
+        yield ""
+    yield from levels([(_place(one), one) for one in ordered], plan, each=each)
+    yield from _remarks(report, plan, each=each)
+    yield from _rest(report, store)
 
 
-def _print_runs(what: str, runs: Sequence[tuple[str, Summary]], plan: Plan) -> None:
+def _runs(title: str, what: str, runs: Sequence[tuple[str, Summary]], plan: Plan) -> Table:
     """A row for each run: the time of a repetition with its 95 % interval, and what the GPU was like."""
     timed = any(one.median_ms is not None for _, one in runs)
     header = [what, "ms", "± %", "n"] if timed else [what, "readings"]
@@ -130,7 +129,14 @@ def _print_runs(what: str, runs: Sequence[tuple[str, Summary]], plan: Plan) -> N
                 _ended(one, plan),
             ]
         )
-    print_rows([*header, "figure", "MHz", "W", "°C", "ended"], rows, right=tuple(range(1, len(header) + 4)))
+    first = len(header)
+    return Table(
+        [*header, "figure", "MHz", "W", "°C", "ended"],
+        rows,
+        tuple(range(1, first + 4)),
+        title,
+        leaves=(first + 3, first + 4, first + 1),
+    )
 
 
 def _ended(one: Summary, plan: Plan) -> str:
@@ -151,7 +157,7 @@ def _half_width(one: Summary) -> str:
     return f"≥ {shown}" if one.independent is False else shown
 
 
-def _print_fleet(done: Sequence[Summary], probes: Sequence[str]) -> None:
+def _fleet(done: Sequence[Summary], probes: Sequence[str]) -> Table:
     """A row for each probe: the medians of its GPUs, the lowest and the highest one."""
     rows = []
     for probe in probes:
@@ -175,8 +181,7 @@ def _print_fleet(done: Sequence[Summary], probes: Sequence[str]) -> None:
             ]
         )
     header = ("probe", "GPUs", "median", "lowest .. highest", "range %", "MHz", "W", "slowest")
-    print_rows(header, rows, right=(1, 2, 3, 4, 5, 6))
-    click.echo("")
+    return Table(header, rows, (1, 2, 3, 4, 5, 6), leaves=(5, 6, 3))
 
 
 def _typical(runs: Sequence[Summary], name: str, digits: int) -> str:
@@ -184,43 +189,43 @@ def _typical(runs: Sequence[Summary], name: str, digits: int) -> str:
     return number(median(known), digits) if known else MISSING
 
 
-def _print_remarks(report: Report, plan: Plan, *, each: bool) -> None:
+def _remarks(report: Report, plan: Plan, *, each: bool) -> Iterable[str]:
     """What is to be known of the figures: signs of the table, and how much of it was measured on a warm GPU."""
     timed = [one for one in report.runs if one.median_ms is not None]
     drifted = [one for one in timed if _drifted(one, plan)]
     if drifted:
         sign = "*: " if each else f"{len(drifted):,} of {len(timed):,} runs: "
         asked = number(100 * plan.asked.half_width, 2)
-        click.echo(f"{sign}while it was measured the time still moved by more than the {asked} % asked for")
+        yield f"{sign}while it was measured the time still moved by more than the {asked} % asked for"
     if each and any(one.independent is False for one in timed):
-        click.echo("≥: repeats hang together, so that the interval is wider than that, and nobody knows how much")
+        yield "≥: repeats hang together, so that the interval is wider than that, and nobody knows how much"
     unsteady = [one for one in timed if one.steady is False]
     if unsteady:
         longer = "" if plan.asked.effort.suite == "full" else "; a longer --suite warms up longer"
-        click.echo(
+        yield (
             f"{len(unsteady):,} of {len(timed):,} runs began before temperature and clock were steady: compare GPUs "
             f"that were measured alike{longer}"
         )
 
 
-def _print_rest(report: Report, store: str) -> None:
+def _rest(report: Report, store: str) -> Iterable[str]:
     for one in report.wrong[:_MOST_NAMED]:
-        click.echo(f"wrong result: {one.probe} on {one.gpu} ({_place(one)}): {one.status}")
+        yield f"wrong result: {one.probe} on {one.gpu} ({_place(one)}): {one.status}"
     if len(report.wrong) > _MOST_NAMED:
-        click.echo(f"wrong results in {len(report.wrong) - _MOST_NAMED:,} more runs: events of kind 'wrong_result'")
+        yield f"wrong results in {len(report.wrong) - _MOST_NAMED:,} more runs: events of kind 'wrong_result'"
     for gpu, error in list(report.failures.items())[:_MOST_NAMED]:
-        click.echo(f"failed: {error}" if gpu in error else f"failed: {gpu}: {error}")
+        yield f"failed: {error}" if gpu in error else f"failed: {gpu}: {error}"
     if len(report.failures) > _MOST_NAMED:
-        click.echo(f"failed on {len(report.failures) - _MOST_NAMED:,} more GPUs: events of kind 'probe_failed'")
+        yield f"failed on {len(report.failures) - _MOST_NAMED:,} more GPUs: events of kind 'probe_failed'"
     for (probe, reason), count in Counter((probe, reason) for _, probe, reason in report.unrun).items():
-        click.echo(f"not run: {probe} on {_count(count, 'GPU')}: {reason}")
+        yield f"not run: {probe} on {many(count, 'GPU')}: {reason}"
     if report.skipped:
-        click.echo(f"not run again: {_count(report.skipped, 'run')} that the campaign had stored before")
+        yield f"not run again: {many(report.skipped, 'run')} that the campaign had stored before"
     for note in report.notes:
-        click.echo(f"note: {note}")
-    written = ", ".join(f"{_count(rows, 'row')} of {table}" for table, rows in sorted(report.rows.items()))
-    click.echo(f"stored in {store}: {written or 'nothing new'}")
-    click.echo(f"next: {_next(report, shlex.quote(store))}")
+        yield f"note: {note}"
+    written = ", ".join(f"{many(rows, 'row')} of {table}" for table, rows in sorted(report.rows.items()))
+    yield f"stored in {store}: {written or 'nothing new'}"
+    yield Line(f"next: {_next(report, shlex.quote(store))}")
 
 
 def _next(report: Report, store: str) -> str:
@@ -239,10 +244,6 @@ def _next(report: Report, store: str) -> str:
     return f'whorl sql --store {store} "{query}"'
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def _place(one: Summary, *, whole: bool = False) -> str:
     place = f"{one.node}:{one.index}"
     return f"{one.model} {place} {one.gpu}" if whole else place
@@ -251,6 +252,6 @@ def _place(one: Summary, *, whole: bool = False) -> str:
 def _iso(nanoseconds: int | None) -> str | None:
     if nanoseconds is None:
         return None
-    from ..collectors.simulated_record import iso
+    from ...collectors.simulated_record import iso
 
     return iso(nanoseconds)

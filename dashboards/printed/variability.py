@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-import click
-
-from ..analysis import Across, Variability
-from .output import MISSING, count, markdown, number, print_table, width
+from ...analysis import Across, Variability
+from ..table import MISSING, Line, Table, count, number
 
 _LISTED = 5  # outliers and pairs named for people; --json has all
-_WIDE, _WIDEST = 118, 140  # columns of a terminal from which further columns of the table are printed
 
 
 def _fixed(value: float | None, decimals: int = 2) -> str:
@@ -30,11 +26,11 @@ def _bounds(bounds: Sequence[float | None] | None) -> str:
 
 @dataclass(frozen=True)
 class _Column:
-    """A column of the table: its head, its cell for a row, and the width of the terminals that show it."""
+    """A column of the table: its head, its cell for a row, and when it leaves a terminal that is too narrow."""
 
     head: str
     cell: Callable[[Variability], str]
-    width: int = 0  # of the terminal that it takes
+    leaves: int = 0  # the highest first, 0 never
     right: bool = True
 
 
@@ -42,55 +38,45 @@ _COLUMNS = (
     _Column("workload", lambda r: r.workload if r.level == "run" else "", right=False),
     _Column("level", lambda r: r.level, right=False),
     _Column("n", lambda r: count(r.n)),
-    _Column("median", lambda r: f"{number(r.median)} {r.unit or ''}".strip()),
+    _Column("median", lambda r: f"{number(r.median)} {r.unit or ''}".strip(), 1),
     _Column("fence %", lambda r: _fixed(r.fence_pct)),
     _Column("[95 %]", lambda r: _bounds(r.interval["fence_pct"]), right=False),
-    _Column("whisk %", lambda r: _fixed(r.whisk_pct), _WIDE),
-    _Column("p95-p5 %", lambda r: _fixed(r.p95p5_pct), _WIDE),
-    _Column("CoV %", lambda r: _fixed(r.cov_pct), _WIDE),
-    _Column("rCoV %", lambda r: _fixed(r.rcov_pct), _WIDEST),
-    _Column("range %", lambda r: _fixed(r.range_pct), _WIDEST),
+    _Column("whisk %", lambda r: _fixed(r.whisk_pct), 6),
+    _Column("p95-p5 %", lambda r: _fixed(r.p95p5_pct), 5),
+    _Column("CoV %", lambda r: _fixed(r.cov_pct), 4),
+    _Column("rCoV %", lambda r: _fixed(r.rcov_pct), 9),
+    _Column("range %", lambda r: _fixed(r.range_pct), 8),
     _Column("worst", lambda r: _fixed(r.worst_over_median, 3)),
-    _Column("slow/fast", lambda r: f"{count(len(r.slow))}/{count(len(r.fast))}"),
-    _Column("ICC", lambda r: _fixed(r.icc.value) if r.level == "run" else ""),
-    _Column("[95 %]", lambda r: _bounds((r.icc.low, r.icc.high)) if r.level == "run" else "", _WIDE, False),
+    _Column("slow/fast", lambda r: f"{count(len(r.slow))}/{count(len(r.fast))}", 2),
+    _Column("ICC", lambda r: _fixed(r.icc.value) if r.level == "run" else "", 3),
+    _Column("[95 %]", lambda r: _bounds((r.icc.low, r.icc.high)) if r.level == "run" else "", 7, False),
+)
+_HEADS = tuple(column.head for column in _COLUMNS)
+_RIGHT = tuple(place for place, column in enumerate(_COLUMNS) if column.right)
+_LEAVES = tuple(
+    sorted((i for i, column in enumerate(_COLUMNS) if column.leaves), key=lambda place: -_COLUMNS[place].leaves)
 )
 
 
-def show(rows: Sequence[Variability]) -> None:
-    """Print the rows for people."""
-    available = width()
-    columns = [c for c in _COLUMNS if available is None or available >= c.width]
-    right = [i for i, column in enumerate(columns) if column.right]
+def answer(rows: Sequence[Variability]) -> Iterable[str | Table]:
+    """The rows for people: a table by cluster, then what it means, workload by workload."""
     for cluster, members in groupby(rows, key=lambda row: row.cluster):
         chosen = list(members)
-        click.echo(f"cluster {cluster}")
-        print_table([c.head for c in columns], [[c.cell(row) for c in columns] for row in chosen], right)
-        click.echo()
+        cells = [[column.cell(row) for column in _COLUMNS] for row in chosen]
+        yield Table(_HEADS, cells, _RIGHT, title=f"cluster {cluster}", leaves=_LEAVES)
+        yield ""
         for title, remarks in _remarks(chosen):
-            click.echo(title)
-            for remark in remarks:
-                click.echo(_wrapped(remark, available, "  ", "    "))
-            click.echo()
-    for line in _notes(rows[0]):
-        click.echo(_wrapped(line, available))
-    if len(columns) < len(_COLUMNS):
-        more = ", ".join(c.head for c in _COLUMNS if c not in columns and c.head[0] != "[")
-        click.echo(_wrapped(f"No room for {more}: a wider terminal, --markdown and --json have them.", available))
-
-
-def _wrapped(text: str, available: int | None, first: str = "", rest: str = "") -> str:
-    """`text` in lines of the terminal's width, 100 at most; names of GPUs stay in one piece."""
-    columns = min(available or 100, 100)
-    return textwrap.fill(text, columns, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+            yield Line(title)
+            yield from (f"  {remark}" for remark in remarks)
+            yield ""
+    yield from _notes(rows[0])
 
 
 def as_markdown(rows: Sequence[Variability]) -> str:
     """The rows as a Markdown document."""
-    right = [i + 1 for i, column in enumerate(_COLUMNS) if column.right]
-    head = ["cluster", *(column.head for column in _COLUMNS)]
     cells = [[row.cluster, row.workload, *(column.cell(row) for column in _COLUMNS[1:])] for row in rows]
-    parts = ["# Variability", markdown(head, cells, right), *_notes(rows[0])]
+    table = Table(["cluster", *_HEADS], cells, [place + 1 for place in _RIGHT])
+    parts = ["# Variability", table.markdown(), *_notes(rows[0])]
     for cluster, members in groupby(rows, key=lambda row: row.cluster):
         for title, remarks in _remarks(list(members)):
             parts += [f"## {title} on {cluster}", "\n".join(f"* {remark}" for remark in remarks)]
@@ -185,25 +171,19 @@ def _p_value(p: float | None) -> str:
 _ACROSS_HEAD = ("cluster", "this", "with", "GPUs", "Spearman", "[95 %]", "remark")
 
 
-def show_across(pairs: Sequence[Across], *, markdown: bool) -> None:
-    """Print rank correlations between workloads: times first, then the strongest pairs of other figures."""
+def across_answer(pairs: Sequence[Across]) -> list[Table]:
+    """Rank correlations between workloads: times first, then the strongest pairs of other figures."""
     times = [pair for pair in pairs if pair.figure_a == pair.figure_b == "time"]
     others = [pair for pair in pairs if pair not in times and pair.spearman is not None]
     others.sort(key=lambda pair: -abs(pair.spearman or 0.0))
-    _across_table("Do the same GPUs take long in both?", times, as_markdown=markdown)
+    tables = [("Do the same GPUs take long in both?", times)]
     if others:
         title = f"The strongest of {len(others)} other pairs of figures (of so many, some are strong by chance)"
-        _across_table(title, others[:_LISTED], as_markdown=markdown)
-
-
-def _across_table(title: str, pairs: Sequence[Across], *, as_markdown: bool) -> None:
-    cells = [_across_cells(pair) for pair in pairs]
-    if as_markdown:
-        click.echo(f"## {title}\n\n{markdown(_ACROSS_HEAD, cells, (3, 4))}\n")
-        return
-    click.echo(title)
-    print_table(_ACROSS_HEAD, cells, (3, 4))
-    click.echo()
+        tables.append((title, others[:_LISTED]))
+    return [
+        Table(_ACROSS_HEAD, [_across_cells(pair) for pair in chosen], (3, 4), title, wrapped=(6,), leaves=(6, 0))
+        for title, chosen in tables
+    ]
 
 
 def _across_cells(pair: Across) -> list[str]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
-import click
-
-from .output import MISSING, number, print_rows
+from ..table import MISSING, Table, number
 
 if TYPE_CHECKING:
-    from ..probes.campaign import Plan, Summary
-    from ..probes.probe import Probe
+    from ...probes.campaign import Plan, Summary
+    from ...probes.probe import Probe
 
 _WAVE = (
     ("high W", "power_high", 4),
@@ -30,15 +28,14 @@ _POWER_AT = "power_at_"
 _PREFIXES = ("", "Ki", "Mi", "Gi")
 
 
-def print_levels(runs: Sequence[tuple[str, Summary]], plan: Plan, *, each: bool) -> None:
-    """Print what the runs of such probes found: a row for each GPU by its name, or else their medians in one row."""
+def levels(runs: Sequence[tuple[str, Summary]], plan: Plan, *, each: bool) -> Iterable[str | Table]:
+    """What the runs of such probes found: a row for each GPU by its name, or else their medians in one row."""
     for probe in plan.probes:
         mine = [(name, one) for name, one in runs if one.probe == probe.name and one.levels]
         if mine:
             title, columns = _columns(probe, plan, [one for _, one in mine])
-            click.echo(f"{title}{_known([one for _, one in mine])}")
-            _print(mine, columns, each=each)
-            click.echo("")
+            yield _table(f"{title}{_known([one for _, one in mine])}", mine, columns, each=each)
+            yield ""
 
 
 def _columns(probe: Probe, plan: Plan, runs: Sequence[Summary]) -> tuple[str, list[tuple[str, str, int]]]:
@@ -90,14 +87,16 @@ def _half_width(one: Summary, size: str) -> float | None:
     return None if low is None or high is None or middle is None else 50 * (high.value - low.value) / middle.value
 
 
-def _print(runs: Sequence[tuple[str, Summary]], columns: Sequence[tuple[str, str, int]], *, each: bool) -> None:
+def _table(
+    title: str, runs: Sequence[tuple[str, Summary]], columns: Sequence[tuple[str, str, int]], *, each: bool
+) -> Table:
     right = tuple(range(1, len(columns) + 1))
     if each:
         rows = [[name, *(_shown([one], figure, digits) for _, figure, digits in columns)] for name, one in runs]
     else:
         all_of = [one for _, one in runs]
         rows = [[f"median of {len(runs):,}", *(_shown(all_of, figure, digits) for _, figure, digits in columns)]]
-    print_rows(["GPU", *(heading for heading, _, _ in columns)], rows, right=right)
+    return Table(["GPU", *(heading for heading, _, _ in columns)], rows, right, title)
 
 
 def _shown(runs: Sequence[Summary], figure: str, digits: int) -> str:

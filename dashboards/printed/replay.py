@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from statistics import fmean
 from typing import Any
 
-import click
-
-from ..analysis.replay.comparison import Gain, finding
-from ..analysis.replay.study import Replayed
-from .output import MISSING, number, print_table, width
+from ...analysis.replay.comparison import Gain, finding
+from ...analysis.replay.study import Replayed
+from ..table import MISSING, Line, Table, number
 
 _J_PER_KWH = 3.6e6
 
@@ -51,14 +48,14 @@ def _fairness(result: Replayed) -> dict[str, Any]:
     }
 
 
-def show(
+def answer(
     results: Sequence[Replayed],
     gains: Sequence[Gain],
     conditions: Mapping[str, str],
     notes: Sequence[str],
     clocks: Mapping[str, Sequence[str]],
-) -> None:
-    """Print the comparison and the figures for people.
+) -> Iterable[str | Table]:
+    """The comparison and the figures for people.
 
     `clocks`: by scheduler, the policies whose decisions wait for the edge of a round while their baselines' do not.
     """
@@ -66,28 +63,24 @@ def show(
     for (trace, scheduler), members in groupby(results, key=lambda one: (one.trace, one.case.scheduler)):
         own = list(members)
         if several:
-            click.echo(f"{trace}, {scheduler}")
-        _show_gains([g for g in gains if (g.trace, g.scheduler) == (trace, scheduler)], _policies(own))
+            yield Line(f"{trace}, {scheduler}")
+        yield from _gains([g for g in gains if (g.trace, g.scheduler) == (trace, scheduler)], _policies(own))
         if scheduler in clocks:
-            click.echo(
-                _wrapped(
-                    f"{', '.join(clocks[scheduler])}: these wait for the edges of rounds and the baselines do not, "
-                    "which is part of the difference; without --clock own all decide alike."
-                )
+            yield (
+                f"{', '.join(clocks[scheduler])}: these wait for the edges of rounds and the baselines do not, "
+                "which is part of the difference; without --clock own all decide alike."
             )
-            click.echo()
-        _show_figures(own)
-        click.echo()
+            yield ""
+        yield _figures(own)
+        yield ""
     if gains:
-        click.echo(_wrapped(_reading(gains)))
-        click.echo()
-    for name, text in conditions.items():
-        click.echo(_wrapped(f"{name}: {text}", "", "  "))
-    for note in notes:
-        click.echo(_wrapped(f"note: {note}", "", "  "))
+        yield _reading(gains)
+        yield ""
+    yield from (f"{name}: {text}" for name, text in conditions.items())
+    yield from (f"note: {note}" for note in notes)
 
 
-def _show_gains(gains: Sequence[Gain], replayed: Sequence[str]) -> None:
+def _gains(gains: Sequence[Gain], replayed: Sequence[str]) -> Iterable[str | Table]:
     against = list(dict.fromkeys(gain.against for gain in gains))
     policies = [name for name in replayed if any(gain.policy == name for gain in gains)]
     if not policies:
@@ -99,8 +92,8 @@ def _show_gains(gains: Sequence[Gain], replayed: Sequence[str]) -> None:
         own = [found.get((policy, name)) for name in against]
         said = "" if policy in against else finding([gain for gain in own if gain is not None])
         rows.append([policy, *(gain.spoken() if gain else "" for gain in own), said])
-    print_table(head, rows)
-    click.echo()
+    yield Table(head, rows, wrapped=(len(head) - 1,))
+    yield ""
 
 
 def _reading(gains: Sequence[Gain]) -> str:
@@ -115,7 +108,7 @@ def _reading(gains: Sequence[Gain]) -> str:
     )
 
 
-def _show_figures(results: Sequence[Replayed]) -> None:
+def _figures(results: Sequence[Replayed]) -> Table:
     energy = any(result.metrics.energy_j is not None for result in results)
     seeds = {result.case.seed for result in results}
     first = f"mean of {len(seeds):,} seeds" if len(seeds) > 1 else f"seed {min(seeds)}"
@@ -132,13 +125,8 @@ def _show_figures(results: Sequence[Replayed]) -> None:
             known = [one.energy_j for one in own if one.energy_j is not None]
             row.append(number(fmean(known) / _J_PER_KWH, 4) if len(known) == len(own) else MISSING)
         rows.append(row)
-    print_table([*head, "kWh"] if energy else head, rows, range(1, 9))
+    return Table([*head, "kWh"] if energy else head, rows, range(1, 9), leaves=(5, 2, 6, 7))
 
 
 def _policies(results: Sequence[Replayed]) -> list[str]:
     return list(dict.fromkeys(result.case.policy for result in results))
-
-
-def _wrapped(text: str, first: str = "", rest: str = "") -> str:
-    columns = min(width() or 100, 100)
-    return textwrap.fill(text, columns, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)

@@ -1,0 +1,61 @@
+"""A table of text, drawn on a page or printed by a verb, and how numbers are written for people.
+
+It imports nothing, so that a node that only measures can print tables too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MISSING = "n/a"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells of text; `right` are the columns that are aligned to the right. Title and text above it are optional."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    right: Sequence[int] = ()
+    title: str = ""
+    says: str = ""
+    wrapped: Sequence[int] = ()
+    """Columns of sentences, whose lines may break. All other cells stay in one line."""
+    cards: bool = False
+    """Whether each row is a card on a narrow screen: for few rows of many words."""
+    leaves: Sequence[int] = ()
+    """Columns that are left out of a terminal that is too narrow, the first of them first."""
+
+    def markdown(self) -> str:
+        """The cells as a Markdown table."""
+        rule = ["---:" if place in self.right else "---" for place in range(len(self.header))]
+        lines = [self.header, rule, *self.rows]
+        return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+class Line(str):
+    """A line that is printed as it is: a command to copy, say."""
+
+    __slots__ = ()
+
+
+def number(value: float | None, digits: int = 4, *, suffix: str = "") -> str:
+    """A number for people, to so many significant digits; "n/a" where it is missing."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    if value == 0:
+        return f"0{suffix}"
+    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{places}f}{suffix}"
+
+
+def count(value: int | None) -> str:
+    """A whole number for people; "n/a" where it is missing."""
+    return MISSING if value is None else f"{value:,}"
+
+
+def many(value: int, what: str) -> str:
+    """So many things: `1 GPU`, `2 GPUs`."""
+    return f"{value:,} {what}" + ("" if value == 1 else "s")

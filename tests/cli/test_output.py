@@ -1,0 +1,118 @@
+"""How tables and sentences come out on terminals of several widths, in a pipe, and on a node without `rich`."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from whorl.cli import cli, output
+from whorl.cli.output import Progress, print_table, show, width
+from whorl.dashboards.table import Line, Table
+
+SAID = "takes 12.5 % longer than the median of its peers [+11.9, +13.0]"
+FOUND = Table(
+    ("GPU", "n", "median time", "how much", "[95 %]"),
+    [("n1 / 0", "1,234", "12.345 ms", SAID, "[11.90, 13.00]"), ("n1 / 1", "7", "1.2 ms", "", "")],
+    right=(1, 2),
+    wrapped=(3,),
+    leaves=(4, 2),
+)
+NUMBERS = re.compile(r"\[?[+-]?\d[\d.,]*\]?")
+
+
+def printed(
+    table: Table, columns: int | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> str:
+    monkeypatch.setattr(output, "width", lambda: columns)
+    print_table(table)
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("columns", [30, 44, 60, 80, 120, None])
+def test_numbers_are_never_split(
+    columns: int | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = printed(FOUND, columns, monkeypatch, capsys)
+    assert text.isascii()  # no ellipsis
+    assert {"1,234", "7", "12.5", "[+11.9,", "+13.0]"} <= set(text.split())
+    assert columns is None or max(map(len, text.splitlines())) <= columns
+    shown = set(NUMBERS.findall(text.replace("row 2", "").replace("[95 %]", "")))
+    assert shown <= {number for row in FOUND.rows for cell in row for number in NUMBERS.findall(cell)}
+
+
+def test_columns_leave_in_the_order_that_the_table_says(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "No room" not in printed(FOUND, 80, monkeypatch, capsys)
+    narrower = printed(FOUND, 60, monkeypatch, capsys)
+    assert "median time" in narrower.splitlines()[0]
+    assert "[95 %]" not in narrower.splitlines()[0]
+    narrow = printed(FOUND, 44, monkeypatch, capsys)
+    assert "median time" not in narrow.splitlines()[0]
+    assert "No room for median time" in narrow
+
+
+def test_where_no_table_fits_each_row_takes_a_line_per_column(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = printed(FOUND, 30, monkeypatch, capsys)
+    assert text.startswith("row 1\n  GPU       n1 / 0\n")
+
+
+def test_a_node_without_rich_prints_plain_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = printed(FOUND, None, monkeypatch, capsys)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert printed(FOUND, 200, monkeypatch, capsys) == whole
+    assert max(map(len, printed(FOUND, 80, monkeypatch, capsys).splitlines())) <= 80
+
+
+def test_a_width_of_0_means_80(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: __import__("os").terminal_size((0, 0)))
+    assert width() == 80
+
+
+def test_sentences_are_filled_and_commands_are_left_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = Line("next: whorl " + "x" * 100)
+    monkeypatch.setattr(output, "width", lambda: 40)
+    show([SAID, command, f"  {SAID}"])
+    lines = capsys.readouterr().out.splitlines()
+    assert command in lines
+    assert all(len(line) <= 40 for line in lines if line != command)
+    assert lines[-1].startswith("    ")
+    monkeypatch.setattr(output, "width", lambda: None)
+    show([SAID])
+    assert capsys.readouterr().out == f"{SAID}\n"
+
+
+def test_progress_goes_to_a_terminal_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress() as progress:
+        progress(1, 2, "gemm-fp32 on n1 / 0")
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with Progress() as progress:
+        progress(1, 2, "gemm-fp32 on n1 / 0")
+    assert capsys.readouterr().err == "whorl: 1 of 2; gemm-fp32 on n1 / 0\n"
+
+
+def _every(command: click.Command, *names: str) -> Iterator[tuple[str, ...]]:
+    yield names
+    for name, one in command.commands.items() if isinstance(command, click.Group) else ():
+        yield from _every(one, *names, name)
+
+
+@pytest.mark.parametrize("names", list(_every(cli)), ids=" ".join)
+def test_help_fits_80_columns(names: tuple[str, ...]) -> None:
+    text = CliRunner().invoke(cli, [*names, "--help"], env={"COLUMNS": "80"}).output
+    assert text.startswith("Usage:")
+    assert max(map(len, text.splitlines())) <= 80
