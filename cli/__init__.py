@@ -136,8 +136,7 @@ def cli() -> None:
     whorl import --store S DIR/*    import measurements of any tool
     whorl variability --store S     how much the GPUs differ
     whorl advise --store S --workload sgemm  which nodes a job should avoid
-    whorl sql --store S "select gpu, median(value) as ms from results
-        where workload = 'sgemm' and figure = 'time' group by gpu"
+    whorl sql --store S "select name, model from gpus_now"
 
     Exit status: 0 done; 1 a check failed; 2 bad input or option, or the output could not be written; 3 the store
     cannot be used; 4 a query failed; 5 the scheduler does not answer or refused; 6 a GPU failed.

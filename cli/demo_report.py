@@ -217,7 +217,7 @@ def answer(shown: Shown, store: Path, page: Path | None, taken_s: float) -> Iter
     if first is not None:
         cluster = f" --cluster {shlex.quote(campaign.cluster)}"
         yield Line(f"      whorl advise --store {quoted}{cluster} --workload {_widest(shown) or first}")
-    query = '"select workload, figure, median(value), unit from results group by all order by all"'
+    query = '"select workload, figure, median(value) as median, unit, count(*) as n from results group by all"'
     yield Line(f"      whorl sql --store {quoted} {query}")
 
 

@@ -25,8 +25,14 @@ _WHOLE = re.compile(r"(\.[0-9]*[1-9])0+$|\.0+$")  # the zeros behind a fraction 
 def sql(store: str, as_json: bool, as_csv: bool, unsafe: bool, query: str) -> None:
     """Answer an SQL QUERY over the tables of a store ("-" reads it from standard input).
 
-    Of several statements, the answer to the last is printed. `whorl schema` lists the tables. The query can read
-    this store and nothing else, and changes nothing.
+    `whorl schema` lists the tables and views. The query can read this store and nothing else, and changes nothing.
+
+    \b
+    Examples:
+      whorl sql --store S "select name, node, model from gpus_now"
+      whorl sql --store S "select name, median(value) as ms, count(*) as n from measurements
+                           where workload = 'gemm-fp32' and figure = 'time' group by name order by ms desc limit 5"
+      whorl sql --store S "select name, power_mw / 1e3 as watt, ts from latest join gpus_now using (cluster, gpu)"
     """
     from ..store import Store
     from .output import print_json, print_rows

@@ -113,9 +113,10 @@ class Connection:
                 connection.execute(f"CREATE VIEW {view.name} AS {view.sql}")
 
     def run(self, query: str) -> pa.Table:
-        """The answer to the last statement of `query`, as an Arrow table.
+        """The answer to `query`, as an Arrow table; with `unsafe`, that to the last of its statements.
 
-        Raises QueryError for a statement that is not a query (unless `unsafe`) and for every error of DuckDB.
+        Raises QueryError for several statements and for one that is not a query (unless `unsafe`), and for every
+        error of DuckDB.
         """
         return _run(self._connection, query, unsafe=self._unsafe)
 
@@ -184,8 +185,11 @@ def _run(connection: duckdb.DuckDBPyConnection, query: str, *, unsafe: bool) -> 
         if not statements or "\0" in query:
             raise QueryError('there is no SQL statement to run: give one, for example "select count(*) from runs"')
         if not unsafe:
-            for statement in statements:
-                _refuse_unless_query(connection, statement)
+            if len(statements) > 1:
+                raise QueryError(
+                    f"there are {len(statements)} statements: give one (--unsafe runs several and answers the last)"
+                )
+            _refuse_unless_query(connection, statements[0])
         return _interruptible(connection, lambda: _answer(connection, statements))
     except UnicodeEncodeError as error:
         raise QueryError("the query is not UTF-8 text") from error
@@ -278,4 +282,7 @@ def _sentence(error: Exception) -> str:
     text = str(error).strip()
     if "disabled by configuration" in text or "configuration has been locked" in text:
         text += "\n`whorl sql` reads the store only; --unsafe lets a query reach other files and the network"
+    if isinstance(error, duckdb.CatalogException) and "Table with name" in text:
+        names = ", ".join([*(view.name for view in VIEWS), *(spec.name for spec in TABLES)])
+        text += f"\nThe tables are {names}; `whorl schema TABLE` explains one"
     return text

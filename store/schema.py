@@ -317,12 +317,36 @@ REPLACED = Table(
 
 BOOKKEEPING: tuple[Table, ...] = (LATE, REPLACED)
 
+
+def _newest(value: str, known: str) -> str:
+    """`value` of the newest identity in which the column `known` is known."""
+    return f"last({value} ORDER BY first_seen NULLS FIRST) FILTER (WHERE {known} IS NOT NULL)"
+
+
+_PLACED = ("node", "slot", "cabinet", "place")  # of one identity together: a GPU that moved has no slot of before
+_STRUCT = ", ".join(f"{name} := {name}" for name in _PLACED)
+_KEPT_APART = ("cluster", "gpu", "first_seen", "import_id")
+
+GPUS_NOW = View(
+    "gpus_now",
+    "a GPU: its newest identity and its name (node/slot where these are known, else the key `gpu`); joins with `runs` "
+    "and `telemetry` by cluster and gpu",
+    "SELECT cluster, gpu, CASE WHEN slot IS NULL OR node IS NULL THEN gpu ELSE node || '/' || slot END AS name, "
+    "* EXCLUDE (cluster, gpu) FROM (SELECT cluster, gpu, "
+    + f"unnest({_newest(f'struct_pack({_STRUCT})', 'node')}), "
+    + ", ".join(f"{_newest(n, n)} AS {n}" for n in GPUS.names if n not in {*_PLACED, *_KEPT_APART})
+    + ", min(first_seen) AS first_seen FROM gpus GROUP BY cluster, gpu)",
+)
+
 MEASUREMENTS = View(
     "measurements",
-    "a figure of a run beside the run's conditions: `results` joined with `runs`",
-    "SELECT r.cluster, r.workload, r.gpu, s.figure, s.repeat, s.value, s.unit, r.began, r.job_id, "
-    "r.sm_clock_mhz, r.mem_clock_mhz, r.temperature_c, r.power_w, r.status, r.run_id "
-    "FROM runs r JOIN results s USING (run_id)",
+    "a figure of a run beside the run's conditions and the GPU's name and place: `results` joined with `runs` and "
+    "`gpus_now`",
+    "SELECT r.cluster, r.workload, coalesce(g.name, r.gpu) AS name, g.node, g.slot, g.model, r.gpu, s.figure, "
+    "s.repeat, s.value, s.unit, r.campaign, r.began, r.ended, r.job_id, r.sm_clock_mhz, r.mem_clock_mhz, "
+    "r.temperature_c, r.power_w, r.status, r.run_id FROM runs r JOIN results s USING (run_id) "
+    f"LEFT JOIN ({GPUS_NOW.sql}) g ON r.cluster IS NOT DISTINCT FROM g.cluster "
+    "AND r.gpu = g.gpu",
 )
 
 
@@ -342,7 +366,7 @@ HISTORY = View(
     f"{', '.join(_as_minutes(c) for c in TELEMETRY.columns if c.kind)} FROM telemetry",
 )
 
-VIEWS: tuple[View, ...] = (MEASUREMENTS, HISTORY)
+VIEWS: tuple[View, ...] = (GPUS_NOW, MEASUREMENTS, HISTORY)
 
 
 def table(name: str) -> Table:

@@ -71,7 +71,6 @@ def rows(store: Store, query: str) -> list[dict[str, Any]]:
             "select gpu, power_w from runs order by gpu",
             [{"gpu": "GPU-1", "power_w": 300.5}, {"gpu": "GPU-2", "power_w": None}],
         ),
-        ("select 1 as x; select 2 as x", [{"x": 2}]),
         ("with a as (select 1 as x) from a union all select 2 order by 1", [{"x": 1}, {"x": 2}]),
         (
             "with recursive t(x) as (select 1 union all select x + 1 from t where x < 3) select sum(x) s from t",

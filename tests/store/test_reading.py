@@ -128,8 +128,8 @@ def test_types_are_what_the_schema_says(store: Store) -> None:
             ]
             assert types == arrow_schema(spec.name).types, name
     for view in VIEWS:
-        used = ("telemetry_minutes",) if view.name == "history" else ("results", "runs")
-        known = {c.name: c.type for name in used for c in table(name).columns}
+        used = {"history": ["telemetry_minutes"], "gpus_now": ["gpus"], "measurements": ["gpus", "results", "runs"]}
+        known = {c.name: c.type for name in used[view.name] for c in table(name).columns} | {"name": "VARCHAR"}
         described = store.sql(f"describe {view.name}")
         for name, kind in zip(described["column_name"].to_pylist(), described["column_type"].to_pylist(), strict=True):
             assert kind == known[name]

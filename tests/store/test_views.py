@@ -1,0 +1,88 @@
+"""The views for people: one row a GPU, and figures with the name of their GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from whorl.errors import QueryError
+from whorl.store import Store
+from whorl.store.schema import CATALOG, TABLES, VIEWS
+
+# ruff: noqa: DTZ001 - the store's times are UTC without a zone
+
+
+def day(number: int) -> dt.datetime:
+    return dt.datetime(2026, 1, number)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """GPU-1 moved from n1 to n2 and got a new driver; GPU-2 never had a place; GPU-3 is in no row of `gpus`."""
+    made = Store.create(tmp_path_factory.mktemp("views") / "store")
+    gpus = {
+        "cluster": ["c"] * 4,
+        "gpu": ["GPU-1", "GPU-1", "GPU-1", "GPU-2"],
+        "node": ["n1", "n2", None, None],
+        "slot": pa.array([3, 0, None, None], pa.int32()),
+        "driver": ["550", None, "560", "550"],
+        "first_seen": pa.array([day(1), day(2), day(3), None], pa.timestamp("ns")),
+    }
+    runs = {
+        "run_id": ["a", "b", "c"],
+        "cluster": ["c"] * 3,
+        "gpu": ["GPU-1", "GPU-2", "GPU-3"],
+        "workload": ["sgemm"] * 3,
+    }
+    results = {"run_id": ["a", "b", "c"], "figure": ["time"] * 3, "unit": ["ms"] * 3, "value": [1.0, 2.0, 3.0]}
+    made.append({"gpus": pa.table(gpus), "runs": pa.table(runs), "results": pa.table(results)}, "x")
+    return made
+
+
+def answers(store: Store, query: str) -> list[list[dict[str, Any]]]:
+    """What whorl answers, and what another client of DuckDB answers."""
+    with contextlib.closing(duckdb.connect(str(store.root / CATALOG), read_only=True)) as client:
+        return [store.sql(query).to_pylist(), client.sql(query).to_arrow_table().to_pylist()]
+
+
+def test_a_gpu_has_one_row_with_its_newest_place_and_what_else_is_known_last(store: Store) -> None:
+    for found in answers(store, "select name, node, slot, driver, first_seen from gpus_now order by gpu"):
+        assert found == [
+            {"name": "n2/0", "node": "n2", "slot": 0, "driver": "560", "first_seen": day(1)},
+            {"name": "GPU-2", "node": None, "slot": None, "driver": "550", "first_seen": None},
+        ]
+
+
+def test_a_join_with_it_doubles_nothing(store: Store) -> None:
+    for found in answers(store, "select count(*) n from runs left join gpus_now using (cluster, gpu)"):
+        assert found == [{"n": 3}]
+
+
+def test_a_figure_stands_with_the_name_of_its_gpu(store: Store) -> None:
+    for found in answers(store, "select name, value from measurements where figure = 'time' order by value"):
+        assert found == [{"name": "n2/0", "value": 1}, {"name": "GPU-2", "value": 2}, {"name": "GPU-3", "value": 3}]
+
+
+def test_a_table_that_is_not_there_lists_those_that_are(store: Store) -> None:
+    with pytest.raises(QueryError) as error:
+        store.sql("select * from nosuch")
+    for one in [*(spec.name for spec in TABLES), *(view.name for view in VIEWS)]:
+        assert one in str(error.value)
+
+
+def test_of_two_statements_none_is_answered_in_silence(store: Store) -> None:
+    with pytest.raises(QueryError, match="there are 2 statements: give one"):
+        store.sql("select 1; select 2")
+    assert store.sql("select 1; select 2 as x", unsafe=True).to_pylist() == [{"x": 2}]
+
+
+def test_a_store_of_nothing_has_the_views_too(tmp_path: Path) -> None:
+    empty = Store.create(tmp_path / "empty")
+    for view in VIEWS:
+        assert answers(empty, f"select count(*) n from {view.name}") == [[{"n": 0}]] * 2
