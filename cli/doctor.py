@@ -58,7 +58,7 @@ def doctor(store: str | None, as_json: bool) -> None:
     from ..dashboards.table import Table
     from .output import print_json, print_table
 
-    findings = [*_python(), _nvml(), _cupy(), _settings(), _permission(), _dcgm(), _slurm()]
+    findings = [*_python(), _nvml(), _cupy(), _settings(), _permission(), _slurm()]
     if store is not None:
         findings += _store(store)
     if as_json:
@@ -187,21 +187,18 @@ def _permission() -> Finding:
     return Finding(what, False, "needs root with CAP_SYS_ADMIN, which this process lacks", use)
 
 
-def _dcgm() -> Finding:
-    use = "DCGM telemetry"
-    folders = ("/usr/share/datacenter-gpu-manager-4/bindings/python3", "/usr/local/dcgm/bindings/python3")
-    found = next((folder for folder in folders if Path(folder).is_dir()), None)
-    if found is None:
-        return Finding("DCGM", False, "its Python bindings are not installed (datacenter-gpu-manager-4)", use)
-    return Finding("DCGM", True, f"bindings in {found}", use)
-
-
 def _slurm() -> Finding:
-    use = "batch jobs"
-    found = shutil.which("sbatch")
-    if found is None:
-        return Finding("Slurm", False, "there is no sbatch on the PATH", use)
-    return Finding("Slurm", True, found, use)
+    """Whether Slurm's controller answers: commands without one, as in a container, help nobody."""
+    from ..errors import SchedulerError
+    from ..jobs.slurm import Slurm
+
+    use = "advice for batch jobs"
+    try:
+        partitions = Slurm().call("scontrol", "-o", "show", "partition").splitlines()
+    except SchedulerError as error:
+        return Finding("Slurm", False, str(error), use)
+    number = sum(line.startswith("PartitionName=") for line in partitions)
+    return Finding("Slurm", True, f"its controller answers: {number} partition{'s' if number != 1 else ''}", use)
 
 
 def _store(path: str) -> list[Finding]:

@@ -47,7 +47,7 @@ def test_every_finding_says_why() -> None:
     result = whorl()
     assert result.exit_code == 0
     found = {f["what"]: f for f in findings()}
-    assert {"whorl", "python", "duckdb", "polars", "pyarrow", "NVML", "DCGM", "Slurm"} <= set(found)
+    assert {"whorl", "python", "duckdb", "polars", "pyarrow", "NVML", "Slurm"} <= set(found)
     assert all(f["detail"] and f["needed_for"] for f in found.values())
     assert found["python"]["works"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 from pathlib import Path
@@ -44,3 +45,10 @@ def test_nothing_listens_beyond_this_machine(slurm: Slurm) -> None:
     assert addresses == {"0100007F"}
     assert os.geteuid() == 0
     assert GPUS * slurm.nodes == 24
+
+
+def test_doctor_says_yes_where_the_controller_answers(slurm: Slurm) -> None:
+    told = json.loads(slurm.whorl("doctor", "--json", user="alice").stdout)
+    (found,) = [one for one in told["findings"] if one["what"] == "Slurm"]
+    assert found["works"]
+    assert "2 partitions" in found["detail"]
