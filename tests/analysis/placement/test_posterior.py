@@ -9,6 +9,7 @@ from whorl.analysis.placement import prior
 from whorl.analysis.placement.noise import Noise, core_scale, noises
 from whorl.analysis.placement.posterior import Observed, Posterior, posterior
 from whorl.analysis.placement.repeatable import permutation_test
+from whorl.tests.sizes import count
 
 from .fleets import Floats
 
@@ -63,7 +64,7 @@ def test_the_density_of_the_noise_is_one_density_with_far_runs_too() -> None:
 def test_shrinks_as_far_as_it_should() -> None:
     """Against the best that anybody could do who knew both standard deviations (normal-normal)."""
     errors = []
-    for seed in range(10):
+    for seed in range(count(10, short=5)):
         rng = np.random.default_rng([seed, 1])
         log_score = rng.normal(0.0, 0.02, 300)
         values = log_score[:, None] + rng.normal(0.0, 0.03, (300, 4))
@@ -78,7 +79,7 @@ def test_shrinks_as_far_as_it_should() -> None:
 
 
 def test_one_slow_gpu_stays_where_it_is_while_the_others_shrink_to_one() -> None:
-    for seed in range(10):
+    for seed in range(count(10, short=4)):
         log_score = np.zeros(200)
         log_score[17] = np.log(2.8)
         found = _scored(seed, log_score, runs=3, sd=0.03)
@@ -92,14 +93,15 @@ def test_one_slow_gpu_stays_where_it_is_while_the_others_shrink_to_one() -> None
 
 def test_with_nothing_that_comes_back_every_belief_is_exactly_one() -> None:
     told = 0
-    for seed in range(40):
+    for seed in range(count(40, short=12)):
         found = _scored(seed, np.zeros(100), runs=4, sd=0.03, glitches=0.1 if seed % 2 else 0.0)
         told += found.repeatable
         if not found.repeatable:
             assert (found.belief == 1.0).all()
             assert found.reason is not None
             assert not found.standing_out.any()
-    assert told <= 6  # one in twenty is the level: 7 or more of 40 has a chance of 0.3 %
+    # One in twenty is the level: 7 or more of 40 has a chance of 0.3 %; 4 or more of 12 of 0.2 %.
+    assert told <= count(6, short=3)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +123,7 @@ def test_a_gpu_whose_runs_disagree_has_a_wide_interval(times: list[float], low: 
 def test_three_glitches_in_a_row_are_not_a_slow_gpu() -> None:
     """A tenth of the runs takes half as long again: of 300 GPUs with 3 runs, some have nothing else."""
     met = wrong = 0
-    for seed in range(30):
+    for seed in range(count(30, short=12)):
         rng = np.random.default_rng([seed, 3])
         log_score = np.zeros(300)
         log_score[0] = np.log(2.8)  # so that something does come back
@@ -132,7 +134,7 @@ def test_three_glitches_in_a_row_are_not_a_slow_gpu() -> None:
         wrong += int(((found.lower > 1.2) & found.standing_out)[1:].sum())
         assert found.lower[0] > 1.2
         assert found.standing_out[0]
-    assert met >= 3
+    assert met >= count(3, short=1)
     assert wrong == 0
 
 
@@ -142,7 +144,7 @@ def test_three_glitches_in_a_row_are_not_a_slow_gpu() -> None:
 )
 def test_intervals_hold_what_they_say(gpus: int, runs: int, between: float, sd: float) -> None:
     covered = []
-    for seed in range(12):
+    for seed in range(count(12, short=6)):
         rng = np.random.default_rng([seed, 5])
         log_score = rng.normal(0.0, between, gpus)
         found = _scored(seed, log_score, runs, sd)
@@ -179,7 +181,7 @@ def test_gpus_that_cannot_be_told_apart_are_drawn_alike_whatever_was_measured_of
 def test_what_a_job_met_is_not_what_its_gpus_are() -> None:
     """Four GPUs of a node share each job's luck, and no GPU differs; then one does."""
     told = 0
-    for seed in range(30):
+    for seed in range(count(30, short=10)):
         rng = np.random.default_rng([seed, 6])
         luck = np.repeat(rng.normal(0.0, 0.05, (25, 3)), 4, axis=0)
         values = luck + rng.normal(0.0, 0.01, (100, 3))
@@ -188,14 +190,15 @@ def test_what_a_job_met_is_not_what_its_gpus_are() -> None:
         found = permutation_test(seen.x, seen.starts, job, rng)
         assert found is not None
         told += found.repeatable
-        if seed < 5:
+        if seed < count(5, short=2):
             values[42] += np.log(2.0)
             slow = _observed(values)
             found = permutation_test(slow.x, slow.starts, job, rng)
             assert found is not None
             assert found.repeatable
             assert found.standing_out.nonzero()[0].tolist() == [42]
-    assert told <= 5  # at the level of one in twenty, 6 or more of 30 has a chance of 0.3 %
+    # At the level of one in twenty, 6 or more of 30 has a chance of 0.3 %; 4 or more of 10 of 0.1 %.
+    assert told <= count(5, short=3)
 
 
 def test_one_job_for_each_number_of_gpus_can_be_dealt_out_in_one_way_only() -> None:

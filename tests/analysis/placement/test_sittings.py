@@ -11,6 +11,7 @@ import pytest
 from whorl.analysis.placement import advise, scores
 from whorl.analysis.placement.sittings import Sittings, sittings
 from whorl.analysis.statistics.ordering import Floats, Ints
+from whorl.tests.sizes import count
 
 from .fleets import BEGAN, Fleet
 
@@ -47,8 +48,12 @@ def test_near_copies_of_a_day_are_seen_and_how_much_the_days_take() -> None:
 
 
 def test_runs_that_days_do_not_couple_stay_runs() -> None:
-    wrong = sum(_found(_runs(64, 4, 3, 0.0, 0.02, seed), _began(4, 3))[0].length is not None for seed in range(40))
-    assert wrong <= 6  # one test in thirty errs: seven of forty have a chance of 0.05 %
+    wrong = sum(
+        _found(_runs(64, 4, 3, 0.0, 0.02, seed), _began(4, 3))[0].length is not None
+        for seed in range(count(40, short=15))
+    )
+    # One test in thirty errs: seven of forty have a chance of 0.05 %, four of fifteen of 0.1 %.
+    assert wrong <= count(6, short=3)
 
 
 def test_a_sitting_over_midnight_is_one_and_one_that_never_pauses_ends_after_a_day() -> None:
@@ -88,7 +93,7 @@ def _stored(fleet: Fleet, name: str, x: Floats, known: Floats, a_day: int) -> No
 def test_a_bad_day_is_no_slow_gpu_however_often_it_was_measured_that_day(tmp_path: Path) -> None:
     """GPUs differ from day to day by 3 % and not otherwise: believed as twelve runs each, all would be told apart."""
     fleet, promised = Fleet(48), 0
-    for seed in range(20):
+    for seed in range(count(20, short=6)):
         _stored(fleet, f"w{seed:02d}", _runs(48, 3, 4, 0.03, 0.004, seed), np.ones(48), 4)
     found = scores(fleet.store(tmp_path / "S"))
     for workload in found.workloads:
@@ -96,7 +101,7 @@ def test_a_bad_day_is_no_slow_gpu_however_often_it_was_measured_that_day(tmp_pat
         advice = advise(found, workload, gpus=8, now=NOW)
         assert advice.exclude == ()
         promised += any(gain.measurable for gain in advice.gains)
-    assert promised <= 4  # of 20 at 5 %, five have a chance of 0.3 %
+    assert promised <= count(4, short=2)  # of 20 at 5 %, five have a chance of 0.3 %; of 6, three of 0.2 %
     assert any("runs of w00 on one GPU within a day are more alike than others (9" in note for note in found.notes)
 
 

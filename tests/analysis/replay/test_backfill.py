@@ -14,6 +14,7 @@ from whorl.analysis.replay import Job, Options, Trace, replay
 from whorl.analysis.replay.backfill import ByWidth, InOrder, PlannedEnds
 from whorl.analysis.replay.state import State
 from whorl.errors import InputError
+from whorl.tests.sizes import count
 
 from .making import finishes, flat, job, sound, trace
 
@@ -121,7 +122,7 @@ def reserved(outcome_starts: list[float], jobs: Trace, now: float, head: int, gp
     return now
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=count(150, short=30), deadline=None)
 @given(jobs=limited())
 def test_the_first_is_never_later_than_its_reservation(jobs: Trace) -> None:
     outcome = replay(jobs, flat(1, 8), options=EASY)
@@ -134,7 +135,7 @@ def test_the_first_is_never_later_than_its_reservation(jobs: Trace) -> None:
             assert begun[waiting[0]] <= reserved(begun, jobs, now, waiting[0], 8) + 1e-9
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=count(100, short=25), deadline=None)
 @given(jobs=limited())
 def test_no_job_that_may_go_is_left(jobs: Trace) -> None:
     """The index by width finds the same jobs, in the same order, as a look at every one."""
@@ -144,7 +145,7 @@ def test_no_job_that_may_go_is_left(jobs: Trace) -> None:
     assert by_width.spans == one_by_one.spans
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=count(100, short=25), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_searches_of_both_queues_agree(seed: int) -> None:
     draw = random.Random(seed)
@@ -165,7 +166,7 @@ def test_searches_of_both_queues_agree(seed: int) -> None:
         assert tree.next(*asked) == scan.next(*asked)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=count(60, short=15), deadline=None)
 @given(seed=st.integers(0, 10**6), many=st.sampled_from([5, 300, 900]))
 def test_planned_ends_are_a_sorted_list(seed: int, many: int) -> None:
     draw = random.Random(seed)

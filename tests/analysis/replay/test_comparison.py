@@ -17,6 +17,7 @@ from whorl.analysis.replay.job import Job, Trace
 from whorl.analysis.replay.options import Options
 from whorl.analysis.replay.study import Case, General, Replayed, cases, no_wider, read_failures, run_all
 from whorl.errors import InputError
+from whorl.tests.analysis.replay.asked import Lottery
 
 TRACE = Trace("t", tuple(Job(f"j{i}", 10.0 * i, 1 + i % 3, 100.0 + 7 * i) for i in range(12)))
 STUDY = General((TRACE,), Level(4, 2), Options())
@@ -102,13 +103,6 @@ def test_schedulers_are_compared_each_for_itself() -> None:
     results = [result(name, 0, jct, s) for s, jct in (("fifo", 1.0), ("srtf", 2.0)) for name in ("packed", "pal")]
     found = gains(results, ["packed", "drain-outliers"], ["avg_jct_s"])
     assert [(gain.scheduler, gain.policy, gain.mean_pct) for gain in found] == [("fifo", "pal", 0), ("srtf", "pal", 0)]
-
-
-class Lottery:
-    """Fleets whose GPUs differ from seed to seed; the policies know all."""
-
-    def draw(self, seed: int) -> Fleet:
-        return Fleet.regular(4, 2, {"w": 1 + np.random.default_rng(seed).random(8)})
 
 
 def test_the_answer_does_not_depend_on_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from itertools import count, islice, pairwise
+from itertools import count as numbers
+from itertools import islice, pairwise
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from whorl.analysis.replay import POLICIES, SCHEDULERS, Fleet, Job, Options, Trace, replay
 from whorl.errors import InputError
+from whorl.tests.sizes import count
 
 from .making import finishes, first_gpus, flat, job, scored, sound, trace, work_done
 from .plain import PlainJob, plain_replay
@@ -75,7 +77,7 @@ def test_rounds_of_no_whole_seconds_come_to_an_end() -> None:
 
 def test_jobs_after_the_trace_load_the_fleet_and_are_not_measured() -> None:
     def stream() -> Iterator[Job]:
-        return (Job(f"more {i}", 15.0 + 10 * i, 1, 10.0) for i in count())
+        return (Job(f"more {i}", 15.0 + 10 * i, 1, 10.0) for i in numbers())
 
     jobs = trace(job("a", 0, 1, 20), job("b", 10, 1, 20))
     outcome = replay(jobs, flat(1, 1), options=Options(arrivals=stream, record=True))
@@ -193,7 +195,7 @@ def fleets(draw: st.DrawFn) -> Fleet:
 
 @pytest.mark.parametrize("scheduler", [one.name for one in SCHEDULERS])
 @pytest.mark.parametrize("policy", [one.name for one in POLICIES])
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=count(12, short=3), deadline=None)
 @given(jobs=traces(), fleet=fleets(), quantised=st.booleans(), seed=st.integers(0, 9))
 def test_any_replay_is_sound(
     policy: str, scheduler: str, jobs: Trace, fleet: Fleet, quantised: bool, seed: int
@@ -217,7 +219,7 @@ def test_any_replay_is_sound(
 
 
 @pytest.mark.parametrize("easy", [False, True])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=count(60, short=20), deadline=None)
 @given(jobs=traces(), fleet=fleets())
 def test_equals_a_plain_replay(easy: bool, jobs: Trace, fleet: Fleet) -> None:
     same = [Job(one.name, one.submit_s, one.gpus, one.ideal_s, "A", one.limit_s) for one in jobs.jobs]

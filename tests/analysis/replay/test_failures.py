@@ -14,6 +14,7 @@ from whorl.analysis.replay import POLICIES, Failure, Job, Options, replay
 from whorl.analysis.replay.failures import drawn
 from whorl.analysis.replay.state import State
 from whorl.errors import InputError
+from whorl.tests.sizes import count
 
 from .making import finishes, flat, job, sound, trace
 
@@ -113,7 +114,7 @@ def test_drawn_failures_have_their_means() -> None:
 
 @pytest.mark.parametrize("policy", [one.name for one in POLICIES])
 @pytest.mark.parametrize("on_failure", ["restart", "resume"])
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=count(10, short=3), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_any_replay_with_failures_is_sound(policy: str, on_failure: str, seed: int) -> None:
     draw = random.Random(seed)

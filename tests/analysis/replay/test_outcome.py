@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whorl.analysis.replay import Fleet, Job, Options, replay
+from whorl.tests.sizes import count
 
 from .making import flat, job, trace
 
@@ -72,7 +73,7 @@ def test_others_load_the_contention() -> None:
     assert beside.fairness()[0] == pytest.approx(1 / 1.5)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=count(50, short=15), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_fairness_equals_a_plain_sum(seed: int) -> None:
     draw = np.random.default_rng(seed)
@@ -135,7 +136,7 @@ def test_by_rounds_the_series_shows_gpus_that_idle_until_the_edge() -> None:
     assert float((series.busy[:-1] * np.diff(series.time_s)).sum()) == outcome.held_gpu_seconds
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=count(30, short=10), deadline=None)
 @given(seed=st.integers(0, 10**6), policy=st.sampled_from(["packed", "pal", "random-nonsticky"]))
 def test_the_series_adds_up_to_the_gpu_seconds_held(seed: int, policy: str) -> None:
     draw = np.random.default_rng(seed)

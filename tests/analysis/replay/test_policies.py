@@ -15,6 +15,7 @@ from whorl.analysis.replay import POLICIES, Allocation, Failure, Fleet, Job, Opt
 from whorl.analysis.replay.cluster import Cluster
 from whorl.analysis.replay.policies import fastest, packed
 from whorl.errors import InputError
+from whorl.tests.sizes import count
 
 from .making import finishes, first_gpus, flat, job, scored, sound, trace, work_done
 
@@ -85,7 +86,7 @@ def plain_pack(free: list[bool], node: list[int], wanted: int) -> list[int] | No
     return sorted(found)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=count(200, short=40), deadline=None)
 @given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=8), seed=st.integers(0, 10**6))
 def test_packed_is_as_it_is_said_on_nodes_of_any_size(sizes: list[int], seed: int) -> None:
     node = [number for number, size in enumerate(sizes) for _ in range(size)]
@@ -211,7 +212,7 @@ def plain_pm_first(candidates: list[int], wanted: int, scores: list[float], node
     return sorted(sorted(candidates, key=key)[:wanted])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=count(300, short=60), deadline=None)
 @given(
     scores=st.lists(st.sampled_from([0.9, 1.0, 1.25, 2.5]), min_size=12, max_size=12),
     held=st.sets(st.integers(0, 11), max_size=8),
@@ -258,7 +259,7 @@ def test_the_class_that_varies_most_chooses_first() -> None:
 
 
 @pytest.mark.parametrize("policy", ["packed-nonsticky", "pm-first", "pal"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=count(25, short=6), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_placing_only_what_changed_equals_placing_everything(policy: str, seed: int) -> None:
     """The rows say that placing depends on the free GPUs and the job alone; `redraws` places everything each time."""
@@ -376,7 +377,7 @@ def test_what_a_restart_costs_stays_due_when_the_rate_changes() -> None:
     assert finishes(outcome)["a"] == pytest.approx(116)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=count(30, short=10), deadline=None)
 @given(seed=st.integers(0, 10**6), by_rounds=st.booleans())
 def test_foreign_policies_conserve_work(seed: int, by_rounds: bool) -> None:
     draw = random.Random(seed)

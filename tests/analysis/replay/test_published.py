@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ from whorl.analysis.replay.published import (
 )
 from whorl.analysis.replay.published_trace import PublishedJob, PublishedTrace, published_trace
 from whorl.errors import InputError
+from whorl.tests.sizes import count, sample
 
 from ..longhorn import FOLDER, needs_longhorn
 from .oracle import Oracle
@@ -90,7 +92,7 @@ def agree(outcome: Outcome, plain: Oracle) -> None:
 
 
 @needs_longhorn
-@pytest.mark.parametrize(("trace", "policy"), WORKED)
+@pytest.mark.parametrize(("trace", "policy"), sample(WORKED, short=9))
 def test_worked_examples(trace: int, policy: str) -> None:
     outcome = pal_sc24(real_trace(trace), real_profiles(), policy)
     figures = outcome.metrics(published=True)
@@ -106,7 +108,7 @@ def test_worked_examples(trace: int, policy: str) -> None:
 
 
 @needs_longhorn
-@pytest.mark.parametrize(("trace", "policy"), WORKED)
+@pytest.mark.parametrize(("trace", "policy"), sample(WORKED, short=4))
 def test_the_plain_simulation_gives_the_worked_examples_too(trace: int, policy: str) -> None:
     plain = oracle(real_trace(trace), real_profiles().perf, policy, "fifo")
     jct = plain.run()
@@ -119,15 +121,14 @@ def test_the_plain_simulation_gives_the_worked_examples_too(trace: int, policy: 
 
 
 @needs_longhorn
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("scheduler", ["las", "srtf"])
+@pytest.mark.parametrize(("policy", "scheduler"), sample(product(POLICIES, ("las", "srtf")), short=4))
 def test_other_schedulers_against_the_plain_simulation(policy: str, scheduler: str) -> None:
     plain = oracle(real_trace(1), real_profiles().perf, policy, scheduler)
     agree(pal_sc24(real_trace(1), real_profiles(), policy, scheduler), plain)
 
 
 @needs_longhorn
-@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("number", sample([1, 2, 3], short=1))
 def test_without_the_one_outlier(number: int) -> None:
     found = sensitivity(real_trace(number), real_profiles())
     averages = found.packed_s, found.packed_drained_s, found.packed_clipped_s, found.pal_s, found.pal_clipped_s
@@ -166,7 +167,7 @@ def made_up(seed: int, jobs: int) -> tuple[PublishedTrace, Profiles]:
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_small_traces_against_the_plain_simulation(policy: str, scheduler: str) -> None:
-    for seed in range(9):
+    for seed in sample(range(9), short=4):
         trace, perf = made_up(seed, 1 + 4 * seed)
         agree(pal_sc24(trace, perf, policy, scheduler), oracle(trace, perf.perf, policy, scheduler))
 
@@ -176,7 +177,7 @@ def test_small_traces_against_the_plain_simulation(policy: str, scheduler: str) 
 def test_jobs_that_lose_patience_against_the_plain_simulation(policy: str, scheduler: str) -> None:
     """With a patience of hours instead of weeks, which jobs of these traces do lose."""
     went_first = 0
-    for seed in range(6):
+    for seed in range(count(6, short=2)):
         trace, perf = made_up(seed, 30)
         patience_s = (1800, 7200)[seed % 2]
         plain = oracle(trace, perf.perf, policy, scheduler)
@@ -185,7 +186,7 @@ def test_jobs_that_lose_patience_against_the_plain_simulation(policy: str, sched
         options = replace(published_options(trace), patience_s=patience_s)
         agree(replay(trace.as_trace(), fleet, policy, scheduler, options=options, seed=generator), plain)
         went_first += sum(job.first for job in plain.jobs)
-    assert went_first > 10
+    assert went_first > count(10, short=2)
 
 
 def test_small_traces_stop_and_move_jobs() -> None:
@@ -228,11 +229,15 @@ def test_another_policy_or_scheduler() -> None:
         pal_sc24(trace, perf, "pal", "sjf")
 
 
-def test_a_trace_whose_copies_never_let_it_end() -> None:
+def test_a_trace_whose_copies_never_let_it_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """The copies of the short job ask for more than the time until the next ones, and LAS serves the newest first."""
     jobs = PublishedJob("long", 64, 0, 200_000, "GPT2"), PublishedJob("short", 64, 0, 1700, "GPT2")
     trace, perf = PublishedTrace("flood", jobs), made_up(0, 1)[1]
-    with pytest.raises(InputError, match=r"flood: after 10,000 later arrivals some jobs of the trace have not ended"):
+    later = count(10_000, short=1_000)
+    monkeypatch.setattr("whorl.analysis.replay.published.LATER_JOBS", later)
+    with pytest.raises(
+        InputError, match=rf"flood: after {later:,} later arrivals some jobs of the trace have not ended"
+    ):
         pal_sc24(trace, perf, "packed-sticky", "las")
     assert len(pal_sc24(trace, perf, "packed-sticky", "fifo").jobs) == 2
 

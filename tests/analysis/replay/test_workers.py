@@ -16,6 +16,7 @@ import pytest
 
 from whorl.analysis.replay.workers import answers
 from whorl.errors import WhorlError
+from whorl.tests.analysis.replay.asked import die, large, sleep, twice
 
 ROOT = Path(__file__).parents[3]
 LARGE = 4 << 20  # bytes: more than any pipe holds, so that sending it takes turns
@@ -24,24 +25,6 @@ LARGE = 4 << 20  # bytes: more than any pipe holds, so that sending it takes tur
 @pytest.fixture(autouse=True)
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT))  # the processes import this module
-
-
-def twice(number: int) -> int:
-    return 2 * number
-
-
-def large(ballast: bytes, number: int) -> bytes:
-    return ballast + bytes([number])
-
-
-def die(at: int, number: int) -> int:
-    if number == at:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return number
-
-
-def sleep(number: int) -> None:
-    time.sleep(600 if number else 0)
 
 
 @pytest.mark.parametrize(("questions", "workers"), [(23, 1), (23, 2), (2, 40)])
@@ -75,16 +58,11 @@ def test_who_stops_listening_leaves_no_process() -> None:
     assert active_children() == []
 
 
-def told(path: Path, number: int) -> None:
-    path.with_suffix(f".{number}").write_text(str(os.getpid()))
-    time.sleep(600)
-
-
 KILLED = """
 import sys
 from functools import partial
 from pathlib import Path
-from tests.analysis.replay.test_workers import told
+from tests.analysis.replay.asked import told
 from whorl.analysis.replay.workers import answers
 
 if __name__ == "__main__":
@@ -124,7 +102,7 @@ def runs(pid: int) -> bool:
 
 INTERRUPTED = """
 import signal, threading, time
-from tests.analysis.replay.test_workers import sleep
+from tests.analysis.replay.asked import sleep
 from whorl.analysis.replay.workers import answers
 
 if __name__ == "__main__":
