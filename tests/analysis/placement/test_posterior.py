@@ -9,7 +9,7 @@ from whorl.analysis.placement import prior
 from whorl.analysis.placement.noise import Noise, core_scale, noises
 from whorl.analysis.placement.posterior import Observed, Posterior, posterior
 from whorl.analysis.placement.repeatable import permutation_test
-from whorl.tests.sizes import count
+from whorl.tests.sizes import count, is_long
 
 from .fleets import Floats
 
@@ -123,7 +123,7 @@ def test_a_gpu_whose_runs_disagree_has_a_wide_interval(times: list[float], low: 
 def test_three_glitches_in_a_row_are_not_a_slow_gpu() -> None:
     """A tenth of the runs takes half as long again: of 300 GPUs with 3 runs, some have nothing else."""
     met = wrong = 0
-    for seed in range(count(30, short=12)):
+    for seed in range(30) if is_long() else (0, 5, 12, 15, 18, 26):  # in the last four there is such a GPU
         rng = np.random.default_rng([seed, 3])
         log_score = np.zeros(300)
         log_score[0] = np.log(2.8)  # so that something does come back
@@ -134,7 +134,7 @@ def test_three_glitches_in_a_row_are_not_a_slow_gpu() -> None:
         wrong += int(((found.lower > 1.2) & found.standing_out)[1:].sum())
         assert found.lower[0] > 1.2
         assert found.standing_out[0]
-    assert met >= count(3, short=1)
+    assert met >= 3
     assert wrong == 0
 
 
