@@ -31,6 +31,7 @@ COMPUTE, MEMORY, CACHE, LINK, OTHER = "compute", "memory", "cache", "link", "oth
 
 _ENDED_WELL = pl.col("status").fill_null("ok") == "ok"
 
+_NAMED = 5  # campaigns in a sentence
 _BALANCE = 8.0  # FLOP a byte from which arithmetic and not memory is what a probe stresses
 
 
@@ -40,6 +41,7 @@ class Probed:
 
     cluster: str
     campaign: str
+    """'' where it is all runs of a cluster that belong to no campaign."""
     gpus: pl.DataFrame
     """One row a GPU that the campaign touched: gpu, node, cabinet, slot, model, power_limit_w, sm_clock_max_mhz,
     temperature_slowdown_c; sorted by cabinet, node and slot."""
@@ -91,28 +93,28 @@ class Probed:
 
 
 def campaigns(store: Store) -> pl.DataFrame:
-    """Every campaign of probes: cluster, campaign, began, runs, gpus; the one that began last comes last."""
-    runs = store.scan("runs").filter(pl.col("campaign").is_not_null() & pl.col("probe_version").is_not_null())
-    known = runs.group_by("cluster", "campaign").agg(
-        pl.col("began").min(), pl.len().alias("runs"), pl.col("gpu").n_unique().alias("gpus")
+    """Every campaign: cluster, campaign, began, runs, gpus; the one that began last comes last.
+
+    Runs that belong to no campaign, as imported ones do, are one row per cluster; its campaign is null.
+    """
+    known = (
+        store.scan("runs")
+        .drop_nulls("cluster")
+        .group_by("cluster", "campaign")
+        .agg(pl.col("began").min(), pl.len().alias("runs"), pl.col("gpu").n_unique().alias("gpus"))
     )
     return store.collect(known.sort("began", "cluster", "campaign", nulls_last=False))
 
 
 def probed(store: Store, campaign: str | None = None, cluster: str | None = None) -> Probed:
-    """A campaign of a store, the last one where none is named. InputError where there is none of that name."""
-    known = campaigns(store)
-    if campaign is not None:
-        known = known.filter(pl.col("campaign") == campaign)
-    if cluster is not None:
-        known = known.filter(pl.col("cluster") == cluster)
-    if known.is_empty():
-        what = "no campaign of probes" if campaign is None else f"no campaign {campaign!r}"
-        raise InputError(f"{store.root} holds {what}: `whorl probe run --store {store.root}` makes one")
-    name, where = str(known["campaign"][-1]), str(known["cluster"][-1])
-    runs = store.collect(
-        store.scan("runs").filter((pl.col("campaign") == name) & (pl.col("cluster") == where)).select(_RUNS)
-    )
+    """A campaign of a store: the last one where none is named; where there is none, all runs of the cluster.
+
+    InputError where there are no runs, no campaign or cluster of that name, and where several clusters have runs of
+    no campaign and none is named.
+    """
+    name, where = _chosen(store, campaign, cluster)
+    mine = pl.col("campaign").is_null() if name is None else pl.col("campaign") == name
+    runs = store.collect(store.scan("runs").filter(mine & (pl.col("cluster") == where)).select(_RUNS))
     gpus = _gpus(store, where, runs["gpu"].unique())
     runs = runs.join(gpus, on="gpu", how="left", maintain_order="left")
     runs = runs.join(_figures(store, runs["run_id"]), on="run_id", how="left", maintain_order="left")
@@ -122,7 +124,37 @@ def probed(store: Store, campaign: str | None = None, cluster: str | None = None
         pl.col("time_high").alias("high"),
         pl.col("conditions").map_elements(stresses, return_dtype=pl.String, skip_nulls=False).alias("stresses"),
     )
-    return Probed(where, name, gpus, runs.sort("began", "gpu", nulls_last=True), _events(store, where, runs))
+    return Probed(where, name or "", gpus, runs.sort("began", "gpu", nulls_last=True), _events(store, where, runs))
+
+
+def _chosen(store: Store, campaign: str | None, cluster: str | None) -> tuple[str | None, str]:
+    """The campaign, None for runs of none, and the cluster."""
+    known = campaigns(store)
+    if known.is_empty():
+        has = "telemetry and no runs" if store.scan("telemetry").head(1).collect().height else "no runs"
+        raise InputError(
+            f"{store.root} holds {has}: `whorl import --store {store.root} FILES` or `whorl probe run --store "
+            f"{store.root}` adds some"
+        )
+    clusters = sorted(known["cluster"].unique().to_list())
+    if cluster is not None and cluster not in clusters:
+        raise InputError(f"{store.root} holds no runs of cluster {cluster!r}; it has {', '.join(clusters)}")
+    if cluster is not None:
+        known = known.filter(pl.col("cluster") == cluster)
+    named = known.drop_nulls("campaign")
+    if campaign is not None:
+        chosen = named.filter(pl.col("campaign") == campaign)
+        if chosen.is_empty():
+            of = "" if cluster is None else f" of cluster {cluster}"
+            names = named["campaign"].to_list()[-_NAMED:][::-1]
+            has = f"the last ones are {', '.join(names)}" if names else "its runs belong to no campaign"
+            raise InputError(f"{store.root} holds no campaign {campaign!r}{of}; {has}")
+        named = chosen
+    if not named.is_empty():
+        return str(named["campaign"][-1]), str(named["cluster"][-1])
+    if known.height > 1:
+        raise InputError(f"{store.root} has runs of {', '.join(clusters)}: choose one by --cluster")
+    return None, str(known["cluster"][0])
 
 
 def _gpus(store: Store, cluster: str, names: pl.Series) -> pl.DataFrame:

@@ -125,7 +125,8 @@ def judge(campaign: Probed, store: Store | None = None) -> Judged:
     looked: list[tuple[str, Deviation]] = []
     for name, one in _times(campaign, not_judged):
         looked.append((name, one))
-    rises = _temperature_rises(campaign, frozen)
+    # Runs of no campaign may be days apart, at other temperatures of the inlet: their slope is not the GPU's.
+    rises = _temperature_rises(campaign, frozen) if campaign.campaign else []
     looked += rises
     candidates = [
         (gpu, one, tail(one.z, one.n)) for gpu, one in looked if abs(one.excess_pct) >= _relevant(one) and _clear(one)

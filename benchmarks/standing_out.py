@@ -29,10 +29,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from whorl.analysis.planted import LOOKS_LIKE
 from whorl.analysis.probing import Probed, probed
 from whorl.analysis.standing_out import ERROR_RATE, RELEVANT_PCT, judge
 from whorl.benchmarks.machine import machine
-from whorl.cli.demo_report import LOOKS_LIKE
 from whorl.cli.probe_fleet import claim
 from whorl.probes import catalogue
 from whorl.probes.campaign import Plan

@@ -23,6 +23,7 @@ from .doctor import doctor
 from .import_files import import_files
 from .probe import probe
 from .replay import replay
+from .report import report
 from .sample import sample
 from .schema import schema
 from .sim import sim
@@ -149,6 +150,7 @@ def cli() -> None:
 for _command in (
     demo,
     import_files,
+    report,
     variability,
     advise,
     replay,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,10 @@ from .ending import Ending
 from .options import json_option
 
 if TYPE_CHECKING:
+    from ..analysis.planted import Planted
     from ..collectors.simulated_rows import Planted as PlantedFault
+    from ..dashboards.store_report import Looked
+    from ..errors import StoreError
     from ..kernels.device import Device
     from ..probes.campaign import Plan, Progress, Report
     from ..simulation.fleet import Fleet
@@ -64,8 +68,10 @@ def demo(
 
     Exit status 0; of real GPUs 1 where a result was wrong, and 6 where one failed: the report is there all the same.
     """
+    from ..analysis.planted import compared
+    from ..dashboards.printed import demo as printed
+    from ..dashboards.store_report import look
     from ..store import Store
-    from . import demo_report
     from .output import Progress, print_json, show
 
     simulated = {"--gpus": gpus, "--model": model, "--seed": seed, "--faults": faults, "--fault": kinds or None}
@@ -89,19 +95,36 @@ def demo(
         if why:
             report.notes.insert(0, f"the fleet is simulated, as no GPU can be measured here: {why}")
         progress.say("comparing the GPUs")
-        shown = demo_report.looked_at(store, report, planted, fleet, suite, progress=progress.say)
+        looked = look(store, report.campaign, report.cluster, progress=progress.say)
+        caught = None if planted is None else compared(planted, looked.judged, looked.campaign, report.ended_ns)
         progress.say("writing the report")
-        unwritten = demo_report.write(folder / _REPORT, shown, folder / _STORE)
+        unwritten = _write(folder, looked, caught, printed.left_out(looked, report))
     taken_s = time.perf_counter() - began
     page = None if unwritten else folder / _REPORT
     if as_json:
-        print_json(demo_report.document(shown, folder / _STORE, page, taken_s))
+        seed_of = None if fleet is None else fleet.seed
+        print_json(
+            printed.document(
+                looked, report, caught, suite=suite, seed=seed_of, store=folder / _STORE, page=page, taken_s=taken_s
+            )
+        )
     else:
-        show(demo_report.answer(shown, folder / _STORE, page, taken_s))
+        show(printed.answer(looked, report, caught, suite=suite, store=folder / _STORE, page=page, taken_s=taken_s))
     if unwritten:
         raise unwritten
     if fleet is None:  # a simulated GPU fails because that was planted: to find it is what the demo is for
         _leave(report)
+
+
+def _write(folder: Path, looked: Looked, caught: Sequence[Planted] | None, notes: Sequence[str]) -> StoreError | None:
+    """Write the page. Where that fails, the error to end with: what was found can be said all the same."""
+    from ..errors import InputError, StoreError
+
+    try:
+        looked.write(folder / _REPORT, planted=caught, notes=notes)
+    except InputError as error:
+        return StoreError(f"{error}; all that was measured is in {folder / _STORE}")
+    return None
 
 
 def _leave(report: Report) -> None:

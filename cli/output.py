@@ -267,7 +267,9 @@ class Progress:
         if self._bar is None:
             self._bar = _bar()
         [task] = self._bar.task_ids
-        self._bar.update(task, description=what, completed=done or 0, total=of)
+        if of is not None and of != self._bar.tasks[0].total:
+            self._bar.reset(task, total=of)  # counts anew, and so does the time left
+        self._bar.update(task, description=what, completed=done, counted=of is not None)
         self._bar.refresh()
 
 
@@ -279,13 +281,14 @@ def _bar() -> Bar:
 
     class Said(ProgressColumn):
         def render(self, task: Task) -> Text:
-            counted = "" if task.total is None else f"{task.completed:,.0f} of {task.total:,.0f}; "
-            left = None if task.total is None else task.time_remaining
+            said = task.fields["counted"]
+            counted = f"{task.completed:,.0f} of {task.total:,.0f}; " if said else ""
+            left = task.time_remaining if said else None
             rest = "" if left is None else f"; {_left(left)} left"
             return Text(f"{counted}{task.description}{rest}", no_wrap=True, overflow="ellipsis")
 
     bar = Bar(Said(), console=_console(error=True), auto_refresh=False, transient=True)
-    bar.add_task("")
+    bar.add_task("", total=None, counted=False)
     bar.start()
     return bar
 

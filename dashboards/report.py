@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import polars as pl
 
 from ..analysis import Variability
+from ..analysis.planted import Planted
 from ..analysis.probing import Probed, stated
 from ..analysis.signatures import FAILED, LOST, SPOKEN, WRONG
 from ..analysis.standing_out import ERROR_RATE, RELEVANT_PCT, RELEVANT_THERMAL_PCT, Judged
@@ -15,7 +16,6 @@ from ..analysis.timelines import Timelines
 from . import report_tables as tables
 from .page import Section, page
 from .report_figures import Against, against, labels
-from .report_tables import Planted
 from .table import MISSING
 
 SHOWN = 6
@@ -56,7 +56,7 @@ def probe_report(
         Section("Figures, conditions and versions", "", [tables.figures(campaign), *tables.conditions(campaign)])
     )
     return page(
-        f"Probes on {what}",
+        f"Probes on {what}" if campaign.campaign else f"Runs of cluster {campaign.cluster}",
         _summary(campaign, judged, by_gpu, names, planted, what),
         sections,
         conditions={**_about(campaign), **(conditions or {})},
@@ -97,7 +97,7 @@ def _summary(
     nodes = campaign.gpus["node"].drop_nulls().n_unique()
     on = f" on {nodes:,} node{'s' if nodes != 1 else ''}" if nodes else ""
     sentences = [
-        f"{what}{on} ran {len(campaign.probes)} probes: {runs:,} runs"
+        f"{what}{on} ran {_ran(campaign)}: {runs:,} runs"
         + (", all of them sound." if ok == runs else f", {ok:,} of them sound.")
     ]
     known = [row for row in by_gpu.values() if row.fence_pct is not None and row.n > 1]
@@ -114,6 +114,11 @@ def _summary(
     if planted is not None:
         sentences.append(_caught(planted, judged))
     return sentences
+
+
+def _ran(campaign: Probed) -> str:
+    n = len(campaign.probes)
+    return f"{n} {'probe' if campaign.campaign else 'workload'}{'' if n == 1 else 's'}"
 
 
 def _fence(row: Variability) -> float:
@@ -174,7 +179,8 @@ def _tiles(
 ) -> list[tuple[str, str]]:
     known = [row for row in by_gpu.values() if row.fence_pct is not None and row.n > 1]
     n = campaign.gpus.height
-    tiles = [(f"{n:,}", f"GPU{'' if n == 1 else 's'} measured"), (f"{len(campaign.probes)}", "probes")]
+    probes, _, ran = _ran(campaign).partition(" ")
+    tiles = [(f"{n:,}", f"GPU{'' if n == 1 else 's'} measured"), (probes, ran)]
     if known:
         most = max(known, key=_fence)
         tiles.append((f"{most.fence_pct:.1f} %", f"widest spread of times: {most.workload}"))
@@ -193,7 +199,7 @@ def _about(campaign: Probed) -> dict[str, str]:
     said = [stated(text) for text in campaign.runs["conditions"].drop_nulls().unique().sort().to_list()[:64]]
     about = {
         "cluster": campaign.cluster,
-        "campaign": campaign.campaign,
+        "campaign": campaign.campaign or "none: all runs of the cluster",
         "models": ", ".join(campaign.models) or MISSING,
         "measured": f"{_instant(began)} to {_instant(ended)} UTC" + (", simulated" if campaign.simulated else ""),
     }
@@ -225,9 +231,12 @@ def _notes(campaign: Probed, judged: Judged, probes: Sequence[Against]) -> list[
         f"{RELEVANT_PCT:g} % or more of a time, {RELEVANT_THERMAL_PCT:g} % or more of a temperature rise. Populations "
         "with heavier tails than the normal one have more that stand out by chance. A cause is what it looks like, no "
         "diagnosis.",
-        "Temperature rise: by how much a GPU's temperature rises with its power over the probes, in kelvin a watt. It "
-        "has no interval of its own, as the probes of a campaign are not independent.",
     ]
+    if campaign.campaign:
+        rules.append(
+            "Temperature rise: by how much a GPU's temperature rises with its power over the probes, in kelvin a watt. "
+            "It has no interval of its own, as the probes of a campaign are not independent."
+        )
     notes = rules if judged.looks else []
     notes += [f"Not compared: {', '.join(probes)} ({why})." for why, probes in tables.by_reason(judged).items()]
     if campaign.untrusted_says:

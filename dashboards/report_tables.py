@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
 from ..analysis import Variability
+from ..analysis.planted import Planted
 from ..analysis.probing import Probed, stated
 from ..analysis.signatures import FAILED, LOST, SPOKEN, WRONG
 from ..analysis.standing_out import LEAST_GPUS, Deviation, Judged, StandsOut
@@ -21,17 +21,6 @@ from .table import MISSING, Table
 
 LISTED = 40
 """GPUs named in the table of those that stand out; the store has all."""
-
-
-@dataclass(frozen=True)
-class Planted:
-    """A fault of a simulated GPU, and what was found of it: for a fleet that was made to have faults."""
-
-    gpu: str
-    kind: str
-    found: str
-    """What it was taken for; '' where the GPU does not stand out."""
-    remark: str = ""
 
 
 # -- who stands out ---------------------------------------------------------------------------------------------

@@ -291,7 +291,9 @@ class Campaign:
             if summary:
                 self.report.runs.append(summary)
         if self._progress:
-            self._progress(done, self.report.gpus * len(self.plan.probes), f"{probe.name} on {facts.gpu}")
+            self._progress(
+                done, self.report.gpus * len(self.plan.probes), f"{probe.name} on {facts.node}/{facts.index}"
+            )
 
 
 def _summary(facts: Facts, run: Run, probe: Probe, *, wrong: bool) -> Summary:

@@ -178,7 +178,7 @@ def test_the_last_campaign_is_taken_and_a_missing_one_is_named(tmp_path: Path) -
     assert probed(store).probes == [probe.name for probe in PROBES]
     with pytest.raises(InputError, match="no campaign 'other'"):
         probed(store, "other")
-    with pytest.raises(InputError, match="no campaign of probes"):
+    with pytest.raises(InputError, match="holds no runs: "):
         probed(Store.create(tmp_path / "empty"))
 
 

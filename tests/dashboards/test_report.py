@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from whorl.analysis import measurements, variability
+from whorl.analysis.planted import Planted
 from whorl.analysis.probing import Probed, probed
 from whorl.analysis.standing_out import Judged, judge
 from whorl.analysis.timelines import timelines
 from whorl.dashboards.report import probe_report, to_show
 from whorl.dashboards.report_figures import against, closely, labels, looks
-from whorl.dashboards.report_tables import Planted
 from whorl.store import Store
 
 from ..probed_fleet import BEGAN_NS, CLUSTER, PROBES, stored, uuids

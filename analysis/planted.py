@@ -1,0 +1,91 @@
+"""What was planted in a simulated fleet beside what was found: who was caught, who was missed, and why.
+
+What was planted is given by the caller. It is for judging what analysis finds and never its input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from .probing import Probed, slowest
+from .signatures import CEILING, COOLING, DRAM, LOST, POWER, SENSOR, SPOKEN, WRONG
+from .standing_out import LEAST_GPUS, RELEVANT_PCT, RELEVANT_THERMAL_PCT, Judged
+
+LOOKS_LIKE = {
+    "brake": POWER,
+    "hot": COOLING,
+    "pinned": CEILING,
+    "slow_memory": DRAM,
+    "stuck_sensor": SENSOR,
+    "drift": COOLING,
+    "wrong_results": WRONG,
+    "lost": LOST,
+}
+"""What each fault that can be planted should be taken for."""
+_SLOW = ("brake", "hot", "pinned", "slow_memory")
+"""Those that make a GPU slower than its peers."""
+_HIDING = 6
+"""Where more than one GPU in so many is slow, they are taken for the tail of the population (docs/report.md)."""
+
+
+class Fault(Protocol):
+    """A GPU that was made faulty, and when its fault sets in (UTC ns; None: from the start)."""
+
+    @property
+    def uuid(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def began_ns(self) -> int | None: ...
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A fault of a simulated GPU, and what was found of it."""
+
+    gpu: str
+    kind: str
+    found: str
+    """What it was taken for; '' where the GPU does not stand out."""
+    remark: str = ""
+
+
+def compared(
+    planted: Sequence[Fault], judged: Judged, campaign: Probed, ended_ns: int | None = None
+) -> tuple[Planted, ...]:
+    """Each fault that was planted with what was found of it. `ended_ns`: when the campaign ended, UTC."""
+    found = {one.gpu: one for one in judged.found}
+    rows = []
+    for fault in planted:
+        one, remark = found.get(fault.uuid), ""
+        if one is None:
+            remark = _missed(fault, sum(each.kind in _SLOW for each in planted), judged, ended_ns, campaign)
+        elif one.cause != LOOKS_LIKE[fault.kind]:
+            remark = f"named, but not taken for {SPOKEN[LOOKS_LIKE[fault.kind]]}"
+        rows.append(Planted(fault.uuid, fault.kind, "" if one is None else one.cause, remark))
+    return tuple(rows)
+
+
+def _missed(fault: Fault, slow: int, judged: Judged, ended_ns: int | None, campaign: Probed) -> str:
+    """Why a fault that was planted was not found, among so many that make GPUs slow."""
+    if fault.began_ns is not None and ended_ns is not None and fault.began_ns >= ended_ns:
+        return "it would have set in after the campaign had ended"
+    if fault.kind == "drift":
+        return "it grows over weeks: one campaign cannot see it"
+    if fault.kind == "wrong_results":
+        return "two runs in five are wrong: by chance, none was"
+    if not judged.looks:
+        return f"there were too few GPUs to compare it with: {LEAST_GPUS} of a model are needed"
+    excess, rise = slowest(campaign, fault.uuid), judged.rises.get(fault.uuid)
+    if excess is not None and excess[1] >= RELEVANT_PCT:
+        probe, pct, n = excess
+        apart = f"it is {pct:.1f} % slower than the median in {probe}"
+    elif rise is not None and rise.excess_pct >= RELEVANT_THERMAL_PCT:
+        n, apart = rise.n, f"its temperature rises {rise.excess_pct:.0f} % more a watt than that of its peers"
+    else:
+        return "its figures are among those of its peers"
+    if slow * _HIDING > n:
+        return f"{apart}; but {slow} of {n:,} GPUs are faulty, and more than about one in {_HIDING} hide each other"
+    return f"{apart}; among {n:,} such GPUs that may be chance"

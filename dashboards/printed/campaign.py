@@ -1,0 +1,137 @@
+"""What is found in a campaign, for people in a terminal and as a document: `whorl report` and `whorl demo`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...analysis.planted import Planted
+from ...analysis.probing import Probed
+from ...analysis.signatures import SPOKEN
+from ...analysis.standing_out import ERROR_RATE
+from ..report_tables import by_reason, how_much, how_sure
+from ..table import MISSING, Line, Table, many, number
+
+if TYPE_CHECKING:
+    from ..store_report import Looked
+
+_LISTED = 12
+
+
+def answer(looked: Looked, store: str | Path, page: str | Path) -> Iterable[str | Table]:
+    """What `whorl report` says: what was compared, how the GPUs differ, which stand out, and where the page is."""
+    yield f"{_what(looked.campaign)}, {sound(looked.campaign):,} of them sound"
+    yield ""
+    yield from spread(looked)
+    yield from stand_out(looked)
+    yield from notes(looked)
+    yield Line(f"report: {page} (open it in a browser; it needs no network)")
+    yield from next_commands(looked, store)
+
+
+def _what(campaign: Probed) -> str:
+    made = "simulated " if campaign.simulated else ""
+    models = " and ".join(campaign.models)
+    nodes = campaign.gpus["node"].drop_nulls().n_unique()
+    on = f" on {many(nodes, 'node')}" if nodes else ""
+    gpus = many(campaign.gpus.height, f"{made}{models} GPU".replace("  ", " ").strip())
+    of = f"campaign {campaign.campaign}" if campaign.campaign else f"cluster {campaign.cluster}"
+    ran = many(len(campaign.probes), "probe" if campaign.campaign else "workload")
+    return f"{of}: {gpus}{on}, {many(campaign.runs.height, 'run')} of {ran}"
+
+
+def sound(campaign: Probed) -> int:
+    """How many runs ended well, with a right result."""
+    return int((campaign.runs["status"].fill_null("ok") == "ok").sum())
+
+
+def next_commands(looked: Looked, store: str | Path) -> Iterable[Line]:
+    """Commands that have more to say of the same store."""
+    quoted = shlex.quote(str(store))
+    yield Line(f"next: whorl variability --store {quoted}")
+    first = next((row.workload for row in looked.spread), None)
+    if first is not None:
+        cluster = f" --cluster {shlex.quote(looked.campaign.cluster)}"
+        yield Line(f"      whorl advise --store {quoted}{cluster} --workload {_widest(looked) or first}")
+    query = '"select workload, figure, median(value), unit from results group by all order by all"'
+    yield Line(f"      whorl sql --store {quoted} {query}")
+
+
+def _widest(looked: Looked) -> str | None:
+    known = [row for row in looked.spread if row.level == "gpu" and row.fence_pct is not None]
+    return max(known, key=lambda row: row.fence_pct or 0.0).workload if known else None
+
+
+def spread(looked: Looked) -> Iterable[str | Table]:
+    """How much the GPUs differ: a row for each probe."""
+    by_probe = {row.workload: row for row in looked.spread if row.level == "gpu"}
+    rows = []
+    for probe in looked.campaign.probes:
+        row = by_probe.get(probe)
+        if row is None:
+            continue
+        bounds = row.interval.get("fence_pct")
+        rows.append(
+            [
+                probe,
+                f"{row.n:,}",
+                f"{number(row.median)} {row.unit or ''}".strip(),
+                MISSING if row.fence_pct is None or row.n < 2 else f"{row.fence_pct:.2f}",
+                "" if bounds is None else f"[{bounds[0]:.2f}, {bounds[1]:.2f}]",
+                MISSING if row.n < 2 else number(row.worst_over_median, 4),
+                MISSING if row.n < 2 else f"{len(row.slow)}/{len(row.fast)}",
+            ]
+        )
+    header = ("probe", "GPUs", "median time", "spread %", "[95 %]", "slowest", "slow/fast")
+    yield Table(header, rows, (1, 2, 3, 5, 6), leaves=(6, 4))
+    yield (
+        "spread: between the Tukey fences, beyond which a GPU counts as slow or fast (4 interquartile ranges), in % of "
+        "the median; slowest: in medians"
+    )
+    yield ""
+
+
+def stand_out(looked: Looked) -> Iterable[str | Table]:
+    """Which GPUs stand out, and what that looks like."""
+    judged, names = looked.judged, looked.names
+    compared = f"{judged.looks:,} comparisons, family-wise error rate {100 * ERROR_RATE:g} %"
+    if not judged.found:
+        yield (
+            f"no GPU stands out ({compared})"
+            if judged.looks
+            else ("no GPU stands out; there were too few GPUs to compare")
+        )
+        yield ""
+        return
+    found = len(judged.found)
+    yield f"{found} GPU{'s stand' if found > 1 else ' stands'} out ({compared})"
+    rows = [[names[one.gpu], SPOKEN[one.cause], how_sure(one), how_much(one, 2)] for one in judged.found[:_LISTED]]
+    yield Table(("GPU", "looks like", "chance", "how much"), rows, wrapped=(1, 3))
+    if found > _LISTED:
+        yield f"and {found - _LISTED:,} more: they are in the report"
+    yield ""
+
+
+def caught(looked: Looked, planted: Sequence[Planted]) -> Iterable[str]:
+    """What was planted, and whether it was found."""
+    names = looked.names
+    if not planted:
+        yield "planted nothing: every GPU is healthy"
+    for one in planted:
+        said = f"found, {SPOKEN[one.found]}" if one.found else "missed"
+        remark = f" ({one.remark})" if one.remark else ""
+        yield f"planted {one.kind} in {names.get(one.gpu, one.gpu)}: {said}{remark}"
+    ours = {one.gpu for one in planted}
+    others = [names[one.gpu] for one in looked.judged.found if one.gpu not in ours]
+    yield f"healthy GPUs named: {', '.join(others) if others else 'none'}"
+    yield ""
+
+
+def notes(looked: Looked) -> Iterable[str]:
+    """What was not compared, and why."""
+    for why, probes in by_reason(looked.judged).items():
+        yield f"not compared: {', '.join(probes)} ({why})"
+    if looked.campaign.untrusted_says:
+        yield looked.campaign.untrusted_says

@@ -1,0 +1,123 @@
+"""What `whorl demo` says: what ran and what was found, what was planted, what to do next; and the same as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...analysis.planted import Planted
+from ...analysis.standing_out import ERROR_RATE
+from ..table import Line, Table, many
+from .campaign import caught, next_commands, notes, sound, spread, stand_out
+
+if TYPE_CHECKING:
+    from ...probes.campaign import Report
+    from ..store_report import Looked
+
+
+def seconds(report: Report) -> float | None:
+    """How long the campaign took, on the clock of its GPUs."""
+    return None if report.began_ns is None or report.ended_ns is None else (report.ended_ns - report.began_ns) / 1e9
+
+
+def document(
+    looked: Looked,
+    report: Report,
+    planted: Sequence[Planted] | None,
+    *,
+    suite: str,
+    seed: int | None,
+    store: Path,
+    page: Path | None,
+    taken_s: float,
+) -> dict[str, Any]:
+    """The demo as `whorl.demo/1`."""
+    campaign = looked.campaign
+    ours = {one.gpu for one in planted or ()}
+    return {
+        "schema": "whorl.demo/1",
+        "campaign": campaign.campaign,
+        "cluster": campaign.cluster,
+        "simulated": campaign.simulated,
+        "models": campaign.models,
+        "gpus": campaign.gpus.height,
+        "seed": seed,
+        "suite": suite,
+        "probes": campaign.probes,
+        "runs": campaign.runs.height,
+        "sound_runs": sound(campaign),
+        "seconds": seconds(report),
+        "wall_s": taken_s,
+        "variability": [row.as_dict() for row in looked.spread if row.level == "gpu"],
+        "comparisons": looked.judged.looks,
+        "error_rate": ERROR_RATE,
+        "not_compared": dict(looked.judged.not_judged),
+        "wrong_runs": looked.campaign.untrusted,
+        "stand_out": [one.as_dict() for one in looked.judged.found],
+        "planted": None
+        if planted is None
+        else [
+            {"gpu": one.gpu, "kind": one.kind, "found": one.found or None, "remark": one.remark or None}
+            for one in planted
+        ],
+        "falsely_named": None if planted is None else [one.gpu for one in looked.judged.found if one.gpu not in ours],
+        "not_run": [{"gpu": gpu, "probe": probe, "reason": reason} for gpu, probe, reason in report.unrun],
+        "failed": [{"gpu": gpu, "error": why} for gpu, why in sorted(report.failures.items())],
+        "notes": report.notes,
+        "store": str(store),
+        "report": None if page is None else str(page),
+    }
+
+
+def answer(
+    looked: Looked,
+    report: Report,
+    planted: Sequence[Planted] | None,
+    *,
+    suite: str,
+    store: Path,
+    page: Path | None,
+    taken_s: float,
+) -> Iterable[str | Table]:
+    """For people: what ran, how the GPUs differ, which stand out, what was planted, and what to do next."""
+    campaign = looked.campaign
+    made = "simulated " if campaign.simulated else ""
+    yield from report.notes
+    nodes = campaign.gpus["node"].drop_nulls().n_unique()
+    took = seconds(report)
+    spent = "" if took is None else f"{took:,.0f} s{' of simulated time' if made else ''}, "
+    yield (
+        f"{campaign.gpus.height:,} {made}{' and '.join(campaign.models)} GPUs on {many(nodes, 'node')}: "
+        f"{campaign.runs.height:,} runs of {len(campaign.probes)} probes (suite {suite}, all GPUs of a node at "
+        f"once), {sound(campaign):,} of them sound; {spent}{taken_s:.0f} s here"
+    )
+    yield ""
+    yield from spread(looked)
+    yield from stand_out(looked)
+    if planted is not None:
+        yield from caught(looked, planted)
+    yield from notes(looked)
+    yield from _not_run(report, looked.names)
+    yield from left_out(looked, report)
+    if page is not None:
+        yield Line(f"report: {page} (open it in a browser; it needs no network)")
+    yield from next_commands(looked, store)
+
+
+def _not_run(report: Report, names: Mapping[str, str]) -> Iterable[str]:
+    reasons: dict[tuple[str, str], set[str]] = {}
+    for gpu, probe, reason in report.unrun:
+        reasons.setdefault((probe, reason), set()).add(gpu)
+    together: dict[tuple[str, frozenset[str]], list[str]] = {}
+    for (probe, reason), gpus in reasons.items():
+        together.setdefault((reason, frozenset(gpus)), []).append(probe)
+    for (reason, named), probes in together.items():
+        on = f"{len(named):,} GPUs" if len(named) > 1 else names.get(min(named), min(named))
+        yield f"not run on {on}: {', '.join(probes)} ({reason})"
+
+
+def left_out(looked: Looked, report: Report) -> list[str]:
+    """The GPUs that failed before they ran anything: no table of the campaign has them."""
+    ran = set(looked.campaign.gpus["gpu"])
+    return [f"{gpu} was not measured: {why}" for gpu, why in sorted(report.failures.items()) if gpu not in ran]

@@ -1,0 +1,149 @@
+"""The report of a store: a campaign of it, or all runs of a cluster, compared, judged, drawn and written as a page.
+
+looked = look(Store.open("fleet"))
+looked.overview()                      # a Plotly figure, for a notebook
+looked.write("report.html")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from ..analysis import Variability, measurements, variability
+from ..analysis.planted import Planted
+from ..analysis.probing import Probed, probed
+from ..analysis.standing_out import Judged, judge
+from ..analysis.timelines import Timelines, timelines
+from ..errors import InputError
+from .page import refuse_unwritable, write_page
+from .report import probe_report, to_show
+from .report_figures import Against, Look, against, closely, labels, looks, over_time, overview
+from .report_map import where
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+    from ..store import Store
+
+REPLICATES = 500
+"""Of the bootstrap: enough for the two digits that are shown."""
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What a store holds of a campaign, with all that was found in it. Its figures are Plotly's."""
+
+    campaign: Probed
+    judged: Judged
+    spread: Sequence[Variability]
+    """The rows of `variability` for the same runs."""
+    lines: Timelines | None
+    """Telemetry of the GPUs that stand out and of one like most others; None where there is none."""
+
+    @cached_property
+    def names(self) -> Mapping[str, str]:
+        """GPU -> its name for people: its place where that is known."""
+        return labels(self.campaign.gpus)
+
+    @cached_property
+    def probes(self) -> list[Against]:
+        """Each probe or workload that has times, with its GPUs against their median."""
+        return against(self.campaign, self.names)
+
+    @property
+    def _drawn(self) -> Mapping[str, Look]:
+        return looks(self.judged.found)
+
+    def overview(self) -> Figure:
+        """Every GPU in every probe, in % of the median; who stands out is marked. InputError without times."""
+        if not self.probes:
+            raise InputError("no run here has a time: there is nothing to compare")
+        return overview(self.probes, self._drawn)
+
+    def distribution(self, probe: str) -> Figure:
+        """One probe's GPUs as a histogram, in % of the median. InputError where it has no times."""
+        for one in self.probes:
+            if one.probe == probe:
+                return closely(one, self._drawn)
+        raise InputError(f"{probe!r} has no times; {', '.join(one.probe for one in self.probes) or 'nothing'} has")
+
+    def machine(self, probe: str | None = None) -> Figure:
+        """A map of the machine, a cell a GPU, coloured by how slow it is in a probe, or in its slowest one."""
+        maps = where(self.campaign, self.probes, self._drawn)
+        if probe is None:
+            return next(iter(maps.values()))
+        if probe not in maps:
+            raise InputError(f"there is no map of {probe!r}; there is one of {', '.join(maps)}")
+        return maps[probe]
+
+    def timeline(self, gpu: str) -> Figure:
+        """Power, clock and temperature of a GPU beside the fleet's median. InputError where no telemetry is kept."""
+        shown = () if self.lines is None else self.lines.gpus
+        if self.lines is None or gpu not in shown:
+            raise InputError(f"no telemetry of {gpu} is shown; there is that of {', '.join(shown) or 'no GPU'}")
+        return over_time(self.lines, gpu, self.names[gpu])
+
+    def page(self, *, planted: Sequence[Planted] | None = None, notes: Sequence[str] = ()) -> str:
+        """The report as one HTML page that needs no network. `planted`: faults that are known to be there."""
+        return probe_report(self.campaign, self.judged, self.spread, self.lines, planted=planted, notes=notes)
+
+    def write(self, out: str | Path, *, planted: Sequence[Planted] | None = None, notes: Sequence[str] = ()) -> Path:
+        """Write the page to a file, whole or not at all. InputError where that fails."""
+        write_page(Path(out), self.page(planted=planted, notes=notes))
+        return Path(out)
+
+
+def look(
+    store: Store,
+    campaign: str | None = None,
+    cluster: str | None = None,
+    *,
+    progress: Callable[[str], None] | None = None,
+) -> Looked:
+    """Compare the GPUs of a campaign, the last one where none is named; without one, all runs of the cluster.
+
+    InputError as `probed` raises it. `progress` hears what goes on.
+    """
+    told = progress or (lambda _: None)
+    told("reading the store")
+    found = probed(store, campaign, cluster)
+    judged = judge(found, store)
+    runs = measurements(store, clusters=[found.cluster], run_ids=True)
+    runs = runs.filter(pl.col("run_id").is_in(found.runs["run_id"].implode()))
+    spread = (
+        variability(
+            runs,
+            replicates=REPLICATES,
+            progress=lambda what, done, of: told(f"{what}: {done:,} of {of:,} replicates"),
+        )
+        if runs.height
+        else []
+    )
+    lines = timelines(store, found, to_show(found, judged))
+    return Looked(found, judged, spread, lines)
+
+
+def report(
+    store: Store | str | Path,
+    out: str | Path = "report.html",
+    campaign: str | None = None,
+    cluster: str | None = None,
+    *,
+    progress: Callable[[str], None] | None = None,
+) -> Looked:
+    """Write the report of a store to a file, as `whorl report` does. InputError, StoreError."""
+    from ..store import Store
+
+    refuse_unwritable(Path(out), "--out")
+    opened = store if isinstance(store, Store) else Store.open(store)
+    looked = look(opened, campaign, cluster, progress=progress)
+    if progress is not None:
+        progress("writing the report")
+    looked.write(out)
+    return looked

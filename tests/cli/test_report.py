@@ -1,0 +1,118 @@
+"""`whorl report` on stores of every kind: campaigns, imported runs, one GPU, telemetry alone, nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+from whorl.cli import cli
+from whorl.simulation.sample import write_sample
+from whorl.store import Store
+
+from ..probed_fleet import BEGAN_NS, CLUSTER, stored
+
+LONGHORN = Path(__file__).parents[2].parent / "shared" / "data" / "longhorn"
+
+
+def report(store: object, *arguments: object, out: Path) -> Result:
+    given = ["report", "--store", str(store), "--out", str(out), *map(str, arguments)]
+    return CliRunner().invoke(cli, given, catch_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with one campaign over 104 GPUs, one of which is slow."""
+    path = tmp_path_factory.mktemp("campaign") / "S"
+    stored(path, 104, 3, kinds=("pinned",))
+    return path
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of imported runs of two clusters, without a campaign."""
+    folder = tmp_path_factory.mktemp("imported")
+    files = [str(path) for path in write_sample(folder / "files").files]
+    for cluster in ("east", "west"):
+        done = CliRunner().invoke(cli, ["import", "--store", str(folder / "S"), "--cluster", cluster, *files])
+        assert done.exit_code == 0, done.output
+    return folder / "S"
+
+
+def test_a_campaign_over_more_than_100_nodes_worth_of_gpus(campaign: Path, tmp_path: Path) -> None:
+    done = report(campaign, out=tmp_path / "r.html")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("campaign made-1: 104 simulated V100-SXM2 GPUs on 26 nodes, ")
+    assert "looks like" in done.stdout
+    assert f"report: {tmp_path / 'r.html'}" in done.stdout
+    page = (tmp_path / "r.html").read_text()
+    assert "Probes on 104 simulated V100-SXM2 GPUs" in page
+    assert "1 GPU stands out" in page
+    assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
+
+
+def test_imported_runs_are_reported_by_cluster(imported: Path, tmp_path: Path) -> None:
+    several = report(imported, out=tmp_path / "r.html")
+    assert several.exit_code == 2
+    assert several.stderr == f"whorl: {imported} has runs of east, west: choose one by --cluster\n"
+    done = report(imported, "--cluster", "west", out=tmp_path / "r.html")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("cluster west: ")
+    page = (tmp_path / "r.html").read_text()
+    assert "Runs of cluster west" in page
+    assert "Temperature rise" not in page, "runs that are days apart have no common inlet temperature"
+
+
+@pytest.mark.skipif(not LONGHORN.is_dir(), reason=f"the Longhorn files are not at {LONGHORN}")
+def test_longhorns_braked_gpu_is_on_the_page(tmp_path: Path) -> None:
+    files = [str(LONGHORN / f"{name}.csv.gz") for name in ("sgemm", "pagerank")]
+    CliRunner().invoke(cli, ["import", "--store", str(tmp_path / "S"), "--cluster", "longhorn", *files])
+    done = report(tmp_path / "S", out=tmp_path / "r.html")
+    assert done.exit_code == 0, done.output
+    assert "sgemm +20.3 %" in done.stdout
+    assert "GPU-87570fdd-b924-d1a1-8021-d92560f30d23" in (tmp_path / "r.html").read_text()
+
+
+def test_one_gpu_is_a_page_that_compares_nothing(tmp_path: Path) -> None:
+    stored(tmp_path / "S", 1, 1)
+    done = report(tmp_path / "S", out=tmp_path / "r.html")
+    assert done.exit_code == 0, done.output
+    assert "no GPU stands out; there were too few GPUs to compare" in done.stdout
+    assert "1 simulated V100-SXM2 GPU on 1 node" in done.stdout
+
+
+def test_a_demo_whose_page_could_not_be_written_is_reported_later(tmp_path: Path) -> None:
+    out = tmp_path / "D"
+    (out / "store").mkdir(parents=True)
+    (out / "report.html").mkdir()
+    demo = ["demo", "--gpus", "8", "--faults", "0", "--out", str(out)]
+    assert CliRunner().invoke(cli, demo).exit_code == 3
+    done = report(out / "store", out=tmp_path / "r.html")
+    assert done.exit_code == 0, done.output
+    assert "Probes on 8 simulated" in (tmp_path / "r.html").read_text()
+
+
+def test_what_cannot_be_reported_is_one_sentence(campaign: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    Store.create(empty)
+    telemetry = tmp_path / "telemetry"
+    now = pa.array([BEGAN_NS], pa.timestamp("ns"))
+    Store.create(telemetry).append({"telemetry": pa.table({"cluster": ["c"], "gpu": ["GPU-1"], "ts": now})}, "one")
+    page = tmp_path / "r.html"
+    cases: list[tuple[tuple[object, ...], Path, int, str]] = [
+        ((empty,), page, 2, f"{empty} holds no runs: `whorl import --store {empty} FILES` or `whorl probe run"),
+        ((telemetry,), page, 2, f"{telemetry} holds telemetry and no runs: "),
+        ((tmp_path / "none",), page, 3, "none"),
+        ((campaign, "--cluster", "mars"), page, 2, f"holds no runs of cluster 'mars'; it has {CLUSTER}"),
+        ((campaign, "--campaign", "x"), page, 2, "holds no campaign 'x'; the last ones are made-1"),
+        ((campaign,), tmp_path, 2, f"{tmp_path} is a folder, and --out writes a file"),
+        ((campaign,), tmp_path / "no" / "r.html", 2, f"there is no folder {tmp_path / 'no'}"),
+    ]
+    for arguments, out, status, sentence in cases:
+        done = report(*arguments, out=out)
+        assert (done.exit_code, done.stdout) == (status, ""), arguments
+        assert sentence in done.stderr
+        assert done.stderr.count("\n") == 1
+    assert not page.exists()
