@@ -7,6 +7,8 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from threading import current_thread, main_thread
 from types import FrameType
@@ -16,20 +18,6 @@ import click
 
 from .. import __version__
 from ..errors import InputError, WhorlError
-from .advise import advise
-from .collect import collect
-from .demo import demo
-from .doctor import doctor
-from .import_files import import_files
-from .probe import probe
-from .replay import replay
-from .report import report
-from .sample import sample
-from .schema import schema
-from .sim import sim
-from .sql import sql
-from .store import store_group
-from .variability import variability
 
 _DEPENDENCIES = {
     "cupy": "cupy-cuda13x",
@@ -147,23 +135,40 @@ def cli() -> None:
     logging.getLogger("whorl").handlers = [handler]
 
 
-for _command in (
-    demo,
-    import_files,
-    report,
-    variability,
-    advise,
-    replay,
-    sql,
-    schema,
-    doctor,
-    sample,
-    sim,
-    collect,
-    probe,
-    store_group,
-):
-    cli.add_command(_command)
+_VERBS = {
+    "demo": "demo:demo",
+    "import": "import_files:import_files",
+    "report": "report:report",
+    "variability": "variability:variability",
+    "advise": "advise:advise",
+    "replay": "replay:replay",
+    "sql": "sql:sql",
+    "schema": "schema:schema",
+    "doctor": "doctor:doctor",
+    "sample": "sample:sample",
+    "sim": "sim:sim",
+    "collect": "collect:collect",
+    "probe": "probe:probe",
+    "store": "store:store_group",
+}
+
+
+class _Verbs(Mapping[str, click.Command]):
+    """The verbs by name. Each is imported when it is asked for: to import all takes longer than many a verb."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        module, _, function = _VERBS[name].partition(":")
+        found: click.Command = getattr(import_module(f".{module}", __name__), function)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_VERBS)
+
+    def __len__(self) -> int:
+        return len(_VERBS)
+
+
+cli.commands = _Verbs()  # type: ignore[assignment]  # click looks names up and lists them, and nothing else
 
 
 def main() -> None:

@@ -35,12 +35,16 @@ def sql(store: str, as_json: bool, as_csv: bool, unsafe: bool, query: str) -> No
       whorl sql --store S "select name, power_mw / 1e3 as watt, ts from latest join gpus_now using (cluster, gpu)"
     """
     from ..store import Store
+    from ..store.query import Plain
     from .output import print_json, print_rows
 
     exclusive("as_json", "as_csv")({"as_json": as_json, "as_csv": as_csv})
-    answer = Store.open(store).sql(_standard_input() if query == "-" else query, unsafe=unsafe)
-    names = _distinct(answer.column_names)
-    rows = list(zip(*(_column(answer.column(i)) for i in range(len(names))), strict=True)) if names else []
+    answer = Store.open(store).answer(_standard_input() if query == "-" else query, unsafe=unsafe)
+    if isinstance(answer, Plain):
+        names, numeric, rows = _distinct(answer.names), answer.numeric, answer.rows
+    else:
+        names, numeric = _distinct(answer.column_names), [_is_number(field.type) for field in answer.schema]
+        rows = list(zip(*(_column(answer.column(i)) for i in range(len(names))), strict=True)) if names else []
     if as_json:
         print_json({"schema": "whorl.sql/1", "rows": [dict(zip(names, row, strict=True)) for row in rows]})
     elif as_csv:
@@ -50,8 +54,8 @@ def sql(store: str, as_json: bool, as_csv: bool, unsafe: bool, query: str) -> No
         writer.writerows([["" if value is None else _cell(value) for value in row] for row in rows])
         click.echo(text.getvalue(), nl=False)
     else:
-        numeric = [i for i in range(len(names)) if _is_number(answer.schema.field(i).type)]
-        print_rows(names, [[_text(value) for value in row] for row in rows], right=numeric)
+        right = [i for i, number in enumerate(numeric) if number]
+        print_rows(names, [[_text(value) for value in row] for row in rows], right=right)
         click.echo(f"({len(rows):,} row{'s' if len(rows) != 1 else ''})", err=True)
 
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..errors import StoreError
 from . import light
 from .schema import Table, arrow_schema
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
 
@@ -56,6 +55,7 @@ def conform(spec: Table, data: pa.Table, *, lean: bool = False) -> pa.Table:
 
 def numbers(column: pa.ChunkedArray) -> NDArray[np.int64]:
     """A column of integers or times as int64; NULL becomes 0."""
+    import numpy as np
     import pyarrow as pa
 
     whole = one(column)
@@ -75,6 +75,7 @@ def one(column: pa.ChunkedArray) -> pa.Array:
 
 def ranks(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[str | None]]:
     """Of strings: for each row the position of its value in the sorted list of values, NULL last; and this list."""
+    import numpy as np
     import pyarrow as pa
 
     coded = light.call("dictionary_encode", one(column))
@@ -92,6 +93,8 @@ def ranks(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[str | None]]
 
 def gpu_codes(data: pa.Table) -> tuple[NDArray[np.int64], list[tuple[str | None, str | None]]]:
     """For each row the number of its (cluster, gpu), sorted by gpu and then cluster; and the list of these."""
+    import numpy as np
+
     gpu, gpus = ranks(data["gpu"])
     cluster, clusters = ranks(data["cluster"])
     if len(clusters) <= 1:
@@ -102,6 +105,8 @@ def gpu_codes(data: pa.Table) -> tuple[NDArray[np.int64], list[tuple[str | None,
 
 def order_of(codes: NDArray[np.int64], ts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Which rows come first by code and time; rows with the same of both keep their order."""
+    import numpy as np
+
     if len(ts) > 1 and np.all(ts[1:] >= ts[:-1]):
         narrow = codes.astype(np.uint16) if len(codes) and codes.max() < 1 << 16 else codes
         return np.argsort(narrow, kind="stable")  # a radix sort for 16 bits
@@ -110,6 +115,8 @@ def order_of(codes: NDArray[np.int64], ts: NDArray[np.int64]) -> NDArray[np.int6
 
 def last_of_each(codes: NDArray[np.int64], ts: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Of rows sorted by code and time: which are the last of their code and time."""
+    import numpy as np
+
     last = np.ones(len(ts), bool)
     if len(ts) > 1:
         last[:-1] = (codes[1:] != codes[:-1]) | (ts[1:] != ts[:-1])
@@ -133,6 +140,8 @@ def take(data: pa.Table, rows: NDArray[Any]) -> pa.Table:
 
 def sort(spec: Table, data: pa.Table) -> pa.Table:
     """The rows in the table's order. Of telemetry, one row for each GPU and instant: the last one given."""
+    import numpy as np
+
     if len(data) < 2 or not spec.sorted_by:
         return data
     if not {"gpu", "ts", "cluster"} <= set(data.column_names) or spec.sorted_by != ("gpu", "ts"):
@@ -157,6 +166,8 @@ def sort(spec: Table, data: pa.Table) -> pa.Table:
 
 def days(data: pa.Table) -> list[tuple[str, pa.Table]]:
     """The rows by day of `ts` (UTC), as YYYY-MM-DD, in order of the days."""
+    import numpy as np
+
     number = numbers(data["ts"]) // DAY
     if not len(number):
         return []
@@ -168,4 +179,6 @@ def days(data: pa.Table) -> list[tuple[str, pa.Table]]:
 
 def day_name(number: int) -> str:
     """The day so many days after 1 January 1970, as YYYY-MM-DD."""
+    import numpy as np
+
     return str(np.datetime64(number, "D"))

@@ -22,13 +22,15 @@ import contextlib
 import re
 import tempfile
 from pathlib import Path
-
-import duckdb
+from typing import TYPE_CHECKING
 
 from ..errors import StoreError
 from .arranging import KEY
 from .files import failed, write_bytes
 from .schema import CATALOG, FORMAT, LATE, LATEST, TABLES, TELEMETRY, VIEWS, Table
+
+if TYPE_CHECKING:
+    import duckdb
 
 _SPECIAL = re.compile(r"([\[*?])")
 
@@ -54,6 +56,8 @@ def select_list(spec: Table, present: frozenset[str] | None = None) -> str:
 
 def write(root: Path) -> None:
     """Write the catalogue of the store at `root`, replacing an older one in one step."""
+    import duckdb
+
     root = root.resolve()
     try:
         # DuckDB makes it on a local disk: it wants locks, which not every shared file system has, and it cannot

@@ -19,14 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from . import light
 from .arranging import KEY, gpu_codes, numbers, one, take
 from .journal_file import WRITTEN
 from .schema import TELEMETRY, arrow_schema
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
 
@@ -35,7 +34,7 @@ log = logging.getLogger(__name__)
 LOCK = "placing.lock"  # held from the comparison to the rename
 
 _MANY = 100_000
-_OLDEST = np.iinfo(np.int64).min
+_OLDEST = -(2**63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +83,8 @@ def bounds_of(data: pa.Table) -> Bounds:
 
 def ends_of_gpus(data: pa.Table) -> NDArray[np.int64]:
     """The last positions of runs of rows of one (cluster, gpu): comparing neighbours is quicker than coding all."""
+    import numpy as np
+
     differs = np.zeros(max(len(data) - 1, 0), bool)
     for name in ("cluster", "gpu"):
         column = one(data[name])
@@ -165,6 +166,8 @@ def resolve(data: pa.Table, others: Iterable[pa.Table]) -> tuple[pa.Table, pa.Ta
 
     `data` holds whole rows in any order, `others` keys and `written`. Rows that others supersede are left out.
     """
+    import numpy as np
+
     data = newest(data)
     first, last = _span(data)
     near = [part for part in (_between(other, first, last) for other in others) if len(part)]
@@ -185,6 +188,8 @@ def resolve(data: pa.Table, others: Iterable[pa.Table]) -> tuple[pa.Table, pa.Ta
 
 def newest(data: pa.Table) -> pa.Table:
     """Of rows with one key, the one written last; sorted by gpu and time."""
+    import numpy as np
+
     if len(data) < 2:
         return data
     codes, _ = gpu_codes(data)
@@ -196,6 +201,8 @@ def newest(data: pa.Table) -> pa.Table:
 
 def only(data: pa.Table, keys: pa.Table) -> pa.Table:
     """The rows whose key is among `keys`."""
+    import numpy as np
+
     outside = np.zeros(len(data), bool)
     outside[without(data, keys)] = True
     return take(data, np.flatnonzero(~outside))
@@ -203,6 +210,8 @@ def only(data: pa.Table, keys: pa.Table) -> pa.Table:
 
 def without(data: pa.Table, keys: pa.Table) -> NDArray[np.int64]:
     """The positions of the rows whose key is not among `keys`."""
+    import numpy as np
+
     if not len(keys) or not len(data):
         return np.arange(len(data))
     group, mine = _groups([data.select(KEY), keys.select(KEY)])
@@ -213,6 +222,7 @@ def without(data: pa.Table, keys: pa.Table) -> NDArray[np.int64]:
 
 def _groups(parts: list[pa.Table]) -> tuple[NDArray[np.int64], int]:
     """For every row of all parts the number of its key; and how many rows the first part has."""
+    import numpy as np
     import pyarrow as pa
 
     keys = pa.concat_tables([part.select(KEY) for part in parts])
@@ -247,6 +257,8 @@ def _span(data: pa.Table) -> tuple[int, int]:
 
 
 def _between(data: pa.Table, first: int, last: int) -> pa.Table:
+    import numpy as np
+
     ts = numbers(data["ts"])
     inside = (ts >= first) & (ts <= last)
     return data if inside.all() else take(data, np.flatnonzero(inside))
@@ -254,12 +266,16 @@ def _between(data: pa.Table, first: int, last: int) -> pa.Table:
 
 def before(data: pa.Table, until: int) -> tuple[pa.Table, pa.Table]:
     """The rows before a time (ns), and the others."""
+    import numpy as np
+
     early = numbers(data["ts"]) < until
     return take(data, np.flatnonzero(early)), take(data, np.flatnonzero(~early))
 
 
 def with_written(data: pa.Table, written: int) -> pa.Table:
     """Rows that were all written at one time."""
+
+    import numpy as np
 
     return data.append_column(WRITTEN, light.integers(np.full(len(data), written, np.int64)))
 

@@ -12,25 +12,33 @@ query in it must be a plain one, and no function in it may run SQL from a string
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import replace
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
 
-import duckdb
-import pyarrow as pa
+try:  # the package around it builds relations and expressions: 0.2 s of CPU, for what no query on the way to text needs
+    import _duckdb as duckdb
+except ImportError:  # a release of DuckDB has moved it
+    import duckdb  # type: ignore[no-redef]
 
 from ..errors import QueryError
 from .arranging import KEY
 from .catalog import literal, quoted, select_list
 from .reading import EMPTY, Rows
-from .schema import TABLES, VIEWS, Table, View
-from .soundness import stamp
+from .schema import FORMAT, TABLES, VIEWS, Table, View, table
+from .soundness import remember, stamp
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # No quote and no comment may stand before what is explained: they could hide it.
 _EXPLAIN = re.compile(r"\s*explain(\s+analyze)?(\s*\([a-z_,\s]*\))?\s", re.IGNORECASE)
@@ -39,19 +47,31 @@ _ROWS = "whorl_rows"  # the schema of rows that are in no file of their table
 _ABOUT_TABLES = re.compile(r"show|describe|summarize|pragma|information_schema|duckdb_|pg_|sqlite_")
 _KINDS = 8  # so many sets of columns are read apart
 _RUN_STRINGS = {"query", "json_execute_serialized_sql"}
+_INTEGERS = {f"{sign}{size}INT" for sign in ("", "U") for size in ("TINY", "SMALL", "BIG", "HUGE")} | {"UINTEGER"}
+_NUMBERS = _INTEGERS | {"INTEGER", "FLOAT", "DOUBLE"}
+_PLAIN = _NUMBERS | {"BOOLEAN", "VARCHAR"}
+
+
+@dataclass(frozen=True)
+class Plain:
+    """An answer of numbers, texts and truth values: the names of its columns, which are numbers, and its rows."""
+
+    names: list[str]
+    numeric: list[bool]
+    rows: list[tuple[Any, ...]]
+
+
+Answer: TypeAlias = "pa.Table | Plain"
 
 
 class Connection:
-    """An in-memory DuckDB with a view per table over its `Rows`; locked down unless `unsafe`.
+    """An in-memory DuckDB; `furnish` gives it a view per table over its `Rows`, and locks it down unless `unsafe`.
 
     Connecting takes longer than many a query, so it is kept: `serves` says whether it still has these files, and
     `refresh` gives it the rows that are in no file.
     """
 
-    def __init__(
-        self, tables: Mapping[str, Rows], columns: Callable[[Path, str], frozenset[str]], *, unsafe: bool = False
-    ) -> None:
-        """`columns` gives the names of the columns in a file of a table. There is no view of a table not given."""
+    def __init__(self, *, unsafe: bool = False) -> None:
         # Sorting more than fits into memory uses this folder; the default, `.tmp` where the user happens to be,
         # would also be a folder that a query may read.
         spill = Path(tempfile.gettempdir(), f"whorl-sql-{uuid4().hex}")
@@ -62,16 +82,55 @@ class Connection:
         }
         if not unsafe:
             config |= {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
-        self.tables = frozenset(tables)
+        self.tables: frozenset[str] = frozenset()
         self._unsafe = unsafe
-        self._shapes = {name: _shape(rows) for name, rows in tables.items()}
+        self._shapes: dict[str, tuple[object, ...]] = {}
         self._given: dict[tuple[str, str], pa.Table] = {}
+        self._passed: str | None = None  # the last query that was run: who asks again need not be checked again
         self._connection = duckdb.connect(":memory:", config=config)
+
+    def furnish(self, tables: Mapping[str, Rows], columns: Callable[[Path, str], frozenset[str]]) -> None:
+        """Make the views. `columns` gives the names of the columns in a file of a table. Raises QueryError."""
+        self.tables = frozenset(tables)
+        self._shapes = {name: _shape(rows) for name, rows in tables.items()}
         try:
             self._furnish(tables, columns)
         except duckdb.Error as error:
             self.close()
             raise QueryError(_sentence(error)) from error
+
+    def look(self, name: str, paths: Iterable[Path]) -> None:
+        """Note which files of a table are sound, all at once: one by one, and by pyarrow, takes ten times as long.
+
+        What is not noted here is looked at in `soundness`, which finds the words for what is wrong.
+        """
+        spec, stamps = table(name), {}
+        for path in paths:
+            with contextlib.suppress(OSError):
+                stamps[str(path.absolute())] = path, stamp(path)
+        listed = f"[{', '.join(literal(Path(file)) for file in stamps)}]"
+        if not stamps:
+            return
+        types = {column.name: column.type for column in spec.columns}
+        try:
+            said = "max(decode(value)) FILTER (key = 'whorl.{}'::BLOB)"
+            formats = self._connection.execute(
+                f"SELECT file_name, {said.format('table')}, {said.format('format')} "
+                f"FROM parquet_kv_metadata({listed}) GROUP BY ALL"
+            ).fetchall()
+            shapes = dict(
+                self._connection.execute(
+                    f"SELECT file_name, list(name || ' ' || duckdb_type) FROM parquet_schema({listed}) "
+                    "WHERE num_children IS NULL GROUP BY ALL"
+                ).fetchall()
+            )
+        except duckdb.Error:
+            return  # one of them is torn
+        for file, belongs, version in formats:
+            found = dict(text.rsplit(" ", 1) for text in shapes.get(file, ()))
+            sound = belongs == name and version.isdigit() and int(version) <= FORMAT
+            if sound and file in stamps and all(types.get(column, kind) == kind for column, kind in found.items()):
+                remember(stamps[file][0], name, stamps[file][1], frozenset(found))
 
     def close(self) -> None:
         self._connection.close()
@@ -85,6 +144,7 @@ class Connection:
         for name, rows in tables.items():
             for part, data in (("late", rows.late), ("live", rows.live)):
                 if data is not None and data is not self._given.get((name, part)):
+                    _know_arrow()
                     self._connection.register("given", data)
                     self._connection.execute(f"CREATE OR REPLACE TABLE {_ROWS}.{name}_{part} AS FROM given")
                     self._connection.unregister("given")
@@ -92,33 +152,32 @@ class Connection:
 
     def _furnish(self, tables: Mapping[str, Rows], columns: Callable[[Path, str], frozenset[str]]) -> None:
         connection = self._connection
-        found = {
-            name: replace(rows, free=_resolved(rows.free), contested=_resolved(rows.contested))
-            for name, rows in tables.items()
-        }
         connection.execute(f"CREATE SCHEMA {_ROWS}")
         self.refresh(tables)
         if not self._unsafe:
             # The pattern and the file that it finds are checked, each by its own spelling.
-            every = [path for rows in found.values() for path in rows.files]
+            every = _full(path for rows in tables.values() for path in rows.files)
             allowed = ", ".join(sorted({quoted(str(path)) for path in every} | {literal(path) for path in every}))
             connection.execute(f"SET allowed_paths = [{allowed}]")
             connection.execute("SET enable_external_access = false")
             connection.execute("SET lock_configuration = true")
         for spec in TABLES:
-            if spec.name in found:
-                connection.execute(f"CREATE VIEW {spec.name} AS {_select(spec, found[spec.name], columns)}")
+            if spec.name in tables:
+                connection.execute(f"CREATE VIEW {spec.name} AS {_select(spec, tables[spec.name], columns)}")
         for view in VIEWS:
-            if found.keys() >= _used(view):
+            if tables.keys() >= _used(view):
                 connection.execute(f"CREATE VIEW {view.name} AS {view.sql}")
 
-    def run(self, query: str) -> pa.Table:
+    def run(self, query: str, *, plain: bool = False) -> Answer:
         """The answer to `query`, as an Arrow table; with `unsafe`, that to the last of its statements.
+
+        With `plain`, an answer of numbers, texts and truth values is `Plain` instead.
 
         Raises QueryError for several statements and for one that is not a query (unless `unsafe`), and for every
         error of DuckDB.
         """
-        return _run(self._connection, query, unsafe=self._unsafe)
+        answer, self._passed = _run(self._connection, query, self._passed, unsafe=self._unsafe, plain=plain), query
+        return answer
 
 
 def _shape(rows: Rows) -> tuple[object, ...]:
@@ -139,8 +198,10 @@ def mentioned(query: str, *, unsafe: bool = False) -> list[str]:
     return [spec.name for spec in TABLES if spec.name in text or spec.name in through]
 
 
-def _resolved(paths: Sequence[Path]) -> list[Path]:
-    return [path.resolve() for path in paths]
+def _full(paths: Iterable[Path]) -> list[Path]:
+    """Files as DuckDB finds them: their folders without links and from the root on."""
+    folders: dict[Path, Path] = {}
+    return [(folders.get(p.parent) or folders.setdefault(p.parent, p.parent.resolve())) / p.name for p in paths]
 
 
 def _select(spec: Table, rows: Rows, columns: Callable[[Path, str], frozenset[str]]) -> str:
@@ -173,40 +234,62 @@ def _files(spec: Table, paths: Sequence[Path], columns: Callable[[Path, str], fr
 
 
 def _read(spec: Table, present: frozenset[str], paths: Sequence[Path], *, by_name: bool = False) -> str:
-    listed = ", ".join(literal(path) for path in paths)
+    listed = ", ".join(literal(path) for path in _full(paths))
     source = f"read_parquet([{listed}], union_by_name = {str(by_name).lower()}, hive_partitioning = false)"
     return f"SELECT {select_list(spec, present)} FROM {source}"
 
 
-def _run(connection: duckdb.DuckDBPyConnection, query: str, *, unsafe: bool) -> pa.Table:
+def _run(connection: duckdb.DuckDBPyConnection, query: str, passed: str | None, *, unsafe: bool, plain: bool) -> Answer:
     try:
         query.encode()
-        statements = duckdb.extract_statements(query)
+        statements = connection.extract_statements(query)
         if not statements or "\0" in query:
             raise QueryError('there is no SQL statement to run: give one, for example "select count(*) from runs"')
-        if not unsafe:
+        if not unsafe and query != passed:
             if len(statements) > 1:
                 raise QueryError(
                     f"there are {len(statements)} statements: give one (--unsafe runs several and answers the last)"
                 )
             _refuse_unless_query(connection, statements[0])
-        return _interruptible(connection, lambda: _answer(connection, statements))
+        return _interruptible(connection, lambda: _answer(connection, statements, plain=plain))
     except UnicodeEncodeError as error:
         raise QueryError("the query is not UTF-8 text") from error
     except RecursionError as error:
         raise QueryError("the query is nested too deeply") from error
-    except (duckdb.Error, pa.ArrowException, RuntimeError) as error:
+    except (duckdb.Error, RuntimeError) as error:
         raise QueryError(_sentence(error)) from error
 
 
-def _answer(connection: duckdb.DuckDBPyConnection, statements: Sequence[duckdb.Statement]) -> pa.Table:
+def _answer(connection: duckdb.DuckDBPyConnection, statements: Sequence[duckdb.Statement], *, plain: bool) -> Answer:
     for statement in statements[:-1]:
         connection.execute(statement).fetchall()  # DuckDB keeps a connection busy until all rows are fetched
-    answer = connection.sql(statements[-1].query)
-    return pa.table({}) if answer is None else answer.to_arrow_table()
+    last = statements[-1]
+    if plain and last.type == duckdb.StatementType.SELECT:
+        connection.execute(last)
+        kinds = [str(column[1]) for column in connection.description]
+        if _PLAIN.issuperset(kinds):
+            names = [column[0] for column in connection.description]
+            return Plain(names, [kind in _NUMBERS for kind in kinds], connection.fetchall())
+    _know_arrow()
+    import pyarrow as pa
+
+    try:
+        if plain and last.type == duckdb.StatementType.SELECT:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # it makes a copy of the rows
+                return connection.to_arrow_table()
+        answer = connection.sql(last.query)
+        return pa.table({}) if answer is None else answer.to_arrow_table()
+    except pa.ArrowException as error:
+        raise QueryError(_sentence(error)) from error
 
 
-def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], pa.Table]) -> pa.Table:
+def _know_arrow() -> None:
+    """Let connections take and give Arrow tables: the package around DuckDB adds that to them."""
+    import_module("duckdb")
+
+
+def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], Answer]) -> Answer:
     """Run `work` in a thread, so that Ctrl-C ends it: DuckDB in the main thread looks for signals between tasks only,
     and one task may take minutes."""
     with ThreadPoolExecutor(1) as pool:

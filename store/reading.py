@@ -141,8 +141,6 @@ def tails(found: Snapshot, names: Iterable[str], skip: Callable[[Path, str], Non
 
     `skip` is told of a file that cannot be read, and why. Raises StoreError.
     """
-    import pyarrow as pa
-
     rows: dict[str, list[pa.Table]] = {}
     for part, start in found.journals:
         if part.table not in names:
@@ -164,6 +162,10 @@ def tails(found: Snapshot, names: Iterable[str], skip: Callable[[Path, str], Non
             continue
         if len(content.table):
             rows.setdefault(part.table, []).append(journal_file.whole(part.table, content.table))
+    if not rows:
+        return {}
+    import pyarrow as pa
+
     return {name: pa.concat_tables(tables).combine_chunks() for name, tables in rows.items()}
 
 

@@ -8,21 +8,48 @@ from __future__ import annotations
 
 import errno
 import functools
+import os
 import stat
 from pathlib import Path
 
 from . import light
 from .schema import FORMAT, arrow_schema
 
+_MOST = 65536  # files whose state is remembered
+
+_remembered: dict[tuple[Path, str, tuple[int, int]], frozenset[str]] = {}
+
 
 def reason_to_skip(path: Path, name: str) -> str | None:
     """Why a file cannot be read as part of the table `name`, or None where it can. Raises OSError."""
-    return _look(path, name, stamp(path))[0]
+    return _seen(path, name)[0]
 
 
 def columns(path: Path, name: str) -> frozenset[str]:
     """The names of the columns in a sound file of a table."""
-    return _look(path, name, stamp(path))[1]
+    return _seen(path, name)[1]
+
+
+def remember(path: Path, name: str, stamp: tuple[int, int], columns: frozenset[str]) -> None:
+    """Take a file with this stamp for a sound one of the table `name`: somebody else has looked."""
+    if len(_remembered) >= _MOST:
+        _remembered.clear()
+    _remembered[path, name, stamp] = columns
+
+
+def _seen(path: Path, name: str) -> tuple[str | None, frozenset[str]]:
+    key = path, name, stamp(path)
+    columns = _remembered.get(key)
+    return _look(*key) if columns is None else (None, columns)
+
+
+def looks_whole(path: Path) -> bool:
+    """Whether a file begins and ends as a Parquet file does: enough for what can be made again. Raises OSError."""
+    with path.open("rb") as file:
+        begin, size = file.read(4), file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 8))
+        end = file.read(8)
+    return size >= 12 and begin == end[4:] == b"PAR1" and int.from_bytes(end[:4], "little") <= size - 12
 
 
 def stamp(path: Path) -> tuple[int, int]:
@@ -33,7 +60,7 @@ def stamp(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-@functools.lru_cache(maxsize=65536)
+@functools.lru_cache(maxsize=_MOST)
 def _look(path: Path, name: str, stamp: tuple[int, int]) -> tuple[str | None, frozenset[str]]:  # noqa: ARG001 - part of the key
     """Why a file cannot be read as part of a table, or None where it can; and the columns it has."""
     import pyarrow as pa

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, cast
 from ..errors import FormatError, QueryError, StoreError
 from . import commits, files, journal_file, placing, reading, replacing, writing
 from .arranging import KEY
-from .schema import BOOKKEEPING, CATALOG, FORMAT, LATE, TABLES, TELEMETRY, arrow_schema, table
+from .schema import BOOKKEEPING, CATALOG, FORMAT, LATE, LATEST, TABLES, TELEMETRY, arrow_schema, table
 from .soundness import columns as columns_of
-from .soundness import damage, reason_to_skip
+from .soundness import damage, looks_whole, reason_to_skip
 
 if TYPE_CHECKING:
     import polars as pl
@@ -40,7 +40,6 @@ _ABOUT = "store.toml"
 _DEMO = "store"  # in the folder of a demo, beside its report
 _EMPTY = reading.EMPTY
 _TRIES = 20
-_NEEDED = (TELEMETRY.name,)
 
 
 class _Gone(FileNotFoundError):  # noqa: N818 - never leaves this package
@@ -160,14 +159,11 @@ class Store:
             return False
 
     def _shaped(self) -> bool:
-        """Whether every table has its sound, empty file, without which other DuckDB clients cannot read it."""
+        """Whether every table has its empty file, without which other DuckDB clients cannot read it."""
         try:
-            return all(reason_to_skip(path, name) is None for path, name in self._empty_files())
+            return all(looks_whole(self.root / spec.name / _EMPTY) for spec in (*TABLES, *BOOKKEEPING))
         except OSError:
             return False
-
-    def _empty_files(self) -> list[tuple[Path, str]]:
-        return [(self.root / spec.name / _EMPTY, spec.name) for spec in (*TABLES, *BOOKKEEPING)]
 
     # -- writing ------------------------------------------------------------------------------------------
 
@@ -223,10 +219,11 @@ class Store:
 
     def _rows(self, names: Sequence[str]) -> dict[str, reading.Rows]:
         """These tables at one instant; a file that gave way to others meanwhile is looked for again."""
+        needed = [TELEMETRY.name] if LATEST.name in names else []
         for _ in range(_TRIES):
             found = reading.snapshot(self.root)
             with contextlib.suppress(FileNotFoundError):
-                live = reading.tails(found, {*names, *_NEEDED}, self._skip)
+                live = reading.tails(found, {*names, *needed}, self._skip)
                 if live is not None:
                     return {name: reading.rows_of(name, found, live, self.sound) for name in names}
         raise self._too_fast()
@@ -336,13 +333,20 @@ class Store:
         Read-only, with no access to anything outside the store, unless `unsafe`. Raises StoreError, which names
         the file, where one is damaged inside.
         """
+        return self._answer(query, unsafe=unsafe)
+
+    def answer(self, query: str, *, unsafe: bool = False) -> query.Answer:
+        """As `sql`, but an answer of numbers, texts and truth values alone is `query.Plain`: it takes no pyarrow."""
+        return self._answer(query, unsafe=unsafe, plain=True)
+
+    def _answer(self, query: str, *, unsafe: bool, plain: bool = False) -> query.Answer:
         from . import query as sql
 
         for _ in range(_TRIES):
             with self._querying:
                 kept, rows = self._connected(query, unsafe=unsafe)
                 try:
-                    return kept.run(query)
+                    return kept.run(query, plain=plain)
                 except QueryError as error:
                     if sql.at_fault(error):
                         raise
@@ -362,6 +366,10 @@ class Store:
         for _ in range(_TRIES):
             kept, self._kept = self._kept, None
             names = set(sql.mentioned(query, unsafe=unsafe))
+            made = None
+            if kept is None:
+                made = sql.Connection(unsafe=unsafe)
+                self._look(made, names)
             rows = self._rows(sorted(names))
             try:
                 if not unsafe and kept is not None and kept.serves(rows):
@@ -370,11 +378,19 @@ class Store:
                 if kept is not None:
                     kept.close()
                     rows |= {} if unsafe else self._rows(sorted(kept.tables - names))
-                return sql.Connection(rows, columns_of, unsafe=unsafe), rows
+                made = made or sql.Connection(unsafe=unsafe)
+                made.furnish(rows, columns_of)
             except (FileNotFoundError, QueryError) as error:
                 if _all_there(rows.values()):
                     raise self._damage() or error from error
+            else:
+                return made, rows
         raise self._too_fast()
+
+    def _look(self, connection: query.Connection, names: Iterable[str]) -> None:
+        """Look at the files of some tables all at once."""
+        for name in names:
+            connection.look(name, reading.files_in(self.root / name))
 
     def _too_fast(self) -> StoreError:
         return StoreError(f"the files of {self.root} change faster than they can be read; run the command again")
