@@ -46,11 +46,15 @@ def literal(path: Path) -> str:
 
 
 def select_list(spec: Table, present: frozenset[str] | None = None) -> str:
-    """The table's columns, cast to their types; a column outside `present` (where given) reads as NULL."""
+    """The table's columns, cast to their types.
+
+    With `present`, of files that were looked at: these columns have their types, and the others read as NULL.
+    """
     parts = []
     for column in spec.columns:
-        source = f'"{column.name}"' if present is None or column.name in present else "NULL"
-        parts.append(f'CAST({source} AS {column.type}) AS "{column.name}"')
+        known = f'"{column.name}"' if present is None or column.name in present else "NULL"
+        cast = present is None or column.name not in present
+        parts.append(f'CAST({known} AS {column.type}) AS "{column.name}"' if cast else known)
     return ", ".join(parts)
 
 

@@ -29,7 +29,7 @@ from uuid import uuid4
 
 from ..errors import StoreError
 from . import arranging, latest, placing, processes, rivals
-from .files import TEMPORARY, failed, remove, sync_folder, temporary_name, write_bytes
+from .files import TEMPORARY, failed, files_under, remove, sync_folder, temporary_name, write_bytes
 from .locks import locked
 from .schema import BOOKKEEPING, FORMAT, LATE, TABLES, TELEMETRY, Table
 from .writing import metadata_of, placed, write_parquet
@@ -182,7 +182,8 @@ def recover(root: Path) -> None:
     boot or container under this host's name; theirs go after a day.
     """
     finish(root)
-    for leftover in root.rglob(f"{TEMPORARY}{processes.host()}-*"):
+    mine = f"{TEMPORARY}{processes.host()}-"
+    for leftover in map(Path, files_under(root, lambda name: name.startswith(mine))):
         living = processes.owner_alive(leftover.name.removeprefix(TEMPORARY))
         with contextlib.suppress(OSError):
             if not living if living is not None else time.time() - leftover.stat().st_mtime > _STALE_S:

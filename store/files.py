@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -23,6 +24,21 @@ def remove(path: Path) -> None:
     """Remove a file if it is there and this user may."""
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
+
+
+def files_under(folder: Path, wanted: Callable[[str], bool]) -> Iterator[str]:
+    """The files in a folder and those below it whose names are wanted. Raises OSError where a folder is unreadable."""
+    waiting = [str(folder)]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    if wanted(entry.name):
+                        yield entry.path
+                    elif entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
 
 
 def sync(handle: int) -> None:

@@ -152,6 +152,7 @@ class Connection:
 
     def _furnish(self, tables: Mapping[str, Rows], columns: Callable[[Path, str], frozenset[str]]) -> None:
         connection = self._connection
+        connection.execute("SET parquet_metadata_cache = true")
         connection.execute(f"CREATE SCHEMA {_ROWS}")
         self.refresh(tables)
         if not self._unsafe:

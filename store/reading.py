@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import StoreError
 from . import journal_file, light, placing, replacing
 from .arranging import conform, take
+from .files import files_under
 from .journal_file import WRITTEN, Part
 from .schema import BOOKKEEPING, LATE, LATEST, REPLACED, TABLES, TELEMETRY, arrow_schema
 from .soundness import stamp
@@ -58,18 +58,7 @@ class Rows:
 
 def files_in(folder: Path) -> list[Path]:
     """Everything under a table's folder that is named as a Parquet file, the empty one first."""
-    found: list[str] = []
-    waiting = [str(folder)]
-    while waiting:
-        try:
-            with os.scandir(waiting.pop()) as entries:
-                for entry in entries:
-                    if entry.name.endswith(".parquet"):
-                        found.append(entry.path)
-                    elif entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
+    found = files_under(folder, lambda name: name.endswith(".parquet"))
     return sorted((Path(path) for path in found), key=lambda p: (p.name != EMPTY, p))
 
 

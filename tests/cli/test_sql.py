@@ -149,6 +149,35 @@ def test_every_kind_of_value_is_json(store: Store, expression: str, expected: ob
     assert rows(store, f"select {expression} as x") == [{"x": expected}]
 
 
+def test_a_plain_answer_is_printed_as_one_of_arrow_is(store: Store) -> None:
+    values = "-7::tinyint a, 7::uhugeint b, sum(2)::hugeint c, 1.1::float d, 2.5e300::double e, 'x' f, true g, null h"
+    query = f"select {values}, 'nan'::double i, 3::ubigint a from runs"
+    for option in (["--json"], ["--csv"], []):
+        plain = whorl(store, *option, query).output
+        arrow = whorl(store, *option, query.replace(" from", ", [1] z from")).output
+        assert plain.count("\n") == arrow.count("\n")
+        if option == ["--json"]:
+            (expected,) = json.loads(arrow)["rows"]
+            assert [{**row, "z": [1]} for row in json.loads(plain)["rows"]] == [expected]
+        if option == ["--csv"]:
+            assert plain.splitlines() == [line.rpartition(",")[0] for line in arrow.splitlines()]
+        if not option:
+            assert [line.split() for line in plain.splitlines()] == [
+                line.split()[:-1] if i < 2 else line.split() for i, line in enumerate(arrow.splitlines())
+            ]
+
+
+def test_a_plain_answer_needs_no_large_package(store: Store) -> None:
+    code = "import sys; from whorl.cli import cli; cli(standalone_mode=False); print(*sys.modules)"
+    query = "select count(*), max(power_w) from runs"
+    command = [sys.executable, "-c", code, "sql", "--store", str(store.root), query]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/").stdout
+    assert "300.5" in said
+    loaded = set(said.splitlines()[-1].split())
+    assert "_duckdb" in loaded
+    assert not loaded & {"pyarrow", "numpy", "polars", "duckdb", "rich"}
+
+
 def test_every_kind_of_value_in_a_table_and_in_csv(store: Store) -> None:
     query = "select " + ", ".join(f"{expression} as c{i}" for i, (expression, _) in enumerate(VALUES))
     assert whorl(store, query).exit_code == 0
