@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError
-from . import arranging, journal_file, placing
+from . import arranging, journal_file, placing, replacing
 from .journal_file import WRITTEN, live_of
 from .schema import LATE, TELEMETRY
 
@@ -73,11 +73,16 @@ def _of(path: Path, generations: Iterable[str]) -> bool:
 def open_journals(root: Path, bounds: placing.Bounds, but: str | None = None) -> list[pa.Table]:
     """The keys in journals, other than those of a generation, that could be among those of some rows."""
     found = []
+    replaced: set[tuple[str, str]] | None = None
     for part in journal_file.parts(root):
         if part.table != TELEMETRY.name or part.generation == but:
             continue
         gpus = journal_file.gpus_in(part.path)
         if gpus is not None and bounds.gpus is not None and gpus.isdisjoint(bounds.gpus):
+            continue
+        if replaced is None:
+            replaced = replacing.hidden(replacing.notes(root).values())
+        if replacing.key(root, part.path) in replaced:  # its rows are in a segment, and it waits to be removed
             continue
         with contextlib.suppress(FileNotFoundError, ValueError):  # sealed meanwhile, or nothing of whorl's
             rows = journal_file.read(part.path).table

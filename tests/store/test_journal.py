@@ -435,6 +435,30 @@ def test_rows_reach_a_plain_client_by_themselves(store: Store) -> None:
         assert status(store).journals[0].alive
 
 
+def test_a_journal_that_was_sealed_is_not_read_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stays for a while, for queries that began before; publishing need not look into it."""
+    with Journal(store, "n", settle_s=0, grace_s=3600, thread=False) as journal:
+        journal.append(batch(["a"], 0, 1))
+        journal.publish()
+        journal.seal()
+        (sealed,) = journal_file.parts(store.root)
+        looked_into: list[Path] = []
+        reading = journal_file.read
+
+        def noted(path: Path, start: int = 0) -> journal_file.Content:
+            looked_into.append(path)
+            return reading(path, start)
+
+        monkeypatch.setattr(journal_file, "read", noted)
+        journal.append(batch(["a"], 1, 2))
+        journal.publish()
+        journal.seal()
+        assert sealed.path.exists()
+        assert looked_into
+        assert sealed.path not in looked_into
+    assert read(store) == [("a", 0, 1), ("a", 1, 2)]
+
+
 LIGHT = """
 import sys
 class Absent:
