@@ -12,10 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..errors import InputError
+from ..store.metrics import METRICS
 from .backends import Commit, Device, Happening, Status, Sweep
-from .nvml_buffers import Buffers, meaning
 from .nvml_identity import asked, describe, instances, power_window, text
+from .nvml_reader import NO_VALUES, Reader, meaning
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +58,6 @@ class _Plan:
     position: dict[str, int]  # UUID -> position
     touched: set[int] = field(default_factory=set)  # to be read under a new handle
     gone: set[int] = field(default_factory=set)
-    windows: dict[int, int | None] = field(default_factory=dict)  # over which power is averaged, ms
 
     def place(self, device: Device, handle: Any) -> None:
         """Give a device its position; a known one keeps its own."""
@@ -79,7 +81,9 @@ class Nvml:
         self._devices: list[Device] = []
         self._handles: list[Any] = []
         self._position: dict[str, int] = {}  # UUID -> position
-        self._kept: list[Buffers] = []  # the last is in use; a hanging call may still write into an older one
+        self._readers: list[Reader | None] = []  # None: not read
+        self._silent: list[Status] = []  # of a device that is not read: what is said of all its metrics
+        self._known = False  # which devices there are
         self._open = False
         self._looks = 0
         self._unloaded: set[int] = set()  # were answering when the driver went
@@ -117,10 +121,18 @@ class Nvml:
     # -- reading ------------------------------------------------------------------------------------------
 
     def read(self, device: int, *, slow: bool) -> None:
-        self._kept[-1].read(device, slow=slow)
+        reader = self._readers[device]
+        if reader is not None:
+            reader.read(slow=slow)
 
     def sweep(self, stamps: list[int]) -> Sweep:
-        return self._kept[-1].sweep(stamps)
+        values, status = [], bytearray()
+        for reader, silent, stamp in zip(self._readers, self._silent, stamps, strict=True):
+            read = (NO_VALUES, bytes([silent]) * len(METRICS)) if reader is None else reader.take(stamp)
+            values.append(read[0])
+            status += read[1]
+        shape = (len(values), len(METRICS))
+        return Sweep(np.array(values, np.int64).reshape(shape).T, np.frombuffer(status, np.uint8).reshape(shape).T)
 
     def happened(self) -> list[Happening]:
         """XIDs, and what opening found out."""
@@ -156,8 +168,11 @@ class Nvml:
         """Stop reading a lost device, and its instances; `look_again` takes it back."""
         for position, other in enumerate(self._devices):
             if position == device or other.parent == device:
-                self._handles[position] = None
-                self._kept[-1].detach(position, Status.LOST if position == device else Status.UNREAD)
+                self._detach(position, Status.LOST if position == device else Status.UNREAD)
+
+    def _detach(self, device: int, status: Status) -> None:
+        self._handles[device] = self._readers[device] = None
+        self._silent[device] = status
 
     def look_again(self, passed_over: frozenset[int], commit: Commit) -> list[Happening]:
         """Find GPUs that came, returned, or changed their MIG instances; see `Backend.look_again`.
@@ -182,9 +197,8 @@ class Nvml:
         with commit():
             self._events = None  # it dies with the driver
             for device in range(len(self._devices)):
-                if self._kept[-1].attached(device):
-                    self._handles[device] = None
-                    self._kept[-1].detach(device, Status.DRIVER)
+                if self._readers[device] is not None:
+                    self._detach(device, Status.DRIVER)
                     self._unloaded.add(device)
         asked(pynvml.nvmlShutdown)
         if _status(pynvml.nvmlInit) != Status.OK:
@@ -205,26 +219,18 @@ class Nvml:
                 found += self._compare_instances(plan, position)
         if not plan.touched and not plan.gone:
             return found
-        buffers, taken_in = self._kept[-1] if self._kept else None, plan.touched
-        if buffers is None or buffers.number != len(plan.devices):
-            old, buffers = buffers, Buffers(len(plan.devices), function)
-            known = old.number if old is not None else 0
-            for position in range(known):
-                assert old is not None
-                buffers.detach(position, old.silent[position])
-            answering = {p for p in range(known) if plan.handles[p] is not None} - passed_over
-            taken_in = plan.touched | answering
-        for position in sorted(taken_in):
-            found += self._prepare(buffers, position, plan)
+        more = len(plan.devices) - len(self._devices)
+        readers = [*self._readers, *[None] * more]
+        for position in sorted(plan.touched):
+            readers[position] = self._reader(plan.devices[position], plan.handles[position], found)
         with commit():
             self._devices, self._handles, self._position = plan.devices, plan.handles, plan.position
-            if not self._kept or buffers is not self._kept[-1]:
-                self._kept.append(buffers)
+            self._readers = readers
+            self._silent += [Status.UNREAD] * more
             for position in plan.gone:
-                buffers.detach(position, Status.UNREAD)
-            for position in taken_in:
-                buffers.attach(position, plan.handles[position], plan.windows.get(position))
-            self._unloaded -= taken_in
+                self._detach(position, Status.UNREAD)
+            self._unloaded -= plan.touched
+            self._known = True
         self._watch_events()
         return found
 
@@ -242,7 +248,7 @@ class Nvml:
             try:
                 gpu, handle = _reach(index)
             except nv.NVMLError as error:
-                if not self._kept:
+                if not self._known:
                     kind = _UNSEEN.get(meaning(error.value), "failed_reading")
                     found.append(Happening(kind, None, f"the GPU at index {index} cannot be identified: {error}"))
                 continue
@@ -251,10 +257,10 @@ class Nvml:
                 continue
             if known is None or plan.handles[known] is None:
                 plan.place(describe(handle, index, driver), handle)
-                if self._kept and known not in self._unloaded:
+                if self._known and known not in self._unloaded:
                     kind, what = ("returned", "answers again") if known is not None else ("appeared", "is new here")
                     found.append(Happening(kind, gpu, f"the GPU {what}, index {index}"))
-            elif _address(handle) != _address(plan.handles[known]) or not self._kept[-1].attached(known):
+            elif _address(handle) != _address(plan.handles[known]) or self._readers[known] is None:
                 plan.place(plan.devices[known], handle)
         return found
 
@@ -277,16 +283,17 @@ class Nvml:
         profiles = ", ".join(str(instance.row["mig_profile"]) for instance, _ in there) or "none"
         return [Happening("mig", device.gpu, f"the MIG instances changed; now there are: {profiles}")]
 
-    def _prepare(self, buffers: Buffers, position: int, plan: _Plan) -> list[Happening]:
-        device, handle = plan.devices[position], plan.handles[position]
-        wider = buffers.prepare(position, handle, instance=device.parent is not None)
-        if device.parent is None:
-            plan.windows[position], period = power_window(handle)
-            self.period_ms = max(filter(None, (self.period_ms, period)), default=None)
-        if not wider:
-            return []
-        detail = "the driver tells instantaneous power of the whole module only: processor and GPU together"
-        return [Happening("module_power", device.gpu, detail)]
+    def _reader(self, device: Device, handle: Any, found: list[Happening]) -> Reader:
+        """What reads a device; adds to `found` what it finds out about it."""
+        if device.parent is not None:
+            return Reader(handle, function, instance=True)
+        window, period = power_window(handle)
+        self.period_ms = max(filter(None, (self.period_ms, period)), default=None)
+        reader = Reader(handle, function, window_ms=window)
+        if reader.of_module:
+            detail = "the driver tells instantaneous power of the whole module only: processor and GPU together"
+            found.append(Happening("module_power", device.gpu, detail))
+        return reader
 
     # -- events -------------------------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ import pynvml
 import pytest
 
 from whorl.collectors.backends import Status
-from whorl.collectors.nvml import Nvml
-from whorl.collectors.nvml_buffers import Buffers, meaning
+from whorl.collectors.nvml import Nvml, function
+from whorl.collectors.nvml_reader import Reader, meaning
 from whorl.collectors.rows import Rows
 from whorl.store.metrics import METRICS, Call, Field
 
@@ -20,6 +20,10 @@ from ..nvml_library import NvmlLibrary
 from .sampling import as_rows, sampling
 
 STILL = 1_790_000_004.03  # where the library's clock stands in tests of values
+
+# nvmlFieldValue_t
+FIELD_VALUE = [("id", "<u4"), ("scope", "<u4"), ("stamp", "<i8"), ("latency", "<i8"), ("type", "<u4"), ("ret", "<u4")]
+FIELD_VALUE += [("v", "<u8")]
 
 # What lies in a structure or is made of several calls, as the binding gives it. All else is asked by its own row.
 SPELLED: dict[str, Callable[[Any], int]] = {
@@ -152,27 +156,29 @@ def test_identities(nvml: NvmlLibrary) -> None:
 
 
 def test_narrow_values_of_the_driver_may_have_rubbish_above_them(nvml: NvmlLibrary) -> None:
-    nvml.write("gpus 2", "model H100")
+    nvml.write("gpus 2", "model H100", f"now {STILL}")
     pynvml.nvmlInit()
-    buffers = Buffers(1, pynvml._nvmlGetFunctionPointer)
-    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-    buffers.prepare(0, handle)
-    buffers.attach(0, handle, None)
+    reader = Reader(pynvml.nvmlDeviceGetHandleByIndex(0), function)
+    raw = np.frombuffer(memoryview(reader._memory), np.dtype(FIELD_VALUE), len(reader._fields))
+    rows = [row for row, _, _ in reader._fields]
 
-    def swept() -> list[int]:
-        buffers._tier[0] = 2
-        found: list[int] = buffers.sweep([time.time_ns()]).values[fields, 0].tolist()
-        return found
+    def taken() -> tuple[list[int], list[int]]:
+        reader._was_read = True
+        values, status = reader.take(round(STILL * 1e9))
+        return [values[row] for row in rows], [status[row] for row in rows]
 
-    buffers.read(0, slow=True)
-    fields = [row for row, m in enumerate(METRICS) if isinstance(m.nvml, Field)]
-    raw, clean = buffers._raw, swept()
+    reader.read(slow=True)
+    clean, _ = taken()
     narrow = (raw["type"] == 1) & (raw["ret"] == 0)
     assert narrow.any()
     raw["v"][narrow] |= np.uint64(0xDEAD_BEEF_0000_0000)
-    assert swept() == clean
-    raw["type"][0, :3], raw["v"][0, :3] = (0, 5, 4), (np.float64(1234.4).view(np.uint64), 2**32 - 7, 2**64 - 9)
-    assert swept()[:3] == [1234, -7, -9]
+    assert taken()[0] == clean
+    raw["type"][:3], raw["v"][:3] = (0, 5, 4), (np.float64(1234.4).view(np.uint64), 2**32 - 7, 2**64 - 9)
+    assert taken()[0][:3] == [1234, -7, -9]
+    (at,) = [at for at, (_, field, _) in enumerate(reader._fields) if field == 74]
+    raw["v"][at] = 2**64 - 1
+    values, status = taken()
+    assert (values[at], status[at]) == (0, Status.FAILED)  # no counter has come so far
 
 
 def test_reading_changes_nothing_and_never_waits_for_pcie(nvml: NvmlLibrary) -> None:

@@ -1,0 +1,265 @@
+"""One device as NVML gives it: memory that is kept from tick to tick, and where each metric lies in it.
+
+The stock wrapper builds its arrays anew at every call and takes values out one by one, which costs more than the rest
+of a sweep. Here a device has one piece of memory: its field values, which one call fills, and 64 bytes for each other
+call. What the device answers is found out once, when it is taken in; the values are taken out by one `struct.unpack`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any
+
+from ..store.metrics import METRICS, Call, Field, Part, Stamp
+from .backends import Status
+
+_FIELD = "IIqqII"  # nvmlFieldValue_t: id, scope, time stamp, latency, type, return code; then 8 bytes of value
+_STAMP, _TYPE, _RETURNED, _VALUE, _WORDS = 2, 4, 5, 6, 7
+_FIELD_BYTES = 40
+_SLOT_BYTES = 64  # what one call fills; the largest structure, nvmlMemory_v2_t, has 40
+_DOUBLE, _LONG = 0, 3  # types: most values are unsigned long long
+_BY_TYPE = {  # others have all 8 bytes; what a type leaves of them may be rubbish
+    _DOUBLE: "d",
+    1: "I4x",
+    5: "i4x",
+    6: "H6x",
+    4: "q",
+}
+_CODES = {"u4": "I", "i4": "i", "u8": "Q"}
+_OTHER_CLOCK_US = 60_000_000  # a stamp so far away is of another clock
+_MOST = 2**63 - 1
+_NONE = Status.UNSUPPORTED
+NO_VALUES = [0] * len(METRICS)
+_MEANINGS = {
+    0: Status.OK,
+    **dict.fromkeys((2, 3, 13, 25, 26), Status.UNSUPPORTED),  # invalid argument, no such function or version
+    4: Status.DENIED,
+    **dict.fromkeys((15, 16, 28), Status.LOST),  # lost, requires a reset, not found
+    **dict.fromkeys((1, 9, 18), Status.DRIVER),  # uninitialised, not loaded, library and driver of two versions
+}
+
+
+def meaning(code: int) -> Status:
+    """What a return code of NVML means."""
+    return _MEANINGS.get(code, Status.FAILED)
+
+
+@dataclass
+class _Asked:
+    """A call that is made at every tick, or (not `fast`) at slow ones, and the metrics that it gives."""
+
+    pointer: Any
+    arguments: tuple[Any, ...]
+    slot: int  # where its 64 bytes begin
+    code: int  # what it returned at first
+    fast: bool = False
+    rows: dict[int, Call] = field(default_factory=dict)
+
+
+class Reader:
+    """Reads one device under one handle. `function` gives the C function of a name, or None.
+
+    Of an `instance` of MIG only what instances have is asked. `window_ms` is the time over which its power is averaged.
+    `of_module` says whether its instantaneous power is that of the whole module.
+    """
+
+    def __init__(
+        self, handle: Any, function: Callable[[str], Any], *, instance: bool = False, window_ms: int | None = None
+    ) -> None:
+        self.handle = handle
+        self.of_module = False
+        self._function, self._instance = function, instance
+        self._slots = _FIELD_BYTES * sum(len(m.nvml.ids) for m in METRICS if isinstance(m.nvml, Field))
+        self._constants = self._slots + _SLOT_BYTES * len(METRICS)  # behind the slots: 0, and the window
+        self._memory = ctypes.create_string_buffer(self._constants + 16)
+        struct.pack_into("<qq", self._memory, self._constants, 0, window_ms or 0)
+        self._get_fields: Any = None if instance else function("nvmlDeviceGetFieldValues")
+        self._fields: list[tuple[int, int, int]] = []  # (row of the metric, field id, scope), the fast tier first
+        codes = self._settle_fields() if self._get_fields is not None else []
+        missing = {row for (row, _, _), code in zip(self._fields, codes, strict=True) if meaning(code) == _NONE}
+        known = {row for row, _, _ in self._fields} - missing
+        self._calls = self._settle_calls(known)
+        by_call = {row for asked in self._calls if meaning(asked.code) != _NONE for row in asked.rows}
+        self._fields = [one for one in self._fields if one[0] not in by_call]
+        self._write_fields()
+        self._number = sum(METRICS[row].tier == "fast" for row, _, _ in self._fields), len(self._fields)
+        self._calls = [asked for asked in self._calls if meaning(asked.code) != _NONE]
+        self._made = [[(a.pointer, a.arguments) for a in self._calls if slow or a.fast] for slow in (False, True)]
+        self._unasked = [Status.UNREAD if instance else Status.UNSUPPORTED] * len(METRICS)
+        if window_ms is not None and not instance:
+            for row, metric in enumerate(METRICS):
+                if isinstance(metric.nvml, Part):
+                    self._unasked[row] = Status.OK
+        # Since the last `take`: whether it was read, and what the calls returned.
+        self._was_read, self._slow, self._refused, self._codes = False, False, 0, [0]
+        self._returned: object = None  # what gave ...
+        self._status = b""  # ... these statuses
+        self._lay_out((_LONG,) * len(self._fields))
+
+    # -- what the device answers --------------------------------------------------------------------------
+
+    def _settle_fields(self) -> list[int]:
+        """Find what is to be asked, and in which scope; returns what each field returned.
+
+        Fields because of which the driver refuses a whole call are left out.
+        """
+        fast_first = sorted(enumerate(METRICS), key=lambda one: one[1].tier)
+        self._fields = [
+            (row, one, m.nvml.scopes[0]) for row, m in fast_first if isinstance(m.nvml, Field) for one in m.nvml.ids
+        ]
+        every = self._fields
+        refused, codes = self._ask_fields(every)
+        if refused and meaning(refused) in (_NONE, Status.FAILED):
+            alone = [(one, *self._ask_fields([one])) for one in every]
+            without = {one[0] for one, refused, _ in alone if meaning(refused) == _NONE}
+            every = [one for one, _, _ in alone if one[0] not in without]
+            codes = [code for one, _, (code,) in alone if one[0] not in without]
+        for at, (row, one, _) in enumerate(every):
+            spec = METRICS[row].nvml
+            assert isinstance(spec, Field)
+            for scope in spec.scopes[1:] if meaning(codes[at]) == _NONE else ():
+                if self._ask_fields([(row, one, scope)]) == (0, [0]):
+                    every[at], codes[at], self.of_module = (row, one, scope), 0, True
+                    break
+        self._fields = every
+        return codes
+
+    def _ask_fields(self, fields: list[tuple[int, int, int]]) -> tuple[int, list[int]]:
+        """What a call for some fields returns, as a whole and for each."""
+        self._fields = fields
+        self._write_fields()
+        refused = int(self._get_fields(self.handle, len(fields), self._memory))
+        words = struct.unpack_from(f"<{f'{_FIELD}Q' * len(fields)}", self._memory)
+        return refused, [refused or code for code in words[_RETURNED::_WORDS]]
+
+    def _write_fields(self) -> None:
+        for at, (_, one, scope) in enumerate(self._fields):
+            struct.pack_into(f"<{_FIELD}Q", self._memory, _FIELD_BYTES * at, one, scope, 0, 0, _LONG, 0, 0)
+
+    def _settle_calls(self, known: set[int]) -> list[_Asked]:
+        """Find the function that gives each metric which is no field value, or not of the fields `known`."""
+        found: dict[tuple[str, tuple[int, ...]], _Asked] = {}
+        for row, metric in enumerate(METRICS):
+            spec = metric.nvml
+            if isinstance(spec, Field):
+                spec = None if row in known or self._instance else spec.call
+            if not isinstance(spec, Call) or (self._instance and not spec.instances):
+                continue
+            key = (spec.function, spec.arguments)
+            asked = found.get(key) or self._supported(spec, self._slots + _SLOT_BYTES * len(found))
+            if asked is not None:
+                found[key] = asked
+                asked.rows[row] = spec
+                asked.fast |= metric.tier == "fast"
+        return list(found.values())
+
+    def _supported(self, spec: Call, slot: int) -> _Asked | None:
+        """A call of the newest function that the device supports; None where there is none."""
+        way: Call | None = spec
+        asked = None
+        while way is not None:
+            pointer = self._function(way.function)
+            if pointer is not None:
+                struct.pack_into(f"<{len(way.preset)}I", self._memory, slot, *way.preset)
+                # An older function's value is to lie where the newest puts it.
+                target = ctypes.byref(self._memory, slot + spec.offset - way.offset)
+                arguments = (self.handle, *map(ctypes.c_uint, way.arguments), target)
+                asked = _Asked(pointer, arguments, slot, int(pointer(*arguments)))
+                if meaning(asked.code) != _NONE:
+                    break
+            way = way.older
+        return asked
+
+    def _lay_out(self, types: tuple[int, ...]) -> None:
+        """Where each metric lies among what is unpacked, given the types that the driver says its field values have."""
+        self._types = types
+        places: dict[int, list[int]] = {}  # row -> where it lies, or the parts of its sum
+        layout = "<"
+        for at, ((row, _, _), kind) in enumerate(zip(self._fields, types, strict=True)):
+            layout += _FIELD + _BY_TYPE.get(kind, "Q")
+            places.setdefault(row, []).append(_WORDS * at + _VALUE)
+        self._end = words = _WORDS * len(types)
+        end = _FIELD_BYTES * len(types)
+        for asked in self._calls:
+            for row, spec in sorted(asked.rows.items(), key=lambda one: one[1].offset):
+                begin = asked.slot + spec.offset
+                layout += f"{begin - end}x{_CODES[spec.type]}"
+                places[row], words, end = [words], words + 1, begin + struct.calcsize(_CODES[spec.type])
+        self._unpack = struct.Struct(f"<{layout[1:]}{self._constants - end}xqq").unpack_from
+        nothing, window = words, words + 1
+        every = [places.get(row, [window if isinstance(m.nvml, Part) else nothing]) for row, m in enumerate(METRICS)]
+        self._pick = itemgetter(*(parts[0] for parts in every))
+        self._further = [(row, at) for row, parts in enumerate(every) for at in parts[1:]]
+        self._scaled = [(row, METRICS[row].scale) for row in places if METRICS[row].scale != 1]
+        floats = {_WORDS * at + _VALUE for at, kind in enumerate(types) if kind == _DOUBLE}
+        self._rounded = [row for row, parts in enumerate(every) if floats.intersection(parts)]
+        stamped = {one: _WORDS * at for at, (_, one, _) in enumerate(self._fields)}
+        self._stamps = [
+            (row, stamped[m.nvml.id])
+            for row, m in enumerate(METRICS)
+            if isinstance(m.nvml, Stamp) and m.nvml.id in stamped
+        ]
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    def read(self, *, slow: bool) -> None:
+        """Ask the driver for the fast metrics, and the slow ones if asked to; `take` has what it said."""
+        if number := self._number[slow]:
+            self._refused = self._get_fields(self.handle, number, self._memory)
+        self._codes = [pointer(*arguments) for pointer, arguments in self._made[slow]]
+        self._was_read, self._slow = True, slow
+
+    def take(self, stamp_ns: int) -> tuple[list[int], bytes]:
+        """What was read since the last time, at UTC `stamp_ns`: a value for each metric, and what became of it."""
+        if not self._was_read:
+            return NO_VALUES, bytes([Status.UNREAD]) * len(METRICS)
+        self._was_read = False
+        words = self._unpack(self._memory)
+        if words[_TYPE : self._end : _WORDS] != self._types:
+            self._lay_out(words[_TYPE : self._end : _WORDS])
+            words = self._unpack(self._memory)
+        returned = (self._slow, self._refused, words[_RETURNED : self._end : _WORDS], self._codes)
+        if returned != self._returned:
+            self._returned, self._status = returned, self._statuses(returned[2])
+        values, status = list(self._pick(words)), self._status
+        for row in self._rounded:
+            values[row] = round(values[row]) if abs(values[row]) < 2.0**62 else 0
+        for row, at in self._further:
+            values[row] += words[at]
+        for row, scale in self._scaled:
+            values[row] *= scale
+        for row, at in self._stamps:
+            age = stamp_ns // 1000 - words[at + _STAMP]
+            values[row] = max(age, 0)
+            if abs(age) > _OTHER_CLOCK_US and status[row] == Status.OK:
+                status = _with(status, row, Status.UNSUPPORTED)
+        if max(values) > _MOST:  # all bits set: no counter has come so far
+            for row, value in enumerate(values):
+                if value > _MOST:
+                    values[row], status = 0, _with(status, row, Status.FAILED)
+        return values, status
+
+    def _statuses(self, returned: tuple[int, ...]) -> bytes:
+        """What became of each metric, by what each field value returned."""
+        worst: dict[int, Status] = {}  # of the parts of a sum
+        for (row, _, _), code in zip(self._fields, returned, strict=True):
+            worst[row] = max(worst.get(row, Status.OK), meaning(self._refused or code))
+        found = [worst.get(row, unasked) for row, unasked in enumerate(self._unasked)]
+        for row, at in self._stamps:
+            found[row] = meaning(self._refused or returned[at // _WORDS])
+        for asked, code in zip([a for a in self._calls if self._slow or a.fast], self._codes, strict=True):
+            for row in asked.rows:
+                found[row] = meaning(code)
+        if not self._slow:
+            for row, metric in enumerate(METRICS):
+                if metric.tier == "slow":
+                    found[row] = Status.UNREAD
+        return bytes(found)
+
+
+def _with(status: bytes, row: int, one: Status) -> bytes:
+    return status[:row] + bytes([one]) + status[row + 1 :]
