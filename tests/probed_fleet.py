@@ -18,6 +18,7 @@ from whorl.simulation.identity import identities
 from whorl.simulation.models import V100
 from whorl.simulation.workloads import IDLE, PAGERANK, SGEMM, STREAM, Workload
 from whorl.store import Store
+from whorl.tests.stores import new_store
 
 BEGAN_NS = 1_767_571_200_000_000_000  # 2026-01-05
 CLUSTER = "made"
@@ -59,7 +60,7 @@ def stored(
     fleet = Fleet.draw(V100, gpus, seed, faults=len(kinds), kinds=kinds)
     who = identities(seed, gpus, V100.name)
     random = np.random.default_rng(seed)
-    store = Store.create(path)
+    store = new_store(path)
     names = [one.uuid for one in who]
     faults = [fleet.fault_of(gpu) for gpu in range(gpus)]
     runs: dict[str, list[object]] = {}

@@ -7,12 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from whorl.analysis import measurements
-from whorl.store import Store
+from whorl.tests.stores import new_store
 
 
 def test_a_run_of_several_repeats_is_one_row(tmp_path: Path) -> None:
     """Its repeats share its conditions: counted as runs they would pass for repeated measurements."""
-    store = Store.create(tmp_path / "S")
+    store = new_store(tmp_path / "S")
     runs = ["r1"] * 3 + ["r2"] * 4 + ["r3"]
     results = {
         "run_id": [*runs, "r1"],

@@ -14,6 +14,7 @@ from whorl.analysis.standing_out import LEAST_GPUS, Judged, frozen_readings, jud
 from whorl.collectors.simulated_rows import table
 from whorl.errors import InputError
 from whorl.store import Store
+from whorl.tests.stores import new_store
 
 from ..probed_fleet import BEGAN_NS, CLUSTER, PROBES, stored, uuids
 
@@ -179,7 +180,7 @@ def test_the_last_campaign_is_taken_and_a_missing_one_is_named(tmp_path: Path) -
     with pytest.raises(InputError, match="no campaign 'other'"):
         probed(store, "other")
     with pytest.raises(InputError, match="holds no runs: "):
-        probed(Store.create(tmp_path / "empty"))
+        probed(new_store(tmp_path / "empty"))
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from whorl.cli import cli
 from whorl.store import Store
+from whorl.tests.stores import new_store
 
 module = importlib.import_module("whorl.cli.doctor")  # `whorl.cli.doctor` itself is the command
 ask_cupy = module._cupy
@@ -38,7 +39,7 @@ def findings(*arguments: str) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    made = Store.create(tmp_path / "s")
+    made = new_store(tmp_path / "s")
     made.append({"runs": pa.table({"run_id": [f"r{i}" for i in range(1000)]})}, "x")
     return made
 

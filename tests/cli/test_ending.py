@@ -15,12 +15,13 @@ from click.testing import CliRunner
 
 from whorl.cli import _dependency, cli
 from whorl.store import Store
+from whorl.tests.stores import new_store
 
 LINES = [f"sgemm,GPU-00000000-0000-0000-0000-{i % 40:012d},{1_590_000_000 + i},{2400 + i % 97}" for i in range(80_000)]
 
 
 def test_a_reader_that_has_enough_ends_it_as_a_signal_would(tmp_path: Path) -> None:
-    Store.create(tmp_path / "S")
+    new_store(tmp_path / "S")
     query = "select range from range(200000)"
     command = [sys.executable, "-m", "whorl", "sql", "--store", str(tmp_path / "S"), query]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -88,7 +89,7 @@ def test_an_interrupt_that_a_library_answers_in_its_own_way_is_an_interrupt_all_
             raise RuntimeError("Query interrupted") from None
 
     monkeypatch.setattr(Store, "sql", interrupted)
-    Store.create(tmp_path / "S")
+    new_store(tmp_path / "S")
     before = signal.getsignal(signal.SIGINT)
     answer = CliRunner().invoke(cli, ["sql", "--store", str(tmp_path / "S"), "select 1"])
     assert answer.exit_code == 128 + signal.SIGINT, answer.output
@@ -97,7 +98,7 @@ def test_an_interrupt_that_a_library_answers_in_its_own_way_is_an_interrupt_all_
 
 
 def test_ctrl_c_while_duckdb_works_says_that_it_was_interrupted(tmp_path: Path) -> None:
-    Store.create(tmp_path / "S")
+    new_store(tmp_path / "S")
     query = "select count(*) from range(100000000) a, range(100000) b where a.range % 7 = b.range % 11"
     command = [sys.executable, "-m", "whorl", "sql", "--store", str(tmp_path / "S"), query]
     for delay in (3, 9, 27):  # on a busy machine the interrupt may come before the command has begun
@@ -138,7 +139,7 @@ def _without(names: set[str], *arguments: str) -> subprocess.CompletedProcess[st
     ("verb", "module"), [(("variability",), "polars"), (("sql", "select 1"), "duckdb"), (("advise",), "polars")]
 )
 def test_a_missing_dependency_is_a_sentence(verb: tuple[str, ...], module: str, tmp_path: Path) -> None:
-    Store.create(tmp_path / "S")
+    new_store(tmp_path / "S")
     workload = ("--workload", "x") if verb[0] == "advise" else ()
     answer = _without({module}, *verb, "--store", str(tmp_path / "S"), *workload)
     assert answer.returncode == 2, answer.stderr

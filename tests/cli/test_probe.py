@@ -26,6 +26,7 @@ from whorl.kernels.work import Work
 from whorl.probes import catalogue
 from whorl.simulation.models import find_model
 from whorl.store import Store
+from whorl.tests.stores import new_store
 
 from ..nvml_library import NvmlLibrary
 from ..probes.hand_device import FACTS, HandDevice
@@ -388,7 +389,7 @@ def test_ctrl_c_and_the_end_of_a_jobs_time_store_what_is_complete(number: signal
 
 def test_a_full_disk_is_one_sentence_and_what_was_stored_stays(tmp_path: Path) -> None:
     store = tmp_path / "S"
-    Store.create(store)
+    new_store(store)
     code = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000));"
@@ -566,7 +567,7 @@ def test_a_gpu_of_this_node_that_fails_leaves_the_others_measured(by_hand: list[
 
 def test_a_node_needs_no_packages_of_the_analysis(tmp_path: Path) -> None:
     """A compute node has numpy, pyarrow, click and nvidia-ml-py; a store made elsewhere may be on it."""
-    Store.create(tmp_path / "S")
+    new_store(tmp_path / "S")
     code = (
         "import sys; sys.argv = ['whorl', 'probe', 'run', 'launch', '--suite', 'quick', '--backend', 'simulated',"
         f" '--gpus', '1', '--store', {str(tmp_path / 'S')!r}]\n"

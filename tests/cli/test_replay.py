@@ -17,8 +17,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from whorl.cli import cli
-from whorl.store import Store
 from whorl.store.importing import Options, import_file
+from whorl.tests.stores import new_store
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 PHILLY, LONGHORN = DATA / "traces" / "sia-philly", DATA / "longhorn"
@@ -82,7 +82,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     file.write_text("\n".join(rows) + "\n")
     columns = {"board": "gpu", "host": "node", "slot": "slot", "app": "workload", "ms": "time", "when": "began"}
     options = Options(cluster="c", columns=columns | {"watts": "power"}, units={"ms": "ms", "watts": "W"})
-    import_file(Store.create(str(folder / "S")), file, options)
+    import_file(new_store(str(folder / "S")), file, options)
     return str(folder / "S")
 
 
@@ -220,7 +220,7 @@ def test_only_what_has_times_is_offered_as_a_class(tmp_path: Path) -> None:
 def test_the_models_of_the_published_traces_need_no_class(tmp_path: Path) -> None:
     """On a store with the published measurements; with one workload alone, all run like that one."""
     store = str(tmp_path / "S")
-    opened = Store.create(store)
+    opened = new_store(store)
     for path in LONGHORN.glob("[!s]*.csv.gz"):
         import_file(opened, path, Options(cluster="longhorn"))
     trace = PHILLY / "workload-1.csv"

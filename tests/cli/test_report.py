@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from whorl.cli import cli
 from whorl.simulation.sample import write_sample
-from whorl.store import Store
+from whorl.tests.stores import new_store
 
 from ..probed_fleet import BEGAN_NS, CLUSTER, stored
 
@@ -96,10 +96,10 @@ def test_a_demo_whose_page_could_not_be_written_is_reported_later(tmp_path: Path
 
 def test_what_cannot_be_reported_is_one_sentence(campaign: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
-    Store.create(empty)
+    new_store(empty)
     telemetry = tmp_path / "telemetry"
     now = pa.array([BEGAN_NS], pa.timestamp("ns"))
-    Store.create(telemetry).append({"telemetry": pa.table({"cluster": ["c"], "gpu": ["GPU-1"], "ts": now})}, "one")
+    new_store(telemetry).append({"telemetry": pa.table({"cluster": ["c"], "gpu": ["GPU-1"], "ts": now})}, "one")
     page = tmp_path / "r.html"
     cases: list[tuple[tuple[object, ...], Path, int, str]] = [
         ((empty,), page, 2, f"{empty} holds no runs: `whorl import --store {empty} FILES` or `whorl probe run"),

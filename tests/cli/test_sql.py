@@ -26,13 +26,14 @@ from whorl.cli import cli
 from whorl.errors import QueryError
 from whorl.store import Store
 from whorl.store.schema import TABLES, VIEWS
+from whorl.tests.stores import new_store
 
 WHORL = [sys.executable, "-m", "whorl"]
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    made = Store.create(tmp_path_factory.mktemp("sql") / "store")
+    made = new_store(tmp_path_factory.mktemp("sql") / "store")
     made.append(
         {
             "runs": pa.table({"run_id": ["a", "b"], "gpu": ["GPU-1", "GPU-2"], "power_w": [300.5, None]}),
@@ -200,7 +201,7 @@ def fingerprint(folder: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def other(store: Store) -> Store:
-    return Store.create(store.root.with_name("other"))
+    return new_store(store.root.with_name("other"))
 
 
 @pytest.fixture
@@ -426,7 +427,7 @@ def test_text_that_is_not_utf8(store: Store) -> None:
 
 
 def test_a_damaged_file_is_a_sentence(tmp_path: Path, store: Store) -> None:
-    broken = Store.create(tmp_path / "broken")
+    broken = new_store(tmp_path / "broken")
     broken.append({"runs": pa.table({"run_id": [f"r{i}" for i in range(1000)]})}, "x")
     path = broken.root / "runs" / "x.parquet"
     content = bytearray(path.read_bytes())
@@ -516,7 +517,7 @@ def _on_a_terminal(columns: int, *arguments: str) -> list[str]:
 def test_what_does_not_fit_the_terminal_is_printed_row_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     store = tmp_path / "S"
-    Store.create(store).append({"events": pa.table({"gpu": ["g1", "g2"], "kind": ["gap", "lost"]})}, "a")
+    new_store(store).append({"events": pa.table({"gpu": ["g1", "g2"], "kind": ["gap", "lost"]})}, "a")
     query = ("sql", "--store", str(store), "from events order by gpu")
     shown = {columns: _on_a_terminal(columns, *query) for columns in (30, 200)}
     assert "row 2" in shown[30]

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from whorl.cli import cli
-from whorl.store import Store
+from whorl.tests.stores import new_store
 
 from ..probed_fleet import stored
 
@@ -163,7 +163,7 @@ def test_a_filter_that_matches_nothing_says_so(sample: str) -> None:
 
 
 def test_a_store_without_times_is_filled_by_an_import_or_by_probes(tmp_path: Path) -> None:
-    store = Store.create(tmp_path / "S")
+    store = new_store(tmp_path / "S")
     result = whorl("variability", "--store", str(store.root))
     assert result.exit_code == 2
     assert "`whorl import --store" in result.stderr
@@ -190,7 +190,7 @@ def test_runs_with_wrong_results_are_counted_as_left_out(tmp_path: Path) -> None
 
 
 def test_the_folder_of_a_demo_leads_to_its_store(tmp_path: Path) -> None:
-    Store.create(tmp_path / "D" / "store")
+    new_store(tmp_path / "D" / "store")
     result = whorl("variability", "--store", str(tmp_path / "D"))
     assert result.exit_code == 3
     assert (

@@ -27,6 +27,7 @@ from whorl.collectors.sampler import Sampler
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.journal import Journal
+from whorl.tests.stores import new_store
 
 from ..nvml_library import NvmlLibrary
 
@@ -43,7 +44,7 @@ def collecting(
     library: NvmlLibrary, store: Path, *options: str, before: Callable[[], object] | None = None
 ) -> Iterator[subprocess.Popen[str]]:
     """A collector that has begun to store rows; killed at the end if it still runs."""
-    Store.create(store)
+    new_store(store)
     arguments = command(store, "--interval", "0.05", *options)
     process = subprocess.Popen(
         arguments, env=library.environment(), stderr=subprocess.PIPE, text=True, preexec_fn=before
@@ -218,7 +219,7 @@ def test_a_store_that_may_not_be_written(nvml_library: NvmlLibrary, tmp_path: Pa
     shutil.copytree(nvml_library.library.parent, place / "lib")
     try:
         (place / "lib").chmod(0o755)
-        Store.create(place / "S")
+        new_store(place / "S")
         (place / "control").write_text("gpus 2\n")
         environment = os.environ | {"LD_LIBRARY_PATH": str(place / "lib"), "WHORL_NVML_CONTROL": str(place / "control")}
         code = (
@@ -347,7 +348,7 @@ def test_options_that_cannot_be_used(tmp_path: Path, options: list[str], words: 
 def test_segments_turn_over_while_it_reads(nvml: NvmlLibrary, tmp_path: Path) -> None:
     """Ticks that are filled in go on when the journal begins another file, and every one is there once."""
     nvml.write("gpus 3")
-    store = Store.create(tmp_path / "S")
+    store = new_store(tmp_path / "S")
     backend = Nvml()
     backend.open()
     with Journal(store, "n", segment_s=0.4, publish_s=0.1, settle_s=0.0, grace_s=0.0) as journal:

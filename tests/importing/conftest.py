@@ -10,6 +10,7 @@ import pytest
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.importing import Options, Parsed, read_file
+from whorl.tests.stores import new_store
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 
@@ -31,7 +32,7 @@ def real() -> Callable[[str], Path]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    return Store.create(tmp_path / "store")
+    return new_store(tmp_path / "store")
 
 
 @pytest.fixture

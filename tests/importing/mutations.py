@@ -20,6 +20,7 @@ from whorl.store import Store
 from whorl.store.importing import Options, Parsed, import_file, read_file
 from whorl.tests.importing.damage import damaged
 from whorl.tests.importing.judge import judge
+from whorl.tests.stores import new_store
 
 
 def unpacked(packed: bytes, data: bytes) -> bytes:
@@ -59,7 +60,7 @@ def run(folder: Path, seed: int, count: int, stores: Path | None) -> dict[str, o
             failures.append({"seed": number, "damage": case.done, "what": f"{type(error).__name__}: {error}"[:300]})
             continue
         if stores is not None:
-            store = Store.create(stores / str(number))
+            store = new_store(stores / str(number))
             failures += [{"seed": number, "damage": case.done, "what": what} for what in stored(store, path, found)]
     return {"tried": count, "kept": kept, "refused": refused, "failures": failures}
 

@@ -38,20 +38,21 @@ def extracts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_damaged_files(extracts: Path, tmp_path: Path) -> None:
     script = Path(__file__).with_name("mutations.py")
-    parsed, stored = count(4_850, short=180), count(150, short=20)  # for each of two processes
-    plan: list[tuple[str, str, list[str]]] = [(str(n * 100_000), str(parsed), []) for n in (1, 2)]
-    plan += [(str(n * 100_000), str(stored), [str(tmp_path / f"stores{n}")]) for n in (3, 4)]
+    pairs, parsed, stored = count(2, short=1), count(4_850, short=350), count(150, short=50)
+    plan: list[tuple[int, int, list[Path]]] = []
+    for number in range(pairs):
+        plan += [(100_000 * (number + 1), parsed, []), (100_000 * (number + 3), stored, [tmp_path / f"S{number}"])]
     seen = {"tried": 0, "kept": 0, "refused": 0}
     failures = []
     for pair in (plan[:2], plan[2:]):
         running = [
             subprocess.Popen(
-                [sys.executable, "-W", "error", script, extracts, seed, count, *store],
+                [sys.executable, "-W", "error", script, extracts, str(seed), str(files), *store],
                 stdout=subprocess.PIPE,
                 text=True,
                 env={**os.environ, "POLARS_MAX_THREADS": "1"},
             )
-            for seed, count, store in pair
+            for seed, files, store in pair
         ]
         for process in running:
             out, _ = process.communicate()
@@ -60,6 +61,6 @@ def test_damaged_files(extracts: Path, tmp_path: Path) -> None:
             failures += answer.pop("failures")
             seen = {key: seen[key] + answer[key] for key in seen}
     assert failures == []
-    assert seen["tried"] == 2 * (parsed + stored) == count(10_000, short=400)
+    assert seen["tried"] == pairs * (parsed + stored) == count(10_000, short=400)
     # The damage is neither so light that all is kept nor so heavy that nothing is judged.
     assert min(seen["kept"], seen["refused"]) > 0.3 * seen["tried"]

@@ -17,6 +17,7 @@ import pytest
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.importing import Options, Report, import_file
+from whorl.tests import sizes
 
 UUIDS = [f"GPU-0a1b2c3d-0000-1111-2222-3333444455{i:02d}" for i in range(40)]
 LINES = ["exp,uuid,ts,perf", *(f"sgemm,{UUIDS[i]},{1_590_000_000 + i},{2400 + i}" for i in range(40))]
@@ -114,12 +115,10 @@ def test_provenance(store: Store) -> None:
     assert set(store.scan("runs").collect()["import_id"]) == {row["import_id"]}
 
 
-KILLS, KILLED_ROWS = 15, 60_000
-
-
 def test_killed_at_random_moments(tmp_path: Path) -> None:
+    kills, killed_rows = sizes.count(15, short=4), sizes.count(60_000, short=30_000)
     r = random.Random(8)
-    rows = (f"sgemm,{UUIDS[i % 40]},{1_590_000_000 + i},{2400 + r.random() * 99:.6f}" for i in range(KILLED_ROWS))
+    rows = (f"sgemm,{UUIDS[i % 40]},{1_590_000_000 + i},{2400 + r.random() * 99:.6f}" for i in range(killed_rows))
     path = tmp_path / "big.csv"
     path.write_text("\n".join([LINES[0], *rows]))
     root = tmp_path / "store"
@@ -140,7 +139,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
         assert process.wait() == 0
         whole = time.monotonic() - began
     killed = 0
-    for number in range(KILLS):
+    for number in range(kills):
         root = tmp_path / f"store{number}"
         with begin() as process:
             time.sleep(whole * r.uniform(0.05, 0.95))
@@ -148,13 +147,13 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
             killed += process.wait() == -signal.SIGKILL
         store = Store.open(root)
         stored = [count(store, table) for table in ("runs", "results", "gpus", "imports")]
-        assert stored in ([0, 0, 0, 0], [KILLED_ROWS, KILLED_ROWS, 40, 1])
+        assert stored in ([0, 0, 0, 0], [killed_rows, killed_rows, 40, 1])
         assert store.skipped == {}
         report = import_file(store, path, Options())
         assert report.already == (stored[0] > 0)
-        assert count(store, "runs") == count(store, "results") == KILLED_ROWS
+        assert count(store, "runs") == count(store, "results") == killed_rows
         assert not [p for p in root.rglob("*") if p.name.startswith(".tmp-") or p.suffix == ".json"]
-    assert killed > KILLS // 2
+    assert killed > kills // 2
 
 
 def test_imports_of_overlapping_files_at_once(tmp_path: Path) -> None:
@@ -162,7 +161,7 @@ def test_imports_of_overlapping_files_at_once(tmp_path: Path) -> None:
     files = [tmp_path / f"first{end}.csv" for end in (4000, 3000, 2000)]
     for path, end in zip(files, (4000, 3000, 2000), strict=True):
         path.write_text("\n".join(["exp,uuid,ts,perf", *lines[:end]]))
-    for attempt in range(3):
+    for attempt in range(sizes.count(3, short=1)):
         store = tmp_path / f"S{attempt}"
         command = [sys.executable, "-m", "whorl", "import", "--store", str(store)]
         running = [subprocess.Popen([*command, str(path)], stdout=subprocess.DEVNULL) for path in files]

@@ -21,6 +21,7 @@ from whorl.kernels.device import Device
 from whorl.probes.node import NodeWatch, refuse_shared
 from whorl.probes.watch import Recent
 from whorl.store import Store
+from whorl.tests.stores import new_store
 
 from ..collectors.sampling import as_rows
 from ..nvml_library import NvmlLibrary
@@ -29,7 +30,7 @@ from .changing import BUSY, PATIENCE_S, uuids
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    return Store.create(tmp_path / "s")
+    return new_store(tmp_path / "s")
 
 
 class Fed:

@@ -23,6 +23,7 @@ from whorl.probes.recording import Recorder
 from whorl.probes.running import run_here
 from whorl.probes.watch import Reading, Window
 from whorl.store import Store
+from whorl.tests.stores import new_store
 
 from .hand_device import FACTS, QUICK, HandDevice, HandLoaded, a_probe, constant, find
 
@@ -63,7 +64,7 @@ def rows(store: Store, columns: str) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    return Store.create(tmp_path / "S")
+    return new_store(tmp_path / "S")
 
 
 @pytest.mark.parametrize("neighbours", ["idle", "busy"])

@@ -12,7 +12,6 @@ import threading
 import time
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -21,6 +20,7 @@ from whorl.errors import StoreError
 from whorl.store import Journal, Store, compaction, replacing, retention
 from whorl.tests.sizes import count
 from whorl.tests.store.journaler import BEGAN, S
+from whorl.tests.stores import new_store, plain_client
 
 LATER = BEGAN + 20 * 86_400 * S
 COUNT = "select count(*) n, count(distinct (cluster, gpu, ts)) keys, sum(power_mw)::bigint power from telemetry"
@@ -29,7 +29,7 @@ HISTORY = "select sum(n)::bigint, sum(power_mw_mean * n)::bigint from history"
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    return Store.create(tmp_path / "store")
+    return new_store(tmp_path / "store")
 
 
 def rows(seconds: range, power: int = 1, gpu: str = "a") -> pa.Table:
@@ -193,7 +193,7 @@ def test_plain_clients_count_a_row_once_while_it_is_corrected(store: Store) -> N
         """
     with (
         subprocess.Popen([sys.executable, "-c", code, store.root, str(count(150, short=40))]) as writer,
-        contextlib.closing(duckdb.connect(store.root / "whorl.duckdb", read_only=True)) as plain,
+        contextlib.closing(plain_client(store.root)) as plain,
     ):
         seen = set()
         while writer.poll() is None:
@@ -220,7 +220,7 @@ def test_pruning_killed_at_any_step_and_run_again(store: Store) -> None:
     for number in range(len(answer)):
         copy = Store.open(store.root.with_name(f"killed{number}"))
         assert copy.sql(HISTORY).to_pylist() == expected
-        with contextlib.closing(duckdb.connect(copy.root / "whorl.duckdb", read_only=True)) as plain:
+        with contextlib.closing(plain_client(copy.root)) as plain:
             assert plain.execute(HISTORY).fetchall() == [tuple(expected[0].values())]
         done = retention.prune(copy.root, 86_400, pace=replacing.OFFLINE, now=BEGAN + 2 * 86_400 * S)
         assert done.waiting == 0

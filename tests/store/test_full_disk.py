@@ -21,6 +21,7 @@ import pytest
 from whorl.errors import StoreError
 from whorl.store import Store, files, processes
 from whorl.tests.store.appender import group
+from whorl.tests.stores import new_store
 
 
 def append(root: Path, size: int) -> None:
@@ -60,7 +61,7 @@ def nothing_was_stored(root: Path, size: int, before: dict[str, bytes]) -> None:
 @pytest.mark.parametrize("limit", [1, 100, 5_000, 20_000])
 def test_a_file_size_limit(tmp_path: Path, limit: int) -> None:
     root = tmp_path / "s"
-    Store.create(root).append(group("a"), "a")
+    new_store(root).append(group("a"), "a")
     before = content(root)
     with no_file_longer_than(limit):
         nothing_was_stored(root, 50_000, before)

@@ -17,7 +17,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
 import pytest
 
@@ -28,6 +27,7 @@ from whorl.store.schema import FORMAT
 from whorl.store.status import status
 from whorl.tests.sizes import count
 from whorl.tests.store.journaler import BEGAN, batch
+from whorl.tests.stores import new_store, plain_client
 
 JOURNALER = Path(__file__).with_name("journaler.py")
 ROWS = f"select gpu, (epoch_ns(ts) - {BEGAN}) // 1000000000 as second, power_mw from telemetry order by all"
@@ -37,7 +37,7 @@ Rows = list[tuple[str, int, int]]
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    return Store.create(tmp_path / "store")
+    return new_store(tmp_path / "store")
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def read(store: Store) -> Rows:
 
 
 def client(store: Store) -> Rows:
-    with contextlib.closing(duckdb.connect(store.root / "whorl.duckdb", read_only=True)) as connection:
+    with contextlib.closing(plain_client(store.root)) as connection:
         return connection.execute(ROWS).fetchall()
 
 
@@ -145,7 +145,8 @@ import duckdb, json, sys
 query = "select count(*), count(distinct (gpu, ts)) from telemetry"
 while sys.stdin.readline():
     try:
-        with duckdb.connect(sys.argv[1], read_only=True) as connection:
+        with duckdb.connect(f"{sys.argv[1]}/whorl.duckdb", read_only=True) as connection:
+            connection.execute(f"SET VARIABLE whorl_store = '{sys.argv[1]}'")
             print(json.dumps(connection.execute(query).fetchone()), flush=True)
     except duckdb.IOException as error:
         print(json.dumps(str(error)), flush=True)
@@ -154,7 +155,7 @@ while sys.stdin.readline():
 
 def test_readers_see_no_row_twice_and_none_less_while_files_change_places(store: Store) -> None:
     """Journals are published, sealed and compacted all the time; two kinds of readers look on."""
-    command: list[str | Path] = [sys.executable, "-c", CLIENT, store.root / "whorl.duckdb"]
+    command: list[str | Path] = [sys.executable, "-c", CLIENT, store.root]
     pipe = subprocess.PIPE
     with (
         running("stream", store.root, str(count(9, short=5))) as writer,
@@ -299,7 +300,7 @@ except StoreError as error:
 def test_a_store_that_this_user_may_not_write() -> None:
     place = Path("/tmp", f"whorl-test-journal-{os.getpid()}")
     try:
-        store = Store.create(place / "s")
+        store = new_store(place / "s")
         place.chmod(0o755)
         done = subprocess.run(
             [sys.executable, "-c", UNWRITABLE, store.root], capture_output=True, text=True, check=False

@@ -7,7 +7,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import hypothesis.strategies as st
 import pyarrow as pa
 from hypothesis import HealthCheck, settings
@@ -17,6 +16,7 @@ from whorl.store import Store, compaction, replacing, retention
 from whorl.store.journal import Journal
 from whorl.store.schema import arrow_schema
 from whorl.tests.sizes import count
+from whorl.tests.stores import new_store, plain_client
 
 S = 10**9
 BEGAN = 1_700_006_400 * S  # the beginning of a day
@@ -67,7 +67,7 @@ class Mixed(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.folder = tempfile.TemporaryDirectory(dir=MEMORY)
-        self.store = Store.create(Path(self.folder.name) / "s")
+        self.store = new_store(Path(self.folder.name) / "s")
         self.expected: dict[Key, Row] = {}
         self.minutes: dict[Key, list[Row]] = {}
         self.journals: dict[str, Journal] = {}
@@ -138,7 +138,7 @@ class Mixed(RuleBasedStateMachine):
             journal.publish()
         # Rows of dead journals are published when they are sealed: by the next of the name, or by compaction.
         if all(name in self.journals for name in ("n1", "n2")):
-            with contextlib.closing(duckdb.connect(self.store.root / "whorl.duckdb", read_only=True)) as client:
+            with contextlib.closing(plain_client(self.store.root)) as client:
                 assert plain(client.sql("from telemetry").to_arrow_table()) == expected
                 self.check_history(client.sql(HISTORY).to_arrow_table())
         assert plain(self.store.arrow("telemetry")) == expected

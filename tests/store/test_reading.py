@@ -23,6 +23,7 @@ from whorl.store import Store
 from whorl.store.schema import FORMAT, TABLES, TELEMETRY, VIEWS, Table, arrow_schema, table
 from whorl.tests.sizes import count
 from whorl.tests.store.appender import group
+from whorl.tests.stores import new_store
 
 READERS: dict[str, Callable[[Store, str], pa.Table]] = {
     "sql": lambda store, name: store.sql(f"from {name}"),
@@ -34,7 +35,7 @@ readers = pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    made = Store.create(tmp_path / "store")
+    made = new_store(tmp_path / "store")
     made.append(group("a"), "a")
     return made
 
@@ -75,7 +76,7 @@ def test_the_readers_agree_with_what_was_written(data: st.DataObject) -> None:
     spec = data.draw(st.sampled_from([spec for spec in TABLES if not spec.made]))
     batches = data.draw(st.lists(rows_of(spec), min_size=1, max_size=3))
     with tempfile.TemporaryDirectory() as folder:
-        store = Store.create(Path(folder) / "s")
+        store = new_store(Path(folder) / "s")
         kept: dict[Any, dict[str, Any]] = {}
         for number, rows in enumerate(batches):
             batch = pa.Table.from_pylist(rows, schema=arrow_schema(spec.name))

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from whorl.store import Store
+from whorl.tests.stores import new_store
 
 Floats = npt.NDArray[np.float64]
 BEGAN = datetime.fromisoformat("2026-09-01")
@@ -85,7 +86,7 @@ class Fleet:
         if places:
             for number, name in enumerate(self.names):
                 self.identity(name, node=self.node(number), slot=number % self.per_node)
-        store = Store.create(path)
+        store = new_store(path)
         store.append({name: pa.table(columns) for name, columns in self.tables.items()}, "fleet")
         return store
 

@@ -13,6 +13,7 @@ from whorl.analysis import measurements
 from whorl.analysis.placement import Gain, Scores, advise, scores
 from whorl.cli import cli
 from whorl.store import Store
+from whorl.tests.stores import new_store
 
 FOLDER = Path(__file__).parents[3].parent / "shared" / "data" / "longhorn"
 needs_longhorn = pytest.mark.skipif(not FOLDER.is_dir(), reason=f"the Longhorn files are not at {FOLDER}")
@@ -99,7 +100,7 @@ def test_what_the_first_half_of_the_runs_promises_comes_true_in_the_second(longh
     place = pl.int_range(pl.len()).over("gpu")
     early = frame.filter(place < pl.len().over("gpu") // 2)
     late = frame.filter(place >= pl.len().over("gpu") // 2).group_by("gpu").agg(pl.col("value").median())
-    store = Store.create(tmp_path / "early")
+    store = new_store(tmp_path / "early")
     kept = early["run_id"].implode()
     store.append(
         {

@@ -11,6 +11,7 @@ import pytest
 from whorl.analysis.placement import advise, available, scores
 from whorl.errors import InputError
 from whorl.store import Store
+from whorl.tests.stores import new_store
 
 from .fleets import BEGAN, Fleet, Floats, noise
 
@@ -224,7 +225,7 @@ def test_where_no_workload_has_a_time_that_is_the_answer(tmp_path: Path) -> None
 
 
 def test_what_a_store_lacks_is_said_with_what_it_has(tmp_path: Path) -> None:
-    empty = Store.create(tmp_path / "empty")
+    empty = new_store(tmp_path / "empty")
     with pytest.raises(InputError, match="holds no runs; `whorl import"):
         scores(empty, ["w"])
     store = _fleet(8).store(tmp_path / "S")

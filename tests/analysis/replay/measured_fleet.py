@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from whorl.store import Store
 from whorl.store.importing import Options, import_file
+from whorl.tests.stores import new_store
 
 NODES, GPUS_PER_NODE, RUNS = 8, 4, 6
 NAMES = tuple(f"n{node:02}-{slot}" for node in range(NODES) for slot in range(GPUS_PER_NODE))
@@ -31,7 +31,7 @@ def fleet_store(
     """
     rng = np.random.default_rng(seed)
     path = str(folder / "S")
-    store = Store.create(path)
+    store = new_store(path)
     for workload, values in scores.items():
         names = (gpus or {}).get(workload, NAMES)
         rows = ["gpu,node,slot,workload,ms,began,watts"]
