@@ -7,14 +7,26 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .analysis import variability
+    from .dashboards.store_report import look, report
+    from .jobs.advice import advise
+    from .jobs.collecting import collect
+    from .jobs.measuring import measure
     from .store import Store
 
 __version__ = "0.1.0"
 
 # Loaded on first use, so that `import whorl` and `whorl --help` stay instant.
-_LAZY = {"Store": ".store", "variability": ".analysis"}
+_LAZY = {
+    "Store": ".store",
+    "advise": ".jobs.advice",
+    "collect": ".jobs.collecting",
+    "look": ".dashboards.store_report",
+    "measure": ".jobs.measuring",
+    "report": ".dashboards.store_report",
+    "variability": ".analysis",
+}
 
-__all__ = ["Store", "__version__", "variability"]
+__all__ = ["Store", "__version__", "advise", "collect", "look", "measure", "report", "variability"]
 
 
 def __getattr__(name: str) -> Any:

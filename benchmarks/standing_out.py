@@ -33,11 +33,11 @@ from whorl.analysis.planted import LOOKS_LIKE
 from whorl.analysis.probing import Probed, probed
 from whorl.analysis.standing_out import ERROR_RATE, RELEVANT_PCT, judge
 from whorl.benchmarks.machine import machine
-from whorl.cli.probe_fleet import claim
 from whorl.probes import catalogue
 from whorl.probes.campaign import Plan
 from whorl.probes.conditions import Asked
 from whorl.probes.effort import EFFORTS
+from whorl.probes.fleet_claim import claim
 from whorl.probes.running import run_simulated
 from whorl.simulation.faults import KINDS
 from whorl.simulation.fleet import Fleet

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import os
 import re
 import sys
 from pathlib import Path
@@ -15,11 +13,7 @@ from .collect import Span
 from .options import json_option
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..jobs.advising import Steering, Wanted
-    from ..jobs.applying import Change
-    from ..jobs.slurm import Slurm
+    pass
 
 FORMATS = ("exclude", "prefer", "nodelist", "weights", "json")
 _DAY_S = 86_400.0
@@ -69,7 +63,6 @@ _cluster_option = click.option("--cluster", metavar="NAME", help="The cluster, w
 @click.option("--max-age", type=Span(), default="90d", show_default=True, help="Older measurements count as stale.")
 @click.option(
     "--locality-penalty",
-    "locality",
     type=click.FloatRange(1.0),
     default=1.0,
     show_default=True,
@@ -97,8 +90,7 @@ def advise(ctx: click.Context, /, form: str | None, output: Path | None, as_json
     if ctx.invoked_subcommand is not None:
         ctx.obj = options
         return
-    from ..jobs.advising import steer
-    from ..store import Store
+    from ..jobs.advice import advise, lines_for, write_filter
     from . import advise_report as report
     from .output import print_json, show
 
@@ -108,88 +100,34 @@ def advise(ctx: click.Context, /, form: str | None, output: Path | None, as_json
     for name in ("store", "workload"):
         if not options[name]:
             raise click.UsageError(f"Missing option '--{name}'.")
-    wanted = _wanted(options)
-    slurm, listed, remark = _scheduler(options, form, output is not None)
-    store = Store.open(options["store"])
-    if output is not None:
-        if slurm is None:
-            raise click.UsageError("--output needs the scheduler: it states what of the partition is left")
-        options["partition"] = options["partition"] or slurm.default_partition()
-    steering = steer(
-        store,
-        wanted,
-        slurm=slurm,
-        listed=listed,
-        partition=options["partition"] if slurm else None,
-        placing=form in (None, "nodelist", "json"),
-        lenient=form in (None, "json", "exclude", "prefer") and output is None,
-    )
-    remarks = ([remark] if remark else []) + list(steering.remarks)
-    if form in (None, "json"):
-        wait = steering.wait(slurm)
-        if form == "json":
-            print_json(report.document(steering, wait, remarks))
-        else:
-            show(report.answer(steering, wait, remarks))
+    if options["no_scheduler"] and options["nodes"]:
+        raise click.UsageError("--no-scheduler and --nodes exclude each other")
+    listed = _names(options.pop("nodes"))
+    options["max_age"] /= _DAY_S
+    steering = advise(options.pop("store"), **options, nodes=listed, form=form, to_file=output is not None)
+    if form == "json":
+        print_json(report.document(steering, steering.wait(), steering.remarks))
         return
-    for line in remarks:
+    if form is None:
+        show(report.answer(steering, steering.wait(), steering.remarks))
+        return
+    for line in steering.remarks:
         click.echo(f"whorl: note: {line}", err=True)
-    if output is not None and slurm is not None:
-        _write(output, steering, slurm)
-    else:
-        _print(form, steering)
+    if output is not None:
+        click.echo(write_filter(output, steering), err=True)
+        return
+    lines, said = lines_for(form, steering)
+    if said:
+        click.echo(f"whorl: note: {said}", err=True)
+    for line in lines:
+        click.echo(line)
 
 
-def _print(form: str, steering: Steering) -> None:
-    """One of the formats on standard output, and why it is empty on standard error."""
-    from ..errors import InputError
-    from ..jobs.formats import node_lines
-    from ..jobs.hostlist import compress
+def _names(path: str | None) -> list[str] | None:
+    """The nodes that a file or standard input lists; None where none is named."""
+    from ..jobs.advising import read_names
 
-    advice = steering.advice
-    if form == "exclude":
-        if not steering.exclude:
-            why = "The scheduler has none of these nodes." if steering.foreign else advice.finding
-            said = why if why.startswith("Exclude nothing") else f"nothing is excluded. {why}"
-            click.echo(f"whorl: note: {said}", err=True)
-        click.echo(compress(steering.exclude))
-    elif form == "prefer":
-        expression, why = steering.prefer()
-        if why:
-            click.echo(f"whorl: note: nothing to prefer: {why}", err=True)
-        click.echo(expression)
-    elif form == "nodelist":
-        nodes = steering.nodelist()
-        if not nodes:
-            # Unlike an empty --exclude, Slurm refuses an empty --nodelist.
-            raise InputError(f"no nodes to name for a job of {advice.gpus}: {advice.finding}")
-        click.echo(f"whorl: note: for a job that takes all of them: --nodes={len(nodes)}", err=True)
-        click.echo(compress(nodes))
-    else:
-        if not steering.nodes:
-            raise InputError("weights are a difference to what the scheduler has: run this where it can be asked")
-        mine = [steering.nodes[name] for name in steering.names.names.values()]
-        lines = node_lines(advice.workload, mine, steering.tiers, steering.preferred)
-        if not lines:
-            click.echo("whorl: note: the scheduler has these weights and features already", err=True)
-        for line in lines:
-            click.echo(line)
-
-
-def _write(output: Path, steering: Steering, slurm: Slurm) -> None:
-    """The file for the submit filters."""
-    import time
-
-    from ..errors import InputError
-    from ..jobs.formats import filter_file, write_whole
-
-    partition = steering.partition
-    if partition is None:
-        raise InputError("Slurm has no default partition: say which one the file is for with --partition")
-    is_default = slurm.default_partition() == partition
-    nodes = list(steering.nodes.values())
-    write_whole(output, filter_file(steering.exclude, nodes, partition, is_default, time.time()))
-    click.echo(f"{output}: {len(steering.exclude)} of {len(nodes)} nodes of partition {partition}", err=True)
+    return None if path is None else read_names(*_text_of(path))
 
 
 @advise.command("apply", short_help="Tell a waiting job of yours which nodes to avoid.")
@@ -217,10 +155,7 @@ def apply(
     """
     import shlex
 
-    from ..jobs import applying
-    from ..jobs.advising import steer
-    from ..jobs.slurm import Slurm
-    from ..store import Store
+    from ..jobs.advice import apply as advise_job
     from .output import print_json
 
     options = dict(inherited)
@@ -229,27 +164,23 @@ def apply(
         raise click.UsageError("Missing option '--store'.")
     if options["no_scheduler"] or options["nodes"]:
         raise click.UsageError("apply asks the scheduler: leave out --no-scheduler and --nodes")
-    slurm = Slurm()
-    slurm.check()
-    records = slurm.jobs(job)
-    waiting = applying.pending(records, job, os.getuid())
-    opened = Store.open(options["store"])
-    options["workload"] = options["workload"] or applying.workload_of(waiting) or _only_workload(opened, job)
-    partition = ",".join(waiting[0].partitions) or None
-    steering = steer(opened, _wanted(options), slurm=slurm, partition=partition)
-    everything = slurm.nodes()
-    changes = [applying.change(one, steering.exclude, everything) for one in waiting]
-    if not dry_run:
-        _update(slurm, [change for change in changes if change.needed])
+    for name in ("no_scheduler", "nodes", "partition"):
+        del options[name]
+    options["max_age"] /= _DAY_S
+    done = advise_job(
+        options.pop("store"),
+        job,
+        **options,
+        dry_run=dry_run,
+        made=lambda one: click.echo(f"whorl: note: job {one.job} avoids {one.after or 'no nodes'}", err=True),
+    )
     if as_json:
-        rows = [change.as_dict() for change in changes]
-        print_json(
-            {"schema": "whorl.advise.apply/1", "workload": options["workload"], "dry_run": dry_run, "rows": rows}
-        )
+        rows = [change.as_dict() for change in done.changes]
+        print_json({"schema": "whorl.advise.apply/1", "workload": done.workload, "dry_run": dry_run, "rows": rows})
         return
-    for line in steering.remarks:
+    for line in done.steering.remarks:
         click.echo(f"whorl: note: {line}", err=True)
-    for change in changes:
+    for change in done.changes:
         for note in change.notes:
             click.echo(f"whorl: note: job {change.job}: {note}", err=True)
         if dry_run:
@@ -257,78 +188,10 @@ def apply(
         else:
             did = "avoids" if change.needed or not change.after else "already avoids"
             click.echo(f"job {change.job} {did} {change.after or 'no nodes'}")
-    if len(records) > len(waiting):
-        click.echo(f"whorl: note: {len(records) - len(waiting)} tasks of {job} wait no longer: left alone", err=True)
-    if not any(change.after for change in changes):
-        click.echo(f"whorl: note: {steering.advice.finding}", err=True)
-
-
-def _update(slurm: Slurm, changes: Sequence[Change]) -> None:
-    """Make the changes; where one is refused, say which were made before."""
-    from ..errors import SchedulerError
-
-    for number, change in enumerate(changes):
-        try:
-            slurm.update_job(change.job, change.after, change.comment)
-        except SchedulerError:
-            for made in changes[:number]:
-                click.echo(f"whorl: note: job {made.job} avoids {made.after or 'no nodes'}", err=True)
-            raise
-
-
-def _only_workload(store: Any, job: str) -> str:
-    """The store's workload, where it has one only."""
-    from ..analysis.placement import available
-    from ..errors import InputError
-
-    workloads = sorted({workload for _, workload in available(store)})
-    if len(workloads) != 1:
-        has = ", ".join(workloads) or "none"
-        raise InputError(f"which workload is job {job}? Say --workload, or whorl=NAME in its comment; there is {has}")
-    return workloads[0]
-
-
-def _wanted(options: dict[str, Any]) -> Wanted:
-    from ..errors import InputError
-    from ..jobs.advising import Wanted
-
-    for name in ("hard", "soft", "locality"):
-        if not math.isfinite(options[name]):
-            flag = "locality-penalty" if name == "locality" else name
-            raise InputError(f"--{flag} {options[name]} is no factor: write a number such as 1.2")
-    if options["soft"] > options["hard"]:
-        raise InputError(f"--soft {options['soft']:g} is above --hard {options['hard']:g}")
-    taken = {name: options[name] for name in ("workload", "cluster", "gpus", "hard", "soft", "max_share", "locality")}
-    return Wanted(**taken, max_age=options["max_age"] / _DAY_S, replicates=options["replicates"], seed=options["seed"])
-
-
-def _scheduler(
-    options: dict[str, Any], form: str | None, to_file: bool
-) -> tuple[Slurm | None, list[str] | None, str | None]:
-    """The scheduler to ask, or the nodes listed instead of it, and what is to be said about that.
-
-    A scheduler that does not answer is an error where what is printed is for it. Where there is none, the store's
-    names do, unless what is printed rests on what a scheduler has.
-    """
-    from ..errors import SchedulerError
-    from ..jobs.advising import read_names
-    from ..jobs.slurm import Slurm
-
-    if options["no_scheduler"] and options["nodes"]:
-        raise click.UsageError("--no-scheduler and --nodes exclude each other")
-    if options["nodes"]:
-        return None, read_names(*_text_of(options["nodes"])), None
-    if options["no_scheduler"]:
-        return None, None, None
-    slurm = Slurm()
-    try:
-        slurm.check()
-    except SchedulerError as error:
-        unchecked = error.absent and form in ("exclude", "nodelist") and not to_file
-        if form not in (None, "json") and not unchecked:
-            raise
-        return None, None, f"names of nodes are not checked: {error}"
-    return slurm, None, None
+    if done.left_alone:
+        click.echo(f"whorl: note: {done.left_alone} tasks of {job} wait no longer: left alone", err=True)
+    if not any(change.after for change in done.changes):
+        click.echo(f"whorl: note: {done.steering.advice.finding}", err=True)
 
 
 def _text_of(name: str) -> tuple[Path | None, str]:

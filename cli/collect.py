@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..store.signals import Noted
 from .options import store_option
 
 if TYPE_CHECKING:
-    from ..collectors.collecting import Collecting, Plan
+    from ..collectors.collecting import Collecting
     from ..collectors.sampler import Counts
 
 _SPAN = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+) ?(ms|s|min|m|h|d)?")
@@ -78,55 +74,45 @@ def collect(
     no setting of a GPU; what a probe that crashed left changed is restored first. On a machine without GPUs,
     --backend simulated reads a simulated node.
     """
-    from ..collectors.collecting import Plan, give_back, stay_small, this_node
-    from ..probes.restore import restore_left_over
+    from ..collectors.collecting import stay_small
+    from ..jobs.collecting import collect as run
+    from .output import Progress, tell
 
-    options = {key: value for key, value in (("gpus", gpus), ("model", model), ("seed", seed)) if value is not None}
-    if options and backend != "simulated":
-        raise click.UsageError(f"--{next(iter(options))} is for --backend simulated only")
-    plan = Plan(
-        store=store,
-        interval_s=interval,
-        slow_s=slow_interval,
-        duration_s=duration,
-        backend=backend,
-        durable_s=durable,
-        hung_s=hung,
-        cluster=cluster or os.environ.get("SLURM_CLUSTER_NAME") or "local",
-        node=node or this_node(),
-    )
-    if backend == "simulated":
-        options["node"] = plan.node
     stay_small(backend)
-    if backend == "nvml":
-        for sentence in restore_left_over():
-            click.echo(f"whorl: {sentence}", err=True)
-    with Noted() as signals:
-        collecting = _begin(plan, options, signals)
-        if collecting is None:
-            click.echo("whorl: told to end before anything was read", err=True)
-            return
+    progress, ready = Progress(every_s=1.0), None
+
+    def begun(collecting: Collecting) -> None:
+        nonlocal ready
+        ready = collecting
         _say_begun(collecting)
-        give_back()  # what opening took
-        status = _Status(collecting)
-        try:
-            counts = collecting.run(ended=lambda: bool(signals.came), look=status.show)
-        finally:
-            status.clear()
-        _say_ended(collecting, counts, signals.came[0] if signals.came else None)
-        collecting.leave(0)
 
+    def look() -> None:
+        assert ready is not None
+        progress.say(_status(ready))
 
-def _begin(plan: Plan, options: dict[str, Any], signals: Noted) -> Collecting | None:
-    from ..collectors.collecting import Collecting
-    from ..errors import InputError
-
-    try:
-        return Collecting.begin(plan, options, ended=lambda: bool(signals.came))
-    except InputError as error:
-        if plan.backend != "nvml":
-            raise
-        raise InputError(f"{error}; on a machine without GPUs: --backend simulated") from error
+    with progress:
+        ended = run(
+            store,
+            interval=interval,
+            slow_interval=slow_interval,
+            duration=duration,
+            backend=backend,
+            durable=durable,
+            cluster=cluster,
+            node=node,
+            hung=hung,
+            gpus=gpus,
+            model=model,
+            seed=seed,
+            tell=tell,
+            begun=begun,
+            look=look,
+        )
+    if ended is None:
+        tell("told to end before anything was read")
+        return
+    _say_ended(ended.collecting, ended.counts, ended.signal)
+    ended.collecting.leave(0)
 
 
 def _say_begun(collecting: Collecting) -> None:
@@ -151,28 +137,13 @@ def _say_begun(collecting: Collecting) -> None:
         )
 
 
-class _Status:
-    """One line a second about what is going on, where standard error is a terminal."""
-
-    def __init__(self, collecting: Collecting) -> None:
-        self._sampler = collecting.sampler
-        self._shown = 0.0
-        self._live = sys.stderr.isatty()
-
-    def show(self) -> None:
-        now = time.monotonic()
-        if not self._live or now - self._shown < 1.0:
-            return
-        self._shown = now
-        counts, watts = self._sampler.counts, self._sampler.watts
-        power = "n/a" if watts is None else f"{watts:,.0f} W"
-        hanging = f", {len(self._sampler.stuck_in)} hanging" if self._sampler.stuck_in else ""
-        text = f"{counts.rows:,} rows, {power}, {counts.missed:,} ticks missed, {counts.events:,} events{hanging}"
-        click.echo(f"\r\x1b[K{text}", nl=False, err=True)
-
-    def clear(self) -> None:
-        if self._live and self._shown:
-            click.echo("\r\x1b[K", nl=False, err=True)
+def _status(collecting: Collecting) -> str:
+    """What is going on, in one line."""
+    sampler = collecting.sampler
+    counts, watts = sampler.counts, sampler.watts
+    power = "n/a" if watts is None else f"{watts:,.0f} W"
+    hanging = f", {len(sampler.stuck_in)} hanging" if sampler.stuck_in else ""
+    return f"{counts.rows:,} rows, {power}, {counts.missed:,} ticks missed, {counts.events:,} events{hanging}"
 
 
 def _say_ended(collecting: Collecting, counts: Counts, came: int | None) -> None:

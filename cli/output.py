@@ -75,6 +75,11 @@ def width() -> int | None:
     return (shutil.get_terminal_size().columns or 80) if sys.stdout.isatty() else None
 
 
+def tell(sentence: str) -> None:
+    """What is worth knowing beside the answer, on standard error."""
+    click.echo(f"whorl: {sentence}", err=True)
+
+
 def say(text: str, first: str = "", rest: str = "") -> None:
     """Print a sentence in lines of the terminal's width, 100 at most; words stay in one piece.
 
@@ -231,7 +236,8 @@ class Progress:
     or `clear()`. On a node without `rich` it is a plain line every ten seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, every_s: float = _SHOWN_EVERY_S) -> None:
+        self._every_s = every_s
         self._live = sys.stderr.isatty()
         self._rich = self._live and importlib.util.find_spec("rich") is not None
         self._bar: Bar | None = None
@@ -258,7 +264,7 @@ class Progress:
 
     def _show(self, what: str, done: int | None, of: int | None) -> None:
         now = time.monotonic()
-        if not self._live or now - self._shown < (_SHOWN_EVERY_S if self._rich else _TOLD_EVERY_S):
+        if not self._live or now - self._shown < (self._every_s if self._rich else _TOLD_EVERY_S):
             return
         self._shown = now
         if not self._rich:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
-from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,15 +13,9 @@ from .options import json_option, store_option
 from .probe_list import list_probes
 
 if TYPE_CHECKING:
-    from ..kernels.device import Device
-    from ..probes.campaign import Plan, Progress, Report
-    from ..probes.conditions import Asked
-    from ..probes.probe import Probe
-    from ..simulation.fleet import Fleet
-    from ..store import Store
+    from ..probes.campaign import Report
 
 _SUITES = ("quick", "standard", "full")
-_SHORTEST_S, _LONGEST_S = 0.1, 3600.0  # between stored readings of a simulated fleet
 
 
 @click.group("probe", short_help="Measure GPUs by work of known size: what there is, and running it.")
@@ -91,205 +83,22 @@ def run(names: tuple[str, ...], store: str, backend: str, as_json: bool, **given
     Exit status 0; 1 where a result was wrong, and 6 where a GPU failed: the others were measured all the same.
     """
     from ..dashboards.printed.probes import answer, document
-    from ..probes.here import here
-    from ..store import Store
+    from ..jobs.measuring import measure
     from . import output
-    from .output import print_json, show
 
-    options = _Options(**given)
-    plan = _plan(names, options)
-    _refuse_mixed(backend, options)
-    devices, notes = _devices(backend, options)
-    fleet = None if devices else _fleet(options)
-    opened = Store.create(store)  # not before all else is known to be sound
+    given |= {"gpu": given.pop("chosen"), "input": given.pop("distribution"), "fault": given.pop("kinds")}
     with output.Progress() as progress, Ending():
-        if fleet is None:
-            report = here(
-                opened,
-                devices,
-                plan,
-                cluster=options.cluster,
-                exclusive=options.exclusive,
-                lock_clock_mhz=options.lock_clock,
-                power_limit_w=options.power_limit,
-                progress=progress,
-            )
-        else:
-            report = _simulated(opened, fleet, plan, options, progress)
-    report.notes = [*notes, *report.notes]
+        found = measure(store, *names, backend=backend, progress=progress, tell=output.tell, **given)
     if as_json:
-        print_json(document(report, plan, backend="cuda" if devices else "simulated"))
+        output.print_json(document(found.report, found.plan, backend=found.backend))
     else:
-        show(answer(report, plan, store))
+        output.show(answer(found.report, found.plan, store))
+    leave(found.report)
+
+
+def leave(report: Report) -> None:
+    """End with the status of a campaign of which a GPU failed or a result was wrong."""
     if report.failures:
         sys.exit(6)
     if report.wrong:
         sys.exit(1)
-
-
-@dataclass(frozen=True)
-class _Options:
-    """The options of `whorl probe run` as they were given."""
-
-    suite: str | None
-    chosen: tuple[str, ...]
-    neighbours: str
-    period: float | None
-    duty: float | None
-    distribution: str | None
-    input_seed: int
-    precision: float | None
-    repeats: int | None
-    time_limit: float | None
-    start_temperature: float | None
-    cool_down: float
-    lock_clock: float | None
-    power_limit: float | None
-    exclusive: bool
-    campaign: str | None
-    cluster: str | None
-    gpus: int | None
-    model: str | None
-    seed: int | None
-    faults: int | None
-    kinds: tuple[str, ...]
-    interval: float | None
-
-
-def _plan(names: tuple[str, ...], options: _Options) -> Plan:
-    """What is asked for; InputError where it cannot be done."""
-    from datetime import UTC, datetime
-
-    from ..errors import InputError
-    from ..probes import catalogue
-    from ..probes.campaign import Plan
-    from ..probes.conditions import DUTY, PERIOD_S, Asked
-    from ..probes.effort import EFFORTS
-
-    if not names and options.suite is None:
-        raise InputError("say what to run: names of probes (`whorl probe list`), or --suite quick, standard or full")
-    suite = options.suite or "standard"
-    probes = catalogue.choose(names) if names else catalogue.suite(suite)
-    period_s = PERIOD_S if options.period is None else options.period
-    if not 0.04 <= period_s <= 60:
-        raise InputError(f"the period of a square wave is from 0.04 to 60 s, not {period_s:g} s")
-    _refuse_no_numbers(options)
-    if options.start_temperature is not None and not 0 <= options.start_temperature <= 100:
-        raise InputError(f"a GPU cools down to 0 to 100 degrees Celsius, not to {options.start_temperature:g}")
-    if options.interval is not None and not _SHORTEST_S <= options.interval <= _LONGEST_S:
-        raise InputError(
-            f"readings are stored every {_SHORTEST_S:g} s at most and every {_LONGEST_S:g} s at least, not every "
-            f"{options.interval:g} s"
-        )
-    if options.time_limit is not None and options.time_limit <= 0:
-        raise InputError("the time limit must be longer than 0 s")
-    for flag, name in (("--campaign", options.campaign), ("--cluster", options.cluster)):
-        if name is not None and not name.strip():  # a variable of a script that is not set: nothing could be resumed
-            raise InputError(f"{flag} is empty: give a name, or leave the option out")
-    asked = Asked(
-        EFFORTS[suite],
-        seed=options.input_seed,
-        precision=None if options.precision is None else options.precision / 100,
-        repeats=options.repeats,
-        time_limit_s=options.time_limit,
-        start_temperature_c=options.start_temperature,
-        cool_down_s=options.cool_down,
-        period_s=period_s,
-        duty=DUTY if options.duty is None else options.duty,
-        input=options.distribution,
-    )
-    _refuse_unused(probes, options, asked)
-    # To the microsecond: what runs in the same second on another node must not pass for this campaign.
-    campaign = options.campaign or f"probe-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
-    return Plan(probes, asked, campaign, options.neighbours)
-
-
-def _refuse_no_numbers(options: _Options) -> None:
-    """InputError for an option that is not a number, or endless: a range alone lets nan pass."""
-    from ..errors import InputError
-
-    for name in ("duty", "precision", "start_temperature", "lock_clock", "power_limit"):
-        value = getattr(options, name)
-        if value is not None and not isfinite(value):
-            raise InputError(f"--{name.replace('_', '-')} is a finite number, not {value:g}")
-
-
-def _refuse_unused(probes: tuple[Probe, ...], options: _Options, asked: Asked) -> None:
-    """InputError for an option that none of the probes has a use for."""
-    from ..errors import InputError
-    from ..kernels.catalogue import find_kernel
-    from ..kernels.inputs import DISTRIBUTIONS
-    from ..probes.protocol import takes_input
-
-    for name, value in (("--period", options.period), ("--duty", options.duty)):
-        if value is not None and not any(one.kind == "square" for one in probes):
-            raise InputError(f"{name} is for power-square, which is not among the probes chosen")
-    if asked.input is None:
-        return
-    if asked.input not in DISTRIBUTIONS:
-        raise InputError(f"there is no distribution {asked.input!r} of inputs; there are {', '.join(DISTRIBUTIONS)}")
-    if not any(takes_input(find_kernel(one.kernel)) for one in probes):
-        raise InputError("--input is for probes whose input data can be chosen, as gemm-fp32; none of these is one")
-
-
-_SIMULATED_ONLY = ("gpus", "model", "seed", "faults", "kinds", "interval")
-
-
-def _refuse_mixed(backend: str, options: _Options) -> None:
-    """UsageError for options of the one backend with the other."""
-    if backend == "cuda":
-        for name in _SIMULATED_ONLY:
-            if getattr(options, name) not in (None, ()):
-                flag = "fault" if name == "kinds" else name
-                raise click.UsageError(f"--{flag} is for --backend simulated")
-    if backend == "simulated" and (options.chosen or options.exclusive):
-        raise click.UsageError(f"--{'gpu' if options.chosen else 'exclusive'} is for real GPUs")
-
-
-def _devices(backend: str, options: _Options) -> tuple[list[Device], list[str]]:
-    """The GPUs of this node that were chosen, none for simulated ones, and what there is to say about that."""
-    from ..errors import DeviceError, InputError
-    from ..probes.here import choose, local_devices
-
-    if backend == "simulated":
-        return [], []
-    try:
-        found = local_devices(tell=_tell)
-    except (InputError, DeviceError) as error:
-        if backend == "auto" and not (options.chosen or options.exclusive):
-            return [], [f"{error}: the fleet is simulated"]
-        raise type(error)(f"{error}; without a GPU: --backend simulated") from error
-    return choose(found, options.chosen), []
-
-
-def _fleet(options: _Options) -> Fleet:
-    """The simulated fleet that is asked for. InputError where there is none such, or it takes no such cap or lock."""
-    from ..simulation.fleet import Fleet
-    from ..simulation.models import find_model
-
-    fleet = Fleet.draw(
-        find_model(options.model or "V100"),
-        options.gpus or 4,
-        1 if options.seed is None else options.seed,
-        faults=options.faults if options.faults is not None or options.kinds else 0,
-        kinds=options.kinds,
-    )
-    fleet.limits(options.power_limit, options.lock_clock)
-    return fleet
-
-
-def _simulated(store: Store, fleet: Fleet, plan: Plan, options: _Options, progress: Progress) -> Report:
-    from ..probes.running import run_simulated
-    from .probe_fleet import claim
-
-    record, bench = claim(
-        store, fleet, plan, cluster=options.cluster, cap_w=options.power_limit, lock_mhz=options.lock_clock
-    )
-    interval_s = 1.0 if options.interval is None else options.interval
-    report = run_simulated(record, bench, plan, telemetry_s=interval_s, progress=progress)
-    report.notes += [f"planted {one.kind}: {one.uuid} at {one.place}" for one in record.planted]
-    return report
-
-
-def _tell(sentence: str) -> None:
-    click.echo(f"whorl: {sentence}", err=True)

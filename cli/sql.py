@@ -30,9 +30,11 @@ def sql(store: str, as_json: bool, as_csv: bool, unsafe: bool, query: str) -> No
     \b
     Examples:
       whorl sql --store S "select name, node, model from gpus_now"
-      whorl sql --store S "select name, median(value) as ms, count(*) as n from measurements
-                           where workload = 'gemm-fp32' and figure = 'time' group by name order by ms desc limit 5"
-      whorl sql --store S "select name, power_mw / 1e3 as watt, ts from latest join gpus_now using (cluster, gpu)"
+      whorl sql --store S "select name, median(value) as ms, count(*) as n
+          from measurements where workload = 'gemm-fp32' and figure = 'time'
+          group by name order by ms desc limit 5"
+      whorl sql --store S "select name, power_mw / 1e3 as watt, ts
+          from latest join gpus_now using (cluster, gpu)"
     """
     from ..store import Store
     from ..store.query import Plain

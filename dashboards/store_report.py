@@ -18,6 +18,7 @@ import polars as pl
 from ..analysis import Variability, measurements, variability
 from ..analysis.planted import Planted
 from ..analysis.probing import Probed, probed
+from ..analysis.signatures import SPOKEN
 from ..analysis.standing_out import Judged, judge
 from ..analysis.timelines import Timelines, timelines
 from ..errors import InputError
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from ..store import Store
 
+_NAMED = 6
 REPLICATES = 500
 """Of the bootstrap: enough for the two digits that are shown."""
 
@@ -45,6 +47,13 @@ class Looked:
     """The rows of `variability` for the same runs."""
     lines: Timelines | None
     """Telemetry of the GPUs that stand out and of one like most others; None where there is none."""
+
+    def __repr__(self) -> str:
+        found = self.judged.found
+        named = ", ".join(f"{self.names[one.gpu]} ({SPOKEN[one.cause]})" for one in found[:_NAMED])
+        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        what = self.campaign.campaign or f"runs of cluster {self.campaign.cluster}"
+        return f"<{what}: {self.campaign.gpus.height:,} GPUs; standing out: {named or 'none'}{more}>"
 
     @cached_property
     def names(self) -> Mapping[str, str]:
@@ -100,7 +109,7 @@ class Looked:
 
 
 def look(
-    store: Store,
+    store: Store | str | Path,
     campaign: str | None = None,
     cluster: str | None = None,
     *,
@@ -110,11 +119,14 @@ def look(
 
     InputError as `probed` raises it. `progress` hears what goes on.
     """
+    from ..store import Store
+
     told = progress or (lambda _: None)
+    opened = store if isinstance(store, Store) else Store.open(store)
     told("reading the store")
-    found = probed(store, campaign, cluster)
-    judged = judge(found, store)
-    runs = measurements(store, clusters=[found.cluster], run_ids=True)
+    found = probed(opened, campaign, cluster)
+    judged = judge(found, opened)
+    runs = measurements(opened, clusters=[found.cluster], run_ids=True)
     runs = runs.filter(pl.col("run_id").is_in(found.runs["run_id"].implode()))
     spread = (
         variability(
@@ -125,7 +137,7 @@ def look(
         if runs.height
         else []
     )
-    lines = timelines(store, found, to_show(found, judged))
+    lines = timelines(opened, found, to_show(found, judged))
     return Looked(found, judged, spread, lines)
 
 
@@ -138,11 +150,8 @@ def report(
     progress: Callable[[str], None] | None = None,
 ) -> Looked:
     """Write the report of a store to a file, as `whorl report` does. InputError, StoreError."""
-    from ..store import Store
-
     refuse_unwritable(Path(out), "--out")
-    opened = store if isinstance(store, Store) else Store.open(store)
-    looked = look(opened, campaign, cluster, progress=progress)
+    looked = look(store, campaign, cluster, progress=progress)
     if progress is not None:
         progress("writing the report")
     looked.write(out)

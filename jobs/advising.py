@@ -48,7 +48,11 @@ class Steering:
     names: Known
     unusable: tuple[str, ...]  # nodes that were measured and run no jobs now
     remarks: tuple[str, ...]  # sentences for people
+    scheduler: Slurm | None = None  # the one that was asked
     foreign: bool = False  # a scheduler was asked, and has none of the nodes: advice on all that were measured
+
+    def __repr__(self) -> str:
+        return f"<{self.advice.workload} on {self.advice.cluster}: {self.advice.finding}>"
 
     @property
     def exclude(self) -> list[str]:
@@ -82,13 +86,13 @@ class Steering:
         best = self.placing.packed or self.placing.spread
         return self.names.of(best.nodes) if best else []
 
-    def wait(self, slurm: Slurm | None) -> Wait:
+    def wait(self) -> Wait:
         """How much later the job would start for the exclusion."""
         if not self.advice.exclude:
             return Wait(0.0)
-        if slurm is None or not self.nodes:
+        if self.scheduler is None or not self.nodes:
             return Wait(None, self._unasked)
-        return slurm.wait_for(*self.shape, self.partition, compress(self.exclude))
+        return self.scheduler.wait_for(*self.shape, self.partition, compress(self.exclude))
 
     @property
     def _unasked(self) -> str:
@@ -151,7 +155,7 @@ def steer(
     other = advice
     if placing and unusable and len(unusable) < len(names.names):
         other = _advise(advise, found, wanted, (usable or set()) - set(unusable))
-    return Steering(advice, other, partition, nodes, names, unusable, tuple(remarks), foreign)
+    return Steering(advice, other, partition, nodes, names, unusable, tuple(remarks), slurm, foreign)
 
 
 def _named(

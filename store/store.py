@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from . import query
+    from .answer import ArrowAnswer
 
 log = logging.getLogger(__name__)
 
@@ -327,13 +328,15 @@ class Store:
         except (OSError, pl.exceptions.PolarsError) as error:
             raise self._damage() or error from error
 
-    def sql(self, query: str, *, unsafe: bool = False) -> pa.Table:
-        """The answer to an SQL query over the tables, as Arrow. Raises QueryError.
+    def sql(self, query: str, *, unsafe: bool = False) -> ArrowAnswer:
+        """The answer to an SQL query over the tables: an Arrow table that shows itself. Raises QueryError.
 
         Read-only, with no access to anything outside the store, unless `unsafe`. Raises StoreError, which names
         the file, where one is damaged inside.
         """
-        return self._answer(query, unsafe=unsafe)
+        from .answer import ArrowAnswer
+
+        return ArrowAnswer(cast("pa.Table", self._answer(query, unsafe=unsafe)))
 
     def answer(self, query: str, *, unsafe: bool = False) -> query.Answer:
         """As `sql`, but an answer of numbers, texts and truth values alone is `query.Plain`: it takes no pyarrow."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,25 +17,30 @@ if TYPE_CHECKING:
     from ..store_report import Looked
 
 
-def seconds(report: Report) -> float | None:
-    """How long the campaign took, on the clock of its GPUs."""
-    return None if report.began_ns is None or report.ended_ns is None else (report.ended_ns - report.began_ns) / 1e9
+@dataclass(frozen=True)
+class Told:
+    """A demo with all that came of it."""
+
+    looked: Looked
+    report: Report
+    planted: Sequence[Planted] | None
+    suite: str
+    seed: int | None
+    store: Path
+    page: Path | None
+    taken_s: float
+
+    @property
+    def seconds(self) -> float | None:
+        """How long the campaign took, on the clock of its GPUs."""
+        began, ended = self.report.began_ns, self.report.ended_ns
+        return None if began is None or ended is None else (ended - began) / 1e9
 
 
-def document(
-    looked: Looked,
-    report: Report,
-    planted: Sequence[Planted] | None,
-    *,
-    suite: str,
-    seed: int | None,
-    store: Path,
-    page: Path | None,
-    taken_s: float,
-) -> dict[str, Any]:
+def document(told: Told) -> dict[str, Any]:
     """The demo as `whorl.demo/1`."""
-    campaign = looked.campaign
-    ours = {one.gpu for one in planted or ()}
+    campaign = told.looked.campaign
+    ours = {one.gpu for one in told.planted or ()}
     return {
         "schema": "whorl.demo/1",
         "campaign": campaign.campaign,
@@ -42,67 +48,61 @@ def document(
         "simulated": campaign.simulated,
         "models": campaign.models,
         "gpus": campaign.gpus.height,
-        "seed": seed,
-        "suite": suite,
+        "seed": told.seed,
+        "suite": told.suite,
         "probes": campaign.probes,
         "runs": campaign.runs.height,
         "sound_runs": sound(campaign),
-        "seconds": seconds(report),
-        "wall_s": taken_s,
-        "variability": [row.as_dict() for row in looked.spread if row.level == "gpu"],
-        "comparisons": looked.judged.looks,
+        "seconds": told.seconds,
+        "wall_s": told.taken_s,
+        "variability": [row.as_dict() for row in told.looked.spread if row.level == "gpu"],
+        "comparisons": told.looked.judged.looks,
         "error_rate": ERROR_RATE,
-        "not_compared": dict(looked.judged.not_judged),
-        "wrong_runs": looked.campaign.untrusted,
-        "stand_out": [one.as_dict() for one in looked.judged.found],
+        "not_compared": dict(told.looked.judged.not_judged),
+        "wrong_runs": told.looked.campaign.untrusted,
+        "stand_out": [one.as_dict() for one in told.looked.judged.found],
         "planted": None
-        if planted is None
+        if told.planted is None
         else [
             {"gpu": one.gpu, "kind": one.kind, "found": one.found or None, "remark": one.remark or None}
-            for one in planted
+            for one in told.planted
         ],
-        "falsely_named": None if planted is None else [one.gpu for one in looked.judged.found if one.gpu not in ours],
-        "not_run": [{"gpu": gpu, "probe": probe, "reason": reason} for gpu, probe, reason in report.unrun],
-        "failed": [{"gpu": gpu, "error": why} for gpu, why in sorted(report.failures.items())],
-        "notes": report.notes,
-        "store": str(store),
-        "report": None if page is None else str(page),
+        "falsely_named": None
+        if told.planted is None
+        else [one.gpu for one in told.looked.judged.found if one.gpu not in ours],
+        "not_run": [{"gpu": gpu, "probe": probe, "reason": reason} for gpu, probe, reason in told.report.unrun],
+        "failed": [{"gpu": gpu, "error": why} for gpu, why in sorted(told.report.failures.items())],
+        "notes": told.report.notes,
+        "store": str(told.store),
+        "report": None if told.page is None else str(told.page),
     }
 
 
-def answer(
-    looked: Looked,
-    report: Report,
-    planted: Sequence[Planted] | None,
-    *,
-    suite: str,
-    store: Path,
-    page: Path | None,
-    taken_s: float,
-) -> Iterable[str | Table]:
+def answer(told: Told) -> Iterable[str | Table]:
     """For people: what ran, how the GPUs differ, which stand out, what was planted, and what to do next."""
+    looked, report = told.looked, told.report
     campaign = looked.campaign
     made = "simulated " if campaign.simulated else ""
     yield from report.notes
     nodes = campaign.gpus["node"].drop_nulls().n_unique()
-    took = seconds(report)
+    took = told.seconds
     spent = "" if took is None else f"{took:,.0f} s{' of simulated time' if made else ''}, "
     yield (
         f"{campaign.gpus.height:,} {made}{' and '.join(campaign.models)} GPUs on {many(nodes, 'node')}: "
-        f"{campaign.runs.height:,} runs of {len(campaign.probes)} probes (suite {suite}, all GPUs of a node at "
-        f"once), {sound(campaign):,} of them sound; {spent}{taken_s:.0f} s here"
+        f"{campaign.runs.height:,} runs of {len(campaign.probes)} probes (suite {told.suite}, all GPUs of a node at "
+        f"once), {sound(campaign):,} of them sound; {spent}{told.taken_s:.0f} s here"
     )
     yield ""
     yield from spread(looked)
     yield from stand_out(looked)
-    if planted is not None:
-        yield from caught(looked, planted)
+    if told.planted is not None:
+        yield from caught(looked, told.planted)
     yield from notes(looked)
     yield from _not_run(report, looked.names)
     yield from left_out(looked, report)
-    if page is not None:
-        yield Line(f"report: {page} (open it in a browser; it needs no network)")
-    yield from next_commands(looked, store)
+    if told.page is not None:
+        yield Line(f"report: {told.page} (open it in a browser; it needs no network)")
+    yield from next_commands(looked, told.store)
 
 
 def _not_run(report: Report, names: Mapping[str, str]) -> Iterable[str]:

@@ -112,13 +112,13 @@ def test_without_a_gpu_it_says_why_and_simulates(tmp_path: Path, monkeypatch: py
         raise InputError("CuPy is not installed")
 
     monkeypatch.setattr(probe_here, "local_devices", none)
-    demo = importlib.import_module("whorl.cli.demo")  # `whorl.cli.demo` is the command
-    monkeypatch.setattr(demo, "_no_driver", lambda: "")
+    demo = importlib.import_module("whorl.jobs.demo")
+    monkeypatch.setattr(demo, "no_driver", lambda: "")
     why = "the fleet is simulated, as no GPU can be measured here: "
     done = run(out=tmp_path / "D")
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith(f"{why}CuPy is not installed\n64 simulated")
-    monkeypatch.setattr(demo, "_no_driver", lambda: "NVML: no driver")  # then CuPy is not what is missing
+    monkeypatch.setattr(demo, "no_driver", lambda: "NVML: no driver")  # then CuPy is not what is missing
     document = json.loads(run("--json", out=tmp_path / "D").stdout)
     assert document["notes"] == [f"{why}NVML: no driver"]
     asked = run("--backend", "cuda", out=tmp_path / "E")
@@ -131,9 +131,9 @@ def test_the_gpus_of_this_node_are_measured_where_there_are_any(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two devices stand in for real ones, a simulated campaign for theirs: nothing is planted, few are compared."""
-    from whorl.cli.probe_fleet import claim
     from whorl.probes import here as probe_here
     from whorl.probes.campaign import Plan, Report
+    from whorl.probes.fleet_claim import claim
     from whorl.probes.running import run_simulated
     from whorl.simulation.fleet import Fleet
     from whorl.simulation.models import V100
@@ -176,9 +176,9 @@ def test_real_gpus_that_fail_or_compute_wrong_results_show_in_the_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kinds: list[str], status: int
 ) -> None:
     """As `whorl probe run` has it; the faults of a simulated campaign stand in for those of real GPUs."""
-    from whorl.cli.probe_fleet import claim
     from whorl.probes import here as probe_here
     from whorl.probes.campaign import Plan, Report
+    from whorl.probes.fleet_claim import claim
     from whorl.probes.running import run_simulated
     from whorl.simulation.fleet import Fleet
     from whorl.simulation.models import V100

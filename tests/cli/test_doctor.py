@@ -16,7 +16,7 @@ from whorl.cli import cli
 from whorl.store import Store
 from whorl.tests.stores import new_store
 
-module = importlib.import_module("whorl.cli.doctor")  # `whorl.cli.doctor` itself is the command
+module = importlib.import_module("whorl.jobs.machine")
 ask_cupy = module._cupy
 
 

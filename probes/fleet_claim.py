@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..collectors.simulated_record import Record
-    from ..probes.campaign import Plan
+    from ..collectors.simulated_rows import Planted
     from ..simulation.bench import Bench
     from ..simulation.fleet import Fleet
     from ..store import Store
+    from .campaign import Plan, Progress, Report
 
 
 def claim(
@@ -49,3 +50,21 @@ def claim(
         age_days=record.age_days(began_ns),
     )
     return record, bench
+
+
+def run_fleet(
+    store: Store,
+    fleet: Fleet,
+    plan: Plan,
+    *,
+    cluster: str | None = None,
+    cap_w: float | None = None,
+    lock_mhz: float | None = None,
+    telemetry_s: float = 1.0,
+    progress: Progress | None = None,
+) -> tuple[Report, tuple[Planted, ...]]:
+    """Claim a simulated fleet's place and run a plan on it: the report, and what was planted. Errors as both raise."""
+    from .running import run_simulated
+
+    record, bench = claim(store, fleet, plan, cluster=cluster, cap_w=cap_w, lock_mhz=lock_mhz)
+    return run_simulated(record, bench, plan, telemetry_s=telemetry_s, progress=progress), record.planted

@@ -1,0 +1,227 @@
+"""Advice as `whorl advise` gives it: for a workload of a store, with or without a scheduler, and for a waiting job.
+
+steering = advise("fleet", "sgemm", gpus=16, no_scheduler=True)
+steering.advice.finding, steering.exclude
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError, SchedulerError
+from .advising import Steering, Wanted, steer
+from .applying import Change, change, pending, workload_of
+from .formats import filter_file, node_lines, write_whole
+from .hostlist import compress
+from .slurm import Slurm
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+MAX_AGE_D = 90.0
+
+
+def advise(
+    store: Store | str | Path,
+    workload: str,
+    *,
+    cluster: str | None = None,
+    gpus: int = 1,
+    partition: str | None = None,
+    max_share: float | None = None,
+    hard: float = 1.1,
+    soft: float = 1.05,
+    max_age: float = MAX_AGE_D,
+    locality_penalty: float = 1.0,
+    no_scheduler: bool = False,
+    nodes: Sequence[str] | None = None,
+    replicates: int | None = None,
+    seed: int | None = None,
+    form: str | None = None,
+    to_file: bool = False,
+) -> Steering:
+    """Which nodes a workload should avoid, which GPUs are best, and what that gains, in the scheduler's names.
+
+    The arguments are the options of `whorl advise` (docs/cli.md): `max_share` is a share of 1, `max_age` in days,
+    `nodes` the names to choose from instead of the scheduler's. `form` and `to_file` say what is to be printed: a
+    scheduler that does not answer is an error where that is for it (`exclude`, `prefer`, `nodelist`, `weights`).
+
+    Raises InputError, StoreError, SchedulerError.
+    """
+    wanted = wishes(
+        workload,
+        cluster=cluster,
+        gpus=gpus,
+        max_share=max_share,
+        hard=hard,
+        soft=soft,
+        max_age=max_age,
+        locality_penalty=locality_penalty,
+        replicates=replicates,
+        seed=seed,
+    )
+    slurm, remark = (None, None) if no_scheduler or nodes is not None else _scheduler(form, to_file=to_file)
+    opened = _opened(store)
+    if to_file:
+        if slurm is None:
+            raise InputError("--output needs the scheduler: it states what of the partition is left")
+        partition = partition or slurm.default_partition()
+    steering = steer(
+        opened,
+        wanted,
+        slurm=slurm,
+        listed=nodes,
+        partition=partition if slurm else None,
+        placing=form in (None, "nodelist", "json"),
+        lenient=form in (None, "json", "exclude", "prefer") and not to_file,
+    )
+    return replace(steering, remarks=((remark,) if remark else ()) + steering.remarks)
+
+
+def wishes(
+    workload: str,
+    *,
+    cluster: str | None = None,
+    gpus: int = 1,
+    max_share: float | None = None,
+    hard: float = 1.1,
+    soft: float = 1.05,
+    max_age: float = MAX_AGE_D,
+    locality_penalty: float = 1.0,
+    replicates: int | None = None,
+    seed: int | None = None,
+) -> Wanted:
+    """What is asked of the advice. InputError where it cannot be."""
+    for name, value in (("hard", hard), ("soft", soft), ("locality-penalty", locality_penalty)):
+        if not math.isfinite(value) or value < 1:
+            raise InputError(f"--{name} {value} is no factor: write a number such as 1.2")
+    if soft > hard:
+        raise InputError(f"--soft {soft:g} is above --hard {hard:g}")
+    return Wanted(workload, cluster, gpus, hard, soft, max_share, max_age, locality_penalty, replicates, seed)
+
+
+def _opened(store: Store | str | Path) -> Store:
+    from ..store import Store
+
+    return store if isinstance(store, Store) else Store.open(store)
+
+
+def _scheduler(form: str | None, *, to_file: bool) -> tuple[Slurm | None, str | None]:
+    """The scheduler to ask, and what is to be said where there is none.
+
+    A scheduler that does not answer is an error where what is printed is for it. Where there is none, the store's
+    names do, unless what is printed rests on what a scheduler has.
+    """
+    slurm = Slurm()
+    try:
+        slurm.check()
+    except SchedulerError as error:
+        unchecked = error.absent and form in ("exclude", "nodelist") and not to_file
+        if form not in (None, "json") and not unchecked:
+            raise
+        return None, f"names of nodes are not checked: {error}"
+    return slurm, None
+
+
+def lines_for(form: str, steering: Steering) -> tuple[list[str], str | None]:
+    """One of the formats line by line, and what is to be said beside it. InputError where it cannot be given."""
+    advice = steering.advice
+    if form == "exclude":
+        why = "The scheduler has none of these nodes." if steering.foreign else advice.finding
+        said = why if why.startswith("Exclude nothing") else f"nothing is excluded. {why}"
+        return [compress(steering.exclude)], None if steering.exclude else said
+    if form == "prefer":
+        expression, why = steering.prefer()
+        return [expression], f"nothing to prefer: {why}" if why else None
+    if form == "nodelist":
+        nodes = steering.nodelist()
+        if not nodes:
+            # Unlike an empty --exclude, Slurm refuses an empty --nodelist.
+            raise InputError(f"no nodes to name for a job of {advice.gpus}: {advice.finding}")
+        return [compress(nodes)], f"for a job that takes all of them: --nodes={len(nodes)}"
+    if not steering.nodes:
+        raise InputError("weights are a difference to what the scheduler has: run this where it can be asked")
+    mine = [steering.nodes[name] for name in steering.names.names.values()]
+    lines = node_lines(advice.workload, mine, steering.tiers, steering.preferred)
+    return lines, None if lines else "the scheduler has these weights and features already"
+
+
+def write_filter(output: Path, steering: Steering) -> str:
+    """Write the file for the submit filters; a sentence on what is in it. InputError."""
+    partition = steering.partition
+    if partition is None or steering.scheduler is None:
+        raise InputError("Slurm has no default partition: say which one the file is for with --partition")
+    is_default = steering.scheduler.default_partition() == partition
+    nodes = list(steering.nodes.values())
+    write_whole(output, filter_file(steering.exclude, nodes, partition, is_default, time.time()))
+    return f"{output}: {len(steering.exclude)} of {len(nodes)} nodes of partition {partition}"
+
+
+@dataclass(frozen=True)
+class Applied:
+    """Advice on a waiting job, and what it changed or would change."""
+
+    steering: Steering
+    workload: str
+    changes: Sequence[Change]
+    left_alone: int
+    """Tasks of the job that wait no longer."""
+
+
+def apply(
+    store: Store | str | Path,
+    job: str,
+    *,
+    workload: str | None = None,
+    cluster: str | None = None,
+    dry_run: bool = False,
+    made: Callable[[Change], None] | None = None,
+    **limits: Any,
+) -> Applied:
+    """Exclude slow nodes for the caller's own job while it waits, as `whorl advise apply` does.
+
+    `limits` are arguments of `wishes`. `made` hears of each change that was made before one that is refused. Raises
+    InputError, StoreError, SchedulerError.
+    """
+    slurm = Slurm()
+    slurm.check()
+    records = slurm.jobs(job)
+    waiting = pending(records, job, os.getuid())
+    opened = _opened(store)
+    workload = workload or workload_of(waiting) or _only_workload(opened, job)
+    partition = ",".join(waiting[0].partitions) or None
+    steering = steer(opened, wishes(workload, cluster=cluster, **limits), slurm=slurm, partition=partition)
+    everything = slurm.nodes()
+    changes = [change(one, steering.exclude, everything) for one in waiting]
+    if not dry_run:
+        _update(slurm, [one for one in changes if one.needed], made)
+    return Applied(steering, workload, changes, len(records) - len(waiting))
+
+
+def _update(slurm: Slurm, changes: Sequence[Change], made: Callable[[Change], None] | None) -> None:
+    """Make the changes; where one is refused, `made` hears which were made before."""
+    for number, one in enumerate(changes):
+        try:
+            slurm.update_job(one.job, one.after, one.comment)
+        except SchedulerError:
+            if made is not None:
+                for before in changes[:number]:
+                    made(before)
+            raise
+
+
+def _only_workload(store: Store, job: str) -> str:
+    """The store's workload, where it has one only."""
+    from ..analysis.placement import available
+
+    workloads = sorted({workload for _, workload in available(store)})
+    if len(workloads) != 1:
+        has = ", ".join(workloads) or "none"
+        raise InputError(f"which workload is job {job}? Say --workload, or whorl=NAME in its comment; there is {has}")
+    return workloads[0]

@@ -1,0 +1,98 @@
+"""Reading this node's GPUs into a store, as `whorl collect` does: until told to stop.
+
+ended = collect("fleet", duration=60, backend="simulated")
+ended.counts.rows
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError
+
+if TYPE_CHECKING:
+    from ..collectors.collecting import Collecting
+    from ..collectors.sampler import Counts
+
+
+@dataclass(frozen=True)
+class Collected:
+    """A collector that has ended."""
+
+    counts: Counts
+    """Of ticks, rows, missed ticks and events."""
+    signal: int | None
+    """What told it to end; None where its time was over."""
+    collecting: Collecting = field(repr=False)
+
+
+def collect(
+    store: str | Path,
+    *,
+    interval: float = 1.0,
+    slow_interval: float = 10.0,
+    duration: float | None = None,
+    backend: str = "nvml",
+    durable: float | None = None,
+    cluster: str | None = None,
+    node: str | None = None,
+    hung: float | None = None,
+    gpus: int | None = None,
+    model: str | None = None,
+    seed: int | None = None,
+    tell: Callable[[str], None] | None = None,
+    begun: Callable[[Collecting], None] | None = None,
+    look: Callable[[], None] | None = None,
+) -> Collected | None:
+    """Read every GPU of this node into a store until `duration` is over, or Ctrl-C, SIGTERM or SIGHUP.
+
+    The arguments are the options of `whorl collect` (docs/cli.md); times are in s, `durable` 0 for every tick.
+    `tell` hears that settings of a crashed process were restored, `begun` of the collector that is ready, `look` is
+    called after every tick. None where it was told to end before anything was read.
+
+    Raises InputError where there is no driver or GPU, or an option cannot be, and StoreError where the store takes no
+    more: what it acknowledged stays.
+    """
+    from ..collectors.collecting import Collecting, Plan, give_back, this_node
+    from ..probes.restore import restore_left_over
+    from ..store.signals import Noted
+
+    options: dict[str, Any] = {
+        key: value for key, value in (("gpus", gpus), ("model", model), ("seed", seed)) if value is not None
+    }
+    if options and backend != "simulated":
+        raise InputError(f"--{next(iter(options))} is for --backend simulated only")
+    plan = Plan(
+        store=str(store),
+        interval_s=interval,
+        slow_s=slow_interval,
+        duration_s=duration,
+        backend=backend,
+        durable_s=durable,
+        hung_s=hung,
+        cluster=cluster or os.environ.get("SLURM_CLUSTER_NAME") or "local",
+        node=node or this_node(),
+    )
+    if backend == "simulated":
+        options["node"] = plan.node
+    for sentence in restore_left_over() if backend == "nvml" else ():
+        if tell is not None:
+            tell(sentence)
+    with Noted() as signals:
+        try:
+            collecting = Collecting.begin(plan, options, ended=lambda: bool(signals.came))
+        except InputError as error:
+            if backend != "nvml":
+                raise
+            raise InputError(f"{error}; on a machine without GPUs: --backend simulated") from error
+        if collecting is None:
+            return None
+        if begun is not None:
+            begun(collecting)
+        give_back()  # what opening took
+        counts = collecting.run(ended=lambda: bool(signals.came), look=look or (lambda: None))
+        return Collected(counts, signals.came[0] if signals.came else None, collecting)

@@ -1,0 +1,155 @@
+"""The demo's campaign: a suite of probes on the GPUs here, or on a simulated fleet with planted faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import DeviceError, InputError
+
+if TYPE_CHECKING:
+    from ..analysis.planted import Fault
+    from ..probes.campaign import Plan, Progress, Report
+    from ..probes.here import Local
+    from ..simulation.fleet import Fleet
+    from ..store import Store
+
+STORE = "store"
+"""In the demo's folder."""
+_HEALTHY = 16  # GPUs a fault, unless asked for: among too few peers nobody stands out
+_LARGE = 2000  # GPUs from which telemetry is stored less often
+
+
+@dataclass(frozen=True)
+class Demo:
+    """A campaign of the demo, in its store."""
+
+    store: Store
+    report: Report
+    planted: Sequence[Fault] | None
+    """None on real GPUs."""
+    seed: int | None
+    """Of the simulated fleet."""
+
+
+def measure_demo(
+    folder: Path,
+    *,
+    suite: str = "quick",
+    backend: str = "auto",
+    gpus: int | None = None,
+    model: str | None = None,
+    seed: int | None = None,
+    faults: int | None = None,
+    fault: Sequence[str] = (),
+    progress: Progress | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> Demo:
+    """Run a suite on the GPUs here; where there are none, or an option of the simulated fleet is given, on that.
+
+    The arguments are the options of `whorl demo`; the store is `folder/store`. InputError where they do not go
+    together or the folder holds other things; DeviceError where `backend` is "cuda" and no GPU can be used.
+    """
+    from ..probes import here
+    from ..store import Store
+
+    simulated = {"gpus": gpus, "model": model, "seed": seed, "faults": faults, "fault": fault or None}
+    asked = [name for name, value in simulated.items() if value is not None]
+    if backend == "cuda" and asked:
+        raise InputError(f"--{asked[0]} is for the simulated fleet, and --backend cuda for real GPUs")
+    _refuse(folder)
+    devices, why = (None, "") if asked or backend == "simulated" else _devices(backend, tell)
+    plan = _plan(suite)
+    if devices:
+        store = Store.create(folder / STORE)
+        return Demo(store, here.here(store, devices, plan, progress=progress), None, None)
+    fleet = _fleet(64 if gpus is None else gpus, model or "V100", 1 if seed is None else seed, faults, fault)
+    store = Store.create(folder / STORE)
+    report, planted = _simulated(store, fleet, plan, progress)
+    if why:
+        report.notes.insert(0, f"the fleet is simulated, as no GPU can be measured here: {why}")
+    return Demo(store, report, planted, fleet.seed)
+
+
+def _refuse(folder: Path) -> None:
+    """InputError for a folder that is another's: one that holds things and no demo."""
+    try:
+        for one in (folder, *folder.parents):
+            if one.exists():
+                if not one.is_dir():
+                    raise InputError(f"{one} is a file; --out names a folder: choose another path")
+                break
+            if one.is_symlink():
+                raise InputError(f"{one} is a link to nothing: remove it, or choose another folder for --out")
+        if folder.is_dir() and not (folder / STORE).is_dir() and any(folder.iterdir()):
+            raise InputError(f"{folder} holds other things and no demo: choose an empty or a new folder for --out")
+    except OSError as error:
+        raise InputError(f"{folder} cannot be used ({error.strerror}): choose another folder for --out") from error
+
+
+def _devices(backend: str, tell: Callable[[str], None] | None) -> tuple[Local | None, str]:
+    """The GPUs of this node; where there is none and that is fine, why not."""
+    from ..probes import here
+
+    try:
+        return here.local_devices(tell=tell), ""
+    except (InputError, DeviceError) as error:
+        if backend == "cuda":
+            raise
+        return None, no_driver() or str(error)
+
+
+def no_driver() -> str:
+    """Why NVML shows no GPU; '' where it shows one. Where there is none, that CuPy is missing is not the reason."""
+    from ..collectors.collecting import open_backend
+
+    try:
+        backend = open_backend("nvml", {}, patience_s=30.0)
+    except InputError as error:
+        return str(error).removeprefix("NVML: ")
+    if backend is not None:
+        backend.close()
+    return ""
+
+
+def _fleet(gpus: int, model: str, seed: int, faults: int | None, kinds: Sequence[str]) -> Fleet:
+    from ..simulation.fleet import Fleet
+    from ..simulation.models import find_model
+
+    if faults is None and not kinds:
+        faults = min(3, gpus // _HEALTHY)
+    return Fleet.draw(find_model(model), gpus, seed, faults=faults, kinds=tuple(kinds))
+
+
+def _plan(suite: str) -> Plan:
+    from ..probes import catalogue
+    from ..probes.campaign import Plan
+    from ..probes.conditions import Asked
+    from ..probes.effort import EFFORTS
+
+    name = f"demo-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
+    return Plan(catalogue.suite(suite), Asked(EFFORTS[suite]), name, "busy")
+
+
+def _simulated(store: Store, fleet: Fleet, plan: Plan, progress: Progress | None) -> tuple[Report, Sequence[Fault]]:
+    from ..probes.fleet_claim import run_fleet
+
+    # GPUs of one seed have one name, whatever is planted in them: each choice of faults is a cluster of its own.
+    faults = "-".join(f"{kind}@{gpu}" for gpu, kind in sorted(fleet.planted.items()))
+    name = f"simulated-{fleet.model.name.split('-', maxsplit=1)[0]}-{len(fleet)}-{fleet.seed}"
+    return run_fleet(
+        store,
+        fleet,
+        plan,
+        cluster=name + (f"-{_short(faults)}" if faults else ""),
+        telemetry_s=0.5 if len(fleet) <= _LARGE else 2.0,
+        progress=progress,
+    )
+
+
+def _short(text: str) -> str:
+    return sha256(text.encode()).hexdigest()[:6]

@@ -1,0 +1,201 @@
+"""What this machine has, what works, and why what does not: the findings of `whorl doctor`."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+_CAP_SYS_ADMIN = 21  # as capabilities(7) numbers it
+_NO_CUPY = "cannot import:"
+_ASK_CUPY = f"""import json
+try:
+    import cupy
+except OSError as error:
+    if error.errno is None:
+        raise
+    print({_NO_CUPY!r}, json.dumps([error.errno, error.strerror, error.filename], default=str))
+    raise SystemExit(1)
+runtime = cupy.cuda.runtime
+try:
+    number = runtime.getDeviceCount()
+except runtime.CUDARuntimeError as error:
+    number = str(error).partition(":")[0]
+print(cupy.__version__, runtime.runtimeGetVersion(), runtime.driverGetVersion(), number)
+"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at: whether it works, and what it is or why it does not."""
+
+    what: str
+    works: bool
+    detail: str
+    needed_for: str = ""
+
+
+def findings(store: str | None = None) -> list[Finding]:
+    """What this machine has, one thing after another; with a store, its files too."""
+    found = [*_python(), _nvml(), _cupy(), _settings(), _permission(), _slurm()]
+    return found if store is None else found + _store(store)
+
+
+def _python() -> list[Finding]:
+    from .. import __version__
+
+    found = [
+        Finding("whorl", True, __version__, "everything"),
+        Finding("python", sys.version_info >= (3, 11), sys.version.split()[0], "everything"),
+    ]
+    uses = {
+        **dict.fromkeys(("click", "numpy", "pyarrow"), "everything"),
+        "duckdb": "sql",
+        "polars": "import, analysis",
+        "rich": "tables for people",
+    }
+    return [*found, *(_package(package, use) for package, use in uses.items())]
+
+
+def _package(name: str, use: str) -> Finding:
+    try:
+        return Finding(name, True, metadata.version(name), use)
+    except metadata.PackageNotFoundError:
+        return Finding(name, False, f"not installed: pip install {name}", use)
+
+
+def _nvml() -> Finding:
+    """Whether the NVIDIA driver answers, and which GPUs it shows."""
+    from ..collectors.collecting import open_backend
+    from ..errors import InputError
+
+    use = "measuring real GPUs"
+    try:
+        backend = open_backend("nvml", {}, patience_s=30.0)
+    except InputError as error:
+        return Finding("NVML", False, str(error).removeprefix("NVML: "), use)
+    assert backend is not None
+    found = [device for device in backend.devices() if device.parent is None]
+    backend.close()
+    models = Counter(str(device.row["model"] or "unknown") for device in found)
+    shown = ", ".join(f"{number} x {model}" for model, number in models.items())
+    return Finding("NVML", True, f"driver {found[0].row['driver'] or 'unknown'}, GPUs: {shown}", use)
+
+
+def _cupy() -> Finding:
+    from ..kernels.cupy_finding import INSTALL, cuda_version, fitting
+
+    use = "GPU kernels"
+    if importlib.util.find_spec("cupy") is None:
+        return Finding("CuPy", False, f"not installed: {INSTALL}", use)
+    # In a process of its own: a CuPy for another CUDA can fail in ways that are no Python error.
+    try:
+        done = subprocess.run(  # noqa: S603 - our own interpreter, a constant program
+            [sys.executable, "-c", _ASK_CUPY], capture_output=True, text=True, timeout=60, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Finding("CuPy", False, "importing it took over 60 s", use)
+    told = done.stdout.split()[-4:]
+    if done.returncode or len(told) < 4:
+        return Finding("CuPy", False, _no_cupy(done), use)
+    version, runtime, driver, number = told
+    made, reached = cuda_version(int(runtime)), cuda_version(int(driver))
+    if driver == "0":
+        return Finding("CuPy", False, f"{version} for CUDA {made}; it finds no NVIDIA driver", use)
+    if int(driver) // 1000 < int(runtime) // 1000:
+        detail = f"{version} is for CUDA {made}, and the driver supports {reached} at most: {fitting(int(driver))}"
+        return Finding("CuPy", False, detail, use)
+    if not number.isdigit() or number == "0":
+        return Finding("CuPy", False, f"{version} for CUDA {made} shows no GPU ({number})", use)
+    return Finding("CuPy", True, f"{version} for CUDA {made}, driver for {reached}, {number} GPUs", use)
+
+
+def _no_cupy(done: subprocess.CompletedProcess[str]) -> str:
+    """Why the process that asked CuPy has no answer."""
+    from ..kernels.cupy_finding import no_cache
+
+    said = done.stdout.splitlines()[-1:]
+    if said and said[0].startswith(_NO_CUPY):
+        number, words, place = json.loads(said[0].removeprefix(_NO_CUPY))
+        return no_cache(OSError(number, words, place)) or words
+    lines = done.stderr.strip().splitlines()
+    return lines[-1] if lines else f"it ended with status {done.returncode}"
+
+
+def _settings() -> Finding:
+    """Restore what an earlier run left changed, and say what is changed now."""
+    from ..errors import InputError
+    from ..probes.restore import pending, restore_left_over, state_folder
+
+    what, use = "settings of GPUs", "--lock-clock, --power-limit"
+    told = restore_left_over()
+    try:
+        left = pending(state_folder())
+    except (InputError, OSError) as error:
+        return Finding(what, False, str(error), use)
+    told += [
+        f"process {one.note.pid} has changed {', '.join(one.note.gpus)} and will restore it"
+        for one in left
+        if one.living and one.note is not None
+    ]
+    return Finding(what, all(one.living for one in left), "; ".join(told) or "nothing is left to restore", use)
+
+
+def _permission() -> Finding:
+    """Whether this process may change settings: the driver asks for CAP_SYS_ADMIN outside of every container."""
+    what, use = "changing settings of GPUs", "--lock-clock, --power-limit"
+    try:
+        status = Path("/proc/self/status").read_text()
+        whole = Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
+    except OSError:
+        return Finding(what, os.geteuid() == 0, "cannot be told here for certain; root may", use)
+    mask = next((int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:")), 0)
+    if whole and mask >> _CAP_SYS_ADMIN & 1:
+        return Finding(what, True, "this process has CAP_SYS_ADMIN", use)
+    return Finding(what, False, "needs root with CAP_SYS_ADMIN, which this process lacks", use)
+
+
+def _slurm() -> Finding:
+    """Whether Slurm's controller answers: commands without one, as in a container, help nobody."""
+    from ..errors import SchedulerError
+    from ..jobs.slurm import Slurm
+
+    use = "advice for batch jobs"
+    try:
+        partitions = Slurm().call("scontrol", "-o", "show", "partition").splitlines()
+    except SchedulerError as error:
+        return Finding("Slurm", False, str(error), use)
+    number = sum(line.startswith("PartitionName=") for line in partitions)
+    return Finding("Slurm", True, f"its controller answers: {number} partition{'s' if number != 1 else ''}", use)
+
+
+def _store(path: str) -> list[Finding]:
+    from ..errors import WhorlError
+    from ..store import Store
+
+    try:
+        opened = Store.open(path)
+        unsound = opened.check()
+    except WhorlError as error:
+        return [Finding("store", False, str(error))]
+    findings = [Finding("store file", False, f"{file}: {reason}") for file, reason in unsound.items()]
+    try:
+        rows: list[Any] = opened.sql(
+            "select (select count(*) from runs) runs, (select count(*) from telemetry) telemetry, "
+            '(select count(distinct gpu) from gpus) as "GPU identities", '
+            "(select count(distinct import_id) from imports) imports"
+        ).to_pylist()
+    except WhorlError as error:
+        return [Finding("store", False, str(error)), *findings]
+    counted = ", ".join(f"{number:,} {name}" for name, number in rows[0].items())
+    free = shutil.disk_usage(path).free / 2**30
+    writable = "writable" if opened.writable() else "this user may only read it"
+    return [Finding("store", True, f"{path}: {counted}; {free:,.1f} GiB free; {writable}"), *findings]

@@ -1,0 +1,279 @@
+"""Measuring by probes, as `whorl probe run` does: what is asked for, on which GPUs, into which store.
+
+found = measure("fleet", "gemm-fp32", backend="simulated", gpus=16)
+found.report.runs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import DeviceError, InputError
+
+if TYPE_CHECKING:
+    from ..probes.campaign import Plan, Progress, Report
+    from ..probes.conditions import Asked
+    from ..probes.here import Local
+    from ..probes.probe import Probe
+    from ..simulation.fleet import Fleet
+    from ..store import Store
+
+BACKENDS = ("cuda", "simulated", "auto")
+_SHORTEST_S, _LONGEST_S = 0.1, 3600.0  # between stored readings of a simulated fleet
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A campaign that was run: what was asked for, what came of it, and on what it ran ("cuda" or "simulated")."""
+
+    plan: Plan
+    report: Report
+    backend: str
+
+    def __repr__(self) -> str:
+        report = self.report
+        named = [f"{len(report.failures)} GPUs failed"] if report.failures else []
+        named += [f"{len(report.wrong)} results wrong"] if report.wrong else []
+        return (
+            f"<{report.campaign}: {len(report.runs):,} runs on {report.gpus:,} GPUs{''.join(f', {n}' for n in named)}>"
+        )
+
+
+def measure(
+    store: Store | str | Path,
+    *names: str,
+    suite: str | None = None,
+    backend: str = "cuda",
+    gpu: Sequence[str | int] = (),
+    neighbours: str = "idle",
+    period: float | None = None,
+    duty: float | None = None,
+    input: str | None = None,  # noqa: A002 - as the option is called
+    input_seed: int = 1,
+    precision: float | None = None,
+    repeats: int | None = None,
+    time_limit: float | None = None,
+    start_temperature: float | None = None,
+    cool_down: float = 120.0,
+    lock_clock: float | None = None,
+    power_limit: float | None = None,
+    exclusive: bool = False,
+    campaign: str | None = None,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    model: str | None = None,
+    seed: int | None = None,
+    faults: int | None = None,
+    fault: Sequence[str] = (),
+    interval: float | None = None,
+    progress: Progress | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> Measured:
+    """Run probes, by name or those of a suite, on every GPU of this node or of a simulated fleet, into a store.
+
+    The arguments are the options of `whorl probe run` (docs/cli.md); times are in s, `precision` in %, `lock_clock`
+    in MHz, `power_limit` in W, `start_temperature` in degrees Celsius. The store is made where there is none.
+    `progress` hears how many probes are done, `tell` that settings of a crashed process were restored.
+
+    Raises InputError where something cannot be asked for, DeviceError where no GPU can be used, StoreError where the
+    store takes no more. A GPU that fails is left out, and the report says so.
+    """
+    from ..probes.fleet_claim import run_fleet
+    from ..probes.here import here
+    from ..store import Store
+
+    plan = _plan(
+        names,
+        suite=suite,
+        neighbours=neighbours,
+        period=period,
+        duty=duty,
+        distribution=input,
+        input_seed=input_seed,
+        precision=precision,
+        repeats=repeats,
+        time_limit=time_limit,
+        start_temperature=start_temperature,
+        cool_down=cool_down,
+        campaign=campaign,
+    )
+    _refuse_no_numbers(lock_clock=lock_clock, power_limit=power_limit)
+    _refuse_empty(cluster=cluster)
+    if interval is not None and not _SHORTEST_S <= interval <= _LONGEST_S:
+        raise InputError(
+            f"readings are stored every {_SHORTEST_S:g} s at most and every {_LONGEST_S:g} s at least, not every "
+            f"{interval:g} s"
+        )
+    simulated = {"gpus": gpus, "model": model, "seed": seed, "faults": faults, "fault": fault, "interval": interval}
+    _refuse_mixed(backend, simulated, gpu, exclusive=exclusive)
+    devices, notes = _devices(backend, gpu, exclusive=exclusive, tell=tell)
+    if devices is not None:
+        opened = store if isinstance(store, Store) else Store.create(store)
+        report = here(
+            opened,
+            devices,
+            plan,
+            cluster=cluster,
+            exclusive=exclusive,
+            lock_clock_mhz=lock_clock,
+            power_limit_w=power_limit,
+            progress=progress,
+        )
+    else:
+        fleet = _fleet(gpus, model, seed, faults, fault)
+        fleet.limits(power_limit, lock_clock)
+        opened = store if isinstance(store, Store) else Store.create(store)  # not before all else is sound
+        report, planted = run_fleet(
+            opened,
+            fleet,
+            plan,
+            cluster=cluster,
+            cap_w=power_limit,
+            lock_mhz=lock_clock,
+            telemetry_s=1.0 if interval is None else interval,
+            progress=progress,
+        )
+        report.notes += [f"planted {one.kind}: {one.uuid} at {one.place}" for one in planted]
+    report.notes = [*notes, *report.notes]
+    return Measured(plan, report, "simulated" if devices is None else "cuda")
+
+
+def _plan(
+    names: Sequence[str],
+    *,
+    suite: str | None,
+    neighbours: str,
+    period: float | None,
+    duty: float | None,
+    distribution: str | None,
+    input_seed: int,
+    precision: float | None,
+    repeats: int | None,
+    time_limit: float | None,
+    start_temperature: float | None,
+    cool_down: float,
+    campaign: str | None,
+) -> Plan:
+    """What is asked for; InputError where it cannot be done."""
+    from ..probes import catalogue
+    from ..probes.campaign import Plan
+    from ..probes.conditions import DUTY, PERIOD_S, Asked
+    from ..probes.effort import EFFORTS
+
+    if not names and suite is None:
+        raise InputError("say what to run: names of probes (`whorl probe list`), or --suite quick, standard or full")
+    suite = suite or "standard"
+    if suite not in EFFORTS:
+        raise InputError(f"there is no suite {suite!r}; there are {', '.join(EFFORTS)}")
+    probes = catalogue.choose(tuple(names)) if names else catalogue.suite(suite)
+    period_s = PERIOD_S if period is None else period
+    if not 0.04 <= period_s <= 60:
+        raise InputError(f"the period of a square wave is from 0.04 to 60 s, not {period_s:g} s")
+    _refuse_no_numbers(duty=duty, precision=precision, start_temperature=start_temperature)
+    if not 0 < (1.0 if precision is None else precision) <= 100:
+        raise InputError(f"--precision is a percentage above 0 and up to 100, not {precision:g}")
+    if not 3 <= (3 if repeats is None else repeats) <= 10_000:
+        raise InputError(f"--repeats is from 3 to 10,000, not {repeats}")
+    if not 0 < (0.5 if duty is None else duty) < 1:
+        raise InputError(f"--duty is a share between 0 and 1, not {duty:g}")
+    if start_temperature is not None and not 0 <= start_temperature <= 100:
+        raise InputError(f"a GPU cools down to 0 to 100 degrees Celsius, not to {start_temperature:g}")
+    if time_limit is not None and time_limit <= 0:
+        raise InputError("the time limit must be longer than 0 s")
+    _refuse_empty(campaign=campaign)
+    asked = Asked(
+        EFFORTS[suite],
+        seed=input_seed,
+        precision=None if precision is None else precision / 100,
+        repeats=repeats,
+        time_limit_s=time_limit,
+        start_temperature_c=start_temperature,
+        cool_down_s=cool_down,
+        period_s=period_s,
+        duty=DUTY if duty is None else duty,
+        input=distribution,
+    )
+    _refuse_unused(probes, asked, period=period, duty=duty)
+    # To the microsecond: what runs in the same second on another node must not pass for this campaign.
+    return Plan(probes, asked, campaign or f"probe-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}", neighbours)
+
+
+def _refuse_no_numbers(**given: float | None) -> None:
+    """InputError for an option that is not a number, or endless: a range alone lets nan pass."""
+    for name, value in given.items():
+        if value is not None and not isfinite(value):
+            raise InputError(f"--{name.replace('_', '-')} is a finite number, not {value:g}")
+
+
+def _refuse_empty(**given: str | None) -> None:
+    """InputError for an empty name: a variable of a script that is not set; nothing could be resumed."""
+    for name, value in given.items():
+        if value is not None and not value.strip():
+            raise InputError(f"--{name} is empty: give a name, or leave the option out")
+
+
+def _refuse_unused(probes: Sequence[Probe], asked: Asked, **wave: float | None) -> None:
+    """InputError for an option that none of the probes has a use for."""
+    from ..kernels.catalogue import find_kernel
+    from ..kernels.inputs import DISTRIBUTIONS
+    from ..probes.protocol import takes_input
+
+    for name, value in wave.items():
+        if value is not None and not any(one.kind == "square" for one in probes):
+            raise InputError(f"--{name} is for power-square, which is not among the probes chosen")
+    if asked.input is None:
+        return
+    if asked.input not in DISTRIBUTIONS:
+        raise InputError(f"there is no distribution {asked.input!r} of inputs; there are {', '.join(DISTRIBUTIONS)}")
+    if not any(takes_input(find_kernel(one.kernel)) for one in probes):
+        raise InputError("--input is for probes whose input data can be chosen, as gemm-fp32; none of these is one")
+
+
+def _refuse_mixed(
+    backend: str, simulated: Mapping[str, object], chosen: Sequence[str | int], *, exclusive: bool
+) -> None:
+    """InputError for options of the one backend with the other."""
+    if backend not in BACKENDS:
+        raise InputError(f"there is no backend {backend!r}; there are {', '.join(BACKENDS)}")
+    if backend == "cuda":
+        for name, value in simulated.items():
+            if value is not None and value != () and value != []:
+                raise InputError(f"--{name} is for --backend simulated")
+    if backend == "simulated" and (chosen or exclusive):
+        raise InputError(f"--{'gpu' if chosen else 'exclusive'} is for real GPUs")
+
+
+def _devices(
+    backend: str, chosen: Sequence[str | int], *, exclusive: bool, tell: Callable[[str], None] | None
+) -> tuple[Local | None, list[str]]:
+    """The GPUs of this node that were chosen, None for simulated ones, and what there is to say about that."""
+    from ..probes import here
+
+    if backend == "simulated":
+        return None, []
+    try:
+        found = here.local_devices(tell=tell)
+    except (InputError, DeviceError) as error:
+        if backend == "auto" and not (chosen or exclusive):
+            return None, [f"{error}: the fleet is simulated"]
+        raise type(error)(f"{error}; without a GPU: --backend simulated") from error
+    return here.choose(found, [str(one) for one in chosen]), []
+
+
+def _fleet(gpus: int | None, model: str | None, seed: int | None, faults: int | None, kinds: Sequence[str]) -> Fleet:
+    """The simulated fleet that is asked for. InputError where there is none such."""
+    from ..simulation.fleet import Fleet
+    from ..simulation.models import find_model
+
+    return Fleet.draw(
+        find_model(model or "V100"),
+        4 if gpus is None else gpus,
+        1 if seed is None else seed,
+        faults=faults if faults is not None or kinds else 0,
+        kinds=tuple(kinds),
+    )

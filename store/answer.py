@@ -1,0 +1,63 @@
+"""The answer to a query: an Arrow table that shows itself in a notebook and at a prompt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
+
+
+class ArrowAnswer:
+    """What `Store.sql` gives. It has all that a `pyarrow.Table` has, and is read by what reads Arrow.
+
+    `table` is the Arrow table itself; `polars()` is the same as a data frame, and `to_pandas()` where pandas is
+    installed.
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+
+    def polars(self) -> pl.DataFrame:
+        """The answer as a Polars frame."""
+        import polars as pl
+
+        found = pl.from_arrow(self.table)
+        assert isinstance(found, pl.DataFrame)
+        return found
+
+    def equals(self, other: Any, *arguments: Any, **more: Any) -> bool:
+        """Whether another table, or another answer, holds the same."""
+        return bool(self.table.equals(getattr(other, "table", other), *arguments, **more))
+
+    def __eq__(self, other: object) -> bool:
+        return self.equals(other)
+
+    __hash__ = None  # type: ignore[assignment]  # as of a table
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "table" or name.startswith("_"):  # while it is unpickled, or asked for by a protocol
+            raise AttributeError(name)
+        return getattr(self.table, name)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.table[key]
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self.table.__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        return self._shown("__repr__")
+
+    def _repr_html_(self) -> str:
+        return self._shown("_repr_html_")
+
+    def _shown(self, how: str) -> str:
+        try:
+            return str(getattr(self.polars(), how)())
+        except Exception:  # a type that Polars has not, such as an interval
+            return str(self.table)

@@ -1,0 +1,107 @@
+"""The example notebook, cell by cell, and the Python functions that a notebook calls."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import whorl
+from whorl.cli import cli
+from whorl.errors import InputError
+from whorl.store import Store
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOK = ROOT / "docs" / "notebook.ipynb"
+
+
+def _shown(source: str, names: dict[str, Any]) -> Any:
+    """Run a cell; what its last line shows, as a notebook does."""
+    tree = ast.parse(source)
+    last = tree.body[-1]
+    if isinstance(last, ast.Expr):
+        tree.body.pop()
+    exec(compile(tree, "cell", "exec"), names)
+    return eval(compile(ast.Expression(last.value), "cell", "eval"), names) if isinstance(last, ast.Expr) else None
+
+
+def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    document = json.loads(NOTEBOOK.read_text())
+    cells = [cell for cell in document["cells"] if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
+    names: dict[str, Any] = {}
+    shown = [_shown("".join(cell["source"]), names) for cell in cells]
+    assert [len(repr(one)) < 5000 for one in shown if type(one).__name__ != "Figure"], "no wall of text"
+    assert "shape: (5, 2)" in repr(shown[2])
+    assert "<table" in shown[2]._repr_html_()
+    [slow] = [one.gpu for one in names["looked"].judged.found]
+    assert names["looked"].names[slow].replace(" / ", "/") == names["slowest"]["name"][0].as_py().replace(" / ", "/")
+    assert [type(one).__name__ for one in shown].count("Figure") == 2
+    assert (tmp_path / "notebook-report.html").read_text().startswith("<!doctype html>")
+    assert shown[-1] == 20
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["notebook-fleet", "notebook-report.html"]
+
+
+NAMES = {"chosen": "gpu", "distribution": "input", "kinds": "fault", "names": None, "store": None, "as_json": None}
+ELSEWHERE = {"form", "output", "workload", "job"}  # arguments of another kind, or about printing
+
+
+def _options(*words: str) -> dict[str, click.Option]:
+    command: Any = cli
+    for word in words:
+        command = command.commands[word]
+    found = {NAMES.get(one.name, one.name): one for one in command.params if isinstance(one, click.Option)}
+    return {name: one for name, one in found.items() if name is not None and name not in ELSEWHERE}
+
+
+@pytest.mark.parametrize(
+    ("words", "function"),
+    [
+        (("probe", "run"), whorl.measure),
+        (("collect",), whorl.collect),
+        (("advise",), whorl.advise),
+        (("report",), whorl.report),
+    ],
+)
+def test_a_function_takes_what_its_verb_takes_with_the_same_defaults(words: tuple[str, ...], function: Any) -> None:
+    parameters = inspect.signature(function).parameters
+    for name, option in _options(*words).items():
+        assert name in parameters, f"{function.__name__} has no {name}"
+        wanted: Any = () if option.multiple else False if option.is_flag else None
+        if isinstance(option.default, str | int | float):
+            wanted = option.type.convert(option.default, None, None)
+            wanted = wanted / 86_400 if name == "max_age" else wanted
+        assert parameters[name].default == wanted, f"{function.__name__}({name}=...)"
+
+
+def test_an_answer_is_read_by_what_reads_arrow(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "S")
+    answer = store.sql("select 1 as a, 'x' as b union all select 2, 'y' order by a")
+    assert pa.table(answer).equals(answer.table)
+    assert pl.DataFrame(answer).rows() == [(1, "x"), (2, "y")]
+    assert (len(answer), answer.num_rows, answer.column_names, answer["a"].to_pylist()) == (2, 2, ["a", "b"], [1, 2])
+    assert answer == store.sql("select 1 as a, 'x' as b union all select 2, 'y' order by a")
+    assert "shape: (2, 2)" in repr(answer)
+    assert "interval" in repr(store.sql("select interval 1 day as d")).lower()
+
+
+def test_what_cannot_be_asked_is_one_sentence(tmp_path: Path) -> None:
+    for given in (
+        {"suite": "thorough"},
+        {"backend": "cpu"},
+        {"suite": "quick", "repeats": 1},
+        {"suite": "quick", "gpus": 4},
+    ):
+        with pytest.raises(InputError):
+            whorl.measure(tmp_path / "S", **given)
+    with pytest.raises(InputError, match="--gpus is for --backend simulated"):
+        whorl.collect(tmp_path / "S", gpus=2)
+    assert not (tmp_path / "S").exists()
