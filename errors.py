@@ -56,10 +56,13 @@ class SchedulerError(WhorlError):
 
 
 class DeviceError(WhorlError):
-    """A GPU cannot do what was asked; with `gone` set it answers nothing any more, and no further try helps."""
+    """A GPU cannot do what was asked; with `gone` set it answers nothing any more, and no further try helps.
+
+    `outcome` is what a run that it ends is marked with, a code of `runs.status`: 'failed', 'lost' or 'hung'.
+    """
 
     exit_code = 6
 
-    def __init__(self, sentence: str, *, gone: bool = False) -> None:
+    def __init__(self, sentence: str, *, gone: bool = False, outcome: str = "failed") -> None:
         super().__init__(sentence)
-        self.gone = gone
+        self.gone, self.outcome = gone, outcome

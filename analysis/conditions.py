@@ -7,18 +7,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from ..store.conditions import CONDITIONS, Clock, stated
+from .measurements import SOUND
+
 if TYPE_CHECKING:
     from ..store import Store
 
-_ALIKE = {
-    "clock": "clock",
-    "asked_power_limit_w": "power limit",
-    "power_cap_w": "power limit",
-    "neighbours": "neighbours",
-    "suite": "suite",
-    "input": "input",
-    "parameters": "sizes",
-}
+_ALIKE = {one.name: one.alike for one in CONDITIONS if one.alike}
 """What it is called, by the key in `runs.conditions`."""
 _MOST_NAMED = 3
 _LONGEST = 40  # characters of a value
@@ -29,21 +24,18 @@ def mixed_conditions(store: Store, *, clusters: Sequence[str] = (), workloads: S
 
     Only what a run states is compared; a power limit that was not asked for is one, too.
     """
-    runs = store.scan("runs").filter(pl.col("status").fill_null("ok") == "ok", pl.col("conditions").is_not_null())
+    runs = store.scan("runs").filter(SOUND, pl.col("conditions").is_not_null())
     if clusters:
         runs = runs.filter(pl.col("cluster").is_in(list(clusters)))
     if workloads:
         runs = runs.filter(pl.col("workload").is_in(list(workloads)))
-    stated = store.collect(runs.select("cluster", "workload", "conditions").unique())
-    if stated.is_empty():
+    known = store.collect(runs.select("cluster", "workload", "conditions").unique())
+    if known.is_empty():
         return []
-    states = [
-        pl.when(pl.col("conditions").str.contains(f'"{key}":', literal=True))
-        .then(pl.col("conditions").str.json_path_match(f"$.{key}").fill_null("none"))
-        .alias(key)
-        for key in _ALIKE
-    ]
-    kinds = stated.select("cluster", "workload", *states).group_by("cluster", "workload", maintain_order=True)
+    locked = pl.format("locked at {} MHz", stated("locked_clock_mhz"))
+    clock = pl.when(stated("clock") == Clock.LOCKED).then(locked).otherwise(stated("clock"))
+    states = [(clock if key == "clock" else stated(key)).alias(key) for key in _ALIKE]
+    kinds = known.select("cluster", "workload", *states).group_by("cluster", "workload", maintain_order=True)
     rows = kinds.agg(pl.col(list(_ALIKE)).drop_nulls().unique()).sort("cluster", "workload")
     return [sentence for row in rows.iter_rows(named=True) if (sentence := _sentence(row))]
 

@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from ..store.outcomes import Outcome
+
 if TYPE_CHECKING:
     from ..store import Store
+
+SOUND = pl.col("status").fill_null(Outcome.OK) == Outcome.OK
+"""Of rows of `runs`: those that ended well. Imported ones may say nothing of it."""
 
 _CONDITIONS = ("sm_clock_mhz", "temperature_c", "power_w", "job_id", "began")
 
@@ -25,7 +30,7 @@ def measurements(
     wherever the store knows them; a GPU that was seen on two nodes has none. `job_id` names the rows that ran
     together (see `coupled_jobs`).
     """
-    runs = store.scan("runs").filter(pl.col("status").fill_null("ok") == "ok")
+    runs = store.scan("runs").filter(SOUND)
     if clusters:
         runs = runs.filter(pl.col("cluster").is_in(list(clusters)))
     if workloads:
@@ -49,7 +54,7 @@ def untrusted(store: Store, *, clusters: Sequence[str] = (), workloads: Sequence
         runs = runs.filter(pl.col("cluster").is_in(list(clusters)))
     if workloads:
         runs = runs.filter(pl.col("workload").is_in(list(workloads)))
-    bad = (pl.col("status").fill_null("ok") != "ok").sum().alias("bad")
+    bad = (~SOUND).sum().alias("bad")
     counted = runs.group_by("cluster", "workload").agg(bad, pl.len()).filter(pl.col("bad") > 0)
     return [
         f"{workload} on {cluster}: {bad:,} of {n:,} runs {'is' if bad == 1 else 'are'} left out, which failed or had a "

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from ..errors import InputError
+from ..store.conditions import read
+from .measurements import SOUND
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -24,12 +24,11 @@ FIGURES = (
 _RUNS = (
     "run_id", "workload", "gpu", "job_id", "began", "ended", "sm_clock_mhz", "mem_clock_mhz", "temperature_c",
     "power_w", "conditions", "probe_version", "versions", "clock_events", "ended_by", "status",
+    "status_detail",
 )  # fmt: skip
 
 COMPUTE, MEMORY, CACHE, LINK, OTHER = "compute", "memory", "cache", "link", "other"
 """What a probe stresses, as its conditions tell it."""
-
-_ENDED_WELL = pl.col("status").fill_null("ok") == "ok"
 
 _NAMED = 5  # campaigns in a sentence
 _BALANCE = 8.0  # FLOP a byte from which arithmetic and not memory is what a probe stresses
@@ -59,7 +58,7 @@ class Probed:
     def simulated(self) -> bool:
         """Whether its GPUs are."""
         said = self.runs["conditions"].drop_nulls()
-        return bool(len(said)) and bool(stated(said[0]).get("simulated"))
+        return bool(len(said)) and bool(read(said[0]).get("simulated"))
 
     @property
     def probes(self) -> list[str]:
@@ -73,12 +72,12 @@ class Probed:
 
         The time of a wrong result is not to be trusted: who computed something else did other work.
         """
-        return self.runs.filter(pl.col("value").is_not_null() & _ENDED_WELL)
+        return self.runs.filter(pl.col("value").is_not_null() & SOUND)
 
     @cached_property
     def untrusted(self) -> dict[str, int]:
         """By probe, how many runs have a time and are left out, as their result was wrong."""
-        timed = self.runs.filter(pl.col("value").is_not_null() & ~_ENDED_WELL)
+        timed = self.runs.filter(pl.col("value").is_not_null() & ~SOUND)
         return {probe: n for probe in self.probes if (n := timed.filter(pl.col("workload") == probe).height)}
 
     @property
@@ -211,18 +210,9 @@ def slowest(campaign: Probed, gpu: str) -> tuple[str, float, int] | None:
     return None if own.is_empty() else (str(own["workload"][-1]), float(own["excess"][-1]), int(own["n"][-1]))
 
 
-def stated(conditions: str | None) -> Mapping[str, Any]:
-    """The conditions of a run; nothing where they are missing or no JSON object."""
-    try:
-        found = json.loads(conditions or "{}")
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def stresses(conditions: str | None) -> str:
     """What a run's probe stresses, by the path of its bytes and its FLOP a byte."""
-    said = stated(conditions)
+    said = read(conditions)
     path, flop, moved = said.get("path"), said.get("flop") or 0, said.get("bytes") or 0
     if path in ("pcie", "peer"):
         return LINK

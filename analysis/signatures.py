@@ -7,17 +7,14 @@ with the figures that say so, and never that it is so.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
 
 import polars as pl
 
+from ..store.clock_events import BRAKE, THERMAL, names
 from .probing import COMPUTE, LINK, MEMORY
-
-if TYPE_CHECKING:
-    from .standing_out import StandsOut
 
 LOST, WRONG, FAILED = "lost", "wrong_results", "failed"
 POWER, CEILING, COOLING, DRAM, BUS, STARVED = "power", "clock_ceiling", "cooling", "memory", "link", "starved"
@@ -47,8 +44,6 @@ _LOW, _LOW_CLOCK, _NEAR_LIMIT = 0.95, 0.97, 0.93  # shares: of the peers' power,
 _BRAKED = 0.05  # of the window, beyond what the peers have
 _NEAR_SLOWDOWN_K = 2.0
 _MOSTLY = 3.0  # how many times more the memory's probes are slowed than those of the cores
-_HARDWARE = ("power_brake", "hw_slowdown", "hardware_slowdown", "hw_power_brake")
-_THERMAL = ("thermal", "software_thermal", "hardware_thermal", "thermal_software", "thermal_hardware")
 
 
 @dataclass(frozen=True)
@@ -96,8 +91,8 @@ class Peers:
         held = pl.DataFrame(
             {
                 "clock_events": said["clock_events"],
-                "braked_s": [_seconds(text, _HARDWARE) for text in said["clock_events"]],
-                "heated_s": [_seconds(text, _THERMAL) for text in said["clock_events"]],
+                "braked_s": [_seconds(text, names(BRAKE)) for text in said["clock_events"]],
+                "heated_s": [_seconds(text, names(THERMAL)) for text in said["clock_events"]],
             },
             schema={"clock_events": pl.String, "braked_s": pl.Float64, "heated_s": pl.Float64},
         )
@@ -226,26 +221,6 @@ def _held(run: Run, rise_pct: float | None) -> tuple[str, str] | None:
             f"{run.peers_power_w:.0f} W: looks like waiting for the host, not like a slow GPU"
         )
     return None
-
-
-def shared_by_nodes(found: Iterable[StandsOut], gpus: pl.DataFrame) -> list[StandsOut]:
-    """The same, where all GPUs of a node of several are slow for no cause of their own: that looks like the host."""
-    found = list(found)
-    size = {str(node): int(n) for node, n in gpus.drop_nulls("node").group_by("node").len().iter_rows()}
-    own = (UNEXPLAINED, BUS, STARVED)
-    slow: dict[str, int] = {}
-    for one in found:
-        if one.cause in own and one.node is not None:
-            slow[one.node] = slow.get(one.node, 0) + 1
-    together = {node for node, n in slow.items() if n == size.get(node) and n > 1}
-    return [
-        replace(
-            one, cause=HOST, looks=f"all {size[one.node]} GPUs of {one.node} are slow together: looks like the host"
-        )
-        if one.node in together and one.cause in own
-        else one
-        for one in found
-    ]
 
 
 def _seconds(text: str | None, names: Sequence[str]) -> float | None:

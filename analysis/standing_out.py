@@ -12,16 +12,18 @@ docs/report.md says what this rests on and how often it was right.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
+from ..store.events import EventKind
 from ..store.metrics import board_power_mw
+from ..store.outcomes import Outcome
 from . import signatures
+from .measurements import SOUND
 from .probing import Probed
 from .statistics.outlying import holm, standing, tail
 
@@ -44,7 +46,6 @@ _KELVIN_SD = 0.41  # of the difference of two temperatures that are rounded to a
 _POWER_RANGE = 0.3  # of the fleet's: a GPU whose power moves less shows no temperature rise
 _FROZEN, _FROZEN_S = 10, 10.0  # readings that are the same to the milliwatt, and for so many s ...
 _MOVED = 30  # ... while the utilisation moves by so many points, as in `collectors.quality`
-_GONE = re.compile(r"\b(lost|fell off|fallen off|off the bus|gone)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ def judge(campaign: Probed, store: Store | None = None) -> Judged:
         row = places[gpu]
         found.append(StandsOut(gpu, row["node"], row["cabinet"], row["slot"], tuple(own), said, cause, looks))
     found.sort(key=_severity)
-    return Judged(tuple(signatures.shared_by_nodes(found, campaign.gpus)), len(looked), not_judged, dict(rises))
+    return Judged(tuple(_shared_by_nodes(found, campaign.gpus)), len(looked), not_judged, dict(rises))
 
 
 def _severity(one: StandsOut) -> tuple[int, float, float, str]:
@@ -162,6 +163,27 @@ def _severity(one: StandsOut) -> tuple[int, float, float, str]:
         -max(rises, default=0),
         one.gpu,
     )
+
+
+def _shared_by_nodes(found: Sequence[StandsOut], gpus: pl.DataFrame) -> list[StandsOut]:
+    """The same, where all GPUs of a node of several are slow for no cause of their own: that looks like the host."""
+    size = {str(node): int(n) for node, n in gpus.drop_nulls("node").group_by("node").len().iter_rows()}
+    own = (signatures.UNEXPLAINED, signatures.BUS, signatures.STARVED)
+    slow: dict[str, int] = {}
+    for one in found:
+        if one.cause in own and one.node is not None:
+            slow[one.node] = slow.get(one.node, 0) + 1
+    together = {node for node, n in slow.items() if n == size.get(node) and n > 1}
+    return [
+        replace(
+            one,
+            cause=signatures.HOST,
+            looks=f"all {size[one.node]} GPUs of {one.node} are slow together: looks like the host",
+        )
+        if one.node in together and one.cause in own
+        else one
+        for one in found
+    ]
 
 
 def _relevant(one: Deviation) -> float:
@@ -266,13 +288,14 @@ def _temperature_rises(campaign: Probed, frozen: Mapping[str, str]) -> list[tupl
 def _seen(campaign: Probed, frozen: Mapping[str, str]) -> dict[str, list[tuple[str, str]]]:
     """What was seen of GPUs: (cause, sentence) by GPU."""
     found: dict[str, list[tuple[str, str]]] = {}
-    failed = campaign.runs.filter(pl.col("value").is_null() & (pl.col("status").fill_null("ok") != "ok"))
-    for gpu, probe, status in failed.select("gpu", "workload", "status").iter_rows():
-        cause = signatures.LOST if _GONE.search(status) else signatures.FAILED
-        found.setdefault(gpu, []).append((cause, f"{probe} did not end: {status}"))
-    for gpu, kind, detail in campaign.events.select("gpu", "kind", "detail").iter_rows():
-        if kind == "lost" and gpu not in found:
-            found[gpu] = [(signatures.LOST, f"{detail or 'it was lost'}")]
+    failed = campaign.runs.filter(pl.col("value").is_null() & ~SOUND)
+    for gpu, probe, status, detail in failed.select("gpu", "workload", "status", "status_detail").iter_rows():
+        cause = signatures.LOST if status == Outcome.LOST else signatures.FAILED
+        found.setdefault(gpu, []).append((cause, f"{probe} did not end: {detail or status}"))
+    lost = campaign.events.filter(pl.col("kind") == EventKind.LOST)
+    for gpu, detail in lost.select("gpu", "detail").iter_rows():
+        if all(cause != signatures.LOST for cause, _ in found.get(gpu, [])):
+            found.setdefault(gpu, []).append((signatures.LOST, detail or "it was lost"))
     wrong = campaign.runs.filter(pl.col("wrong_elements") > 0)
     for (gpu,), runs in wrong.group_by(["gpu"], maintain_order=True):
         probes, ran = runs["workload"].to_list(), campaign.runs.filter(pl.col("gpu") == gpu)

@@ -11,6 +11,7 @@ from .options import exclusive, json_option
 
 if TYPE_CHECKING:
     from ..store.schema import Table, View
+    from ..store.vocabulary import Vocabulary
 
 _HEADER = ("column", "type", "unit", "meaning")
 _METRICS_HEADER = ("metric", "kind", "tier", "NVML", "DCGM field", "dcgm-exporter", "nvidia-smi")
@@ -24,6 +25,7 @@ def schema(as_json: bool, as_markdown: bool, tables: tuple[str, ...]) -> None:
     """Explain every column of TABLES (all, where none is named): type, unit, meaning."""
     from ..dashboards.table import Table as Cells
     from ..store.schema import FORMAT, TABLES, VIEWS
+    from ..store.vocabulary import VOCABULARIES
     from .output import print_json, print_table
 
     exclusive("as_json", "as_markdown")({"as_json": as_json, "as_markdown": as_markdown})
@@ -33,6 +35,7 @@ def schema(as_json: bool, as_markdown: bool, tables: tuple[str, ...]) -> None:
         raise InputError(f"there is no table {unknown[0]!r}; there are {', '.join(known)}")
     chosen = [table for table in TABLES if not tables or table.name in tables]
     views = [view for view in VIEWS if not tables or view.name in tables]
+    words = [one for one in VOCABULARIES if one.table in {table.name for table in chosen}]
     if as_json:
         print_json(
             {
@@ -40,23 +43,35 @@ def schema(as_json: bool, as_markdown: bool, tables: tuple[str, ...]) -> None:
                 "format": FORMAT,
                 "tables": [_as_dict(table) for table in chosen],
                 "views": [{"name": v.name, "row": v.row, "sql": v.sql} for v in views],
+                "codes": [
+                    {
+                        "table": one.table,
+                        "column": one.column,
+                        "rows": [dict(zip(one.header, row, strict=True)) for row in one.rows],
+                    }
+                    for one in words
+                ],
             }
         )
         return
     if as_markdown:
-        click.echo(as_document(chosen, views))
+        click.echo(as_document(chosen, views, words))
         return
     for table in chosen:
         rows = [_cells(table, i) for i in range(len(table.columns))]
         print_table(Cells(_HEADER, rows, title=f"{table.name}: one row is {table.row}", wrapped=(3,), leaves=(1,)))
         click.echo()
+        for one in words:
+            if one.table == table.name:
+                print_table(Cells(one.header, one.rows, title=f"{one.title} holds:"))
+                click.echo()
     for view in views:
         click.echo(f"{view.name} (view): one row is {view.row}")
         click.echo(f"  {view.sql}")
 
 
-def as_document(tables: list[Table], views: list[View]) -> str:
-    """The tables and views as a Markdown document."""
+def as_document(tables: list[Table], views: list[View], words: list[Vocabulary]) -> str:
+    """The tables with the codes of their columns, and the views, as a Markdown document."""
     from ..dashboards.table import Table as Cells
 
     parts = [
@@ -71,6 +86,9 @@ def as_document(tables: list[Table], views: list[View]) -> str:
         parts += ["", f"## {table.name}", "", f"One row is {table.row}.", "", Cells(_HEADER, rows).markdown()]
         if table.name == "telemetry":
             parts += ["", "How the metrics are read and kept:", "", Cells(_METRICS_HEADER, _metrics()).markdown()]
+        for one in words:
+            if one.table == table.name:
+                parts += ["", f"### What `{one.title}` holds", "", Cells(one.header, one.rows).markdown()]
     for view in views:
         parts += ["", f"## {view.name} (view)", "", f"One row is {view.row}.", "", "```sql", view.sql, "```"]
     return "\n".join(parts)

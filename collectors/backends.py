@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from ..store.events import Event
+
 
 class Status(IntEnum):
     """What became of one reading."""
@@ -42,16 +44,6 @@ class Device:
     gpu: str
     row: dict[str, Any] = field(default_factory=dict)
     parent: int | None = None
-
-
-@dataclass(frozen=True)
-class Happening:
-    """Something that happened to a device (`gpu` is its UUID) or to the node (None), as `events` stores it."""
-
-    kind: str
-    gpu: str | None
-    detail: str
-    ts_ns: int | None = None  # None: now
 
 
 @dataclass
@@ -93,11 +85,11 @@ class Backend(Protocol):
         """What the calls of `read` since the last sweep gave; `stamps` are their wall times in ns, by device."""
         ...
 
-    def happened(self) -> list[Happening]:
+    def happened(self) -> list[Event]:
         """What the driver announced since the last call, without waiting."""
         ...
 
-    def look_again(self, passed_over: frozenset[int], commit: Commit) -> list[Happening]:
+    def look_again(self, passed_over: frozenset[int], commit: Commit) -> list[Event]:
         """Look for devices that came, returned or changed, but not at those `passed_over`; says what was found.
 
         The backend's state changes only within `with commit():`, which raises where this thread was given up on.

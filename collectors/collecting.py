@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, StoreError
+from ..store.events import Event, EventKind
 from .backends import Backend, find_backend
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def open_backend(
     if failure:
         raise failure[0]
     if not backend.devices():
-        reasons = [happening.detail for happening in backend.happened()]
+        reasons = [event.detail for event in backend.happened()]
         backend.close()
         raise InputError(": ".join([f"backend {name} shows no GPU on this machine", *reasons[:1]]))
     return backend
@@ -210,10 +211,13 @@ class Collecting:
         Raises StoreError where the store takes no more: what it acknowledged stays.
         """
         try:
-            self.sampler.tell("collect_began", f"{self.backend.name}, every {self.plan.interval_s:g} s")
+            every = self.plan.interval_s
+            detail = f"{self.backend.name}, every {every:g} s"
+            self.sampler.tell(Event(EventKind.COLLECT_BEGAN, None, detail, duration_ns=round(every * 1e9)))
             counts = self.sampler.run(self.plan.duration_s, ended=ended, look=look)
             if not self.sampler.waiting_for_store:
-                self.sampler.tell("collect_ended", f"{counts.ticks} ticks read, {counts.missed} missed")
+                detail = f"{counts.ticks} ticks read, {counts.missed} missed"
+                self.sampler.tell(Event(EventKind.COLLECT_ENDED, None, detail, n=counts.ticks))
                 self.sampler.write_events()
         except BaseException:
             self._close(failed=True)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..store.events import Event, EventKind, event_rows
 from ..store.metrics import METRICS, Part, Stamp
-from .backends import Device, Happening, Status
+from .backends import Device, Status
 from .clock import Clock, Steps
-from .rows import event_batch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,9 +23,9 @@ _AGAIN_NS = 60_000_000_000  # a failure that comes and goes is told once a minut
 _TOLD = frozenset(row for row, m in enumerate(METRICS) if not isinstance(m.nvml, (Stamp, Part)))
 _COUNTERS = np.array([row for row, m in enumerate(METRICS) if m.kind == "counter" and not m.wraps], np.intp)
 _SENTENCES = {
-    Status.UNSUPPORTED: ("not_supported", "this GPU or its driver does not have"),
-    Status.DENIED: ("not_permitted", "this user may not read"),
-    Status.FAILED: ("failed_reading", "the driver failed to give"),
+    Status.UNSUPPORTED: (EventKind.NOT_SUPPORTED, "this GPU or its driver does not have"),
+    Status.DENIED: (EventKind.NOT_PERMITTED, "this user may not read"),
+    Status.FAILED: (EventKind.FAILED_READING, "the driver failed to give"),
 }
 
 
@@ -36,21 +37,22 @@ class Events:
         self.missed = 0  # ticks
         self._clock, self._cluster, self._node = clock, cluster, node
         self._lock = threading.Lock()
-        self._told: list[Happening] = []
+        self._told: list[Event] = []
         self._steps = Steps(clock)
         self._untold, self._since, self._until = 0, 0, 0  # missed ticks, and between which times (steady ns)
 
-    def tell(self, kind: str, gpu: str | None, detail: str, ts_ns: int | None = None) -> None:
-        """Something happened, now if not said otherwise, to a GPU or (None) to the node."""
-        happening = Happening(kind, gpu, detail, self._clock.wall() if ts_ns is None else ts_ns)
+    def tell(self, event: Event) -> None:
+        """Something happened, now where the event has no time."""
+        if event.ts_ns is None:
+            event = replace(event, ts_ns=self._clock.wall())
         with self._lock:
-            self._told.append(happening)
+            self._told.append(event)
             self.count += 1
 
-    def add(self, happenings: Iterable[Happening]) -> None:
+    def add(self, events: Iterable[Event]) -> None:
         """What a backend says that happened."""
-        for happening in happenings:
-            self.tell(happening.kind, happening.gpu, happening.detail, happening.ts_ns)
+        for event in events:
+            self.tell(event)
 
     def take(self) -> pa.RecordBatch | None:
         """The events that nobody took yet, as rows of `events`; None where there is none."""
@@ -58,7 +60,7 @@ class Events:
             return None
         with self._lock:
             told, self._told = self._told, []
-        return event_batch(told, self._cluster, self._node)
+        return event_rows(told, cluster=self._cluster, node=self._node)
 
     def begin(self) -> None:
         """From here on clocks are watched."""
@@ -68,10 +70,11 @@ class Events:
         """Tell whether the wall clock was set, or the machine slept, since the last look."""
         stepped, slept = self._steps.since()
         if slept:
-            self.tell("suspended", None, f"the machine slept for {slept / 1e9:.1f} s")
+            self.tell(Event(EventKind.SUSPENDED, None, f"the machine slept for {slept / 1e9:.1f} s", duration_ns=slept))
         if stepped:
             way = "forward" if stepped > 0 else "back"
-            self.tell("clock_step", None, f"the wall clock was set {way} by {abs(stepped) / 1e9:.3f} s")
+            detail = f"the wall clock was set {way} by {abs(stepped) / 1e9:.3f} s"
+            self.tell(Event(EventKind.CLOCK_STEP, None, detail, duration_ns=stepped))
 
     def miss(self, number: int, due_ns: int, interval_ns: int) -> None:
         """So many ticks went by, the first of them due at a steady time."""
@@ -86,7 +89,9 @@ class Events:
         if not self._untold or (now_ns is not None and now_ns - self._since < _TOGETHER_NS):
             return
         ticks = f"{self._untold} tick{'s' if self._untold > 1 else ''}"
-        self.tell("missed_ticks", None, f"{ticks} missed within {(self._until - self._since) / 1e9:.1f} s")
+        within = self._until - self._since
+        detail = f"{ticks} missed within {within / 1e9:.1f} s"
+        self.tell(Event(EventKind.MISSED_TICKS, None, detail, n=self._untold, duration_ns=within))
         self._untold = 0
 
 
@@ -131,13 +136,13 @@ class Noticing:
         if Status.LOST in now:
             if self.silent[device] != "lost":
                 detail = "the GPU does not answer any more; it is looked for from time to time"
-                self._events.tell("lost", known.gpu, detail)
+                self._events.tell(Event(EventKind.LOST, known.gpu, detail))
             self.silent[device] = "lost"
             return True
         if Status.DRIVER in now:
             if not self.driver_gone:
                 detail = "the driver does not answer any more: it was unloaded or replaced"
-                self._events.tell("driver_gone", None, detail)
+                self._events.tell(Event(EventKind.DRIVER_GONE, None, detail))
             self.silent[device] = "no_driver"
             self.driver_gone = True
             return False
@@ -145,7 +150,8 @@ class Noticing:
         for meaning, (kind, words) in _SENTENCES.items():
             columns = [METRICS[row].name for row in rows if status[row] == meaning and row in _TOLD]
             if columns and (meaning != Status.FAILED or self._worth_telling(device)):
-                self._events.tell(kind, known.gpu, f"{words} {', '.join(columns)}")
+                for column in columns:
+                    self._events.tell(Event(kind, known.gpu, f"{words} {column}", metric=column))
         return False
 
     def _worth_telling(self, device: int) -> bool:
@@ -161,9 +167,12 @@ class Noticing:
         now, good = values[_COUNTERS], status[_COUNTERS] == Status.OK
         fell = good & (now < self._before)
         for device in np.flatnonzero(fell.any(axis=0)).tolist():
-            what = "; ".join(
-                f"{METRICS[_COUNTERS[row]].name} fell from {self._before[row, device]} to {now[row, device]}"
-                for row in np.flatnonzero(fell[:, device]).tolist()
-            )
-            self._events.tell("counter_reset", self._devices[device].gpu, what)
+            gpu = self._devices[device].gpu
+            for row in np.flatnonzero(fell[:, device]).tolist():
+                column = METRICS[_COUNTERS[row]].name
+                before, value = int(self._before[row, device]), int(now[row, device])
+                detail = f"{column} fell from {before} to {value}"
+                self._events.tell(
+                    Event(EventKind.COUNTER_RESET, gpu, detail, metric=column, before=before, value=value)
+                )
         np.copyto(self._before, now, where=good)

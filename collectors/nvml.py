@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import InputError
+from ..store.events import Event, EventKind
 from ..store.metrics import METRICS
-from .backends import Commit, Device, Happening, Status, Sweep
+from .backends import Commit, Device, Status, Sweep
 from .nvml_identity import asked, describe, instances, power_window, text
 from .nvml_reader import NO_VALUES, Reader, meaning
 
@@ -46,7 +47,11 @@ _XIDS = {  # the common ones, in words; NVIDIA's "XID Errors" lists them all
 
 _REOPEN_AFTER = 30  # looks
 # Why a GPU cannot even be identified -> the event that says so.
-_UNSEEN = {Status.LOST: "lost", Status.DENIED: "not_permitted", Status.UNSUPPORTED: "not_supported"}
+_UNSEEN = {
+    Status.LOST: EventKind.LOST,
+    Status.DENIED: EventKind.NOT_PERMITTED,
+    Status.UNSUPPORTED: EventKind.NOT_SUPPORTED,
+}
 
 
 @dataclass
@@ -89,7 +94,7 @@ class Nvml:
         self._unloaded: set[int] = set()  # were answering when the driver went
         self._events: tuple[Any, Any, Any] | None = None  # event set, what it fills, the function that does
         self._deaf = False  # the driver announces nothing, and this was told
-        self._pending: list[Happening] = []
+        self._pending: list[Event] = []
 
     # -- opening ------------------------------------------------------------------------------------------
 
@@ -134,7 +139,7 @@ class Nvml:
         shape = (len(values), len(METRICS))
         return Sweep(np.array(values, np.int64).reshape(shape).T, np.frombuffer(status, np.uint8).reshape(shape).T)
 
-    def happened(self) -> list[Happening]:
+    def happened(self) -> list[Event]:
         """XIDs, and what opening found out."""
         found, self._pending = self._pending, []
         if self._events is None:
@@ -148,7 +153,7 @@ class Nvml:
             if data.eventType == pynvml.nvmlEventTypeXidCriticalError:
                 code = int(data.eventData)
                 meaning = _XIDS.get(code, "see NVIDIA's list of XID errors")
-                found.append(Happening("xid", self._gpu_of(data.device), f"XID {code}: {meaning}"))
+                found.append(Event(EventKind.XID, self._gpu_of(data.device), f"XID {code}: {meaning}", code=code))
         return found
 
     def _gpu_of(self, handle: Any) -> str | None:
@@ -174,7 +179,7 @@ class Nvml:
         self._handles[device] = self._readers[device] = None
         self._silent[device] = status
 
-    def look_again(self, passed_over: frozenset[int], commit: Commit) -> list[Happening]:
+    def look_again(self, passed_over: frozenset[int], commit: Commit) -> list[Event]:
         """Find GPUs that came, returned, or changed their MIG instances; see `Backend.look_again`.
 
         Where the driver was unloaded under us, it is opened anew; while a GPU is lost, now and then as well, as
@@ -191,7 +196,7 @@ class Nvml:
             return self._reopen(passed_over, commit, reloaded=False)
         return self._enumerate(passed_over, commit)
 
-    def _reopen(self, passed_over: frozenset[int], commit: Commit, *, reloaded: bool) -> list[Happening]:
+    def _reopen(self, passed_over: frozenset[int], commit: Commit, *, reloaded: bool) -> list[Event]:
         import pynvml
 
         with commit():
@@ -206,11 +211,12 @@ class Nvml:
         found = self._enumerate(passed_over, commit)
         if not reloaded:
             return found
-        version = asked(pynvml.nvmlSystemGetDriverVersion)
-        detail = f"the driver was unloaded and is back, version {text(version) if version else 'unknown'}"
-        return [Happening("driver_reloaded", None, detail), *found]
+        told = asked(pynvml.nvmlSystemGetDriverVersion)
+        version = text(told) if told else None
+        detail = f"the driver was unloaded and is back, version {version or 'unknown'}"
+        return [Event(EventKind.DRIVER_RELOADED, None, detail, version=version), *found]
 
-    def _enumerate(self, passed_over: frozenset[int], commit: Commit) -> list[Happening]:
+    def _enumerate(self, passed_over: frozenset[int], commit: Commit) -> list[Event]:
         """Compare what the driver shows with what is known, and take in what is new."""
         plan = _Plan(list(self._devices), list(self._handles), dict(self._position))
         found = self._compare(plan, passed_over)
@@ -234,11 +240,11 @@ class Nvml:
         self._watch_events()
         return found
 
-    def _compare(self, plan: _Plan, passed_over: frozenset[int]) -> list[Happening]:
+    def _compare(self, plan: _Plan, passed_over: frozenset[int]) -> list[Event]:
         """Whole GPUs."""
         import pynvml as nv
 
-        found: list[Happening] = []
+        found: list[Event] = []
         version = asked(nv.nvmlSystemGetDriverVersion)
         driver = text(version) if version else None
         skipped = {self._devices[p].row.get("nvml_index") for p in passed_over}
@@ -249,8 +255,8 @@ class Nvml:
                 gpu, handle = _reach(index)
             except nv.NVMLError as error:
                 if not self._known:
-                    kind = _UNSEEN.get(meaning(error.value), "failed_reading")
-                    found.append(Happening(kind, None, f"the GPU at index {index} cannot be identified: {error}"))
+                    kind = _UNSEEN.get(meaning(error.value), EventKind.FAILED_READING)
+                    found.append(Event(kind, None, f"the GPU at index {index} cannot be identified: {error}"))
                 continue
             known = plan.position.get(gpu)
             if known in passed_over:
@@ -258,13 +264,14 @@ class Nvml:
             if known is None or plan.handles[known] is None:
                 plan.place(describe(handle, index, driver), handle)
                 if self._known and known not in self._unloaded:
-                    kind, what = ("returned", "answers again") if known is not None else ("appeared", "is new here")
-                    found.append(Happening(kind, gpu, f"the GPU {what}, index {index}"))
+                    came = known is None
+                    kind, what = (EventKind.APPEARED, "is new here") if came else (EventKind.RETURNED, "answers again")
+                    found.append(Event(kind, gpu, f"the GPU {what}, index {index}"))
             elif _address(handle) != _address(plan.handles[known]) or self._readers[known] is None:
                 plan.place(plan.devices[known], handle)
         return found
 
-    def _compare_instances(self, plan: _Plan, position: int) -> list[Happening]:
+    def _compare_instances(self, plan: _Plan, position: int) -> list[Event]:
         """The MIG instances of one GPU."""
         device = plan.devices[position]
         there = instances(plan.handles[position], device, position)
@@ -281,9 +288,10 @@ class Nvml:
         if not (new or gone) or position in plan.touched:
             return []
         profiles = ", ".join(str(instance.row["mig_profile"]) for instance, _ in there) or "none"
-        return [Happening("mig", device.gpu, f"the MIG instances changed; now there are: {profiles}")]
+        detail = f"the MIG instances changed; now there are: {profiles}"
+        return [Event(EventKind.MIG, device.gpu, detail, n=len(there))]
 
-    def _reader(self, device: Device, handle: Any, found: list[Happening]) -> Reader:
+    def _reader(self, device: Device, handle: Any, found: list[Event]) -> Reader:
         """What reads a device; adds to `found` what it finds out about it."""
         if device.parent is not None:
             return Reader(handle, function, instance=True)
@@ -292,7 +300,7 @@ class Nvml:
         reader = Reader(handle, function, window_ms=window)
         if reader.of_module:
             detail = "the driver tells instantaneous power of the whole module only: processor and GPU together"
-            found.append(Happening("module_power", device.gpu, detail))
+            found.append(Event(EventKind.MODULE_POWER, device.gpu, detail))
         return reader
 
     # -- events -------------------------------------------------------------------------------------------
@@ -324,7 +332,7 @@ class Nvml:
         """Tell, once, that errors will not be heard of."""
         if not self._deaf and any(handle is not None for handle in self._handles):
             self._deaf = True
-            self._pending.append(Happening("not_supported", None, "the driver announces no XID errors here"))
+            self._pending.append(Event(EventKind.NOT_SUPPORTED, None, "the driver announces no XID errors here"))
 
     def _drop_events(self) -> None:
         import pynvml

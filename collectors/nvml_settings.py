@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import DeviceError, InputError, WhorlError
+from ..store.outcomes import Outcome
 from .nvml_identity import asked, text
 
 _NEAR_MW = 1000  # a driver may round what it is given,
@@ -154,8 +155,9 @@ def _refusal(gpu: str, doing: str, error: Any) -> WhorlError:
         return InputError(f"{gpu}: {doing} {_ROOT}")
     if error.value in (nv.NVML_ERROR_NOT_SUPPORTED, nv.NVML_ERROR_FUNCTION_NOT_FOUND):
         return InputError(f"{gpu}: {doing} is not possible with this GPU or driver")
-    gone = error.value in (nv.NVML_ERROR_GPU_IS_LOST, nv.NVML_ERROR_UNINITIALIZED)
-    return DeviceError(f"{gpu}: {doing} failed: {error}", gone=gone)
+    lost = error.value == nv.NVML_ERROR_GPU_IS_LOST
+    gone = lost or error.value == nv.NVML_ERROR_UNINITIALIZED
+    return DeviceError(f"{gpu}: {doing} failed: {error}", gone=gone, outcome=Outcome.LOST if lost else Outcome.FAILED)
 
 
 def settings_of(gpu: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..store.events import Event, EventKind
 from ..store.metrics import BOARD_POWER, board_power_of
 
 READ = (*BOARD_POWER, "utilization", "sm_clock_mhz", "energy_mj")  # what a judgement needs
@@ -24,15 +25,32 @@ _UTILIZATION, _CLOCK, _POWER = 30, 0.10, 0.20  # movement that a live sensor mus
 _SLOW = 4  # times rarer than it should be
 _LEAST = 30  # readings
 _LEAST_CHANGES = 5
+_KINDS = {"stuck": EventKind.STUCK_SENSOR, "quantised": EventKind.QUANTISED_SENSOR, "slow": EventKind.SLOW_SENSOR}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A mark that begins or ends for a device, with the sentence that explains it."""
+    """A mark that begins or ends for a device, with what is known of it and the sentence that explains it."""
 
     device: int
-    kind: str
+    kind: EventKind
+    quality: str
     detail: str
+    value: float | None = None
+    duration_ns: int | None = None
+
+    def event(self, gpu: str) -> Event:
+        """As an event of that GPU."""
+        return Event(self.kind, gpu, self.detail, quality=self.quality, value=self.value, duration_ns=self.duration_ns)
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """What is wrong with a sensor: a sentence, and the reading (mW) and the time that it is about."""
+
+    detail: str
+    value: float | None = None
+    duration_ns: int | None = None
 
 
 class Quality:
@@ -53,7 +71,7 @@ class Quality:
         self._ring = np.zeros((length, len(READ), number), np.int64)
         self._known = np.zeros((length, len(READ), number), bool)
         self._time = np.zeros((length, number), np.int64)
-        self._marks: list[dict[str, str]] = [{} for _ in range(number)]
+        self._marks: list[dict[str, _Mark]] = [{} for _ in range(number)]
         self.texts: list[str | None] = [None] * number
 
     def note(self, values: NDArray[np.int64], known: NDArray[np.bool_], stamps: Sequence[int]) -> list[Finding]:
@@ -84,33 +102,40 @@ class Quality:
             readings = np.vstack([power, readings[len(BOARD_POWER) :]])[:, there]
             time = (self._time[order, device][there] - self._time[order[-1], device]) / 1e9
             now = self._marked(readings, time, marks, full=len(order) == length)
-            found += [Finding(device, f"{kind}_sensor", text) for kind, text in now.items() if kind not in marks]
-            ended = [kind for kind in marks if kind not in now]
-            found += [Finding(device, "sensor_recovered", f"the power sensor is no longer {kind}") for kind in ended]
+            found += [
+                Finding(device, _KINDS[name], f"power_{name}", mark.detail, mark.value, mark.duration_ns)
+                for name, mark in now.items()
+                if name not in marks
+            ]
+            found += [
+                Finding(device, EventKind.SENSOR_RECOVERED, f"power_{name}", f"the power sensor is no longer {name}")
+                for name in marks
+                if name not in now
+            ]
             marks.clear()
             marks.update(now)
-            self.texts[device] = ",".join(f"power_{kind}" for kind in marks) or None
+            self.texts[device] = ",".join(f"power_{name}" for name in marks) or None
         return found
 
     def _marked(
-        self, readings: NDArray[np.float64], time: NDArray[np.float64], before: dict[str, str], *, full: bool
-    ) -> dict[str, str]:
+        self, readings: NDArray[np.float64], time: NDArray[np.float64], before: dict[str, _Mark], *, full: bool
+    ) -> dict[str, _Mark]:
         power = readings[0]
         marks = {}
         if full and (moved := _stuck(readings, time)):
-            span = time[-1] - time[0]
-            marks["stuck"] = f"the power reading stayed at {power[0] / 1000:.3f} W for {span:.0f} s while {moved}"
+            span, stayed = float(time[-1] - time[0]), float(power[0])
+            detail = f"the power reading stayed at {stayed / 1000:.3f} W for {span:.0f} s while {moved}"
+            marks["stuck"] = _Mark(detail, stayed, round(span * 1e9))
         ordered = np.sort(power.astype(np.int64))  # not np.unique, which brings in all of numpy.ma
         distinct = ordered[np.append(True, ordered[1:] != ordered[:-1])]
         step = int(np.gcd.reduce(distinct))
         if step >= COARSE_MW and ("quantised" in before or _chance(step, len(distinct)) < _CHANCE):
             # The largest common step shrinks as values come in; the sentence of the beginning stays.
-            marks["quantised"] = before.get("quantised", f"the power readings are multiples of {step / 1000:g} W")
+            mark = _Mark(f"the power readings are multiples of {step / 1000:g} W", step)
+            marks["quantised"] = before.get("quantised", mark)
         elif len(distinct) >= _LEAST_CHANGES and (period := self._period(power, time)) is not None:
-            marks["slow"] = before.get(
-                "slow",
-                f"a new power value comes every {period:.2g} s; it is read every {self._interval:g} s",
-            )
+            detail = f"a new power value comes every {period:.2g} s; it is read every {self._interval:g} s"
+            marks["slow"] = before.get("slow", _Mark(detail, duration_ns=round(period * 1e9)))
         return marks
 
     def _period(self, power: NDArray[np.float64], time: NDArray[np.float64]) -> float | None:

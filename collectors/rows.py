@@ -15,7 +15,6 @@ from .backends import Device, Status, Sweep
 
 if TYPE_CHECKING:
     from ..store.form import Form
-    from .backends import Happening
 
 _INT32 = np.iinfo(np.int32)
 _NEVER = np.iinfo(np.int64).min  # no reading has this value
@@ -132,22 +131,6 @@ class Rows:
 def _array(kind: pa.DataType, number: int, bits: NDArray[np.uint8] | None, values: NDArray[np.generic]) -> pa.Array:
     valid = None if bits is None else pa.py_buffer(bits)
     return pa.Array.from_buffers(kind, number, [valid, pa.py_buffer(values)])
-
-
-def event_batch(happened: Sequence[Happening], cluster: str, node: str) -> pa.RecordBatch:
-    """Happenings as rows of `events`; every one must have its time."""
-    schema = pa.schema([arrow_schema("events").field(n) for n in ("ts", "cluster", "gpu", "node", "kind", "detail")])
-    columns = [
-        [h.ts_ns for h in happened],
-        [cluster] * len(happened),
-        [h.gpu for h in happened],
-        [node] * len(happened),
-        [h.kind for h in happened],
-        [h.detail for h in happened],
-    ]
-    return pa.RecordBatch.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
-    )
 
 
 def identity_table(devices: Sequence[Device], cluster: str, node: str, seen_ns: int) -> pa.Table:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..store.events import Event, EventKind
 from ..store.metrics import ROW
 from .backends import Backend, Device, Status, Sweep
 from .clock import Clock, SystemClock
@@ -210,9 +211,8 @@ class Sampler:
             self._poller = _Poller(self._poll)
         gpu = self._known[what].gpu if isinstance(what, int) else None
         of = "" if isinstance(what, int) else f" for {what}"
-        self._events.tell(
-            "hung", gpu, f"a driver call{of} has not returned for {self._hung / 1e9:g} s; the others go on"
-        )
+        detail = f"a driver call{of} has not returned for {self._hung / 1e9:g} s; the others go on"
+        self._events.tell(Event(EventKind.HUNG, gpu, detail, duration_ns=self._hung))
         self._poller.start()
 
     @contextlib.contextmanager
@@ -237,8 +237,9 @@ class Sampler:
         since = None if what is None else self.stuck_in.pop(what, None)
         if what is not None and since is not None and not self._ending:
             gpu = self._known[what].gpu if isinstance(what, int) else None
-            took = (self._clock.steady() - since) / 1e9
-            self._events.tell("answers_again", gpu, f"the hanging driver call returned after {took:.1f} s")
+            took = self._clock.steady() - since
+            detail = f"the hanging driver call returned after {took / 1e9:.1f} s"
+            self._events.tell(Event(EventKind.ANSWERS_AGAIN, gpu, detail, duration_ns=took))
             self._look_due = 0
         raise Abandoned
 
@@ -337,7 +338,7 @@ class Sampler:
         judged = values[self._judged]
         self._power = judged[_REPORTED]
         for finding in self._quality.note(judged, self._judged_known, self._stamps):
-            self._events.tell(finding.kind, self._known[finding.device].gpu, finding.detail)
+            self._events.tell(finding.event(self._known[finding.device].gpu))
         alike = (state, self._marks(), tuple([took >= 0 for took in self._read_us]))
         again, self._alike = alike == self._alike, alike
         if slow or not again or not self._fill(me, values):
@@ -430,9 +431,9 @@ class Sampler:
                     marks[device] = "hung"
         return tuple(marks)
 
-    def tell(self, kind: str, detail: str) -> None:
-        """Record an event of the node."""
-        self._events.tell(kind, None, detail)
+    def tell(self, event: Event) -> None:
+        """Record an event."""
+        self._events.tell(event)
 
     def write_events(self, me: _Poller | None = None) -> None:
         """Record the events that were told and not yet recorded."""

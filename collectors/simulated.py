@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..store.events import Event, EventKind
 from ..store.metrics import METRICS, ROW
-from .backends import Commit, Device, Happening, Status, Sweep
+from .backends import Commit, Device, Status, Sweep
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -94,15 +95,15 @@ class Simulated:
         self._tier[:] = 0
         return Sweep(self._values, self._status)
 
-    def happened(self) -> list[Happening]:
+    def happened(self) -> list[Event]:
         # That a GPU is lost, the readings say themselves.
         return [
-            Happening(h.kind, self._devices[h.gpu].gpu, h.detail, h.ts_ns)
-            for h in self._simulation.happened()
-            if h.kind != "lost"
+            Event(one.kind, self._devices[one.gpu].gpu, one.detail, one.ts_ns, code=one.code)
+            for one in self._simulation.happened()
+            if one.kind != EventKind.LOST
         ]
 
-    def look_again(self, passed_over: frozenset[int], commit: Commit) -> list[Happening]:  # noqa: ARG002 - none comes
+    def look_again(self, passed_over: frozenset[int], commit: Commit) -> list[Event]:  # noqa: ARG002 - none comes
         return []
 
     def lose(self, device: int) -> None:

@@ -29,6 +29,7 @@ from ..simulation.physics import Floats
 from ..simulation.stepping import Happening, Readings, Simulation
 from ..simulation.turns import Stop, factors, first_run_ends_s, stops, unit_ms, unit_times_ms
 from ..store import Store
+from ..store.events import EventKind
 from .simulated_record import Record, identify
 from .simulated_rows import Planted, event_rows, run_rows, telemetry_rows
 
@@ -253,7 +254,7 @@ class _Runs:
             if one.kind in ("lost", "returned"):
                 self._downs.append(one)
             if one.kind == "returned":  # as a collector would notice
-                self._events.append(replace(one, kind="counter_reset", detail="all counters fell to 0"))
+                self._events.append(replace(one, kind=EventKind.COUNTER_RESET, detail="all counters fell to 0"))
 
     def _look(self, stop: Stop, at_ns: int) -> None:
         """Note the work done by a stop; the last one of a turn ends a run."""

@@ -22,6 +22,10 @@ from ..simulation.physics import Floats, Silicon
 from ..simulation.stepping import Happening, Readings
 from ..simulation.turns import unit
 from ..simulation.workloads import Workload
+from ..store.conditions import Clock
+from ..store.events import Event
+from ..store.events import event_rows as as_rows
+from ..store.outcomes import Outcome
 from ..store.schema import arrow_schema
 
 if TYPE_CHECKING:
@@ -124,8 +128,12 @@ def run_rows(
     run_ids = [short_hash([record.campaign, number, name]) for name in names]
     workloads = [_work(load, int(gpu)) for gpu in gpus]
     wrong = np.where(absent, 0, fleet.wrong_elements(run=record.number(number))[gpus])
-    failed = [
-        "the GPU was lost" if gone else f"{count} elements of the result are wrong" if count else None
+    status = [
+        (Outcome.LOST, "the GPU was lost")
+        if gone
+        else (Outcome.WRONG_RESULT, f"{count} elements of the result are wrong")
+        if count
+        else (Outcome.OK, None)
         for gone, count in zip(absent.tolist(), wrong.tolist(), strict=True)
     ]
     stated = {
@@ -136,7 +144,7 @@ def run_rows(
                 "repeats": repeats,
                 "input_seed": fleet.seed,
                 "power_cap_w": fleet.model.power_limit_w,
-                "clock": "not locked",
+                "clock": Clock.FREE,
                 "neighbours": "the same work" if len(load.workloads) == 1 else "other work",
                 "simulated": True,
                 "parameters": PARAMETERS,
@@ -168,7 +176,8 @@ def run_rows(
             "power_w": median("power_mw", 1e-3),
             "conditions": [stated[workload] for workload in workloads],
             "probe_version": [f"simulated {PARAMETERS}"] * m,
-            "status": [reason or "ok" for reason in failed],
+            "status": [code for code, _ in status],
+            "status_detail": [detail for _, detail in status],
         },
     )
     present = np.flatnonzero(~absent)
@@ -216,17 +225,11 @@ def telemetry_rows(record: Record, chunk: Sequence[Readings]) -> pa.Table:
 
 def event_rows(record: Record, happened: Sequence[Happening]) -> pa.Table:
     """The rows of `events` of what happened to GPUs."""
-    return table(
-        "events",
-        {
-            "ts": [one.ts_ns for one in happened],
-            "cluster": [record.cluster] * len(happened),
-            "gpu": [record.who[one.gpu].uuid for one in happened],
-            "node": [record.who[one.gpu].host for one in happened],
-            "kind": [one.kind for one in happened],
-            "detail": [one.detail for one in happened],
-        },
-    )
+    who = record.who
+    told = [
+        Event(one.kind, who[one.gpu].uuid, one.detail, one.ts_ns, who[one.gpu].host, code=one.code) for one in happened
+    ]
+    return pa.Table.from_batches([as_rows(told, cluster=record.cluster)])
 
 
 def short_hash(what: object) -> str:

@@ -8,11 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 import polars as pl
 
 from ..analysis import Variability
+from ..analysis.measurements import SOUND
 from ..analysis.planted import Planted
-from ..analysis.probing import Probed, stated
+from ..analysis.probing import Probed
 from ..analysis.signatures import FAILED, LOST, SPOKEN, WRONG
 from ..analysis.standing_out import ERROR_RATE, RELEVANT_PCT, RELEVANT_THERMAL_PCT, Judged
 from ..analysis.timelines import Timelines
+from ..store.conditions import read
 from . import report_tables as tables
 from .page import Section, page
 from .report_figures import Against, against, labels
@@ -93,7 +95,7 @@ def _summary(
     planted: Sequence[Planted] | None,
     what: str,
 ) -> list[str]:
-    runs, ok = campaign.runs.height, campaign.runs.filter(pl.col("status").fill_null("ok") == "ok").height
+    runs, ok = campaign.runs.height, campaign.runs.filter(SOUND).height
     nodes = campaign.gpus["node"].drop_nulls().n_unique()
     on = f" on {nodes:,} node{'s' if nodes != 1 else ''}" if nodes else ""
     sentences = [
@@ -196,7 +198,7 @@ def _tiles(
 
 def _about(campaign: Probed) -> dict[str, str]:
     began, ended = campaign.runs["began"].min(), campaign.runs["ended"].max()
-    said = [stated(text) for text in campaign.runs["conditions"].drop_nulls().unique().sort().to_list()[:64]]
+    said = [read(text) for text in campaign.runs["conditions"].drop_nulls().unique().sort().to_list()[:64]]
     about = {
         "cluster": campaign.cluster,
         "campaign": campaign.campaign or "none: all runs of the cluster",

@@ -9,10 +9,11 @@ import polars as pl
 
 from ..analysis import Variability
 from ..analysis.planted import Planted
-from ..analysis.probing import Probed, stated
+from ..analysis.probing import Probed
 from ..analysis.signatures import FAILED, LOST, SPOKEN, WRONG
 from ..analysis.standing_out import LEAST_GPUS, Deviation, Judged, StandsOut
 from ..analysis.timelines import Timelines
+from ..store.conditions import clock_in_words, read
 from .page import Drawing
 from .report_figures import POINTS, Against, closely, looks, over_time, overview
 from .report_map import CELLS, where
@@ -207,7 +208,7 @@ def conditions(campaign: Probed) -> list[Table]:
     rows = []
     for probe in campaign.probes:
         runs = campaign.runs.filter(pl.col("workload") == probe)
-        said = stated(next(iter(runs["conditions"].drop_nulls()), None))
+        said = read(next(iter(runs["conditions"].drop_nulls()), None))
         window = (runs["ended"] - runs["began"]).dt.total_nanoseconds().drop_nulls() / 1e9
         repeats = runs["repeats"].drop_nulls()
         ended = runs.group_by("ended_by").len().sort("len", descending=True).drop_nulls()
@@ -221,7 +222,7 @@ def conditions(campaign: Probed) -> list[Table]:
                 _counted(said.get("flop")),
                 _counted(said.get("bytes")),
                 str(said.get("path") or MISSING),
-                str(said.get("clock") or MISSING),
+                clock_in_words(said.get("clock"), said.get("locked_clock_mhz")) or MISSING,
                 _seconds(said.get("warm_up_s")),
                 str(said.get("input") or MISSING),
             ]

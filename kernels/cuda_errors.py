@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..errors import DeviceError, WhorlError
+from ..store.outcomes import Outcome
 
 OUT_OF_MEMORY = 2
 INSUFFICIENT_DRIVER = 35
@@ -59,6 +60,8 @@ _SAYS = {
 
 _GONE = frozenset({3, 46, 101, 214, 220, 226, 700, 702, 709, 710, *range(714, 720), 721, *range(802, 811), 911, 999})
 """Codes after which the context, and with it every further call of this process, fails."""
+_OFF_THE_BUS = frozenset({46, 719, 999})
+"""Codes of a GPU that has fallen off the bus, or may have."""
 
 
 def sentence(error: BaseException) -> str:
@@ -88,8 +91,8 @@ def explain(error: Exception, gpu: str, doing: str) -> DeviceError | None:
         return None
     says = _SAYS.get(status)
     text = f"{says} (CUDA error {status})" if says else sentence(error)
-    gone = status in _GONE
-    return DeviceError(f"{gpu}: {doing}: {text}" + (f"; {_LOST}" if gone else ""), gone=gone)
+    gone, outcome = status in _GONE, Outcome.LOST if status in _OFF_THE_BUS else Outcome.FAILED
+    return DeviceError(f"{gpu}: {doing}: {text}" + (f"; {_LOST}" if gone else ""), gone=gone, outcome=outcome)
 
 
 @contextmanager

@@ -36,6 +36,8 @@ class CupyGpu:
         self.ordinal = ordinal
         self.lost: str | None = None
         """Why no further call can work; None while it does."""
+        self.lost_by = ""
+        """The outcome of the run that it was lost in, as in `DeviceError`."""
         self._cupy = cupy
         self._stream: Any = None
         self._blas: Cublas | None = None
@@ -92,7 +94,7 @@ class CupyGpu:
         DeviceError where it was lost before; one that it is lost by is remembered.
         """
         if self.lost is not None:
-            raise DeviceError(self.lost, gone=True)
+            raise DeviceError(self.lost, gone=True, outcome=self.lost_by)
         gpu = self.facts.gpu
         try:
             with ExitStack() as stack:
@@ -102,10 +104,10 @@ class CupyGpu:
                 yield
         except DeviceError as error:
             if error.gone:
-                self.give_up(str(error))
+                self.give_up(str(error), error.outcome)
             if gpu in str(error):
                 raise
-            raise DeviceError(f"{gpu}: {doing}: {error}", gone=error.gone) from error
+            raise DeviceError(f"{gpu}: {doing}: {error}", gone=error.gone, outcome=error.outcome) from error
 
     def _make_current(self) -> None:
         """Make it the thread's GPU, and open it where it is not.
@@ -119,10 +121,10 @@ class CupyGpu:
         if self._stream is None:
             self._stream = self._cupy.cuda.Stream(non_blocking=True)
 
-    def give_up(self, why: str) -> None:
-        """Remember that no further call to this GPU can work."""
+    def give_up(self, why: str, outcome: str) -> None:
+        """Remember that no further call to this GPU can work; `outcome` as in `DeviceError`."""
         if self.lost is None:
-            self.lost = why
+            self.lost, self.lost_by = why, outcome
             _leave(self._stream)
 
     def reach_peer(self) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import DeviceError
+from ..store.outcomes import Outcome
 from . import checking
 from .checking import Reference
 from .cublas_lt import LtProduct
@@ -221,12 +222,13 @@ class CupyLoaded:
         """What it means that a deadline passed: slow work, or a GPU that hangs."""
         gpu, kernel = self._device.facts.gpu, self._work.kernel
         if self._waiting.drained(GRACE_S):
-            return DeviceError(f"{gpu}: {kernel}: {what} did not end within {limit_s:g} s")
+            return DeviceError(f"{gpu}: {kernel}: {what} did not end within {limit_s:g} s", outcome=Outcome.HUNG)
         self._device.give_up(
             f"{gpu}: {kernel} hangs: {what} did not end within {limit_s:g} s and {GRACE_S:g} s more; "
-            f"this process can use this GPU no more"
+            f"this process can use this GPU no more",
+            Outcome.HUNG,
         )
-        return DeviceError(str(self._device.lost), gone=True)
+        return DeviceError(str(self._device.lost), gone=True, outcome=Outcome.HUNG)
 
     def _settle(self, limit_s: float, what: str) -> None:
         """Wait until all that is enqueued is done."""

@@ -14,6 +14,8 @@ from .. import __version__
 from ..errors import DeviceError, InputError
 from ..kernels.device import Device
 from ..kernels.work import Facts, Kernel, Unfit, Work
+from ..store.events import Event, EventKind
+from ..store.outcomes import EndedBy, Outcome
 from .conditions import Asked, Setting, asked_of
 from .figures import Figure, find
 from .meeting import Meeting
@@ -56,8 +58,10 @@ class Summary:
     index: int
     model: str
     probe: str
-    status: str
-    ended_by: str
+    status: Outcome
+    status_detail: str | None
+    """The same in a sentence; None where it is OK."""
+    ended_by: EndedBy
     headline: Figure | None
     median_ms: float | None
     low_ms: float | None
@@ -184,7 +188,7 @@ class Campaign:
         """Record that a device is waited for no more."""
         facts = device.facts
         says = f"{facts.gpu}: {why}; the GPU is left out"
-        self.recorder.event(device.now_ns(), facts.gpu, facts.node, "probe_failed", says)
+        self.recorder.event(Event(EventKind.PROBE_FAILED, facts.gpu, says, device.now_ns(), facts.node))
         with self._lock:
             self.report.failures.setdefault(facts.gpu, says)
 
@@ -236,12 +240,21 @@ class Campaign:
             versions=self._versions(device, probe),
             ended_by=measured.ended_by,
             status=measured.status,
+            status_detail=measured.status_detail,
         )
         self.recorder.run(run)
         if measured.verdict.wrong:
             facts = device.facts
             self.recorder.event(
-                measured.ended_ns, facts.gpu, facts.node, "wrong_result", f"{probe.name}: {measured.status}"
+                Event(
+                    EventKind.WRONG_RESULT,
+                    facts.gpu,
+                    f"{probe.name}: {run.status_detail}",
+                    measured.ended_ns,
+                    facts.node,
+                    workload=probe.name,
+                    n=measured.verdict.wrong,
+                )
             )
         self._tell(probe, device.facts, _summary(device.facts, run, probe, wrong=measured.verdict.wrong > 0))
 
@@ -257,18 +270,23 @@ class Campaign:
             figures=(),
             conditions=self._conditions(device, probe, setting),
             versions=self._versions(device, probe),
-            ended_by="failed",
-            status=str(error),
+            ended_by=EndedBy.FAILED,
+            status=Outcome(error.outcome),
+            status_detail=str(error),
         )
         self.recorder.run(run)
-        self.recorder.event(now_ns, facts.gpu, facts.node, "probe_failed", f"{probe.name}: {error}")
+        detail = f"{probe.name}: {error}"
+        self.recorder.event(Event(EventKind.PROBE_FAILED, facts.gpu, detail, now_ns, facts.node, workload=probe.name))
         with self._lock:
-            self.report.failures.setdefault(facts.gpu, f"{probe.name}: {error}")
+            self.report.failures.setdefault(facts.gpu, detail)
         self._tell(probe, facts, _summary(facts, run, probe, wrong=False))
 
     def _not_run(self, device: Device, probe: Probe, reason: str) -> None:
         facts = device.facts
-        self.recorder.event(device.now_ns(), facts.gpu, facts.node, "probe_not_run", f"{probe.name}: {reason}")
+        detail = f"{probe.name}: {reason}"
+        self.recorder.event(
+            Event(EventKind.PROBE_NOT_RUN, facts.gpu, detail, device.now_ns(), facts.node, workload=probe.name)
+        )
         with self._lock:
             self.report.unrun.append((facts.gpu, probe.name, reason))
         self._tell(probe, facts, None)
@@ -309,6 +327,7 @@ def _summary(facts: Facts, run: Run, probe: Probe, *, wrong: bool) -> Summary:
         model=facts.model,
         probe=run.probe,
         status=run.status,
+        status_detail=run.status_detail,
         ended_by=run.ended_by,
         headline=headline,
         median_ms=find(run.figures, "time_median"),

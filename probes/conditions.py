@@ -1,4 +1,7 @@
-"""The conditions of a run, as its row of `runs` records them: what was asked for, and what was found."""
+"""The conditions of a run, as its row of `runs` records them: what was asked for, and what was found.
+
+Their keys stand in `store.conditions`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..kernels.work import Work
+from ..store.conditions import Clock
 from .effort import Effort
 from .probe import Probe
 
@@ -56,8 +60,8 @@ class Setting:
 
     neighbours: str
     """'idle' or 'busy'."""
-    clock: str = "free"
-    """'free' or 'locked at N MHz'."""
+    locked_clock_mhz: float | None = None
+    """None: the clock is free."""
     power_limit_w: float | None = None
     more: Mapping[str, object] = field(default_factory=dict)
     """What else is known of the GPU's modes, by name."""
@@ -74,7 +78,8 @@ def asked_of(probe: Probe, asked: Asked, setting: Setting) -> dict[str, object]:
         "time_limit_s": asked.limit_s,
         "asked_start_temperature_c": asked.start_temperature_c,
         "asked_input": asked.input,
-        "clock": setting.clock,
+        "clock": Clock.FREE if setting.locked_clock_mhz is None else Clock.LOCKED,
+        "locked_clock_mhz": setting.locked_clock_mhz,
         "asked_power_limit_w": setting.power_limit_w,
         "neighbours": setting.neighbours,
     }

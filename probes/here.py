@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ def here(
     """
     from ..collectors.nvml_settings import settings_of
     from ..errors import InputError
+    from ..store.events import Event, EventKind
     from .conditions import Setting
     from .node import NodeWatch, refuse_shared
     from .recording import Recorder, identity_rows
@@ -103,12 +105,12 @@ def here(
         for one in memory:
             one.feed(batch)
 
-    def tell(kind: str, gpu: str | None, sentence: str) -> None:
-        recorder.event(devices[0].now_ns(), gpu, nodes.get(gpu or "", node), kind, sentence)
+    def tell(event: Event) -> None:
+        recorder.event(replace(event, ts_ns=devices[0].now_ns(), node=nodes.get(event.gpu or "", node)))
 
     unusable = {one.gpu or f"CUDA device {one.ordinal}": one for one in _unusable(devices)}
     for one in unusable.values():
-        recorder.event(devices[0].now_ns(), one.gpu, node, "probe_failed", one.says)
+        tell(Event(EventKind.PROBE_FAILED, one.gpu, one.says))
     try:
         with ExitStack() as stack:
             names: dict[str, str | None] = dict.fromkeys(gpus)
@@ -127,7 +129,8 @@ def here(
                 Settings(gpus, lock_clock_mhz=lock_clock_mhz, power_limit_w=power_limit_w, tell=tell)
             )
             settings = {
-                gpu: Setting(plan.neighbours, changed.clock(gpu), power_limit_w, settings_of(gpu)) for gpu in gpus
+                gpu: Setting(plan.neighbours, changed.locked_clock_mhz(gpu), power_limit_w, settings_of(gpu))
+                for gpu in gpus
             }
             known = recent(plan, list(dict.fromkeys(name for name in names.values() if name)), interval_s(plan))
             memory.append(known)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from ..kernels.device import Device, Verdict
 from ..kernels.work import Kernel, Unfit
+from ..store.outcomes import EndedBy, Outcome
 from . import figures as of
 from .conditions import Asked, of_work
 from .figures import LATENCY, Figure
@@ -41,18 +42,20 @@ class Measured:
     ended_ns: int
     window: Window
     figures: list[Figure]
-    ended_by: str
-    """'precise', 'time limit', 'most repeats', or 'complete' where the length was fixed."""
+    ended_by: EndedBy
     verdict: Verdict
     conditions: dict[str, object]
     interval: Interval | None = None
 
     @property
-    def status(self) -> str:
-        """'ok', else why the figures are not to be trusted."""
-        if not self.verdict.wrong:
-            return "ok"
-        return wrong_words(self.verdict)
+    def status(self) -> Outcome:
+        """Whether the figures are to be trusted."""
+        return Outcome.WRONG_RESULT if self.verdict.wrong else Outcome.OK
+
+    @property
+    def status_detail(self) -> str | None:
+        """The same in a sentence; None where it is OK."""
+        return wrong_words(self.verdict) if self.verdict.wrong else None
 
 
 def wrong_words(verdict: Verdict) -> str:
@@ -159,7 +162,7 @@ class _Protocol(Steps):
             finally:
                 loaded.unload()
             began_ns = got.began_ns if began_ns is None else began_ns
-            ended_ns, enough = got.ended_ns, enough and got.ended_by == "precise"
+            ended_ns, enough = got.ended_ns, enough and got.ended_by == EndedBy.PRECISE
             at = of.of_times(got.times_ms, got.interval)
             at += of.of_work(work, got.interval.median, serial=self._probe.figure.startswith(LATENCY))
             rows += [Figure(f"{row.name}_at_{value}", row.unit, row.value, row.repeat) for row in at]
@@ -168,7 +171,7 @@ class _Protocol(Steps):
             return Unrun(reasons[0])
         self.found.conditions |= {"scanned": name, "values": list(values)}
         window = self.watch.window(self.gpu, began_ns, ended_ns)
-        return self._measured(began_ns, ended_ns, window, rows, "precise" if enough else "time limit")
+        return self._measured(began_ns, ended_ns, window, rows, EndedBy.PRECISE if enough else EndedBy.TIME_LIMIT)
 
     async def idle(self, kernel: Kernel, given: dict[str, float | int | str]) -> Measured | Unrun:
         """Work is loaded, so that the GPU has a context, and is not run: settle, then watch."""
@@ -188,7 +191,7 @@ class _Protocol(Steps):
         window = self.watch.window(self.gpu, began_ns, ended_ns)
         watts = window.counter_w if window.counter_w is not None else window.power_w
         rows = [] if watts is None else [Figure("power", "W", watts)]
-        return self._measured(began_ns, ended_ns, window, rows, "complete")
+        return self._measured(began_ns, ended_ns, window, rows, EndedBy.COMPLETE)
 
     async def staircase(self, kernel: Kernel, given: dict[str, float | int | str]) -> Measured | Unrun:
         """Rising shares of load, each held for a while; the power of a level is that of its second half."""
@@ -215,7 +218,7 @@ class _Protocol(Steps):
             if window.power_w is not None:
                 rows.append(Figure(f"power_at_{round(100 * share)}", "W", window.power_w))
         whole = self.watch.window(self.gpu, began_ns, ended_ns)
-        return self._measured(began_ns, ended_ns, whole, rows, "complete")
+        return self._measured(began_ns, ended_ns, whole, rows, EndedBy.COMPLETE)
 
     async def square(self, kernel: Kernel, given: dict[str, float | int | str]) -> Measured | Unrun:
         """Load and rest in turns; before that, steady load and steady rest for comparison."""
@@ -249,7 +252,7 @@ class _Protocol(Steps):
         window = self.watch.window(self.gpu, began_ns, ended_ns)
         rows = of.of_square(window, load_w, rest_w, fall, seconds)
         rows.append(Figure("duty_found", "%", 100 * busy_s / seconds))
-        return self._measured(began_ns, ended_ns, window, rows, "complete")
+        return self._measured(began_ns, ended_ns, window, rows, EndedBy.COMPLETE)
 
     def _measured(
         self,
@@ -257,7 +260,7 @@ class _Protocol(Steps):
         ended_ns: int,
         window: Window,
         rows: list[Figure],
-        ended_by: str,
+        ended_by: EndedBy,
         interval: Interval | None = None,
     ) -> Measured:
         found = self.found

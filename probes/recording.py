@@ -20,6 +20,9 @@ import pyarrow as pa
 
 from ..errors import StoreError
 from ..store import signals
+from ..store.conditions import read
+from ..store.events import Event, event_rows
+from ..store.outcomes import EndedBy, Outcome
 from ..store.schema import arrow_schema
 from .figures import Figure
 from .watch import Window
@@ -45,9 +48,10 @@ class Run:
     figures: Sequence[Figure]
     conditions: Mapping[str, object]
     versions: Mapping[str, str]
-    ended_by: str
-    """'precise', 'time limit', 'most repeats', 'complete', or 'failed'."""
-    status: str
+    ended_by: EndedBy
+    status: Outcome
+    status_detail: str | None = None
+    """The same in a sentence; None where it is OK."""
 
 
 class Recorder:
@@ -60,7 +64,7 @@ class Recorder:
         self._most = most
         self._job = os.environ.get("SLURM_JOB_ID")
         self._runs: list[Run] = []
-        self._events: list[tuple[int, str | None, str | None, str, str]] = []
+        self._events: list[Event] = []
         self._tables: dict[str, list[pa.Table]] = {}
         self._since = time.monotonic()
         self._lock = threading.Lock()
@@ -72,10 +76,10 @@ class Recorder:
         with self._lock:
             self._runs.append(run)
 
-    def event(self, ts_ns: int, gpu: str | None, node: str | None, kind: str, detail: str) -> None:
-        """Take something that happened: `detail` is a sentence."""
+    def event(self, event: Event) -> None:
+        """Take something that happened; it must have its time."""
         with self._lock:
-            self._events.append((ts_ns, gpu, node, kind, detail))
+            self._events.append(event)
 
     def take(self, name: str, rows: pa.Table) -> None:
         """Take rows of any table, to be stored with the next runs."""
@@ -102,7 +106,7 @@ class Recorder:
             if runs:
                 made |= self._run_rows(runs)
             if events:
-                told = self._event_rows(events)
+                told = pa.Table.from_batches([event_rows(events, cluster=self.cluster)])
                 known = made.get("events")
                 made["events"] = told if known is None else pa.concat_tables([known, told], promote_options="default")
             made = {name: rows for name, rows in made.items() if len(rows)}
@@ -143,6 +147,7 @@ class Recorder:
                 "clock_events": [_events_of(run.window) for run in runs],
                 "ended_by": [run.ended_by for run in runs],
                 "status": [run.status for run in runs],
+                "status_detail": [run.status_detail for run in runs],
             },
         )
         columns: dict[str, list[object]] = {name: [] for name in ("run_id", "cluster", "workload", "gpu")}
@@ -163,20 +168,6 @@ class Recorder:
             },
         )
         return {"runs": table, "results": results}
-
-    def _event_rows(self, events: Sequence[tuple[int, str | None, str | None, str, str]]) -> pa.Table:
-        ts, gpu, node, kind, detail = (list(column) for column in zip(*events, strict=True))
-        return _table(
-            "events",
-            {
-                "ts": ts,
-                "cluster": [self.cluster] * len(events),
-                "gpu": gpu,
-                "node": node,
-                "kind": kind,
-                "detail": detail,
-            },
-        )
 
 
 def identity_rows(facts: Sequence[Facts], cluster: str, seen_ns: int) -> pa.Table:
@@ -210,8 +201,8 @@ def stored_runs(store: Store, cluster: str, campaign: str) -> dict[tuple[str, st
     mine = compute.and_(compute.equal(runs["campaign"], campaign), compute.equal(runs["cluster"], cluster))
     found: dict[tuple[str, str], list[dict[str, object]]] = {}
     for row in runs.filter(mine).to_pylist():
-        if row["ended_by"] != "failed":
-            conditions = json.loads(row["conditions"] or "{}") | {"probe_version": row["probe_version"]}
+        if row["ended_by"] != EndedBy.FAILED:
+            conditions = dict(read(row["conditions"])) | {"probe_version": row["probe_version"]}
             found.setdefault((row["gpu"], row["workload"]), []).append(conditions)
     return found
 

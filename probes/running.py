@@ -151,7 +151,8 @@ class _Kept:
 
 
 def _simulated_setting(bench: Bench, plan: Plan) -> Setting:
-    clock = "free" if bench.lock_mhz is None else f"locked at {bench.lock_mhz:g} MHz"
+    locked = bench.lock_mhz
+    clock = int(locked) if locked is not None and locked == int(locked) else locked
     limit_w = bench.fleet.model.power_limit_w if bench.cap_w is None else bench.cap_w
     return Setting(plan.neighbours, clock, bench.cap_w, {"power_limit_w": limit_w})
 

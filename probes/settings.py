@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from ..store import signals
+from ..store.events import Event, EventKind
 from .restore import Before, Claim, bring_back, exclusively, pending, restore_dead, state_folder
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 _APART_S = 1.0
 
 
-def _quietly(kind: str, gpu: str | None, sentence: str) -> None:
+def _quietly(event: Event) -> None:
     """For callers who do not want to be told."""
 
 
@@ -29,8 +30,8 @@ class Settings:
     """The clock locked near `lock_clock_mhz` and the power limit at `power_limit_w` on `gpus` (UUIDs), while the block
     runs; with neither, nothing is looked at and nothing changed.
 
-    `tell(kind, gpu, sentence)` hears what was done: kind 'settings_changed', 'settings_restored',
-    'settings_not_restored', or 'settings_left_over' of what an earlier run left. Entering raises InputError where a GPU
+    `tell` hears what was done: an event of kind 'settings_changed', 'settings_restored', 'settings_not_restored', or
+    'settings_left_over' of what an earlier run left. Entering raises InputError where a GPU
     cannot be set so, this user may not, or another whorl has it; DeviceError where a GPU does not answer: then
     everything is as it was. In the main thread, SIGTERM and SIGHUP end the block by SystemExit where nobody else
     handles them, and of signals that come together the first counts.
@@ -42,7 +43,7 @@ class Settings:
         *,
         lock_clock_mhz: float | None = None,
         power_limit_w: float | None = None,
-        tell: Callable[[str, str | None, str], None] = _quietly,
+        tell: Callable[[Event], None] = _quietly,
     ) -> None:
         self._gpus = tuple(dict.fromkeys(gpus))
         self._mhz, self._watt = lock_clock_mhz, power_limit_w
@@ -53,9 +54,9 @@ class Settings:
         self._claim: Claim | None = None
         self._signals = contextlib.ExitStack()
 
-    def clock(self, gpu: str) -> str:
-        """How the clock of a GPU is set, as the conditions of a run record it: 'free' or 'locked at 1200 MHz'."""
-        return f"locked at {self._clocks[gpu]} MHz" if gpu in self._clocks else "free"
+    def locked_clock_mhz(self, gpu: str) -> int | None:
+        """At how many MHz the clock of a GPU is locked; None where it is free."""
+        return self._clocks.get(gpu)
 
     def __enter__(self) -> Settings:
         if self._mhz is None and self._watt is None:
@@ -81,7 +82,7 @@ class Settings:
         with exclusively(folder):
             try:
                 for sentence in restore_dead(folder):  # or it would be taken for what there was
-                    self._tell("settings_left_over", None, sentence)
+                    self._tell(Event(EventKind.SETTINGS_LEFT_OVER, None, sentence))
                 self._refuse_taken(pending(folder))
             except OSError as error:
                 raise InputError(f"cannot look for restore files in {folder}: {error.strerror}") from error
@@ -118,12 +119,16 @@ class Settings:
         if before.power_limit_set_mw is not None:
             change = Before(before.power_limit_mw, before.power_limit_set_mw)
             self._try(gpu, change, lambda: control.set_power_limit(change.power_limit_set_mw or 0))
-            was, now = (before.power_limit_mw or 0) / 1000, before.power_limit_set_mw / 1000
-            self._tell("settings_changed", gpu, f"{gpu}: the power limit is {now:g} W, and was {was:g} W")
+            was, now = before.power_limit_mw or 0, before.power_limit_set_mw
+            detail = f"{gpu}: the power limit is {now / 1000:g} W, and was {was / 1000:g} W"
+            self._tell(
+                Event(EventKind.SETTINGS_CHANGED, gpu, detail, metric="power_limit_mw", before=was or None, value=now)
+            )
         if before.clock_locked:
             mhz = self._clocks[gpu]
             self._try(gpu, replace(self._done.get(gpu, Before()), clock_locked=True), lambda: control.lock_clock(mhz))
-            self._tell("settings_changed", gpu, f"{gpu}: the clock is locked at {mhz} MHz")
+            detail = f"{gpu}: the clock is locked at {mhz} MHz"
+            self._tell(Event(EventKind.SETTINGS_CHANGED, gpu, detail, metric="sm_clock_mhz", before=None, value=mhz))
 
     def _try(self, gpu: str, change: Before, make: Callable[[], None]) -> None:
         """Make a change, which counts as done from before it is tried, unless the driver refuses it."""
@@ -141,7 +146,7 @@ class Settings:
     # -- restoring ----------------------------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        told: list[tuple[str, str | None, str]] = []
+        told: list[Event] = []
         try:
             with self._signals, signals.held():
                 remaining = self._restore(told)
@@ -151,17 +156,17 @@ class Settings:
                         claim.keep(remaining)
                     except OSError as error:
                         sentence = f"{claim.path} cannot be brought up to date ({error.strerror}): remove it by hand"
-                        told.append(("settings_not_restored", None, sentence))
+                        told.append(Event(EventKind.SETTINGS_NOT_RESTORED, None, sentence))
                     claim.release()
                 session, self._session = self._session, None
                 if session is not None:
                     session.__exit__()
                 self._clocks.clear()
         finally:
-            for kind, gpu, sentence in told:  # last: a hearer that fails keeps nothing from being restored
-                self._tell(kind, gpu, sentence)
+            for event in told:  # last: a hearer that fails keeps nothing from being restored
+                self._tell(event)
 
-    def _restore(self, told: list[tuple[str, str | None, str]]) -> dict[str, Before]:
+    def _restore(self, told: list[Event]) -> dict[str, Before]:
         """Bring back what was changed; returns what could not be."""
         done, self._done = self._done, {}
         remaining: dict[str, Before] = {}
@@ -170,6 +175,6 @@ class Settings:
             sentences, rest = bring_back(self._session, gpu, before)
             if rest is not None:
                 remaining[gpu] = rest
-            kind = "settings_restored" if rest is None else "settings_not_restored"
-            told += [(kind, gpu, sentence) for sentence in sentences]
+            kind = EventKind.SETTINGS_RESTORED if rest is None else EventKind.SETTINGS_NOT_RESTORED
+            told += [Event(kind, gpu, sentence) for sentence in sentences]
         return remaining

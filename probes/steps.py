@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ..errors import DeviceError
 from ..kernels.device import Device, Loaded, Verdict
 from ..kernels.work import Work
+from ..store.outcomes import EndedBy
 from .conditions import Asked
 from .effort import CLIMBING_SHARE, FEWEST_REPEATS, REPEAT_S, SENSOR_S, STEADY_BATCHES, STEADY_SHARE, Effort
 from .interval import Interval, interval_of
@@ -56,7 +57,7 @@ class Repeats:
     began_ns: int
     ended_ns: int
     each: int
-    ended_by: str
+    ended_by: EndedBy
 
 
 class Steps:
@@ -169,11 +170,11 @@ class Steps:
             relative = interval.relative
             if have >= self.asked.least_repeats and relative is not None and relative <= self.asked.half_width:
                 if interval.settled:
-                    return Repeats(times, interval, began_ns, ended_ns, each, "precise")
+                    return Repeats(times, interval, began_ns, ended_ns, each, EndedBy.PRECISE)
                 relative = 2 * self.asked.half_width  # the blocks are too few: more are needed
             left = int((limit_s - (ended_ns - began_ns) / 1e9) / repeat_s) - 2
             if min(left, most - have) < 1:
-                ended_by = "most repeats" if have >= _ENOUGH else "time limit"
+                ended_by = EndedBy.MOST_REPEATS if have >= _ENOUGH else EndedBy.TIME_LIMIT
                 return Repeats(times, interval, began_ns, ended_ns, each, ended_by)
             # The interval narrows with the root of the number; at most twice as many, as that is an estimate.
             more = have if relative is None else ceil(have * ((relative / self.asked.half_width) ** 2 - 1))

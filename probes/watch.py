@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..store.clock_events import CLOCK_EVENTS
 from ..store.metrics import board_power_of
 
 if TYPE_CHECKING:
@@ -21,28 +22,8 @@ if TYPE_CHECKING:
 
     from ..simulation.stepping import Readings
 
-_COUNTERS = {
-    "power_violation_ns": "power_cap",
-    "software_thermal_ns": "thermal_software",
-    "hardware_thermal_ns": "thermal_hardware",
-    "power_brake_ns": "power_brake",
-    "sync_boost_violation_ns": "sync_boost",
-    "board_limit_violation_ns": "board_limit",
-    "reliability_violation_ns": "reliability",
-}
-"""Counters of held-down time, and what a clock event is called."""
-_BITS = {
-    0x1: "idle",
-    0x2: "applications_clocks",
-    0x4: "power_cap",
-    0x8: "hw_slowdown",
-    0x10: "sync_boost",
-    0x20: "thermal_software",
-    0x40: "thermal_hardware",
-    0x80: "power_brake",
-    0x100: "display_clocks",
-}
-"""Bits of `clock_event_reasons` as the driver numbers them, and what a clock event is called."""
+_COUNTERS = {one.counter: one.name for one in CLOCK_EVENTS if one.counter is not None}
+_BITS = {one.bit: one.name for one in CLOCK_EVENTS if one.bit is not None}
 _COLUMNS = (
     "power_mw",
     "power_instant_mw",

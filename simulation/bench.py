@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..errors import DeviceError
+from ..store.outcomes import Outcome
 from .control import STEP_NS, STEP_S
 from .curve import WorkCurve
 from .draws import stream
@@ -225,7 +226,9 @@ class Bench:
             raise RuntimeError(f"{self.name(gpu)} works for another coroutine")
         self._refuse_lost(gpu)
         if prepared.losses != self._losses[gpu]:
-            raise DeviceError(f"{self.name(gpu)} was lost since the work was loaded: load it again")
+            raise DeviceError(
+                f"{self.name(gpu)} was lost since the work was loaded: load it again", outcome=Outcome.LOST
+            )
         units = np.full(repeats, prepared.unit_s * each / STEP_S)
         units *= np.exp(REPEAT_NOISE * prepared.random.standard_normal(repeats))
         deadline = _NEVER if limit_s == inf else self._step + ceil(limit_s / STEP_S - 1e-9)
@@ -243,7 +246,8 @@ class Bench:
         if answer is None:
             raise DeviceError(
                 f"{self.name(gpu)} did not end {n} repetitions of {prepared.workload.name} within {limit_s:g} s: "
-                "allow more time or choose less work"
+                "allow more time or choose less work",
+                outcome=Outcome.HUNG,
             )
         assert isinstance(answer, Done)
         return answer
@@ -254,7 +258,8 @@ class Bench:
 
     def gone(self, gpu: int) -> DeviceError:
         """What is raised for a GPU that has fallen off the bus."""
-        return DeviceError(f"{self.name(gpu)} has fallen off the bus (XID 79): have its node looked at", gone=True)
+        sentence = f"{self.name(gpu)} has fallen off the bus (XID 79): have its node looked at"
+        return DeviceError(sentence, gone=True, outcome=Outcome.LOST)
 
     # -- time ---------------------------------------------------------------------------------------------
 

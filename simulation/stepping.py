@@ -24,6 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
+from ..store.clock_events import bit
+from ..store.events import EventKind
 from .control import BLOCK, STEP_NS, STEP_S, UP_BELOW, Loop, Positions
 from .faults import onsets
 from .fleet import Fleet
@@ -32,8 +34,10 @@ from .physics import LEAKAGE_REFERENCE_C, Floats, slowed
 from .sensors import NOISE_SHARE, SENSORS
 from .workloads import IDLE, Workload
 
-REASON_IDLE, REASON_POWER_CAP, REASON_SLOWDOWN, REASON_THERMAL, REASON_BRAKE = 0x1, 0x4, 0x8, 0x20, 0x80
-"""Bits of `clock_event_reasons`, as the driver numbers them."""
+REASON_IDLE, REASON_POWER_CAP, REASON_SLOWDOWN, REASON_THERMAL, REASON_BRAKE = (
+    bit(name) for name in ("idle", "power_cap", "hw_slowdown", "thermal_software", "power_brake")
+)
+"""Bits of `clock_event_reasons`."""
 
 _GOLDEN = 0.6180339887498949  # its multiples, modulo 1, are spread evenly
 _STEPS_A_DAY = 4_320_000
@@ -67,9 +71,10 @@ class Happening:
     ts_ns: int
     gpu: int
     """Position in the fleet."""
-    kind: str
-    """'xid', 'lost' or 'returned'."""
+    kind: EventKind
     detail: str
+    code: int | None = None
+    """Number of the XID."""
 
 
 class Simulation:
@@ -202,14 +207,16 @@ class Simulation:
             self._loop.employ(one, np.array([False]))
             self._lost[gpu] = True
             self.losses[gpu] += 1
-            self._happened.append(Happening(self.now_ns, gpu, "xid", "XID 79: GPU has fallen off the bus"))
-            self._happened.append(Happening(self.now_ns, gpu, "lost", "the driver does not reach the GPU any more"))
+            self._happened.append(Happening(self.now_ns, gpu, EventKind.XID, "XID 79: GPU has fallen off the bus", 79))
+            self._happened.append(
+                Happening(self.now_ns, gpu, EventKind.LOST, "the driver does not reach the GPU any more")
+            )
             return
         self._lost[gpu] = False
         self._loop.employ(one, self._busy[one])
         self._loop.reset(gpu)
         detail = "the driver reaches the GPU again; its counters start at 0"
-        self._happened.append(Happening(self.now_ns, gpu, "returned", detail))
+        self._happened.append(Happening(self.now_ns, gpu, EventKind.RETURNED, detail))
 
     # -- what can be read ---------------------------------------------------------------------------------
 

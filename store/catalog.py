@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 from ..errors import StoreError
 from .arranging import KEY
 from .files import failed, write_bytes
+from .older import as_sql
 from .schema import CATALOG, FORMAT, LATE, LATEST, TABLES, TELEMETRY, VIEWS, Table
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def _select(spec: Table, root: str) -> str:
         )
     rows = f"SELECT {select_list(spec)} FROM {_shown(spec, root)}"
     if spec != TELEMETRY:
-        return rows
+        return as_sql(spec, rows)
     same = " AND ".join(f"s.{name} IS NOT DISTINCT FROM l.{name}" for name in KEY)
     return f"SELECT * FROM ({rows}) s ANTI JOIN late l ON {same} UNION ALL FROM late"
 

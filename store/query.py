@@ -33,6 +33,7 @@ except ImportError:  # a release of DuckDB has moved it
 from ..errors import QueryError
 from .arranging import KEY
 from .catalog import literal, quoted, select_list
+from .older import as_sql
 from .reading import EMPTY, Rows
 from .schema import FORMAT, TABLES, VIEWS, Table, View, table
 from .soundness import remember, stamp
@@ -164,7 +165,8 @@ class Connection:
             connection.execute("SET lock_configuration = true")
         for spec in TABLES:
             if spec.name in tables:
-                connection.execute(f"CREATE VIEW {spec.name} AS {_select(spec, tables[spec.name], columns)}")
+                rows_of = _select(spec, tables[spec.name], columns)
+                connection.execute(f"CREATE VIEW {spec.name} AS {as_sql(spec, rows_of)}")
         for view in VIEWS:
             if tables.keys() >= _used(view):
                 connection.execute(f"CREATE VIEW {view.name} AS {view.sql}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ..errors import StoreError
 from .metrics import METRICS
+from .outcomes import EndedBy, Outcome
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,6 +35,7 @@ class Column:
     description: str
     encoding: str = ""  # Parquet encoding where the default dictionary is not the best (storage measurements)
     kind: Literal["", "gauge", "counter", "mask", "text"] = ""  # of telemetry: how a minute keeps it ("": not)
+    reads: str = ""  # SQL that gives its value, where rows that an older whorl wrote have it elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,11 @@ class Table:
     @property
     def names(self) -> list[str]:
         return [column.name for column in self.columns]
+
+    @property
+    def reads(self) -> dict[str, str]:
+        """The columns that rows of an older whorl have elsewhere, and the SQL that gives their values."""
+        return {column.name: column.reads for column in self.columns if column.reads}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +142,22 @@ CAMPAIGNS = Table(
     sorted_by=("cluster", "campaign", "stored_to"),
 )
 
+# Rows that whorl wrote before `status` was a code hold a sentence there, and events say everything in `detail`.
+_CODES = ", ".join(f"'{code}'" for code in Outcome)
+_STATUS = (
+    f"CASE WHEN status IS NULL OR status IN ({_CODES}) THEN status "
+    f"WHEN ended_by <> '{EndedBy.FAILED}' THEN '{Outcome.WRONG_RESULT}' ELSE '{Outcome.FAILED}' END"
+)
+_STATUS_DETAIL = f"CASE WHEN status IS NULL OR status IN ({_CODES}) THEN status_detail ELSE status END"
+_CODE = (
+    "CASE WHEN code IS NULL AND kind = 'xid' "
+    "THEN TRY_CAST(split_part(split_part(detail, 'XID ', 2), ':', 1) AS BIGINT) ELSE code END"
+)
+_VERSION = (
+    "coalesce(version, CASE WHEN kind = 'driver_reloaded' "
+    "THEN nullif(split_part(replace(detail, ', version unknown', ''), ', version ', 2), '') END)"
+)
+
 RUNS = Table(
     "runs",
     "one workload or probe on one GPU, once",
@@ -162,7 +185,8 @@ RUNS = Table(
             "why it ended: 'precise', 'time limit', 'most repeats', 'complete' (its length is fixed) or 'failed' (no "
             "figures); NULL where it was imported",
         ),
-        Column("status", "VARCHAR", "", "'ok', else why its figures are not to be trusted"),
+        Column("status", "VARCHAR", "", "how it came out, a code: 'ok', else why not to trust it", reads=_STATUS),
+        Column("status_detail", "VARCHAR", "", "the same in a sentence; NULL where it is 'ok'", reads=_STATUS_DETAIL),
         _SOURCE,
     ),
     sorted_by=("cluster", "workload", "gpu", "began"),
@@ -192,8 +216,17 @@ EVENTS = Table(
         _CLUSTER,
         _GPU,
         Column("node", "VARCHAR", "", "the host, also where an event concerns no single GPU (gpu is NULL then)"),
-        Column("kind", "VARCHAR", "", "what kind: stuck_sensor, gap, xid, lost, ..."),
-        Column("detail", "VARCHAR", "", "one sentence"),
+        Column("kind", "VARCHAR", "", "what kind of event, a code; it says which of the next columns are filled"),
+        Column("workload", "VARCHAR", "", "the probe that it is about"),
+        Column("metric", "VARCHAR", "", "the column of `telemetry` that it is about"),
+        Column("quality", "VARCHAR", "", "the mark of `telemetry.quality` that it is about"),
+        Column("code", "BIGINT", "", "number of an error: of an XID, the driver's", reads=_CODE),
+        Column("before", "DOUBLE", "of `metric`", "what it was"),
+        Column("value", "DOUBLE", "of `metric`", "what it is now; of a power sensor, mW"),
+        Column("n", "BIGINT", "", "how many: ticks, wrong elements, MIG instances"),
+        Column("duration_ns", "BIGINT", "ns", "how long"),
+        Column("version", "VARCHAR", "", "version of the driver", reads=_VERSION),
+        Column("detail", "VARCHAR", "", "the same in a sentence, for people"),
         _SOURCE,
     ),
     sorted_by=("gpu", "ts"),

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ..errors import FormatError, QueryError, StoreError
-from . import commits, files, journal_file, placing, reading, replacing, writing
+from . import commits, files, journal_file, older, placing, reading, replacing, writing
 from .arranging import KEY
 from .schema import BOOKKEEPING, CATALOG, FORMAT, LATE, LATEST, TABLES, TELEMETRY, arrow_schema, table
 from .soundness import columns as columns_of
@@ -256,21 +256,23 @@ class Store:
         verified = ds.ParquetFileFormat(
             default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
         )
-        schema = arrow_schema(table(name).name)
+        spec = table(name)
+        wanted = columns or spec.names
+        stored = older.needed(spec, wanted)
 
-        def read(paths: list[Path], wanted: list[str] | None) -> pa.Table:
-            whole = ds.dataset([str(path.absolute()) for path in paths], schema=schema, format=verified)
-            return whole.to_table(columns=wanted)
+        def read(paths: list[Path], names: list[str]) -> pa.Table:
+            whole = ds.dataset([str(path.absolute()) for path in paths], schema=arrow_schema(name), format=verified)
+            return whole.to_table(columns=names)
 
         def read_all(rows: reading.Rows) -> pa.Table:
-            parts = [read(rows.free, columns)]
+            parts = [read(rows.free, stored)]
             if rows.late is not None:
-                keys = [*KEY, *(c for c in columns or schema.names if c not in KEY)]
+                keys = [*KEY, *(c for c in stored if c not in KEY)]
                 kept = reading.without_late(read(rows.contested, keys), rows.late)
-                parts += [kept.select(columns or schema.names), rows.late.select(columns or schema.names)]
+                parts += [kept.select(stored), rows.late.select(stored)]
             if rows.live is not None:
-                parts.append(rows.live.select(columns or schema.names))
-            return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
+                parts.append(rows.live.select(stored))
+            return older.as_arrow(spec, parts[0] if len(parts) == 1 else pa.concat_tables(parts), wanted)
 
         for _ in range(_TRIES):
             rows = self._rows([name])[name]
@@ -317,7 +319,7 @@ class Store:
             parts.append(frame(rows.live))
         if not parts:
             return frame(arrow_schema(name).empty_table())
-        return parts[0] if len(parts) == 1 else pl.concat(parts)
+        return older.as_frame(spec, parts[0] if len(parts) == 1 else pl.concat(parts))
 
     def collect(self, frame: pl.LazyFrame) -> pl.DataFrame:
         """The rows of a frame made from `scan`. Raises StoreError, which names the file, where one is damaged."""

@@ -18,6 +18,7 @@ from whorl.simulation.identity import identities
 from whorl.simulation.models import V100
 from whorl.simulation.workloads import IDLE, PAGERANK, SGEMM, STREAM, Workload
 from whorl.store import Store
+from whorl.store.outcomes import EndedBy, Outcome
 from whorl.tests.stores import new_store
 
 BEGAN_NS = 1_767_571_200_000_000_000  # 2026-01-05
@@ -85,7 +86,11 @@ def stored(
             lost = fault.falls and number >= 2
             run_id = short_hash([campaign, probe.name, name])
             wrong = 7 if fault.wrong_share and number in (0, 2) else 0
-            status = f"{wrong} elements of the result are wrong" if wrong else "ok"
+            status, detail = Outcome.OK, None
+            if lost:
+                status, detail = Outcome.LOST, "the GPU fell off the bus"
+            elif wrong:
+                status, detail = Outcome.WRONG_RESULT, f"{wrong} elements of the result are wrong"
             if lost and number > 2:
                 continue
             clock = float(np.floor(steady.clock_mhz[gpu])) * (0.5 if fault.slowdown_share > 0.5 else 1)
@@ -102,7 +107,7 @@ def stored(
                 power_w=None if lost else power, conditions=json.dumps(said), probe_version="1",
                 versions=json.dumps({"driver": "simulated"}),
                 clock_events=json.dumps({"power_brake": 1.4} if fault.slowdown_share and not idle else {}),
-                ended_by="precise", status="the GPU fell off the bus" if lost else status,
+                ended_by=EndedBy.FAILED if lost else EndedBy.PRECISE, status=status, status_detail=detail,
             )  # fmt: skip
             figures: list[tuple[str, str, int, float]] = []
             if probe.time_ms is not None and not lost:

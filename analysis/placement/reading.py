@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from ...errors import InputError
+from ...store.conditions import stated, states
+from ...store.events import EventKind
 from ..across_workloads import linked_names
-from ..measurements import identities, measurements
+from ..measurements import SOUND, identities, measurements
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -54,7 +56,7 @@ def available(store: Store, cluster: str | None = None) -> list[tuple[str, str]]
 
 def _untimed(store: Store, timed: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
     """The other (cluster, workload) pairs that have runs, and why these have no times."""
-    sound = (pl.col("status").fill_null("ok") == "ok").any()
+    sound = SOUND.any()
     runs = store.scan("runs").drop_nulls(["cluster", "workload"]).group_by("cluster", "workload").agg(sound)
     found = {}
     for cluster, workload, any_sound in store.collect(runs.sort("cluster", "workload")).iter_rows():
@@ -118,12 +120,8 @@ def read(store: Store, workloads: Sequence[str], cluster: str | None) -> Reading
 def _simulated(store: Store, cluster: str, frame: pl.DataFrame) -> set[str]:
     """The GPUs of `frame` whose runs all say in their conditions that the GPU is simulated."""
     runs = store.scan("runs").filter(pl.col("cluster") == cluster, pl.col("conditions").is_not_null())
-    said = pl.col("conditions").str.json_path_match("$.simulated") == "true"
-    rows = store.collect(
-        runs.filter(pl.col("conditions").str.contains('"simulated"', literal=True)).select(
-            "run_id", said.alias("simulated")
-        )
-    )
+    said = (stated("simulated") == "true").alias("simulated")
+    rows = store.collect(runs.filter(states("simulated")).select("run_id", said))
     if rows.is_empty():
         return set()
     by_gpu = frame.select("run_id", "gpu").join(rows, on="run_id", how="left").group_by("gpu")
@@ -192,9 +190,8 @@ def _places(
 
 def _reloads(store: Store, cluster: str) -> dict[str | None, list[tuple[datetime | None, str]]]:
     """The driver version of each node after each time that the collector saw it reloaded."""
-    events = store.scan("events").filter((pl.col("cluster") == cluster) & (pl.col("kind") == "driver_reloaded"))
-    version = pl.col("detail").str.extract(r"version (\d\S*)")
-    rows = store.collect(events.select("node", "ts", version.alias("driver")).drop_nulls())
+    events = store.scan("events").filter(pl.col("cluster") == cluster, pl.col("kind") == EventKind.DRIVER_RELOADED)
+    rows = store.collect(events.select("node", "ts", "version").drop_nulls())
     found: dict[str | None, list[tuple[datetime | None, str]]] = {}
     for node, ts, driver in rows.iter_rows():
         found.setdefault(node, []).append((ts, driver))

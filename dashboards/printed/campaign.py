@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...analysis.measurements import SOUND
 from ...analysis.planted import Planted
 from ...analysis.probing import Probed
 from ...analysis.signatures import SPOKEN
@@ -44,7 +45,7 @@ def _what(campaign: Probed) -> str:
 
 def sound(campaign: Probed) -> int:
     """How many runs ended well, with a right result."""
-    return int((campaign.runs["status"].fill_null("ok") == "ok").sum())
+    return campaign.runs.filter(SOUND).height
 
 
 def next_commands(looked: Looked, store: str | Path) -> Iterable[Line]:

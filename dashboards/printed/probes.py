@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from ...store.outcomes import EndedBy
 from ..table import MISSING, Line, Table, many, number
 from .levels import levels
 
@@ -48,7 +49,8 @@ def _run(one: Summary) -> dict[str, Any]:
         "index": one.index,
         "model": one.model,
         "probe": one.probe,
-        "status": one.status,
+        "status": one.status_detail or one.status,
+        "outcome": one.status,
         "ended_by": one.ended_by,
         "figure": None if headline is None else headline.name,
         "value": None if headline is None else headline.value,
@@ -70,7 +72,7 @@ def _run(one: Summary) -> dict[str, Any]:
 
 def answer(report: Report, plan: Plan, store: str) -> Iterable[str | Table]:
     """The runs, what was not run and why, and what to do next, for people."""
-    done = [one for one in report.runs if one.ended_by != "failed"]
+    done = [one for one in report.runs if one.ended_by != EndedBy.FAILED]
     gpus = list(dict.fromkeys((one.node, one.index, one.gpu) for one in done))
     probes = list(dict.fromkeys(probe.name for probe in plan.probes))
     models = ", ".join(sorted({one.model for one in done}))
@@ -210,7 +212,7 @@ def _remarks(report: Report, plan: Plan, *, each: bool) -> Iterable[str]:
 
 def _rest(report: Report, store: str) -> Iterable[str]:
     for one in report.wrong[:_MOST_NAMED]:
-        yield f"wrong result: {one.probe} on {one.gpu} ({_place(one)}): {one.status}"
+        yield f"wrong result: {one.probe} on {one.gpu} ({_place(one)}): {one.status_detail}"
     if len(report.wrong) > _MOST_NAMED:
         yield f"wrong results in {len(report.wrong) - _MOST_NAMED:,} more runs: events of kind 'wrong_result'"
     for gpu, error in list(report.failures.items())[:_MOST_NAMED]:
@@ -238,7 +240,7 @@ def _next(report: Report, store: str) -> str:
     if any(one.headline is not None or one.levels for one in report.runs):
         query = "select workload, figure, gpu, value, unit from results order by all"
     elif report.runs:
-        query = "select gpu, workload, status from runs order by all"
+        query = "select gpu, workload, status, status_detail from runs order by all"
     else:
         query = "select kind, detail from events order by ts"
     return f'whorl sql --store {store} "{query}"'

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from ...errors import InputError
+from ..outcomes import Outcome
 from . import runs, telemetry
 from .content import LINE, Sheet, read
 from .layout import Layout, Options, recognise
@@ -132,7 +133,7 @@ def _runs(store: Store, found: Parsed, options: Options) -> dict[str, pl.DataFra
         "sm_clock_mhz", "mem_clock_mhz", "temperature_c", "power_w", "conditions",
     ]  # fmt: skip
     return {
-        "runs": frame.select(run_columns).with_columns(pl.lit("ok").alias("status")),
+        "runs": frame.select(run_columns).with_columns(pl.lit(Outcome.OK).alias("status")),
         "results": results,
         "gpus": gpus,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from ...errors import InputError
+from ..events import EventKind
 from ..schema import TELEMETRY
 from . import identity
 from .content import LINE, Sheet
@@ -17,6 +18,7 @@ _SHARED = 8  # where one reading in so many repeats an instant, two GPUs are in 
 
 # A power sensor is called stuck where its reading never moves over this many readings and seconds while
 # temperature or utilisation moves this much. (A sensor period is at most about 0.1 s.)
+_STUCK = "power_stuck"  # the mark in `telemetry.quality`
 _STUCK_READINGS, _STUCK_SECONDS, _MOVED_KELVIN, _MOVED_PERCENT = 100, 10, 3, 20
 
 
@@ -102,7 +104,15 @@ def _stuck(frame: pl.DataFrame, seen: Seen) -> tuple[pl.DataFrame, pl.DataFrame]
         "seconds",
         pl.col("power") / 1000,
     )
-    events = stuck.select("ts", "gpu", pl.lit("stuck_sensor").alias("kind"), detail.alias("detail"))
+    events = stuck.select(
+        "ts",
+        "gpu",
+        pl.lit(EventKind.STUCK_SENSOR).alias("kind"),
+        pl.lit(_STUCK).alias("quality"),
+        pl.col("power").cast(pl.Float64).alias("value"),
+        (pl.col("seconds") * 10**9).alias("duration_ns"),
+        detail.alias("detail"),
+    )
     seen.notes.extend(f"{gpu}: power sensor stuck: {text}" for gpu, text in events.select("gpu", "detail").iter_rows())
-    mark = pl.when(pl.col("gpu").is_in(stuck["gpu"].to_list())).then(pl.lit("power_stuck"))
+    mark = pl.when(pl.col("gpu").is_in(stuck["gpu"].to_list())).then(pl.lit(_STUCK))
     return frame.with_columns(mark.alias("quality")), events

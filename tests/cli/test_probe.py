@@ -276,9 +276,9 @@ def test_planted_faults_show(tmp_path: Path) -> None:
     planted = {row["kind"]: row["gpu"] for row in rows(store, "kind, gpu from truth where kind <> 'ok'")}
     median = "gpu, value from results where figure = 'time_median' and workload = 'gemm-fp32' order by value"
     assert rows(store, median)[-1]["gpu"] == planted["pinned"]
-    wrong = rows(store, "gpu, status from runs where status <> 'ok'")
+    wrong = rows(store, "gpu, status_detail from runs where status = 'wrong_result'")
     assert {row["gpu"] for row in wrong} == {planted["wrong_results"]}
-    assert all("elements of the result are wrong; the first:" in row["status"] for row in wrong)
+    assert all("elements of the result are wrong; the first:" in row["status_detail"] for row in wrong)
     events = rows(store, "gpu, detail from events where kind = 'wrong_result'")
     assert {row["gpu"] for row in events} == {planted["wrong_results"]}
     assert "wrong result: " in answer.output
@@ -296,10 +296,11 @@ def test_a_gpu_that_is_lost_in_the_middle_is_left_out_and_the_others_go_on(tmp_p
     probes = len(catalogue.suite("quick"))
     assert 1 <= counts[lost] < probes
     assert all(n == probes for gpu, n in counts.items() if gpu != lost)
-    (failed,) = rows(store, "gpu, status, ended_by from runs where status <> 'ok'")
+    (failed,) = rows(store, "gpu, status, status_detail, ended_by from runs where status <> 'ok'")
     assert failed["gpu"] == lost
     assert failed["ended_by"] == "failed"
-    assert "fallen off the bus" in failed["status"]
+    assert failed["status"] == "lost"
+    assert "fallen off the bus" in failed["status_detail"]
     assert len(rows(store, "* from events where kind = 'probe_failed'")) == 1
 
 
@@ -308,14 +309,14 @@ def test_clocks_and_caps_are_conditions(tmp_path: Path) -> None:
     simulated(store, "gemm-fp32", "--gpus", 1, "--suite", "quick", "--lock-clock", 1200, "--power-limit", 250)
     (run,) = rows(store, "sm_clock_mhz, power_w, conditions from runs")
     conditions = json.loads(run["conditions"])
-    assert (conditions["clock"], conditions["power_limit_w"]) == ("locked at 1200 MHz", 250)
+    assert (conditions["clock"], conditions["locked_clock_mhz"], conditions["power_limit_w"]) == ("locked", 1200, 250)
     assert run["sm_clock_mhz"] <= 1200
 
 
 def test_a_lock_is_at_the_nearest_clock_that_there_is(tmp_path: Path) -> None:
     simulated(tmp_path / "S", "launch", "--gpus", 1, "--suite", "quick", "--lock-clock", 1003)
     (run,) = rows(tmp_path / "S", "sm_clock_mhz, conditions from runs")
-    assert (run["sm_clock_mhz"], json.loads(run["conditions"])["clock"]) == (1005, "locked at 1005 MHz")
+    assert (run["sm_clock_mhz"], json.loads(run["conditions"])["locked_clock_mhz"]) == (1005, 1005)
 
 
 def test_what_to_do_next_has_something_to_say(tmp_path: Path) -> None:
@@ -514,7 +515,7 @@ def test_one_real_gpu_can_be_chosen_and_settings_are_restored(
     assert answer.exit_code == 0, answer.output
     (run,) = rows(store, "gpu, conditions from runs")
     assert run["gpu"] == chosen
-    assert json.loads(run["conditions"])["clock"] == "locked at 1200 MHz"
+    assert json.loads(run["conditions"])["locked_clock_mhz"] == 1200
     kinds = {row["kind"] for row in rows(store, "kind from events where gpu is not null")}
     assert {"settings_changed", "settings_restored"} <= kinds
     assert by_hand[0].calls == []

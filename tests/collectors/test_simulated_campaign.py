@@ -120,7 +120,7 @@ def test_the_medians_of_a_run_are_those_of_its_telemetry(campaign: tuple[Store, 
 def test_what_went_wrong_with_a_run_is_said(campaign: tuple[Store, Fleet, Stored]) -> None:
     store, _, stored = campaign
     wrong = next(one.uuid for one in stored.planted if one.kind == "wrong_results")
-    bad = rows(store, "select gpu, status from runs where status <> 'ok' and status not like 'the GPU%'")
+    bad = rows(store, "select gpu, status from runs where status = 'wrong_result'")
     assert {one["gpu"] for one in bad} == {wrong}
     counted = rows(store, "select gpu, status, value from measurements where figure = 'wrong_elements' and value > 0")
     assert len(counted) == len(bad) > 0
@@ -131,12 +131,12 @@ def test_what_went_wrong_with_a_run_is_said(campaign: tuple[Store, Fleet, Stored
         for run in mine:
             assert planted.began_ns is not None
             away = run["e"] > planted.began_ns and (planted.ended_ns is None or run["b"] < planted.ended_ns)
-            assert (run["status"] == "the GPU was lost") == away
+            assert (run["status"] == "lost") == away
         events = rows(store, f"select kind, epoch_ns(ts) t from events where gpu = '{gpu}'")
         kinds = {one["kind"] for one in events}
         assert kinds == {"xid", "lost"} | ({"returned", "counter_reset"} if planted.ended_ns else set())
         assert {one["t"] for one in events} == {planted.began_ns, planted.ended_ns} - {None}
-    assert number(store, "select count(*) from results join runs using (run_id) where status like 'the GPU%'") == 0
+    assert number(store, "select count(*) from results join runs using (run_id) where status = 'lost'") == 0
 
 
 def test_the_truth_stands_apart(campaign: tuple[Store, Fleet, Stored]) -> None:

@@ -44,7 +44,7 @@ _PROGRAM = """
     from whorl.errors import WhorlError
     from whorl.probes.settings import Settings
     try:
-        with Settings({gpus!r}, lock_clock_mhz={mhz!r}, power_limit_w={watt!r}, tell=lambda *told: print(*told)):
+        with Settings({gpus!r}, lock_clock_mhz={mhz!r}, power_limit_w={watt!r}, tell=print):
             print("changed", flush=True)
             {body}
     except WhorlError as error:

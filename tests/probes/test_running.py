@@ -23,6 +23,8 @@ from whorl.probes.recording import Recorder
 from whorl.probes.running import run_here
 from whorl.probes.watch import Reading, Window
 from whorl.store import Store
+from whorl.store.events import Event, EventKind
+from whorl.store.outcomes import EndedBy, Outcome
 from whorl.tests.stores import new_store
 
 from .hand_device import FACTS, QUICK, HandDevice, HandLoaded, a_probe, constant, find
@@ -112,19 +114,20 @@ def test_idle_neighbours_are_idle_and_busy_ones_begin_together(store: Store) -> 
 def test_a_gpu_that_fails_is_recorded_and_the_others_go_on(store: Store) -> None:
     devices = gpus(3)
     devices[1].breaks_at = 12
-    devices[1].error = DeviceError("GPU-1 fell off the bus", gone=True)
+    devices[1].error = DeviceError("GPU-1 fell off the bus", gone=True, outcome=Outcome.LOST)
     report = run(store, devices, probes=(a_probe("one"), a_probe("two"), a_probe("three")), neighbours="busy")
     assert report.failures == {"GPU-1": "two: GPU-1 fell off the bus"}
     assert report.unrun == [("GPU-1", "three", "the GPU does not answer any more")]
-    done = rows(store, "gpu, workload, status, ended_by from runs where gpu = 'GPU-1' order by workload")
-    assert [tuple(row.values())[1:] for row in done] == [
-        ("one", "ok", "precise"),
-        ("two", "GPU-1 fell off the bus", "failed"),
+    done = rows(store, "workload, status, status_detail, ended_by from runs where gpu = 'GPU-1' order by workload")
+    assert [tuple(row.values()) for row in done] == [
+        ("one", "ok", None, "precise"),
+        ("two", "lost", "GPU-1 fell off the bus", "failed"),
     ]
     assert len(rows(store, "* from runs where gpu <> 'GPU-1' and status = 'ok'")) == 6
-    assert rows(store, "kind, gpu, detail from events order by ts, kind") == [
-        {"kind": "probe_failed", "gpu": "GPU-1", "detail": "two: GPU-1 fell off the bus"},
-        {"kind": "probe_not_run", "gpu": "GPU-1", "detail": "three: the GPU does not answer any more"},
+    told = rows(store, "kind, gpu, workload, detail from events order by ts, kind")
+    assert [tuple(row.values()) for row in told] == [
+        ("probe_failed", "GPU-1", "two", "two: GPU-1 fell off the bus"),
+        ("probe_not_run", "GPU-1", "three", "three: the GPU does not answer any more"),
     ]
 
 
@@ -149,10 +152,10 @@ def test_wrong_results_and_what_cannot_be_run_are_events(store: Store) -> None:
     assert [(one.probe, one.wrong) for one in report.wrong] == [("one", True)]
     assert report.unrun == [("GPU-0", "none", "there is no work of size 0")]
     sentence = "2 of 10 elements of the result are wrong; the first: x[1]"
-    assert rows(store, "status from runs") == [{"status": sentence}]
-    assert {(row["kind"], row["detail"]) for row in rows(store, "* from events")} == {
-        ("wrong_result", f"one: {sentence}"),
-        ("probe_not_run", "none: there is no work of size 0"),
+    assert rows(store, "status, status_detail from runs") == [{"status": "wrong_result", "status_detail": sentence}]
+    assert {(row["kind"], row["workload"], row["n"], row["detail"]) for row in rows(store, "* from events")} == {
+        ("wrong_result", "one", 2, f"one: {sentence}"),
+        ("probe_not_run", "none", None, "none: there is no work of size 0"),
     }
 
 
@@ -243,7 +246,7 @@ def test_runs_are_stored_after_so_many_or_so_long(store: Store, monkeypatch: pyt
     recorder = Recorder(store, cluster="k", campaign="c", most=3)
     for i in range(3):
         assert not recorder.due
-        recorder.event(i, None, "n1", "gap", "a test")
+        recorder.event(Event(EventKind.SUSPENDED, None, "a test", i, "n1"))
         recorder.run(_a_run(i))
     assert recorder.due
     recorder.flush()
@@ -292,7 +295,7 @@ def test_an_interrupt_while_storing_comes_afterwards(store: Store, monkeypatch: 
 def _a_run(number: int) -> Any:
     from whorl.probes.recording import Run
 
-    return Run("GPU-0", "one", "1", number, number + 1, Window(), (), {}, {}, "precise", "ok")
+    return Run("GPU-0", "one", "1", number, number + 1, Window(), (), {}, {}, EndedBy.PRECISE, Outcome.OK)
 
 
 def test_works_are_built_once_for_devices_that_are_alike() -> None:

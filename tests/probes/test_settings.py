@@ -14,19 +14,20 @@ import pytest
 from whorl.errors import DeviceError, InputError
 from whorl.probes.restore import pending, restore_left_over
 from whorl.probes.settings import Settings
+from whorl.store.events import Event, EventKind
 
 from ..nvml_library import NvmlLibrary
 from .changing import BUSY, PATIENCE_S, clock_mhz, limit_w, notes, process_with_settings, uuids
 
 
-class Told(list[tuple[str, str | None, str]]):
+class Told(list[Event]):
     """What was told, in order."""
 
-    def __call__(self, kind: str, gpu: str | None, sentence: str) -> None:
-        self.append((kind, gpu, sentence))
+    def __call__(self, event: Event) -> None:
+        self.append(event)
 
-    def kinds(self, gpu: str | None) -> list[str]:
-        return [kind for kind, of, _ in self if of == gpu]
+    def kinds(self, gpu: str | None) -> list[EventKind]:
+        return [event.kind for event in self if event.gpu == gpu]
 
 
 def test_what_there_was_comes_back(nvml: NvmlLibrary, state: Path) -> None:
@@ -36,8 +37,8 @@ def test_what_there_was_comes_back(nvml: NvmlLibrary, state: Path) -> None:
     with Settings(gpus[:2], lock_clock_mhz=1203, power_limit_w=500, tell=told) as settings:
         assert [limit_w(gpu) for gpu in gpus] == [500, 500, 700]
         assert [clock_mhz(gpu) for gpu in gpus[:2]] == [1200, 1200]
-        assert settings.clock(gpus[0]) == "locked at 1200 MHz", "the nearest clock that the GPU has"
-        assert settings.clock(gpus[2]) == "free"
+        assert settings.locked_clock_mhz(gpus[0]) == 1200, "the nearest clock that the GPU has"
+        assert settings.locked_clock_mhz(gpus[2]) is None
         (path,) = notes(state)
         assert pending(state)[0].living
         assert path.stat().st_mode & 0o777 == 0o600
@@ -45,14 +46,17 @@ def test_what_there_was_comes_back(nvml: NvmlLibrary, state: Path) -> None:
     assert clock_mhz(gpus[1]) == free
     assert not notes(state)
     assert told.kinds(gpus[0]) == ["settings_changed"] * 2 + ["settings_restored"] * 2
-    assert f"{gpus[0]}: the power limit is 500 W, and was 650 W" in [sentence for _, _, sentence in told]
+    first = told[0]
+    assert first.detail == f"{gpus[0]}: the power limit is 500 W, and was 650 W"
+    assert (first.metric, first.before, first.value) == ("power_limit_mw", 650_000, 500_000)
+    assert (told[1].metric, told[1].before, told[1].value) == ("sm_clock_mhz", None, 1200)
 
 
 def test_one_setting_alone_leaves_the_other(nvml: NvmlLibrary, state: Path) -> None:
     nvml.write(*BUSY)
     gpus = uuids()
     with Settings(gpus, power_limit_w=600) as settings:
-        assert settings.clock(gpus[0]) == "free"
+        assert settings.locked_clock_mhz(gpus[0]) is None
     assert not {name for _, name in nvml.setters() if "Clocks" in name}
     with Settings(gpus, lock_clock_mhz=900):
         assert limit_w(gpus[0]) == 700
@@ -63,7 +67,7 @@ def test_one_setting_alone_leaves_the_other(nvml: NvmlLibrary, state: Path) -> N
 def test_nothing_asked_touches_nothing(nvml: NvmlLibrary, state: Path) -> None:
     nvml.write(*BUSY)
     with Settings(uuids()) as settings:
-        assert settings.clock(uuids()[0]) == "free"
+        assert settings.locked_clock_mhz(uuids()[0]) is None
     assert not nvml.setters()
     assert not state.exists()
 
@@ -82,8 +86,8 @@ def test_a_hearer_that_fails_keeps_nothing_from_being_restored(nvml: NvmlLibrary
     nvml.write(*BUSY)
     gpus = uuids()
 
-    def tell(kind: str, gpu: str | None, sentence: str) -> None:
-        if kind == "settings_restored":
+    def tell(event: Event) -> None:
+        if event.kind == EventKind.SETTINGS_RESTORED:
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError), Settings(gpus, power_limit_w=300, tell=tell):
@@ -177,7 +181,7 @@ def test_a_limit_that_somebody_else_set_meanwhile_stays(nvml: NvmlLibrary, state
     with Settings(gpus[:1], power_limit_w=300, tell=told):
         nvml.add("gpu 0 limit 450000")
     assert limit_w(gpus[0]) == 450
-    assert "somebody else set it" in told[-1][2]
+    assert "somebody else set it" in told[-1].detail
     assert not notes(state)
 
 

@@ -270,9 +270,9 @@ def test_drivers_are_kept_in_the_order_of_time(tmp_path: Path) -> None:
 
 def test_a_driver_that_the_collector_saw_change_is_known(tmp_path: Path) -> None:
     """As `whorl collect` writes it: a row of `gpus` for a new version, an event where the driver was reloaded."""
-    from whorl.collectors.backends import Device, Happening
+    from whorl.collectors.backends import Device
     from whorl.collectors.recording import StoreRecorder
-    from whorl.collectors.rows import event_batch
+    from whorl.store.events import Event, EventKind, event_rows
     from whorl.store.journal import Journal
 
     store = _fleet(8).store(tmp_path / "S")
@@ -285,11 +285,10 @@ def test_a_driver_that_the_collector_saw_change_is_known(tmp_path: Path) -> None
         for driver, day in (("550.1", -9), ("560.1", 5)):
             recorder.identify([Device("g00000", {"driver": driver, "slot": 0})], ns(day))
         told = [
-            Happening("driver_reloaded", None, "the driver was unloaded and is back, version 560.1", ns(5)),
-            Happening("driver_reloaded", None, "the driver was unloaded and is back, version 550.1", ns(7)),
-            Happening("driver_reloaded", None, "the driver was unloaded and is back, version unknown", ns(8)),
+            Event(EventKind.DRIVER_RELOADED, None, "the driver is back", ns(day), version=version)
+            for day, version in ((5, "560.1"), (7, "550.1"), (8, None))
         ]
-        recorder.append(event_batch(told, "c", "n0000"), "events")
+        recorder.append(event_rows(told, cluster="c", node="n0000"), "events")
     advice = advise(scores(Store.open(tmp_path / "S")), "w", now=BEGAN + timedelta(days=9))
     assert advice.staleness.stale_gpus == 4  # all of the node
     assert advice.staleness.says is not None

@@ -1,0 +1,52 @@
+"""Why a clock is where it is: the reasons, the bits and counters that drivers tell them by, and what kind each is.
+
+Bits are those of `telemetry.clock_event_reasons`, as NVML numbers them (`nvmlClocksEventReason*`); names are the keys
+of `runs.clock_events`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+POWER, THERMAL, BRAKE, OTHER = "power", "thermal", "brake", "other"
+"""Kinds of reasons: the power limit, heat, the hardware's own brake, anything else."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockEvent:
+    """One reason."""
+
+    name: str
+    kind: str
+    meaning: str
+    bit: int | None = None
+    """None where only a counter tells it."""
+    counter: str | None = None
+    """The column of `telemetry` that counts for how long, ns; None where only the bit tells it."""
+
+
+CLOCK_EVENTS = (
+    ClockEvent("idle", OTHER, "nothing runs", 0x1),
+    ClockEvent("applications_clocks", OTHER, "the clock is set by hand", 0x2),
+    ClockEvent("power_cap", POWER, "the power limit", 0x4, "power_violation_ns"),
+    ClockEvent("hw_slowdown", BRAKE, "the hardware halves the clock or worse: heat, brake or power", 0x8),
+    ClockEvent("sync_boost", OTHER, "other GPUs of a group are slower", 0x10, "sync_boost_violation_ns"),
+    ClockEvent("thermal_software", THERMAL, "the driver holds it down for heat", 0x20, "software_thermal_ns"),
+    ClockEvent("thermal_hardware", THERMAL, "the hardware holds it down for heat", 0x40, "hardware_thermal_ns"),
+    ClockEvent("power_brake", BRAKE, "the external power brake", 0x80, "power_brake_ns"),
+    ClockEvent("display_clocks", OTHER, "a display needs it so", 0x100),
+    ClockEvent("board_limit", POWER, "a limit of the board", None, "board_limit_violation_ns"),
+    ClockEvent("reliability", OTHER, "voltage, for reliability", None, "reliability_violation_ns"),
+)
+
+
+def bit(name: str) -> int:
+    """The bit of a reason."""
+    (found,) = (one.bit for one in CLOCK_EVENTS if one.name == name)
+    assert found is not None
+    return found
+
+
+def names(kind: str) -> tuple[str, ...]:
+    """The reasons of a kind."""
+    return tuple(one.name for one in CLOCK_EVENTS if one.kind == kind)

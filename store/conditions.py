@@ -1,0 +1,158 @@
+"""The conditions of runs: the keys of the JSON object in `runs.conditions`, their types and values, and its reader.
+
+Who writes conditions uses these keys; who reads them goes through `read` or `stated`, which also know how an older
+whorl spelled them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+class Clock(StrEnum):
+    """How the SM clock was set."""
+
+    FREE = "free"
+    LOCKED = "locked"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One key; its value is null where nothing was asked for, or where it is not known."""
+
+    name: str
+    type: str
+    """'text', 'number', 'integer', 'boolean', 'list' or 'object'."""
+    unit: str
+    description: str
+    alike: str = ""
+    """What it is called where runs are not to be pooled that differ in it; "" where that does not matter."""
+
+
+CONDITIONS = (
+    # settings of the GPU
+    Condition("clock", "text", "", "how the SM clock was set: free or locked", "clock"),
+    Condition("locked_clock_mhz", "number", "MHz", "the clock that was locked"),
+    Condition("asked_power_limit_w", "number", "W", "power limit as asked", "power limit"),
+    Condition("power_limit_w", "number", "W", "power limit in force"),
+    Condition("power_limit_default_w", "number", "W", "power limit as delivered"),
+    Condition("compute_mode", "text", "", "the driver's compute mode"),
+    Condition("mig", "boolean", "", "whether MIG is on"),
+    Condition("persistence", "boolean", "", "whether the driver stays loaded"),
+    Condition("ecc", "boolean", "", "whether ECC is on"),
+    Condition("neighbours", "text", "", "the other GPUs of the node: idle or busy", "neighbours"),
+    Condition("other_processes", "list", "", "numbers of other processes on the GPU when the run began"),
+    Condition("simulated", "boolean", "", "whether the GPU is simulated"),
+    # asked for
+    Condition("suite", "text", "", "how thoroughly was measured: quick, standard or full", "suite"),
+    Condition("kernel", "text", "", "what ran: a kernel of whorl, or as an imported file has it"),
+    Condition("seed", "integer", "", "seed of the inputs"),
+    Condition("asked_precision", "number", "", "asked half width of the median's 95 % interval, share of the median"),
+    Condition("asked_repeats", "integer", "", "at least so many repeats were asked for"),
+    Condition("time_limit_s", "number", "s", "measured at most so long"),
+    Condition("asked_start_temperature_c", "number", "degC", "to be cooled down to before"),
+    Condition("asked_input", "text", "", "asked distribution of the input"),
+    Condition("period_s", "number", "s", "of a square wave: its period"),
+    Condition("duty", "number", "", "of a square wave: the share of load"),
+    # the work
+    Condition("precision", "text", "", "arithmetic of the work: fp32, bf16, ..."),
+    Condition("path", "text", "", "where its bytes go: dram, l2, pcie, peer or none"),
+    Condition("flop", "number", "", "FLOP of one repetition"),
+    Condition("bytes", "number", "B", "bytes of one repetition"),
+    Condition("operations", "number", "", "other operations of one repetition"),
+    Condition("input", "text", "", "distribution of the input", "input"),
+    Condition("parameters", "object", "", "sizes of the work by name", "sizes"),
+    Condition("works", "integer", "", "how many works ran; the others are those of a scan"),
+    Condition("scanned", "text", "", "of a scan: the parameter"),
+    Condition("values", "list", "", "of a scan: its values"),
+    # found while it ran
+    Condition("start_temperature_c", "number", "degC", "GPU temperature before the warm-up"),
+    Condition("cool_down_s", "number", "s", "how long was waited for that"),
+    Condition("warm_up_s", "number", "s", "how long it was warmed up"),
+    Condition("steady", "boolean", "", "whether times, clock and temperature were steady when measuring began"),
+    Condition("repeats", "integer", "", "repeats that were counted"),
+    Condition("each", "integer", "", "repetitions in a repeat"),
+    Condition("block", "integer", "", "repeats in a block of the interval's bootstrap"),
+    Condition("independent", "boolean", "", "whether the interval is as wide as repeats that hang together need it"),
+    Condition("drift", "number", "", "by what share the times moved while it was measured"),
+    Condition("energy_from", "text", "", "where its energy comes from: counter or power"),
+    Condition("readings", "integer", "", "readings of telemetry in its window"),
+    # imported
+    Condition("input_size", "text", "", "input size as the file has it"),
+    Condition("reps", "text", "", "repetitions as the file has them"),
+    Condition("run", "text", "", "number of the run as the file has it"),
+    Condition("warmup", "text", "", "warm-up as the file has it"),
+    Condition("kernels", "text", "", "kernels as the file has them"),
+    # simulated campaigns
+    Condition("load", "text", "", "name of the simulated load"),
+    Condition("unit", "text", "", "what a unit of the load's work is"),
+    Condition("units", "integer", "", "units of work in a run"),
+    Condition("repeat_s", "number", "s", "how long a repeat is"),
+    Condition("steady_state", "boolean", "", "whether it was computed for steady state, not stepped through time"),
+    Condition("input_seed", "integer", "", "seed of the simulated fleet"),
+    Condition("power_cap_w", "number", "W", "power limit of the simulated model", "power limit"),
+)
+
+_LOCKED = re.compile(r"locked at ([0-9.]+) MHz")  # of an older whorl, as its "not locked"
+
+
+def read(text: str | None) -> Mapping[str, Any]:
+    """The conditions of a run by key; nothing where they are missing or no JSON object."""
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    clock = found.get("clock")
+    if clock not in (None, *Clock):
+        older = _LOCKED.fullmatch(str(clock))
+        found |= {"clock": Clock.LOCKED, "locked_clock_mhz": float(older[1])} if older else {"clock": Clock.FREE}
+    return found
+
+
+def stated(key: str) -> pl.Expr:
+    """What the column `conditions` says of a key, as text: 'none' for null, NULL where it does not have the key."""
+    import polars as pl
+
+    column = pl.col("conditions")
+
+    def value(key: str) -> pl.Expr:
+        return pl.when(states(key)).then(column.str.json_path_match(f"$.{key}").fill_null("none"))
+
+    if key == "clock":
+        clock = value(key)
+        return (
+            pl.when(clock.is_in([*Clock, "none"]))
+            .then(clock)
+            .when(clock.str.contains(_LOCKED.pattern))
+            .then(pl.lit(Clock.LOCKED))
+            .when(clock.is_not_null())
+            .then(pl.lit(Clock.FREE))
+        )
+    if key == "locked_clock_mhz":
+        return pl.coalesce(value(key), value("clock").str.extract(_LOCKED.pattern))
+    return value(key)
+
+
+def states(key: str) -> pl.Expr:
+    """Whether the column `conditions` may have a key."""
+    import polars as pl
+
+    return pl.col("conditions").str.contains(f'"{key}":', literal=True)
+
+
+def clock_in_words(clock: object, locked_mhz: object) -> str | None:
+    """How the clock was set, for people: 'free' or 'locked at 1200 MHz'; None where nothing is known."""
+    if clock != Clock.LOCKED:
+        return None if clock is None else str(clock)
+    mhz = f"{locked_mhz:g}" if isinstance(locked_mhz, int | float) else locked_mhz
+    return f"locked at {mhz} MHz"

@@ -1,0 +1,138 @@
+"""What happened to GPUs, as the table `events` holds it: the kinds there are, and which typed columns each fills.
+
+A kind is one row of `EventKind`. Programs read its columns; `detail` says the same in a sentence, for people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Self
+
+from .schema import arrow_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class EventKind(StrEnum):
+    """A kind of event: its name, its meaning, and the typed columns that its events fill where they are known."""
+
+    meaning: str
+    fills: tuple[str, ...]
+
+    def __new__(cls, name: str, meaning: str = "", *fills: str) -> Self:
+        member = str.__new__(cls, name)
+        member._value_ = name
+        member.meaning, member.fills = meaning, fills
+        return member
+
+    # of a GPU and its driver
+    XID = "xid", "the driver told of an error; `code` is the number of the XID", "code"
+    LOST = "lost", "the GPU does not answer any more"
+    RETURNED = "returned", "a GPU that was lost answers again"
+    APPEARED = "appeared", "a GPU that was not there before"
+    MIG = "mig", "the MIG instances of the GPU changed; `n` are there now", "n"
+    DRIVER_GONE = "driver_gone", "the driver was unloaded or replaced"
+    DRIVER_RELOADED = "driver_reloaded", "the driver is back; `version` is its version", "version"
+    HUNG = "hung", "a call of the driver has not returned for `duration_ns`", "duration_ns"
+    ANSWERS_AGAIN = "answers_again", "a call of the driver that hung returned after `duration_ns`", "duration_ns"
+    COUNTER_RESET = (
+        "counter_reset",
+        "a counter fell from `before` to `value`; without a `metric`, all counters fell to 0",
+        "metric",
+        "before",
+        "value",
+    )
+
+    # what cannot be read
+    NOT_SUPPORTED = (
+        "not_supported",
+        "this GPU or its driver does not have `metric`; without a `metric`, see the sentence",
+        "metric",
+    )
+    NOT_PERMITTED = "not_permitted", "this user may not read `metric`", "metric"
+    FAILED_READING = "failed_reading", "the driver failed to give `metric`", "metric"
+    MODULE_POWER = "module_power", "instantaneous power is that of the whole module, processor and GPU together"
+
+    # sensors: `quality` is the mark in `telemetry.quality`
+    STUCK_SENSOR = (
+        "stuck_sensor",
+        "the power reading stayed at `value` mW for `duration_ns` while the GPU's load moved",
+        "quality",
+        "value",
+        "duration_ns",
+    )
+    QUANTISED_SENSOR = "quantised_sensor", "power readings are multiples of `value` mW", "quality", "value"
+    SLOW_SENSOR = "slow_sensor", "a new power value comes every `duration_ns` only", "quality", "duration_ns"
+    SENSOR_RECOVERED = "sensor_recovered", "the mark `quality` does not hold any more", "quality"
+
+    # of a collector
+    COLLECT_BEGAN = "collect_began", "a collector began to read every `duration_ns`", "duration_ns"
+    COLLECT_ENDED = "collect_ended", "it ended after `n` ticks", "n"
+    MISSED_TICKS = "missed_ticks", "`n` ticks were missed within `duration_ns`", "n", "duration_ns"
+    SUSPENDED = "suspended", "the machine slept for `duration_ns`", "duration_ns"
+    CLOCK_STEP = "clock_step", "the wall clock was set by `duration_ns`, back where that is negative", "duration_ns"
+
+    # of probes
+    WRONG_RESULT = "wrong_result", "the check of probe `workload` found `n` wrong elements", "workload", "n"
+    PROBE_FAILED = "probe_failed", "the GPU failed in probe `workload`; without one, it could not be used", "workload"
+    PROBE_NOT_RUN = "probe_not_run", "probe `workload` was not run", "workload"
+    SETTINGS_CHANGED = (
+        "settings_changed",
+        "a setting is `value`, and was `before`: the power limit, mW, or the clock that is locked, MHz",
+        "metric",
+        "before",
+        "value",
+    )
+    SETTINGS_RESTORED = "settings_restored", "a setting is again what it was"
+    SETTINGS_NOT_RESTORED = "settings_not_restored", "a setting could not be brought back: see to it"
+    SETTINGS_LEFT_OVER = "settings_left_over", "what became of settings that an earlier process left changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a GPU (its UUID) or to the node (`gpu` is None): a row of `events`."""
+
+    kind: EventKind
+    gpu: str | None
+    detail: str
+    """One sentence for people, made of the typed values."""
+    ts_ns: int | None = None
+    """UTC; None: now."""
+    node: str | None = None
+    """None: the node of whoever records it."""
+    workload: str | None = None
+    metric: str | None = None
+    quality: str | None = None
+    code: int | None = None
+    before: float | None = None
+    value: float | None = None
+    n: int | None = None
+    duration_ns: int | None = None
+    version: str | None = None
+
+
+TYPED = ("workload", "metric", "quality", "code", "before", "value", "n", "duration_ns", "version")
+"""The columns besides the sentence that a kind may fill."""
+
+
+def event_rows(events: Sequence[Event], *, cluster: str, node: str | None = None) -> pa.RecordBatch:
+    """Events as rows of `events`; every one must have its time. `node`: where an event names none."""
+    import pyarrow as pa
+
+    schema = arrow_schema("events")
+    columns: dict[str, list[object]] = {
+        "ts": [one.ts_ns for one in events],
+        "cluster": [cluster] * len(events),
+        "gpu": [one.gpu for one in events],
+        "node": [one.node or node for one in events],
+        "kind": [one.kind for one in events],
+        **{name: [getattr(one, name) for one in events] for name in TYPED},
+        "detail": [one.detail for one in events],
+    }
+    kept = pa.schema([schema.field(name) for name in columns])
+    return pa.RecordBatch.from_arrays(
+        [pa.array(values, kept.field(name).type) for name, values in columns.items()], schema=kept
+    )

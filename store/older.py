@@ -1,0 +1,66 @@
+"""Rows that an older whorl wrote, read as this one means them: `Column.reads` says how, once, in SQL.
+
+DuckDB and Polars both run it. What is stored stays as it was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, cast
+
+from .schema import Table, arrow_schema
+
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
+
+
+def as_sql(spec: Table, rows: str) -> str:
+    """A query for the rows of a table, given the one for the rows as they were stored."""
+    if not spec.reads:
+        return rows
+    told = ", ".join(f'{sql} AS "{name}"' for name, sql in spec.reads.items())
+    return f"SELECT * REPLACE ({told}) FROM ({rows})"
+
+
+def as_frame(spec: Table, rows: pl.LazyFrame) -> pl.LazyFrame:
+    """The rows of a table, given those that were stored."""
+    return rows.with_columns(**_expressions(spec)) if spec.reads else rows
+
+
+def needed(spec: Table, columns: Sequence[str]) -> list[str]:
+    """The columns that are to be read so that `as_arrow` can give `columns`."""
+    told = spec.reads.keys() & set(columns)
+    if not told or not _has_polars():
+        return list(columns)
+    more = {name for column, one in _expressions(spec).items() if column in told for name in one.meta.root_names()}
+    return [*columns, *sorted(more - set(columns))]
+
+
+def as_arrow(spec: Table, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """`columns` of a table, given its rows with the columns that are `needed`.
+
+    Without Polars, as on a node that only measures, they are as they were stored.
+    """
+    told = spec.reads.keys() & set(columns)
+    if not told or not _has_polars():
+        return rows.select(columns)
+    import polars as pl
+    import pyarrow as pa
+
+    schema = arrow_schema(spec.name)
+    read = [one for name, one in _expressions(spec).items() if name in told]
+    frame = cast("pl.DataFrame", pl.from_arrow(rows)).with_columns(read).select(columns)
+    kept = pa.schema([schema.field(name) for name in columns], rows.schema.metadata)
+    return frame.to_arrow().cast(kept)
+
+
+def _expressions(spec: Table) -> dict[str, pl.Expr]:
+    import polars as pl
+
+    return {name: pl.sql_expr(sql).alias(name) for name, sql in spec.reads.items()}
+
+
+def _has_polars() -> bool:
+    return find_spec("polars") is not None
