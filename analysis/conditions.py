@@ -33,7 +33,7 @@ def mixed_conditions(store: Store, *, clusters: Sequence[str] = (), workloads: S
     if known.is_empty():
         return []
     locked = pl.format("locked at {} MHz", stated("locked_clock_mhz"))
-    clock = pl.when(stated("clock") == Clock.LOCKED).then(locked).otherwise(stated("clock"))
+    clock = pl.when(stated("clock") == Clock.LOCKED.value).then(locked).otherwise(stated("clock"))
     states = [(clock if key == "clock" else stated(key)).alias(key) for key in _ALIKE]
     kinds = known.select("cluster", "workload", *states).group_by("cluster", "workload", maintain_order=True)
     rows = kinds.agg(pl.col(list(_ALIKE)).drop_nulls().unique()).sort("cluster", "workload")

@@ -12,7 +12,7 @@ from ..store.outcomes import Outcome
 if TYPE_CHECKING:
     from ..store import Store
 
-SOUND = pl.col("status").fill_null(Outcome.OK) == Outcome.OK
+SOUND = pl.col("status").fill_null(Outcome.OK.value) == Outcome.OK.value
 """Of rows of `runs`: those that ended well. Imported ones may say nothing of it."""
 
 _CONDITIONS = ("sm_clock_mhz", "temperature_c", "power_w", "job_id", "began")

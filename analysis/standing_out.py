@@ -292,7 +292,7 @@ def _seen(campaign: Probed, frozen: Mapping[str, str]) -> dict[str, list[tuple[s
     for gpu, probe, status, detail in failed.select("gpu", "workload", "status", "status_detail").iter_rows():
         cause = signatures.LOST if status == Outcome.LOST else signatures.FAILED
         found.setdefault(gpu, []).append((cause, f"{probe} did not end: {detail or status}"))
-    lost = campaign.events.filter(pl.col("kind") == EventKind.LOST)
+    lost = campaign.events.filter(pl.col("kind") == EventKind.LOST.value)
     for gpu, detail in lost.select("gpu", "detail").iter_rows():
         if all(cause != signatures.LOST for cause, _ in found.get(gpu, [])):
             found.setdefault(gpu, []).append((signatures.LOST, detail or "it was lost"))

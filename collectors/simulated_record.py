@@ -24,6 +24,7 @@ from ..simulation.identity import Identity, identities
 from ..simulation.load import Load
 from ..simulation.models import PARAMETERS
 from ..store import Store
+from ..store.events import EventKind
 from .simulated_rows import Planted, gpu_rows, planted, short_hash, table, truth_rows
 
 FIRST_NS = int(datetime(2026, 1, 5, tzinfo=UTC).timestamp()) * 1_000_000_000
@@ -86,7 +87,9 @@ class Record:
             f"{self.fleet.model.name} under load {self.load.name}, from {iso(self.began_ns)} to "
             f"{iso(self.ended_ns)}, stored to {iso(to_ns)}"
         )
-        marker = table("events", {"ts": [to_ns], "cluster": [self.cluster], "kind": ["simulated"], "detail": [note]})
+        marker = table(
+            "events", {"ts": [to_ns], "cluster": [self.cluster], "kind": [EventKind.SIMULATED], "detail": [note]}
+        )
         known = tables.get("events")
         tables["events"] = marker if known is None else pa.concat_tables([known, marker], promote_options="default")
         self.store.append(tables, f"{self.campaign}-{(to_ns - self.began_ns) // 1_000_000}")

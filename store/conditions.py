@@ -131,12 +131,12 @@ def stated(key: str) -> pl.Expr:
     if key == "clock":
         clock = value(key)
         return (
-            pl.when(clock.is_in([*Clock, "none"]))
+            pl.when(clock.is_in([*(one.value for one in Clock), "none"]))
             .then(clock)
             .when(clock.str.contains(_LOCKED.pattern))
-            .then(pl.lit(Clock.LOCKED))
+            .then(pl.lit(Clock.LOCKED.value))
             .when(clock.is_not_null())
-            .then(pl.lit(Clock.FREE))
+            .then(pl.lit(Clock.FREE.value))
         )
     if key == "locked_clock_mhz":
         return pl.coalesce(value(key), value("clock").str.extract(_LOCKED.pattern))

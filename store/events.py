@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from .schema import arrow_schema
 
@@ -90,6 +90,9 @@ class EventKind(StrEnum):
     SETTINGS_NOT_RESTORED = "settings_not_restored", "a setting could not be brought back: see to it"
     SETTINGS_LEFT_OVER = "settings_left_over", "what became of settings that an earlier process left changed"
 
+    # of a simulated campaign
+    SIMULATED = "simulated", "up to when a simulated campaign is stored"
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -123,7 +126,7 @@ def event_rows(events: Sequence[Event], *, cluster: str, node: str | None = None
     import pyarrow as pa
 
     schema = arrow_schema("events")
-    columns: dict[str, list[object]] = {
+    columns: dict[str, list[Any]] = {
         "ts": [one.ts_ns for one in events],
         "cluster": [cluster] * len(events),
         "gpu": [one.gpu for one in events],
@@ -132,6 +135,8 @@ def event_rows(events: Sequence[Event], *, cluster: str, node: str | None = None
         **{name: [getattr(one, name) for one in events] for name in TYPED},
         "detail": [one.detail for one in events],
     }
+    for name in ("before", "value"):  # a counter may have more digits than a double: the sentence has them all
+        columns[name] = [None if value is None else float(value) for value in columns[name]]
     kept = pa.schema([schema.field(name) for name in columns])
     return pa.RecordBatch.from_arrays(
         [pa.array(values, kept.field(name).type) for name, values in columns.items()], schema=kept

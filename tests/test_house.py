@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from whorl.cli import cli
+from whorl.store.events import TYPED, EventKind
 from whorl.store.schema import TABLES, VIEWS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -90,6 +92,82 @@ def test_every_page_of_docs_is_linked_from_its_first_page() -> None:
     for page in (ROOT / "docs").rglob("*.md"):
         name = page.relative_to(ROOT / "docs").as_posix()
         assert page == first or f"({name})" in first.read_text(), f"link {name} from docs/README.md"
+
+
+_SENTENCES = {"detail", "status", "status_detail", "finding", "looks", "reason", "sentence"}
+_LOOK_INTO = {"startswith", "endswith", "find", "index", "partition", "rpartition", "split", "removeprefix"}
+_MATCH = {"match", "search", "fullmatch", "findall", "finditer", "sub", "split"}
+_OLDER = {"store/schema.py", "store/conditions.py"}  # what reads rows of an older whorl
+_SQL = re.compile(r"\b(detail|status|status_detail|conditions)\s+(not\s+)?(i?like|similar|glob|~)", re.IGNORECASE)
+
+
+def _named(node: ast.expr) -> str:
+    """The name of a variable or attribute, or of the column in `pl.col("...")`."""
+    if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "col" and node.args:
+        return str(getattr(node.args[0], "value", ""))
+    return str(getattr(node, "id", getattr(node, "attr", "")))
+
+
+def _reads_prose(node: ast.AST) -> bool:
+    """Whether code looks into a sentence: what one room reads of another is a typed column or a code."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return bool(_SQL.search(node.value))
+    if isinstance(node, ast.Compare):
+        looks = any(isinstance(one, ast.In | ast.NotIn) for one in node.ops)
+        text = isinstance(node.left, ast.Constant) and isinstance(node.left.value, str)
+        return looks and text and _named(node.comparators[0]) in _SENTENCES
+    if isinstance(node, ast.Attribute) and node.attr == "str":
+        return _named(node.value) in _SENTENCES | {"conditions"}
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        of = node.func.value
+        if node.func.attr in _MATCH and any(_named(argument) in _SENTENCES for argument in node.args):
+            return True
+        return node.func.attr in _LOOK_INTO and _named(of) in _SENTENCES
+    return False
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'pl.col("detail").str.extract("version")', 'x = "lost" in status', "reason.startswith('no')",
+        "re.search('x', event.detail)", "_GONE.search(status)", 'sql("select 1 from runs where status like 1")',
+    ],
+)  # fmt: skip
+def test_a_look_into_a_sentence_is_noticed(code: str) -> None:
+    assert any(_reads_prose(node) for node in ast.walk(ast.parse(code)))
+
+
+def test_no_room_reads_the_sentences_of_another() -> None:
+    rooms = ("store", "simulation", "kernels", "collectors", "probes", "analysis", "dashboards", "jobs", "cli")
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"  # type: ignore[attr-defined]
+        for room in rooms
+        for path in sorted((ROOT / room).rglob("*.py"))
+        if str(path.relative_to(ROOT)) not in _OLDER
+        for node in ast.walk(ast.parse(path.read_text()))
+        if _reads_prose(node)
+    ]
+    assert not found, (
+        "a program reads a sentence: give it a typed column or a code (store/events.py, store/outcomes.py)"
+    )
+
+
+def test_every_kind_of_event_is_told_somewhere_and_no_other() -> None:
+    """And with no typed column but those that `EventKind` names for it."""
+    told: dict[str, set[str]] = {}
+    for room in ("simulation", "collectors", "probes", "store"):
+        for path in (ROOT / room).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Attribute) and _named(node.value) == "EventKind" and node.attr.isupper():
+                    told.setdefault(EventKind[node.attr], set())
+                if isinstance(node, ast.Call) and _named(node.func) == "Event" and node.args:
+                    kind = node.args[0]
+                    if isinstance(kind, ast.Attribute) and _named(kind.value) == "EventKind":
+                        filled = {str(word.arg) for word in node.keywords} & set(TYPED)
+                        told.setdefault(EventKind[kind.attr], set()).update(filled)
+    assert told.keys() == set(EventKind)
+    for kind, filled in told.items():
+        assert filled <= set(EventKind(kind).fills), kind
 
 
 def test_no_analysis_knows_what_was_planted() -> None:

@@ -190,7 +190,9 @@ def _places(
 
 def _reloads(store: Store, cluster: str) -> dict[str | None, list[tuple[datetime | None, str]]]:
     """The driver version of each node after each time that the collector saw it reloaded."""
-    events = store.scan("events").filter(pl.col("cluster") == cluster, pl.col("kind") == EventKind.DRIVER_RELOADED)
+    events = store.scan("events").filter(
+        pl.col("cluster") == cluster, pl.col("kind") == EventKind.DRIVER_RELOADED.value
+    )
     rows = store.collect(events.select("node", "ts", "version").drop_nulls())
     found: dict[str | None, list[tuple[datetime | None, str]]] = {}
     for node, ts, driver in rows.iter_rows():

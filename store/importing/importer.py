@@ -133,7 +133,7 @@ def _runs(store: Store, found: Parsed, options: Options) -> dict[str, pl.DataFra
         "sm_clock_mhz", "mem_clock_mhz", "temperature_c", "power_w", "conditions",
     ]  # fmt: skip
     return {
-        "runs": frame.select(run_columns).with_columns(pl.lit(Outcome.OK).alias("status")),
+        "runs": frame.select(run_columns).with_columns(pl.lit(Outcome.OK.value).alias("status")),
         "results": results,
         "gpus": gpus,
     }

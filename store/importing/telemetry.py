@@ -107,7 +107,7 @@ def _stuck(frame: pl.DataFrame, seen: Seen) -> tuple[pl.DataFrame, pl.DataFrame]
     events = stuck.select(
         "ts",
         "gpu",
-        pl.lit(EventKind.STUCK_SENSOR).alias("kind"),
+        pl.lit(EventKind.STUCK_SENSOR.value).alias("kind"),
         pl.lit(_STUCK).alias("quality"),
         pl.col("power").cast(pl.Float64).alias("value"),
         (pl.col("seconds") * 10**9).alias("duration_ns"),
