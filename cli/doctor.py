@@ -30,5 +30,5 @@ def doctor(store: str | None, as_json: bool) -> None:
     else:
         rows_text = [["yes" if f.works else "no", f.what, f.detail, f.needed_for] for f in found]
         print_table(Table(("works", "what", "detail", "needed for"), rows_text, wrapped=(2, 3), leaves=(3,)))
-    if not all(f.works for f in found if f.needed_for == "everything" or f.what.startswith("store")):
+    if not all(f.works for f in found if f.vital):
         sys.exit(1)

@@ -115,6 +115,7 @@ def _pair(text: str, option: str) -> tuple[str, str]:
 def _describe(report: Report) -> None:
     """The account of a file, for people."""
     from ..dashboards.table import count
+    from ..store.importing.layout import by_name
 
     total = report.total
     if report.already:
@@ -127,7 +128,7 @@ def _describe(report: Report) -> None:
     )
     sources: dict[str, list[str]] = {}
     for name, unit in report.units.items():
-        source = "the columns' names" if unit["from"].startswith("the column's name") else unit["from"]
+        source = "the columns' names" if unit["from"] == by_name(name) else unit["from"]
         sources.setdefault(source, []).append(f"{name.partition(' [')[0]} {unit['unit']}")
     for source, taken in sources.items():
         click.echo(f"  units from {source}: {', '.join(taken)}")

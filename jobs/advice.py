@@ -134,7 +134,7 @@ def lines_for(form: str, steering: Steering) -> tuple[list[str], str | None]:
     advice = steering.advice
     if form == "exclude":
         why = "The scheduler has none of these nodes." if steering.foreign else advice.finding
-        said = why if why.startswith("Exclude nothing") else f"nothing is excluded. {why}"
+        said = why if advice.leaves_all and not steering.foreign else f"nothing is excluded. {why}"
         return [compress(steering.exclude)], None if steering.exclude else said
     if form == "prefer":
         expression, why = steering.prefer()

@@ -33,6 +33,9 @@ print(cupy.__version__, runtime.runtimeGetVersion(), runtime.driverGetVersion(),
 """
 
 
+_EVERYTHING = "everything"  # what a package is needed for without which nothing goes
+
+
 @dataclass(frozen=True)
 class Finding:
     """One thing that was looked at: whether it works, and what it is or why it does not."""
@@ -41,6 +44,8 @@ class Finding:
     works: bool
     detail: str
     needed_for: str = ""
+    vital: bool = False
+    """Whether nothing goes without it."""
 
 
 def findings(store: str | None = None) -> list[Finding]:
@@ -53,11 +58,11 @@ def _python() -> list[Finding]:
     from .. import __version__
 
     found = [
-        Finding("whorl", True, __version__, "everything"),
-        Finding("python", sys.version_info >= (3, 11), sys.version.split()[0], "everything"),
+        Finding("whorl", True, __version__, _EVERYTHING, vital=True),
+        Finding("python", sys.version_info >= (3, 11), sys.version.split()[0], _EVERYTHING, vital=True),
     ]
     uses = {
-        **dict.fromkeys(("click", "numpy", "pyarrow"), "everything"),
+        **dict.fromkeys(("click", "numpy", "pyarrow"), _EVERYTHING),
         "duckdb": "sql",
         "polars": "import, analysis",
         "rich": "tables for people",
@@ -66,10 +71,11 @@ def _python() -> list[Finding]:
 
 
 def _package(name: str, use: str) -> Finding:
+    vital = use == _EVERYTHING
     try:
-        return Finding(name, True, metadata.version(name), use)
+        return Finding(name, True, metadata.version(name), use, vital)
     except metadata.PackageNotFoundError:
-        return Finding(name, False, f"not installed: pip install {name}", use)
+        return Finding(name, False, f"not installed: pip install {name}", use, vital)
 
 
 def _nvml() -> Finding:
@@ -185,8 +191,8 @@ def _store(path: str) -> list[Finding]:
         opened = Store.open(path)
         unsound = opened.check()
     except WhorlError as error:
-        return [Finding("store", False, str(error))]
-    findings = [Finding("store file", False, f"{file}: {reason}") for file, reason in unsound.items()]
+        return [Finding("store", False, str(error), vital=True)]
+    findings = [Finding("store file", False, f"{file}: {reason}", vital=True) for file, reason in unsound.items()]
     try:
         rows: list[Any] = opened.sql(
             "select (select count(*) from runs) runs, (select count(*) from telemetry) telemetry, "
@@ -194,7 +200,7 @@ def _store(path: str) -> list[Finding]:
             "(select count(distinct import_id) from imports) imports"
         ).to_pylist()
     except WhorlError as error:
-        return [Finding("store", False, str(error)), *findings]
+        return [Finding("store", False, str(error), vital=True), *findings]
     counted = ", ".join(f"{number:,} {name}" for name, number in rows[0].items())
     free = shutil.disk_usage(path).free / 2**30
     writable = "writable" if opened.writable() else "this user may only read it"

@@ -166,8 +166,8 @@ def test_every_kind_of_event_is_told_somewhere_and_no_other() -> None:
                         filled = {str(word.arg) for word in node.keywords} & set(TYPED)
                         told.setdefault(EventKind[kind.attr], set()).update(filled)
     assert told.keys() == set(EventKind)
-    for kind, filled in told.items():
-        assert filled <= set(EventKind(kind).fills), kind
+    for name, columns in told.items():
+        assert columns <= set(EventKind(name).fills), name
 
 
 def test_no_analysis_knows_what_was_planted() -> None:

@@ -79,6 +79,12 @@ class Advice:
     staleness: Staleness
     notes: tuple[str, ...]
 
+    @property
+    def leaves_all(self) -> bool:
+        """Whether the finding is to exclude nothing: it says so itself."""
+        known = self.reason is None and (self.sensitive or bool(self.nodes))
+        return known and not any(node.tier == "hard" for node in self.nodes)
+
     def as_dict(self) -> dict[str, Any]:
         """The advice as JSON-ready values; times as ISO 8601 in UTC."""
         found: dict[str, Any] = _plain(asdict(self))

@@ -129,13 +129,18 @@ def unit_behind(name: str, meaning: Meaning) -> str:
     return unit if base and unit != "min" and meaning.dimension and find(unit, meaning.dimension) else ""
 
 
+def by_name(name: str) -> str:
+    """What a unit is from that stands in the name of a column."""
+    return f"the column's name {name!r}"
+
+
 def _labelled(sheet: Sheet, meaning: Meaning, name: str) -> Bound:
     """A column bound to a meaning, with the unit that its name states."""
     label = split_label(name)[1] or unit_behind(name, meaning)
     if not label or not meaning.dimension:
         return Bound(meaning, name)
     where = f"{sheet.file}: column {name!r}"
-    return Bound(meaning, name, named(label, meaning.dimension, where), f"the column's name {name!r}")
+    return Bound(meaning, name, named(label, meaning.dimension, where), by_name(name))
 
 
 def _maps_duration(options: Options) -> bool:
