@@ -24,7 +24,7 @@ def finding(
     0.25: partly. An interval from below 0.25 to above 0.5: too few data to tell.
     """
     if icc.value is None:
-        if icc.reason == "every value is the same":
+        if icc.alike:
             return "Every run took the same time: there is no spread."
         return f"Whether the spread belongs to the GPUs cannot be told: {icc.reason}."
     trimmed = icc.value if icc.trimmed is None else icc.trimmed

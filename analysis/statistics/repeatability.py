@@ -53,6 +53,8 @@ class Repeatability:
     sd_within_pct: float | None = None
     groups: int = 0
     reason: str | None = None
+    alike: bool = False
+    """Whether every value is the same."""
 
     def as_dict(self) -> dict[str, Any]:
         """The row's JSON: value, low, high, trimmed, by, sd_between_pct, sd_within_pct, groups, and reason."""
@@ -103,7 +105,7 @@ def icc(moments: Moments, by: str) -> Repeatability:
     total = between + within
     # Rounding leaves about 1e-16 of the mean squared where every value is the same.
     if not total > 1e-24 * mean * mean:
-        return Repeatability(by, groups=groups, reason="every value is the same")
+        return Repeatability(by, groups=groups, reason="every value is the same", alike=True)
     percent = 100.0 / abs(mean) if mean else math.nan
     sds = [sd if math.isfinite(sd) else None for sd in (percent * math.sqrt(between), percent * math.sqrt(within))]
     return Repeatability(by, between / total, groups=groups, sd_between_pct=sds[0], sd_within_pct=sds[1])
