@@ -124,7 +124,9 @@ def test_what_went_wrong_with_a_run_is_said(campaign: tuple[Store, Fleet, Stored
     assert {one["gpu"] for one in bad} == {wrong}
     counted = rows(store, "select gpu, status, value from measurements where figure = 'wrong_elements' and value > 0")
     assert len(counted) == len(bad) > 0
-    assert all(one["status"] == f"{one['value']:.0f} elements of the result are wrong" for one in counted)
+    assert {one["status"] for one in counted} == {"wrong_result"}
+    said = {one["status_detail"] for one in rows(store, "select status_detail from runs where status = 'wrong_result'")}
+    assert said == {f"{one['value']:.0f} elements of the result are wrong" for one in counted}
     lost = {one.uuid: one for one in stored.planted if one.kind == "lost"}
     for gpu, planted in lost.items():
         mine = rows(store, f"select status, epoch_ns(began) b, epoch_ns(ended) e from runs where gpu = '{gpu}'")
