@@ -91,9 +91,10 @@ def commit(root: Path, tables: Mapping[Table, pa.Table], name: str) -> list[Path
             parts += found
         if len(late):
             parts.append((root / LATE.name / f"{name}-{now}.parquet", LATE, arranging.conform(LATE, late)))
-        stored = _commit(root, parts, name)
-    latest.note_appended(root, name, rows, now)
-    return stored
+        noted = latest.of_appended(root, name, rows, now)
+        if noted[0].exists():
+            noted = latest.of_appended(root, f"{name}-{now}", rows, now)
+        return [path for path in _commit(root, [*parts, noted], name) if path != noted[0]]
 
 
 def _commit(root: Path, parts: list[tuple[Path, Table, pa.Table]], name: str) -> list[Path]:

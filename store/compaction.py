@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import StoreError
-from . import arranging, files, journal_file, light, placing, reading, replacing, rivals, sealing, writing
+from . import arranging, files, journal_file, latest, light, placing, reading, replacing, rivals, sealing, writing
 from .journal_file import WRITTEN
 from .locks import COMPACTING, Lock, locked
 from .placing import Bounds
@@ -78,7 +78,28 @@ def compact(
                         _merge(root, spec, group, pace, done)
                     except DamagedError as error:
                         log.warning("%s", error)
+        _note_missing(root)
     return done
+
+
+def _note_missing(root: Path) -> None:
+    """Note the last reading of GPUs that `latest` lacks, as where one of its files is damaged."""
+    import pyarrow as pa
+
+    found = reading.snapshot(root)
+    noted = []
+    for path in sound(LATEST, found.files[LATEST.name]):
+        if path.name != reading.EMPTY:
+            with contextlib.suppress(DamagedError, FileNotFoundError):
+                noted.append(whole(LATEST, path))
+    telemetry = [path for spec in (TELEMETRY, LATE) for path in sound(spec, found.files[spec.name])]
+    try:
+        rows = latest.missing(noted, telemetry)
+    except (OSError, pa.ArrowException) as error:
+        log.warning("the last readings of some GPUs cannot be noted: %s", str(error).splitlines()[0])
+        return
+    if rows is not None:
+        writing.replace_parquet(root / LATEST.name / f"{_name(0)}.parquet", LATEST, rows)
 
 
 # -- late rows ------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ class Sealer:
         self._unpublished: dict[str, list[pa.Table]] = {}
         self._number = 0
         self._live: list[Path] = []
-        self._sealed: pa.Table | None = None  # what is in its place and not yet noted in `latest`
+        self._segment = ""
         self.unread: set[Path] = set()  # parts that cannot be read: they stay where they are
 
     def resume(self, live: Iterable[Path]) -> None:
@@ -122,12 +122,6 @@ class Sealer:
 
         After an error it is called again, and goes on where it was.
         """
-        if self._sealed is None:
-            self._put_in_place(pace)
-        if self._sealed is not None:
-            latest.note_latest(self.root, name_in(self.generation), self.generation, self._sealed)
-
-    def _put_in_place(self, pace: Pace) -> None:
         try:
             self._fold()
             rows = {name: _joined(name, tables) for name, tables in self._rows.items()}
@@ -136,18 +130,26 @@ class Sealer:
                 for path in journals:
                     path.unlink(missing_ok=True)
                 return
-            if not any(path.exists() for path in self._live):  # other clients see nothing change places
-                pace = replacing.OFFLINE
-            lock = locked(self.root / placing.LOCK, "the place of new rows", wait_s=_LOCK_WAIT_S)
-            with lock:
-                moves = writing.write_temporary(
-                    self._placed(rows, self.generation, {self.generation}), level=writing.SMALL
-                )
-                replacing.replace(self.root, [*self._live, *journals], moves, pace, inside=lock.release)
+            with locked(self.root / placing.LOCK, "the place of new rows", wait_s=_LOCK_WAIT_S) as lock:
+                name = self._segment or self.generation
+                parts = self._placed(rows, name, {self.generation, name})
+                if not self._segment and any(path.exists() for path, _, _ in parts):  # it was sealed in part before
+                    name = f"{self.generation}.{time.time_ns():x}"
+                    parts = [(path.with_name(f"{name}.parquet"), spec, data) for path, spec, data in parts]
+                self._segment = name
+                earlier: list[Path] = []
+                if TELEMETRY.name in rows:
+                    mine = name_in(self.generation)
+                    noted, earlier = latest.of_generation(self.root, mine, name, rows[TELEMETRY.name])
+                    parts.append(noted)
+                if not any(path.exists() for path in self._live):  # other clients see nothing change places
+                    pace = Pace(0.0, pace.grace_s if earlier else 0.0)
+                moves = writing.write_temporary(parts, level=writing.SMALL)
+                old = [*self._live, *journals, *earlier]
+                replacing.replace(self.root, old, moves, pace, inside=lock.release)
         except OSError as error:
             raise files.failed("write", self.root, error) from error
         self._rows, self._unpublished = {}, {}
-        self._sealed = rows.get(TELEMETRY.name)
 
 
 def _joined(name: str, tables: list[pa.Table]) -> pa.Table:

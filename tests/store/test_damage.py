@@ -110,7 +110,7 @@ def test_a_file_damaged_inside_hinders_neither_storing_nor_compaction(
 
 
 def test_a_seal_whose_end_failed_twice_loses_nothing(store: Store) -> None:
-    """The segment is in its place when `latest` cannot be written, nor, at the next attempt, a note."""
+    """`latest` cannot be written, nor, at the next attempt, a note."""
     journal = Journal(store, "n", thread=False, settle_s=0)
     journal.append(batch(range(10)))
     journal.publish()
