@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -18,6 +19,20 @@ TEMPORARY = ".tmp-"
 def temporary_name(final: Path) -> Path:
     """A temporary name beside `final` that says who writes it, so that a dead writer's files can be removed."""
     return final.with_name(f"{TEMPORARY}{processes.owner()}-{uuid4().hex[:8]}")
+
+
+def open_regular(path: Path) -> int:
+    """A regular file, open for reading. Raises OSError, also for a link, a pipe, or a device: nothing is waited for."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.EINVAL, "it is a link and no regular file", str(path)) from None
+        raise
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return handle
 
 
 def remove(path: Path) -> None:

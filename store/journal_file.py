@@ -5,7 +5,7 @@ Beside the table's columns a journal carries two of its own, at the end:
 * `written`: when the row was written, ns since 1970 by the writer's clock and never twice the same in one journal:
   it says which of two rows of one instant was written last;
 * `check`: in its first four bytes, the CRC-32 of the whole message before it. A batch that a crash cut short or a
-  power failure left full of zeros does not pass, and ends the journal.
+  power failure left full of zeros does not pass, nor does one in which a bit changed: readers go on at the next.
 
 Any Arrow reader reads the file. Its schema's metadata name the table, the format and the writer.
 """
@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from . import light
-from .schema import FORMAT, arrow_schema
+from . import files, light
+from .schema import FORMAT, TABLES, arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,7 +30,10 @@ if TYPE_CHECKING:
 FOLDER = "journal"
 WRITTEN = "written"
 CHECK = "check"
+DAMAGED = ".damaged"  # ends the name of a file of which some bytes changed, when its other rows are in a segment
 
+_MARK = b"\xff" * 4  # at the beginning of every message of an Arrow stream
+_MOST_DESCRIPTION = 1 << 20  # bytes: more columns than any table has
 _LIVE = re.compile(r"(?P<generation>.+)\.live(?P<number>\d+)\.parquet")
 _GENERATION = re.compile(r"(?P<name>.+)-\d+-[0-9a-f]+-\d+")
 _NAME = re.compile(r"(?P<generation>.+)\.(?P<table>[a-z_]+)\.(?P<part>\d+)\.arrow")
@@ -62,7 +66,8 @@ class Content:
 
     table: pa.Table
     upto: int
-    torn: int  # bytes after the last whole batch
+    torn: int  # bytes at the end, of a batch whose writing did not end
+    lost: int = 0  # bytes that changed since they were written
 
 
 class TornHeaderError(ValueError):
@@ -87,6 +92,31 @@ def name_in(generation: str) -> str:
     return found["name"] if found else generation
 
 
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a published file says of itself: how many files appeared at once, and the byte they reach in each part."""
+
+    files: int
+    upto: dict[str, int]
+
+
+def published(footer: Any) -> Published | None:
+    """What the footer of a published Parquet file says; None where it says nothing of use."""
+    try:
+        found = json.loads((footer.metadata or {})[b"whorl.live"])
+        upto = {str(name): int(size) for name, size in found["upto"].items()}
+        return Published(int(found["of"]), upto) if all(named(Path(name)) for name in upto) else None
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return None
+
+
+def with_written(data: pa.Table) -> pa.Table:
+    """Rows with the column `written`, NULL where they do not say when they were written."""
+    import pyarrow as pa
+
+    return data if WRITTEN in data.column_names else data.append_column(WRITTEN, pa.nulls(len(data), pa.int64()))
+
+
 def parts(root: Path) -> list[Part]:
     """The journal files of a store, by generation, table and number. Raises OSError."""
     try:
@@ -105,7 +135,8 @@ def schema_of(table: str, columns: list[str], writer: Writer, gpus: str) -> pa.S
     fields += [pa.field(WRITTEN, pa.int64()), pa.field(CHECK, pa.int32())]
     who = {name: getattr(writer, name) for name in ("name", "host", "pid_namespace", "pid", "began")}
     metadata = {"whorl.table": table, "whorl.format": str(FORMAT), "whorl.writer": json.dumps(who), "whorl.gpus": gpus}
-    return pa.schema(fields, metadata)
+    schema = pa.schema(fields, metadata)
+    return schema.with_metadata({**metadata, "whorl.check": _check_of(schema).decode()})
 
 
 def encode(columns: list[pa.Array], schema: pa.Schema, written: int) -> bytearray:
@@ -125,28 +156,37 @@ def _check_bytes(rows: int) -> int:
     return (4 * rows + 7) // 8 * 8  # the last buffer of the message, padded to eight bytes
 
 
-def header(content: Any) -> pa.Schema:
-    """The schema at the start of a journal. Raises ValueError where it is torn or not whorl's."""
+def head(path: Path) -> pa.Schema:
+    """The schema of a journal's file. Raises OSError, TornHeaderError, and ValueError where it is not whorl's."""
+    with os.fdopen(files.open_regular(path), "rb") as file:
+        return _header(file)
+
+
+def _header(file: IO[bytes]) -> pa.Schema:
     import pyarrow as pa
 
+    first = file.read(8)
+    size = int.from_bytes(first[4:8], "little")
+    rest = file.read(size)
+    if len(first) < 8 or (first[:4] == _MARK and len(rest) < size and _MARK not in rest):
+        raise TornHeaderError("it is torn before its first row or no journal")
     try:
-        schema = pa.ipc.read_schema(pa.BufferReader(content))
+        schema = pa.ipc.read_schema(pa.BufferReader(first + rest))
     except (pa.ArrowException, OSError, EOFError) as error:
-        raise ValueError("it is torn before its first row or no journal") from error
+        raise ValueError("its header is damaged, or it is no journal") from error
     if schema.metadata is None or schema.names[-2:] != [WRITTEN, CHECK]:
         raise ValueError("whorl did not write it")
+    said = schema.metadata.get(b"whorl.check")
+    if said is not None and said != _check_of(schema):
+        raise ValueError("its header is damaged")
     return schema
 
 
-def head(path: Path) -> pa.Schema:
-    """The schema of a journal's file. Raises OSError, TornHeaderError, and ValueError where it is not whorl's."""
-    with path.open("rb") as file:
-        first = file.read(8)
-        size = int.from_bytes(first[4:8], "little")
-        rest = file.read(size)
-    if len(first) < 8 or (first[:4] == b"\xff" * 4 and len(rest) < size):
-        raise TornHeaderError("it is torn before its first row or no journal")
-    return header(first + rest)
+def _check_of(schema: pa.Schema) -> bytes:
+    """The CRC-32 of what a header says, but for itself."""
+    metadata = sorted((key, value) for key, value in (schema.metadata or {}).items() if key != b"whorl.check")
+    fields = [(field.name, str(field.type)) for field in schema]
+    return b"%08x" % zlib.crc32(repr((fields, metadata)).encode())
 
 
 def gpus_in(path: Path) -> frozenset[int] | None:
@@ -173,47 +213,122 @@ def writer_of(schema: pa.Schema) -> Writer:
         raise ValueError("it does not say who wrote it") from error
 
 
-def reason_to_skip(schema: pa.Schema, table: str) -> str | None:
-    """Why a journal cannot be read as part of a table, or None where it can."""
+def reason_to_skip(schema: pa.Schema, table: str | None = None) -> str | None:
+    """Why a journal cannot be read as part of a table (None: of any), or None where it can."""
     found = schema.metadata.get(b"whorl.table", b"").decode("utf-8", "replace")
-    if found != table:
+    if found != (table or found) or found not in {spec.name for spec in TABLES}:
         return f"it belongs to table {found!r}; move it out of the store"
     version = schema.metadata.get(b"whorl.format", b"").decode("utf-8", "replace")
-    if not version.isdigit() or int(version) > FORMAT:
+    if not version.isdecimal() or int(version) > FORMAT:
         return f"it has format {version or '?'} and this whorl reads up to {FORMAT}; install a newer whorl"
-    for field in arrow_schema(table):
-        if field.name in schema.names and schema.field(field.name).type != field.type:
-            return f"its column {field.name} is {schema.field(field.name).type} and not {field.type}"
+    known = {field.name: str(field.type) for field in arrow_schema(found)} | {WRITTEN: "int64", CHECK: "int32"}
+    for field in schema:
+        kind = known.get(field.name, "none of the table's")
+        if str(field.type) != kind:
+            return f"its column {field.name} is {field.type} and not {kind}"
     return None
 
 
-def read(path: Path, start: int = 0) -> Content:
-    """The whole batches from byte `start` on (0: from the first). A torn tail is left out.
+def read(path: Path, start: int = 0, end: int | None = None) -> Content:
+    """The whole batches from byte `start` (0: from the first) up to byte `end`.
 
+    A batch that does not pass its check is left out, and reading goes on at the next that does; so is a torn tail.
     Raises OSError, and ValueError where the file is no journal. The answer has the columns of the file, less `check`.
     """
     import pyarrow as pa
 
-    schema = head(path)
-    with path.open("rb") as file:
-        start = max(start, 8 + int.from_bytes(file.read(8)[4:8], "little"))
+    with os.fdopen(files.open_regular(path), "rb") as file:
+        schema = _header(file)
+        if (reason := reason_to_skip(schema)) is not None:
+            raise ValueError(reason)
+        first = file.tell()
+        usual = _description(file.read(_MOST_DESCRIPTION))
+        start = max(start, first)
         file.seek(start)
-        content = file.read()
-    view, here, batches = memoryview(content), 0, []
-    source = pa.BufferReader(content)
-    while True:
-        try:
-            batch = pa.ipc.read_record_batch(pa.ipc.read_message(source), schema)
-        except (pa.ArrowException, OSError, EOFError):
-            break
-        end = source.tell()
-        place = end - _check_bytes(len(batch))
-        if len(batch) == 0 or place <= here or view[place : place + 4] != _crc(view[here:place]):
-            break
+        content = file.read() if end is None else file.read(max(0, end - start))
+    here = lost = 0
+    batches: list[pa.RecordBatch] = []
+    left = 8 * len(content) + (1 << 20)  # bytes to look at: what pretends to be batches must not take for ever
+    while here < len(content):
+        batch, after = _batch(content, here, schema)
+        if batch is None:
+            place = here
+            while batch is None and left > 0 and (place := content.find(_MARK, place + 1)) >= 0:
+                batch, after = _batch(content, place, schema)
+                left -= 64 if batch is not None else max(64, after - place)
+            if batch is None:
+                break
+            lost += place - here
         batches.append(batch)
-        here = end
+        here = after
+    tail = content[here:]
+    torn = _cut_short(tail, usual, schema)
     table = pa.Table.from_batches(batches, schema=schema).drop_columns([CHECK]).combine_chunks()
-    return Content(table, start + here, len(content) - here)
+    return Content(table, start + here, len(tail) if torn else 0, lost if torn else lost + len(tail))
+
+
+def _batch(content: bytes, here: int, schema: pa.Schema) -> tuple[pa.RecordBatch | None, int]:
+    """The batch at a place and where it ends; None, and how far was looked, where none there passes its check."""
+    import pyarrow as pa
+
+    source = pa.BufferReader(pa.py_buffer(content).slice(here))
+    size = int.from_bytes(content[here + 4 : here + 8], "little")
+    if content[here : here + 4] != _MARK or not 0 < size <= _MOST_DESCRIPTION or here + 8 + size > len(content):
+        return None, here
+    try:
+        batch = pa.ipc.read_record_batch(pa.ipc.read_message(source), schema)
+        after = here + source.tell()
+        place = after - _check_bytes(len(batch))
+        if len(batch) == 0 or place <= here:
+            return None, here
+        if content[place : place + 4] != zlib.crc32(memoryview(content)[here:place]).to_bytes(4, "little"):
+            return None, after
+        batch.validate(full=True)  # a check can be made for any bytes, and a wrong offset in them ends the process
+    except (pa.ArrowException, OSError, EOFError, MemoryError, OverflowError):
+        return None, here
+    return batch, after
+
+
+def _description(content: bytes) -> bytes:
+    """The first bytes of a batch, which say how long it is; b"" where they are not whole."""
+    size = int.from_bytes(content[4:8], "little")
+    return content[: 8 + size] if content[:4] == _MARK and 0 < size <= len(content) - 8 else b""
+
+
+def _cut_short(tail: bytes, usual: bytes, schema: pa.Schema) -> bool:
+    """Whether what follows the last batch is one whose writing did not end, so that nobody was told that it is stored.
+
+    `usual` is the description of the file's first batch: those of one file have one length.
+    """
+    import pyarrow as pa
+
+    if len(tail) < 8 or not tail.strip(b"\0"):  # a power failure leaves zeros
+        return True
+    size = int.from_bytes(tail[4:8], "little")
+    if tail[:4] != _MARK or not 0 < size <= _MOST_DESCRIPTION or (usual and size != len(usual) - 8):
+        return False
+    mine = _description(tail)
+    if not mine:
+        return True
+    if len(mine) == len(usual) and (int.from_bytes(mine) ^ int.from_bytes(usual)).bit_count() == 1:
+        return False  # one bit of the length fell over
+    end = len(mine) + _body_bytes(mine)
+    if end > len(tail):
+        return True
+    try:
+        rows = len(pa.ipc.read_record_batch(pa.ipc.read_message(pa.BufferReader(tail)), schema))
+    except (pa.ArrowException, OSError, EOFError, MemoryError):
+        return not tail[len(mine) : end].strip(b"\0")
+    place = end - _check_bytes(rows)
+    return place <= 0 or not any(tail[place : place + 4])  # its check was never written
+
+
+def _body_bytes(description: bytes) -> int:
+    """How many bytes follow the description of a batch: `bodyLength` of Arrow's table Message; 0 where none is said."""
+    table = 8 + int.from_bytes(description[8:12], "little")
+    offsets = table - int.from_bytes(description[table : table + 4], "little", signed=True)
+    where = int.from_bytes(description[offsets + 10 : offsets + 12], "little") if offsets >= 0 else 0
+    return int.from_bytes(description[table + where : table + where + 8], "little") if where else 0
 
 
 def whole(name: str, data: pa.Table) -> pa.Table:
@@ -231,14 +346,19 @@ def whole(name: str, data: pa.Table) -> pa.Table:
 
 
 def damage(part: Part) -> str | None:
-    """What is wrong with a journal's file; None where nothing is. Raises OSError."""
+    """What is wrong with a journal's file, after reading all of it; None where nothing is. Raises OSError."""
     try:
-        return reason_to_skip(head(part.path), part.table)
+        reason = reason_to_skip(head(part.path), part.table)
+        if reason is not None:
+            return reason
+        lost = read(part.path).lost
     except TornHeaderError:
         return None  # a writer died while it made the file
     except ValueError as error:
         return f"{error}; move it out of the store"
+    return unread(lost) if lost else None
 
 
-def _crc(content: memoryview) -> bytes:
-    return zlib.crc32(content).to_bytes(4, "little")
+def unread(lost: int) -> str:
+    """The sentence for bytes that changed."""
+    return f"{lost} bytes of it changed on the disk; the readings in them cannot be read, the others are"

@@ -7,12 +7,11 @@ listing, and the listing is repeated where it does not fit them: every row is se
 from __future__ import annotations
 
 import functools
-import json
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import StoreError
 from . import journal_file, light, placing, replacing
@@ -104,10 +103,10 @@ def _with_journals(visible: dict[str, list[Path]], parts: list[Part], noted: fro
     for by_number in published.values():
         whole = True
         for number in sorted(by_number):
-            said = _said(by_number[number][0]) if whole else None
-            whole = said is not None and len(by_number[number]) == said["of"]
-            if said is not None and whole:
-                start |= said["upto"]
+            about = _published(by_number[number][0]) if whole else None
+            whole = about is not None and len(by_number[number]) == about.files
+            if about is not None and whole:
+                start |= about.upto
             else:
                 partial.update(by_number[number])
     if partial:
@@ -115,13 +114,13 @@ def _with_journals(visible: dict[str, list[Path]], parts: list[Part], noted: fro
     return Snapshot(visible, [(part, start.get(part.path.name, 0)) for part in parts], noted)
 
 
-def _said(path: Path) -> dict[str, Any] | None:
+def _published(path: Path) -> journal_file.Published | None:
     """What a published file says of itself; None where it is torn or gone."""
     import pyarrow as pa
 
     try:
-        return json.loads((light.metadata(path).metadata or {})[b"whorl.live"])  # type: ignore[no-any-return]
-    except (OSError, KeyError, ValueError, pa.ArrowException):
+        return journal_file.published(light.metadata(path))
+    except (OSError, pa.ArrowException):
         return None
 
 
@@ -149,6 +148,8 @@ def tails(found: Snapshot, names: Iterable[str], skip: Callable[[Path, str], Non
         except OSError as error:
             skip(part.path, f"it cannot be read ({error.strerror})")
             continue
+        if content.lost:
+            skip(part.path, journal_file.unread(content.lost))
         if len(content.table):
             rows.setdefault(part.table, []).append(journal_file.whole(part.table, content.table))
     if not rows:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError
 from . import arranging, journal_file, placing, replacing
-from .journal_file import WRITTEN, live_of
+from .journal_file import WRITTEN
 from .schema import LATE, TELEMETRY
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _MANY_DAYS = 100  # so many folders are looked at one by one
 def place(root: Path, rows: pa.Table, mine: set[str], generation: str | None = None) -> tuple[pa.Table, pa.Table]:
     """Part rows of telemetry, which say when they were `written`, into new ones and such as replace stored ones.
 
-    The files of the generations `mine` do not count. The new rows say when they were written only where an open
+    Files named as in `mine` do not count. The new rows say when they were written only where an open
     journal of the same GPUs, other than `generation`, could contradict them.
     """
     bounds = placing.bounds_of(rows)
@@ -44,10 +44,10 @@ def place_now(root: Path, rows: pa.Table, now: int) -> tuple[pa.Table, pa.Table]
     return (new if journals else new.drop_columns([WRITTEN])), late
 
 
-def _rivals(root: Path, bounds: placing.Bounds, but: Iterable[str] = ()) -> list[pa.Table]:
-    """The keys in stored files that could be among those of some rows; the generations `but` do not count."""
+def _rivals(root: Path, bounds: placing.Bounds, but: Collection[str] = ()) -> list[pa.Table]:
+    """The keys in stored files that could be among those of some rows; files named as in `but` do not count."""
     for _ in range(_TRIES):
-        paths = [path for path in stored(root, bounds) if not _of(path, but)]
+        paths = [path for path in stored(root, bounds) if path.stem not in but]
         with contextlib.suppress(FileNotFoundError):  # it gave way to others: look again
             found = [placing.keys_in(path) for path in placing.rivals(bounds, paths)]
             return [keys for keys in found if keys is not None]
@@ -63,11 +63,6 @@ def stored(root: Path, bounds: placing.Bounds) -> list[Path]:
         return [*folder.rglob("*.parquet"), *late]
     days = [folder, *(folder / f"day={arranging.day_name(day)}" for day in range(first, last + 1))]
     return [*(path for day in days for path in day.glob("*.parquet")), *late]
-
-
-def _of(path: Path, generations: Iterable[str]) -> bool:
-    live = live_of(path)
-    return path.stem in generations or (live is not None and live[0] in generations)
 
 
 def open_journals(root: Path, bounds: placing.Bounds, but: str | None = None) -> list[pa.Table]:

@@ -9,17 +9,19 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError
-from . import arranging, files, journal_file, latest, placing, replacing, rivals, writing
+from . import arranging, files, journal_file, latest, light, placing, replacing, rivals, writing
 from .journal_file import WRITTEN, Part, live_of, name_in
 from .locks import is_free, locked
 from .replacing import Pace
 from .schema import LATE, TABLES, TELEMETRY, Table, arrow_schema
+from .soundness import reason_to_skip
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LOCK_WAIT_S = 60.0
+_TABLES = {spec.name for spec in (*TABLES, LATE)}
 
 
 class Sealer:
@@ -41,18 +44,39 @@ class Sealer:
         self._number = 0
         self._live: list[Path] = []
         self._segment = ""
+        self._damaged: dict[Path, int] = {}  # bytes that changed, by part
         self.unread: set[Path] = set()  # parts that cannot be read: they stay where they are
 
     def resume(self, live: Iterable[Path]) -> None:
-        """Take over what a dead process had published."""
-        self._live = list(live)
-        self._number = max((number + 1 for path in live if (number := _number(path)) is not None), default=0)
+        """Take over what a dead process had published: its rows come from there, and from the journal what is not.
+
+        A published file that cannot be read is left where it is, and the journal read for it.
+        """
+        by_number: dict[int, list[Path]] = {}
+        for path in live:
+            if (found := live_of(path)) is not None:
+                by_number.setdefault(found[1], []).append(path)
+        gap = False  # whether rows that the journal has from here on may be in published files, too
+        for number, paths in sorted(by_number.items()):
+            self._number = number + 1
+            published = {path: rows for path in paths if (rows := _rows_of(path)) is not None}
+            about = _about(paths[0])
+            complete = about is not None and about.files == len(published) == len(paths)
+            if about is not None and complete and gap:
+                self._fold(about.upto)
+            for name, rows in published.values():
+                if name == TELEMETRY.name or (complete and not gap):  # of telemetry each key counts once
+                    self._rows.setdefault(name, []).append(_joined(name, [rows]))
+            if about is not None and complete:
+                self._read |= {self.root / journal_file.FOLDER / name: size for name, size in about.upto.items()}
+            self._live += published
+            gap = not complete
 
     def _parts(self) -> list[Part]:
         return [part for part in journal_file.parts(self.root) if part.generation == self.generation]
 
-    def _fold(self) -> None:
-        """Read what the journal has grown by."""
+    def _fold(self, upto: Mapping[str, int] | None = None) -> None:
+        """Read what the journal has grown by, as far as `upto` says of its files, where it is given."""
         fresh: dict[str, list[pa.Table]] = {}
         for part in self._parts():
             if part.path in self.unread:
@@ -61,7 +85,8 @@ class Sealer:
                 reason = journal_file.reason_to_skip(journal_file.head(part.path), part.table)
                 if reason is not None:
                     raise ValueError(reason)  # noqa: TRY301 - one sentence for all of it
-                content = journal_file.read(part.path, self._read.get(part.path, 0))
+                end = None if upto is None else upto.get(part.path.name, 0)
+                content = journal_file.read(part.path, self._read.get(part.path, 0), end)
             except journal_file.TornHeaderError:
                 continue
             except ValueError as error:
@@ -69,6 +94,8 @@ class Sealer:
                 self.unread.add(part.path)
                 continue
             self._read[part.path] = content.upto
+            if content.lost:
+                self._damaged[part.path] = content.lost
             if len(content.table):
                 fresh.setdefault(part.table, []).append(content.table)
         for name, tables in fresh.items():
@@ -126,16 +153,19 @@ class Sealer:
             self._fold()
             rows = {name: _joined(name, tables) for name, tables in self._rows.items()}
             journals = [part.path for part in self._parts() if part.path not in self.unread]
+            for path, lost in self._damaged.items():
+                _put_aside(path, lost)
             if not rows:
                 for path in journals:
                     path.unlink(missing_ok=True)
                 return
             with locked(self.root / placing.LOCK, "the place of new rows", wait_s=_LOCK_WAIT_S) as lock:
                 name = self._segment or self.generation
-                parts = self._placed(rows, name, {self.generation, name})
+                live = {path.stem for path in self._live}
+                parts = self._placed(rows, name, {name, *live})
                 if not self._segment and any(path.exists() for path, _, _ in parts):  # it was sealed in part before
                     name = f"{self.generation}.{time.time_ns():x}"
-                    parts = [(path.with_name(f"{name}.parquet"), spec, data) for path, spec, data in parts]
+                    parts = self._placed(rows, name, live)
                 self._segment = name
                 earlier: list[Path] = []
                 if TELEMETRY.name in rows:
@@ -168,9 +198,36 @@ def _joined(name: str, tables: list[pa.Table]) -> pa.Table:
     return rows.select([*own, WRITTEN]).replace_schema_metadata(schema.metadata)
 
 
-def _number(path: Path) -> int | None:
-    found = live_of(path)
-    return found[1] if found else None
+def _about(path: Path) -> journal_file.Published | None:
+    """What a published file says of itself; None where it is damaged or gone."""
+    import pyarrow as pa
+
+    try:
+        return journal_file.published(light.metadata(path))
+    except (OSError, pa.ArrowException):
+        return None
+
+
+def _rows_of(path: Path) -> tuple[str, pa.Table] | None:
+    """The table and the rows of a published file, with `written`; None where it is damaged or gone."""
+    import pyarrow as pa
+
+    kept = path.parent.name if path.parent.name in _TABLES else path.parent.parent.name
+    try:
+        if reason_to_skip(path, kept) is not None:
+            return None
+        rows = journal_file.with_written(light.read(path))
+    except (OSError, pa.ArrowException):
+        return None
+    return (TELEMETRY.name if kept == LATE.name else kept), rows
+
+
+def _put_aside(path: Path, lost: int) -> None:
+    """Keep a journal of which some bytes changed, under another name, when its other rows go to a segment."""
+    aside = path.with_name(path.name + journal_file.DAMAGED)
+    log.warning("%s: %s; it is kept as %s", path, journal_file.unread(lost), aside)
+    with contextlib.suppress(FileExistsError):
+        os.link(path, aside, follow_symlinks=False)
 
 
 def seal_abandoned(root: Path, name: str | None, pace: Pace) -> list[str]:

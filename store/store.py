@@ -241,6 +241,11 @@ class Store:
                 reason = journal_file.damage(part)
                 if reason is not None:
                     found[part.path] = reason
+        for path in (self.root / journal_file.FOLDER).glob(f"*{journal_file.DAMAGED}"):
+            found[path] = (
+                "some bytes of it changed on the disk; its other rows are stored: move it out of the store when you "
+                "have no further use for it"
+            )
         for spec in (*TABLES, LATE):
             for path in self.files(spec.name):
                 reason = damage(path)

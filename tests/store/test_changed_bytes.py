@@ -1,0 +1,116 @@
+"""Single bits that changed on the disk, in every kind of file: no other row is lost, no command ends in a traceback."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from whorl.store import Journal, Store, compaction, replacing, sealing
+from whorl.tests.sizes import count
+from whorl.tests.store.journaler import BEGAN, S, batch
+
+BATCHES, PUBLISHED = 24, 16
+ROWS = [(BEGAN + second * S, gpu, second) for second in range(BATCHES) for gpu in ("a", "b")]
+
+
+@pytest.fixture(scope="module")
+def dead(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store of a collector that was killed: sixteen batches were published, eight are in its journal only."""
+    root = tmp_path_factory.mktemp("dead") / "S"
+    with Journal(Store.create(root), "n", thread=False, settle_s=0, grace_s=0) as journal:
+        for second in range(BATCHES):
+            journal.append(batch(["a", "b"], second, second))
+            if second + 1 in (PUBLISHED // 2, PUBLISHED):
+                journal.publish()
+        return shutil.copytree(root, root.with_name("copy"))
+
+
+def stored(root: Path) -> list[tuple[int, str, int]]:
+    rows = Store.open(root).arrow("telemetry", ["ts", "gpu", "power_mw"])
+    whole = zip(rows["ts"].cast("int64").to_pylist(), *(rows[n].to_pylist() for n in ("gpu", "power_mw")), strict=True)
+    return sorted(whole)
+
+
+def journal_of(root: Path) -> Path:
+    (path,) = (root / "journal").glob("*.arrow")
+    return path
+
+
+def batches_in(path: Path) -> list[tuple[int, int]]:
+    """Where each batch begins and ends."""
+    content = path.read_bytes()
+    begins, here = [], 8 + int.from_bytes(content[4:8], "little")
+    while here >= 0:
+        begins.append(here)
+        here = content.find(b"\xff" * 4, here + 8)
+    return list(pairwise([*begins, len(content)]))
+
+
+def flip(path: Path, bit: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+
+
+def positions(path: Path, number: int, seed: int) -> list[int]:
+    return sorted(random.Random(seed).sample(range(8 * path.stat().st_size), number))
+
+
+def test_one_flipped_bit_in_a_dead_journal_costs_no_row_of_another_batch(dead: Path, tmp_path: Path) -> None:
+    length = journal_of(dead).stat().st_size
+    batches = batches_in(journal_of(dead))
+    assert len(batches) == BATCHES
+    for number, bit in enumerate(positions(journal_of(dead), count(400, short=8), seed=5)):
+        root = shutil.copytree(dead, tmp_path / str(number))
+        flip(journal_of(root), bit)
+        hit = next((i for i, (begin, end) in enumerate(batches) if begin <= bit // 8 < end), None)
+        header = hit is None
+        must = [row for row in ROWS if row[2] < PUBLISHED or not (header or row[2] == hit)]
+        found = stored(root)
+        assert set(must) <= set(found) <= set(ROWS), (bit, length)
+        sealing.seal_abandoned(root, None, replacing.OFFLINE)
+        again = stored(root)
+        assert set(must) <= set(again) <= set(ROWS), (bit, length)
+        assert len(again) == len(set(again)) == len(found)
+        if len(again) < len(ROWS):  # what cannot be read is kept, and said
+            assert Store.open(root).check(), bit
+            kept = [*(root / "journal").glob("*.arrow"), *(root / "journal").glob("*.damaged")]
+            assert kept, bit
+
+
+def test_a_damaged_published_file_is_left_and_its_rows_come_from_the_journal(dead: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(dead, tmp_path / "S")
+    live = sorted((root / "telemetry").rglob("*.live0.parquet"))[0]
+    live.write_bytes(live.read_bytes()[:-9])
+    assert stored(root) == ROWS
+    compaction.compact(root, pace=replacing.OFFLINE)
+    assert stored(root) == ROWS
+    assert live.exists()
+
+
+def test_a_second_segment_of_a_generation_does_not_take_the_place_of_the_first(dead: Path, tmp_path: Path) -> None:
+    """As when a part of the journal could not be read at first."""
+    root = shutil.copytree(dead, tmp_path / "S")
+    path = journal_of(root)
+    _, end = batches_in(path)[9]
+    begun = path.read_bytes()[:end]
+    sealing.seal_abandoned(root, None, replacing.OFFLINE)
+    path.write_bytes(begun)
+    sealing.seal_abandoned(root, None, replacing.OFFLINE)
+    assert stored(root) == ROWS
+
+
+def test_a_gpu_whose_file_of_latest_is_damaged_is_noted_again(dead: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(dead, tmp_path / "S")
+    compaction.compact(root, pace=replacing.OFFLINE)
+    (noted,) = (root / "latest").glob("n-*.parquet")
+    noted.write_bytes(noted.read_bytes()[:100])
+    assert Store.open(root).sql("select count(*) n from latest").to_pylist() == [{"n": 0}]
+    compaction.compact(root, pace=replacing.OFFLINE)
+    found = Store.open(root).sql("select gpu, power_mw from latest order by gpu").to_pylist()
+    assert found == [{"gpu": gpu, "power_mw": BATCHES - 1} for gpu in ("a", "b")]
+    assert noted.exists()
