@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -127,7 +128,7 @@ def exclusively(folder: Path) -> Iterator[None]:
     path = folder / f"{_mine()}.lock"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise _unwritable(folder, error) from error
     try:
@@ -181,8 +182,8 @@ class Claim:
             self._handle = -1
 
     def _write(self) -> None:
-        fresh = self.path.with_suffix(".new")
-        handle = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        fresh = self.path.with_suffix(f".{time.monotonic_ns():x}.new")
+        handle = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             locks.attempt(handle)  # None: a file system without locks, where the content decides
             with os.fdopen(handle, "w", closefd=False) as stream:
@@ -204,12 +205,14 @@ class Claim:
 
 @dataclass(frozen=True)
 class Left:
-    """A restore file of this machine. `note` is None where it cannot be read, for the reason in `why`."""
+    """A restore file of this machine. `note` is None where it cannot be read, for the reason in `why`; a `foreign` one
+    is another user's work, and nothing is done for it."""
 
     path: Path
     living: bool
     note: Note | None
     why: str = ""
+    foreign: bool = False
 
 
 def pending(folder: Path) -> list[Left]:
@@ -225,22 +228,37 @@ def pending(folder: Path) -> list[Left]:
             continue
         path = folder / name
         try:
-            handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            # For writing: NFS locks no file for one process alone that is open for reading only.
+            handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             continue  # its process has just restored
         except OSError as error:
             found.append(Left(path, False, None, error.strerror or str(error)))
             continue
         try:
-            note, why = None, ""
+            note, why = None, _reason_not_to_believe(handle)
+            foreign = bool(why)
             try:
-                note = Note.parse(os.read(handle, 1 << 20).decode())
+                if not foreign:
+                    note = Note.parse(os.read(handle, 1 << 20).decode())
             except ValueError as error:
                 why = str(error)
-            found.append(Left(path, _held_by_other(handle, note), note, why))
+            found.append(Left(path, not foreign and _held_by_other(handle, note), note, why, foreign))
         finally:
             os.close(handle)
     return found
+
+
+def _reason_not_to_believe(handle: int) -> str:
+    """Why what an open restore file says is not done: who can write it could set the GPUs. "" where it is."""
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+        return "it is no regular file"
+    if status.st_uid not in (0, os.geteuid()):
+        return f"it belongs to user {status.st_uid}"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return "other users may write it"
+    return ""
 
 
 def restore_left_over() -> list[str]:
@@ -267,6 +285,9 @@ def restore_dead(folder: Path) -> list[str]:
     told: list[str] = []
     for left in pending(folder):
         if left.living:
+            continue
+        if left.foreign:
+            told.append(f"the restore file {left.path} is not believed: {left.why}")
             continue
         if left.note is None:
             told.append(
@@ -343,5 +364,6 @@ def _bring_back_limit(control: Control, before: Before) -> list[str]:
         return []  # it was not changed yet, or the GPU was reset
     if ours is not None and not same_limit(now, ours):
         return [f"{control.gpu}: the power limit is {now / 1000:g} W, as somebody else set it since, and stays so"]
+    control.check_power_limit(was)  # who wrote the file may have been wrong
     control.set_power_limit(was)
     return [f"{control.gpu}: the power limit is {was / 1000:g} W again"]

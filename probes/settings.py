@@ -93,6 +93,8 @@ class Settings:
 
     def _refuse_taken(self, files: Sequence[Any]) -> None:
         for left in files:
+            if left.foreign:
+                continue
             taken = sorted(set(self._gpus) & set(left.note.gpus)) if left.note is not None else []
             if left.living and taken:
                 raise InputError(f"{taken[0]}: process {left.note.pid} has changed its settings: wait until it ends")

@@ -20,6 +20,7 @@ import contextlib
 import json
 import logging
 import math
+import os
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -29,7 +30,19 @@ from uuid import uuid4
 
 from ..errors import StoreError
 from . import arranging, latest, placing, processes, rivals
-from .files import TEMPORARY, failed, files_under, remove, sync_folder, temporary_name, write_bytes
+from .files import (
+    TEMPORARY,
+    failed,
+    files_under,
+    make_folder,
+    open_regular,
+    remove,
+    remove_inside,
+    rename_inside,
+    sync_folder,
+    temporary_name,
+    write_bytes,
+)
 from .locks import locked
 from .schema import BOOKKEEPING, FORMAT, LATE, TABLES, TELEMETRY, Table
 from .writing import metadata_of, placed, write_parquet
@@ -43,7 +56,10 @@ PENDING = "pending"
 LOCK = "import.lock"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_PLACE = re.compile(r"(\w+/(?:day=[0-9-]+/)?)[^/]+")
+_PLACE = re.compile(
+    rf"((?:{'|'.join(spec.name for spec in (*TABLES, LATE))})/(?:day=[0-9-]+/)?)"
+    rf"(?:[A-Za-z0-9][A-Za-z0-9._-]*\.parquet|{re.escape(TEMPORARY)}[A-Za-z0-9_-]+)"
+)
 _STALE_S = 86_400.0
 _LOCK_WAIT_S = 120.0
 _ORDER = {spec: position for position, spec in enumerate((*TABLES, *BOOKKEEPING))}
@@ -104,14 +120,14 @@ def _commit(root: Path, parts: list[tuple[Path, Table, pa.Table]], name: str) ->
     intent = root / PENDING / f"{name}-{uuid4().hex[:8]}.json"
     try:
         for final, spec, data in sorted(parts, key=lambda part: _ORDER[part[1]], reverse=True):
-            final.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(final.parent)
             temporary = temporary_name(final)
             moves.append((temporary, final))
             write_parquet(temporary, spec, data, metadata_of(spec, data))
         for folder in {temporary.parent for temporary, _ in moves}:
             sync_folder(folder)
         final = intent.parent
-        final.mkdir(exist_ok=True)
+        make_folder(final)
         names = [[str(t.relative_to(root)), str(f.relative_to(root))] for t, f in moves]
         write_bytes(intent, json.dumps({"format": FORMAT, "moves": names}).encode())
     except BaseException as error:
@@ -140,13 +156,14 @@ def _finish(root: Path, intent: Path) -> None:
     Raises ValueError where the intent is damaged, before anything is renamed.
     """
     try:
-        moves = _moves(intent.read_text(encoding="utf-8"))
+        with os.fdopen(open_regular(intent), "rb") as file:
+            moves = _moves(file.read().decode())
     except FileNotFoundError:
         return  # somebody else finished it
     folders = set()
     for source, target in moves:
         with contextlib.suppress(FileNotFoundError):  # renamed already
-            (root / source).replace(root / target)
+            rename_inside(root, source, target)
         if not (root / target).exists():
             log.warning("%s lists %s, which is lost: somebody removed its temporary file", intent, root / target)
             continue
@@ -187,8 +204,8 @@ def recover(root: Path) -> None:
     for leftover in map(Path, files_under(root, lambda name: name.startswith(mine))):
         living = processes.owner_alive(leftover.name.removeprefix(TEMPORARY))
         with contextlib.suppress(OSError):
-            if not living if living is not None else time.time() - leftover.stat().st_mtime > _STALE_S:
-                leftover.unlink(missing_ok=True)
+            if not living if living is not None else time.time() - leftover.lstat().st_mtime > _STALE_S:
+                remove_inside(root, str(leftover.relative_to(root)))
 
 
 def finish(root: Path) -> None:

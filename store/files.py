@@ -7,13 +7,15 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from uuid import uuid4
 
 from ..errors import StoreError
 from . import processes
 
 TEMPORARY = ".tmp-"
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def temporary_name(final: Path) -> Path:
@@ -33,6 +35,68 @@ def open_regular(path: Path) -> int:
         os.close(handle)
         raise OSError(errno.EINVAL, "it is no regular file", str(path))
     return handle
+
+
+@contextlib.contextmanager
+def inside(root: Path, name: str) -> Iterator[tuple[int, str]]:
+    """The open folder of a file under `root`, and the file's own name: no link on the way leads elsewhere.
+
+    Raises OSError where a folder on the way is a link or no folder.
+    """
+    *folders, last = PurePosixPath(name).parts
+    handle = os.open(root, _FOLDER)
+    try:
+        for folder in folders:
+            if folder in ("..", "/"):
+                raise OSError(errno.EINVAL, "it is outside the store", name)
+            here = os.open(folder, _FOLDER | os.O_NOFOLLOW, dir_fd=handle)
+            os.close(handle)
+            handle = here
+        yield handle, last
+    finally:
+        os.close(handle)
+
+
+def remove_inside(root: Path, name: str) -> None:
+    """Remove a file under `root`, never one elsewhere. Raises OSError."""
+    with inside(root, name) as (folder, last):
+        os.unlink(last, dir_fd=folder)
+
+
+def rename_inside(root: Path, source: str, target: str) -> None:
+    """Rename a file under `root`, never to or from elsewhere. Raises OSError."""
+    with inside(root, source) as (here, old), inside(root, target) as (there, new):
+        os.rename(old, new, src_dir_fd=here, dst_dir_fd=there)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder of a store, if it is not there; who may write to the one above may write to it. Raises OSError."""
+    try:
+        folder.mkdir()
+    except FileNotFoundError:
+        make_folder(folder.parent)
+        folder.mkdir()
+    except FileExistsError:
+        for one in (folder, folder.parent) if folder.name.startswith("day=") else (folder,):
+            if not stat.S_ISDIR(one.lstat().st_mode):
+                raise OSError(errno.ENOTDIR, "it is a link or a file, and no folder of a store", str(one)) from None
+        return
+    share(folder)
+
+
+def share(path: Path) -> None:
+    """Let those write to a new file or folder who may write to the folder that it is in. Raises OSError."""
+    mode, wanted = path.lstat().st_mode, path.parent.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if not stat.S_ISLNK(mode) and mode & wanted != wanted:
+        path.chmod(stat.S_IMODE(mode) | wanted)
+
+
+def own(path: Path) -> bool:
+    """Whether this user owns a file or folder; a store that another user owns is not repaired by who only reads it."""
+    try:
+        return path.stat().st_uid == os.geteuid()
+    except OSError:
+        return False
 
 
 def remove(path: Path) -> None:

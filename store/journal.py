@@ -71,7 +71,7 @@ class Journal:
         self._pace = replacing.Pace(settle_s, grace_s)
         self._clock = clock
         try:
-            self._folder.mkdir(exist_ok=True)
+            files.make_folder(self._folder)
         except OSError as error:
             raise files.failed("make", self._folder, error) from error
         # A compaction has the name for a while where it seals what a dead collector left.

@@ -119,11 +119,21 @@ def with_written(data: pa.Table) -> pa.Table:
 
 def parts(root: Path) -> list[Part]:
     """The journal files of a store, by generation, table and number. Raises OSError."""
+    return sorted(_entries(root, regular=True), key=lambda part: (part.generation, part.table, part.number))
+
+
+def strange(root: Path) -> list[Path]:
+    """What is named as a journal's file and is none: links, pipes. Raises OSError."""
+    return [part.path for part in _entries(root, regular=False)]
+
+
+def _entries(root: Path, *, regular: bool) -> list[Part]:
     try:
-        found = [part for path in (root / FOLDER).iterdir() if (part := named(path))]
+        with os.scandir(root / FOLDER) as entries:
+            paths = [Path(entry.path) for entry in entries if entry.is_file(follow_symlinks=False) == regular]
     except FileNotFoundError:
         return []
-    return sorted(found, key=lambda part: (part.generation, part.table, part.number))
+    return [part for path in paths if (part := named(path))]
 
 
 def schema_of(table: str, columns: list[str], writer: Writer, gpus: str) -> pa.Schema:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import logging
 import os
+import stat
 import time
 from pathlib import Path
 
 from ..errors import StoreError
 from . import processes
-from .files import failed
+from .files import failed, open_regular
 
 log = logging.getLogger(__name__)
 
@@ -65,8 +67,7 @@ def locked(path: Path, what: str, *, wait_s: float = 0.0) -> Lock:
     `wait_s` seconds. On a file system without locks, the file's content decides.
     """
     try:
-        # For writing: NFS locks no file for one process alone that is open for reading only.
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        handle = _open(path)
     except OSError as error:
         raise failed("write", path, error) from error
     try:
@@ -78,6 +79,19 @@ def locked(path: Path, what: str, *, wait_s: float = 0.0) -> Lock:
         os.close(handle)
         raise
     return Lock(handle)
+
+
+def _open(path: Path) -> int:
+    """The file of a lock, open; made where it is not there, for all who may write to its folder. Raises OSError."""
+    # For writing: NFS locks no file for one process alone that is open for reading only.
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is no lock file of whorl's: remove it", str(path))
+    with contextlib.suppress(OSError):  # another user's is as that one made it
+        os.fchmod(handle, status.st_mode & 0o777 | path.parent.stat().st_mode & 0o022)
+    return handle
 
 
 def _take(handle: int, path: Path, what: str, wait_s: float) -> None:
@@ -95,7 +109,8 @@ def _take(handle: int, path: Path, what: str, wait_s: float) -> None:
 
 def _holder(path: Path) -> tuple[str, str, int]:
     try:
-        host, namespace, pid = path.read_text().split()
+        with os.fdopen(open_regular(path), "rb") as file:
+            host, namespace, pid = file.read(1000).decode().split()
         return host, namespace, int(pid)
     except (OSError, ValueError):
         return "", "", 0
@@ -111,7 +126,7 @@ def _holder_lives(path: Path) -> bool:
 def is_free(path: Path) -> bool:
     """Whether nobody holds the lock at `path`, as far as can be told; a lock that was never taken is free."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        handle = open_regular(path)
     except OSError:
         return not path.exists()
     try:

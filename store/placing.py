@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 LOCK = "placing.lock"  # held from the comparison to the rename
 
 _MANY = 100_000
+_TIME, _HASHES = re.compile(rb"-?\d{1,19}"), re.compile(rb"(?:[0-9a-f]{8})*")
 _OLDEST = -(2**63)
 
 
@@ -115,15 +117,26 @@ def _bounds(path: Path, size: int, changed: int) -> Bounds | None:  # noqa: ARG0
 
     try:
         footer = light.metadata(path)
-    except (OSError, pa.ArrowException):
+    except (OSError, ValueError, MemoryError, pa.ArrowException):
         return None  # a torn file: readers leave it out, and say so
     if not footer.num_rows:
         return None
     keys = footer.metadata or {}
+    if not readable(keys):
+        return None  # readers leave it out, and say so
     if b"whorl.from" in keys and b"whorl.gpus" in keys:
         gpus = from_text(keys[b"whorl.gpus"].decode())
         return Bounds(int(keys[b"whorl.from"]), int(keys[b"whorl.to"]), gpus, footer.num_rows)
     return Bounds(*EVER, None, footer.num_rows)  # of an earlier whorl
+
+
+def readable(keys: Mapping[bytes, bytes]) -> bool:
+    """Whether a file's metadata are whole where they state its bounds."""
+    known = [keys.get(name) for name in (b"whorl.from", b"whorl.to", b"whorl.gpus")]
+    first, last, gpus = known
+    if first is None or last is None or gpus is None:
+        return first is last is gpus is None
+    return all(_TIME.fullmatch(time) for time in (first, last)) and _HASHES.fullmatch(gpus) is not None
 
 
 def rivals(mine: Bounds, paths: Iterable[Path]) -> list[Path]:
@@ -149,7 +162,7 @@ def keys_in(path: Path) -> pa.Table | None:
         data = light.read(path, [*KEY, WRITTEN])
     except FileNotFoundError:
         raise
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
         log.warning("rows are not compared with those in %s: %s", path, str(error).splitlines()[0])
         return None
     if any(name in data.column_names and data[name].type != schema.field(name).type for name in KEY):

@@ -309,12 +309,12 @@ def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], Ans
 
 
 def _refuse_unless_query(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statement) -> None:
-    kind = statement.type
-    name = str(kind).rpartition(".")[2]
+    kind = _kind(statement)
+    name = "a statement of this kind" if kind is None else str(kind).rpartition(".")[2]
     if kind == duckdb.StatementType.EXPLAIN:
         start = _EXPLAIN.match(statement.query)
         inner = duckdb.extract_statements(statement.query[start.end() :]) if start else []
-        if len(inner) == 1 and inner[0].type != duckdb.StatementType.EXPLAIN:
+        if len(inner) == 1 and _kind(inner[0]) != duckdb.StatementType.EXPLAIN:
             _refuse_unless_query(connection, inner[0])
             return
     elif kind == duckdb.StatementType.SELECT:
@@ -328,6 +328,14 @@ def _refuse_unless_query(connection: duckdb.DuckDBPyConnection, statement: duckd
         f"{name} is not run: `whorl sql` answers queries (SELECT and the like) and changes nothing; "
         f"--unsafe lifts this for a person who means it"
     )
+
+
+def _kind(statement: duckdb.Statement) -> duckdb.StatementType | None:
+    """What kind of statement it is; None for kinds that DuckDB's Python package has no name for."""
+    try:
+        return statement.type
+    except ValueError:
+        return None
 
 
 def _no_plain_query(connection: duckdb.DuckDBPyConnection, text: str) -> str | None:

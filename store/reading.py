@@ -29,6 +29,7 @@ EMPTY = "_schema.parquet"
 _TRIES = 100
 _PAUSE_S = 0.02
 
+Skip = Callable[[Path, str], None]  # told of a file that cannot be read, and why
 Sound = Callable[[str, Iterable[Path]], list[Path]]  # of the files of a table: those that can be read
 
 
@@ -124,7 +125,7 @@ def _published(path: Path) -> journal_file.Published | None:
         return None
 
 
-def tails(found: Snapshot, names: Iterable[str], skip: Callable[[Path, str], None]) -> dict[str, pa.Table] | None:
+def tails(found: Snapshot, names: Iterable[str], skip: Skip) -> dict[str, pa.Table] | None:
     """The rows in journals that are not published, by table, with `written`; None where a journal is gone meanwhile.
 
     `skip` is told of a file that cannot be read, and why. Raises StoreError.
@@ -159,16 +160,16 @@ def tails(found: Snapshot, names: Iterable[str], skip: Callable[[Path, str], Non
     return {name: pa.concat_tables(tables).combine_chunks() for name, tables in rows.items()}
 
 
-def rows_of(name: str, found: Snapshot, live: dict[str, pa.Table], sound: Sound) -> Rows:
+def rows_of(name: str, found: Snapshot, live: dict[str, pa.Table], sound: Sound, skip: Skip) -> Rows:
     """A table of a snapshot, given the tails of the journals."""
     if name == LATEST.name:
-        return Rows([], live=_latest(found, live, sound))
+        return Rows([], live=_latest(found, live, sound, skip))
     paths = sound(name, found.files[name])
     fresh = live.get(name)
     if name != TELEMETRY.name:
         return Rows(paths, live=None if fresh is None else fresh.drop_columns([WRITTEN]))
     late_paths = [path for path in sound(LATE.name, found.files[LATE.name]) if path.name != EMPTY]
-    late = [_late_rows(path) for path in late_paths]
+    late = [rows for path in late_paths if (rows := _read(path, LATE.name, skip)) is not None]
     if fresh is not None:
         bounds = placing.bounds_of(fresh)
         others = [placing.keys_in(path) for path in placing.rivals(bounds, [*paths, *late_paths])]
@@ -190,16 +191,28 @@ def rows_of(name: str, found: Snapshot, live: dict[str, pa.Table], sound: Sound)
     )
 
 
-def _late_rows(path: Path) -> pa.Table:
-    return journal_file.whole(TELEMETRY.name, light.read(path, arrow_schema(LATE.name).names))
+def _read(path: Path, name: str, skip: Skip) -> pa.Table | None:
+    """A small file of a table; None, and `skip` is told, where it is damaged. Raises FileNotFoundError."""
+    import pyarrow as pa
+
+    try:
+        return journal_file.whole(TELEMETRY.name, light.read(path, arrow_schema(name).names))
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
+        skip(path, f"it is damaged ({str(error).splitlines()[0]}); move it out of the store")
+        return None
 
 
-def _latest(found: Snapshot, live: dict[str, pa.Table], sound: Sound) -> pa.Table:
+def _latest(found: Snapshot, live: dict[str, pa.Table], sound: Sound, skip: Skip) -> pa.Table:
     """The last reading of each GPU, from what writers noted, what is published of journals, and their tails."""
     paths = sound(LATEST.name, found.files[LATEST.name])
     for name in (TELEMETRY.name, LATE.name):
         paths += sound(name, [path for path in found.files[name] if journal_file.live_of(path)])
-    noted = _latest_of(tuple((path, stamp(path)) for path in paths if path.name != EMPTY))
+    stamped = tuple((path, stamp(path)) for path in paths if path.name != EMPTY)
+    noted, damaged = _latest_of(stamped)
+    for path, reason in damaged:
+        skip(path, reason)
     if TELEMETRY.name not in live:
         return noted
     import pyarrow as pa
@@ -209,14 +222,16 @@ def _latest(found: Snapshot, live: dict[str, pa.Table], sound: Sound) -> pa.Tabl
 
 
 @functools.lru_cache(maxsize=4)
-def _latest_of(stamped: tuple[tuple[Path, tuple[int, int]], ...]) -> pa.Table:
+def _latest_of(stamped: tuple[tuple[Path, tuple[int, int]], ...]) -> tuple[pa.Table, list[tuple[Path, str]]]:
+    """The newest rows of some files, and those that are damaged, with the reason."""
     import pyarrow as pa
 
-    names = arrow_schema(LATEST.name).names
-    parts = [journal_file.whole(TELEMETRY.name, light.read(path, names)) for path, _ in stamped]
+    damaged: list[tuple[Path, str]] = []
+    read = (_read(path, LATEST.name, lambda *one: damaged.append(one)) for path, _ in stamped)
+    parts = [rows for rows in read if rows is not None]
     if not parts:
-        return arrow_schema(LATEST.name).empty_table()
-    return conform(LATEST, placing.last_rows(placing.newest(pa.concat_tables(parts))))
+        return arrow_schema(LATEST.name).empty_table(), damaged
+    return conform(LATEST, placing.last_rows(placing.newest(pa.concat_tables(parts)))), damaged
 
 
 def without_late(data: pa.Table, late: pa.Table) -> pa.Table:

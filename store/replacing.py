@@ -19,6 +19,7 @@ import contextlib
 import functools
 import logging
 import math
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -28,13 +29,17 @@ from uuid import uuid4
 
 from ..errors import StoreError
 from . import files, locks, processes, writing
-from .schema import REPLACED, arrow_schema
+from .schema import LATE, REPLACED, TABLES, arrow_schema
 
 log = logging.getLogger(__name__)
 
 SETTLE_S = 5.0
 GRACE_S = 60.0
 LOCK = "replaced.lock"
+_FORM = re.compile(  # of the files that a note may name: never one outside the store, nor one that whorl needs
+    rf"(?:(?:{'|'.join(spec.name for spec in (*TABLES, LATE))})/(?:day=-?\d+-\d\d-\d\d/)?"
+    r"[A-Za-z0-9][A-Za-z0-9._-]*\.parquet|journal/[A-Za-z0-9][A-Za-z0-9._-]*\.[a-z_]+\.\d+\.arrow)"
+)
 _MARK_S = 600  # old files go just after a multiple of ten minutes, on every host: a query in flight then may miss one
 _STALE_S = 86_400.0
 
@@ -110,10 +115,12 @@ def _read(path: Path, one: str, step: int) -> Note | None:
         if reason is not None:
             raise ValueError(reason)  # noqa: TRY301 - one sentence for all of it
         for row in light.read(path).to_pylist():
+            if not _FORM.fullmatch(row["path"]) or key(path, path / row["path"]) != (row["table_name"], row["file"]):
+                raise ValueError(f"it names {row['path']!r}, which is no file that changes places")  # noqa: TRY301
             sides[row["side"]].append(row)
     except FileNotFoundError:
         raise
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+    except (OSError, ValueError, KeyError, TypeError, MemoryError, pa.ArrowException) as error:
         _say_once(f"left {path} alone: {str(error).splitlines()[0]}")
         return None
     old, new = (frozenset((row["table_name"], row["file"]) for row in sides[side]) for side in ("old", "new"))
@@ -141,12 +148,12 @@ def replace(
     """
     one = f"{processes.owner()}-{uuid4().hex[:8]}"
     sides = [("old", path) for path in old] + [("new", path) for path in new.values()]
-    placed: list[Path] = []
+    placed: list[str] = []
     try:
         _write(root, one, 1, sides)
         for temporary, final in new.items():
             temporary.replace(final)
-            placed.append(final)
+            placed.append(str(final.relative_to(root)))
         for folder in {final.parent for final in new.values()}:
             files.sync_folder(folder)
         inside()
@@ -170,10 +177,11 @@ def replace(
                 remove_notes(root, one)
 
 
-def take_back(root: Path, one: str, new: Iterable[Path]) -> None:
+def take_back(root: Path, one: str, new: Iterable[str]) -> None:
     """Undo a replacement that has not switched: its new files go first, while they are hidden. Raises OSError."""
-    for path in new:
-        path.unlink(missing_ok=True)
+    for name in new:
+        with contextlib.suppress(FileNotFoundError):
+            files.remove_inside(root, name)
     remove_notes(root, one)
 
 
@@ -205,7 +213,7 @@ def remove_old(root: Path, note: Note) -> bool:
     # Published rows go before the journal they came from: a reader that sees the journal knows what is missing.
     for name in sorted(note.paths["old"], key=lambda name: name.startswith("journal/")):
         with contextlib.suppress(FileNotFoundError):
-            _inside(root, name).unlink()
+            files.remove_inside(root, name)
             found = True
     return found
 
@@ -217,13 +225,6 @@ def remove_notes(root: Path, one: str) -> None:
 
 def _path(root: Path, one: str, step: int) -> Path:
     return root / REPLACED.name / f"{one}.{step}.parquet"
-
-
-def _inside(root: Path, name: str) -> Path:
-    path = root / name
-    if ".." in Path(name).parts or Path(name).is_absolute():
-        raise StoreError(f"a note in {root / REPLACED.name} names {name!r}, which is outside the store")
-    return path
 
 
 def due(note: Note, now: float, grace_s: float = GRACE_S) -> float:
@@ -256,9 +257,8 @@ def _recover_one(root: Path, note: Note, grace_s: float) -> None:
         return
     if not _abandoned(note) or (grace_s and 0 <= note.age_s < 2 * SETTLE_S):  # queries began before the renames
         return
-    new = [_inside(root, name) for name in note.paths["new"]]
-    if not all(path.exists() for path in new):
-        take_back(root, note.id, new)
+    if not all((root / name).exists() for name in note.paths["new"]):
+        take_back(root, note.id, note.paths["new"])
         return
     _write(root, note.id, 2, [(side, root / name) for side in ("old", "new") for name in note.paths[side]])
     if not grace_s:

@@ -12,7 +12,7 @@ import os
 import stat
 from pathlib import Path
 
-from . import light
+from . import light, placing
 from .schema import FORMAT, arrow_schema
 
 _MOST = 65536  # files whose state is remembered
@@ -54,7 +54,7 @@ def looks_whole(path: Path) -> bool:
 
 def stamp(path: Path) -> tuple[int, int]:
     """Size and time of change: files are immutable, so the same stamp means the same content."""
-    status = path.stat()
+    status = path.lstat()
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "it is no regular file")
     return status.st_size, status.st_mtime_ns
@@ -73,7 +73,7 @@ def _look(path: Path, name: str, stamp: tuple[int, int]) -> tuple[str | None, fr
         raise  # it gave way to others just now
     except PermissionError:
         return "this user may not read it", none
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, OverflowError, MemoryError, pa.ArrowException) as error:
         return f"it is torn or not a Parquet file ({str(error).splitlines()[0]}); move it out of the store", none
     keys = metadata.metadata or {}
     found = keys.get(b"whorl.table", b"").decode("utf-8", "replace")
@@ -81,8 +81,10 @@ def _look(path: Path, name: str, stamp: tuple[int, int]) -> tuple[str | None, fr
         what = f"it belongs to table {found!r}" if found else "whorl did not write it"
         return f"{what}; move it out of {name}/", none
     version = keys.get(b"whorl.format", b"").decode("utf-8", "replace")
-    if not version.isdigit() or int(version) > FORMAT:
+    if not version.isdecimal() or int(version) > FORMAT:
         return f"it has format {version or '?'} and this whorl reads up to {FORMAT}; install a newer whorl", none
+    if not placing.readable(keys):
+        return f"what it says of its times and GPUs is damaged; move it out of {name}/", none
     for field in arrow_schema(name):
         if field.name in schema.names and schema.field(field.name).type != field.type:
             kind = schema.field(field.name).type
@@ -91,7 +93,10 @@ def _look(path: Path, name: str, stamp: tuple[int, int]) -> tuple[str | None, fr
 
 
 def damage(path: Path) -> str | None:
-    """What is wrong with the data in a file, after reading all of it; None where nothing is."""
+    """What is wrong with the data in a file, after reading all of it; None where nothing is.
+
+    Raises FileNotFoundError where it gave way to others.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -99,6 +104,8 @@ def damage(path: Path) -> str | None:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             for _ in file.iter_batches():
                 pass
-    except (OSError, pa.ArrowException) as error:
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, OverflowError, MemoryError, pa.ArrowException) as error:
         return (str(error) or type(error).__name__).splitlines()[0]
     return None

@@ -26,7 +26,7 @@ from . import commits, files, journal_file, older, placing, reading, replacing, 
 from .arranging import KEY
 from .schema import BOOKKEEPING, CATALOG, FORMAT, LATE, LATEST, TABLES, TELEMETRY, arrow_schema, table
 from .soundness import columns as columns_of
-from .soundness import damage, looks_whole, reason_to_skip
+from .soundness import damage, looks_whole, reason_to_skip, stamp
 
 if TYPE_CHECKING:
     import polars as pl
@@ -57,6 +57,9 @@ class Store:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.skipped: dict[Path, str] = {}
+        self._damaged: dict[
+            Path, tuple[tuple[int, int], str]
+        ] = {}  # inside, with their stamps; found when reading failed
         self._kept: query.Connection | None = None  # to DuckDB; one query at a time uses it
         self._querying = threading.Lock()
 
@@ -99,6 +102,8 @@ class Store:
                 f"reads up to format {FORMAT}: install a newer whorl"
             )
         store = cls(root)
+        if not files.own(root):  # who only reads another user's store repairs nothing there
+            return store
         commits.recover(root)
         replacing.recover(root)
         if not (version == FORMAT and store._views_point_here(known.get("place")) and store._shaped()):
@@ -201,10 +206,10 @@ class Store:
         for path in paths:
             try:
                 reason = reason_to_skip(path, name)
+                if path in self._damaged and self._damaged[path][0] == stamp(path):
+                    reason = self._damaged[path][1]
             except FileNotFoundError as error:
-                if not path.is_symlink():
-                    raise _Gone from error
-                reason = f"it cannot be read ({error.strerror}); see to it or move it out of the store"
+                raise _Gone from error
             except OSError as error:
                 reason = f"it cannot be read ({error.strerror}); see to it or move it out of the store"
             if reason is None:
@@ -226,7 +231,7 @@ class Store:
             with contextlib.suppress(FileNotFoundError):
                 live = reading.tails(found, {*names, *needed}, self._skip)
                 if live is not None:
-                    return {name: reading.rows_of(name, found, live, self.sound) for name in names}
+                    return {name: reading.rows_of(name, found, live, self.sound, self._skip) for name in names}
         raise self._too_fast()
 
     def check(self) -> dict[Path, str]:
@@ -241,6 +246,7 @@ class Store:
                 reason = journal_file.damage(part)
                 if reason is not None:
                     found[part.path] = reason
+        found |= dict.fromkeys(journal_file.strange(self.root), "it is no regular file; remove it")
         for path in (self.root / journal_file.FOLDER).glob(f"*{journal_file.DAMAGED}"):
             found[path] = (
                 "some bytes of it changed on the disk; its other rows are stored: move it out of the store when you "
@@ -248,9 +254,10 @@ class Store:
             )
         for spec in (*TABLES, LATE):
             for path in self.files(spec.name):
-                reason = damage(path)
-                if reason is not None and path.exists():
-                    found[path] = f"{reason}; restore it from a backup or move it out of the store"
+                with contextlib.suppress(FileNotFoundError):
+                    reason = damage(path)
+                    if reason is not None:
+                        found[path] = f"{reason}; restore it from a backup or move it out of the store"
         return self.skipped | found
 
     def arrow(self, name: str, columns: list[str] | None = None) -> pa.Table:
@@ -283,9 +290,9 @@ class Store:
             rows = self._rows([name])[name]
             try:
                 return read_all(rows)
-            except (OSError, pa.ArrowException) as error:
-                if _all_there([rows]):
-                    raise self._damage() or error from error
+            except (OSError, pa.ArrowException):
+                if _all_there([rows]) and not self._newly_damaged([name]):
+                    raise
         raise self._too_fast()
 
     def scan(self, name: str) -> pl.LazyFrame:
@@ -333,13 +340,15 @@ class Store:
         try:
             return frame.collect()
         except (OSError, pl.exceptions.PolarsError) as error:
-            raise self._damage() or error from error
+            for path, reason in self._newly_damaged([spec.name for spec in TABLES]).items():
+                raise StoreError(f"{path}: {reason}; run the command again, which leaves it out") from error
+            raise
 
     def sql(self, query: str, *, unsafe: bool = False) -> ArrowAnswer:
         """The answer to an SQL query over the tables: an Arrow table that shows itself. Raises QueryError.
 
-        Read-only, with no access to anything outside the store, unless `unsafe`. Raises StoreError, which names
-        the file, where one is damaged inside.
+        Read-only, with no access to anything outside the store, unless `unsafe`. A file that is damaged inside is
+        skipped; with `unsafe`, where a statement may have had effects, StoreError names it.
         """
         from .answer import ArrowAnswer
 
@@ -358,10 +367,13 @@ class Store:
                 try:
                     return kept.run(query, plain=plain)
                 except QueryError as error:
-                    if sql.at_fault(error):
+                    if sql.at_fault(error) and (unsafe or _all_there(rows.values())):
                         raise
-                    if unsafe or _all_there(rows.values()):
-                        raise self._damage() or error from error
+                    damaged = self._newly_damaged(rows)
+                    for path, reason in damaged.items() if unsafe else ():
+                        raise StoreError(f"{path}: {reason}; run the command again, which leaves it out") from error
+                    if unsafe or (_all_there(rows.values()) and not damaged):
+                        raise
                 finally:
                     if unsafe:
                         kept.close()
@@ -391,8 +403,8 @@ class Store:
                 made = made or sql.Connection(unsafe=unsafe)
                 made.furnish(rows, columns_of)
             except (FileNotFoundError, QueryError) as error:
-                if _all_there(rows.values()):
-                    raise self._damage() or error from error
+                if _all_there(rows.values()) and not self._newly_damaged(rows):
+                    raise QueryError(str(error)) from error
             else:
                 return made, rows
         raise self._too_fast()
@@ -405,17 +417,18 @@ class Store:
     def _too_fast(self) -> StoreError:
         return StoreError(f"the files of {self.root} change faster than they can be read; run the command again")
 
-    def _damage(self) -> StoreError | None:
-        """The sentence for a damaged file, if one explains that reading failed."""
-        for spec in TABLES:
-            for path in self.files(spec.name):
-                reason = damage(path)
-                if reason is not None:
-                    return StoreError(
-                        f"{path}, a file of table {spec.name}, is damaged: {reason}; restore it "
-                        f"from a backup or move it out of the store"
-                    )
-        return None
+    def _newly_damaged(self, names: Iterable[str]) -> dict[Path, str]:
+        """Look for files of some tables that are damaged inside, after reading failed: they are skipped from now on."""
+        found = {}
+        for name in names:
+            for path in self.files(name):
+                with contextlib.suppress(FileNotFoundError):
+                    when, reason = stamp(path), damage(path)
+                    if reason is not None:
+                        found[path] = f"it is damaged ({reason}); restore it from a backup or move it out of the store"
+                        self._damaged[path] = when, found[path]
+                        self._skip(path, found[path])
+        return found
 
 
 def _all_there(rows: Iterable[reading.Rows]) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import arranging, light, placing
-from .files import failed, remove, sync, temporary_name
+from .files import failed, make_folder, remove, sync, temporary_name
 from .schema import LATE, MINUTES, TELEMETRY, Table
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def replace_parquet(path: Path, spec: Table, data: pa.Table) -> None:
     """Write one Parquet file atomically, in the place of an older one: for files that can be made again."""
     temporary = temporary_name(path)
     try:
-        path.parent.mkdir(exist_ok=True)
+        make_folder(path.parent)
         write_parquet(temporary, spec, data)
         temporary.replace(path)
     except OSError as error:
@@ -46,7 +46,7 @@ def write_parquet(
         data = data.replace_schema_metadata({**known, **{k.encode(): v.encode() for k, v in metadata.items()}})
     encoded = {c.name: c.encoding for c in spec.columns if c.encoding}
     encoded["written"] = "DELTA_BINARY_PACKED"
-    with path.open("wb") as file:
+    with path.open("xb") as file:
         light.write(
             file,
             data,
@@ -76,7 +76,7 @@ def write_temporary(
     moves: dict[Path, Path] = {}
     try:
         for final, spec, data in parts:
-            final.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(final.parent)
             temporary = temporary_name(final)
             moves[temporary] = final
             write_parquet(temporary, spec, data, metadata_of(spec, data) | dict(text or {}), level)

@@ -188,6 +188,7 @@ def test_foreign_and_newer_files_are_named_and_the_rest_is_read(store: Store) ->
     assert "format one" in said["unnumbered"]
     assert "its column power_w is string and not double" in said["type"]
     assert "cannot be read" in said["link"]
+    assert "no regular file" in said["link"]
     assert {"folder", "fifo"} <= set(said)
     assert len(said) == 8
 
@@ -215,8 +216,8 @@ def test_opening_mends_what_holds_no_facts(store: Store) -> None:
 
 
 @readers
-def test_a_damaged_page_is_one_sentence_that_names_the_file(
-    store: Store, read: Callable[[Store, str], pa.Table]
+def test_a_file_with_a_damaged_page_is_named_and_the_others_are_read(
+    store: Store, caplog: pytest.LogCaptureFixture, read: Callable[[Store, str], pa.Table]
 ) -> None:
     rows = 2000
     store.append(
@@ -227,10 +228,12 @@ def test_a_damaged_page_is_one_sentence_that_names_the_file(
     whole = path.read_bytes()
     pages = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
     path.write_bytes(whole[:4] + bytes(pages - 4) + whole[pages:])
-    with pytest.raises(StoreError, match="a file of table runs, is damaged") as raised:
-        read(store, "runs")
-    assert str(path) in str(raised.value)
-    assert "\n" not in str(raised.value)
+    if read is READERS["scan"]:  # its list of files was made before
+        with pytest.raises(StoreError, match=f"{path}: it is damaged .*run the command again"):
+            read(store, "runs")
+    assert len(read(store, "runs")) == 3
+    assert caplog.text.count(f"skipped {path}: it is damaged") == 1
+    assert list(store.skipped) == [path]
     assert len(read(store, "results")) == 3
     assert list(store.check()) == [path]
 
@@ -253,8 +256,9 @@ def test_every_flipped_byte_of_data_is_found(store: Store) -> None:
         damaged[place] ^= 0x40
         path.write_bytes(damaged)
         assert list(Store.open(store.root).check()) == [path]
-        with pytest.raises(StoreError, match="is damaged"):
-            store.arrow("results")
+        again = Store.open(store.root)
+        assert len(again.arrow("results")) == 0
+        assert list(again.skipped) == [path]
     path.write_bytes(whole)
     assert Store.open(store.root).check() == {}
 

@@ -1,0 +1,223 @@
+"""A store that somebody made to harm who reads it: nothing outside it is touched, and no command hangs or crashes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from whorl.errors import QueryError, StoreError
+from whorl.store import Journal, Store, compaction, files, journal_file, processes, query, replacing
+from whorl.store.schema import REPLACED, arrow_schema
+from whorl.tests.store.journaler import batch
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    made = Store.create(tmp_path / "S")
+    made.append({"telemetry": pa.table(batch(["a"], 0, 7).to_pydict()), "runs": pa.table({"run_id": ["r"]})}, "x")
+    return made
+
+
+def note(root: Path, old: list[str], new: list[str], step: int = 2, one: str = "evil") -> Path:
+    """A note of whorl's form that says that these files have changed places, a day ago."""
+    rows = [
+        {"table_name": name.split("/")[0], "file": "/".join(name.split("/")[-2:]), "side": side, "path": name}
+        | {"hidden": (side == "old") == (step == 2), "step": step}
+        for side, names in (("old", old), ("new", new))
+        for name in names
+    ]
+    path = root / "replaced" / f"{one}.{step}.parquet"
+    pq.write_table(pa.Table.from_pylist(rows, schema=arrow_schema(REPLACED.name)), path)
+    os.utime(path, (1, 1))
+    return path
+
+
+def use(root: Path) -> None:
+    """What a reader and a caretaker do."""
+    store = Store.open(root)
+    store.sql("select (select count(*) from telemetry), (select count(*) from runs), (select count(*) from latest)")
+    store.arrow("telemetry")
+    store.check()
+    compaction.compact(root, pace=replacing.OFFLINE)
+
+
+NOT_TO_BE_NAMED = (
+    "telemetry/day=2020-01-01/mine.parquet",
+    "telemetry/../../outside/mine.parquet",
+    "../outside/mine.parquet",
+    "store.toml",
+    "runs/_schema.parquet",
+    "whorl.duckdb",
+    "journal/n.lock",
+)
+
+
+def test_a_note_removes_nothing_outside_nor_what_a_store_needs(store: Store, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "mine.parquet").write_bytes(b"mine")
+    (store.root / "telemetry" / "day=2020-01-01").symlink_to(outside)
+    (store.root / "journal").mkdir(exist_ok=True)
+    (store.root / "journal" / "n.lock").touch()
+    kept = [store.root / name for name in ("store.toml", "whorl.duckdb", "runs/_schema.parquet", "journal/n.lock")]
+    before = {path: path.read_bytes() for path in kept}
+    for number, name in enumerate(NOT_TO_BE_NAMED):
+        for step in (1, 2):
+            note(store.root, [name], ["runs/not-there.parquet"], step, f"old{number}{step}")
+            note(store.root, [], ["runs/not-there.parquet", name], step, f"new{number}{step}")
+    note(store.root, ["runs/x.parquet"], [], 2)  # it does remove what it may name
+    replacing.recover(store.root, 0)
+    use(store.root)
+    assert (outside / "mine.parquet").read_bytes() == b"mine"
+    assert {path: path.read_bytes() for path in kept} == before
+    assert not (store.root / "runs" / "x.parquet").exists()
+
+
+def test_nothing_is_written_through_a_linked_folder(store: Store, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    shutil.rmtree(store.root / "telemetry" / "day=2023-11-15")
+    (store.root / "telemetry" / "day=2023-11-15").symlink_to(outside)
+    with pytest.raises(StoreError, match="it is a link or a file, and no folder of a store"):
+        store.append({"telemetry": pa.table(batch(["a"], 1, 7).to_pydict())}, "y")
+    assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to])
+def test_a_lock_that_is_a_link_is_not_written(store: Store, tmp_path: Path, link: Callable[[Path, Path], None]) -> None:
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    for name in ("replaced.lock", "placing.lock", "compact.lock", "import.lock"):
+        (store.root / name).unlink(missing_ok=True)
+        link(store.root / name, mine)
+    note(store.root, ["runs/x.parquet"], [])
+    Store.open(store.root).sql("from runs")
+    with pytest.raises(StoreError, match=r"compact\.lock"):
+        compaction.compact(store.root, pace=replacing.OFFLINE)
+    with pytest.raises(StoreError, match=r"placing\.lock"):
+        store.append({"telemetry": pa.table(batch(["a"], 2, 7).to_pydict())}, "z")
+    with pytest.raises(StoreError, match=r"import\.lock"), store.exclusive():
+        pass
+    assert mine.read_text() == "mine"
+
+
+@as_root
+def test_who_reads_another_users_store_repairs_nothing(store: Store) -> None:
+    dead = f"{processes.host()}-{processes.pid_namespace()}-999999999-0"
+    left = store.root / "runs" / f"{files.TEMPORARY}{dead}"
+    left.write_bytes(b"half")
+    (store.root / "whorl.duckdb").unlink()
+    notes = note(store.root, ["runs/x.parquet"], [])
+    for lock in store.root.glob("*.lock"):
+        lock.unlink()
+    os.chown(store.root, 12345, 12345)
+    assert Store.open(store.root).sql("select count(*) n from runs").to_pylist() == [{"n": 0}]
+    assert left.exists()
+    assert notes.exists()
+    assert (store.root / "runs" / "x.parquet").exists()
+    assert not (store.root / "whorl.duckdb").exists()
+    assert list(store.root.glob("*.lock")) == []
+
+
+def test_pipes_and_links_in_the_journals_folder_are_left_out(store: Store) -> None:
+    folder = store.root / "journal"
+    folder.mkdir(exist_ok=True)
+    os.mkfifo(folder / "a-1-a-0.telemetry.0.arrow")
+    (folder / "b-1-a-0.telemetry.0.arrow").symlink_to("/dev/zero")
+    (folder / "c-1-a-0.telemetry.0.arrow").symlink_to("/etc/passwd")
+    os.mkfifo(store.root / "replaced" / "x.1.parquet")
+    os.mkfifo(store.root / "late" / "x.parquet")
+    (store.root / "pending").mkdir(exist_ok=True)
+    os.mkfifo(store.root / "pending" / "x.json")
+    use(store.root)
+    assert store.sql("select count(*) n from telemetry").to_pylist() == [{"n": 1}]
+
+
+def test_a_journal_made_to_crash_its_readers_is_left_out(store: Store) -> None:
+    """Its check is right, and the places of its texts lie outside the message."""
+    with Journal(store, "n", thread=False, settle_s=0, grace_s=0) as journal:
+        journal.append(batch(["aaaa", "bbbb"], 3, 1))
+        (part,) = journal_file.parts(store.root)
+        content = bytearray(part.path.read_bytes())
+        start = 8 + int.from_bytes(content[4:8], "little")
+        schema = journal_file.head(part.path)
+        whole = pa.py_buffer(memoryview(content)[start:])
+        made = pa.ipc.read_record_batch(pa.ipc.read_message(whole), schema)
+        offsets = made.column("gpu").buffers()[1]
+        place = start + offsets.address - whole.address
+        content[place + 4 : place + 8] = (1 << 30).to_bytes(4, "little")
+        check = start + made.column(journal_file.CHECK).buffers()[1].address - whole.address
+        content[check : check + 4] = zlib.crc32(content[start:check]).to_bytes(4, "little")
+        del made, offsets, whole
+        evil = store.root / "journal" / "evil-1-a-0.telemetry.0.arrow"
+        evil.write_bytes(content)
+    use(store.root)
+    assert Store.open(store.root).sql("select count(*) n from telemetry").to_pylist() == [{"n": 3}]
+    assert evil.exists() or evil.with_name(evil.name + journal_file.DAMAGED).exists()
+
+
+def test_a_journal_of_foreign_columns_is_left_out(store: Store) -> None:
+    writer = journal_file.Writer("evil", "h", "0", 1, 1)
+    schema = journal_file.schema_of("telemetry", ["ts", "cluster", "gpu"], writer, "")
+    for field in (pa.field("gpu", pa.list_(pa.int32())), pa.field("more", pa.null())):
+        fields = [field, *(one for one in schema if one.name != field.name)]
+        path = store.root / "journal" / "evil-1-a-0.telemetry.0.arrow"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(pa.schema(fields, {**schema.metadata, b"whorl.check": b""}).serialize())
+        use(store.root)
+        with pytest.raises(ValueError, match=r"its (header is damaged|column)"):
+            journal_file.read(path)
+
+
+@pytest.mark.parametrize("query_text", ["update extensions", "connect", "explain connect", "select 1; connect"])
+def test_statements_without_a_name_are_one_sentence(store: Store, query_text: str) -> None:
+    with pytest.raises(QueryError):
+        store.sql(query_text)
+
+
+def test_a_file_that_gives_way_while_a_query_begins_is_looked_for_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.append({"runs": pa.table({"run_id": ["s"]})}, "y")
+    real = query.Connection.run
+
+    def run(self: query.Connection, text: str) -> pa.Table:
+        for name in ("x", "y"):
+            path = store.root / "runs" / f"{name}.parquet"
+            if path.exists():
+                path.rename(path.with_name(f"{name}-joined.parquet"))
+        return real(self, text)
+
+    monkeypatch.setattr(query.Connection, "run", run)
+    assert store.sql("select run_id from runs order by 1").to_pylist() == [{"run_id": "r"}, {"run_id": "s"}]
+    assert store.skipped == {}
+
+
+@as_root
+def test_a_second_user_of_a_shared_store_can_do_what_the_first_can(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        root = tmp_path / "S"
+        root.mkdir()
+        root.chmod(0o2775)
+        shared = Store.create(root)
+        with Journal(shared, "n", thread=False, settle_s=0, grace_s=0) as journal:
+            journal.append(batch(["a"], 3, 1))
+            journal.publish()
+        compaction.compact(root, pace=replacing.OFFLINE)
+    finally:
+        os.umask(before)
+    for path in root.rglob("*"):
+        if path.is_dir() or path.suffix == ".lock":
+            assert path.stat().st_mode & stat.S_IWGRP, path
+            assert not path.stat().st_mode & stat.S_IWOTH, path
