@@ -191,12 +191,12 @@ def test_a_file_that_gives_way_while_a_query_begins_is_looked_for_again(
     store.append({"runs": pa.table({"run_id": ["s"]})}, "y")
     real = query.Connection.run
 
-    def run(self: query.Connection, text: str) -> pa.Table:
+    def run(self: query.Connection, text: str, **how: bool) -> query.Answer:
         for name in ("x", "y"):
             path = store.root / "runs" / f"{name}.parquet"
             if path.exists():
                 path.rename(path.with_name(f"{name}-joined.parquet"))
-        return real(self, text)
+        return real(self, text, **how)
 
     monkeypatch.setattr(query.Connection, "run", run)
     assert store.sql("select run_id from runs order by 1").to_pylist() == [{"run_id": "r"}, {"run_id": "s"}]
