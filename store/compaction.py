@@ -62,7 +62,7 @@ def compact(
     root: Path, *, pace: Pace | None = None, now: int | None = None, progress: Progress = lambda _: None
 ) -> Done:
     """One pass over a store. Raises StoreError, also where another process compacts."""
-    pace = pace or Pace()
+    pace = pace or replacing.pace_of(root)
     now = time.time_ns() if now is None else now
     done = Done()
     with lock(root):
@@ -76,7 +76,7 @@ def compact(
                     progress(f"{spec.name}: {len(group)} files")
                     try:
                         _merge(root, spec, group, pace, done)
-                    except DamagedError as error:
+                    except (DamagedError, replacing.TakenError) as error:
                         log.warning("%s", error)
         _note_missing(root)
     return done

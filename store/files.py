@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from uuid import uuid4
@@ -89,6 +90,21 @@ def share(path: Path) -> None:
     mode, wanted = path.lstat().st_mode, path.parent.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if not stat.S_ISLNK(mode) and mode & wanted != wanted:
         path.chmod(stat.S_IMODE(mode) | wanted)
+
+
+def clock(folder: Path) -> float:
+    """The time by the clock of the file system of `folder`, s since 1970: that of the files' own times.
+
+    On a network file system it is the server's, the same for all hosts. This host's where nothing can be written.
+    """
+    probe = temporary_name(folder / "clock")
+    try:
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        return probe.stat().st_mtime
+    except OSError:
+        return time.time()
+    finally:
+        remove(probe)
 
 
 def own(path: Path) -> bool:

@@ -18,6 +18,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError
@@ -57,8 +58,8 @@ class Journal:
         durable_s: float | None = None,
         segment_s: float = 600.0,
         publish_s: float = 30.0,
-        settle_s: float = replacing.SETTLE_S,
-        grace_s: float = replacing.GRACE_S,
+        settle_s: float | None = None,
+        grace_s: float | None = None,
         clock: Callable[[], int] = time.time_ns,
         thread: bool = True,
     ) -> None:
@@ -68,7 +69,13 @@ class Journal:
         self._root = store.root
         self._folder = store.root / journal_file.FOLDER
         self._segment_s, self._publish_s = segment_s, publish_s
-        self._pace = replacing.Pace(settle_s, grace_s)
+        usual = replacing.pace_of(store.root)
+        self._pace = replace(
+            usual,
+            settle_s=usual.settle_s if settle_s is None else settle_s,
+            grace_s=usual.grace_s if grace_s is None else grace_s,
+            announce_s=usual.announce_s if settle_s is None else 0.0,
+        )
         self._clock = clock
         try:
             files.make_folder(self._folder)
@@ -206,7 +213,7 @@ class Journal:
         """Turn the journal into a sorted segment and begin the next one. Raises StoreError."""
         with self._work:
             self._turn()
-            self._seal_waiting(self._pace if settle_s is None else replacing.Pace(settle_s, self._pace.grace_s))
+            self._seal_waiting(self._pace if settle_s is None else self._soon())
 
     def _turn(self) -> None:
         with self._guard:

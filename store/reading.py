@@ -70,6 +70,7 @@ def snapshot(root: Path) -> Snapshot:
             parts = journal_file.parts(root)
             listed = {t.name: files_in(root / t.name) for t in (*TABLES, *BOOKKEEPING) if t != REPLACED}
             after = replacing.notes(root)
+            _add_switched(root, after, listed)
             if before.keys() <= after.keys() and _complete(root, after, listed):
                 break
             time.sleep(_PAUSE_S)  # files are changing places
@@ -83,6 +84,16 @@ def snapshot(root: Path) -> Snapshot:
     open_parts = [part for part in parts if replacing.key(root, part.path) not in hidden]
     noted = frozenset(one for note in after.values() for one in (*note.old, *note.new))
     return _with_journals(visible, open_parts, noted)
+
+
+def _add_switched(root: Path, notes: dict[str, replacing.Note], listed: dict[str, list[Path]]) -> None:
+    """Add what has taken the place of others to a listing that is older: a network file system may list from memory."""
+    for note in notes.values():
+        for name in note.paths["new"] if note.step == 2 else ():
+            path = root / name
+            paths = listed.get(replacing.key(root, path)[0])
+            if paths is not None and path not in paths and path.exists():
+                paths.append(path)
 
 
 def _complete(root: Path, notes: dict[str, replacing.Note], listed: dict[str, list[Path]]) -> bool:

@@ -4,7 +4,8 @@ A few files (a journal and what was published of it, the segments of an hour) ar
 rows. No file system renames several files at once, and DuckDB fixes its list of files when a query begins. Therefore
 small files in `replaced/` say which files readers leave out, and the steps are:
 
-1. `ID.1.parquet`: leave out the new files;
+0. an `*.claim` of each old file, which only one replacement can make, also where the file system has no locks;
+1. `ID.1.parquet`: leave out the new files; on a network file system so many seconds pass that every host has seen it;
 2. the new files are renamed into place, and some seconds pass, so that every query that begins from now on sees them;
 3. `ID.2.parquet`: leave out the old files, and no longer the new ones: with this one rename they have changed places;
 4. when queries that began before have ended, the old files are removed, and last the two notes.
@@ -17,8 +18,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import logging
 import math
+import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -28,14 +31,16 @@ from typing import Any
 from uuid import uuid4
 
 from ..errors import StoreError
-from . import files, locks, processes, writing
-from .schema import LATE, REPLACED, TABLES, arrow_schema
+from . import durability, files, locks, processes, writing
+from .schema import LATE, LATEST, REPLACED, TABLES, arrow_schema
 
 log = logging.getLogger(__name__)
 
 SETTLE_S = 5.0
 GRACE_S = 60.0
+_CACHED_S = 65.0  # NFS shows a folder from memory for 30 to 60 s (acdirmin, acdirmax)
 LOCK = "replaced.lock"
+_CLAIM = ".claim"
 _FORM = re.compile(  # of the files that a note may name: never one outside the store, nor one that whorl needs
     rf"(?:(?:{'|'.join(spec.name for spec in (*TABLES, LATE))})/(?:day=-?\d+-\d\d-\d\d/)?"
     r"[A-Za-z0-9][A-Za-z0-9._-]*\.parquet|journal/[A-Za-z0-9][A-Za-z0-9._-]*\.[a-z_]+\.\d+\.arrow)"
@@ -50,9 +55,21 @@ class Pace:
 
     settle_s: float = SETTLE_S
     grace_s: float = GRACE_S
+    announce_s: float = 0.0
+    """Before the new files appear. On a network file system a host lists a folder from memory for a while."""
 
 
 OFFLINE = Pace(0.0, 0.0)
+_NETWORK = Pace(_CACHED_S, _CACHED_S + GRACE_S, _CACHED_S)
+
+
+def pace_of(root: Path) -> Pace:
+    """The pace that suits the file system of a store."""
+    return _NETWORK if durability.of(root).seconds else Pace()
+
+
+class TakenError(StoreError):
+    """Another process replaces some of the files, or has replaced them: nothing was done."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +81,7 @@ class Note:
     old: frozenset[tuple[str, str]]
     new: frozenset[tuple[str, str]]
     paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # "old", "new": paths under the root
-    age_s: float = 0.0
+    changed: float = 0.0  # s since 1970, by the clock of the file system
 
 
 def hidden(notes: Iterable[Note]) -> set[tuple[str, str]]:
@@ -110,7 +127,7 @@ def _read(path: Path, one: str, step: int) -> Note | None:
 
     sides: dict[str, list[dict[str, Any]]] = {"old": [], "new": []}
     try:
-        age = time.time() - path.stat().st_mtime
+        changed = path.stat().st_mtime
         reason = reason_to_skip(path, REPLACED.name)
         if reason is not None:
             raise ValueError(reason)  # noqa: TRY301 - one sentence for all of it
@@ -124,7 +141,7 @@ def _read(path: Path, one: str, step: int) -> Note | None:
         _say_once(f"left {path} alone: {str(error).splitlines()[0]}")
         return None
     old, new = (frozenset((row["table_name"], row["file"]) for row in sides[side]) for side in ("old", "new"))
-    return Note(one, step, old, new, {side: tuple(row["path"] for row in sides[side]) for side in sides}, age)
+    return Note(one, step, old, new, {side: tuple(row["path"] for row in sides[side]) for side in sides}, changed)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -149,8 +166,12 @@ def replace(
     one = f"{processes.owner()}-{uuid4().hex[:8]}"
     sides = [("old", path) for path in old] + [("new", path) for path in new.values()]
     placed: list[str] = []
+    claimed: list[Path] = []
     try:
+        _claim_all(root, one, [side[1] for side in sides if side[0] == "old"], claimed)
         _write(root, one, 1, sides)
+        if pace.announce_s:
+            time.sleep(pace.announce_s)
         for temporary, final in new.items():
             temporary.replace(final)
             placed.append(str(final.relative_to(root)))
@@ -161,11 +182,15 @@ def replace(
             time.sleep(pace.settle_s)
         _write(root, one, 2, sides)
     except BaseException as error:
-        if not _path(root, one, 2).exists():  # with it the files have changed places, whatever failed afterwards
-            with contextlib.suppress(OSError):
-                take_back(root, one, placed)  # and nothing that was there before
-            for temporary in new:
-                files.remove(temporary)
+        if _path(root, one, 2).exists():  # with it the files have changed places, whatever failed afterwards
+            if not isinstance(error, OSError | StoreError):
+                raise
+            log.warning("%s; the files have changed places all the same", error)
+            return
+        with contextlib.suppress(OSError):
+            take_back(root, one, placed)  # and nothing that was there before
+        for path in (*new, *claimed):
+            files.remove(path)
         if isinstance(error, OSError):
             raise files.failed("write", root, error) from error
         raise
@@ -174,7 +199,77 @@ def replace(
             note = notes(root).get(one)  # none: somebody else has finished it
             if note is not None:
                 remove_old(root, note)
-                remove_notes(root, one)
+                _end(root, note)
+
+
+def _claim_all(root: Path, one: str, old: list[Path], claimed: list[Path]) -> None:
+    """Claim the old files of a replacement, and look whether they are there still. Raises TakenError, and OSError."""
+    for path in old:
+        if path.parent.name != LATEST.name:  # of which every row may be there twice
+            claimed.append(_claim(root, path, one))  # noqa: PERF401 - what is claimed is known where the next one fails
+    for path in old:
+        if not _is_there(path):
+            raise _taken(root, path)
+
+
+def _claim(root: Path, old: Path, one: str) -> Path:
+    """Claim a file for the replacement `one`. Raises TakenError, and OSError.
+
+    Making a file that must not be there yet is done by one process only, on NFS, too.
+    """
+    claim = _claim_of(root, str(old.relative_to(root)))
+    for _ in range(2):
+        try:
+            handle = os.open(claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        except FileExistsError:
+            if not _is_stale(root, claim):
+                break
+            files.remove(claim)
+            continue
+        with os.fdopen(handle, "w") as file:
+            file.write(one)
+        return claim
+    raise _taken(root, old)
+
+
+def _claim_of(root: Path, name: str) -> Path:
+    return root / REPLACED.name / f"{hashlib.sha256(name.encode()).hexdigest()[:24]}{_CLAIM}"
+
+
+def _is_stale(root: Path, claim: Path) -> bool:
+    """Whether the replacement that claimed a file is over, or its process died before it began."""
+    try:
+        with os.fdopen(files.open_regular(claim), "rb") as file:
+            one, changed = file.read(1000).decode("utf-8", "replace"), os.fstat(file.fileno()).st_mtime
+    except FileNotFoundError:
+        return True
+    if one in notes(root):
+        return False
+    living = processes.owner_alive(one)
+    return not living if living is not None else files.clock(claim.parent) - changed > _STALE_S
+
+
+def _is_there(path: Path) -> bool:
+    """Whether a file is there: opening asks the server of a network file system."""
+    try:
+        os.close(files.open_regular(path))
+    except OSError:
+        return False
+    return True
+
+
+def _taken(root: Path, path: Path) -> TakenError:
+    return TakenError(
+        f"another process has replaced {path}, or is about to: one process at a time should compact or prune {root}; "
+        f"run the command again"
+    )
+
+
+def _end(root: Path, note: Note) -> None:
+    """Remove what is left of a replacement whose old files are gone. Raises OSError."""
+    for name in note.paths["old"]:
+        files.remove(_claim_of(root, name))
+    remove_notes(root, note.id)
 
 
 def take_back(root: Path, one: str, new: Iterable[str]) -> None:
@@ -231,7 +326,7 @@ def due(note: Note, now: float, grace_s: float = GRACE_S) -> float:
     """When the old files of a switched replacement go, in seconds since 1970."""
     if not grace_s:
         return now
-    then = now - note.age_s + grace_s
+    then = note.changed + grace_s
     return then if grace_s < GRACE_S else math.ceil(then / _MARK_S) * _MARK_S
 
 
@@ -250,23 +345,26 @@ def recover(root: Path, grace_s: float = GRACE_S) -> None:
 
 
 def _recover_one(root: Path, note: Note, grace_s: float) -> None:
-    now = time.time()
+    now = files.clock(root / REPLACED.name)
     if note.step == 2:
         if now >= due(note, now, grace_s) and (not remove_old(root, note) or not grace_s):
-            remove_notes(root, note.id)
+            _end(root, note)
         return
-    if not _abandoned(note) or (grace_s and 0 <= note.age_s < 2 * SETTLE_S):  # queries began before the renames
+    pace = pace_of(root)
+    waits = pace.announce_s + 2 * pace.settle_s
+    if not _abandoned(note, now) or (grace_s and 0 <= now - note.changed < waits):  # queries began before the renames
         return
     if not all((root / name).exists() for name in note.paths["new"]):
         take_back(root, note.id, note.paths["new"])
+        _end(root, note)
         return
     _write(root, note.id, 2, [(side, root / name) for side in ("old", "new") for name in note.paths[side]])
     if not grace_s:
         remove_old(root, note)
-        remove_notes(root, note.id)
+        _end(root, note)
 
 
-def _abandoned(note: Note) -> bool:
+def _abandoned(note: Note, now: float) -> bool:
     """Whether the process that made a note is dead, or the note a day old."""
     owned = processes.owner_alive(note.id)
-    return note.age_s > _STALE_S if owned is None else not owned
+    return now - note.changed > _STALE_S if owned is None else not owned

@@ -81,7 +81,7 @@ def prune(
     progress: Callable[[str], None] = lambda _: None,
 ) -> Pruned:
     """Turn telemetry older than `keep_s` seconds into minutes. Raises StoreError, also where another compacts."""
-    pace = pace or Pace()
+    pace = pace or replacing.pace_of(root)
     until = horizon(keep_s, time.time_ns() if now is None else now)
     done = Pruned(until)
     with contextlib.nullcontext() if dry_run else compaction.lock(root):

@@ -175,7 +175,7 @@ class Sealer:
                 if not any(path.exists() for path in self._live):  # other clients see nothing change places
                     pace = Pace(0.0, pace.grace_s if earlier else 0.0)
                 moves = writing.write_temporary(parts, level=writing.SMALL)
-                old = [*self._live, *journals, *earlier]
+                old = [path for path in (*self._live, *journals, *earlier) if path.exists()]
                 replacing.replace(self.root, old, moves, pace, inside=lock.release)
         except OSError as error:
             raise files.failed("write", self.root, error) from error
@@ -241,17 +241,27 @@ def seal_abandoned(root: Path, name: str | None, pace: Pace) -> list[str]:
         if f"{journal_file.FOLDER}/{part.path.name}" not in hidden:
             by_generation.setdefault(part.generation, []).append(part)
     done: list[str] = []
+    failure: StoreError | None = None
     for generation in by_generation:
         owner = name_in(generation)
-        if name is not None:
-            if owner == name:
-                done += _seal_one(root, generation, pace)
+        if name is not None and owner != name:
             continue
         path = root / journal_file.FOLDER / f"{owner}.lock"
-        if not is_free(path):
-            continue
-        with contextlib.suppress(StoreError), locked(path, f"a journal named {owner}"):
-            done += _seal_one(root, generation, pace)
+        lock: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
+        if name is None:
+            try:
+                lock = locked(path, f"a journal named {owner}") if is_free(path) else lock
+            except StoreError:
+                continue  # its next writer has begun
+            if isinstance(lock, contextlib.nullcontext):
+                continue
+        try:
+            with lock:
+                done += _seal_one(root, generation, pace)
+        except StoreError as error:
+            failure = failure or error  # the others first
+    if failure is not None:
+        raise failure
     return done
 
 

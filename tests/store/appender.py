@@ -94,7 +94,7 @@ def _fail_at(store: Store, fatal: int, how: str) -> int:
     os.fsync = failing(os.fsync)
     os.fdatasync = failing(os.fdatasync)
     Path.replace = failing(Path.replace)  # type: ignore[method-assign]
-    Path.unlink = failing(Path.unlink)  # type: ignore[method-assign]
+    os.rename, os.unlink = failing(os.rename), failing(os.unlink)
     Path.mkdir = failing(Path.mkdir)  # type: ignore[method-assign]
     Path.open = failing(Path.open)  # type: ignore[method-assign]
     try:

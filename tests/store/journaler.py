@@ -117,7 +117,7 @@ def _fail_at(root: Path, fatal: int) -> int:
     os.fdatasync = failing(os.fdatasync)
     os.write = failing(os.write)
     Path.replace = failing(Path.replace)  # type: ignore[method-assign]
-    Path.unlink = failing(Path.unlink)  # type: ignore[method-assign]
+    os.rename, os.unlink = failing(os.rename), failing(os.unlink)
     store = Store.open(root)
     journal = Journal(store, "n", settle_s=0, grace_s=0, thread=False)
     noted(journal, f"s{fatal}-", 0, 1)
@@ -165,7 +165,7 @@ def _die_pruning(root: Path, fatal: int) -> int:
     files.temporary_name(root)  # looks once at who this process is
     os.fsync, os.fdatasync = failing(os.fsync), failing(os.fdatasync)
     Path.replace = failing(Path.replace)  # type: ignore[method-assign]
-    Path.unlink = failing(Path.unlink)  # type: ignore[method-assign]
+    os.rename, os.unlink = failing(os.rename), failing(os.unlink)
     retention.prune(root, 86_400, pace=replacing.OFFLINE, now=BEGAN + 2 * 86_400 * S)
     return 0 if calls >= fatal else 100
 

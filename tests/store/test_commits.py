@@ -94,14 +94,10 @@ def test_failure_at_every_step(store: Store, how: str) -> None:
 
 
 def test_failure_after_the_intent_says_that_the_rows_are_stored(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Path.replace
+    def rename(_root: Path, _source: str, _target: str) -> None:
+        raise OSError(28, "No space left on device")
 
-    def replace(path: Path, target: Path) -> Path:
-        if target.suffix == ".parquet":
-            raise OSError(28, "No space left on device")
-        return real(path, target)
-
-    monkeypatch.setattr(Path, "replace", replace)
+    monkeypatch.setattr(commits, "rename_inside", rename)
     with pytest.raises(StoreError, match="stored, but not yet in place") as raised:
         store.append(group("a"), "a")
     assert "nothing was stored" not in str(raised.value)
@@ -127,19 +123,18 @@ def test_a_disk_that_fails_after_the_intent_loses_nothing(store: Store, monkeypa
 
 def test_a_run_that_is_visible_has_its_results(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between any two renames of a commit."""
-    real = Path.replace
+    real = files.rename_inside
     looked = []
 
-    def replace(path: Path, target: Path) -> Path:
-        done = real(path, target)
+    def rename(root: Path, source: str, target: str) -> None:
+        real(root, source, target)
         runs = set(store.arrow("runs")["run_id"].to_pylist())
         assert runs <= set(store.arrow("results")["run_id"].to_pylist())
         looked.append(len(runs))
-        return done
 
-    monkeypatch.setattr(Path, "replace", replace)
+    monkeypatch.setattr(commits, "rename_inside", rename)
     store.append(group("a"), "a")
-    assert looked == [0, 0, 0, 3]  # the intent, imports, results, runs
+    assert looked == [0, 0, 3]  # imports, results, runs
 
 
 def test_two_commits_under_one_name_do_not_lose_each_other(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

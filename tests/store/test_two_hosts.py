@@ -1,0 +1,164 @@
+"""Two hosts that share a store on a file system without locks, or one that lists folders from memory."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from whorl.store import Journal, Store, compaction, processes, reading, replacing, retention
+from whorl.tests.store.journaler import BEGAN, S, batch
+
+COUNT = "select count(*) n, count(distinct (cluster, gpu, ts)) keys from telemetry"
+COMPACT = """
+import errno, fcntl, sys, time
+from pathlib import Path
+def flock(handle, how):
+    raise OSError(errno.ENOLCK, "No locks available")
+fcntl.flock = flock
+from whorl.errors import StoreError
+from whorl.store import compaction, replacing, writing
+root = Path(sys.argv[1])
+real = writing.write_temporary
+def write_temporary(*args, **kwargs):  # the other host has read the same files by now
+    made = real(*args, **kwargs)
+    Path(sys.argv[2]).touch()
+    while not Path(sys.argv[3]).exists():
+        time.sleep(0.01)
+    return made
+writing.write_temporary = write_temporary
+try:
+    compaction.compact(root, pace=replacing.Pace(0.05, 0))
+except StoreError as error:
+    print(error)
+"""
+
+
+def counted(root: Path) -> dict[str, int]:
+    (row,) = Store.open(root).sql(COUNT).to_pylist()
+    return dict(row)
+
+
+@pytest.fixture
+def segments(tmp_path: Path) -> Path:
+    """A store with three segments of an hour that is over, and the journal of a collector that died."""
+    root = tmp_path / "S"
+    store = Store.create(root)
+    for number in range(3):
+        with Journal(store, f"n{number}", thread=False, settle_s=0, grace_s=0) as journal:
+            journal.append(batch([f"g{number}"], 1, 1))
+    with Journal(store, "dead", thread=False, settle_s=0, grace_s=0) as journal:
+        journal.append(batch(["a", "b"], 2, 1))
+        journal.publish()
+        left = {path: path.read_bytes() for path in root.rglob("dead-*")}
+    for path in root.rglob("dead-*"):
+        path.unlink()
+    for path, content in left.items():
+        path.write_bytes(content)
+    return root
+
+
+def _can_rename_hosts() -> bool:
+    tool = shutil.which("unshare")
+    if tool is None:
+        return False
+    return subprocess.run([tool, "--uts", "hostname", "other"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(not _can_rename_hosts(), reason="this user may not give a process a host name of its own")
+def test_two_hosts_that_compact_at_once_without_locks_double_nothing(segments: Path, tmp_path: Path) -> None:
+    before = counted(segments)
+    script = tmp_path / "compact.py"
+    script.write_text(COMPACT)
+    (tmp_path / "named").write_text('hostname "$1" && shift && exec "$@"')
+    flags = [str(tmp_path / name) for name in ("one", "two")]
+    runs = [
+        subprocess.Popen(
+            [*f"unshare --uts sh {tmp_path}/named {name}".split(), sys.executable, script, segments, *order],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for name, order in (("one", flags), ("two", flags[::-1]))
+    ]  # fmt: skip
+    for run in runs:
+        _, errors = run.communicate(timeout=120)
+        assert run.returncode == 0, errors
+    assert counted(segments) == before == {"n": 5, "keys": 5}
+    compaction.compact(segments, pace=replacing.OFFLINE)
+    assert counted(segments) == before
+
+
+def test_a_file_is_claimed_by_one_replacement_only(segments: Path) -> None:
+    old = sorted((segments / "telemetry").rglob("n*.parquet"))
+    one, two = (old[0].with_name(f"{name}.parquet") for name in ("one", "two"))
+    made = [old[0].with_name(f".tmp-{name}") for name in "ab"]
+    for path in made:
+        shutil.copy(old[0], path)
+    replacing.replace(segments, old[:1], {made[0]: one}, replacing.Pace(0, 60))
+    with pytest.raises(replacing.TakenError, match="another process has replaced"):
+        replacing.replace(segments, old[:1], {made[1]: two}, replacing.Pace(0, 60))
+    assert not two.exists()
+    assert not made[1].exists()
+    assert counted(segments)["n"] == 5
+    replacing.recover(segments, 0)
+    assert list((segments / "replaced").glob("*.claim")) == []
+    shutil.copy(one, made[1])
+    with pytest.raises(replacing.TakenError):  # it was listed before it went
+        replacing.replace(segments, old[:1], {made[1]: two}, replacing.Pace(0, 60))
+    assert list((segments / "replaced").glob("*.claim")) == []
+
+
+def test_a_claim_of_a_dead_process_does_not_stay(segments: Path) -> None:
+    (old, *_) = sorted((segments / "telemetry").rglob("n*.parquet"))
+    claim = replacing._claim(segments, old, f"{processes.host()}-{processes.pid_namespace()}-999999999-0")
+    made = old.with_name(".tmp-a")
+    shutil.copy(old, made)
+    replacing.replace(segments, [old], {made: old.with_name("new.parquet")}, replacing.OFFLINE)
+    assert not claim.exists()
+    assert counted(segments)["n"] == 5
+
+
+def test_a_listing_from_memory_hides_nothing_that_changed_places(
+    segments: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The notes of a replacement are seen, and the folder with the new file is listed as it was before."""
+    before = {name: reading.files_in(segments / name) for name in ("telemetry", "late", "latest")}
+    compaction.compact(segments, pace=replacing.Pace(0, 60), now=BEGAN + 40 * 86_400 * S)
+    real = reading.files_in
+    monkeypatch.setattr(reading, "files_in", lambda folder: before.get(folder.name) or real(folder))
+    assert len(Store.open(segments).arrow("telemetry")) == 5
+
+
+def test_ages_are_by_the_clock_of_the_file_system(segments: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host whose clock is a day ahead does not take what others have just begun for left over."""
+    (old, *_) = sorted((segments / "telemetry").rglob("n*.parquet"))
+    one = "elsewhere-00000000-1-0"
+    new = old.with_name("new.parquet")
+    shutil.copy(old, new)
+    replacing._write(segments, one, 1, [("old", old), ("new", new)])
+    monkeypatch.setattr("time.time", lambda: old.stat().st_mtime + 2 * 86_400)
+    replacing.recover(segments)
+    assert replacing.notes(segments)[one].step == 1
+
+
+def test_a_full_disk_while_it_compacts_or_prunes_is_an_error(segments: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from click.testing import CliRunner
+
+    from whorl.cli import cli
+    from whorl.store import writing
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    real = writing.write_parquet
+    for verb in (["compact"], ["prune", "--keep", "1d"]):
+        monkeypatch.setattr(writing, "write_parquet", full)
+        done = CliRunner().invoke(cli, ["store", *verb, "--store", str(segments)])
+        assert done.exit_code == 3, done.output
+        assert "no space is left" in done.output
+        monkeypatch.setattr(writing, "write_parquet", real)
+        compaction.compact(segments, pace=replacing.OFFLINE, now=0)
+    assert counted(segments)["n"] == 5
+    assert retention.prune is not None
