@@ -13,8 +13,15 @@ import pytest
 from whorl.kernels import cupy_compiling, cupy_device, cupy_gpu, cupy_loaded
 from whorl.kernels.cupy_device import CupyDevice, cupy_devices
 from whorl.tests.conftest import BuiltOnce
+from whorl.tests.kernels import hosting
 from whorl.tests.kernels.fake_cupy import FakeCupy, FakeRuntime, LibraryInStream, compiled, host_source
 from whorl.tests.nvml_library import NvmlLibrary
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compile_once(built_once: BuiltOnce) -> None:
+    """Each source for the host once for all workers."""
+    hosting.once = built_once
 
 
 @pytest.fixture(scope="session")

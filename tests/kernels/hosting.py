@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import hashlib
 import re
@@ -55,6 +56,17 @@ def facts_of(capability: tuple[int, int], **changes: Any) -> Facts:
     return replace(SMALL, capability=capability, **like)
 
 
+def _in_a_folder_of_its_own(name: str, build: Callable[[Path], object]) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix=f"whorl-{name}-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    build(folder)
+    return folder
+
+
+once: Callable[[str, Callable[[Path], object]], Path] = _in_a_folder_of_its_own
+"""Where a compiled source lies: `built_once` of the tests (see conftest.py), so that workers share it."""
+
+
 @cache
 def _flags() -> tuple[str, ...]:
     """What the compiler is to do with a kernel."""
@@ -82,18 +94,17 @@ def built(text: str, defines: tuple[str, ...]) -> ctypes.CDLL:
     )
     whole = '#include "shim.h"\n' + text + entries
     digest = hashlib.sha256(whole.encode() + repr(defines).encode()).hexdigest()[:16]
-    folder = Path(tempfile.mkdtemp(prefix="whorl-host-"))
-    try:
+
+    def compiled(folder: Path) -> None:
         (folder / "kernel.cpp").write_text(whole)
+        assert COMPILER is not None
         command = [COMPILER, *_flags(), *(f"-D{define}" for define in defines)]
-        library = folder / f"kernel-{digest}.so"
-        command += [f"-I{SHIM}", "-o", str(library), str(folder / "kernel.cpp")]
+        command += [f"-I{SHIM}", "-o", str(folder / "kernel.so"), str(folder / "kernel.cpp")]
         done = subprocess.run(command, check=False, timeout=120, capture_output=True, text=True)
         if done.returncode != 0:
             raise ValueError(done.stderr)
-        return ctypes.CDLL(str(library))
-    finally:
-        shutil.rmtree(folder)
+
+    return ctypes.CDLL(str(once(f"kernel-{digest}", compiled) / "kernel.so"))
 
 
 def library(launch: Launch, edit: Edit | None = None) -> ctypes.CDLL:
