@@ -1,8 +1,8 @@
 """Tables in, tables out: how the GPUs of a fleet vary, and what of it comes back.
 
-`measurements`, `identities`, `imported`, `mixed_conditions` and `untrusted` read a store; `variability` describes each
-workload of each cluster and `across` compares workloads. The latter two take a frame of runs, give plain frozen rows
-with `as_dict()`, and read and write nothing.
+`measurements`, `identities`, `imported`, `mixed_conditions`, `told_apart` and `untrusted` read a store; `variability`
+describes each workload of each cluster and `across` compares workloads. The latter two take a frame of runs, give plain
+frozen rows with `as_dict()`, and read and write nothing.
 
 `placement` gives advice on where a job should run.
 """
@@ -10,7 +10,7 @@ with `as_dict()`, and read and write nothing.
 from __future__ import annotations
 
 from .across_workloads import Across, across
-from .conditions import mixed_conditions
+from .conditions import mixed_conditions, told_apart
 from .measurements import coupled_jobs, identities, imported, measurements, untrusted
 from .summary import REPLICATES, SEED, Outlier, Variability, variability
 
@@ -26,6 +26,7 @@ __all__ = [
     "imported",
     "measurements",
     "mixed_conditions",
+    "told_apart",
     "untrusted",
     "variability",
 ]

@@ -46,7 +46,7 @@ def variability(
 
     exclusive("as_json", "as_markdown")({"as_json": as_json, "as_markdown": as_markdown})
     opened = Store.open(store)
-    runs = analysis.measurements(opened, clusters=clusters, workloads=workloads)
+    runs = analysis.measurements(opened, clusters=clusters, workloads=workloads, run_ids=True)
     if runs.is_empty():
         named = [f"cluster {name}" for name in clusters] + [f"workload {name}" for name in workloads]
         what = f"of {' and '.join(named)} " if named else ""
@@ -55,7 +55,8 @@ def variability(
         more = f"`whorl import --store {store} FILES` or `whorl probe run --store {store}` adds some"
         hint = f"it has {has}" if has else more
         raise InputError(f"{store} holds no runs {what}to compare; {hint}")
-    notes = analysis.mixed_conditions(opened, clusters=clusters, workloads=workloads)
+    runs = analysis.told_apart(opened, runs)
+    notes = analysis.mixed_conditions(opened, clusters=clusters, workloads=workloads, apart=True)
     notes += analysis.untrusted(opened, clusters=clusters, workloads=workloads)
     for sentence in notes:
         click.echo(f"whorl: note: {sentence}", err=True)

@@ -10,6 +10,7 @@ import polars as pl
 from ...errors import InputError
 from .content import LINE, Sheet
 from .layout import Bound
+from .meanings import BOARD
 from .values import Seen, is_placeholder
 
 _HEX = "[0-9a-fA-F]"
@@ -92,6 +93,15 @@ def of_telemetry(sheet: Sheet, bound: dict[str, Bound], *, given: str | None) ->
             return f"column {name!r} (as {stem}:{key})"
     _constant(sheet, stem)
     return "--gpu" if given else "the file's name (--gpu NAME names it)"
+
+
+def of_board(bound: dict[str, Bound]) -> list[pl.Expr]:
+    """What a file says of the GPUs themselves, for the table `gpus`: the columns `BOARD`."""
+    said = {key: bound[key].column for key in BOARD if key in bound}
+    known = [
+        pl.when(~is_placeholder(name, minus_one=False)).then(pl.col(name)).alias(key) for key, name in said.items()
+    ]
+    return known + [pl.lit(None, pl.String).alias(key) for key in BOARD if key not in said]
 
 
 def _nothing(*keys: str) -> list[pl.Expr]:

@@ -20,6 +20,7 @@ from ..outcomes import Outcome
 from . import runs, telemetry
 from .content import LINE, Sheet, read
 from .layout import Layout, Options, recognise
+from .meanings import BOARD
 from .report import Counts, Report
 from .values import Seen
 
@@ -124,9 +125,9 @@ def _runs(store: Store, found: Parsed, options: Options) -> dict[str, pl.DataFra
         pl.lit(0).alias("repeat"), pl.lit("time").alias("figure"), pl.lit("ms").alias("unit"),
     )  # fmt: skip
     gpus = (
-        frame.group_by("cluster", "gpu", "uuid", "place", "cabinet", "node", "slot")
+        frame.group_by("cluster", "gpu", "uuid", "place", "cabinet", "node", "slot", *BOARD)
         .agg(pl.col("began").min().alias("first_seen"))
-        .sort("cluster", "gpu", "place", nulls_last=True)
+        .sort("cluster", "gpu", "place", *BOARD, nulls_last=True)
     )
     run_columns = [
         "run_id", "cluster", "workload", "gpu", "job_id", "began",
@@ -169,10 +170,10 @@ def _telemetry(store: Store, found: Parsed, options: Options) -> dict[str, pl.Da
     span = ts.is_between(found.frame["ts"].min(), found.frame["ts"].max())
     frame = _unseen(found, store.collect(known.filter(span)))
     cluster = pl.lit(options.cluster).alias("cluster")
-    named = ["gpu", "uuid", *telemetry.IDENTITY]
+    named = ["gpu", "uuid", *BOARD]
     gpus = frame.group_by(named).agg(ts.min().alias("first_seen")).sort(named, nulls_last=True).with_columns(cluster)
     events = found.events.filter(gpu.is_in(frame["gpu"].unique().implode())).with_columns(cluster)
-    readings = frame.drop(LINE, "uuid", *telemetry.IDENTITY).with_columns(cluster)
+    readings = frame.drop(LINE, "uuid", *BOARD).with_columns(cluster)
     return {"telemetry": readings, "events": events, "gpus": gpus}
 
 

@@ -74,6 +74,15 @@ def _of_metric(metric: Metric) -> Meaning:
     return Meaning(name, description=metric.description, names=metric.smi, column=metric.name, **more)  # type: ignore[arg-type]
 
 
+_BOARD: tuple[Meaning, ...] = (
+    Meaning("serial", "text", "board serial number", ("serial", "gpu_serial")),
+    Meaning("vbios", "text", "firmware version", ("vbios_version",)),
+    Meaning("driver", "text", "driver version", ("driver_version",)),
+    Meaning("pci_bus_id", "text", "PCI address", ("pci.bus_id", "gpu_bus_id")),
+)
+BOARD = ("model", *(one.name for one in _BOARD))
+"""What a file may say of a GPU besides its place: columns of `gpus`."""
+
 # A published `device` is a place; `dev_id` is not: in the files that have it, it is 0 on every row.
 RUN_MEANINGS: tuple[Meaning, ...] = (
     *_IDENTITY,
@@ -93,18 +102,19 @@ RUN_MEANINGS: tuple[Meaning, ...] = (
     ),
     Meaning("kernel", "text", "condition: name of the kernel", ("kern",), pattern="^[A-Za-z_(<]"),
     Meaning("kernels", "text", "condition: number of kernels", ("num_kerns",), pattern=_COUNT),
+    _number("power_limit", "condition: power limit that was set", (), "asked_power_limit_w", **_WATTS),
+    _number("locked_clock", "condition: SM clock that was locked", (), "locked_clock_mhz", **_CLOCK),
+    Meaning("model", "text", "product name of the GPU"),  # in published files, `model` is the workload
+    *_BOARD,
 )
 
-CONDITIONS = ("input_size", "reps", "run", "warmup", "kernel", "kernels")
+CONDITIONS = ("input_size", "reps", "run", "warmup", "kernel", "kernels", "power_limit", "locked_clock")
 
 TELEMETRY_MEANINGS: tuple[Meaning, ...] = (
     Meaning("gpu", "identity", "the GPU: a UUID", ("uuid", "gpu_uuid")),
     Meaning("index", "identity", "the driver's index of the GPU", ("index", "gpu_index")),
     Meaning("model", "text", "product name", ("name", "gpu_name")),
-    Meaning("serial", "text", "board serial number", ("serial", "gpu_serial")),
-    Meaning("vbios", "text", "firmware version", ("vbios_version",)),
-    Meaning("driver", "text", "driver version", ("driver_version",)),
-    Meaning("pci_bus_id", "text", "PCI address", ("pci.bus_id", "gpu_bus_id")),
+    *_BOARD,
     Meaning("timestamp", "time stamp", "when the reading was taken", ("timestamp",), column="ts"),
     *(_of_metric(metric) for metric in METRICS if metric.smi),
 )

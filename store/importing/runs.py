@@ -8,6 +8,7 @@ import math
 import polars as pl
 
 from ...errors import InputError
+from ..conditions import Clock
 from . import identity, swapped, timeunit
 from .content import LINE, Rule, Sheet
 from .layout import Bound, Layout, Options
@@ -148,6 +149,7 @@ def _frame(sheet: Sheet, layout: Layout, options: Options) -> pl.DataFrame:
         ),
         _job(bound),
         _conditions(bound),
+        *identity.of_board(bound),
         pl.col(LINE),
     ]
     out = frame.select(columns)
@@ -168,11 +170,21 @@ def _job(bound: dict[str, Bound]) -> pl.Expr:
 
 
 def _conditions(bound: dict[str, Bound]) -> pl.Expr:
-    """The stated conditions as a JSON object."""
-    stated = {key: bound[key].column for key in CONDITIONS if key in bound}
+    """The stated conditions as a JSON object (keys: `store/conditions.py`). Where a row states no locked clock while
+    others of the file do, its clock was free."""
+    stated = [bound[key] for key in CONDITIONS if key in bound]
     if not stated:
         return pl.lit(None, pl.String).alias("conditions")
-    fields = [pl.col(column).alias(key) for key, column in stated.items()]
+    fields = [
+        pl.col(parsed(one.meaning)).alias(one.meaning.column)
+        if one.meaning.kind == "number"
+        else pl.col(one.column).alias(one.meaning.name)
+        for one in stated
+    ]
+    if "locked_clock" in bound:
+        locked = pl.col(parsed(bound["locked_clock"].meaning)).is_not_null()
+        clock = pl.when(locked).then(pl.lit(Clock.LOCKED.value)).otherwise(pl.lit(Clock.FREE.value))
+        fields.append(clock.alias("clock"))
     return pl.struct(fields).struct.json_encode().alias("conditions")
 
 

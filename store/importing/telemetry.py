@@ -9,11 +9,10 @@ from ..events import EventKind
 from ..schema import TELEMETRY
 from . import identity
 from .content import LINE, Sheet
-from .layout import METRIC_KINDS, Bound, Layout, Options
+from .layout import METRIC_KINDS, Layout, Options
 from .stamps import times
-from .values import Seen, is_placeholder, numbers, parsed
+from .values import Seen, numbers, parsed
 
-IDENTITY = ("model", "serial", "vbios", "driver", "pci_bus_id")  # columns of `gpus`
 _SHARED = 8  # where one reading in so many repeats an instant, two GPUs are in one stream
 
 # A power sensor is called stuck where its reading never moves over this many readings and seconds while
@@ -47,21 +46,13 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
         pl.col("=timestamp").alias("ts"),
         pl.col("=gpu").alias("gpu"),
         pl.col("=uuid").alias("uuid"),
-        *(_identity(bound, key) for key in IDENTITY),
+        *identity.of_board(bound),
         *(pl.col(parsed(b.meaning)).round().cast(_kind(b.meaning.column)).alias(b.meaning.column) for b in metrics),
         pl.col(LINE),
     ]
     frame = sheet.frame.select(columns)
     frame, events = _stuck(frame, seen)
     return frame, events, duplicates
-
-
-def _identity(bound: dict[str, Bound], key: str) -> pl.Expr:
-    """What a stream says about the GPU itself, for the table `gpus`."""
-    if key not in bound:
-        return pl.lit(None, pl.String).alias(key)
-    column = bound[key].column
-    return pl.when(~is_placeholder(column, minus_one=False)).then(pl.col(column)).alias(key)
 
 
 def _kind(column: str) -> type[pl.Int32] | type[pl.Int64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -66,6 +67,22 @@ def test_the_unit_in_a_mapped_name_counts(write: Write, parse: Parse) -> None:
     for name in ("took_ms", "took [ms]"):
         found = parse(write(f"card,{name}", [["a", 500 + i] for i in range(5)]), columns={"card": "gpu", name: "time"})
         assert found.frame["value"][0] == 500
+
+
+def test_a_file_may_say_which_board_it_was_and_under_which_limit(write: Write, parse: Parse, refusal: Refusal) -> None:
+    rows = [
+        [f"card {i % 4}", 5 + i, "A100" if i % 2 else "[N/A]", 0.3, 1200 if i < 10 else "", "SN1"] for i in range(20)
+    ]
+    columns = {"card": "gpu", "s": "time:s", "board": "model", "limit": "power_limit:kW", "lock": "locked_clock:MHz"}
+    file = write("card,s,board,limit,lock,number", rows)
+    found = parse(file, columns=columns | {"number": "serial"}).frame
+    assert found["model"].to_list() == [None, "A100"] * 10
+    assert set(found["serial"]) == {"SN1"}
+    assert found["driver"].null_count() == 20
+    stated = [json.loads(text) for text in found["conditions"]]
+    assert stated[0] == {"asked_power_limit_w": 300.0, "locked_clock_mhz": 1200.0, "clock": "locked"}
+    assert stated[-1] == {"asked_power_limit_w": 300.0, "locked_clock_mhz": None, "clock": "free"}
+    assert "states no unit" in refusal(file, columns=columns | {"limit": "power_limit"})
 
 
 def test_telemetry(write: Write, parse: Parse, refusal: Refusal) -> None:
