@@ -359,14 +359,19 @@ def _newest(value: str, known: str) -> str:
 _PLACED = ("node", "slot", "cabinet", "place")  # of one identity together: a GPU that moved has no slot of before
 _STRUCT = ", ".join(f"{name} := {name}" for name in _PLACED)
 _KEPT_APART = ("cluster", "gpu", "first_seen", "import_id")
+# Of several cards that were in one slot one after another, the last one has its name. A key without a UUID is a place.
+_HOLDS_SLOT = (
+    "uuid IS NULL OR uuid = arg_max(uuid, coalesce(placed, TIMESTAMP_NS '1970-01-01')) "
+    "OVER (PARTITION BY cluster, node, slot, parent IS NULL)"
+)
 
 GPUS_NOW = View(
     "gpus_now",
-    "a GPU: its newest identity and its name (node/slot where these are known, else the key `gpu`); joins with `runs` "
-    "and `telemetry` by cluster and gpu",
-    "SELECT cluster, gpu, CASE WHEN slot IS NULL OR node IS NULL THEN gpu ELSE node || '/' || slot END AS name, "
-    "* EXCLUDE (cluster, gpu) FROM (SELECT cluster, gpu, "
-    + f"unnest({_newest(f'struct_pack({_STRUCT})', 'node')}), "
+    "a GPU: its newest identity and its name, which is node/slot where these are known and the card is the last one "
+    "there, else the key `gpu`; joins with `runs` and `telemetry` by cluster and gpu",
+    f"SELECT cluster, gpu, CASE WHEN parent IS NULL AND node IS NOT NULL AND slot IS NOT NULL AND ({_HOLDS_SLOT}) "
+    "THEN node || '/' || slot ELSE gpu END AS name, * EXCLUDE (cluster, gpu, placed) FROM (SELECT cluster, gpu, "
+    f"unnest({_newest(f'struct_pack({_STRUCT})', 'node')}), {_newest('first_seen', 'node')} AS placed, "
     + ", ".join(f"{_newest(n, n)} AS {n}" for n in GPUS.names if n not in {*_PLACED, *_KEPT_APART})
     + ", min(first_seen) AS first_seen FROM gpus GROUP BY cluster, gpu)",
 )

@@ -64,6 +64,24 @@ def test_a_join_with_it_doubles_nothing(store: Store) -> None:
         assert found == [{"n": 3}]
 
 
+def test_of_two_cards_in_one_slot_the_last_one_has_its_name(tmp_path: Path) -> None:
+    made = Store.create(tmp_path / "store")
+    keys = ["GPU-1", "GPU-2", "n1-3", "MIG-1"]  # the third is how a file without UUIDs names whatever is there
+    rows = {
+        "cluster": ["c"] * 4,
+        "gpu": keys,
+        "uuid": ["GPU-1", "GPU-2", None, "MIG-1"],
+        "parent": [None, None, None, "GPU-2"],
+        "node": ["n1"] * 4,
+        "slot": pa.array([3] * 4, pa.int32()),
+        "first_seen": pa.array([day(1), day(2), None, day(3)], pa.timestamp("ns")),
+    }
+    made.append({"gpus": pa.table(rows)}, "x")
+    for found in answers(made, "select gpu, name from gpus_now"):
+        names = {row["gpu"]: row["name"] for row in found}
+        assert names == {"GPU-1": "GPU-1", "GPU-2": "n1/3", "n1-3": "n1/3", "MIG-1": "MIG-1"}
+
+
 def test_a_figure_stands_with_the_name_of_its_gpu(store: Store) -> None:
     for found in answers(store, "select name, value from measurements where figure = 'time' order by value"):
         assert found == [{"name": "n2/0", "value": 1}, {"name": "GPU-2", "value": 2}, {"name": "GPU-3", "value": 3}]
