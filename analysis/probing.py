@@ -10,7 +10,7 @@ import polars as pl
 
 from ..errors import InputError
 from ..store.conditions import read
-from .measurements import SOUND
+from .measurements import SOUND, identities
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -42,7 +42,7 @@ class Probed:
     campaign: str
     """'' where it is all runs of a cluster that belong to no campaign."""
     gpus: pl.DataFrame
-    """One row a GPU that the campaign touched: gpu, node, cabinet, slot, model, power_limit_w, sm_clock_max_mhz,
+    """One row a GPU that the campaign touched: gpu, node, cabinet, slot, model, uuid, power_limit_w, sm_clock_max_mhz,
     temperature_slowdown_c; sorted by cabinet, node and slot."""
     runs: pl.DataFrame
     """One row a run: the columns of `runs`, those of `gpus`, `FIGURES`, and `value`, `low`, `high` (the median of its
@@ -59,6 +59,12 @@ class Probed:
         """Whether its GPUs are."""
         said = self.runs["conditions"].drop_nulls()
         return bool(len(said)) and bool(read(said[0]).get("simulated"))
+
+    @property
+    def maybe_twice(self) -> int:
+        """GPUs known by their UUID alone, where others are known by their place alone: some may be the same GPU."""
+        by_uuid, by_place = (self.gpus[name].is_null() for name in ("slot", "uuid"))
+        return int(by_uuid.sum()) if not self.campaign and by_uuid.any() and by_place.any() else 0
 
     @property
     def probes(self) -> list[str]:
@@ -114,7 +120,10 @@ def probed(store: Store, campaign: str | None = None, cluster: str | None = None
     name, where = _chosen(store, campaign, cluster)
     mine = pl.col("campaign").is_null() if name is None else pl.col("campaign") == name
     runs = store.collect(store.scan("runs").filter(mine & (pl.col("cluster") == where)).select(_RUNS))
-    gpus = _gpus(store, where, runs["gpu"].unique())
+    names = _other_names(store, where) if name is None else {}
+    gpus = _gpus(store, where, runs["gpu"].unique(), names)
+    events = _events(store, where, runs)
+    runs = runs.with_columns(pl.col("gpu").replace(names))
     runs = runs.join(gpus, on="gpu", how="left", maintain_order="left")
     runs = runs.join(_figures(store, runs["run_id"]), on="run_id", how="left", maintain_order="left")
     runs = runs.with_columns(
@@ -123,7 +132,7 @@ def probed(store: Store, campaign: str | None = None, cluster: str | None = None
         pl.col("time_high").alias("high"),
         pl.col("conditions").map_elements(stresses, return_dtype=pl.String, skip_nulls=False).alias("stresses"),
     )
-    return Probed(where, name or "", gpus, runs.sort("began", "gpu", nulls_last=True), _events(store, where, runs))
+    return Probed(where, name or "", gpus, runs.sort("began", "gpu", nulls_last=True), events)
 
 
 def _chosen(store: Store, campaign: str | None, cluster: str | None) -> tuple[str | None, str]:
@@ -156,14 +165,29 @@ def _chosen(store: Store, campaign: str | None, cluster: str | None) -> tuple[st
     return None, str(known["cluster"][0])
 
 
-def _gpus(store: Store, cluster: str, names: pl.Series) -> pl.DataFrame:
-    """One row a GPU: what was said of it last."""
+def _other_names(store: Store, cluster: str) -> dict[str, str]:
+    """Files may name a GPU by its place where others name it by its UUID: place -> UUID, where one file has both.
+
+    Only places that had one GPU, and GPUs that had one place.
+    """
+    known = identities(store).filter(pl.col("cluster") == cluster)
+    both = known.drop_nulls(["uuid", "place"]).filter(
+        (pl.col("uuid").n_unique().over("place") == 1) & (pl.col("place").n_unique().over("uuid") == 1)
+    )
+    alone = known.filter(pl.col("uuid").is_null()).join(both, on="place", suffix="_known").select("gpu", "gpu_known")
+    return {other: gpu for other, gpu in alone.unique().iter_rows() if other != gpu}
+
+
+def _gpus(store: Store, cluster: str, names: pl.Series, others: Mapping[str, str]) -> pl.DataFrame:
+    """One row a GPU: what was said of it last. `others` are names that a GPU has beside its own."""
     known = store.scan("gpus").filter((pl.col("cluster") == cluster) & pl.col("gpu").is_in(names.implode()))
+    names = names.replace(others).unique()
     last = (
-        known.sort("first_seen", nulls_last=False)
+        known.with_columns(pl.col("gpu").replace(others))
+        .sort("first_seen", nulls_last=False)
         .group_by("gpu")
         .agg(
-            *(pl.col(name).drop_nulls().last() for name in ("node", "cabinet", "slot", "model")),
+            *(pl.col(name).drop_nulls().last() for name in ("node", "cabinet", "slot", "model", "uuid")),
             (pl.col("power_limit_mw").drop_nulls().last() / 1000).alias("power_limit_w"),
             *(pl.col(name).drop_nulls().last() for name in ("sm_clock_max_mhz", "temperature_slowdown_c")),
         )

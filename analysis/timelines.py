@@ -57,6 +57,8 @@ class Timelines:
     """By GPU and metric, (steps,) means."""
     windows: dict[str, tuple[Window, ...]]
     """By GPU."""
+    measured: int
+    """GPUs with telemetry."""
 
 
 def timelines(store: Store, campaign: Probed, gpus: Sequence[str]) -> Timelines | None:
@@ -94,6 +96,7 @@ def timelines(store: Store, campaign: Probed, gpus: Sequence[str]) -> Timelines 
         _lines(fleet, steps),
         lines,
         {gpu: _windows(campaign.runs.filter(pl.col("gpu") == gpu)) for gpu in gpus},
+        seen,
     )
 
 

@@ -125,6 +125,8 @@ def _table(table: Table) -> str:
     rows = "".join(f"<tr>{row(cells, 'td')}</tr>" for cells in table.rows)
     above = f'<h3 class="of">{escape(table.title)}</h3>' if table.title else ""
     above += f'<p class="soft">{escape(table.says)}</p>' if table.says else ""
+    if not table.header:
+        return above
     opened = '<table class="cards">' if table.cards else "<table>"
     head = f"<thead><tr>{row(table.header, 'th')}</tr></thead>"
     return f'{above}<div class="wide">{opened}{head}<tbody>{rows}</tbody></table></div>'

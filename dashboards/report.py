@@ -18,7 +18,7 @@ from ..store.conditions import read
 from . import report_tables as tables
 from .page import Section, page
 from .report_figures import Against, against, labels
-from .table import MISSING
+from .table import MISSING, many
 
 SHOWN = 6
 """GPUs whose telemetry is shown."""
@@ -45,17 +45,20 @@ def probe_report(
     found = judged.found
     n, models = campaign.gpus.height, campaign.models
     made = f"{'simulated ' if campaign.simulated else ''}{' and '.join(models)}".strip()
-    what = f"{n:,} {made} GPU{'s' if n != 1 else ''}".replace("  ", " ")
+    upto = "up to " if campaign.maybe_twice else ""
+    what = f"{upto}{n:,} {made} GPU{'s' if n != 1 else ''}".replace("  ", " ")
     sections = [
         Section("Which stand out", "", tables.stand_out(judged, names, planted)),
-        Section("How much they differ", "", tables.spread(probes, by_gpu, judged)),
+        Section(
+            "How much they differ" if n > 1 else "Times", "", tables.spread(probes, by_gpu, judged, _noun(campaign))
+        ),
     ]
     if n > 1 and probes:
         sections.append(Section("Where they stand", "", [tables.machine(campaign, probes, found)]))
     if lines is not None and lines.gpus:
         sections.append(Section("One GPU over the campaign", "", [tables.telemetry(lines, found, names)]))
     sections.append(
-        Section("Figures, conditions and versions", "", [tables.figures(campaign), *tables.conditions(campaign)])
+        Section("Figures, conditions and versions", "", [*tables.figures(campaign), *tables.conditions(campaign)])
     )
     return page(
         f"Probes on {what}" if campaign.campaign else f"Runs of cluster {campaign.cluster}",
@@ -99,7 +102,7 @@ def _summary(
     nodes = campaign.gpus["node"].drop_nulls().n_unique()
     on = f" on {nodes:,} node{'s' if nodes != 1 else ''}" if nodes else ""
     sentences = [
-        f"{what}{on} ran {_ran(campaign)}: {runs:,} runs"
+        f"{what[0].upper()}{what[1:]}{on} ran {_ran(campaign)}: {runs:,} runs"
         + (", all of them sound." if ok == runs else f", {ok:,} of them sound.")
     ]
     known = [row for row in by_gpu.values() if row.fence_pct is not None and row.n > 1]
@@ -118,9 +121,13 @@ def _summary(
     return sentences
 
 
+def _noun(campaign: Probed) -> str:
+    """What a campaign runs is a probe; what other tools measured is a workload."""
+    return "probe" if campaign.campaign else "workload"
+
+
 def _ran(campaign: Probed) -> str:
-    n = len(campaign.probes)
-    return f"{n} {'probe' if campaign.campaign else 'workload'}{'' if n == 1 else 's'}"
+    return many(len(campaign.probes), _noun(campaign))
 
 
 def _fence(row: Variability) -> float:
@@ -182,11 +189,15 @@ def _tiles(
     known = [row for row in by_gpu.values() if row.fence_pct is not None and row.n > 1]
     n = campaign.gpus.height
     probes, _, ran = _ran(campaign).partition(" ")
-    tiles = [(f"{n:,}", f"GPU{'' if n == 1 else 's'} measured"), (probes, ran)]
+    upto = "at most: some may have two names" if campaign.maybe_twice else "measured"
+    tiles = [(f"{n:,}", f"GPU{'' if n == 1 else 's'} {upto}"), (probes, ran)]
     if known:
         most = max(known, key=_fence)
         tiles.append((f"{most.fence_pct:.1f} %", f"widest spread of times: {most.workload}"))
-    tiles.append((f"{len(judged.found)}", "GPU stands out" if len(judged.found) == 1 else "GPUs stand out"))
+    if judged.looks or judged.found:
+        tiles.append((f"{len(judged.found)}", "GPU stands out" if len(judged.found) == 1 else "GPUs stand out"))
+    else:
+        tiles.append((MISSING, "GPUs stand out: too few to compare"))
     if planted:
         caught = sum(bool(one.found) for one in planted)
         tiles.append((f"{caught} of {len(planted)}", "planted faults found"))
@@ -197,12 +208,13 @@ def _tiles(
 
 
 def _about(campaign: Probed) -> dict[str, str]:
-    began, ended = campaign.runs["began"].min(), campaign.runs["ended"].max()
+    began = campaign.runs["began"].min()
+    ended = campaign.runs.select(pl.coalesce("ended", "began").max()).item()  # imported runs may say no end
     said = [read(text) for text in campaign.runs["conditions"].drop_nulls().unique().sort().to_list()[:64]]
     about = {
         "cluster": campaign.cluster,
         "campaign": campaign.campaign or "none: all runs of the cluster",
-        "models": ", ".join(campaign.models) or MISSING,
+        **({"models": ", ".join(campaign.models)} if campaign.models else {}),
         "measured": f"{_instant(began)} to {_instant(ended)} UTC" + (", simulated" if campaign.simulated else ""),
     }
     for key, name in (
@@ -226,13 +238,17 @@ def _about(campaign: Probed) -> dict[str, str]:
 
 
 def _notes(campaign: Probed, judged: Judged, probes: Sequence[Against]) -> list[str]:
+    figure, matters = (
+        ("time", "")
+        if not campaign.campaign
+        else ("time or its temperature rise", f", {RELEVANT_THERMAL_PCT:g} % or more of a temperature rise")
+    )
     rules = [
-        "A GPU stands out where its time or its temperature rise is so far from its peers' that "
+        f"A GPU stands out where its {figure} is so far from its peers' that "
         f"{judged.looks:,} comparisons within one normal population show as much, anywhere, with a chance of "
         f"{100 * ERROR_RATE:g} % at most (Student's t on a robust scale; Holm's correction), and where that matters: "
-        f"{RELEVANT_PCT:g} % or more of a time, {RELEVANT_THERMAL_PCT:g} % or more of a temperature rise. Populations "
-        "with heavier tails than the normal one have more that stand out by chance. A cause is what it looks like, no "
-        "diagnosis.",
+        f"{RELEVANT_PCT:g} % or more of a time{matters}. Populations with heavier tails than the normal one have more "
+        "that stand out by chance. A cause is what it looks like, no diagnosis.",
     ]
     if campaign.campaign:
         rules.append(
@@ -246,6 +262,11 @@ def _notes(campaign: Probed, judged: Judged, probes: Sequence[Against]) -> list[
     untimed = [probe for probe in campaign.probes if probe not in {*campaign.untrusted, *(one.probe for one in probes)}]
     if untimed:
         notes.append(f"No times, and so no comparison: {', '.join(untimed)}.")
+    if campaign.maybe_twice:
+        notes.append(
+            f"Of {campaign.maybe_twice:,} GPUs only the UUID is known, of others only the place: the files do not say "
+            "which are the same, so that a GPU may be counted under two names."
+        )
     if campaign.simulated:
         notes.append("These GPUs are simulated: no number here is a measurement of a real one.")
     return notes

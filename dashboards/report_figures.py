@@ -284,12 +284,11 @@ def over_time(lines: Timelines, gpu: str, name: str) -> Figure:
 
     figure = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.045)
     time = _single(lines.time_s)
+    alone = lines.measured == 1  # it is its own median
     for row, (metric, title) in enumerate(_PANELS, start=1):
         unit = title.rpartition(", ")[2]
-        for who, line, colour, width in (
-            ("median of the fleet", lines.fleet[metric], GREY, 1.5),
-            (name, lines.gpus[gpu][metric], RED, 2),
-        ):
+        median = ("median of the fleet", lines.fleet[metric], GREY, 1.5)
+        for who, line, colour, width in (*([] if alone else [median]), (name, lines.gpus[gpu][metric], RED, 2)):
             figure.add_trace(
                 Scatter(
                     x=time,
@@ -344,7 +343,9 @@ def over_time(lines: Timelines, gpu: str, name: str) -> Figure:
                 "name": "wide",
             }
         )
-    figure.data[1].update(text=list(running), hovertemplate=f"{name}: %{{y:,.0f}} W%{{text}}<extra></extra>")
+    figure.data[0 if alone else 1].update(
+        text=list(running), hovertemplate=f"{name}: %{{y:,.0f}} W%{{text}}<extra></extra>"
+    )
     figure.update_layout(
         layout(
             590,

@@ -17,7 +17,7 @@ from ..store.conditions import clock_in_words, read
 from .page import Drawing
 from .report_figures import POINTS, Against, closely, looks, over_time, overview
 from .report_map import CELLS, where
-from .report_variability import digits, extremes, sizes
+from .report_variability import digits, extremes, sizes, times
 from .table import MISSING, Table
 
 LISTED = 40
@@ -34,16 +34,19 @@ def stand_out(judged: Judged, names: Mapping[str, str], planted: Sequence[Plante
             [names[one.gpu], SPOKEN[one.cause], how_much(one), one.looks, how_sure(one), one.gpu]
             for one in judged.found[:LISTED]
         ]
+        bounds = any(one.low_pct is not None for each in judged.found for one in each.deviations)
+        own = "[95 % interval of the GPU's own measurement]; " if bounds else ""
+        key = "UUID" if all(one.gpu.startswith("GPU-") for one in judged.found) else "name in the store"
         cut = f" The first {LISTED} of {len(judged.found):,}." if len(judged.found) > LISTED else ""
         parts.append(
             Table(
-                ["GPU", "looks like", "how much", "because", "chance", "UUID"],
+                ["GPU", "looks like", "how much", "because", "chance", key],
                 rows,
                 wrapped=(1, 2, 3, 5),
                 cards=True,
                 title="GPUs that stand out",
-                says=f"Against the median of their model, in {judged.looks:,} comparisons; [95 % interval of the GPU's "
-                f"own measurement]; chance: that a fleet of one normal population shows this anywhere; seen: no "
+                says=f"Against the median of their model, in {judged.looks:,} comparisons; {own}"
+                f"chance: that a fleet of one normal population shows this anywhere; seen: no "
                 f"matter of chance.{cut}",
             )
         )
@@ -53,7 +56,8 @@ def stand_out(judged: Judged, names: Mapping[str, str], planted: Sequence[Plante
             if judged.looks
             else f"No comparison was made: at least {LEAST_GPUS} GPUs of a model are needed to tell which differ."
         )
-        parts.append(Table(["GPU"], [["none"]], title="GPUs that stand out", says=says))
+        none = Table(["GPU"], [["none"]], title="GPUs that stand out", says=says)
+        parts.append(none if judged.looks else Table((), (), title="GPUs that stand out", says=says))
     if planted:
         remarked = any(one.remark for one in planted)
         rows = [
@@ -117,7 +121,9 @@ def by_reason(judged: Judged) -> dict[str, list[str]]:
 # -- how they differ --------------------------------------------------------------------------------------------
 
 
-def spread(probes: Sequence[Against], by_gpu: Mapping[str, Variability], judged: Judged) -> list[Table | Drawing]:
+def spread(
+    probes: Sequence[Against], by_gpu: Mapping[str, Variability], judged: Judged, noun: str = "probe"
+) -> list[Table | Drawing]:
     if not probes:
         return []
     drawn = looks(judged.found)
@@ -125,20 +131,22 @@ def spread(probes: Sequence[Against], by_gpu: Mapping[str, Variability], judged:
     thin = f" Of a probe's GPUs {POINTS} are drawn, and all that stand out." if n > POINTS else ""
     drawings = [
         Drawing(
-            "All probes",
+            f"All {noun}s",
             f"Each point is a GPU (n = {n:,}), against the median of its model; boxes: the middle half, whiskers: 5th "
             f"to 95th percentile. Within 1 % the scale is linear, beyond it is logarithmic.{thin}",
             {"": overview(probes, drawn)},
         ),
         Drawing(
-            "One probe closely",
+            f"One {noun} closely",
             "The distribution of its GPUs. A GPU beyond the edges is drawn at the edge, with its place and its size.",
             {one.probe: closely(one, drawn) for one in probes},
         ),
     ]
     known = [row for one in probes if (row := by_gpu.get(one.probe)) is not None]
-    parts: list[Table | Drawing] = [] if n < 2 else [*drawings]  # one GPU has no distribution
-    return [*parts, sizes(known), extremes(known)] if known else parts
+    parts: list[Table | Drawing] = [*drawings]
+    if n < 2:
+        return [times(known)] if known else []
+    return [*parts, sizes(known, noun), extremes(known, noun)] if known else parts
 
 
 def machine(campaign: Probed, probes: Sequence[Against], found: Sequence[StandsOut]) -> Drawing:
@@ -155,8 +163,9 @@ def telemetry(lines: Timelines, found: Sequence[StandsOut], names: Mapping[str, 
     causes = {one.gpu: SPOKEN[one.cause] for one in found}
     return Drawing(
         "Power, clock and temperature",
-        f"Means over steps of {lines.step_s:.2g} s, beside the median of all GPUs at the same time since their first "
-        "probe; bands are the GPU's own probes, as they were measured (warm-up and cool-down lie between), named "
+        f"Means over steps of {lines.step_s:.2g} s"
+        + ("" if lines.measured == 1 else ", beside the median of all GPUs at the same time since their first probe")
+        + "; bands are the GPU's own probes, as they were measured (warm-up and cool-down lie between), named "
         "where there is room.",
         {
             f"{names[gpu]}: {causes.get(gpu, 'like most others')}": over_time(lines, gpu, names[gpu])
@@ -180,20 +189,35 @@ _SHOWN_FIGURES: tuple[tuple[str, str, bool], ...] = (  # column, head, whether i
 )
 
 
-def figures(campaign: Probed) -> Table:
+def figures(campaign: Probed) -> list[Table]:
     shown = [one for one in _SHOWN_FIGURES if campaign.runs[one[0]].is_not_null().any()]
+    if not shown:
+        return []
     rows = []
     for probe in campaign.probes:
         runs = campaign.runs.filter(pl.col("workload") == probe)
         rows.append([probe, f"{runs['gpu'].n_unique():,}", *(_middle(runs[name], wide) for name, _, wide in shown)])
-    return Table(
-        ["probe", "GPUs", *(head for _, head, _ in shown)],
-        rows,
-        range(1, len(shown) + 2),
-        title="Energy and rates",
-        says="Medians of the GPUs (5th to 95th percentile). Energy is that of one repetition, by the energy counter "
-        "where there is one, else power times time; energy and power as the sensors report them.",
-    )
+    energy = any(name in ("energy", "efficiency") for name, _, _ in shown)
+    one_gpu = campaign.gpus.height == 1
+    return [
+        Table(
+            [_noun(campaign), "GPUs", *(head for _, head, _ in shown)],
+            rows,
+            range(1, len(shown) + 2),
+            title="Energy and rates" if energy else "Power, clock and temperature",
+            says=("" if one_gpu else "Medians of the GPUs (5th to 95th percentile). ")
+            + (
+                "Energy is that of one repetition, by the energy counter where there is one, else power times time; "
+                "energy and power as the sensors report them."
+                if energy
+                else "As the files give them."
+            ),
+        )
+    ]
+
+
+def _noun(campaign: Probed) -> str:
+    return "probe" if campaign.campaign else "workload"
 
 
 def _middle(values: pl.Series, wide: bool) -> str:
@@ -205,6 +229,9 @@ def _middle(values: pl.Series, wide: bool) -> str:
 
 
 def conditions(campaign: Probed) -> list[Table]:
+    """What ran, where the runs say so: imported ones do not."""
+    if not campaign.campaign:
+        return []
     rows = []
     for probe in campaign.probes:
         runs = campaign.runs.filter(pl.col("workload") == probe)

@@ -8,9 +8,15 @@ from ..analysis import Variability
 from .table import MISSING, Table
 
 
-def sizes(known: Sequence[Variability]) -> Table:
-    """How much the GPUs differ in each probe."""
-    header = ["probe", "GPUs", "median", "spread %", "p95 - p5 %", "CoV %"]
+def times(known: Sequence[Variability]) -> Table:
+    """The times of a single GPU."""
+    rows = [[row.workload, f"{digits(row.median)} {row.unit or ''}".strip()] for row in known]
+    return Table(["probe", "median"], rows, (1,), says="One GPU was measured: there is none to compare it with.")
+
+
+def sizes(known: Sequence[Variability], noun: str) -> Table:
+    """How much the GPUs differ in each probe or workload."""
+    header = [noun, "GPUs", "median", "spread %", "p95 - p5 %", "CoV %"]
     rows = [
         [
             row.workload,
@@ -32,9 +38,9 @@ def sizes(known: Sequence[Variability]) -> Table:
     )
 
 
-def extremes(known: Sequence[Variability]) -> Table:
+def extremes(known: Sequence[Variability], noun: str) -> Table:
     """The ends of the distributions, and what goes with a long time."""
-    header = ["probe", "GPUs", "slowest", "slow / fast", "ρ clock", "ρ temp."]
+    header = [noun, "GPUs", "slowest", "slow / fast", "ρ clock", "ρ temp."]
     rows = [
         [
             row.workload,

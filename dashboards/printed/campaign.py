@@ -37,7 +37,8 @@ def _what(campaign: Probed) -> str:
     models = " and ".join(campaign.models)
     nodes = campaign.gpus["node"].drop_nulls().n_unique()
     on = f" on {many(nodes, 'node')}" if nodes else ""
-    gpus = many(campaign.gpus.height, f"{made}{models} GPU".replace("  ", " ").strip())
+    upto = "up to " if campaign.maybe_twice else ""
+    gpus = upto + many(campaign.gpus.height, f"{made}{models} GPU".replace("  ", " ").strip())
     of = f"campaign {campaign.campaign}" if campaign.campaign else f"cluster {campaign.cluster}"
     ran = many(len(campaign.probes), "probe" if campaign.campaign else "workload")
     return f"{of}: {gpus}{on}, {many(campaign.runs.height, 'run')} of {ran}"
@@ -85,8 +86,19 @@ def spread(looked: Looked) -> Iterable[str | Table]:
                 MISSING if row.n < 2 else f"{len(row.slow)}/{len(row.fast)}",
             ]
         )
-    header = ("probe", "GPUs", "median time", "spread %", "[95 %]", "slowest", "slow/fast")
+    header = (
+        "probe" if looked.campaign.campaign else "workload",
+        "GPUs",
+        "median time",
+        "spread %",
+        "[95 %]",
+        "slowest",
+        "slow/fast",
+    )
     yield Table(header, rows, (1, 2, 3, 5, 6), leaves=(6, 4))
+    if looked.campaign.gpus.height < 2:
+        yield ""
+        return
     yield (
         "spread: between the Tukey fences, beyond which a GPU counts as slow or fast (4 interquartile ranges), in % of "
         "the median; slowest: in medians"
@@ -136,3 +148,8 @@ def notes(looked: Looked) -> Iterable[str]:
         yield f"not compared: {', '.join(probes)} ({why})"
     if looked.campaign.untrusted_says:
         yield looked.campaign.untrusted_says
+    if looked.campaign.maybe_twice:
+        yield (
+            f"of {looked.campaign.maybe_twice:,} GPUs only the UUID is known, of others only the place: a GPU may be "
+            "counted under two names"
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from whorl.cli import cli
 from whorl.simulation.sample import write_sample
+from whorl.store import Store
 from whorl.tests.stores import new_store
 
 from ..probed_fleet import BEGAN_NS, CLUSTER, stored
@@ -72,7 +74,23 @@ def test_longhorns_braked_gpu_is_on_the_page(tmp_path: Path) -> None:
     done = report(tmp_path / "S", out=tmp_path / "r.html")
     assert done.exit_code == 0, done.output
     assert "sgemm +20.3 %" in done.stdout
-    assert "GPU-87570fdd-b924-d1a1-8021-d92560f30d23" in (tmp_path / "r.html").read_text()
+    page = (tmp_path / "r.html").read_text()
+    assert "GPU-87570fdd-b924-d1a1-8021-d92560f30d23" in page
+    assert "2020-" in page
+    assert "to n/a UTC" not in page
+
+
+@pytest.mark.skipif(not LONGHORN.is_dir(), reason=f"the Longhorn files are not at {LONGHORN}")
+def test_a_gpu_with_two_names_is_one_where_a_file_has_both(tmp_path: Path) -> None:
+    """bert names GPUs by place, pagerank has place and UUID: the slow node of bert is found as one."""
+    files = [str(LONGHORN / f"{name}.csv.gz") for name in ("bert", "pagerank")]
+    CliRunner().invoke(cli, ["import", "--store", str(tmp_path / "S"), "--cluster", "longhorn", *files])
+    done = report(tmp_path / "S", out=tmp_path / "r.html")
+    assert done.exit_code == 0, done.output
+    gpus = int(re.search(r"longhorn: (?:up to )?(\d+) GPUs", done.stdout)[1])  # type: ignore[index]
+    both = Store.open(tmp_path / "S").sql("select count(distinct gpu) as n from runs")["n"][0].as_py()
+    assert 172 <= gpus < both
+    assert done.stdout.count("the host, not the GPU") == 4
 
 
 def test_one_gpu_is_a_page_that_compares_nothing(tmp_path: Path) -> None:
