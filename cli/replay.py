@@ -143,58 +143,47 @@ def replay(ctx: click.Context, /, **given: Any) -> None:
     whorl replay --trace T.csv --store S --policy packed,pal --seeds 20
     whorl replay --as-published pal-sc24 --trace T.csv --profiles DIR --json
     """
-    from ..analysis.replay.comparison import gains
+    from ..analysis.replay.answering import answered
     from ..analysis.replay.setting import as_published, general
-    from ..analysis.replay.study import cases, run_all
     from ..dashboards.printed import replay as printed
-    from ..errors import InputError
-    from .output import Progress, print_json, show
+    from .output import Progress, print_json, show, tell
 
     published = given["as_published"] is not None
     _consistent(ctx, given, published)
     setting = as_published(given) if published else general(given)
     if given["seeds"] == 1:
-        click.echo(f"whorl: warning: {_ONE_SEED}", err=True)
-    seeds = range(setting.seed, setting.seed + given["seeds"])
-    conditions = setting.conditions | {"seeds": f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"}
-    policies = [*setting.policies, *setting.added]
-    wanted = cases(len(given["paths"]), policies, setting.schedulers, seeds, record=given["plot"] is not None)
-    workers = given["workers"] or os.cpu_count() or 1
-    done = 0
+        tell(f"warning: {_ONE_SEED}")
+    done = "no"
 
     def note(ended: int, of: int) -> None:
         nonlocal done
-        done = ended
+        done = f"{ended:,} of {of:,}"
         progress(ended, of, "replays")
 
+    plot, workers = given["plot"], given["workers"] or os.cpu_count() or 1
     with Progress() as progress:
         try:
-            results, refused = run_all(setting.study, wanted, workers=workers, progress=note)
+            of = answered(setting, seeds=given["seeds"], workers=workers, record=plot is not None, progress=note)
         except KeyboardInterrupt:
             progress.clear()
-            click.echo(f"whorl: {done:,} of {len(wanted):,} replays done, of which nothing is kept", err=True)
+            tell(f"{done} replays done, of which nothing is kept")
             raise
-    reasons = list(dict.fromkeys(str(error) for _, error in refused))
-    if not results:
-        raise InputError("; ".join(reasons))
-    for reason in reasons:
-        click.echo(f"whorl: {reason}", err=True)
-    found = gains(results, setting.against)
-    notes = list(dict.fromkeys([*setting.notes, *(note for one in results for note in one.notes), *reasons]))
-    if given["plot"] is not None:
+    for reason in of.reasons:
+        tell(reason)
+    if plot is not None:
         from ..dashboards.page import write_page
         from ..dashboards.replay_page import replay_page
 
-        write_page(given["plot"], replay_page(results, found, conditions=conditions, notes=notes))
+        write_page(plot, replay_page(of.results, of.gains, conditions=of.conditions, notes=of.notes))
     if given["as_json"]:
         apart = setting.added if setting.apart else ()
-        print_json(printed.document(results, found, conditions, notes, apart))
+        print_json(printed.document(of.results, of.gains, of.conditions, of.notes, apart))
     else:
-        show(printed.answer(results, found, conditions, notes, setting.clocks))
-    if given["plot"] is not None:
-        click.echo(f"figures: {given['plot']}", err=True)
-    if refused:
-        sys.exit(refused[0][1].exit_code)
+        show(printed.answer(of.results, of.gains, of.conditions, of.notes, setting.clocks))
+    if plot is not None:
+        click.echo(f"figures: {plot}", err=True)
+    if of.refused:
+        sys.exit(of.refused[0][1].exit_code)
 
 
 def _consistent(ctx: click.Context, given: dict[str, Any], published: bool) -> None:

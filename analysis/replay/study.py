@@ -88,6 +88,9 @@ class Fleets(Protocol):
 class Study(Protocol):
     """What the cases have in common; it goes to other processes, so it can be pickled."""
 
+    @property
+    def traces(self) -> Sequence[object]: ...
+
     def run(self, case: Case) -> Replayed: ...
 
 
