@@ -14,8 +14,8 @@ from .rows import identity_table
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..store.form import Form
     from ..store.journal import Journal
+    from ..store.template import Template
 
 
 class StoreRecorder:
@@ -26,13 +26,17 @@ class StoreRecorder:
         self._cluster, self._node = cluster, node
 
     def append(self, batch: pa.RecordBatch, table: str = "telemetry") -> None:
-        self._journal.append(batch, table)
+        self._journal.append(batch, table, sync=False)
 
-    def form(self, batch: pa.RecordBatch) -> Form | None:
-        return self._journal.form(batch)
+    def template(self, batch: pa.RecordBatch) -> Template | None:
+        return self._journal.template(batch)
 
-    def append_form(self, form: Form) -> bool:
-        return self._journal.append_form(form)
+    def append_template(self, template: Template) -> bool:
+        return self._journal.append_template(template, sync=False)
+
+    def flush(self) -> None:
+        """Begin to make durable what was appended; see `Journal.flush_soon`."""
+        self._journal.flush_soon()
 
     def identify(self, devices: Sequence[Device], seen_ns: int) -> None:
         """Store who the devices are. Identities that the store has already, from this node, are not stored again."""

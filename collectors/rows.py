@@ -14,30 +14,32 @@ from ..store.schema import arrow_schema
 from .backends import Device, Status, Sweep
 
 if TYPE_CHECKING:
-    from ..store.form import Form
+    from ..store.template import Template
 
 _INT32 = np.iinfo(np.int32)
 _NEVER = np.iinfo(np.int64).min  # no reading has this value
 
 
-class Filling:
-    """Where the numbers of a fast tick belong in the message of a form."""
+class Filler:
+    """Where the numbers of a fast tick belong in the message of a template."""
 
-    def __init__(self, form: Form, narrow: Sequence[int], wide: Sequence[int], present: NDArray[np.bool_]) -> None:
-        self.form = form
+    def __init__(
+        self, template: Template, narrow: Sequence[int], wide: Sequence[int], present: NDArray[np.bool_]
+    ) -> None:
+        self.template = template
         self.present = np.flatnonzero(present).tolist()
         self.everyone = len(self.present) == len(present)
         number, every = len(present), np.array(self.present, np.intp)
-        self._words = np.frombuffer(form.message, np.int32)
-        self._long = np.frombuffer(form.message, np.int64)
+        self._words = np.frombuffer(template.message, np.int32)
+        self._long = np.frombuffer(template.message, np.int64)
 
         def places(rows: Sequence[int], size: int) -> NDArray[np.intp]:
-            here = [form.offsets[METRICS[row].name] // size + k for row in rows for k in range(len(every))]
+            here = [template.offsets[METRICS[row].name] // size + k for row in rows for k in range(len(every))]
             return np.array(here, np.intp)
 
         self._narrow, self._narrow_to = np.concatenate([row * number + every for row in narrow]), places(narrow, 4)
         self._wide, self._wide_to = np.concatenate([row * number + every for row in wide]), places(wide, 8)
-        self._ts, self._read_us = form.offsets["ts"] // 8, form.offsets["read_us"] // 4
+        self._ts, self._read_us = template.offsets["ts"] // 8, template.offsets["read_us"] // 4
 
     def fill(self, values: NDArray[np.int64], stamps: list[int], read_us: list[int]) -> bool:
         """Fill in the readings of a tick; False where one of them is no number for its column."""
@@ -107,10 +109,10 @@ class Rows:
         columns += [_array(pa.int32(), number, asked, took.astype(np.int32)), quality]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
-    def filling(self, form: Form, present: NDArray[np.bool_]) -> Filling:
-        """How to fill in a form that was made from the batch of a fast tick."""
+    def filler(self, template: Template, present: NDArray[np.bool_]) -> Filler:
+        """How to fill in a template that was made from the batch of a fast tick."""
         _, narrow, wide = self._tiers[False]
-        return Filling(form, narrow, wide, present)
+        return Filler(template, narrow, wide, present)
 
     def _label(self, present: NDArray[np.bool_], marks: Sequence[str | None]) -> tuple[pa.Array, pa.Array, pa.Array]:
         """The columns of text, which hardly ever change."""

@@ -24,12 +24,12 @@ from .backends import Backend, Device, Status, Sweep
 from .clock import Clock, SystemClock
 from .noticing import Events, Noticing
 from .quality import READ, Quality
-from .rows import Filling, Rows
+from .rows import Filler, Rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..store.form import Form
+    from ..store.template import Template
 
 log = logging.getLogger(__name__)
 
@@ -42,16 +42,23 @@ _DEVICES, _EVENTS, _STORE = "the list of GPUs", "the driver's events", "the stor
 
 
 class Recorder(Protocol):
-    """Where readings go; every method returns once what it was given is kept, as durably as was asked for."""
+    """Where readings go. What was appended is kept whatever becomes of this process; `flush` has it made durable.
+
+    What fails in the background is raised by the next call.
+    """
 
     def append(self, batch: pa.RecordBatch, table: str = ...) -> None: ...
 
-    def form(self, batch: pa.RecordBatch) -> Form | None:
-        """The batch as a form to fill in; None where this recorder has none."""
+    def template(self, batch: pa.RecordBatch) -> Template | None:
+        """The batch as a template to fill in; None where this recorder has none."""
         ...
 
-    def append_form(self, form: Form) -> bool:
-        """Keep the form as filled in; False where it is to be made anew."""
+    def append_template(self, template: Template) -> bool:
+        """Keep the template as filled in; False where it is to be made anew."""
+        ...
+
+    def flush(self) -> None:
+        """Begin to make durable what was appended, where that is wanted at every tick; does not wait for it."""
         ...
 
     def identify(self, devices: Sequence[Device], seen_ns: int) -> None: ...
@@ -124,8 +131,8 @@ class Sampler:
         self._power: NDArray[np.int64] = np.zeros(0, np.int64)
         self._state = b""  # the statuses of the last tick
         self._alike: _Alike = (b"", (), ())
-        self._filling: Filling | None = None  # for ticks that are ...
-        self._filling_for: _Alike = (b"", (), ())  # ... like this
+        self._filler: Filler | None = None  # for ticks that are ...
+        self._filler_for: _Alike = (b"", (), ())  # ... like this
         self._meet(list(backend.devices()))
 
     @property
@@ -318,6 +325,9 @@ class Sampler:
         if now >= self._look_due:
             self._look(me, now)
         self.write_events(me)
+        me.busy = (_STORE, steady())
+        self._recorder.flush()
+        self._out(me)
 
     def _record(self, me: _Poller, slow: set[int], *, chores: bool) -> None:
         sweep = self._backend.sweep(self._stamps)
@@ -345,23 +355,23 @@ class Sampler:
             self._append(me, sweep, slow, again=again)
 
     def _fill(self, me: _Poller, values: NDArray[np.int64]) -> bool:
-        """Record a tick that differs from the one before in numbers only, where there is a form for it."""
-        filling = self._filling
-        if filling is None or self._filling_for != self._alike:
+        """Record a tick that differs from the one before in numbers only, where there is a template for it."""
+        filler = self._filler
+        if filler is None or self._filler_for != self._alike:
             return False
-        if not filling.fill(values, self._stamps, self._read_us):
+        if not filler.fill(values, self._stamps, self._read_us):
             return False
         me.busy = (_STORE, self._clock.steady())
-        kept = self._recorder.append_form(filling.form)
+        kept = self._recorder.append_template(filler.template)
         self._out(me)
         if kept:
-            self._rows_kept += filling.form.rows
+            self._rows_kept += filler.template.rows
         else:
-            self._filling = None
+            self._filler = None
         return kept
 
     def _append(self, me: _Poller, sweep: Sweep, slow: set[int], *, again: bool) -> None:
-        """Record a tick as a batch of its own; where the next may be alike, make a form for it."""
+        """Record a tick as a batch of its own; where the next may be alike, make a template for it."""
         present = np.array(self._whole)
         for device in slow:
             if not self._whole[device]:  # an instance that is gone has no row
@@ -369,9 +379,9 @@ class Sampler:
         batch = self._rows.batch(sweep, present, self._stamps, self._read_us, self._alike[1], slow=bool(slow))
         with self._in(me, _STORE):
             self._recorder.append(batch)
-            form = self._recorder.form(batch) if again and not slow else None
-        if form is not None:
-            self._filling, self._filling_for = self._rows.filling(form, present), self._alike
+            template = self._recorder.template(batch) if again and not slow else None
+        if template is not None:
+            self._filler, self._filler_for = self._rows.filler(template, present), self._alike
         self._rows_kept += len(batch)
 
     def _hear(self, me: _Poller) -> None:
@@ -403,7 +413,7 @@ class Sampler:
         self._known, self._whole = devices, [device.parent is None for device in devices]
         self._noticing.meet(devices)
         self._rows = Rows(self._cluster, devices)
-        self._filling, self._state = None, b""
+        self._filler, self._state = None, b""
         if more:
             self._slow_due += [self._clock.steady()] * more
             self._stamps, self._read_us = [0] * number, [-1] * number

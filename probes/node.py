@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..collectors.backends import Device as Read
     from ..kernels.device import Device
     from ..store import Store
-    from ..store.form import Form
+    from ..store.template import Template
 
 _FIRST_S = 10.0  # the first reading of a GPU can take seconds
 _LAST_S = 10.0
@@ -48,11 +48,14 @@ class _Recorder:
             self.fed.set()
         self._store(lambda into: into.append(batch, table))
 
-    def form(self, batch: pa.RecordBatch) -> Form | None:
+    def template(self, batch: pa.RecordBatch) -> Template | None:
         """None: the watch wants every tick as a batch."""
 
-    def append_form(self, form: Form) -> bool:  # noqa: ARG002 - there are no forms here
+    def append_template(self, template: Template) -> bool:  # noqa: ARG002 - there are none here
         return False
+
+    def flush(self) -> None:
+        self._store(lambda into: into.flush())
 
     def identify(self, devices: Sequence[Read], seen_ns: int) -> None:
         self._store(lambda into: into.identify(devices, seen_ns))

@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING
 
 from ..errors import StoreError
 from . import durability, files, journal_file, processes, replacing, sealing
-from .form import Form
+from .background import Background, open_background
 from .journal_stream import Stream, failed_append, gpus_of
 from .locks import COMPACTING, is_free, locked
 from .schema import table as table_of
+from .template import Template
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,6 +94,8 @@ class Journal:
         self._work = threading.Lock()  # publishing and sealing exclude each other
         self._streams: dict[str, Stream] = {}
         self._unsynced_since: float | None = None
+        self._background: Background | None = None
+        self._tried = False  # whether there can be one
         self._began_s = time.monotonic()
         self._rows = 0
         self._sealer = sealing.Sealer(store.root, self._generation())
@@ -117,9 +120,11 @@ class Journal:
 
     # -- writing ------------------------------------------------------------------------------------------
 
-    def append(self, batch: pa.RecordBatch, table: str = "telemetry") -> None:
+    def append(self, batch: pa.RecordBatch, table: str = "telemetry", *, sync: bool = True) -> None:
         """Store the rows of a batch whose columns are some of the table's; they are acknowledged on return.
 
+        With `sync` off, where every append is made durable, `flush_soon` sees to that; whatever becomes of the process,
+        readers see them from now on.
         Raises StoreError where they cannot be written: these rows are not stored then, and those before are.
         """
         if not len(batch):
@@ -131,13 +136,15 @@ class Journal:
             if stream is None or not stream.takes(batch):
                 stream = self._streams[table] = self._next_part(stream, table, batch)
             self._written = max(self._written + 1, self._clock())
-            self._commit(stream, stream.encode(batch, self._written), len(batch))
+            self._commit(stream, stream.encode(batch, self._written), len(batch), sync)
 
-    def _commit(self, stream: Stream, message: bytearray, rows: int) -> None:
+    def _commit(self, stream: Stream, message: bytearray, rows: int, sync: bool) -> None:
         try:
             stream.write(message)
             if self.durability.seconds <= 0:
-                files.sync(stream.handle)
+                if sync:
+                    files.sync(stream.handle)
+                stream.behind = not sync
             elif self._unsynced_since is None:
                 self._unsynced_since = time.monotonic()
             elif time.monotonic() - self._unsynced_since >= self.durability.seconds:
@@ -148,27 +155,27 @@ class Journal:
         stream.acknowledge()
         self._rows += rows
 
-    def form(self, batch: pa.RecordBatch, table: str = "telemetry") -> Form:
-        """The batch as a form to fill in and append many times; nothing is written. Raises StoreError."""
+    def template(self, batch: pa.RecordBatch, table: str = "telemetry") -> Template:
+        """The batch as a template to fill in and append many times; nothing is written. Raises StoreError."""
         with self._guard:
             if self._closed:
                 raise StoreError(f"the journal {self.name} is closed")
             stream = self._streams.get(table)
             if stream is None or not stream.takes(batch):
                 stream = self._streams[table] = self._next_part(stream, table, batch)
-            return Form(stream, stream.encode(batch, 0), stream.schema, len(batch))
+            return Template(stream, stream.encode(batch, 0), stream.schema, len(batch))
 
-    def append_form(self, form: Form) -> bool:
-        """Append a form as it is filled in, as `append` does with a batch.
+    def append_template(self, template: Template, *, sync: bool = True) -> bool:
+        """Append a template as it is filled in, as `append` does with a batch.
 
-        False, and nothing is stored, where the journal has begun another file since: then make the form anew.
+        False, and nothing is stored, where the journal has begun another file since: then make the template anew.
         """
         with self._guard:
-            stream: Stream = form.stream
+            stream: Stream = template.stream
             if self._closed or stream.broken or self._streams.get(stream.table) is not stream:
                 return False
             self._written = max(self._written + 1, self._clock())
-            self._commit(stream, form.sealed(self._written), form.rows)
+            self._commit(stream, template.sealed(self._written), template.rows, sync)
         return True
 
     def flush(self) -> None:
@@ -179,9 +186,32 @@ class Journal:
             except OSError as error:
                 raise failed_append(self._folder, error) from error
 
+    def flush_soon(self) -> None:
+        """Begin to make durable what was appended with `sync` off; does not wait for it where the kernel can do it.
+
+        While the disk is still at what was begun before, a later call does it: call it after every append. Raises
+        StoreError, also for what failed since the last call.
+        """
+        with self._guard:
+            if self.durability.seconds > 0 or not self._streams:
+                return
+            handles = [stream.handle for stream in self._streams.values() if stream.behind]
+            try:
+                if handles and not self._tried:
+                    self._background, self._tried = open_background(handles[0]), True
+                if self._background is None:
+                    self._sync()
+                elif self._background.ended() and handles:
+                    self._background.begin(handles)
+                    for stream in self._streams.values():
+                        stream.behind = False
+            except OSError as error:
+                raise failed_append(self._folder, error) from error
+
     def _sync(self) -> None:
         for stream in self._streams.values():
             files.sync(stream.handle)
+            stream.behind = False
         self._unsynced_since = None
 
     def _generation(self) -> str:
@@ -285,6 +315,8 @@ class Journal:
             with self._guard:
                 for stream in self._streams.values():
                     stream.close()
+                if self._background is not None:
+                    self._background.close()
             self._hold.release()
 
     def __enter__(self) -> Journal:

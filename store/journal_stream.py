@@ -30,6 +30,7 @@ class Stream:
             raise StoreError(f"table {table} has no column {', '.join(sorted(unknown))}")
         self._seen: tuple[list[str], list[pa.Array]] | None = None
         self.broken = False
+        self.behind = False  # whether something was written since it was made durable, or that was begun
         try:
             self.handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
         except OSError as error:

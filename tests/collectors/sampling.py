@@ -14,39 +14,42 @@ from whorl.collectors.backends import Backend, Device
 from whorl.collectors.nvml import Nvml
 from whorl.collectors.sampler import Counts, Sampler
 from whorl.store import journal_file
-from whorl.store.form import Form
+from whorl.store.template import Template
 
 PATIENCE_S = 20.0
 
 
 class Kept:
-    """A recorder that keeps what it is given in memory, and takes forms as a journal does."""
+    """A recorder that keeps what it is given in memory, and takes templates as a journal does."""
 
     def __init__(self) -> None:
         self.batches: list[pa.RecordBatch] = []
         self.told: list[pa.RecordBatch] = []
         self.identities: list[list[Device]] = []
-        self.forms = 0  # batches that came as forms
+        self.filled = 0  # batches that came as templates
         self.turn_over = False
 
     def append(self, batch: pa.RecordBatch, table: str = "telemetry") -> None:
         (self.batches if table == "telemetry" else self.told).append(batch)
 
-    def form(self, batch: pa.RecordBatch) -> Form:
+    def template(self, batch: pa.RecordBatch) -> Template:
         """As the journal makes one."""
         own = [pa.field(journal_file.WRITTEN, pa.int64()), pa.field(journal_file.CHECK, pa.int32())]
         schema = pa.schema([*batch.schema, *own])
-        return Form(schema, journal_file.encode(batch.columns, schema, 0), schema, len(batch))
+        return Template(schema, journal_file.encode(batch.columns, schema, 0), schema, len(batch))
 
-    def append_form(self, form: Form) -> bool:
+    def append_template(self, template: Template) -> bool:
         if self.turn_over:  # as a journal does that has begun another file
             self.turn_over = False
             return False
-        message = pa.ipc.read_message(bytes(form.sealed(1)))
-        batch = pa.ipc.read_record_batch(message, form.stream)
+        message = pa.ipc.read_message(bytes(template.sealed(1)))
+        batch = pa.ipc.read_record_batch(message, template.stream)
         self.batches.append(batch.drop_columns([journal_file.WRITTEN, journal_file.CHECK]))
-        self.forms += 1
+        self.filled += 1
         return True
+
+    def flush(self) -> None:
+        pass
 
     def identify(self, devices: Sequence[Device], seen_ns: int) -> None:
         self.identities.append(list(devices))

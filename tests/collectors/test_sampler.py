@@ -16,8 +16,8 @@ from whorl.collectors.rows import Rows
 from whorl.collectors.sampler import Sampler
 from whorl.collectors.simulated import Simulated
 from whorl.errors import StoreError
-from whorl.store.form import Form
 from whorl.store.metrics import METRICS, ROW
+from whorl.store.template import Template
 
 from ..nvml_library import NvmlLibrary
 from .sampling import Kept, Running, as_rows, sampling
@@ -47,9 +47,9 @@ def test_a_lost_gpu_is_null_and_told_once_and_comes_back(nvml: NvmlLibrary) -> N
         last = running.kept.of(gpu)[-1]
         assert (last["quality"], last["read_us"]) == ("lost", None)
         assert not any(silent(running, position) for position in (0, 1, 3))
-        forms = running.kept.forms
+        filled = running.kept.filled
         running.ticks(10)
-        assert running.kept.forms > forms  # such ticks are alike, too
+        assert running.kept.filled > filled  # such ticks are alike, too
         nvml.remove("gpu 2 lost")
         running.until(lambda: "returned" in running.kept.kinds(gpu))
         running.until(lambda: not silent(running, 2))
@@ -340,10 +340,10 @@ def test_ticks_are_missed_where_the_driver_is_slow(nvml: NvmlLibrary) -> None:
 
 def test_a_store_that_takes_no_more_ends_it(nvml: NvmlLibrary) -> None:
     class Full(Kept):
-        def append_form(self, form: Form) -> bool:
+        def append_template(self, template: Template) -> bool:
             if len(self.batches) == 5:
                 raise StoreError("no space is left there")
-            return super().append_form(form)
+            return super().append_template(template)
 
     nvml.write("gpus 2")
     backend, kept = Nvml(), Full()
@@ -360,11 +360,11 @@ def test_a_store_that_hangs_does_not_keep_it_from_ending(nvml: NvmlLibrary, capl
     released = threading.Event()
 
     class Hanging(Kept):
-        def append_form(self, form: Form) -> bool:
+        def append_template(self, template: Template) -> bool:
             if len(self.batches) == 5:
                 released.wait(20)
                 raise StoreError("it came back too late")
-            return super().append_form(form)
+            return super().append_template(template)
 
     nvml.write("gpus 2")
     backend, kept = Nvml(), Hanging()
@@ -389,11 +389,11 @@ def test_a_number_that_its_column_cannot_hold_is_null() -> None:
     first, second = as_rows(batch)
     assert (first["power_mw"], first["pstate"], first["read_us"]) == (7, None, 3)
     assert (second["power_mw"], second["energy_mj"], second["pstate"]) == (None, 2**40, 7)
-    form = Kept().form(rows.batch(sweep, everyone, [1, 2], [3, 4], [None, None], slow=False))
-    filling = rows.filling(form, everyone)
-    assert not filling.fill(values, [5, 6], [7, 8])
+    template = Kept().template(rows.batch(sweep, everyone, [1, 2], [3, 4], [None, None], slow=False))
+    filler = rows.filler(template, everyone)
+    assert not filler.fill(values, [5, 6], [7, 8])
     values[ROW["power_mw"]] = -5, 2**31 - 1
-    assert filling.fill(values, [5, 6], [7, 8])
+    assert filler.fill(values, [5, 6], [7, 8])
 
 
 def test_ticks_that_are_filled_in_say_what_whole_batches_say(nvml: NvmlLibrary) -> None:
@@ -405,7 +405,7 @@ def test_ticks_that_are_filled_in_say_what_whole_batches_say(nvml: NvmlLibrary) 
         nvml.add(f"from {time.time() - 60} gpu 2 reset")
         running.ticks(20)
     kept = running.kept
-    assert 40 < kept.forms < len(kept.batches) - 2
+    assert 40 < kept.filled < len(kept.batches) - 2
     changing = {"ts", "read_us", "energy_mj", "power_age_us"}
     for gpu in running.gpus:
         rows = kept.of(gpu)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Form:
+class Template:
     """A message of the journal file `stream`, to be filled in: `offsets` has the place of each column's values.
 
     `message` is as `journal_file.encode` made it; texts and NULLs are those of the batch it was made from. Values
