@@ -74,11 +74,12 @@ def collect(
     no setting of a GPU; what a probe that crashed left changed is restored first. On a machine without GPUs,
     --backend simulated reads a simulated node.
     """
-    from ..collectors.collecting import stay_small
+    from ..collectors.collecting import be_prompt, stay_small
     from ..jobs.collecting import collect as run
     from .output import Progress, tell
 
     stay_small(backend)
+    be_prompt()
     progress, ready = Progress(every_s=1.0), None
 
     def begun(collecting: Collecting) -> None:
