@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from whorl.benchmarks.machine import machine
-from whorl.collectors.simulated_campaign import run_in_time, run_steady
+from whorl.probes.loads import run_load, run_steady
 from whorl.simulation.control import BLOCK, DIE_S, DIE_SHARE, FILTER_S, SINK_S, SINK_SHARE, STEP_NS, STEP_S
 from whorl.simulation.fleet import CAP_SETTLES_AT, Fleet
 from whorl.simulation.load import find_load
@@ -181,7 +181,7 @@ def in_time(gpus: int, hours: float, turns: int) -> dict[str, Any]:
         fleet = Fleet.draw(V100, gpus, SEED, faults=0)
         with tempfile.TemporaryDirectory() as folder:
             store = Store.create(Path(folder) / "S")
-            took, stored = timed(lambda: run_in_time(store, fleet, load, hours=hours))  # noqa: B023
+            took, stored = timed(lambda: run_load(store, fleet, load, hours=hours))  # noqa: B023
             stored_s.append(took)
             size = sum(path.stat().st_size for path in (store.root / "telemetry").rglob("*.parquet"))
             rows = store.arrow("telemetry")

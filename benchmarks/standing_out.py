@@ -37,8 +37,7 @@ from whorl.probes import catalogue
 from whorl.probes.campaign import Plan
 from whorl.probes.conditions import Asked
 from whorl.probes.effort import EFFORTS
-from whorl.probes.fleet_claim import claim
-from whorl.probes.running import run_simulated
+from whorl.probes.simulated import run_simulated
 from whorl.simulation.faults import KINDS
 from whorl.simulation.fleet import Fleet
 from whorl.simulation.models import find_model
@@ -57,18 +56,17 @@ def one(model: str, gpus: int, seed: int, suite: str, each: int) -> dict[str, An
     plan = Plan(catalogue.suite(suite), Asked(EFFORTS[suite]), "evaluated", "busy")
     with tempfile.TemporaryDirectory() as folder:
         store = Store.create(Path(folder) / "store")
-        record, bench = claim(store, fleet, plan)
-        report = run_simulated(record, bench, plan)
+        report = run_simulated(store, fleet, plan)
         campaign = probed(store)
         judged = judge(campaign, store)
     found = {one.gpu: one for one in judged.found}
     ended_ns = report.ended_ns or 0
-    there = [one for one in record.planted if one.began_ns is None or one.began_ns < ended_ns]
+    there = [one for one in report.planted if one.began_ns is None or one.began_ns < ended_ns]
     named = [one for one in there if one.uuid in found]
-    ours = {one.uuid for one in record.planted}
+    ours = {one.uuid for one in report.planted}
     return {
         "seconds": (ended_ns - (report.began_ns or 0)) / 1e9,
-        "planted": Counter(one.kind for one in record.planted),
+        "planted": Counter(one.kind for one in report.planted),
         "there": Counter(one.kind for one in there),
         "named": Counter(one.kind for one in named),
         "right": Counter(one.kind for one in named if found[one.uuid].cause == LOOKS_LIKE[one.kind]),

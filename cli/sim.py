@@ -115,11 +115,10 @@ def run(
     """
     from math import inf
 
-    from ..collectors.simulated_campaign import refuse_steady, refuse_time, run_in_time, run_steady
+    from ..probes.loads import refuse_steady, refuse_time, run_load, run_steady
     from ..simulation.fleet import Fleet
     from ..simulation.load import find_load
     from ..simulation.models import find_model
-    from ..simulation.turns import first_run_ends_s
     from ..store import Store
     from .output import print_json
 
@@ -148,7 +147,7 @@ def run(
             progress=progress,
         )
     else:
-        stored = run_in_time(
+        stored = run_load(
             opened,
             fleet,
             load,
@@ -206,7 +205,7 @@ def run(
     else:
         click.echo(f"all of it was in {store} before; nothing was stored")
     if not stored.measured:
-        ends_s = first_run_ends_s(load)
+        ends_s = load.first_run_ends_s
         why = f"the first one would end after {ends_s:g} s" if ends_s < inf else "no turn is measured"
         click.echo(f"no runs: under load {load.name} {why}")
     verb = "variability" if stored.measured else "sql"
@@ -252,7 +251,7 @@ def _nanoseconds(text: str) -> int:
 
 
 def _iso(nanoseconds: int) -> str:
-    from ..collectors.simulated_record import iso
+    from ..collectors.claim import iso
 
     return iso(nanoseconds)
 

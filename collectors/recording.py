@@ -39,12 +39,17 @@ class StoreRecorder:
         self._journal.flush_soon()
 
     def identify(self, devices: Sequence[Device], seen_ns: int) -> None:
-        """Store who the devices are. Identities that the store has already, from this node, are not stored again."""
-        content = json.dumps(
-            [self._cluster, self._node, [(device.gpu, device.row) for device in devices]], sort_keys=True
-        ).encode()
-        # Two checksums name the content as well as needed here, and a cryptographic hash brings its whole library.
-        name = f"identity-{zlib.crc32(content):08x}{zlib.crc32(content[::-1]):08x}"
-        if devices and not (self._store.root / "gpus" / f"{name}.parquet").exists():
-            table = identity_table(devices, self._cluster, self._node, seen_ns)
-            self._store.append({"gpus": table}, name)
+        """Store who the devices are: see `identify`."""
+        identify(self._store, devices, self._cluster, self._node, seen_ns)
+
+
+def identify(store: Store, devices: Sequence[Device], cluster: str, node: str | None, seen_ns: int) -> int:
+    """Store who devices are, and return the rows stored: what the store was told before in the same words is not
+    stored again. `node` is where those are whose own row names none."""
+    content = json.dumps([cluster, node, [(device.gpu, device.row) for device in devices]], sort_keys=True).encode()
+    # Two checksums name the content as well as needed here, and a cryptographic hash brings its whole library.
+    name = f"identity-{zlib.crc32(content):08x}{zlib.crc32(content[::-1]):08x}"
+    if not devices or (store.root / "gpus" / f"{name}.parquet").exists():
+        return 0
+    store.append({"gpus": identity_table(devices, cluster, node, seen_ns)}, name)
+    return len(devices)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..store.metrics import METRICS
+from ..store.metrics import METRICS, Metric
 from ..store.schema import arrow_schema
 from .backends import Device, Status, Sweep
 
@@ -57,21 +58,21 @@ class Filler:
 
 
 class Rows:
-    """Makes record batches of the devices of one node."""
+    """Makes record batches of devices, from sweeps over `metrics`."""
 
-    def __init__(self, cluster: str, devices: Sequence[Device]) -> None:
+    def __init__(self, cluster: str, devices: Sequence[Device], metrics: Sequence[Metric] = METRICS) -> None:
         self._cluster = cluster
         self._names = [device.gpu for device in devices]
         schema = arrow_schema("telemetry")
-        self._absent = np.array([_NEVER if m.absent is None else m.absent for m in METRICS], np.int64)[:, None]
-        self._narrow = np.array([schema.field(m.name).type == pa.int32() for m in METRICS])
+        self._absent = np.array([_NEVER if m.absent is None else m.absent for m in metrics], np.int64)[:, None]
+        self._narrow = np.array([schema.field(m.name).type == pa.int32() for m in metrics])
         # One schema for ticks of the fast tier, one for those that read slow metrics as well.
         self._tiers: list[tuple[pa.Schema, list[int], list[int]]] = []
         for tiers in (("fast",), ("fast", "slow")):
-            rows = [row for row, m in enumerate(METRICS) if m.tier in tiers]
+            rows = [row for row, m in enumerate(metrics) if m.tier in tiers]
             narrow = [row for row in rows if self._narrow[row]]
             wide = [row for row in rows if not self._narrow[row]]
-            names = ["ts", "cluster", "gpu", *(METRICS[row].name for row in narrow + wide), "read_us", "quality"]
+            names = ["ts", "cluster", "gpu", *(metrics[row].name for row in narrow + wide), "read_us", "quality"]
             fields = pa.schema([schema.field(name) for name in names])
             self._tiers.append((fields, narrow, wide))
         self._labels: dict[tuple[bytes, tuple[str | None, ...]], tuple[pa.Array, pa.Array, pa.Array]] = {}
@@ -80,8 +81,8 @@ class Rows:
         self,
         sweep: Sweep,
         present: NDArray[np.bool_],
-        stamps: list[int],
-        read_us: list[int],
+        stamps: Sequence[int] | NDArray[np.int64],
+        read_us: Sequence[int] | NDArray[np.int64],
         marks: Sequence[str | None],
         *,
         slow: bool,
@@ -93,8 +94,10 @@ class Rows:
         """
         schema, narrow, wide = self._tiers[slow]
         here = np.flatnonzero(present)
-        values, status = sweep.values.take(here, axis=1), sweep.status.take(here, axis=1)  # C order
         number = len(here)
+        values, status = sweep.values, sweep.status
+        if number < len(present):
+            values, status = values.take(here, axis=1), status.take(here, axis=1)  # C order
         good = (status == Status.OK) & (values != self._absent)
         # What does not fit its column is not a number that the metric can have.
         good &= ~(((values > _INT32.max) | (values < _INT32.min)) & self._narrow[:, None])
@@ -135,9 +138,16 @@ def _array(kind: pa.DataType, number: int, bits: NDArray[np.uint8] | None, value
     return pa.Array.from_buffers(kind, number, [valid, pa.py_buffer(values)])
 
 
-def identity_table(devices: Sequence[Device], cluster: str, node: str, seen_ns: int) -> pa.Table:
-    """Devices as rows of `gpus`."""
+def identity_table(devices: Sequence[Device], cluster: str, node: str | None, seen_ns: int) -> pa.Table:
+    """Devices as rows of `gpus`; `node` is where those are whose own row names none."""
     schema = arrow_schema("gpus")
     common = {"cluster": cluster, "node": node, "first_seen": seen_ns}
     rows = [{**common, **device.row, "gpu": device.gpu} for device in devices]
     return pa.table([pa.array([row.get(f.name) for row in rows], f.type) for f in schema], schema=schema)
+
+
+def short_hash(what: object) -> str:
+    """Sixteen digits that are the same for the same plain data."""
+    import hashlib  # a library of its own, which a collector does without
+
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]

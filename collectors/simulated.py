@@ -1,20 +1,87 @@
-"""The backend without hardware: the GPUs of a simulated node, in real time."""
+"""What a collector reads of simulated GPUs: who they are, their telemetry, and a backend without hardware."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..store.events import Event, EventKind
 from ..store.metrics import METRICS, ROW
 from .backends import Commit, Device, Status, Sweep
+from .rows import Rows
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from numpy.typing import NDArray
+
+    from ..simulation.identity import Identity
+    from ..simulation.models import GpuModel
+    from ..simulation.stepping import Readings
+
+
+DRIVER = "simulated"
+
+
+def described(model: GpuModel) -> dict[str, Any]:
+    """What the driver says of a simulated GPU of a model, by column of `gpus`."""
+    limit_mw = round(1000 * model.power_limit_w)
+    return {
+        "model": model.name,
+        "driver": DRIVER,
+        "power_limit_mw": limit_mw,
+        "power_limit_default_mw": limit_mw,
+        "power_limit_min_mw": round(1000 * model.min_power_limit_w),
+        "power_limit_max_mw": limit_mw,
+        "sm_clock_max_mhz": int(model.max_clock_mhz),
+        "mem_clock_max_mhz": int(model.memory_clock_mhz),
+        "temperature_slowdown_c": int(model.slowdown_c),
+        "temperature_shutdown_c": int(model.shutdown_c),
+        "memory_total": model.memory_gb << 30,
+    }
+
+
+def devices_of(model: GpuModel, who: Sequence[Identity]) -> list[Device]:
+    """The GPUs of a simulated fleet, in order."""
+    row = described(model)
+    return [
+        Device(
+            one.uuid,
+            {
+                "uuid": one.uuid,
+                "place": one.place,
+                "cabinet": f"c{one.cabinet:03d}",
+                "node": one.host,
+                "slot": one.device,
+                "nvml_index": one.device,
+                **row,
+            },
+        )
+        for one in who
+    ]
+
+
+def telemetry_of(cluster: str, devices: Sequence[Device], chunk: Sequence[Readings]) -> pa.RecordBatch:
+    """What a fleet's drivers reported at several times, as rows of `telemetry` by GPU and time."""
+    metrics = [metric for metric in METRICS if metric.name in chunk[0].values]
+    order = sorted(range(len(devices)), key=lambda gpu: devices[gpu].gpu)
+    rows = len(chunk) * len(devices)
+    values = np.empty((len(metrics), rows), np.int64)
+    for to, metric in zip(values, metrics, strict=True):
+        to[:] = np.array([one.values[metric.name] for one in chunk]).T[order].ravel()
+    lost = np.array([one.lost for one in chunk]).T[order].ravel()
+    status = np.broadcast_to(np.where(lost, Status.LOST, Status.OK).astype(np.uint8), values.shape)
+    return Rows(cluster, [devices[gpu] for gpu in order for _ in chunk], metrics).batch(
+        Sweep(values, status),
+        np.ones(rows, np.bool_),
+        stamps=np.tile(np.array([one.ts_ns for one in chunk], np.int64), len(devices)),
+        read_us=np.full(rows, -1),
+        marks=[None] * rows,
+        slow=True,
+    )
 
 
 class Simulated:
@@ -43,20 +110,7 @@ class Simulated:
         self._offset = time.time_ns() - time.monotonic_ns()
         self._simulation = Simulation(fleet, find_load("square"), began_ns=self._now())
         self.period_ms = self._simulation.sensors.instant_period_ms
-        limit_mw = round(1000 * model.power_limit_w)
-        row = {
-            "model": model.name,
-            "driver": "simulated",
-            "power_limit_mw": limit_mw,
-            "power_limit_default_mw": limit_mw,
-            "power_limit_min_mw": round(1000 * model.min_power_limit_w),
-            "power_limit_max_mw": limit_mw,
-            "sm_clock_max_mhz": int(model.max_clock_mhz),
-            "mem_clock_max_mhz": int(model.memory_clock_mhz),
-            "temperature_slowdown_c": int(model.slowdown_c),
-            "temperature_shutdown_c": int(model.shutdown_c),
-            "memory_total": model.memory_gb << 30,
-        }
+        row = described(model)
         for index in range(self._gpus):
             uuid = self._uuid(model.name, index)
             self._devices.append(Device(uuid, {"uuid": uuid, "slot": index, "nvml_index": index, **row}))

@@ -136,19 +136,21 @@ def _plan(suite: str) -> Plan:
 
 
 def _simulated(store: Store, fleet: Fleet, plan: Plan, progress: Progress | None) -> tuple[Report, Sequence[Fault]]:
-    from ..probes.fleet_claim import run_fleet
+    from ..probes.simulated import run_simulated
 
     # GPUs of one seed have one name, whatever is planted in them: each choice of faults is a cluster of its own.
     faults = "-".join(f"{kind}@{gpu}" for gpu, kind in sorted(fleet.planted.items()))
     name = f"simulated-{fleet.model.name.split('-', maxsplit=1)[0]}-{len(fleet)}-{fleet.seed}"
-    return run_fleet(
+    report = run_simulated(
         store,
         fleet,
         plan,
         cluster=name + (f"-{_short(faults)}" if faults else ""),
         telemetry_s=0.5 if len(fleet) <= _LARGE else 2.0,
+        unnamed=True,
         progress=progress,
     )
+    return report, report.planted
 
 
 def _short(text: str) -> str:

@@ -83,8 +83,8 @@ def measure(
     Raises InputError where something cannot be asked for, DeviceError where no GPU can be used, StoreError where the
     store takes no more. A GPU that fails is left out, and the report says so.
     """
-    from ..probes.fleet_claim import run_fleet
     from ..probes.here import here
+    from ..probes.simulated import run_simulated
     from ..store import Store
 
     plan = _plan(
@@ -128,7 +128,7 @@ def measure(
         fleet = _fleet(gpus, model, seed, faults, fault)
         fleet.limits(power_limit, lock_clock)
         opened = store if isinstance(store, Store) else Store.create(store)  # not before all else is sound
-        report, planted = run_fleet(
+        report = run_simulated(
             opened,
             fleet,
             plan,
@@ -138,7 +138,7 @@ def measure(
             telemetry_s=1.0 if interval is None else interval,
             progress=progress,
         )
-        report.notes += [f"planted {one.kind}: {one.uuid} at {one.place}" for one in planted]
+        report.notes += [f"planted {one.kind}: {one.uuid} at {one.place}" for one in report.planted]
     report.notes = [*notes, *report.notes]
     return Measured(plan, report, "simulated" if devices is None else "cuda")
 

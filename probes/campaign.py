@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
+from typing import TYPE_CHECKING
 
 from .. import __version__
 from ..errors import DeviceError, InputError
@@ -23,6 +24,9 @@ from .probe import Kind, Probe
 from .protocol import Measured, Unrun, measure
 from .recording import Recorder, Run
 from .watch import Watch, Window
+
+if TYPE_CHECKING:
+    from ..collectors.claim import Planted
 
 NEIGHBOURS = ("idle", "busy")
 
@@ -102,6 +106,8 @@ class Report:
     rows: dict[str, int] = field(default_factory=dict)
     """Rows stored, by table; of the real backend without telemetry."""
     notes: list[str] = field(default_factory=list)
+    planted: tuple[Planted, ...] = ()
+    """Of a simulated fleet: which GPUs were made faulty."""
     began_ns: int | None = None
     ended_ns: int | None = None
 

@@ -83,11 +83,12 @@ def here(
     be set, StoreError where the store takes no more.
     """
     from ..collectors.nvml_settings import settings_of
+    from ..collectors.recording import identify
     from ..errors import InputError
     from ..store.events import Event, EventKind
     from .conditions import Setting
     from .node import NodeWatch, refuse_shared
-    from .recording import Recorder, identity_rows
+    from .recording import Recorder, identity_of
     from .running import Through, interval_s, recent, run_here
     from .settings import Settings
 
@@ -123,8 +124,8 @@ def here(
                 notes += watch.notes
             except InputError as error:
                 notes.append(f"{error}: the probes ran without telemetry")
-                facts = [device.facts for device in devices]
-                recorder.take("gpus", identity_rows(facts, cluster, devices[0].now_ns()))
+                identities = [identity_of(device.facts) for device in devices]
+                identify(store, identities, cluster, node, devices[0].now_ns())
             changed = stack.enter_context(
                 Settings(gpus, lock_clock_mhz=lock_clock_mhz, power_limit_w=power_limit_w, tell=tell)
             )

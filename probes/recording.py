@@ -6,7 +6,6 @@ tables of one append appear at once or not at all.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import signal
@@ -16,18 +15,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
+from ..collectors.backends import Device
+from ..collectors.rows import short_hash
 from ..errors import StoreError
 from ..store import signals
 from ..store.conditions import read
 from ..store.events import Event, event_rows
 from ..store.outcomes import EndedBy, Outcome
-from ..store.schema import arrow_schema
+from ..store.schema import arrow_rows
 from .figures import Figure
 from .watch import Window
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from ..kernels.work import Facts
     from ..store import Store
 
@@ -52,6 +56,18 @@ class Run:
     status: Outcome
     status_detail: str | None = None
     """The same in a sentence; None where it is OK."""
+
+
+@dataclass(frozen=True)
+class ManyRuns:
+    """Runs on many GPUs as columns: of each run an element of every sequence in `columns`, and its figures."""
+
+    columns: Mapping[str, Sequence[object] | NDArray[np.generic] | pa.Array]
+    """By column of `runs`, but for those that a recorder knows itself. `gpu`, `workload` and `began` are among them."""
+    of: NDArray[np.int64]
+    """Of each figure: the position of its run."""
+    figures: Mapping[str, Sequence[object] | NDArray[np.generic] | pa.Array]
+    """By column of `results`: `figure`, `unit`, `repeat` and `value`."""
 
 
 class Recorder:
@@ -86,15 +102,37 @@ class Recorder:
         with self._lock:
             self._tables.setdefault(name, []).append(rows)
 
+    def take_many(self, runs: ManyRuns) -> None:
+        """Take runs as columns."""
+        for name, rows in self._rows_of(runs).items():
+            self.take(name, rows)
+
+    @property
+    def full(self) -> bool:
+        """Whether so many runs were gathered that they should be stored now."""
+        return len(self._runs) >= self._most
+
     @property
     def due(self) -> bool:
         """Whether what was gathered should be stored now."""
-        return len(self._runs) >= self._most or time.monotonic() - self._since >= LONGEST_S
+        return self.full or time.monotonic() - self._since >= LONGEST_S
 
-    def flush(self) -> None:
+    @property
+    def gathered(self) -> tuple[int, int]:
+        """How many runs and events were gathered."""
+        return len(self._runs), len(self._events)
+
+    def forget(self, beyond: tuple[int, int] = (0, 0)) -> None:
+        """Drop what was gathered, all of it or the runs and events that came after an earlier `gathered`."""
+        with self._lock:
+            del self._runs[beyond[0] :], self._events[beyond[1] :]
+            self._tables.clear()
+
+    def flush(self, name: str | None = None) -> None:
         """Store what was gathered. StoreError where that fails, and then at once whenever it is tried again.
 
-        Ctrl-C waits until it is done: rows that were on their way to the disk would be stored twice otherwise.
+        `name` names the files, and is unique to the content. Ctrl-C waits until it is done: rows that were on their
+        way to the disk would be stored twice otherwise.
         """
         if self._failure:
             raise self._failure
@@ -114,7 +152,8 @@ class Recorder:
                 return
             self._number += 1
             try:
-                self.store.append(made, f"probe-{_hash(self.campaign)}-{time.time_ns()}-{os.getpid()}-{self._number}")
+                own = f"probe-{short_hash(self.campaign)}-{time.time_ns()}-{os.getpid()}-{self._number}"
+                self.store.append(made, name or own)
             except StoreError as error:
                 self._failure = error
                 raise
@@ -124,81 +163,81 @@ class Recorder:
     # -- rows ---------------------------------------------------------------------------------------------
 
     def _run_rows(self, runs: Sequence[Run]) -> dict[str, pa.Table]:
-        ids = [_hash([self.cluster, self.campaign, run.gpu, run.probe, run.began_ns]) for run in runs]
-        n = len(runs)
-        table = _table(
-            "runs",
-            {
-                "run_id": ids,
-                "cluster": [self.cluster] * n,
-                "campaign": [self.campaign] * n,
-                "workload": [run.probe for run in runs],
-                "gpu": [run.gpu for run in runs],
-                "job_id": [self._job] * n,
-                "began": [run.began_ns for run in runs],
-                "ended": [run.ended_ns for run in runs],
-                "sm_clock_mhz": [run.window.sm_clock_mhz for run in runs],
-                "mem_clock_mhz": [run.window.mem_clock_mhz for run in runs],
-                "temperature_c": [run.window.temperature_c for run in runs],
-                "power_w": [run.window.power_w for run in runs],
-                "conditions": [json.dumps(dict(run.conditions)) for run in runs],
-                "probe_version": [run.version for run in runs],
-                "versions": [json.dumps(dict(run.versions), sort_keys=True) for run in runs],
-                "clock_events": [_events_of(run.window) for run in runs],
-                "ended_by": [run.ended_by for run in runs],
-                "status": [run.status for run in runs],
-                "status_detail": [run.status_detail for run in runs],
-            },
-        )
-        columns: dict[str, list[object]] = {name: [] for name in ("run_id", "cluster", "workload", "gpu")}
-        figures: list[Figure] = []
-        for run_id, run in zip(ids, runs, strict=True):
-            k = len(run.figures)
-            for name, value in zip(columns, (run_id, self.cluster, run.probe, run.gpu), strict=True):
-                columns[name] += [value] * k
-            figures += run.figures
-        results = _table(
-            "results",
-            {
-                **columns,
-                "repeat": [figure.repeat for figure in figures],
-                "figure": [figure.name for figure in figures],
-                "unit": [figure.unit for figure in figures],
-                "value": [figure.value for figure in figures],
-            },
-        )
-        return {"runs": table, "results": results}
+        figures = [figure for run in runs for figure in run.figures]
+        columns = {
+            "workload": [run.probe for run in runs],
+            "gpu": [run.gpu for run in runs],
+            "began": [run.began_ns for run in runs],
+            "ended": [run.ended_ns for run in runs],
+            "sm_clock_mhz": [run.window.sm_clock_mhz for run in runs],
+            "mem_clock_mhz": [run.window.mem_clock_mhz for run in runs],
+            "temperature_c": [run.window.temperature_c for run in runs],
+            "power_w": [run.window.power_w for run in runs],
+            "conditions": [json.dumps(dict(run.conditions)) for run in runs],
+            "probe_version": [run.version for run in runs],
+            "versions": [json.dumps(dict(run.versions), sort_keys=True) for run in runs],
+            "clock_events": [_events_of(run.window) for run in runs],
+            "ended_by": [run.ended_by for run in runs],
+            "status": [run.status for run in runs],
+            "status_detail": [run.status_detail for run in runs],
+        }
+        of = np.repeat(np.arange(len(runs)), [len(run.figures) for run in runs])
+        found = {
+            "repeat": [figure.repeat for figure in figures],
+            "figure": [figure.name for figure in figures],
+            "unit": [figure.unit for figure in figures],
+            "value": [figure.value for figure in figures],
+        }
+        return self._rows_of(ManyRuns(columns, of, found))
+
+    def _rows_of(self, runs: ManyRuns) -> dict[str, pa.Table]:
+        columns = runs.columns
+        n = len(columns["gpu"])
+        keys = zip(columns["gpu"], columns["workload"], map(int, columns["began"]), strict=True)
+        own = {
+            "run_id": [short_hash([self.cluster, self.campaign, *key]) for key in keys],
+            "cluster": [self.cluster] * n,
+            "campaign": [self.campaign] * n,
+            "job_id": [self._job] * n,
+        }
+        rows = arrow_rows("runs", own | dict(columns))
+        shared = rows.select(["run_id", "cluster", "workload", "gpu"]).take(pa.array(runs.of))
+        results = arrow_rows("results", runs.figures)
+        for name in reversed(shared.column_names):
+            results = results.add_column(0, shared.schema.field(name), shared[name])
+        return {"runs": rows, "results": results}
 
 
-def identity_rows(facts: Sequence[Facts], cluster: str, seen_ns: int) -> pa.Table:
-    """What CUDA tells of GPUs as rows of `gpus`, where no driver tells more."""
-    n = len(facts)
-    return _table(
-        "gpus",
+def identity_of(facts: Facts) -> Device:
+    """What CUDA tells of a GPU, as its row of `gpus`, where no driver tells more."""
+    return Device(
+        facts.gpu,
         {
-            "cluster": [cluster] * n,
-            "gpu": [one.gpu for one in facts],
-            "uuid": [one.gpu for one in facts],
-            "node": [one.node for one in facts],
-            "slot": [one.index for one in facts],
-            "model": [one.model for one in facts],
-            "sm_clock_max_mhz": [round(one.max_clock_mhz) for one in facts],
-            "memory_total": [one.memory_bytes for one in facts],
-            "first_seen": [seen_ns] * n,
+            "uuid": facts.gpu,
+            "node": facts.node,
+            "slot": facts.index,
+            "model": facts.model,
+            "sm_clock_max_mhz": round(facts.max_clock_mhz),
+            "memory_total": facts.memory_bytes,
         },
     )
 
 
-def stored_runs(store: Store, cluster: str, campaign: str) -> dict[tuple[str, str], list[dict[str, object]]]:
+def stored_runs(
+    store: Store, cluster: str, campaign: str, before_ns: int | None = None
+) -> dict[tuple[str, str], list[dict[str, object]]]:
     """The runs of a campaign that the store holds and that did not fail, by GPU and probe.
 
-    Of each: its conditions, with the version of the probe beside them as `probe_version`.
+    Of each: its conditions, with the version of the probe beside them as `probe_version`. With `before_ns` only those
+    that began earlier (UTC).
     """
     from pyarrow import compute
 
-    names = ["cluster", "campaign", "gpu", "workload", "probe_version", "conditions", "ended_by"]
+    names = ["cluster", "campaign", "gpu", "workload", "began", "probe_version", "conditions", "ended_by"]
     runs = store.arrow("runs", columns=names)
     mine = compute.and_(compute.equal(runs["campaign"], campaign), compute.equal(runs["cluster"], cluster))
+    if before_ns is not None:
+        mine = compute.and_(mine, compute.less(runs["began"].cast(pa.int64()), before_ns))
     found: dict[tuple[str, str], list[dict[str, object]]] = {}
     for row in runs.filter(mine).to_pylist():
         if row["ended_by"] != EndedBy.FAILED:
@@ -209,13 +248,3 @@ def stored_runs(store: Store, cluster: str, campaign: str) -> dict[tuple[str, st
 
 def _events_of(window: Window) -> str | None:
     return None if window.clock_events is None else json.dumps(dict(window.clock_events))
-
-
-def _table(name: str, columns: Mapping[str, Sequence[object]]) -> pa.Table:
-    schema = arrow_schema(name)
-    return pa.table({key: pa.array(values, schema.field(key).type) for key, values in columns.items()})
-
-
-def _hash(what: object) -> str:
-    """Sixteen digits that are the same for the same plain data."""
-    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Campaigns over a simulated fleet, on its own clock, and over the GPUs of this node, in real time."""
+"""Campaigns over the GPUs of this node, in real time."""
 
 from __future__ import annotations
 
@@ -9,20 +9,16 @@ from typing import TYPE_CHECKING
 
 from ..kernels.catalogue import find_kernel
 from ..kernels.device import Device, finish
-from ..kernels.simulated_device import SimulatedDevice
 from .campaign import Campaign, Plan, Progress, Report
 from .conditions import Setting
 from .effort import LEVELS
 from .meeting import Meeting
 from .probe import Kind
-from .recording import MOST, Recorder, stored_runs
+from .recording import Recorder, stored_runs
 from .watch import Reading, Recent, Watch, Window
 
 if TYPE_CHECKING:
-    from ..collectors.simulated_record import Record
     from ..kernels.work import Kernel
-    from ..simulation.bench import Bench
-    from ..simulation.stepping import Happening, Readings
     from ..store import Store
 
 INTERVAL_S = 0.1
@@ -30,7 +26,6 @@ INTERVAL_S = 0.1
 FAST_S = 0.02
 """The same beside a square wave, where the pace can be changed or nothing else is run."""
 _MOST_KEPT_S = 60.0
-_TELEMETRY_ROWS = 200_000  # of a simulated fleet, gathered before they are stored
 
 Find = Callable[[str], "Kernel"]
 
@@ -52,112 +47,6 @@ def recent(plan: Plan, gpus: Sequence[str], interval_s: float, pace: Callable[[b
         seconds = max(seconds, wave_s * (interval_s / FAST_S if pace else 1.0))
     return Recent(gpus, seconds=seconds, interval_s=interval_s, pace=pace)
 
-
-# -- a simulated fleet ----------------------------------------------------------------------------------------
-
-
-def run_simulated(
-    record: Record,
-    bench: Bench,
-    plan: Plan,
-    *,
-    telemetry_s: float = 1.0,
-    progress: Progress | None = None,
-    find: Find = find_kernel,
-) -> Report:
-    """Run a plan over a simulated fleet, and store what it finds, with telemetry every `telemetry_s`.
-
-    `record` is the claim of the fleet's place in the store (`collectors.simulated_record.identify`). Nodes run side
-    by side, whatever the neighbours are. StoreError where the store takes no more; what was stored stays.
-    """
-    gpus = [who.uuid for who in record.who]
-    recorder = Recorder(record.store, cluster=record.cluster, campaign=plan.campaign, most=max(MOST, len(gpus)))
-    known = stored_runs(record.store, record.cluster, plan.campaign)
-    campaign = Campaign(plan, recorder, find, known, len(gpus), progress=progress)
-
-    def pace(fast: bool) -> None:
-        bench.every_s = bench.sensor_period_s if fast else INTERVAL_S
-
-    kept = _Kept(record, recorder, recent(plan, gpus, INTERVAL_S, pace), telemetry_s)
-    setting = _simulated_setting(bench, plan)
-    nodes: dict[str, list[int]] = {}
-    for position, who in enumerate(record.who):
-        nodes.setdefault(who.host, []).append(position)
-
-    async def one(position: int, meeting: Meeting | None) -> None:
-        device = SimulatedDevice(bench, position)
-        try:
-            await campaign.on(device, kept.watch, setting, meeting)
-        finally:
-            device.close()
-
-    async def one_after_another(positions: Sequence[int]) -> None:
-        for position in positions:
-            await one(position, None)
-
-    if plan.neighbours == "busy":
-        work = []
-        for positions in nodes.values():
-            meeting = Meeting([gpus[position] for position in positions])
-            work += [one(position, meeting) for position in positions]
-    else:
-        work = [one_after_another(positions) for positions in nodes.values()]
-    report = campaign.report
-    report.began_ns = bench.now_ns
-    try:
-        answers = bench.run(work, every_s=INTERVAL_S, on_tick=kept.tick)
-    finally:
-        report.ended_ns = bench.now_ns
-        kept.keep()
-        recorder.flush()
-        report.rows = recorder.rows
-    for answer in answers:
-        if isinstance(answer, Exception):
-            raise answer
-    return report
-
-
-class _Kept:
-    """What the drivers of a simulated fleet report: all of it in memory for a while, some of it for the store."""
-
-    def __init__(self, record: Record, recorder: Recorder, watch: Recent, telemetry_s: float) -> None:
-        self.watch = watch
-        self._record, self._recorder = record, recorder
-        self._every_ns = round(telemetry_s * 1e9)
-        self._next_ns = 0
-        self._chunk: list[Readings] = []
-        self._happened: list[Happening] = []
-
-    def tick(self, readings: Readings, happened: list[Happening]) -> None:
-        self.watch.feed_readings(readings)
-        self._happened += happened
-        if readings.ts_ns >= self._next_ns:
-            self._chunk.append(readings)
-            # On a grid, so that a tick between two of its points shifts nothing.
-            self._next_ns = (readings.ts_ns // self._every_ns + 1) * self._every_ns
-        if self._recorder.due or len(self._chunk) * len(self._record.fleet) >= _TELEMETRY_ROWS:
-            self.keep()
-            self._recorder.flush()
-
-    def keep(self) -> None:
-        """Hand what was gathered to the recorder."""
-        from ..collectors.simulated_rows import event_rows, telemetry_rows
-
-        if self._chunk:
-            self._recorder.take("telemetry", telemetry_rows(self._record, self._chunk))
-        if self._happened:
-            self._recorder.take("events", event_rows(self._record, self._happened))
-        self._chunk, self._happened = [], []
-
-
-def _simulated_setting(bench: Bench, plan: Plan) -> Setting:
-    locked = bench.lock_mhz
-    clock = int(locked) if locked is not None and locked == int(locked) else locked
-    limit_w = bench.fleet.model.power_limit_w if bench.cap_w is None else bench.cap_w
-    return Setting(plan.neighbours, clock, bench.cap_w, {"power_limit_w": limit_w})
-
-
-# -- the GPUs of this node ------------------------------------------------------------------------------------
 
 _LOOK_S = 0.2
 STUCK_S = 600.0

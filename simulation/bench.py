@@ -34,11 +34,11 @@ from .curve import WorkCurve
 from .draws import stream
 from .fleet import Fleet
 from .identity import identities
-from .load import find_load
+from .load import Load, find_load
 from .physics import Floats
 from .stepping import Happening, Readings, Simulation
 from .tasks import Tasks, suspended
-from .turns import REPEAT_NOISE
+from .units import REPEAT_NOISE
 from .workloads import IDLE, Workload
 
 CONTEXT_BYTES = 300 << 20
@@ -94,12 +94,14 @@ class Bench:
     """A fleet whose GPUs work by coroutines; see the module's text.
 
     `began_ns`, `cap_w` (W), `lock_mhz` (MHz), `span_s` and `age_days` are as in `stepping.Simulation`. InputError for
-    a cap or lock that the model cannot hold.
+    a cap or lock that the model cannot hold. Under a `load` that has work the GPUs follow its turns, and coroutines
+    only watch them.
     """
 
     def __init__(
         self,
         fleet: Fleet,
+        load: Load | None = None,
         *,
         began_ns: int,
         cap_w: float | None = None,
@@ -112,7 +114,13 @@ class Bench:
         self.cap_w, self.lock_mhz = cap_w, lock_mhz
         self.who = identities(fleet.seed, n, fleet.model.name)
         self._simulation = Simulation(
-            fleet, find_load("idle"), began_ns=began_ns, span_s=span_s, age_days=age_days, cap=cap_w, lock=lock_mhz
+            fleet,
+            load or find_load("idle"),
+            began_ns=began_ns,
+            span_s=span_s,
+            age_days=age_days,
+            cap=cap_w,
+            lock=lock_mhz,
         )
         self._step = 0
         self._holds = np.zeros(n, dtype=np.int64)
@@ -126,7 +134,7 @@ class Bench:
         self._target = np.full(n, inf)  # where a GPU's job ends, as steps of work
         self._first_deadline = _NEVER  # no job is late before
         self._curve = WorkCurve(n)
-        self._tick_s = 0.1
+        self._tick_s, self._ticked_ns = 0.1, 0  # the second since the start
 
         self._tasks = Tasks()
 
@@ -145,6 +153,8 @@ class Bench:
     def readings(self) -> Readings:
         """What the drivers would report now."""
         readings = self._simulation.readings()
+        if self._simulation.load.workloads:
+            return readings
         used = (IDLE.memory_mib << 20) + CONTEXT_BYTES * (self._holds > 0) + self._bytes
         return replace(readings, values=readings.values | {"memory_used": used})
 
@@ -152,6 +162,17 @@ class Bench:
     def true_power_w(self) -> Floats:
         """True board power in the last control step, W, which no sensor shows. Shape (gpus,)."""
         return self._simulation.true_power_w
+
+    def worked_s(self, gpu: int) -> float:
+        """The work that a GPU has done, as seconds that it takes one of its model at its highest clock."""
+        return float(self._simulation.worked_steps[gpu]) * STEP_S
+
+    def away(self, gpu: int, began_ns: int, ended_ns: int) -> bool:
+        """Whether a GPU was off the bus at some time between two times (UTC ns)."""
+        onset_s, end_s = self._simulation.onsets_s
+        falls = self.fleet.fault_of(gpu).falls
+        onset, back = (self.began_ns + 1e9 * float(one[gpu]) for one in (onset_s, end_s))
+        return falls and onset < ended_ns and back > began_ns
 
     def lost(self, gpu: int) -> bool:
         """Whether a GPU has fallen off the bus."""
@@ -213,6 +234,12 @@ class Bench:
         steps = ceil(seconds / STEP_S - 1e-9)
         if steps > 0:
             await self._tasks.sleep(self._step + steps)
+
+    async def until(self, at_ns: int) -> None:
+        """Wait for the last control step that ends by a time (UTC ns)."""
+        step = (at_ns - self.began_ns) // STEP_NS
+        if step > self._step:
+            await self._tasks.sleep(step)
 
     async def work(self, prepared: Prepared, repeats: int, each: int = 1, *, limit_s: float = inf) -> Done:
         """Do `repeats` times `each` units, all back to back.
@@ -280,8 +307,9 @@ class Bench:
         """Run coroutines until all have ended: what each returned or raised, in their order.
 
         Whenever so many seconds of the simulated clock have passed, `on_tick` is told the readings, before any
-        coroutine that goes on at that instant. What it raises, and KeyboardInterrupt or another BaseException of a
-        coroutine, ends the run: all coroutines are closed, and it passes through.
+        coroutine that goes on at that instant; between two control steps they are those of the earlier one. What it
+        raises, and KeyboardInterrupt or another BaseException of a coroutine, ends the run: all coroutines are closed,
+        and it passes through.
         """
         if self._tasks:
             raise RuntimeError("this bench runs already")
@@ -322,23 +350,34 @@ class Bench:
 
     def _advance(self, on_tick: Tick | None) -> None:
         """Let the clock go on, to where the next thing may happen."""
-        every = max(1, round(self._tick_s / STEP_S))
+        every_ns = round(self._tick_s * 1e9)
+        ticks_ns = (max(self._ticked_ns, self._step * STEP_NS) // every_ns + 1) * every_ns  # the next one
         if self._jobs:
             to = self._step + 1  # the curve of the work has a point for every step
         else:
-            to = max(self._step + 1, self._tasks.wakes_at or 0)
+            to = _NEVER if self._tasks.wakes_at is None else self._tasks.wakes_at
             if on_tick:
-                to = min(to, (self._step // every + 1) * every)
+                to = min(to, ticks_ns // STEP_NS)
+            to = max(self._step + 1, to)
         self._simulation.advance(self.began_ns + to * STEP_NS)
         self._step = to
         self._notice_losses()
         if self._jobs:
             self._look_at_jobs()
         self._tasks.wake(to)
-        if on_tick and to % every == 0:
-            on_tick(self.readings(), self._simulation.happened())
+        if on_tick and to * STEP_NS > ticks_ns - STEP_NS:
+            self._ticked_ns = ticks_ns
+            on_tick(self._read_at(self.began_ns + ticks_ns), self._simulation.happened())
+
+    def _read_at(self, ts_ns: int) -> Readings:
+        """What was reported at the last control step, as a reader sees it that asks a little later."""
+        readings = self.readings()
+        age_us = readings.values["power_age_us"] + (ts_ns - readings.ts_ns) // 1000
+        return replace(readings, ts_ns=ts_ns, values=readings.values | {"power_age_us": age_us})
 
     def _notice_losses(self) -> None:
+        if self._simulation.load.workloads:
+            return  # a GPU that returns goes on with its turn
         losses = self._simulation.losses
         for gpu in np.flatnonzero(losses > self._losses).tolist():
             self._simulation.rest(np.array([gpu], dtype=np.intp), awake=False)

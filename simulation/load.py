@@ -56,6 +56,17 @@ class Load:
         """From the start of one turn to that of the next."""
         return self.busy_s + self.idle_s
 
+    @property
+    def first_run_ends_s(self) -> float:
+        """When the first measured turn ends, s after the start; infinity where turns cannot be measured."""
+        return self.begins_s + self.busy_s if self.workloads and self.repeats else inf
+
+    def turns(self, starts_s: float, span_s: float) -> int:
+        """How many turns that can be measured end within a span, on a GPU whose first one begins at a time."""
+        if self.first_run_ends_s == inf:
+            return 0
+        return max(0, int((span_s - starts_s - self.busy_s + 1e-6) // self.period_s) + 1)
+
     def starts_s(self, gpus: int) -> Floats:
         """When the first turn of each GPU begins, s; infinity where none does. Shape (gpus,)."""
         if not self.workloads:

@@ -97,8 +97,6 @@ CONDITIONS = (
     Condition("units", "integer", "", "units of work in a run"),
     Condition("repeat_s", "number", "s", "how long a repeat is"),
     Condition("steady_state", "boolean", "", "whether it was computed for steady state, not stepped through time"),
-    Condition("input_seed", "integer", "", "seed of the simulated fleet"),
-    Condition("power_cap_w", "number", "W", "power limit of the simulated model", "power limit"),
 )
 
 _LOCKED = re.compile(r"locked at ([0-9.]+) MHz")  # of an older whorl, as its "not locked"

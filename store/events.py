@@ -90,9 +90,6 @@ class EventKind(StrEnum):
     SETTINGS_NOT_RESTORED = "settings_not_restored", "a setting could not be brought back: see to it"
     SETTINGS_LEFT_OVER = "settings_left_over", "what became of settings that an earlier process left changed"
 
-    # of a simulated campaign
-    SIMULATED = "simulated", "up to when a simulated campaign is stored"
-
 
 @dataclass(frozen=True, slots=True)
 class Event:

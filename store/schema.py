@@ -7,8 +7,9 @@ A type is spelled as DuckDB spells it; `arrow_schema` gives the Arrow one. What 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import StoreError
 from .metrics import METRICS
@@ -432,3 +433,11 @@ def arrow_schema(name: str) -> pa.Schema:
     }
     fields = [pa.field(c.name, types[c.type]) for c in table(name).columns]
     return pa.schema(fields, metadata={"whorl.table": name, "whorl.format": str(FORMAT)})
+
+
+def arrow_rows(name: str, columns: Mapping[str, Any]) -> pa.Table:
+    """Rows of the table called `name`, from some of its columns: anything that Arrow makes an array of."""
+    import pyarrow as pa
+
+    schema = arrow_schema(name)
+    return pa.table({key: pa.array(values, schema.field(key).type) for key, values in columns.items()})

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from whorl.collectors.simulated_rows import gpu_rows, short_hash, table
+from whorl.collectors.rows import identity_table, short_hash
+from whorl.collectors.simulated import devices_of
 from whorl.simulation.faults import FAULTS
 from whorl.simulation.fleet import Fleet
 from whorl.simulation.identity import identities
@@ -19,6 +20,7 @@ from whorl.simulation.models import V100
 from whorl.simulation.workloads import IDLE, PAGERANK, SGEMM, STREAM, Workload
 from whorl.store import Store
 from whorl.store.outcomes import EndedBy, Outcome
+from whorl.store.schema import arrow_rows
 from whorl.tests.stores import new_store
 
 BEGAN_NS = 1_767_571_200_000_000_000  # 2026-01-05
@@ -137,13 +139,13 @@ def stored(
                     utilization=None if lost else 0 if idle else 100,
                 )  # fmt: skip
     rows = {
-        "gpus": gpu_rows(fleet, who, CLUSTER, BEGAN_NS),
-        "runs": table("runs", runs),
-        "results": table("results", results),
-        "events": table("events", events),
+        "gpus": identity_table(devices_of(V100, who), CLUSTER, None, BEGAN_NS),
+        "runs": arrow_rows("runs", runs),
+        "results": arrow_rows("results", results),
+        "events": arrow_rows("events", events),
     }
     if telemetry:
-        rows["telemetry"] = table("telemetry", readings)
+        rows["telemetry"] = arrow_rows("telemetry", readings)
     store.append(rows, campaign)
     return store, fleet
 

@@ -254,6 +254,6 @@ def _place(one: Summary, *, whole: bool = False) -> str:
 def _iso(nanoseconds: int | None) -> str | None:
     if nanoseconds is None:
         return None
-    from ...collectors.simulated_record import iso
+    from ...collectors.claim import iso
 
     return iso(nanoseconds)

@@ -11,9 +11,9 @@ import pytest
 from whorl.analysis import measurements, signatures, untrusted, variability
 from whorl.analysis.probing import probed, stresses
 from whorl.analysis.standing_out import LEAST_GPUS, Judged, frozen_readings, judge
-from whorl.collectors.simulated_rows import table
 from whorl.errors import InputError
 from whorl.store import Store
+from whorl.store.schema import arrow_rows
 from whorl.tests.stores import new_store
 
 from ..probed_fleet import BEGAN_NS, CLUSTER, PROBES, stored, uuids
@@ -240,7 +240,7 @@ def test_a_reading_is_frozen_only_where_the_load_moves_for_long(
         "power_mw": [151_500] * len(at),
         "utilization": [100 if since < busy_until or busy_until == seconds else 0 for since in at],
     }
-    store.append({"telemetry": table("telemetry", rows)}, "frozen")
+    store.append({"telemetry": arrow_rows("telemetry", rows)}, "frozen")
     found = frozen_readings(store, probed(store))
     assert list(found) == ([gpu] if frozen else [])
     if frozen:

@@ -133,15 +133,14 @@ def test_the_gpus_of_this_node_are_measured_where_there_are_any(
     """Two devices stand in for real ones, a simulated campaign for theirs: nothing is planted, few are compared."""
     from whorl.probes import here as probe_here
     from whorl.probes.campaign import Plan, Report
-    from whorl.probes.fleet_claim import claim
-    from whorl.probes.running import run_simulated
+    from whorl.probes.simulated import run_simulated
     from whorl.simulation.fleet import Fleet
     from whorl.simulation.models import V100
 
     def measured(store: Store, devices: list[object], plan: Plan, *, progress: Any) -> Report:
         assert len(devices) == 2
         assert plan.neighbours == "busy"
-        return run_simulated(*claim(store, Fleet.draw(V100, 2, 1, faults=0), plan), plan, progress=progress)
+        return run_simulated(store, Fleet.draw(V100, 2, 1, faults=0), plan, progress=progress)
 
     monkeypatch.setattr(probe_here, "local_devices", lambda **_: [object(), object()])
     monkeypatch.setattr(probe_here, "here", measured)
@@ -178,8 +177,7 @@ def test_real_gpus_that_fail_or_compute_wrong_results_show_in_the_status(
     """As `whorl probe run` has it; the faults of a simulated campaign stand in for those of real GPUs."""
     from whorl.probes import here as probe_here
     from whorl.probes.campaign import Plan, Report
-    from whorl.probes.fleet_claim import claim
-    from whorl.probes.running import run_simulated
+    from whorl.probes.simulated import run_simulated
     from whorl.simulation.fleet import Fleet
     from whorl.simulation.models import V100
 
@@ -187,7 +185,7 @@ def test_real_gpus_that_fail_or_compute_wrong_results_show_in_the_status(
         return Fleet.draw(V100, 4, 1, faults=len(kinds), kinds=kinds)
 
     def measured(store: Store, devices: list[object], plan: Plan, *, progress: Any) -> Report:
-        report = run_simulated(*claim(store, fleet(), plan), plan, progress=progress)
+        report = run_simulated(store, fleet(), plan, progress=progress)
         if "lost" in kinds:
             report.failures["GPU-shown"] = "the driver shows it and does not open it"
         return report

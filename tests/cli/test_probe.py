@@ -347,7 +347,7 @@ def _begin(store: Path) -> subprocess.Popen[str]:
     command = [*WHORL, "probe", "run", *LONG, "--store", str(store)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     last = time.monotonic() + PATIENCE_S
-    while not list((store / "runs").glob("probe-*.parquet")):
+    while not list((store / "runs").glob("sim-*.parquet")):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < last, "nothing was stored"
         time.sleep(0.05)

@@ -1,0 +1,373 @@
+"""Campaigns of a load over a simulated fleet: each of its turns is a run on every GPU.
+
+`run_load` steps the fleet through hours and stores what its drivers report on the way. `run_steady` is the fast way
+for fleets and spans that are too large to step through: runs at the steady state, without telemetry. Both are recorded
+as probes are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from .. import __version__
+from ..collectors.claim import Claim, Planted, claim, fleet_of, own_cluster
+from ..collectors.rows import short_hash
+from ..errors import InputError
+from ..kernels.simulated_device import VERSIONS
+from ..simulation.bench import Bench
+from ..simulation.draws import stream
+from ..simulation.faults import onsets
+from ..simulation.fleet import Fleet
+from ..simulation.load import Load
+from ..simulation.models import PARAMETERS, GpuModel
+from ..simulation.physics import Floats
+from ..simulation.units import factors, unit, unit_ms
+from ..simulation.workloads import Workload
+from ..store import Store
+from ..store.conditions import Clock
+from ..store.outcomes import EndedBy, Outcome
+from .figures import Figure
+from .recording import MOST, ManyRuns, Recorder, Run
+from .simulated import Keeping
+from .watch import Recent, Window
+
+STEADY_REPEATS = 5
+STEADY_UNITS = 100
+"""Units of work in a run of the steady state."""
+MOST_STEADY_S = 100 * 366 * 86_400
+"""How long the runs of the steady state may go on: a century."""
+SLOWEST = 2.0
+"""No simulated GPU takes that many times as long as one at its highest clock."""
+ROOM_SD_K = 0.8
+"""How much the machine room's temperature moves from run to run of the steady state (standard deviation)."""
+
+_POWER_SD_SHARE = 0.001  # of the median reported power of a run, as a share of the power limit
+_VERSION = f"simulated {PARAMETERS}"
+
+Progress = Callable[[float], None]
+"""Is told the share of the work that is done."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a campaign stored, or had stored before."""
+
+    campaign: str
+    cluster: str
+    began_ns: int
+    ended_ns: int
+    gpus: int
+    planted: tuple[Planted, ...]
+    rows: dict[str, int]
+    """Rows written now, by table."""
+    before: bool
+    """Whether all or part of it was in the store already."""
+    measured: bool
+    """Whether there is a run in it: in time it must be long enough, and its load have turns that are measured."""
+
+
+def run_load(
+    store: Store,
+    fleet: Fleet,
+    load: Load,
+    *,
+    hours: float,
+    interval_s: float = 1.0,
+    cluster: str | None = None,
+    began_ns: int | None = None,
+    progress: Progress | None = None,
+) -> Stored:
+    """Step a fleet through so many hours under a load, and store what it reports every `interval_s`.
+
+    Each of the load's turns becomes a run. Without `cluster` the fleet is a cluster of its own; without `began_ns`
+    the campaign begins on the day after the fleet's last one in the store. The same arguments give the same
+    campaign: interrupted, it goes on where it was. InputError for a span or an interval that cannot be simulated,
+    and where the store holds another campaign of these GPUs at that time.
+    """
+    refuse_time(hours, interval_s)
+    arguments = {"hours": hours, "interval_s": interval_s}
+    claimed = _claim(store, fleet, load, cluster, began_ns, hours * 3600, arguments)
+    recorder = _recorder(claimed)
+    if not claimed.complete:
+        _Turns(claimed, load, recorder, interval_s).run(progress)
+    return _stored(claimed, recorder, measured=load.first_run_ends_s <= claimed.span_s + 1e-6)
+
+
+def run_steady(
+    store: Store,
+    fleet: Fleet,
+    load: Load,
+    *,
+    runs: int = 1,
+    every_s: float = 86_400.0,
+    cluster: str | None = None,
+    began_ns: int | None = None,
+    progress: Progress | None = None,
+) -> Stored:
+    """Store runs of the steady state under a load, one on every GPU every `every_s`: no telemetry.
+
+    The room's temperature differs from run to run, and drifting GPUs age. Faults that set in do so within all the
+    runs' time. InputError for numbers that cannot be simulated, a load without work, and where the store holds
+    another campaign of these GPUs at that time.
+    """
+    refuse_steady(fleet.model, load, runs, every_s)
+    arguments = {"runs": runs, "every_s": every_s, "steady": 1}
+    claimed = _claim(store, fleet, load, cluster, began_ns, runs * every_s, arguments)
+    recorder = _recorder(claimed)
+    for run in range(runs):
+        at_ns, next_ns = (claimed.began_ns + round(number * every_s * 1e9) for number in (run, run + 1))
+        if at_ns >= claimed.stored_to_ns:
+            recorder.take_many(_steady_run(claimed, load, run, at_ns))
+            recorder.take("campaigns", claimed.progress(next_ns))
+            recorder.flush(claimed.file_name(next_ns))
+            claimed.stored_to_ns = next_ns
+        if progress:
+            progress((run + 1) / runs)
+    return _stored(claimed, recorder, measured=True)
+
+
+def refuse_time(hours: float, interval_s: float) -> None:
+    """InputError for a span or an interval that `run_load` cannot simulate."""
+    if not 0 < hours <= 24 * 366:
+        raise InputError(f"between 0 and {24 * 366} hours can be simulated in time, not {hours:g}")
+    if not 0.02 <= interval_s <= 3600 * hours:
+        raise InputError(
+            f"the interval between readings must be from 0.02 s, the simulation's step, to the {3600 * hours:g} s "
+            f"of the campaign, not {interval_s:g} s"
+        )
+
+
+def refuse_steady(model: GpuModel, load: Load, runs: int, every_s: float) -> None:
+    """InputError for what `run_steady` cannot simulate: the slowest GPU is to end a run before the next begins."""
+    if not load.workloads:
+        raise InputError(f"the load {load.name!r} has no work whose steady state could be run: choose another")
+    longest_s = SLOWEST * STEADY_UNITS * max(unit_ms(workload, model) for workload in load.workloads) / 1000
+    if runs < 1:
+        raise InputError(f"a campaign has at least one run, not {runs}")
+    if not longest_s <= every_s <= 366 * 86_400:
+        raise InputError(
+            f"under load {load.name} on {model.name} a run can follow the last one after {ceil(longest_s)} s, when "
+            f"the slowest GPU has ended it, to a year, not after {every_s:g} s"
+        )
+    if runs * every_s > MOST_STEADY_S:
+        raise InputError(
+            f"{runs} runs every {every_s:g} s take more than a century: choose fewer or more frequent ones"
+        )
+
+
+# -- what both ways share -------------------------------------------------------------------------------------
+
+
+def _claim(
+    store: Store,
+    fleet: Fleet,
+    load: Load,
+    cluster: str | None,
+    began_ns: int | None,
+    span_s: float,
+    arguments: dict[str, float],
+) -> Claim:
+    """The claim of a campaign that is named after its arguments: the same ones are the same campaign."""
+    cluster = cluster or own_cluster(fleet)
+    kinds = {str(gpu): kind for gpu, kind in fleet.planted.items()}
+    everything = {"gpus": len(fleet), "faults": kinds, "load": repr(load), "began": began_ns}
+    everything |= arguments | {"kin": fleet_of(fleet, cluster), "parameters": PARAMETERS}
+    asked = {"load": load.name, "gpus": len(fleet), "faults": sorted(kinds.values()), "began": began_ns}
+    return claim(
+        store,
+        fleet,
+        f"sim-{short_hash(everything)[:12]}",
+        asked | arguments,
+        span_s=span_s,
+        cluster=cluster,
+        began_ns=began_ns,
+    )
+
+
+def _recorder(claimed: Claim) -> Recorder:
+    most = max(MOST, len(claimed.fleet))
+    return Recorder(claimed.store, cluster=claimed.cluster, campaign=claimed.campaign, most=most)
+
+
+def _stored(claimed: Claim, recorder: Recorder, *, measured: bool) -> Stored:
+    rows = dict(claimed.rows)
+    for name, count in recorder.rows.items():
+        rows[name] = rows.get(name, 0) + count
+    return Stored(
+        campaign=claimed.campaign,
+        cluster=claimed.cluster,
+        began_ns=claimed.began_ns,
+        ended_ns=claimed.ended_ns,
+        gpus=len(claimed.fleet),
+        planted=claimed.planted,
+        rows=rows,
+        before=claimed.before,
+        measured=measured,
+    )
+
+
+def _number(claimed: Claim, run: int) -> int:
+    """A number for the random draws of a run, which no run of another campaign has."""
+    return int(claimed.campaign.removeprefix("sim-"), 16) + run
+
+
+def _conditions(fleet: Fleet, load: Load, workload: Workload, repeats: int) -> dict[str, object]:
+    """The conditions of a load's runs."""
+    return {
+        "load": load.name,
+        "unit": unit(workload),
+        "repeats": repeats,
+        "seed": fleet.seed,
+        "power_limit_w": fleet.model.power_limit_w,
+        "clock": Clock.FREE,
+        "neighbours": "busy",
+        "simulated": True,
+    }
+
+
+def _status(wrong: int, *, lost: bool) -> tuple[Outcome, str | None]:
+    """How a run came out, as a code and in a sentence."""
+    if lost:
+        return Outcome.LOST, "the GPU was lost"
+    return (Outcome.WRONG_RESULT, f"{wrong} elements of the result are wrong") if wrong else (Outcome.OK, None)
+
+
+# -- in time --------------------------------------------------------------------------------------------------
+
+
+class _Turns:
+    """A campaign in time: a coroutine for each GPU watches the load's turns on it, and records them as runs."""
+
+    def __init__(self, claimed: Claim, load: Load, recorder: Recorder, interval_s: float) -> None:
+        fleet = claimed.fleet
+        self._claimed, self._load, self._recorder, self._interval_s = claimed, load, recorder, interval_s
+        self._bench = Bench(fleet, load, began_ns=claimed.began_ns, span_s=claimed.span_s, age_days=claimed.age_days)
+        self._watch: Recent | None = None
+        if load.repeats:
+            seconds = load.busy_s - load.warm_up_s + 2 * interval_s
+            self._watch = Recent([who.uuid for who in claimed.who], seconds=seconds, interval_s=interval_s)
+        # The noise and the wrong results of a turn are drawn for the whole fleet at once.
+        self._factors = lru_cache(8)(lambda turn: factors(fleet, load, _number(claimed, turn), load.repeats))
+        self._wrong = lru_cache(8)(lambda turn: fleet.wrong_elements(run=_number(claimed, turn)))
+
+    def run(self, progress: Progress | None) -> None:
+        starts_s = self._load.starts_s(len(self._claimed.fleet)).tolist()
+        work = [self._on(gpu, start_s) for gpu, start_s in enumerate(starts_s)]
+        Keeping(self._claimed, self._recorder, self._watch, progress=progress).run(
+            self._bench, [*work, self._bench.until(self._claimed.ended_ns)], every_s=self._interval_s
+        )
+
+    async def _on(self, gpu: int, start_s: float) -> None:
+        """Watch every turn on one GPU that ends within the campaign."""
+        load, bench = self._load, self._bench
+        for turn in range(load.turns(start_s, self._claimed.span_s)):
+            measured_s = start_s + turn * load.period_s + load.warm_up_s
+            worked_s = []
+            for part in range(load.repeats + 1):
+                at_ns = bench.began_ns + round((measured_s + part * load.repeat_s) * 1e9)
+                await bench.until(at_ns)
+                worked_s.append(bench.worked_s(gpu))
+            self._recorder.run(self._run(gpu, turn, at_ns, np.diff(worked_s)))
+
+    def _run(self, gpu: int, turn: int, ended_ns: int, done_s: Floats) -> Run:
+        """The run that a turn was, of whose parts we know how much work was done in each."""
+        claimed, load, bench = self._claimed, self._load, self._bench
+        workload = load.workload_of(gpu)
+        assert workload is not None, "a load without work has no turns"
+        began_ns = ended_ns - round(load.busy_s * 1e9)
+        name = claimed.who[gpu].uuid
+        window, figures, wrong = Window(), [], 0
+        lost = bench.away(gpu, began_ns, ended_ns)
+        if not lost:
+            with np.errstate(divide="ignore"):
+                times_ms = load.repeat_s / done_s * self._factors(turn)[:, gpu]
+            wrong = int(self._wrong(turn)[gpu])
+            figures = [Figure("time", "ms", float(value), repeat) for repeat, value in enumerate(times_ms)]
+            figures.append(Figure("wrong_elements", "elements", wrong))
+            if self._watch:
+                # A reading at the instant at which measuring begins says what was before.
+                window = self._watch.window(name, began_ns + round(load.warm_up_s * 1e9) + 1, ended_ns)
+        status, detail = _status(wrong, lost=lost)
+        return Run(
+            gpu=name,
+            probe=workload.name,
+            version=_VERSION,
+            began_ns=began_ns,
+            ended_ns=ended_ns,
+            window=window,
+            figures=figures,
+            conditions=_conditions(claimed.fleet, load, workload, load.repeats)
+            | {"warm_up_s": load.warm_up_s, "repeat_s": load.repeat_s, "readings": window.readings},
+            versions=VERSIONS | {"whorl": __version__},
+            ended_by=EndedBy.COMPLETE,
+            status=status,
+            status_detail=detail,
+        )
+
+
+# -- at steady state ------------------------------------------------------------------------------------------
+
+
+def _steady_run(claimed: Claim, load: Load, run: int, at_ns: int) -> ManyRuns:
+    """One run on every GPU at steady state."""
+    n, model, number = len(claimed.fleet), claimed.fleet.model, _number(claimed, run)
+    random = stream(claimed.fleet.seed, "room and power", number)
+    age_days = claimed.age_days + (at_ns - claimed.began_ns) / 86_400e9
+    fleet = claimed.fleet.aged(age_days).warmed(ROOM_SD_K * random.standard_normal())
+    workloads = [load.workload_of(gpu) for gpu in range(n)]
+    relative, clock, temperature, power = (np.empty(n) for _ in range(4))
+    conditions: NDArray[np.object_] = np.empty(n, dtype=np.object_)
+    for workload in dict.fromkeys(load.workloads):
+        some = np.array([gpu for gpu in range(n) if workloads[gpu] is workload], dtype=np.intp)
+        steady = fleet.steady(workload)
+        relative[some] = fleet.relative_time(workload, steady)[some]
+        clock[some] = np.floor(steady.clock_mhz[some])
+        temperature[some] = np.rint(steady.temperature_c[some])
+        power[some] = steady.reported_power_w[some]
+        stated = _conditions(fleet, load, workload, STEADY_REPEATS) | {"steady_state": True, "units": STEADY_UNITS}
+        conditions[some] = json.dumps(stated)
+    power += _POWER_SD_SHARE * model.power_limit_w * random.standard_normal(n)
+    onset, end = onsets(fleet.fault, fleet.seed, claimed.span_s)
+    since_s = (at_ns - claimed.began_ns) / 1e9
+    faults = [fleet.fault_of(gpu) for gpu in range(n)]
+    stuck = np.array([fault.sticks for fault in faults]) & (onset <= since_s)
+    power[stuck] = fleet.idle().reported_power_w[stuck]  # frozen between two runs
+    absent = np.array([fault.falls for fault in faults]) & (onset <= since_s) & (since_s < end)
+    times = relative * factors(fleet, load, number, STEADY_REPEATS)
+    wrong = fleet.wrong_elements(run=number)
+    status = [_status(count, lost=gone) for gone, count in zip(absent.tolist(), wrong.tolist(), strict=True)]
+    present = np.flatnonzero(~absent)
+    rows = STEADY_REPEATS + 1
+    return ManyRuns(
+        columns={
+            "workload": [workload.name for workload in workloads if workload],
+            "gpu": [who.uuid for who in claimed.who],
+            "began": np.full(n, at_ns),
+            "ended": at_ns + np.rint(STEADY_UNITS * 1e6 * times.mean(axis=0)).astype(np.int64),
+            "sm_clock_mhz": pa.array(clock, mask=absent),
+            "mem_clock_mhz": pa.array(np.full(n, float(model.memory_clock_mhz)), mask=absent),
+            "temperature_c": pa.array(temperature, mask=absent),
+            "power_w": pa.array(power, mask=absent),
+            "conditions": conditions,
+            "probe_version": [_VERSION] * n,
+            "versions": [json.dumps(VERSIONS | {"whorl": __version__}, sort_keys=True)] * n,
+            "ended_by": [EndedBy.COMPLETE] * n,
+            "status": [code for code, _ in status],
+            "status_detail": [detail for _, detail in status],
+        },
+        of=np.tile(present, rows),
+        figures={
+            "repeat": np.repeat([*range(STEADY_REPEATS), 0], len(present)),
+            "figure": np.repeat(["time"] * STEADY_REPEATS + ["wrong_elements"], len(present)),
+            "unit": np.repeat(["ms"] * STEADY_REPEATS + ["elements"], len(present)),
+            "value": np.concatenate([*times[:, present], wrong[present]]),
+        },
+    )

@@ -1,0 +1,223 @@
+"""Campaigns over a simulated fleet, on its own clock: probes run on it, what its drivers say is kept, all is stored.
+
+    report = run_simulated(store, Fleet.draw(V100, 64, seed=1), plan)
+
+What a campaign found is stored in chunks, with the time up to which it is complete. One that was interrupted is
+simulated again from its beginning, which gives the same bits, and stored from where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import pyarrow as pa
+
+from .. import __version__
+from ..collectors.claim import Claim, claim
+from ..collectors.simulated import devices_of, telemetry_of
+from ..errors import StoreError
+from ..kernels.catalogue import find_kernel
+from ..kernels.simulated_device import SimulatedDevice
+from ..kernels.work import Kernel
+from ..simulation.bench import Bench
+from ..simulation.fleet import GPUS_PER_NODE, Fleet
+from ..simulation.models import PARAMETERS
+from ..simulation.stepping import Happening, Readings
+from ..store import Store
+from ..store.events import Event, EventKind
+from .campaign import Campaign, Plan, Progress, Report
+from .conditions import Setting
+from .meeting import Meeting
+from .recording import MOST, Recorder, stored_runs
+from .running import INTERVAL_S, recent
+from .watch import Recent
+
+TELEMETRY_ROWS = 200_000
+"""Gathered before they are stored."""
+
+
+def run_simulated(
+    store: Store,
+    fleet: Fleet,
+    plan: Plan,
+    *,
+    cluster: str | None = None,
+    cap_w: float | None = None,
+    lock_mhz: float | None = None,
+    telemetry_s: float = 1.0,
+    unnamed: bool = False,
+    progress: Progress | None = None,
+    find: Callable[[str], Kernel] = find_kernel,
+) -> Report:
+    """Run a plan over a simulated fleet, and store what it finds, with telemetry every `telemetry_s`.
+
+    It takes the fleet's next free day in the store, or goes on with the interrupted campaign of the same arguments:
+    that of the plan's name, or, where the name was made up (`unnamed`), of any.
+    Faults that set in at some time do so while the plan runs. Nodes run side by side, whatever the neighbours are.
+    InputError for a cap (W) or lock (MHz) that the model cannot hold, and where the store holds the same GPUs with
+    other faults; StoreError where the store takes no more: what was stored stays.
+    """
+    fleet.limits(cap_w, lock_mhz)  # before anything is stored
+    if lock_mhz is not None:  # as on real GPUs: the nearest clock that there is, and the conditions name that one
+        lock_mhz = min(fleet.model.clocks_mhz.tolist(), key=lambda clock: abs(clock - lock_mhz))
+    turns = min(GPUS_PER_NODE, len(fleet)) if plan.neighbours == "idle" else 1
+    asked: dict[str, Any] = asdict(plan.asked) | {
+        "gpus": len(fleet),
+        "faults": sorted(fleet.planted.values()),
+        "probes": {probe.name: probe.version for probe in plan.probes},
+        "neighbours": plan.neighbours,
+        "power_limit_w": cap_w,
+        "clock_mhz": lock_mhz,
+        "telemetry_s": telemetry_s,
+        "parameters": PARAMETERS,
+        "whorl": __version__,
+    }
+    span_s = turns * plan.expected_s()
+    claimed = claim(
+        store, fleet, plan.campaign, asked, span_s=span_s, cluster=cluster, repeatable=True, unnamed=unnamed
+    )
+    plan = replace(plan, campaign=claimed.campaign)
+    bench = Bench(
+        fleet,
+        began_ns=claimed.began_ns,
+        cap_w=cap_w,
+        lock_mhz=lock_mhz,
+        span_s=span_s,
+        age_days=claimed.age_days,
+    )
+    gpus = [who.uuid for who in claimed.who]
+    recorder = Recorder(claimed.store, cluster=claimed.cluster, campaign=plan.campaign, most=max(MOST, len(gpus)))
+    known = stored_runs(claimed.store, claimed.cluster, plan.campaign, before_ns=claimed.began_ns)
+    campaign = Campaign(plan, recorder, find, known, len(gpus), progress=progress)
+
+    def pace(fast: bool) -> None:
+        bench.every_s = bench.sensor_period_s if fast else INTERVAL_S
+
+    watch = recent(plan, gpus, INTERVAL_S, pace)
+    keeping = Keeping(claimed, recorder, watch, telemetry_s=telemetry_s)
+    setting = _setting(bench, plan)
+    nodes: dict[str, list[int]] = {}
+    for position, who in enumerate(claimed.who):
+        nodes.setdefault(who.host, []).append(position)
+
+    async def one(position: int, meeting: Meeting | None) -> None:
+        device = SimulatedDevice(bench, position)
+        try:
+            await campaign.on(device, watch, setting, meeting)
+        finally:
+            device.close()
+
+    async def one_after_another(positions: Sequence[int]) -> None:
+        for position in positions:
+            await one(position, None)
+
+    if plan.neighbours == "busy":
+        work = []
+        for positions in nodes.values():
+            meeting = Meeting([gpus[position] for position in positions])
+            work += [one(position, meeting) for position in positions]
+    else:
+        work = [one_after_another(positions) for positions in nodes.values()]
+    report = campaign.report
+    report.planted = claimed.planted
+    report.began_ns = bench.now_ns
+    try:
+        keeping.run(bench, work, every_s=INTERVAL_S)
+    finally:
+        report.ended_ns = bench.now_ns
+        report.rows = recorder.rows
+    return report
+
+
+class Keeping:
+    """What a simulated fleet does while its bench runs: in memory for a while, and stored from where it was stored.
+
+    `telemetry_s` is the time between two stored readings; 0 for all of them.
+    """
+
+    def __init__(
+        self,
+        claimed: Claim,
+        recorder: Recorder,
+        watch: Recent | None,
+        *,
+        telemetry_s: float = 0.0,
+        progress: Callable[[float], None] | None = None,
+    ) -> None:
+        """`progress` is told the share of the campaign's time that is over."""
+        self._claimed, self._recorder, self._watch, self._progress = claimed, recorder, watch, progress
+        self._devices = devices_of(claimed.fleet.model, claimed.who)
+        self._every_ns = max(1, round(telemetry_s * 1e9))
+        self._next_ns = 0
+        self._chunk: list[Readings] = []
+        self._ticked_ns, self._gathered = claimed.began_ns, (0, 0)
+
+    def run(self, bench: Bench, work: Sequence[Any], *, every_s: float) -> None:
+        """Run coroutines on the bench, and store what they record. What one of them raised is raised.
+
+        What is complete is stored in any case, but where the store takes no more.
+        """
+        try:
+            _raise_first(bench.run(work, every_s=every_s, on_tick=self._tick))
+        except StoreError:
+            raise
+        except BaseException:
+            # What came after the last tick is not all of its time, and comes again when this goes on.
+            self._recorder.forget(self._gathered)
+            self._store(self._ticked_ns)
+            raise
+        self._store(max(bench.now_ns, self._ticked_ns), complete=True)
+
+    def _tick(self, readings: Readings, happened: list[Happening]) -> None:
+        if self._watch:
+            self._watch.feed_readings(readings)
+        self._hear(happened)
+        if readings.ts_ns >= self._next_ns:
+            self._chunk.append(readings)
+            # On a grid, so that a tick between two of its points shifts nothing.
+            self._next_ns = (readings.ts_ns // self._every_ns + 1) * self._every_ns
+        self._ticked_ns, self._gathered = readings.ts_ns, self._recorder.gathered
+        enough = self._recorder.full or len(self._chunk) * len(self._devices) >= TELEMETRY_ROWS
+        if enough or readings.ts_ns == self._claimed.stored_to_ns:
+            self._store(readings.ts_ns)
+            if self._progress:
+                claimed = self._claimed
+                self._progress((readings.ts_ns - claimed.began_ns) / (claimed.ended_ns - claimed.began_ns))
+
+    def _hear(self, happened: Sequence[Happening]) -> None:
+        for one in happened:
+            who = self._claimed.who[one.gpu]
+            event = Event(one.kind, who.uuid, one.detail, one.ts_ns, who.host, code=one.code)
+            self._recorder.event(event)
+            if one.kind is EventKind.RETURNED:  # as a collector would notice
+                self._recorder.event(replace(event, kind=EventKind.COUNTER_RESET, detail="all counters fell to 0"))
+
+    def _store(self, to_ns: int, *, complete: bool = False) -> None:
+        """Store what was gathered up to a time; what is stored already is dropped."""
+        claimed, recorder = self._claimed, self._recorder
+        chunk = [one for one in self._chunk if one.ts_ns <= to_ns]
+        self._chunk, self._gathered = [], (0, 0)
+        if to_ns <= claimed.stored_to_ns and not complete:
+            recorder.forget()
+            return
+        if chunk:
+            batch = telemetry_of(claimed.cluster, self._devices, chunk)
+            recorder.take("telemetry", pa.Table.from_batches([batch]))
+        recorder.take("campaigns", claimed.progress(to_ns, complete=complete))
+        recorder.flush(claimed.file_name(to_ns, complete=complete))
+        claimed.stored_to_ns = to_ns
+
+
+def _raise_first(answers: Sequence[object]) -> None:
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+
+
+def _setting(bench: Bench, plan: Plan) -> Setting:
+    locked = bench.lock_mhz
+    clock = int(locked) if locked is not None and locked == int(locked) else locked
+    limit_w = bench.fleet.model.power_limit_w if bench.cap_w is None else bench.cap_w
+    return Setting(plan.neighbours, clock, bench.cap_w, {"power_limit_w": limit_w})

@@ -1,0 +1,228 @@
+"""Simulated campaigns that are killed or interrupted at any point, and run again: the same rows as in one go.
+
+A process of its own runs each campaign, and is killed by SIGKILL at one of the points at which a file of the store is
+made or moved. What is stored afterwards is compared with a store in which nothing was interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import compute
+
+from whorl.probes import simulated
+from whorl.probes.campaign import Plan
+from whorl.probes.catalogue import choose
+from whorl.probes.conditions import Asked
+from whorl.probes.effort import EFFORTS
+from whorl.probes.loads import run_load, run_steady
+from whorl.probes.simulated import run_simulated
+from whorl.probes.watch import Recent
+from whorl.simulation.fleet import Fleet
+from whorl.simulation.load import find_load
+from whorl.simulation.models import V100
+from whorl.simulation.stepping import Readings
+from whorl.store import Store
+
+from ..sizes import count
+
+KINDS = ("lost", "wrong_results", "brake")
+TABLES = ("gpus", "truth", "runs", "results", "telemetry", "events")
+CHUNK = 600  # rows of telemetry, so that a short campaign is stored in many parts
+
+
+def fleet() -> Fleet:
+    return Fleet.draw(V100, 8, 5, faults=3, kinds=KINDS)
+
+
+def in_time(store: Store) -> None:
+    """Six minutes of turns of a minute."""
+    turns = replace(find_load("gemm"), busy_s=50.0, idle_s=10.0, begins_s=5.0, warm_up_s=20.0, repeats=3)
+    run_load(store, fleet(), turns, hours=0.1)
+
+
+def at_steady_state(store: Store) -> None:
+    run_steady(store, fleet(), find_load("mixed"), runs=6)
+
+
+def probed(store: Store, *, unnamed: bool = False) -> None:
+    """Three probes, one of which changes the pace of the readings."""
+    plan = Plan(choose(["gemm-fp32", "launch", "power-square"]), Asked(EFFORTS["quick"]), "c", "busy")
+    run_simulated(store, fleet(), plan, telemetry_s=0.1, unnamed=unnamed)
+
+
+CAMPAIGNS: dict[str, Callable[[Store], None]] = {
+    "in_time": in_time,
+    "at_steady_state": at_steady_state,
+    "probed": probed,
+}
+
+# Runs a campaign in a child of its own for each death that is asked for, which dies at a move of a file into its place:
+# {"store": DIR, "at": N} before the Nth one, and with "after" when it is done. Prints how many moves each made that did
+# not die.
+DYING = """
+import json, os, signal, sys
+from pathlib import Path
+from whorl.probes import simulated
+from whorl.store import Store
+from whorl.tests.probes import test_resuming as these
+name = sys.argv[1]
+simulated.TELEMETRY_ROWS = these.CHUNK
+for death in json.loads(sys.argv[2]):
+    child = os.fork()
+    if child:
+        _, status = os.waitpid(child, 0)
+        assert status in (0, signal.SIGKILL), status
+        continue
+    store, number, replace = Store.create(death["store"]), 0, Path.replace
+    def counted(self, target):
+        global number
+        number += 1
+        if number == death["at"] and not death["after"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        moved = replace(self, target)
+        if number == death["at"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return moved
+    Path.replace = counted
+    these.CAMPAIGNS[name](store)
+    print(number, flush=True)
+    os._exit(0)
+"""
+
+
+def run_dying(name: str, deaths: list[dict[str, object]]) -> list[int]:
+    """How many files those moved that did not die."""
+    command = [sys.executable, "-c", DYING, name, json.dumps(deaths)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
+    assert done.returncode == 0, done.stderr
+    return [int(line) for line in done.stdout.split()]
+
+
+def is_complete(store: Path) -> bool:
+    """Whether a killed campaign had stored all of it."""
+    rows = Store.open(store).arrow("campaigns")
+    return bool(len(rows)) and compute.max(rows["stored_to"]).value >= compute.min(rows["ended"]).value
+
+
+def assert_same_rows(one: Path, other: Path) -> None:
+    """The same rows of every table; `campaigns` says in both that all is stored, and to the same instant."""
+    first, second = Store.open(one), Store.open(other)
+    for table in TABLES:
+        assert sorted_rows(first, table).equals(sorted_rows(second, table)), table
+    query = "select campaign, asked, fleet, born, gpus, began, max(stored_to) stored_to, min(ended) ended "
+    query += "from campaigns group by all order by all"
+    assert first.sql(query).equals(second.sql(query))
+    assert second.check() == {}
+
+
+def sorted_rows(store: Store, table: str) -> pa.Table:
+    rows = store.arrow(table).combine_chunks()
+    return rows.sort_by([(name, "ascending") for name in rows.column_names])
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulated, "TELEMETRY_ROWS", CHUNK)
+
+
+@pytest.mark.parametrize("name", CAMPAIGNS)
+def test_a_campaign_killed_at_any_point_ends_with_the_same_rows(name: str, tmp_path: Path) -> None:
+    """Each is killed twice, and then run to its end."""
+    whole = tmp_path / "whole"
+    (moves,) = run_dying(name, [{"store": str(whole), "at": 0, "after": False}])
+    assert moves > 20
+    random = np.random.default_rng(7)
+    stores = [tmp_path / f"killed-{number}" for number in range(count(60, short=3))]
+    deaths: list[dict[str, object]] = [
+        {"store": str(store), "at": int(random.integers(1, part + 1)), "after": bool(random.integers(2))}
+        for store in stores
+        for part in (3 * moves // 4, moves // 2)
+    ]
+    assert len(run_dying(name, deaths)) < len(stores), "most died twice"
+    for store in stores:
+        if not is_complete(store):
+            CAMPAIGNS[name](Store.create(store))
+        assert_same_rows(whole, store)
+
+
+@pytest.mark.parametrize("name", ["in_time", "probed"])
+def test_ctrl_c_stores_what_is_complete_and_the_campaign_goes_on(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C comes in the middle of a tick, again and again, and each time some of the campaign is stored."""
+    whole, stopped = Store.create(tmp_path / "whole"), Store.create(tmp_path / "stopped")
+    CAMPAIGNS[name](whole)
+    random = np.random.default_rng(3)
+    feed, left = Recent.feed_readings, 0
+
+    def interrupted(self: Recent, readings: Readings) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise KeyboardInterrupt
+        feed(self, readings)
+
+    monkeypatch.setattr(Recent, "feed_readings", interrupted)
+    stored = []
+    for tick in (20, 15, 150, 250):
+        left = tick + int(random.integers(10))
+        with pytest.raises(KeyboardInterrupt):
+            CAMPAIGNS[name](stopped)
+        stored.append(stopped.sql("select max(stored_to)::varchar t from campaigns")["t"][0].as_py())
+    assert stored == sorted(stored)
+    assert len(set(stored)) > 1
+    left = 0
+    CAMPAIGNS[name](stopped)
+    assert_same_rows(whole.root, stopped.root)
+
+
+def test_what_is_complete_is_not_stored_again(tmp_path: Path) -> None:
+    """A plan whose every run is in the store takes a day of its own, and stores no run, no reading and no identity."""
+    store = Store.create(tmp_path / "S")
+    probed(store)
+    counts = {table: len(store.arrow(table)) for table in TABLES}
+    probed(store)
+    lost = [row for row in store.sql("select status, gpu from runs").to_pylist() if row["status"] != "ok"]
+    again = {table: len(store.arrow(table)) for table in TABLES}
+    assert lost
+    assert again["gpus"] == counts["gpus"] == 8
+    assert again["runs"] - counts["runs"] <= len(lost), "only what failed is tried again"
+
+
+def test_a_campaign_without_a_name_of_its_own_goes_on_under_the_one_it_has(tmp_path: Path) -> None:
+    """As `whorl demo`, whose campaigns are named after the time at which they begin."""
+    whole, stopped = Store.create(tmp_path / "whole"), Store.create(tmp_path / "stopped")
+    plan = Plan(choose(["gemm-fp32"]), Asked(EFFORTS["quick"]), "first", "busy")
+
+    def stop(done: int, of: int, what: str) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    run_simulated(whole, fleet(), plan, unnamed=True)
+    with pytest.raises(KeyboardInterrupt):
+        run_simulated(stopped, fleet(), plan, unnamed=True, progress=stop)
+    second = Plan(plan.probes, plan.asked, "second", "busy")
+    report = run_simulated(stopped, fleet(), second, unnamed=True)
+    assert report.campaign == "first"
+    assert len(report.runs) == 8
+    assert_same_rows(whole.root, stopped.root)
+    third = Plan(plan.probes, plan.asked, "third", "busy")
+    assert run_simulated(stopped, fleet(), third, unnamed=True).campaign == "third", "the first one is complete"
+
+
+def test_what_was_asked_is_readable(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "S")
+    at_steady_state(store)
+    (asked,) = {row["asked"] for row in store.sql("select asked from campaigns").to_pylist()}
+    assert json.loads(asked) == {
+        "load": "mixed", "gpus": 8, "faults": sorted(KINDS), "began": None, "runs": 6, "every_s": 86400.0, "steady": 1
+    }  # fmt: skip
