@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,21 @@ from click.testing import CliRunner, Result
 
 from whorl.cli import cli
 from whorl.store import Store
+from whorl.tests.sizes import count
 
 FEW = ("--backend", "simulated", "--gpus", "24")
 
 
 def run(*arguments: str, out: Path) -> Result:
     return CliRunner().invoke(cli, ["demo", "--out", str(out), *arguments], catch_exceptions=False)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_replicates() -> Iterator[None]:
+    """Intervals from fewer bootstrap replicates take a tenth of the time; no test here is about their width."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("whorl.dashboards.store_report.REPLICATES", count(500, short=50))
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -12,6 +14,7 @@ from whorl.kernels.gemm import OUT, PERIOD
 from whorl.kernels.inputs import DISTRIBUTIONS, numbers
 from whorl.kernels.rounding import nearest
 from whorl.kernels.work import Expected, Gemm, Work
+from whorl.tests.sizes import sample
 
 from .hosting import COMPILER, SMALL, HostDevice
 
@@ -42,9 +45,10 @@ def product(precision: str, k: int, distribution: str, seed: int) -> tuple[Doubl
     return a, b, work.outputs[0].expect(seed)
 
 
-@pytest.mark.parametrize("block", [4, 8, 16])
-@pytest.mark.parametrize("precision", ["tf32", "fp16", "bf16"])
-@pytest.mark.parametrize("distribution", ["uniform", "normal"])
+@pytest.mark.parametrize(
+    ("distribution", "precision", "block"),
+    sample(itertools.product(("uniform", "normal"), ("tf32", "fp16", "bf16"), (4, 8, 16)), short=6),
+)
 def test_sums_that_are_cut_off_are_within_the_tolerance(distribution: str, precision: str, block: int) -> None:
     a, b, expected = product(precision, 2048, distribution, seed=block)
     total = on_tensor_cores(a, b, block=block, bits=24)
