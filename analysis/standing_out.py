@@ -94,12 +94,6 @@ class StandsOut:
         """The smallest adjusted probability; None where all of it was seen."""
         return min((one.p for one in self.deviations), default=None)
 
-    @property
-    def place(self) -> str:
-        """The node and the slot, as far as they are known."""
-        parts = [self.node or "", "" if self.slot is None else str(self.slot)]
-        return " / ".join(part for part in parts if part)
-
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "p": self.p}
 

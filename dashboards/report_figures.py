@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from ..analysis.names import gpu_name
 from ..analysis.probing import Probed
 from ..analysis.signatures import (
     BUS,
@@ -87,10 +88,9 @@ _DRAWN = {
 
 
 def label(gpu: str, node: str | None, slot: int | None) -> str:
-    """A GPU's name for a figure: its place where that is known."""
-    if node is None:
-        return gpu if len(gpu) <= 16 else gpu[:12]
-    return node if slot is None else f"{node} / {slot}"
+    """A GPU's name for a figure, a long key cut short."""
+    name = gpu_name(gpu, node, slot)
+    return name if name != gpu or len(gpu) <= 16 else gpu[:12]
 
 
 def labels(gpus: pl.DataFrame) -> dict[str, str]:

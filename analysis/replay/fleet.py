@@ -84,7 +84,7 @@ class Fleet:
         return cls(
             np.repeat(np.arange(nodes, dtype=np.int32), gpus_per_node),
             tuple(f"n{node}" for node in range(nodes)),
-            tuple(f"n{node}:{slot}" for node in range(nodes) for slot in range(gpus_per_node)),
+            tuple(f"n{node}/{slot}" for node in range(nodes) for slot in range(gpus_per_node)),
             runs_at,
             runs_at if belief is None else _arrays(belief),
             locality,

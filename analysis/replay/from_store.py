@@ -67,7 +67,7 @@ class Measured:
         else:
             rows = {name: row for group in self._groups for row in [self._rows(group, places)] for name in group}
             within = np.arange(len(node)) - np.searchsorted(node, node)
-            gpus = tuple(f"{names[n]}:{slot}" for n, slot in zip(node, within, strict=True))
+            gpus = tuple(f"{names[n]}/{slot}" for n, slot in zip(node, within, strict=True))
         actual, belief, power = {}, {}, {}
         for name in self.workloads:
             drawn, row = self.scores.draw(chances, name), rows[name]

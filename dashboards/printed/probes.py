@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from ...analysis.names import gpu_name
 from ...store.outcomes import EndedBy
 from ..table import MISSING, Line, Table, many, number
 from .levels import levels
@@ -247,7 +248,7 @@ def _next(report: Report, store: str) -> str:
 
 
 def _place(one: Summary, *, whole: bool = False) -> str:
-    place = f"{one.node}:{one.index}"
+    place = gpu_name(one.gpu, one.node, one.index)
     return f"{one.model} {place} {one.gpu}" if whole else place
 
 
