@@ -125,10 +125,8 @@ def _common(root: str) -> str:
 def _shown(spec: Table, root: str) -> str:
     """The rows of a table's files that are not left out, with the file's name."""
     files = _read(root, f"{spec.name}/**/*", filename=True)
-    return (
-        f"(FROM {files} f ANTI JOIN hidden h "
-        f"ON h.table_name = {quoted(spec.name)} AND regexp_extract(f.filename, '[^/]+/[^/]+$') = h.file)"
-    )
+    name = "regexp_extract(f.filename, '(day=[^/]+/)?([^/]+/)?[^/]+$')"  # as `replacing.key` names a file
+    return f"(FROM {files} f ANTI JOIN hidden h ON h.table_name = {quoted(spec.name)} AND {name} = h.file)"
 
 
 def _read(root: str, pattern: str, *, filename: bool = False) -> str:

@@ -66,7 +66,7 @@ def compact(
     now = time.time_ns() if now is None else now
     done = Done()
     with lock(root):
-        replacing.recover(root, pace.grace_s)
+        replacing.recover(root, pace.grace_s, every=True)
         done.sealed = len(sealing.seal_abandoned(root, None, pace))
         progress("late rows")
         fold(root, pace, done)
@@ -219,7 +219,7 @@ def _groups(root: Path, spec: Table, now: int) -> Iterator[list[Path]]:
         if hour_over:
             period = -1 if day_over else bounds.first // _HOUR
             name = journal_file.name_in(path.stem)
-            periods.setdefault((path.parent.name, period), []).append((name, bounds.first, path))
+            periods.setdefault((path.relative_to(root).parts[1], period), []).append((name, bounds.first, path))
     for key in sorted(periods):
         yield from _filled([path for _, _, path in sorted(periods[key])])
 

@@ -78,11 +78,13 @@ def make_folder(folder: Path) -> None:
         make_folder(folder.parent)
         folder.mkdir()
     except FileExistsError:
-        for one in (folder, folder.parent) if folder.name.startswith("day=") else (folder,):
+        above = 2 if "~" in folder.name else int(folder.name.startswith("day="))  # a collector's, or a day's
+        for one in (folder, *folder.parents[:above]):
             if not stat.S_ISDIR(one.lstat().st_mode):
                 raise OSError(errno.ENOTDIR, "it is a link or a file, and no folder of a store", str(one)) from None
         return
     share(folder)
+    sync_folder(folder.parent)
 
 
 def share(path: Path) -> None:
@@ -119,6 +121,15 @@ def remove(path: Path) -> None:
     """Remove a file if it is there and this user may."""
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
+
+
+def names_in(folder: Path) -> list[str]:
+    """The names in a folder; none where it is missing. A thousand paths take longer. Raises OSError."""
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries]
+    except FileNotFoundError:
+        return []
 
 
 def files_under(folder: Path, wanted: Callable[[str], bool]) -> Iterator[str]:

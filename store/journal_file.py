@@ -12,7 +12,6 @@ Any Arrow reader reads the file. Its schema's metadata name the table, the forma
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
@@ -117,9 +116,10 @@ def with_written(data: pa.Table) -> pa.Table:
     return data if WRITTEN in data.column_names else data.append_column(WRITTEN, pa.nulls(len(data), pa.int64()))
 
 
-def parts(root: Path) -> list[Part]:
-    """The journal files of a store, by generation, table and number. Raises OSError."""
-    return sorted(_entries(root, regular=True), key=lambda part: (part.generation, part.table, part.number))
+def parts(root: Path, generation: str = "") -> list[Part]:
+    """The journal files of a store, or of one generation, by generation, table and number. Raises OSError."""
+    found = [part for part in _entries(root, generation, regular=True) if generation in ("", part.generation)]
+    return sorted(found, key=lambda part: (part.generation, part.table, part.number))
 
 
 def strange(root: Path) -> list[Path]:
@@ -127,10 +127,11 @@ def strange(root: Path) -> list[Path]:
     return [part.path for part in _entries(root, regular=False)]
 
 
-def _entries(root: Path, *, regular: bool) -> list[Part]:
+def _entries(root: Path, begins: str = "", *, regular: bool) -> list[Part]:
     try:
         with os.scandir(root / FOLDER) as entries:
-            paths = [Path(entry.path) for entry in entries if entry.is_file(follow_symlinks=False) == regular]
+            named_so = (entry for entry in entries if entry.name.startswith(begins))
+            paths = [Path(entry.path) for entry in named_so if entry.is_file(follow_symlinks=False) == regular]
     except FileNotFoundError:
         return []
     return [part for path in paths if (part := named(path))]
@@ -202,17 +203,12 @@ def _check_of(schema: pa.Schema) -> bytes:
 def gpus_in(path: Path) -> frozenset[int] | None:
     """The hashes of the GPUs that a journal's file may hold; None where it cannot be told."""
     try:
-        return _gpus_in(path, path.stat().st_ino)
+        text = head(path).metadata[b"whorl.gpus"].decode()
+        return frozenset(int(text[i : i + 8], 16) for i in range(0, len(text), 8))
     except FileNotFoundError:
         return frozenset()
     except (OSError, ValueError, KeyError):
         return None
-
-
-@functools.lru_cache(maxsize=65536)
-def _gpus_in(path: Path, inode: int) -> frozenset[int]:  # noqa: ARG001 - part of the key
-    text = head(path).metadata[b"whorl.gpus"].decode()
-    return frozenset(int(text[i : i + 8], 16) for i in range(0, len(text), 8))
 
 
 def writer_of(schema: pa.Schema) -> Writer:

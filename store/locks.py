@@ -41,10 +41,10 @@ class Lock:
         self.release()
 
 
-def attempt(handle: int) -> bool | None:
+def attempt(handle: int, *, shared: bool = False) -> bool | None:
     """Try to lock an open file: whether it is locked now, or None where the file system has no locks."""
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:
@@ -52,16 +52,16 @@ def attempt(handle: int) -> bool | None:
     return True
 
 
-def wait(handle: int, wait_s: float) -> bool | None:
+def wait(handle: int, wait_s: float, *, shared: bool = False) -> bool | None:
     """Try for so many seconds; the answer is that of `attempt`."""
     last = time.monotonic() + wait_s
-    while (got := attempt(handle)) is False and time.monotonic() < last:
+    while (got := attempt(handle, shared=shared)) is False and time.monotonic() < last:
         time.sleep(_POLL_S)
     return got
 
 
-def locked(path: Path, what: str, *, wait_s: float = 0.0) -> Lock:
-    """Take the lock at `path`; the file says who holds it.
+def locked(path: Path, what: str, *, wait_s: float = 0.0, shared: bool = False) -> Lock:
+    """Take the lock at `path`; the file says who holds it. Many may hold it `shared` while nobody holds it alone.
 
     Raises StoreError, which names the holder and `what` it holds, where another living process has it still after
     `wait_s` seconds. On a file system without locks, the file's content decides.
@@ -71,6 +71,8 @@ def locked(path: Path, what: str, *, wait_s: float = 0.0) -> Lock:
     except OSError as error:
         raise failed("write", path, error) from error
     try:
+        if shared and wait(handle, max(wait_s, _GLANCE_S), shared=True):
+            return Lock(handle)
         _take(handle, path, what, max(wait_s, _GLANCE_S))
         with contextlib.suppress(OSError):  # on a full disk the lock holds all the same
             os.ftruncate(handle, 0)

@@ -47,6 +47,7 @@ _FORM = re.compile(  # of the files that a note may name: never one outside the 
 )
 _MARK_S = 600  # old files go just after a multiple of ten minutes, on every host: a query in flight then may miss one
 _STALE_S = 86_400.0
+_FEW = 16  # notes: whoever comes looks after so many, whosever they are
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,22 +96,18 @@ def hidden(notes: Iterable[Note]) -> set[tuple[str, str]]:
 
 
 def key(root: Path, path: Path) -> tuple[str, str]:
-    """How a note names a file: its table, and its folder and name."""
-    inside = path.relative_to(root)
-    return inside.parts[0], "/".join(inside.parts[-2:])
+    """How a note names a file: its table, and its name with the folders between; of files in none, with the table."""
+    parts = path.relative_to(root).parts
+    return parts[0], "/".join(parts[1:] if len(parts) > 2 else parts)
 
 
-def notes(root: Path) -> dict[str, Note]:
-    """The replacements under way. Raises OSError."""
+def notes(root: Path, wanted: Callable[[str], bool] = lambda _: True) -> dict[str, Note]:
+    """The replacements under way whose identity is wanted. Raises OSError."""
     found: dict[str, Note] = {}
     folder = root / REPLACED.name
-    try:
-        names = sorted(p.name for p in folder.iterdir())
-    except FileNotFoundError:
-        return found
-    for name in names:
+    for name in sorted(files.names_in(folder)):
         one, _, rest = name.rpartition(".parquet")[0].rpartition(".")
-        if rest not in ("1", "2") or name.startswith("."):
+        if rest not in ("1", "2") or name.startswith(".") or not wanted(one):
             continue
         with contextlib.suppress(FileNotFoundError):  # removed since the listing
             note = _read(folder / name, one, int(rest))
@@ -330,17 +327,25 @@ def due(note: Note, now: float, grace_s: float = GRACE_S) -> float:
     return then if grace_s < GRACE_S else math.ceil(then / _MARK_S) * _MARK_S
 
 
-def recover(root: Path, grace_s: float = GRACE_S) -> None:
+def recover(root: Path, grace_s: float = GRACE_S, *, every: bool = False) -> None:
     """Finish or take back what dead processes began, and remove old files whose time has come.
 
-    Does nothing, silently, where this user may not write.
+    Where a fleet replaces files, only those of this process and of dead ones of this host, unless `every` is asked
+    for: a thousand collectors that each looked after all would read millions of notes a minute. Does nothing,
+    silently, where this user may not write.
     """
     with contextlib.suppress(OSError, StoreError):
-        if not notes(root):
+        mine = f"{processes.owner()}-"
+        many = not every and len(files.names_in(root / REPLACED.name)) > _FEW
+
+        def wanted(one: str) -> bool:
+            return not many or one.startswith(mine) or processes.owner_alive(one) is False
+
+        if not notes(root, wanted):
             return
         # One at a time: between the look and the deed nobody else may finish it and replace the files again.
         with locks.locked(root / LOCK, "the replacements of this store"):
-            for note in notes(root).values():
+            for note in notes(root, wanted).values():
                 _recover_one(root, note, grace_s)
 
 

@@ -86,14 +86,14 @@ def prune(
     done = Pruned(until)
     with contextlib.nullcontext() if dry_run else compaction.lock(root):
         if not dry_run:
-            replacing.recover(root, pace.grace_s)
+            replacing.recover(root, pace.grace_s, every=True)
             compaction.fold(root, pace, compaction.Done())
         found = reading.snapshot(root)
         by_day: dict[str, list[Path]] = {}
         for path in compaction.sound(TELEMETRY, found.files[TELEMETRY.name]):
             bounds = placing.bounds(path)
             if bounds is not None and (bounds.gpus is None or bounds.first < until):
-                by_day.setdefault(path.parent.name, []).append(path)
+                by_day.setdefault(path.relative_to(root).parts[1], []).append(path)
         late = [bounds for path in found.files[LATE.name] if (bounds := placing.bounds(path)) is not None]
         for day, paths in sorted(by_day.items()):
             mine = [bounds for path in paths if (bounds := placing.bounds(path)) is not None]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
+import zlib
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError
-from . import arranging, journal_file, placing, replacing
-from .journal_file import WRITTEN
+from . import arranging, journal_file, placing, processes, replacing
+from .files import make_folder, names_in, open_regular, put
+from .journal_file import WRITTEN, Part
 from .schema import LATE, TELEMETRY
 
 if TYPE_CHECKING:
@@ -17,6 +21,10 @@ if TYPE_CHECKING:
 
 _TRIES = 20
 _MANY_DAYS = 100  # so many folders are looked at one by one
+GPUS = "gpus.txt"  # in a collector's folder: the hashes of its GPUs
+_TELEMETRY = f".{TELEMETRY.name}."  # in the name of a journal's file
+
+_headers: dict[Path, dict[str, frozenset[int]]] = {}  # by store: of the journals that are open, the GPUs
 
 
 def place(root: Path, rows: pa.Table, mine: set[str], generation: str | None = None) -> tuple[pa.Table, pa.Table]:
@@ -55,29 +63,105 @@ def _rivals(root: Path, bounds: placing.Bounds, but: Collection[str] = ()) -> li
 
 
 def stored(root: Path, bounds: placing.Bounds) -> list[Path]:
-    """The files of telemetry of the days of these rows, and all late rows."""
+    """The files of telemetry of the days of these rows that could hold their GPUs, and all late rows."""
     folder = root / TELEMETRY.name
     first, last = bounds.first // arranging.DAY, bounds.last // arranging.DAY
     late = (root / LATE.name).glob("*.parquet")
     if last - first > _MANY_DAYS:
         return [*folder.rglob("*.parquet"), *late]
-    days = [folder, *(folder / f"day={arranging.day_name(day)}" for day in range(first, last + 1))]
-    return [*(path for day in days for path in day.glob("*.parquet")), *late]
+    found: list[str] = []
+    for day in (folder, *(folder / f"day={arranging.day_name(day)}" for day in range(first, last + 1))):
+        names, homes = _listed(day)
+        found += names
+        if day != folder:
+            found += [name for home in homes if _may_hold(home, bounds.gpus) for name in _listed(home)[0]]
+    return [*map(Path, found), *late]
+
+
+def _listed(folder: Path | str) -> tuple[list[str], list[str]]:
+    """The Parquet files and the folders in a folder."""
+    try:
+        with os.scandir(folder) as entries:
+            every = list(entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return [], []
+    files = [entry.path for entry in every if entry.name.endswith(".parquet")]
+    return files, [entry.path for entry in every if "~" in entry.name and entry.is_dir(follow_symlinks=False)]
+
+
+# -- who writes which GPUs ------------------------------------------------------------------------------------
+
+
+def home(root: Path, name: str, rows: pa.Table) -> str:
+    """The folder, within each day, of what the collector `name` writes of the GPUs in these rows. Raises OSError.
+
+    It says which GPUs these are before it holds a row of them: a fleet's other collectors need not look into it.
+    """
+    text = placing.as_text(placing.bounds_of(rows).gpus or frozenset())
+    found = f"{name}~{zlib.crc32(text.encode()):08x}"
+    for day, _ in arranging.days(rows.select(["ts"])):
+        says = root / TELEMETRY.name / f"day={day}" / found / GPUS
+        if not says.exists():
+            make_folder(says.parent)
+            put(says, text.encode())
+    return found
+
+
+@functools.lru_cache(maxsize=65536)
+def _gpus_of(home: str) -> frozenset[int]:
+    with os.fdopen(open_regular(Path(home, GPUS)), encoding="ascii") as file:
+        return placing.from_text(file.read())
+
+
+def _may_hold(home: str, gpus: frozenset[int] | None) -> bool:
+    """Whether a collector's folder could hold rows of these GPUs."""
+    try:
+        return gpus is None or not gpus.isdisjoint(_gpus_of(home))
+    except (OSError, ValueError):
+        return True  # it does not say
+
+
+def contested(root: Path, name: str, rows: pa.Table) -> bool:
+    """Whether somebody else's journal, or folder of these days, could hold rows of the GPUs of the collector `name`."""
+    bounds = placing.bounds_of(rows)
+    if any(journal_file.name_in(part.generation) != name for part in _open_parts(root, bounds)):
+        return True
+    days = range(bounds.first // arranging.DAY, bounds.last // arranging.DAY + 1)
+    homes = [home for day in days for home in _listed(root / TELEMETRY.name / f"day={arranging.day_name(day)}")[1]]
+    return any(_may_hold(home, bounds.gpus) for home in homes if home.rpartition("/")[2].rpartition("~")[0] != name)
+
+
+def _open_parts(root: Path, bounds: placing.Bounds) -> list[Part]:
+    """The files of journals whose header names one of the GPUs of some rows, or cannot be read."""
+    names = {name for name in names_in(root / journal_file.FOLDER) if _TELEMETRY in name}
+    known = _headers.setdefault(root, {})
+    for gone in known.keys() - names:
+        known.pop(gone, None)
+    found = []
+    for name in names:
+        gpus = known.get(name)
+        if gpus is None:
+            gpus = journal_file.gpus_in(root / journal_file.FOLDER / name)
+            if gpus:
+                known[name] = gpus
+        if gpus is None or bounds.gpus is None or not gpus.isdisjoint(bounds.gpus):
+            part = journal_file.named(root / journal_file.FOLDER / name)
+            found += [part] if part is not None else []
+    return found
 
 
 def open_journals(root: Path, bounds: placing.Bounds, but: str | None = None) -> list[pa.Table]:
     """The keys in journals, other than those of a generation, that could be among those of some rows."""
     found = []
-    replaced: set[tuple[str, str]] | None = None
-    for part in journal_file.parts(root):
-        if part.table != TELEMETRY.name or part.generation == but:
+    replaced: dict[bool, set[tuple[str, str]]] = {}
+    for part in _open_parts(root, bounds):
+        if part.generation == but:
             continue
-        gpus = journal_file.gpus_in(part.path)
-        if gpus is not None and bounds.gpus is not None and gpus.isdisjoint(bounds.gpus):
-            continue
-        if replaced is None:
-            replaced = replacing.hidden(replacing.notes(root).values())
-        if replacing.key(root, part.path) in replaced:  # its rows are in a segment, and it waits to be removed
+        own = but is not None and journal_file.name_in(part.generation) == journal_file.name_in(but)
+        if own not in replaced:  # what this process has replaced its own notes say: a fleet has hundreds of others
+            mine = processes.owner() if own else ""
+            replaced[own] = replacing.hidden(replacing.notes(root, lambda one, of=mine: one.startswith(of)).values())
+        if replacing.key(root, part.path) in replaced[own]:  # its rows are in a segment, and it waits to be removed
             continue
         with contextlib.suppress(FileNotFoundError, ValueError):  # sealed meanwhile, or nothing of whorl's
             rows = journal_file.read(part.path).table

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 # The number in `store.toml` and in every file's metadata. It grows when a reader of an older whorl would
 # misunderstand a file; a new nullable column alone does not change it. 2: files that others replace (`replaced/`),
-# late rows (`late/`) and journals, of which a reader of format 1 knows nothing.
-FORMAT = 2
+# late rows (`late/`) and journals, of which a reader of format 1 knows nothing. 3: a folder for every collector
+# within a day, so that `replaced/` names its files otherwise.
+FORMAT = 3
 
 CATALOG = "whorl.duckdb"  # the file of views and macros
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from ..errors import StoreError
 from . import arranging, files, journal_file, latest, light, placing, replacing, rivals, writing
 from .journal_file import WRITTEN, Part, live_of, name_in
-from .locks import is_free, locked
+from .locks import Lock, is_free, locked
 from .replacing import Pace
 from .schema import LATE, TABLES, TELEMETRY, Table, arrow_schema
 from .soundness import reason_to_skip
@@ -73,7 +73,7 @@ class Sealer:
             gap = not complete
 
     def _parts(self) -> list[Part]:
-        return [part for part in journal_file.parts(self.root) if part.generation == self.generation]
+        return journal_file.parts(self.root, self.generation)
 
     def _fold(self, upto: Mapping[str, int] | None = None) -> None:
         """Read what the journal has grown by, as far as `upto` says of its files, where it is given."""
@@ -111,7 +111,7 @@ class Sealer:
             fresh = {name: _joined(name, tables) for name, tables in self._unpublished.items()}
             if not fresh:
                 return
-            with locked(self.root / placing.LOCK, "the place of new rows", wait_s=_LOCK_WAIT_S):
+            with self._placing(fresh):
                 # Rows that were published before are stored: a second row of an instant is late.
                 parts = self._placed(fresh, f"{self.generation}.live{self._number}", set())
                 upto = {path.name: size for path, size in self._read.items()}
@@ -127,6 +127,24 @@ class Sealer:
             raise files.failed("write", self.root, error) from error
         self._unpublished = {}
 
+    def _placing(self, rows: dict[str, pa.Table]) -> Lock:
+        """The lock of places, shared with the collectors of other GPUs: a thousand nodes do not wait for each other.
+
+        Who else writes these GPUs is looked at under the lock: an open journal names its GPUs before it publishes.
+        """
+        path, what = self.root / placing.LOCK, "the place of new rows"
+        if TELEMETRY.name not in rows:
+            return locked(path, what, wait_s=_LOCK_WAIT_S, shared=True)
+        lock = locked(path, what, wait_s=_LOCK_WAIT_S, shared=True)
+        try:
+            if not rivals.contested(self.root, name_in(self.generation), rows[TELEMETRY.name]):
+                return lock
+        except BaseException:
+            lock.release()
+            raise
+        lock.release()
+        return locked(path, what, wait_s=_LOCK_WAIT_S)
+
     def _placed(self, rows: dict[str, pa.Table], name: str, mine: set[str]) -> list[tuple[Path, Table, pa.Table]]:
         """Where the rows of each table go, those that replace others apart. The lock of places must be sealer."""
         found = []
@@ -139,7 +157,8 @@ class Sealer:
                 continue
             new, late = rivals.place(self.root, rows[kind.name], mine, self.generation)
             if len(new):
-                found += writing.placed(self.root, kind, new, name)
+                home = rivals.home(self.root, name_in(self.generation), rows[kind.name])
+                found += writing.placed(self.root, kind, new, name, home)
             if len(late):
                 found.append((self.root / LATE.name / f"{name}.parquet", LATE, arranging.conform(LATE, late)))
         return found
@@ -159,7 +178,7 @@ class Sealer:
                 for path in journals:
                     path.unlink(missing_ok=True)
                 return
-            with locked(self.root / placing.LOCK, "the place of new rows", wait_s=_LOCK_WAIT_S) as lock:
+            with self._placing(rows) as lock:
                 name = self._segment or self.generation
                 live = {path.stem for path in self._live}
                 parts = self._placed(rows, name, {name, *live})
@@ -212,7 +231,7 @@ def _rows_of(path: Path) -> tuple[str, pa.Table] | None:
     """The table and the rows of a published file, with `written`; None where it is damaged or gone."""
     import pyarrow as pa
 
-    kept = path.parent.name if path.parent.name in _TABLES else path.parent.parent.name
+    kept = next(folder.name for folder in path.parents if folder.name in _TABLES)
     try:
         if reason_to_skip(path, kept) is not None:
             return None

@@ -62,11 +62,15 @@ def write_parquet(
         sync(file.fileno())
 
 
-def placed(root: Path, spec: Table, data: pa.Table, name: str) -> list[tuple[Path, Table, pa.Table]]:
-    """Where rows go: one file, or one a day for a partitioned table."""
+def placed(root: Path, spec: Table, data: pa.Table, name: str, writer: str = "") -> list[tuple[Path, Table, pa.Table]]:
+    """Where rows go: one file, or one a day for a partitioned table, there in a folder of the `writer` if one is given.
+
+    A collector that publishes looks into its own folder, and not at the files of a thousand others.
+    """
     if not spec.partitioned:
         return [(root / spec.name / f"{name}.parquet", spec, data)]
-    return [(root / spec.name / f"day={day}" / f"{name}.parquet", spec, part) for day, part in arranging.days(data)]
+    folder = root / spec.name
+    return [(folder / f"day={day}" / writer / f"{name}.parquet", spec, part) for day, part in arranging.days(data)]
 
 
 def write_temporary(
