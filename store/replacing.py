@@ -101,13 +101,13 @@ def key(root: Path, path: Path) -> tuple[str, str]:
     return parts[0], "/".join(parts[1:] if len(parts) > 2 else parts)
 
 
-def notes(root: Path, wanted: Callable[[str], bool] = lambda _: True) -> dict[str, Note]:
-    """The replacements under way whose identity is wanted. Raises OSError."""
+def notes(root: Path, begins: str = "", wanted: Callable[[str], bool] = lambda _: True) -> dict[str, Note]:
+    """The replacements under way whose identity begins so, and is wanted. Raises OSError."""
     found: dict[str, Note] = {}
     folder = root / REPLACED.name
     for name in sorted(files.names_in(folder)):
         one, _, rest = name.rpartition(".parquet")[0].rpartition(".")
-        if rest not in ("1", "2") or name.startswith(".") or not wanted(one):
+        if rest not in ("1", "2") or not one.startswith(begins) or not wanted(one):
             continue
         with contextlib.suppress(FileNotFoundError):  # removed since the listing
             note = _read(folder / name, one, int(rest))
@@ -341,11 +341,11 @@ def recover(root: Path, grace_s: float = GRACE_S, *, every: bool = False) -> Non
         def wanted(one: str) -> bool:
             return not many or one.startswith(mine) or processes.owner_alive(one) is False
 
-        if not notes(root, wanted):
+        if not notes(root, wanted=wanted):
             return
         # One at a time: between the look and the deed nobody else may finish it and replace the files again.
         with locks.locked(root / LOCK, "the replacements of this store"):
-            for note in notes(root, wanted).values():
+            for note in notes(root, wanted=wanted).values():
                 _recover_one(root, note, grace_s)
 
 

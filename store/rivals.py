@@ -159,8 +159,8 @@ def open_journals(root: Path, bounds: placing.Bounds, but: str | None = None) ->
             continue
         own = but is not None and journal_file.name_in(part.generation) == journal_file.name_in(but)
         if own not in replaced:  # what this process has replaced its own notes say: a fleet has hundreds of others
-            mine = processes.owner() if own else ""
-            replaced[own] = replacing.hidden(replacing.notes(root, lambda one, of=mine: one.startswith(of)).values())
+            found_notes = replacing.notes(root, processes.owner() if own else "")
+            replaced[own] = replacing.hidden(found_notes.values())
         if replacing.key(root, part.path) in replaced[own]:  # its rows are in a segment, and it waits to be removed
             continue
         with contextlib.suppress(FileNotFoundError, ValueError):  # sealed meanwhile, or nothing of whorl's

@@ -1,0 +1,225 @@
+"""What a store of a large fleet costs one collector that publishes, and one person who asks. Prints JSON.
+
+    python benchmarks/store_fleet.py [--nodes 1000] [--gpus 2] [--repeats 5]
+
+The files are synthetic, with few rows, and lie as those of a day do at noon, when `whorl store compact` runs every
+hour: of each hour that is over, the files that it makes; of the last 70 minutes, for every node, seven segments, the
+published files of this ten minutes and of those before, which wait to be removed, with their notes, the node's last
+readings, and a journal.
+
+publish  CPU (ms) of one collector among them for each `Journal.publish` with what `maintain` does besides: the first,
+         and the median of those that follow, while 1/20 of the other nodes publish between two
+sql      CPU and wall (s) of the process `whorl sql`, from start to end, by question
+same     the same questions by the `duckdb` package through `whorl.duckdb`, in a process of its own
+
+It states what it measured and asserts nothing about time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from whorl.benchmarks.machine import machine
+from whorl.store import Journal, Store, arranging, replacing, rivals, writing
+from whorl.store import files as store_files
+from whorl.store.schema import LATEST, TELEMETRY
+
+HOUR, MINUTE, SECOND = 3600 * 10**9, 60 * 10**9, 10**9
+ROWS_A_FILE = 1_500_000  # that compaction fills one file with
+QUESTIONS = {
+    "runs": "select count(*) from runs",
+    "limit": "select gpu, power_mw from telemetry limit 1",
+    "one_gpu": "select count(*), avg(power_mw) from telemetry where gpu = '{gpu}'",
+    "all": "select count(*), avg(power_mw) from telemetry",
+}
+
+
+def say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def cpu(who: int = resource.RUSAGE_SELF) -> float:
+    used = resource.getrusage(who)
+    return used.ru_utime + used.ru_stime
+
+
+def rows_of(gpus: list[str], first: int, last: int, each: int) -> pa.Table:
+    """Rows of some GPUs over a time (ns), `each` of every one."""
+    n = len(gpus) * each
+    ts = np.tile(np.linspace(first, last, each).astype(np.int64), len(gpus))
+    rng = np.random.default_rng(first % 2**32)
+    names = pa.DictionaryArray.from_arrays(np.repeat(np.arange(len(gpus), dtype=np.int32), each), gpus)
+    columns: dict[str, Any] = {
+        "ts": pa.array(ts.view("datetime64[ns]")),
+        "cluster": pa.array(["bench"] * n),
+        "gpu": names.cast(pa.string()),
+        "power_mw": pa.array(rng.integers(90_000, 400_000, n), pa.int32()),
+        "temperature_c": pa.array(rng.integers(30, 80, n), pa.int32()),
+        "sm_clock_mhz": pa.array(rng.integers(1000, 1900, n), pa.int32()),
+    }
+    columns |= {"energy_mj": pa.array(np.cumsum(rng.integers(0, 9, n)), pa.int64())}
+    return arranging.conform(TELEMETRY, pa.table(columns), lean=True)
+
+
+class Fleet:
+    """The synthetic store."""
+
+    def __init__(self, root: Path, nodes: int, gpus: int) -> None:
+        self.store = Store.create(root)
+        self.root = root
+        self.noon = (time.time_ns() // (24 * HOUR)) * 24 * HOUR - 12 * HOUR
+        self.names = [f"n{node:05}" for node in range(nodes)]
+        self.gpus = {name: [f"GPU-{name}-{gpu}" for gpu in range(gpus)] for name in self.names}
+        self.store.append({"runs": pa.table({"run_id": ["r"], "cluster": ["bench"]})}, "runs")
+
+    def write(self, rows: pa.Table, name: str, writer: str = "") -> list[Path]:
+        home = rivals.home(self.root, writer, rows) if writer else ""
+        moves = writing.write_temporary(writing.placed(self.root, TELEMETRY, rows, name, home))
+        for temporary, final in moves.items():
+            temporary.replace(final)
+        return list(moves.values())
+
+    def fill(self) -> None:
+        every = [gpu for name in self.names for gpu in self.gpus[name]]
+        a_file = max(1, ROWS_A_FILE // 3600)  # GPUs of one file
+        for hour in range(11):
+            first = self.noon - (12 - hour) * HOUR
+            for number in range(0, len(every), a_file):
+                rows = rows_of(every[number : number + a_file], first, first + HOUR - SECOND, 2)
+                self.write(rows, f"compacted-{first:x}-{number}")
+        say("compacted hours")
+        for number, name in enumerate(self.names):
+            self.node(name, number)
+        say("nodes")
+
+    def node(self, name: str, number: int) -> None:
+        """What one node has of the last 70 minutes: its last sealing was up to ten minutes ago."""
+        began = f"{name}-4711-{self.noon - 2 * HOUR:x}"
+        since = (number % 20) * 30 * SECOND  # its last sealing
+        sealed: list[Path] = []
+        for back in range(7, 0, -1):
+            first = self.noon - since - 10 * back * MINUTE
+            rows = rows_of(self.gpus[name], first, first + 599 * SECOND, 20)
+            sealed = self.write(rows, f"{began}-{7 - back}", name)
+        gone = self.publish(name, f"{began}-6", self.noon - since - 10 * MINUTE, 20)
+        old = [*gone, self.root / "journal" / f"{began}-6.telemetry.0.arrow"]
+        one = f"h{number}-0123abcd-4711-{number:08x}"
+        sides = [("old", path) for path in old] + [("new", path) for path in sealed]
+        for step in (1, 2):
+            replacing._write(self.root, one, step, sides)
+        self.publish(name, f"{began}-7", self.noon - since, number % 20)
+        last = rows_of(self.gpus[name], self.noon, self.noon, 1)
+        noted = last.append_column("written", pa.array([self.noon] * len(last)))
+        writing.replace_parquet(self.root / "latest" / f"{began}-6.parquet", LATEST, noted)
+
+    def publish(self, name: str, generation: str, first: int, times: int) -> list[Path]:
+        made = []
+        for number in range(times):
+            since = first + 30 * number * SECOND
+            rows = rows_of(self.gpus[name], since, since + 29 * SECOND, 30)
+            made += self.write(rows, f"{generation}.live{number}", name)
+        return made
+
+    def state(self) -> dict[str, int]:
+        every = [path for path in self.root.rglob("*") if path.is_file()]
+        return {"files": len(every), "bytes": sum(path.stat().st_size for path in every)}
+
+
+def publishing(fleet: Fleet, repeats: int) -> dict[str, Any]:
+    """One more collector publishes; between two of its publishings some others do, too."""
+    gpus = [f"GPU-mine-{number}" for number in range(8)]
+    spent = []
+    with Journal(fleet.store, "mine", thread=False, settle_s=0.0) as journal:
+        for turn in range(repeats + 1):
+            for name in fleet.names[turn::20]:
+                fleet.publish(name, f"{name}-4711-{turn:x}-9", fleet.noon, 1)
+            for second in range(30):
+                at = fleet.noon + (30 * turn + second) * SECOND
+                journal.append(rows_of(gpus, at, at, 1).combine_chunks().to_batches()[0])
+            began = cpu()
+            journal.publish()
+            replacing.recover(fleet.root)
+            spent.append(1e3 * (cpu() - began))
+    return {"first_ms": round(spent[0], 1), "median_ms": round(statistics.median(spent[1:]), 1), "n": len(spent) - 1}
+
+
+PLAIN = "import duckdb, sys; print(duckdb.connect(sys.argv[1], read_only=True).execute(sys.argv[2]).fetchall())"
+
+
+def asking(fleet: Fleet, repeats: int) -> dict[str, Any]:
+    """Every question by a new process, in turn."""
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {"sql": {}, "same": {}}
+    gpu = fleet.gpus[fleet.names[len(fleet.names) // 3]][0]
+    answers: dict[str, set[str]] = {}
+    for _ in range(repeats):
+        for name, question in QUESTIONS.items():
+            query = question.format(gpu=gpu)
+            commands = {
+                "sql": [sys.executable, "-m", "whorl", "sql", "--store", str(fleet.root), "--json", query],
+                "same": [sys.executable, "-c", PLAIN, str(fleet.root / "whorl.duckdb"), query],
+            }
+            for how, command in commands.items():
+                before, start = cpu(resource.RUSAGE_CHILDREN), time.perf_counter()
+                said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+                took = cpu(resource.RUSAGE_CHILDREN) - before, time.perf_counter() - start
+                found[how].setdefault(name, []).append(took)
+                if name in ("all", "one_gpu"):
+                    count = json.loads(said)["rows"][0]["count_star()"] if how == "sql" else int(said[2:].split(",")[0])
+                    answers.setdefault(name, set()).add(str(count))
+    medians = {
+        how: {
+            name: {
+                "cpu_s": round(statistics.median(c for c, _ in times), 2),
+                "wall_s": round(statistics.median(w for _, w in times), 2),
+                "n": len(times),
+            }
+            for name, times in by_name.items()
+        }
+        for how, by_name in found.items()
+    }
+    return medians | {"same_counts": all(len(counts) == 1 for counts in answers.values())}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=1000)
+    parser.add_argument("--gpus", type=int, default=2, help="of each node, which have few rows")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--folder", type=Path, help="where to work (default: the folder for temporary files)")
+    given = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="whorl-fleet-", dir=given.folder))
+    try:
+        fleet = Fleet(folder / "store", given.nodes, given.gpus)
+        sync, store_files.sync = store_files.sync, lambda _: None  # nothing is measured while the store is made
+        writing.sync = store_files.sync
+        fleet.fill()
+        store_files.sync = writing.sync = sync
+        result = {
+            "schema": "whorl.benchmark.store_fleet/1",
+            "benchmark": "store_fleet",
+            "machine": machine("numpy", "pyarrow", "duckdb"),
+            "nodes": given.nodes,
+            "store": fleet.state(),
+            "sql": asking(fleet, given.repeats),
+            "publish": publishing(fleet, given.repeats),
+        }
+        print(json.dumps(result, indent=2))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
