@@ -5,7 +5,7 @@
 The files are synthetic, with few rows, and lie as those of a day do at noon, when `whorl store compact` runs every
 hour: of each hour that is over, the files that it makes; of the last 70 minutes, for every node, seven segments, the
 published files of this ten minutes and of those before, which wait to be removed, with their notes, the node's last
-readings, and a journal.
+readings, and a journal whose rows are published. The files of a node that differ in their times only are links to one.
 
 publish  CPU (ms) of one collector among them for each `Journal.publish` with what `maintain` does besides: the first,
          and the median of those that follow, while 1/20 of the other nodes publish between two
@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from whorl.store.schema import LATEST, TELEMETRY
 
 HOUR, MINUTE, SECOND = 3600 * 10**9, 60 * 10**9, 10**9
 ROWS_A_FILE = 1_500_000  # that compaction fills one file with
+LIVE = {"whorl.live": json.dumps({"number": 0, "of": 1, "upto": {}})}  # the journal has nothing that is not published
 QUESTIONS = {
     "runs": "select count(*) from runs",
     "limit": "select gpu, power_mw from telemetry limit 1",
@@ -85,9 +87,9 @@ class Fleet:
         self.gpus = {name: [f"GPU-{name}-{gpu}" for gpu in range(gpus)] for name in self.names}
         self.store.append({"runs": pa.table({"run_id": ["r"], "cluster": ["bench"]})}, "runs")
 
-    def write(self, rows: pa.Table, name: str, writer: str = "") -> list[Path]:
+    def write(self, rows: pa.Table, name: str, writer: str = "", text: Mapping[str, str] | None = None) -> list[Path]:
         home = rivals.home(self.root, writer, rows) if writer else ""
-        moves = writing.write_temporary(writing.placed(self.root, TELEMETRY, rows, name, home))
+        moves = writing.write_temporary(writing.placed(self.root, TELEMETRY, rows, name, home), text)
         for temporary, final in moves.items():
             temporary.replace(final)
         return list(moves.values())
@@ -109,28 +111,34 @@ class Fleet:
         """What one node has of the last 70 minutes: its last sealing was up to ten minutes ago."""
         began = f"{name}-4711-{self.noon - 2 * HOUR:x}"
         since = (number % 20) * 30 * SECOND  # its last sealing
-        sealed: list[Path] = []
-        for back in range(7, 0, -1):
-            first = self.noon - since - 10 * back * MINUTE
-            rows = rows_of(self.gpus[name], first, first + 599 * SECOND, 20)
-            sealed = self.write(rows, f"{began}-{7 - back}", name)
-        gone = self.publish(name, f"{began}-6", self.noon - since - 10 * MINUTE, 20)
+        first = self.noon - since - 10 * MINUTE
+        sealed = self.write(rows_of(self.gpus[name], first, first + 599 * SECOND, 20), f"{began}-6", name)
+        for back in range(6):
+            sealed[0].with_stem(f"{began}-{back}").hardlink_to(sealed[0])
+        gone = self.publish(name, f"{began}-6", first, 20)
         old = [*gone, self.root / "journal" / f"{began}-6.telemetry.0.arrow"]
         one = f"h{number}-0123abcd-4711-{number:08x}"
         sides = [("old", path) for path in old] + [("new", path) for path in sealed]
         for step in (1, 2):
             replacing._write(self.root, one, step, sides)
         self.publish(name, f"{began}-7", self.noon - since, number % 20)
+        gpus = placing.as_text(placing.hashes(("bench", gpu) for gpu in self.gpus[name]))
+        writer = journal_file.Writer(name, f"h{number}", "0123abcd", 4711, self.noon)
+        header = journal_file.schema_of("telemetry", ["ts", "cluster", "gpu"], writer, gpus)
+        (self.root / "journal").mkdir(exist_ok=True)
+        (self.root / "journal" / f"{began}-7.telemetry.0.arrow").write_bytes(header.serialize().to_pybytes())
         last = rows_of(self.gpus[name], self.noon, self.noon, 1)
         noted = last.append_column("written", pa.array([self.noon] * len(last)))
         writing.replace_parquet(self.root / "latest" / f"{began}-6.parquet", LATEST, noted)
 
     def publish(self, name: str, generation: str, first: int, times: int) -> list[Path]:
-        made = []
-        for number in range(times):
-            since = first + 30 * number * SECOND
-            rows = rows_of(self.gpus[name], since, since + 29 * SECOND, 30)
-            made += self.write(rows, f"{generation}.live{number}", name)
+        if not times:
+            return []
+        rows = rows_of(self.gpus[name], first, first + 29 * SECOND, 30)
+        made = self.write(rows, f"{generation}.live0", name, LIVE)
+        for number in range(1, times):
+            made.append(made[0].with_stem(f"{generation}.live{number}"))
+            made[-1].hardlink_to(made[0])
         return made
 
     def state(self) -> dict[str, int]:

@@ -1,0 +1,88 @@
+"""A fleet's store: what one collector looks at does not grow with the number of the others."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from whorl.errors import StoreError
+from whorl.store import Journal, Store, placing, replacing, rivals
+from whorl.store.compaction import compact
+from whorl.store.locks import locked
+from whorl.store.replacing import Pace
+
+
+def batch(gpu: str, second: int, power: int) -> pa.RecordBatch:
+    ts = pa.array([second * 10**9], pa.timestamp("ns"))
+    return pa.record_batch({"ts": ts, "cluster": ["c"], "gpu": [gpu], "power_mw": pa.array([power], pa.int32())})
+
+
+def journal(store: Store, name: str) -> Journal:
+    return Journal(store, name, thread=False, settle_s=0.0, grace_s=0.0)
+
+
+def powers(store: Store) -> list[int]:
+    return sorted(store.sql("select power_mw from telemetry")["power_mw"].to_pylist())
+
+
+def test_a_collector_looks_at_its_own_files_only(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "s")
+    with journal(store, "one") as one, journal(store, "two") as two, journal(store, "shares") as shares:
+        for second, (writer, gpu) in enumerate([(one, "a"), (two, "b"), (shares, "a")]):
+            writer.append(batch(gpu, second, second))
+            writer.publish()
+        bounds = placing.bounds_of(pa.Table.from_batches([batch("a", 9, 9)]))
+        day = placing.Bounds(0, 9 * 10**9, bounds.gpus)
+        looked_at = {path.parent.name for path in rivals.stored(store.root, day) if path.name != "_schema.parquet"}
+        assert {name.partition("~")[0] for name in looked_at} == {"one", "shares"}
+    assert powers(store) == [0, 1, 2]
+
+
+def test_two_collectors_of_one_gpu_store_each_reading_once(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "s")
+    with journal(store, "one") as one, journal(store, "two") as two:
+        one.append(batch("a", 1, 10))
+        one.publish()
+        two.append(batch("a", 1, 20))
+        two.publish()
+        one.append(batch("b", 1, 30))
+        assert powers(store) == [20, 30]
+    assert powers(store) == [20, 30]
+    compact(store.root, pace=Pace(0.0, 0.0), now=time.time_ns())
+    assert powers(Store.open(store.root)) == [20, 30]
+
+
+def test_a_folder_that_does_not_say_its_gpus_is_looked_into(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "s")
+    with journal(store, "one") as one:
+        one.append(batch("a", 1, 10))
+    (says,) = store.root.glob("telemetry/day=*/one~*/gpus.txt")
+    says.unlink()
+    rivals._gpus_of.cache_clear()
+    with journal(store, "two") as two:
+        two.append(batch("a", 1, 20))
+    assert powers(store) == [20]
+
+
+def test_collectors_of_different_gpus_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "a.lock"
+    with locked(path, "it", shared=True), locked(path, "it", shared=True), pytest.raises(StoreError, match="holds it"):
+        locked(path, "it")
+    with locked(path, "it"), pytest.raises(StoreError, match="holds it"):
+        locked(path, "it", shared=True)
+
+
+def test_notes_of_other_hosts_are_left_to_compaction_where_there_are_many(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "s")
+    path = store.root / "runs" / "old.parquet"
+    for number in range(20):
+        for step in (1, 2):
+            replacing._write(store.root, f"elsewhere-0123abcd-1-{number}", step, [("old", path)])
+    there = len(list((store.root / "replaced").iterdir()))
+    replacing.recover(store.root, grace_s=0.0)
+    assert len(list((store.root / "replaced").iterdir())) == there
+    replacing.recover(store.root, grace_s=0.0, every=True)
+    assert len(list((store.root / "replaced").iterdir())) == 1  # the empty file
