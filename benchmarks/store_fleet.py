@@ -34,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 
 from whorl.benchmarks.machine import machine
-from whorl.store import Journal, Store, arranging, replacing, rivals, writing
+from whorl.store import Journal, Store, arranging, journal_file, placing, replacing, rivals, writing
 from whorl.store import files as store_files
 from whorl.store.schema import LATEST, TELEMETRY
 
