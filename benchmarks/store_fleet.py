@@ -29,6 +29,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -211,10 +212,8 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="whorl-fleet-", dir=given.folder))
     try:
         fleet = Fleet(folder / "store", given.nodes, given.gpus)
-        sync, store_files.sync = store_files.sync, lambda _: None  # nothing is measured while the store is made
-        writing.sync = store_files.sync
-        fleet.fill()
-        store_files.sync = writing.sync = sync
+        with mock.patch.object(store_files, "sync"), mock.patch.object(writing, "sync"):  # nothing is measured yet
+            fleet.fill()
         result = {
             "schema": "whorl.benchmark.store_fleet/1",
             "benchmark": "store_fleet",

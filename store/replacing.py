@@ -41,9 +41,10 @@ GRACE_S = 60.0
 _CACHED_S = 65.0  # NFS shows a folder from memory for 30 to 60 s (acdirmin, acdirmax)
 LOCK = "replaced.lock"
 _CLAIM = ".claim"
+_WORD = "[A-Za-z0-9][A-Za-z0-9._-]*"
 _FORM = re.compile(  # of the files that a note may name: never one outside the store, nor one that whorl needs
-    rf"(?:(?:{'|'.join(spec.name for spec in (*TABLES, LATE))})/(?:day=-?\d+-\d\d-\d\d/)?"
-    r"[A-Za-z0-9][A-Za-z0-9._-]*\.parquet|journal/[A-Za-z0-9][A-Za-z0-9._-]*\.[a-z_]+\.\d+\.arrow)"
+    rf"(?:(?:{'|'.join(spec.name for spec in (*TABLES, LATE))})/(?:day=-?\d+-\d\d-\d\d/(?:{_WORD}~[0-9a-f]{{8}}/)?)?"
+    rf"{_WORD}\.parquet|journal/{_WORD}\.[a-z_]+\.\d+\.arrow)"
 )
 _MARK_S = 600  # old files go just after a multiple of ten minutes, on every host: a query in flight then may miss one
 _STALE_S = 86_400.0
