@@ -450,9 +450,9 @@ def test_a_journal_that_was_sealed_is_not_read_again(store: Store, monkeypatch: 
         looked_into: list[Path] = []
         reading = journal_file.read
 
-        def noted(path: Path, start: int = 0) -> journal_file.Content:
+        def noted(path: Path, start: int = 0, end: int | None = None) -> journal_file.Content:
             looked_into.append(path)
-            return reading(path, start)
+            return reading(path, start, end)
 
         monkeypatch.setattr(journal_file, "read", noted)
         journal.append(batch(["a"], 1, 2))
