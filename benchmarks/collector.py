@@ -15,6 +15,10 @@ microsecond: what is measured is the reader's own work. A real driver takes long
     gpustat          `gpustat.new_query()`; it reads the processes too, and sleeps 0.1 s for each GPU
     gpustat_idle     the same where no process runs on the GPUs
 
+With --busy N, whorl, whorl without the right to raise its priority (where setpriv is installed) and `plain_durable` run
+at the same time beside N processes that compute: how many ticks each keeps, and at what cost. For a run with the
+disk busy as well give --busy-disk M: M more processes write and sync.
+
 On every GPU one process computes, as on a node at work; only gpustat looks at it. The last four variants need nvitop
 and gpustat, which are no part of the project; for them give the interpreter of a scratch environment
 (`uv venv PEERS && uv pip install --python PEERS nvitop gpustat`). Without it they are "not installed". A variant
@@ -37,6 +41,7 @@ import os
 import platform
 import re
 import runpy
+import shutil
 import signal
 import statistics
 import subprocess
@@ -281,6 +286,62 @@ def turn(name: str, given: argparse.Namespace, library: Any) -> dict[str, Any]:
     return result
 
 
+COMPUTE = "while True: pass"
+WRITE = """
+import os
+while True:
+    with open(f"busy-{os.getpid()}", "wb") as file:
+        for _ in range(16):
+            file.write(os.urandom(1 << 18))
+        file.flush()
+        os.fsync(file.fileno())
+"""
+
+
+def beside(given: argparse.Namespace, library: Any) -> dict[str, Any]:
+    """Ticks that whorl and the plain durable loop keep beside other work, all of them at the same time."""
+    library.write(f"gpus {given.gpus}", "model H100", "load 10 0.7", "limit 650000")
+    collect = [sys.executable, "-c", WHORL, "collect", "--store", "S", "--interval", str(1 / given.rate)]
+    plain = [sys.executable, str(Path(__file__).resolve()), "--variant", "plain_durable", "--rate", str(given.rate)]
+    commands = {"whorl": collect, "plain_durable": plain}
+    if setpriv := shutil.which("setpriv"):
+        commands["whorl_without_right"] = [setpriv, "--bounding-set=-sys_nice", "--inh-caps=-sys_nice", *collect]
+    with tempfile.TemporaryDirectory(prefix="collector-") as temporary:
+        folders = {name: Path(temporary) / name for name in commands}
+        running: dict[str, subprocess.Popen[str]] = {}
+        others: list[subprocess.Popen[bytes]] = []
+        try:
+            for name, command in commands.items():
+                folders[name].mkdir()
+                running[name] = subprocess.Popen(
+                    command, cwd=folders[name], env=library.environment(), text=True, stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                )  # fmt: skip
+            time.sleep(3 * SETTLE_S)
+            for code in [COMPUTE] * given.busy + [WRITE] * given.busy_disk:
+                others.append(subprocess.Popen([sys.executable, "-c", code], cwd=temporary))  # noqa: PERF401
+            time.sleep(3.0)
+            before, began = {name: cpu_s(one.pid) for name, one in running.items()}, time.time()
+            time.sleep(given.seconds)
+            used, ended = {name: cpu_s(one.pid) - before[name] for name, one in running.items()}, time.time()
+        finally:
+            for other in others:
+                other.kill()
+                other.wait()
+            outputs = {}
+            for name, one in running.items():
+                one.send_signal(signal.SIGTERM)
+                outputs[name] = one.communicate(timeout=120)[0]
+        found: dict[str, Any] = {}
+        for name, folder in folders.items():
+            if name == "plain_durable":
+                ticks = float(sum(began <= at < ended for at in json.loads(outputs[name])))
+            else:
+                ticks = whorl_sweeps(folder / "S", (began, ended))["sweeps"]
+            found[name] = {"ticks": ticks, "cpu_us_per_sweep": round(1e6 * used[name] / max(ticks, 1), 1)}
+    return {"computing": given.busy, "writing": given.busy_disk, "ticks_due": round(given.seconds * given.rate)} | found
+
+
 def spread(values: list[float], digits: int) -> dict[str, float]:
     return {
         "median": round(statistics.median(values), digits),
@@ -363,6 +424,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0, help="length of the window")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--only", action="append", choices=(*OURS, *PEERS), help="variants to run (repeatable)")
+    parser.add_argument("--busy", type=int, help="only this: ticks kept beside so many processes that compute")
+    parser.add_argument("--busy-disk", type=int, default=0, help="with --busy: and so many that write and sync")
     parser.add_argument("--variant", choices=tuple(READERS), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.variant:
@@ -375,6 +438,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary).resolve()
         library = simulated["NvmlLibrary"](simulated["compile_library"](folder), folder)
+        if given.busy is not None:
+            found = [beside(given, library) for _ in range(given.turns)]
+            workload = {"gpus": given.gpus, "rate_hz": given.rate, "window_s": given.seconds}
+            print(
+                json.dumps(
+                    {"benchmark": "collector", "machine": before, "workload": workload, "beside": found}, indent=2
+                )
+            )
+            return
         for number in range(given.turns):
             for name in names[number % len(names) :] + names[: number % len(names)]:
                 turns[name].append(turn(name, given, library))

@@ -35,6 +35,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 LEAST_INTERVAL_S = 0.02
 _LEAST_HUNG_S = 0.1  # busy machines keep a call waiting for that long
 _M_ARENA_MAX = -8  # of glibc's mallopt(3)
+_GIVE_BACK_S = 60.0
 _NICE = -10
 _SLICE_NS = 100_000
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "ppc64le": 355}  # its number: no C library has the function
@@ -194,6 +195,7 @@ class Collecting:
     backend: Backend
     journal: Journal
     sampler: Sampler
+    _gave_back_s: float = 0.0
 
     @classmethod
     def begin(
@@ -241,7 +243,7 @@ class Collecting:
             every = self.plan.interval_s
             detail = f"{self.backend.name}, every {every:g} s"
             self.sampler.tell(Event(EventKind.COLLECT_BEGAN, None, detail, duration_ns=round(every * 1e9)))
-            counts = self.sampler.run(self.plan.duration_s, ended=ended, look=look)
+            counts = self.sampler.run(self.plan.duration_s, ended=ended, look=lambda: self._look(look))
             if not self.sampler.waiting_for_store:
                 detail = f"{counts.ticks} ticks read, {counts.missed} missed"
                 self.sampler.tell(Event(EventKind.COLLECT_ENDED, None, detail, n=counts.ticks))
@@ -253,6 +255,14 @@ class Collecting:
         if self.sampler.waiting_for_store:
             raise StoreError(f"the store {self.plan.store} does not answer; what it acknowledged before is stored")
         return counts
+
+    def _look(self, look: Callable[[], None]) -> None:
+        """Give back, now and then, what publishing and sealing took and freed."""
+        look()
+        now = time.monotonic()
+        if now - self._gave_back_s >= _GIVE_BACK_S:
+            self._gave_back_s = now
+            give_back()
 
     def _close(self, *, failed: bool) -> None:
         if self.sampler.waiting_for_store:
