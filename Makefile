@@ -33,8 +33,8 @@ cupy: $(READY)
 	$(UV) pip install --quiet --python .venv --constraint requirements.lock --editable ".[$$extra]" $$ctk || \
 		echo "CuPy could not be installed, so that the GPU is not measured: see docs/gpu.md" >&2
 
-# As many workers as there are cores, up to eight; tests of one group (tests/conftest.py) stay with one of them.
-PYTEST = $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadgroup --durations 10
+# As many workers as there are cores, up to eight; tests/conftest.py says which tests stay with one of them.
+PYTEST = $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --durations 10
 
 test: $(READY)  ## the tests, in minutes: what can be tried in thousands of ways is tried in some
 	$(PYTEST)

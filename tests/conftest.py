@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,26 +60,27 @@ def _choose_examples() -> None:
     settings.load_profile("same" if sizes.is_long() else "short")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what is long, and say which tests must not be shared out over workers.
+@pytest.hookimpl(optionalhook=True)  # a GPU node may do without pytest-xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Which tests stay with one worker: those of a file, and all that share one Slurm or draw in a browser.
 
-    Tests of one Slurm, of the browser, and of a module that builds something for all its tests stay together.
+    Not `--dist loadgroup`: pytest-xdist 3.8 loses the groups under pytest 9.2, whose items keep their id elsewhere.
     """
+    from xdist.scheduler import LoadScopeScheduling
+
+    def together(nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return next((folder for folder in ("tests/slurm/", "tests/dashboards/") if folder in path), path)
+
+    scheduler = LoadScopeScheduling(config, log)
+    scheduler._split_scope = together
+    return scheduler
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("long") and not sizes.is_long():
             item.add_marker(pytest.mark.skip(reason="long: runs with --long (make test-all)"))
-        group = next((name for name in ("slurm", "browser") if item.get_closest_marker(name)), None)
-        if group is None and _has_module_fixture(item):
-            group = item.nodeid.partition("::")[0]
-        if group is not None and not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(group))
-
-
-def _has_module_fixture(item: pytest.Item) -> bool:
-    assert isinstance(item, pytest.Function)
-    found = item._fixtureinfo.name2fixturedefs
-    return any(definition.scope == "module" for each in found.values() for definition in each)
 
 
 @pytest.fixture(scope="session", autouse=True)
