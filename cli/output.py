@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
 _GAP = 2  # columns of a terminal between two columns of a table
-_NARROWEST = 24  # of a column of sentences, unless its longest word is longer
+_NARROWEST = 16  # of a column of sentences, unless its longest word is longer
 _FILLED = 100  # a line of text is no longer, however wide the terminal
 _SHOWN_EVERY_S, _TOLD_EVERY_S = 0.1, 10.0
 
@@ -123,7 +123,7 @@ def print_table(table: Table) -> None:
     available = width()
     rich = available is not None and importlib.util.find_spec("rich") is not None
     if table.title:
-        click.echo(table.title)
+        say(table.title)
     fitted, left_out = _fitted(table, available, breaks=rich)
     if available is not None and _least(fitted, breaks=rich) > available:
         _print_cells(fitted)

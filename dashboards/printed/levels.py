@@ -24,6 +24,8 @@ _WAVE = (
     ("J by counter", "energy_by_counter", 4),
 )
 """Headings of the table of a wave, the figure of each, and its digits."""
+_LEAVE = ("energy_by_power", "energy_by_counter", "sensor_window", "sensor_period")
+"""Figures that a narrow terminal shows last."""
 _POWER_AT = "power_at_"
 _PREFIXES = ("", "Ki", "Mi", "Gi")
 
@@ -96,7 +98,9 @@ def _table(
     else:
         all_of = [one for _, one in runs]
         rows = [[f"median of {len(runs):,}", *(_shown(all_of, figure, digits) for _, figure, digits in columns)]]
-    return Table(["GPU", *(heading for heading, _, _ in columns)], rows, right, title)
+    figures = [figure for _, figure, _ in columns]
+    leaves = [1 + figures.index(figure) for figure in _LEAVE if figure in figures]
+    return Table(["GPU", *(heading for heading, _, _ in columns)], rows, right, title, leaves=leaves)
 
 
 def _shown(runs: Sequence[Summary], figure: str, digits: int) -> str:

@@ -49,10 +49,10 @@ def test_columns_leave_in_the_order_that_the_table_says(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "No room" not in printed(FOUND, 80, monkeypatch, capsys)
-    narrower = printed(FOUND, 60, monkeypatch, capsys)
+    narrower = printed(FOUND, 56, monkeypatch, capsys)
     assert "median time" in narrower.splitlines()[0]
     assert "[95 %]" not in narrower.splitlines()[0]
-    narrow = printed(FOUND, 44, monkeypatch, capsys)
+    narrow = printed(FOUND, 40, monkeypatch, capsys)
     assert "median time" not in narrow.splitlines()[0]
     assert "No room for median time" in narrow
 

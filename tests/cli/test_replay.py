@@ -331,7 +331,7 @@ def test_options_that_do_not_go_together(jobs: Path, store: str, tmp_path: Path)
         ("--trace", jobs, "--nodes", "6", "--gpus-per-node", "4", "--scheduler", ","): "--scheduler names none",
         ("--trace", jobs, "--nodes", "6", "--gpus-per-node", "4", "--policy", ""): "--policy names none",
         ("--trace", jobs, jobs, "--nodes", "6", "--gpus-per-node", "4"): "two traces are called busy",
-        ("--trace", tmp_path / "none.csv", "--nodes", "6", "--gpus-per-node", "4"): "cannot be read",
+        ("--trace", tmp_path / "none.csv", "--nodes", "6", "--gpus-per-node", "4"): "there is no such file",
     }
     for arguments, sentence in sentences.items():
         assert sentence in refusal(*arguments), arguments
