@@ -44,9 +44,7 @@ class Span(click.ParamType[float]):
     "--slow-interval", type=Span(), default="10s", show_default=True, help="Time between readings of what moves slowly."
 )
 @click.option("--duration", type=Span(), help="Stop after this time; without it, at Ctrl-C or SIGTERM.")
-@click.option(
-    "--backend", type=click.Choice(["nvml", "simulated"]), default="nvml", show_default=True, help="What is read."
-)
+@click.option("--backend", metavar="NAME", default="nvml", show_default=True, help="What is read: nvml or simulated.")
 @click.option("--durable", type=Span(tick=0.0), help="'tick', or how long a reading may wait to be safe on the disk.")
 @click.option("--cluster", metavar="NAME", help="Name of the cluster.  [default: $SLURM_CLUSTER_NAME, else local]")
 @click.option("--node", metavar="NAME", help="Name of this node.  [default: its host name]")
