@@ -17,6 +17,7 @@ lists both sides, the old and the new, so that a reader that lists files while t
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import logging
@@ -202,32 +203,45 @@ def replace(
 
 def _claim_all(root: Path, one: str, old: list[Path], claimed: list[Path]) -> None:
     """Claim the old files of a replacement, and look whether they are there still. Raises TakenError, and OSError."""
-    for path in old:
-        if path.parent.name != LATEST.name:  # of which every row may be there twice
-            claimed.append(_claim(root, path, one))  # noqa: PERF401 - what is claimed is known where the next one fails
+    said = files.temporary_name(root / REPLACED.name / "claim")
+    try:
+        said.write_text(one)
+        for path in old:
+            if path.parent.name != LATEST.name:  # of which every row may be there twice
+                claimed.append(_claim(root, path, said))  # noqa: PERF401 - known where the next one fails
+    finally:
+        files.remove(said)
     for path in old:
         if not _is_there(path):
             raise _taken(root, path)
 
 
-def _claim(root: Path, old: Path, one: str) -> Path:
-    """Claim a file for the replacement `one`. Raises TakenError, and OSError.
+def _claim(root: Path, old: Path, said: Path) -> Path:
+    """Claim a file for the replacement that `said` names. Raises TakenError, and OSError.
 
-    Making a file that must not be there yet is done by one process only, on NFS, too.
+    A name is linked to a file by one process only, on NFS, too, and the content comes with it.
     """
     claim = _claim_of(root, str(old.relative_to(root)))
     for _ in range(2):
         try:
-            handle = os.open(claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            _link(said, claim)
         except FileExistsError:
             if not _is_stale(root, claim):
                 break
             files.remove(claim)
             continue
-        with os.fdopen(handle, "w") as file:
-            file.write(one)
         return claim
     raise _taken(root, old)
+
+
+def _link(said: Path, claim: Path) -> None:
+    try:
+        os.link(said, claim)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+        with claim.open("x") as file:  # a file system without links
+            file.write(said.read_text())
 
 
 def _claim_of(root: Path, name: str) -> Path:

@@ -112,7 +112,10 @@ def test_a_file_is_claimed_by_one_replacement_only(segments: Path) -> None:
 
 def test_a_claim_of_a_dead_process_does_not_stay(segments: Path) -> None:
     (old, *_) = sorted((segments / "telemetry").rglob("n*.parquet"))
-    claim = replacing._claim(segments, old, f"{processes.host()}-{processes.pid_namespace()}-999999999-0")
+    said = segments / "replaced" / "said"
+    said.write_text(f"{processes.host()}-{processes.pid_namespace()}-999999999-0")
+    claim = replacing._claim(segments, old, said)
+    said.unlink()
     made = old.with_name(".tmp-a")
     shutil.copy(old, made)
     replacing.replace(segments, [old], {made: old.with_name("new.parquet")}, replacing.OFFLINE)

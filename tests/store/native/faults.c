@@ -1,0 +1,126 @@
+/* Faults at file operations: preloaded into a process, which arms it.
+
+   Every operation that changes what lies under a folder is counted. The one with the number that was armed fails: with
+   an error (and with it all that follow, as on a disk that is full or read-only), or by the end of the process, before
+   the operation or in the middle of it. Python, Arrow and DuckDB call the C library for them, and so come here first. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#define OWN __attribute__((visibility("default")))
+enum { NONE = 0, ERROR = 1, KILL = 2, TEAR = 3, ONCE = 4 };
+
+static char root[PATH_MAX];
+static size_t length;
+static long fatal;
+static int how, code;
+static atomic_long count;
+
+/* From here on operations under `folder` are counted; the one with the number `at` (from 1) fails. */
+OWN void faults_arm(const char *folder, long at, int kind, int error) {
+    snprintf(root, sizeof root, "%s", folder);
+    length = strlen(root);
+    fatal = at;
+    how = kind;
+    code = error;
+    atomic_store(&count, 0);
+}
+
+OWN long faults_count(void) { return atomic_load(&count); }
+
+static int under(const char *path) { return length && strncmp(path, root, length) == 0 && (path[length] == '/' || !path[length]); }
+
+static int of_handle(int handle) {
+    char link[64], path[PATH_MAX];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", handle);
+    ssize_t size = readlink(link, path, sizeof path - 1);
+    if (size < 0) return 0;
+    path[size] = 0;
+    return under(path);
+}
+
+static int of_name(int folder, const char *name) {
+    if (name[0] == '/') return under(name);
+    if (folder == AT_FDCWD) {
+        char here[PATH_MAX];
+        return getcwd(here, sizeof here) && under(here);
+    }
+    return of_handle(folder);
+}
+
+/* What is to happen to an operation under the folder: NONE, ERROR or TEAR; KILL does not come back. */
+static int step(int mine) {
+    if (!mine) return NONE;
+    long number = atomic_fetch_add(&count, 1) + 1;
+    if (!fatal || number < fatal || (number > fatal && how != ERROR)) return NONE;
+    if (how == KILL) kill(getpid(), SIGKILL);
+    return how == ONCE ? ERROR : how;
+}
+
+#define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+#define GUARD(mine)                                     \
+    int what = step(mine);                              \
+    if (what == ERROR) { errno = code; return -1; }
+#define DYING(call)                                     \
+    if (what == TEAR) { (void)!(call); kill(getpid(), SIGKILL); } \
+    return call
+
+OWN ssize_t write(int handle, const void *bytes, size_t size) {
+    GUARD(of_handle(handle));
+    if (what == TEAR) { (void)!REAL(write)(handle, bytes, size / 2); kill(getpid(), SIGKILL); }
+    return REAL(write)(handle, bytes, size);
+}
+OWN ssize_t pwrite(int handle, const void *bytes, size_t size, off_t place) {
+    GUARD(of_handle(handle));
+    if (what == TEAR) { (void)!REAL(pwrite)(handle, bytes, size / 2, place); kill(getpid(), SIGKILL); }
+    return REAL(pwrite)(handle, bytes, size, place);
+}
+OWN ssize_t pwrite64(int handle, const void *bytes, size_t size, off_t place) { return pwrite(handle, bytes, size, place); }
+OWN int fsync(int handle) { GUARD(of_handle(handle)); DYING(REAL(fsync)(handle)); }
+OWN int fdatasync(int handle) { GUARD(of_handle(handle)); DYING(REAL(fdatasync)(handle)); }
+OWN int ftruncate(int handle, off_t size) { GUARD(of_handle(handle)); DYING(REAL(ftruncate)(handle, size)); }
+OWN int ftruncate64(int handle, off_t size) { return ftruncate(handle, size); }
+OWN int rename(const char *from, const char *to) { GUARD(of_name(AT_FDCWD, to)); DYING(REAL(rename)(from, to)); }
+OWN int renameat(int here, const char *from, int there, const char *to) {
+    GUARD(of_name(there, to));
+    DYING(REAL(renameat)(here, from, there, to));
+}
+OWN int unlink(const char *path) { GUARD(of_name(AT_FDCWD, path)); DYING(REAL(unlink)(path)); }
+OWN int unlinkat(int folder, const char *path, int flags) {
+    GUARD(of_name(folder, path));
+    DYING(REAL(unlinkat)(folder, path, flags));
+}
+OWN int mkdir(const char *path, mode_t mode) { GUARD(of_name(AT_FDCWD, path)); DYING(REAL(mkdir)(path, mode)); }
+OWN int linkat(int here, const char *from, int there, const char *to, int flags) {
+    GUARD(of_name(there, to));
+    DYING(REAL(linkat)(here, from, there, to, flags));
+}
+OWN int link(const char *from, const char *to) { GUARD(of_name(AT_FDCWD, to)); DYING(REAL(link)(from, to)); }
+
+static int opened(int folder, const char *path, int flags, mode_t mode) {
+    GUARD((flags & (O_CREAT | O_TRUNC)) != 0 && of_name(folder, path));
+    DYING(REAL(openat)(folder, path, flags, mode));
+}
+#define WITH_MODE                                                   \
+    mode_t mode = 0;                                                \
+    if (flags & (O_CREAT | O_TMPFILE)) {                            \
+        va_list more;                                               \
+        va_start(more, flags);                                      \
+        mode = va_arg(more, mode_t);                                \
+        va_end(more);                                               \
+    }
+OWN int open(const char *path, int flags, ...) { WITH_MODE return opened(AT_FDCWD, path, flags, mode); }
+OWN int open64(const char *path, int flags, ...) { WITH_MODE return opened(AT_FDCWD, path, flags, mode); }
+OWN int openat(int folder, const char *path, int flags, ...) { WITH_MODE return opened(folder, path, flags, mode); }
+OWN int openat64(int folder, const char *path, int flags, ...) { WITH_MODE return opened(folder, path, flags, mode); }
