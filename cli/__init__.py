@@ -46,7 +46,9 @@ class _Warnings(logging.Handler):
     """Warnings of the library, as lines on stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        click.echo(f"whorl: {record.levelname.lower()}: {record.getMessage()}", err=True)
+        from .output import tell
+
+        tell(f"{record.levelname.lower()}: {record.getMessage()}")
 
 
 class _Interrupts:
@@ -109,7 +111,9 @@ class _Group(click.Group):
                     ctx.exit(InputError.exit_code)
                 if not isinstance(error, WhorlError):
                     raise
-                click.echo(f"whorl: {error}", err=True)
+                from .output import tell
+
+                tell(str(error))
                 ctx.exit(error.exit_code)
             return answer
 

@@ -10,6 +10,7 @@ import click
 
 from ..errors import InputError, WhorlError
 from .options import json_option, store_option
+from .output import tell
 
 if TYPE_CHECKING:
     from ..store.importing import Report
@@ -78,7 +79,7 @@ def import_files(
         except WhorlError as error:
             errors.append((path, error))
             progress.clear()
-            click.echo(f"whorl: {error}", err=True)
+            tell(str(error))
             continue
         reports.append(report)
         if not as_json:

@@ -12,6 +12,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -36,6 +37,9 @@ _SHOWN_EVERY_S, _TOLD_EVERY_S = 0.1, 10.0
 
 
 # -- JSON -----------------------------------------------------------------------------------------------------
+
+
+_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # control characters but tab and the end of a line
 
 
 def plain(value: Any) -> Any:
@@ -75,9 +79,15 @@ def width() -> int | None:
     return (shutil.get_terminal_size().columns or 80) if sys.stdout.isatty() else None
 
 
+def shown(text: str) -> str:
+    """A text as a terminal may show it: names of files and GPUs may hold control characters, which would steer it."""
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return _STEERING.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
 def tell(sentence: str) -> None:
     """What is worth knowing beside the answer, on standard error."""
-    click.echo(f"whorl: {sentence}", err=True)
+    click.echo(f"whorl: {shown(sentence)}", err=True)
 
 
 def say(text: str, first: str = "", rest: str = "") -> None:
@@ -85,7 +95,7 @@ def say(text: str, first: str = "", rest: str = "") -> None:
 
     Where the output is no terminal it is one line, so that a program finds in it what it looks for.
     """
-    available = width()
+    available, text = width(), shown(text)
     if available is None:
         click.echo(first + text)
         return
@@ -103,7 +113,7 @@ def show(parts: Iterable[str | Table]) -> None:
         if isinstance(part, Table):
             print_table(part)
         elif isinstance(part, Line) or not part:
-            click.echo(part)
+            click.echo(shown(part))
         else:
             indent = part[: len(part) - len(part.lstrip())]
             say(part.lstrip(), indent, f"{indent}  " if indent else "")
@@ -120,6 +130,7 @@ def print_table(table: Table) -> None:
     Where there is no room, sentences break into lines, then columns leave in the order that the table says, and a
     line names them; where that is not enough, each row takes a line per column. A number is never split.
     """
+    table = replace(table, header=list(map(shown, table.header)), rows=[list(map(shown, row)) for row in table.rows])
     available = width()
     rich = available is not None and importlib.util.find_spec("rich") is not None
     if table.title:

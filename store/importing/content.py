@@ -10,11 +10,14 @@ import csv
 import errno
 import gzip
 import hashlib
+import io
 import re
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -23,6 +26,8 @@ from . import parquet
 
 OWN = "="  # columns that the importer adds to a sheet begin so; no column of a file may
 LINE = f"{OWN}line"
+_MOST_COLUMNS = 4096
+_RATIO, _UNPACKED, _PIECE = 100, 64 << 20, 1 << 20  # bytes
 _UNREADABLE = "[\x00-\x08\x0b-\x1f\x7f\ufffd]"
 _INDEX_NAMES = ("", "Unnamed: 0", "__index_level_0__")  # how pandas writes out the number of a row
 
@@ -100,7 +105,10 @@ def load(path: Path) -> bytes:
     except OSError as error:
         why = "this user may not read it" if error.errno in (errno.EACCES, errno.EPERM) else error.strerror
         raise InputError(f"{path} cannot be read: {why}") from error
-    return _decompress(raw, path)
+    try:
+        return _decompress(raw, path)
+    except MemoryError:
+        raise InputError(f"{path} does not fit into memory when it is unpacked; split it") from None
 
 
 def read(path: Path) -> Sheet:
@@ -109,7 +117,8 @@ def read(path: Path) -> Sheet:
     Raises InputError as `load` does, and where it is not text, or has no rows.
     """
     data = load(path)
-    sheet = Sheet(path.name, hashlib.sha256(data).hexdigest(), len(data), [], pl.DataFrame(), 0, Refused())
+    name = path.name.encode("utf-8", "backslashreplace").decode()  # which may not be UTF-8
+    sheet = Sheet(name, hashlib.sha256(data).hexdigest(), len(data), [], pl.DataFrame(), 0, Refused())
     if data[:4] == b"PAR1":
         _from_parquet(sheet, data, path)
     else:
@@ -120,9 +129,10 @@ def read(path: Path) -> Sheet:
 def _decompress(raw: bytes, path: Path) -> bytes:
     try:
         if raw[:2] == b"\x1f\x8b":
-            return gzip.decompress(raw)
+            with gzip.GzipFile(fileobj=io.BytesIO(raw)) as stream:
+                return _unpacked(stream, raw, path)
         if raw[:4] == b"\x28\xb5\x2f\xfd":
-            return _zstd(raw)
+            return _zstd(raw, path)
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: the compressed file is damaged or cut short ({error}); fetch it again") from error
     for magic, what in ((b"PK\x03\x04", "zip"), (b"BZh", "bzip2"), (b"\xfd7zXZ", "xz")):
@@ -131,12 +141,27 @@ def _decompress(raw: bytes, path: Path) -> bytes:
     return raw
 
 
-def _zstd(raw: bytes) -> bytes:
+def _zstd(raw: bytes, path: Path) -> bytes:
     """Decompress zstd frames. Raises OSError for a damaged or truncated file."""
     import pyarrow as pa
 
     with pa.CompressedInputStream(pa.BufferReader(raw), "zstd") as stream:
-        return bytes(stream.read())
+        return _unpacked(stream, raw, path)
+
+
+def _unpacked(stream: Any, raw: bytes, path: Path) -> bytes:
+    """What a compressed file holds. Raises InputError where a small file becomes huge: measurements do not."""
+    most = max(_UNPACKED, _RATIO * len(raw))
+    parts, size = [], 0
+    while part := stream.read(_PIECE):
+        parts.append(part)
+        size += len(part)
+        if size > most:
+            raise InputError(
+                f"{path} unpacks to more than {_RATIO} times its size, as no measurements do; "
+                f"where it is right, unpack it first and import that"
+            )
+    return b"".join(parts)
 
 
 def _from_parquet(sheet: Sheet, data: bytes, path: Path) -> None:
@@ -190,6 +215,10 @@ def _split(header: str, delimiter: str, path: Path) -> list[str]:
 
 def _columns(names: list[str], path: Path) -> list[str]:
     """The names of the columns, checked; that of a written-out row index becomes ""."""
+    if len(names) > _MOST_COLUMNS:
+        raise InputError(
+            f"{path} has {len(names)} columns, and at most {_MOST_COLUMNS} can be read: cut out those needed"
+        )
     if any(re.search(_UNREADABLE, name) for name in names):
         raise InputError(f"{path}: the header line holds unreadable characters; export the file as CSV in UTF-8")
     if len(names) > 1 and names[0] in _INDEX_NAMES:
@@ -197,7 +226,7 @@ def _columns(names: list[str], path: Path) -> list[str]:
     for position, name in enumerate(names[1:], start=2):
         if not name:
             raise InputError(f"{path}: column {position} of the header has no name; name it and import again")
-    twice = sorted({name for name in names if name and names.count(name) > 1})
+    twice = sorted(name for name, times in Counter(names).items() if name and times > 1)
     if twice:
         raise InputError(f"{path}: two columns are named {twice[0]!r}; it cannot be told which is meant: rename one")
     own = next((name for name in names if name.startswith(OWN)), None)

@@ -76,6 +76,36 @@ def test_the_next_command_restores(nvml: NvmlLibrary, state: Path, tmp_path: Pat
     assert not path.exists()
 
 
+@pytest.mark.parametrize("planted", ["written by all", "another user's", "a link", "a limit out of range"])
+def test_a_planted_restore_file_sets_nothing(nvml: NvmlLibrary, state: Path, tmp_path: Path, planted: str) -> None:
+    path, gpus = left_by_a_killed_process(nvml, state)
+    before = [limit_w(gpu) for gpu in gpus]
+    target = path
+    if planted == "written by all":
+        path.chmod(0o666)
+    elif planted == "another user's":
+        if os.geteuid() != 0:
+            pytest.skip("only root can give a file to another user")
+        os.chown(path, 12345, 12345)
+    elif planted == "a link":
+        target = tmp_path / "elsewhere"
+        path.rename(target)
+        path.symlink_to(target)
+    else:
+        content = json.loads(path.read_text())
+        for change in content["gpus"].values():
+            if change["power_limit_mw"] is not None:
+                change["power_limit_mw"] = 5_000_000
+        path.write_text(json.dumps(content))
+    content_before = target.read_bytes()
+    told = restore_left_over()
+    assert any(("not believed" in one) or ("cannot be used" in one) or ("not allowed" in one) for one in told), told
+    assert [limit_w(gpu) for gpu in gpus] == before
+    assert path.exists()
+    if planted == "a link":
+        assert target.read_bytes() == content_before
+
+
 def test_nothing_to_restore_costs_a_look(state: Path) -> None:
     code = "import sys\nfrom whorl.probes.restore import restore_left_over\nassert restore_left_over() == []\n"
     code += "print(*sys.modules)"
