@@ -102,7 +102,7 @@ def test_ctrl_c_while_duckdb_works_says_that_it_was_interrupted(tmp_path: Path) 
     new_store(tmp_path / "S")
     query = "select count(*) from range(100000000) a, range(100000) b where a.range % 7 = b.range % 11"
     command = [sys.executable, "-m", "whorl", "sql", "--store", str(tmp_path / "S"), query]
-    for delay in (1.5, 6, 24):  # on a busy machine the interrupt may come before the command has begun
+    for delay in (3, 9, 27):  # on a busy machine the interrupt may come before the command has begun
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             time.sleep(delay)
             os.kill(process.pid, signal.SIGINT)
