@@ -70,7 +70,7 @@ CAMPAIGNS: dict[str, Callable[[Store], None]] = {
 # not die.
 DYING = """
 import json, os, signal, sys
-from pathlib import Path
+from functools import partial
 from whorl.probes import simulated
 from whorl.store import Store
 from whorl.tests.probes import test_resuming as these
@@ -82,17 +82,16 @@ for death in json.loads(sys.argv[2]):
         _, status = os.waitpid(child, 0)
         assert status in (0, signal.SIGKILL), status
         continue
-    store, number, replace = Store.create(death["store"]), 0, Path.replace
-    def counted(self, target):
+    store, number, moves = Store.create(death["store"]), 0, {"replace": os.replace, "rename": os.rename}
+    def counted(how, *given, **options):
         global number
         number += 1
         if number == death["at"] and not death["after"]:
             os.kill(os.getpid(), signal.SIGKILL)
-        moved = replace(self, target)
+        moves[how](*given, **options)
         if number == death["at"]:
             os.kill(os.getpid(), signal.SIGKILL)
-        return moved
-    Path.replace = counted
+    os.replace, os.rename = partial(counted, "replace"), partial(counted, "rename")  # Path's go by them
     these.CAMPAIGNS[name](store)
     print(number, flush=True)
     os._exit(0)
