@@ -10,7 +10,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ..analysis.names import gpu_name
 from ..analysis.probing import Probed
 from ..analysis.signatures import (
     BUS,
@@ -31,6 +30,7 @@ from ..analysis.signatures import (
 )
 from ..analysis.standing_out import StandsOut
 from ..analysis.timelines import Timelines
+from ..store.names import gpu_name
 from .style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY, layout
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from ...analysis.names import gpu_name
+from ...store.names import gpu_name
 from ...store.outcomes import EndedBy
 from ..table import MISSING, Line, Table, many, number
 from .levels import levels
