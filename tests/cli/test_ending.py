@@ -89,7 +89,7 @@ def test_an_interrupt_that_a_library_answers_in_its_own_way_is_an_interrupt_all_
         except KeyboardInterrupt:
             raise RuntimeError("Query interrupted") from None
 
-    monkeypatch.setattr(Store, "sql", interrupted)
+    monkeypatch.setattr(Store, "answer", interrupted)
     new_store(tmp_path / "S")
     before = signal.getsignal(signal.SIGINT)
     answer = CliRunner().invoke(cli, ["sql", "--store", str(tmp_path / "S"), "select 1"])
