@@ -88,11 +88,13 @@ def snapshot(root: Path) -> Snapshot:
 
 def _add_switched(root: Path, notes: dict[str, replacing.Note], listed: dict[str, list[Path]]) -> None:
     """Add what has taken the place of others to a listing that is older: a network file system may list from memory."""
+    there = {path for paths in listed.values() for path in paths}
     for note in notes.values():
         for name in note.paths["new"] if note.step == 2 else ():
             path = root / name
             paths = listed.get(replacing.key(root, path)[0])
-            if paths is not None and path not in paths and path.exists():
+            if paths is not None and path not in there and path.exists():
+                there.add(path)
                 paths.append(path)
 
 
