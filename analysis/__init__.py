@@ -1,4 +1,4 @@
-"""Tables in, tables out: how the GPUs of a fleet vary, and what of it comes back.
+"""How the GPUs of a fleet vary, and which differences repeat: from tables to tables.
 
 `measurements`, `identities`, `imported`, `mixed_conditions`, `told_apart` and `untrusted` read a store; `variability`
 describes each workload of each cluster and `across` compares workloads. The latter two take a frame of runs, give plain

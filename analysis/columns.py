@@ -15,7 +15,7 @@ REQUIRED = ("cluster", "workload", "gpu", "value", "unit")
 OTHERS = {"sm_clock": "sm_clock_mhz", "power": "power_w", "temperature": "temperature_c"}
 """The name of a figure in a result, and its column in a frame of runs."""
 SPOKEN = {"sm_clock": "SM clock", "power": "power", "temperature": "temperature"}
-"""What people call it."""
+"""The name that people see."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def workloads(runs: pl.DataFrame) -> Iterator[Runs]:
         if len(units) > 1:
             named = ", ".join(sorted(str(unit) for unit in units))
             raise InputError(
-                f"the values of {workload} on {cluster} are in several units ({named}): convert them first"
+                f"the values of {workload} on {cluster} are in several units ({named}): convert them to one unit first"
             )
         found = _columns(cluster, workload, None if units[0] is None else str(units[0]), one)
         if len(found.value):

@@ -78,7 +78,7 @@ def _sentence(row: dict[str, list[str]], names: Mapping[str, str]) -> str | None
     if not differ:
         return None
     where = f"{row['workload']} on {row['cluster']}"
-    return f"{where}: the runs differ in {'; '.join(differ)}, which moves their times as well"
+    return f"{where}: the runs differ in {'; '.join(differ)}, which changes their times too"
 
 
 def _named(values: Sequence[str]) -> str:

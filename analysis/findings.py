@@ -1,4 +1,4 @@
-"""In one plain sentence: whether a spread belongs to the GPUs."""
+"""One sentence that says whether a spread belongs to the GPUs."""
 
 from __future__ import annotations
 
@@ -14,19 +14,16 @@ def finding(
     icc_job: Repeatability,
     runs: float,
 ) -> str:
-    """The sentence for one level. `runs`: the median number of runs a GPU.
+    """The sentence for one level. `runs`: the median number of runs per GPU.
 
-    It goes by two numbers: the ICC by GPU and the ICC of the rows inside the fences; at GPU level both are first
-    turned into the repeatability of a GPU's median of `runs` runs (Spearman and Brown; that of a mean, which a
-    median of symmetric noise comes near). Both at least 0.5: the GPUs differ and it repeats. Only the first: a few
-    GPUs or runs outside the fences carry it. Only the second: a few far runs hide it. Neither, and one below 0.25:
-    the spread is not the GPUs', and if the ICC by job is at least 0.5 it is the jobs'. Neither, and none below
-    0.25: partly. An interval from below 0.25 to above 0.5: too few data to tell.
+    It depends on two numbers: the ICC by GPU, and the ICC of the rows inside the fences. At GPU level both are first
+    turned into the repeatability of a GPU's median of `runs` runs (Spearman-Brown formula; it holds for a mean, and
+    nearly for a median under symmetric noise). docs/statistics.md has the table of cases.
     """
     if icc.value is None:
         if icc.alike:
             return "Every run took the same time: there is no spread."
-        return f"Whether the spread belongs to the GPUs cannot be told: {icc.reason}."
+        return f"It is not known whether the spread belongs to the GPUs: {icc.reason}."
     trimmed = icc.value if icc.trimmed is None else icc.trimmed
     at_runs = level == "run"
     of, inside, low, high = (
@@ -44,15 +41,15 @@ def finding(
     if low is not None and high is not None and low < SOME and high > MOST:
         coupled = icc_job.value is not None and icc_job.value >= MOST
         jobs = f"; the runs of one job share their time (ICC by job {icc_job.value:.2f})" if coupled else ""
-        return f"Too few data to tell whether the spread belongs to the GPUs ({shown}){jobs}."
+        return f"There are too few data to say whether the spread belongs to the GPUs ({shown}){jobs}."
     if of >= MOST and inside >= MOST:
         text = f"The GPUs differ and the difference repeats ({shown})"
     elif of >= MOST:
-        text = f"The difference that repeats is that of the GPUs outside the fences; the others differ less ({shown})"
+        text = f"Only the GPUs outside the fences differ in a way that repeats; the others differ less ({shown})"
     elif inside >= MOST:
-        text = f"The GPUs differ and the difference repeats, but a few far runs hide it ({shown})"
+        text = f"The GPUs differ and the difference repeats, but a few extreme runs hide it ({shown})"
     elif min(of, inside) < SOME:
-        text = f"The spread is real but is not the GPUs' ({shown})"
+        text = f"The spread is real but does not belong to the GPUs ({shown})"
         if icc_job.value is not None and icc_job.value >= MOST:
             text += f": the runs of one job share their time (ICC by job {icc_job.value:.2f})"
         text += "; do not rank GPUs by it"

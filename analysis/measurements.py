@@ -1,4 +1,4 @@
-"""The measurements of a store as the statistics need them: one row a run, with its GPU's place and its job."""
+"""The measurements of a store for the statistics: one row for each run, with its GPU's place and its job."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def untrusted(store: Store, *, clusters: Sequence[str] = (), workloads: Sequence
     bad = (~SOUND).sum().alias("bad")
     counted = runs.group_by("cluster", "workload").agg(bad, pl.len()).filter(pl.col("bad") > 0)
     return [
-        f"{workload} on {cluster}: {bad:,} of {n:,} runs {'is' if bad == 1 else 'are'} left out, which failed or had a "
+        f"{workload} on {cluster}: {bad:,} of {n:,} runs {'is' if bad == 1 else 'are'} left out: failed, or with a "
         "wrong result"
         for cluster, workload, bad, n in store.collect(counted.sort("cluster", "workload")).iter_rows()
     ]

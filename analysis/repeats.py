@@ -1,4 +1,4 @@
-"""Whether a difference comes back in the runs of a workload: by GPU, by job, and between halves of the runs."""
+"""Whether differences repeat in the runs of a workload: by GPU, by job, and between halves of the runs."""
 
 from __future__ import annotations
 

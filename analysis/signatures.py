@@ -182,7 +182,7 @@ def _slow(slow: Mapping[str, float], rise_pct: float | None, runs: Sequence[Run]
     if memory > _MOSTLY * max(cores, 0.0) and all((run.clock or 1) > _LOW_CLOCK for run in slowed):
         return DRAM, "its memory's probes are slow at the clock of its peers: looks like slow memory"
     for run in slowed:
-        said = _held(run, rise_pct)
+        said = _limiting_cause(run, rise_pct)
         if said is not None:
             return said
     if rise_pct is not None and rise_pct > 0:
@@ -190,7 +190,7 @@ def _slow(slow: Mapping[str, float], rise_pct: float | None, runs: Sequence[Run]
     return UNEXPLAINED, "neither clock, power nor temperature explains it"
 
 
-def _held(run: Run, rise_pct: float | None) -> tuple[str, str] | None:
+def _limiting_cause(run: Run, rise_pct: float | None) -> tuple[str, str] | None:
     """What holds a GPU back in one probe in which it is slow, if its telemetry shows that."""
     hot = "" if rise_pct is None or rise_pct <= 0 else f"; it also warms {rise_pct:.0f} % more a watt"
     at_limit = _ratio(run.peers_power_w, run.limit_w)

@@ -25,7 +25,7 @@ from ..store.outcomes import Outcome
 from . import signatures
 from .measurements import SOUND
 from .probing import Probed
-from .statistics.outlying import holm, standing, tail
+from .statistics.outlying import holm, robust_z, tail
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -212,7 +212,7 @@ def _times(campaign: Probed, not_judged: dict[str, str]) -> Iterator[tuple[str, 
         own_sd = np.log(np.maximum(high, value) / np.minimum(low, value)) / (2 * 1.96)
         known = own_sd[np.isfinite(own_sd)]
         floor = max(_CLOCK_SD_PCT / 100, float(np.median(known)) if len(known) else 0.0)
-        z = standing(np.log(value), floor, own_sd)
+        z = robust_z(np.log(value), floor, own_sd)
         for place, gpu in enumerate(one["gpu"]):
             near, far = (_percent(edge[place], typical) for edge in (low, high))
             excess = 100 * (float(value[place]) / typical - 1)
@@ -270,7 +270,7 @@ def _temperature_rises(campaign: Probed, frozen: Mapping[str, str]) -> list[tupl
         centred = some.with_columns(own.alias("typical"))
         ratio = (centred["rise"] / centred["typical"]).to_numpy()
         floor = float(_KELVIN_SD / np.median(centred["rise"].to_numpy() * centred["range"].to_numpy()))
-        for row, share, z in zip(centred.iter_rows(named=True), ratio, standing(np.log(ratio), floor), strict=True):
+        for row, share, z in zip(centred.iter_rows(named=True), ratio, robust_z(np.log(ratio), floor), strict=True):
             excess = 100 * (float(share) - 1)
             one = Deviation(
                 "", THERMAL, "K/W", row["rise"], row["typical"], excess, None, None, float(z), 1.0, some.height

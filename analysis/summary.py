@@ -1,4 +1,4 @@
-"""How the GPUs of a fleet vary: one row a cluster, workload and level, with everything that bears on it."""
+"""How the GPUs of a fleet vary: one row for each cluster, workload and level, with all its figures."""
 
 from __future__ import annotations
 
@@ -147,7 +147,13 @@ def _rows(
     intervals: dict[str, dict[str, tuple[float, float] | None]] = {
         level: dict.fromkeys(bootstrap.FIGURES) for level in levels
     }
-    reason = "no bootstrap was asked for" if replicates < 1 else "one GPU cannot be resampled" if gpus < 2 else None
+    reason = (
+        "the bootstrap was switched off"
+        if replicates < 1
+        else "a bootstrap needs more than one GPU"
+        if gpus < 2
+        else None
+    )
     if reason is None:
         resampled = {
             "run": bootstrap.Resampled(ordered, owner, gpus),
@@ -205,9 +211,9 @@ def _rows(
 
 
 def _caution(gpus: int, icc_job: Repeatability) -> str | None:
-    """Why the intervals are narrower than they should be, if they are."""
+    """Why the intervals are too narrow; None if they are not."""
     if icc_job.value is not None and icc_job.value >= JOBS_COUPLE:
-        return "too narrow: the runs of one job share their time, and GPUs are resampled as if each had its own"
+        return "too narrow: the runs of one job share their time, but the bootstrap treats each GPU as having its own"
     if gpus < FEW_GPUS:
         return f"too narrow: they come from fewer than {FEW_GPUS} GPUs"
     return None

@@ -1,4 +1,4 @@
-"""The verbs a person types: one file a verb; what a verb needs is imported when it runs."""
+"""The commands a person types: one file for each verb. What a verb needs is imported when it runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _dependency(module: str | None) -> str | None:
     package = (module or "").partition(".")[0]
     if package not in _DEPENDENCIES:
         return None
-    return f"{package}, which is not installed here: pip install {_DEPENDENCIES[package]}, or run it where it is"
+    return f"{package}, which is not installed here: run pip install {_DEPENDENCIES[package]}, or use another machine"
 
 
 class _Warnings(logging.Handler):
@@ -104,8 +104,8 @@ class _Group(click.Group):
                 if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
                     _discard()
                     click.echo(
-                        f"whorl: the answer could not be written to standard output ({error.strerror}); what was "
-                        "stored stays: free some space, or write it elsewhere",
+                        f"whorl: the output could not be written to standard output ({error.strerror}); what was "
+                        "stored stays: free some space, or write the output elsewhere",
                         err=True,
                     )
                     ctx.exit(InputError.exit_code)

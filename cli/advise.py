@@ -1,4 +1,4 @@
-"""`whorl advise`: where a job should run, what that gains, and the same in Slurm's words."""
+"""`whorl advise`: where a job should run, what that gains, and the same as Slurm options."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Share(click.ParamType[float]):
         match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(%?)\s*", str(value))
         share = float(match[1]) / (100 if match[2] else 1) if match else -1.0
         if not 0 <= share <= 1:
-            self.fail(f"{value!r} is no share: write it as 5% or 0.05", param, ctx)
+            self.fail(f"{value!r} is not a share: write it as 5% or 0.05", param, ctx)
         return share
 
 
@@ -43,22 +43,30 @@ def _store_option(command: Any) -> Any:
     )(command)
 
 
-_workload_option = click.option("--workload", metavar="NAME", help="The workload whose runs count.")
-_cluster_option = click.option("--cluster", metavar="NAME", help="The cluster, where several have the workload.")
+_workload_option = click.option("--workload", metavar="NAME", help="The workload whose runs are used.")
+_cluster_option = click.option("--cluster", metavar="NAME", help="The cluster, if several have the workload.")
 
 
 @click.group("advise", invoke_without_command=True, short_help="Where a job should run, and what that gains.")
 @_store_option
 @_workload_option
 @_cluster_option
-@click.option("--gpus", type=click.IntRange(1), default=1, show_default=True, help="GPUs that the job takes.")
+@click.option("--gpus", type=click.IntRange(1), default=1, show_default=True, help="How many GPUs the job uses.")
 @click.option("--partition", metavar="NAME", envvar="SBATCH_PARTITION", help="Only nodes of this partition.")
-@click.option("--max-share", type=Share(), help="Exclude no more of the nodes.  [default: 5%, or one node]")
+@click.option("--max-share", type=Share(), help="Exclude at most this share of the nodes.  [default: 5%, or one node]")
 @click.option(
-    "--hard", type=click.FloatRange(1.0), default=1.1, show_default=True, help="Exclude nodes slower than this."
+    "--hard",
+    type=click.FloatRange(1.0),
+    default=1.1,
+    show_default=True,
+    help="Exclude nodes that are certainly slower than this factor.",
 )
 @click.option(
-    "--soft", type=click.FloatRange(1.0), default=1.05, show_default=True, help="Rank down nodes slower than this."
+    "--soft",
+    type=click.FloatRange(1.0),
+    default=1.05,
+    show_default=True,
+    help="Rank down nodes slower than this factor.",
 )
 @click.option("--max-age", type=Span(), default="90d", show_default=True, help="Older measurements count as stale.")
 @click.option(
@@ -68,11 +76,17 @@ _cluster_option = click.option("--cluster", metavar="NAME", help="The cluster, w
     show_default=True,
     help="Factor on the time of a job that spans nodes.",
 )
-@click.option("--no-scheduler", is_flag=True, help="Ask no scheduler: the store's nodes, under its names.")
-@click.option("--nodes", type=click.Path(dir_okay=False, allow_dash=True), help="Nodes to choose from: a file of them.")
+@click.option("--no-scheduler", is_flag=True, help="Do not ask the scheduler; use the store's nodes and names.")
+@click.option(
+    "--nodes", type=click.Path(dir_okay=False, allow_dash=True), help="Choose from the nodes listed in this file."
+)
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Print only this, for a scheduler or a program.")
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="exclude: a file for submit filters.")
-@click.option("--replicates", type=click.IntRange(20, 100_000), help="Bootstrap replicates behind the intervals.")
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="With --format exclude: write a file for the submit filters.",
+)
+@click.option("--replicates", type=click.IntRange(20, 100_000), help="Bootstrap replicates for the intervals.")
 @click.option("--seed", type=click.IntRange(0), help="Seed of the bootstrap.")
 @json_option
 @click.pass_context
@@ -96,12 +110,12 @@ def advise(ctx: click.Context, /, form: str | None, output: Path | None, as_json
 
     form = "json" if as_json else form
     if output is not None and form != "exclude":
-        raise click.UsageError("--output goes with --format exclude")
+        raise click.UsageError("--output works only with --format exclude")
     for name in ("store", "workload"):
         if not options[name]:
             raise click.UsageError(f"Missing option '--{name}'.")
     if options["no_scheduler"] and options["nodes"]:
-        raise click.UsageError("--no-scheduler and --nodes exclude each other")
+        raise click.UsageError("--no-scheduler and --nodes cannot be used together")
     listed = _names(options.pop("nodes"))
     options["max_age"] /= _DAY_S
     steering = advise(options.pop("store"), **options, nodes=listed, form=form, to_file=output is not None)
@@ -130,7 +144,7 @@ def _names(path: str | None) -> list[str] | None:
     return None if path is None else read_names(*_text_of(path))
 
 
-@advise.command("apply", short_help="Tell a waiting job of yours which nodes to avoid.")
+@advise.command("apply", short_help="Change the excluded nodes of your own waiting job.")
 @click.argument("job", metavar="JOBID")
 @_store_option
 @_workload_option
@@ -148,7 +162,7 @@ def apply(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Exclude slow nodes for your own job JOBID while it waits, or refresh what whorl excluded before.
+    """Exclude slow nodes for your own waiting job JOBID, or refresh what whorl excluded before.
 
     The nodes that you excluded yourself stay. JOBID may be an array (its waiting tasks) or one of its tasks. Without
     --workload, a word whorl=NAME in the job's comment names the workload. What whorl excluded stands in the comment.
@@ -163,7 +177,7 @@ def apply(
     if not options["store"]:
         raise click.UsageError("Missing option '--store'.")
     if options["no_scheduler"] or options["nodes"]:
-        raise click.UsageError("apply asks the scheduler: leave out --no-scheduler and --nodes")
+        raise click.UsageError("apply needs the scheduler: leave out --no-scheduler and --nodes")
     for name in ("no_scheduler", "nodes", "partition"):
         del options[name]
     options["max_age"] /= _DAY_S
@@ -189,7 +203,7 @@ def apply(
             did = "avoids" if change.needed or not change.after else "already avoids"
             click.echo(f"job {change.job} {did} {change.after or 'no nodes'}")
     if done.left_alone:
-        click.echo(f"whorl: note: {done.left_alone} tasks of {job} wait no longer: left alone", err=True)
+        click.echo(f"whorl: note: {done.left_alone} tasks of {job} no longer wait and were not changed", err=True)
     if not any(change.after for change in done.changes):
         click.echo(f"whorl: note: {done.steering.advice.finding}", err=True)
 
@@ -202,4 +216,4 @@ def _text_of(name: str) -> tuple[Path | None, str]:
     try:
         return Path(name), Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{name} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}") from error
+        raise InputError(f"{name} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}") from error

@@ -19,7 +19,7 @@ _NAMED = 32  # GPUs named for people
 _CHOICES = {
     "packed": "the best packed set",
     "spread": "the best set, wherever its GPUs are",
-    "exclude": "any nodes but the excluded",
+    "exclude": "any node that is not excluded",
 }
 _AGAINST = {"drained": "random, slow nodes excluded", "random": "random"}
 _LEVELS = (3600.0, "hours"), (60.0, "minutes"), (1.0, "s")
@@ -102,7 +102,7 @@ def _nodes(steering: Steering) -> Iterable[str | Table]:
         leaves.insert(1, 10)
         for row in rows:
             row.append(steering.nodes[row[0]].state if row[0] in steering.nodes else MISSING)
-    title = "Slow nodes, by their slowest GPU; in brackets the fleet's median"
+    title = "Slow nodes, by their slowest GPU; the fleet's median in brackets"
     yield Table(head, rows, (3, 5, 6), title, leaves=leaves)
     if len(nodes) > _LISTED:
         yield f"and {len(nodes) - _LISTED} more: --json has them"
@@ -144,13 +144,13 @@ def _sets(steering: Steering) -> Iterable[str | Table]:
     title = "Best sets: predicted time, 1 = the fleet's median GPU"
     yield Table(("set", "time", "[90 %]", "nodes", ""), rows, (1, 3), title, wrapped=(4,))
     if advice.break_even is not None:
-        yield f"A penalty of more than {advice.break_even:.3f} for spanning nodes makes the packed set the faster one."
+        yield f"If spanning nodes costs a factor above {advice.break_even:.3f}, the packed set is the faster one."
     name, placed = sets[0]
     taken = [steering.nodes.get(steering.names.names.get(node, node)) for node in placed.nodes]
     if not taken or sum(node.gpus if node else 0 for node in taken) != len(placed.gpus):
         yield (
-            f"GPUs of the set {name}: {_gpus(placed)}. A scheduler gives nodes: take whole ones and choose the GPUs "
-            "in the job."
+            f"GPUs of the set {name}: {_gpus(placed)}. A scheduler assigns nodes: ask for whole nodes and choose the "
+            "GPUs in the job."
         )
     yield ""
 
@@ -169,9 +169,9 @@ def _cost(advice: Advice, wait: Wait) -> str:
     if wait.extra_s is None:
         return f"{text}{MISSING} ({(wait.reason or '').rstrip('.')})."
     if abs(wait.extra_s) < 1:
-        return f"{text}none by Slurm's own estimate." if cost.nodes_excluded else f"{text}none."
+        return f"{text}none, by Slurm's own estimate." if cost.nodes_excluded else f"{text}none."
     scale, unit = next(level for level in _LEVELS if abs(wait.extra_s) >= level[0])
-    return f"{text}{wait.extra_s / scale:.3g} {unit} by Slurm's own estimate."
+    return f"{text}{wait.extra_s / scale:.3g} {unit}, by Slurm's own estimate."
 
 
 def _age(advice: Advice) -> str:
@@ -189,7 +189,7 @@ def _age(advice: Advice) -> str:
 
 
 def _days(days: float) -> str:
-    return f"{days:,.0f} days" if days >= 1.5 else "at most a day"
+    return f"{days:,.0f} days" if days >= 1.5 else "at most one day"
 
 
 def _sentence(text: str) -> str:

@@ -33,22 +33,28 @@ class Span(click.ParamType[float]):
         match = _SPAN.fullmatch(text)
         if match is None:
             words = "".join(f", or {word!r}" for word in self._words)
-            self.fail(f"{value!r} is no time: give seconds, or a number with ms, s, min, h or d{words}", param, ctx)
+            self.fail(f"{value!r} is not a time: give seconds, or a number with ms, s, min, h or d{words}", param, ctx)
         return float(match[1]) * _SECONDS[match[2] or "s"]
 
 
-@click.command("collect", short_help="Read this node's GPUs into a store until told to stop.")
+@click.command("collect", short_help="Read this node's GPUs into a store until you stop it.")
 @store_option
 @click.option("--interval", type=Span(), default="1s", show_default=True, help="Time between readings.")
 @click.option(
-    "--slow-interval", type=Span(), default="10s", show_default=True, help="Time between readings of what moves slowly."
+    "--slow-interval",
+    type=Span(),
+    default="10s",
+    show_default=True,
+    help="Time between readings of slowly changing metrics.",
 )
 @click.option("--duration", type=Span(), help="Stop after this time; without it, at Ctrl-C or SIGTERM.")
 @click.option("--backend", metavar="NAME", default="nvml", show_default=True, help="What is read: nvml or simulated.")
-@click.option("--durable", type=Span(tick=0.0), help="'tick', or how long a reading may wait to be safe on the disk.")
+@click.option("--durable", type=Span(tick=0.0), help="'tick', or the longest time until a reading is safe on the disk.")
 @click.option("--cluster", metavar="NAME", help="Name of the cluster.  [default: $SLURM_CLUSTER_NAME, else local]")
 @click.option("--node", metavar="NAME", help="Name of this node.  [default: its host name]")
-@click.option("--hung", type=Span(), help="A driver call that takes longer hangs.  [default: 5s, or ten intervals]")
+@click.option(
+    "--hung", type=Span(), help="A driver call that takes longer counts as hanging.  [default: 5s, or ten intervals]"
+)
 @click.option("--gpus", type=click.IntRange(1, 1024), help="Simulated: how many GPUs.  [default: 8]")
 @click.option("--model", metavar="NAME", help="Simulated: which model.  [default: H100]")
 @click.option("--seed", type=int, help="Simulated: which GPUs of that model.  [default: 1]")
@@ -66,7 +72,7 @@ def collect(
     model: str | None,
     seed: int | None,
 ) -> None:
-    """Read every GPU of this node into a store until told to stop.
+    """Read every GPU of this node into a store until you stop it.
 
     Ctrl-C, SIGTERM and SIGHUP end it: what was read is flushed and sealed, and the exit status is 0. Reading changes
     no setting of a GPU; what a probe that crashed left changed is restored first. On a machine without GPUs,
@@ -108,7 +114,7 @@ def collect(
             look=look,
         )
     if ended is None:
-        tell("told to end before anything was read")
+        tell("stopped before anything was read")
         return
     _say_ended(ended.collecting, ended.counts, ended.signal)
     ended.collecting.leave(0)
@@ -146,7 +152,7 @@ def _status(collecting: Collecting) -> str:
 
 
 def _say_ended(collecting: Collecting, counts: Counts, came: int | None) -> None:
-    why = "the time is over" if came is None else f"{signal.Signals(came).name} came"
+    why = "the duration is over" if came is None else f"{signal.Signals(came).name} received"
     click.echo(
         f"whorl: {why}; stored {counts.rows:,} rows of {counts.ticks:,} ticks, {counts.missed:,} ticks missed, "
         f"{counts.events:,} events, in {collecting.plan.store}",

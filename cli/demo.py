@@ -1,4 +1,4 @@
-"""`whorl demo`: the whole product in one command, on real GPUs if there are any, else on a simulated fleet."""
+"""`whorl demo`: everything in one command, on real GPUs if there are any, else on a simulated fleet."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _REPORT = "report.html"  # in the demo's folder
 
 
-@click.command("demo", short_help="Measure, compare, report: all of it at once, without a GPU too.")
+@click.command("demo", short_help="Measure, compare and report in one command; needs no GPU.")
 @click.option("--out", metavar="DIR", default="demo", show_default=True, help="Folder of the store and the report.")
 @click.option(
     "--suite",
@@ -89,7 +89,7 @@ def demo(
         progress.say("writing the report")
         unwritten = _write(folder, looked, caught, printed.left_out(looked, report))
     page = None if unwritten else folder / _REPORT
-    told = printed.Told(
+    told = printed.DemoResult(
         looked, report, caught, suite, made.seed, folder / STORE, page, taken_s=time.perf_counter() - began
     )
     if as_json:
@@ -110,5 +110,5 @@ def _write(folder: Path, looked: Looked, caught: Sequence[Planted] | None, notes
     try:
         looked.write(folder / _REPORT, planted=caught, notes=notes)
     except InputError as error:
-        return StoreError(f"{error}; all that was measured is in {folder / STORE}")
+        return StoreError(f"{error}; everything that was measured is in {folder / STORE}")
     return None

@@ -1,4 +1,4 @@
-"""`whorl doctor`: what this machine has, what works, and why what does not."""
+"""`whorl doctor`: what works on this machine, and why the rest does not."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import click
 from .options import json_option
 
 
-@click.command("doctor", short_help="What this machine has, what works, and why what does not.")
-@click.option("--store", metavar="DIR", envvar="WHORL_STORE", help="Look at every file of this store as well.")
+@click.command("doctor", short_help="What works on this machine, and why the rest does not.")
+@click.option("--store", metavar="DIR", envvar="WHORL_STORE", help="Also check every file of this store.")
 @json_option
 def doctor(store: str | None, as_json: bool) -> None:
     """Say what this machine has, what works, and why what does not.

@@ -1,4 +1,4 @@
-"""How a command that measures ends when it is told to: as by Ctrl-C, with what is complete stored."""
+"""How a measuring command ends on a signal: like Ctrl-C, with complete runs stored."""
 
 from __future__ import annotations
 
@@ -22,4 +22,4 @@ class Ending(signals.Unwinding):
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
         if self.came:
-            click.echo("whorl: told to end; what was stored stays, and the command can be run again", err=True)
+            click.echo("whorl: stopped by a signal; what was stored stays, and the command can be run again", err=True)

@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from ..store.importing import Report
 
 
-@click.command("import", short_help="Files of measurements, from any tool, into a store.")
+@click.command("import", short_help="Import files of measurements, of any tool, into a store.")
 @store_option
-@click.option("--cluster", default="fleet", show_default=True, help="Name of the cluster the files are from.")
-@click.option("--gpu", metavar="NAME", help="The GPU, where a file does not say which.")
-@click.option("--workload", metavar="NAME", help="The workload; overrules what a file says.")
+@click.option("--cluster", default="fleet", show_default=True, help="Name of the files' cluster.")
+@click.option("--gpu", metavar="NAME", help="The GPU, if a file does not name it.")
+@click.option("--workload", metavar="NAME", help="The workload; overrides what a file says.")
 @click.option(
     "--map",
     "mapping",
     metavar="COLUMN=MEANING[:UNIT]",
     multiple=True,
-    help="What a column means (time:ms, gpu, power:W, ...): for files of no known format. Repeatable.",
+    help="What a column means (time:ms, gpu, power:W, ...): for files of unknown format. Repeatable.",
 )
 @click.option(
     "--unit",
     "units",
     metavar="[COLUMN=]UNIT",
     multiple=True,
-    help="The unit of a column, or of the duration; overrules what was found. Repeatable.",
+    help="The unit of a column, or of the duration; overrides what was found. Repeatable.",
 )
-@click.option("--time-zone", default="UTC", show_default=True, help="Zone of time stamps that state none.")
+@click.option("--time-zone", default="UTC", show_default=True, help="Zone of time stamps that have none.")
 @json_option
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 def import_files(
@@ -49,7 +49,7 @@ def import_files(
     as_json: bool,
     files: tuple[Path, ...],
 ) -> None:
-    """Import FILES of measurements into a store, which is made where there is none.
+    """Import FILES of measurements into a store; a new store is made if needed.
 
     The format is found from the content: the files of the SC'22 variability study and its successors,
     nvidia-smi --query-gpu streams, and any CSV or Parquet with --map; plain, .gz or .zst. Every row is

@@ -26,6 +26,6 @@ def exclusive(*names: str) -> Callable[[dict[str, Any]], None]:
         used = [name for name in names if given.get(name)]
         if len(used) > 1:
             flags = " and ".join(f"--{name.removeprefix('as_')}" for name in used)
-            raise click.UsageError(f"{flags} exclude each other")
+            raise click.UsageError(f"{flags} cannot be used together")
 
     return check

@@ -1,4 +1,4 @@
-"""How answers are printed: tables for people, JSON for programs, and how far a verb is.
+"""How answers are printed: tables for people, JSON for programs, and progress.
 
 The one place that knows of the terminal. A table is fitted to it by `rich`; on a node that only measures, which has
 no `rich`, and in a file or a pipe, rows are lines of aligned cells.
@@ -296,7 +296,7 @@ def _bar() -> Bar:
     from rich.progress import ProgressColumn, Task
     from rich.text import Text
 
-    class Said(ProgressColumn):
+    class StatusColumn(ProgressColumn):
         def render(self, task: Task) -> Text:
             said = task.fields["counted"]
             counted = f"{task.completed:,.0f} of {task.total:,.0f}; " if said else ""
@@ -304,7 +304,7 @@ def _bar() -> Bar:
             rest = "" if left is None else f"; {_left(left)} left"
             return Text(f"{counted}{task.description}{rest}", no_wrap=True, overflow="ellipsis")
 
-    bar = Bar(Said(), console=_console(error=True), auto_refresh=False, transient=True)
+    bar = Bar(StatusColumn(), console=_console(error=True), auto_refresh=False, transient=True)
     bar.add_task("", total=None, counted=False)
     bar.start()
     return bar

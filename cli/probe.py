@@ -18,21 +18,23 @@ if TYPE_CHECKING:
 _SUITES = ("quick", "standard", "full")
 
 
-@click.group("probe", short_help="Measure GPUs by work of known size: what there is, and running it.")
+@click.group("probe", short_help="Measure GPUs with work of known size: list the probes, run them.")
 def probe() -> None:
     """Measure GPUs by work of known size, under stated conditions, with telemetry and a check of every result.
 
-    docs/probes.md says how is measured, docs/kernels.md what runs.
+    docs/probes.md explains the method, docs/kernels.md what runs.
     """
 
 
 probe.add_command(list_probes)
 
 
-@probe.command("run", short_help="Run probes on every GPU here, or on a simulated fleet, into a store.")
+@probe.command("run", short_help="Run probes on the GPUs here or on a simulated fleet.")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @store_option
-@click.option("--suite", type=click.Choice(_SUITES), help="How thoroughly; without NAMEs, also which probes.")
+@click.option(
+    "--suite", type=click.Choice(_SUITES), help="How thoroughly to measure; without NAMEs, also which probes."
+)
 @click.option(
     "--backend",
     type=click.Choice(["cuda", "simulated", "auto"]),
@@ -48,24 +50,32 @@ probe.add_command(list_probes)
     show_default=True,
     help="One GPU of a node after another, or all of them at once.",
 )
-@click.option("--period", type=Span(), help="power-square: from one load to the next.  [default: 0.2]")
-@click.option("--duty", type=click.FloatRange(0, 1, min_open=True, max_open=True), help="Its share of load.")
-@click.option("--input", "distribution", metavar="NAME", help="Distribution of the input data, where there is one.")
+@click.option("--period", type=Span(), help="power-square: time from one load to the next.  [default: 0.2]")
+@click.option(
+    "--duty",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    help="power-square: share of that time under load.",
+)
+@click.option(
+    "--input", "distribution", metavar="NAME", help="Distribution of the input data, for kernels with a choice."
+)
 @click.option("--input-seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of the input data.")
 @click.option(
     "--precision",
     type=click.FloatRange(0, 100, min_open=True),
     metavar="PERCENT",
-    help="Half width of the median's 95 % interval.  [default: by suite]",
+    help="Stop when the median's 95 % interval is +/- this.  [default: by suite]",
 )
-@click.option("--repeats", type=click.IntRange(3, 10_000), help="Measure at least so often.  [default: by suite]")
+@click.option(
+    "--repeats", type=click.IntRange(3, 10_000), help="Measure at least this many repeats.  [default: by suite]"
+)
 @click.option("--time-limit", type=Span(), help="Measure each probe for at most this time.  [default: by suite]")
-@click.option("--start-temperature", type=float, metavar="DEGC", help="Cool down to it before each probe.")
-@click.option("--cool-down", type=Span(), default="120s", show_default=True, help="But for at most this time.")
+@click.option("--start-temperature", type=float, metavar="DEGC", help="Cool down to this before each probe.")
+@click.option("--cool-down", type=Span(), default="120s", show_default=True, help="Cool down for at most this time.")
 @click.option("--lock-clock", type=float, metavar="MHZ", help="Lock the SM clock, and unlock it afterwards.")
 @click.option("--power-limit", type=float, metavar="W", help="Set the power limit, and restore it afterwards.")
 @click.option("--exclusive", is_flag=True, help="Refuse a GPU that another process uses.")
-@click.option("--campaign", metavar="NAME", help="Name of the campaign; what it has stored already is not run again.")
+@click.option("--campaign", metavar="NAME", help="Name of the campaign; runs that it has stored are not repeated.")
 @click.option("--cluster", metavar="NAME", help="Name of the cluster.  [default: $SLURM_CLUSTER_NAME, else local]")
 @click.option("--gpus", type=click.IntRange(1, 999 * 32), help="Simulated: how many GPUs.  [default: 4]")
 @click.option("--model", metavar="NAME", help="Simulated: which model.  [default: V100]")

@@ -14,7 +14,7 @@ _ROUNDS_TO_1000 = 999.5
 _PREFIXES = ("", "k", "M", "G", "T", "P")
 
 
-@click.command("list", short_help="What each probe stresses, its work, its time, what it needs.")
+@click.command("list", short_help="List the probes: what they stress, their work, their time.")
 @click.option("--model", metavar="NAME", help="Sizes for this simulated model.  [default: the GPU here, else V100]")
 @json_option
 def list_probes(model: str | None, as_json: bool) -> None:
@@ -30,7 +30,7 @@ def list_probes(model: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"schema": "whorl.probe.list/1", "model": shown, "probes": rows})
         return
-    click.echo(f"Sizes are those of a repetition on one {shown}; times are limits, per GPU; CC: compute capability.")
+    click.echo(f"Sizes are for one repetition on one {shown}. Times are limits per GPU. CC: compute capability.")
     for suite in (*SUITES, None):
         some = [row for row in rows if row["suite"] == suite]
         if some:
@@ -42,7 +42,7 @@ def list_probes(model: str | None, as_json: bool) -> None:
 
 def _heading(suite: str | None, suites: tuple[str, ...]) -> str:
     if suite is None:
-        return "by name only"
+        return "only by name"
     larger = suites[suites.index(suite) + 1 :]
     return f"suite {suite}, and {' and '.join(larger)}" if larger else f"suite {suite}"
 

@@ -16,7 +16,7 @@ _PATH = click.Path(path_type=Path)
 _TIME = click.FloatRange(min=0)
 _POLICIES = "Names with commas, or all.  [default: packed,pm-first,pal; as published all]"
 CLOCKS = ("rounds", "events", "own")
-_ONE_SEED = "one seed is not evidence: what it shows may be the luck of its draw; --seeds 20"
+_ONE_SEED = "one seed is not evidence, because its result may be chance: use --seeds 20"
 _GENERAL_ONLY = (  # what the published simulation has no choice of
     *("store", "cluster", "nodes", "gpus_per_node", "locality_penalty", "classes", "trace_format", "duration_unit"),
     *(
@@ -52,23 +52,23 @@ class _Lists(click.Command):
 @click.option(
     "--trace", "paths", type=_PATH, multiple=True, metavar="FILE...", help="Job traces: CSV, SWF, sacct or openb."
 )
-@click.option("--trace-format", metavar="NAME", help="csv, swf, sacct or openb; found by the content without it.")
+@click.option("--trace-format", metavar="NAME", help="csv, swf, sacct or openb.  [default: found from the content]")
 @click.option(
     "--duration-unit",
     type=click.Choice(["auto", "seconds", "iterations"]),
     default="auto",
     show_default=True,
-    help="Of the CSV's duration; auto: iterations for the PAL study's models.",
+    help="Unit of the CSV's duration; auto: iterations for the PAL study's models.",
 )
 @click.option(
     "--processors-per-gpu",
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="Of SWF, which counts processors.",
+    help="For SWF, which counts processors.",
 )
-@click.option("--store", metavar="DIR", envvar="WHORL_STORE", show_envvar=True, help="Where the GPUs' scores are from.")
-@click.option("--cluster", metavar="NAME", help="The store's cluster, where it has several.")
+@click.option("--store", metavar="DIR", envvar="WHORL_STORE", show_envvar=True, help="The store with the GPUs' scores.")
+@click.option("--cluster", metavar="NAME", help="The store's cluster, if it has several.")
 @click.option(
     "--class",
     "classes",
@@ -81,7 +81,7 @@ class _Lists(click.Command):
 @click.option("--seeds", type=click.IntRange(1, 10_000), default=1, show_default=True, help="How many seeds to replay.")
 @click.option("--seed", type=click.IntRange(0), help="The first seed.  [default: 0; as published 42]")
 @click.option("--nodes", type=click.IntRange(1), help="Nodes of the fleet; without it, the measured fleet.")
-@click.option("--gpus-per-node", type=click.IntRange(1), help="GPUs of each of them.")
+@click.option("--gpus-per-node", type=click.IntRange(1), help="GPUs per node.")
 @click.option(
     "--locality-penalty",
     type=click.FloatRange(min=1),
@@ -96,7 +96,7 @@ class _Lists(click.Command):
     type=click.FloatRange(min=0, min_open=True),
     default=360.0,
     show_default=True,
-    help="Seconds between the decisions of policies and schedulers that decide by rounds.",
+    help="Length of a round in seconds, for policies and schedulers that decide by rounds.",
 )
 @click.option(
     "--clock",
@@ -104,11 +104,16 @@ class _Lists(click.Command):
     help="When is decided: at the edges of rounds, at every event, or each policy as it is made.  [default: rounds for "
     "all where any policy or scheduler needs them, else events]",
 )
-@click.option("--preemption-cost", type=_TIME, default=0.0, show_default=True, help="Seconds lost by a preempted job.")
-@click.option("--migration-cost", type=_TIME, default=0.0, show_default=True, help="Seconds lost by a moved job.")
+@click.option(
+    "--preemption-cost", type=_TIME, default=0.0, show_default=True, help="Seconds that a preempted job loses."
+)
+@click.option("--migration-cost", type=_TIME, default=0.0, show_default=True, help="Seconds that a moved job loses.")
 @click.option("--failures", type=_PATH, metavar="FILE", help="Failures of nodes: CSV with node, down_s, up_s.")
 @click.option(
-    "--mtbf", type=click.FloatRange(min=0, min_open=True), metavar="HOURS", help="Draw failures of the nodes."
+    "--mtbf",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="HOURS",
+    help="Draw failures at random: mean time between them, per node.",
 )
 @click.option(
     "--repair",
@@ -125,12 +130,12 @@ class _Lists(click.Command):
     show_default=True,
     help="What a job that loses a node does.",
 )
-@click.option("--as-published", type=click.Choice(["pal-sc24"]), help="As the artifact of that study simulates it.")
+@click.option("--as-published", type=click.Choice(["pal-sc24"]), help="Simulate as the artifact of that study does.")
 @click.option(
     "--profiles", type=_PATH, multiple=True, metavar="FILE...", help="The study's profiles, as files or their folder."
 )
 @click.option("--plot", type=_PATH, metavar="FILE", help="Write the figures into one HTML page that needs no network.")
-@click.option("--workers", type=click.IntRange(1), help="Processes.  [default: one for each core]")
+@click.option("--workers", type=click.IntRange(1), help="Number of processes.  [default: one for each core]")
 @json_option
 @click.pass_context
 def replay(ctx: click.Context, /, **given: Any) -> None:
@@ -166,7 +171,7 @@ def replay(ctx: click.Context, /, **given: Any) -> None:
             of = answered(setting, seeds=given["seeds"], workers=workers, record=plot is not None, progress=note)
         except KeyboardInterrupt:
             progress.clear()
-            tell(f"{done} replays done, of which nothing is kept")
+            tell(f"{done} replays were done; nothing of them is kept")
             raise
     for reason in of.reasons:
         tell(reason)
@@ -194,7 +199,7 @@ def _consistent(ctx: click.Context, given: dict[str, Any], published: bool) -> N
         return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
     if not given["paths"]:
-        raise InputError("which jobs? --trace FILE... reads them, and --store DIR the GPUs to replay them on")
+        raise InputError("give the jobs with --trace FILE..., and the GPUs with --store DIR")
     if given["plot"] is not None:
         from ..dashboards.page import refuse_unwritable
 
@@ -203,15 +208,15 @@ def _consistent(ctx: click.Context, given: dict[str, Any], published: bool) -> N
     if published:
         off = [options[name] for name in _GENERAL_ONLY if said(name)]
         if off:
-            raise InputError(f"--as-published fixes what {off[0]} would change; leave one of them out")
+            raise InputError(f"--as-published fixes what {off[0]} would change; leave out one of them")
         if not given["profiles"]:
             raise InputError("--as-published needs the study's profiles: --profiles FILE... (or their folder)")
         return
     if given["profiles"]:
-        raise InputError("--profiles are those of --as-published pal-sc24; scores of a fleet come from --store")
+        raise InputError("--profiles works only with --as-published pal-sc24; the scores of a fleet come from --store")
     if given["cluster"] and not given["store"]:
-        raise InputError("--cluster names a cluster of a store; say which with --store")
+        raise InputError("--cluster names a cluster of a store: give the store with --store")
     if (given["nodes"] is None) != (given["gpus_per_node"] is None):
-        raise InputError("--nodes and --gpus-per-node go together: they are the shape of the fleet to replay on")
+        raise InputError("give --nodes and --gpus-per-node together: they are the shape of the fleet")
     if given["failures"] and given["mtbf"]:
-        raise InputError("--failures has the failures and --mtbf draws them; use one")
+        raise InputError("--failures reads failures and --mtbf draws them: use only one")

@@ -13,7 +13,7 @@ import click
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--gpus", type=int, help="How many GPUs the fleet has: a multiple of 4.  [default: 96]")
 @click.option("--seed", type=int, help="The fleet's seed; one seed, one fleet.  [default: 47]")
-@click.option("--force", is_flag=True, help="Write over files of the sample's names.")
+@click.option("--force", is_flag=True, help="Replace existing files of the same names.")
 def sample(folder: Path, gpus: int | None, seed: int | None, force: bool) -> None:
     """Write the measurements of a small simulated fleet into DIR, with faults planted in three GPUs.
 
@@ -23,7 +23,7 @@ def sample(folder: Path, gpus: int | None, seed: int | None, force: bool) -> Non
     from ..simulation.sample import FILES, GPUS, SEED, write_sample
 
     if not force and (there := [name for name in FILES if os.path.lexists(folder / name)]):
-        raise InputError(f"{folder} already holds {', '.join(there)}: choose another folder, or give --force")
+        raise InputError(f"{folder} already has {', '.join(there)}: choose another folder, or give --force")
     made = write_sample(folder, gpus=GPUS if gpus is None else gpus, seed=SEED if seed is None else seed)
     click.echo(f"generated {made.gpus} simulated V100 GPUs with seed {made.seed}")
     for path in made.files:

@@ -1,4 +1,4 @@
-"""`whorl sim`: a fleet that is not there: what is simulated of it, and campaigns over it."""
+"""`whorl sim`: a simulated fleet: what is simulated, and campaigns over it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .options import json_option, store_option
 def sim() -> None:
     """Simulate a fleet of GPUs: process variation, heat, power capping, sensors and planted faults.
 
-    What it stores is what a real campaign would store, from GPUs that are not there. docs/simulation.md says what
+    It stores what a real campaign would store, from simulated GPUs. docs/simulation.md gives the sources of
     the model rests on.
     """
 
 
-@sim.command("describe", short_help="What is simulated of a GPU model.")
+@sim.command("describe", short_help="Show what is simulated of a GPU model.")
 @click.argument("model")
 @json_option
 def describe(model: str, as_json: bool) -> None:
@@ -72,17 +72,17 @@ def describe(model: str, as_json: bool) -> None:
         click.echo(f"  {load.name:<14} {load.says}")
 
 
-@sim.command("run", short_help="A campaign over a simulated fleet, into a store.")
+@sim.command("run", short_help="Run a campaign over a simulated fleet and store it.")
 @store_option
 @click.option("--gpus", type=click.IntRange(1, 999 * 32), default=96, show_default=True, help="How many GPUs.")
-@click.option("--model", default="V100", show_default=True, help="The GPU model: `whorl sim describe` knows them.")
+@click.option("--model", default="V100", show_default=True, help="The GPU model; see `whorl sim describe`.")
 @click.option("--load", "load_name", default="gemm", show_default=True, help="What runs on the GPUs, and when.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="The fleet's seed.")
 @click.option("--faults", type=click.IntRange(0), help="How many GPUs are faulty.  [default: as in a public cluster]")
 @click.option("--fault", "kinds", multiple=True, metavar="KIND", help="Plant faults of this kind. Repeatable.")
 @click.option("--hours", type=float, help="How long the simulated campaign lasts.  [default: 1]")
 @click.option("--interval", type=float, help="Seconds between two readings.  [default: 1]")
-@click.option("--steady", is_flag=True, help="Runs of the steady state alone, without telemetry: for large fleets.")
+@click.option("--steady", is_flag=True, help="Only runs of the steady state, without telemetry: for large fleets.")
 @click.option("--runs", type=click.IntRange(1), help="With --steady: runs on every GPU.  [default: 1]")
 @click.option("--every", metavar="TIME", help="With --steady: from one run to the next, as 6h or 7d.  [default: 24h]")
 @click.option("--began", metavar="ISO", help="When it begins, UTC.  [default: after the fleet's last campaign]")
@@ -230,7 +230,7 @@ def _seconds(text: str) -> float:
     try:
         return float(text[:-1]) * _UNITS_S[text[-1:]]
     except (ValueError, KeyError):
-        raise InputError(f"{text!r} is no length of time: write a number and s, m, h, d or w, as in 24h") from None
+        raise InputError(f"{text!r} is not a length of time: write a number and s, m, h, d or w, as in 24h") from None
 
 
 def _nanoseconds(text: str) -> int:
@@ -244,7 +244,7 @@ def _nanoseconds(text: str) -> int:
         at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
         since = at - (epoch := datetime(1970, 1, 1, tzinfo=UTC))
     except (ValueError, OverflowError):
-        raise InputError(f"{text!r} is no time: write it as 2026-01-05T08:00:00") from None
+        raise InputError(f"{text!r} is not a time: write it as 2026-01-05T08:00:00") from None
     if not timedelta(0) <= since < datetime(2160, 1, 1, tzinfo=UTC) - epoch:
         raise InputError(f"{text} cannot be the start: choose a time from 1970 to 2159")
     return since // timedelta(microseconds=1) * 1000

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _KEEP = "How long telemetry stays at full rate, as 90d, 12h or 2w"
 
 
-@click.group("store", short_help="What a store holds; compact it; prune what is old.")
+@click.group("store", short_help="Show what a store holds; compact it; prune old telemetry.")
 def store_group() -> None:
     """Look after a store: collectors may write and others read meanwhile."""
 
@@ -51,8 +51,8 @@ def _print_status(found: Status) -> None:
     if found.journals:
         alive = {
             True: "alive",
-            False: "dead: `whorl store compact` seals it",
-            None: "cannot be told from here",
+            False: "dead: run `whorl store compact` to seal it",
+            None: "not known from here",
         }
         lines = [
             [j.writer, j.host, str(j.pid), alive[j.alive], count(j.rows), number(j.age_s, 3, suffix=" s")]
@@ -63,7 +63,7 @@ def _print_status(found: Status) -> None:
         click.echo()
     oldest, newest = (MISSING if ns is None else _time(ns) for ns in (found.oldest, found.newest))
     click.echo(
-        f"telemetry     {oldest} to {newest} (UTC) at full rate; {count(found.cold_rows)} minutes of what is older"
+        f"telemetry     {oldest} to {newest} (UTC) at full rate; {count(found.cold_rows)} minutes of older telemetry"
     )
     click.echo(f"retention     {f'full rate for {found.keep}' if found.keep else 'none set: everything is kept'}")
     click.echo(f"late rows     {count(found.late_rows)}")
@@ -112,10 +112,10 @@ def compact(store: str, keep: str | None, as_json: bool) -> None:
         _print_pruned(pruned, dry_run=False)
 
 
-@store_group.command("prune", short_help="Keep one row a minute of what is old.")
+@store_group.command("prune", short_help="Keep one row a minute of old telemetry.")
 @store_option
 @click.option("--keep", metavar="TIME", help=f"{_KEEP}. Default: `keep` in store.toml.")
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @json_option
 def prune(store: str, keep: str | None, dry_run: bool, as_json: bool) -> None:
     """Turn telemetry older than --keep into one row a minute: lowest, mean and highest, and how many rows.
@@ -131,7 +131,7 @@ def prune(store: str, keep: str | None, dry_run: bool, as_json: bool) -> None:
         return
     keep_s = _seconds(keep or retention.configured(root))
     if keep_s is None:
-        raise InputError(f'say how long to keep full rate: --keep 90d, or keep = "90d" in {root / "store.toml"}')
+        raise InputError(f'give the time to keep at full rate: --keep 90d, or keep = "90d" in {root / "store.toml"}')
     with Progress() as progress:
         done = retention.prune(root, keep_s, dry_run=dry_run, progress=progress.say)
     if as_json:

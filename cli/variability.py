@@ -7,17 +7,17 @@ import click
 from .options import exclusive, json_option, store_option
 
 
-@click.command("variability", short_help="How much the GPUs differ, which stand out, and whether it is real.")
+@click.command("variability", short_help="How much the GPUs differ, and whether the difference repeats.")
 @store_option
 @click.option("--cluster", "clusters", multiple=True, metavar="NAME", help="Only this cluster. Repeatable.")
 @click.option("--workload", "workloads", multiple=True, metavar="NAME", help="Only this workload. Repeatable.")
-@click.option("--across", is_flag=True, help="Rank correlation between workloads, GPU by GPU.")
+@click.option("--across", is_flag=True, help="Show the rank correlation between workloads, GPU by GPU.")
 @click.option(
     "--replicates",
     type=click.IntRange(0, 100_000),
     default=1000,
     show_default=True,
-    help="Bootstrap replicates behind the intervals; 0 for none.",
+    help="Bootstrap replicates for the intervals; 0 for no intervals.",
 )
 @click.option("--seed", type=click.IntRange(0), help="Seed of the bootstrap.  [default: 2022]")
 @json_option
@@ -65,7 +65,7 @@ def variability(
         if as_json:
             print_json({"schema": "whorl.across/1", "rows": [pair.as_dict() for pair in pairs]})
         elif not pairs:
-            click.echo("no two workloads share a cluster: there is nothing to compare across", err=True)
+            click.echo("no cluster has two workloads, so there is nothing to compare", err=True)
         elif as_markdown:
             click.echo("\n\n".join(f"## {table.title}\n\n{table.markdown()}" for table in printed.across_answer(pairs)))
         else:

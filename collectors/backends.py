@@ -1,4 +1,4 @@
-"""What a source of readings is, and which there are.
+"""Sources of readings (backends), and the table of them.
 
 A backend is one file with one class that satisfies `Backend`, and one row of `BACKENDS`; it is imported when it is
 asked for. One that cannot work says so when it is opened, with a sentence for `whorl doctor` and for people.

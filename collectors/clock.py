@@ -1,4 +1,4 @@
-"""What time it is: the sampler's view of the machine's clocks, and a clock that tests turn by hand."""
+"""The machine's clocks as the sampler sees them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SystemClock:
 
 
 class Steps:
-    """Tells when the wall clock was set, and when the machine slept.
+    """Detects when the wall clock was set, and when the machine slept.
 
     Slewing (NTP turns a clock by at most 500 ppm) is no step. A step is a change of the wall clock against the
     steady one by more than `tolerance_ns` and 1000 ppm of the time between two looks.

@@ -1,4 +1,4 @@
-"""Collecting, from end to end: a backend, a store with the journal of this node, the sampler between them."""
+"""A collector: a backend, a store with the journal of this node, and the sampler between them."""
 
 from __future__ import annotations
 
@@ -66,13 +66,11 @@ class Plan:
                 f"every {LEAST_INTERVAL_S:g} s; give {LEAST_INTERVAL_S:g} or more"
             )
         if not _NAME.fullmatch(self.node):
-            raise InputError(f"{self.node!r} cannot name a node: letters, digits, '.', '_' and '-' can")
+            raise InputError(f"{self.node!r} is not a valid node name: use letters, digits, '.', '_' and '-'")
         if self.hung_s is not None and self.hung_s < _LEAST_HUNG_S:
-            raise InputError(
-                f"a driver call of {self.hung_s:g} s does not hang yet: give --hung {_LEAST_HUNG_S:g} or more"
-            )
+            raise InputError(f"a driver call of {self.hung_s:g} s may be normal: give --hung {_LEAST_HUNG_S:g} or more")
         if self.duration_s is not None and self.duration_s <= 0:
-            raise InputError(f"a duration of {self.duration_s:g} s is none; give a positive number of seconds")
+            raise InputError(f"a duration of {self.duration_s:g} s is not possible; give a positive number of seconds")
 
 
 def this_node() -> str:
@@ -149,7 +147,9 @@ def open_backend(
         if ended():
             return None
     if thread.is_alive():
-        raise InputError(f"backend {name}: the driver has not answered for {patience_s:.0f} s; see to it and try again")
+        raise InputError(
+            f"backend {name}: the driver has not answered for {patience_s:.0f} s; check the driver and try again"
+        )
     if failure:
         raise failure[0]
     if not backend.devices():
@@ -169,7 +169,7 @@ def open_store(path: str) -> Store:
     try:
         there = (Path(path) / "store.toml").exists()
     except OSError as error:
-        raise StoreError(f"cannot look for the store {path}: {error.strerror}") from error
+        raise StoreError(f"cannot access the store {path}: {error.strerror}") from error
     if not there:
         try:
             done = subprocess.run(  # noqa: S603 - our own interpreter, a constant program
@@ -253,7 +253,7 @@ class Collecting:
             raise
         self._close(failed=False)
         if self.sampler.waiting_for_store:
-            raise StoreError(f"the store {self.plan.store} does not answer; what it acknowledged before is stored")
+            raise StoreError(f"the store {self.plan.store} does not answer; readings acknowledged before are stored")
         return counts
 
     def _look(self, look: Callable[[], None]) -> None:

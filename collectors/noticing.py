@@ -1,4 +1,4 @@
-"""What happens besides readings: gathered as events, and told once, not at every tick."""
+"""Events besides the readings: each is recorded once, not at every tick."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Events:
         self._steps = Steps(self._clock)
 
     def look_at_clocks(self) -> None:
-        """Tell whether the wall clock was set, or the machine slept, since the last look."""
+        """Record an event if the wall clock was set, or the machine slept, since the last call."""
         stepped, slept = self._steps.since()
         if slept:
             self.tell(Event(EventKind.SUSPENDED, None, f"the machine slept for {slept / 1e9:.1f} s", duration_ns=slept))
@@ -77,7 +77,7 @@ class Events:
             self.tell(Event(EventKind.CLOCK_STEP, None, detail, duration_ns=stepped))
 
     def miss(self, number: int, due_ns: int, interval_ns: int) -> None:
-        """So many ticks went by, the first of them due at a steady time."""
+        """Count missed ticks; the first of them was due at `due_ns`, by the steady clock."""
         if not self._untold:
             self._since = due_ns
         self._untold += number
@@ -85,7 +85,7 @@ class Events:
         self._until = due_ns + number * interval_ns
 
     def tell_missed(self, *, now_ns: int | None = None) -> None:
-        """Tell of missed ticks: with `now_ns`, if the first was long ago."""
+        """Record the missed ticks as an event; with `now_ns`, only if the first one was long ago."""
         if not self._untold or (now_ns is not None and now_ns - self._since < _TOGETHER_NS):
             return
         ticks = f"{self._untold} tick{'s' if self._untold > 1 else ''}"
@@ -96,7 +96,7 @@ class Events:
 
 
 class Noticing:
-    """What is known of each device's statuses and counters, and what of them is news."""
+    """The last known statuses and counters of each device, and events for changes."""
 
     def __init__(self, events: Events, clock: Clock) -> None:
         self.silent: list[str | None] = []  # by device: why it gives no readings, as `quality` says it
@@ -116,7 +116,7 @@ class Noticing:
         self._before = np.pad(self._before, ((0, 0), (0, more)), constant_values=-1)
 
     def notice(self, status: NDArray[np.uint8]) -> list[int]:
-        """Tell what cannot be read any more, or from the start; returns the devices that are lost since."""
+        """Record what can no longer be read, or never could; returns the devices that were lost now."""
         differs = (status != self._status) & (status != Status.UNREAD)
         lost = [
             device
@@ -135,7 +135,7 @@ class Noticing:
             return False
         if Status.LOST in now:
             if self.silent[device] != "lost":
-                detail = "the GPU does not answer any more; it is looked for from time to time"
+                detail = "the GPU does not answer any more; it is checked again from time to time"
                 self._events.tell(Event(EventKind.LOST, known.gpu, detail))
             self.silent[device] = "lost"
             return True
@@ -155,7 +155,7 @@ class Noticing:
         return False
 
     def _worth_telling(self, device: int) -> bool:
-        """Whether a failure of this device was not told within the last minute."""
+        """Whether no failure of this device was recorded in the last minute."""
         now = self._clock.steady()
         if now - self._failed_at.get(device, now - _AGAIN_NS) < _AGAIN_NS:
             return False
@@ -163,7 +163,7 @@ class Noticing:
         return True
 
     def notice_resets(self, values: NDArray[np.int64], status: NDArray[np.uint8]) -> None:
-        """Tell which counters began anew since the last look."""
+        """Record the counters that were reset since the last call."""
         now, good = values[_COUNTERS], status[_COUNTERS] == Status.OK
         fell = good & (now < self._before)
         for device in np.flatnonzero(fell.any(axis=0)).tolist():

@@ -213,7 +213,7 @@ class Nvml:
             return found
         told = asked(pynvml.nvmlSystemGetDriverVersion)
         version = text(told) if told else None
-        detail = f"the driver was unloaded and is back, version {version or 'unknown'}"
+        detail = f"the driver was reloaded, version {version or 'unknown'}"
         return [Event(EventKind.DRIVER_RELOADED, None, detail, version=version), *found]
 
     def _enumerate(self, passed_over: frozenset[int], commit: Commit) -> list[Event]:
@@ -265,7 +265,7 @@ class Nvml:
                 plan.place(describe(handle, index, driver), handle)
                 if self._known and known not in self._unloaded:
                     came = known is None
-                    kind, what = (EventKind.APPEARED, "is new here") if came else (EventKind.RETURNED, "answers again")
+                    kind, what = (EventKind.APPEARED, "is new") if came else (EventKind.RETURNED, "answers again")
                     found.append(Event(kind, gpu, f"the GPU {what}, index {index}"))
             elif _address(handle) != _address(plan.handles[known]) or self._readers[known] is None:
                 plan.place(plan.devices[known], handle)
@@ -299,7 +299,7 @@ class Nvml:
         self.period_ms = max(filter(None, (self.period_ms, period)), default=None)
         reader = Reader(handle, function, window_ms=window)
         if reader.of_module:
-            detail = "the driver tells instantaneous power of the whole module only: processor and GPU together"
+            detail = "the driver gives instantaneous power only for the whole module: processor and GPU together"
             found.append(Event(EventKind.MODULE_POWER, device.gpu, detail))
         return reader
 
@@ -332,7 +332,7 @@ class Nvml:
         """Tell, once, that errors will not be heard of."""
         if not self._deaf and any(handle is not None for handle in self._handles):
             self._deaf = True
-            self._pending.append(Event(EventKind.NOT_SUPPORTED, None, "the driver announces no XID errors here"))
+            self._pending.append(Event(EventKind.NOT_SUPPORTED, None, "the driver does not report XID errors here"))
 
     def _drop_events(self) -> None:
         import pynvml

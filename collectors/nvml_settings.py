@@ -18,7 +18,7 @@ from .nvml_identity import asked, text
 _NEAR_MW = 1000  # a driver may round what it is given,
 _SHOWN_S = 0.5  # and take a moment to show it
 _COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
-_ROOT = "needs root (on Linux CAP_SYS_ADMIN, which a container's root usually lacks)"
+_ROOT = "needs root (on Linux CAP_SYS_ADMIN, which root in a container usually lacks)"
 
 
 class Controls:
@@ -56,11 +56,11 @@ class Controls:
             handle = nv.nvmlDeviceGetHandleByUUID(gpu)
         except nv.NVMLError as error:
             if error.value in (nv.NVML_ERROR_NOT_FOUND, nv.NVML_ERROR_INVALID_ARGUMENT):
-                raise DeviceError(f"{gpu}: the driver shows no such GPU here", gone=True) from error
+                raise DeviceError(f"{gpu}: the driver does not show this GPU here", gone=True) from error
             raise _refusal(gpu, "finding it", error) from error
         if asked(nv.nvmlDeviceIsMigDeviceHandle, handle):
             raise InputError(
-                f"{gpu} is a MIG instance, and clocks and power limits belong to the whole GPU: turn MIG off, or "
+                f"{gpu} is a MIG instance, but clocks and power limits belong to the whole GPU: turn MIG off, or "
                 f"measure as it is set"
             )
         return Control(gpu, handle)
@@ -89,7 +89,7 @@ class Control:
         )
         if not least <= milliwatt <= most:
             raise InputError(
-                f"{self.gpu}: a power limit of {milliwatt / 1000:g} W is not allowed; it takes {least / 1000:g} to "
+                f"{self.gpu}: a power limit of {milliwatt / 1000:g} W is not allowed; it accepts {least / 1000:g} to "
                 f"{most / 1000:g} W"
             )
 
@@ -115,10 +115,10 @@ class Control:
             self._call("listing its clocks", nv.nvmlDeviceGetSupportedGraphicsClocks, max(memory)) if memory else []
         )
         if not clocks:
-            raise InputError(f"{self.gpu}: the driver lists no clocks that it could be locked to")
+            raise InputError(f"{self.gpu}: the driver lists no clocks for it")
         if not min(clocks) <= mhz <= max(clocks):
             raise InputError(
-                f"{self.gpu}: a clock of {mhz:g} MHz is not allowed; it takes {min(clocks)} to {max(clocks)} MHz"
+                f"{self.gpu}: a clock of {mhz:g} MHz is not allowed; it accepts {min(clocks)} to {max(clocks)} MHz"
             )
         return int(min(clocks, key=lambda clock: (abs(clock - mhz), clock)))
 

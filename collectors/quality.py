@@ -1,4 +1,4 @@
-"""Whether a power sensor is to be believed, told from its readings alone.
+"""Tests whether a power sensor can be trusted, from its readings alone.
 
 Three marks, for `telemetry.quality`; docs/collect.md has the rules with their reasons and false-alarm rates:
 

@@ -1,4 +1,4 @@
-"""Where readings go: the journal of this node for telemetry and events, a file of their own for identities."""
+"""Stores readings: telemetry and events in this node's journal, identities in a file of their own."""
 
 from __future__ import annotations
 

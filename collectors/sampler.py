@@ -218,7 +218,7 @@ class Sampler:
             self._poller = _Poller(self._poll)
         gpu = self._known[what].gpu if isinstance(what, int) else None
         of = "" if isinstance(what, int) else f" for {what}"
-        detail = f"a driver call{of} has not returned for {self._hung / 1e9:g} s; the others go on"
+        detail = f"a driver call{of} has not returned for {self._hung / 1e9:g} s; the others continue"
         self._events.tell(Event(EventKind.HUNG, gpu, detail, duration_ns=self._hung))
         self._poller.start()
 

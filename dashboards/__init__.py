@@ -1,1 +1,1 @@
-"""Tables drawn: pure functions from frames and outcomes to Plotly figures, and pages that need no network."""
+"""Figures and pages: pure functions from frames and outcomes to Plotly figures, and pages that need no network."""

@@ -1,4 +1,4 @@
-"""One HTML file that needs no network: text, tables and Plotly figures, light or dark as the reader has it.
+"""One HTML file that needs no network: text, tables and Plotly figures, in the reader's light or dark theme.
 
 Plotly's own bundle is put in compressed, and unpacked by the browser's DecompressionStream, so that a page weighs
 about 2 MB and not 5. A figure is drawn when it comes near the screen.
@@ -81,9 +81,7 @@ def page(
         rows = "".join(f"<li>{escape(note)}</li>" for note in notes)
         body.append(f"<section><h2>Notes</h2><ul>{rows}</ul></section>")
     if figures:
-        body.append(
-            "<noscript><p>The figures are drawn by the page's own script, and scripts are switched off.</p></noscript>"
-        )
+        body.append("<noscript><p>The figures need JavaScript, which is switched off in this browser.</p></noscript>")
     return _HTML.format(
         title=escape(title),
         style=_STYLE,
@@ -256,7 +254,7 @@ _SCRIPT = """
     script.textContent = await unpack("bundle");
     document.head.append(script);
   } catch (error) {
-    for (const place of places) place.textContent = "This browser cannot unpack the figures: " + error;
+    for (const place of places) place.textContent = "This browser cannot show the figures: " + error;
     loaded();
     return;
   }

@@ -57,7 +57,7 @@ def _summary(gains: Sequence[Gain], where: str) -> list[str]:
         + ("" if gain.lower_pct is None else f" (90 % interval {gain.lower_pct:.1f} to {gain.upper_pct:.1f})")
         for gain in own[best]
     )
-    rests = "in one seed, which is no evidence" if own[best][0].n < 2 else f"{own[best][0].n} seeds"
+    rests = "one seed, which is not evidence" if own[best][0].n < 2 else f"{own[best][0].n} seeds"
     return [f"{place}With {best} the average completion time is {sizes}; {rests}."]
 
 
@@ -71,7 +71,7 @@ def _section(title: str, results: Sequence[Replayed], gains: Sequence[Gain], bar
     average = [gain for gain in gains if gain.figure == "avg_jct_s"]
     rests = f"n = {seeds} seeds; the bars are 90 % intervals of the mean (Student's t)."
     if seeds == 1:
-        rests = "One seed is no evidence, and has no interval."
+        rests = "One seed is not evidence and has no interval."
     against = list(dict.fromkeys(gain.against for gain in average))[::-1]
     if average:
         parts.append(
@@ -111,9 +111,9 @@ def _over_time(results: Sequence[Replayed], bars: int) -> list[Drawing]:
         Drawing("Jobs waiting", mean, {"": queue_over_time(outcomes)}),
         Drawing("GPUs held", f"Share of the fleet. {mean}", {"": load_over_time(outcomes)}),
         Drawing(
-            "Who held which GPU",
-            f"Seed {seed}. A bar is one job on neighbouring GPUs, coloured by how much slower than on median GPUs of "
-            f"one node it runs.{part}",
+            "Which job held which GPU",
+            f"Seed {seed}. A bar is one job on neighbouring GPUs. The colour shows its slowdown against median GPUs of "
+            f"one node.{part}",
             {policy: figure for policy, (figure, _) in drawn.items()},
         ),
     ]
@@ -126,14 +126,14 @@ def _gain_table(gains: Sequence[Gain], policies: Sequence[str]) -> Table:
     for policy in policies:
         own = [found.get((policy, name, "avg_jct_s")) for name in against]
         if any(own):
-            rows.append([policy, *(_spoken(gain) for gain in own), str(max(gain.n for gain in own if gain))])
+            rows.append([policy, *(_gain_text(gain) for gain in own), str(max(gain.n for gain in own if gain))])
     return Table(["gain in average JCT", *(f"over {name}" for name in against), "seeds"], rows, [len(against) + 1])
 
 
-def _spoken(gain: Gain | None) -> str:
+def _gain_text(gain: Gain | None) -> str:
     if gain is None:
         return ""
-    return gain.spoken() if gain.measurable or gain.n < 2 else f"{gain.spoken()}, not measurable"
+    return gain.as_text() if gain.measurable or gain.n < 2 else f"{gain.as_text()}, not measurable"
 
 
 def _figures_table(results: Sequence[Replayed], policies: Sequence[str]) -> Table:

@@ -1,4 +1,4 @@
-"""The report of a campaign of probes: one page that says how much the GPUs differ, which stand out, and how sure."""
+"""The report of a campaign of probes: how much the GPUs differ, which stand out, and how certain that is."""
 
 from __future__ import annotations
 
@@ -103,17 +103,17 @@ def _summary(
     on = f" on {nodes:,} node{'s' if nodes != 1 else ''}" if nodes else ""
     sentences = [
         f"{what[0].upper()}{what[1:]}{on} ran {_ran(campaign)}: {runs:,} runs"
-        + (", all of them sound." if ok == runs else f", {ok:,} of them sound.")
+        + (", all of them valid." if ok == runs else f", {ok:,} of them valid.")
     ]
     known = [row for row in by_gpu.values() if row.fence_pct is not None and row.n > 1]
     if known:
         most, least = max(known, key=_fence), min(known, key=_fence)
         slowest = max(known, key=lambda row: row.worst_over_median or 0.0)
         sentences.append(
-            f"Outliers apart, they differ most in {most.workload}: times spread over {_fenced(most)} of the median, "
+            f"Without outliers, they differ most in {most.workload}: times spread over {_fenced(most)} of the median, "
             f"n = {most.n:,} GPUs"
             + ("" if least is most else f"; and least in {least.workload}: {_fenced(least)}, n = {least.n:,}")
-            + f". The slowest GPU of all takes {slowest.worst_over_median:.2f} times the median, in {slowest.workload}."
+            + f". The slowest GPU takes {slowest.worst_over_median:.2f} times the median, in {slowest.workload}."
         )
     sentences.append(_named(judged, names))
     if planted is not None:
@@ -145,18 +145,18 @@ def _named(judged: Judged, names: Mapping[str, str]) -> str:
     found = judged.found
     if not found:
         return (
-            "No GPU stands out: none differs from its peers by more than chance and by enough to matter, no result was "
-            "wrong, none failed."
+            "No GPU stands out: no difference is both larger than chance and large enough to matter, no result was "
+            "wrong, and no GPU failed."
             if judged.looks
-            else "No GPU stands out; there were too few GPUs to compare."
+            else "No GPU stands out, but there were too few GPUs to compare."
         )
     listed = "; ".join(f"{names[one.gpu]} ({SPOKEN[one.cause]})" for one in found[:6])
     more = f"; and {len(found) - 6} more" if len(found) > 6 else ""
     stands = "1 GPU stands out" if len(found) == 1 else f"{len(found)} GPUs stand out"
     inferred = any(one.cause not in (LOST, WRONG, FAILED) for one in found)
     sure = (
-        " Were they all of one population of normal spread, the chance of naming any for its figures would be at most "
-        f"{100 * ERROR_RATE:g} %."
+        " If all GPUs belonged to one normal population, the chance that any would be named for its figures would be "
+        f"at most {100 * ERROR_RATE:g} %."
         if inferred
         else ""
     )
@@ -222,7 +222,7 @@ def _about(campaign: Probed) -> dict[str, str]:
         ("neighbours", "neighbours"),
         ("power_limit_w", "power limit, W"),
         ("seed", "seed of the inputs"),
-        ("asked_precision", "asked half width of a median's 95 % interval, share of it"),
+        ("asked_precision", "target half width of the median's 95 % interval, as a share"),
         ("time_limit_s", "time limit of a probe, s"),
     ):
         values = _distinct(one.get(key) for one in said)
@@ -241,19 +241,19 @@ def _notes(campaign: Probed, judged: Judged, probes: Sequence[Against]) -> list[
     figure, matters = (
         ("time", "")
         if not campaign.campaign
-        else ("time or its temperature rise", f", {RELEVANT_THERMAL_PCT:g} % or more of a temperature rise")
+        else ("time or temperature rise", f", {RELEVANT_THERMAL_PCT:g} % of a temperature rise")
     )
     rules = [
-        f"A GPU stands out where its {figure} is so far from its peers' that "
-        f"{judged.looks:,} comparisons within one normal population show as much, anywhere, with a chance of "
-        f"{100 * ERROR_RATE:g} % at most (Student's t on a robust scale; Holm's correction), and where that matters: "
-        f"{RELEVANT_PCT:g} % or more of a time{matters}. Populations with heavier tails than the normal one have more "
-        "that stand out by chance. A cause is what it looks like, no diagnosis.",
+        f"A GPU stands out if its {figure} is far from its peers' and the difference matters. Far: in one normal "
+        f"population, {judged.looks:,} comparisons would show such a difference anywhere with a chance of at most "
+        f"{100 * ERROR_RATE:g} % (Student's t on a robust scale; Holm's correction). Matters: at least "
+        f"{RELEVANT_PCT:g} % of a time{matters}. In populations with heavier tails than the normal one, more GPUs "
+        "stand out by chance. A cause is a hint, not a diagnosis.",
     ]
     if campaign.campaign:
         rules.append(
-            "Temperature rise: by how much a GPU's temperature rises with its power over the probes, in kelvin a watt. "
-            "It has no interval of its own, as the probes of a campaign are not independent."
+            "Temperature rise: how much a GPU's temperature rises with its power over the probes, in kelvin per watt. "
+            "It has no interval of its own, because the probes of a campaign are not independent."
         )
     notes = rules if judged.looks else []
     notes += [f"Not compared: {', '.join(probes)} ({why})." for why, probes in tables.by_reason(judged).items()]
@@ -261,14 +261,14 @@ def _notes(campaign: Probed, judged: Judged, probes: Sequence[Against]) -> list[
         notes.append(f"{campaign.untrusted_says[0].upper()}{campaign.untrusted_says[1:]}.")
     untimed = [probe for probe in campaign.probes if probe not in {*campaign.untrusted, *(one.probe for one in probes)}]
     if untimed:
-        notes.append(f"No times, and so no comparison: {', '.join(untimed)}.")
+        notes.append(f"Not compared because they measure no time: {', '.join(untimed)}.")
     if campaign.maybe_twice:
         notes.append(
-            f"Of {campaign.maybe_twice:,} GPUs only the UUID is known, of others only the place: the files do not say "
-            "which are the same, so that a GPU may be counted under two names."
+            f"For {campaign.maybe_twice:,} GPUs only the UUID is known, for others only the place. The files do not "
+            "say which are the same, so a GPU may be counted under two names."
         )
     if campaign.simulated:
-        notes.append("These GPUs are simulated: no number here is a measurement of a real one.")
+        notes.append("These GPUs are simulated: no number here was measured on a real GPU.")
     return notes
 
 

@@ -1,4 +1,4 @@
-"""Figures of a campaign of probes: how all GPUs differ, one probe closely, where they stand, what one of them did."""
+"""Figures of a campaign of probes: how all GPUs differ, one probe in detail, one GPU over time."""
 
 from __future__ import annotations
 

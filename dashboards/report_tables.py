@@ -45,16 +45,16 @@ def stand_out(judged: Judged, names: Mapping[str, str], planted: Sequence[Plante
                 wrapped=(1, 2, 3, 5),
                 cards=True,
                 title="GPUs that stand out",
-                says=f"Against the median of their model, in {judged.looks:,} comparisons; {own}"
-                f"chance: that a fleet of one normal population shows this anywhere; seen: no "
-                f"matter of chance.{cut}",
+                says=f"Compared with the median of their model, in {judged.looks:,} comparisons; {own}"
+                "chance: the probability that a fleet of one normal population shows this anywhere; seen: observed "
+                f"directly, no test needed.{cut}",
             )
         )
     else:
         says = (
-            f"{judged.looks:,} comparisons, none of them beyond chance and large enough to matter."
+            f"{judged.looks:,} comparisons; no difference is both larger than chance and large enough to matter."
             if judged.looks
-            else f"No comparison was made: at least {LEAST_GPUS} GPUs of a model are needed to tell which differ."
+            else f"No comparison was made: it needs at least {LEAST_GPUS} GPUs of a model."
         )
         none = Table(["GPU"], [["none"]], title="GPUs that stand out", says=says)
         parts.append(none if judged.looks else Table((), (), title="GPUs that stand out", says=says))
@@ -77,7 +77,7 @@ def stand_out(judged: Judged, names: Mapping[str, str], planted: Sequence[Plante
                 wrapped=(3,) if remarked else (),
                 cards=True,
                 title="Planted faults",
-                says="What the simulated GPUs were made to have. What is found above knows nothing of it.",
+                says="The faults that were put into the simulated GPUs. The findings above do not use this list.",
             )
         )
     return parts
@@ -86,14 +86,14 @@ def stand_out(judged: Judged, names: Mapping[str, str], planted: Sequence[Plante
 def how_much(one: StandsOut, most: int = 3) -> str:
     """The evidence of a GPU in words: its largest deviations with their intervals, or what was seen."""
     said = list(one.seen)
-    said += [spoken(deviation) for deviation in one.deviations[:most]]
+    said += [deviation_text(deviation) for deviation in one.deviations[:most]]
     if len(one.deviations) > most:
         rest = len(one.deviations) - most
         said.append(f"and {rest} more probe{'s' if rest > 1 else ''}")
     return "; ".join(said)
 
 
-def spoken(one: Deviation) -> str:
+def deviation_text(one: Deviation) -> str:
     """A deviation in words: by how much slower, in what."""
     if not one.probe:
         return f"{one.figure} {one.excess_pct:+.0f} % ({one.value:.3f}, median {one.typical:.3f} {one.unit})"
@@ -128,7 +128,7 @@ def spread(
         return []
     drawn = looks(judged.found)
     n = max(len(one.gpus) for one in probes)
-    thin = f" Of a probe's GPUs {POINTS} are drawn, and all that stand out." if n > POINTS else ""
+    thin = f" Only {POINTS} GPUs of each probe are drawn, and all that stand out." if n > POINTS else ""
     drawings = [
         Drawing(
             f"All {noun}s",
@@ -153,8 +153,8 @@ def machine(campaign: Probed, probes: Sequence[Against], found: Sequence[StandsO
     large = "" if campaign.gpus.height <= CELLS else " The fleet is too large for a map of each probe."
     return Drawing(
         "The machine",
-        "A cell is a GPU, a group of cells a node, a row a cabinet (eight nodes at most); a gap: no time. Symbols "
-        f"as above; the colour ends at the 97th percentile of the fleet.{large}",
+        "A cell is a GPU, a group of cells is a node, a row is a cabinet (at most eight nodes). A gap: no time was "
+        f"measured. Symbols as above. The colour scale ends at the 97th percentile of the fleet.{large}",
         where(campaign, probes, looks(found)),
     )
 
@@ -264,10 +264,10 @@ def conditions(campaign: Probed) -> list[Table]:
             (2, 3, 5, 6, 9),
             wrapped=(10,),
             title="What ran",
-            says="Repeats and window: medians over the GPUs; ended by: how many runs ended when their interval was as "
-            "narrow as asked (precise), at a limit (of time, of repeats), when all was done (complete), or failed; "
-            "FLOP and bytes: of one repetition, exact; the rest as the first GPU's run states it, and the store for "
-            "every run.",
+            says="Repeats and window: medians over the GPUs. Ended by: how many runs ended because the interval was "
+            "narrow enough (precise), at a limit (of time, of repeats), with all work done (complete), or failed. FLOP "
+            "and bytes: exact, for one repetition. The other columns are those of the first GPU's run; the store has "
+            "them for every run.",
         )
     ]
 

@@ -31,10 +31,10 @@ def sizes(known: Sequence[Variability], noun: str) -> Table:
         rows,
         range(1, len(header)),
         title="Variability",
-        says="Of the GPUs' median times, in % of the median GPU's, with 95 % bootstrap intervals "
+        says="For the GPUs' median times, in % of the median GPU's time, with 95 % bootstrap intervals "
         f"({known[0].replicates:,} replicates). Spread: from one Tukey fence to the other, four times the range of the "
-        "middle half (the variation of the SC'22 study); p95 - p5: of nine GPUs in ten; CoV: standard deviation over "
-        "mean, outliers included.",
+        "middle half (the variation of the SC'22 study). p95 - p5: the range of the middle 90 % of the GPUs. CoV: "
+        "standard deviation over mean, outliers included.",
     )
 
 
@@ -57,9 +57,9 @@ def extremes(known: Sequence[Variability], noun: str) -> Table:
         rows,
         range(1, len(header)),
         title="Slowest GPUs, and what goes with time",
-        says="Slowest: in medians, with a 95 % bootstrap interval, which ends at the slowest GPU; slow / fast: "
-        "how many GPUs are beyond the fences, which is no test; ρ: rank correlation of the GPUs' time with their clock "
-        "and temperature, with its 95 % interval.",
+        says="Slowest: the slowest GPU's time over the median, with a 95 % bootstrap interval, which ends at the "
+        "slowest GPU. Slow / fast: how many GPUs are beyond the fences (not a test). ρ: rank correlation of the GPUs' "
+        "time with their clock and temperature, with its 95 % interval.",
     )
 
 

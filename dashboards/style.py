@@ -1,4 +1,4 @@
-"""How figures look: one colour per policy everywhere, nothing that a colour-blind reader or a dark page loses.
+"""How figures look: one colour per policy everywhere, readable for colour-blind readers and on dark pages.
 
 Colours of text, grid and paper are left out on purpose: the page sets them, since it knows whether it is dark.
 """

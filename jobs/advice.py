@@ -70,7 +70,7 @@ def advise(
     opened = _opened(store)
     if to_file:
         if slurm is None:
-            raise InputError("--output needs the scheduler: it states what of the partition is left")
+            raise InputError("--output needs the scheduler: the file states what is left of the partition")
         partition = partition or slurm.default_partition()
     steering = steer(
         opened,
@@ -100,7 +100,7 @@ def wishes(
     """What is asked of the advice. InputError where it cannot be."""
     for name, value in (("hard", hard), ("soft", soft), ("locality-penalty", locality_penalty)):
         if not math.isfinite(value) or value < 1:
-            raise InputError(f"--{name} {value} is no factor: write a number such as 1.2")
+            raise InputError(f"--{name} {value} is not a factor: write a number such as 1.2")
     if soft > hard:
         raise InputError(f"--soft {soft:g} is above --hard {hard:g}")
     return Wanted(workload, cluster, gpus, hard, soft, max_share, max_age, locality_penalty, replicates, seed)
@@ -125,7 +125,7 @@ def _scheduler(form: str | None, *, to_file: bool) -> tuple[Slurm | None, str | 
         unchecked = error.absent and form in ("exclude", "nodelist") and not to_file
         if form not in (None, "json") and not unchecked:
             raise
-        return None, f"names of nodes are not checked: {error}"
+        return None, f"the names of the nodes were not checked: {error}"
     return slurm, None
 
 
@@ -143,20 +143,20 @@ def lines_for(form: str, steering: Steering) -> tuple[list[str], str | None]:
         nodes = steering.nodelist()
         if not nodes:
             # Unlike an empty --exclude, Slurm refuses an empty --nodelist.
-            raise InputError(f"no nodes to name for a job of {advice.gpus}: {advice.finding}")
+            raise InputError(f"there is no node list for a job of {advice.gpus} GPUs: {advice.finding}")
         return [compress(nodes)], f"for a job that takes all of them: --nodes={len(nodes)}"
     if not steering.nodes:
-        raise InputError("weights are a difference to what the scheduler has: run this where it can be asked")
+        raise InputError("weights are changes to the scheduler's state: run this where the scheduler answers")
     mine = [steering.nodes[name] for name in steering.names.names.values()]
     lines = node_lines(advice.workload, mine, steering.tiers, steering.preferred)
-    return lines, None if lines else "the scheduler has these weights and features already"
+    return lines, None if lines else "the scheduler already has these weights and features"
 
 
 def write_filter(output: Path, steering: Steering) -> str:
     """Write the file for the submit filters; a sentence on what is in it. InputError."""
     partition = steering.partition
     if partition is None or steering.scheduler is None:
-        raise InputError("Slurm has no default partition: say which one the file is for with --partition")
+        raise InputError("Slurm has no default partition: choose the partition of the file with --partition")
     is_default = steering.scheduler.default_partition() == partition
     nodes = list(steering.nodes.values())
     write_whole(output, filter_file(steering.exclude, nodes, partition, is_default, time.time()))
@@ -223,5 +223,7 @@ def _only_workload(store: Store, job: str) -> str:
     workloads = sorted({workload for _, workload in available(store)})
     if len(workloads) != 1:
         has = ", ".join(workloads) or "none"
-        raise InputError(f"which workload is job {job}? Say --workload, or whorl=NAME in its comment; there is {has}")
+        raise InputError(
+            f"the workload of job {job} is not known: give --workload, or whorl=NAME in its comment; it has {has}"
+        )
     return workloads[0]

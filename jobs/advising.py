@@ -137,7 +137,7 @@ def steer(
         remarks.append(sentence)
         bounded, foreign, partition, nodes = False, True, None, {}
     elif names.unknown:
-        remarks.append(f"{where} {_some(names.unknown)}, which {_were(names.unknown)} measured: dropped")
+        remarks.append(f"left out: {where} {_some(names.unknown)}, which {_were(names.unknown)} measured")
     if names.elsewhere:
         remarks.append(
             f"{_some(names.elsewhere)} {_were(names.elsewhere)} measured but not in partition {partition}: left out"
@@ -145,7 +145,9 @@ def steer(
     unusable = tuple(n for n, own in names.names.items() if own in nodes and not nodes[own].usable)
     if unusable:
         states = "; ".join(f"{names.names[n]} {nodes[names.names[n]].state}" for n in unusable[:5])
-        remarks.append(f"{len(unusable)} of the measured nodes run no jobs now ({states}): not among the best sets")
+        remarks.append(
+            f"{len(unusable)} of the measured nodes cannot run jobs now ({states}): the best sets do not use them"
+        )
     # Without a scheduler GPUs of no known node count too: they can be compared, though not named to a scheduler.
     usable = set(names.names) if bounded else None
     if usable is not None and partition is not None:
@@ -165,9 +167,9 @@ def _named(
     if nodes is not None:
         return known(measured, nodes, partition), "the scheduler does not know"
     if listed is not None:
-        return known(measured, {name: Node(name, "") for name in listed}), "the list of nodes does not have"
+        return known(measured, {name: Node(name, "") for name in listed}), "the list of nodes does not contain"
     hosts = {name: name for name in measured if _HOST.fullmatch(name)}
-    return Known(hosts, tuple(name for name in measured if name not in hosts), ()), "no host can be called"
+    return Known(hosts, tuple(name for name in measured if name not in hosts), ()), "not a valid host name:"
 
 
 def _advise(advise: Any, found: Scores, wanted: Wanted, usable: set[str] | None) -> Advice:
@@ -195,7 +197,7 @@ def _cluster(store: Store, wanted: Wanted) -> str | None:
 
     clusters = sorted({cluster for cluster, workload in available(store) if workload == wanted.workload})
     if len(clusters) > 1:
-        raise InputError(f"{wanted.workload} was measured on {', '.join(clusters)}: say which with --cluster")
+        raise InputError(f"{wanted.workload} was measured on {', '.join(clusters)}: choose one with --cluster")
     return clusters[0] if clusters else None
 
 
@@ -206,20 +208,21 @@ def read_names(path: Path | None, text: str) -> list[str]:
         for word in line.partition("#")[0].split():
             names += expand(word)
     if not names:
-        raise InputError(f"{path or 'standard input'} names no nodes: write them as n01 or n[01-32], one a line")
+        raise InputError(f"{path or 'standard input'} names no nodes: write one per line, as n01 or n[01-32]")
     return names
 
 
 def _check_partition(nodes: Mapping[str, Node], partition: str | None) -> None:
     there = sorted({name for node in nodes.values() for name in node.partitions})
     if nodes and partition is not None and not set(partition.split(",")) & set(there):
-        raise InputError(f"the scheduler has no nodes in a partition {partition}; it has {', '.join(there)}")
+        raise InputError(f"the scheduler has no partition {partition} with nodes; it has {', '.join(there)}")
 
 
 def _none_known(measured: Sequence[str], nodes: Sequence[str], partition: str | None, cluster: str, asked: bool) -> str:
     if not measured:
         return (
-            f"the runs of {cluster} say no nodes, so no scheduler can be told anything: --no-scheduler names the GPUs"
+            f"the runs of {cluster} name no nodes, so there is no advice for a scheduler: --no-scheduler advises about "
+            "GPUs"
         )
     ours, theirs = _few(measured), _few(nodes)
     if partition is not None:

@@ -1,4 +1,4 @@
-"""Advice on a job that waits: the nodes that it avoids, kept up to date by its owner.
+"""Advice for a waiting job: the nodes that it avoids, kept up to date by its owner.
 
 What whorl added stands in the job's comment as `whorl:excluded=HOSTLIST`, beside whatever the user wrote there: so a
 later call refreshes it and leaves the user's own exclusions alone.
@@ -59,11 +59,11 @@ def pending(jobs: Sequence[Job], named: str, uid: int) -> list[Job]:
     """Of a job's records those that wait. Raises InputError for another user's job and where none waits."""
     for job in jobs:
         if job.uid != uid:
-            raise InputError(f"job {named} is {job.user or 'somebody'}'s: whorl changes its caller's own jobs only")
+            raise InputError(f"job {named} is {job.user or 'somebody'}'s: you can change only your own jobs")
     waiting = [job for job in jobs if job.state == "PENDING"]
     if not waiting:
         state = ", ".join(sorted({job.state for job in jobs})) or "unknown"
-        raise InputError(f"job {named} is {state}: only a job that waits (PENDING) can be told which nodes to avoid")
+        raise InputError(f"job {named} is {state}: only a waiting (PENDING) job can be changed")
     return waiting
 
 
@@ -82,13 +82,13 @@ def change(job: Job, advised: Sequence[str], nodes: Mapping[str, Node]) -> Chang
     kept = [name for name in advised if name in nodes and name not in own and name not in required]
     asked_for = sorted(required & set(advised))
     if asked_for:
-        notes.append(f"{compress(asked_for)} stays, since the job asks for it")
+        notes.append(f"{compress(asked_for)} is not excluded, because the job asks for it")
     left = {name: node for name, node in nodes.items() if _fits(job, node) and name not in own}
     added: list[str] = []
     for name in kept:
         without = {other: node for other, node in left.items() if other != name}
         if name in left and not _enough(job, list(without.values())):
-            notes.append(f"{name} stays: without it too little is left for the job to start")
+            notes.append(f"{name} is not excluded: without it, the job could not start")
             continue
         left = without
         added.append(name)

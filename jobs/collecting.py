@@ -52,7 +52,7 @@ def collect(
 
     The arguments are the options of `whorl collect` (docs/cli.md); times are in s, `durable` 0 for every tick.
     `tell` hears that settings of a crashed process were restored, `begun` of the collector that is ready, `look` is
-    called after every tick. None where it was told to end before anything was read.
+    called after every tick. None where it was stopped before anything was read.
 
     Raises InputError where there is no driver or GPU, or an option cannot be, and StoreError where the store takes no
     more: what it acknowledged stays.
@@ -65,7 +65,7 @@ def collect(
         key: value for key, value in (("gpus", gpus), ("model", model), ("seed", seed)) if value is not None
     }
     if options and backend != "simulated":
-        raise InputError(f"--{next(iter(options))} is for --backend simulated only")
+        raise InputError(f"--{next(iter(options))} works only with --backend simulated")
     plan = Plan(
         store=str(store),
         interval_s=interval,
@@ -88,7 +88,7 @@ def collect(
         except InputError as error:
             if backend != "nvml":
                 raise
-            raise InputError(f"{error}; on a machine without GPUs: --backend simulated") from error
+            raise InputError(f"{error}; without GPUs, use --backend simulated") from error
         if collecting is None:
             return None
         if begun is not None:

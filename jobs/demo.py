@@ -71,7 +71,7 @@ def measure_demo(
     store = Store.create(folder / STORE)
     report, planted = _simulated(store, fleet, plan, progress)
     if why:
-        report.notes.insert(0, f"the fleet is simulated, as no GPU can be measured here: {why}")
+        report.notes.insert(0, f"the fleet is simulated, because no GPU can be measured here: {why}")
     return Demo(store, report, planted, fleet.seed)
 
 
@@ -81,12 +81,12 @@ def _refuse(folder: Path) -> None:
         for one in (folder, *folder.parents):
             if one.exists():
                 if not one.is_dir():
-                    raise InputError(f"{one} is a file; --out names a folder: choose another path")
+                    raise InputError(f"{one} is a file, but --out needs a folder: choose another path")
                 break
             if one.is_symlink():
-                raise InputError(f"{one} is a link to nothing: remove it, or choose another folder for --out")
+                raise InputError(f"{one} is a broken link: remove it, or choose another folder for --out")
         if folder.is_dir() and not (folder / STORE).is_dir() and any(folder.iterdir()):
-            raise InputError(f"{folder} holds other things and no demo: choose an empty or a new folder for --out")
+            raise InputError(f"{folder} has other contents and no demo: choose an empty or a new folder for --out")
     except OSError as error:
         raise InputError(f"{folder} cannot be used ({error.strerror}): choose another folder for --out") from error
 

@@ -1,4 +1,4 @@
-"""Advice in Slurm's words: features, weights as `scontrol` lines, and the file that the submit filters read.
+"""Advice for Slurm: features, weights as `scontrol` lines, and the file that the submit filters read.
 
 Features are `whorl_WORKLOAD_prefer` and `whorl_WORKLOAD_avoid`. A node whose weight was changed also has
 `whorl_weight_N`, its own weight: so the lines can be made again, and taken back, however often they were applied.
@@ -35,12 +35,15 @@ def preference(workload: str, nodes: Iterable[Node], avoided: Collection[str], w
     having = [node for node in nodes if label in node.active]
     wrong = sorted(node.name for node in having if node.name in avoided)
     if wrong:
-        return "", f"{compress(wrong)} is to be avoided now but still has the feature {label}: apply --format weights"
+        return "", f"{compress(wrong)} should be avoided now but still has the feature {label}: apply --format weights"
     usable = [node for node in having if node.usable]
     if not having:
-        return "", f"no node has the feature {label}: --format weights prints what gives it to them"
+        return "", f"no node has the feature {label}: --format weights prints the commands that set it"
     if len(usable) < wanted:
-        return "", f"{len(usable)} nodes have the feature {label}, and the job takes {wanted}: Slurm would refuse it"
+        return (
+            "",
+            f"only {len(usable)} nodes have the feature {label}, but the job needs {wanted}: Slurm would refuse it",
+        )
     return label, ""
 
 

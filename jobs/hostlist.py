@@ -26,7 +26,7 @@ def expand(hosts: str) -> list[str]:
     for part in _parts(hosts):
         pieces = _BRACKETS.split(part)  # literal, range, literal, ..., literal
         if any(bracket in piece for piece in pieces[::2] for bracket in "[]"):
-            raise InputError(f"{hosts!r} is no host list: its brackets are not paired")
+            raise InputError(f"{hosts!r} is not a host list: its brackets are not paired")
         choices = [[piece] if i % 2 == 0 else _numbers(piece, hosts) for i, piece in enumerate(pieces)]
         if len(names) + math.prod(map(len, choices)) > LONGEST:
             raise InputError(f"{hosts!r} means more than {LONGEST:,} hosts")
@@ -50,11 +50,11 @@ def _numbers(ranges: str, hosts: str) -> list[str]:
     for text in ranges.split(","):
         match = _RANGE.fullmatch(text.strip())
         if match is None:
-            raise InputError(f"{hosts!r} is no host list: [{ranges}] is no range of numbers")
+            raise InputError(f"{hosts!r} is not a host list: [{ranges}] is not a range of numbers")
         first, last = match[1], match[2] or match[1]
         length = int(last) - int(first) + 1
         if length < 1 or len(found) + length > LONGEST:
-            raise InputError(f"{hosts!r} is no host list: {text} is empty or means too many hosts")
+            raise InputError(f"{hosts!r} is not a host list: {text} is empty or means too many hosts")
         found += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
     return found
 

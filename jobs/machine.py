@@ -117,7 +117,7 @@ def _cupy() -> Finding:
     if driver == "0":
         return Finding("CuPy", False, f"{version} for CUDA {made}; it finds no NVIDIA driver", use)
     if int(driver) // 1000 < int(runtime) // 1000:
-        detail = f"{version} is for CUDA {made}, and the driver supports {reached} at most: {fitting(int(driver))}"
+        detail = f"{version} is for CUDA {made}, but the driver supports at most {reached}: {fitting(int(driver))}"
         return Finding("CuPy", False, detail, use)
     if not number.isdigit() or number == "0":
         return Finding("CuPy", False, f"{version} for CUDA {made} shows no GPU ({number})", use)
@@ -152,7 +152,7 @@ def _settings() -> Finding:
         for one in left
         if one.living and one.note is not None
     ]
-    return Finding(what, all(one.living for one in left), "; ".join(told) or "nothing is left to restore", use)
+    return Finding(what, all(one.living for one in left), "; ".join(told) or "nothing to restore", use)
 
 
 def _permission() -> Finding:
@@ -162,7 +162,7 @@ def _permission() -> Finding:
         status = Path("/proc/self/status").read_text()
         whole = Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
     except OSError:
-        return Finding(what, os.geteuid() == 0, "cannot be told here for certain; root may", use)
+        return Finding(what, os.geteuid() == 0, "not certain here; root may", use)
     mask = next((int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:")), 0)
     if whole and mask >> _CAP_SYS_ADMIN & 1:
         return Finding(what, True, "this process has CAP_SYS_ADMIN", use)

@@ -166,14 +166,14 @@ def _plan(
     from ..probes.effort import EFFORTS
 
     if not names and suite is None:
-        raise InputError("say what to run: names of probes (`whorl probe list`), or --suite quick, standard or full")
+        raise InputError("choose what to run: names of probes (`whorl probe list`), or --suite quick, standard or full")
     suite = suite or "standard"
     if suite not in EFFORTS:
         raise InputError(f"there is no suite {suite!r}; there are {', '.join(EFFORTS)}")
     probes = catalogue.choose(tuple(names)) if names else catalogue.suite(suite)
     period_s = PERIOD_S if period is None else period
     if not 0.04 <= period_s <= 60:
-        raise InputError(f"the period of a square wave is from 0.04 to 60 s, not {period_s:g} s")
+        raise InputError(f"the period of a square wave must be from 0.04 to 60 s, not {period_s:g} s")
     _refuse_no_numbers(duty=duty, precision=precision, start_temperature=start_temperature)
     if not 0 < (1.0 if precision is None else precision) <= 100:
         raise InputError(f"--precision is a percentage above 0 and up to 100, not {precision:g}")
@@ -182,7 +182,7 @@ def _plan(
     if not 0 < (0.5 if duty is None else duty) < 1:
         raise InputError(f"--duty is a share between 0 and 1, not {duty:g}")
     if start_temperature is not None and not 0 <= start_temperature <= 100:
-        raise InputError(f"a GPU cools down to 0 to 100 degrees Celsius, not to {start_temperature:g}")
+        raise InputError(f"--start-temperature must be from 0 to 100 degrees Celsius, not {start_temperature:g}")
     if time_limit is not None and time_limit <= 0:
         raise InputError("the time limit must be longer than 0 s")
     _refuse_empty(campaign=campaign)
@@ -207,7 +207,7 @@ def _refuse_no_numbers(**given: float | None) -> None:
     """InputError for an option that is not a number, or endless: a range alone lets nan pass."""
     for name, value in given.items():
         if value is not None and not isfinite(value):
-            raise InputError(f"--{name.replace('_', '-')} is a finite number, not {value:g}")
+            raise InputError(f"--{name.replace('_', '-')} must be a finite number, not {value:g}")
 
 
 def _refuse_empty(**given: str | None) -> None:
@@ -225,13 +225,15 @@ def _refuse_unused(probes: Sequence[Probe], asked: Asked, **wave: float | None) 
 
     for name, value in wave.items():
         if value is not None and not any(one.kind == "square" for one in probes):
-            raise InputError(f"--{name} is for power-square, which is not among the probes chosen")
+            raise InputError(f"--{name} works only with power-square, which is not among the chosen probes")
     if asked.input is None:
         return
     if asked.input not in DISTRIBUTIONS:
         raise InputError(f"there is no distribution {asked.input!r} of inputs; there are {', '.join(DISTRIBUTIONS)}")
     if not any(takes_input(find_kernel(one.kernel)) for one in probes):
-        raise InputError("--input is for probes whose input data can be chosen, as gemm-fp32; none of these is one")
+        raise InputError(
+            "--input works only with probes whose input data can be chosen, such as gemm-fp32; none of these is one"
+        )
 
 
 def _refuse_mixed(
@@ -243,9 +245,9 @@ def _refuse_mixed(
     if backend == "cuda":
         for name, value in simulated.items():
             if value is not None and value != () and value != []:
-                raise InputError(f"--{name} is for --backend simulated")
+                raise InputError(f"--{name} works only with --backend simulated")
     if backend == "simulated" and (chosen or exclusive):
-        raise InputError(f"--{'gpu' if chosen else 'exclusive'} is for real GPUs")
+        raise InputError(f"--{'gpu' if chosen else 'exclusive'} works only with real GPUs")
 
 
 def _devices(
@@ -260,8 +262,8 @@ def _devices(
         found = here.local_devices(tell=tell)
     except (InputError, DeviceError) as error:
         if backend == "auto" and not (chosen or exclusive):
-            return None, [f"{error}: the fleet is simulated"]
-        raise type(error)(f"{error}; without a GPU: --backend simulated") from error
+            return None, [f"{error}; a simulated fleet is used instead"]
+        raise type(error)(f"{error}; without a GPU, use --backend simulated") from error
     return here.choose(found, [str(one) for one in chosen]), []
 
 

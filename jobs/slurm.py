@@ -1,4 +1,4 @@
-"""What Slurm knows: its nodes and jobs, read from `scontrol`, and when it would start a job.
+"""What Slurm knows: nodes and jobs from `scontrol`, and the start time that it predicts for a job.
 
 Every call of a command has a time limit, since clients of a dead controller wait for long. The text form of
 `scontrol -o` is read, which every version has, and fields that are not known are passed over.
@@ -87,7 +87,7 @@ class Slurm:
         """The output of a command. Raises SchedulerError where it is missing, fails, or does not end in time."""
         done = self._run(*command)
         if done.returncode:
-            said = _said(done.stderr) or _said(done.stdout) or f"status {done.returncode}"
+            said = _message_of(done.stderr) or _message_of(done.stdout) or f"status {done.returncode}"
             raise SchedulerError(f"Slurm refused `{' '.join(command[:3])}`: {said}")
         return done.stdout
 
@@ -105,7 +105,7 @@ class Slurm:
             )
         except FileNotFoundError as error:
             raise SchedulerError(
-                f"there is no `{command[0]}` here: run this where Slurm's commands are", absent=True
+                f"there is no `{command[0]}` here: run this on a machine with Slurm's commands", absent=True
             ) from error
         except OSError as error:
             raise SchedulerError(f"`{command[0]}` cannot be run: {error.strerror}") from error
@@ -115,7 +115,7 @@ class Slurm:
                 "controller is up"
             ) from error
         if done.returncode and re.search(r"[Uu]nable to contact|connect failure|Connection refused", done.stderr):
-            raise SchedulerError("Slurm's controller does not answer: `scontrol ping` says whether it is up")
+            raise SchedulerError("Slurm's controller does not answer: check it with `scontrol ping`")
         return done
 
     def check(self) -> None:
@@ -125,14 +125,14 @@ class Slurm:
         """
         told = self._environment.get("SLURM_CONF")
         if told and not Path(told).exists():  # Slurm's commands would wait a minute for it
-            raise SchedulerError(f"SLURM_CONF names {told}, which is not there")
+            raise SchedulerError(f"SLURM_CONF names {told}, which does not exist")
         done = self._run("scontrol", "ping")
         if "configuration source" in done.stderr:
             raise SchedulerError("no Slurm is configured here: set SLURM_CONF if it is elsewhere", absent=True)
         if "configuration file" in done.stderr:
-            raise SchedulerError(f"Slurm's commands cannot use slurm.conf: {_said(done.stderr)}")
+            raise SchedulerError(f"Slurm's commands cannot use slurm.conf: {_message_of(done.stderr)}")
         if " is UP" not in done.stdout:
-            said = _said(done.stdout.partition("*")[0]) or _said(done.stderr) or "no answer"
+            said = _message_of(done.stdout.partition("*")[0]) or _message_of(done.stderr) or "no answer"
             raise SchedulerError(f"Slurm's controller does not answer: {said}")
 
     def nodes(self) -> dict[str, Node]:
@@ -151,7 +151,9 @@ class Slurm:
     def jobs(self, job: str) -> list[Job]:
         """The records of a job: one, or several of an array. Raises InputError where there is no such job."""
         if not re.fullmatch(r"\d+(?:_\d+)?(?:\+\d+)?", job):
-            raise InputError(f"{job!r} is no job id: give one as sbatch prints it, 1234 or 1234_5 of an array")
+            raise InputError(
+                f"{job!r} is not a job id: give one as sbatch prints it, 1234, or 1234_5 for a task of an array"
+            )
         try:
             text = self.call("scontrol", "-o", "show", "job", job)
         except SchedulerError as error:
@@ -184,7 +186,7 @@ class Slurm:
                 return Wait(None, str(error))
             match = _START.search(done.stderr + done.stdout)
             if match is None:
-                return Wait(None, _said(done.stderr) or "Slurm gave no time of start")
+                return Wait(None, _message_of(done.stderr) or "Slurm gave no start time")
             starts.append(dt.datetime.fromisoformat(match[1]).astimezone())
         return Wait((starts[1] - starts[0]).total_seconds())
 
@@ -289,7 +291,7 @@ def _names(value: str) -> tuple[str, ...]:
     return tuple(name for name in value.split(",") if name not in _NONE)
 
 
-def _said(text: str) -> str:
+def _message_of(text: str) -> str:
     """What a command of Slurm's said, in one line."""
     lines = [re.sub(r"^\w+: (?:error: |fatal: )?", "", line).strip() for line in text.splitlines() if line.strip()]
     return "; ".join(lines)[:300]

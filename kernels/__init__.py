@@ -1,1 +1,1 @@
-"""Work of known size for a GPU: launches, FLOP and byte counts, result checks. Nothing is measured or stored here."""
+"""Work of known size for a GPU: launches, FLOP and byte counts, result checks. It measures and stores nothing."""

@@ -35,7 +35,7 @@ def build_read(facts: Facts, *, footprint: int | None = None, passes: int | None
     vectors = steps * threads
     if vectors * 16 > facts.l2_bytes:
         held = facts.l2_bytes >> 20
-        return Unfit(f"{vectors * 16 >> 20} MiB, one step of the whole grid, do not fit an L2 cache of {held} MiB")
+        return Unfit(f"{vectors * 16 >> 20} MiB, one step of the whole grid, do not fit into an L2 cache of {held} MiB")
     passes = max(4, round((16384 / steps if passes is None else passes) / 4) * 4)
     args = ("from", "out", np.uint32(vectors), np.uint32(steps), np.uint32(passes), np.uint32(TURN))
     work = Work(
@@ -76,7 +76,7 @@ def build_chase(facts: Facts, *, footprint: int | None = None, hops: int | None 
         footprint = far_beyond_l2(facts)
     count = footprint // LINE
     if count < 2:
-        return Unfit(f"a chain needs two lines, {2 * LINE} bytes, at least")
+        return Unfit(f"a chain needs at least two lines, {2 * LINE} bytes")
     if hops is None:
         hops = 16384 if footprint > facts.l2_bytes else 32768
     args = ("lines", "at", "out", np.uint32(count), np.uint32(hops))
@@ -91,7 +91,7 @@ def build_chase(facts: Facts, *, footprint: int | None = None, hops: int | None 
         steps=(Launch("cache.cu", "chase", (1, 1, 1), (1, 1, 1), args),),
         flop=0,
         bytes=0,
-        outputs=(Output("out", partial(_expect_advance, count, hops), "none: a whole number of places"),),
+        outputs=(Output("out", partial(_expect_advance, count, hops), "none: whole numbers"),),
         path="none",
         parameters={"footprint": count * LINE, "hops": hops, "stride": LINE},
         operations=hops,

@@ -1,4 +1,4 @@
-"""How a result on a device is compared with what it must be: the launch of check.cu, and what it found in words."""
+"""The check of a result on a device: the launch of check.cu, and its findings in words."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def _wheels() -> list[Path]:
     return [] if found is None else [Path(folder) for folder in found.submodule_search_locations or ()]
 
 
-def told(status: int, doing: str) -> None:
+def check_status(status: int, doing: str) -> None:
     """DeviceError for a status of cuBLAS or cuBLASLt that is not success."""
     if status:
         raise DeviceError(f"cuBLAS, {doing}: {_STATUS.get(status, 'an unknown error')} (status {status})")
@@ -89,14 +89,16 @@ class Cublas:
         """`workspace` is the address of WORKSPACE_BYTES on the GPU that live as long as this. DeviceError."""
         self._library = found
         self._handle = c_void_p()
-        told(found.cublasCreate_v2(byref(self._handle)), "opening")
+        check_status(found.cublasCreate_v2(byref(self._handle)), "opening")
         try:
-            told(found.cublasSetStream_v2(self._handle, c_void_p(stream)), "setting its stream")
-            told(
+            check_status(found.cublasSetStream_v2(self._handle, c_void_p(stream)), "setting its stream")
+            check_status(
                 found.cublasSetWorkspace_v2(self._handle, c_void_p(workspace), c_size_t(WORKSPACE_BYTES)),
                 "setting its workspace",
             )
-            told(found.cublasSetMathMode(self._handle, c_int(_NO_REDUCED_PRECISION_REDUCTION)), "setting its mode")
+            check_status(
+                found.cublasSetMathMode(self._handle, c_int(_NO_REDUCED_PRECISION_REDUCTION)), "setting its mode"
+            )
         except DeviceError:
             self.close()
             raise
@@ -104,7 +106,7 @@ class Cublas:
     @property
     def version(self) -> str:
         number = c_int()
-        told(self._library.cublasGetVersion_v2(self._handle, byref(number)), "asking its version")
+        check_status(self._library.cublasGetVersion_v2(self._handle, byref(number)), "asking its version")
         return f"{number.value // 10000}.{number.value // 100 % 100}.{number.value % 100}"
 
     def gemm(
@@ -141,7 +143,7 @@ class Cublas:
                 *(byref(zero), c, of_c, c_int(n), step_c, c_int(batch)),
                 *tail,
             )
-        told(status, f"{precision} product of {m} x {n} x {k}")
+        check_status(status, f"{precision} product of {m} x {n} x {k}")
 
     def close(self) -> None:
         """Give the handle back. Safe to call twice."""

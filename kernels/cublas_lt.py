@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DeviceError
-from .cublas import DATA_TYPES, WORKSPACE_BYTES, told
+from .cublas import DATA_TYPES, WORKSPACE_BYTES, check_status
 
 _COMPUTE_32F = 68
 _R_32F = 0
@@ -51,14 +51,16 @@ class LtProduct:
 
     def _make(self, what: str, *arguments: Any) -> c_void_p:
         made = c_void_p()
-        told(getattr(self._library, f"cublasLt{what}Create")(byref(made), *arguments), f"planning a {self._says}")
+        check_status(
+            getattr(self._library, f"cublasLt{what}Create")(byref(made), *arguments), f"planning a {self._says}"
+        )
         self._destroy.append((f"cublasLt{what}Destroy", made))
         return made
 
     def _set(self, what: str, target: c_void_p, attribute: int, value: Any) -> None:
         function = getattr(self._library, f"cublasLt{what}SetAttribute")
         status = function(target, c_int(attribute), byref(value), c_size_t(ctypes.sizeof(value)))
-        told(status, f"planning a {self._says}")
+        check_status(status, f"planning a {self._says}")
 
     def _layout(self, dtype: str, rows: int, columns: int, batch: int) -> c_void_p:
         """A column-major matrix; those of a batch lie one after another."""
@@ -85,7 +87,7 @@ class LtProduct:
             *(self._handle, self._operation, self._b, self._a, self._c, self._c, preference),
             *(c_int(1), byref(self._result), byref(count)),
         )
-        told(status, f"choosing how to do a {self._says}")
+        check_status(status, f"choosing how to do a {self._says}")
         if count.value == 0:
             raise DeviceError(f"cuBLAS has no {self._says} for this GPU")
 
@@ -98,7 +100,7 @@ class LtProduct:
             *(c, self._c, c, self._c, byref(self._result)),  # the algorithm is what a result begins with
             *(c_void_p(workspace), c_size_t(WORKSPACE_BYTES), c_void_p(stream)),
         )
-        told(status, self._says)
+        check_status(status, self._says)
 
     def close(self) -> None:
         """Give the plan back. Safe to call twice."""

@@ -1,4 +1,4 @@
-"""What CUDA's error codes mean for who measures: a sentence, and whether the GPU can be used on.
+"""What CUDA's error codes mean: a sentence for people, and whether the GPU can still be used.
 
 Codes are those of `cudaError_t` in CUDA's driver_types.h; the driver's `CUresult` has the same numbers for these.
 """
@@ -17,35 +17,35 @@ NO_DEVICE = 100
 NOT_READY = 600
 PEER_ALREADY_ENABLED = 704
 
-_LOST = "this process can use this GPU no more"
+_LOST = "this process cannot use this GPU any more"
 _SAYS = {
     OUT_OF_MEMORY: "out of memory",
     3: "CUDA could not start on it; nvidia-smi may say why",
-    46: "it is taken or in a bad state: another process may hold it in exclusive mode, or it fell off the bus",
+    46: "it is in use or in a bad state: another process may hold it in exclusive mode, or it fell off the bus",
     98: "the compiled kernel does not fit it",
-    101: "CUDA does not know this GPU any more",
-    209: "no code was compiled for its architecture; a newer CuPy or CUDA toolkit may know it",
+    101: "CUDA no longer knows this GPU",
+    209: "no code was compiled for its architecture; try a newer CuPy or CUDA toolkit",
     214: "an uncorrectable ECC error happened in its memory",
     217: "it cannot reach the memory of the other GPU",
     220: "an uncorrectable NVLink error happened",
-    222: "its driver is older than the compiler of the kernels: a newer driver or an older CUDA toolkit is needed",
+    222: "its driver is older than the compiler of the kernels: install a newer driver or an older CUDA toolkit",
     226: "an error on the GPU was contained to this process",
     304: "the operating system refused a call of the driver",
-    700: "a kernel touched memory that is not its own",
+    700: "a kernel used memory that it does not own (illegal address)",
     701: "a kernel needs more registers or threads than there are",
     702: "the display's watchdog ended a kernel that ran too long",
     709: "its context was destroyed",
-    710: "a kernel stopped itself at an assertion",
+    710: "a kernel stopped at an assertion",
     714: "the hardware stack of a kernel failed",
-    715: "a kernel met an illegal instruction",
+    715: "a kernel ran an illegal instruction",
     716: "a kernel used a misaligned address",
     717: "a kernel used an address of the wrong space",
-    718: "the program counter of a kernel went astray",
+    718: "the program counter of a kernel was invalid",
     719: "a kernel failed while it ran: the GPU may have fallen off the bus, see the XIDs in the system's log",
     721: "a kernel left the memory of the tensor cores behind",
     800: "the operation is not permitted to this user",
-    802: "the system is not ready: the fabric manager may not run",
-    803: "the driver's parts have different versions: a restart is due",
+    802: "the system is not ready: check that the fabric manager runs",
+    803: "the parts of the driver have different versions: restart the machine",
     804: "CUDA's compatibility package does not support this GPU",
     805: "the MPS server cannot be reached",
     806: "the MPS server does not answer",
@@ -56,7 +56,7 @@ _SAYS = {
     911: "a device outside of CUDA failed",
     999: "the driver reports an unknown error: the GPU may have fallen off the bus, see the system's log",
 }
-"""What a code means. Codes that are absent keep CUDA's own words."""
+"""The meaning of each code. Codes that are not here keep CUDA's own text."""
 
 _GONE = frozenset({3, 46, 101, 214, 220, 226, 700, 702, 709, 710, *range(714, 720), 721, *range(802, 811), 911, 999})
 """Codes after which the context, and with it every further call of this process, fails."""
@@ -84,7 +84,7 @@ def explain(error: Exception, gpu: str, doing: str) -> DeviceError | None:
         log = [line.strip() for line in str(error).splitlines() if ": error" in line or ": catastrophic" in line]
         first = log[0] if log else sentence(error)
         if "--gpu-architecture" in first:
-            first += " (the compiler is too old for the GPU, or knows no GPU so old any more)"
+            first += " (the compiler is too old for this GPU, or no longer supports it)"
         return DeviceError(f"{gpu}: {doing}: the CUDA C does not compile: {first}")
     status = status_of(error)
     if status is None:

@@ -1,4 +1,4 @@
-"""Who a CUDA device is: its UUID, its place in the node, and who else uses it.
+"""The identity of a CUDA device: its UUID, its place in the node, and the processes that use it.
 
 CUDA numbers devices by speed and hides some (CUDA_VISIBLE_DEVICES), so its numbers are no keys. The UUID comes from
 the driver by its C interface: all 16 bytes of it, which bindings that hand it on as text cut at a zero byte.
@@ -87,7 +87,7 @@ class NvmlView:
             handle = nvml.handle(self.gpu) if nvml.why is None else None
             pids = nvml.processes(handle) if handle is not None else None
         if pids is None:
-            return [f"not known: {self.why or nvml.why or 'NVML does not tell processes here'}"]
+            return [f"not known: {self.why or nvml.why or 'NVML does not list processes here'}"]
         rest = [pid for pid in pids if pid != os.getpid()]
         if len(rest) == len(pids):
             came = [pid for pid in pids if pid not in self._before]

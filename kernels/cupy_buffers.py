@@ -1,4 +1,4 @@
-"""The memory of a work on a GPU: taken, filled with repeating inputs, given back.
+"""The memory of a work on a GPU: allocated, filled with repeating inputs, freed.
 
 Plain allocations of the CUDA runtime, none of a pool: what a work holds is what its buffers say.
 """
@@ -72,7 +72,7 @@ class Buffers:
             address = int(self._runtime.hostAlloc(size, self._runtime.hostAllocDefault))
             self._give_back.append(lambda: self._runtime.freeHost(address))
         elif self._peer is None:
-            raise DeviceError(f"{self._gpu}: no other GPU of this node can be reached from it")
+            raise DeviceError(f"{self._gpu}: it cannot reach another GPU of this node")
         else:
             with self._on_peer():
                 address = int(self._runtime.malloc(size))
@@ -96,9 +96,7 @@ class Buffers:
     def _too_much(self, work: Work, buffer: Buffer) -> str:
         if buffer.place == "host":
             need = sum(b.bytes for b in work.buffers if b.place == "host")
-            return (
-                f"{self._gpu}: {work.kernel} needs {gigabytes(need)} of pinned host memory, and the system gives less"
-            )
+            return f"{self._gpu}: {work.kernel} needs {gigabytes(need)} of pinned host memory, but the system has less"
         need = work.memory_bytes if buffer.place == "device" else buffer.bytes
         whose = "" if buffer.place == "device" else " on the other GPU"
         free = ""

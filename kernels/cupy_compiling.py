@@ -1,4 +1,4 @@
-"""CUDA C to functions on a GPU, by CuPy and NVRTC; what is missing for it is a sentence."""
+"""Compiles CUDA C to functions on a GPU, with CuPy and NVRTC, and says in a sentence what is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real GPUs through CuPy: which there are, and each of them as a `Device`.
+"""Real GPUs through CuPy: the list of them, and each one as a `Device`.
 
 Nothing here changes a setting of a GPU.
 """

@@ -1,4 +1,4 @@
-"""CuPy itself: whether it is there, has a place to work, and fits the driver; what is missing is a sentence.
+"""Finds CuPy: whether it is installed, can store compiled code, and fits the driver; errors say what is missing.
 
 CuPy is not among whorl's dependencies: it is imported when GPUs are asked for.
 """
@@ -26,7 +26,7 @@ def find_cupy() -> Any:
             return importlib.import_module("cupy")
     except ModuleNotFoundError as error:
         if error.name == "cupy":
-            raise InputError(f"CuPy is not installed, which real GPUs need: {INSTALL}") from error
+            raise InputError(f"CuPy is not installed, but real GPUs need it: {INSTALL}") from error
         raise InputError(f"CuPy cannot be loaded: {sentence(error)}") from error
     except ImportError as error:
         raise InputError(
@@ -43,8 +43,8 @@ def no_cache(error: BaseException) -> str | None:
         return None
     place = "" if error.filename is None else f" in {error.filename}"
     return (
-        f"CuPy cannot keep{place} what it compiles: {error.strerror} (CUPY_CACHE_DIR says in which folder it does, "
-        f"TMPDIR where it compiles)"
+        f"CuPy cannot keep{place} what it compiles: {error.strerror} (set CUPY_CACHE_DIR, its folder for "
+        "compiled kernels, or TMPDIR, the folder where it compiles)"
     )
 
 
@@ -81,7 +81,7 @@ def fitting(driver: int) -> str:
     """What to do where CuPy is for a newer CUDA than the driver supports; `driver` as CUDA numbers versions."""
     major = driver // 1000
     if major < _OLDEST:
-        return f"a newer driver is needed, one that supports CUDA {_OLDEST} or newer"
+        return f"install a newer driver that supports at least CUDA {_OLDEST}"
     return f"pip install 'whorl[cuda{min(major, _NEWEST)}]', or install a newer driver"
 
 

@@ -46,7 +46,9 @@ class CupyGpu:
         with explained(f"CUDA device {ordinal}", "asking what it is"):
             found = cuda_uuid(ordinal)
             if found is None:
-                raise DeviceError(f"CUDA device {ordinal}: the driver does not tell its UUID, which names it in tables")
+                raise DeviceError(
+                    f"CUDA device {ordinal}: the driver does not give its UUID, which identifies it in tables"
+                )
             self._nvml = NvmlView(found)
             self._peers = [
                 other for other in range(count) if other != ordinal and self.runtime.deviceCanAccessPeer(ordinal, other)

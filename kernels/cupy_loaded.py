@@ -1,4 +1,4 @@
-"""A work on a real GPU: its kernels compiled, its memory taken; runs, checks, and gives back.
+"""A work on a real GPU: its kernels compiled, its memory allocated; runs it, checks it, and frees the memory.
 
 The repetitions of a run are enqueued ahead, so that the GPU never waits for the host; a repetition of several launches
 is captured once as a CUDA graph, because to launch from Python takes longer than a short kernel runs. Times are of
@@ -225,7 +225,7 @@ class CupyLoaded:
             return DeviceError(f"{gpu}: {kernel}: {what} did not end within {limit_s:g} s", outcome=Outcome.HUNG)
         self._device.give_up(
             f"{gpu}: {kernel} hangs: {what} did not end within {limit_s:g} s and {GRACE_S:g} s more; "
-            f"this process can use this GPU no more",
+            f"this process cannot use this GPU any more",
             Outcome.HUNG,
         )
         return DeviceError(str(self._device.lost), gone=True, outcome=Outcome.HUNG)

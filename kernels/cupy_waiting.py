@@ -1,4 +1,4 @@
-"""Waiting for a GPU with a time limit, and enqueuing no further ahead than can be waited for.
+"""Waits for a GPU with a time limit, and limits how much work is enqueued ahead.
 
 CUDA's own waits have no limit: a kernel that hangs would hold the process for ever, and so would a launch into a full
 queue. So events are polled, and few launches are outstanding at any time.

@@ -1,4 +1,4 @@
-"""What runs a work: a GPU, or one that is simulated.
+"""What runs a work: a real or a simulated GPU.
 
 The methods that take time are coroutines. On a GPU they block their thread and never suspend, so that `finish` runs
 them to the end; on a simulated device they suspend until the simulated clock has come so far (`simulation.bench`).

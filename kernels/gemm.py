@@ -69,7 +69,7 @@ def build(
     if k is None:
         k = min(n, LONGEST.get(precision, 8192))
     if n % PERIOD:
-        return Unfit(f"a size of {n} is no multiple of {PERIOD}, after which the inputs repeat")
+        return Unfit(f"a size of {n} is not a multiple of {PERIOD}, the period of the inputs")
     buffers, step, output = product(precision, n, k, input)
     work = Work(
         kernel=f"gemm-{precision}",

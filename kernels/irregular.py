@@ -39,7 +39,7 @@ def build_gather(facts: Facts, *, table_bytes: int | None = None, gathers: int |
             table_bytes //= 2
     size = table_bytes // 4
     if size < TABLE_PERIOD or size & (size - 1) or size > 1 << 32:
-        return Unfit(f"a table of {table_bytes} bytes: a power of two is needed, 256 KiB at least, 16 GiB at most")
+        return Unfit(f"a table of {table_bytes} bytes must be a power of two from 256 KiB to 16 GiB")
     if gathers is None:
         gathers = int(bytes_per_s(facts) * 0.3 * 5e-3 / SECTOR)
     gathers = max(1, gathers // INDICES) * INDICES
@@ -82,7 +82,7 @@ def build_atomics(facts: Facts, *, counters: int = 1 << 16, additions: int | Non
     By default so many that a repetition takes about 3 ms at one for each multiprocessor and clock.
     """
     if counters < BLOCK or counters & (counters - 1):
-        return Unfit(f"{counters} counters: a power of two is needed, {BLOCK} at least")
+        return Unfit(f"{counters} counters must be a power of two, at least {BLOCK}")
     if additions is None:
         additions = int(facts.sms * facts.max_clock_mhz * 1e6 * 3e-3)
     additions = max(1, additions // INDICES) * INDICES

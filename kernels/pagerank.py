@@ -32,7 +32,7 @@ def build(
     and 8 · vertices · iterations + 4 · vertices for inverses, shares and ranks. Operations: edges passed.
     """
     if iterations < 1 or sweeps < 1 or vertices < 2 or mean_degree < 1:
-        return Unfit("a PageRank needs two vertices, a degree of 1, one iteration and one sweep at least")
+        return Unfit("a PageRank needs at least two vertices, a degree of 1, one iteration and one sweep")
     edges = int(degrees(vertices, mean_degree).sum())
     graph = partial(_graph, vertices, mean_degree)
     buffers = (

@@ -1,4 +1,4 @@
-"""The ways into a GPU: copies from and to the host, within the device and to a peer, and launches."""
+"""Data paths of a GPU: copies from and to the host, within the device and to a peer, and launches."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def build_copy(facts: Facts, *, direction: str, size: int | None = None) -> Work
     `size` (bytes): by default 128 MiB to and from the host, 512 MiB to a peer, about 4 ms within the device.
     """
     if direction == "p2p" and facts.peers == 0:
-        return Unfit("no other GPU of this node can be reached without the host")
+        return Unfit("this GPU cannot reach another GPU of its node without the host")
     if size is None:
         size = {"d2d": int(bytes_per_s(facts) * 2e-3), "p2p": PEER_BYTES}.get(direction, HOST_BYTES)
         size = min(size, room(facts) // 2)
     size = size // (PERIOD * 4) * PERIOD * 4
     if size == 0:
-        return Unfit(f"a copy needs {PERIOD * 4 >> 10} KiB at least")
+        return Unfit(f"a copy needs at least {PERIOD * 4 >> 10} KiB")
     source, target = ENDS[direction]
     work = Work(
         kernel=f"copy-{direction}",
@@ -94,6 +94,6 @@ LAUNCH = Kernel(
     name="launch",
     version="1",
     stresses="launch latency",
-    says="1000 kernels that do next to nothing, each after the last; from a graph, not one by one from the program",
+    says="1000 kernels that do almost nothing, one after another; from a graph, not one by one from the program",
     build=build_launch,
 )

@@ -1,4 +1,4 @@
-"""What the arithmetic units of a GPU could do at a clock: the limit that an achieved rate is a share of.
+"""The peak rate of a GPU's arithmetic units at a clock.
 
 Multiply-adds per SM and clock cycle by compute capability: those of the ordinary units after the table of arithmetic
 throughput in NVIDIA's CUDA C++ Programming Guide, those of the tensor units from the dense peak rates of NVIDIA's

@@ -42,7 +42,9 @@ def build_mix(
         count = int(min(wanted, room(facts) / 6) / 8)
     count = count // TILE * TILE
     if count == 0 or n % PERIOD:
-        return Unfit(f"the mix needs arrays of {TILE} numbers at least, and a product of a multiple of {PERIOD}")
+        return Unfit(
+            f"the mix needs arrays of at least {TILE} numbers, and a product size that is a multiple of {PERIOD}"
+        )
     gemm_buffers, gemm, gemm_output = product(precision, n, k, input)
     stream_buffers, triad, stream_output = moved("triad", count, suffix="_triad")
     threads = blocks * BLOCK

@@ -1,4 +1,4 @@
-"""A GPU that is not there: a work's FLOP, bytes and activity become time, power, heat and clocks on a bench.
+"""A simulated GPU: a work's FLOP, bytes and activity give time, power, heat and clocks on a simulated bench.
 
     bench = Bench(Fleet.draw(V100, 8, seed=1), began_ns=0)
     devices = simulated_devices(bench)
@@ -105,7 +105,7 @@ def _arithmetic(work: Work, model: GpuModel) -> list[_Part]:
     def peak(precision: str, *, tensor: bool) -> float:
         found = rates.flop_per_s(model, precision, tensor=tensor)
         if found is None:
-            raise DeviceError(f"{model.name} has no {precision} arithmetic: leave {work.kernel} out")
+            raise DeviceError(f"{model.name} has no {precision} arithmetic, so it cannot run {work.kernel}")
         return found
 
     for step in work.steps:
@@ -195,7 +195,9 @@ class SimulatedDevice:
         """Make a work ready: see `Device.load`."""
         timed = timing(work, self.bench.fleet.model)
         if any(buffer.place == "peer" for buffer in work.buffers) and not self.facts.peers:
-            raise DeviceError(f"{self.bench.name(self.position)} has no peer in its node: leave {work.kernel} out")
+            raise DeviceError(
+                f"{self.bench.name(self.position)} has no peer in its node, so it cannot run {work.kernel}"
+            )
         self.bench.take(self.position, work.memory_bytes)
         try:
             await self.bench.pause(LOAD_S)

@@ -1,4 +1,4 @@
-"""How big work is made for a device: what it computes and moves in a second, roughly, and what it can hold.
+"""The size of work for a device, from its rough rates and its memory.
 
 These rates only choose sizes, so that a repetition takes some milliseconds everywhere. No figure is made from them.
 """
@@ -61,4 +61,4 @@ def fitting(facts: Facts, work: Work) -> Work | Unfit:
     if work.memory_bytes <= MOST_MEMORY * facts.memory_bytes:
         return work
     has = facts.memory_bytes >> 20
-    return Unfit(f"{work.kernel} of this size takes {work.memory_bytes >> 20} MiB, and the GPU has {has} MiB")
+    return Unfit(f"{work.kernel} of this size needs {work.memory_bytes >> 20} MiB, but the GPU has {has} MiB")

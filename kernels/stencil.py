@@ -35,7 +35,7 @@ def build(facts: Facts, *, side: int | None = None, sweeps: int | None = None) -
         while 8 * side**3 > room(facts) and side > BLOCK[0]:
             side //= 2
     if side % BLOCK[0] or side < BLOCK[0]:
-        return Unfit(f"a side of {side} points is no multiple of {BLOCK[0]}")
+        return Unfit(f"a side of {side} points is not a multiple of {BLOCK[0]}")
     if sweeps is None:
         sweeps = max(1, round(0.7 * bytes_per_s(facts) * 6e-3 / (8 * side**3)))
     args: tuple[str | Scalar, ...] = ("in", "out", *map(np.float32, WEIGHTS))

@@ -37,7 +37,7 @@ def build(facts: Facts, *, operation: str, count: int | None = None) -> Work | U
         count = int(min(wanted, room(facts) / arrays) / 8)
     count = count // TILE * TILE
     if count == 0:
-        return Unfit(f"an array needs {TILE} numbers at least, {TILE * 8 * arrays >> 10} KiB in all")
+        return Unfit(f"an array needs at least {TILE} numbers, {TILE * 8 * arrays >> 10} KiB in all")
     buffers, step, output = moved(operation, count)
     work = Work(
         kernel=f"stream-{operation}",

@@ -1,6 +1,6 @@
-"""What a kernel asks of a device, as data: buffers, steps, exact FLOP and bytes, and what must come out.
+"""The work of a kernel as data: buffers, steps, exact FLOP and bytes, and the expected result.
 
-A `Work` names no library. `cupy_device` runs it on a GPU, `simulated_device` on one that is not there, and the tests
+A `Work` names no library. `cupy_device` runs it on a real GPU, `simulated_device` on a simulated one, and the tests
 run the same CUDA C on the host.
 """
 
@@ -180,7 +180,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Unfit:
-    """Why a kernel cannot run on a device: an answer, no error."""
+    """Why a kernel cannot run on a device. This is an answer, not an error."""
 
     reason: str
 

@@ -1,1 +1,1 @@
-"""Experiments on GPUs: a kernel under stated conditions, repeated until it is known well enough, with its figures."""
+"""Experiments on GPUs: a kernel under stated conditions, repeated until the time is precise enough, with figures."""

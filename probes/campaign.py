@@ -1,4 +1,4 @@
-"""A campaign: probes in their order on every GPU, whatever runs them; who failed is left out, the others go on.
+"""A campaign: probes in their order on every GPU. A GPU that failed is left out, and the others continue.
 
 `running` runs it over the GPUs of this node, or over a simulated fleet.
 """
@@ -43,9 +43,9 @@ class Plan:
 
     def __post_init__(self) -> None:
         if self.neighbours not in NEIGHBOURS:
-            raise InputError(f"neighbours are {' or '.join(NEIGHBOURS)}, not {self.neighbours!r}")
+            raise InputError(f"neighbours must be {' or '.join(NEIGHBOURS)}, not {self.neighbours!r}")
         if not self.probes:
-            raise InputError("no probe was chosen: name one, or a suite")
+            raise InputError("no probe was chosen: name a probe or a suite")
 
     def expected_s(self) -> float:
         """How long one GPU takes at most, by the probes' limits."""

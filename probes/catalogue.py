@@ -1,4 +1,4 @@
-"""Which probes there are, in the order in which they run. A probe is one row.
+"""The table of probes, in the order in which they run. A probe is one row.
 
 An idle GPU comes first, while it is cool; then what shows most of a GPU, so that little time gives much.
 """
@@ -16,7 +16,7 @@ _FOOTPRINTS = tuple(1 << power for power in range(14, 31, 2))  # 16 KiB to 1 GiB
 # name, version, what it stresses, a sentence, the figure that stands for it, kernel, smallest suite
 # fmt: off
 _ROWS = (
-    Probe("idle", "1", "nothing", "Nothing runs; a context is held.", "power", "launch", "quick", Kind.IDLE),
+    Probe("idle", "1", "nothing", "Nothing runs; a context is open.", "power", "launch", "quick", Kind.IDLE),
     Probe("gemm-fp32", "1", "SMs, fp32, power", "Matrix product in fp32: SGEMM.", "rate", "gemm-fp32", "quick"),
     Probe("gemm-fp16", "1", "tensor cores, fp16", "Matrix product, fp16 in, fp32 sums.", "rate", "gemm-fp16", "quick"),
     Probe("fma-fp64", "1", "SMs, fp64", "Chains of multiply-adds.", "rate", "fma-fp64", "quick"),
@@ -26,7 +26,7 @@ _ROWS = (
     Probe("chase-dram", "1", "DRAM latency", "Pointers through four L2 caches.", "latency", "chase", "quick"),
     Probe("copy-h2d", "1", "PCIe, to the GPU", "Copy from pinned host memory.", "bandwidth", "copy-h2d", "quick"),
     Probe("launch", "1", "launch latency", "Empty kernels, one after another.", "latency", "launch", "quick"),
-    Probe("power-mix", "1", "the whole board", "Multiply-adds, product, triad in turn.", "rate", "power-mix", "quick"),
+    Probe("power-mix", "1", "the whole board", "Multiply-add, product, triad in turn.", "rate", "power-mix", "quick"),
     Probe("pagerank", "1", "irregular reads", "PageRank on a power-law graph.", "operation_rate", "pagerank", "quick"),
     Probe("fma-fp32", "1", "SMs, fp32", "Chains of multiply-adds.", "rate", "fma-fp32", "standard"),
     Probe("fma-int32", "1", "SMs, int32", "Chains of integer multiply-adds.", "operation_rate", "fma-int32",
@@ -55,7 +55,7 @@ _ROWS = (
           "chase", "full", Kind.SCAN, scan=("footprint", _FOOTPRINTS)),
     Probe("atomics", "1", "L2 atomics", "Atomic additions to many counters.", "operation_rate", "atomics", "full"),
     Probe("copy-p2p", "1", "GPU to GPU", "Copy to another GPU, past the host.", "bandwidth", "copy-p2p", "full"),
-    Probe("power-square", "1", "power sensor", "Full load and rest in turns.", "swing_seen", "power-mix", "full",
+    Probe("power-square", "1", "power sensor", "Full load and rest alternate.", "swing_seen", "power-mix", "full",
           Kind.SQUARE),
 )
 # fmt: on
@@ -69,9 +69,7 @@ def find_probe(name: str) -> Probe:
     if name not in PROBES:
         alike = get_close_matches(name, PROBES, n=1)
         meant = f"did you mean {alike[0]}? " if alike else ""
-        raise InputError(
-            f"there is no probe {name!r}: {meant}`whorl probe list` shows what there is: {', '.join(PROBES)}"
-        )
+        raise InputError(f"there is no probe {name!r}: {meant}`whorl probe list` lists the probes: {', '.join(PROBES)}")
     return PROBES[name]
 
 

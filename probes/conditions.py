@@ -37,7 +37,7 @@ class Asked:
     period_s: float = PERIOD_S
     """Of the square wave."""
     duty: float = DUTY
-    """Its share of load."""
+    """power-square: share of that time under load."""
     input: str | None = None
     """Distribution of the input data, for kernels that take one."""
 

@@ -1,4 +1,4 @@
-"""How thoroughly is measured: what the suites differ by, besides which probes they hold."""
+"""How thoroughly each suite measures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Probes on the GPUs of this node: which there are, and a campaign over them with their telemetry beside it."""
+"""Probes on the GPUs of this node: the list of GPUs, and a campaign over them with telemetry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How well a median is known: its interval by order statistics, for repeats that may hang together.
+"""The interval of a median by order statistics, for repeats that may be correlated.
 
 The interval takes nothing for granted about the shape of the distribution: of n independent values, the k-th
 smallest and the k-th largest enclose the median unless fewer than k values fall on one side of it, which is a

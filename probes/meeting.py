@@ -1,4 +1,4 @@
-"""Where the GPUs of a node wait for each other, so that they begin each probe together."""
+"""A barrier for the GPUs of a node, so that they begin each probe together."""
 
 from __future__ import annotations
 

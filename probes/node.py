@@ -1,4 +1,4 @@
-"""The node that probes run on: its telemetry beside them, and who else is on its GPUs.
+"""The node on which probes run: its telemetry meanwhile, and other processes on its GPUs.
 
 The watch reads this node's GPUs through NVML in a thread of its own, as `whorl collect` does, while the kernels run. It
 costs them next to nothing: one thread makes the calls, which wait in C without Python's lock, ten times a second.
@@ -35,7 +35,7 @@ _SLOW_S = 5.0  # looking for GPUs that come and go takes longer than reading tho
 
 
 class _Recorder:
-    """A `Recorder` that gives telemetry to the watch of the probes, and everything to the store while it takes it."""
+    """A `Recorder` that gives telemetry to the probes' watch, and stores everything as long as the store accepts it."""
 
     def __init__(self, feed: Callable[[pa.RecordBatch], None], into: StoreRecorder | None) -> None:
         self._feed, self._into = feed, into
@@ -187,6 +187,6 @@ def refuse_shared(devices: Sequence[Device]) -> None:
         others = device.others()
         if others:
             raise DeviceError(
-                f"{device.facts.gpu}: it is not known to be this process's alone, as --exclusive asks: "
-                f"{', '.join(others)}; end other processes on it, or measure without --exclusive"
+                f"{device.facts.gpu}: --exclusive needs a GPU that no other process uses: "
+                f"{', '.join(others)}; end the other processes, or measure without --exclusive"
             )

@@ -1,4 +1,4 @@
-"""What a probe is: a kernel, what is done with it, and how long that may take. A description, nothing that runs."""
+"""The description of a probe: a kernel, how it is run, and for how long."""
 
 from __future__ import annotations
 

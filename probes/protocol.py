@@ -28,7 +28,7 @@ _LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 @dataclass(frozen=True)
 class Unrun:
-    """Why a probe was not run on a device: an answer, no error."""
+    """Why a probe was not run on a device. This is an answer, not an error."""
 
     reason: str
 

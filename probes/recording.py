@@ -1,4 +1,4 @@
-"""Where runs go: rows of `runs`, `results` and `events`, appended to a store a few seconds after they were made.
+"""Stores runs: rows of `runs`, `results` and `events`, appended a few seconds after they were made.
 
 Runs are gathered for at most `LONGEST_S` or `MOST` runs; what a killed process loses is no more than that. All
 tables of one append appear at once or not at all.

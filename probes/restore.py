@@ -1,4 +1,4 @@
-"""What whorl changed of this machine's GPUs and has not brought back: files that a crash leaves for the next start.
+"""Restore files: the GPU settings that whorl changed on this machine and has not restored yet.
 
 Before a process changes a setting it writes a file that says what there was. It holds a lock on that file as long as
 it lives, however it ends. A file that nobody holds was left by a process that is dead: the next start restores what
@@ -74,7 +74,7 @@ class Note:
             numbers = [n for b in gpus.values() for n in (b.power_limit_mw, b.power_limit_set_mw) if n is not None]
             note = cls(**document, gpus=gpus)
             if not all(isinstance(number, int) for number in [*numbers, note.pid]):
-                raise ValueError("a number in it is none")
+                raise ValueError("it contains text instead of a number")
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError("it is not complete") from error
         return note
@@ -253,7 +253,7 @@ def _reason_not_to_believe(handle: int) -> str:
     """Why what an open restore file says is not done: who can write it could set the GPUs. "" where it is."""
     status = os.fstat(handle)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-        return "it is no regular file"
+        return "it is not a regular file"
     if status.st_uid not in (0, os.geteuid()):
         return f"it belongs to user {status.st_uid}"
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -298,12 +298,12 @@ def restore_dead(folder: Path) -> list[str]:
         who = f"process {left.note.pid} of {left.note.when}"
         if left.note.boot != _boot():
             left.path.unlink(missing_ok=True)
-            told.append(f"{who} left settings of GPUs changed; the machine was restarted since, which undid them")
+            told.append(f"{who} left settings of GPUs changed; the restart of the machine since then has reset them")
             continue
         try:
             session = Controls()
         except InputError as error:
-            told.append(f"{who} left settings of GPUs changed ({left.path}), and they cannot be restored now: {error}")
+            told.append(f"{who} left settings of GPUs changed ({left.path}), but they cannot be restored now: {error}")
             continue
         with session:
             told += _restore_file(left.path, left.note, session, who)
@@ -313,11 +313,11 @@ def restore_dead(folder: Path) -> list[str]:
 def _restore_file(path: Path, note: Note, session: Controls, who: str) -> list[str]:
     if note.driver is not None and session.driver != note.driver:
         path.unlink(missing_ok=True)
-        return [f"{who} left settings of GPUs changed; the driver was loaded anew since, which undid them"]
+        return [f"{who} left settings of GPUs changed; reloading the driver since then has reset them"]
     told, remaining = [], {}
     for gpu, before in note.gpus.items():
         sentences, rest = bring_back(session, gpu, before)
-        told += [f"{sentence} (changed by {who}, which ended without restoring)" for sentence in sentences]
+        told += [f"{sentence} (changed by {who}, which ended without restoring it)" for sentence in sentences]
         if rest is not None:
             remaining[gpu] = rest
     try:
@@ -327,7 +327,7 @@ def _restore_file(path: Path, note: Note, session: Controls, who: str) -> list[s
         elif remaining != note.gpus:
             files.put(path, replace(note, gpus=remaining).text().encode(), 0o600)
     except OSError as error:
-        told.append(f"{path} cannot be brought up to date ({error.strerror}): remove it by hand")
+        told.append(f"{path} cannot be updated ({error.strerror}): remove it by hand")
     return told
 
 
@@ -337,7 +337,7 @@ def bring_back(session: Controls, gpu: str, before: Before) -> tuple[list[str], 
     try:
         control = session.find(gpu)
     except WhorlError as error:
-        return [f"{error}; its settings are restored at the next start of whorl that finds it"], before
+        return [f"{error}; the next start of whorl that finds it restores its settings"], before
     rest: dict[str, Any] = {}
     if before.power_limit_mw is not None:
         try:
@@ -348,7 +348,7 @@ def bring_back(session: Controls, gpu: str, before: Before) -> tuple[list[str], 
     if before.clock_locked:
         try:
             control.unlock_clock()
-            told.append(f"{gpu}: the clock is free again")
+            told.append(f"{gpu}: the clock is unlocked again")
         except WhorlError as error:
             told.append(f"{error}; the clock is not restored")
             rest["clock_locked"] = True

@@ -96,7 +96,7 @@ class _Worker(threading.Thread):
         silent_s = time.monotonic() - self._heard
         if self.working and silent_s > stuck_s:
             self._given_up = True
-            self._campaign.give_up(self.device, f"a call of its driver has not returned for {silent_s:,.0f} s")
+            self._campaign.give_up(self.device, f"a driver call has not returned for {silent_s:,.0f} s")
             if self._meeting:
                 self._meeting.leave(self.device.facts.gpu)
 

@@ -1,4 +1,4 @@
-"""Settings of GPUs for the length of a measurement: a locked clock, another power limit; what there was comes back.
+"""Settings of GPUs during a measurement: a locked clock or another power limit, restored afterwards.
 
 It comes back when the measurement ends, when it fails, at Ctrl-C, SIGTERM and SIGHUP; and where the process is killed
 or the machine's memory runs out, at the next start of whorl (see `restore`).
@@ -97,11 +97,13 @@ class Settings:
                 continue
             taken = sorted(set(self._gpus) & set(left.note.gpus)) if left.note is not None else []
             if left.living and taken:
-                raise InputError(f"{taken[0]}: process {left.note.pid} has changed its settings: wait until it ends")
+                raise InputError(
+                    f"{taken[0]}: process {left.note.pid} has changed its settings: wait until that process ends"
+                )
             if not left.living and (taken or left.note is None):
                 raise InputError(
                     f"settings that an earlier run changed could not be restored ({left.path}): "
-                    f"see to that first (whorl doctor)"
+                    f"solve that first (run whorl doctor)"
                 )
 
     def _plan(self, control: Control) -> Before:

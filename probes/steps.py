@@ -1,4 +1,4 @@
-"""The steps that every probe is made of, on one device: load, try, cool down, warm up, repeat, rest.
+"""The steps of every probe on one device: load, try, cool down, warm up, repeat, rest.
 
 docs/probes.md states their rules, `protocol` puts them together.
 """

@@ -1,4 +1,4 @@
-"""What telemetry says of a GPU while a probe runs on it: the latest reading, and a window of readings.
+"""Telemetry of a GPU while a probe runs on it: the latest reading, and a window of readings.
 
 `Recent` keeps the last readings of a node, or of a simulated fleet, in memory: the collector that feeds it stores
 the same rows as well, but a protocol cannot wait for them to be read back.

@@ -1,1 +1,1 @@
-"""A fleet that is not there: the physics of simulated GPUs, their spread and their faults."""
+"""A simulated fleet: the physics of its GPUs, their spread and their faults."""

@@ -1,4 +1,4 @@
-"""A simulated fleet on the bench: its GPUs do what coroutines ask of them, on the simulated clock.
+"""A simulated fleet on a test bench: coroutines give its GPUs work, on the simulated clock.
 
     bench = Bench(Fleet.draw(V100, 8, seed=1), began_ns=0)
 
@@ -203,7 +203,7 @@ class Bench:
         free = (self.fleet.model.memory_gb << 30) - (IDLE.memory_mib << 20) - CONTEXT_BYTES - int(self._bytes[gpu])
         if count > free:
             raise DeviceError(
-                f"{self.name(gpu)} has {free:,} bytes of memory left, and {count:,} are needed: choose less work"
+                f"{self.name(gpu)} has {free:,} bytes of memory left, but {count:,} are needed: choose less work"
             )
         self._bytes[gpu] += count
 
@@ -219,7 +219,7 @@ class Bench:
         """
         self._refuse_lost(gpu)
         if not unit_s > 0:
-            raise ValueError(f"a unit of work takes some time, not {unit_s} s")
+            raise ValueError(f"a unit of work must take more than 0 s, not {unit_s} s")
         random = self.draws(f"run of {workload.name}", gpu)
         noise = float(np.exp(workload.noise * random.standard_normal()))
         return Prepared(gpu, workload, unit_s * noise, random, int(self._losses[gpu]))
@@ -248,9 +248,9 @@ class Bench:
         """
         gpu, n = prepared.gpu, repeats * each
         if repeats < 1 or each < 1:
-            raise ValueError(f"work has at least one repeat of one unit, not {repeats} of {each}")
+            raise ValueError(f"work needs at least one repeat of one unit, not {repeats} of {each}")
         if gpu in self._jobs:
-            raise RuntimeError(f"{self.name(gpu)} works for another coroutine")
+            raise RuntimeError(f"{self.name(gpu)} already works for another coroutine")
         self._refuse_lost(gpu)
         if prepared.losses != self._losses[gpu]:
             raise DeviceError(
@@ -285,7 +285,7 @@ class Bench:
 
     def gone(self, gpu: int) -> DeviceError:
         """What is raised for a GPU that has fallen off the bus."""
-        sentence = f"{self.name(gpu)} has fallen off the bus (XID 79): have its node looked at"
+        sentence = f"{self.name(gpu)} has fallen off the bus (XID 79): check its node"
         return DeviceError(sentence, gone=True, outcome=Outcome.LOST)
 
     # -- time ---------------------------------------------------------------------------------------------
@@ -298,7 +298,7 @@ class Bench:
     @every_s.setter
     def every_s(self, seconds: float) -> None:
         if not seconds >= STEP_S - 1e-9:
-            raise ValueError(f"the simulated clock steps by {STEP_S:g} s, so that nothing is told every {seconds:g} s")
+            raise ValueError(f"the simulated clock steps by {STEP_S:g} s: readings every {seconds:g} s are too often")
         self._tick_s = seconds
 
     def run(
@@ -312,7 +312,7 @@ class Bench:
         and it passes through.
         """
         if self._tasks:
-            raise RuntimeError("this bench runs already")
+            raise RuntimeError("this bench is already running")
         self._tasks.start(coroutines)
         results = self._tasks.results
         try:

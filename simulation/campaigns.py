@@ -1,4 +1,4 @@
-"""Result files of a simulated fleet, in the shapes that published GPU variability studies use.
+"""Result files of a simulated fleet, in the layouts of published GPU variability studies.
 
 Each function gives the text of one CSV file with one row per run: columns, units, line ends and oddities as in
 the public files of the SC'22 study "Not All GPUs Are Created Equal" (arXiv 2208.11035), with figures from the

@@ -1,4 +1,4 @@
-"""The work that GPUs have done, step by step: what times shorter than a control step are read from."""
+"""The work that GPUs have done, step by step, from which times shorter than a control step are computed."""
 
 from __future__ import annotations
 

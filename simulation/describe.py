@@ -1,4 +1,4 @@
-"""What is simulated of a GPU model, and what each number rests on: for people to judge the simulation by."""
+"""What is simulated of a GPU model, and the source of each number, so that people can judge the simulation."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _SPREAD = (
     ("resistance", "", "sd of ln thermal resistance"),
     ("inlet_k", "K", "sd of the inlet temperature from node to node"),
     ("preheat_k", "K", "how much warmer the rear GPUs' air is without load"),
-    ("preheat_k_w", "K/W", "and per watt of the GPU upstream"),
+    ("preheat_k_w", "K/W", "increase of that per watt of the GPU upstream"),
 )
 _LOOP = (
     ("control_step_s", STEP_S, "s", "step of the simulation and of the power capping"),
@@ -77,8 +77,8 @@ _LOOP = (
     ("die_s", DIE_S, "s", "thermal time constant of the die"),
     ("sink_share", SINK_SHARE, "", "share of the thermal resistance between heat sink and air"),
     ("sink_s", SINK_S, "s", "thermal time constant of the heat sink"),
-    ("wobble_share", WOBBLE_SHARE, "", "sd of a load's power from moment to moment, as a share of it"),
-    ("wobble_s", WOBBLE_S, "s", "how long that persists"),
+    ("wobble_share", WOBBLE_SHARE, "", "sd of a load's power over time, as a share of it"),
+    ("wobble_s", WOBBLE_S, "s", "correlation time of that variation"),
     ("cap_settles_at", CAP_SETTLES_AT, "", "reported power over cap at steady state"),
 )
 # attribute of the model's rates, unit, basis, meaning

@@ -94,7 +94,7 @@ def plant(gpus: int, seed: int, faults: int | None, kinds: Sequence[str] = ()) -
     kinds = [kind.strip().lower() for kind in kinds]
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown:
-        raise InputError(f"no fault {unknown[0]!r} can be planted; there are {', '.join(KINDS)}")
+        raise InputError(f"there is no fault {unknown[0]!r}; there are {', '.join(KINDS)}")
     if faults is None and not kinds:
         edges = np.cumsum([fault.share for fault in FAULTS])
         index = np.searchsorted(edges, random.random(gpus), side="right").astype(np.int64)

@@ -1,4 +1,4 @@
-"""Who and where the GPUs of a simulated fleet are: UUIDs made from the seed, cabinets, nodes, devices."""
+"""Identities of simulated GPUs: UUIDs made from the seed, cabinets, nodes, devices."""
 
 from __future__ import annotations
 

@@ -42,9 +42,7 @@ class Load:
 
     def __post_init__(self) -> None:
         if not (self.busy_s > 0 and self.idle_s >= 0 and self.begins_s >= 0 and self.stagger_s >= 0):
-            raise InputError(
-                f"the load {self.name!r} needs work of some length, and gaps and starts that are not negative"
-            )
+            raise InputError(f"the load {self.name!r} needs work of more than 0 s, and gaps and starts of at least 0 s")
 
     @property
     def repeat_s(self) -> float:
@@ -86,8 +84,8 @@ LOADS = {
     load.name: load
     for load in (
         *(_turns(workload) for workload in WORKLOADS.values()),
-        Load("constant", "sgemm without end", (SGEMM,), busy_s=inf, idle_s=0.0, repeats=0),
-        Load("square", "sgemm for 10 s, nothing for 10 s", (SGEMM,), busy_s=10.0, idle_s=10.0, repeats=0),
+        Load("constant", "sgemm all the time", (SGEMM,), busy_s=inf, idle_s=0.0, repeats=0),
+        Load("square", "sgemm for 10 s, then idle for 10 s", (SGEMM,), busy_s=10.0, idle_s=10.0, repeats=0),
         Load("staggered", "sgemm in turns, the GPUs one after the other", (SGEMM,), stagger_s=240.0),
         Load("mixed", "a node's four GPUs run sgemm, pagerank, stream and bert", (SGEMM, PAGERANK, STREAM, BERT)),
         Load("idle", "nothing", (), repeats=0),

@@ -1,4 +1,4 @@
-"""The GPU models that the simulation knows: one row each, with limits, clocks and fitted physics.
+"""The simulated GPU models: one row each, with limits, clocks and fitted physics.
 
 Source: docs/simulation.md. V100 is fitted to one public air-cooled cluster; the
 voltages, resistances, leakage and spread of the others are extrapolations. NVIDIA documents no voltages for

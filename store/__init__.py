@@ -1,4 +1,4 @@
-"""The tables: schemas, append-only writing, reading, SQL."""
+"""The store: table schemas, append-only writing, reading, SQL."""
 
 from __future__ import annotations
 

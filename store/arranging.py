@@ -49,7 +49,7 @@ def conform(spec: Table, data: pa.Table, *, lean: bool = False) -> pa.Table:
             raise StoreError(f"table {spec.name}, column {field.name}: {error}") from error
     if spec.partitioned and columns[schema.names.index("ts")].null_count:
         number = columns[schema.names.index("ts")].null_count
-        raise StoreError(f"{number} rows of table {spec.name} have no ts: they belong to no day")
+        raise StoreError(f"{number} rows of table {spec.name} have no ts, so they belong to no day")
     return pa.table(columns, schema=schema)
 
 

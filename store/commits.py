@@ -85,7 +85,7 @@ def commit(root: Path, tables: Mapping[Table, pa.Table], name: str) -> list[Path
     everything is and the next command that opens the store puts it in place.
     """
     if not _NAME.fullmatch(name):
-        raise StoreError(f"{name!r} cannot name files: letters, digits, '.', '_' and '-' can")
+        raise StoreError(f"{name!r} is not a valid name: use letters, digits, '.', '_' and '-'")
     if not tables:
         return []
     whole = {
@@ -165,7 +165,7 @@ def _finish(root: Path, intent: Path) -> None:
         with contextlib.suppress(FileNotFoundError):  # renamed already
             rename_inside(root, source, target)
         if not (root / target).exists():
-            log.warning("%s lists %s, which is lost: somebody removed its temporary file", intent, root / target)
+            log.warning("%s lists %s, which is lost because its temporary file was removed", intent, root / target)
             continue
         folders.add((root / target).parent)
     for folder in folders:
@@ -177,7 +177,7 @@ def _moves(text: str) -> list[tuple[str, str]]:
     """What an intent lists. Raises ValueError where it is damaged or names anything but a table's files."""
     content: Any = json.loads(text)
     if not isinstance(content, dict) or not isinstance(content.get("moves"), list):
-        raise ValueError("it is no intent")  # noqa: TRY004 - one kind of error for a damaged file
+        raise ValueError("it is not a commit file")  # noqa: TRY004 - one kind of error for a damaged file
     version = content.get("format")
     if type(version) is not int or not 1 <= version <= FORMAT:
         raise ValueError(f"it has format {version!r}, this whorl knows {FORMAT}")
@@ -216,4 +216,6 @@ def finish(root: Path) -> None:
         except OSError:
             continue
         except (ValueError, TypeError) as error:
-            log.warning("left %s alone: it is damaged (%s); remove it when nothing writes to the store", intent, error)
+            log.warning(
+                "%s is damaged (%s) and was not used; remove it when nothing writes to the store", intent, error
+            )

@@ -42,16 +42,16 @@ class Durability:
 def of_type(magic: int | None) -> Durability:
     """The default for the type of a file system, as statfs(2) numbers it; None where it cannot be told."""
     if magic is None:
-        return Durability(0.0, "the type of the file system cannot be told")
+        return Durability(0.0, "the type of the file system is not known")
     name = _NETWORK.get(magic & 0xFFFFFFFF)
     if name is None:
         return Durability(0.0, "the store lies on a local file system")
-    return Durability(_NETWORK_S, f"the store lies on {name}, where making data durable is dear")
+    return Durability(_NETWORK_S, f"the store lies on {name}, where making data durable is slow")
 
 
 def of(path: Path, wanted: float | None = None) -> Durability:
     """The durability of a journal under `path`: `wanted` seconds, or what suits its file system."""
-    return of_type(_magic(path)) if wanted is None else Durability(max(0.0, wanted), "as asked for")
+    return of_type(_magic(path)) if wanted is None else Durability(max(0.0, wanted), "as requested")
 
 
 def _magic(path: Path) -> int | None:

@@ -34,7 +34,7 @@ def open_regular(path: Path) -> int:
         raise
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return handle
 
 
@@ -166,7 +166,7 @@ def failed(action: str, path: Path, error: OSError) -> StoreError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         reason = "no space is left there; nothing was stored: free some space and run the command again"
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        reason = "this user may not write there: change the folder's permissions or choose another store"
+        reason = "this user has no write permission there: change the permissions or choose another store"
     else:
         reason = error.strerror or str(error)
     return StoreError(f"cannot {action} {path}: {reason}")

@@ -65,7 +65,7 @@ class Journal:
         thread: bool = True,
     ) -> None:
         if not _NAME.fullmatch(name):
-            raise StoreError(f"{name!r} cannot name a journal: letters, digits, '.', '_' and '-' can")
+            raise StoreError(f"{name!r} is not a valid name of a journal: use letters, digits, '.', '_' and '-'")
         self.name = name
         self._root = store.root
         self._folder = store.root / journal_file.FOLDER

@@ -180,7 +180,7 @@ def _header(file: IO[bytes]) -> pa.Schema:
     size = int.from_bytes(first[4:8], "little")
     rest = file.read(size)
     if len(first) < 8 or (first[:4] == _MARK and len(rest) < size and _MARK not in rest):
-        raise TornHeaderError("it is torn before its first row or no journal")
+        raise TornHeaderError("it is cut off before its first row, or not a journal")
     try:
         schema = pa.ipc.read_schema(pa.BufferReader(first + rest))
     except (pa.ArrowException, OSError, EOFError) as error:
@@ -216,7 +216,7 @@ def writer_of(schema: pa.Schema) -> Writer:
     try:
         return Writer(**json.loads(schema.metadata[b"whorl.writer"]))
     except (KeyError, TypeError) as error:
-        raise ValueError("it does not say who wrote it") from error
+        raise ValueError("it does not name its writer") from error
 
 
 def reason_to_skip(schema: pa.Schema, table: str | None = None) -> str | None:
@@ -226,7 +226,7 @@ def reason_to_skip(schema: pa.Schema, table: str | None = None) -> str | None:
         return f"it belongs to table {found!r}; move it out of the store"
     version = schema.metadata.get(b"whorl.format", b"").decode("utf-8", "replace")
     if not version.isdecimal() or int(version) > FORMAT:
-        return f"it has format {version or '?'} and this whorl reads up to {FORMAT}; install a newer whorl"
+        return f"it has format {version or '?'} but this whorl reads up to {FORMAT}; install a newer whorl"
     known = {field.name: str(field.type) for field in arrow_schema(found)} | {WRITTEN: "int64", CHECK: "int32"}
     for field in schema:
         kind = known.get(field.name, "none of the table's")

@@ -86,7 +86,7 @@ class Stream:
                 except pa.ArrowException as error:
                     raise StoreError(f"table {self.table}, column {field.name}: {error}") from error
             if field.name == "ts" and column.null_count:
-                raise StoreError(f"{column.null_count} rows of table {self.table} have no ts: they belong to no day")
+                raise StoreError(f"{column.null_count} rows of table {self.table} have no ts, so they belong to no day")
             columns.append(column)
         return columns
 

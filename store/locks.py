@@ -100,7 +100,7 @@ def _take(handle: int, path: Path, what: str, wait_s: float) -> None:
     last = time.monotonic() + wait_s
     got = wait(handle, wait_s)
     if got is None:
-        log.warning("%s cannot be locked, for its file system has no locks: its content decides", path)
+        log.warning("%s cannot be locked because its file system has no locks; its content decides", path)
         while not (got := not _holder_lives(path)) and time.monotonic() < last:
             time.sleep(_POLL_S)
     if not got:

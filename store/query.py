@@ -250,9 +250,7 @@ def _run(connection: duckdb.DuckDBPyConnection, query: str, passed: str | None, 
             raise QueryError('there is no SQL statement to run: give one, for example "select count(*) from runs"')
         if not unsafe and query != passed:
             if len(statements) > 1:
-                raise QueryError(
-                    f"there are {len(statements)} statements: give one (--unsafe runs several and answers the last)"
-                )
+                raise QueryError(f"there are {len(statements)} statements: give only one (--unsafe allows several)")
             _refuse_unless_query(connection, statements[0])
         return _interruptible(connection, lambda: _answer(connection, statements, plain=plain))
     except UnicodeEncodeError as error:
@@ -323,7 +321,7 @@ def _refuse_unless_query(connection: duckdb.DuckDBPyConnection, statement: duckd
             return
         name = found
     if name == "MULTI":
-        raise QueryError("PIVOT is run only with its values listed: PIVOT ... ON column IN ('a', 'b') ...")
+        raise QueryError("PIVOT needs its values listed: PIVOT ... ON column IN ('a', 'b') ...")
     raise QueryError(
         f"{name} is not run: `whorl sql` answers queries (SELECT and the like) and changes nothing; "
         f"--unsafe lifts this for a person who means it"
@@ -343,7 +341,7 @@ def _no_plain_query(connection: duckdb.DuckDBPyConnection, text: str) -> str | N
     ((answer,),) = connection.execute("SELECT json_serialize_sql($1::VARCHAR)", [text]).fetchall()
     tree = json.loads(answer)
     if tree["error"]:
-        return str(tree.get("error_message", "what cannot be parsed"))
+        return str(tree.get("error_message", "a statement that cannot be parsed"))
     for node in _nodes(tree):
         kind, function = node.get("type"), node.get("function_name")
         if isinstance(kind, str) and kind.endswith("_NODE") and kind not in _QUERIES:
@@ -375,7 +373,7 @@ def _sentence(error: Exception) -> str:
     """DuckDB's message, with the way out where whorl's own protection caused it."""
     text = str(error).strip()
     if "disabled by configuration" in text or "configuration has been locked" in text:
-        text += "\n`whorl sql` reads the store only; --unsafe lets a query reach other files and the network"
+        text += "\n`whorl sql` reads only the store; --unsafe lets a query reach other files and the network"
     if isinstance(error, duckdb.CatalogException) and "Table with name" in text:
         names = ", ".join([*(view.name for view in VIEWS), *(spec.name for spec in TABLES)])
         text += f"\nThe tables are {names}; `whorl schema TABLE` explains one"

@@ -50,7 +50,7 @@ def seconds(text: str) -> int:
     """A time to keep as `90d`, `12h`, `2w`, in seconds. Raises InputError."""
     found = re.fullmatch(r"\s*(\d+)\s*([mhdw])\s*", text)
     if not found or not 0 < int(found[1]) * _UNITS[found[2]] <= _LONGEST:
-        raise InputError(f"{text!r} is no time to keep: write a number and m, h, d or w, as 90d")
+        raise InputError(f"{text!r} is not a time to keep: write a number and m, h, d or w, as 90d")
     return int(found[1]) * _UNITS[found[2]]
 
 
@@ -105,7 +105,7 @@ def prune(
             try:
                 _prune_day(root, paths, until, pace, done, dry_run)
             except (compaction.DamagedError, FileNotFoundError) as error:
-                log.warning("left %s as it is: %s", day, error)
+                log.warning("did not change %s: %s", day, error)
                 done.waiting += 1
     return done
 

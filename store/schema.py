@@ -77,12 +77,12 @@ _SOURCE = Column("import_id", "VARCHAR", "", "the row of `imports` this came fro
 
 GPUS = Table(
     "gpus",
-    "an identity of a GPU, seen at a time",
+    "an identity of a GPU, and when it was first seen",
     (
         _CLUSTER,
         _GPU,
         Column("uuid", "VARCHAR", "", "UUID of the physical GPU, as the driver writes it"),
-        Column("place", "VARCHAR", "", "cabinet-node-device; with a uuid beside it, it links the two"),
+        Column("place", "VARCHAR", "", "cabinet-node-device; a row with both place and uuid links them"),
         Column("cabinet", "VARCHAR", "", "cabinet or rack"),
         Column("node", "VARCHAR", "", "host, unique within the cluster"),
         Column("slot", "INTEGER", "", "position of the GPU within its node"),
@@ -111,7 +111,7 @@ GPUS = Table(
 
 TELEMETRY = Table(
     "telemetry",
-    "all fast metrics of a GPU at an instant",
+    "the metrics of a GPU at one time",
     (
         Column("ts", "TIMESTAMP_NS", "UTC", "when the reading was taken", "DELTA_BINARY_PACKED"),
         _CLUSTER,
@@ -129,17 +129,22 @@ TELEMETRY = Table(
 
 CAMPAIGNS = Table(
     "campaigns",
-    "how far a campaign had come when this was stored; of several rows of one the last `stored_to` counts",
+    "the progress of a campaign when the row was stored; if there are several rows, the last `stored_to` counts",
     (
         _CLUSTER,
         Column("campaign", "VARCHAR", "", "name of the campaign"),
         Column("asked", "VARCHAR", "", "JSON object: what was asked for, by argument"),
         Column("fleet", "VARCHAR", "", "of a simulated fleet: its identity, the same in all its campaigns"),
-        Column("born", "TIMESTAMP_NS", "UTC", "of a simulated fleet: when it was new; its age is counted from here"),
-        Column("gpus", "INTEGER", "", "how many GPUs it is over"),
+        Column("born", "TIMESTAMP_NS", "UTC", "of a simulated fleet: when it was new; its age counts from here"),
+        Column("gpus", "INTEGER", "", "number of GPUs"),
         Column("began", "TIMESTAMP_NS", "UTC", "when it began"),
-        Column("stored_to", "TIMESTAMP_NS", "UTC", "all that happened before this is stored; `began` where nothing is"),
-        Column("ended", "TIMESTAMP_NS", "UTC", "when it ended, or is to end; NULL while nobody knows"),
+        Column(
+            "stored_to",
+            "TIMESTAMP_NS",
+            "UTC",
+            "everything before this time is stored; `began` if nothing is stored yet",
+        ),
+        Column("ended", "TIMESTAMP_NS", "UTC", "when it ended, or will end; NULL while unknown"),
     ),
     sorted_by=("cluster", "campaign", "stored_to"),
 )
@@ -203,7 +208,7 @@ RESULTS = Table(
         _WORKLOAD,
         _GPU,
         Column("repeat", "INTEGER", "", "which repeat of the run, from 0"),
-        Column("figure", "VARCHAR", "", "name of the figure; 'time' is the duration that variability is about"),
+        Column("figure", "VARCHAR", "", "name of the figure; 'time' is the duration that `whorl variability` compares"),
         Column("unit", "VARCHAR", "", "unit of `value`; times are in ms"),
         Column("value", "DOUBLE", "`unit`", "the figure"),
     ),
@@ -217,7 +222,7 @@ EVENTS = Table(
         Column("ts", "TIMESTAMP_NS", "UTC", "when it happened or was noticed"),
         _CLUSTER,
         _GPU,
-        Column("node", "VARCHAR", "", "the host, also where an event concerns no single GPU (gpu is NULL then)"),
+        Column("node", "VARCHAR", "", "the host; if the event concerns no single GPU, gpu is NULL"),
         Column("kind", "VARCHAR", "", "what kind of event, a code; it says which of the next columns are filled"),
         Column("workload", "VARCHAR", "", "the probe that it is about"),
         Column("metric", "VARCHAR", "", "the column of `telemetry` that it is about"),
@@ -236,7 +241,7 @@ EVENTS = Table(
 
 IMPORTS = Table(
     "imports",
-    "one workload of one imported file: its provenance and what became of its rows",
+    "one workload of one imported file: its provenance and row counts",
     (
         Column("import_id", "VARCHAR", "", "identity of the import: hash of the content and the options"),
         Column("file", "VARCHAR", "", "name of the file, without its folder"),
@@ -260,7 +265,7 @@ IMPORTS = Table(
 
 TRUTH = Table(
     "truth",
-    "what was planted in a simulated GPU: for judging detectors; no analysis reads it",
+    "the fault planted in a simulated GPU: used to judge detectors, never read by analysis",
     (
         _CLUSTER,
         _GPU,
@@ -311,12 +316,12 @@ def _of_a_minute(column: Column) -> tuple[Column, ...]:
 
 MINUTES = Table(
     "telemetry_minutes",
-    "a minute of a GPU's telemetry whose rows were pruned",
+    "one minute of a GPU's pruned telemetry",
     (
         Column("ts", "TIMESTAMP_NS", "UTC", "when the minute began", "DELTA_BINARY_PACKED"),
         _CLUSTER,
         _GPU,
-        Column("n", "BIGINT", "", "how many rows of telemetry this was; a late row of the minute makes a further row"),
+        Column("n", "BIGINT", "", "how many rows of telemetry it replaces; a late row of the minute makes another row"),
         *(part for column in TELEMETRY.columns for part in _of_a_minute(column)),
     ),
     sorted_by=("gpu", "ts"),
@@ -338,12 +343,12 @@ LATE = Table(
 
 REPLACED = Table(
     "replaced",
-    "a file that gives way to others, or is one of these: see store/replacing.py",
+    "a file that is replaced by others, or one of these others: see store/replacing.py",
     (
         Column("table_name", "VARCHAR", "", "the table, or `journal`"),
         Column("file", "VARCHAR", "", "folder and name"),
         Column("side", "VARCHAR", "", "'old' or 'new'"),
-        Column("hidden", "BOOLEAN", "", "whether readers leave it out"),
+        Column("hidden", "BOOLEAN", "", "whether readers ignore it"),
         Column("step", "INTEGER", "", "1 before the switch, 2 after it"),
         Column("path", "VARCHAR", "", "path within the store"),
     ),
@@ -380,7 +385,7 @@ GPUS_NOW = View(
 
 MEASUREMENTS = View(
     "measurements",
-    "a figure of a run beside the run's conditions and the GPU's name and place: `results` joined with `runs` and "
+    "a figure of a run with the run's conditions and the GPU's name and place: `results` joined with `runs` and "
     "`gpus_now`",
     "SELECT r.cluster, r.workload, coalesce(g.name, r.gpu) AS name, g.node, g.slot, g.model, r.gpu, s.figure, "
     "s.repeat, s.value, s.unit, r.campaign, r.began, r.ended, r.job_id, r.sm_clock_mhz, r.mem_clock_mhz, "

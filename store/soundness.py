@@ -56,7 +56,7 @@ def stamp(path: Path) -> tuple[int, int]:
     """Size and time of change: files are immutable, so the same stamp means the same content."""
     status = path.lstat()
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "it is no regular file")
+        raise OSError(errno.EINVAL, "it is not a regular file")
     return status.st_size, status.st_mtime_ns
 
 
@@ -72,9 +72,9 @@ def _look(path: Path, name: str, stamp: tuple[int, int]) -> tuple[str | None, fr
     except FileNotFoundError:
         raise  # it gave way to others just now
     except PermissionError:
-        return "this user may not read it", none
+        return "this user has no permission to read it", none
     except (OSError, ValueError, OverflowError, MemoryError, pa.ArrowException) as error:
-        return f"it is torn or not a Parquet file ({str(error).splitlines()[0]}); move it out of the store", none
+        return f"it is cut off or not a Parquet file ({str(error).splitlines()[0]}); move it out of the store", none
     keys = metadata.metadata or {}
     found = keys.get(b"whorl.table", b"").decode("utf-8", "replace")
     if found != name:
@@ -82,7 +82,7 @@ def _look(path: Path, name: str, stamp: tuple[int, int]) -> tuple[str | None, fr
         return f"{what}; move it out of {name}/", none
     version = keys.get(b"whorl.format", b"").decode("utf-8", "replace")
     if not version.isdecimal() or int(version) > FORMAT:
-        return f"it has format {version or '?'} and this whorl reads up to {FORMAT}; install a newer whorl", none
+        return f"it has format {version or '?'} but this whorl reads up to {FORMAT}; install a newer whorl", none
     if not placing.readable(keys):
         return f"what it says of its times and GPUs is damaged; move it out of {name}/", none
     for field in arrow_schema(name):

@@ -77,7 +77,7 @@ class Store:
                 raise StoreError(
                     f"{root} is a store that was interrupted while it was made; run the command that made it again"
                 ) from None
-            what = "there is nothing there" if not root.exists() else f"it holds no {_ABOUT}"
+            what = "it does not exist" if not root.exists() else f"it has no {_ABOUT}"
             within = root / _DEMO
             if (within / _ABOUT).is_file():
                 raise StoreError(f"{root} is not a store ({what}); the store is in {within}") from None
@@ -95,7 +95,7 @@ class Store:
             raise _damaged(about, str(error)) from error
         version = known.get("format")
         if type(version) is not int or version < 1:
-            raise _damaged(about, "it states no format")
+            raise _damaged(about, "it has no format number")
         if version > FORMAT:
             raise FormatError(
                 f"{root} has format {version}, made by {known.get('created_by', 'a newer whorl')}; this whorl "
@@ -120,9 +120,9 @@ class Store:
         if (root / _ABOUT).exists():
             return cls.open(root)
         if root.exists() and not root.is_dir():
-            raise StoreError(f"{root} is a file; a store is a folder: choose another path")
+            raise StoreError(f"{root} is a file, but a store is a folder: choose another path")
         if root.is_dir() and not all(_ours(p.name) for p in root.iterdir()):
-            raise StoreError(f"{root} holds other things and no {_ABOUT}; choose an empty or a new folder for a store")
+            raise StoreError(f"{root} has other contents and no {_ABOUT}; choose an empty or a new folder for a store")
         try:
             root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -211,7 +211,7 @@ class Store:
             except FileNotFoundError as error:
                 raise _Gone from error
             except OSError as error:
-                reason = f"it cannot be read ({error.strerror}); see to it or move it out of the store"
+                reason = f"it cannot be read ({error.strerror}); repair it or move it out of the store"
             if reason is None:
                 good.append(path)
             else:

@@ -1,4 +1,4 @@
-"""Where a job of a workload should run and where not, and what that is worth."""
+"""Where a job of a workload should run, which nodes it should avoid, and how much time that saves."""
 
 from __future__ import annotations
 
@@ -125,18 +125,19 @@ def advise(
     """
     one = scores.one(workload)
     if locality < 1.0 or not 0.0 <= (max_share or 0.0) <= 1.0 or not 1.0 <= soft <= hard:
-        raise InputError("the locality penalty is at least 1, the share from 0 to 1, and 1 <= soft <= hard")
+        raise InputError("the locality penalty must be at least 1, the share from 0 to 1, and 1 <= soft <= hard")
     now = now or datetime.now(UTC).replace(tzinfo=None)
     notes = scores.notes_on(workload)
     nodes = nodes_of(scores, workload, partition)
     unknown = _unmeasured(partition, nodes, notes)
     usable = _usable(one, nodes, partition is not None)
     if gpus < 1:
-        raise InputError("a job has at least one GPU")
+        raise InputError("a job needs at least one GPU")
     if gpus > len(usable):
         where = "of the partition " if partition is not None else ""
         raise InputError(
-            f"{gpus} GPUs are asked for, but {len(usable)} GPUs {where}on {scores.cluster} were measured in {workload}"
+            f"the job needs {gpus} GPUs, but only {len(usable)} GPUs {where}on {scores.cluster} were measured in "
+            f"{workload}"
         )
     tiers = {name: tier(one, its, hard, soft) for name, its in zip(nodes.names, nodes.gpus, strict=True)}
     slow = sorted(
@@ -179,7 +180,7 @@ def advise(
 
 
 def _unmeasured(partition: Collection[str] | None, nodes: Nodes, notes: list[str]) -> int:
-    """How many nodes of the partition no run tells about."""
+    """How many nodes of the partition have no run."""
     if partition is None:
         return 0
     unknown = len(set(partition) - set(nodes.names))
@@ -200,15 +201,15 @@ def _say_homeless(scores: Scores, one: WorkloadScores, hard: float, soft: float,
         found = tier(one, [int(gpu)], hard, soft)
         if found is not None and found[0] == "hard":
             notes.append(
-                f"{scores.gpus[gpu]} takes {one.belief[gpu]:.2f} times as long as usual beyond doubt, but stands on no "
-                "known node: find it"
+                f"{scores.gpus[gpu]} is certainly slow ({one.belief[gpu]:.2f} times the usual time), but its node is "
+                "not known: find it"
             )
 
 
 def _say_doubtful(
     scores: Scores, one: WorkloadScores, usable: Ints, hard: float, soft: float, notes: list[str]
 ) -> None:
-    """The GPUs that may be hard, or usual."""
+    """Note the GPUs that may be hard and may be usual."""
     if not one.repeatable:
         return
     homeless = [gpu for gpu, node in enumerate(scores.nodes) if node is None]
@@ -218,22 +219,22 @@ def _say_doubtful(
     if may:
         gpu = may[0]
         where = "" if scores.nodes[gpu] is None else f" on {scores.nodes[gpu]}"
-        more = f", and {len(may) - 1:,} others like it" if len(may) > 1 else ""
+        more = f"; {len(may) - 1:,} others are like it" if len(may) > 1 else ""
         notes.append(
-            f"the runs of {scores.gpus[gpu]}{where} disagree: it may take {one.lower[gpu]:.2f} to {one.upper[gpu]:.2f} "
-            f"times as long as usual{more}; measure again"
+            f"the runs of {scores.gpus[gpu]}{where} disagree: it takes between {one.lower[gpu]:.2f} and "
+            f"{one.upper[gpu]:.2f} times the usual time{more}; measure again"
         )
 
 
 def _on(scores: Scores, nodes: Collection[str]) -> np.typing.NDArray[np.bool_]:
-    """Which GPUs stand on some nodes."""
+    """(gpus,) whether each GPU is on one of `nodes`."""
     return np.array([node in nodes for node in scores.nodes], dtype=np.bool_)
 
 
 def _excluded(
     drained: list[str], nodes: Nodes, unknown: int, gpus: int, max_share: float | None, notes: list[str]
 ) -> tuple[set[str], Cost, str | None]:
-    """The nodes to exclude, worst first until one of the two limits is met, and which one it was."""
+    """The nodes to exclude, worst first until one of the two limits is reached; the cost; and which limit it was."""
     size = {name: len(its) for name, its in zip(nodes.names, nodes.gpus, strict=True)}
     usual = float(np.median(list(size.values()))) if size else 0.0
     left = sum(size.values()) + int(unknown * usual)
@@ -245,8 +246,8 @@ def _excluded(
     for name in drained:
         if left - size[name] < _LEAST_LEFT * gpus:
             notes.append(
-                f"{name} is slow beyond doubt, but without it fewer than {_LEAST_LEFT * gpus:,} GPUs would be left, "
-                "twice what the job asks for: not excluded"
+                f"{name} is certainly slow, but not excluded: without it fewer than {_LEAST_LEFT * gpus:,} GPUs would "
+                "be left, twice what the job needs"
             )
             kept = "too few GPUs would be left"
             break
@@ -260,18 +261,18 @@ def _excluded(
 
 
 def _above_share(slow: int, most: int, total: int, max_share: float) -> str:
-    """That the share keeps nodes from being excluded, and which share would not."""
+    """That the share keeps some nodes from being excluded, and which share would exclude them."""
     wanted = math.ceil(100.0 * slow / total - 1e-9)
     are = "1 node is" if slow == 1 else f"{slow:,} nodes are"
     allowed = "none may" if most == 0 else f"at most {most:,} may"
     return (
-        f"{are} slow beyond doubt, but of {total:,} in all {allowed} be excluded ({100 * max_share:.4g} %): see to "
+        f"{are} certainly slow, but of {total:,} nodes {allowed} be excluded ({100 * max_share:.4g} %): repair "
         f"{'it' if slow == 1 else 'the others' if most else 'them'}, or allow more (--max-share {wanted}%)"
     )
 
 
 def _width(belief: Floats) -> float:
-    """How far the usual GPUs of a fleet lie apart, relatively."""
+    """The relative distance between the 5th and 95th percentile of the scores."""
     low, high = np.quantile(belief, (0.05, 0.95))
     return float(high / low) - 1.0
 
@@ -282,7 +283,7 @@ def _staleness(scores: Scores, one: WorkloadScores, usable: Ints, now: datetime,
     says = None
     if old:
         which = "all" if len(old) == len(usable) else f"{len(old):,} of {len(usable):,}"
-        says = f"{which} scores may be out of date (for one: {old[0]}): measure again"
+        says = f"{which} scores may be out of date (for example: {old[0]}): measure again"
     ages = [days for days in (age(scores, one, int(gpu), now) for gpu in usable) if days is not None]
     return Staleness(
         newest=max(times, default=None),
@@ -296,7 +297,7 @@ def _staleness(scores: Scores, one: WorkloadScores, usable: Ints, now: datetime,
 
 
 def _fast(nodes: Nodes, one: WorkloadScores, gpus: int, exclude: set[str]) -> tuple[str, ...]:
-    """The fastest nodes, best first: a quarter of them, or twice what the job fills if that is more."""
+    """The fastest nodes, best first: a quarter of all nodes, or twice as many as the job needs if that is more."""
     score = nodes.scores(one.belief)
     best = sorted((name for name in score if name not in exclude), key=lambda name: (score[name], name))
     size = {name: len(its) for name, its in zip(nodes.names, nodes.gpus, strict=True)}
@@ -309,10 +310,11 @@ def _fast(nodes: Nodes, one: WorkloadScores, gpus: int, exclude: set[str]) -> tu
 def _slow_elsewhere(
     scores: Scores, own: WorkloadScores, nodes: Nodes, hard: float, soft: float, notes: list[str]
 ) -> tuple[str, ...]:
-    """The nodes that are slow, not broken, in a workload that minds: a job that does not mind leaves it the others.
+    """The nodes that are soft in another, sensitive workload: a job that is not sensitive leaves the good ones to it.
 
-    None that is slow in the job's `own` workload, or may be: where its differences come back, the whole interval of a
-    node's slowest GPU lies below `soft`. None at all where nobody knows whether they come back.
+    Hard nodes are never offered. Nor are nodes that are or may be slow in the job's `own` workload: if its differences
+    repeat, the whole interval of a node's slowest GPU must lie below `soft`. If it is not known whether they repeat,
+    no node is offered.
     """
     if own.p is None:
         return ()
@@ -335,5 +337,5 @@ def _slow_elsewhere(
     if listed:
         which = f"1 node ({listed[0]}) is" if len(listed) == 1 else f"{len(listed):,} nodes are"
         serve = "serves" if len(listed) == 1 else "serve"
-        notes.append(f"{which} slow in other workloads and {serve} {own.workload} as well as any")
+        notes.append(f"{which} slow in other workloads, but {serve} {own.workload} as well as any other")
     return listed

@@ -102,7 +102,7 @@ def posterior(seen: Observed, rng: np.random.Generator, replicates: int) -> Post
         lower,
         upper,
         repeatable=test.repeatable,
-        reason=None if test.repeatable else f"no difference between its GPUs comes back (p = {test.p:.2f})",
+        reason=None if test.repeatable else f"the differences between GPUs do not repeat (p = {test.p:.2f})",
         p=test.p,
         icc=icc(moments, "gpu").value,
         sigma_within=scale,
@@ -115,9 +115,9 @@ def posterior(seen: Observed, rng: np.random.Generator, replicates: int) -> Post
 
 def _untold(gpus: int) -> Posterior:
     if gpus == 1:
-        reason = "only one was measured: there is nothing to compare it with"
+        reason = "only one GPU was measured, so there is nothing to compare"
     else:
-        reason = "fewer than two were measured twice, so nobody knows what comes back: measure again"
+        reason = "fewer than two GPUs were measured twice, so it is not known which differences repeat: measure again"
     unknown = np.full(gpus, np.nan)
     table = np.ones((1, 1, len(prior.PROBABILITIES)), dtype=np.float32)
     nobody = np.zeros(gpus, dtype=np.bool_)

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a GPU stands; node and slot are None where nobody knows, or where what is known contradicts itself."""
+    """The place of a GPU. Node and slot are None if they are not known or contradictory."""
 
     node: str | None = None
     slot: int | None = None
     drivers: tuple[tuple[datetime | None, str], ...] = ()
     """(first seen, driver version) in the order of time."""
     simulated: bool = False
-    """Whether all its runs say that the GPU is simulated: then their clock is too."""
+    """Whether all its runs say that the GPU is simulated: then their times are simulated too."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def _untimed(store: Store, timed: Sequence[tuple[str, str]]) -> dict[tuple[str, 
             continue
         what = f"{workload} on {cluster}"
         found[cluster, workload] = (
-            f"what the runs of {what} measure is no time: no GPU is slow in it"
+            f"the runs of {what} measure no time, so no GPU can be slow in it"
             if any_sound
             else f"all runs of {what} failed: measure it again"
         )
@@ -84,10 +84,10 @@ def read(store: Store, workloads: Sequence[str], cluster: str | None) -> Reading
             raise InputError(why)
     if not known:
         if untimed:
-            raise InputError(f"{store.root} holds no times: {next(iter(untimed.values()))}")
+            raise InputError(f"{store.root} has no measured times: {next(iter(untimed.values()))}")
         raise InputError(
-            f"{store.root} holds no runs; `whorl import --store {store.root} FILES` or `whorl probe run --store "
-            f"{store.root}` adds some"
+            f"{store.root} has no runs: add some with `whorl import --store {store.root} FILES` or `whorl probe run "
+            f"--store {store.root}`"
         )
     cluster, chosen = _chosen(known, workloads, cluster, str(store.root))
     frame = measurements(store, clusters=[cluster], workloads=chosen, run_ids=True)
@@ -105,7 +105,7 @@ def read(store: Store, workloads: Sequence[str], cluster: str | None) -> Reading
     present = frame["gpu"].cast(pl.String).unique().sort()
     ambiguous = [name for name in present if name in names.ambiguous]
     if ambiguous:
-        notes.append(f"{_some(ambiguous)} may be several GPUs, as their names lead to more than one: left out")
+        notes.append(f"{_some(ambiguous)} left out: each of these names fits several GPUs")
     single = {name: names.identity.get(name, name) for name in present if name not in names.ambiguous}
     frame = frame.with_columns(pl.col("gpu").cast(pl.String).replace_strict(single, default=None))
     frame = frame.filter(pl.col("gpu").is_not_null())
@@ -143,8 +143,10 @@ def _chosen(
     if cluster is None:
         wanted = [c for c in clusters if all((c, w) in known for w in workloads)]
         if len(wanted) != 1:
-            what = f"{' and '.join(workloads)} on {_some(wanted)}" if wanted else f"{having}, on no cluster all of them"
-            raise InputError(f"{where} has {what}: say which cluster")
+            what = (
+                f"{' and '.join(workloads)} on {_some(wanted)}" if wanted else f"{having}; no cluster has all of them"
+            )
+            raise InputError(f"{where} has {what}: name the cluster (--cluster)")
         cluster = wanted[0]
     return cluster, list(dict.fromkeys(workloads)) or [w for c, w in known if c == cluster]
 
@@ -168,7 +170,7 @@ def _places(
             versions.setdefault(name, []).append((first_seen, driver))
     moved = sorted(gpu for gpu, found in spots.items() if len({node for node, _ in found}) > 1)
     if moved:
-        notes.append(f"{_some(moved)} were seen on more than one node: taken as without a node")
+        notes.append(f"{_some(moved)}: seen on more than one node, so treated as having no known node")
     at: dict[str, tuple[str, int | None]] = {}
     for gpu, found in spots.items():
         nodes = {node for node, _ in found}
@@ -178,7 +180,7 @@ def _places(
     gone = _replaced(at, newest, notes)
     homeless = [gpu for gpu in newest if gpu not in at and gpu not in moved]
     if homeless:
-        notes.append(f"{_some(sorted(homeless))} stand on no known node: no node is advised for or against by them")
+        notes.append(f"{_some(sorted(homeless))}: the node is not known, so the advice about nodes does not use them")
     nowhere = (None, None)
     found_at = {gpu: nowhere if gpu in gone else at.get(gpu, nowhere) for gpu in newest}
     reloads = _reloads(store, cluster)
@@ -221,10 +223,14 @@ def _replaced(at: dict[str, tuple[str, int | None]], newest: dict[str, datetime 
         last = [gpu for gpu, time in zip(gpus, times, strict=True) if known and time == max(known)]
         if len(known) == len(gpus) and len(last) == 1:
             gone |= set(gpus) - set(last)
-            notes.append(f"slot {slot} of {node} was held by {len(gpus)} GPUs: {last[0]} was measured there last")
+            notes.append(
+                f"slot {slot} of {node} had {len(gpus)} GPUs: {last[0]} was measured last and counts as being there"
+            )
         else:
             gone |= set(gpus)
-            notes.append(f"slot {slot} of {node} is claimed by {_some(sorted(gpus))}: neither is placed there")
+            notes.append(
+                f"slot {slot} of {node} is given for {_some(sorted(gpus))}: none of them counts as being there"
+            )
     return gone
 
 

@@ -1,4 +1,4 @@
-"""The advice in one plain sentence."""
+"""The advice in one sentence."""
 
 from __future__ import annotations
 
@@ -24,42 +24,43 @@ def finding(
     prefer: Sequence[str],
     kept: str | None,
 ) -> str:
-    """What to do with a job of `gpus` GPUs of a workload, and what it is worth.
+    """What to do with a job of `gpus` GPUs of a workload, and how much time that saves.
 
-    `one`: its scores. `width`: how far the usual ones lie apart. `slow`: the hard and the soft nodes, the worst first;
-    `hard`: from where a node is excluded; `kept`: why not all hard ones are.
+    `one`: its scores. `width`: the relative distance between the 5th and 95th percentile of the scores. `slow`: the
+    hard and the soft nodes, the worst first. `hard`: the slowdown from which a node is excluded. `kept`: why some
+    hard nodes are not excluded.
     """
     workload, reason = one.workload, one.reason
     drained = [node.node for node in slow if node.tier == "hard"]
     exclude = [node.node for node in slow if node.excluded]
     elsewhere = _elsewhere(prefer)
     if reason is not None and one.p is None:
-        return f"No measurable benefit: for {workload}, {reason}."  # whether any node will do, nobody knows
+        return f"No measurable benefit: for {workload}, {reason}."  # it is unknown whether any node is as good
     if reason is not None:
-        return f"No measurable benefit: for {workload}, {reason}; any node will do{elsewhere}."
+        return f"No measurable benefit: for {workload}, {reason}. Use any node{elsewhere}."
     best = _best(gains, gpus, drained)
     if not sensitive:
-        within = f"nine in ten of its GPUs lie within {_percent(width)}"
+        within = f"90 % of the GPUs lie within {_percent(width)}"
         if not slow:
-            return f"{workload} hardly minds where it runs ({within}): any node will do{elsewhere}{best}."
-        return f"Exclude nothing: {_soft(slow, hard)}; the others do not matter ({within}){elsewhere}{best}."
+            return f"{workload} runs almost equally fast on all GPUs ({within}). Use any node{elsewhere}{best}."
+        return f"Exclude nothing: {_soft(slow, hard)}. The others are almost equal ({within}){elsewhere}{best}."
     if exclude:
         return f"Exclude {_named(sorted(exclude))}{_exclusion(gains)}{best}."
     if drained:
-        return f"Slow beyond doubt, but not excluded, as {kept}: {_named(drained)}{best}."
+        return f"Certainly slow, but not excluded because {kept}: {_named(drained)}{best}."
     return f"Exclude nothing{f': {_soft(slow, hard)}' if slow else ''}{best}."
 
 
 def _soft(slow: Sequence[NodeEvidence], hard: float) -> str:
-    """Why nodes that are slow are not excluded: the first is the slowest."""
+    """Why slow nodes are not excluded. The first one of `slow` is the slowest."""
     worst = slow[0]
-    time = f"{worst.slowdown:.3f} times as long as usual ({worst.lower:.3f} to {worst.upper:.3f})"
+    time = f"{worst.slowdown:.3f} times the usual time ({worst.lower:.3f} to {worst.upper:.3f})"
     if worst.lower <= hard:
-        why = f"which is not above {hard:g} beyond doubt"
+        why = f"but the interval is not above {hard:g}"
     elif worst.runs < 2:
-        why = "by one run only: measure it again"
+        why = "but has only one run: measure it again"
     else:
-        why = "but does not stand out: too many are slow, or too few runs rule out chance"
+        why = "but does not stand out: too many nodes are slow, or there are too few runs to rule out chance"
     more = f"; {len(slow) - 1:,} more {'is' if len(slow) == 2 else 'are'} slow too" if len(slow) > 1 else ""
     return f"{worst.node} takes {time}, {why}{more}"
 
@@ -72,8 +73,8 @@ def _named(nodes: Sequence[str]) -> str:
 def _elsewhere(prefer: Sequence[str]) -> str:
     if not prefer:
         return ""
-    which = prefer[0] if len(prefer) == 1 else f"the {len(prefer)} nodes"
-    return f", also {which}, slow in other workloads"
+    which = f"{prefer[0]} is" if len(prefer) == 1 else f"{len(prefer)} nodes are"
+    return f"; {which} slow only in other workloads"
 
 
 def _exclusion(gains: Sequence[Gain]) -> str:
@@ -84,7 +85,7 @@ def _exclusion(gains: Sequence[Gain]) -> str:
 
 
 def _best(gains: Sequence[Gain], gpus: int, drained: Sequence[str]) -> str:
-    others = "a random choice off the slow nodes" if drained else "a random choice"
+    others = "a random choice that avoids the slow nodes" if drained else "a random choice"
     for choice, spoken in (("packed", "packed "), ("spread", "")):
         for gain in gains:
             if (gain.choice, gain.against) != (choice, "drained"):

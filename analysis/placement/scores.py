@@ -183,7 +183,7 @@ def scores(
             continue
         of[workload] = _scored(runs, place, rng, replicates, its)
         notes += its
-    notes += [f"{workload} is left out: {why}" for workload, why in left_out.items()]
+    notes += [f"{workload} was left out: {why}" for workload, why in left_out.items()]
     places = tuple(found.places[gpu] for gpu in names)
     return Scores(found.cluster, tuple(of), tuple(names), places, of, tuple(notes), found.untimed | left_out)
 
@@ -197,7 +197,8 @@ def _runs(found: Readings, workload: str, notes: list[str]) -> Runs:
     usable = frame.filter(pl.col("value").is_finite() & (pl.col("value") > 0))
     if usable.height < frame.height:
         bad = frame.height - usable.height
-        notes.append(f"{bad:,} {'run' if bad == 1 else 'runs'} of {workload} without a positive time: left out")
+        was = "1 run was" if bad == 1 else f"{bad:,} runs were"
+        notes.append(f"{was} left out of {workload}: no positive time")
     for one in by_workload(usable):
         return one
     raise InputError(f"no run of {workload} on {found.cluster} has a positive time: measure it again")
@@ -269,14 +270,15 @@ def _when(runs: Runs) -> tuple[npt.NDArray[Any], npt.NDArray[Any], dict[str, tup
 def _say_coupled(runs: Runs, apart: Units, notes: list[str]) -> None:
     if apart.crossing:
         notes.append(
-            f"{apart.crossing:,} runs of {runs.workload} belong to jobs over several nodes, which say too little about "
-            "one of them: left out"
+            f"{apart.crossing:,} runs of {runs.workload} were left out: their jobs used several nodes, so they say too "
+            "little about one node"
         )
     if apart.coupled:
         sets, jobs = len(apart.observed.starts) - 1, len(apart.observed.x)
         notes.append(
-            f"the {len(runs.names):,} GPUs of {runs.workload} were measured in jobs that held several and finish "
-            f"together: they are told apart only as {sets:,} sets, from {jobs:,} jobs; single-GPU runs would tell more"
+            f"the {len(runs.names):,} GPUs of {runs.workload} were measured in jobs on several GPUs, which finish "
+            f"together. So only {sets:,} sets of GPUs can be compared, from {jobs:,} jobs; single-GPU runs would say "
+            "more"
         )
 
 
@@ -287,11 +289,10 @@ def _say_sittings(runs: Runs, apart: Units, notes: list[str]) -> None:
         span = "a day" if sat.length == "day" else "an hour"
         notes.append(
             f"{what} of {runs.workload} on one GPU within {span} are more alike than others ({100 * sat.share:.0f} % "
-            f"of what varies is from one such sitting to another): those of a sitting count as one, "
-            f"{len(apart.observed.x):,} in all"
+            f"of the variance is between such groups): each group counts as one run, {len(apart.observed.x):,} in all"
         )
     if not sat.several_days and (np.diff(apart.observed.starts) > 1).sum() > 1:
         notes.append(
-            f"hardly any GPU has {what} of {runs.workload} from different days (or nobody knows when they ran): how "
-            "times change from day to day is not known, and the intervals leave it out"
+            f"hardly any GPU has {what} of {runs.workload} from different days (or their dates are not known): the "
+            "intervals do not include changes from day to day"
         )

@@ -1,7 +1,7 @@
-"""Which nodes are slow, how surely, on what evidence and how old that is.
+"""Which nodes are slow, how certain that is, the evidence, and its age.
 
-A node is taken as slow as its slowest GPU: so it is for a job that takes the whole node, and so it may turn out for
-one that is given any GPU of it.
+A node is as slow as its slowest GPU. That is true for a job that takes the whole node, and it can happen to a job
+that gets any GPU of it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class NodeEvidence:
 
     node: str
     tier: str
-    """"hard": slower than `hard` beyond doubt; "soft": slower than `soft` beyond doubt, a matter for weights only."""
+    """"hard": certainly slower than `hard`; "soft": certainly slower than `soft`, used for weights only."""
     excluded: bool
-    """Whether the advice excludes it: not every hard node, where they are too many."""
+    """Whether the advice excludes it. Not all hard nodes are excluded if there are too many."""
     worst_gpu: str
     slowdown: float
     lower: float
@@ -38,7 +38,7 @@ class NodeEvidence:
     run_ids: tuple[str, ...]
     newest: datetime | None
     simulated: bool
-    """Whether the GPU is: the clock of its runs is none that ages."""
+    """True for simulated GPUs, which have no age."""
     age_days: float | None
     stale: str | None
     """Why the evidence may be out of date."""
@@ -125,16 +125,16 @@ def when(one: WorkloadScores, gpu: int) -> datetime | None:
 
 
 def age(scores: Scores, one: WorkloadScores, gpu: int, now: datetime) -> float | None:
-    """How many days ago a GPU was measured last; None where nobody knows, and of a simulated one."""
+    """How many days ago a GPU was measured last; None if that is not known, and for a simulated GPU."""
     newest = when(one, gpu)
     return None if newest is None or scores.places[gpu].simulated else (now - newest) / timedelta(days=1)
 
 
 def stale(scores: Scores, one: WorkloadScores, gpu: int, now: datetime, max_age: float) -> str | None:
-    """Why what is known of a GPU may no longer hold."""
+    """Why a GPU's score may be out of date; None if it is not."""
     newest = when(one, gpu)
     if newest is None:
-        return "nobody knows when it was measured"
+        return "the date of its measurement is not known"
     last = None
     for seen, driver in scores.places[gpu].drivers:
         if last is not None and seen is not None and seen > newest:

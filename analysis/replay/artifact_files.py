@@ -1,4 +1,4 @@
-"""Files of a published artifact: tables in which every row counts, since a row left out would shift all draws."""
+"""Files of a published artifact. Every row counts, because a missing row would shift all random draws."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Cell:
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
-            raise self.error("is no number")
+            raise self.error("is not a number")
         return value
 
     def whole(self) -> int:
         """The field as a whole number. Raises InputError."""
         value = self.number()
         if value != int(value):
-            raise self.error("is no whole number")
+            raise self.error("is not a whole number")
         return int(value)
 
     def error(self, what: str) -> InputError:

@@ -16,7 +16,7 @@ def check_trace(trace: Trace, fleet: Fleet) -> None:
         raise InputError(f"the trace {trace.name} has no jobs")
     for one, then in pairwise(trace.jobs):
         if then.submit_s < one.submit_s:
-            raise InputError(f"job {then.name} stands behind {one.name} in the trace but was submitted before it")
+            raise InputError(f"job {then.name} comes after {one.name} in the trace but was submitted before it")
     seen: set[str] = set()
     for job in trace.jobs:
         if job.name in seen:

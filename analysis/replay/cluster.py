@@ -77,7 +77,7 @@ class Cluster:
         """These are no longer free. Raises `InputError` when one is not free or stands twice."""
         for node, bits in self._by_node(gpus).items():
             if self.free_bits[node] & bits != bits:
-                raise InputError(f"a policy gave away GPUs of node {node} that are not free")
+                raise InputError(f"a policy assigned GPUs of node {node} that are not free")
             self._set(node, self.free_bits[node] ^ bits)
         if self._free is not None:
             self._free[list(gpus)] = False
@@ -115,7 +115,7 @@ class Cluster:
             bit = 1 << (gpu - first[node])
             bits = found.get(node, 0)
             if bits & bit:
-                raise InputError(f"a policy gave the GPU {gpu} twice to one job")
+                raise InputError(f"a policy assigned the GPU {gpu} twice to one job")
             found[node] = bits | bit
         return found
 

@@ -42,7 +42,7 @@ class Gain:
     per_seed: tuple[tuple[int, float], ...]
     """(seed, gain in %)."""
 
-    def spoken(self) -> str:
+    def as_text(self) -> str:
         """The mean with its interval, to a tenth of a percent."""
         mean, lower, upper = (
             None if x is None else round(x, 1) + 0.0 for x in (self.mean_pct, self.lower_pct, self.upper_pct)
@@ -85,7 +85,7 @@ def gains(
 def finding(own: Sequence[Gain]) -> str:
     """What a policy's gains over all baselines come to: it is better if it measurably beats every one of them."""
     if any(gain.n < 2 for gain in own):
-        return "one seed: no evidence"
+        return "one seed is not evidence"
     if any(gain.measurable and gain.mean_pct < 0 for gain in own):
         return "worse"
     return "better" if all(gain.measurable for gain in own) else "no measurable gain"

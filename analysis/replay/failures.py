@@ -1,4 +1,4 @@
-"""Nodes that go and come back."""
+"""Failures of nodes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def checked(failures: Sequence[Failure], nodes: int) -> list[tuple[float, int, i
         if not 0 <= one.node < nodes:
             raise InputError(f"a failure names node {one.node}; the fleet has nodes 0 to {nodes - 1}")
         if not 0 <= one.down_s < one.up_s:
-            raise InputError(f"node {one.node} is said to fail at {one.down_s:g} s and to be back at {one.up_s:g} s")
+            raise InputError(
+                f"node {one.node} is listed as failing at {one.down_s:g} s and returning at {one.up_s:g} s"
+            )
         if one.down_s < last.get(one.node, 0.0):
             raise InputError(f"node {one.node} is said to fail at {one.down_s:g} s, while it is away")
         last[one.node] = one.up_s
@@ -48,7 +50,7 @@ def drawn(
 ) -> tuple[Failure, ...]:
     """Failures of every node, drawn: exponential times between failures (mean `mtbf_h`) and of repair (`repair_h`)."""
     if not (mtbf_h > 0 and repair_h > 0):
-        raise InputError("the mean times between failures and of repair are more than 0 hours")
+        raise InputError("the mean times between failures and of repair must be more than 0 hours")
     found: list[Failure] = []
     for node in range(nodes):
         now = random.exponential(mtbf_h * _HOUR_S)

@@ -1,4 +1,4 @@
-"""The GPUs of a replay: which node each is in, how slow each is, and what a policy believes of that."""
+"""The GPUs of a replay: their nodes, their scores, and the scores that policies see."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Fleet:
             raise InputError(f"the locality penalty is a factor of at least 1, not {self.locality:g}")
         missing = sorted(set(self.actual) ^ set(self.belief))
         if missing:
-            raise InputError(f"the class {missing[0]!r} has scores to run at or scores to believe, but not both")
+            raise InputError(f"the class {missing[0]!r} needs both scores for jobs and scores for policies")
         for kind, scores in (("score", self.actual), ("believed score", self.belief)):
             for name, values in scores.items():
                 if values.shape != (gpus,):

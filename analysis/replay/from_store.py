@@ -92,14 +92,14 @@ class Measured:
         if len(groups) > 1:
             parted = " and ".join("/".join(group) for group in groups)
             found.append(
-                f"no GPU was measured in both {parted}: they are taken as unrelated, which real GPUs may not be"
+                f"no GPU was measured in both {parted}: they are drawn independently, but real GPUs may be correlated"
             )
         if self.nodes is None:
             lost = sum(name is None for name in self.scores.nodes)
             if lost:
                 found.append(
-                    f"the node of {lost:,} GPUs is unknown: in the order of their names they stand in nodes of "
-                    f"{self._size} that are made up"
+                    f"the node of {lost:,} GPUs is unknown: they are put, in the order of their names, into invented "
+                    f"nodes of {self._size}"
                 )
         elif self._whole_nodes:
             there = len(set(self.scores.nodes))

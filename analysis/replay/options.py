@@ -80,4 +80,4 @@ class Options:
         if self.patience_s is not None and not (self.patience_s > 0 and (self.rounds or self.quantised)):
             raise InputError("the patience of jobs is a time of more than 0 s, and needs rounds")
         if self.quantised and self.rounds is False:
-            raise InputError("a replay whose jobs end at the edges of rounds needs rounds")
+            raise InputError("jobs can end at the edges of rounds only in a replay by rounds")

@@ -63,7 +63,7 @@ def profiles(paths: Sequence[Path]) -> Profiles:
         if source is None:
             if given:
                 raise InputError(
-                    f"{path} is none of the published profiles: it has no column `exp` that says resnet, bert, "
+                    f"{path} is not one of the published profiles: it has no column `exp` that says resnet, bert, "
                     "pagerank or sgemm"
                 )
             continue
@@ -71,7 +71,7 @@ def profiles(paths: Sequence[Path]) -> Profiles:
             continue
         times = _times(path, sheet)
         if source.exp in found and not np.array_equal(found[source.exp][1], times):
-            raise InputError(f"{found[source.exp][0]} and {path} both hold {source.exp} runs; give one of them")
+            raise InputError(f"{found[source.exp][0]} and {path} both have {source.exp} runs; give only one of them")
         found.setdefault(source.exp, (path, times))
     _complete(found, paths)
     notes = tuple(
@@ -107,7 +107,7 @@ def _times(path: Path, sheet: Sheet) -> NDArray[np.float64]:
     cells = [cell for (cell,) in columns(path, sheet, ("perf",))]
     for cell in cells:
         if cell.number() <= 0:
-            raise cell.error("is not above 0: a run takes time")
+            raise cell.error("is not above 0")
     return np.array([cell.number() for cell in cells])
 
 

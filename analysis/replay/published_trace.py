@@ -110,5 +110,5 @@ def _named_once(path: Path, jobs: Sequence[PublishedJob]) -> None:
     seen: set[str] = set()
     for job in jobs:
         if job.name in seen:
-            raise InputError(f"{path}: two jobs have the job_id {job.name!r}; which is meant cannot be told")
+            raise InputError(f"{path}: two jobs have the job_id {job.name!r}; each job_id must be unique")
         seen.add(job.name)

@@ -1,4 +1,4 @@
-"""What `whorl replay` is to replay: traces, fleets, policies and schedulers, out of what was typed."""
+"""What `whorl replay` replays: traces, fleets, policies and schedulers, from the options."""
 
 from __future__ import annotations
 
@@ -119,9 +119,7 @@ def _once(names: list[str]) -> None:
     """Stop where two traces have one name: nobody could tell their rows apart."""
     for name in names:
         if names.count(name) > 1:
-            raise InputError(
-                f"two traces are called {name}, after their files; give each once, under a name of its own"
-            )
+            raise InputError(f"two trace files are named {name}; give each trace once, in a file with its own name")
 
 
 def _split(texts: tuple[str, ...], default: str, what: str) -> list[str]:
@@ -247,7 +245,7 @@ def _measured(given: dict[str, Any], traces: list[Trace], cluster: str) -> tuple
     fleets = measured(
         found, used, nodes=given["nodes"], gpus_per_node=given["gpus_per_node"], locality=given["locality_penalty"]
     )
-    where = "in nodes as measured" if given["nodes"] is None else "drawn from those measured"
+    where = "in their measured nodes" if given["nodes"] is None else "drawn from those measured"
     notes = list(fleets.notes)
     notes += [
         f"{name}: no GPU is known to differ from another ({found.of[name].reason}), so there is nothing to gain"
@@ -260,8 +258,8 @@ def _measured(given: dict[str, Any], traces: list[Trace], cluster: str) -> tuple
 def _level(given: dict[str, Any]) -> tuple[Level, str, list[str]]:
     if given["nodes"] is None:
         raise InputError(
-            "which fleet? --store DIR replays on the GPUs measured there, --nodes N --gpus-per-node G on GPUs that "
-            "are all alike"
+            "give a fleet: --store DIR for the GPUs measured there, or --nodes N --gpus-per-node G for GPUs that are "
+            "all equal"
         )
     level = Level(given["nodes"], given["gpus_per_node"], given["locality_penalty"])
-    return level, "all alike", ["without --store all GPUs are alike: choosing among them gains nothing"]
+    return level, "all alike", ["without --store all GPUs are equal, so choosing among them gains nothing"]

@@ -1,4 +1,4 @@
-"""Questions answered by several processes.
+"""Work spread over several processes.
 
 Each process has a pipe of its own to the one that asks, and nothing else is shared: a process can be killed at any
 moment, in the middle of an answer too, and nobody waits for it. The asking process runs no thread for this and never
@@ -55,7 +55,9 @@ def answers(
                 for end in _ready(asked):
                     yield asked.pop(end), end.recv()
     except (EOFError, ConnectionError) as error:
-        raise WhorlError("a process of the replay was killed, perhaps for want of memory; try --workers 1") from error
+        raise WhorlError(
+            "a process of the replay was killed, perhaps because memory ran out; try --workers 1"
+        ) from error
     except OSError as error:
         raise WhorlError(f"no further process can be started ({error.strerror}); try --workers 1") from error
 

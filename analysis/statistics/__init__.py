@@ -1,1 +1,1 @@
-"""The statistics of a fleet, numbers in and numbers out: no frames, no names, nothing stored."""
+"""The statistics of a fleet: functions from arrays of numbers to numbers. No frames, no names, nothing stored."""

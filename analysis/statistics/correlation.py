@@ -1,4 +1,4 @@
-"""How two columns go together: Pearson and Spearman, and why there is none when there is none."""
+"""The correlation of two columns, Pearson's and Spearman's, or the reason why it is undefined."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Whether the GPUs fall into more than one heap, and where the heaps are.
+"""Whether the GPUs' medians have more than one mode, and where the modes are.
 
 The units are GPU medians: the runs of one GPU are not independent. The dip test decides (5 % level; values
-reported in steps are spread over their step first); only if it rejects one mode are the heaps looked for, with
+reported in steps are spread over their step first); only if it rejects one mode are the modes searched, with
 the critical bandwidth of B. W. Silverman (J. R. Statist. Soc. B 43, 1981): a Gaussian kernel is narrowed until
 the density has two modes that each hold at least 2 % of the GPUs and three of them, and the split is where the
 density between them is lowest. Each part is tested again, and so on; a bump that the dip test does not confirm is

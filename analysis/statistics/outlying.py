@@ -1,4 +1,4 @@
-"""Which of many values do not belong to the rest: a robust scale, a tail probability, many looks corrected for.
+"""Which of many values are outliers: a robust scale, a tail probability, and a correction for many comparisons.
 
 The centre is the median. The scale is the biweight's (Mosteller and Tukey, *Data Analysis and Regression*, 1977; Lax,
 JASA 80, 1985): about 87 % as efficient as the standard deviation where values are normal, and unmoved by a quarter of
@@ -35,7 +35,7 @@ def biweight_scale(values: Floats) -> float:
     return math.sqrt(len(values) * top) / bottom if bottom else 0.0
 
 
-def standing(values: Floats, floor: float = 0.0, own: Floats | None = None) -> Floats:
+def robust_z(values: Floats, floor: float = 0.0, own: Floats | None = None) -> Floats:
     """(n,) how far each value is from the median, in standard deviations of the side it is on.
 
     The standard deviation is the biweight scale or, where that is larger by more than its sampling error, the distance

@@ -1,4 +1,4 @@
-"""Whether a difference between GPUs comes back: the intraclass correlation.
+"""Whether differences between GPUs repeat: the intraclass correlation.
 
 ICC(1), one-way random effects with unbalanced groups, by analysis of variance (P. E. Shrout and J. L. Fleiss,
 Psychological Bulletin 86, 1979, case 1; the formulas stand in docs/statistics.md). A negative estimate of the
@@ -99,7 +99,7 @@ def icc(moments: Moments, by: str) -> Repeatability:
     if groups < 2:
         return Repeatability(by, groups=groups, reason=f"fewer than two {_SPOKEN[by]}s")
     if bool((moments.size <= 1).all()):
-        reason = f"each {_SPOKEN[by]} has one run: repeatability cannot be told"
+        reason = f"each {_SPOKEN[by]} has only one run"
         return Repeatability(by, groups=groups, reason=reason)
     between, within, mean = (float(part[0]) for part in components(np.ones((1, groups)), moments))
     total = between + within

@@ -1,4 +1,4 @@
-"""Where in the machine the variance lies: its shares by cabinet, node, GPU and run.
+"""The shares of the variance by cabinet, node, GPU and run.
 
 Nested random effects, x = mean + cabinet + node + GPU + run, with unequal numbers at every level. Components by
 the analysis of variance with exact expected sums of squares (C. R. Henderson, Biometrics 9, 1953, method 1;
@@ -30,7 +30,7 @@ _SPOKEN = {level: level.replace("gpu", "GPU") for level in LEVELS}
 class Shares:
     """The share of the variance at each level, 0 to 1, over the `n` runs of `gpus` GPUs whose place is known.
 
-    A level that cannot be told is None and its reason stands in `reasons`; the others then sum to 1 among them.
+    A level that cannot be computed is None, with its reason in `reasons`; the others then sum to 1.
     """
 
     share: dict[str, float | None]
@@ -61,13 +61,13 @@ def shares(moments: Moments, cabinet: Ints | None, node: Ints | None) -> Shares:
         if count < 2:
             reasons[name] = f"there is one {_SPOKEN[name]}" if count else f"no {_SPOKEN[name]} is known"
         elif count == finer_count:
-            reasons[name] = f"each {_SPOKEN[name]} has one {_SPOKEN[finer]}: the two cannot be told apart"
+            reasons[name] = f"each {_SPOKEN[name]} has one {_SPOKEN[finer]}, so the two cannot be separated"
         else:
             levels.append((name, group))
             finer, finer_count = name, count
     share: dict[str, float | None] = dict.fromkeys(LEVELS)
     if n < 2 or not levels:
-        reasons["run"] = "there is no level above the run to compare it with"
+        reasons["run"] = "there is no level above the run"
         return Shares(share, n, gpus, reasons)
     variances = _components(moments, [group for _, group in levels])
     kept = np.maximum(variances, 0.0)

@@ -60,7 +60,7 @@ BESIDE = ("gemm-fp32", "fma-fp64", "stream-triad")
 INTERVAL_S = 0.1
 
 
-class Told:
+class ResultFile:
     """The result as it grows."""
 
     def __init__(self, result: dict[str, Any], out: Path | None) -> None:
@@ -78,7 +78,7 @@ class Told:
             part.replace(self._out)
 
 
-def benchmark(device: CupyDevice, given: argparse.Namespace, told: Told, deadline: float) -> None:
+def benchmark(device: CupyDevice, given: argparse.Namespace, told: ResultFile, deadline: float) -> None:
     """All of it on one GPU, into the result. DeviceError, InputError."""
     facts, result = device.facts, told.result
     result["device"] = {
@@ -132,7 +132,7 @@ def main() -> int:
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, _end)
     result: dict[str, Any] = {"schema": "whorl.benchmark.gpu/1", "benchmark": "gpu", "machine": machine("numpy")}
-    told = Told(result, given.out)
+    told = ResultFile(result, given.out)
     status = 0
     try:
         device = cupy_devices([given.gpu])[0]

@@ -1,1 +1,1 @@
-"""Answers for people in a terminal: sentences and tables. How they are fitted to it is the command line's affair."""
+"""Answers for people in a terminal: sentences and tables. The command line fits them to its width."""

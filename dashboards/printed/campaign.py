@@ -23,7 +23,7 @@ _LISTED = 12
 
 def answer(looked: Looked, store: str | Path, page: str | Path) -> Iterable[str | Table]:
     """What `whorl report` says: what was compared, how the GPUs differ, which stand out, and where the page is."""
-    yield f"{_what(looked.campaign)}, {sound(looked.campaign):,} of them sound"
+    yield f"{_what(looked.campaign)}, {sound(looked.campaign):,} of them valid"
     yield ""
     yield from spread(looked)
     yield from stand_out(looked)

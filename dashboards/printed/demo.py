@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Told:
+class DemoResult:
     """A demo with all that came of it."""
 
     looked: Looked
@@ -37,10 +37,10 @@ class Told:
         return None if began is None or ended is None else (ended - began) / 1e9
 
 
-def document(told: Told) -> dict[str, Any]:
+def document(result: DemoResult) -> dict[str, Any]:
     """The demo as `whorl.demo/1`."""
-    campaign = told.looked.campaign
-    ours = {one.gpu for one in told.planted or ()}
+    campaign = result.looked.campaign
+    ours = {one.gpu for one in result.planted or ()}
     return {
         "schema": "whorl.demo/1",
         "campaign": campaign.campaign,
@@ -48,61 +48,61 @@ def document(told: Told) -> dict[str, Any]:
         "simulated": campaign.simulated,
         "models": campaign.models,
         "gpus": campaign.gpus.height,
-        "seed": told.seed,
-        "suite": told.suite,
+        "seed": result.seed,
+        "suite": result.suite,
         "probes": campaign.probes,
         "runs": campaign.runs.height,
         "sound_runs": sound(campaign),
-        "seconds": told.seconds,
-        "wall_s": told.taken_s,
-        "variability": [row.as_dict() for row in told.looked.spread if row.level == "gpu"],
-        "comparisons": told.looked.judged.looks,
+        "seconds": result.seconds,
+        "wall_s": result.taken_s,
+        "variability": [row.as_dict() for row in result.looked.spread if row.level == "gpu"],
+        "comparisons": result.looked.judged.looks,
         "error_rate": ERROR_RATE,
-        "not_compared": dict(told.looked.judged.not_judged),
-        "wrong_runs": told.looked.campaign.untrusted,
-        "stand_out": [one.as_dict() for one in told.looked.judged.found],
+        "not_compared": dict(result.looked.judged.not_judged),
+        "wrong_runs": result.looked.campaign.untrusted,
+        "stand_out": [one.as_dict() for one in result.looked.judged.found],
         "planted": None
-        if told.planted is None
+        if result.planted is None
         else [
             {"gpu": one.gpu, "kind": one.kind, "found": one.found or None, "remark": one.remark or None}
-            for one in told.planted
+            for one in result.planted
         ],
         "falsely_named": None
-        if told.planted is None
-        else [one.gpu for one in told.looked.judged.found if one.gpu not in ours],
-        "not_run": [{"gpu": gpu, "probe": probe, "reason": reason} for gpu, probe, reason in told.report.unrun],
-        "failed": [{"gpu": gpu, "error": why} for gpu, why in sorted(told.report.failures.items())],
-        "notes": told.report.notes,
-        "store": str(told.store),
-        "report": None if told.page is None else str(told.page),
+        if result.planted is None
+        else [one.gpu for one in result.looked.judged.found if one.gpu not in ours],
+        "not_run": [{"gpu": gpu, "probe": probe, "reason": reason} for gpu, probe, reason in result.report.unrun],
+        "failed": [{"gpu": gpu, "error": why} for gpu, why in sorted(result.report.failures.items())],
+        "notes": result.report.notes,
+        "store": str(result.store),
+        "report": None if result.page is None else str(result.page),
     }
 
 
-def answer(told: Told) -> Iterable[str | Table]:
+def answer(result: DemoResult) -> Iterable[str | Table]:
     """For people: what ran, how the GPUs differ, which stand out, what was planted, and what to do next."""
-    looked, report = told.looked, told.report
+    looked, report = result.looked, result.report
     campaign = looked.campaign
     made = "simulated " if campaign.simulated else ""
     yield from report.notes
     nodes = campaign.gpus["node"].drop_nulls().n_unique()
-    took = told.seconds
+    took = result.seconds
     spent = "" if took is None else f"{took:,.0f} s{' of simulated time' if made else ''}, "
     yield (
         f"{campaign.gpus.height:,} {made}{' and '.join(campaign.models)} GPUs on {many(nodes, 'node')}: "
-        f"{campaign.runs.height:,} runs of {len(campaign.probes)} probes (suite {told.suite}, all GPUs of a node at "
-        f"once), {sound(campaign):,} of them sound; {spent}{told.taken_s:.0f} s here"
+        f"{campaign.runs.height:,} runs of {len(campaign.probes)} probes (suite {result.suite}, all GPUs of a node at "
+        f"once), {sound(campaign):,} of them valid; {spent}{result.taken_s:.0f} s here"
     )
     yield ""
     yield from spread(looked)
     yield from stand_out(looked)
-    if told.planted is not None:
-        yield from caught(looked, told.planted)
+    if result.planted is not None:
+        yield from caught(looked, result.planted)
     yield from notes(looked)
     yield from _not_run(report, looked.names)
     yield from left_out(looked, report)
-    if told.page is not None:
-        yield Line(f"report: {told.page} (open it in a browser; it needs no network)")
-    yield from next_commands(looked, told.store)
+    if result.page is not None:
+        yield Line(f"report: {result.page} (open it in a browser; it needs no network)")
+    yield from next_commands(looked, result.store)
 
 
 def _not_run(report: Report, names: Mapping[str, str]) -> Iterable[str]:

@@ -36,7 +36,7 @@ def levels(runs: Sequence[tuple[str, Summary]], plan: Plan, *, each: bool) -> It
         mine = [(name, one) for name, one in runs if one.probe == probe.name and one.levels]
         if mine:
             title, columns = _columns(probe, plan, [one for _, one in mine])
-            yield _table(f"{title}{_known([one for _, one in mine])}", mine, columns, each=each)
+            yield _table(f"{title}{_sample_size([one for _, one in mine])}", mine, columns, each=each)
             yield ""
 
 
@@ -64,10 +64,10 @@ def _columns(probe: Probe, plan: Plan, runs: Sequence[Summary]) -> tuple[str, li
     ]
 
 
-def _known(runs: Sequence[Summary]) -> str:
-    """From how much the figures are, and how well they are known, of the GPU of which that is least.
+def _sample_size(runs: Sequence[Summary]) -> str:
+    """Sample size and half width of the interval, for the GPU that was measured least.
 
-    A scan has repeats and an interval at each size; of power there are readings, which no interval is made of.
+    A scan has repeats and an interval at each size. Power has readings and no interval.
     """
     sizes = [
         (one, name.removeprefix("repeats_at_")) for one in runs for name in one.levels if name.startswith("repeats_at_")
@@ -75,9 +75,9 @@ def _known(runs: Sequence[Summary]) -> str:
     if sizes:
         fewest = min(one.levels[f"repeats_at_{size}"].value for one, size in sizes)
         halves = [half for one, size in sizes if (half := _half_width(one, size)) is not None]
-        known = f"; 95 %: ± {number(max(halves), 2)} % or less" if halves else ""
+        known = f"; 95 % interval: ± {number(max(halves), 2)} % or less" if halves else ""
         rest = len(sizes) - len(halves)
-        unknown = f"; no interval of {rest} of {len(sizes)}" if rest else ""
+        unknown = f"; no interval for {rest} of {len(sizes)}" if rest else ""
         return f" (n = {fewest:,.0f} or more repeats{known}{unknown})"
     readings = [one.readings for one in runs if one.readings is not None]
     return f" (n = {min(readings):,} or more readings)" if readings else ""
@@ -94,16 +94,16 @@ def _table(
 ) -> Table:
     right = tuple(range(1, len(columns) + 1))
     if each:
-        rows = [[name, *(_shown([one], figure, digits) for _, figure, digits in columns)] for name, one in runs]
+        rows = [[name, *(_median_text([one], figure, digits) for _, figure, digits in columns)] for name, one in runs]
     else:
         all_of = [one for _, one in runs]
-        rows = [[f"median of {len(runs):,}", *(_shown(all_of, figure, digits) for _, figure, digits in columns)]]
+        rows = [[f"median of {len(runs):,}", *(_median_text(all_of, figure, digits) for _, figure, digits in columns)]]
     figures = [figure for _, figure, _ in columns]
     leaves = [1 + figures.index(figure) for figure in _LEAVE if figure in figures]
     return Table(["GPU", *(heading for heading, _, _ in columns)], rows, right, title, leaves=leaves)
 
 
-def _shown(runs: Sequence[Summary], figure: str, digits: int) -> str:
+def _median_text(runs: Sequence[Summary], figure: str, digits: int) -> str:
     """The median of a figure; one that is averaged over less than the sensor's period is below that."""
     known = [one.levels[figure].value for one in runs if figure in one.levels]
     if not known:

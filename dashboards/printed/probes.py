@@ -193,21 +193,21 @@ def _typical(runs: Sequence[Summary], name: str, digits: int) -> str:
 
 
 def _remarks(report: Report, plan: Plan, *, each: bool) -> Iterable[str]:
-    """What is to be known of the figures: signs of the table, and how much of it was measured on a warm GPU."""
+    """What the signs in the table mean, and how many runs began before the GPU was steady."""
     timed = [one for one in report.runs if one.median_ms is not None]
     drifted = [one for one in timed if _drifted(one, plan)]
     if drifted:
         sign = "*: " if each else f"{len(drifted):,} of {len(timed):,} runs: "
         asked = number(100 * plan.asked.half_width, 2)
-        yield f"{sign}while it was measured the time still moved by more than the {asked} % asked for"
+        yield f"{sign}the time still changed by more than the requested {asked} % while it was measured"
     if each and any(one.independent is False for one in timed):
-        yield "≥: repeats hang together, so that the interval is wider than that, and nobody knows how much"
+        yield "≥: the repeats are correlated, so the true interval is wider by an unknown amount"
     unsteady = [one for one in timed if one.steady is False]
     if unsteady:
         longer = "" if plan.asked.effort.suite == "full" else "; a longer --suite warms up longer"
         yield (
-            f"{len(unsteady):,} of {len(timed):,} runs began before temperature and clock were steady: compare GPUs "
-            f"that were measured alike{longer}"
+            f"{len(unsteady):,} of {len(timed):,} runs began before temperature and clock were steady: compare only "
+            f"GPUs that were measured in the same way{longer}"
         )
 
 
@@ -215,15 +215,15 @@ def _rest(report: Report, store: str) -> Iterable[str]:
     for one in report.wrong[:_MOST_NAMED]:
         yield f"wrong result: {one.probe} on {one.gpu} ({_place(one)}): {one.status_detail}"
     if len(report.wrong) > _MOST_NAMED:
-        yield f"wrong results in {len(report.wrong) - _MOST_NAMED:,} more runs: events of kind 'wrong_result'"
+        yield f"wrong results in {len(report.wrong) - _MOST_NAMED:,} more runs: see events of kind 'wrong_result'"
     for gpu, error in list(report.failures.items())[:_MOST_NAMED]:
         yield f"failed: {error}" if gpu in error else f"failed: {gpu}: {error}"
     if len(report.failures) > _MOST_NAMED:
-        yield f"failed on {len(report.failures) - _MOST_NAMED:,} more GPUs: events of kind 'probe_failed'"
+        yield f"failed on {len(report.failures) - _MOST_NAMED:,} more GPUs: see events of kind 'probe_failed'"
     for (probe, reason), count in Counter((probe, reason) for _, probe, reason in report.unrun).items():
         yield f"not run: {probe} on {many(count, 'GPU')}: {reason}"
     if report.skipped:
-        yield f"not run again: {many(report.skipped, 'run')} that the campaign had stored before"
+        yield f"not repeated: {many(report.skipped, 'run')} that the campaign had already stored"
     for note in report.notes:
         yield f"note: {note}"
     written = ", ".join(f"{many(rows, 'row')} of {table}" for table, rows in sorted(report.rows.items()))

@@ -91,7 +91,7 @@ def _gains(gains: Sequence[Gain], replayed: Sequence[str]) -> Iterable[str | Tab
     for policy in policies:
         own = [found.get((policy, name)) for name in against]
         said = "" if policy in against else finding([gain for gain in own if gain is not None])
-        rows.append([policy, *(gain.spoken() if gain else "" for gain in own), said])
+        rows.append([policy, *(gain.as_text() if gain else "" for gain in own), said])
     yield Table(head, rows, wrapped=(len(head) - 1,))
     yield ""
 
@@ -100,11 +100,11 @@ def _reading(gains: Sequence[Gain]) -> str:
     """What a gain is, and of how many seeds."""
     n = max(gain.n for gain in gains)
     if n < 2:
-        return "A gain is the share of the time saved; of one seed it proves nothing. Times are in seconds."
+        return "A gain is the share of the time saved. One seed is not evidence. Times are in seconds."
     both = " and ".join(dict.fromkeys(gain.against for gain in gains))
     return (
-        f"A gain is the share of the time saved, seed by seed: its mean over {n:,} seeds and the 90 % interval of that "
-        f"mean, for these traces on this fleet. Better is what measurably gains over {both}. Times are in seconds."
+        f"A gain is the share of the time saved: its mean over {n:,} seeds with the 90 % interval of that mean, for "
+        f"these traces on this fleet. Better: a measurable gain over both {both}. Times are in seconds."
     )
 
 

@@ -85,9 +85,9 @@ def as_markdown(rows: Sequence[Variability]) -> str:
 
 def _notes(row: Variability) -> Iterable[str]:
     yield (
-        "Level run counts every run, level gpu the median of each GPU's runs. fence % = 400 IQR/median (SC'22); "
-        "worst = slowest/median; slow, fast: beyond the Tukey fences; ICC: share of a single run's variance that is "
-        "the GPU's."
+        "Level run: every run counts; level gpu: the median of each GPU's runs counts. fence % = 400 IQR/median "
+        "(SC'22); worst = slowest/median; slow, fast: GPUs beyond the Tukey fences; ICC: share of a single run's "
+        "variance that belongs to the GPU."
     )
     if row.replicates:
         yield (
@@ -116,9 +116,9 @@ def _remarks_of(run: Variability, gpu: Variability) -> list[str]:
             more = f", and {len(outliers) - _LISTED} more" if len(outliers) > _LISTED else ""
             lines.append(f"{word}, {len(outliers)} of {count(gpu.gpus)} GPUs: {named}{more}")
     if len(gpu.modes) > 1:
-        heaps = "; ".join(f"{count(int(m['n']))} GPUs near {number(m['median'], 5)}{unit}" for m in gpu.modes)
+        found = "; ".join(f"{count(int(m['n']))} GPUs near {number(m['median'], 5)}{unit}" for m in gpu.modes)
         p = _p_value(gpu.modes_test.p)
-        lines.append(f"{len(gpu.modes)} modes (dip test, p {p}, {count(gpu.modes_test.n)} GPUs): {heaps}")
+        lines.append(f"{len(gpu.modes)} modes (dip test, p {p}, {count(gpu.modes_test.n)} GPUs): {found}")
     lines.append(f"rank correlation of the GPUs' time with {'; '.join(_correlations(gpu))}")
     lines += _repeats(run)
     if run.imported:
@@ -132,7 +132,7 @@ def _remarks_of(run: Variability, gpu: Variability) -> list[str]:
 
 
 def _repeats(run: Variability) -> Iterable[str]:
-    """What comes back between runs, and where the variance lies."""
+    """What repeats between runs, and the shares of the variance."""
     half = run.split_half
     if half["spearman"] is not None:
         yield f"split halves: rank correlation {half['spearman']:.3f} ({count(half['gpus'])} GPUs)"

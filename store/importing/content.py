@@ -31,8 +31,8 @@ _RATIO, _UNPACKED, _PIECE = 100, 64 << 20, 1 << 20  # bytes
 _UNREADABLE = "[\x00-\x08\x0b-\x1f\x7f\ufffd]"
 _INDEX_NAMES = ("", "Unnamed: 0", "__index_level_0__")  # how pandas writes out the number of a row
 
-_STRANGE = "it holds unreadable characters (not text in UTF-8)"
-_NO_ROWS = "{} has a header and no rows: nothing to import"
+_STRANGE = "it has unreadable characters (not UTF-8 text)"
+_NO_ROWS = "{} has a header but no rows: nothing to import"
 
 Rule = tuple[pl.Expr, str]  # which rows are refused, and the reason
 
@@ -103,7 +103,7 @@ def load(path: Path) -> bytes:
     except IsADirectoryError:
         raise InputError(f"{path} is a folder; name the files in it, for example {path}/*.csv") from None
     except OSError as error:
-        why = "this user may not read it" if error.errno in (errno.EACCES, errno.EPERM) else error.strerror
+        why = "this user has no permission to read it" if error.errno in (errno.EACCES, errno.EPERM) else error.strerror
         raise InputError(f"{path} cannot be read: {why}") from error
     try:
         return _decompress(raw, path)
@@ -137,7 +137,7 @@ def _decompress(raw: bytes, path: Path) -> bytes:
         raise InputError(f"{path}: the compressed file is damaged or cut short ({error}); fetch it again") from error
     for magic, what in ((b"PK\x03\x04", "zip"), (b"BZh", "bzip2"), (b"\xfd7zXZ", "xz")):
         if raw.startswith(magic):
-            raise InputError(f"{path} is a {what} file; whorl reads plain, .gz and .zst files: unpack it first")
+            raise InputError(f"{path} is a {what} file; unpack it first (whorl reads plain, .gz and .zst files)")
     return raw
 
 
@@ -220,7 +220,7 @@ def _columns(names: list[str], path: Path) -> list[str]:
             f"{path} has {len(names)} columns, and at most {_MOST_COLUMNS} can be read: cut out those needed"
         )
     if any(re.search(_UNREADABLE, name) for name in names):
-        raise InputError(f"{path}: the header line holds unreadable characters; export the file as CSV in UTF-8")
+        raise InputError(f"{path}: the header line has unreadable characters; export the file as CSV in UTF-8")
     if len(names) > 1 and names[0] in _INDEX_NAMES:
         names = ["", *names[1:]]
     for position, name in enumerate(names[1:], start=2):
@@ -228,7 +228,7 @@ def _columns(names: list[str], path: Path) -> list[str]:
             raise InputError(f"{path}: column {position} of the header has no name; name it and import again")
     twice = sorted(name for name, times in Counter(names).items() if name and times > 1)
     if twice:
-        raise InputError(f"{path}: two columns are named {twice[0]!r}; it cannot be told which is meant: rename one")
+        raise InputError(f"{path}: two columns are named {twice[0]!r}; rename one of them")
     own = next((name for name in names if name.startswith(OWN)), None)
     if own is not None:
         raise InputError(f"{path}: the name of a column may not begin with {OWN!r} ({own!r}); rename it")
@@ -256,7 +256,7 @@ def _fields(table: pl.DataFrame, delimiter: str, refused: Refused) -> pl.DataFra
             lines.append(line)
         except csv.Error:
             bad.append(line)
-    refused.add("a quote is stray", bad)
+    refused.add("it has a stray quote", bad)
     more = pl.DataFrame({LINE: lines, "fields": cut}, schema={LINE: pl.Int64, "fields": pl.List(pl.String)})
     return pl.concat([plain, more]).sort(LINE)
 
@@ -276,4 +276,4 @@ def _even(fields: pl.DataFrame, width: int, refused: Refused, path: Path) -> pl.
         )
     several = sorted(counts.filter(wrong).unique().to_list())
     size = pl.col("fields").list.len()
-    return refused.take(fields, [(size == n, f"it has {n} fields where the header names {width}") for n in several])
+    return refused.take(fields, [(size == n, f"it has {n} fields, but the header names {width}") for n in several])

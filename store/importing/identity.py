@@ -63,7 +63,7 @@ def of_runs(sheet: Sheet, bound: dict[str, Bound], seen: Seen, *, given: str | N
         _constant(sheet, given)
     else:
         raise InputError(
-            f"{sheet.file} does not say which GPU a row is about (no uuid, no node with device); "
+            f"{sheet.file} does not name the GPU of each row (no uuid, no node with device); "
             f"name the column with --map COLUMN=gpu, or the GPU with --gpu NAME"
         )
     if {"gpu", "slot"} <= bound.keys():
@@ -155,11 +155,11 @@ def _named(sheet: Sheet, bound: Bound) -> None:
     if form is None and sheet.frame.height:
         raise InputError(
             f"{sheet.file}: column {name!r} does not hold the identity of a GPU: line {sheet.frame[0, LINE]} "
-            f"has {sheet.frame[0, name]!r}; the columns look shifted or renamed (--map {name}=gpu takes any name)"
+            f"has {sheet.frame[0, name]!r}; the columns look shifted or renamed (--map {name}=gpu accepts any name)"
         )
     form = form or "UUID"
     if fits[list(forms).index(form)] < sheet.frame.height:
-        sheet.refuse((~text.str.contains(forms[form]), f"{name} is no {form}"))
+        sheet.refuse((~text.str.contains(forms[form]), f"{name} is not a {form}"))
     if form == "UUID":
         # The driver writes GPU-... in lower case; some tools drop the prefix.
         lower = text.str.to_lowercase()
@@ -200,8 +200,10 @@ def _check_places(sheet: Sheet, seen: Seen) -> None:
     if not len(crowded):
         return
     every = len(crowded) * _CROWDED > pairs["=place"].n_unique()
-    left_out = "the device column is not believed, all places are" if every else "these places are"
-    seen.notes.append(f"several GPUs claim one place ({len(crowded)}, for example {crowded[0]}): {left_out} left out")
+    left_out = "the device column was not used, so all places were" if every else "these places are"
+    seen.notes.append(
+        f"several GPUs have the same place ({len(crowded)}, for example {crowded[0]}): {left_out} left out"
+    )
     bad = pl.col("=place").is_not_null() if every else pl.col("=place").is_in(crowded.implode())
     kept = [pl.when(~bad.fill_null(False)).then(pl.col(c)).alias(c) for c in ("=place", "=slot")]
     sheet.frame = sheet.frame.with_columns(kept)
@@ -214,8 +216,8 @@ def refuse_strange(sheet: Sheet, *rules: tuple[str, pl.Expr, str]) -> None:
         if number * 2 > sheet.frame.height:
             first = sheet.frame.filter(bad).row(0, named=True)
             raise InputError(
-                f"{sheet.file}: column {name!r} does not hold what its name says ({meant}): line {first[LINE]} has "
-                f"{first[name]!r}; the columns look shifted or renamed (--map says what they are)"
+                f"{sheet.file}: column {name!r} does not contain what its name says ({meant}): line {first[LINE]} has "
+                f"{first[name]!r}; the columns look shifted or renamed (use --map to say what they are)"
             )
     if any(wrong):
         sheet.refuse(*((bad, f"{name} cannot be the {meant}") for name, bad, meant in rules))

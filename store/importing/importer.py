@@ -87,7 +87,7 @@ def _parse(sheet: Sheet, options: Options) -> Parsed:
     report.placeholders, report.units, report.notes = seen.placeholders, seen.units, seen.notes
     report.ignored = layout.ignored(sheet)
     counts = report.total
-    assert counts.rows == counts.kept + counts.duplicates + counts.refused, "a row is unaccounted for"
+    assert counts.rows == counts.kept + counts.duplicates + counts.refused, "the rows do not add up"
     if not counts.kept:
         raise InputError(f"{sheet.file}: none of its {counts.rows} rows can be used: {_worst(report)}")
     sheet.frame = sheet.frame.clear()  # the texts are large, and done with

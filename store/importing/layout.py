@@ -90,7 +90,7 @@ def recognise(sheet: Sheet, options: Options) -> Layout:
 def _unrecognised(sheet: Sheet) -> str:
     shown = ", ".join(sheet.names[:12]) + (", ..." if len(sheet.names) > 12 else "")
     if [name.lower() for name in sheet.names] == ["timestamp"]:
-        return f"{sheet.file} holds time stamps alone (no metric, no duration): nothing to import"
+        return f"{sheet.file} has only time stamps (no metric, no duration): nothing to import"
     first = sheet.names[0] if sheet.names else ""
     if first[:4].isdigit():
         return (
@@ -154,7 +154,7 @@ def _map(sheet: Sheet, layout: Layout, options: Options) -> None:
     for column, text in options.columns.items():
         name = text.partition(":")[0]
         if name not in every:
-            raise InputError(f"--map {column}={text}: {name!r} is no meaning of a column; known are {', '.join(every)}")
+            raise InputError(f"--map {column}={text}: {name!r} is not a known meaning; known are {', '.join(every)}")
     meanings = {m.name: m for m in (RUN_MEANINGS if kind == "runs" else TELEMETRY_MEANINGS)}
     mapped: dict[str, Bound] = {}
     for column, text in options.columns.items():
@@ -201,8 +201,8 @@ def _units(sheet: Sheet, layout: Layout, options: Options) -> None:
         target = layout.bound.get("time") if column == "" else by_column.get(column)
         if target is None:
             if column == "":
-                raise InputError(f"{sheet.file} has no duration that --unit {text} could be of; use --unit COLUMN=UNIT")
-            raise InputError(f"{sheet.file}: --unit {column}={text} names a column that is not there or not used")
+                raise InputError(f"{sheet.file} has no duration column for --unit {text}; use --unit COLUMN=UNIT")
+            raise InputError(f"{sheet.file}: --unit {column}={text} names a column that does not exist or is not used")
         if not target.meaning.dimension:
             raise InputError(f"{sheet.file}: --unit {column}={text}: {target.meaning.name} has no unit")
         target.unit = named(text, target.meaning.dimension, "--unit")

@@ -18,7 +18,7 @@ def as_text(data: bytes, path: Path) -> pl.DataFrame:
         names = pq.read_schema(pa.BufferReader(data)).names
         twice = {name for name in names if names.count(name) > 1}
         if twice:
-            raise InputError(f"{path}: two columns are named {min(twice)!r}; it cannot be told which is meant")
+            raise InputError(f"{path}: two columns are named {min(twice)!r}; rename one of them")
         table = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
         table.validate(full=True)
         return pl.DataFrame([_text(pl.Series(name, table[name])) for name in table.column_names])

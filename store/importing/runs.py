@@ -31,9 +31,9 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     bound, time = layout.bound, layout.bound["time"]
     duplicates = identity.drop_duplicates(sheet, identity.row_texts(sheet))
     if duplicates and not any(key in bound for key in ("began", "run", "reps", "job")):
-        seen.notes.append("no column tells the runs of a GPU apart (time, run number, job): equal rows count once")
+        seen.notes.append("no column distinguishes the runs of a GPU (time, run number, job), so equal rows count once")
     if options.gpu is not None and ("gpu" in bound or "slot" in bound):
-        seen.notes.append("the file names its GPUs itself: --gpu is not used")
+        seen.notes.append("the file names its GPUs, so --gpu is not used")
     _workload(sheet, bound, options, seen)
     _check_texts(sheet, layout)
     identity.of_runs(sheet, bound, seen, given=options.gpu)
@@ -51,9 +51,11 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     far = (ratio > _BELIEVABLE) | (ratio < 1 / _BELIEVABLE)
     (number,) = sheet.counts(far)
     if number > max(1, _DAMAGED * sheet.frame.height):
-        seen.notes.append(f"{number} rows are {_BELIEVABLE:g} times off the median: too many to be damaged numbers")
+        seen.notes.append(
+            f"{number} rows are {_BELIEVABLE:g} times above or below the median: too many to be damaged numbers"
+        )
     else:
-        sheet.refuse((far, f"{time.column} is {_BELIEVABLE:g} times off the median: a damaged number"))
+        sheet.refuse((far, f"{time.column} is {_BELIEVABLE:g} times above or below the median: a damaged number"))
     _note_mixed_sizes(sheet, bound, seen)
     return _frame(sheet, layout, options), duplicates
 
@@ -62,7 +64,7 @@ def _workload(sheet: Sheet, bound: dict[str, Bound], options: Options, seen: See
     if "workload" not in bound:
         name = options.workload or sheet.file.split(".")[0]
         if options.workload is None:
-            seen.notes.append(f"no column names the workload: it is called {name} after the file (--workload NAME)")
+            seen.notes.append(f"no column names the workload: it is named {name} after the file (--workload NAME)")
         sheet.frame = sheet.frame.with_columns(pl.lit(name).alias("=workload"))
         return
     column = bound["workload"].column

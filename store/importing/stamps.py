@@ -48,14 +48,14 @@ def times(sheet: Sheet, bound: Bound, seen: Seen, *, minus_one: bool, stream: bo
     if wrong * 2 > sheet.frame.height - without:
         first = sheet.frame.filter(bad).row(0, named=True)
         raise InputError(
-            f"{sheet.file}: column {name!r} does not hold a time stamp: line {first[LINE]} has "
+            f"{sheet.file}: column {name!r} does not contain time stamps: line {first[LINE]} has "
             f"{first[name]!r}; the columns look shifted or renamed"
         )
     if without and not stream:
         seen.placeholders[name] = without
     if wrong or (without and stream):
         missed = [(unknown, f"{name} is missing")] if stream else []
-        sheet.refuse((bad, f"{name} is no time stamp that can be read"), *missed)
+        sheet.refuse((bad, f"{name} is not a readable time stamp"), *missed)
     instant = pl.when(~unknown).then(stamp).cast(pl.Datetime("ns"))
     sheet.frame = sheet.frame.with_columns(instant.alias(parsed(meaning)))
 
@@ -95,7 +95,7 @@ def _civil(sheet: Sheet, bound: Bound, seen: Seen, time_zone: str, *, stream: bo
     if not unzoned:
         sheet.frame = sheet.frame.with_columns(pl.coalesce(own, zoned))
         return
-    seen.notes.append(f"{name} states no time zone: read as {time_zone} (--time-zone)")
+    seen.notes.append(f"{name} has no time zone: read as {time_zone} (--time-zone)")
     try:
         sheet.frame = sheet.frame.with_columns(
             _in_utc(clock, time_zone, "earliest").alias(f"{OWN}early"),
@@ -109,8 +109,8 @@ def _civil(sheet: Sheet, bound: Bound, seen: Seen, time_zone: str, *, stream: bo
     (repeated,) = sheet.counts(twice)
     utc = pl.col(f"{OWN}early")
     if repeated:
-        how = "where the clock falls back its second pass begins" if stream else "taken as its first pass"
-        seen.notes.append(f"{repeated} values of {name} lie in the hour that {time_zone} repeats: {how}")
+        how = "the second time begins where the clock goes back" if stream else "taken as the first time"
+        seen.notes.append(f"{repeated} values of {name} lie in the hour that occurs twice in {time_zone}: {how}")
     if repeated and stream:
         gpu = f"{OWN}gpu"
         fell = twice & (clock.diff().over(gpu) < pl.duration(minutes=-30)).fill_null(False)

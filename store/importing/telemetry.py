@@ -90,7 +90,7 @@ def _stuck(frame: pl.DataFrame, seen: Seen) -> tuple[pl.DataFrame, pl.DataFrame]
     if not stuck.height:
         return frame, none
     detail = pl.format(
-        "all {} power readings over {} s are {} W while temperature or utilisation moved: not for energy accounting",
+        "all {} power readings over {} s are {} W while temperature or utilisation changed: do not use them for energy",
         "readings",
         "seconds",
         pl.col("power") / 1000,

@@ -51,7 +51,7 @@ def decide(sheet: Sheet, bound: Bound, seen: Seen, *, training: bool, by_size: b
     evidence, reference = _evidence(sheet, bound, raw, training=training)
     if stated is None:
         if evidence is None and not by_size:
-            raise UnitError(f"{sheet.file}: column {name!r} states no unit; say it: --map {name}=time:ms")
+            raise UnitError(f"{sheet.file}: column {name!r} has no unit; give it: --map {name}=time:ms")
         stated, bound.source = evidence or _size_alone(sheet, name, raw, training=training)
         bound.unit = stated
         factor = stated.to(_TIME["ms"])[0]
@@ -136,7 +136,7 @@ def _evidence(
     if against is not None and bound.source != "--unit":
         raise UnitError(
             f"{sheet.file}: {bound.column!r} agrees with {against.source} in no unit: the columns look shifted or "
-            f"renamed; if they are not, say its unit with --unit {bound.column}=UNIT"
+            f"renamed; if they are right, give the unit with --unit {bound.column}=UNIT"
         )
     if trained is None or medians[-1] is None:
         return None, None
@@ -145,7 +145,7 @@ def _evidence(
     if not fitting and bound.source != "--unit":
         raise UnitError(
             f"{sheet.file}: {bound.column!r} is an iteration of the training of {trained!r} in no unit: the columns "
-            f"look shifted or renamed; if they are not, say its unit with --unit {bound.column}=UNIT"
+            f"look shifted or renamed; if they are right, give the unit with --unit {bound.column}=UNIT"
         )
     return ((units[0], f"column {trained!r}"), None) if len(units) == 1 else (None, None)
 
@@ -170,7 +170,7 @@ def _size_alone(sheet: Sheet, name: str, raw: pl.Expr, *, training: bool) -> tup
     median = sheet.frame.select(raw.median()).item()
     if len(units) != 1:
         raise UnitError(
-            f"{sheet.file}: the unit of {name!r} (median {median:g}) cannot be told: "
+            f"{sheet.file}: the unit of {name!r} (median {median:g}) is not known: "
             f"{' and '.join(u.name for u in units) or 'none of s, ms and ns'} would do; "
             f"say it with --unit {name}=UNIT"
         )

@@ -111,7 +111,7 @@ def named(text: str, dimension: str, where: str) -> Unit:
     unit = find(text, dimension)
     if unit is None:
         known = ", ".join(UNITS[dimension])
-        raise UnitError(f"{where}: {text!r} is no unit of {dimension} that whorl knows ({known})")
+        raise UnitError(f"{where}: {text!r} is not a unit of {dimension} that whorl knows ({known})")
     return unit
 
 

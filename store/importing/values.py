@@ -76,7 +76,7 @@ def numbers(sheet: Sheet, items: Sequence[Bound], seen: Seen, *, minus_one: bool
         name, meaning = bound.column, bound.meaning
         value, known = pl.col(parsed(meaning)), ~pl.col(missing(meaning))
         limits = f"{meaning.low:g} to {meaning.high:g} {meaning.unit}".rstrip()
-        rules.append((known & value.is_null(), f"{name} is no {meaning.dimension or 'number'} that can be read"))
+        rules.append((known & value.is_null(), f"{name} is not a readable {meaning.dimension or 'number'}"))
         rules.append((known & ~_inside(bound), f"{name} is outside {limits}"))
         if meaning.name == required:
             rules.append((~known, f"{name} is missing"))
@@ -117,8 +117,8 @@ def _with_units(sheet: Sheet, bound: Bound, *, labelled: bool, believed: int) ->
     elif sum(n for label, n in labels.items() if label not in own) * 2 > believed:
         label = next(label for label in labels if label not in own)
         raise UnitError(
-            f"{sheet.file}: column {name!r} has values in {label!r}, which is no unit of {meaning.dimension} "
-            f"({', '.join(UNITS[meaning.dimension])}); --unit {name}=UNIT says what they are in"
+            f"{sheet.file}: column {name!r} has values in {label!r}, which is not a unit of {meaning.dimension} "
+            f"({', '.join(UNITS[meaning.dimension])}); --unit {name}=UNIT gives their unit"
         )
     elif bound.source not in ("", "the format"):
         others = [label for label, unit in own.items() if unit != bound.unit]
@@ -136,7 +136,7 @@ def _with_units(sheet: Sheet, bound: Bound, *, labelled: bool, believed: int) ->
         own = {label: unit for label, unit in own.items() if unit == bound.unit}
     if bound.unit is None and meaning.name != "time":
         raise UnitError(
-            f"{sheet.file}: column {name!r} states no unit; say it: --map {name}={meaning.name}:{meaning.unit} "
+            f"{sheet.file}: column {name!r} has no unit; give it: --map {name}={meaning.name}:{meaning.unit} "
             f"or --unit {name}={meaning.unit}"
         )
     if bound.unit is None:
@@ -180,9 +180,9 @@ def _check_columns(sheet: Sheet, items: Sequence[Bound], unknown: list[int]) -> 
         if (believed - good) * 2 > believed:
             wrong = sheet.frame.filter(~pl.col(missing(meaning)) & ~_inside(bound)).row(0, named=True)
             raise InputError(
-                f"{sheet.file}: column {name!r} does not hold a {meaning.description}{unit}: "
+                f"{sheet.file}: column {name!r} does not contain a {meaning.description}{unit}: "
                 f"line {wrong[LINE]} has {wrong[name]!r}; the columns look shifted, renamed or relabelled "
-                f"(--map and --unit say what they are)"
+                f"(use --map and --unit to say what they are)"
             )
         median = medians[parsed(meaning)][0]
         low, high = meaning.usual

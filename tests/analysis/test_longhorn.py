@@ -112,7 +112,7 @@ def test_who_owns_the_spread() -> None:
         assert (job[workload].value or 0) > 0.9
         for level in ("run", "gpu"):
             sentence = table()[workload, level].finding
-            assert "The spread is real but is not the GPUs'" in sentence
+            assert "The spread is real but does not belong to the GPUs" in sentence
             assert "the runs of one job share their time" in sentence
     assert job["sgemm"].value is None
     assert job["sgemm"].reason == "no run names its job"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from whorl.analysis.statistics.outlying import biweight_scale, holm, standing, tail
+from whorl.analysis.statistics.outlying import biweight_scale, holm, robust_z, tail
 
 from .longhorn import needs_longhorn, runs
 
@@ -50,13 +50,13 @@ def test_the_scale_is_that_of_the_good_values() -> None:
 
 def test_where_all_are_the_same_nothing_stands_out() -> None:
     assert biweight_scale(np.full(9, 4.0)) == 0
-    assert not standing(np.full(9, 4.0)).any()
+    assert not robust_z(np.full(9, 4.0)).any()
 
 
 def test_one_that_differs_from_many_that_are_the_same_stands_out_by_what_the_clock_can_tell() -> None:
     values = np.zeros(64)
     values[7] = 0.2
-    z = standing(values, floor=0.001)
+    z = robust_z(values, floor=0.001)
     assert z[7] > 50
     assert not z[values == 0].any()
 
@@ -64,14 +64,14 @@ def test_one_that_differs_from_many_that_are_the_same_stands_out_by_what_the_clo
 def test_a_poor_measurement_is_no_outlier() -> None:
     values = np.append(np.random.default_rng(1).normal(0, 0.01, 99), 0.14)
     own = np.full(100, 0.001)
-    assert standing(values, own=own)[-1] > 8
+    assert robust_z(values, own=own)[-1] > 8
     own[-1] = 0.1
-    assert standing(values, own=own)[-1] < 2
+    assert robust_z(values, own=own)[-1] < 2
 
 
 def test_a_skewed_population_has_a_longer_tail_where_it_is_long() -> None:
     values = np.exp(0.5 * np.random.default_rng(2).standard_normal(1000))
-    z = standing(values)
+    z = robust_z(values)
     assert z.max() < (values.max() - np.median(values)) / biweight_scale(values)
 
 
@@ -90,7 +90,7 @@ def test_the_family_wise_error_rate_holds_on_normal_data(n: int) -> None:
     random, families = np.random.default_rng(11), 1500
     named = 0
     for _ in range(families):
-        z = standing(random.standard_normal(n))
+        z = robust_z(random.standard_normal(n))
         named += holm([tail(float(np.abs(z).max()), n)], n)[0] < 0.05
     assert named <= stats.binom.ppf(0.9999, families, 0.05)
     assert named > 0  # it can fail
@@ -100,7 +100,7 @@ def test_the_family_wise_error_rate_holds_on_normal_data(n: int) -> None:
 def test_on_a_real_cluster_only_the_boards_below_the_cap_are_named() -> None:
     """392 V100s under SGEMM: those named draw well below the 297 W of the others, the known braked one first."""
     sgemm = runs("sgemm").group_by("gpu").agg(pl.col("value", "power_w").median()).sort("gpu")
-    z = standing(np.log(sgemm["value"].to_numpy()))
+    z = robust_z(np.log(sgemm["value"].to_numpy()))
     p = holm([tail(float(one), len(z)) for one in z], len(z))
     named = sgemm.filter(pl.Series(p) < 0.01).sort("value", descending=True)
     assert [gpu[:12] for gpu in named["gpu"]] == ["GPU-87570fdd", "GPU-8bd5126e", "GPU-bf17fd1b"]
@@ -110,5 +110,5 @@ def test_on_a_real_cluster_only_the_boards_below_the_cap_are_named() -> None:
 @needs_longhorn
 def test_on_a_real_cluster_without_slow_gpus_nobody_is_named() -> None:
     pagerank = runs("pagerank").group_by("gpu").agg(pl.col("value").median())
-    z = standing(np.log(pagerank["value"].to_numpy()))
+    z = robust_z(np.log(pagerank["value"].to_numpy()))
     assert min(holm([tail(float(one), len(z)) for one in z], len(z))) == 1

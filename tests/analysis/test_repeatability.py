@@ -77,7 +77,7 @@ def test_undefined_icc_has_a_reason() -> None:
     one = icc(moments(np.array([1.0, 2.0]), np.array([0, 0])), "gpu")
     assert (one.value, one.reason) == (None, "fewer than two GPUs")
     single = icc(moments(np.array([1.0, 2.0]), np.array([0, 1])), "gpu")
-    assert (single.value, single.reason) == (None, "each GPU has one run: repeatability cannot be told")
+    assert (single.value, single.reason) == (None, "each GPU has only one run")
     same = icc(moments(np.full(4, 0.1), np.array([0, 0, 1, 1])), "gpu")
     assert (same.value, same.reason) == (None, "every value is the same")
 
@@ -167,10 +167,10 @@ def test_levels_that_cannot_be_told_apart_say_so() -> None:
     assert one_cabinet.reasons["cabinet"] == "there is one cabinet"
     node_is_gpu = shares(both, None, np.arange(len(node)))
     assert node_is_gpu.share["node"] is None
-    assert node_is_gpu.reasons["node"] == "each node has one GPU: the two cannot be told apart"
+    assert node_is_gpu.reasons["node"] == "each node has one GPU, so the two cannot be separated"
     once = shares(moments(values[:40], np.arange(40)), None, node[:40])
     assert once.share["gpu"] is None
-    assert once.reasons["gpu"] == "each GPU has one run: the two cannot be told apart"
+    assert once.reasons["gpu"] == "each GPU has one run, so the two cannot be separated"
     assert once.share["node"] is not None
     same = shares(moments(np.full(40, 5.0), np.arange(40) // 2), None, np.arange(20) // 4)
     assert set(same.share.values()) == {None}

@@ -158,7 +158,7 @@ def test_the_time_of_a_wrong_result_counts_nowhere(tmp_path: Path) -> None:
         "left out of the times: 2 runs, as their results were wrong (1 of gemm-fp32, 1 of pagerank)"
     )
     assert untrusted(store) == [
-        f"{probe} on {CLUSTER}: 1 of 32 runs is left out, which failed or had a wrong result"
+        f"{probe} on {CLUSTER}: 1 of 32 runs is left out: failed, or with a wrong result"
         for probe in ("gemm-fp32", "pagerank")
     ]
     assert untrusted(store, workloads=["idle"]) == []

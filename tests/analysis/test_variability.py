@@ -138,9 +138,9 @@ def test_one_run() -> None:
         assert row.icc.value is None
         assert row.icc.reason == "fewer than two GPUs"
         assert row.interval["median"] is None
-        assert row.reasons["interval"] == "one GPU cannot be resampled"
+        assert row.reasons["interval"] == "a bootstrap needs more than one GPU"
         assert row.modes == ({"median": 5.0, "share": 1.0, "n": 1},)
-        assert row.finding == "Whether the spread belongs to the GPUs cannot be told: fewer than two GPUs."
+        assert row.finding == "It is not known whether the spread belongs to the GPUs: fewer than two GPUs."
 
 
 def test_one_run_for_each_gpu_cannot_tell_repeatability() -> None:
@@ -151,7 +151,7 @@ def test_one_run_for_each_gpu_cannot_tell_repeatability() -> None:
     assert run.icc.value is None
     assert run.shares["gpu"] is None
     assert run.split_half == {"spearman": None, "gpus": 0, "reason": "no GPU has two runs"}
-    assert "cannot be told: each GPU has one run" in run.finding
+    assert "each GPU has only one run" in run.finding
 
 
 def test_equal_values() -> None:
@@ -182,7 +182,7 @@ def test_columns_that_are_missing_or_empty_say_so() -> None:
     }  # fmt: skip
     assert found["correlation"]["power"]["reason"] == "no power is known"
     assert found["icc_job"]["reason"] == "no run names its job"
-    assert found["reasons"]["interval"] == "no bootstrap was asked for"
+    assert found["reasons"]["interval"] == "the bootstrap was switched off"
     two = variability(table.with_columns(temperature_c=pl.Series([40.0, 41.0, *[None] * 4])), replicates=0)[0]
     assert two.correlation["temperature"].reason == "fewer than 3 rows have both values"
     assert two.correlation["temperature"].n == 2
@@ -206,7 +206,7 @@ def test_jobs() -> None:
     assert row.icc_job.low is not None
     assert (row.icc_job.low or 1) < (row.icc_job.value or 0) < (row.icc_job.high or 0)
     assert row.icc_job.groups == 60
-    assert "is not the GPUs'" in row.finding
+    assert "does not belong to the GPUs" in row.finding
     assert "the runs of one job share their time" in row.finding
     alone = variability(frame(gpu, values.tolist(), job_id=gpu), replicates=0)[0].icc_job
     assert (alone.value, alone.reason) == (None, "no job holds several GPUs")
@@ -216,8 +216,8 @@ def test_jobs() -> None:
     ("between", "within", "level", "words"),
     [
         (3.0, 0.5, "run", "The GPUs differ and the difference repeats"),
-        (0.0, 3.0, "run", "The spread is real but is not the GPUs'"),
-        (0.0, 3.0, "gpu", "The spread is real but is not the GPUs'"),
+        (0.0, 3.0, "run", "The spread is real but does not belong to the GPUs"),
+        (0.0, 3.0, "gpu", "The spread is real but does not belong to the GPUs"),
         (1.0, 1.35, "run", "Part of the spread belongs to the GPUs"),
         (1.0, 1.35, "gpu", "The GPUs differ and the difference repeats"),  # the median of 20 runs does
     ],
@@ -237,11 +237,11 @@ def test_outliers_decide_only_what_they_carry() -> None:
     noise = 100 + rng.normal(0, 1, 1000)
     names = [f"g{g}" for g in gpu]
     slow_gpus = variability(frame(names, (noise + 40.0 * (gpu < 5)).tolist()), replicates=0)[0]
-    assert slow_gpus.finding.startswith("The difference that repeats is that of the GPUs outside the fences")
+    assert slow_gpus.finding.startswith("Only the GPUs outside the fences differ in a way that repeats")
     silicon = rng.normal(0, 3, 100)[gpu]
     far = np.where(rng.random(1000) < 0.02, 400.0, 0.0)
     hidden = variability(frame(names, (noise + silicon + far).tolist()), replicates=0)[0]
-    assert hidden.finding.startswith("The GPUs differ and the difference repeats, but a few far runs hide it")
+    assert hidden.finding.startswith("The GPUs differ and the difference repeats, but a few extreme runs hide it")
 
 
 def test_a_gpu_is_placed_by_any_of_its_runs() -> None:
@@ -261,7 +261,7 @@ def test_a_gpu_is_placed_by_any_of_its_runs() -> None:
         (lambda f: f.with_columns(cluster=pl.lit(None, pl.String)), "180 runs have no cluster"),
         (
             lambda f: f.with_columns(unit=pl.when(pl.col("gpu") == "GPU-001").then(pl.lit("s")).otherwise("unit")),
-            "the values of w on c are in several units (ms, s): convert them first",
+            "the values of w on c are in several units (ms, s): convert them to one unit first",
         ),
     ],
 )

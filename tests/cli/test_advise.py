@@ -47,7 +47,7 @@ def document(store: str, *options: str, workload: str = "sgemm") -> dict[str, An
 def test_the_sentence_that_matters_comes_first(store: str) -> None:
     text = advise(store, "--gpus", "4").stdout
     assert text.startswith("Exclude n02")
-    assert "names of nodes are not checked: there is no `scontrol` here" in " ".join(text.split())
+    assert "the names of the nodes were not checked: there is no `scontrol` here" in " ".join(text.split())
     assert gpu(2, 1) in text
     assert text.index("random, slow nodes excluded") < text.index("random   "), "the honest baseline first"
 
@@ -86,7 +86,7 @@ def test_a_campaign_over_a_simulated_fleet_has_no_age(tmp_path: Path) -> None:
     assert "idle" not in text
     refused = advise(str(tmp_path / "S"), "--no-scheduler", workload="idle")
     assert refused.exit_code == 2
-    assert "what the runs of idle on made measure is no time: no GPU is slow in it" in refused.stderr
+    assert "the runs of idle on made measure no time, so no GPU can be slow in it" in refused.stderr
 
 
 def test_noise_is_no_reason_to_choose(store: str) -> None:
@@ -111,18 +111,18 @@ def test_without_a_scheduler_the_names_are_the_stores_and_that_is_said(store: st
         result = advise(store, "--format", form, "--gpus", "4")
         assert result.exit_code == 0
         assert result.stdout == printed or (printed is None and re.fullmatch(r"n0[13456]\n", result.stdout))
-        assert "names of nodes are not checked: there is no `scontrol` here" in result.stderr
+        assert "the names of the nodes were not checked: there is no `scontrol` here" in result.stderr
 
 
 def test_a_difference_to_what_a_scheduler_has_needs_one(store: str, tmp_path: Path) -> None:
     for options in (["prefer"], ["weights"], ["exclude", "--output", str(tmp_path / "file")]):
         result = advise(store, "--format", *options)
         assert (result.exit_code, result.stdout) == (5, "")
-        assert result.stderr == "whorl: there is no `scontrol` here: run this where Slurm's commands are\n"
+        assert result.stderr == "whorl: there is no `scontrol` here: run this on a machine with Slurm's commands\n"
     assert not (tmp_path / "file").exists()
     result = advise(store, "--no-scheduler", "--format", "weights")
     assert result.exit_code == 2
-    assert "weights are a difference to what the scheduler has" in result.stderr
+    assert "weights are changes to the scheduler's state" in result.stderr
 
 
 def test_nodes_from_a_file(store: str, tmp_path: Path) -> None:
@@ -130,11 +130,11 @@ def test_nodes_from_a_file(store: str, tmp_path: Path) -> None:
     path.write_text("n[01,03-04]  # the left half\nn05\n\n")
     result = advise(store, "--nodes", str(path), "--format", "exclude")
     assert (result.exit_code, result.stdout) == (0, "\n")
-    assert "the list of nodes does not have n[02,06], which were measured: dropped" in result.stderr
+    assert "left out: the list of nodes does not contain n[02,06], which were measured" in result.stderr
     assert advise(store, "--nodes", "-", "--format", "exclude", stdin="n[01-06]\n").stdout == "n02\n"
     for text, sentence in (
         ("# none\n", "names no nodes"),
-        ("n[1-\n", "is no host list"),
+        ("n[1-\n", "is not a host list"),
         ("x1\n", "none of the measured nodes is in the list: the store has n[01-03], ..., the list x1"),
     ):
         path.write_text(text)
@@ -161,15 +161,15 @@ def test_the_locality_penalty_moves_the_best_set(store: str) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--max-share", "5 percent"], "is no share: write it as 5% or 0.05"),
-        (["--max-share", "200%"], "is no share"),
+        (["--max-share", "5 percent"], "is not a share: write it as 5% or 0.05"),
+        (["--max-share", "200%"], "is not a share"),
         (["--soft", "1.5"], "--soft 1.5 is above --hard 1.1"),
-        (["--hard", "nan", "--no-scheduler"], "--hard nan is no factor"),
-        (["--locality-penalty", "inf", "--no-scheduler"], "--locality-penalty inf is no factor"),
+        (["--hard", "nan", "--no-scheduler"], "--hard nan is not a factor"),
+        (["--locality-penalty", "inf", "--no-scheduler"], "--locality-penalty inf is not a factor"),
         (["--gpus", "0"], "0 is not in the range"),
-        (["--gpus", "25", "--no-scheduler"], "25 GPUs are asked for, but 24 GPUs"),
-        (["--no-scheduler", "--nodes", "x"], "--no-scheduler and --nodes exclude each other"),
-        (["--format", "prefer", "--output", "x"], "--output goes with --format exclude"),
+        (["--gpus", "25", "--no-scheduler"], "the job needs 25 GPUs, but only 24 GPUs"),
+        (["--no-scheduler", "--nodes", "x"], "--no-scheduler and --nodes cannot be used together"),
+        (["--format", "prefer", "--output", "x"], "--output works only with --format exclude"),
         (["--format", "exclude", "--output", "x", "--no-scheduler"], "--output needs the scheduler"),
         (["--cluster", "other", "--no-scheduler"], "other"),
     ],
@@ -200,7 +200,7 @@ def test_a_scheduler_that_does_not_answer_gets_no_names(
     for form in ("exclude", "prefer", "nodelist", "weights"):
         result = advise(store, "--format", form)
         assert (result.exit_code, result.stdout) == (5, "")
-        assert result.stderr == f"whorl: SLURM_CONF names {tmp_path}/slurm.conf, which is not there\n"
+        assert result.stderr == f"whorl: SLURM_CONF names {tmp_path}/slurm.conf, which does not exist\n"
     assert "SLURM_CONF names" in document(store)["remarks"][0]
 
 

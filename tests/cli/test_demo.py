@@ -124,7 +124,7 @@ def test_without_a_gpu_it_says_why_and_simulates(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(probe_here, "local_devices", none)
     demo = importlib.import_module("whorl.jobs.demo")
     monkeypatch.setattr(demo, "no_driver", lambda: "")
-    why = "the fleet is simulated, as no GPU can be measured here: "
+    why = "the fleet is simulated, because no GPU can be measured here: "
     done = run(out=tmp_path / "D")
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith(f"{why}CuPy is not installed\n64 simulated")
@@ -176,7 +176,7 @@ def test_a_page_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> Non
     assert "report: " not in done.stdout
     [sentence] = done.stderr.splitlines()
     assert str(out / "report.html") in sentence
-    assert sentence.endswith(f"all that was measured is in {out / 'store'}")
+    assert sentence.endswith(f"everything that was measured is in {out / 'store'}")
     assert Store.open(out / "store").sql("select count(*) as n from runs")["n"][0].as_py() == 24 * 11
 
 
@@ -248,13 +248,13 @@ def test_a_folder_of_other_things_is_refused(tmp_path: Path) -> None:
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("dear")
     (tmp_path / "file").write_text("")
-    for name, why in (("letters", "holds other things and no demo"), ("file", "is a file")):
+    for name, why in (("letters", "has other contents and no demo"), ("file", "is a file")):
         done = run(*FEW, out=tmp_path / name)
         assert done.exit_code == 2
         assert done.stderr.count("\n") == 1
         assert why in done.stderr
     (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
-    for name, why in (("file/D/E", f"{tmp_path / 'file'} is a file"), ("gone", "is a link to nothing")):
+    for name, why in (("file/D/E", f"{tmp_path / 'file'} is a file"), ("gone", "is a broken link")):
         done = run(*FEW, out=tmp_path / name)
         assert done.exit_code == 2
         assert why in done.stderr
@@ -271,7 +271,7 @@ def test_a_folder_of_other_things_is_refused(tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (("--model", "V900"), "no simulated GPU model 'V900'"),
-        (("--fault", "dust"), "no fault 'dust' can be planted"),
+        (("--fault", "dust"), "there is no fault 'dust'"),
         (("--gpus", "2", "--faults", "3"), "3 faults cannot be planted in 2 GPUs"),
         (("--gpus", "0"), "0 is not in the range"),
         (("--backend", "cuda", "--gpus", "4"), "--gpus is for the simulated fleet"),

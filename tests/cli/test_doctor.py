@@ -94,7 +94,7 @@ def test_an_unsound_file_is_named(store: Store, kind: str) -> None:
 def test_no_store_is_a_finding(tmp_path: Path) -> None:
     assert whorl("--store", str(tmp_path / "nowhere")).exit_code == 1
     (told,) = [f for f in findings("--store", str(tmp_path / "nowhere")) if f["what"] == "store"]
-    assert "is not a store (there is nothing there)" in told["detail"]
+    assert "is not a store (it does not exist)" in told["detail"]
 
 
 CUPY = """
@@ -121,15 +121,15 @@ class cuda:
             11080,
             "raise cls.CUDARuntimeError('cudaErrorInsufficientDriver: old')",
             False,
-            "14.0.1 is for CUDA 12.9, and the driver supports 11.8 at most: a newer driver is needed, one that "
-            "supports CUDA 12 or newer",
+            "14.0.1 is for CUDA 12.9, but the driver supports at most 11.8: install a newer driver that "
+            "supports at least CUDA 12",
         ),
         (
             13020,
             12040,
             "raise cls.CUDARuntimeError('cudaErrorInsufficientDriver: old')",
             False,
-            "is for CUDA 13.2, and the driver supports 12.4 at most: pip install 'whorl[cuda12]', or install a newer",
+            "is for CUDA 13.2, but the driver supports at most 12.4: pip install 'whorl[cuda12]', or install a newer",
         ),
         (
             12090,
@@ -158,7 +158,7 @@ def test_cupy_and_its_cuda(
     [
         (
             "FileNotFoundError(2, 'No such file or directory', '/nowhere/.cupy')",  # CuPy 14 makes its folder at once
-            "CuPy cannot keep in /nowhere/.cupy what it compiles: No such file or directory (CUPY_CACHE_DIR says",
+            "CuPy cannot keep in /nowhere/.cupy what it compiles: No such file or directory (set CUPY_CACHE_DIR",
         ),
         ("OSError('libcuda.so.1: wrong ELF class')", "OSError: libcuda.so.1: wrong ELF class"),
     ],
@@ -179,7 +179,7 @@ def test_without_cupy_it_names_what_to_install(monkeypatch: pytest.MonkeyPatch) 
 
 def test_settings_and_who_may_change_them(state: Path) -> None:
     found = {f["what"]: f for f in findings()}
-    assert found["settings of GPUs"]["detail"] == "nothing is left to restore"
+    assert found["settings of GPUs"]["detail"] == "nothing to restore"
     assert not state.exists()
     assert "CAP_SYS_ADMIN" in found["changing settings of GPUs"]["detail"]
 

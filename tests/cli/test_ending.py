@@ -42,7 +42,7 @@ def test_an_answer_that_does_not_fit_on_the_disk_is_one_sentence(verb: list[str]
             [sys.executable, "-m", "whorl", *verb], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
     assert done.returncode == 2
-    assert done.stderr.startswith("whorl: the answer could not be written to standard output (No space left")
+    assert done.stderr.startswith("whorl: the output could not be written to standard output (No space left")
     assert done.stderr.count("\n") == 1
 
 
@@ -145,7 +145,8 @@ def test_a_missing_dependency_is_a_sentence(verb: tuple[str, ...], module: str, 
     answer = _without({module}, *verb, "--store", str(tmp_path / "S"), *workload)
     assert answer.returncode == 2, answer.stderr
     assert answer.stderr == (
-        f"whorl: {verb[0]} needs {module}, which is not installed here: pip install {module}, or run it where it is\n"
+        f"whorl: {verb[0]} needs {module}, which is not installed here: run pip install {module}, "
+        "or use another machine\n"
     )
 
 

@@ -37,7 +37,7 @@ def test_the_account_for_people(file: Path, tmp_path: Path) -> None:
         "runs.csv: 41 rows of sgemm: 39 kept, 1 duplicates dropped, 1 refused; 39 GPUs",
         "  units from its size (median 2420): perf ms",
         "  placeholders stored as NULL: ts 1",
-        "  refused: 1 where perf is no time that can be read (line 10)",
+        "  refused: 1 where perf is not a readable time (line 10)",
         "  columns not stored: extra",
     ]
     again = run(tmp_path, "--cluster", "lab", file)
@@ -48,7 +48,7 @@ def test_the_account_for_programs(file: Path, tmp_path: Path) -> None:
     document = json.loads(run(tmp_path, "--json", file, tmp_path / "none.csv").stdout)
     assert document["schema"] == "whorl.import/1"
     (account,) = document["files"]
-    assert account["refusals"] == [{"reason": "perf is no time that can be read", "count": 1, "lines": [10]}]
+    assert account["refusals"] == [{"reason": "perf is not a readable time", "count": 1, "lines": [10]}]
     assert account["workloads"] == {"sgemm": {"rows": 41, "kept": 39, "duplicates": 1, "refused": 1}}
     (failed,) = document["failed"]
     assert failed["file"].endswith("none.csv")
@@ -70,8 +70,8 @@ def test_one_bad_file_does_not_stop_the_others(file: Path, tmp_path: Path) -> No
         (["--map", "perf"], "--map 'perf' is not COLUMN=VALUE; an example is --map perf=time:ms"),
         (["--map", "perf="], "--map 'perf=' is not COLUMN=VALUE"),
         (["--unit", "perf="], "--unit 'perf=' is not COLUMN=VALUE"),
-        (["--unit", "lightyears"], "'lightyears' is no unit of time"),
-        (["--unit", "pref=ms"], "names a column that is not there"),
+        (["--unit", "lightyears"], "'lightyears' is not a unit of time"),
+        (["--unit", "pref=ms"], "names a column that does not exist"),
         (["--unit", "ms", "--unit", "s"], "--unit is given twice for the duration"),
         (["--map", "a=time:s", "--map", "a=gpu"], "--map is given twice for column 'a'"),
         (["--time-zone", "Mars/Base"], "--time-zone Mars/Base: there is no such time zone"),

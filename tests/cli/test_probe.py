@@ -80,7 +80,7 @@ def test_the_list_is_readable_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPat
 def test_the_list_gives_the_size_of_the_work_for_a_model() -> None:
     text = probe("list", "--model", "V100").output
     assert max(map(len, text.splitlines())) <= 120
-    assert text.startswith("Sizes are those of a repetition on one V100"), "'a V100', but 'an A100' and 'an NVIDIA'"
+    assert text.startswith("Sizes are for one repetition on one V100"), "'a V100', but 'an A100' and 'an NVIDIA'"
     assert "137 GFLOP, 201 MB" in next(line for line in text.splitlines() if line.startswith("gemm-fp32"))
     assert "1.00 kop" in next(line for line in text.splitlines() if line.startswith("launch"))
     by_name = {row["name"]: row for row in json.loads(probe("list", "--model", "V100", "--json").output)["probes"]}
@@ -223,7 +223,7 @@ def test_probes_with_several_figures_show_them_all(tmp_path: Path) -> None:
     assert run["levels"]["power_swing"]["unit"] == "W"
     assert run["levels"]["swing_seen"]["value"] == run["value"]
     assert re.search(r"in every 200 ms \(n = \d+ or more readings\)", text)
-    assert re.search(r"by footprint \(n = \d+ or more repeats; 95 %: ± [\d.]+ % or less", text)
+    assert re.search(r"by footprint \(n = \d+ or more repeats; 95 % interval: ± [\d.]+ % or less", text)
     scan = json.loads(simulated(tmp_path / "S", "chase", "--suite", "quick", "--gpus", 1, "--json").output)["runs"][0]
     low, middle, high = (scan["levels"][f"time_{name}_at_65536"]["value"] for name in ("low", "median", "high"))
     assert low < middle < high
@@ -381,7 +381,7 @@ def test_ctrl_c_and_the_end_of_a_jobs_time_store_what_is_complete(number: signal
         os.kill(process.pid, number)
         _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + number, errors
-    said = "interrupted" if number == signal.SIGINT else "told to end"
+    said = "interrupted" if number == signal.SIGINT else "stopped by a signal"
     assert errors == f"whorl: {said}; what was stored stays, and the command can be run again\n"
     runs = rows(store, "count(*) n, count(distinct run_id) ids from runs")
     assert runs[0]["n"] == runs[0]["ids"] >= 64
@@ -414,14 +414,14 @@ def test_a_store_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "sentence"),
     [
-        ([], 2, "say what to run"),
+        ([], 2, "choose what to run"),
         (["gemm"], 2, "there is no probe 'gemm'"),
-        (["launch", "--period", "1"], 2, "--period is for power-square"),
+        (["launch", "--period", "1"], 2, "--period works only with power-square"),
         (["power-square", "--period", "0.001"], 2, "from 0.04 to 60 s"),
         (["gemm-fp32", "--input", "blue"], 2, "there is no distribution 'blue'"),
-        (["launch", "--input", "zeros"], 2, "--input is for probes whose input data can be chosen"),
-        (["launch", "--gpu", "0"], 2, "--gpu is for real GPUs"),
-        (["launch", "--exclusive"], 2, "--exclusive is for real GPUs"),
+        (["launch", "--input", "zeros"], 2, "--input works only with probes whose input data can be chosen"),
+        (["launch", "--gpu", "0"], 2, "--gpu works only with real GPUs"),
+        (["launch", "--exclusive"], 2, "--exclusive works only with real GPUs"),
         (["gemm-fp33"], 2, "there is no probe 'gemm-fp33': did you mean gemm-fp32?"),
         (["launch", "--model", "X1"], 2, "X1"),
         (["launch", "--gpus", "4", "--faults", "9"], 2, "9 faults cannot be planted in 4 GPUs"),
@@ -441,16 +441,16 @@ def test_what_cannot_be_done_is_one_sentence(arguments: list[str], status: int, 
 
 def test_without_a_gpu_a_sentence_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*_: object) -> None:
-        raise InputError("CuPy is not installed, which real GPUs need: install it")
+        raise InputError("CuPy is not installed, but real GPUs need it: install it")
 
     monkeypatch.setattr(cupy_device, "cupy_devices", none)
     answer = probe("run", "launch", store=tmp_path / "S")
     assert answer.exit_code == 2
-    assert answer.output.endswith("install it; without a GPU: --backend simulated\n")
+    assert answer.output.endswith("install it; without a GPU, use --backend simulated\n")
     assert not (tmp_path / "S").exists()
     auto = probe("run", "launch", "--backend", "auto", "--gpus", 1, "--suite", "quick", store=tmp_path / "S")
     assert auto.exit_code == 0, auto.output
-    assert "the fleet is simulated" in auto.output
+    assert "a simulated fleet is used instead" in auto.output
     one = probe("run", "launch", "--backend", "auto", "--gpu", 0, store=tmp_path / "T")
     assert one.exit_code == 2, "no simulated GPU stands for one that was named"
     assert not (tmp_path / "T").exists()
@@ -459,7 +459,7 @@ def test_without_a_gpu_a_sentence_says_what_to_do(tmp_path: Path, monkeypatch: p
 def test_options_of_a_simulated_fleet_are_refused_for_real_gpus(tmp_path: Path) -> None:
     answer = probe("run", "launch", "--seed", 3, store=tmp_path / "S")
     assert answer.exit_code == 2
-    assert "--seed is for --backend simulated" in answer.output
+    assert "--seed works only with --backend simulated" in answer.output
 
 
 # -- the GPUs of this node, as far as that goes without one: a device by hand, over the driver of tests/native ------
@@ -607,6 +607,6 @@ def test_variability_says_where_runs_of_different_conditions_are_pooled(tmp_path
     notes = json.loads(done.stdout)["notes"]
     assert notes == [
         "launch on simulated-V100-1: the runs differ in clock (free, locked at 1200 MHz); power limit (200.0, none), "
-        "which moves their times as well"
+        "which changes their times too"
     ]
     assert notes[0] in done.stderr

@@ -162,7 +162,7 @@ def test_people_read_the_gain_first_and_one_seed_warns(jobs: Path, store: str) -
     assert one.exit_code == 0, one.output
     assert "one seed is not evidence" in one.stderr
     assert "--seeds 20" in one.stderr
-    assert "one seed: no evidence" in one.stdout
+    assert "one seed is not evidence" in one.stdout
     several = whorl(*common, "--seeds", "3")
     assert "one seed" not in several.output
     lines = several.stdout.splitlines()
@@ -171,7 +171,7 @@ def test_people_read_the_gain_first_and_one_seed_warns(jobs: Path, store: str) -
     assert "over drain-outliers" in lines[0]
     assert any(line.startswith("pal") and "[" in line for line in lines[1:4])
     assert "n/a" not in several.stdout
-    assert "its mean over 3 seeds and the 90 % interval" in " ".join(several.stdout.split())
+    assert "its mean over 3 seeds with the 90 % interval" in " ".join(several.stdout.split())
 
 
 def test_all_decide_by_one_clock_unless_asked_otherwise(jobs: Path, store: str) -> None:
@@ -242,7 +242,7 @@ def test_without_a_store_all_gpus_are_alike(jobs: Path) -> None:
     averages = {row["policy"]: row["avg_jct_s"] for row in found["rows"]}
     assert averages["pm-first-sticky"] == pytest.approx(averages["packed"])
     assert averages["drain-outliers"] == averages["packed"]
-    assert any("all GPUs are alike" in note for note in found["notes"])
+    assert any("all GPUs are equal" in note for note in found["notes"])
 
 
 def test_the_answer_is_that_of_a_hand(tmp_path: Path) -> None:
@@ -311,17 +311,17 @@ def test_a_plot_is_one_file_and_whole_or_not_there(tmp_path: Path, jobs: Path, s
 
 def test_options_that_do_not_go_together(jobs: Path, store: str, tmp_path: Path) -> None:
     sentences: dict[tuple[object, ...], str] = {
-        (): "which jobs? --trace FILE",
-        ("--plot", tmp_path / "out.html"): "which jobs? --trace FILE",
-        ("--trace", jobs): "which fleet? --store DIR",
+        (): "give the jobs with --trace FILE",
+        ("--plot", tmp_path / "out.html"): "give the jobs with --trace FILE",
+        ("--trace", jobs): "give a fleet: --store DIR",
         ("--trace", jobs, "--plot", tmp_path): "is a folder, and --plot writes a file",
         ("--trace", jobs, "--plot", tmp_path / "no" / "out.html"): "there is no folder",
         ("--trace", jobs, "--nodes", "3"): "--nodes and --gpus-per-node go together",
         ("--trace", jobs, "--cluster", "x"): "--cluster names a cluster of a store",
-        ("--trace", jobs, "--profiles", tmp_path): "--profiles are those of --as-published",
+        ("--trace", jobs, "--profiles", tmp_path): "--profiles works only with --as-published",
         ("--trace", jobs, "--as-published", "pal-sc24"): "needs the study's profiles",
         ("--trace", jobs, "--as-published", "pal-sc24", "--backfill", "easy", "--profiles", tmp_path): "--backfill",
-        ("--trace", jobs, "--store", store, "--failures", jobs, "--mtbf", "5"): "use one",
+        ("--trace", jobs, "--store", store, "--failures", jobs, "--mtbf", "5"): "use only one",
         ("--trace", jobs, "--store", store, "--class", "gemm"): "is not MODEL=WORKLOAD",
         ("--trace", jobs, "--store", store, "--class", "*=gemm", "--class", "*=none"): "given twice for *",
         ("--trace", jobs, "--store", store, "--cluster", "other"): "of cluster other",
@@ -330,7 +330,7 @@ def test_options_that_do_not_go_together(jobs: Path, store: str, tmp_path: Path)
         ("--trace", jobs, "--nodes", "6", "--gpus-per-node", "4", "--scheduler", "x"): "no scheduler is named 'x'",
         ("--trace", jobs, "--nodes", "6", "--gpus-per-node", "4", "--scheduler", ","): "--scheduler names none",
         ("--trace", jobs, "--nodes", "6", "--gpus-per-node", "4", "--policy", ""): "--policy names none",
-        ("--trace", jobs, jobs, "--nodes", "6", "--gpus-per-node", "4"): "two traces are called busy",
+        ("--trace", jobs, jobs, "--nodes", "6", "--gpus-per-node", "4"): "two trace files are named busy",
         ("--trace", tmp_path / "none.csv", "--nodes", "6", "--gpus-per-node", "4"): "there is no such file",
     }
     for arguments, sentence in sentences.items():
@@ -381,7 +381,7 @@ def test_ctrl_c_ends_all_its_processes(tmp_path: Path) -> None:
     assert child.returncode == 130, err
     assert out == ""
     done, last = err.strip().splitlines()[-2:]
-    assert re.fullmatch(r"whorl: [\d,]+ of 1,500 replays done, of which nothing is kept", done)
+    assert re.fullmatch(r"whorl: [\d,]+ of 1,500 replays were done; nothing of them is kept", done)
     assert last.startswith("whorl: interrupted")
     assert "Traceback" not in err
     deadline = time.monotonic() + 60

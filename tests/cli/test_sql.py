@@ -407,7 +407,7 @@ def test_unsafe_lifts_it(store: Store, outside: Path) -> None:
         ("select ?", "parameters"),
         ("select 'a'::int", "Could not convert"),
         ("select 1 \0", "there is no SQL statement"),
-        ("pivot results on figure using sum(value)", "PIVOT is run only with its values listed"),
+        ("pivot results on figure using sum(value)", "PIVOT needs its values listed"),
         ("select " + "(" * 5000 + "1" + ")" * 5000, ""),
         ("select " + "1+" * 3000 + "1", ""),
     ],
@@ -440,7 +440,7 @@ def test_a_damaged_file_is_a_sentence(tmp_path: Path, store: Store) -> None:
     path.write_bytes(content[:100])
     result = whorl(broken, "--json", "select count(*) n from runs")
     assert json.loads(result.stdout)["rows"] == [{"n": 0}]
-    assert result.stderr.startswith(f"whorl: warning: skipped {path}: it is torn")
+    assert result.stderr.startswith(f"whorl: warning: skipped {path}: it is cut off")
 
 
 # -- printing -------------------------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ def test_the_worked_examples_come_out_of_the_files(longhorn: str) -> None:
 
 def test_the_spread_of_coupled_jobs_is_said_not_to_be_the_gpus(longhorn: str) -> None:
     shown = whorl("variability", "--store", longhorn, "--workload", "resnet", "--replicates", "200").output
-    assert "real but is not the GPUs'" in " ".join(shown.split())
+    assert "real but does not belong to the GPUs" in " ".join(shown.split())
     row = by_level(document("variability", "--store", longhorn, "--workload", "resnet", "--json"))["resnet", "run"]
     assert row["icc"]["value"] < 0.1 < 0.9 < row["icc_job"]["value"]
     assert row["icc_job"]["by"] == "job"
@@ -179,7 +179,7 @@ def test_what_a_store_of_probes_has_is_said_where_nothing_matches(tmp_path: Path
 def test_runs_with_wrong_results_are_counted_as_left_out(tmp_path: Path) -> None:
     store, _ = stored(tmp_path / "S", 16, kinds=("wrong_results",), telemetry=False)
     result = whorl("variability", "--store", str(store.root), "--json", "--replicates", "20")
-    said = "gemm-fp32 on made: 1 of 16 runs is left out, which failed or had a wrong result"
+    said = "gemm-fp32 on made: 1 of 16 runs is left out: failed, or with a wrong result"
     assert f"whorl: note: {said}\n" in result.stderr
     found = json.loads(result.stdout)
     assert said in found["notes"]
@@ -193,9 +193,8 @@ def test_the_folder_of_a_demo_leads_to_its_store(tmp_path: Path) -> None:
     new_store(tmp_path / "D" / "store")
     result = whorl("variability", "--store", str(tmp_path / "D"))
     assert result.exit_code == 3
-    assert (
-        f"{tmp_path / 'D'} is not a store (it holds no store.toml); the store is in {tmp_path / 'D' / 'store'}\n"
-        in (result.stderr)
+    assert f"{tmp_path / 'D'} is not a store (it has no store.toml); the store is in {tmp_path / 'D' / 'store'}\n" in (
+        result.stderr
     )
     for name in ("none", ""):
         refused = whorl("variability", "--store", str(tmp_path / name)).stderr

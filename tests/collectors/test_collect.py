@@ -240,7 +240,7 @@ def test_a_store_that_may_not_be_written(nvml_library: NvmlLibrary, tmp_path: Pa
         )
         assert done.returncode == 3, done.stderr
         assert len(done.stderr.splitlines()) == 1
-        assert "this user may not write there" in done.stderr
+        assert "this user has no write permission there" in done.stderr
     finally:
         shutil.rmtree(place)
 
@@ -248,7 +248,10 @@ def test_a_store_that_may_not_be_written(nvml_library: NvmlLibrary, tmp_path: Pa
 def test_a_store_that_cannot_be_made(nvml_library: NvmlLibrary, tmp_path: Path) -> None:
     nvml_library.write("gpus 2")
     (tmp_path / "file").write_text("")
-    for where, words in ((tmp_path / "file", "is a file; a store is a folder"), (tmp_path / "file" / "S", "cannot")):
+    for where, words in (
+        (tmp_path / "file", "is a file, but a store is a folder"),
+        (tmp_path / "file" / "S", "cannot"),
+    ):
         done = subprocess.run(
             command(where), env=nvml_library.environment(), capture_output=True, text=True, check=False
         )
@@ -290,7 +293,7 @@ def test_a_driver_that_hangs_from_the_start_does_not_keep_it(nvml_library: NvmlL
         process.send_signal(signal.SIGINT)
         errors = ends(process)
     assert process.returncode == 0
-    assert "told to end before anything was read" in errors
+    assert "stopped before anything was read" in errors
 
 
 def test_without_a_driver_it_says_so_and_what_to_do(tmp_path: Path) -> None:
@@ -328,13 +331,13 @@ def test_gpus_that_cannot_be_identified_are_no_gpus_and_it_says_why(nvml_library
     [
         (["--interval", "0.01"], "an interval of 0.01 s is too short"),
         (["--interval", "0"], "an interval of 0 s is too short"),
-        (["--interval", "often"], "'often' is no time"),
-        (["--interval", "nan"], "'nan' is no time"),
-        (["--duration", "0"], "a duration of 0 s is none"),
-        (["--durable", "-1"], "is no time"),
-        (["--gpus", "4"], "--gpus is for --backend simulated only"),
+        (["--interval", "often"], "'often' is not a time"),
+        (["--interval", "nan"], "'nan' is not a time"),
+        (["--duration", "0"], "a duration of 0 s is not possible"),
+        (["--durable", "-1"], "is not a time"),
+        (["--gpus", "4"], "--gpus works only with --backend simulated"),
         (["--backend", "simulated", "--model", "X99"], "no simulated GPU model 'X99'"),
-        (["--node", "../n"], "cannot name"),
+        (["--node", "../n"], "is not a valid"),
         (["--hung", "0"], "give --hung 0.1 or more"),
     ],
 )

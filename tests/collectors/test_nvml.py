@@ -236,7 +236,7 @@ def test_a_driver_without_events_says_so_once(nvml: NvmlLibrary) -> None:
     nvml.write("gpus 2", "deny 3 nvmlDeviceRegisterEvents")
     backend = Nvml()
     backend.open()
-    assert [h.detail for h in backend.happened() if h.gpu is None] == ["the driver announces no XID errors here"]
+    assert [h.detail for h in backend.happened() if h.gpu is None] == ["the driver does not report XID errors here"]
     assert not backend.happened()
     backend.close()
 

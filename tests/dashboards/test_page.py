@@ -147,7 +147,7 @@ def test_a_page_whose_bundle_is_torn_says_so(tmp_path: Path) -> None:
     text = made(Drawing("D", "s", {"": figure()}))
     path.write_text(re.sub(r'id="bundle">[^<]{1000}', 'id="bundle">', text))
     document = rendered(path, tmp_path / "profile")
-    assert ">This browser cannot unpack the figures: " in document
+    assert ">This browser cannot show the figures: " in document
     assert 'data-drawn="1"' not in document
 
 

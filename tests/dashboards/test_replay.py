@@ -137,11 +137,11 @@ def test_the_page_says_what_was_found(results: list[Replayed]) -> None:
     assert "n = 4 jobs x 3 seeds" in text
     assert "Only the first" not in text
     best = next(gain for gain in found if (gain.policy, gain.against) == ("packed", "drain-outliers"))
-    assert f"<td>{best.spoken()}" in text
+    assert f"<td>{best.as_text()}" in text
     one = [replace(result) for result in results if result.case.seed == 0]
     lone = replay_page(one, gains(one), conditions={}, notes=[])
-    assert "in one seed, which is no evidence" in lone
-    assert "One seed is no evidence, and has no interval." in lone
+    assert "one seed, which is not evidence" in lone
+    assert "One seed is not evidence and has no interval." in lone
     assert "<th>seed 0</th>" in lone
     assert "1 seeds" not in lone
 

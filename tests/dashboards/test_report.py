@@ -58,7 +58,7 @@ def test_the_page_says_what_the_store_holds(faulty: tuple[Store, dict[str, str],
     assert "Probes on 64 simulated V100-SXM2 GPUs" in text
     runs = store.arrow("runs")
     ok = sum(status == "ok" for status in runs["status"].to_pylist())
-    assert f"on 16 nodes ran {len(PROBES)} probes: {len(runs)} runs, {ok} of them sound." in text
+    assert f"on 16 nodes ran {len(PROBES)} probes: {len(runs)} runs, {ok} of them valid." in text
     for gpu in planted:
         assert gpu in text
     assert f"Of {len(planted)} planted faults {len(planted)} were found; no healthy GPU was named." in text
@@ -67,7 +67,7 @@ def test_the_page_says_what_the_store_holds(faulty: tuple[Store, dict[str, str],
 def test_the_page_says_which_times_are_left_out(faulty: tuple[Store, dict[str, str], str]) -> None:
     text = text_of(faulty[2])
     assert "Left out of the times: 2 runs, as their results were wrong (1 of gemm-fp32, 1 of pagerank)." in text
-    assert "No times, and so no comparison: idle." in text
+    assert "Not compared because they measure no time: idle." in text
 
 
 def test_the_names_of_those_far_out_are_above_the_bars(faulty: tuple[Store, dict[str, str], str]) -> None:
@@ -154,7 +154,7 @@ def test_few_gpus_and_no_telemetry_still_make_a_page(tmp_path: Path) -> None:
     assert "Probes on 1 simulated V100-SXM2 GPU\n" in text
     assert "too few GPUs to compare" in text
     assert "(1 GPU ran it; 8 are needed to tell which differ)." in text
-    assert "No comparison was made: at least 8 GPUs of a model are needed" in text
+    assert "No comparison was made: it needs at least 8 GPUs of a model" in text
     assert "0 comparisons" not in text
     assert "GPU measured" in text
     assert "All probes" not in text, "one GPU has no distribution"

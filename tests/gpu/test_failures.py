@@ -54,7 +54,7 @@ device.close()
 
 @pytest.mark.parametrize(
     ("address", "says"),
-    [(0, "bad hangs: 2 repetitions did not end within 1 s"), (64, "a kernel touched memory that is not its own")],
+    [(0, "bad hangs: 2 repetitions did not end within 1 s"), (64, "a kernel used memory that it does not own")],
 )
 def test_a_gpu_that_is_ruined_is_a_sentence_and_the_process_ends(
     address: int, says: str, devices: list[CupyDevice]

@@ -86,13 +86,13 @@ def zipped(data: bytes) -> bytes:
         (b" \n\r\n ", "is empty (5 bytes)"),
         (b"\xef\xbb\xbf", "is empty"),
         (gzip.compress(b"", mtime=0), "is empty (0 bytes)"),
-        (NAMES.encode(), "has a header and no rows"),
-        (NAMES.encode() + b"\r\n\r\n", "has a header and no rows"),
+        (NAMES.encode(), "has a header but no rows"),
+        (NAMES.encode() + b"\r\n\r\n", "has a header but no rows"),
         (bytes(range(256)) * 40, "unreadable characters"),
         (b"\x7fELF" + bytes(4000), "not text in UTF-8"),
         (PLAIN.decode().encode("utf-16"), "not text in UTF-8"),
         (PLAIN.decode().encode("utf-16-le"), "not text in UTF-8"),
-        ("température,perf\n1,2\n".encode("latin-1"), "header line holds unreadable"),
+        ("température,perf\n1,2\n".encode("latin-1"), "header line has unreadable"),
         (zipped(PLAIN), "is a zip file"),
         (bz2.compress(PLAIN), "is a bzip2 file"),
         (lzma.compress(PLAIN), "is a xz file"),
@@ -128,7 +128,7 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, refusal: Refusal) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(PLAIN)
     path.chmod(0)
-    assert "this user may not read it" in refusal(path)
+    assert "this user has no permission to read it" in refusal(path)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\n\n", " \r\n", "\n   \n"])
@@ -151,7 +151,7 @@ def test_quotes(tmp_path: Path, parse: Parse) -> None:
     path = tmp_path / "a.csv"
     path.write_text('"' + '","'.join(lines[0].split(",")) + '"\n' + "\n".join(lines[1:]))
     found = parse(path)
-    assert found.report.refusals == {"a quote is stray": [5]}
+    assert found.report.refusals == {"it has a stray quote": [5]}
     kernels = found.frame["conditions"].to_list()
     assert kernels[2] == '{"kernel":"void gemm<128, 64>(float*, int)"}'
     assert kernels[3] == '{"kernel":"one \\"quoted\\" name"}'
@@ -169,10 +169,10 @@ def test_every_line_is_accounted_for_by_its_number(tmp_path: Path, parse: Parse)
     path.write_bytes(data)
     found = parse(path)
     assert found.report.refusals == {
-        "it has 6 fields where the header names 5": [3],
-        "it has 4 fields where the header names 5": [4],
+        "it has 6 fields, but the header names 5": [3],
+        "it has 4 fields, but the header names 5": [4],
         "it is the header line again": [6],
-        "it holds unreadable characters (not text in UTF-8)": [10, 14],
+        "it has unreadable characters (not UTF-8 text)": [10, 14],
     }
     assert found.duplicates == [8]
     assert found.report.total.as_dict() == {"rows": 30, "kept": 24, "duplicates": 1, "refused": 5}

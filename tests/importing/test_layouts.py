@@ -221,7 +221,7 @@ def test_a_device_that_is_always_zero_is_not_believed(write: Callable[..., Path]
     found = parse(write(LONGHORN, longhorn(device=False)))
     assert found.frame["place"].null_count() == found.frame["slot"].null_count() == 40
     assert found.frame["node"].null_count() == 0
-    assert any("the device column is not believed" in note for note in found.report.notes)
+    assert any("the device column was not used" in note for note in found.report.notes)
 
 
 def test_a_replaced_board_costs_its_place_alone(write: Callable[..., Path], parse: Callable[..., Parsed]) -> None:
@@ -238,7 +238,7 @@ def test_a_few_labelled_values_do_not_make_the_unit(write: Callable[..., Path], 
     rows[7][2] = "2407 s"
     found = parse(write("exp,uuid,perf", rows))
     assert found.report.units["perf"]["unit"] == "ms"
-    assert found.report.refusals == {"perf is no time that can be read": [9]}
+    assert found.report.refusals == {"perf is not a readable time": [9]}
 
 
 def test_most_labelled_values_do(write: Callable[..., Path], parse: Callable[..., Parsed]) -> None:
@@ -248,7 +248,7 @@ def test_most_labelled_values_do(write: Callable[..., Path], parse: Callable[...
     found = parse(write("exp,uuid,perf", rows))
     assert found.report.units["perf"] == {"unit": "s", "from": "the values"}
     assert found.frame["value"][7] == pytest.approx(2407)
-    assert found.report.refusals == {"perf is no time that can be read": [10]}
+    assert found.report.refusals == {"perf is not a readable time": [10]}
 
 
 def test_two_workloads_are_accounted_for_apart(write: Callable[..., Path], parse: Callable[..., Parsed]) -> None:

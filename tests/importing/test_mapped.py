@@ -41,12 +41,12 @@ def test_units_are_converted(write: Write, parse: Parse) -> None:
     ("changes", "what"),
     [
         ({"secs": "time:s"}, "has no column 'secs' (--map)"),
-        ({"seconds": "duration:s"}, "'duration' is no meaning"),
-        ({"seconds": "time:parsec"}, "'parsec' is no unit of time"),
-        ({"seconds": "time:W"}, "'W' is no unit of time"),
+        ({"seconds": "duration:s"}, "'duration' is not a known meaning"),
+        ({"seconds": "time:parsec"}, "'parsec' is not a unit of time"),
+        ({"seconds": "time:W"}, "'W' is not a unit of time"),
         ({"seconds": "time"}, "--map seconds=time:ms"),
         ({"watts": "power"}, "--map watts=power:W or --unit watts=W"),
-        ({"watts": "power:W"}, "does not hold a median board power in W (from --map)"),
+        ({"watts": "power:W"}, "does not contain a median board power in W (from --map)"),
         ({"watts": "power:uW"}, "has a median of 0.30"),
         ({"what": "workload:s"}, "workload has no unit"),
         ({"watts": "time:s"}, "both 'seconds' and 'watts' are mapped to time"),
@@ -82,7 +82,7 @@ def test_a_file_may_say_which_board_it_was_and_under_which_limit(write: Write, p
     stated = [json.loads(text) for text in found["conditions"]]
     assert stated[0] == {"asked_power_limit_w": 300.0, "locked_clock_mhz": 1200.0, "clock": "locked"}
     assert stated[-1] == {"asked_power_limit_w": 300.0, "locked_clock_mhz": None, "clock": "free"}
-    assert "states no unit" in refusal(file, columns=columns | {"limit": "power_limit"})
+    assert "has no unit" in refusal(file, columns=columns | {"limit": "power_limit"})
 
 
 def test_telemetry(write: Write, parse: Parse, refusal: Refusal) -> None:
@@ -90,7 +90,7 @@ def test_telemetry(write: Write, parse: Parse, refusal: Refusal) -> None:
     columns = {"t": "timestamp", "card": "gpu", "p": "power:kW", "k": "temperature:K"}
     found = parse(write("t,card,p,k", rows), columns=columns)
     assert found.frame.select("power_mw", "temperature_c").row(0) == (250_000, 40)
-    assert "states no unit" in refusal(write("t,card,p,k", rows), columns=columns | {"p": "power"})
+    assert "has no unit" in refusal(write("t,card,p,k", rows), columns=columns | {"p": "power"})
     assert "name a duration" in refusal(write("t,card,p,k", rows), columns={"card": "gpu", "p": "power:kW"})
     assert "at least one metric" in refusal(write("t,card,p,k", rows), columns={"card": "gpu", "t": "timestamp"})
 
@@ -139,7 +139,7 @@ def test_rows_that_differ_in_a_nested_column_are_no_duplicates(tmp_path: Path, p
 
 
 def test_an_empty_and_a_nameless_parquet(tmp_path: Path, refusal: Refusal) -> None:
-    assert "has a header and no rows" in refusal(parquet(tmp_path, perf=pa.array([], pa.float64())))
+    assert "has a header but no rows" in refusal(parquet(tmp_path, perf=pa.array([], pa.float64())))
     path = tmp_path / "twice.parquet"
     pq.write_table(pa.table([pa.array([1]), pa.array([2])], names=["a", "a"]), path)
     assert "two columns are named 'a'" in refusal(path)

@@ -69,7 +69,7 @@ def test_durations_that_are_refused(text: str, write: Write, parse: Parse) -> No
 
 
 def test_a_thousands_separator_is_refused(write: Write, parse: Parse) -> None:
-    assert list(one(write, parse, "perf", '"2,400.5"').report.refusals) == ["perf is no time that can be read"]
+    assert list(one(write, parse, "perf", '"2,400.5"').report.refusals) == ["perf is not a readable time"]
 
 
 @pytest.mark.parametrize("text", ["nan", "NaN", "N/A", "", "-1", "-1.0", "None", "null"])
@@ -129,7 +129,7 @@ def test_instants_that_are_read(text: str, time: at | None, write: Write, parse:
 )
 def test_instants_that_are_refused(text: str, write: Write, parse: Parse) -> None:
     found = one(write, parse, "ts", text)
-    assert found.report.refusals == {"ts is no time stamp that can be read": [12]}
+    assert found.report.refusals == {"ts is not a readable time stamp": [12]}
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "1e-320", "1e308", "-5", "0", ""])
@@ -164,5 +164,5 @@ def test_a_damaged_duration_far_off(write: Write, parse: Parse) -> None:
     rows = [["sgemm", u, 2400] for u in UUIDS]
     rows[4][2] = 24_000_000
     assert parse(write("exp,uuid,perf", rows)).report.refusals == {
-        "perf is 1000 times off the median: a damaged number": [6]
+        "perf is 1000 times above or below the median: a damaged number": [6]
     }

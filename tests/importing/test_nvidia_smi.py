@@ -100,7 +100,7 @@ def test_huge_energy_and_memory_are_refused_and_do_not_overflow(write: Write, pa
     [
         ("power.draw [mW]", "250.12", "has a median of 250.12 mW"),
         ("power.draw [mW]", "250.12 W", "says mW and the values say W"),
-        ("power.draw [V]", "250.12", "'V' is no unit of power"),
+        ("power.draw [V]", "250.12", "'V' is not a unit of power"),
         ("power.draw [W]", "250.12 V", "values in 'V'"),
         ("clocks.sm [GHz]", "1410", "does not hold"),
         ("clocks.sm [kHz]", "1410", "has a median of 1.41 MHz"),
@@ -124,7 +124,7 @@ def test_a_torn_last_line_and_a_log_that_was_appended_to(write: Write, parse: Pa
     assert found.frame.height == 3
     assert found.report.refusals == {
         "it is the header line again": [4],
-        "it has 2 fields where the header names 7": [6],
+        "it has 2 fields, but the header names 7": [6],
     }
 
 
@@ -171,7 +171,7 @@ def test_the_hour_that_is_skipped_and_the_one_that_comes_twice(write: Write, par
     found = parse(
         write("timestamp, temperature.gpu", "\n".join(f"{c}, 40" for c in skipped)), time_zone="Europe/Berlin"
     )
-    assert found.report.refusals == {"timestamp is no time stamp that can be read": [4]}
+    assert found.report.refusals == {"timestamp is not a readable time stamp": [4]}
     assert found.frame["ts"].dt.hour().to_list() == [23, 0, 1, 2]
 
     twice = [

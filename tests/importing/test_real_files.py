@@ -88,7 +88,7 @@ def test_the_stuck_sensor(real: Real, store: Store) -> None:
 
 @pytest.mark.parametrize("name", ["a100_square_timestamps", "a100_transient_timestamps"])
 def test_time_stamps_alone(name: str, real: Real, refusal: Callable[..., str]) -> None:
-    assert "holds time stamps alone" in refusal(real(f"power/nvidia_smi_{name}.csv.gz"))
+    assert "has only time stamps" in refusal(real(f"power/nvidia_smi_{name}.csv.gz"))
 
 
 @pytest.mark.parametrize("name", ["power_limits_v100", "power_limits_rtx6000", "train"])

@@ -110,4 +110,4 @@ def test_equal_rows_without_anything_to_tell_them_apart_are_noted(write: Write, 
     text = [["hpl", f"c001-1-{i % 2}", "10.5"] for i in range(6)]
     found = parse(write("exp,uuid,perf", text), units={"": "s"})
     assert (found.report.total.kept, found.report.total.duplicates) == (2, 4)
-    assert any("tells the runs of a GPU apart" in note for note in found.report.notes)
+    assert any("distinguishes the runs of a GPU" in note for note in found.report.notes)

@@ -55,14 +55,14 @@ def test_what_the_sites_filter_put_there_counts_as_whorls() -> None:
 def test_a_node_that_the_job_asks_for_is_not_excluded() -> None:
     done = change(replace(JOB, required="n[02-03]", nodes=2), ["n02", "n05"], NODES)
     assert done.after == "n05"
-    assert done.notes == ("n02 stays, since the job asks for it",)
+    assert done.notes == ("n02 is not excluded, because the job asks for it",)
 
 
 def test_the_job_can_still_start() -> None:
     job = replace(JOB, nodes=5)
     done = change(job, ["n02", "n05"], NODES)
     assert done.after == "n02", "the worst is excluded, the milder one is needed"
-    assert done.notes == ("n05 stays: without it too little is left for the job to start",)
+    assert done.notes == ("n05 is not excluded: without it, the job could not start",)
     assert change(replace(JOB, gpus=20), ["n02", "n05"], NODES).after == "n02"
     assert change(replace(JOB, gpus=21), ["n02"], NODES).after == ""
     assert change(replace(JOB, cpus=33), ["n02", "n05"], NODES).after == "n02"
@@ -90,9 +90,9 @@ def test_names_that_are_gone_are_dropped() -> None:
 
 
 def test_whose_and_which_jobs() -> None:
-    with pytest.raises(InputError, match="job 12 is alice's: whorl changes its caller's own jobs only"):
+    with pytest.raises(InputError, match="job 12 is alice's: you can change only your own jobs"):
         pending([JOB], "12", 1002)
-    with pytest.raises(InputError, match="job 12 is RUNNING: only a job that waits"):
+    with pytest.raises(InputError, match="job 12 is RUNNING: only a waiting"):
         pending([replace(JOB, state="RUNNING")], "12", 1001)
     tasks = [replace(JOB, id="12_1", state="RUNNING"), replace(JOB, id="12_[2-5]")]
     assert [job.id for job in pending(tasks, "12", 1001)] == ["12_[2-5]"]

@@ -92,8 +92,8 @@ def test_prefer_only_what_enough_nodes_have() -> None:
     for name in ("n01", "n02"):
         nodes[name] = replace(nodes[name], active=("whorl_w_prefer",))
     assert preference("w", nodes.values(), [], 2) == ("whorl_w_prefer", "")
-    assert "the job takes 3" in preference("w", nodes.values(), [], 3)[1]
-    assert "n02 is to be avoided now" in preference("w", nodes.values(), ["n02"], 1)[1]
+    assert "the job needs 3" in preference("w", nodes.values(), [], 3)[1]
+    assert "n02 should be avoided now" in preference("w", nodes.values(), ["n02"], 1)[1]
     nodes["n02"] = replace(nodes["n02"], state="DOWN")
     assert preference("w", nodes.values(), [], 2)[0] == ""
 

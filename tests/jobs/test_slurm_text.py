@@ -163,7 +163,7 @@ def test_why_no_controller_answers(tmp_path: Path, out: str, err: str, absent: b
 
 def test_a_configuration_that_is_not_there_is_not_waited_for(tmp_path: Path) -> None:
     gone = str(tmp_path / "slurm.conf")
-    with pytest.raises(SchedulerError, match=f"SLURM_CONF names {gone}, which is not there"):
+    with pytest.raises(SchedulerError, match=f"SLURM_CONF names {gone}, which does not exist"):
         Slurm(environment={"PATH": "/nonexistent", "SLURM_CONF": gone}).check()
 
 
@@ -178,5 +178,5 @@ def test_text_that_is_no_unicode(tmp_path: Path) -> None:
 
 def test_what_is_no_job_id() -> None:
     for text in ("", "x", "12;rm", "--help", "12_", "1 2"):
-        with pytest.raises(InputError, match="is no job id"):
+        with pytest.raises(InputError, match="is not a job id"):
             Slurm().jobs(text)

@@ -38,7 +38,7 @@ def test_no_cupy_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
         ("import fastrlock_absent", "CuPy cannot be loaded: No module named 'fastrlock_absent'"),
         (
             "raise PermissionError(13, 'Permission denied', '/home/me/.cupy')",  # CuPy 14 looks for it at once
-            "CuPy cannot keep in /home/me/.cupy what it compiles: Permission denied (CUPY_CACHE_DIR says",
+            "CuPy cannot keep in /home/me/.cupy what it compiles: Permission denied (set CUPY_CACHE_DIR",
         ),
         ("raise OSError('libcuda.so.1: wrong ELF class')", "CuPy cannot be loaded: libcuda.so.1: wrong ELF class"),
     ],
@@ -62,8 +62,8 @@ def test_a_broken_cupy_is_a_sentence(code: str, says: str, tmp_path: Path, monke
             11040,
             35,
             None,
-            r"CuPy is built for CUDA 12.9, but the driver supports CUDA 11.4 at most: a newer driver is needed, one "
-            "that supports CUDA 12 or newer$",
+            r"CuPy is built for CUDA 12.9, but the driver supports CUDA 11.4 at most: install a newer driver "
+            "that supports at least CUDA 12$",
         ),
         (
             13020,
@@ -141,7 +141,7 @@ def test_a_context_is_opened_by_the_driver_itself(tmp_path: Path, monkeypatch: p
 
 def test_without_a_uuid_a_gpu_is_not_measured(blas: LibraryInStream, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cupy_gpu, "cuda_uuid", lambda ordinal: None)
-    with pytest.raises(DeviceError, match="CUDA device 0: the driver does not tell its UUID"):
+    with pytest.raises(DeviceError, match="CUDA device 0: the driver does not give its UUID"):
         cupy_devices()
 
 

@@ -37,7 +37,7 @@ def test_too_much_memory_says_how_much_and_leaves_nothing(device: CupyDevice, ru
 
 def test_too_much_pinned_memory(device: CupyDevice, runtime: FakeRuntime) -> None:
     runtime.fail["hostAlloc"] = 2
-    with pytest.raises(DeviceError, match=r"twice needs 2e-05 GB of pinned host memory, and the system gives less"):
+    with pytest.raises(DeviceError, match=r"twice needs 2e-05 GB of pinned host memory, but the system has less"):
         load(device, twice(place="host"))
 
 
@@ -137,7 +137,7 @@ def test_an_architecture_that_the_compiler_does_not_know() -> None:
     log = "nvrtc: error: invalid value for --gpu-architecture (-arch)\n"
     error = explain(CompileException(log), "GPU-1", "loading")
     assert error is not None
-    assert str(error).endswith("(-arch) (the compiler is too old for the GPU, or knows no GPU so old any more)")
+    assert str(error).endswith("(-arch) (the compiler is too old for this GPU, or no longer supports it)")
 
 
 def test_work_on_a_gpu_touches_no_other(blas: LibraryInStream, runtime: FakeRuntime, monkeypatch: Any) -> None:
@@ -219,7 +219,7 @@ def test_an_error_while_loading_leaves_nothing_behind(
     if status == 1:
         run(load(device, twice()))
     else:
-        with pytest.raises(DeviceError, match="can use this GPU no more") as again:
+        with pytest.raises(DeviceError, match="cannot use this GPU any more") as again:
             load(device, twice())
         assert again.value.gone
 
@@ -227,7 +227,7 @@ def test_an_error_while_loading_leaves_nothing_behind(
 @pytest.mark.parametrize(
     ("status", "says"),
     [
-        (700, "a kernel touched memory that is not its own"),
+        (700, "a kernel used memory that it does not own"),
         (214, "an uncorrectable ECC error"),
         (719, "may have fallen off the bus"),
         (999, "may have fallen off the bus"),
@@ -320,7 +320,7 @@ def test_the_stream_of_a_lost_gpu_is_never_taken_down(hangs: bool, blas: Library
             run(loaded, limit_s=0.1)
     else:
         runtime.fail["eventQuery"] = 700
-        with pytest.raises(DeviceError, match="not its own"):
+        with pytest.raises(DeviceError, match="does not own"):
             run(loaded)
     device.close()
     del device, loaded

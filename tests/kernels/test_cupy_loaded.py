@@ -160,7 +160,7 @@ def test_copies_between_places(source: str, target: str, device: CupyDevice) -> 
 
 def test_no_other_gpu_is_a_sentence(device: CupyDevice, runtime: FakeRuntime) -> None:
     device._peers.clear()
-    with pytest.raises(DeviceError, match=f"{device.facts.gpu}: no other GPU of this node can be reached from it"):
+    with pytest.raises(DeviceError, match=f"{device.facts.gpu}: it cannot reach another GPU of this node"):
         load(device, twice(place="peer"))
 
 

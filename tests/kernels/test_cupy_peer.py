@@ -30,7 +30,7 @@ def test_a_failed_peer_is_told_of_when_it_is_reached(device: CupyDevice, runtime
     runtime.ruined[1] = 700
     assert refused(device) == (
         f"{device.facts.gpu}: the GPU that it copies to cannot be used: "
-        "a kernel touched memory that is not its own (CUDA error 700)"
+        "a kernel used memory that it does not own (illegal address) (CUDA error 700)"
     )
 
 
@@ -52,7 +52,7 @@ def test_a_peer_of_another_process(device: CupyDevice, runtime: FakeRuntime, mon
         usual(number)
 
     monkeypatch.setattr(runtime, "setDevice", set_device)
-    assert "the GPU that it copies to cannot be used: it is taken or in a bad state" in refused(device)
+    assert "the GPU that it copies to cannot be used: it is in use or in a bad state" in refused(device)
 
 
 def test_a_peer_that_cannot_be_reached_is_no_failed_one(device: CupyDevice, runtime: FakeRuntime) -> None:

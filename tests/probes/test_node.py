@@ -249,7 +249,9 @@ def test_exclusive_names_who_else_is_there() -> None:
         return cast("Device", Used(SimpleNamespace(gpu=gpu), users))
 
     refuse_shared([used("GPU-a"), used("GPU-b")])
-    with pytest.raises(DeviceError, match=r"GPU-b: .*--exclusive asks: pid 7 \(python\), pid 8; end other processes"):
+    with pytest.raises(
+        DeviceError, match=r"GPU-b: .*no other process uses: pid 7 \(python\), pid 8; end other processes"
+    ):
         refuse_shared([used("GPU-a"), used("GPU-b", "pid 7 (python)", "pid 8")])
     with pytest.raises(DeviceError, match=r"GPU-c: .*not known: no NVML"):
         refuse_shared([used("GPU-c", "not known: no NVML here")])

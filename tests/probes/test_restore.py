@@ -171,7 +171,7 @@ def test_a_file_that_is_no_note_is_told_and_stays(nvml: NvmlLibrary, state: Path
 def test_a_number_that_is_none_is_not_taken(nvml: NvmlLibrary, state: Path) -> None:
     path, gpus = left_by_a_killed_process(nvml, state)
     rewrite(path, gpus={gpus[0]: {"power_limit_mw": "700000", "power_limit_set_mw": 500000, "clock_locked": False}})
-    assert "a number in it is none" in restore_left_over()[0]
+    assert "it contains text instead of a number" in restore_left_over()[0]
     assert not setters(nvml)
 
 
@@ -179,7 +179,7 @@ def test_a_restart_of_the_machine_undid_it(nvml: NvmlLibrary, state: Path) -> No
     path, _ = left_by_a_killed_process(nvml, state)
     rewrite(path, boot="0" * 32)
     (sentence,) = restore_left_over()
-    assert "the machine was restarted since" in sentence
+    assert "the restart of the machine since then" in sentence
     assert not setters(nvml)
     assert not path.exists()
 
@@ -188,7 +188,7 @@ def test_a_new_driver_undid_it(nvml: NvmlLibrary, state: Path) -> None:
     path, _ = left_by_a_killed_process(nvml, state)
     rewrite(path, driver="470.1")
     (sentence,) = restore_left_over()
-    assert "the driver was loaded anew" in sentence
+    assert "reloading the driver since then" in sentence
     assert not setters(nvml)
     assert not path.exists()
 
@@ -230,7 +230,7 @@ def test_a_gpu_that_is_not_here_waits_for_its_return(nvml: NvmlLibrary, state: P
     path, gpus = left_by_a_killed_process(nvml, state)
     nvml.add("gpus 2")
     told = restore_left_over()
-    assert any(gpus[2] in sentence and "shows no such GPU" in sentence for sentence in told)
+    assert any(gpus[2] in sentence and "does not show this GPU" in sentence for sentence in told)
     assert [limit_w(gpu) for gpu in gpus[:2]] == [700, 700]
     assert list(json.loads(path.read_text())["gpus"]) == [gpus[2]]
     with Settings(gpus[:2], power_limit_w=400):  # a GPU that is gone keeps nobody from the others

@@ -99,11 +99,11 @@ def test_a_hearer_that_fails_keeps_nothing_from_being_restored(nvml: NvmlLibrary
 @pytest.mark.parametrize(
     ("asked", "sentence"),
     [
-        ({"power_limit_w": 10}, "a power limit of 10 W is not allowed; it takes 200 to 700 W"),
-        ({"power_limit_w": 701}, "it takes 200 to 700 W"),
-        ({"lock_clock_mhz": 5000}, "a clock of 5000 MHz is not allowed; it takes 345 to 1980 MHz"),
+        ({"power_limit_w": 10}, "a power limit of 10 W is not allowed; it accepts 200 to 700 W"),
+        ({"power_limit_w": 701}, "it accepts 200 to 700 W"),
+        ({"lock_clock_mhz": 5000}, "a clock of 5000 MHz is not allowed; it accepts 345 to 1980 MHz"),
         ({"lock_clock_mhz": float("nan")}, "a clock of nan MHz is not allowed"),
-        ({"power_limit_w": 400, "lock_clock_mhz": 1}, "it takes 345 to 1980 MHz"),
+        ({"power_limit_w": 400, "lock_clock_mhz": 1}, "it accepts 345 to 1980 MHz"),
     ],
 )
 def test_what_a_gpu_cannot_have_is_refused_before_anything(
@@ -203,7 +203,7 @@ def test_an_instance_has_no_settings_of_its_own(nvml: NvmlLibrary, state: Path) 
     instance = "MIG-77686f72-6c00-5000-0000-000000000000"
     with pytest.raises(InputError, match="is a MIG instance"), Settings([instance], power_limit_w=300):
         pass
-    with pytest.raises(DeviceError, match="shows no such GPU"), Settings(["GPU-none"], power_limit_w=300):
+    with pytest.raises(DeviceError, match="does not show this GPU"), Settings(["GPU-none"], power_limit_w=300):
         pass
     assert not nvml.setters()
 

@@ -184,7 +184,7 @@ def test_the_command_writes_names_and_refuses(tmp_path: Path) -> None:
     assert lines[-1] == f"next: whorl import --store S --cluster sample '{folder}'/*"
 
     (folder / "gemm.csv").write_text("mine")
-    with pytest.raises(InputError, match=r"already holds gemm\.csv, .*--force"):
+    with pytest.raises(InputError, match=r"already has gemm\.csv, .*--force"):
         CliRunner().invoke(command, [str(folder)], catch_exceptions=False)
     assert (folder / "gemm.csv").read_text() == "mine"
     CliRunner().invoke(command, [str(folder), "--force"], catch_exceptions=False)

@@ -22,7 +22,7 @@ from whorl.store.schema import TELEMETRY
 S = 1_000_000_000
 BEGAN = 1_700_000_000 * S
 AT_ONCE = Load(
-    "at once", "sgemm without end, from the start", (SGEMM,), busy_s=inf, idle_s=0.0, begins_s=0.0, repeats=0
+    "at once", "sgemm all the time, from the start", (SGEMM,), busy_s=inf, idle_s=0.0, begins_s=0.0, repeats=0
 )
 
 
@@ -354,7 +354,7 @@ def test_a_mixed_load_gives_each_gpu_of_a_node_its_own_work() -> None:
     ("call", "words"),
     [
         (lambda: find_load("doom"), "no simulated load 'doom'"),
-        (lambda: replace(AT_ONCE, busy_s=0.0), "needs work of some length"),
+        (lambda: replace(AT_ONCE, busy_s=0.0), "needs work of more than 0 s"),
         (lambda: simulation(cap=10.0), "150 to 300 W"),
     ],
 )
@@ -494,5 +494,5 @@ def test_kinds_take_turns_and_an_unknown_one_is_refused() -> None:
     fleet = Fleet.draw(V100, 40, 1, faults=5, kinds=("lost", "drift"))
     assert sorted(fleet.planted.values()) == ["drift", "drift", "lost", "lost", "lost"]
     assert len(Fleet.draw(V100, 40, 1, kinds=("lost", "drift")).planted) == 2
-    with pytest.raises(InputError, match="no fault 'rust' can be planted"):
+    with pytest.raises(InputError, match="there is no fault 'rust'"):
         Fleet.draw(V100, 40, 1, kinds=("rust",))

@@ -88,7 +88,7 @@ def test_the_waiting_tasks_of_an_array(slurm: Slurm, store: str) -> None:
     assert [slurm.field(f"{array}_{task}", "ExcNodeList") for task in (1, 3, 4, 5, 9)] == ["(null)", *["n02"] * 4]
     running = apply(slurm, store, f"{array}_1")
     assert (running.returncode, running.stdout) == (2, "")
-    assert running.stderr.startswith(f"whorl: job {array}_1 is RUNNING: only a job that waits")
+    assert running.stderr.startswith(f"whorl: job {array}_1 is RUNNING: only a waiting")
 
 
 def test_jobs_that_are_not_ones_own(slurm: Slurm, store: str) -> None:
@@ -96,13 +96,13 @@ def test_jobs_that_are_not_ones_own(slurm: Slurm, store: str) -> None:
     for user in ("alice", None):
         done = apply(slurm, store, job, user=user)
         assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr == f"whorl: job {job} is bob's: whorl changes its caller's own jobs only\n"
+        assert done.stderr == f"whorl: job {job} is bob's: you can change only your own jobs\n"
     assert slurm.field(job, "ExcNodeList") == "(null)"
 
 
 def test_jobs_that_are_not_there(slurm: Slurm, store: str) -> None:
     assert apply(slurm, store, "999999").stderr == "whorl: Slurm knows no job 999999: it may have ended long ago\n"
-    assert "'12;id' is no job id" in apply(slurm, store, "12;id").stderr
+    assert "'12;id' is not a job id" in apply(slurm, store, "12;id").stderr
 
 
 @pytest.mark.parametrize("asked", [["--nodes=6", "--gres=gpu:4"], ["--gpus=24"], ["--ntasks=48"]])
@@ -110,7 +110,7 @@ def test_the_job_stays_schedulable(slurm: Slurm, store: str, asked: list[str]) -
     job = slurm.submit("--hold", *asked)
     done = apply(slurm, store, job)
     assert done.stdout == f"job {job} avoids no nodes\n"
-    assert "n02 stays: without it too little is left for the job to start" in done.stderr
+    assert "n02 is not excluded: without it, the job could not start" in done.stderr
     slurm.run("scontrol", "release", job, user="alice")
     assert len(slurm.nodes_of(job)) == 6
 

@@ -159,7 +159,7 @@ def test_a_store_that_this_user_may_only_read() -> None:
         assert len(said) == len(roots)
         for root, sentence in zip(roots, said, strict=True):
             assert str(root) in sentence
-            assert "this user may not write there: change the folder's permissions" in sentence
+            assert "this user has no write permission there: change the permissions" in sentence
         assert content(place) == before
     finally:
         shutil.rmtree(place)

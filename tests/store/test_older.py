@@ -39,8 +39,8 @@ RUNS = {
 EVENTS = [
     ("xid", "XID 79: the GPU has fallen off the bus", 79, None),
     ("xid", "something else", None, None),
-    ("driver_reloaded", "the driver was unloaded and is back, version 560.35.03", None, "560.35.03"),
-    ("driver_reloaded", "the driver was unloaded and is back, version unknown", None, None),
+    ("driver_reloaded", "the driver was reloaded, version 560.35.03", None, "560.35.03"),
+    ("driver_reloaded", "the driver was reloaded, version unknown", None, None),
     ("lost", "the GPU does not answer any more, version 3", None, None),
 ]  # fmt: skip
 NEW = {

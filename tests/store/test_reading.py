@@ -162,7 +162,7 @@ def test_torn_files_are_named_and_the_rest_is_read(store: Store, caplog: pytest.
     with caplog.at_level(logging.WARNING, "whorl"):
         all_read(store, ["a-0", "a-1", "a-2"])
     for path in torn:
-        assert caplog.text.count(f"skipped {path}: it is torn or not a Parquet file") == 1
+        assert caplog.text.count(f"skipped {path}: it is cut off or not a Parquet file") == 1
     assert set(store.skipped) == set(torn)
 
 
@@ -289,9 +289,9 @@ def test_a_missing_or_newer_store_is_a_sentence(store: Store, tmp_path: Path) ->
     with pytest.raises(FormatError, match=r"made by whorl 9.*install a newer whorl"):
         Store.open(store.root)
     about.unlink()
-    with pytest.raises(StoreError, match=r"holds no store\.toml"):
+    with pytest.raises(StoreError, match=r"has no store\.toml"):
         Store.open(store.root)
-    with pytest.raises(StoreError, match="there is nothing there"):
+    with pytest.raises(StoreError, match="it does not exist"):
         Store.open(tmp_path / "nowhere")
     with pytest.raises(StoreError, match="cannot read"):
         Store.open(store.root / "runs" / "a.parquet")
@@ -310,7 +310,7 @@ def test_a_store_that_was_interrupted_while_it_was_made_says_so(tmp_path: Path) 
 
 def test_a_folder_of_other_things_is_not_made_a_store(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("")
-    with pytest.raises(StoreError, match="holds other things"):
+    with pytest.raises(StoreError, match="has other contents"):
         Store.create(tmp_path)
     with pytest.raises(StoreError, match="is a file"):
         Store.create(tmp_path / "thesis.tex")

@@ -115,7 +115,7 @@ def test_the_time_to_keep_is_in_store_toml_or_given(store: Store) -> None:
     assert retention.configured(store.root) == "30d"
     assert "full rate for 30d" in whorl("store", "status", "--store", store.root)[1]
     for wrong in ("90", "0d", "d", "-1d", "1y"):
-        with pytest.raises(InputError, match="is no time to keep"):
+        with pytest.raises(InputError, match="is not a time to keep"):
             retention.seconds(wrong)
 
 

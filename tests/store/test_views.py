@@ -95,7 +95,7 @@ def test_a_table_that_is_not_there_lists_those_that_are(store: Store) -> None:
 
 
 def test_of_two_statements_none_is_answered_in_silence(store: Store) -> None:
-    with pytest.raises(QueryError, match="there are 2 statements: give one"):
+    with pytest.raises(QueryError, match="there are 2 statements: give only one"):
         store.sql("select 1; select 2")
     assert store.sql("select 1; select 2 as x", unsafe=True).to_pylist() == [{"x": 2}]
 

@@ -1,4 +1,4 @@
-"""Policies that take any free GPUs: what a scheduler does that does not look."""
+"""Policies that take any free GPUs, like a scheduler that ignores their speed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ POLICIES = (
     ),
     Policy(
         "random-nonsticky",
-        "any free GPUs, all jobs anew in every round",
+        "any free GPUs; all jobs are placed again in every round",
         place=draw,
         sticky=False,
         by_rounds=True,

@@ -85,7 +85,7 @@ def by_class(view: View, jobs: Sequence[int]) -> Sequence[int]:
 POLICIES = (
     Policy(
         "pm-first",
-        "the fastest free GPUs, all jobs anew in every round",
+        "the fastest free GPUs; all jobs are placed again in every round",
         place=pm_first,
         sticky=False,
         by_rounds=True,
@@ -93,12 +93,12 @@ POLICIES = (
     ),
     Policy(
         "pal",
-        "the least of score times locality penalty, all jobs anew in every round",
+        "where score times locality penalty is lowest; all jobs are placed again in every round",
         place=pal,
         sticky=False,
         by_rounds=True,
         arrange=by_class,
     ),
-    Policy("pm-first-sticky", "the fastest free GPUs; jobs keep them", place=pm_first),
-    Policy("pal-sticky", "the least of score times locality penalty; jobs keep their GPUs", place=pal),
+    Policy("pm-first-sticky", "the fastest free GPUs; jobs keep their GPUs", place=pm_first),
+    Policy("pal-sticky", "where score times locality penalty is lowest; jobs keep their GPUs", place=pal),
 )

@@ -86,20 +86,20 @@ def outliers(fleet: Fleet, classes: Set[str], widest: int) -> NDArray[np.bool_]:
 POLICIES = (
     Policy(
         "packed",
-        "on the fullest node that holds the job; jobs keep their GPUs",
+        "on the fullest node that has room for the job; jobs keep their GPUs",
         place=pack,
         aliases=("packed-sticky",),
     ),
     Policy(
         "packed-nonsticky",
-        "packed, all jobs anew in every round",
+        "packed; all jobs are placed again in every round",
         place=pack,
         sticky=False,
         by_rounds=True,
     ),
     Policy(
         "weights",
-        "on the nodes whose worst GPU is best, as Slurm's node weights do",
+        "on the nodes whose worst GPU is best, like Slurm's node weights",
         place=pack_by_rank,
         ranks=node_weights,
     ),

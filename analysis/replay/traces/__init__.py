@@ -61,17 +61,17 @@ def read_trace(path: Path | str, format: str | None = None, reading: Reading | N
     found, frame = chosen.read(path, text, reading or Reading())
     notes = list(found.notes)
     if frame.is_empty():
-        raise InputError(f"{path} holds no job that can be replayed: {'; '.join(notes)}")
+        raise InputError(f"{path} has no job that can be replayed: {'; '.join(notes)}")
     if chosen.name != "csv":
-        notes.append("run times are taken as those on GPUs of median speed")
+        notes.append("run times count as times on GPUs of median speed")
         # Its own first instant is what such a file counts from; a replay counts from the first job.
         frame = frame.with_columns(pl.col("submit_s") - pl.col("submit_s").min())
     for name, *times in frame.select("name", "submit_s", "ideal_s").filter(_too_long()).head(1).iter_rows():
         raise InputError(
-            f"{path}: job {name} has a time of {max(times):g} s, which is over 300 years; are times in another unit?"
+            f"{path}: job {name} has a time of {max(times):g} s, which is over 300 years; check the unit of the times"
         )
     if not frame["submit_s"].is_sorted():
-        notes.append("the jobs were not in order of their times and were sorted, ties in the file's order")
+        notes.append("the jobs were not in the order of their times and were sorted; ties stay in the file's order")
         frame = frame.sort("submit_s", maintain_order=True)
     columns = frame.select("name", "submit_s", "gpus", "ideal_s", "limit_s", "user", "model")
     jobs_ = tuple(
@@ -91,7 +91,7 @@ def _format(path: Path, text: str, name: str | None) -> Format:
         for row in FORMATS:
             if row.name == name:
                 return row
-        raise InputError(f"no trace format is called {name!r}; there are {', '.join(row.name for row in FORMATS)}")
+        raise InputError(f"no trace format is named {name!r}; there are {', '.join(row.name for row in FORMATS)}")
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     if not first:
         raise InputError(f"{path} is empty")

@@ -48,8 +48,8 @@ def assign(traces: Sequence[Trace], workloads: Sequence[str], chosen: Mapping[st
     if unknown:
         example = f"--class '{unknown[0] or OTHERS}={workloads[0]}'"
         raise InputError(
-            f"which measured workload is like {_named(unknown)}? There is {', '.join(workloads)}; say it for each with "
-            f"{example} (repeatable; `*` is all others, `none` the same time on every GPU)"
+            f"no measured workload matches {_named(unknown)}. Measured are: {', '.join(workloads)}. Choose one with "
+            f"{example} (repeatable; `*` is all other models, `none` the same time on every GPU)"
         )
     return [_assigned(trace, {model: of or "" for model, of in found.items()}, workloads, chosen) for trace in traces]
 
@@ -60,32 +60,32 @@ def _assigned(trace: Trace, workload: Mapping[str, str], workloads: Sequence[str
     spoken = [f"{model or '(no model)'} like {workload[model] or 'nothing (insensitive)'}" for model in models]
     more = f"; and {len(spoken) - _LISTED} more" if len(spoken) > _LISTED else ""
     notes = [f"jobs run like these workloads: {'; '.join(spoken[:_LISTED])}{more}"]
-    stand_in = [model for model in models if _told(model, workloads, chosen) is None and len(workloads) > 1]
+    stand_in = [model for model in models if _named_workload(model, workloads, chosen) is None and len(workloads) > 1]
     if stand_in:
         notes.append(
             f"{_named(stand_in)}: no workload of that name was measured, so the one that stands for the class in the "
-            "PAL study is taken (--class says otherwise)"
+            "PAL study is used (change this with --class)"
         )
     return replace(trace, jobs=jobs, notes=(*trace.notes, *notes))
 
 
 def _workload(model: str, workloads: Sequence[str], chosen: Mapping[str, str]) -> str | None:
     """The workload of a model, "" for none, or None where it cannot be told."""
-    told = _told(model, workloads, chosen)
+    told = _named_workload(model, workloads, chosen)
     if told is not None:
         return told
-    return _alike(_STANDS_FOR.get(model, ""), workloads) or (workloads[0] if len(workloads) == 1 else None)
+    return _same_name(_STANDS_FOR.get(model, ""), workloads) or (workloads[0] if len(workloads) == 1 else None)
 
 
-def _told(model: str, workloads: Sequence[str], chosen: Mapping[str, str]) -> str | None:
+def _named_workload(model: str, workloads: Sequence[str], chosen: Mapping[str, str]) -> str | None:
     """The workload that a person or the model's own name tells."""
     said = chosen.get(model, chosen.get(OTHERS))
     if said is not None:
         return "" if said == INSENSITIVE else said
-    return _alike(model, workloads)
+    return _same_name(model, workloads)
 
 
-def _alike(model: str, workloads: Sequence[str]) -> str | None:
+def _same_name(model: str, workloads: Sequence[str]) -> str | None:
     """The one workload of this name, exactly or nearly."""
     for alike in (str, str.casefold, _bare):
         fitting = [workload for workload in workloads if alike(workload) == alike(model)]

@@ -21,7 +21,7 @@ def read(path: Path, text: str, reading: Reading) -> tuple[Sheet, pl.DataFrame]:
     """Jobs of the file: pods with GPUs that were scheduled and ended; a share of a GPU counts as one."""
     found = sheet(path, text)
     found.need(*COLUMNS)
-    found.check(~found.frame["name"].is_first_distinct(), "pod {name} stands there a second time", "name")
+    found.check(~found.frame["name"].is_first_distinct(), "pod {name} occurs twice", "name")
     texts = [name for name in ("qos", "gpu_spec") if name in found.frame.columns]
     wanted = [name for name in (*COLUMNS[1:], "gpu_milli") if name in found.frame.columns]
     found.frame = found.frame.with_columns(

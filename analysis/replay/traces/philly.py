@@ -22,12 +22,12 @@ def read(path: Path, text: str, reading: Reading) -> tuple[Sheet, pl.DataFrame]:
     frame = found.frame.with_columns(pl.col("job_id", "model").str.strip_chars())
     found.frame = frame
     found.check(frame["job_id"].str.len_chars() == 0, "the job has no job_id")
-    found.check(~frame["job_id"].is_first_distinct(), "job_id {job_id} stands there a second time", "job_id")
+    found.check(~frame["job_id"].is_first_distinct(), "job_id {job_id} occurs twice", "job_id")
     gpus, submit, duration = (found.numbers(name) for name in ("num_gpus", "submit_time", "duration"))
     found.check((gpus < 1) | (gpus != gpus.floor()), "num_gpus is {num_gpus}; a job holds 1 GPU or more", "num_gpus")
     found.check(gpus > MOST_GPUS, "num_gpus is {num_gpus}; no cluster has so many", "num_gpus")
     found.check(submit < 0, "submit_time is {submit_time}; times count from 0", "submit_time")
-    found.check(duration <= 0, "duration is {duration}; a job takes some time", "duration")
+    found.check(duration <= 0, "duration is {duration}; it must be above 0", "duration")
     per_iteration = frame["model"].replace_strict(SECONDS_PER_ITERATION, default=None, return_dtype=pl.Float64)
     if reading.duration_unit == "iterations":
         known = ", ".join(SECONDS_PER_ITERATION)
@@ -38,14 +38,14 @@ def read(path: Path, text: str, reading: Reading) -> tuple[Sheet, pl.DataFrame]:
         )
     if reading.duration_unit == "seconds":
         factor = pl.repeat(1.0, frame.height, eager=True)
-        found.notes.append("duration was read as seconds on the median GPU, as asked for")
+        found.notes.append("duration was read as seconds on the median GPU (--duration-unit seconds)")
     else:
         factor = per_iteration.fill_null(1.0)
         n = int(per_iteration.is_not_null().sum())
         if n:
             found.notes.append(
                 f"duration of {jobs(n)} of the PAL study's models was read as iterations and turned into seconds "
-                "by its table (--duration-unit says otherwise)"
+                "by its table (change this with --duration-unit)"
             )
         if n < frame.height:
             found.notes.append(f"duration of {jobs(frame.height - n)} was read as seconds on the median GPU")

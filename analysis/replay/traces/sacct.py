@@ -32,7 +32,7 @@ def read(path: Path, text: str, reading: Reading) -> tuple[Sheet, pl.DataFrame]:
     found = sheet(path, text, "|", quoting=False)
     twice = [name for name, n in Counter(name.lower() for name in found.names).items() if n > 1]
     if twice:
-        raise InputError(f"{path} has the column {twice[0]!r} twice, but for its case; remove one")
+        raise InputError(f"{path} has the column {twice[0]!r} twice (in upper and lower case); remove one")
     found.frame = found.frame.rename({name: name.lower() for name in found.names}).with_columns(
         pl.col(pl.String).str.strip_chars()
     )
@@ -47,22 +47,22 @@ def read(path: Path, text: str, reading: Reading) -> tuple[Sheet, pl.DataFrame]:
         found.need("AllocTRES")
     found.frame = found.frame.filter(~pl.col(job).str.contains(".", literal=True))  # steps of jobs
     again = found.frame.select(~pl.struct(found.names).is_first_distinct()).to_series()
-    found.leave_out(again, "the same line stands there before, as where two exports overlap")
+    found.leave_out(again, "the same line occurs before, as when two exports overlap")
     if "state" in found.frame.columns:
         state = found.frame["state"].str.to_uppercase().str.split(" ").list.first()
         found.leave_out(state.is_in(_NO_TIME_YET), "they had not started")
         state = found.frame["state"].str.to_uppercase().str.split(" ").list.first()
-        found.leave_out(state.is_in(_STILL), "they still ran, so for how long is unknown")
+        found.leave_out(state.is_in(_STILL), "they were still running, so their run time is not known")
     elif "end" in found.frame.columns:
         found.leave_out(found.frame["end"].is_in(list(_UNKNOWN)), "they had not ended")
     else:
-        found.notes.append("without a column State or End, jobs that still ran are taken as ended")
+        found.notes.append("there is no column State or End, so jobs that were still running count as ended")
     found.frame = found.frame.with_columns(
         _gpus(found.frame, tres).alias("=gpus"), _elapsed(found), _arrival(found, arrival)
     )
     found.leave_out(found.frame["=gpus"].fill_null(0) < 1, "they held no GPU")
     found.leave_out(found.frame["=elapsed"].fill_null(0) <= 0, "they never ran")
-    found.leave_out(found.frame["=arrival"].is_null(), "when they were submitted is unknown")
+    found.leave_out(found.frame["=arrival"].is_null(), "their submit time is not known")
     return found, _names(found, job).select(
         name="=name",
         submit_s="=arrival",
@@ -125,7 +125,9 @@ def _elapsed(found: Sheet) -> pl.Expr | pl.Series:
         return _span(found, "elapsed").alias("=elapsed")
     if "start" in names and "end" in names:
         return (_instant(found, "end") - _instant(found, "start")).alias("=elapsed")
-    raise InputError(f"{found.file} has none of ElapsedRaw, Elapsed, or Start with End: how long jobs ran is unknown")
+    raise InputError(
+        f"{found.file} has none of ElapsedRaw, Elapsed, or Start with End: the run times of the jobs are not known"
+    )
 
 
 def _limit(found: Sheet) -> pl.Expr | pl.Series:

@@ -29,25 +29,27 @@ def read(path: Path, text: str, reading: Reading) -> tuple[Sheet, pl.DataFrame]:
     found.frame = found.frame.with_columns(
         *(found.numbers(name) for name in COLUMNS if name not in ("job", "user", "executable"))
     )
-    found.leave_out(found.frame["status"].is_in(_PARTIAL), "lines of parts of jobs, whose whole has a line of its own")
+    found.leave_out(found.frame["status"].is_in(_PARTIAL), "lines of parts of jobs; the whole job has its own line")
     found.frame = found.frame.with_columns(
         pl.when(pl.col("processors") > 0).then("processors").otherwise("wanted_processors").alias("width")
     )
-    found.leave_out(found.frame["submit"] < 0, "when they were submitted is unknown")
-    found.leave_out(found.frame["run"] <= 0, "they ran for no time, or for how long is unknown")
+    found.leave_out(found.frame["submit"] < 0, "their submit time is not known")
+    found.leave_out(found.frame["run"] <= 0, "their run time is zero or not known")
     found.leave_out(found.frame["width"] <= 0, "the number of processors is unknown")
     each = reading.processors_per_gpu
     found.check(found.frame["width"] > each * MOST_GPUS, "{width:.0f} processors; no cluster has so many", "width")
     found.frame = found.frame.with_columns(
         pl.when(pl.col("job") == "-1").then(pl.format("line {}", LINE)).otherwise("job").alias("job")
     )
-    found.check(~found.frame["job"].is_first_distinct(), "job {job} stands there a second time", "job")
+    found.check(~found.frame["job"].is_first_distinct(), "job {job} occurs twice", "job")
     if each == 1:
-        found.notes.append("a processor was read as a GPU (--processors-per-gpu says otherwise)")
+        found.notes.append("each processor was read as a GPU (change this with --processors-per-gpu)")
     else:
         found.notes.append(f"{each} processors were read as a GPU, rounded up")
     if chained := int((found.frame["preceding"] > 0).sum()):
-        found.notes.append(f"{chained:,} waits for preceding jobs were not kept: jobs arrive as they did then")
+        found.notes.append(
+            f"{chained:,} dependencies on earlier jobs were ignored: jobs arrive at their recorded times"
+        )
     return found, found.frame.select(
         name="job",
         submit_s="submit",

@@ -48,7 +48,7 @@ class Sheet:
             columns = "columns" if len(missing) > 1 else "column"
             raise InputError(
                 f"{self.file} has no {columns} {', '.join(missing)}; it has {', '.join(self.names)}. "
-                "Export it with the missing ones, or name the right --trace-format"
+                "Export the file again with them, or give the right --trace-format"
             )
 
     @property
@@ -68,7 +68,7 @@ class Sheet:
         wrong = (text.is_not_null() & ~values.is_finite().fill_null(False)).arg_true()
         if len(wrong):
             row = wrong[0]
-            self.fail(self.frame[LINE][row], f"{name} is {text[row]!r}, which is no finite number")
+            self.fail(self.frame[LINE][row], f"{name} is {text[row]!r}, which is not a finite number")
         return values
 
     def check(self, bad: pl.Series, what: str, *names: str) -> None:
@@ -95,9 +95,9 @@ def text_of(path: Path) -> str:
     try:
         text = load(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} is no text in UTF-8: byte {error.start:,} is unreadable") from error
+        raise InputError(f"{path} is not UTF-8 text: byte {error.start:,} cannot be read") from error
     if "\0" in text:
-        raise InputError(f"{path} is no text: it holds NUL characters")
+        raise InputError(f"{path} is not text: it contains NUL characters")
     return text
 
 
@@ -175,7 +175,7 @@ def spaced(path: Path, text: str, names: Sequence[str], comment: str) -> Sheet:
 
 def _sheet(path: Path, names: list[str], rows: Sequence[Sequence[str]], lines: Iterable[int]) -> Sheet:
     if not rows:
-        raise InputError(f"{path} holds no jobs")
+        raise InputError(f"{path} has no jobs")
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InputError(f"{path} has the column {twice[0]!r} twice; remove one")

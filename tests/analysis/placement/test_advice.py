@@ -55,7 +55,7 @@ def test_a_slow_gpu_costs_its_node_the_place_and_the_evidence_is_named(tmp_path:
     assert advice.packed is not None
     assert "n0002" not in advice.packed.nodes
     assert advice.finding.startswith("Exclude n0002: a random job then takes ")
-    assert "no measurable benefit over a random choice off the slow nodes" in advice.finding
+    assert "no measurable benefit over a random choice that avoids the slow nodes" in advice.finding
 
 
 def test_the_gain_is_that_of_not_meeting_the_slow_gpu_and_nothing_more(tmp_path: Path) -> None:
@@ -121,12 +121,10 @@ def test_a_node_that_is_slow_here_is_no_node_that_will_do(tmp_path: Path) -> Non
     assert advice.exclude == ()
     assert advice.prefer == ("n0010",)
     assert advice.finding.startswith("Exclude nothing: n0005 takes 1.0")
-    assert (
-        "which is not above 1.1 beyond doubt; the others do not matter (nine in ten of its GPUs lie" in advice.finding
-    )
-    assert "any node will do" not in advice.finding
-    assert "also n0010, slow in other workloads" in advice.finding
-    assert "1 node (n0010) is slow in other workloads and serves bound as well as any" in advice.notes
+    assert "but the interval is not above 1.1. The others are almost equal (90 % of the GPUs lie" in advice.finding
+    assert "Use any node" not in advice.finding
+    assert "; n0010 is slow only in other workloads" in advice.finding
+    assert "1 node (n0010) is slow in other workloads, but serves bound as well as any other" in advice.notes
 
 
 def test_what_was_measured_once_is_not_said_to_do(tmp_path: Path) -> None:
@@ -134,7 +132,7 @@ def test_what_was_measured_once_is_not_said_to_do(tmp_path: Path) -> None:
     fleet = Fleet(80).run("once", _slow(g9=1.5), noise(rng, 80, 1, 0.005))
     fleet.run("minds", _slow(g20=1.08), noise(rng, 80, 4, 0.005))
     advice = advise(scores(fleet.store(tmp_path / "S")), "once", now=NOW)
-    assert advice.finding.startswith("No measurable benefit: for once, fewer than two were measured twice, so nobody ")
+    assert advice.finding.startswith("No measurable benefit: for once, fewer than two GPUs were measured twice, so ")
     assert advice.finding.endswith("measure again.")
     assert advice.prefer == ()
     assert not any("as well as any" in note for note in advice.notes)
@@ -146,8 +144,8 @@ def test_why_a_node_is_not_excluded_however_slow_is_said(tmp_path: Path) -> None
     advice = advise(found, "w", now=NOW)
     assert {node.tier for node in advice.nodes} == {"soft"}
     assert advice.exclude == ()
-    assert "times as long as usual (1.2" in advice.finding
-    assert "but does not stand out: too many are slow" in advice.finding
+    assert "times the usual time (1.2" in advice.finding
+    assert "but does not stand out: too many nodes are slow" in advice.finding
     assert "; 3 more are slow too" in advice.finding
 
 
@@ -163,7 +161,7 @@ def test_noise_gives_no_gain_and_excludes_nobody(tmp_path: Path) -> None:
         for advice in every:
             assert advice.exclude == ()
             if not advice.repeatable:
-                assert advice.finding.startswith(f"No measurable benefit: for {workload}, no difference between its GP")
+                assert advice.finding.startswith(f"No measurable benefit: for {workload}, the differences between GPUs")
                 assert all((gain.median, gain.lower, gain.upper) == (0.0, 0.0, 0.0) for gain in advice.gains)
                 assert advice.packed is None
                 assert not advice.sensitive
@@ -217,7 +215,7 @@ def test_no_more_than_the_stated_share_is_excluded_worst_first(tmp_path: Path) -
         ("n0015", False),
         ("n0000", False),
     ]
-    assert any("4 nodes are slow beyond doubt, but of 32 in all at most 1 may be ex" in note for note in advice.notes)
+    assert any("4 nodes are certainly slow, but of 32 nodes at most 1 may be ex" in note for note in advice.notes)
     assert any("allow more (--max-share 13%)" in note for note in advice.notes)
     assert len(advise(found, "w", now=NOW, max_share=0.13).exclude) == 4
     assert len(advise(found, "w", now=NOW, max_share=0.1).exclude) == 3
@@ -234,7 +232,7 @@ def test_the_share_is_never_passed_not_even_by_one_node(tmp_path: Path, nodes: i
     assert len(advice.exclude) == min(len(slow), round(share * nodes - 0.49))
     assert advice.cost.share <= share
     if not advice.exclude:
-        assert advice.finding.startswith("Slow beyond doubt, but not excluded, as ")
+        assert advice.finding.startswith("Certainly slow, but not excluded because ")
         (note,) = [note for note in advice.notes if "--max-share" in note]
         wanted = float(note.split("--max-share ")[1].split("%")[0]) / 100
         assert len(advise(found, "w", now=NOW, max_share=wanted).exclude) == len(slow)
@@ -268,7 +266,7 @@ def test_twice_as_many_gpus_as_the_job_needs_are_left(tmp_path: Path) -> None:
     assert advice.exclude == ()
     assert any("without it fewer than 78 GPUs would be left, twice what" in note for note in advice.notes)
     assert not advice.nodes[0].excluded
-    assert advice.finding.startswith("Slow beyond doubt, but not excluded, as too few GPUs would be left: n0002")
+    assert advice.finding.startswith("Certainly slow, but not excluded because too few GPUs would be left: n0002")
 
 
 def test_only_nodes_of_the_partition_are_advised(tmp_path: Path) -> None:
@@ -281,7 +279,7 @@ def test_only_nodes_of_the_partition_are_advised(tmp_path: Path) -> None:
     assert advice.packed is not None
     assert set(advice.packed.nodes) <= set(partition)
     assert any("1 of the 6 nodes of the partition were not measured" in note for note in advice.notes)
-    with pytest.raises(InputError, match="1 GPUs are asked for, but 0 GPUs of the partition"):
+    with pytest.raises(InputError, match="the job needs 1 GPUs, but only 0 GPUs of the partition"):
         advise(found, "w", partition=["elsewhere"], now=NOW)
 
 
@@ -295,10 +293,10 @@ def test_a_job_that_does_not_mind_is_given_the_nodes_that_are_slow_for_others(tm
     assert advice.repeatable
     assert not advice.sensitive
     assert advice.exclude == ()
-    # The node that is slow by 8 %; the broken one is no present.
+    # The node that is slow by 8 %; hard nodes are never offered.
     assert advice.prefer == ("n0005",)
-    assert advice.finding.startswith("bound hardly minds where it runs")
-    assert "also n0005, slow in other workloads" in advice.finding
+    assert advice.finding.startswith("bound runs almost equally fast on all GPUs")
+    assert "; n0005 is slow only in other workloads" in advice.finding
     minds = advise(found, "minds", gpus=4, now=NOW)
     assert minds.sensitive
     assert minds.exclude == ("n0008",)
@@ -373,7 +371,7 @@ def test_a_slow_gpu_on_no_known_node_excludes_none_but_is_told(tmp_path: Path) -
             fleet.identity(name, node=fleet.node(number), slot=number % 4)
     advice = advise(scores(fleet.store(tmp_path / "S", places=False)), "w", gpus=4, now=NOW)
     assert advice.exclude == ()
-    assert any("g00009 takes 2." in note and "find it" in note for note in advice.notes)
+    assert any("g00009 is certainly slow (2." in note and "find it" in note for note in advice.notes)
 
 
 def test_without_any_node_there_are_sets_but_nothing_packed(tmp_path: Path) -> None:
@@ -411,20 +409,20 @@ def test_the_notes_are_about_the_workload_that_was_asked_for(tmp_path: Path) -> 
     fleet.run("v", np.ones(16), noise(np.random.default_rng(1), 16, 3))
     fleet.add("v", "g00000", -1.0)
     found = scores(fleet.store(tmp_path / "S"))
-    assert any("1 run of v" in note for note in found.notes)
-    assert not any(" v " in note for note in advise(found, "w", now=NOW).notes)
-    assert any("1 run of v" in note for note in advise(found, "v", now=NOW).notes)
+    assert any("1 run was left out of v" in note for note in found.notes)
+    assert not any("of v:" in note for note in advise(found, "w", now=NOW).notes)
+    assert any("1 run was left out of v" in note for note in advise(found, "v", now=NOW).notes)
 
 
 def test_what_cannot_be_answered_is_refused_in_a_sentence(tmp_path: Path) -> None:
     _, found = _scores(tmp_path, _slow(16, g3=2.0))
-    with pytest.raises(InputError, match="17 GPUs are asked for, but 16 GPUs on c were measured in w"):
+    with pytest.raises(InputError, match="the job needs 17 GPUs, but only 16 GPUs on c were measured in w"):
         advise(found, "w", gpus=17, now=NOW)
     with pytest.raises(InputError, match="at least one GPU"):
         advise(found, "w", gpus=0, now=NOW)
     with pytest.raises(InputError, match="no scores of workload v; there are w"):
         advise(found, "v", now=NOW)
-    with pytest.raises(InputError, match="the locality penalty is at least 1"):
+    with pytest.raises(InputError, match="the locality penalty must be at least 1"):
         advise(found, "w", locality=0.9, now=NOW)
 
 

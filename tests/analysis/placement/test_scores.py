@@ -98,7 +98,7 @@ def test_a_name_that_leads_to_two_gpus_is_left_out_and_said(tmp_path: Path) -> N
         fleet.identity("g00003", uuid=uuid)
     found = scores(fleet.store(tmp_path / "S"))
     assert "g00003" not in found.gpus
-    assert any("g00003 may be several GPUs" in note for note in found.notes)
+    assert any("g00003 left out: each of these names fits several GPUs" in note for note in found.notes)
 
 
 def test_of_two_gpus_in_one_slot_the_one_measured_last_stands_there(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_of_two_gpus_in_one_slot_the_one_measured_last_stands_there(tmp_path: Pa
     node = dict(zip(found.gpus, found.nodes, strict=True))
     assert node["new"] == "n0000"
     assert node["g00002"] is None
-    assert any("slot 2 of n0000 was held by 2 GPUs" in note for note in found.notes)
+    assert any("slot 2 of n0000 had 2 GPUs" in note for note in found.notes)
 
 
 def test_of_two_gpus_in_one_slot_at_one_time_neither_stands_there(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_of_two_gpus_in_one_slot_at_one_time_neither_stands_there(tmp_path: Path
     node = dict(zip(found.gpus, found.nodes, strict=True))
     assert node["twin"] is None
     assert node["g00002"] is None
-    assert any("slot 2 of n0000 is claimed by g00002 and twin" in note for note in found.notes)
+    assert any("slot 2 of n0000 is given for g00002 and twin" in note for note in found.notes)
 
 
 def test_a_gpu_seen_on_two_nodes_has_none(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_gpu_seen_on_two_nodes_has_none(tmp_path: Path) -> None:
     fleet.identity("g00001", node="n0003", slot=1)
     found = scores(fleet.store(tmp_path / "S"))
     assert dict(zip(found.gpus, found.nodes, strict=True))["g00001"] is None
-    assert any("g00001 were seen on more than one node" in note for note in found.notes)
+    assert any("g00001: seen on more than one node" in note for note in found.notes)
 
 
 def test_gpus_of_synchronous_jobs_are_scored_as_one(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_gpus_of_synchronous_jobs_are_scored_as_one(tmp_path: Path) -> None:
     assert (np.delete(belief, 7, axis=0) == 1.0).all()
     drawn = found.draw(rng, "w").reshape(nodes, 4)
     assert (drawn == drawn[:, :1]).all()
-    assert any("told apart only as 40 sets, from 160 jobs" in note for note in found.notes)
+    assert any("only 40 sets of GPUs can be compared, from 160 jobs" in note for note in found.notes)
 
 
 def test_probes_that_share_a_job_but_no_time_are_scored_one_by_one(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_jobs_over_several_nodes_say_too_little_about_one(tmp_path: Path) -> Non
                 fleet.add("w", fleet.names[gpu], value, BEGAN + timedelta(hours=run), f"job-{run}-{node}")
     found = scores(fleet.store(tmp_path / "S"))
     assert (found.of["w"].runs == 3).all()
-    assert any("40 runs of w belong to jobs over several nodes" in note for note in found.notes)
+    assert any("40 runs of w were left out: their jobs used several nodes" in note for note in found.notes)
 
 
 def test_runs_without_a_positive_time_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_runs_without_a_positive_time_are_left_out_and_counted(tmp_path: Path) -
     fleet.add("w", "g00000", float("nan"))
     found = scores(fleet.store(tmp_path / "S"))
     assert found.of["w"].runs[0] == 4
-    assert any("2 runs of w without a positive time" in note for note in found.notes)
+    assert any("2 runs were left out of w: no positive time" in note for note in found.notes)
 
 
 def test_a_workload_without_usable_times_does_not_stop_the_others(tmp_path: Path) -> None:
@@ -204,12 +204,12 @@ def test_a_workload_without_usable_times_does_not_stop_the_others(tmp_path: Path
     assert found.workloads == ("w",)
     assert advise(found, "w", now=BEGAN).workload == "w"
     for workload, why in (
-        ("bandwidth", "what the runs of bandwidth on c measure is no time"),
+        ("bandwidth", "the runs of bandwidth on c measure no time"),
         ("a mix", "the values of a mix on c are in several units"),
         ("nought", "no run of nought on c has a positive time"),
     ):
         # What has no times by its nature is nothing to note in the advice on another workload.
-        assert any(f"{workload} is left out: {why}" in note for note in found.notes) is (workload != "bandwidth")
+        assert any(f"{workload} was left out: {why}" in note for note in found.notes) is (workload != "bandwidth")
         with pytest.raises(InputError, match=why):
             scores(store, [workload])
         with pytest.raises(InputError, match=why):
@@ -226,7 +226,7 @@ def test_where_no_workload_has_a_time_that_is_the_answer(tmp_path: Path) -> None
 
 def test_what_a_store_lacks_is_said_with_what_it_has(tmp_path: Path) -> None:
     empty = new_store(tmp_path / "empty")
-    with pytest.raises(InputError, match="holds no runs; `whorl import"):
+    with pytest.raises(InputError, match="has no runs: add some with `whorl import"):
         scores(empty, ["w"])
     store = _fleet(8).store(tmp_path / "S")
     assert available(store) == [("c", "w")]
@@ -238,7 +238,7 @@ def test_what_a_store_lacks_is_said_with_what_it_has(tmp_path: Path) -> None:
     fleet.tables["runs"]["status"][-1] = "the GPU was lost"
     some = fleet.store(tmp_path / "some")
     assert available(some) == [("c", "w")]
-    with pytest.raises(InputError, match="what the runs of idle on c measure is no time: no GPU is slow in it"):
+    with pytest.raises(InputError, match="the runs of idle on c measure no time, so no GPU can be slow in it"):
         scores(some, ["idle"])
     with pytest.raises(InputError, match="all runs of gone on c failed: measure it again"):
         scores(some, ["gone"])
@@ -255,7 +255,7 @@ def test_of_several_clusters_one_must_be_named(tmp_path: Path) -> None:
         if table in fleet.tables:
             fleet.tables[table]["cluster"][-1] = "d"
     store = fleet.store(tmp_path / "S")
-    with pytest.raises(InputError, match="w on c and d: say which cluster"):
+    with pytest.raises(InputError, match="w on c and d: name the cluster"):
         scores(store, ["w"])
     assert scores(store, ["w"], cluster="c").cluster == "c"
 

@@ -96,7 +96,7 @@ def test_a_policy_is_better_where_it_beats_every_baseline() -> None:
     assert told((80.0, 81.6)) == "better"
     assert told((90.0, 110.0)) == "no measurable gain"
     assert told((110.0, 112.2)) == "worse"
-    assert finding(gains([result("packed", 0, 9.0), result("pal", 0, 1.0)], ["packed"])) == "one seed: no evidence"
+    assert finding(gains([result("packed", 0, 9.0), result("pal", 0, 1.0)], ["packed"])) == "one seed is not evidence"
 
 
 def test_schedulers_are_compared_each_for_itself() -> None:

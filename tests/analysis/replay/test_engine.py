@@ -278,7 +278,7 @@ def test_progress_is_told_and_may_end_the_replay() -> None:
         ([job("a", 0, 0, 1)], "job a wants 0 GPUs: it must want at least one"),
         ([job("a", 0, 1, 0)], "job a runs for 0 s: it must run for more than 0 s"),
         ([job("a", 0, 1, float("nan"))], "job a runs for nan s"),
-        ([job("a", 9, 1, 1), job("b", 3, 1, 1)], "job b stands behind a in the trace but was submitted before it"),
+        ([job("a", 9, 1, 1), job("b", 3, 1, 1)], "job b comes after a in the trace but was submitted before it"),
         ([job("a", 0, 1, 1), job("a", 3, 1, 1)], "two jobs of the trace are named a"),
         ([job("a", 0, 1, 1, "B")], "job a is of class 'B'; the fleet has scores of: A"),
         ([job("a", -1, 1, 1)], "job a was submitted at -1 s"),
@@ -320,7 +320,7 @@ def test_names_of_policies_and_schedulers() -> None:
     ("change", "sentence"),
     [
         ({"actual": {"A": np.ones(3)}, "belief": {"A": np.ones(3)}}, "the class 'A' has 3 scores for 4 GPUs"),
-        ({"actual": {"A": np.ones(4)}}, "the class 'A' has scores to run at or scores to believe, but not both"),
+        ({"actual": {"A": np.ones(4)}}, "the class 'A' needs both scores for jobs and scores for policies"),
         ({"actual": {"A": np.array([1, 1, np.nan, 1])}, "belief": {"A": np.ones(4)}}, "GPU g2 has the score nan"),
         ({"gpu_names": ("g", "h", "g", "i")}, "two GPUs of the fleet are named g"),
         ({"node_names": ("n", "n")}, "two nodes of the fleet are named n"),

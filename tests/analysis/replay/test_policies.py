@@ -413,7 +413,11 @@ def test_what_a_policy_may_not_decide(decided: dict[int, Allocation], sentence: 
 
 @pytest.mark.parametrize(
     ("gpus", "sentence"),
-    [([0], "gave job a 1 GPUs; it wants 2"), ([0, 0], "gave the GPU 0 twice"), ([1, 2], "of node 0 that are not free")],
+    [
+        ([0], "gave job a 1 GPUs; it wants 2"),
+        ([0, 0], "assigned the GPU 0 twice"),
+        ([1, 2], "of node 0 that are not free"),
+    ],
 )
 def test_what_a_policy_may_not_place(gpus: list[int], sentence: str) -> None:
     policy = Policy("foreign", "", place=lambda view, job: [2] if job.name == "first" else gpus)

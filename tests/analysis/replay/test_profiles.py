@@ -95,14 +95,16 @@ def test_other_files_of_a_folder_are_passed_over(three: list[Path], tmp_path: Pa
     write(tmp_path / "workload-1.csv", "job_id,num_gpus", "0,1")
     write(tmp_path / "sgemm.csv", "exp,perf", "sgemm,5", "sgemm")  # nor is its damage of any matter
     assert len(profiles([tmp_path]).perf) == 4
-    with pytest.raises(InputError, match=r"workload-1.csv is none of the published profiles: it has no column `exp`"):
+    with pytest.raises(
+        InputError, match=r"workload-1.csv is not one of the published profiles: it has no column `exp`"
+    ):
         profiles([*three, tmp_path / "workload-1.csv"])
 
 
 def test_two_files_of_one_profile(three: list[Path], tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
-    with pytest.raises(InputError, match=r"bert.csv and .*other/bert.csv both hold bert runs; give one of them"):
+    with pytest.raises(InputError, match=r"bert.csv and .*other/bert.csv both have bert runs; give only one of them"):
         profiles([*three, small(other, "bert", 1, 2)])
 
 
@@ -131,13 +133,13 @@ def test_no_profile_at_all(tmp_path: Path) -> None:
     ("lines", "sentence"),
     [
         (("exp,time", "resnet,3"), "resnet.csv has no column perf; it has exp, time"),
-        (("exp,perf", "resnet,3", "resnet,fast"), "resnet.csv, line 3: perf 'fast' is no number"),
-        (("exp,perf", "resnet,"), "resnet.csv, line 2: perf '' is no number"),
-        (("exp,perf", "resnet,nan"), "resnet.csv, line 2: perf 'nan' is no number"),
+        (("exp,perf", "resnet,3", "resnet,fast"), "resnet.csv, line 3: perf 'fast' is not a number"),
+        (("exp,perf", "resnet,"), "resnet.csv, line 2: perf '' is not a number"),
+        (("exp,perf", "resnet,nan"), "resnet.csv, line 2: perf 'nan' is not a number"),
         (("exp,perf", "resnet,-1"), "resnet.csv, line 2: perf '-1' is not above 0"),
         (("exp,perf", "resnet,1", "resnet,2", "resnet"), "resnet.csv, line 4: it has 1 fields .* needs every row"),
-        (("exp,perf", "resnet,1", "bert,2"), "resnet.csv is none of the published profiles"),
-        (("exp,perf",), "resnet.csv has a header and no rows"),
+        (("exp,perf", "resnet,1", "bert,2"), "resnet.csv is not one of the published profiles"),
+        (("exp,perf",), "resnet.csv has a header but no rows"),
     ],
 )
 def test_a_bad_profile(three: list[Path], lines: tuple[str, ...], sentence: str) -> None:
@@ -215,16 +217,16 @@ def test_a_trace_out_of_order_is_sorted_and_it_is_said(tmp_path: Path) -> None:
     ("row", "sentence"),
     [
         ("0,0,0,5,BERT", "w.csv, line 3: num_gpus '0' is below 1"),
-        ("0,2.5,0,5,BERT", "w.csv, line 3: num_gpus '2.5' is no whole number"),
-        ("0,x,0,5,BERT", "w.csv, line 3: num_gpus 'x' is no number"),
+        ("0,2.5,0,5,BERT", "w.csv, line 3: num_gpus '2.5' is not a whole number"),
+        ("0,x,0,5,BERT", "w.csv, line 3: num_gpus 'x' is not a number"),
         ("0,1,-3,5,BERT", "w.csv, line 3: submit_time '-3' is negative"),
-        ("0,1,,5,BERT", "w.csv, line 3: submit_time '' is no number"),
+        ("0,1,,5,BERT", "w.csv, line 3: submit_time '' is not a number"),
         ("0,1,0,0,BERT", "w.csv, line 3: duration '0' is not above 0"),
         ("0,1,0,-2,BERT", "w.csv, line 3: duration '-2' is not above 0"),
-        ("0,1,0,inf,BERT", "w.csv, line 3: duration 'inf' is no number"),
+        ("0,1,0,inf,BERT", "w.csv, line 3: duration 'inf' is not a number"),
         ("0,1,0,5,Llama", r"w.csv, line 3: model 'Llama' has no published time for one iteration \(known are BERT, "),
         ("7,1,0,5,BERT", "w.csv: two jobs have the job_id '7'"),
-        ("0,1,0,5", "w.csv, line 3: it has 4 fields where the header names 5; a published simulation needs every row"),
+        ("0,1,0,5", "w.csv, line 3: it has 4 fields, but the header names 5; a published simulation needs every row"),
     ],
 )
 def test_a_bad_row_of_a_trace(tmp_path: Path, row: str, sentence: str) -> None:

@@ -67,13 +67,16 @@ def test_the_unit_of_the_csvs_duration_can_be_said(tmp_path: Path) -> None:
         ("1,2,5,-4,m", "line 3: duration is -4"),
         ("1,2,-5,4,m", "line 3: submit_time is -5"),
         ("1,0,5,4,m", "line 3: num_gpus is 0"),
-        ("1,1,1700000000000,4,m", "job 1 has a time of 1.7e+12 s, which is over 300 years; are times in another unit?"),
+        (
+            "1,1,1700000000000,4,m",
+            "job 1 has a time of 1.7e+12 s, which is over 300 years; check the unit of the times",
+        ),
         ("1,1,0,1e11,m", "job 1 has a time of 1e+11 s"),
         ("1,1.5,5,4,m", "line 3: num_gpus is 1.5"),
         ("1,2,5,soon,m", "line 3: duration is 'soon', which is no finite number"),
         ("1,2,5,nan,m", "line 3: duration is 'nan', which is no finite number"),
         ("1,2,,4,m", "line 3: submit_time is '', which is no finite number"),
-        ("0,2,5,4,m", "line 3: job_id 0 stands there a second time"),
+        ("0,2,5,4,m", "line 3: job_id 0 occurs twice"),
         ("1,2,5", "line 3: 3 fields where 5 are expected; the file looks cut off"),
         ("1,99999999999999999999,5,4,m", "line 3: num_gpus is 99999999999999999999; no cluster"),
         ('1,2,5,4,"m\n2,2,5,4,m', "line 3: the row cannot be read: unexpected end of data; is a quote not closed?"),
@@ -123,7 +126,7 @@ def test_swf_is_read_and_what_cannot_run_is_counted(tmp_path: Path) -> None:
         ("3", 3, 20, 50),
     ]
     assert [(job.limit_s, job.user, job.model) for job in trace.jobs] == [(3600, "3", "5"), (None, "", "")]
-    for what in ("ran for no time", "processors is unknown", "parts of jobs", "4 processors", "preceding"):
+    for what in ("run time is zero", "processors is unknown", "parts of jobs", "4 processors", "preceding"):
         assert any(what in note for note in trace.notes), what
 
 
@@ -135,8 +138,8 @@ def test_swf_of_the_archive_has_headers_and_gaps_of_every_kind(tmp_path: Path) -
     assert [(job.name, job.submit_s, job.ideal_s) for job in trace.jobs] == [("line 6", 0, 60.5), ("line 7", 3, 5)]
     assert any(note.startswith("2 jobs left out") for note in trace.notes)
     sentence = refusal(written(tmp_path, f"{unknown}\n{unknown}\n", "y.swf"))
-    assert "holds no job that can be replayed: 2 jobs left out" in sentence
-    assert "job 1 stands there a second time" in refusal(written(tmp_path, SWF + SWF, "z.swf"))
+    assert "has no job that can be replayed: 2 jobs left out" in sentence
+    assert "job 1 occurs twice" in refusal(written(tmp_path, SWF + SWF, "z.swf"))
 
 
 def test_a_torn_swf_file_is_refused(tmp_path: Path) -> None:
@@ -196,7 +199,7 @@ def test_sacct_without_states_goes_by_the_end(tmp_path: Path) -> None:
     assert [job.name for job in trace.jobs] == ["2"]
     trace = read_trace(written(tmp_path, text.replace("End", "Bend"), "acct.txt"))
     assert [job.name for job in trace.jobs] == ["1", "2"]
-    assert any("jobs that still ran are taken as ended" in note for note in trace.notes)
+    assert any("jobs that were still running count as ended" in note for note in trace.notes)
 
 
 def test_times_of_sacct_may_have_a_zone(tmp_path: Path) -> None:
@@ -213,7 +216,7 @@ def test_sacct_leaves_out_and_counts_what_cannot_be_replayed(tmp_path: Path) -> 
     text += sacct(job="12", state="FAILED", elapsed="5") + sacct(job="7", elapsed="9")
     trace = read_trace(written(tmp_path, text, "acct.txt"))
     assert [(job.name, job.ideal_s) for job in trace.jobs] == [("7", 60), ("12", 5), ("7#2", 9)]
-    for what in ("had not started", "still ran", "never ran", "no GPU", "requeued"):
+    for what in ("had not started", "still running", "never ran", "no GPU", "requeued"):
         assert any(what in note and note.startswith("1 job ") for note in trace.notes), what
 
 
@@ -232,7 +235,7 @@ def test_a_bad_time_of_sacct_is_named(tmp_path: Path) -> None:
     path = written(tmp_path, SACCT_HEAD + sacct(elapsed="x"), "acct.txt")
     assert "line 2: elapsedraw is 'x'" in refusal(path)
     path = written(tmp_path, "JobID|Submit|AllocTRES\n1|2026-01-01T00:00:10|gres/gpu=1\n", "acct.txt")
-    assert "how long jobs ran is unknown" in refusal(path)
+    assert "has no run times" in refusal(path)
 
 
 def test_a_name_with_the_delimiter_of_sacct_costs_its_job_alone(tmp_path: Path) -> None:
@@ -268,7 +271,7 @@ def test_formats_are_told_by_content_and_can_be_named(tmp_path: Path) -> None:
         assert read_trace(path) == read_trace(path, name)
     path = written(tmp_path, texts["csv"], "anything.dat")
     assert "has no column" in refusal(path, format="sacct")
-    with pytest.raises(InputError, match="no trace format is called 'xml'; there are csv, swf, sacct, openb"):
+    with pytest.raises(InputError, match="no trace format is named 'xml'; there are csv, swf, sacct, openb"):
         read_trace(path, "xml")
 
 
@@ -288,7 +291,7 @@ def test_a_compressed_trace_is_the_same_trace(tmp_path: Path) -> None:
         (b"\n\n", "is empty"),
         (b"a,b\n1,2\n", "is no known trace format"),
         (b"\xff\xfe\x00", "no text"),
-        (HEAD.encode(), "holds no jobs"),
+        (HEAD.encode(), "has no jobs"),
         (b"job_id,job_id,num_gpus,submit_time,duration\n1,1,1,1,1\n", "the column 'job_id' twice"),
     ],
 )
@@ -316,7 +319,7 @@ def test_models_find_their_workloads(tmp_path: Path) -> None:
     assert {job.workload for job in found.jobs} == {"sgemm"}
     (found,) = assign([trace], [])
     assert {job.workload for job in found.jobs} == {""}
-    with pytest.raises(InputError, match="which measured workload is like ResNet50, other"):
+    with pytest.raises(InputError, match="no measured workload matches ResNet50, other"):
         assign([trace], ["resnet18", "resnet-50", "bert"])
     with pytest.raises(InputError, match="no job has the model 'gpt'; there is ResNet50, bert, other"):
         assign([trace], ["bert"], {"gpt": "bert"})
@@ -336,7 +339,7 @@ def test_models_of_the_published_study_have_its_workloads(tmp_path: Path) -> Non
     (found,) = assign([trace], [*measured, "dcgan", "vgg19-train"], {"GPT2": "sgemm"})
     assert {job.model: job.workload for job in found.jobs}["DCGAN"] == "dcgan"
     assert {job.model: job.workload for job in found.jobs}["GPT2"] == "sgemm"
-    with pytest.raises(InputError, match="which measured workload is like PointNet, resnet50"):
+    with pytest.raises(InputError, match="no measured workload matches PointNet, resnet50"):
         assign([trace], ["bert", "sgemm"])
     (found,) = assign([trace], ["sgemm"])
     assert {job.workload for job in found.jobs} == {"sgemm"}
