@@ -120,7 +120,7 @@ def test_parquet_with_every_type(tmp_path: Path, parse: Parse) -> None:
     assert found.frame["began"][0] == start
     assert found.frame["power_w"].to_list() == [250, None, 251, 252, 253]
     assert found.frame["temperature_c"].to_list() == [40.5, None, 41, None, 42]
-    assert found.report.refusals == {"heat is no temperature that can be read": [6]}
+    assert found.report.refusals == {"heat is not a readable temperature": [6]}
     assert found.report.ignored == ["nested", "blob", "day"]
 
 

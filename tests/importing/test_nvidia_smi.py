@@ -115,7 +115,7 @@ def test_a_unit_that_differs_on_one_row_refuses_that_row(write: Write, parse: Pa
     rows = [line(s) for s in range(10)]
     rows[3] = line(3, power="0.25012 kW")
     found = parse(write(HEADER, "\n".join(rows)))
-    assert found.report.refusals == {"power.draw [W] is no power that can be read": [5]}
+    assert found.report.refusals == {"power.draw [W] is not a readable power": [5]}
 
 
 def test_a_torn_last_line_and_a_log_that_was_appended_to(write: Write, parse: Parse) -> None:
