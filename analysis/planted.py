@@ -27,7 +27,7 @@ LOOKS_LIKE = {
 _SLOW = ("brake", "hot", "pinned", "slow_memory")
 """Those that make a GPU slower than its peers."""
 _HIDING = 6
-"""Where more than one GPU in so many is slow, they are taken for the tail of the population (docs/report.md)."""
+"""If more than one GPU in this many is slow, they count as the tail of the population (docs/report.md)."""
 
 
 class Fault(Protocol):

@@ -44,8 +44,8 @@ THERMAL = "temperature rise"
 _CLOCK_SD_PCT = 0.01  # no time is measured better than to a ten-thousandth
 _KELVIN_SD = 0.41  # of the difference of two temperatures that are rounded to a degree
 _POWER_RANGE = 0.3  # of the fleet's: a GPU whose power moves less shows no temperature rise
-_FROZEN, _FROZEN_S = 10, 10.0  # readings that are the same to the milliwatt, and for so many s ...
-_MOVED = 30  # ... while the utilisation moves by so many points, as in `collectors.quality`
+_FROZEN, _FROZEN_S = 10, 10.0  # readings that are the same to the milliwatt, and for this many s ...
+_MOVED = 30  # ... while the utilisation moves by this many points, as in `collectors.quality`
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ Commit = Callable[[], AbstractContextManager[None]]
 
 
 class Backend(Protocol):
-    """A source of readings. One thread at a time calls it, device by device, so that a hanging call can be told.
+    """A source of readings. One thread at a time calls it, device by device, so that a hanging call can be detected.
 
     All of its methods may block for as long as the driver does; none changes a setting of a GPU.
     """

@@ -272,7 +272,7 @@ class Collecting:
         except StoreError as error:
             if not failed:
                 raise
-            log.debug("closing after a failure: %s", error)  # the first failure is what is told
+            log.debug("closing after a failure: %s", error)  # the first failure is reported
         finally:
             if not self.sampler.stuck_in:  # a driver in which a call hangs may keep us for ever
                 self.backend.close()

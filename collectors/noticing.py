@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _TOGETHER_NS = 10_000_000_000  # missed ticks within this are one event
-_AGAIN_NS = 60_000_000_000  # a failure that comes and goes is told once a minute
+_AGAIN_NS = 60_000_000_000  # a failure that comes and goes is recorded once a minute
 _TOLD = frozenset(row for row, m in enumerate(METRICS) if not isinstance(m.nvml, (Stamp, Part)))
 _COUNTERS = np.array([row for row, m in enumerate(METRICS) if m.kind == "counter" and not m.wraps], np.intp)
 _SENTENCES = {

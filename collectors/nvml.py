@@ -93,7 +93,7 @@ class Nvml:
         self._looks = 0
         self._unloaded: set[int] = set()  # were answering when the driver went
         self._events: tuple[Any, Any, Any] | None = None  # event set, what it fills, the function that does
-        self._deaf = False  # the driver announces nothing, and this was told
+        self._deaf = False  # the driver reports no events, and this was recorded
         self._pending: list[Event] = []
 
     # -- opening ------------------------------------------------------------------------------------------

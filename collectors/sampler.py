@@ -54,7 +54,7 @@ class Recorder(Protocol):
         ...
 
     def append_template(self, template: Template) -> bool:
-        """Keep the template as filled in; False where it is to be made anew."""
+        """Keep the filled template; False if a new one must be made."""
         ...
 
     def flush(self) -> None:
@@ -289,7 +289,7 @@ class Sampler:
         return True
 
     def _read_all(self, me: _Poller) -> None:
-        """One tick: every device is read, the readings are recorded, what they mean is told."""
+        """One tick: every device is read, the readings are recorded, and events are derived from them."""
         steady, read, stuck, silent = self._clock.steady, self._backend.read, self.stuck_in, self._noticing.silent
         stamps, read_us, slow_due = self._stamps, self._read_us, self._slow_due
         now = began = steady()
@@ -446,7 +446,7 @@ class Sampler:
         self._events.tell(event)
 
     def write_events(self, me: _Poller | None = None) -> None:
-        """Record the events that were told and not yet recorded."""
+        """Store the events that are not stored yet."""
         batch = self._events.take()
         if batch is None:
             return

@@ -295,7 +295,7 @@ _SCRIPT = """
   };
   const again = () => places.filter(place => place.dataset.drawn).forEach(draw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
-  // Paper is white: also what was drawn for a dark window is drawn anew.
+  // Paper is white: also what was drawn for a dark window is drawn again.
   addEventListener("beforeprint", () => { document.documentElement.classList.add("printed"); places.forEach(draw); });
   addEventListener("afterprint", () => { document.documentElement.classList.remove("printed"); places.forEach(draw); });
   for (const choice of document.querySelectorAll("figure select")) choice.addEventListener("change", () => {

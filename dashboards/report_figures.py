@@ -362,7 +362,7 @@ def over_time(lines: Timelines, gpu: str, name: str) -> Figure:
 
 
 def _thinned(n: int, most: int) -> NDArray[np.intp]:
-    """Positions of at most so many of `n`, evenly over them."""
+    """At most this many positions out of `n`, evenly spread."""
     if n <= most:
         return np.arange(n)
     return np.unique(np.linspace(0, n - 1, most).round().astype(np.intp))

@@ -95,7 +95,7 @@ def _signed(value: float) -> str:
 
 
 def digits(value: float, most: int = 4) -> str:
-    """So many significant digits, zeros at the end too, and no fewer than the whole number."""
+    """A number with this many significant digits, including final zeros; never fewer than the whole number has."""
     if not value:
         return "0"
     return f"{value:,.0f}" if abs(value) >= 10 ** (most - 1) else f"{value:#.{most}g}".removesuffix(".")

@@ -42,7 +42,7 @@ class Line(str):
 
 
 def number(value: float | None, digits: int = 4, *, suffix: str = "") -> str:
-    """A number for people, to so many significant digits; "n/a" where it is missing."""
+    """A number for people, to this many significant digits; "n/a" if it is missing."""
     if value is None or not math.isfinite(value):
         return MISSING
     if value == 0:
@@ -57,5 +57,5 @@ def count(value: int | None) -> str:
 
 
 def many(value: int, what: str) -> str:
-    """So many things: `1 GPU`, `2 GPUs`."""
+    """A number with its noun: `1 GPU`, `2 GPUs`."""
     return f"{value:,} {what}" + ("" if value == 1 else "s")

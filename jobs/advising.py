@@ -39,7 +39,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Steering:
-    """Advice, and what of it the scheduler can be told."""
+    """Advice, and the part of it that is meant for the scheduler."""
 
     advice: Advice
     placing: Advice  # the same over nodes that run jobs now: its sets of GPUs are the ones to ask for

@@ -1,4 +1,4 @@
-"""Reading this node's GPUs into a store, as `whorl collect` does: until told to stop.
+"""Reading this node's GPUs into a store, as `whorl collect` does, until it is stopped.
 
 ended = collect("fleet", duration=60, backend="simulated")
 ended.counts.rows
@@ -26,7 +26,7 @@ class Collected:
     counts: Counts
     """Of ticks, rows, missed ticks and events."""
     signal: int | None
-    """What told it to end; None where its time was over."""
+    """What stopped it; None if its duration was over."""
     collecting: Collecting = field(repr=False)
 
 

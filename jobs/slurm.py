@@ -162,7 +162,7 @@ class Slurm:
             raise
         found = [job for job in map(record, text.splitlines()) if job is not None]
         if any(one.comment for one in found):
-            # In `scontrol` a comment cannot be told from the fields after it.
+            # In `scontrol` output a comment cannot be separated from the fields after it.
             whole = self._comments(job.partition("_")[0])
             found = [replace(one, comment=whole.get(one.id, one.comment)) for one in found]
         return found
@@ -298,7 +298,7 @@ def _message_of(text: str) -> str:
 
 
 def nodes_for(gpus: int, nodes: Sequence[Node]) -> tuple[int, int]:
-    """Nodes that so many GPUs take, and GPUs on each, where most of these nodes have as many GPUs."""
+    """How many nodes a number of GPUs needs, and GPUs on each, for nodes of the most common size."""
     counts = sorted(n.gpus for n in nodes if n.gpus)
     usual = counts[len(counts) // 2] if counts else 1
     wanted = math.ceil(gpus / usual)

@@ -39,7 +39,7 @@ def open_context(ordinal: int) -> None:
     """Open CUDA's context on a visible device, which can take the driver seconds.
 
     Not left to CuPy, whose calls for that keep Python's lock: every thread would stand still meanwhile, telemetry's
-    too, and for ever where a GPU that failed holds the call. An error is not told: the runtime's next call meets it.
+    too, and for ever where a GPU that failed holds the call. An error is not raised here but by the next call.
     """
     driver = driver_library()
     device, context = ctypes.c_int(), ctypes.c_void_p()

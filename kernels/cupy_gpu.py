@@ -137,7 +137,7 @@ class CupyGpu:
             except RuntimeError as error:
                 if status_of(error) == PEER_ALREADY_ENABLED:
                     return
-                self.runtime.memGetInfo()  # an error of this GPU stays, and is told here; what is left is the other's
+                self.runtime.memGetInfo()  # raises an error of this GPU; any other error belongs to the other GPU
                 with on_another(self.facts.gpu, "the GPU that it copies to"):
                     raise
 

@@ -279,7 +279,7 @@ class CupyLoaded:
         return checking.position_in_words(buffer.name, index, value, reference)
 
     async def poison(self) -> None:
-        """See `Loaded.poison`. An output that is an input too gets its content anew."""
+        """See `Loaded.poison`. An output that is also an input is filled with its content again."""
         with self._device.using(f"clearing the outputs of {self._work.kernel}"):
             for output in self._work.outputs:
                 if self._buffers.buffer(output.buffer).content is None:

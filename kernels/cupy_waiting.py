@@ -13,7 +13,7 @@ from typing import Any
 from .cuda_errors import NOT_READY
 
 OUTSTANDING = 512
-"""At most so many launches wait on the GPU; the driver's queue holds about a thousand, and blocks when full."""
+"""The most launches that wait on the GPU; the driver's queue holds about a thousand, and blocks when full."""
 AHEAD_S = 0.5
 """At most about so much work waits on the GPU, so that an interrupt ends soon."""
 
@@ -83,7 +83,7 @@ class Throttle:
         self._turn = 0
 
     def pace(self, launches: int, seconds: float) -> None:
-        """Say how long so many launches take, which limits how many may wait."""
+        """Set the time that a number of launches takes, which limits how many may wait."""
         if seconds > 0:
             self._every = max(1, min(OUTSTANDING // 2, int(AHEAD_S / 2 * launches / seconds)))
 

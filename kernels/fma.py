@@ -50,7 +50,7 @@ def _pairs(precision: str) -> int:
 
 
 def chain_buffers(precision: str, threads: int) -> tuple[Buffer, ...]:
-    """start and out of so many threads' chains."""
+    """The buffers start and out for the chains of a number of threads."""
     dtype, points = DTYPES[precision], PERIOD * numbers_per_thread(precision)
     says = "integers" if precision == "int32" else "uniform in [-1, 1)"
     return (
@@ -168,7 +168,7 @@ def _expect(precision: str, threads: int, rounds: int, seed: int) -> Expected:
 
 @lru_cache(maxsize=16)
 def _recurrence(precision: str, rounds: int, seed: int) -> tuple[Doubles, Doubles]:
-    """All points after so many rounds, (2 · pairs, PERIOD · packed), and the bound of the error of each pair."""
+    """All points after a number of rounds, (2 · pairs, PERIOD · packed), and the error bound of each pair."""
     pairs, row = _pairs(precision), PERIOD * PACKED.get(precision, 1)
     points = _start(precision, seed).reshape(pairs, 2, row)
     h, g = (np.full((pairs, row), factor[0]) for factor in _factors(precision))

@@ -13,7 +13,7 @@ from .sizing import bytes_per_s, fitting, room
 from .work import Buffer, Expected, Facts, Kernel, Launch, Output, Scalar, Unfit, Work
 
 PLANES = 4
-"""The input repeats after so many planes."""
+"""The input repeats after this number of planes."""
 
 BLOCK = (64, 4, 1)
 WEIGHTS = (0.4, 0.05, 0.02, 0.0075)

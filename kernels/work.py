@@ -100,7 +100,7 @@ class Gemm:
     b: str
     c: str
     batch: int = 1
-    """So many products, the matrices of each lying one after another."""
+    """Number of products; their matrices lie one after another."""
     plain: bool = False
     """Whether B lies as it is written in a formula; not in fp8, which no library takes so."""
 

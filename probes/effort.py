@@ -12,7 +12,7 @@ STEADY_BATCHES = 5
 CLIMBING_SHARE = 0.02
 """Beyond this, the clock still climbs from its lowest: the warm-up then goes on as long as that of a cold GPU may."""
 FEWEST_REPEATS = 3
-"""However short the time limit, so many repeats are measured."""
+"""The least number of repeats, however short the time limit."""
 REPEAT_S = 0.02
 """A repeat holds as many repetitions as take this long: what an event costs is then no part of it."""
 SENSOR_S = 1.2

@@ -23,7 +23,7 @@ _APART_S = 1.0
 
 
 def _quietly(event: Event) -> None:
-    """For callers who do not want to be told."""
+    """A callback that does nothing."""
 
 
 class Settings:
@@ -81,7 +81,7 @@ class Settings:
         self._session = Controls()
         with exclusively(folder):
             try:
-                for sentence in restore_dead(folder):  # or it would be taken for what there was
+                for sentence in restore_dead(folder):  # otherwise it would count as the original setting
                     self._tell(Event(EventKind.SETTINGS_LEFT_OVER, None, sentence))
                 self._refuse_taken(pending(folder))
             except OSError as error:
@@ -167,7 +167,7 @@ class Settings:
                     session.__exit__()
                 self._clocks.clear()
         finally:
-            for event in told:  # last: a hearer that fails keeps nothing from being restored
+            for event in told:  # last, so that a failing callback cannot prevent the restoring
                 self._tell(event)
 
     def _restore(self, told: list[Event]) -> dict[str, Before]:

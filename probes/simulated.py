@@ -146,7 +146,7 @@ class Keeping:
         telemetry_s: float = 0.0,
         progress: Callable[[float], None] | None = None,
     ) -> None:
-        """`progress` is told the share of the campaign's time that is over."""
+        """`progress` is called with the share of the campaign's time that is over."""
         self._claimed, self._recorder, self._watch, self._progress = claimed, recorder, watch, progress
         self._devices = devices_of(claimed.fleet.model, claimed.who)
         self._every_ns = max(1, round(telemetry_s * 1e9))

@@ -46,7 +46,7 @@ CONTEXT_BYTES = 300 << 20
 
 T = TypeVar("T")
 Tick = Callable[[Readings, list[Happening]], None]
-"""Is told what the drivers report, and what has happened since the last call."""
+"""Called with the drivers' readings and the events since the last call."""
 
 _NEVER = 1 << 62
 
@@ -183,7 +183,7 @@ class Bench:
         who = self.who[gpu]
         return f"simulated GPU {who.uuid} (device {who.device} of {who.host})"
 
-    # -- what it is told ----------------------------------------------------------------------------------
+    # -- commands -----------------------------------------------------------------------------------------
 
     def hold(self, gpu: int) -> None:
         """A process has a context on the GPU from now on. Counted: each `hold` needs its `release`."""
@@ -198,7 +198,7 @@ class Bench:
             self._rest([gpu])
 
     def take(self, gpu: int, count: int) -> None:
-        """Take so many bytes of a GPU's memory. DeviceError where it has not so many left, or is lost."""
+        """Allocate bytes of a GPU's memory. DeviceError if too little is left, or the GPU is lost."""
         self._refuse_lost(gpu)
         free = (self.fleet.model.memory_gb << 30) - (IDLE.memory_mib << 20) - CONTEXT_BYTES - int(self._bytes[gpu])
         if count > free:

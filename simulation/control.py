@@ -1,4 +1,4 @@
-"""The control loop and the heat of simulated GPUs, step by step: arrays over GPUs, nothing about loads or drivers.
+"""The control loop and the heat of simulated GPUs, step by step, as arrays over GPUs.
 
 One control step lasts 20 ms, five are a block. In a step every GPU's power follows from its clock and its die's
 temperature, the die warms, the reported power passes a filter, and clocks move. At the end of a block the heat
@@ -98,7 +98,7 @@ class Loop:
         self._scratch, self._growth = np.empty(n), np.empty(n)
         self._over, self._below = np.empty(n, dtype=np.bool_), np.empty(n, dtype=np.bool_)
 
-    # -- what it is told ----------------------------------------------------------------------------------
+    # -- commands -----------------------------------------------------------------------------------------
 
     def run(self, target: int) -> None:
         """Steps up to `target`."""
@@ -167,11 +167,11 @@ class Loop:
         self.turn(gpus, None)
 
     def age(self, days: float) -> None:
-        """Let the fleet be so many days old: drifting GPUs conduct their heat worse."""
+        """Set the age of the fleet in days: drifting GPUs conduct their heat worse."""
         self._conduct(self.fleet.aged(days).silicon)
 
     def reset(self, gpu: int) -> None:
-        """Set the counters of a GPU to 0, as when its driver is loaded anew."""
+        """Set the counters of a GPU to 0, as when its driver is reloaded."""
         self._count_spans(np.array([gpu], dtype=np.intp))
         self.worked[gpu] = 0.0
         for counter in (self.loaded, self.held, self.free, self.hot):

@@ -1,4 +1,4 @@
-"""A simulated fleet: what was drawn for each GPU, and where it settles under a workload.
+"""A simulated fleet: the parameters drawn for each GPU, and its steady state under a workload.
 
     fleet = Fleet.draw(V100, gpus=392, seed=1)
     steady = fleet.steady(SGEMM, cap=250)
@@ -150,7 +150,7 @@ class Fleet:
         return _ROWS[int(self.fault[gpu])]
 
     def aged(self, days: float) -> Fleet:
-        """The same fleet so many days after it was drawn: the drifting GPUs cool worse."""
+        """The same fleet a number of days later: the drifting GPUs cool worse."""
         rate = np.array([row.resistance_per_week for row in _ROWS])[self.fault]
         if not rate.any() or not days:
             return self

@@ -1,4 +1,4 @@
-"""What runs on each GPU of a simulated fleet, and when: a workload in turns with idle gaps.
+"""Loads of a simulated fleet: which workload runs on each GPU, and when.
 
     load = find_load("gemm")
     load.starts_s(392)          # when each GPU begins, s; shape (392,)

@@ -1,4 +1,4 @@
-"""How fast the GPU models are: peak arithmetic by precision, caches, buses and latencies; one row a model.
+"""The speed of the GPU models: peak arithmetic by precision, caches, buses and latencies; one row per model.
 
     rates_of(V100).flop_per_s(V100, "fp16", tensor=True)     # 1.25e14
 

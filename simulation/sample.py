@@ -1,4 +1,4 @@
-"""A small fleet's measurements as files, in the shapes that real tools give: generated, not measured.
+"""Measurements of a small fleet as files in the layouts of real tools: generated, not measured.
 
 The fleet is of simulated V100s with three planted faults, so that everything downstream can be tried without
 a GPU or a download. The same seed and number of GPUs give the same bytes.

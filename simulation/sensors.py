@@ -1,4 +1,4 @@
-"""What a driver reports of a simulated GPU: one row a model, and the noise of the power sensor.
+"""What the driver of a simulated GPU reports: one row per model, and the noise of the power sensor.
 
 The power sensors see part of the time only (Yang, Adámek and Armour, SC'24, arXiv 2312.02741): on V100 a new value
 every 20 ms, averaged over 10 ms; on A100 and later one every 100 ms over the last 25 ms. On H100 and H200 what the

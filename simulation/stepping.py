@@ -1,4 +1,4 @@
-"""A simulated fleet in time: its clock, what runs when, what befalls its GPUs, and what its drivers report.
+"""A simulated fleet over time: its clock, its loads, its faults, and what its drivers report.
 
     simulation = Simulation(Fleet.draw(V100, 8, seed=1), find_load("gemm"), began_ns=0)
     simulation.advance(60_000_000_000)
@@ -66,7 +66,7 @@ class Readings:
 
 @dataclass(frozen=True)
 class Happening:
-    """Something that the driver of one GPU told, or that a reader would notice."""
+    """An event that the driver of one GPU reported, or that a reader would notice."""
 
     ts_ns: int
     gpu: int

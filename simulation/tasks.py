@@ -1,4 +1,4 @@
-"""Coroutines that wait for control steps or for answers: who goes on when, and what each came to."""
+"""A scheduler of coroutines that wait for control steps or for answers, and their results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Tasks:
         self.results: list[Any] = []
         self._all: list[Coroutine[Any, Any, Any]] = []
         self._sleeping: list[tuple[int, int]] = []  # (step, task)
-        self._ready: list[tuple[int, Any]] = []  # (task, what it is told)
+        self._ready: list[tuple[int, Any]] = []  # (task, the value sent to it)
 
     def __len__(self) -> int:
         """How many there are; 0 between two runs."""
@@ -74,5 +74,5 @@ class Tasks:
 
 @coroutine
 def suspended() -> Generator[None, Any, Any]:
-    """Suspend the coroutine that awaits this; what it is told when it goes on."""
+    """Suspend the awaiting coroutine; returns the value sent to it when it continues."""
     return (yield)

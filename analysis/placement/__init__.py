@@ -1,4 +1,4 @@
-"""Where a job should run: scores of GPUs that noise cannot move, and advice that says what it is worth.
+"""Where a job should run: scores of GPUs that allow for noise, and advice with the expected gain.
 
 `scores` reads a store; `advise` takes scores and gives plain frozen rows with `as_dict()`, and reads and writes
 nothing. docs/placement.md has the definitions and how well they hold.

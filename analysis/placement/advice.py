@@ -48,7 +48,7 @@ class Staleness:
     stale_gpus: int
     gpus: int
     simulated_gpus: int
-    """GPUs that are simulated: their clock is too, and no age can be told."""
+    """How many GPUs are simulated: they have no age."""
     says: str | None
     """A sentence, where something is out of date."""
 

@@ -1,4 +1,4 @@
-"""Which GPUs of a workload can be told apart: where jobs couple the GPUs that they hold, only sets of them can.
+"""Which GPUs of a workload can be distinguished. If jobs couple their GPUs, only sets of GPUs can.
 
 The GPUs of a synchronous job finish together, so that the rows of a job are copies of its slowest GPU's time: the job
 is the unit that varies. The GPUs that shared jobs are then one unit, each job one run of it.
@@ -20,12 +20,12 @@ from .prior import centres
 from .sittings import Sittings, sittings
 
 _MOST = 60.0
-"""A run is at most e to this times as long as usual: whoever is farther off is so beyond doubt, and floats end."""
+"""Longest log time of a run, above the usual one: larger values change nothing and would overflow."""
 
 
 @dataclass(frozen=True)
 class Units:
-    """What can be told apart, and what was seen of it."""
+    """The units that can be distinguished, with their runs."""
 
     observed: Observed
     centre: Floats
@@ -76,7 +76,7 @@ def units(runs: Runs) -> Units:
 
 
 def _jobs(runs: Runs) -> Ints:
-    """The number of each run's job, -1 where it held one GPU or nobody knows."""
+    """The number of each run's job; -1 if it used one GPU or is not known."""
     found = np.full(len(runs.value), -1, dtype=np.intp)
     if "job_id" in runs.frame.columns:
         known = runs.frame["job_id"].is_not_null().to_numpy()

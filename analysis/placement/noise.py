@@ -1,4 +1,4 @@
-"""How far a run strays from its GPU: the density of the noise, pooled over a fleet.
+"""The density of the noise of a run about its GPU's time, pooled over a fleet.
 
 A core, Student's t with few degrees of freedom, whose scale comes from differences between runs of one GPU; and the
 runs far from their GPU, whatever their distribution, as they were seen: a fleet in which every tenth run is half as

@@ -1,4 +1,4 @@
-"""What the runs of one workload say about its GPUs, and how far that is to be believed."""
+"""The posterior of the GPUs' scores, from the runs of one workload."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Posterior:
     lower: Floats
     upper: Floats
     repeatable: bool
-    """Whether a difference between GPUs was shown to come back; where not, every belief is exactly 1."""
+    """Whether the test showed that differences between GPUs repeat; if not, every score is exactly 1."""
     reason: str | None
-    """Why nothing can be told apart."""
+    """Why the GPUs cannot be distinguished."""
     p: float | None
     icc: float | None
     sigma_within: float | None
@@ -54,7 +54,7 @@ class Posterior:
     table: npt.NDArray[np.float32]
     """(replicates, rows, probabilities) quantile functions, in scores."""
     row: Ints
-    """(gpus,) the row of a GPU in `table`; GPUs that cannot be told apart share one."""
+    """(gpus,) the row of a GPU in `table`; GPUs that cannot be distinguished share one."""
 
     def draw(self, rng: np.random.Generator) -> Floats:
         """(gpus,) scores as they may be, all of one replicate of the prior."""
@@ -139,7 +139,7 @@ def _likelihood(seen: Observed, scale: float) -> tuple[prior.Atoms, Singles]:
 def _table(
     likelihood: Singles, fits: list[Floats], on: prior.Atoms, alike: npt.NDArray[np.bool_]
 ) -> tuple[npt.NDArray[np.float32], Ints]:
-    """Quantile functions in scores: a row for each GPU that can be told from others, the last for all the others."""
+    """Quantile functions in scores: a row for each GPU that can be distinguished, and the last row for all others."""
     told = np.flatnonzero(~alike)
     pooled = np.flatnonzero(alike)
     row = np.full(len(alike), len(told), dtype=np.intp)
@@ -150,7 +150,7 @@ def _table(
             own = prior.posteriors(likelihood[told], weights)
             table[number, : len(told)] = np.exp(prior.quantiles(own, on, prior.PROBABILITIES))
         if len(pooled):
-            # Whoever cannot be told from the others is one of them, no more: the mean of their posteriors.
+            # GPUs that cannot be distinguished share one posterior: the mean of theirs.
             among = prior.posteriors(likelihood[pooled], weights).mean(axis=0, keepdims=True)
             curve = prior.quantiles(among, on, prior.PROBABILITIES)[0]
             table[number, -1] = np.exp(curve - curve[len(curve) // 2])

@@ -1,4 +1,4 @@
-"""What the GPUs of a fleet are like, before one of them is looked at: the prior, fitted to the fleet.
+"""The prior: the distribution of the scores of a fleet's GPUs, fitted to the fleet.
 
 The non-parametric maximum likelihood estimate (J. Kiefer and J. Wolfowitz, Annals of Mathematical Statistics 27, 1956)
 on fixed atoms, by EM (N. Laird, Journal of the American Statistical Association 73, 1978): no shape is assumed, so

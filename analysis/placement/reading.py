@@ -1,4 +1,4 @@
-"""The runs of a store as scores need them: by physical GPU, with its node, slot and driver."""
+"""The runs of a store for scores: by physical GPU, with its node, slot and driver."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def _changes(seen: list[tuple[datetime | None, str]]) -> tuple[tuple[datetime | 
 
 
 def _replaced(at: dict[str, tuple[str, int | None]], newest: dict[str, datetime | None], notes: list[str]) -> set[str]:
-    """The GPUs whose slot a GPU that was measured later has, or that nobody can tell from another in their slot."""
+    """The GPUs whose slot has a GPU that was measured later or at the same time."""
     holders: dict[tuple[str, int], list[str]] = {}
     for gpu, (node, slot) in at.items():
         if slot is not None:

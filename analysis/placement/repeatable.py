@@ -1,4 +1,4 @@
-"""Whether any difference between GPUs comes back, by permutation: runs are dealt out to the GPUs anew.
+"""A permutation test of whether differences between GPUs repeat: runs are dealt to the GPUs at random.
 
 If no GPU differs, a run might as well have been another GPU's, whatever its distribution. Two statistics, so that
 neither many small differences nor one large one is missed: the sum over the GPUs of the log likelihood ratio of a
@@ -114,7 +114,7 @@ class _Turns:
 
 
 class _Dealing:
-    """Deals the runs out anew: jobs of equally many runs change places, and so do the runs inside a job."""
+    """Deals the runs to the GPUs at random: exchanges jobs with equal numbers of runs, and the runs inside a job."""
 
     def __init__(self, block: Ints) -> None:
         single = np.flatnonzero(block < 0)

@@ -1,4 +1,4 @@
-"""How slow each GPU of a fleet is in each workload, shrunk by how far that comes back."""
+"""The score of each GPU in each workload: its relative time, shrunk by how little it repeats."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class WorkloadScores:
     runs: Ints
     """How many runs a score rests on; of coupled GPUs, how many jobs; where runs of a day are alike, how many days."""
     raw: Floats
-    """The median of the GPU's runs as it was seen."""
+    """The measured median of the GPU's runs."""
     belief: Floats
-    """The mean of what the score may be; exactly 1 for GPUs that cannot be told apart."""
+    """The posterior mean of the score; exactly 1 for GPUs that cannot be distinguished."""
     lower: Floats
     upper: Floats
-    """A 90 % interval of the score; NaN where nobody knows what comes back."""
+    """A 90 % interval of the score; NaN if it is not known which differences repeat."""
     standing_out: npt.NDArray[np.bool_]
-    """GPUs that differ from the fleet even for the largest difference of so many GPUs."""
+    """GPUs that stand out: they differ by more than chance gives the largest of all GPUs."""
     newest: npt.NDArray[np.datetime64]
     oldest: npt.NDArray[np.datetime64]
     sm_clock_mhz: Floats
@@ -51,7 +51,7 @@ class WorkloadScores:
     temperature_c: Floats
     """Medians over the GPU's runs."""
     repeatable: bool
-    """Whether a difference between GPUs was shown to come back, at the 5 % level."""
+    """Whether the test showed that differences between GPUs repeat, at the 5 % level."""
     reason: str | None
     """Why not."""
     p: float | None
@@ -104,7 +104,7 @@ class Scores:
     def draw(self, rng: np.random.Generator, workload: str) -> Floats:
         """(gpus,) what the scores may be: one draw from what the runs leave open; NaN as in `belief`.
 
-        The mean of many draws is the belief. GPUs that cannot be told apart are drawn alike whatever was measured
+        The mean of many draws is the belief. GPUs that cannot be distinguished are drawn alike, whatever was measured
         of each, so that choosing among them gains nothing.
         """
         return self.one(workload).draw(rng)

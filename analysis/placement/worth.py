@@ -1,4 +1,4 @@
-"""What a choice of GPUs is worth, against what a random choice takes."""
+"""The time that a choice of GPUs saves, against a random choice."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def worth(
     one take is computed in each draw.
     """
     if not one.repeatable:
-        # Nobody knows which GPU is which: whatever is chosen is a random set.
+        # The GPUs cannot be distinguished: any choice is a random set.
         against = ("drained", "random")
         return Worth(None, None, None, tuple(Gain("packed", name, 0.0, 0.0, 0.0, False) for name in against))
     numbers = {name: number for number, name in enumerate(sorted({node for node in scores.nodes if node is not None}))}

@@ -1,4 +1,4 @@
-"""Scores in a few levels: what PM-First and PAL tell GPUs apart by. Run times never use them.
+"""Scores in a few levels, by which PM-First and PAL distinguish GPUs. Run times never use them.
 
 PAL (SC'24) groups the scores of a class by k-means, k being two and one more for every outlier, and gives each GPU
 its group's mean over the median of these means. It asks scikit-learn for the best of ten random starts; in one

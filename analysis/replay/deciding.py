@@ -1,4 +1,4 @@
-"""Who holds which GPUs from now on: the queue, and the four ways in which policies are asked about it."""
+"""Decisions of a replay: which jobs hold which GPUs, and the four ways in which policies decide."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Decisions:
             self._planned.remove(state.planned_s, state.number, len(state.gpus))
 
     def cluster_changed(self) -> None:
-        """A node has gone or has come back."""
+        """A node went down or came back."""
         self._placed = None
 
     def restless(self) -> bool:
@@ -134,7 +134,7 @@ class Decisions:
                 break
             gpus = self._place(state)
             if gpus is None:
-                return  # The policy wants other GPUs than are free: when they come cannot be told, so nobody overtakes.
+                return  # The policy waits for GPUs that are not free, for an unknown time: no job overtakes.
             self._start(state, gpus)
         if self._planned is not None and waiting and cluster.free_count:
             self._backfill(self._planned)

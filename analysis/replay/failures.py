@@ -41,7 +41,7 @@ def checked(failures: Sequence[Failure], nodes: int) -> list[tuple[float, int, i
         moments.append((one.down_s, -1, one.node))
         if np.isfinite(one.up_s):
             moments.append((one.up_s, 1, one.node))
-    # A node that comes back the moment another goes is there first.
+    # If one node comes back at the moment another goes down, the return comes first.
     return sorted(moments, key=lambda moment: (moment[0], -moment[1], moment[2]))
 
 

@@ -29,7 +29,7 @@ _NODE = 4  # GPUs of a node, where no node is known
 
 @dataclass(frozen=True)
 class Level:
-    """A fleet whose GPUs are all alike: nobody can gain from placement but by packing."""
+    """A fleet of equal GPUs: placement can gain only by packing."""
 
     nodes: int
     gpus_per_node: int
@@ -104,7 +104,7 @@ class Measured:
         elif self._whole_nodes:
             there = len(set(self.scores.nodes))
             again = ", some more than once" if self.nodes > there else ""
-            found.append(f"{self.nodes:,} nodes are drawn from {there:,} measured ones, each seed anew{again}")
+            found.append(f"{self.nodes:,} nodes are drawn from {there:,} measured ones, again for each seed{again}")
         else:
             gpus = self.nodes * self._size
             for group in groups:

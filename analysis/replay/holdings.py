@@ -1,4 +1,4 @@
-"""What jobs hold, how fast they work on it, and when each will therefore end."""
+"""The GPUs that jobs hold, their speed on them, and when each job will end."""
 
 from __future__ import annotations
 

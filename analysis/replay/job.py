@@ -1,4 +1,4 @@
-"""What a trace asks for: gangs of GPUs, each for a time."""
+"""The jobs of a trace: GPUs for a time, all at once (gang scheduling)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A gang of GPUs for a time, as a trace names it."""
+    """A job of a trace: a number of GPUs, all at once, for a time."""
 
     name: str
     """The trace's own name of it, unique."""

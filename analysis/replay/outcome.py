@@ -1,4 +1,4 @@
-"""What a replay gave: when each job ran, what it held, and the figures people compare policies by."""
+"""The result of a replay: when each job ran, what it held, and the figures for comparing policies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In what order jobs are served: one key function and one row each. Ties are served in order of arrival."""
+"""Schedulers, which order the queue: one key function and one row each. Ties go in order of arrival."""
 
 from __future__ import annotations
 

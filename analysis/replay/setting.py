@@ -187,7 +187,7 @@ def _by_rounds(policies: Sequence[str], schedulers: Sequence[str]) -> list[str]:
 
 
 def _rounds(given: dict[str, Any], policies: Sequence[str], schedulers: Sequence[str]) -> bool | None:
-    """Whether all decide by rounds; None: each as it is made. Without a word, what makes all alike."""
+    """Whether all decide by rounds; None: each by its own clock. Without the option: the clock that all can share."""
     clock: str | None = given["clock"]
     if clock is None:
         return bool(_by_rounds(policies, schedulers))

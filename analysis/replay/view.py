@@ -1,4 +1,4 @@
-"""What a policy sees when it is asked: the free GPUs, what it believes of them, the queue and the clock."""
+"""What a policy sees: the free GPUs, their believed scores, the queue and the clock."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ Question = TypeVar("Question")
 Answer = TypeVar("Answer")
 
 _LOOK_S = 0.2  # at most between looks whether an interrupt came
-_END_S = 5.0  # in which a process ends that was told to; then it is killed
+_END_S = 5.0  # time for a process to end after it was asked to; then it is killed
 
 
 def answers(

@@ -140,7 +140,7 @@ def _repeats(run: Variability) -> Iterable[str]:
         bounds = _bounds((run.icc_job.low, run.icc_job.high))
         yield f"ICC by job {run.icc_job.value:.2f} {bounds} ({count(run.icc_job.groups)} jobs)".replace("  ", " ")
     shares = run.shares
-    # Where a GPU has one run each, the two cannot be told apart: the last share is that of both.
+    # If each GPU has one run, GPU and run cannot be separated: the last share is that of both.
     spoken = {"gpu": "GPU", "run": "run" if shares["gpu"] is not None else "GPU and run"}
     known = [
         f"{spoken.get(name, name)} {100 * shares[name]:.0f} %"

@@ -1,4 +1,4 @@
-"""What a placement policy is: one function and the row that says how it wants to be asked."""
+"""A placement policy: one function, and the row that describes it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Policy:
     place: Place | None = None
     decide: Decide | None = None
     sticky: bool = True
-    """A job that runs keeps its GPUs. Otherwise all GPUs are placed anew at every decision."""
+    """A job that runs keeps its GPUs. Otherwise all jobs are placed again at every decision."""
     by_rounds: bool = False
     """Decides at the edges of rounds; the others at every arrival, finish and failure."""
     redraws: bool = False

@@ -1,4 +1,4 @@
-"""Job traces: files of several formats, told by their content, as the jobs that a replay takes.
+"""Job traces: files of several formats, recognised by their content, read as the jobs of a replay.
 
 A format is one file with `fits` (does the first line look like it?) and `read`, and one row of `FORMATS`.
 """
@@ -82,7 +82,7 @@ def read_trace(path: Path | str, format: str | None = None, reading: Reading | N
 
 
 def _too_long() -> pl.Expr:
-    """Whether a job has times that nobody can mean, and that rounds would take for ever to reach."""
+    """Whether a job has impossibly long times, which rounds would take for ever to reach."""
     return pl.max_horizontal("submit_s", "ideal_s") > _LONGEST_S
 
 

@@ -1,4 +1,4 @@
-"""Which workload's scores apply to which jobs: by what the person says, else by name."""
+"""Which workload's scores apply to which jobs: by the options, else by name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def assign(traces: Sequence[Trace], workloads: Sequence[str], chosen: Mapping[st
     all jobs are insensitive.
 
     Raises:
-        InputError: a workload is not measured, a model is in no trace, or a model's workload cannot be told.
+        InputError: a workload is not measured, a model is in no trace, or a model's workload is not known.
     """
     chosen = dict(chosen or {})
     models = list(dict.fromkeys(job.model for trace in traces for job in trace.jobs))
@@ -70,7 +70,7 @@ def _assigned(trace: Trace, workload: Mapping[str, str], workloads: Sequence[str
 
 
 def _workload(model: str, workloads: Sequence[str], chosen: Mapping[str, str]) -> str | None:
-    """The workload of a model, "" for none, or None where it cannot be told."""
+    """The workload of a model, "" for none, or None if it is not known."""
     told = _named_workload(model, workloads, chosen)
     if told is not None:
         return told

@@ -1,4 +1,4 @@
-"""Questions answered by several processes."""
+"""Work spread over several processes."""
 
 from __future__ import annotations
 
