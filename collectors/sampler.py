@@ -1,4 +1,4 @@
-"""The loop that reads: one polling thread on a steady grid, and a watch over it.
+"""The sampling loop: one polling thread on a fixed time grid, and a thread that watches it.
 
 The polling thread is a daemon: a driver call that never returns can neither stop the sampling of other GPUs nor keep
 the process from ending. When a call hangs, the thread in it is given up, a fresh one goes on without that GPU, and the

@@ -133,7 +133,7 @@ def lines_for(form: str, steering: Steering) -> tuple[list[str], str | None]:
     """One of the formats line by line, and what is to be said beside it. InputError where it cannot be given."""
     advice = steering.advice
     if form == "exclude":
-        why = "The scheduler has none of these nodes." if steering.foreign else advice.finding
+        why = "The scheduler knows none of these nodes." if steering.foreign else advice.finding
         said = why if advice.leaves_all and not steering.foreign else f"nothing is excluded. {why}"
         return [compress(steering.exclude)], None if steering.exclude else said
     if form == "prefer":

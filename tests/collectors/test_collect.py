@@ -313,7 +313,7 @@ def test_without_a_gpu(nvml_library: NvmlLibrary, tmp_path: Path) -> None:
         command(tmp_path / "S"), env=nvml_library.environment(), capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert "shows no GPU on this machine; on a machine without GPUs: --backend simulated" in done.stderr
+    assert "shows no GPU on this machine; without GPUs, use --backend simulated" in done.stderr
 
 
 def test_gpus_that_cannot_be_identified_are_no_gpus_and_it_says_why(nvml_library: NvmlLibrary, tmp_path: Path) -> None:
