@@ -241,7 +241,15 @@ def _filled(paths: Iterable[Path]) -> Iterator[list[Path]]:
 
 
 def _rows(path: Path) -> int:
-    return int(light.metadata(path).num_rows)
+    """How many rows a file has; of a damaged one, so many that it is left alone. Raises FileNotFoundError."""
+    import pyarrow as pa
+
+    try:
+        return int(light.metadata(path).num_rows)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, MemoryError, pa.ArrowException):
+        return _MOST_ROWS
 
 
 def _merge(root: Path, spec: Table, group: list[Path], pace: Pace, done: Done) -> None:
@@ -277,13 +285,13 @@ def present(spec: Table, path: Path) -> pa.Table:
     """The rows of a file with those columns of its table that are not NULL throughout, and those of the key."""
     import pyarrow as pa
 
-    footer = light.metadata(path)
     known = {*arrow_schema(spec.name).names, *([WRITTEN] if spec == TELEMETRY else [])}
     try:
+        footer = light.metadata(path)
         return light.read(path, [name for name in footer.schema.names if name in known and not _is_empty(footer, name)])
     except FileNotFoundError:
         raise
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
         what = str(error).splitlines()[0]
         raise DamagedError(
             f"{path} is damaged: {what}; restore it from a backup or move it out of the store"

@@ -7,10 +7,12 @@ import shutil
 from itertools import pairwise
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from whorl.errors import WhorlError
 from whorl.store import Journal, Store, compaction, replacing, sealing
-from whorl.tests.sizes import count
+from whorl.tests.sizes import count, sample
 from whorl.tests.store.journaler import BEGAN, S, batch
 
 BATCHES, PUBLISHED = 24, 16
@@ -114,3 +116,51 @@ def test_a_gpu_whose_file_of_latest_is_damaged_is_noted_again(dead: Path, tmp_pa
     found = Store.open(root).sql("select gpu, power_mw from latest order by gpu").to_pylist()
     assert found == [{"gpu": gpu, "power_mw": BATCHES - 1} for gpu in ("a", "b")]
     assert noted.exists()
+
+
+@pytest.fixture(scope="module")
+def every_kind(dead: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with a file of every kind: a group of rows, late rows, a note of a replacement, an intent."""
+    root = shutil.copytree(dead, tmp_path_factory.mktemp("kinds") / "S")
+    store = Store.open(root)
+    store.append({"runs": pa.table({"run_id": ["r"]}), "telemetry": pa.table(batch(["c"], 0, 5).to_pydict())}, "x")
+    store.append({"telemetry": pa.table(batch(["c"], 0, 6).to_pydict())}, "y")
+    (segment,) = (root / "telemetry").rglob("x.parquet")
+    made = segment.with_name("made.parquet")
+    temporary = shutil.copy(segment, segment.with_name(".tmp-made"))
+    replacing.replace(root, [segment], {Path(temporary): made}, replacing.Pace(0, 60))
+    (root / "pending").mkdir(exist_ok=True)
+    (root / "pending" / "z-0.json").write_text('{"format": 1, "moves": [["runs/.tmp-a", "runs/z.parquet"]]}')
+    return root
+
+
+def kinds(root: Path) -> dict[str, Path]:
+    """A file of each kind: by the folder that it is in."""
+    files = [path for path in sorted(root.rglob("*")) if path.is_file() and path.suffix not in (".lock", ".claim")]
+    return {str(path.relative_to(root).parts[0]) + path.suffix: path for path in files}
+
+
+@pytest.mark.parametrize("seed", [5, *sample(range(200), short=1)])
+def test_one_flipped_bit_in_any_kind_of_file_is_no_traceback(
+    every_kind: Path, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Store, "_views_point_here", lambda *_: True)  # a copy, whose views do not matter here
+    expected = {*ROWS, (BEGAN, "c", 6)}
+    found = kinds(every_kind)
+    assert {"late.parquet", "latest.parquet", "replaced.parquet", "pending.json", "journal.arrow"} <= found.keys()
+    for kind, file in found.items():
+        root = shutil.copytree(every_kind, tmp_path / kind)
+        changed = root / file.relative_to(every_kind)
+        flip(changed, positions(changed, 1, seed=seed)[0])
+        try:
+            store = Store.open(root)
+            assert len(store.arrow("runs")) <= 1
+            rows = stored(root)
+            assert set(rows) <= {*expected, (BEGAN, "c", 5)}, (kind, seed)
+            store.sql("select (select count(*) from telemetry), (select count(*) from latest)")
+            store.check()
+            compaction.compact(root, pace=replacing.OFFLINE)
+            assert len(set(stored(root))) == len(stored(root)), (kind, seed)
+        except WhorlError as error:
+            assert kind == "store.toml.toml", (kind, seed, error)  # noqa: PT017 - others need not fail
+        shutil.rmtree(root)
