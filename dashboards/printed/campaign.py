@@ -57,7 +57,9 @@ def next_commands(looked: Looked, store: str | Path) -> Iterable[Line]:
     if first is not None:
         cluster = f" --cluster {shlex.quote(looked.campaign.cluster)}"
         yield Line(f"      whorl advise --store {quoted}{cluster} --workload {_widest(looked) or first}")
-    query = '"select workload, figure, median(value), unit from results group by all order by all"'
+    query = (
+        '"select name, workload, figure, unit, median(value) as median, count(*) as n from measurements group by all"'
+    )
     yield Line(f"      whorl sql --store {quoted} {query}")
 
 
