@@ -316,7 +316,7 @@ def test_options_that_do_not_go_together(jobs: Path, store: str, tmp_path: Path)
         ("--trace", jobs): "give a fleet: --store DIR",
         ("--trace", jobs, "--plot", tmp_path): "is a folder, and --plot writes a file",
         ("--trace", jobs, "--plot", tmp_path / "no" / "out.html"): "there is no folder",
-        ("--trace", jobs, "--nodes", "3"): "--nodes and --gpus-per-node go together",
+        ("--trace", jobs, "--nodes", "3"): "give --nodes and --gpus-per-node together",
         ("--trace", jobs, "--cluster", "x"): "--cluster names a cluster of a store",
         ("--trace", jobs, "--profiles", tmp_path): "--profiles works only with --as-published",
         ("--trace", jobs, "--as-published", "pal-sc24"): "needs the study's profiles",

@@ -186,7 +186,7 @@ def test_arguments_have_the_types_of_the_source(name: str) -> None:
         ("stream-copy", {"count": 10}, "4096 numbers"),
         ("chase", {"footprint": 128}, "two lines"),
         ("chase", {"footprint": 1 << 35}, "chase of this size needs 32768 MiB, but the GPU has 16384 MiB"),
-        ("gemm-fp32", {"n": 51200, "k": 51200}, "takes 30000 MiB"),
+        ("gemm-fp32", {"n": 51200, "k": 51200}, "needs 30000 MiB"),
         ("gather", {"table_bytes": 12345}, "power of two"),
         ("atomics", {"counters": 1000}, "power of two"),
         ("power-share", {"share": 0.0}, "above 0"),
