@@ -7,11 +7,14 @@ made or moved. What is stored afterwards is compared with a store in which nothi
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -32,11 +35,12 @@ from whorl.simulation.models import V100
 from whorl.simulation.stepping import Readings
 from whorl.store import Store
 
-from ..sizes import count
+from ..sizes import count, sample
+from ..stores import new_store
 
 KINDS = ("lost", "wrong_results", "brake")
 TABLES = ("gpus", "truth", "runs", "results", "telemetry", "events")
-CHUNK = 600  # rows of telemetry, so that a short campaign is stored in many parts
+CHUNK = 300  # rows of telemetry, so that a short campaign is stored in many parts
 
 
 def fleet() -> Fleet:
@@ -44,9 +48,9 @@ def fleet() -> Fleet:
 
 
 def in_time(store: Store) -> None:
-    """Six minutes of turns of a minute."""
-    turns = replace(find_load("gemm"), busy_s=50.0, idle_s=10.0, begins_s=5.0, warm_up_s=20.0, repeats=3)
-    run_load(store, fleet(), turns, hours=0.1)
+    """Three minutes of turns of half a minute."""
+    turns = replace(find_load("gemm"), busy_s=25.0, idle_s=5.0, begins_s=5.0, warm_up_s=10.0, repeats=3)
+    run_load(store, fleet(), turns, hours=0.05)
 
 
 def at_steady_state(store: Store) -> None:
@@ -65,45 +69,82 @@ CAMPAIGNS: dict[str, Callable[[Store], None]] = {
     "probed": probed,
 }
 
-# Runs a campaign in a child of its own for each death that is asked for, which dies at a move of a file into its place:
-# {"store": DIR, "at": N} before the Nth one, and with "after" when it is done. Prints how many moves each made that did
-# not die.
+# Runs a campaign in a child of its own for each death that is asked for, [CAMPAIGN, STORE, N, AFTER]: it dies at the
+# Nth move of a file into its place, before it or when it is done. Prints the stores of those that did not die.
 DYING = """
 import json, os, signal, sys
 from functools import partial
 from whorl.probes import simulated
 from whorl.store import Store
 from whorl.tests.probes import test_resuming as these
-name = sys.argv[1]
 simulated.TELEMETRY_ROWS = these.CHUNK
-for death in json.loads(sys.argv[2]):
+for name, folder, at, after in json.loads(sys.argv[1]):
     child = os.fork()
     if child:
         _, status = os.waitpid(child, 0)
         assert status in (0, signal.SIGKILL), status
         continue
-    store, number, moves = Store.create(death["store"]), 0, {"replace": os.replace, "rename": os.rename}
+    store, number, moves = Store.open(folder), 0, {"replace": os.replace, "rename": os.rename}
     def counted(how, *given, **options):
         global number
         number += 1
-        if number == death["at"] and not death["after"]:
+        if number == at and not after:
             os.kill(os.getpid(), signal.SIGKILL)
         moves[how](*given, **options)
-        if number == death["at"]:
+        if number == at:
             os.kill(os.getpid(), signal.SIGKILL)
     os.replace, os.rename = partial(counted, "replace"), partial(counted, "rename")  # Path's go by them
     these.CAMPAIGNS[name](store)
-    print(number, flush=True)
+    print(folder, flush=True)
     os._exit(0)
 """
 
 
-def run_dying(name: str, deaths: list[dict[str, object]]) -> list[int]:
-    """How many files those moved that did not die."""
-    command = [sys.executable, "-c", DYING, name, json.dumps(deaths)]
+@dataclass(frozen=True)
+class Whole:
+    """A campaign in which nothing was interrupted."""
+
+    store: Path
+    moves: int
+    """Of files into their places."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_chunks() -> Iterator[None]:
+    with patch.object(simulated, "TELEMETRY_ROWS", CHUNK):
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(small_chunks: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Whole]:
+    """Each campaign in a store of its own; read only."""
+    found = {}
+    for name, campaign in CAMPAIGNS.items():
+        store = new_store(tmp_path_factory.mktemp("whole") / name)
+        with patch.object(os, "replace", wraps=os.replace) as one, patch.object(os, "rename", wraps=os.rename) as other:
+            campaign(store)
+        found[name] = Whole(store.root, one.call_count + other.call_count)
+    return found
+
+
+@pytest.fixture(scope="module")
+def killed(whole: dict[str, Whole], tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
+    """By campaign: stores in which it was killed twice."""
+    random = np.random.default_rng(7)
+    folder = tmp_path_factory.mktemp("killed")
+    stores = {name: [folder / f"{name}-{number}" for number in range(count(60, short=1))] for name in CAMPAIGNS}
+    deaths = [
+        (name, str(new_store(store).root), int(random.integers(1, part + 1)), bool(random.integers(2)))
+        for name in CAMPAIGNS
+        for store in stores[name]
+        for part in (3 * whole[name].moves // 4, whole[name].moves // 2)
+    ]
+    command = [sys.executable, "-c", DYING, json.dumps(deaths)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
     assert done.returncode == 0, done.stderr
-    return [int(line) for line in done.stdout.split()]
+    survived = done.stdout.split()
+    assert len(set(survived)) == len(survived) < len(deaths) / 2, "each died, and most twice"
+    return stores
 
 
 def is_complete(store: Path) -> bool:
@@ -117,10 +158,15 @@ def assert_same_rows(one: Path, other: Path) -> None:
     first, second = Store.open(one), Store.open(other)
     for table in TABLES:
         assert sorted_rows(first, table).equals(sorted_rows(second, table)), table
-    query = "select campaign, asked, fleet, born, gpus, began, max(stored_to) stored_to, min(ended) ended "
-    query += "from campaigns group by all order by all"
-    assert first.sql(query).equals(second.sql(query))
+    assert campaigns(first).equals(campaigns(second))
     assert second.check() == {}
+
+
+def campaigns(store: Store) -> pa.Table:
+    """Each campaign, to which instant all of it is stored, and when it ended first."""
+    by = ["campaign", "asked", "fleet", "born", "gpus", "began"]
+    rows = store.arrow("campaigns").group_by(by).aggregate([("stored_to", "max"), ("ended", "min")])
+    return rows.sort_by([(name, "ascending") for name in by])
 
 
 def sorted_rows(store: Store, table: str) -> pa.Table:
@@ -128,38 +174,24 @@ def sorted_rows(store: Store, table: str) -> pa.Table:
     return rows.sort_by([(name, "ascending") for name in rows.column_names])
 
 
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulated, "TELEMETRY_ROWS", CHUNK)
-
-
 @pytest.mark.parametrize("name", CAMPAIGNS)
-def test_a_campaign_killed_at_any_point_ends_with_the_same_rows(name: str, tmp_path: Path) -> None:
-    """Each is killed twice, and then run to its end."""
-    whole = tmp_path / "whole"
-    (moves,) = run_dying(name, [{"store": str(whole), "at": 0, "after": False}])
-    assert moves > 20
-    random = np.random.default_rng(7)
-    stores = [tmp_path / f"killed-{number}" for number in range(count(60, short=3))]
-    deaths: list[dict[str, object]] = [
-        {"store": str(store), "at": int(random.integers(1, part + 1)), "after": bool(random.integers(2))}
-        for store in stores
-        for part in (3 * moves // 4, moves // 2)
-    ]
-    assert len(run_dying(name, deaths)) < len(stores), "most died twice"
-    for store in stores:
+def test_a_campaign_killed_at_any_point_ends_with_the_same_rows(
+    name: str, whole: dict[str, Whole], killed: dict[str, list[Path]]
+) -> None:
+    """Each was killed twice, and is then run to its end."""
+    assert whole[name].moves > 20
+    for store in killed[name]:
         if not is_complete(store):
-            CAMPAIGNS[name](Store.create(store))
-        assert_same_rows(whole, store)
+            CAMPAIGNS[name](Store.open(store))
+        assert_same_rows(whole[name].store, store)
 
 
-@pytest.mark.parametrize("name", ["in_time", "probed"])
+@pytest.mark.parametrize("name", sample(["in_time", "probed"], short=1))
 def test_ctrl_c_stores_what_is_complete_and_the_campaign_goes_on(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, whole: dict[str, Whole], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C comes in the middle of a tick, again and again, and each time some of the campaign is stored."""
-    whole, stopped = Store.create(tmp_path / "whole"), Store.create(tmp_path / "stopped")
-    CAMPAIGNS[name](whole)
+    stopped = new_store(tmp_path / "stopped")
     random = np.random.default_rng(3)
     feed, left = Recent.feed_readings, 0
 
@@ -172,25 +204,24 @@ def test_ctrl_c_stores_what_is_complete_and_the_campaign_goes_on(
 
     monkeypatch.setattr(Recent, "feed_readings", interrupted)
     stored = []
-    for tick in (20, 15, 150, 250):
+    for tick in (20, 15, 75, 125):
         left = tick + int(random.integers(10))
         with pytest.raises(KeyboardInterrupt):
             CAMPAIGNS[name](stopped)
-        stored.append(stopped.sql("select max(stored_to)::varchar t from campaigns")["t"][0].as_py())
+        stored.append(compute.max(stopped.arrow("campaigns")["stored_to"]).value)
     assert stored == sorted(stored)
     assert len(set(stored)) > 1
     left = 0
     CAMPAIGNS[name](stopped)
-    assert_same_rows(whole.root, stopped.root)
+    assert_same_rows(whole[name].store, stopped.root)
 
 
-def test_what_is_complete_is_not_stored_again(tmp_path: Path) -> None:
+def test_what_is_complete_is_not_stored_again(whole: dict[str, Whole], tmp_path: Path) -> None:
     """A plan whose every run is in the store takes a day of its own, and stores no run, no reading and no identity."""
-    store = Store.create(tmp_path / "S")
-    probed(store)
+    store = Store.open(shutil.copytree(whole["probed"].store, tmp_path / "S"))
     counts = {table: len(store.arrow(table)) for table in TABLES}
     probed(store)
-    lost = [row for row in store.sql("select status, gpu from runs").to_pylist() if row["status"] != "ok"]
+    lost = [status for status in store.arrow("runs")["status"].to_pylist() if status != "ok"]
     again = {table: len(store.arrow(table)) for table in TABLES}
     assert lost
     assert again["gpus"] == counts["gpus"] == 8
@@ -199,7 +230,7 @@ def test_what_is_complete_is_not_stored_again(tmp_path: Path) -> None:
 
 def test_a_campaign_without_a_name_of_its_own_goes_on_under_the_one_it_has(tmp_path: Path) -> None:
     """As `whorl demo`, whose campaigns are named after the time at which they begin."""
-    whole, stopped = Store.create(tmp_path / "whole"), Store.create(tmp_path / "stopped")
+    whole, stopped = new_store(tmp_path / "whole"), new_store(tmp_path / "stopped")
     plan = Plan(choose(["gemm-fp32"]), Asked(EFFORTS["quick"]), "first", "busy")
 
     def stop(done: int, of: int, what: str) -> None:
@@ -218,10 +249,9 @@ def test_a_campaign_without_a_name_of_its_own_goes_on_under_the_one_it_has(tmp_p
     assert run_simulated(stopped, fleet(), third, unnamed=True).campaign == "third", "the first one is complete"
 
 
-def test_what_was_asked_is_readable(tmp_path: Path) -> None:
-    store = Store.create(tmp_path / "S")
-    at_steady_state(store)
-    (asked,) = {row["asked"] for row in store.sql("select asked from campaigns").to_pylist()}
+def test_what_was_asked_is_readable(whole: dict[str, Whole]) -> None:
+    store = Store.open(whole["at_steady_state"].store)
+    (asked,) = set(store.arrow("campaigns")["asked"].to_pylist())
     assert json.loads(asked) == {
         "load": "mixed", "gpus": 8, "faults": sorted(KINDS), "began": None, "runs": 6, "every_s": 86400.0, "steady": 1
     }  # fmt: skip
