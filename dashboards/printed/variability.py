@@ -109,7 +109,8 @@ def _remarks_of(run: Variability, gpu: Variability) -> list[str]:
     unit = f" {gpu.unit}" if gpu.unit else ""
     lines = [run.finding]
     if "interval" in run.reasons and run.replicates:
-        lines.append(f"the intervals are {run.reasons['interval']}")
+        made = any(run.interval.values())
+        lines.append(f"{'the intervals are' if made else 'no intervals:'} {run.reasons['interval']}")
     for word, outliers in (("slow", gpu.slow), ("fast", gpu.fast)):
         if outliers:
             named = ", ".join(f"{name} {number(ratio)}x" for name, ratio in outliers[:_LISTED])

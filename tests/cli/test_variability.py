@@ -189,6 +189,17 @@ def test_runs_with_wrong_results_are_counted_as_left_out(tmp_path: Path) -> None
     assert rho["low"] <= rho["spearman"] <= rho["high"]
 
 
+def test_one_gpu_has_no_intervals_and_few_have_narrow_ones(tmp_path: Path) -> None:
+    remarks = {}
+    for gpus in (1, 4):
+        store, _ = stored(tmp_path / str(gpus), gpus, telemetry=False)
+        result = whorl("variability", "--store", str(store.root), "--workload", "gemm-fp32", "--replicates", "20")
+        assert result.exit_code == 0, result.output
+        remarks[gpus] = [line.strip() for line in result.stdout.splitlines() if "intervals" in line]
+    assert "no intervals: a bootstrap needs more than one GPU" in remarks[1]
+    assert "the intervals are too narrow: they come from fewer than 20 GPUs" in remarks[4]
+
+
 def test_the_folder_of_a_demo_leads_to_its_store(tmp_path: Path) -> None:
     new_store(tmp_path / "D" / "store")
     result = whorl("variability", "--store", str(tmp_path / "D"))
