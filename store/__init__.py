@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from .journal import Journal
     from .store import Store
 
-# Loaded on first use, so that the schemas can be had without what reads and writes tables.
+# Loaded on first use: who needs only the schemas does not load the code that reads and writes tables.
 _LAZY = {"Journal": ".journal", "Store": ".store"}
 
 __all__ = ["Journal", "Store"]

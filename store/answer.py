@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 class ArrowAnswer:
-    """What `Store.sql` gives. It has all that a `pyarrow.Table` has, and is read by what reads Arrow.
+    """The answer of `Store.sql`. It has every attribute of a `pyarrow.Table`, and every reader of Arrow reads it.
 
-    `table` is the Arrow table itself; `polars()` is the same as a data frame, and `to_pandas()` where pandas is
+    `table` is the Arrow table itself. `polars()` gives a Polars frame; `to_pandas()` a pandas frame, if pandas is
     installed.
     """
 
@@ -28,7 +28,7 @@ class ArrowAnswer:
         return found
 
     def equals(self, other: Any, *arguments: Any, **more: Any) -> bool:
-        """Whether another table, or another answer, holds the same."""
+        """Whether another table or answer has the same content."""
         return bool(self.table.equals(getattr(other, "table", other), *arguments, **more))
 
     def __eq__(self, other: object) -> bool:
@@ -59,5 +59,5 @@ class ArrowAnswer:
     def _shown(self, how: str) -> str:
         try:
             return str(getattr(self.polars(), how)())
-        except Exception:  # a type that Polars has not, such as an interval
+        except Exception:  # a type that Polars does not have, such as an interval
             return str(self.table)

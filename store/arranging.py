@@ -1,6 +1,7 @@
-"""Rows put in the order and the types of their table, on numbers instead of strings where there are many.
+"""Put rows in the order and the types of their table. Many rows are sorted by numbers instead of strings.
 
-A store's large tables are sorted by strings and times. Sorting the codes of a dictionary takes a tenth of the time.
+A store's large tables are sorted by strings and times. Sorting the codes of a dictionary instead takes a tenth of the
+time.
 """
 
 from __future__ import annotations
@@ -23,9 +24,8 @@ DAY = 86_400 * 10**9  # ns
 def conform(spec: Table, data: pa.Table, *, lean: bool = False) -> pa.Table:
     """`data` with exactly the table's columns, in order and type; a column it lacks is NULL.
 
-    With `lean` it has the columns of its key and those of `data` only: of a million rows, what is made of NULLs
-    alone takes longer to make than to store. Raises StoreError for a column the table has not, and for values that
-    do not fit.
+    With `lean` it has only the columns of its key and those of `data`: for a million rows, columns of NULLs take longer
+    to make than to store. Raises StoreError for a column that the table does not have, and for values that do not fit.
     """
     import pyarrow as pa
 
@@ -74,7 +74,7 @@ def one(column: pa.ChunkedArray) -> pa.Array:
 
 
 def ranks(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[str | None]]:
-    """Of strings: for each row the position of its value in the sorted list of values, NULL last; and this list."""
+    """Code a column of strings: each row's position in the sorted list of values (NULL last), and this list."""
     import numpy as np
     import pyarrow as pa
 
@@ -104,7 +104,7 @@ def gpu_codes(data: pa.Table) -> tuple[NDArray[np.int64], list[tuple[str | None,
 
 
 def order_of(codes: NDArray[np.int64], ts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Which rows come first by code and time; rows with the same of both keep their order."""
+    """The order of the rows by code, then time. Rows with the same code and time keep their order."""
     import numpy as np
 
     if len(ts) > 1 and np.all(ts[1:] >= ts[:-1]):
@@ -114,7 +114,7 @@ def order_of(codes: NDArray[np.int64], ts: NDArray[np.int64]) -> NDArray[np.int6
 
 
 def last_of_each(codes: NDArray[np.int64], ts: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Of rows sorted by code and time: which are the last of their code and time."""
+    """Which rows are the last ones with their code and time; the rows are sorted by both."""
     import numpy as np
 
     last = np.ones(len(ts), bool)
@@ -124,7 +124,7 @@ def last_of_each(codes: NDArray[np.int64], ts: NDArray[np.int64]) -> NDArray[np.
 
 
 def take(data: pa.Table, rows: NDArray[Any]) -> pa.Table:
-    """Some rows of a table, by position; columns that are NULL throughout are made anew, which is quicker."""
+    """Some rows of a table, by position. Columns that hold only NULL are made anew, which is quicker."""
     import pyarrow as pa
 
     indices = light.integers(rows)
@@ -139,7 +139,7 @@ def take(data: pa.Table, rows: NDArray[Any]) -> pa.Table:
 
 
 def sort(spec: Table, data: pa.Table) -> pa.Table:
-    """The rows in the table's order. Of telemetry, one row for each GPU and instant: the last one given."""
+    """The rows in the table's order. Telemetry keeps one row for each GPU and instant: the last one given."""
     import numpy as np
 
     if len(data) < 2 or not spec.sorted_by:
@@ -178,7 +178,7 @@ def days(data: pa.Table) -> list[tuple[str, pa.Table]]:
 
 
 def day_name(number: int) -> str:
-    """The day so many days after 1 January 1970, as YYYY-MM-DD."""
+    """The day as YYYY-MM-DD, from the number of days since 1 January 1970."""
     import numpy as np
 
     return str(np.datetime64(number, "D"))

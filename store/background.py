@@ -1,9 +1,9 @@
-"""Making files durable while the caller goes on: the kernel does it, without a thread of this process.
+"""Make files durable while the caller goes on. The kernel does it, without a thread of this process.
 
-A thread that waits for the disk has to be woken for every step of it, and to wait for the interpreter: on a busy node
-that costs a collector its next tick. Linux makes files durable by itself when it is asked through its asynchronous
-interface (`io_submit` with IOCB_CMD_FDSYNC, since 4.18), on any file system. Where it cannot be asked (another machine,
-or a container that forbids it), `open_background` says so, and the caller makes its files durable at once.
+A thread that waits for the disk must be woken for every step and must wait for the interpreter. On a busy node a
+collector then misses its next tick. Linux has an asynchronous interface for this, on any file system: `io_submit` with
+IOCB_CMD_FDSYNC (since 4.18). If it is missing (another system, or a container that forbids it), `open_background` gives
+None, and the caller waits until its files are durable.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _REQUEST_BYTES, _EVENT = 64, "<QQqq"
 
 
 class Background:
-    """Makes files durable in the background: `begin` with some, and ask `ended` now and then."""
+    """Makes files durable in the background: call `begin` with the files, then `ended` now and then."""
 
     def __init__(self, numbers: tuple[int, int, int, int]) -> None:
         self._setup, self._destroy, self._getevents, self._submit = map(ctypes.c_long, numbers)
@@ -46,7 +46,9 @@ class Background:
         return answer
 
     def begin(self, handles: Iterable[int]) -> None:
-        """Have what was written to these files until now made durable; nothing may be under way. Raises OSError.
+        """Begin to make durable what was written to these files until now.
+
+        Call it only if nothing is under way. Raises OSError.
 
         The files may be closed meanwhile.
         """
@@ -62,7 +64,7 @@ class Background:
             self.under_way += number
 
     def ended(self, *, wait: bool = False) -> bool:
-        """Whether all that was begun is durable. Raises OSError where the disk failed."""
+        """Whether everything that `begin` was given is durable. Raises OSError if the disk failed."""
         while self.under_way:
             least, until = (ctypes.c_long(1), None) if wait else (ctypes.c_long(0), ctypes.byref(self._now))
             number = self._checked(self._getevents, self._context, least, ctypes.c_long(_MOST), self._events, until)
@@ -76,14 +78,14 @@ class Background:
         return True
 
     def close(self) -> None:
-        """Wait for what is under way, and leave the kernel's interface."""
+        """Wait for what is under way, then close the kernel's interface."""
         if self._context.value:
             self._call(self._destroy, self._context)
             self._context.value = 0
 
 
 def open_background(handle: int) -> Background | None:
-    """What makes files durable in the background, tried on an open file; None where it cannot be done here."""
+    """A `Background` that was tried on an open file; None if this machine cannot do it."""
     numbers = _NUMBERS.get(platform.machine()) if platform.system() == "Linux" else None
     if numbers is None:
         return None

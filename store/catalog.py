@@ -5,13 +5,13 @@ DuckDB shape it:
 
 * A relative path in a view is resolved against the *client's* working folder. The views therefore carry the
   store's absolute path. After a store was moved, the next whorl command that opens it writes the file anew;
-  a client that comes first says `SET VARIABLE whorl_store = '/new/place'` and reads at once.
-* `[`, `*` and `?` in a path are a pattern. The views escape them in the store's path, so that its folder may
-  have any UTF-8 name but one with a backslash, which DuckDB takes for a separator.
+  a client that reads before that runs `SET VARIABLE whorl_store = '/new/place'` first.
+* `[`, `*` and `?` in a path are a pattern. The views escape them in the store's path. So the store's folder may have
+  any UTF-8 name without a backslash; DuckDB takes a backslash for a separator.
 * A glob that matches no file is an error. Every table folder therefore holds `_schema.parquet`: no rows, all
   columns. It also gives the views their types.
-* A view cannot take its list of files from a query. So it lists every file, and leaves out the rows of those
-  that `replaced/` names (see `replacing`); where that is empty, as it is most of the time, this costs nothing.
+* A view cannot take its list of files from a query. So it lists every file, and leaves out the rows of files that
+  `replaced/` names (see `replacing`). Most of the time `replaced/` is empty, and this costs nothing.
 * A damaged file under a glob fails the whole query. A plain client then sees an error that names the file;
   `whorl sql` checks every file first and reads the others.
 """
@@ -42,14 +42,15 @@ def quoted(text: str) -> str:
 
 
 def literal(path: Path) -> str:
-    """`path` as an SQL string literal for `read_parquet`: it names one file and is no pattern."""
+    """`path` as an SQL string literal for `read_parquet`, escaped so that it names one file and is not a pattern."""
     return quoted(_SPECIAL.sub(r"[\1]", str(path)))
 
 
 def select_list(spec: Table, present: frozenset[str] | None = None) -> str:
     """The table's columns, cast to their types.
 
-    With `present`, of files that were looked at: these columns have their types, and the others read as NULL.
+    `present` names the columns that the files have, with the right types: they need no cast, and the others read as
+    NULL.
     """
     parts = []
     for column in spec.columns:
@@ -65,8 +66,8 @@ def write(root: Path) -> None:
 
     root = root.resolve()
     try:
-        # DuckDB makes it on a local disk: it wants locks, which not every shared file system has, and it cannot
-        # make a file under a folder with a question mark in its name, while it can read one.
+        # DuckDB makes the file on a local disk. It needs locks, which not every shared file system has. It also cannot
+        # make a file in a folder with a question mark in its name, though it can read one.
         with tempfile.TemporaryDirectory(prefix="whorl-") as folder:
             local = Path(folder, CATALOG)
             with contextlib.closing(duckdb.connect(str(local))) as connection:
@@ -89,7 +90,8 @@ def _define(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
             text = f"{column.description} [{column.unit}]" if column.unit else column.description
             connection.execute(f'COMMENT ON COLUMN {spec.name}."{column.name}" IS {quoted(text)}')
     for view in VIEWS:
-        parts = [_common(escaped)]  # once: what of one table changes places with what of another does so at once
+        # Each table is read once: what changes places between two tables does so at once.
+        parts = [_common(escaped)]
         parts += [f"{t.name} AS NOT MATERIALIZED ({_select(t, escaped)})" for t in TABLES if t.name in view.sql]
         connection.execute(f"CREATE VIEW {view.name} AS WITH {', '.join(parts)} {view.sql}")
         connection.execute(f"COMMENT ON VIEW {view.name} IS {quoted('One row: ' + view.row)}")
@@ -113,7 +115,10 @@ def _select(spec: Table, root: str) -> str:
 
 
 def _common(root: str) -> str:
-    """The files that are left out and the late rows, as common tables: each is read once, so that it has one state."""
+    """The files that are left out and the late rows, as common tables.
+
+    Each is read once, so that a query sees one state.
+    """
     return (
         f"hidden AS MATERIALIZED (SELECT table_name, file FROM {_read(root, 'replaced/*')} "
         "GROUP BY table_name, file HAVING arg_max(hidden, step)), "

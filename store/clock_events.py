@@ -1,4 +1,4 @@
-"""Why a clock is where it is: the reasons, the bits and counters that drivers tell them by, and what kind each is.
+"""Reasons for a GPU's clock: what each means, its kind, and the bit and counter by which a driver reports it.
 
 Bits are those of `telemetry.clock_event_reasons`, as NVML numbers them (`nvmlClocksEventReason*`); names are the keys
 of `runs.clock_events`.
@@ -20,9 +20,9 @@ class ClockEvent:
     kind: str
     meaning: str
     bit: int | None = None
-    """None where only a counter tells it."""
+    """None if the driver reports it only by a counter."""
     counter: str | None = None
-    """The column of `telemetry` that counts for how long, ns; None where only the bit tells it."""
+    """The column of `telemetry` that counts its time, ns; None if the driver reports it only by the bit."""
 
 
 CLOCK_EVENTS = (

@@ -1,4 +1,4 @@
-"""Rows of several tables that belong together: all of them appear, or none does.
+"""Commit rows of several tables together: all of them appear, or none does.
 
 A group of files that belong together (the runs, results and provenance of one import) is committed so:
 
@@ -10,8 +10,8 @@ A group of files that belong together (the runs, results and provenance of one i
 A process killed before step 2 leaves temporary files only, which no reader looks at. One killed after it
 leaves the intent, and whoever opens the store next finishes step 3; doing so twice does no harm.
 
-A reader that looks in the middle of step 3 sees some files of the group: details come before what they belong
-to, so that a run that is visible has its results.
+A reader that looks in the middle of step 3 sees some files of the group. Details are renamed first: a run that is
+visible has its results.
 """
 
 from __future__ import annotations
@@ -67,22 +67,21 @@ _ORDER = {spec: position for position, spec in enumerate((*TABLES, *BOOKKEEPING)
 
 @contextlib.contextmanager
 def exclusive(root: Path) -> Iterator[None]:
-    """Hold the lock of those who look what the store has before they append: importers. Plain appending needs none.
+    """Hold the lock of importers, who look at what the store has before they append. Plain appending needs no lock.
 
     It waits for another holder, and dies with its process.
     """
     with locked(root / LOCK, "the imports into this store", wait_s=math.inf):
-        recover(root)  # what a dead holder committed must be in sight
+        recover(root)  # what a dead holder committed must be visible first
         yield
 
 
 def commit(root: Path, tables: Mapping[Table, pa.Table], name: str) -> list[Path]:
     """Store rows of several tables under one name: all of them appear, or none does.
 
-    Returns the files. The name must be unique to the content: a second commit under it replaces the first, but for
-    telemetry, of which nothing is replaced.
-    Raises StoreError where a file cannot be written: nothing is stored then, or, where the message says so,
-    everything is and the next command that opens the store puts it in place.
+    Returns the files. The name must be unique to the content: a second commit with the same name replaces the first
+    one. Telemetry is never replaced. Raises StoreError if a file cannot be written. Nothing is stored then. If the
+    message says "stored", everything is stored, and the next command that opens the store puts it in place.
     """
     if not _NAME.fullmatch(name):
         raise StoreError(f"{name!r} is not a valid name: use letters, digits, '.', '_' and '-'")
@@ -96,13 +95,13 @@ def commit(root: Path, tables: Mapping[Table, pa.Table], name: str) -> list[Path
         return _commit(root, [part for spec, data in whole.items() for part in placed(root, spec, data, name)], name)
 
     with locked(root / placing.LOCK, "the place of new rows", wait_s=_LOCK_WAIT_S):
-        finish(root)  # what a dead holder of the lock committed must be in sight
+        finish(root)  # what a dead holder of the lock committed must be visible first
         rows = whole.pop(TELEMETRY)
         parts = [part for spec, data in whole.items() for part in placed(root, spec, data, name)]
         new, late = rivals.place_now(root, rows, now := time.time_ns())
         if len(new):
             found = placed(root, TELEMETRY, new, name)
-            if any(path.exists() for path, _, _ in found):  # its rows are no longer all of this content
+            if any(path.exists() for path, _, _ in found):  # part of its rows would be from other content
                 found = placed(root, TELEMETRY, new, f"{name}-{now}")
             parts += found
         if len(late):
@@ -116,7 +115,7 @@ def commit(root: Path, tables: Mapping[Table, pa.Table], name: str) -> list[Path
 def _commit(root: Path, parts: list[tuple[Path, Table, pa.Table]], name: str) -> list[Path]:
     moves: list[tuple[Path, Path]] = []
     final = root
-    # A name of its own for every commit: one process must not remove the intent of another that commits the same.
+    # Every commit has its own name: two processes may commit the same, and neither may remove the other's intent.
     intent = root / PENDING / f"{name}-{uuid4().hex[:8]}.json"
     try:
         for final, spec, data in sorted(parts, key=lambda part: _ORDER[part[1]], reverse=True):
@@ -174,7 +173,7 @@ def _finish(root: Path, intent: Path) -> None:
 
 
 def _moves(text: str) -> list[tuple[str, str]]:
-    """What an intent lists. Raises ValueError where it is damaged or names anything but a table's files."""
+    """What an intent lists. Raises ValueError if it is damaged or names anything other than files of tables."""
     content: Any = json.loads(text)
     if not isinstance(content, dict) or not isinstance(content.get("moves"), list):
         raise ValueError("it is not a commit file")  # noqa: TRY004 - one kind of error for a damaged file
@@ -195,9 +194,9 @@ def _moves(text: str) -> list[tuple[str, str]]:
 def recover(root: Path) -> None:
     """Finish the commits of dead processes and remove the temporary files they left behind.
 
-    Does nothing, silently, where this user may not write: what was committed before is readable all the same.
-    Files of other hosts stay: whether their writers live cannot be told from here. Neither can it for another
-    boot or container under this host's name; theirs go after a day.
+    Does nothing, silently, if this user may not write: what was committed before is still readable.
+    Files of other hosts stay, because nobody here can know whether their writers live. The same is true of another boot
+    or container with this host's name; their files are removed after a day.
     """
     finish(root)
     mine = f"{TEMPORARY}{processes.host()}-"
@@ -209,7 +208,7 @@ def recover(root: Path) -> None:
 
 
 def finish(root: Path) -> None:
-    """Put in place what was committed and is not."""
+    """Put in place what was committed and is not in place yet."""
     for intent in sorted((root / PENDING).glob("*.json")):
         try:
             _finish(root, intent)

@@ -1,9 +1,9 @@
-"""Few large files instead of many small ones, while collectors write and readers read.
+"""Join many small files into few large ones, while collectors write and readers read.
 
-One pass: journals of dead writers are sealed; late rows are put where they belong; the segments of every hour that is
-over become one file, and those of every day that is over again one, where a file stays below 1.5 million rows; small
-files of the other tables are joined. Each step replaces some files by others at once (see `replacing`), so a pass may
-be killed at any moment, and the next one goes on.
+One pass does four things. It seals the journals of dead writers. It puts late rows where they belong. It joins the
+segments of each past hour into one file, and those of each past day, as long as a file stays below 1.5 million rows. It
+joins small files of the other tables. Each step replaces files at once (see `replacing`): a pass may be killed at any
+moment, and the next one goes on.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def compact(
 
 
 def _note_missing(root: Path) -> None:
-    """Note the last reading of GPUs that `latest` lacks, as where one of its files is damaged."""
+    """Note the last reading of GPUs that `latest` does not have, for example because one of its files is damaged."""
     import pyarrow as pa
 
     found = reading.snapshot(root)
@@ -106,7 +106,7 @@ def _note_missing(root: Path) -> None:
 
 
 def fold(root: Path, pace: Pace, done: Done) -> None:
-    """Put late rows in the place of the rows that they supersede; those that a journal may contradict wait."""
+    """Replace rows by the late rows that supersede them. Late rows that an open journal may contradict wait."""
     try:
         _fold(root, pace, done)
     except (DamagedError, FileNotFoundError) as error:
@@ -127,7 +127,7 @@ def _fold(root: Path, pace: Pace, done: Done) -> None:
     settled = placing.rivals(bounds, sound(TELEMETRY, found.files[TELEMETRY.name]))
     if any(replacing.key(root, path) in found.noted for path in [*settled, *fit]):
         done.waiting = len(paths)
-        return  # they are changing places: the next pass
+        return  # they are being replaced: left for the next pass
     old, parts, rest = list(fit), [], late
     number = 0
     moves: dict[Path, Path] = {}
@@ -159,7 +159,7 @@ def _fold(root: Path, pace: Pace, done: Done) -> None:
 
 
 def _foldable(found: reading.Snapshot, paths: list[Path]) -> list[Path]:
-    """The late files that no row of an open journal contradicts, nor a late file that must wait."""
+    """The late files that neither a row of an open journal nor a waiting late file may contradict."""
     open_rows: list[Bounds] = []
     for part, _ in found.journals:
         if part.table == TELEMETRY.name:
@@ -178,7 +178,7 @@ def _foldable(found: reading.Snapshot, paths: list[Path]) -> list[Path]:
 
 
 def said(root: Path, rows: pa.Table) -> pa.Table:
-    """The rows, saying when they were written only where an open journal of their GPUs could contradict them."""
+    """The rows. They keep the time of writing only if an open journal of their GPUs could contradict them."""
     if WRITTEN not in rows.column_names:
         return rows
     known = rows[WRITTEN].null_count < len(rows)
@@ -225,7 +225,7 @@ def _groups(root: Path, spec: Table, now: int) -> Iterator[list[Path]]:
 
 
 def _filled(paths: Iterable[Path]) -> Iterator[list[Path]]:
-    """Neighbouring files, as many as fit into one; none where a file would stay alone."""
+    """Groups of neighbouring files that fit into one file; a group has at least two."""
     group: list[Path] = []
     rows = 0
     for path in paths:
@@ -241,7 +241,10 @@ def _filled(paths: Iterable[Path]) -> Iterator[list[Path]]:
 
 
 def _rows(path: Path) -> int:
-    """How many rows a file has; of a damaged one, so many that it is left alone. Raises FileNotFoundError."""
+    """How many rows a file has.
+
+    For a damaged file, a number so large that it is left alone. Raises FileNotFoundError.
+    """
     import pyarrow as pa
 
     try:
@@ -255,7 +258,7 @@ def _rows(path: Path) -> int:
 def _merge(root: Path, spec: Table, group: list[Path], pace: Pace, done: Done) -> None:
     import pyarrow as pa
 
-    # Columns that are NULL in all files stay away: they would take most of the memory.
+    # Columns that are NULL in all files are left out: they would take most of the memory.
     data = pa.concat_tables([present(spec, path) for path in group], promote_options="default")
     schema = arrow_schema(spec.name)
     names = dict.fromkeys((*schema.names, WRITTEN))
@@ -274,7 +277,7 @@ def _merge(root: Path, spec: Table, group: list[Path], pace: Pace, done: Done) -
 
 
 def whole(spec: Table, path: Path) -> pa.Table:
-    """The rows of a file with every column of its table; of telemetry, with `written`."""
+    """The rows of a file with every column of its table; telemetry also has `written`."""
     data = present(spec, path)
     if spec in (TELEMETRY, LATE, LATEST):
         return journal_file.whole(TELEMETRY.name, data)
@@ -282,7 +285,7 @@ def whole(spec: Table, path: Path) -> pa.Table:
 
 
 def present(spec: Table, path: Path) -> pa.Table:
-    """The rows of a file with those columns of its table that are not NULL throughout, and those of the key."""
+    """The rows of a file: the columns of the key, and the others that hold more than NULL."""
     import pyarrow as pa
 
     known = {*arrow_schema(spec.name).names, *([WRITTEN] if spec == TELEMETRY else [])}
@@ -299,7 +302,7 @@ def present(spec: Table, path: Path) -> pa.Table:
 
 
 def _is_empty(footer: Any, name: str) -> bool:
-    """Whether a column is NULL throughout, by the statistics."""
+    """Whether a column holds only NULL, by the file's statistics."""
     position = footer.schema.names.index(name)
     for group in range(footer.num_row_groups):
         column = footer.row_group(group).column(position)

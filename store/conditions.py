@@ -1,7 +1,7 @@
 """The conditions of runs: the keys of the JSON object in `runs.conditions`, their types and values, and its reader.
 
-Who writes conditions uses these keys; who reads them goes through `read` or `stated`, which also know how an older
-whorl spelled them.
+Code that writes conditions uses these keys. Code that reads them calls `read` or `stated`, which also know the spelling
+of an older whorl.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Clock(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One key; its value is null where nothing was asked for, or where it is not known."""
+    """One key. Its value is null if nothing was asked for, or if it is not known."""
 
     name: str
     type: str
@@ -34,7 +34,7 @@ class Condition:
     unit: str
     description: str
     alike: str = ""
-    """What it is called where runs are not to be pooled that differ in it; "" where that does not matter."""
+    """The word for it when runs that differ in it must not be pooled; "" if they may be pooled."""
 
 
 CONDITIONS = (
@@ -103,7 +103,7 @@ _LOCKED = re.compile(r"locked at ([0-9.]+) MHz")  # of an older whorl, as its "n
 
 
 def read(text: str | None) -> Mapping[str, Any]:
-    """The conditions of a run by key; nothing where they are missing or no JSON object."""
+    """The conditions of a run by key; empty if they are missing or not a JSON object."""
     try:
         found = json.loads(text or "{}")
     except ValueError:
@@ -118,7 +118,7 @@ def read(text: str | None) -> Mapping[str, Any]:
 
 
 def stated(key: str) -> pl.Expr:
-    """What the column `conditions` says of a key, as text: 'none' for null, NULL where it does not have the key."""
+    """The value of a key in the column `conditions`, as text: 'none' for null, NULL if the key is missing."""
     import polars as pl
 
     column = pl.col("conditions")
@@ -149,7 +149,7 @@ def states(key: str) -> pl.Expr:
 
 
 def clock_in_words(clock: object, locked_mhz: object) -> str | None:
-    """How the clock was set, for people: 'free' or 'locked at 1200 MHz'; None where nothing is known."""
+    """How the clock was set, for people: 'free' or 'locked at 1200 MHz'; None if it is not known."""
     if clock != Clock.LOCKED:
         return None if clock is None else str(clock)
     mhz = f"{locked_mhz:g}" if isinstance(locked_mhz, int | float) else locked_mhz

@@ -29,7 +29,7 @@ _NETWORK = {
 
 @dataclass(frozen=True, slots=True)
 class Durability:
-    """Seconds between flushes (0: every append), and why, in words."""
+    """Seconds between flushes (0: flush at every append), and the reason in words."""
 
     seconds: float
     why: str
@@ -40,7 +40,7 @@ class Durability:
 
 
 def of_type(magic: int | None) -> Durability:
-    """The default for the type of a file system, as statfs(2) numbers it; None where it cannot be told."""
+    """The default for a type of file system, by its number in statfs(2); None if the type is not known."""
     if magic is None:
         return Durability(0.0, "the type of the file system is not known")
     name = _NETWORK.get(magic & 0xFFFFFFFF)
@@ -50,12 +50,12 @@ def of_type(magic: int | None) -> Durability:
 
 
 def of(path: Path, wanted: float | None = None) -> Durability:
-    """The durability of a journal under `path`: `wanted` seconds, or what suits its file system."""
+    """The durability of a journal under `path`: `wanted` seconds, or the default of its file system."""
     return of_type(_magic(path)) if wanted is None else Durability(max(0.0, wanted), "as requested")
 
 
 def _magic(path: Path) -> int | None:
-    """`f_type` of the file system of `path`: Python's own statvfs leaves it out."""
+    """`f_type` of the file system of `path`, which Python's own statvfs does not give."""
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         content = ctypes.create_string_buffer(512)  # larger than any struct statfs; f_type, a long, comes first

@@ -1,6 +1,6 @@
-"""What happened to GPUs, as the table `events` holds it: the kinds there are, and which typed columns each fills.
+"""The table `events`, which holds what happened to GPUs: the kinds of events, and the typed columns each fills.
 
-A kind is one row of `EventKind`. Programs read its columns; `detail` says the same in a sentence, for people.
+A kind is one row of `EventKind`. Programs read the typed columns; `detail` says the same in a sentence, for people.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class EventKind(StrEnum):
-    """A kind of event: its name, its meaning, and the typed columns that its events fill where they are known."""
+    """A kind of event: its name, its meaning, and the typed columns that its events fill if the values are known."""
 
     meaning: str
     fills: tuple[str, ...]
@@ -102,7 +102,7 @@ class Event:
     ts_ns: int | None = None
     """UTC; None: now."""
     node: str | None = None
-    """None: the node of whoever records it."""
+    """None: the node of the process that records it."""
     workload: str | None = None
     metric: str | None = None
     quality: str | None = None
@@ -119,7 +119,7 @@ TYPED = ("workload", "metric", "quality", "code", "before", "value", "n", "durat
 
 
 def event_rows(events: Sequence[Event], *, cluster: str, node: str | None = None) -> pa.RecordBatch:
-    """Events as rows of `events`; every one must have its time. `node`: where an event names none."""
+    """Events as rows of `events`. Every event must have its time. `node` is for events that name no node."""
     import pyarrow as pa
 
     schema = arrow_schema("events")

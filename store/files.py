@@ -20,12 +20,12 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def temporary_name(final: Path) -> Path:
-    """A temporary name beside `final` that says who writes it, so that a dead writer's files can be removed."""
+    """A temporary name beside `final`. It names the writer, so that a dead writer's files can be removed."""
     return final.with_name(f"{TEMPORARY}{processes.owner()}-{uuid4().hex[:8]}")
 
 
 def open_regular(path: Path) -> int:
-    """A regular file, open for reading. Raises OSError, also for a link, a pipe, or a device: nothing is waited for."""
+    """Open a regular file for reading; never waits. Raises OSError, also for a link, a pipe or a device."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -40,7 +40,7 @@ def open_regular(path: Path) -> int:
 
 @contextlib.contextmanager
 def inside(root: Path, name: str) -> Iterator[tuple[int, str]]:
-    """The open folder of a file under `root`, and the file's own name: no link on the way leads elsewhere.
+    """Open the folder of a file under `root`, following no link; gives the folder and the file's own name.
 
     Raises OSError where a folder on the way is a link or no folder.
     """
@@ -71,7 +71,7 @@ def rename_inside(root: Path, source: str, target: str) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder of a store, if it is not there; who may write to the one above may write to it. Raises OSError."""
+    """Make a folder of a store if it is missing. Those who may write to its parent may write to it. Raises OSError."""
     try:
         folder.mkdir()
     except FileNotFoundError:
@@ -88,16 +88,17 @@ def make_folder(folder: Path) -> None:
 
 
 def share(path: Path) -> None:
-    """Let those write to a new file or folder who may write to the folder that it is in. Raises OSError."""
+    """Give a new file or folder the write permissions of the folder that it is in. Raises OSError."""
     mode, wanted = path.lstat().st_mode, path.parent.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if not stat.S_ISLNK(mode) and mode & wanted != wanted:
         path.chmod(stat.S_IMODE(mode) | wanted)
 
 
 def clock(folder: Path) -> float:
-    """The time by the clock of the file system of `folder`, s since 1970: that of the files' own times.
+    """The time by the clock of the file system of `folder`, s since 1970. The times of its files are by this clock.
 
-    On a network file system it is the server's, the same for all hosts. This host's where nothing can be written.
+    On a network file system it is the server's clock, the same for all hosts. If nothing can be written there, it is
+    this host's clock.
     """
     probe = temporary_name(folder / "clock")
     try:
@@ -110,7 +111,7 @@ def clock(folder: Path) -> float:
 
 
 def own(path: Path) -> bool:
-    """Whether this user owns a file or folder; a store that another user owns is not repaired by who only reads it."""
+    """Whether this user owns a file or folder. A reader does not repair a store that another user owns."""
     try:
         return path.stat().st_uid == os.geteuid()
     except OSError:
@@ -124,7 +125,7 @@ def remove(path: Path) -> None:
 
 
 def names_in(folder: Path) -> list[str]:
-    """The names in a folder; none where it is missing. A thousand paths take longer. Raises OSError."""
+    """The names in a folder; none if it is missing. Names are quicker than a thousand paths. Raises OSError."""
     try:
         with os.scandir(folder) as entries:
             return [entry.name for entry in entries]
@@ -133,7 +134,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def files_under(folder: Path, wanted: Callable[[str], bool]) -> Iterator[str]:
-    """The files in a folder and those below it whose names are wanted. Raises OSError where a folder is unreadable."""
+    """The files in a folder and its subfolders whose names are wanted. Raises OSError if a folder is unreadable."""
     waiting = [str(folder)]
     while waiting:
         try:

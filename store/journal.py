@@ -1,4 +1,4 @@
-"""A journal: the last minutes of what one collector reads, durable batch by batch.
+"""A journal: the last minutes of one collector's readings, made durable batch by batch.
 
 `append` returns when the rows are in the journal's file (and on the disk, where every append is made durable). From
 then on every reader of whorl sees them. A thread of the journal *publishes* new rows every half minute as a small
@@ -99,7 +99,7 @@ class Journal:
         self._began_s = time.monotonic()
         self._rows = 0
         self._sealer = sealing.Sealer(store.root, self._generation())
-        self._waiting: list[sealing.Sealer] = []  # sealed generations that could not be put in place yet
+        self._waiting: list[sealing.Sealer] = []  # sealed generations that are not in place yet, because that failed
         self._stop = threading.Event()
         self._closed = False
         self._thread: threading.Thread | None = None
@@ -115,7 +115,7 @@ class Journal:
             self._thread.start()
 
     def _soon(self) -> replacing.Pace:
-        """The pace where somebody waits."""
+        """The pace when somebody waits."""
         return replacing.Pace(min(_HASTY_SETTLE_S, self._pace.settle_s), self._pace.grace_s)
 
     # -- writing ------------------------------------------------------------------------------------------
@@ -166,9 +166,9 @@ class Journal:
             return Template(stream, stream.encode(batch, 0), stream.schema, len(batch))
 
     def append_template(self, template: Template, *, sync: bool = True) -> bool:
-        """Append a template as it is filled in, as `append` does with a batch.
+        """Append a filled-in template, as `append` does with a batch.
 
-        False, and nothing is stored, where the journal has begun another file since: then make the template anew.
+        False, and nothing is stored, if the journal has begun another file since. Then make the template anew.
         """
         with self._guard:
             stream: Stream = template.stream
@@ -189,7 +189,7 @@ class Journal:
     def flush_soon(self) -> None:
         """Begin to make durable what was appended with `sync` off; does not wait for it where the kernel can do it.
 
-        While the disk is still at what was begun before, a later call does it: call it after every append. Raises
+        If an earlier flush is still under way, a later call does it. So call it after every append. Raises
         StoreError, also for what failed since the last call.
         """
         with self._guard:
@@ -235,7 +235,7 @@ class Journal:
     # -- publishing and sealing ---------------------------------------------------------------------------
 
     def publish(self) -> None:
-        """Bring new rows before other DuckDB clients, as a Parquet file. Raises StoreError."""
+        """Publish new rows as a Parquet file, for other DuckDB clients. Raises StoreError."""
         with self._work:
             self._sealer.publish()
 
@@ -290,18 +290,18 @@ class Journal:
                 self.maintain()
                 said = ""
             except StoreError as error:
-                # The rows stay in the journal and the next turn tries again; a full disk is said once.
+                # The rows stay in the journal and the next turn tries again. A full disk is reported once.
                 if str(error) != said:
                     said = str(error)
                     log.warning("%s; the rows stay in the journal", error)
             except Exception as error:
-                # Whatever it is: appending goes on, and a thread that ended would never seal again.
+                # Catch every error: appending goes on, and if this thread ended, nothing would be sealed again.
                 if repr(error) != said:
                     said = repr(error)
                     log.exception("the journal %s could not be sealed; the rows stay in it", self.name)
 
     def close(self) -> None:
-        """Make everything durable, seal, and release the name; doing it twice does no harm. Raises StoreError."""
+        """Make everything durable, seal, and release the name. A second call does no harm. Raises StoreError."""
         if self._closed:
             return
         self._stop.set()

@@ -40,7 +40,7 @@ _NAME = re.compile(r"(?P<generation>.+)\.(?P<table>[a-z_]+)\.(?P<part>\d+)\.arro
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Who writes a journal: its name, and the process, where a process number means something."""
+    """Who writes a journal: its name and process, and the machine on which the process number is valid."""
 
     name: str
     host: str
@@ -61,7 +61,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a journal's file holds from some byte on: whole batches, and up to which byte they reach."""
+    """The whole batches that a journal's file holds from some byte on, and the byte at which they end."""
 
     table: pa.Table
     upto: int
@@ -70,11 +70,11 @@ class Content:
 
 
 class TornHeaderError(ValueError):
-    """A journal whose header is cut short: no row of it was ever acknowledged."""
+    """The header of a journal is cut short. None of its rows was ever acknowledged."""
 
 
 def named(path: Path) -> Part | None:
-    """What a file's name says, or None where it is no journal's."""
+    """What the name of a journal's file says; None for any other file."""
     found = _NAME.fullmatch(path.name)
     return Part(path, found["generation"], found["table"], int(found["part"])) if found else None
 
@@ -86,7 +86,7 @@ def live_of(path: Path) -> tuple[str, int] | None:
 
 
 def name_in(generation: str) -> str:
-    """The name of the journal that a generation belongs to."""
+    """The name of a generation's journal."""
     found = _GENERATION.fullmatch(generation)
     return found["name"] if found else generation
 
@@ -100,7 +100,7 @@ class Published:
 
 
 def published(footer: Any) -> Published | None:
-    """What the footer of a published Parquet file says; None where it says nothing of use."""
+    """The `Published` in the footer of a Parquet file; None if the footer holds none that is valid."""
     try:
         found = json.loads((footer.metadata or {})[b"whorl.live"])
         upto = {str(name): int(size) for name, size in found["upto"].items()}
@@ -110,7 +110,7 @@ def published(footer: Any) -> Published | None:
 
 
 def with_written(data: pa.Table) -> pa.Table:
-    """Rows with the column `written`, NULL where they do not say when they were written."""
+    """Rows with the column `written`; NULL if the time of writing is not known."""
     import pyarrow as pa
 
     return data if WRITTEN in data.column_names else data.append_column(WRITTEN, pa.nulls(len(data), pa.int64()))
@@ -123,7 +123,7 @@ def parts(root: Path, generation: str = "") -> list[Part]:
 
 
 def strange(root: Path) -> list[Path]:
-    """What is named as a journal's file and is none: links, pipes. Raises OSError."""
+    """What has the name of a journal's file but is a link or a pipe. Raises OSError."""
     return [part.path for part in _entries(root, regular=False)]
 
 
@@ -194,14 +194,14 @@ def _header(file: IO[bytes]) -> pa.Schema:
 
 
 def _check_of(schema: pa.Schema) -> bytes:
-    """The CRC-32 of what a header says, but for itself."""
+    """The CRC-32 of a header's metadata, without the checksum itself."""
     metadata = sorted((key, value) for key, value in (schema.metadata or {}).items() if key != b"whorl.check")
     fields = [(field.name, str(field.type)) for field in schema]
     return b"%08x" % zlib.crc32(repr((fields, metadata)).encode())
 
 
 def gpus_in(path: Path) -> frozenset[int] | None:
-    """The hashes of the GPUs that a journal's file may hold; None where it cannot be told."""
+    """The hashes of the GPUs that a journal's file may hold; None if the file does not say."""
     try:
         text = head(path).metadata[b"whorl.gpus"].decode()
         return frozenset(int(text[i : i + 8], 16) for i in range(0, len(text), 8))
@@ -212,7 +212,7 @@ def gpus_in(path: Path) -> frozenset[int] | None:
 
 
 def writer_of(schema: pa.Schema) -> Writer:
-    """Who wrote a journal. Raises ValueError where it does not say."""
+    """Who wrote a journal. Raises ValueError if it does not say."""
     try:
         return Writer(**json.loads(schema.metadata[b"whorl.writer"]))
     except (KeyError, TypeError) as error:
@@ -220,7 +220,7 @@ def writer_of(schema: pa.Schema) -> Writer:
 
 
 def reason_to_skip(schema: pa.Schema, table: str | None = None) -> str | None:
-    """Why a journal cannot be read as part of a table (None: of any), or None where it can."""
+    """Why a journal cannot be read as part of a table (None: of any table); None if it can."""
     found = schema.metadata.get(b"whorl.table", b"").decode("utf-8", "replace")
     if found != (table or found) or found not in {spec.name for spec in TABLES}:
         return f"it belongs to table {found!r}; move it out of the store"
@@ -238,8 +238,9 @@ def reason_to_skip(schema: pa.Schema, table: str | None = None) -> str | None:
 def read(path: Path, start: int = 0, end: int | None = None) -> Content:
     """The whole batches from byte `start` (0: from the first) up to byte `end`.
 
-    A batch that does not pass its check is left out, and reading goes on at the next that does; so is a torn tail.
-    Raises OSError, and ValueError where the file is no journal. The answer has the columns of the file, less `check`.
+    A batch that does not pass its check is left out, and reading goes on at the next batch that does. A torn tail is
+    left out, too. Raises OSError, and ValueError where the file is no journal. The answer has the columns of the file,
+    less `check`.
     """
     import pyarrow as pa
 
@@ -254,7 +255,7 @@ def read(path: Path, start: int = 0, end: int | None = None) -> Content:
         content = file.read() if end is None else file.read(max(0, end - start))
     here = lost = 0
     batches: list[pa.RecordBatch] = []
-    left = 8 * len(content) + (1 << 20)  # bytes to look at: what pretends to be batches must not take for ever
+    left = 8 * len(content) + (1 << 20)  # bytes to look at: damaged data that looks like batches must not take for ever
     while here < len(content):
         batch, after = _batch(content, here, schema)
         if batch is None:
@@ -274,7 +275,7 @@ def read(path: Path, start: int = 0, end: int | None = None) -> Content:
 
 
 def _batch(content: bytes, here: int, schema: pa.Schema) -> tuple[pa.RecordBatch | None, int]:
-    """The batch at a place and where it ends; None, and how far was looked, where none there passes its check."""
+    """The batch at a place, and where it ends. If no batch there passes its check: None, and how far was looked."""
     import pyarrow as pa
 
     source = pa.BufferReader(pa.py_buffer(content).slice(here))
@@ -289,22 +290,22 @@ def _batch(content: bytes, here: int, schema: pa.Schema) -> tuple[pa.RecordBatch
             return None, here
         if content[place : place + 4] != zlib.crc32(memoryview(content)[here:place]).to_bytes(4, "little"):
             return None, after
-        batch.validate(full=True)  # a check can be made for any bytes, and a wrong offset in them ends the process
+        batch.validate(full=True)  # any bytes can have a valid check, and a wrong offset in them crashes the process
     except (pa.ArrowException, OSError, EOFError, MemoryError, OverflowError):
         return None, here
     return batch, after
 
 
 def _description(content: bytes) -> bytes:
-    """The first bytes of a batch, which say how long it is; b"" where they are not whole."""
+    """The first bytes of a batch, which say how long it is; b"" if they are not whole."""
     size = int.from_bytes(content[4:8], "little")
     return content[: 8 + size] if content[:4] == _MARK and 0 < size <= len(content) - 8 else b""
 
 
 def _cut_short(tail: bytes, usual: bytes, schema: pa.Schema) -> bool:
-    """Whether what follows the last batch is one whose writing did not end, so that nobody was told that it is stored.
+    """Whether the bytes after the last batch are a batch that was never written whole, nor acknowledged as stored.
 
-    `usual` is the description of the file's first batch: those of one file have one length.
+    `usual` is the description of the file's first batch. All descriptions in a file have the same length.
     """
     import pyarrow as pa
 
@@ -317,7 +318,7 @@ def _cut_short(tail: bytes, usual: bytes, schema: pa.Schema) -> bool:
     if not mine:
         return True
     if len(mine) == len(usual) and (int.from_bytes(mine) ^ int.from_bytes(usual)).bit_count() == 1:
-        return False  # one bit of the length fell over
+        return False  # one bit of the length changed
     end = len(mine) + _body_bytes(mine)
     if end > len(tail):
         return True
@@ -330,7 +331,7 @@ def _cut_short(tail: bytes, usual: bytes, schema: pa.Schema) -> bool:
 
 
 def _body_bytes(description: bytes) -> int:
-    """How many bytes follow the description of a batch: `bodyLength` of Arrow's table Message; 0 where none is said."""
+    """How many bytes follow the description of a batch: `bodyLength` of Arrow's table Message; 0 if it is missing."""
     table = 8 + int.from_bytes(description[8:12], "little")
     offsets = table - int.from_bytes(description[table : table + 4], "little", signed=True)
     where = int.from_bytes(description[offsets + 10 : offsets + 12], "little") if offsets >= 0 else 0

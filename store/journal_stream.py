@@ -1,4 +1,4 @@
-"""One file of a journal, open for appending: what is written is whole or taken back."""
+"""One file of a journal, open for appending. A write that fails is taken back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Stream:
             raise StoreError(f"table {table} has no column {', '.join(sorted(unknown))}")
         self._seen: tuple[list[str], list[pa.Array]] | None = None
         self.broken = False
-        self.behind = False  # whether something was written since it was made durable, or that was begun
+        self.behind = False  # whether something was written since the last flush ended or began
         try:
             self.handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
         except OSError as error:
@@ -55,7 +55,7 @@ class Stream:
         if seen and names == seen[0] and all(one.equals(other) for one, other in zip(who, seen[1], strict=True)):
             return True
         fits = set(names) <= set(self.columns) and gpus_of(batch) <= self.gpus
-        if fits:  # of its own: the caller may fill its buffers anew
+        if fits:  # a copy: the caller may fill its buffers anew
             import pyarrow as pa
 
             self._seen = names, [pa.array(one.to_pylist(), one.type) for one in who]
@@ -94,7 +94,7 @@ class Stream:
         self._good = self._end
 
     def undo(self) -> None:
-        """Take back what a failed write left; where that fails, the next rows go to a new part."""
+        """Remove what a failed write left. If that fails, the next rows go to a new part."""
         try:
             os.ftruncate(self.handle, self._good)
             self._end = self._good

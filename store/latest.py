@@ -1,6 +1,6 @@
-"""The table `latest`: the last reading of every GPU, as those who write telemetry note it.
+"""The table `latest`: the last reading of every GPU, noted by the writers of telemetry.
 
-What is noted appears in the same step as the rows it was taken from, and may be made again from them (see `missing`).
+A note appears in the same step as the rows it was taken from. It can be made again from them (see `missing`).
 Readers take the newest row of all files.
 """
 
@@ -24,7 +24,7 @@ Part = tuple[Path, Table, "pa.Table"]
 def of_generation(root: Path, name: str, generation: str, rows: pa.Table) -> tuple[Part, list[Path]]:
     """The last reading of each GPU of a journal's rows and of what its writer noted before.
 
-    The answer is a file to write, and the files that give way to it.
+    Returns a file to write, and the files that it replaces.
     """
     import pyarrow as pa
 
@@ -32,7 +32,7 @@ def of_generation(root: Path, name: str, generation: str, rows: pa.Table) -> tup
     parts, earlier = [whole(LATEST.name, placing.last_rows(placing.newest(rows)))], []
     for path in folder.glob(f"{name}-*.parquet"):
         if name_in(path.stem) == name and path.stem != generation:
-            with contextlib.suppress(OSError, pa.ArrowException):  # gone, or damaged: then it stays, and is named
+            with contextlib.suppress(OSError, pa.ArrowException):  # gone, or damaged: a damaged file stays and is named
                 parts.append(whole(LATEST.name, light.read(path, arrow_schema(LATEST.name).names)))
                 earlier.append(path)
     last = placing.last_rows(placing.newest(pa.concat_tables(parts)))

@@ -1,8 +1,8 @@
-"""pyarrow's compute functions and Parquet files without the packages around them.
+"""Use pyarrow's compute functions and Parquet files without loading the packages around them.
 
 `pyarrow.compute` and `pyarrow.parquet` build hundreds of functions and bring file systems with them: 16 MB of a
-collector's memory for what it never uses. The compiled modules beneath are imported here instead, and the public
-packages where a release of pyarrow has moved them.
+collector's memory for what it never uses. This module imports the compiled modules beneath them instead. If a release
+of pyarrow has moved these, it imports the public packages.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# What `pyarrow.parquet.ParquetWriter` passes by default, and the compiled writer asks for.
+# The defaults of `pyarrow.parquet.ParquetWriter`, which the compiled writer must be given.
 _DEFAULTS = {"version": "2.6", "writer_engine_version": "V2"}
 
 
@@ -27,7 +27,7 @@ def call(name: str, *arguments: Any, options: Any = None) -> Any:
 
 
 def integers(values: NDArray[Any]) -> Any:
-    """An array of numpy's as one of Arrow's, sharing memory: `pyarrow.array` imports masked arrays for it (8 MB)."""
+    """A numpy array as an Arrow array that shares its memory. `pyarrow.array` would import masked arrays (8 MB)."""
     import numpy as np
     import pyarrow as pa
 

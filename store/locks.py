@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 COMPACTING = "compact.lock"
 
 _POLL_S = 0.02
-_GLANCE_S = 0.3  # who only looks whether a lock is free holds it for an instant
+_GLANCE_S = 0.3  # a process that only looks whether a lock is free holds it for an instant
 
 
 class Lock:
@@ -42,7 +42,7 @@ class Lock:
 
 
 def attempt(handle: int, *, shared: bool = False) -> bool | None:
-    """Try to lock an open file: whether it is locked now, or None where the file system has no locks."""
+    """Try to lock an open file. True: it is locked now; False: another holds it; None: the file system has no locks."""
     try:
         fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -53,7 +53,7 @@ def attempt(handle: int, *, shared: bool = False) -> bool | None:
 
 
 def wait(handle: int, wait_s: float, *, shared: bool = False) -> bool | None:
-    """Try for so many seconds; the answer is that of `attempt`."""
+    """Try for some seconds; the answer is that of `attempt`."""
     last = time.monotonic() + wait_s
     while (got := attempt(handle, shared=shared)) is False and time.monotonic() < last:
         time.sleep(_POLL_S)
@@ -61,10 +61,10 @@ def wait(handle: int, wait_s: float, *, shared: bool = False) -> bool | None:
 
 
 def locked(path: Path, what: str, *, wait_s: float = 0.0, shared: bool = False) -> Lock:
-    """Take the lock at `path`; the file says who holds it. Many may hold it `shared` while nobody holds it alone.
+    """Take the lock at `path`; the file names the holder. Many may hold it `shared` if nobody holds it alone.
 
-    Raises StoreError, which names the holder and `what` it holds, where another living process has it still after
-    `wait_s` seconds. On a file system without locks, the file's content decides.
+    Raises StoreError if another living process still has it after `wait_s` seconds; the message names the holder and
+    `what` it holds. On a file system without locks, the file's content decides.
     """
     try:
         handle = _open(path)
@@ -84,14 +84,14 @@ def locked(path: Path, what: str, *, wait_s: float = 0.0, shared: bool = False) 
 
 
 def _open(path: Path) -> int:
-    """The file of a lock, open; made where it is not there, for all who may write to its folder. Raises OSError."""
-    # For writing: NFS locks no file for one process alone that is open for reading only.
+    """Open the file of a lock. If it is missing, make it for all who may write to its folder. Raises OSError."""
+    # For writing: NFS gives an exclusive lock only on a file that is open for writing.
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     status = os.fstat(handle)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         os.close(handle)
         raise OSError(errno.EINVAL, "it is no lock file of whorl's: remove it", str(path))
-    with contextlib.suppress(OSError):  # another user's is as that one made it
+    with contextlib.suppress(OSError):  # another user's file keeps its permissions
         os.fchmod(handle, status.st_mode & 0o777 | path.parent.stat().st_mode & 0o022)
     return handle
 
@@ -119,14 +119,14 @@ def _holder(path: Path) -> tuple[str, str, int]:
 
 
 def _holder_lives(path: Path) -> bool:
-    """Whether another process of this host holds a lock, by what its file says."""
+    """Whether another process of this host holds a lock, by the content of its file."""
     host, namespace, pid = _holder(path)
     here = (host, namespace) == (processes.host(), processes.pid_namespace())
     return here and pid != os.getpid() and processes.alive(pid)
 
 
 def is_free(path: Path) -> bool:
-    """Whether nobody holds the lock at `path`, as far as can be told; a lock that was never taken is free."""
+    """Whether nobody holds the lock at `path`, as far as this host knows. A lock that was never taken is free."""
     try:
         handle = open_regular(path)
     except OSError:

@@ -485,7 +485,7 @@ def test_a_closed_pipe_is_quiet(store: Store, option: str | None) -> None:
 def test_json_and_csv_exclude_each_other(store: Store) -> None:
     result = whorl(store, "--json", "--csv", "select 1")
     assert result.exit_code == 2
-    assert "exclude each other" in result.stderr
+    assert "cannot be used together" in result.stderr
 
 
 def test_spilled_sorting_leaves_nothing_behind(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

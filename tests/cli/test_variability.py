@@ -216,7 +216,7 @@ def test_the_folder_of_a_demo_leads_to_its_store(tmp_path: Path) -> None:
 def test_flags_that_exclude_each_other(sample: str) -> None:
     result = whorl("variability", "--store", sample, "--json", "--markdown")
     assert result.exit_code == 2
-    assert "exclude each other" in result.stderr
+    assert "cannot be used together" in result.stderr
 
 
 def test_a_table_fits_80_columns_and_is_plain_where_asked(sample: str) -> None:
