@@ -13,6 +13,7 @@ from scipy.optimize import linprog
 
 from whorl.analysis.statistics.dip import SMALLEST_N, SMALLEST_P, dip, dip_p, quantiles, quantum, spread_ties
 from whorl.analysis.statistics.modes import modes_test, places
+from whorl.tests.sizes import count
 
 Floats = npt.NDArray[np.float64]
 
@@ -52,7 +53,7 @@ def dip_by_definition(x: Floats) -> float:
 
 
 def test_dip_by_definition() -> None:
-    for seed in range(40):
+    for seed in range(count(40, short=12)):
         rng = np.random.default_rng([11, seed])
         n = int(rng.integers(3, 22))
         x = [
@@ -91,12 +92,13 @@ def test_the_table_comes_out_again() -> None:
 @pytest.mark.parametrize("n", [4, 7, 13, 40, 150, 3000])
 def test_p_values_of_uniform_samples_are_uniform(n: int) -> None:
     rng = np.random.default_rng([12, n])
-    p = np.array([dip_p(dip(np.sort(rng.random(n))), n) for _ in range(1000)])
+    samples = count(1000, short=300)
+    p = np.array([dip_p(dip(np.sort(rng.random(n))), n) for _ in range(samples)])
     for level in (0.05, 0.1, 0.5):
         # Few values share the least possible dip: then p = 1 is common and the test only more careful.
-        assert (p <= level).mean() <= level + 4 * np.sqrt(level * (1 - level) / 1000)
+        assert (p <= level).mean() <= level + 4 * np.sqrt(level * (1 - level) / samples)
         if n > 10:
-            assert (p <= level).mean() >= level - 4 * np.sqrt(level * (1 - level) / 1000)
+            assert (p <= level).mean() >= level - 4 * np.sqrt(level * (1 - level) / samples)
 
 
 def test_p_never_claims_more_than_the_table() -> None:
@@ -115,11 +117,11 @@ UNIMODAL: dict[str, Callable[[np.random.Generator, int], Floats]] = {
 @pytest.mark.parametrize("law", UNIMODAL)
 @pytest.mark.parametrize("n", [20, 300])
 def test_one_mode_is_called_one(law: str, n: int) -> None:
-    alarms = 0
-    for seed in range(1000):
+    alarms, samples = 0, count(1000, short=150)
+    for seed in range(samples):
         x = np.sort(UNIMODAL[law](np.random.default_rng([13, n, seed]), n))
         alarms += len(modes_test(x, quantum(x)).splits) > 0
-    assert alarms <= 1000 * 0.05 + 3 * np.sqrt(1000 * 0.05 * 0.95)
+    assert alarms <= samples * 0.05 + 3 * np.sqrt(samples * 0.05 * 0.95)
 
 
 @pytest.mark.parametrize("step", [0.5, 1.0, 3.0])
