@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
+import pytest
 
 from whorl.store import Store
 
@@ -32,6 +35,23 @@ def new_store(path: str | Path) -> Store:
         about = root / "store.toml"
         about.write_text(about.read_text().replace(str(template), str(root.resolve())))
     return Store.open(root)
+
+
+@contextlib.contextmanager
+def copied_stores() -> Iterator[None]:
+    """While it lasts, a command called in this process that makes a store gets a copy, as by `new_store`."""
+    create = Store.create
+    _template()
+
+    def copied(path: str | Path) -> Store:
+        if not Path(path).exists():
+            with contextlib.suppress(OSError):
+                return new_store(path)
+        return create(path)  # what is there, and what cannot be made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Store, "create", copied)
+        yield
 
 
 def plain_client(root: Path) -> duckdb.DuckDBPyConnection:

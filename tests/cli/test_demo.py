@@ -93,6 +93,7 @@ def test_the_report_is_one_page_that_names_what_was_found(shown: tuple[Path, dic
     assert sorted(path.name for path in out.iterdir()) == ["report.html", "store"]
 
 
+@pytest.mark.usefixtures("few_probes")
 def test_a_healthy_fleet_has_nobody_named_and_a_second_run_is_a_second_campaign(tmp_path: Path) -> None:
     done = run(*FEW, "--faults", "0", out=tmp_path / "D")
     assert done.exit_code == 0, done.output
@@ -114,6 +115,7 @@ def test_the_next_commands_work(shown: tuple[Path, dict[str, Any]]) -> None:
         assert done.exit_code == 0, done.output
 
 
+@pytest.mark.usefixtures("few_probes")
 def test_without_a_gpu_it_says_why_and_simulates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from whorl.errors import InputError
     from whorl.probes import here as probe_here
@@ -137,6 +139,7 @@ def test_without_a_gpu_it_says_why_and_simulates(tmp_path: Path, monkeypatch: py
     assert not (tmp_path / "E").exists()
 
 
+@pytest.mark.usefixtures("few_probes")
 def test_the_gpus_of_this_node_are_measured_where_there_are_any(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,7 +169,10 @@ def test_the_gpus_of_this_node_are_measured_where_there_are_any(
     assert (document["planted"], document["falsely_named"], document["stand_out"]) == (None, None, [])
 
 
+@pytest.mark.usefixtures("few_probes")
 def test_a_page_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> None:
+    from whorl.probes.catalogue import suite
+
     out = tmp_path / "D"
     (out / "store").mkdir(parents=True)
     (out / "report.html").mkdir()
@@ -177,7 +183,7 @@ def test_a_page_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> Non
     [sentence] = done.stderr.splitlines()
     assert str(out / "report.html") in sentence
     assert sentence.endswith(f"everything that was measured is in {out / 'store'}")
-    assert Store.open(out / "store").sql("select count(*) as n from runs")["n"][0].as_py() == 24 * 11
+    assert Store.open(out / "store").sql("select count(*) as n from runs")["n"][0].as_py() == 24 * len(suite("quick"))
 
 
 @pytest.mark.parametrize(("kinds", "status"), [(["wrong_results"], 1), (["wrong_results", "lost"], 6), ([], 0)])
@@ -214,6 +220,7 @@ def test_real_gpus_that_fail_or_compute_wrong_results_show_in_the_status(
     assert simulated.exit_code == 0, simulated.output  # what was planted is there to be found
 
 
+@pytest.mark.usefixtures("few_probes")
 def test_too_few_gpus_are_not_called_alike(tmp_path: Path) -> None:
     """A spread of one value is none; a fault that nobody could find is not said to be like its peers."""
     done = run("--gpus", "1", "--fault", "brake", out=tmp_path / "one")

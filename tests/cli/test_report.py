@@ -101,6 +101,7 @@ def test_one_gpu_is_a_page_that_compares_nothing(tmp_path: Path) -> None:
     assert "1 simulated V100-SXM2 GPU on 1 node" in done.stdout
 
 
+@pytest.mark.usefixtures("few_probes")
 def test_a_demo_whose_page_could_not_be_written_is_reported_later(tmp_path: Path) -> None:
     out = tmp_path / "D"
     (out / "store").mkdir(parents=True)

@@ -436,7 +436,8 @@ def test_a_damaged_file_is_a_sentence(tmp_path: Path, store: Store) -> None:
     result = whorl(broken, "from runs")
     assert result.exit_code == 0
     assert result.stderr.startswith(f"whorl: warning: skipped {path}: it is damaged")
-    assert result.stderr.count("\n") == 1
+    assert result.stderr.endswith("out of the store\n(0 rows)\n")
+    assert result.stderr.count("\n") == 2
     path.write_bytes(content[:100])
     result = whorl(broken, "--json", "select count(*) n from runs")
     assert json.loads(result.stdout)["rows"] == [{"n": 0}]
