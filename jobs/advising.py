@@ -96,7 +96,7 @@ class Steering:
 
     @property
     def _unasked(self) -> str:
-        return "the scheduler has none of these nodes" if self.foreign else "no scheduler was asked"
+        return "the scheduler knows none of these nodes" if self.foreign else "no scheduler was asked"
 
 
 def steer(

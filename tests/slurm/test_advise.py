@@ -81,7 +81,7 @@ def test_nodes_that_slurm_does_not_know_at_all(slurm: Slurm, tmp_path: Path) -> 
         done = slurm.whorl(*ASKING, "--store", elsewhere, "--format", form)
         assert (done.returncode, done.stdout) == (0, "\n")
         assert sentence in done.stderr
-        assert "the scheduler has none of these nodes" in done.stderr.lower()
+        assert "the scheduler knows none of these nodes" in done.stderr.lower()
     for options in (["nodelist"], ["weights"], ["exclude", "--output", str(tmp_path / "file")]):
         done = slurm.whorl(*ASKING, "--store", elsewhere, "--format", *options)
         assert (done.returncode, done.stdout) == (2, "")
@@ -92,7 +92,7 @@ def test_nodes_that_slurm_does_not_know_at_all(slurm: Slurm, tmp_path: Path) -> 
     assert found["scheduler"]["asked"] is True
     assert found["scheduler"]["exclude"] == ""
     assert found["scheduler"]["unknown_nodes"] == [f"n{i:02d}x" for i in range(1, 7)]
-    assert found["scheduler"]["extra_wait_reason"] == "the scheduler has none of these nodes"
+    assert found["scheduler"]["extra_wait_reason"] == "the scheduler knows none of these nodes"
     report = advised(slurm, elsewhere, user=None)
     assert report.startswith("Exclude n02x")
     assert "sbatch" not in report, "a job here that excludes such a node is refused"
@@ -165,7 +165,7 @@ def test_the_report_has_the_cost(slurm: Slurm, store: str) -> None:
     assert text.index("random, slow nodes excluded") < text.index("random   ")
     assert "Cost: 1 of" in text
     assert "by Slurm's own estimate" in text
-    assert "Note: the scheduler does not know n[07-09]" in text
+    assert "Note: left out: the scheduler does not know n[07-09]" in text
     busy = [slurm.submit("--exclusive", f"--nodelist={n}", "--time=30", user="bob") for n in slurm.names if n != "n02"]
     for job in busy:
         slurm.nodes_of(job)

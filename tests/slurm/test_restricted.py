@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -34,5 +35,5 @@ def test_what_is_forbidden_skips(forbidden: str | None, reason: str, tmp_path: P
     done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stdout + done.stderr
     assert reason in done.stdout
-    assert "3 skipped" in done.stdout
+    assert re.search(r"^\d+ skipped in ", done.stdout, re.MULTILINE)
     assert "passed" not in done.stdout
