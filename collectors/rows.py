@@ -101,7 +101,7 @@ class Rows:
         good = (status == Status.OK) & (values != self._absent)
         # What does not fit its column is not a number that the metric can have.
         good &= ~(((values > _INT32.max) | (values < _INT32.min)) & self._narrow[:, None])
-        bits = np.packbits(good, axis=1, bitorder="little")
+        bits = np.ascontiguousarray(np.packbits(good, axis=1, bitorder="little"))  # else in the order of the sweep
         small, large = values[narrow].astype(np.int32), values[wide]
         took = np.array(read_us, np.int64)[here]
         asked = np.packbits(took >= 0, bitorder="little")

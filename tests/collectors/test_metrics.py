@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -63,11 +62,25 @@ def with_more(code: str, *arguments: object, environment: dict[str, str] | None 
 VERB = "from whorl.cli import cli\ncli()"
 
 
-def query(store: Path, sql: str) -> list[dict[str, Any]]:
-    code = "from whorl.store import Store\nimport json\n"
-    code += f"print(json.dumps(Store.open(sys.argv[1]).sql({sql!r}).to_pylist()))"
-    found: list[dict[str, Any]] = json.loads(with_more(code, store))
-    return found
+# Collects for a second from each backend, and keeps of one store the minutes only; prints what was asked in between.
+COLLECTED = """
+import json, time
+from whorl.cli import cli
+from whorl.store import Store, replacing, retention
+nvml, simulated = (Path(sys.argv[1], backend) for backend in ("nvml", "simulated"))
+for store in (nvml, simulated):
+    line = ["collect", "--store", str(store), "--backend", store.name, "--interval", "0.05", "--duration", "1s"]
+    cli([*line, "--slow-interval", "0.2"], standalone_mode=False)
+def ask(store, query):
+    return Store.open(store).sql(query).to_pylist()
+read = ask(nvml, "select gpu, count(*) n, count(links_sent) c, max(links_sent) - min(links_sent) grown, "
+    "min(most_power) low, max(most_power) high, count(most_power) p from telemetry group by gpu")
+absent = ask(simulated, "select count(links_sent) c, count(most_power) p, count(power_mw) w from telemetry")
+pruned = retention.prune(nvml, 60, now=time.time_ns() + 10**12, pace=replacing.OFFLINE).rows
+minutes = ask(nvml, "select max(links_sent_last - links_sent_first) grown, avg(most_power_mean) mean, "
+    "min(most_power_min) low from history")
+print(json.dumps([read, absent, pruned, minutes]))
+"""
 
 
 def test_the_schema_and_the_page_of_tables_follow_from_the_row() -> None:
@@ -94,37 +107,18 @@ def test_the_schema_and_the_page_of_tables_follow_from_the_row() -> None:
 def test_the_row_is_read_through_nvml_kept_by_the_minute_and_null_where_simulated(
     nvml_library: NvmlLibrary, tmp_path: Path
 ) -> None:
-    nvml_library.write("gpus 2", "model H100", "load 10 0.7")
-    for backend in ("nvml", "simulated"):
-        with_more(
-            VERB, "collect", "--store", tmp_path / backend, "--backend", backend, "--interval", "0.05", "--duration",
-            "1s", "--slow-interval", "0.2", environment=nvml_library.environment(),
-        )  # fmt: skip
-    read = query(
-        tmp_path / "nvml",
-        "select gpu, count(*) n, count(links_sent) c, max(links_sent) - min(links_sent) grown, "
-        "min(most_power) low, max(most_power) high, count(most_power) p from telemetry group by gpu",
-    )
+    nvml_library.write("gpus 2", "model H100", "load 0.5 0.7")
+    printed = with_more(COLLECTED, tmp_path, environment=nvml_library.environment())
+    read, (absent,), pruned, minutes = json.loads(printed.splitlines()[-1])
     assert len(read) == 2
     for row in read:
         assert row["c"] == row["n"] >= 10
         assert 10_000_000 < row["grown"] < 1e11  # some GB/s for a second: KiB became bytes at every tick
         assert row["low"] == row["high"] == 700_000
         assert 0 < row["p"] < row["n"]
-    (absent,) = query(
-        tmp_path / "simulated", "select count(links_sent) c, count(most_power) p, count(power_mw) w from telemetry"
-    )
     assert (absent["c"], absent["p"]) == (0, 0)
     assert absent["w"] > 0
-    code = "from whorl.store import retention, replacing\nimport time\n"
-    code += "later = time.time_ns() + 10**12\n"
-    code += "print(retention.prune(Path(sys.argv[1]), 60, now=later, pace=replacing.OFFLINE).rows)"
-    assert int(with_more(code, tmp_path / "nvml")) == sum(row["n"] for row in read)
-    minutes = query(
-        tmp_path / "nvml",
-        "select max(links_sent_last - links_sent_first) grown, avg(most_power_mean) mean, min(most_power_min) low "
-        "from history",
-    )
+    assert pruned == sum(row["n"] for row in read)
     assert minutes[0]["grown"] > 1_000_000  # less than above where the second lay in two minutes
     assert (minutes[0]["mean"], minutes[0]["low"]) == (700_000, 700_000)
 

@@ -21,6 +21,7 @@ from whorl.simulation.models import H100, V100
 from whorl.simulation.units import unit_ms
 from whorl.simulation.workloads import SGEMM
 from whorl.store import Store
+from whorl.tests.stores import new_store
 
 S = 1_000_000_000
 # Turns of a minute keep these campaigns short.
@@ -41,7 +42,7 @@ def number(store: Store, query: str) -> Any:
 @pytest.fixture(scope="module")
 def campaign(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Fleet, Stored]:
     """Twelve minutes of 24 V100s with four faults, a reading a second."""
-    store = Store.create(tmp_path_factory.mktemp("campaign") / "S")
+    store = new_store(tmp_path_factory.mktemp("campaign") / "S")
     fleet = Fleet.draw(V100, 24, 7, faults=5, kinds=KINDS)
     return store, fleet, run_load(store, fleet, TURNS, hours=0.2)
 
@@ -168,7 +169,7 @@ def test_the_same_campaign_again_stores_nothing(campaign: tuple[Store, Fleet, St
 
 
 def test_a_fleets_campaigns_follow_each_other(tmp_path: Path) -> None:
-    store, fleet = Store.create(tmp_path / "S"), Fleet.draw(V100, 4, 1, faults=0)
+    store, fleet = new_store(tmp_path / "S"), Fleet.draw(V100, 4, 1, faults=0)
     first = run_load(store, fleet, TURNS, hours=0.01)
     second = run_steady(store, fleet, find_load("pagerank"), runs=2)
     assert first.began_ns == FIRST_NS
@@ -183,7 +184,7 @@ def test_a_fleets_campaigns_follow_each_other(tmp_path: Path) -> None:
 
 def test_of_two_campaigns_at_once_the_second_sees_the_first(tmp_path: Path) -> None:
     store = tmp_path / "S"
-    Store.create(store)
+    new_store(store)
     command = [sys.executable, "-m", "whorl", "sim", "run", "--store", str(store), "--gpus", "4", "--json"]
     loads = ("gemm", "stream", "bert", "gemm")
     both = [
@@ -201,7 +202,7 @@ def test_of_two_campaigns_at_once_the_second_sees_the_first(tmp_path: Path) -> N
 
 
 def test_a_campaign_claims_its_time_before_it_stores_anything(tmp_path: Path) -> None:
-    store, fleet = Store.create(tmp_path / "S"), Fleet.draw(V100, 4, 1, faults=1, kinds=("drift",))
+    store, fleet = new_store(tmp_path / "S"), Fleet.draw(V100, 4, 1, faults=1, kinds=("drift",))
     gemm, stream = find_load("gemm"), find_load("stream")
 
     def stop(_: float) -> None:
@@ -215,14 +216,14 @@ def test_a_campaign_claims_its_time_before_it_stores_anything(tmp_path: Path) ->
     again = run_steady(store, fleet, gemm, runs=3)
     assert again.before
     assert (again.began_ns, again.rows["runs"]) == (FIRST_NS, 2 * 4)
-    whole = run_steady(other := Store.create(tmp_path / "T"), fleet, gemm, runs=3)
+    whole = run_steady(other := new_store(tmp_path / "T"), fleet, gemm, runs=3)
     mine = f"select * from runs where campaign = '{again.campaign}' order by all"
     assert whole.campaign == again.campaign != earlier.campaign
     assert store.sql(mine).equals(other.sql(mine)), "what came between did not age the fleet"
 
 
 def test_what_a_store_knows_of_a_gpu_is_not_told_again(tmp_path: Path) -> None:
-    store, fleet = Store.create(tmp_path / "S"), Fleet.draw(V100, 8, 1, faults=2, kinds=("hot", "stuck_sensor"))
+    store, fleet = new_store(tmp_path / "S"), Fleet.draw(V100, 8, 1, faults=2, kinds=("hot", "stuck_sensor"))
     for load in ("gemm", "stream"):
         run_steady(store, fleet, find_load(load), runs=10)
     told = rows(store, "select kind, count(*) n from truth group by 1 order by 1")
@@ -230,7 +231,7 @@ def test_what_a_store_knows_of_a_gpu_is_not_told_again(tmp_path: Path) -> None:
 
 
 def test_no_campaign_ends_after_the_last_instant_that_can_be_stored(tmp_path: Path) -> None:
-    store, fleet = Store.create(tmp_path / "S"), Fleet.draw(V100, 4, 1, faults=0)
+    store, fleet = new_store(tmp_path / "S"), Fleet.draw(V100, 4, 1, faults=0)
     late = (1 << 63) - 1 - 86_400 * S
     assert run_steady(store, fleet, find_load("gemm"), began_ns=late).ended_ns == (1 << 63) - 1
     with pytest.raises(InputError, match="after 2262"):
@@ -238,7 +239,7 @@ def test_no_campaign_ends_after_the_last_instant_that_can_be_stored(tmp_path: Pa
 
 
 def test_each_gpu_ends_a_steady_run_when_its_work_is_done(tmp_path: Path) -> None:
-    store, fleet = Store.create(tmp_path / "S"), Fleet.draw(V100, 8, 1, faults=1, kinds=("pinned",))
+    store, fleet = new_store(tmp_path / "S"), Fleet.draw(V100, 8, 1, faults=1, kinds=("pinned",))
     run_steady(store, fleet, find_load("gemm"))
     for one in rows(
         store,
@@ -249,7 +250,7 @@ def test_each_gpu_ends_a_steady_run_when_its_work_is_done(tmp_path: Path) -> Non
 
 
 def test_the_age_of_a_reading_is_counted_to_the_instant_it_was_asked_for(tmp_path: Path) -> None:
-    store, fleet = Store.create(tmp_path / "S"), Fleet.draw(H100, 1, 1, faults=0)
+    store, fleet = new_store(tmp_path / "S"), Fleet.draw(H100, 1, 1, faults=0)
     run_load(store, fleet, find_load("idle"), hours=0.001, interval_s=0.05)
     ages = rows(
         store, "select distinct (epoch_ns(ts) // 1000) % 100_000 late, power_age_us age from telemetry order by 1"
@@ -258,7 +259,7 @@ def test_the_age_of_a_reading_is_counted_to_the_instant_it_was_asked_for(tmp_pat
 
 
 def test_other_seeds_and_models_are_other_gpus(tmp_path: Path) -> None:
-    store = Store.create(tmp_path / "S")
+    store = new_store(tmp_path / "S")
     for model, seed in ((V100, 1), (V100, 2), (H100, 1)):
         run_steady(store, Fleet.draw(model, 8, seed, faults=0), find_load("gemm"))
     assert number(store, "select count(distinct gpu) from gpus") == 24
@@ -266,7 +267,7 @@ def test_other_seeds_and_models_are_other_gpus(tmp_path: Path) -> None:
 
 
 def test_a_steady_campaign_shows_drift_and_the_room(tmp_path: Path) -> None:
-    store, fleet = Store.create(tmp_path / "S"), Fleet.draw(V100, 40, 3, faults=1, kinds=("drift",))
+    store, fleet = new_store(tmp_path / "S"), Fleet.draw(V100, 40, 3, faults=1, kinds=("drift",))
     stored = run_steady(store, fleet, find_load("gemm"), runs=9, every_s=7 * 86_400)
     assert stored.rows["runs"] == 9 * 40
     (drifting,) = (one.uuid for one in stored.planted)
@@ -285,7 +286,7 @@ def test_a_steady_campaign_shows_drift_and_the_room(tmp_path: Path) -> None:
 def test_steady_and_stepped_campaigns_agree(campaign: tuple[Store, Fleet, Stored], tmp_path: Path) -> None:
     _, fleet, _ = campaign
     load = replace(find_load("gemm"), busy_s=290.0)
-    stepped, steady = Store.create(tmp_path / "A"), Store.create(tmp_path / "B")
+    stepped, steady = new_store(tmp_path / "A"), new_store(tmp_path / "B")
     run_load(stepped, fleet, load, hours=0.1)
     run_steady(steady, fleet, load, runs=3)
     query = "select gpu, median(value) v from measurements where figure = 'time' and status = 'ok' group by gpu"
@@ -296,7 +297,7 @@ def test_steady_and_stepped_campaigns_agree(campaign: tuple[Store, Fleet, Stored
 
 
 def test_without_work_there_is_telemetry_and_no_run(tmp_path: Path) -> None:
-    store, fleet = Store.create(tmp_path / "S"), Fleet.draw(H100, 4, 1, faults=0)
+    store, fleet = new_store(tmp_path / "S"), Fleet.draw(H100, 4, 1, faults=0)
     stored = run_load(store, fleet, find_load("idle"), hours=0.01, interval_s=0.5)
     assert "runs" not in stored.rows
     assert stored.rows["telemetry"] == 4 * 72
@@ -311,7 +312,7 @@ def test_without_work_there_is_telemetry_and_no_run(tmp_path: Path) -> None:
 def test_spans_that_cannot_be_simulated_are_refused(tmp_path: Path, hours: float, interval: float, words: str) -> None:
     fleet = Fleet.draw(V100, 4, 1, faults=0)
     with pytest.raises(InputError, match=words):
-        run_load(Store.create(tmp_path / "S"), fleet, TURNS, hours=hours, interval_s=interval)
+        run_load(new_store(tmp_path / "S"), fleet, TURNS, hours=hours, interval_s=interval)
 
 
 def test_times_are_written_to_the_nanosecond() -> None:

@@ -18,6 +18,7 @@ from whorl.probes.figures import find as figure
 from whorl.probes.probe import Kind
 from whorl.probes.protocol import Measured, Unrun, measure
 from whorl.probes.watch import Window
+from whorl.store.outcomes import Outcome
 
 from .hand_device import FACTS, QUICK, HandDevice, a_probe, constant, find
 
@@ -164,7 +165,8 @@ def test_a_wrong_result_is_found_before_and_after(when: int) -> None:
     verdicts = [Verdict(10, 0), Verdict(10, 0)]
     verdicts[when] = Verdict(10, 3, "c[4] is 2 and should be 1", 9.0)
     found = run(HandDevice(verdicts=verdicts))
-    assert found.status == "3 of 10 elements of the result are wrong; the first: c[4] is 2 and should be 1"
+    assert found.status is Outcome.WRONG_RESULT
+    assert found.status_detail == "3 of 10 elements of the result are wrong; the first: c[4] is 2 and should be 1"
     assert figure(found.figures, "wrong_elements") == 3
     assert figure(found.figures, "time_median") == 2.0, "the figures are kept all the same"
 
