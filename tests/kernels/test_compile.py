@@ -13,12 +13,14 @@ from whorl.kernels.fma import chain_launch
 from whorl.kernels.sources import FOLDER, source
 from whorl.kernels.work import Launch, Work
 
+from ..sizes import sample
 from .compiling import MULTIPLY_ADDS, CompileError, compiled, instructions, library
 from .hosting import facts_of
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no NVRTC here")
 
 CAPABILITIES = {"70": (7, 0), "80": (8, 0), "90": (9, 0)}
+TRIED = sample(CAPABILITIES, short=1)
 
 
 @cache
@@ -39,7 +41,7 @@ def test_every_source_belongs_to_a_kernel() -> None:
     assert used | {"check.cu"} == {path.name for path in FOLDER.glob("*.cu")}
 
 
-@pytest.mark.parametrize("sm", CAPABILITIES)
+@pytest.mark.parametrize("sm", TRIED)
 def test_every_source_compiles_to_machine_code_without_spilling(sm: str) -> None:
     found = [*variants(CAPABILITIES[sm]), *(("check.cu", (f"ELEMENT={element}",)) for element in range(9))]
     for name, defines in found:
@@ -52,7 +54,7 @@ def test_every_source_compiles_to_machine_code_without_spilling(sm: str) -> None
         assert all(int(stack) == 0 for stack in re.findall(r"(\d+) bytes stack frame", log)), (name, log)
 
 
-@pytest.mark.parametrize("sm", CAPABILITIES)
+@pytest.mark.parametrize("sm", TRIED)
 def test_a_block_finds_registers_enough(sm: str) -> None:
     """A multiprocessor has 65,536: a block that needs more is not launched."""
     for name in KERNELS:
@@ -101,7 +103,8 @@ def test_the_loop_of_a_chain_is_multiply_adds_and_little_else(precision: str) ->
 
 
 @pytest.mark.parametrize(
-    ("precision", "sm"), [(each, sm) for each in CHAINS for sm in CAPABILITIES if (each, sm) != ("bf16", "70")]
+    ("precision", "sm"),
+    sample([(each, sm) for each in CHAINS for sm in CAPABILITIES if (each, sm) != ("bf16", "70")], short=6),
 )
 def test_the_registers_of_a_chain_can_be_read_as_fast_as_it_multiplies(precision: str, sm: str) -> None:
     """The register file delivers two 32-bit operands a cycle, one from even and one from odd registers.
@@ -125,7 +128,7 @@ def test_the_registers_of_a_chain_can_be_read_as_fast_as_it_multiplies(precision
         assert even == pytest.approx(len(fused), rel=0.02)
 
 
-@pytest.mark.parametrize("sm", CAPABILITIES)
+@pytest.mark.parametrize("sm", TRIED)
 def test_chains_run_in_whole_waves(sm: str) -> None:
     """A last wave of a few blocks could fall to some of the multiprocessors while the others idle."""
     facts = facts_of(CAPABILITIES[sm])

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -266,6 +267,8 @@ def test_the_command_says_what_there_is_when_it_is_ended(
     monkeypatch.setattr(command, "find_kernel", find)
     monkeypatch.setattr(command, "EFFORTS", dict.fromkeys(("quick", "standard"), BRIEF))
     monkeypatch.setattr(command, "BESIDE", ("stream-copy",))
+    monkeypatch.setattr(command, "Rounds", partial(Rounds, plain_s=0.02))
+    monkeypatch.setattr(command, "telemetry_cost", lambda *a, **how: telemetry_cost(*a, **(how | {"seconds": 0.1})))
     arguments = ["--runs", "2", "--pairs", "6", "--probe", "stream-copy", "--probe", "stream-triad", "--out", str(out)]
     monkeypatch.setattr(sys, "argv", ["gpu", *arguments])
     before = signal.getsignal(signal.SIGTERM)
