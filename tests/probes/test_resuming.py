@@ -140,7 +140,7 @@ def killed(whole: dict[str, Whole], tmp_path_factory: pytest.TempPathFactory) ->
         for part in (3 * whole[name].moves // 4, whole[name].moves // 2)
     ]
     command = [sys.executable, "-c", DYING, json.dumps(deaths)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=2700)
     assert done.returncode == 0, done.stderr
     survived = done.stdout.split()
     assert len(set(survived)) == len(survived) < len(deaths) / 2, "each died, and most twice"
