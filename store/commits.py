@@ -101,7 +101,7 @@ def commit(root: Path, tables: Mapping[Table, pa.Table], name: str) -> list[Path
         new, late = rivals.place_now(root, rows, now := time.time_ns())
         if len(new):
             found = placed(root, TELEMETRY, new, name)
-            if any(path.exists() for path, _, _ in found):  # part of its rows would be from other content
+            if any(path.exists() for path, _, _ in found):  # the name is taken, and telemetry is never replaced
                 found = placed(root, TELEMETRY, new, f"{name}-{now}")
             parts += found
         if len(late):

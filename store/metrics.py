@@ -1,8 +1,8 @@
-"""Every metric of a GPU, written once: the column of `telemetry`, and how each interface spells it.
+"""Every metric of a GPU, written once: its column of `telemetry`, and its name in each interface.
 
-A metric is one row of `METRICS` and nothing anywhere else. From it follow the column, what a minute keeps of it
-(`store/schema.py`), docs/tables.md, what importing makes of an nvidia-smi column (`store/importing/meanings.py`) and
-how it is read (`collectors/`). A simulated GPU has it where `simulation/stepping.py` gives a value of that name.
+A metric is one row of `METRICS` and stands nowhere else. From the row follow the column, what a minute keeps of it
+(`store/schema.py`), docs/tables.md, the import of an nvidia-smi column (`store/importing/meanings.py`) and how it is
+read (`collectors/`). A simulated GPU has the metric if `simulation/stepping.py` gives a value of that name.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ ALL_LINKS = 0xFFFFFFFF  # NVML's scope for "all NVLinks together"
 class Field:
     """Field values of NVML, read with all others of a GPU in one driver call. Several are added up.
 
-    `scopes` are tried in turn until one is answered: some parts know a metric only for the whole module. `call` is
-    what gives the same where the driver does not know the field.
+    `scopes` are tried in turn until one is answered: some parts know a metric only for the whole module. `call` gives
+    the same value if the driver does not know the field.
     """
 
     ids: tuple[int, ...]
@@ -68,7 +68,7 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A constant of the part that the driver does not tell, from its architecture."""
+    """A constant of the GPU that the driver does not give; it follows from the GPU's architecture."""
 
     name: Literal["power_window"]
 
@@ -80,10 +80,9 @@ class Part:
 class Metric:
     """One column of `telemetry` that a GPU's driver gives: its name, DuckDB type, unit ("" for none) and meaning.
 
-    gauge: a momentary value, of which a minute keeps minimum, mean and maximum; counter: grows, and a fall means that
-    it began anew, a minute keeps the first and the last; mask: bits, a minute keeps every bit that was set.
-    The fast tier is read at every tick, the slow one every few seconds. What is read is multiplied by `scale` to give
-    `unit`.
+    gauge: a momentary value; a minute keeps minimum, mean and maximum. counter: it grows, and a fall means that it
+    began anew; a minute keeps the first and the last. mask: bits; a minute keeps every bit that was set. The fast tier
+    is read at every tick, the slow one every few seconds. What is read is multiplied by `scale` to give `unit`.
     """
 
     name: str
@@ -99,7 +98,7 @@ class Metric:
     scale: int = 1
     wraps: bool = False  # a counter that may begin anew by itself
     absent: int | None = None  # the driver's number for "unknown"
-    encoding: str = ""  # in Parquet, where a dictionary is not the best by measurement
+    encoding: str = ""  # the encoding in Parquet, if measurements found one better than a dictionary
 
 
 _POWER_INSTANT = 186  # its time stamp gives power_age_us

@@ -1,6 +1,6 @@
-"""Rows that an older whorl wrote, read as this one means them: `Column.reads` says how, once, in SQL.
+"""Read rows that an older whorl wrote as rows of this version. `Column.reads` says how, once, in SQL.
 
-DuckDB and Polars both run it. What is stored stays as it was written.
+DuckDB and Polars both run this SQL. The stored files do not change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def as_sql(spec: Table, rows: str) -> str:
-    """A query for the rows of a table, given the one for the rows as they were stored."""
+    """A query for the rows of a table, made from a query for the rows as they were stored."""
     if not spec.reads:
         return rows
     told = ", ".join(f'{sql} AS "{name}"' for name, sql in spec.reads.items())
@@ -25,12 +25,12 @@ def as_sql(spec: Table, rows: str) -> str:
 
 
 def as_frame(spec: Table, rows: pl.LazyFrame) -> pl.LazyFrame:
-    """The rows of a table, given those that were stored."""
+    """The rows of a table, made from the rows as they were stored."""
     return rows.with_columns(**_expressions(spec)) if spec.reads else rows
 
 
 def needed(spec: Table, columns: Sequence[str]) -> list[str]:
-    """The columns that are to be read so that `as_arrow` can give `columns`."""
+    """The columns that `as_arrow` needs to give `columns`."""
     told = spec.reads.keys() & set(columns)
     if not told or not _has_polars():
         return list(columns)
@@ -39,9 +39,9 @@ def needed(spec: Table, columns: Sequence[str]) -> list[str]:
 
 
 def as_arrow(spec: Table, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """`columns` of a table, given its rows with the columns that are `needed`.
+    """`columns` of a table, from its rows with the columns that `needed` names.
 
-    Without Polars, as on a node that only measures, they are as they were stored.
+    Without Polars (a node that only measures has none) they are as they were stored.
     """
     told = spec.reads.keys() & set(columns)
     if not told or not _has_polars():

@@ -1,12 +1,13 @@
-"""Which rows of telemetry are new, and which take the place of rows that the store has.
+"""Find which rows of telemetry are new, and which replace rows that the store has.
 
-Of the rows with one (cluster, gpu, ts) the one written last counts, with its NULLs. The files under `telemetry/` hold
-each key once among them all; a row whose key is there already goes to `late/`, with the time when it was written, and
-readers put it in the place of the other. So whoever adds rows compares them with the files that could hold the same
-keys: those whose times and GPUs, named in their metadata, overlap. Nearly always there are none.
+The key of a row is (cluster, gpu, ts). Of rows with the same key, the one written last counts, with its NULLs. All
+files under `telemetry/` together hold each key once. A row whose key is already there goes to `late/`, with the time
+when it was written, and readers use it instead of the other row. So a writer compares its rows with the files that
+could hold the same keys. These are files whose times and GPUs, named in their metadata, overlap. Nearly always there
+are none.
 
-A file written while a journal of the same GPUs was open says for every row when it was written. In other files no row
-is younger than one that could contradict it.
+A file that was written while a journal of the same GPUs was open has the time of writing of every row. In other files,
+no row was written later than a row that could contradict it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _OLDEST = -(2**63)
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The first and last time in some rows (ns), and their GPUs as hashes (None: not known)."""
+    """The first and the last time of rows (ns), and their GPUs as hashes (None: not known)."""
 
     first: int
     last: int
@@ -49,7 +50,7 @@ class Bounds:
     rows: int = 0
 
     def overlap(self, other: Bounds) -> bool:
-        """Whether both could hold one key."""
+        """Whether both could hold the same key."""
         if self.last < other.first or other.last < self.first:
             return False
         return self.gpus is None or other.gpus is None or not self.gpus.isdisjoint(other.gpus)
@@ -59,7 +60,10 @@ EVER = (-(2**63), 2**63 - 1)
 
 
 def hashes(gpus: Iterable[tuple[str | None, str | None]]) -> frozenset[int]:
-    """(cluster, gpu) pairs as short hashes: two that share one by chance only cost a comparison of rows."""
+    """(cluster, gpu) pairs as short hashes.
+
+    If two pairs have the same hash by chance, rows are compared needlessly: no harm.
+    """
     return frozenset(zlib.crc32(repr(pair).encode("utf-8", "surrogatepass")) for pair in gpus)
 
 
@@ -72,10 +76,10 @@ def from_text(text: str) -> frozenset[int]:
 
 
 def bounds_of(data: pa.Table) -> Bounds:
-    """The bounds of rows; there must be some."""
+    """The bounds of rows; there must be at least one row."""
     ts = numbers(data["ts"])
     ends = ends_of_gpus(data)
-    if len(ends) > _MANY:  # in no order: a GPU has many runs of rows
+    if len(ends) > _MANY:  # not sorted: a GPU has many runs of rows
         gpus: Iterable[tuple[str | None, str | None]] = gpu_codes(data)[1]
     else:
         some = take(data.select(["cluster", "gpu"]), ends)
@@ -84,7 +88,10 @@ def bounds_of(data: pa.Table) -> Bounds:
 
 
 def ends_of_gpus(data: pa.Table) -> NDArray[np.int64]:
-    """The last positions of runs of rows of one (cluster, gpu): comparing neighbours is quicker than coding all."""
+    """The last row of each run of rows with one (cluster, gpu).
+
+    Comparing neighbours is quicker than coding all rows.
+    """
     import numpy as np
 
     differs = np.zeros(max(len(data) - 1, 0), bool)
@@ -106,7 +113,7 @@ def as_metadata(bounds: Bounds) -> dict[str, str]:
 
 
 def bounds(path: Path) -> Bounds | None:
-    """The bounds of a file of telemetry, late rows or minutes; None where it has no rows. Raises OSError."""
+    """The bounds of a file of telemetry, late rows or minutes; None if it has no rows. Raises OSError."""
     status = path.stat()
     return _bounds(path, status.st_size, status.st_mtime_ns)
 
@@ -131,7 +138,7 @@ def _bounds(path: Path, size: int, changed: int) -> Bounds | None:  # noqa: ARG0
 
 
 def readable(keys: Mapping[bytes, bytes]) -> bool:
-    """Whether a file's metadata are whole where they state its bounds."""
+    """Whether the bounds in a file's metadata, if there are any, are undamaged."""
     known = [keys.get(name) for name in (b"whorl.from", b"whorl.to", b"whorl.gpus")]
     first, last, gpus = known
     if first is None or last is None or gpus is None:
@@ -140,7 +147,7 @@ def readable(keys: Mapping[bytes, bytes]) -> bool:
 
 
 def rivals(mine: Bounds, paths: Iterable[Path]) -> list[Path]:
-    """The files that could hold a key of these rows. Raises FileNotFoundError where one gave way to others."""
+    """The files that could hold a key of these rows. Raises FileNotFoundError if a file was replaced by others."""
     found = []
     for path in paths:
         theirs = bounds(path)
@@ -150,9 +157,9 @@ def rivals(mine: Bounds, paths: Iterable[Path]) -> list[Path]:
 
 
 def keys_in(path: Path) -> pa.Table | None:
-    """The keys of a file, and when its rows were written: NULL where it does not say.
+    """The keys of a file, and when its rows were written (NULL if it does not say).
 
-    None where the file cannot be read: one damaged file must not keep new rows from being stored. Raises
+    None if the file cannot be read: one damaged file must not stop new rows from being stored. Raises
     FileNotFoundError.
     """
     import pyarrow as pa
@@ -175,9 +182,9 @@ def keys_in(path: Path) -> pa.Table | None:
 
 
 def resolve(data: pa.Table, others: Iterable[pa.Table]) -> tuple[pa.Table, pa.Table]:
-    """Part rows that say when they were `written` into new ones and such as replace rows of `others`.
+    """Split rows, which have the column `written`, into new rows and rows that replace rows of `others`.
 
-    `data` holds whole rows in any order, `others` keys and `written`. Rows that others supersede are left out.
+    `data` holds whole rows in any order; `others` holds keys and `written`. Rows that `others` supersede are left out.
     """
     import numpy as np
 
@@ -200,7 +207,7 @@ def resolve(data: pa.Table, others: Iterable[pa.Table]) -> tuple[pa.Table, pa.Ta
 
 
 def newest(data: pa.Table) -> pa.Table:
-    """Of rows with one key, the one written last; sorted by gpu and time."""
+    """For each key the row that was written last, sorted by gpu and time."""
     import numpy as np
 
     if len(data) < 2:
@@ -234,7 +241,7 @@ def without(data: pa.Table, keys: pa.Table) -> NDArray[np.int64]:
 
 
 def _groups(parts: list[pa.Table]) -> tuple[NDArray[np.int64], int]:
-    """For every row of all parts the number of its key; and how many rows the first part has."""
+    """The number of the key of every row of all parts, and how many rows the first part has."""
     import numpy as np
     import pyarrow as pa
 
@@ -258,7 +265,7 @@ def _when(data: pa.Table) -> NDArray[np.int64]:
 
 
 def last_written(data: pa.Table) -> int:
-    """When the youngest of some rows was written; the oldest of times where none says so."""
+    """When the latest of these rows was written; the earliest possible time if no row says."""
     return int(_when(data).max())
 
 
@@ -278,7 +285,7 @@ def _between(data: pa.Table, first: int, last: int) -> pa.Table:
 
 
 def before(data: pa.Table, until: int) -> tuple[pa.Table, pa.Table]:
-    """The rows before a time (ns), and the others."""
+    """Split rows: those before a time (ns), and the others."""
     import numpy as np
 
     early = numbers(data["ts"]) < until
@@ -294,5 +301,5 @@ def with_written(data: pa.Table, written: int) -> pa.Table:
 
 
 def last_rows(data: pa.Table) -> pa.Table:
-    """The last row of each GPU, of rows sorted by gpu and time with one key each."""
+    """The last row of each GPU; the rows are sorted by gpu and time, and each key occurs once."""
     return take(data, ends_of_gpus(data))

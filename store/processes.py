@@ -1,7 +1,6 @@
-"""Processes, as files name them: which one writes, and whether it lives.
+"""Processes in names of files: which process writes, and whether it lives.
 
-A process number means something within one boot of one machine and one PID namespace only; a file's name carries all
-three.
+A process number is valid only within one boot of one machine and one PID namespace. A file's name holds all three.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pathlib import Path
 
 
 def host() -> str:
-    """This host's name, as file names carry it."""
+    """This host's name in the form that file names use."""
     return re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname()) or "host"
 
 
@@ -24,10 +23,10 @@ def host() -> str:
 def pid_namespace() -> str:
     """This boot of this machine and this PID namespace, as eight hexadecimal digits.
 
-    Host names do not tell that: containers share their host's name and have processes of their own.
+    Host names are not enough: containers may share their host's name and have their own processes.
     """
     known = ""
-    with contextlib.suppress(OSError):  # no /proc: the host's name has to do
+    with contextlib.suppress(OSError):  # no /proc: only the host's name is left
         known += Path("/proc/sys/kernel/random/boot_id").read_text()
         known += str(Path("/proc/self/ns/pid").readlink())
     return f"{zlib.crc32(known.encode()):08x}"
@@ -39,7 +38,7 @@ def owner() -> str:
 
 
 def owner_alive(name: str) -> bool | None:
-    """Whether the process at the start of a name lives; None where that cannot be told from here."""
+    """Whether the process named at the start of a file's name lives; None if this host cannot know."""
     where, _, rest = name.partition("-")
     namespace, _, rest = rest.partition("-")
     pid = rest.partition("-")[0]

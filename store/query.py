@@ -1,13 +1,13 @@
-"""SQL over a store's tables: read-only, and blind to everything outside the store.
+"""SQL over a store's tables: read-only, without access to anything outside the store.
 
 The connection lives in memory and sees the tables as views over files that were checked beforehand. Unless
 `unsafe` is asked for, DuckDB may open these files and nothing else (no other file, no network, no extension),
 the configuration is locked, and only queries are run: COPY, ATTACH, INSTALL, SET, PRAGMA and the like are
 refused before anything executes.
 
-The files that DuckDB may read it could also write, and a statement of type SELECT can hold a COPY
-(`WITH a AS (COPY ... TO ...) SELECT ...`). Therefore the syntax tree decides and not the statement's type: every
-query in it must be a plain one, and no function in it may run SQL from a string, which the tree does not show.
+DuckDB could also write to the files that it may read, and a statement of type SELECT can hold a COPY (`WITH a AS (COPY
+... TO ...) SELECT ...`). So the statement's type is not enough: the syntax tree decides. Every query in it must be a
+plain one, and no function in it may run SQL from a string, because the tree does not show such SQL.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _EXPLAIN = re.compile(r"\s*explain(\s+analyze)?(\s*\([a-z_,\s]*\))?\s", re.IGNOR
 _QUERIES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 _ROWS = "whorl_rows"  # the schema of rows that are in no file of their table
 _ABOUT_TABLES = re.compile(r"show|describe|summarize|pragma|information_schema|duckdb_|pg_|sqlite_")
-_KINDS = 8  # so many sets of columns are read apart
+_KINDS = 8  # up to this many sets of columns are read separately
 _RUN_STRINGS = {"query", "json_execute_serialized_sql"}
 _INTEGERS = {f"{sign}{size}INT" for sign in ("", "U") for size in ("TINY", "SMALL", "BIG", "HUGE")} | {"UINTEGER"}
 _NUMBERS = _INTEGERS | {"INTEGER", "FLOAT", "DOUBLE"}
@@ -55,7 +55,7 @@ _PLAIN = _NUMBERS | {"BOOLEAN", "VARCHAR"}
 
 @dataclass(frozen=True)
 class Plain:
-    """An answer of numbers, texts and truth values: the names of its columns, which are numbers, and its rows."""
+    """An answer of numbers, texts and truth values: the names of its columns, which columns are numbers, and the rows."""
 
     names: list[str]
     numeric: list[bool]
@@ -68,8 +68,8 @@ Answer: TypeAlias = "pa.Table | Plain"
 class Connection:
     """An in-memory DuckDB; `furnish` gives it a view per table over its `Rows`, and locks it down unless `unsafe`.
 
-    Connecting takes longer than many a query, so it is kept: `serves` says whether it still has these files, and
-    `refresh` gives it the rows that are in no file.
+    Connecting takes longer than many queries, so the connection is kept. `serves` says whether it still has these
+    files; `refresh` gives it the rows that are in no file.
     """
 
     def __init__(self, *, unsafe: bool = False) -> None:
@@ -87,7 +87,7 @@ class Connection:
         self._unsafe = unsafe
         self._shapes: dict[str, tuple[object, ...]] = {}
         self._given: dict[tuple[str, str], pa.Table] = {}
-        self._passed: str | None = None  # the last query that was run: who asks again need not be checked again
+        self._passed: str | None = None  # the last query that was run: the same query is not checked again
         self._connection = duckdb.connect(":memory:", config=config)
 
     def furnish(self, tables: Mapping[str, Rows], columns: Callable[[Path, str], frozenset[str]]) -> None:
@@ -101,9 +101,9 @@ class Connection:
             raise QueryError(_sentence(error)) from error
 
     def look(self, name: str, paths: Iterable[Path]) -> None:
-        """Note which files of a table are sound, all at once: one by one, and by pyarrow, takes ten times as long.
+        """Note which files of a table are sound, all at once. One by one with pyarrow would take ten times as long.
 
-        What is not noted here is looked at in `soundness`, which finds the words for what is wrong.
+        Files that are not noted here are checked in `soundness`, which says what is wrong with them.
         """
         spec, stamps = table(name), {}
         for path in paths:
@@ -137,7 +137,7 @@ class Connection:
         self._connection.close()
 
     def serves(self, tables: Mapping[str, Rows]) -> bool:
-        """Whether the views of these tables are those of these rows, but for what is in no file."""
+        """Whether the views of these tables still fit these rows, apart from rows that are in no file."""
         return all(self._shapes.get(name) == _shape(rows) for name, rows in tables.items())
 
     def refresh(self, tables: Mapping[str, Rows]) -> None:
@@ -157,7 +157,7 @@ class Connection:
         connection.execute(f"CREATE SCHEMA {_ROWS}")
         self.refresh(tables)
         if not self._unsafe:
-            # The pattern and the file that it finds are checked, each by its own spelling.
+            # DuckDB checks both the pattern and the file that it finds, so both spellings are allowed.
             every = _full(path for rows in tables.values() for path in rows.files)
             allowed = ", ".join(sorted({quoted(str(path)) for path in every} | {literal(path) for path in every}))
             connection.execute(f"SET allowed_paths = [{allowed}]")
@@ -172,12 +172,12 @@ class Connection:
                 connection.execute(f"CREATE VIEW {view.name} AS {view.sql}")
 
     def run(self, query: str, *, plain: bool = False) -> Answer:
-        """The answer to `query`, as an Arrow table; with `unsafe`, that to the last of its statements.
+        """The answer to `query` as an Arrow table; with `unsafe`, the answer to its last statement.
 
         With `plain`, an answer of numbers, texts and truth values is `Plain` instead.
 
-        Raises QueryError for several statements and for one that is not a query (unless `unsafe`), and for every
-        error of DuckDB.
+        Raises QueryError for every error of DuckDB and, unless `unsafe`, for several statements and for a statement
+        that is not a query.
         """
         answer, self._passed = _run(self._connection, query, self._passed, unsafe=self._unsafe, plain=plain), query
         return answer
@@ -193,7 +193,7 @@ def _used(view: View) -> set[str]:
 
 
 def mentioned(query: str, *, unsafe: bool = False) -> list[str]:
-    """The tables that a query may read: listing the files of all takes longer than many a query."""
+    """The tables that a query may read. Listing the files of all tables would take longer than many queries."""
     text = query.lower()
     if unsafe or _ABOUT_TABLES.search(text):
         return [spec.name for spec in TABLES]
@@ -208,7 +208,7 @@ def _full(paths: Iterable[Path]) -> list[Path]:
 
 
 def _select(spec: Table, rows: Rows, columns: Callable[[Path, str], frozenset[str]]) -> str:
-    """The rows of a table: its files, less those that late rows replace, with the late and the live ones."""
+    """The rows of a table: those of its files that no late row replaces, the late rows, and the live rows."""
     every = select_list(spec)
     parts = []
     if rows.free:
@@ -286,21 +286,23 @@ def _answer(connection: duckdb.DuckDBPyConnection, statements: Sequence[duckdb.S
 
 
 def _know_arrow() -> None:
-    """Let connections take and give Arrow tables: the package around DuckDB adds that to them."""
+    """Let connections take and give Arrow tables. The Python package around DuckDB adds that."""
     import_module("duckdb")
 
 
 def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], Answer]) -> Answer:
-    """Run `work` in a thread, so that Ctrl-C ends it: DuckDB in the main thread looks for signals between tasks only,
-    and one task may take minutes."""
+    """Run `work` in a thread, so that Ctrl-C ends it.
+
+    In the main thread, DuckDB looks for signals only between tasks, and one task may take minutes.
+    """
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(work)
         try:
-            while not running.done():  # an interrupt that another thread was given is seen at the end of a wait
+            while not running.done():  # another thread may get the interrupt; it is seen when a wait ends
                 wait([running], 0.5)
             return running.result()
         except KeyboardInterrupt:
-            while not running.done():  # an interrupt before the statement begins is forgotten by DuckDB
+            while not running.done():  # DuckDB forgets an interrupt that comes before the statement begins
                 connection.interrupt()
                 wait([running], 0.05)
             raise
@@ -337,7 +339,7 @@ def _kind(statement: duckdb.Statement) -> duckdb.StatementType | None:
 
 
 def _no_plain_query(connection: duckdb.DuckDBPyConnection, text: str) -> str | None:
-    """What stands in a SELECT statement besides plain queries; None where nothing does."""
+    """What a SELECT statement holds besides plain queries; None if nothing."""
     ((answer,),) = connection.execute("SELECT json_serialize_sql($1::VARCHAR)", [text]).fetchall()
     tree = json.loads(answer)
     if tree["error"]:
@@ -370,7 +372,7 @@ def at_fault(error: QueryError) -> bool:
 
 
 def _sentence(error: Exception) -> str:
-    """DuckDB's message, with the way out where whorl's own protection caused it."""
+    """DuckDB's message; if whorl's own protection caused it, also what to do."""
     text = str(error).strip()
     if "disabled by configuration" in text or "configuration has been locked" in text:
         text += "\n`whorl sql` reads only the store; --unsafe lets a query reach other files and the network"

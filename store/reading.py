@@ -1,7 +1,7 @@
-"""What a store holds at one instant: the files that count, and the rows that are still in journals.
+"""What a store holds at one instant: the files that readers use, and the rows that are still in journals.
 
-Files change places while readers list them (see `replacing`). The notes are therefore read before and after the
-listing, and the listing is repeated where it does not fit them: every row is seen, and none twice.
+Files may be replaced while a reader lists them (see `replacing`). So the notes are read before and after the listing,
+and if the listing does not fit the notes, it is repeated. Every row is seen, and none twice.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ EMPTY = "_schema.parquet"
 _TRIES = 100
 _PAUSE_S = 0.02
 
-Skip = Callable[[Path, str], None]  # told of a file that cannot be read, and why
+Skip = Callable[[Path, str], None]  # called with a file that cannot be read, and the reason
 Sound = Callable[[str, Iterable[Path]], list[Path]]  # of the files of a table: those that can be read
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The files of every table that count, and the journals with the byte from which they are read."""
+    """The files of every table that readers use, and the journals with the byte from which they are read."""
 
     files: dict[str, list[Path]]
     journals: list[tuple[Part, int]]
@@ -57,13 +57,13 @@ class Rows:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Everything under a table's folder that is named as a Parquet file, the empty one first."""
+    """Everything under a table's folder with the name of a Parquet file, the empty file first."""
     found = files_under(folder, lambda name: name.endswith(".parquet"))
     return sorted((Path(path) for path in found), key=lambda p: (p.name != EMPTY, p))
 
 
 def snapshot(root: Path) -> Snapshot:
-    """What a store holds now. Raises StoreError where its folders cannot be read."""
+    """What a store holds now. Raises StoreError if its folders cannot be read."""
     try:
         for _ in range(_TRIES):
             before = replacing.notes(root)
@@ -73,7 +73,7 @@ def snapshot(root: Path) -> Snapshot:
             _add_switched(root, after, listed)
             if before.keys() <= after.keys() and _complete(root, after, listed):
                 break
-            time.sleep(_PAUSE_S)  # files are changing places
+            time.sleep(_PAUSE_S)  # files are being replaced
     except OSError as error:
         raise StoreError(f"cannot read {root}: {error.strerror or error}") from error
     hidden = replacing.hidden(after.values())
@@ -87,7 +87,7 @@ def snapshot(root: Path) -> Snapshot:
 
 
 def _add_switched(root: Path, notes: dict[str, replacing.Note], listed: dict[str, list[Path]]) -> None:
-    """Add what has taken the place of others to a listing that is older: a network file system may list from memory."""
+    """Add files that have replaced others to a listing that is too old: a network file system may list from its cache."""
     there = {path for paths in listed.values() for path in paths}
     for note in notes.values():
         for name in note.paths["new"] if note.step == 2 else ():
@@ -99,13 +99,13 @@ def _add_switched(root: Path, notes: dict[str, replacing.Note], listed: dict[str
 
 
 def _complete(root: Path, notes: dict[str, replacing.Note], listed: dict[str, list[Path]]) -> bool:
-    """Whether the listing has every file that has taken the place of others."""
+    """Whether the listing has every file that has replaced others."""
     switched = {one for note in notes.values() if note.step == 2 for one in note.new}
     return not switched or switched <= {replacing.key(root, path) for paths in listed.values() for path in paths}
 
 
 def _with_journals(visible: dict[str, list[Path]], parts: list[Part], noted: frozenset[tuple[str, str]]) -> Snapshot:
-    """Leave out published rows that are not published whole, and begin journals where the others end."""
+    """Leave out rows that are not published completely, and read journals from where the published rows end."""
     generations = {part.generation for part in parts}
     published: dict[str, dict[int, list[Path]]] = {}
     for path in (p for paths in visible.values() for p in paths):
@@ -129,7 +129,7 @@ def _with_journals(visible: dict[str, list[Path]], parts: list[Part], noted: fro
 
 
 def _published(path: Path) -> journal_file.Published | None:
-    """What a published file says of itself; None where it is torn or gone."""
+    """What a published file says of itself; None if it is torn or gone."""
     import pyarrow as pa
 
     try:
@@ -139,9 +139,9 @@ def _published(path: Path) -> journal_file.Published | None:
 
 
 def tails(found: Snapshot, names: Iterable[str], skip: Skip) -> dict[str, pa.Table] | None:
-    """The rows in journals that are not published, by table, with `written`; None where a journal is gone meanwhile.
+    """The rows in journals that are not published, by table, with `written`; None if a journal has gone meanwhile.
 
-    `skip` is told of a file that cannot be read, and why. Raises StoreError.
+    `skip` is called with a file that cannot be read, and the reason. Raises StoreError.
     """
     rows: dict[str, list[pa.Table]] = {}
     for part, start in found.journals:
@@ -174,7 +174,7 @@ def tails(found: Snapshot, names: Iterable[str], skip: Skip) -> dict[str, pa.Tab
 
 
 def rows_of(name: str, found: Snapshot, live: dict[str, pa.Table], sound: Sound, skip: Skip) -> Rows:
-    """A table of a snapshot, given the tails of the journals."""
+    """A table of a snapshot, with the unpublished tails of the journals."""
     if name == LATEST.name:
         return Rows([], live=_latest(found, live, sound, skip))
     paths = sound(name, found.files[name])
@@ -205,7 +205,7 @@ def rows_of(name: str, found: Snapshot, live: dict[str, pa.Table], sound: Sound,
 
 
 def _read(path: Path, name: str, skip: Skip) -> pa.Table | None:
-    """A small file of a table; None, and `skip` is told, where it is damaged. Raises FileNotFoundError."""
+    """A small file of a table. If it is damaged, calls `skip` and gives None. Raises FileNotFoundError."""
     import pyarrow as pa
 
     try:
@@ -218,7 +218,7 @@ def _read(path: Path, name: str, skip: Skip) -> pa.Table | None:
 
 
 def _latest(found: Snapshot, live: dict[str, pa.Table], sound: Sound, skip: Skip) -> pa.Table:
-    """The last reading of each GPU, from what writers noted, what is published of journals, and their tails."""
+    """The last reading of each GPU, from the writers' notes, the published rows of journals, and their tails."""
     paths = sound(LATEST.name, found.files[LATEST.name])
     for name in (TELEMETRY.name, LATE.name):
         paths += sound(name, [path for path in found.files[name] if journal_file.live_of(path)])

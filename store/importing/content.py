@@ -1,7 +1,7 @@
 """The content of a file: decompressed, decoded, cut into rows of fields; every row is accounted for.
 
-One line is one row: a quoted field may hold the delimiter, never a line break. So a stray quote damages one
-row and not the rest of the file, and every refusal has a line number.
+One line is one row: a quoted field may hold the delimiter, never a line break. So a stray quote damages only one row,
+and every refused row has a line number.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import polars as pl
 from ...errors import InputError
 from . import parquet
 
-OWN = "="  # columns that the importer adds to a sheet begin so; no column of a file may
+OWN = "="  # the importer's own columns begin with this; no column of a file may
 LINE = f"{OWN}line"
 _MOST_COLUMNS = 4096
 _RATIO, _UNPACKED, _PIECE = 100, 64 << 20, 1 << 20  # bytes
@@ -52,7 +52,7 @@ class Refused:
         return sum(len(lines) for lines in self.lines.values())
 
     def take(self, frame: pl.DataFrame, rules: Sequence[Rule]) -> pl.DataFrame:
-        """The frame without the rows that break a rule; a row is refused once, for the first that it breaks."""
+        """The frame without the rows that break a rule. A row is refused once, for the first rule that it breaks."""
         broken = pl.coalesce([pl.when(bad).then(pl.lit(i)) for i, (bad, _) in enumerate(rules)])
         found = frame.select(broken).to_series()
         if found.null_count() == len(found):
@@ -65,7 +65,7 @@ class Refused:
 
 @dataclass
 class Sheet:
-    """A file as rows of text: `frame` has a column of text per name, and `LINE`, the line number.
+    """A file as rows of text: `frame` has a column of text for each name, and `LINE`, the line number.
 
     `rows` counts all data rows; those that could not be cut into fields are in `refused` already.
     """
@@ -79,7 +79,7 @@ class Sheet:
     refused: Refused
 
     def refuse(self, *rules: Rule) -> None:
-        """Take the rows that break a rule out of the frame and account for them."""
+        """Remove the rows that break a rule from the frame and count them as refused."""
         if rules:
             self.frame = self.refused.take(self.frame, rules)
 
@@ -150,7 +150,7 @@ def _zstd(raw: bytes, path: Path) -> bytes:
 
 
 def _unpacked(stream: Any, raw: bytes, path: Path) -> bytes:
-    """What a compressed file holds. Raises InputError where a small file becomes huge: measurements do not."""
+    """What a compressed file holds. Raises InputError if a small file becomes huge: files of measurements do not."""
     most = max(_UNPACKED, _RATIO * len(raw))
     parts, size = [], 0
     while part := stream.read(_PIECE):
@@ -236,7 +236,7 @@ def _columns(names: list[str], path: Path) -> list[str]:
 
 
 def _one_header(table: pl.DataFrame, delimiter: str, names: list[str], path: Path) -> None:
-    """Refuse a file whose columns change on the way, as those of a log that two commands appended to."""
+    """Refuse a file whose columns change part way through, such as a log that two commands appended to."""
     for line, text in table.filter(~pl.col("text").str.contains("[0-9]")).select(LINE, "text").iter_rows():
         fields = [field.strip() for field in text.split(delimiter)]
         if sum(field in names for field in fields) * 2 > len(fields):
@@ -262,7 +262,7 @@ def _fields(table: pl.DataFrame, delimiter: str, refused: Refused) -> pl.DataFra
 
 
 def _even(fields: pl.DataFrame, width: int, refused: Refused, path: Path) -> pl.DataFrame:
-    """Refuse rows with too few or too many fields; the whole file where that is most rows."""
+    """Refuse rows with too few or too many fields, and the whole file if most rows are so."""
     counts = fields["fields"].list.len()
     wrong = counts != width
     number = int(wrong.sum())

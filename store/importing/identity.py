@@ -14,13 +14,13 @@ from .meanings import BOARD
 from .values import Seen, is_placeholder
 
 _HEX = "[0-9a-fA-F]"
-# How an identity may look: the name of the form and its pattern. The first form that most rows have counts.
+# The forms of an identity: name and pattern. The first form that most rows have is used.
 _FORMS = {
     "UUID": f"^(?:GPU-|MIG-)?{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}$",
     "place (cabinet-node-device)": r"^[A-Za-z]+[0-9]*-[A-Za-z0-9]+-[0-9]{1,2}$",
     "hardware id": f"^(?:GPU-)?(?:0[xX])?{_HEX}{{12,32}}$",
 }
-_CROWDED = 20  # a device column is believed where less than one place in so many has two GPUs
+_CROWDED = 20  # a device column is believed if fewer than one place in this many has two GPUs
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.:/@ -]{0,127}$"
 _CABINET = r"^[A-Za-z]{1,8}-?[0-9]{1,4}$"
 _NODE = (
@@ -34,9 +34,9 @@ def row_texts(sheet: Sheet) -> pl.Series:
 
 
 def drop_duplicates(sheet: Sheet, keys: pl.Series) -> list[int]:
-    """Drop rows that repeat an earlier one's key, which stands for all its fields; returns their line numbers.
+    """Drop rows whose key repeats that of an earlier row; the key stands for all fields. Returns their line numbers.
 
-    Whole rows only: two runs that differ in any field are two runs.
+    Only whole rows are compared: two runs that differ in any field are two runs.
     """
     first = keys.is_first_distinct()
     if first.all():
@@ -49,8 +49,8 @@ def drop_duplicates(sheet: Sheet, keys: pl.Series) -> list[int]:
 def of_runs(sheet: Sheet, bound: dict[str, Bound], seen: Seen, *, given: str | None) -> None:
     """Add the identity columns to a sheet of runs. Raises InputError where the file names no GPU.
 
-    `given` is --gpu; it counts where the file has no identity of its own. In a column that --map names, any name
-    of a GPU will do.
+    `given` is --gpu; it is used only if the file has no identity of its own. In a column that --map names, a GPU may
+    have any name.
     """
     _places(sheet, bound, seen)
     if "gpu" in bound:
@@ -96,7 +96,7 @@ def of_telemetry(sheet: Sheet, bound: dict[str, Bound], *, given: str | None) ->
 
 
 def of_board(bound: dict[str, Bound]) -> list[pl.Expr]:
-    """What a file says of the GPUs themselves, for the table `gpus`: the columns `BOARD`."""
+    """What a file says about the GPUs themselves, for the table `gpus`: the columns `BOARD`."""
     said = {key: bound[key].column for key in BOARD if key in bound}
     known = [
         pl.when(~is_placeholder(name, minus_one=False)).then(pl.col(name)).alias(key) for key, name in said.items()
@@ -131,7 +131,7 @@ def _places(sheet: Sheet, bound: dict[str, Bound], seen: Seen) -> None:
         strange = ~unknown[item.meaning.name] & ~pl.col(item.column).str.contains(patterns[item.meaning.name])
         rules.append((item.column, strange, item.meaning.description))
     refuse_strange(sheet, *rules)
-    # A whole number may have been written as 4.0, where a row of the column is empty.
+    # If a row of the column is empty, some tools write the whole number 4 as 4.0.
     plain = {b.meaning.name: pl.col(b.column).str.replace(r"^([0-9]+)\.0+$", "${1}") for b in stated}
     known = [pl.when(~unknown[key]).then(text).alias(f"={key}") for key, text in plain.items()]
     sheet.frame = sheet.frame.with_columns(*known, *_nothing(*(key for key in patterns if key not in bound)))
@@ -192,8 +192,8 @@ def _named(sheet: Sheet, bound: Bound) -> None:
 def _check_places(sheet: Sheet, seen: Seen) -> None:
     """Do not believe a device column that puts two GPUs in one place.
 
-    Where that is a place or two, a board was replaced or a row is damaged: those places alone are left out.
-    Where it is common, the column means something else (in some files it is 0 on every row).
+    If only a place or two is concerned, a board was replaced or a row is damaged: only those places are left out. If it
+    is common, the column means something else (in some files it is 0 on every row).
     """
     pairs = sheet.frame.filter(pl.col("=place").is_not_null()).select("=place", "=gpu").unique()
     crowded = pairs.filter(pairs["=place"].is_duplicated())["=place"].unique().sort()
@@ -210,7 +210,10 @@ def _check_places(sheet: Sheet, seen: Seen) -> None:
 
 
 def refuse_strange(sheet: Sheet, *rules: tuple[str, pl.Expr, str]) -> None:
-    """Refuse rows whose field (column, where it is wrong, what it should be) is strange; the file where most are."""
+    """Refuse rows with a wrong field, and the file if most rows have one.
+
+    A field: column, which rows, what it should be.
+    """
     wrong = sheet.counts(*(bad for _, bad, _ in rules))
     for number, (name, bad, meant) in zip(wrong, rules, strict=True):
         if number * 2 > sheet.frame.height:

@@ -1,7 +1,7 @@
-"""Import a file of measurements into a store: read, recognise, parse, account for every row, append.
+"""Import a file of measurements into a store: read, recognise and parse it, count every row, append.
 
-Importing is idempotent. A file whose content was imported before adds nothing; a row that another file
-brought already is counted as a duplicate. Everything of one file is stored at once or not at all.
+Importing is idempotent. A file whose content was imported before adds nothing. A row that came from another file before
+is counted as a duplicate. Everything of one file is stored at once or not at all.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from .values import Seen
 if TYPE_CHECKING:
     from ..store import Store
 
-VERSION = "1"  # grows when the same file would be read differently
+VERSION = "1"  # raise it when the same file would be read differently
 
 
 @dataclass
 class Parsed:
-    """What a file holds, before anything is stored: rows of runs or of telemetry, and their account."""
+    """What a file holds, before anything is stored: rows of runs or of telemetry, and the report on them."""
 
     sheet: Sheet
     kind: str  # runs | telemetry
     frame: pl.DataFrame  # the columns of the tables, and `LINE`
     events: pl.DataFrame
     duplicates: list[int]  # line numbers
-    workloads: pl.DataFrame  # LINE, workload: what each row names, refused ones too
+    workloads: pl.DataFrame  # LINE, workload: the workload of each row, also of refused rows
     report: Report
 
 
 def read_file(path: Path, options: Options) -> Parsed:
-    """Read and parse one file; nothing is stored. Raises InputError (UnitError) where it cannot be used."""
+    """Read and parse one file; nothing is stored. Raises InputError (UnitError) if it cannot be used."""
     return _parse(read(path), options)
 
 
 def import_file(store: Store, path: Path, options: Options) -> Report:
-    """Import one file and return its account.
+    """Import one file and return the report.
 
     Raises InputError (UnitError) where the file cannot be used as a whole, and StoreError where the store
     cannot be written; nothing of the file is stored then.
@@ -60,7 +60,7 @@ def import_file(store: Store, path: Path, options: Options) -> Report:
     if before is not None:
         return before
     found = _parse(sheet, options)
-    with store.exclusive():  # another import must not bring the same rows between the look and the append
+    with store.exclusive():  # no other import may store the same rows between the check and the append
         before = provenance.earlier(store)
         if before is not None:
             return before
@@ -90,7 +90,7 @@ def _parse(sheet: Sheet, options: Options) -> Parsed:
     assert counts.rows == counts.kept + counts.duplicates + counts.refused, "the rows do not add up"
     if not counts.kept:
         raise InputError(f"{sheet.file}: none of its {counts.rows} rows can be used: {_worst(report)}")
-    sheet.frame = sheet.frame.clear()  # the texts are large, and done with
+    sheet.frame = sheet.frame.clear()  # the texts are large, and no longer needed
     return Parsed(sheet, layout.kind, frame, events, duplicates, workloads, report)
 
 
@@ -104,7 +104,7 @@ def _with_source(name: str, frame: pl.DataFrame, source: str) -> pl.DataFrame:
 
 
 def _workloads(sheet: Sheet, layout: Layout, options: Options) -> pl.DataFrame:
-    """Which workload each line names, for the account of rows that are refused later."""
+    """Which workload each line names, to count rows that are refused later."""
     name: pl.Expr = pl.lit(None, pl.String)
     if layout.kind == "runs" and options.workload is None and "workload" in layout.bound:
         name = pl.col(layout.bound["workload"].column)
@@ -112,7 +112,7 @@ def _workloads(sheet: Sheet, layout: Layout, options: Options) -> pl.DataFrame:
 
 
 def _runs(store: Store, found: Parsed, options: Options) -> dict[str, pl.DataFrame]:
-    """The rows of each table; runs that the store has already are counted as duplicates."""
+    """The rows of each table. Runs that the store already has are counted as duplicates."""
     known = store.collect(store.scan("runs").filter(pl.col("cluster") == options.cluster).select("run_id"))
     again = found.frame["run_id"].is_in(known["run_id"].implode())
     frame = found.frame.filter(~again)
@@ -141,7 +141,7 @@ def _runs(store: Store, found: Parsed, options: Options) -> dict[str, pl.DataFra
 
 
 def _by_workload(found: Parsed, kept: pl.DataFrame, duplicates: list[int]) -> dict[str, Counts]:
-    """The account split by workload; a refused row that names none of them counts for the most frequent."""
+    """The counts by workload. A refused row that names none of them counts for the most frequent workload."""
     main, *_ = names = found.frame["workload"].value_counts(sort=True)["workload"].to_list()
     refused = [line for lines in found.sheet.refused.lines.values() for line in lines]
     per = {name: Counts() for name in names}
@@ -156,7 +156,7 @@ def _by_workload(found: Parsed, kept: pl.DataFrame, duplicates: list[int]) -> di
 
 
 def _telemetry(store: Store, found: Parsed, options: Options) -> dict[str, pl.DataFrame]:
-    """The rows of each table; readings that the store has already are counted as duplicates."""
+    """The rows of each table. Readings that the store already has are counted as duplicates."""
     gpu, ts = pl.col("gpu"), pl.col("ts")
     of_these = gpu.is_in(found.frame["gpu"].unique().implode()) & (pl.col("cluster") == options.cluster)
     known = store.scan("telemetry").filter(of_these)
@@ -178,10 +178,10 @@ def _telemetry(store: Store, found: Parsed, options: Options) -> dict[str, pl.Da
 
 
 def _unseen(found: Parsed, stored: pl.DataFrame) -> pl.DataFrame:
-    """The readings that the store lacks: of another instant, or of metrics that it has not for this one.
+    """The readings that the store does not have: at a new instant, or with new metrics at a stored instant.
 
-    A reading whose metrics the store has is a duplicate; one that contradicts a stored metric is refused. One with
-    further metrics of a stored instant carries the stored ones too, for it takes the place of the stored row.
+    A reading whose metrics the store has is a duplicate. A reading that contradicts a stored metric is refused. A
+    reading that adds metrics to a stored instant gets the stored metrics, too, because it replaces the stored row.
     """
     frame, report = found.frame, found.report
     told = [c for c in stored.columns if c not in ("ts", "cluster", "gpu", "import_id")]
@@ -207,7 +207,7 @@ def _unseen(found: Parsed, stored: pl.DataFrame) -> pl.DataFrame:
 
 
 class _Provenance:
-    """Where an import came from: the content's hash and the options, which together name it."""
+    """The source of an import: the content's hash and the options. Together they name the import."""
 
     def __init__(self, sheet: Sheet, options: Options) -> None:
         self.sheet, self.options = sheet, options
@@ -215,9 +215,9 @@ class _Provenance:
         self.id = hashlib.sha256(f"{sheet.sha256} {self.stated}".encode()).hexdigest()[:16]
 
     def earlier(self, store: Store) -> Report | None:
-        """The account of an earlier import of the same content into this cluster, or None.
+        """The report of an earlier import of the same content into this cluster, or None.
 
-        Raises InputError where it was read with other options: facts are not rewritten.
+        Raises InputError if it was read with other options: stored facts are not rewritten.
         """
         rows = store.collect(
             store.scan("imports").filter(
@@ -233,7 +233,7 @@ class _Provenance:
                 f"stored facts are not rewritten: import it into a new store"
             )
         if not same.height:
-            return None  # named otherwise: rows that are the same runs are found by their ids
+            return None  # only names differ: rows that are the same runs are found by their ids
         report = Report(
             self.sheet.file,
             same[0, "format"],
@@ -246,7 +246,7 @@ class _Provenance:
         return report
 
     def _reads_alike(self, stated: str) -> bool:
-        """Whether earlier options read the same values: --gpu and --workload only name them."""
+        """Whether earlier options give the same values. --gpu and --workload change only names."""
         earlier, now = json.loads(stated), self.options.as_dict()
         return all(earlier.get(key) == value for key, value in now.items() if key not in ("gpu", "workload"))
 

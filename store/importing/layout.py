@@ -15,7 +15,7 @@ METRIC_KINDS = ("number", "hex", "pstate")
 
 @dataclass(frozen=True)
 class Options:
-    """What the person said about the files of one import."""
+    """The options of one import: what the user says about the files."""
 
     cluster: str = "fleet"
     gpu: str | None = None  # name of the GPU where the file has no identity
@@ -31,7 +31,7 @@ class Options:
                 raise InputError(f"--{option} is empty: give it a name")
 
     def as_dict(self) -> dict[str, object]:
-        """The options that change what a file means, for the provenance."""
+        """The options that change the meaning of a file, for the provenance."""
         return {
             "cluster": self.cluster,
             "gpu": self.gpu,
@@ -44,13 +44,16 @@ class Options:
 
 @dataclass
 class Bound:
-    """A column of the file bound to a meaning. `unit` is None while unknown; `source` says what it is from."""
+    """A column of the file bound to a meaning.
+
+    `unit` is None while unknown; `source` says where the unit comes from.
+    """
 
     meaning: Meaning
     column: str
     unit: Unit | None = None
     source: str = ""
-    mapped: bool = False  # the person said so: less is guessed, more is believed
+    mapped: bool = False  # the user said so with an option: its values are checked less strictly
 
 
 @dataclass
@@ -104,7 +107,7 @@ def _unrecognised(sheet: Sheet) -> str:
 
 
 def _bind(sheet: Sheet, meanings: tuple[Meaning, ...]) -> dict[str, Bound]:
-    """Bind columns to meanings by their usual names; a plain name goes before one with a unit behind it."""
+    """Bind columns to meanings by their usual names. A plain name comes before a name with a unit at its end."""
     plain: dict[str, str] = {}
     behind: dict[str, list[str]] = {}
     for name in sheet.names:
@@ -124,13 +127,13 @@ def _bind(sheet: Sheet, meanings: tuple[Meaning, ...]) -> dict[str, Bound]:
 
 
 def unit_behind(name: str, meaning: Meaning) -> str:
-    """The unit behind an underscore: `perf_s` is in s. "" where there is none (`perf_min` is a minimum)."""
+    """The unit after an underscore: `perf_s` is in s. "" if there is none (`perf_min` is a minimum)."""
     base, _, unit = name.rpartition("_")
     return unit if base and unit != "min" and meaning.dimension and find(unit, meaning.dimension) else ""
 
 
 def by_name(name: str) -> str:
-    """What a unit is from that stands in the name of a column."""
+    """Where a unit comes from that stands in the name of a column."""
     return f"the column's name {name!r}"
 
 
@@ -148,7 +151,10 @@ def _maps_duration(options: Options) -> bool:
 
 
 def _map(sheet: Sheet, layout: Layout, options: Options) -> None:
-    """Apply --map: to a known format it adds columns or says otherwise; to an unknown one it is all there is."""
+    """Apply --map.
+
+    In a known format it adds or changes columns; in an unknown format only it gives columns a meaning.
+    """
     kind = layout.kind
     every = dict.fromkeys(m.name for m in (*RUN_MEANINGS, *TELEMETRY_MEANINGS))
     for column, text in options.columns.items():
@@ -195,7 +201,7 @@ def _map(sheet: Sheet, layout: Layout, options: Options) -> None:
 
 
 def _units(sheet: Sheet, layout: Layout, options: Options) -> None:
-    """Apply --unit, then the units that the format is known to use."""
+    """Apply --unit, then the usual units of the format."""
     by_column = {b.column: b for b in layout.bound.values()}
     for column, text in options.units.items():
         target = layout.bound.get("time") if column == "" else by_column.get(column)

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 from ..metrics import METRICS, Metric
 
-EXACT = 2.0**53  # beyond it a float does not hold every integer
+EXACT = 2.0**53  # above it a float does not hold every integer
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """A meaning: its name in `--map`, where it is stored, and what values can be believed.
+    """A meaning: its name in `--map`, where it is stored, and which values are possible.
 
-    `low` and `high` bound single values, in `unit`; a row outside is refused. `usual` bounds the median of
-    the column: outside it, the column does not hold what its name or unit says, and the file is refused.
+    `low` and `high` limit single values, in `unit`; a row outside is refused. `usual` limits the median of the column.
+    A median outside shows that the column does not hold what its name or unit says, and the file is refused.
     """
 
     name: str
@@ -53,7 +53,7 @@ _IDENTITY: tuple[Meaning, ...] = (
     Meaning("slot", "identity", "position of the GPU in its node", ("device", "slot")),
 )
 
-# Of metrics, by their unit, and where one is not as others of its unit.
+# Limits of metrics by their unit, and of the metrics that differ from others of their unit.
 _BY_UNIT: dict[str, dict[str, object]] = {
     "mW": {"dimension": "power", "unit": "mW", "low": 0.0, "high": 5e6, "usual": (1e3, 5e6)},
     "mJ": {"dimension": "energy", "unit": "mJ", "low": 0.0, "high": EXACT},
@@ -119,7 +119,7 @@ TELEMETRY_MEANINGS: tuple[Meaning, ...] = (
     *(_of_metric(metric) for metric in METRICS if metric.smi),
 )
 
-# What a value without a unit in its label is in, where the tool is known.
+# The units of values whose label has no unit, if the tool is known.
 SMI_UNITS = {"power": "W", "energy": "mJ", "clock": "MHz", "temperature": "C", "share": "%", "memory": "MiB"}
 SC22_UNITS = {"power": "W", "clock": "MHz", "temperature": "C"}
 

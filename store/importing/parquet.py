@@ -1,4 +1,4 @@
-"""A Parquet file as columns of text, so that it goes the way of every other file."""
+"""Read a Parquet file as columns of text, so that it is handled like every other file."""
 
 from __future__ import annotations
 

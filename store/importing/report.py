@@ -23,7 +23,7 @@ class Counts:
 
 @dataclass
 class Report:
-    """The account of one imported file: rows == kept + duplicates + refused, always."""
+    """The report on one imported file. Always rows == kept + duplicates + refused."""
 
     file: str
     format: str

@@ -1,4 +1,4 @@
-"""Rows of runs, one a run: sheets become `runs`, `results` and `gpus`."""
+"""Turn a sheet of runs, one run a row, into rows of `runs`, `results` and `gpus`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _WORKLOAD = r"^[0-9]{0,4}[A-Za-z][A-Za-z0-9_.+/ -]{0,63}$"
 _TRAINING = ["resnet", "bert", "vgg", "gpt", "llama", "train", "dcgan", "pointnet", "transformer"]
 # A duration a thousand times its workload's median is a damaged number, not a slow GPU (the worst published is 3.6).
 _BELIEVABLE = 1000.0
-_DAMAGED = 0.01  # of the rows; where more are that far off, they are so for a reason
+_DAMAGED = 0.01  # share of the rows; if more are that far off, it is not damage
 
 
 def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[pl.DataFrame, list[int]]:
     """The runs of a sheet (columns of `runs` and `gpus`, value, LINE) and the lines of duplicates.
 
-    Rows that cannot be believed are refused in the sheet. Raises InputError.
+    Impossible rows are refused in the sheet. Raises InputError.
     """
     bound, time = layout.bound, layout.bound["time"]
     duplicates = identity.drop_duplicates(sheet, identity.row_texts(sheet))
@@ -78,7 +78,10 @@ def _workload(sheet: Sheet, bound: dict[str, Bound], options: Options, seen: See
 
 
 def _check_texts(sheet: Sheet, layout: Layout) -> None:
-    """Conditions are stored as they are; but one that cannot be its column's says that the columns are shifted."""
+    """Conditions are stored as they are.
+
+    A value that is impossible for its column shows that the columns are shifted.
+    """
     rules = []
     for item in layout.bound.values():
         name, pattern = item.column, item.meaning.pattern
@@ -89,7 +92,7 @@ def _check_texts(sheet: Sheet, layout: Layout) -> None:
 
 
 def _within_own_limits(sheet: Sheet, figures: list[Bound]) -> None:
-    """A median lies between its own minimum and maximum, where the file gives them: else the row is damaged."""
+    """If the file gives a minimum and a maximum, the row's median must lie between them, else the row is damaged."""
     limits = {}
     for item in figures:
         name = item.column.removeprefix("median_")
@@ -103,7 +106,7 @@ def _within_own_limits(sheet: Sheet, figures: list[Bound]) -> None:
     durations = {item.column for item in figures if item.meaning.name == "time"}
     value = {c: pl.col(c).cast(pl.Float64, strict=False) for pair in limits.values() for c in pair}
     value |= {c: pl.col(c).cast(pl.Float64, strict=False) for c in limits}
-    # The limits of a duration may be in another unit than the duration (s beside ms, say).
+    # The limits of a duration may have another unit than the duration (s and ms, for example).
     ratios = {c: value[c] / pl.when(value[low] > 0).then(value[low]) for c, (low, _) in limits.items()}
     medians = sheet.frame.select(r.filter(r.is_finite()).median().alias(c) for c, r in ratios.items())
     rules: list[Rule] = []
@@ -172,8 +175,10 @@ def _job(bound: dict[str, Bound]) -> pl.Expr:
 
 
 def _conditions(bound: dict[str, Bound]) -> pl.Expr:
-    """The stated conditions as a JSON object (keys: `store/conditions.py`). Where a row states no locked clock while
-    others of the file do, its clock was free."""
+    """The stated conditions as a JSON object (keys: `store/conditions.py`).
+
+    If a row states no locked clock and other rows of the file do, its clock was free.
+    """
     stated = [bound[key] for key in CONDITIONS if key in bound]
     if not stated:
         return pl.lit(None, pl.String).alias("conditions")

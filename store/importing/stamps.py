@@ -1,4 +1,4 @@
-"""Texts turned into instants: UNIX times and civil times, with a zone or in a stated one."""
+"""Turn texts into instants: UNIX times, and civil times that have a time zone or are read in a given one."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def times(sheet: Sheet, bound: Bound, seen: Seen, *, minus_one: bool, stream: bo
     """Parse a column of time stamps into `parsed(meaning)`: nanoseconds since 1970, UTC, without zone.
 
     Known are UNIX times in s, ms, us or ns (told apart by their size, which cannot be mistaken between 2001
-    and 2286), `YYYY/MM/DD hh:mm:ss.fff` and ISO 8601. A time without a zone is read in `time_zone`. In a
-    `stream`, rows follow each other in time, and each must have one.
+    and 2286), `YYYY/MM/DD hh:mm:ss.fff` and ISO 8601. A time without a zone is read in `time_zone`. In a `stream`, rows
+    follow each other in time, and each must have a time.
     """
     try:
         ZoneInfo(time_zone)
@@ -61,7 +61,7 @@ def times(sheet: Sheet, bound: Bound, seen: Seen, *, minus_one: bool, stream: bo
 
 
 def _unix(whole: pl.Expr, part: pl.Expr | None = None) -> pl.Expr:
-    """A UNIX time in ns, from its whole part (whose size says the unit) and its fraction of that unit."""
+    """A UNIX time in ns, from its whole part and its fraction. The size of the whole part gives the unit."""
     time = whole
     for limit, factor in ((10**16, 10**3), (10**13, 10**6), (10**10, 10**9)):
         scaled = whole * factor if part is None else whole * factor + (part * factor).round().cast(pl.Int64)
@@ -70,7 +70,7 @@ def _unix(whole: pl.Expr, part: pl.Expr | None = None) -> pl.Expr:
 
 
 def _fractions(sheet: Sheet, bound: Bound) -> None:
-    """UNIX times with a fraction; in two parts, since a float does not hold one to the ns."""
+    """UNIX times with a fraction, in two parts: a float is not exact to the ns."""
     parts = pl.col(bound.column).str.extract_groups(r"^([0-9]{9,16})(\.[0-9]+)$").struct
     whole = parts[0].cast(pl.Int64, strict=False)
     time = _unix(whole, ("0" + parts[1]).cast(pl.Float64))
@@ -103,8 +103,8 @@ def _civil(sheet: Sheet, bound: Bound, seen: Seen, time_zone: str, *, stream: bo
         )
     except pl.exceptions.ComputeError as error:  # `localtime` and the like, which Python knows and Polars does not
         raise InputError(_NO_ZONE.format(time_zone)) from error
-    # Where the clocks go back, an hour comes twice. A stream shows which it is: its second pass begins where the
-    # clock falls back.
+    # When clocks go back, one hour occurs twice. A stream shows which one a row is in: the second begins where its time
+    # stamps go back.
     twice = local & (pl.col(f"{OWN}early") != pl.col(f"{OWN}late")).fill_null(False)
     (repeated,) = sheet.counts(twice)
     utc = pl.col(f"{OWN}early")

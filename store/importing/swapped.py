@@ -1,15 +1,15 @@
-"""Telemetry columns under one another's names: physics that no GPU can show.
+"""Find telemetry columns whose names were swapped: together they show physics that no GPU can have.
 
-Two columns whose header names were swapped hold plausible numbers each. Together they do not:
+If two header names were swapped, each column alone is plausible. Together they are not:
 
 * power and SM clock: above the clocks of an idle GPU, a board draws fewer watts than its SM clock has megahertz;
 * power and temperature, power and memory clock: clocks and temperatures are read as whole numbers, so that their
-  medians are whole or half, and power in mW. A power without decimals, beside a temperature with decimals that is
-  above it, or beside a memory clock with decimals while the power hardly ever changes, is none;
+  medians are whole or half, and power in mW. These are therefore not powers: a column without decimals beside a higher
+  temperature with decimals; a column without decimals that hardly changes beside a memory clock with decimals;
 * SM clock and memory clock: the memory clock has a few fixed steps, the SM clock many.
 
-Means instead of medians have decimals everywhere and whole watts may be rounded: these alone are no suspicion.
-Columns that --map names are believed.
+Means have decimals everywhere, and whole watts may be rounded: neither alone is a reason to suspect a swap. Columns
+that --map names are believed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HOTTEST = 110.0  # degrees Celsius
 
 
 def check(sheet: Sheet, bound: dict[str, Bound]) -> None:
-    """Raise InputError where two telemetry columns of a sheet of runs seem to be under one another's names."""
+    """Raise InputError if the names of two telemetry columns in a sheet of runs seem to be swapped."""
     names = [key for key in ("sm_clock", "mem_clock", "temperature", "power") if key in bound and not bound[key].mapped]
     if sheet.frame.height < _FEW_ROWS or len(names) < 2:
         return

@@ -1,4 +1,4 @@
-"""Rows of telemetry, one a reading: `nvidia-smi` streams and mapped files become `telemetry`."""
+"""Turn `nvidia-smi` streams and mapped files, one reading a row, into rows of `telemetry`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .layout import METRIC_KINDS, Layout, Options
 from .stamps import times
 from .values import Seen, numbers, parsed
 
-_SHARED = 8  # where one reading in so many repeats an instant, two GPUs are in one stream
+_SHARED = 8  # if one reading in this many repeats an instant, two GPUs are in one stream
 
 # A power sensor is called stuck where its reading never moves over this many readings and seconds while
 # temperature or utilisation moves this much. (A sensor period is at most about 0.1 s.)
@@ -24,7 +24,7 @@ _STUCK_READINGS, _STUCK_SECONDS, _MOVED_KELVIN, _MOVED_PERCENT = 100, 10, 3, 20
 def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[pl.DataFrame, pl.DataFrame, list[int]]:
     """The readings of a sheet in the columns of `telemetry` (and LINE), events in them, the lines of duplicates.
 
-    Rows that cannot be believed are refused in the sheet. Raises InputError.
+    Impossible rows are refused in the sheet. Raises InputError.
     """
     bound = layout.bound
     duplicates = identity.drop_duplicates(sheet, identity.row_texts(sheet))

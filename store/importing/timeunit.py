@@ -1,4 +1,4 @@
-"""The unit of a published duration that states none, found from what else its rows say, or not at all.
+"""Find the unit of a published duration that states none, from the other columns of its rows, if possible.
 
 Published files of the same authors give `perf` in ms, in s and in ns, without a mark. The unit is taken from
 the strongest evidence that the file holds, in this order:
@@ -7,11 +7,11 @@ the strongest evidence that the file holds, in this order:
 2. the kernels' own start times, in s: (last start - first start) is the duration of (number - 1) kernels,
    or of the whole run (not in a training, whose kernels are not its iterations);
 3. the training time, in s: it holds between 10 and 100,000 iterations;
-4. the size alone, where only one of s, ms and ns makes a duration between 1 ms and 1,000 s (a training
+4. the size alone, if only one of s, ms and ns makes a duration between 1 ms and 1,000 s (a training
    iteration: 5 ms to 60 s); of ns only whole numbers from a billion on, too long for microseconds.
 
-If nothing decides, the file is refused and the person asked: a wrong unit would be silent for ever. A unit in
-the column's name that contradicts 1 to 3 is refused as well.
+If nothing decides, the file is refused and the user is asked, because nobody would ever notice a wrong unit. A unit in
+the column's name that contradicts 1 to 3 is refused, too.
 """
 
 from __future__ import annotations
@@ -114,10 +114,10 @@ def _references(sheet: Sheet, name: str, meaning: Meaning, *, training: bool) ->
 def _evidence(
     sheet: Sheet, bound: Bound, raw: pl.Expr, *, training: bool
 ) -> tuple[tuple[Unit, str] | None, _Reference | None]:
-    """The unit that the rest of the rows proves and from what, and the duration that proves it row by row.
+    """The unit that other columns prove, which columns these are, and the duration that they give for each row.
 
-    Raises UnitError where there is such a duration and it agrees with the column in no unit: one of the two is
-    not what its name says.
+    Raises UnitError if there is such a duration and it agrees with the column in no unit: one of the two does not hold
+    what its name says.
     """
     references = _references(sheet, bound.column, bound.meaning, training=training)
     trained = next((n for n in sheet.names if n.lower().startswith("train_time")), None)
@@ -157,11 +157,11 @@ def _filled(sheet: Sheet, reference: _Reference) -> bool:
 
 
 def _by_size(sheet: Sheet, raw: pl.Expr, *, training: bool) -> list[Unit]:
-    """The units in which the median is a duration of the usual size."""
+    """The units in which the median is a usual duration."""
     low, high = (5e-3, 60.0) if training else (1e-3, 1000.0)
     median, whole = sheet.frame.select(raw.median(), (raw == raw.round()).all().alias("whole")).row(0)
     units = [u for u in _PUBLISHED if low <= median * u.factor <= high]
-    # Nanoseconds are counted: whole and many. Anything else of that size could as well be microseconds.
+    # Nanoseconds are large whole numbers. Any other number of that size could also be microseconds.
     return [u for u in units if u != _TIME["ns"] or (whole and median >= 1e9)]
 
 

@@ -1,4 +1,4 @@
-"""Texts turned into numbers; what cannot be believed is refused, what means "unknown" is NULL."""
+"""Turn texts into numbers. Impossible values are refused; what means "unknown" becomes NULL."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LABELLED = _NUMBER + r"[ \u00a0]*([A-Za-z%°µμ].*)$"
 
 @dataclass
 class Seen:
-    """What was met on the way: placeholders by column, units by column, remarks."""
+    """What parsing found: placeholders by column, units by column, remarks."""
 
     placeholders: dict[str, int] = field(default_factory=dict)
     units: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -45,10 +45,10 @@ def is_placeholder(column: str, *, minus_one: bool) -> pl.Expr:
 def numbers(sheet: Sheet, items: Sequence[Bound], seen: Seen, *, minus_one: bool, required: str = "") -> None:
     """Parse columns of numbers into `parsed(meaning)`, in the meaning's unit.
 
-    The unit of a duration may be found later, from other columns: where nothing states it, the numbers stay as
-    they are and `bound.unit` stays None. A row whose value is no number, has a foreign unit, or lies outside
-    the meaning's limits is refused, and so is one that lacks the meaning called `required`. Raises InputError
-    (UnitError) where that is most of a column: then it does not hold what its name says.
+    The unit of a duration may be found later, from other columns. If nothing states it, the numbers stay as they are
+    and `bound.unit` stays None. A row whose value is no number, has a foreign unit, or lies outside the meaning's
+    limits is refused, and so is one that lacks the meaning called `required`. Raises InputError (UnitError) where that
+    is most of a column: then it does not hold what its name says.
     """
     sheet.frame = sheet.frame.with_columns(
         is_placeholder(b.column, minus_one=minus_one).alias(missing(b.meaning)) for b in items
@@ -96,11 +96,10 @@ def _plain(bound: Bound) -> pl.Expr:
 
 
 def _with_units(sheet: Sheet, bound: Bound, *, labelled: bool, believed: int) -> pl.Expr | None:
-    """The numbers in the meaning's unit, or None where they stay as they are; finds `bound.unit`.
+    """The numbers in the meaning's unit, or None if they stay as they are. Sets `bound.unit`.
 
-    --unit overrules everything; a unit in the column's name or in --map must agree with the units beside the
-    values; where only the format is known, the units beside most values count. A number whose own unit does
-    not fit becomes null.
+    --unit overrules everything. A unit in the column's name or in --map must agree with the units after the values. If
+    only the format is known, the unit after most values counts. A number whose own unit does not fit becomes null.
     """
     meaning, name = bound.meaning, bound.column
     target = UNITS[meaning.dimension][meaning.unit]
@@ -130,9 +129,9 @@ def _with_units(sheet: Sheet, bound: Bound, *, labelled: bool, believed: int) ->
         own = {label: unit for label, unit in own.items() if unit == bound.unit}
     elif own and sum(labels[label] for label in own) * 2 > believed:
         unit = next(iter(own.values()))
-        without_label = bound.unit == unit  # a bare number among labelled ones is believed in the format's unit only
+        without_label = bound.unit == unit  # a bare number among numbers with units must be in the format's unit
         bound.unit, bound.source = unit, "the values"
-    else:  # a unit beside a few values alone does not make it that of the column
+    else:  # a unit that stands after only a few values is not the column's unit
         own = {label: unit for label, unit in own.items() if unit == bound.unit}
     if bound.unit is None and meaning.name != "time":
         raise UnitError(
@@ -160,7 +159,7 @@ def _scaled(number: pl.Expr, unit: Unit, target: Unit) -> pl.Expr:
 
 
 def _inside(bound: Bound) -> pl.Expr:
-    """Whether a value lies within the limits of its meaning; these hold in the stored unit."""
+    """Whether a value lies within the limits of its meaning. The limits are in the stored unit."""
     value = pl.col(parsed(bound.meaning))
     if bound.unit is None and bound.meaning.dimension:
         return value.is_not_null()
@@ -168,7 +167,7 @@ def _inside(bound: Bound) -> pl.Expr:
 
 
 def _check_columns(sheet: Sheet, items: Sequence[Bound], unknown: list[int]) -> None:
-    """Refuse the file where a column does not hold what its name and unit say."""
+    """Refuse the file if a column does not hold what its name and unit say."""
     inside = sheet.counts(*(_inside(b) for b in items))
     medians = sheet.frame.select(
         pl.col(parsed(b.meaning)).filter(_inside(b)).median().alias(parsed(b.meaning)) for b in items
