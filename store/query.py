@@ -55,7 +55,7 @@ _PLAIN = _NUMBERS | {"BOOLEAN", "VARCHAR"}
 
 @dataclass(frozen=True)
 class Plain:
-    """An answer of numbers, texts and truth values: the names of its columns, which columns are numbers, and the rows."""
+    """An answer of numbers, texts and truth values: its columns' names, which of them are numbers, and its rows."""
 
     names: list[str]
     numeric: list[bool]

@@ -87,7 +87,7 @@ def snapshot(root: Path) -> Snapshot:
 
 
 def _add_switched(root: Path, notes: dict[str, replacing.Note], listed: dict[str, list[Path]]) -> None:
-    """Add files that have replaced others to a listing that is too old: a network file system may list from its cache."""
+    """Add files that have replaced others to an older listing: a network file system may list from its cache."""
     there = {path for paths in listed.values() for path in paths}
     for note in notes.values():
         for name in note.paths["new"] if note.step == 2 else ():

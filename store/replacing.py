@@ -1,8 +1,8 @@
-"""Files that take the place of others, in one step for every reader.
+"""Replace files by others, in one step for every reader.
 
-A few files (a journal and what was published of it, the segments of an hour) are to give way to others with the same
-rows. No file system renames several files at once, and DuckDB fixes its list of files when a query begins. Therefore
-small files in `replaced/` say which files readers leave out, and the steps are:
+A few files (a journal and its published rows, or the segments of an hour) are replaced by others with the same rows. No
+file system renames several files at once, and DuckDB fixes its list of files when a query begins. So small files in
+`replaced/`, the notes, say which files readers leave out. The steps are:
 
 0. an `*.claim` of each old file, which only one replacement can make, also where the file system has no locks;
 1. `ID.1.parquet`: leave out the new files; on a network file system so many seconds pass that every host has seen it;
@@ -10,8 +10,8 @@ small files in `replaced/` say which files readers leave out, and the steps are:
 3. `ID.2.parquet`: leave out the old files, and no longer the new ones: with this one rename they have changed places;
 4. when queries that began before have ended, the old files are removed, and last the two notes.
 
-Whoever comes after a crash takes back what has not all its new files, finishes what has, and does the rest. A note
-lists both sides, the old and the new, so that a reader that lists files while they change places notices it.
+After a crash, the next process undoes a replacement whose new files are not all there, and finishes the others. A note
+lists both the old and the new files, so that a reader that lists files meanwhile notices the replacement.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _CACHED_S = 65.0  # NFS shows a folder from memory for 30 to 60 s (acdirmin, acd
 LOCK = "replaced.lock"
 _CLAIM = ".claim"
 _WORD = "[A-Za-z0-9][A-Za-z0-9._-]*"
-_FORM = re.compile(  # of the files that a note may name: never one outside the store, nor one that whorl needs
+_FORM = re.compile(  # the files that a note may name: none outside the store, and none that whorl needs
     rf"(?:(?:{'|'.join(spec.name for spec in (*TABLES, LATE))})/(?:day=-?\d+-\d\d-\d\d/(?:{_WORD}~[0-9a-f]{{8}}/)?)?"
     rf"{_WORD}\.parquet|journal/{_WORD}\.[a-z_]+\.\d+\.arrow)"
 )
-_MARK_S = 600  # old files go just after a multiple of ten minutes, on every host: a query in flight then may miss one
+_MARK_S = 600  # hosts remove old files just after multiples of ten minutes: only a query that runs then may miss one
 _STALE_S = 86_400.0
-_FEW = 16  # notes: whoever comes looks after so many, whosever they are
+_FEW = 16  # with at most this many notes, a process looks after all, also those of others
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def pace_of(root: Path) -> Pace:
 
 
 class TakenError(StoreError):
-    """Another process replaces some of the files, or has replaced them: nothing was done."""
+    """Another process replaces some of the files, or has replaced them. Nothing was done."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Note:
 
 
 def hidden(notes: Iterable[Note]) -> set[tuple[str, str]]:
-    """The files that readers leave out; of several notes on one file, one that has switched decides."""
+    """The files that readers leave out. If several notes name a file, one that has switched decides."""
     found: dict[tuple[str, str], tuple[int, bool]] = {}
     for note in notes:
         for side, leave_out in ((note.old, note.step == 2), (note.new, note.step == 1)):
@@ -98,13 +98,13 @@ def hidden(notes: Iterable[Note]) -> set[tuple[str, str]]:
 
 
 def key(root: Path, path: Path) -> tuple[str, str]:
-    """How a note names a file: its table, and its name with the folders between; of files in none, with the table."""
+    """How a note names a file: its table, and its path in it. Without a folder of a day the path begins with the table."""
     parts = path.relative_to(root).parts
     return parts[0], "/".join(parts[1:] if len(parts) > 2 else parts)
 
 
 def notes(root: Path, begins: str = "", wanted: Callable[[str], bool] = lambda _: True) -> dict[str, Note]:
-    """The replacements under way whose identity begins so, and is wanted. Raises OSError."""
+    """The replacements under way whose identity begins with a text and is wanted. Raises OSError."""
     found: dict[str, Note] = {}
     folder = root / REPLACED.name
     for name in sorted(files.names_in(folder)):
@@ -157,10 +157,10 @@ def replace(
     *,
     inside: Callable[[], None] = lambda: None,
 ) -> None:
-    """Put files in the place of others: `new` maps temporary files, made durable, to their places.
+    """Replace files by others: `new` maps temporary files, which are durable, to their places.
 
-    `inside` runs once the new files are in their places and hidden, before the wait. Raises StoreError; what was
-    begun is then finished or taken back by whoever opens the store next.
+    `inside` runs when the new files are in their places and still hidden, before the wait. Raises StoreError. The next
+    process that opens the store then finishes or undoes what was begun.
     """
     one = f"{processes.owner()}-{uuid4().hex[:8]}"
     sides = [("old", path) for path in old] + [("new", path) for path in new.values()]
@@ -181,7 +181,7 @@ def replace(
             time.sleep(pace.settle_s)
         _write(root, one, 2, sides)
     except BaseException as error:
-        if _path(root, one, 2).exists():  # with it the files have changed places, whatever failed afterwards
+        if _path(root, one, 2).exists():  # from here on the files are replaced, whatever failed afterwards
             if not isinstance(error, OSError | StoreError):
                 raise
             log.warning("%s; the files have changed places all the same", error)
@@ -207,7 +207,7 @@ def _claim_all(root: Path, one: str, old: list[Path], claimed: list[Path]) -> No
     try:
         said.write_text(one)
         for path in old:
-            if path.parent.name != LATEST.name:  # of which every row may be there twice
+            if path.parent.name != LATEST.name:  # then every row could be there twice
                 claimed.append(_claim(root, path, said))  # noqa: PERF401 - known where the next one fails
     finally:
         files.remove(said)
@@ -219,7 +219,7 @@ def _claim_all(root: Path, one: str, old: list[Path], claimed: list[Path]) -> No
 def _claim(root: Path, old: Path, said: Path) -> Path:
     """Claim a file for the replacement that `said` names. Raises TakenError, and OSError.
 
-    A name is linked to a file by one process only, on NFS, too, and the content comes with it.
+    Only one process can link a name to a file, on NFS, too; and the link has the content at once.
     """
     claim = _claim_of(root, str(old.relative_to(root)))
     for _ in range(2):
@@ -249,7 +249,7 @@ def _claim_of(root: Path, name: str) -> Path:
 
 
 def _is_stale(root: Path, claim: Path) -> bool:
-    """Whether the replacement that claimed a file is over, or its process died before it began."""
+    """Whether a claim is stale: its replacement is over, or its process died before it began."""
     try:
         with os.fdopen(files.open_regular(claim), "rb") as file:
             one, changed = file.read(1000).decode("utf-8", "replace"), os.fstat(file.fileno()).st_mtime
@@ -262,7 +262,7 @@ def _is_stale(root: Path, claim: Path) -> bool:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether a file is there: opening asks the server of a network file system."""
+    """Whether a file is there. It opens the file, because that asks the server of a network file system."""
     try:
         os.close(files.open_regular(path))
     except OSError:
@@ -285,7 +285,10 @@ def _end(root: Path, note: Note) -> None:
 
 
 def take_back(root: Path, one: str, new: Iterable[str]) -> None:
-    """Undo a replacement that has not switched: its new files go first, while they are hidden. Raises OSError."""
+    """Undo a replacement that has not switched.
+
+    It removes the new files first, while they are hidden. Raises OSError.
+    """
     for name in new:
         with contextlib.suppress(FileNotFoundError):
             files.remove_inside(root, name)
@@ -317,7 +320,7 @@ def _write(root: Path, one: str, step: int, sides: list[tuple[str, Path]]) -> No
 def remove_old(root: Path, note: Note) -> bool:
     """Remove the old files of a replacement that has switched; says whether there were any. Raises OSError."""
     found = False
-    # Published rows go before the journal they came from: a reader that sees the journal knows what is missing.
+    # Published rows are removed before their journal: a reader that sees the journal knows what is missing.
     for name in sorted(note.paths["old"], key=lambda name: name.startswith("journal/")):
         with contextlib.suppress(FileNotFoundError):
             files.remove_inside(root, name)
@@ -335,7 +338,7 @@ def _path(root: Path, one: str, step: int) -> Path:
 
 
 def due(note: Note, now: float, grace_s: float = GRACE_S) -> float:
-    """When the old files of a switched replacement go, in seconds since 1970."""
+    """When the old files of a switched replacement are removed, in seconds since 1970."""
     if not grace_s:
         return now
     then = note.changed + grace_s
@@ -343,11 +346,11 @@ def due(note: Note, now: float, grace_s: float = GRACE_S) -> float:
 
 
 def recover(root: Path, grace_s: float = GRACE_S, *, every: bool = False) -> None:
-    """Finish or take back what dead processes began, and remove old files whose time has come.
+    """Finish or undo what dead processes began, and remove old files whose time has come.
 
-    Where a fleet replaces files, only those of this process and of dead ones of this host, unless `every` is asked
-    for: a thousand collectors that each looked after all would read millions of notes a minute. Does nothing,
-    silently, where this user may not write.
+    If there are many notes, it looks only after those of this process and of dead processes of this host, unless
+    `every` is true. Otherwise a thousand collectors would read millions of notes a minute. Does nothing, silently, if
+    this user may not write.
     """
     with contextlib.suppress(OSError, StoreError):
         mine = f"{processes.owner()}-"
@@ -358,7 +361,7 @@ def recover(root: Path, grace_s: float = GRACE_S, *, every: bool = False) -> Non
 
         if not notes(root, wanted=wanted):
             return
-        # One at a time: between the look and the deed nobody else may finish it and replace the files again.
+        # One process at a time: between the check and the action nobody else may finish it and replace the files again.
         with locks.locked(root / LOCK, "the replacements of this store"):
             for note in notes(root, wanted=wanted).values():
                 _recover_one(root, note, grace_s)

@@ -1,7 +1,7 @@
-"""Hot and cold: telemetry at full rate for a while, and one row a minute of what is older.
+"""Keep telemetry at full rate for a while, and one row a minute of older telemetry.
 
-A minute keeps its number of rows, the lowest, mean and highest of what fluctuates, the first and the last of what
-counts up, and every bit that was set. The rows of a day and the minutes made of them change places in one step.
+A minute keeps its number of rows; the lowest, mean and highest value of each gauge; the first and the last value of
+each counter; and every bit that was set. The minutes of a day replace its rows in one step.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DAY = 86_400 * 10**9
 
 @dataclass
 class Pruned:
-    """What pruning did, or would do: rows of telemetry, the minutes made of them, bytes of files before and after."""
+    """What pruning did or would do: rows of telemetry, minutes made of them, bytes of files before and after."""
 
     until: int  # ns: rows before are pruned
     rows: int = 0
@@ -43,7 +43,7 @@ class Pruned:
     before: int = 0
     after: int = 0
     days: int = 0
-    waiting: int = 0  # days left for the next time, because their files are changing places
+    waiting: int = 0  # days left for the next time, because their files are being replaced
 
 
 def seconds(text: str) -> int:
@@ -66,7 +66,7 @@ def configured(root: Path) -> str | None:
 
 
 def horizon(keep_s: int, now: int) -> int:
-    """Up to when rows are pruned (ns): a whole day where days are kept, else a whole minute."""
+    """Rows before this time are pruned (ns): the start of a day if whole days are kept, else of a minute."""
     step = _DAY if keep_s >= 2 * 86_400 else _MINUTE
     return (now - keep_s * 10**9) // step * step
 
@@ -150,7 +150,7 @@ def _prune_day(root: Path, paths: list[Path], until: int, pace: Pace, done: Prun
 
 
 def _rejoined(minutes: pa.Table, paths: list[Path], until: int) -> pa.Table:
-    """The minutes of a day, with one row for those whose rows lie in several files."""
+    """The minutes of a day. A minute whose rows lie in several files gets one row."""
     import polars as pl
     import pyarrow as pa
 
@@ -172,7 +172,7 @@ def _rejoined(minutes: pa.Table, paths: list[Path], until: int) -> pa.Table:
 
 
 def _minute() -> pl.Expr:
-    """When the minute of a row began; before 1970, too, for integer division rounds down."""
+    """When the minute of a row began. This also holds before 1970, because integer division rounds down."""
     import polars as pl
 
     return (pl.col("ts").cast(pl.Int64) // _MINUTE * _MINUTE).cast(pl.Datetime("ns"))

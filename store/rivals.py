@@ -1,4 +1,4 @@
-"""Which stored rows new ones could replace: in files whose times and GPUs overlap, and in open journals."""
+"""Find the stored rows that new rows could replace: in files whose times and GPUs overlap, and in open journals."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _TRIES = 20
-_MANY_DAYS = 100  # so many folders are looked at one by one
+_MANY_DAYS = 100  # up to this many folders are looked at one by one
 GPUS = "gpus.txt"  # in a collector's folder: the hashes of its GPUs
 _TELEMETRY = f".{TELEMETRY.name}."  # in the name of a journal's file
 
-_headers: dict[Path, dict[str, frozenset[int]]] = {}  # by store: of the journals that are open, the GPUs
+_headers: dict[Path, dict[str, frozenset[int]]] = {}  # by store: the GPUs of the open journals
 
 
 def place(root: Path, rows: pa.Table, mine: set[str], generation: str | None = None) -> tuple[pa.Table, pa.Table]:
-    """Part rows of telemetry, which say when they were `written`, into new ones and such as replace stored ones.
+    """Split rows of telemetry, which have the column `written`, into new rows and rows that replace stored ones.
 
-    Files named as in `mine` do not count. The new rows say when they were written only where an open
-    journal of the same GPUs, other than `generation`, could contradict them.
+    Files whose names match `mine` do not count. The new rows keep the time of writing only if an open journal of the
+    same GPUs, other than `generation`, could contradict them.
     """
     bounds = placing.bounds_of(rows)
     new, late = placing.resolve(rows, _rivals(root, bounds, mine))
@@ -41,7 +41,7 @@ def place(root: Path, rows: pa.Table, mine: set[str], generation: str | None = N
 
 
 def place_now(root: Path, rows: pa.Table, now: int) -> tuple[pa.Table, pa.Table]:
-    """Part rows that are written now, sorted, into new ones and such as replace stored ones or those in journals."""
+    """Split sorted rows that are written now into new rows and rows that replace others, stored or in journals."""
     bounds = placing.bounds_of(rows)
     journals = open_journals(root, bounds)
     others = _rivals(root, bounds) + journals
@@ -53,10 +53,10 @@ def place_now(root: Path, rows: pa.Table, now: int) -> tuple[pa.Table, pa.Table]
 
 
 def _rivals(root: Path, bounds: placing.Bounds, but: Collection[str] = ()) -> list[pa.Table]:
-    """The keys in stored files that could be among those of some rows; files named as in `but` do not count."""
+    """The keys in stored files that these rows could have, too. Files whose names match `but` do not count."""
     for _ in range(_TRIES):
         paths = [path for path in stored(root, bounds) if path.stem not in but]
-        with contextlib.suppress(FileNotFoundError):  # it gave way to others: look again
+        with contextlib.suppress(FileNotFoundError):  # it was replaced by others: look again
             found = [placing.keys_in(path) for path in placing.rivals(bounds, paths)]
             return [keys for keys in found if keys is not None]
     raise StoreError(f"the files of {root} change faster than they can be listed; run the command again")
@@ -93,9 +93,10 @@ def _listed(folder: Path | str) -> tuple[list[str], list[str]]:
 
 
 def home(root: Path, name: str, rows: pa.Table) -> str:
-    """The folder, within each day, of what the collector `name` writes of the GPUs in these rows. Raises OSError.
+    """The folder within each day for what the collector `name` writes about the GPUs of these rows. Raises OSError.
 
-    It says which GPUs these are before it holds a row of them: a fleet's other collectors need not look into it.
+    The folder says which GPUs these are before it holds a row of them, so that a fleet's other collectors need not look
+    into it.
     """
     text = placing.as_text(placing.bounds_of(rows).gpus or frozenset())
     found = f"{name}~{zlib.crc32(text.encode()):08x}"
@@ -122,7 +123,7 @@ def _may_hold(home: str, gpus: frozenset[int] | None) -> bool:
 
 
 def contested(root: Path, name: str, rows: pa.Table) -> bool:
-    """Whether somebody else's journal, or folder of these days, could hold rows of the GPUs of the collector `name`."""
+    """Whether another's journal, or folder within these days, could hold rows of the GPUs of the collector `name`."""
     bounds = placing.bounds_of(rows)
     if any(journal_file.name_in(part.generation) != name for part in _open_parts(root, bounds)):
         return True
@@ -151,19 +152,19 @@ def _open_parts(root: Path, bounds: placing.Bounds) -> list[Part]:
 
 
 def open_journals(root: Path, bounds: placing.Bounds, but: str | None = None) -> list[pa.Table]:
-    """The keys in journals, other than those of a generation, that could be among those of some rows."""
+    """The keys in journals, except those of one generation, that these rows could have, too."""
     found = []
     replaced: dict[bool, set[tuple[str, str]]] = {}
     for part in _open_parts(root, bounds):
         if part.generation == but:
             continue
         own = but is not None and journal_file.name_in(part.generation) == journal_file.name_in(but)
-        if own not in replaced:  # what this process has replaced its own notes say: a fleet has hundreds of others
+        if own not in replaced:  # its own notes say what this process replaced; a fleet has hundreds of others
             found_notes = replacing.notes(root, processes.owner() if own else "")
             replaced[own] = replacing.hidden(found_notes.values())
-        if replacing.key(root, part.path) in replaced[own]:  # its rows are in a segment, and it waits to be removed
+        if replacing.key(root, part.path) in replaced[own]:  # its rows are in a segment already; it will be removed
             continue
-        with contextlib.suppress(FileNotFoundError, ValueError):  # sealed meanwhile, or nothing of whorl's
+        with contextlib.suppress(FileNotFoundError, ValueError):  # sealed meanwhile, or not whorl's
             rows = journal_file.read(part.path).table
             if len(rows):
                 keys = journal_file.whole(

@@ -1,4 +1,4 @@
-"""The tables of a store: every table and column, with type, unit and meaning, written once.
+"""Every table and column of a store, with type, unit and meaning, written once.
 
 The views, the checks, `whorl schema` and `docs/tables.md` are all made from `TABLES`.
 A type is spelled as DuckDB spells it; `arrow_schema` gives the Arrow one. What GPUs' drivers give stands in `metrics`.
@@ -18,10 +18,9 @@ from .outcomes import EndedBy, Outcome
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# The number in `store.toml` and in every file's metadata. It grows when a reader of an older whorl would
-# misunderstand a file; a new nullable column alone does not change it. 2: files that others replace (`replaced/`),
-# late rows (`late/`) and journals, of which a reader of format 1 knows nothing. 3: a folder for every collector
-# within a day, so that `replaced/` names its files otherwise.
+# The number in `store.toml` and in every file's metadata. It grows when an older whorl would misunderstand a file; a
+# new nullable column alone does not change it. 2: replaced files (`replaced/`), late rows (`late/`) and journals, which
+# format 1 does not have. 3: a folder for every collector within a day, which changes the names of files in `replaced/`.
 FORMAT = 3
 
 CATALOG = "whorl.duckdb"  # the file of views and macros
@@ -35,9 +34,9 @@ class Column:
     type: str
     unit: str
     description: str
-    encoding: str = ""  # Parquet encoding where the default dictionary is not the best (storage measurements)
-    kind: Literal["", "gauge", "counter", "mask", "text"] = ""  # of telemetry: how a minute keeps it ("": not)
-    reads: str = ""  # SQL that gives its value, where rows that an older whorl wrote have it elsewhere
+    encoding: str = ""  # the encoding in Parquet, if measurements found one better than the default dictionary
+    kind: Literal["", "gauge", "counter", "mask", "text"] = ""  # for telemetry: how a minute keeps it ("": not at all)
+    reads: str = ""  # SQL that gives its value for rows that an older whorl wrote
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class Table:
     columns: tuple[Column, ...]
     sorted_by: tuple[str, ...] = ()
     partitioned: bool = False  # files lie in day=YYYY-MM-DD folders, by `ts`
-    made: bool = False  # whorl makes its rows from those of other tables: nothing else appends to it
+    made: bool = False  # whorl makes its rows from other tables; nobody else appends to it
 
     @property
     def names(self) -> list[str]:
@@ -57,7 +56,7 @@ class Table:
 
     @property
     def reads(self) -> dict[str, str]:
-        """The columns that rows of an older whorl have elsewhere, and the SQL that gives their values."""
+        """The columns that rows of an older whorl hold elsewhere, and the SQL that gives their values."""
         return {column.name: column.reads for column in self.columns if column.reads}
 
 
@@ -363,10 +362,11 @@ def _newest(value: str, known: str) -> str:
     return f"last({value} ORDER BY first_seen NULLS FIRST) FILTER (WHERE {known} IS NOT NULL)"
 
 
-_PLACED = ("node", "slot", "cabinet", "place")  # of one identity together: a GPU that moved has no slot of before
+_PLACED = ("node", "slot", "cabinet", "place")  # taken from one identity: a GPU that moved must not keep its old slot
 _STRUCT = ", ".join(f"{name} := {name}" for name in _PLACED)
 _KEPT_APART = ("cluster", "gpu", "first_seen", "import_id")
-# Of several cards that were in one slot one after another, the last one has its name. A key without a UUID is a place.
+# If several cards were in one slot, one after another, the last one has the slot's name. A key without a UUID is a
+# place.
 _HOLDS_SLOT = (
     "uuid IS NULL OR uuid = arg_max(uuid, coalesce(placed, TIMESTAMP_NS '1970-01-01')) "
     "OVER (PARTITION BY cluster, node, slot, parent IS NULL)"

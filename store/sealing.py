@@ -1,7 +1,7 @@
-"""From a journal to Parquet: what is published of it while it grows, and the segment it becomes.
+"""Turn a journal into Parquet: publish its rows while it grows, and seal it as a segment at the end.
 
-Published rows are a prefix of the journal. Their files say up to which byte of which part they reach, and how many
-files were published at once, so that a reader of whorl takes the rest from the journal and no row twice.
+Published rows are the first rows of the journal. Their files say at which byte of each part they end, and how many
+files were published at once. So whorl reads the rest from the journal, and no row twice.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TABLES = {spec.name for spec in (*TABLES, LATE)}
 
 
 class Sealer:
-    """One generation of a journal on its way to Parquet; holds the rows that it has read, in columns."""
+    """Publishes and seals one generation of a journal. It holds the rows that it has read, in columns."""
 
     def __init__(self, root: Path, generation: str) -> None:
         self.root, self.generation = root, generation
@@ -48,15 +48,15 @@ class Sealer:
         self.unread: set[Path] = set()  # parts that cannot be read: they stay where they are
 
     def resume(self, live: Iterable[Path]) -> None:
-        """Take over what a dead process had published: its rows come from there, and from the journal what is not.
+        """Take over what a dead process had published: those rows come from its files, the others from the journal.
 
-        A published file that cannot be read is left where it is, and the journal read for it.
+        If a published file cannot be read, it stays where it is, and its rows are read from the journal.
         """
         by_number: dict[int, list[Path]] = {}
         for path in live:
             if (found := live_of(path)) is not None:
                 by_number.setdefault(found[1], []).append(path)
-        gap = False  # whether rows that the journal has from here on may be in published files, too
+        gap = False  # whether rows of the journal from here on may also be in published files
         for number, paths in sorted(by_number.items()):
             self._number = number + 1
             published = {path: rows for path in paths if (rows := _rows_of(path)) is not None}
@@ -65,7 +65,7 @@ class Sealer:
             if about is not None and complete and gap:
                 self._fold(about.upto)
             for name, rows in published.values():
-                if name == TELEMETRY.name or (complete and not gap):  # of telemetry each key counts once
+                if name == TELEMETRY.name or (complete and not gap):  # in telemetry each key counts once
                     self._rows.setdefault(name, []).append(_joined(name, [rows]))
             if about is not None and complete:
                 self._read |= {self.root / journal_file.FOLDER / name: size for name, size in about.upto.items()}
@@ -76,7 +76,7 @@ class Sealer:
         return journal_file.parts(self.root, self.generation)
 
     def _fold(self, upto: Mapping[str, int] | None = None) -> None:
-        """Read what the journal has grown by, as far as `upto` says of its files, where it is given."""
+        """Read what was added to the journal, if `upto` is given only up to these bytes of its files."""
         fresh: dict[str, list[pa.Table]] = {}
         for part in self._parts():
             if part.path in self.unread:
@@ -104,7 +104,7 @@ class Sealer:
             self._unpublished.setdefault(name, []).append(rows)
 
     def publish(self) -> None:
-        """Write the rows since the last time as Parquet files, which other DuckDB clients see. Raises StoreError."""
+        """Write the rows since the last call as Parquet files, which other DuckDB clients see. Raises StoreError."""
         self.published_s = time.monotonic()
         try:
             self._fold()
@@ -112,7 +112,7 @@ class Sealer:
             if not fresh:
                 return
             with self._placing(fresh):
-                # Rows that were published before are stored: a second row of an instant is late.
+                # Rows that were published before count as stored: a second row of the same instant is late.
                 parts = self._placed(fresh, f"{self.generation}.live{self._number}", set())
                 upto = {path.name: size for path, size in self._read.items()}
                 text = {"whorl.live": json.dumps({"number": self._number, "of": len(parts), "upto": upto})}
@@ -128,9 +128,9 @@ class Sealer:
         self._unpublished = {}
 
     def _placing(self, rows: dict[str, pa.Table]) -> Lock:
-        """The lock of places, shared with the collectors of other GPUs: a thousand nodes do not wait for each other.
+        """Take the lock of places, shared with collectors of other GPUs: a thousand nodes do not wait for each other.
 
-        Who else writes these GPUs is looked at under the lock: an open journal names its GPUs before it publishes.
+        Under the lock it looks who else writes these GPUs: an open journal names its GPUs before it publishes.
         """
         path, what = self.root / placing.LOCK, "the place of new rows"
         if TELEMETRY.name not in rows:
@@ -146,7 +146,10 @@ class Sealer:
         return locked(path, what, wait_s=_LOCK_WAIT_S)
 
     def _placed(self, rows: dict[str, pa.Table], name: str, mine: set[str]) -> list[tuple[Path, Table, pa.Table]]:
-        """Where the rows of each table go, those that replace others apart. The lock of places must be sealer."""
+        """Where the rows of each table go; rows that replace others are separate.
+
+        The caller must hold the lock of places.
+        """
         found = []
         for kind in TABLES[::-1]:
             if kind.name not in rows or not len(rows[kind.name]):
@@ -166,7 +169,7 @@ class Sealer:
     def seal(self, pace: Pace) -> None:
         """Write all rows as sorted segments that take the place of the journal's files. Raises StoreError.
 
-        After an error it is called again, and goes on where it was.
+        After an error, call it again: it goes on where it stopped.
         """
         try:
             self._fold()
@@ -182,7 +185,7 @@ class Sealer:
                 name = self._segment or self.generation
                 live = {path.stem for path in self._live}
                 parts = self._placed(rows, name, {name, *live})
-                if not self._segment and any(path.exists() for path, _, _ in parts):  # it was sealed in part before
+                if not self._segment and any(path.exists() for path, _, _ in parts):  # a part of it was sealed before
                     name = f"{self.generation}.{time.time_ns():x}"
                     parts = self._placed(rows, name, live)
                 self._segment = name
@@ -191,7 +194,7 @@ class Sealer:
                     mine = name_in(self.generation)
                     noted, earlier = latest.of_generation(self.root, mine, name, rows[TELEMETRY.name])
                     parts.append(noted)
-                if not any(path.exists() for path in self._live):  # other clients see nothing change places
+                if not any(path.exists() for path in self._live):  # for other clients nothing is replaced
                     pace = Pace(0.0, pace.grace_s if earlier else 0.0)
                 moves = writing.write_temporary(parts, level=writing.SMALL)
                 old = [path for path in (*self._live, *journals, *earlier) if path.exists()]
@@ -202,9 +205,9 @@ class Sealer:
 
 
 def _joined(name: str, tables: list[pa.Table]) -> pa.Table:
-    """Rows of a journal in one, with the columns that any of them has (and their keys), in the order of their table.
+    """All rows of a journal in one table: the key and every column that any row has, in the order of their table.
 
-    Columns that none has would double the memory of a collector while it seals.
+    Columns that no row has would double the memory of a collector while it seals.
     """
     import pyarrow as pa
 
@@ -218,7 +221,7 @@ def _joined(name: str, tables: list[pa.Table]) -> pa.Table:
 
 
 def _about(path: Path) -> journal_file.Published | None:
-    """What a published file says of itself; None where it is damaged or gone."""
+    """What a published file says of itself; None if it is damaged or gone."""
     import pyarrow as pa
 
     try:
@@ -228,7 +231,7 @@ def _about(path: Path) -> journal_file.Published | None:
 
 
 def _rows_of(path: Path) -> tuple[str, pa.Table] | None:
-    """The table and the rows of a published file, with `written`; None where it is damaged or gone."""
+    """The table and the rows of a published file, with `written`; None if it is damaged or gone."""
     import pyarrow as pa
 
     kept = next(folder.name for folder in path.parents if folder.name in _TABLES)
@@ -242,7 +245,7 @@ def _rows_of(path: Path) -> tuple[str, pa.Table] | None:
 
 
 def _put_aside(path: Path, lost: int) -> None:
-    """Keep a journal of which some bytes changed, under another name, when its other rows go to a segment."""
+    """If some bytes of a journal changed, keep it under another name when its other rows go to a segment."""
     aside = path.with_name(path.name + journal_file.DAMAGED)
     log.warning("%s: %s; it is kept as %s", path, journal_file.unread(lost), aside)
     with contextlib.suppress(FileExistsError):
@@ -250,7 +253,7 @@ def _put_aside(path: Path, lost: int) -> None:
 
 
 def seal_abandoned(root: Path, name: str | None, pace: Pace) -> list[str]:
-    """Seal the journals of dead writers: of `name`, whose lock the caller holds, or (None) of all that have none.
+    """Seal the journals of dead writers: of `name`, whose lock the caller holds, or of all whose lock is free (None).
 
     Returns the generations that were sealed. Raises StoreError.
     """
@@ -285,7 +288,7 @@ def seal_abandoned(root: Path, name: str | None, pace: Pace) -> list[str]:
 
 
 def _seal_one(root: Path, generation: str, pace: Pace) -> list[str]:
-    """Seal one generation; an empty list where a part of it cannot be read, and stays."""
+    """Seal one generation. If a part of it cannot be read, the part stays, and the answer is an empty list."""
     sealer = Sealer(root, generation)
     tables = [root / kind.name for kind in TABLES] + [root / LATE.name]
     sealer.resume([p for folder in tables for p in folder.rglob(f"{generation}.live*.parquet")])

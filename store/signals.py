@@ -1,8 +1,8 @@
-"""The signals that ask a process to end: noted, held back for a moment, or turned into an orderly end.
+"""Signals that ask a process to end: note them, hold them back for a moment, or end the process in order.
 
-Python gives signals to the main thread alone; in others nothing here does anything. A signal that is ignored stays
-ignored: under nohup, SIGHUP is. A mask of signals would not do: another thread may take the signal, and Python runs
-its handler in the main thread all the same.
+Python handles signals only in the main thread; in other threads nothing here has an effect. A signal that is ignored
+stays ignored, such as SIGHUP under nohup. A signal mask would not be enough: another thread may receive the signal, and
+Python then still runs its handler in the main thread.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Noted:
                 try:
                     self._before.setdefault(number, signal.getsignal(number))
                     signal.signal(number, self._handle)
-                except BaseException as error:  # what a signal raised that came just now: raised at the end
+                except BaseException as error:  # the exception of a signal that came just now; it is raised at the end
                     self._interruption = error
         return self
 
@@ -49,10 +49,10 @@ class Noted:
 
 
 class Unwinding(Noted):
-    """Signals end the block by SystemExit, or as whoever handled them before would, so that it can clean up.
+    """Signals end the block by SystemExit, or as the earlier handler would, so that the block can clean up.
 
-    More of them within `apart_s` seconds do nothing: several may come together, and the second would be raised in
-    the very call that was about to clean up. One that comes later acts again, as somebody waits who is in a hurry.
+    Further signals within `apart_s` seconds do nothing: several may come together, and the second one would stop the
+    cleaning up. A later signal acts again, because somebody is waiting and in a hurry.
     """
 
     def __init__(self, numbers: Iterable[int] = ENDING, *, apart_s: float) -> None:
@@ -75,7 +75,7 @@ class Unwinding(Noted):
 
 @contextlib.contextmanager
 def held(numbers: Iterable[int] = ENDING, *, once: bool = False) -> Iterator[None]:
-    """Signals that come during the block act after it; with `once`, a second one ends it by KeyboardInterrupt."""
+    """Signals that come during the block act after it. With `once`, a second signal ends it by KeyboardInterrupt."""
     noted = _Once(numbers) if once else Noted(numbers)
     try:
         with noted:

@@ -1,7 +1,7 @@
-"""Whether a file of a table can be read: what its footer says at a glance, and what its pages hold.
+"""Whether a file of a table can be read: a quick check of its footer, and a full check of its pages.
 
-A glance costs a few reads and is remembered; it notices torn, foreign and newer files. Reading everything, with the
-checksums of the pages, notices every changed byte of data.
+The quick check costs a few reads, and its result is remembered. It notices torn, foreign and newer files. The full
+check reads everything with the checksums of the pages, and notices every changed byte of data.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _remembered: dict[tuple[Path, str, tuple[int, int]], frozenset[str]] = {}
 
 
 def reason_to_skip(path: Path, name: str) -> str | None:
-    """Why a file cannot be read as part of the table `name`, or None where it can. Raises OSError."""
+    """Why a file cannot be read as part of the table `name`; None if it can. Raises OSError."""
     return _seen(path, name)[0]
 
 
@@ -31,7 +31,7 @@ def columns(path: Path, name: str) -> frozenset[str]:
 
 
 def remember(path: Path, name: str, stamp: tuple[int, int], columns: frozenset[str]) -> None:
-    """Take a file with this stamp for a sound one of the table `name`: somebody else has looked."""
+    """Remember a file with this stamp as a sound one of the table `name`: the caller has checked it."""
     if len(_remembered) >= _MOST:
         _remembered.clear()
     _remembered[path, name, stamp] = columns
@@ -44,7 +44,7 @@ def _seen(path: Path, name: str) -> tuple[str | None, frozenset[str]]:
 
 
 def looks_whole(path: Path) -> bool:
-    """Whether a file begins and ends as a Parquet file does: enough for what can be made again. Raises OSError."""
+    """Whether a file begins and ends like a Parquet file: enough for files that can be made again. Raises OSError."""
     with path.open("rb") as file:
         begin, size = file.read(4), file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 8))
@@ -53,7 +53,7 @@ def looks_whole(path: Path) -> bool:
 
 
 def stamp(path: Path) -> tuple[int, int]:
-    """Size and time of change: files are immutable, so the same stamp means the same content."""
+    """Size and time of change. Files never change, so the same stamp means the same content."""
     status = path.lstat()
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file")
@@ -62,7 +62,7 @@ def stamp(path: Path) -> tuple[int, int]:
 
 @functools.lru_cache(maxsize=_MOST)
 def _look(path: Path, name: str, stamp: tuple[int, int]) -> tuple[str | None, frozenset[str]]:  # noqa: ARG001 - part of the key
-    """Why a file cannot be read as part of a table, or None where it can; and the columns it has."""
+    """Why a file cannot be read as part of a table (None if it can), and the columns it has."""
     import pyarrow as pa
 
     none: frozenset[str] = frozenset()
@@ -70,7 +70,7 @@ def _look(path: Path, name: str, stamp: tuple[int, int]) -> tuple[str | None, fr
         metadata = light.metadata(path)
         schema = metadata.schema.to_arrow_schema()
     except FileNotFoundError:
-        raise  # it gave way to others just now
+        raise  # it was replaced by others just now
     except PermissionError:
         return "this user has no permission to read it", none
     except (OSError, ValueError, OverflowError, MemoryError, pa.ArrowException) as error:
@@ -93,9 +93,9 @@ def _look(path: Path, name: str, stamp: tuple[int, int]) -> tuple[str | None, fr
 
 
 def damage(path: Path) -> str | None:
-    """What is wrong with the data in a file, after reading all of it; None where nothing is.
+    """What is wrong with the data in a file, after reading all of it; None if nothing is.
 
-    Raises FileNotFoundError where it gave way to others.
+    Raises FileNotFoundError if it was replaced by others.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

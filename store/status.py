@@ -33,12 +33,12 @@ class TableStatus:
 
 @dataclass
 class JournalStatus:
-    """A journal: its writer, rows that are in no segment yet, and how old the youngest is (s)."""
+    """A journal: its writer, its rows that are in no segment yet, and the age of the newest one (s)."""
 
     writer: str
     host: str
     pid: int
-    alive: bool | None  # None: it cannot be told from here
+    alive: bool | None  # None: this host cannot know
     rows: int = 0
     bytes: int = 0
     age_s: float | None = None
@@ -71,7 +71,7 @@ class Status:
 def status(store: Store) -> Status:
     """The state of a store. Raises StoreError."""
     for _ in range(_TRIES):
-        with contextlib.suppress(FileNotFoundError):  # a file gave way to others: look again
+        with contextlib.suppress(FileNotFoundError):  # a file was replaced by others: look again
             return _status(store)
     raise StoreError(f"the files of {store.root} change faster than they can be listed; run the command again")
 

@@ -44,7 +44,7 @@ _TRIES = 20
 
 
 class _Gone(FileNotFoundError):  # noqa: N818 - never leaves this package
-    """A listed file has given way to others."""
+    """A listed file was replaced by others."""
 
 
 class Store:
@@ -60,14 +60,14 @@ class Store:
         self._damaged: dict[
             Path, tuple[tuple[int, int], str]
         ] = {}  # inside, with their stamps; found when reading failed
-        self._kept: query.Connection | None = None  # to DuckDB; one query at a time uses it
+        self._kept: query.Connection | None = None  # the connection to DuckDB; one query at a time uses it
         self._querying = threading.Lock()
 
     # -- opening ------------------------------------------------------------------------------------------
 
     @classmethod
     def open(cls, path: str | Path) -> Store:
-        """The store at `path`. Raises StoreError where there is none, FormatError where a newer whorl made it."""
+        """The store at `path`. Raises StoreError if there is none, FormatError if a newer whorl made it."""
         root = _root(path)
         about = root / _ABOUT
         try:
@@ -102,7 +102,7 @@ class Store:
                 f"reads up to format {FORMAT}: install a newer whorl"
             )
         store = cls(root)
-        if not files.own(root):  # who only reads another user's store repairs nothing there
+        if not files.own(root):  # a reader repairs nothing in another user's store
             return store
         commits.recover(root)
         replacing.recover(root)
@@ -132,7 +132,7 @@ class Store:
         return store
 
     def _furnish(self, created: object, keep: object = None) -> None:
-        """Write what a store holds besides facts. `store.toml` comes last: with it, the store exists."""
+        """Write what a store holds besides facts. `store.toml` comes last: it makes the folder a store."""
         from .. import __version__
 
         for spec in (*TABLES, *BOOKKEEPING):
@@ -156,7 +156,7 @@ class Store:
 
     def _views_point_here(self, place: object) -> bool:
         if not _has_duckdb():
-            return True  # a compute node that only appends: the next command with DuckDB sees to the views
+            return True  # a compute node that only appends has no DuckDB: the next command that has it writes the views
         if not isinstance(place, str) or not (self.root / CATALOG).exists():
             return False
         try:
@@ -185,7 +185,7 @@ class Store:
         return commits.commit(self.root, {table(key): data for key, data in rows.items() if len(data)}, name)
 
     def exclusive(self) -> contextlib.AbstractContextManager[None]:
-        """A lock for those who append only what the store lacks: it is held from the look to the append."""
+        """A lock for code that appends only what the store does not have. Hold it from the check to the append."""
         return commits.exclusive(self.root)
 
     def writable(self) -> bool:
@@ -224,7 +224,7 @@ class Store:
             log.warning("skipped %s: %s", path, reason)
 
     def _rows(self, names: Sequence[str]) -> dict[str, reading.Rows]:
-        """These tables at one instant; a file that gave way to others meanwhile is looked for again."""
+        """These tables at one instant. If a file was replaced by others meanwhile, the listing is made again."""
         needed = [TELEMETRY.name] if LATEST.name in names else []
         for _ in range(_TRIES):
             found = reading.snapshot(self.root)
@@ -298,8 +298,8 @@ class Store:
     def scan(self, name: str) -> pl.LazyFrame:
         """A table as a lazy Polars frame; a column that a file lacks is null.
 
-        `Store.collect` collects it with a sentence where a file is damaged inside; Polars' own `collect` raises
-        `polars.exceptions.PolarsError` then.
+        Collect it with `Store.collect`: if a file is damaged inside, its error names the file. Polars' own `collect`
+        raises `polars.exceptions.PolarsError` then.
         """
         import polars as pl
 
@@ -334,7 +334,7 @@ class Store:
         return older.as_frame(spec, parts[0] if len(parts) == 1 else pl.concat(parts))
 
     def collect(self, frame: pl.LazyFrame) -> pl.DataFrame:
-        """The rows of a frame made from `scan`. Raises StoreError, which names the file, where one is damaged."""
+        """The rows of a frame made from `scan`. If a file is damaged, raises StoreError, which names it."""
         import polars as pl
 
         try:
@@ -355,7 +355,7 @@ class Store:
         return ArrowAnswer(cast("pa.Table", self._answer(query, unsafe=unsafe)))
 
     def answer(self, query: str, *, unsafe: bool = False) -> query.Answer:
-        """As `sql`, but an answer of numbers, texts and truth values alone is `query.Plain`: it takes no pyarrow."""
+        """As `sql`, but an answer of only numbers, texts and truth values is `query.Plain`, which needs no pyarrow."""
         return self._answer(query, unsafe=unsafe, plain=True)
 
     def _answer(self, query: str, *, unsafe: bool, plain: bool = False) -> query.Answer:
@@ -382,7 +382,7 @@ class Store:
         raise self._too_fast()
 
     def _connected(self, query: str, *, unsafe: bool) -> tuple[query.Connection, dict[str, reading.Rows]]:
-        """A connection to DuckDB that has the rows of this moment: the kept one where its files are still the same."""
+        """A connection to DuckDB that has the rows of this moment: the kept one if its files are still the same."""
         from . import query as sql
 
         for _ in range(_TRIES):
@@ -410,7 +410,7 @@ class Store:
         raise self._too_fast()
 
     def _look(self, connection: query.Connection, names: Iterable[str]) -> None:
-        """Look at the files of some tables all at once."""
+        """Check the files of some tables all at once."""
         for name in names:
             connection.look(name, reading.files_in(self.root / name))
 
@@ -418,7 +418,7 @@ class Store:
         return StoreError(f"the files of {self.root} change faster than they can be read; run the command again")
 
     def _newly_damaged(self, names: Iterable[str]) -> dict[Path, str]:
-        """Look for files of some tables that are damaged inside, after reading failed: they are skipped from now on."""
+        """After reading failed, find the files of some tables that are damaged inside. They are skipped from now on."""
         found = {}
         for name in names:
             for path in self.files(name):
@@ -432,7 +432,7 @@ class Store:
 
 
 def _all_there(rows: Iterable[reading.Rows]) -> bool:
-    """Whether no file has given way to others since these rows were listed."""
+    """Whether no file was replaced by others since these rows were listed."""
     return all(path.exists() for one in rows for path in one.files)
 
 
@@ -441,7 +441,7 @@ def _has_duckdb() -> bool:
 
 
 def _ours(name: str) -> bool:
-    """Whether an interrupted `create` may have left this name in a folder."""
+    """Whether an interrupted `create` can have left a file or folder of this name."""
     own = {spec.name for spec in (*TABLES, *BOOKKEEPING)} | {
         CATALOG,
         commits.PENDING,

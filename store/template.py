@@ -1,7 +1,7 @@
-"""A batch in the journal's encoding whose numbers are filled in anew for every append.
+"""A batch in the journal's encoding. For every append, only its numbers are filled in anew.
 
-Nearly every tick of a collector has the same columns, GPUs and NULLs as the one before: only numbers differ, and
-they lie at the same places of the message. Filling them in costs a tenth of encoding a batch.
+Nearly every tick of a collector has the same columns, GPUs and NULLs as the one before. Only numbers differ, and they
+lie at the same places in the message. Filling them in costs a tenth of encoding a batch.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class Template:
-    """A message of the journal file `stream`, to be filled in: `offsets` has the place of each column's values.
+    """A message of the journal file `stream`, to be filled in. `offsets` gives the place of each column's values.
 
-    `message` is as `journal_file.encode` made it; texts and NULLs are those of the batch it was made from. Values
-    lie in the column's own type, one after another, from `offsets[column]` on.
+    `journal_file.encode` made `message`; texts and NULLs are those of the batch it was made from. The values of a
+    column lie one after another from `offsets[column]` on, in the column's own type.
     """
 
     def __init__(self, stream: Any, message: bytearray, schema: pa.Schema, rows: int) -> None:
@@ -37,7 +37,7 @@ class Template:
         self._check = self.offsets[journal_file.CHECK]
 
     def sealed(self, written: int) -> bytearray:
-        """The message as filled in, stamped with when it is written and with its check."""
+        """The filled-in message, with the time of writing and its checksum."""
         message = self.message
         message[self._written : self._written + 8 * self.rows] = written.to_bytes(8, "little") * self.rows
         message[self._check : self._check + 4] = zlib.crc32(memoryview(message)[: self._check]).to_bytes(4, "little")

@@ -1,4 +1,4 @@
-"""Rows as Parquet files, tuned for their table, under temporary names or in place."""
+"""Write rows as Parquet files, tuned for their table, under temporary names or in place."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .schema import LATE, MINUTES, TELEMETRY, Table
 if TYPE_CHECKING:
     import pyarrow as pa
 
-QUICK, SMALL = 3, 15  # zstd levels: of what is written once, soon, and of what stays: 7 % smaller at 4 times the CPU
+QUICK, SMALL = 3, 15  # zstd levels: for files soon replaced, and for those that stay (7 % smaller, 4 times the CPU)
 
 _KEPT = {"ts", "cluster", "gpu", "written"}
 _ROW_GROUP = 245_760  # rows: DuckDB gives a group to one thread, and skips groups by GPU and time
 
 
 def replace_parquet(path: Path, spec: Table, data: pa.Table) -> None:
-    """Write one Parquet file atomically, in the place of an older one: for files that can be made again."""
+    """Write one Parquet file atomically, replacing an older one. Only for files that can be made again."""
     temporary = temporary_name(path)
     try:
         make_folder(path.parent)
@@ -36,7 +36,7 @@ def write_parquet(
 ) -> None:
     """Write one Parquet file, tuned for the table, and make it durable.
 
-    A column that is NULL throughout is left out, which readers take for NULL; a file without rows has every column.
+    A column that holds only NULL is left out; readers take it for NULL. A file without rows has every column.
     """
     if len(data):
         kept = [name for name in data.column_names if name in _KEPT or data[name].null_count < len(data)]
@@ -63,9 +63,9 @@ def write_parquet(
 
 
 def placed(root: Path, spec: Table, data: pa.Table, name: str, writer: str = "") -> list[tuple[Path, Table, pa.Table]]:
-    """Where rows go: one file, or one a day for a partitioned table, there in a folder of the `writer` if one is given.
+    """Where rows go: one file, or for a partitioned table one file a day, in a folder of the `writer` if one is given.
 
-    A collector that publishes looks into its own folder, and not at the files of a thousand others.
+    A collector that publishes looks only into its own folder, not at the files of a thousand others.
     """
     if not spec.partitioned:
         return [(root / spec.name / f"{name}.parquet", spec, data)]
@@ -76,7 +76,10 @@ def placed(root: Path, spec: Table, data: pa.Table, name: str, writer: str = "")
 def write_temporary(
     parts: Iterable[tuple[Path, Table, pa.Table]], text: Mapping[str, str] | None = None, level: int = QUICK
 ) -> dict[Path, Path]:
-    """Write rows under temporary names beside their places: the answer maps the ones to the others. Raises OSError."""
+    """Write rows under temporary names beside their places.
+
+    Returns a map from temporary name to place. Raises OSError.
+    """
     moves: dict[Path, Path] = {}
     try:
         for final, spec, data in parts:
@@ -92,7 +95,7 @@ def write_temporary(
 
 
 def metadata_of(spec: Table, data: pa.Table) -> dict[str, str]:
-    """What a file says of its rows besides its columns."""
+    """The metadata of a file about its rows."""
     if spec not in (TELEMETRY, LATE, MINUTES) or not len(data):
         return {}
     return placing.as_metadata(placing.bounds_of(data))
