@@ -15,7 +15,7 @@ def sim() -> None:
     """Simulate a fleet of GPUs: process variation, heat, power capping, sensors and planted faults.
 
     It stores what a real campaign would store, from simulated GPUs. docs/simulation.md gives the sources of
-    the model rests on.
+    the model.
     """
 
 

@@ -98,7 +98,7 @@ def hidden(notes: Iterable[Note]) -> set[tuple[str, str]]:
 
 
 def key(root: Path, path: Path) -> tuple[str, str]:
-    """How a note names a file: its table, and its path in it. Without a folder of a day the path begins with the table."""
+    """How a note names a file: its table and its path in it; outside any day the path begins with the table."""
     parts = path.relative_to(root).parts
     return parts[0], "/".join(parts[1:] if len(parts) > 2 else parts)
 
