@@ -35,7 +35,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def _dependency(module: str | None) -> str | None:
-    """What is missing where a module is not found, and how it comes; None for one that is no dependency."""
+    """Which package is missing if a module is not found, and how to install it; None if it is not a dependency."""
     package = (module or "").partition(".")[0]
     if package not in _DEPENDENCIES:
         return None
@@ -91,7 +91,7 @@ class _Group(click.Group):
             try:
                 answer = super().invoke(ctx)
                 sys.stdout.flush()
-            except BrokenPipeError:  # `whorl ... | head` has read enough
+            except BrokenPipeError:  # the reader has closed the pipe, as in `whorl ... | head`
                 _discard()
                 ctx.exit(128 + signal.SIGPIPE)
             except (KeyboardInterrupt, Exception) as error:
@@ -177,7 +177,7 @@ cli.commands = _Verbs()  # type: ignore[assignment]  # click looks names up and 
 
 def main() -> None:
     """Run the command line."""
-    # Started with standard output or error closed (`>&-`), Python has none: nobody reads it, and nothing may fail.
+    # If standard output or error is closed at the start (`>&-`), Python has none. Nobody reads it, so nothing may fail.
     nowhere = Path(os.devnull)
     sys.stdout = sys.stdout or nowhere.open("w")
     sys.stderr = sys.stderr or nowhere.open("w")

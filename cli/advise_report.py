@@ -66,7 +66,7 @@ def answer(steering: Steering, wait: Wait, remarks: Sequence[str]) -> Iterable[s
 
 
 def _gains(advice: Advice) -> Iterable[str | Table]:
-    """What each choice saves, against the random choice that already keeps off the slow nodes first."""
+    """What each choice saves; first against a random choice that avoids the slow nodes, too."""
     if not advice.gains:
         return
     order = list(_AGAINST)
@@ -178,7 +178,7 @@ def _age(advice: Advice) -> str:
     """How old the measurements are."""
     stale = advice.staleness
     if stale.simulated_gpus == stale.gpus:
-        # The fleet has a clock of its own: how long ago that was says nothing.
+        # The simulated fleet has its own clock, so an age in days means nothing.
         text = f"Measurements of {many(stale.gpus, 'simulated GPU')}, at simulated times."
         return f"{text} Stale: {_sentence(stale.says)}" if stale.says else text
     age = "of unknown age" if stale.newest_days is None else f"{_days(stale.newest_days)} old"

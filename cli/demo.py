@@ -98,12 +98,12 @@ def demo(
         show(printed.answer(told))
     if unwritten:
         raise unwritten
-    if made.planted is None:  # a simulated GPU fails because that was planted: to find it is what the demo is for
+    if made.planted is None:  # a simulated GPU fails because a fault was planted: the demo is there to find it
         leave(report)
 
 
 def _write(folder: Path, looked: Looked, caught: Sequence[Planted] | None, notes: Sequence[str]) -> StoreError | None:
-    """Write the page. Where that fails, the error to end with: what was found can be said all the same."""
+    """Write the page. If that fails, return the error to end with, because the findings can still be printed."""
     from ..errors import InputError, StoreError
     from ..jobs.demo import STORE
 

@@ -114,7 +114,7 @@ def _pair(text: str, option: str) -> tuple[str, str]:
 
 
 def _describe(report: Report) -> None:
-    """The account of a file, for people."""
+    """Print the report on a file, for people."""
     from ..dashboards.table import count
     from ..store.importing.layout import by_name
 

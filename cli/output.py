@@ -86,14 +86,14 @@ def shown(text: str) -> str:
 
 
 def tell(sentence: str) -> None:
-    """What is worth knowing beside the answer, on standard error."""
+    """Print a note beside the answer, on standard error."""
     click.echo(f"whorl: {shown(sentence)}", err=True)
 
 
 def say(text: str, first: str = "", rest: str = "") -> None:
     """Print a sentence in lines of the terminal's width, 100 at most; words stay in one piece.
 
-    Where the output is no terminal it is one line, so that a program finds in it what it looks for.
+    If the output is not a terminal it is one line, which programs can search.
     """
     available, text = width(), shown(text)
     if available is None:
@@ -120,15 +120,15 @@ def show(parts: Iterable[str | Table]) -> None:
 
 
 def print_rows(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
-    """Print a table of which no column breaks or leaves."""
+    """Print a table at full width: no column breaks or is left out."""
     print_table(Table(header, rows, right))
 
 
 def print_table(table: Table) -> None:
     """Print a table: fitted to the terminal, or at full width where the output is no terminal.
 
-    Where there is no room, sentences break into lines, then columns leave in the order that the table says, and a
-    line names them; where that is not enough, each row takes a line per column. A number is never split.
+    If there is no room, sentences break into lines. Then columns are left out in the table's order, and a line names
+    them. If that is not enough, each row takes a line per column. A number is never split.
     """
     table = replace(table, header=list(map(shown, table.header)), rows=[list(map(shown, row)) for row in table.rows])
     available = width()
@@ -149,7 +149,7 @@ def print_table(table: Table) -> None:
 
 
 def _fitted(table: Table, available: int | None, *, breaks: bool) -> tuple[Table, list[str]]:
-    """The table with as many columns as there is room for, and the heads of the others."""
+    """The table with the columns that fit, and the heads of the others."""
     left_out: list[str] = []
     while available is not None and table.leaves and _least(table, breaks=breaks) > available:
         left_out.append(table.header[table.leaves[0]])

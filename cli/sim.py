@@ -133,7 +133,7 @@ def run(
         refuse_steady(fleet.model, load, runs or 1, every_s)
     else:
         refuse_time(1.0 if hours is None else hours, 1.0 if interval is None else interval)
-    opened = Store.create(store)  # not before all else is known to be sound
+    opened = Store.create(store)  # only after everything else was checked
     progress = _progress if sys.stderr.isatty() else None
     if steady:
         stored = run_steady(

@@ -89,7 +89,7 @@ def _column(column: Any) -> list[Any]:
         texts = [None if text is None else _WHOLE.sub(r"\1", text).replace(" ", "T", 1) + "Z" for text in texts]
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
         return list(texts)
-    last = 2 ** (kind.bit_width - 1) - 1  # how DuckDB says infinity
+    last = 2 ** (kind.bit_width - 1) - 1  # how DuckDB stores infinity
     infinite = {last: "infinity", -last: "-infinity"}
     numbers = column.cast(pa.int32() if kind.bit_width == 32 else pa.int64()).to_pylist()
     return [infinite.get(number, text) for number, text in zip(numbers, texts, strict=True)]

@@ -36,7 +36,7 @@ class Table:
 
 
 class Line(str):
-    """A line that is printed as it is: a command to copy, say."""
+    """A line that is printed as it is, such as a command to copy."""
 
     __slots__ = ()
 

@@ -97,7 +97,7 @@ def wishes(
     replicates: int | None = None,
     seed: int | None = None,
 ) -> Wanted:
-    """What is asked of the advice. InputError where it cannot be."""
+    """The options of the advice, checked. Raises InputError."""
     for name, value in (("hard", hard), ("soft", soft), ("locality-penalty", locality_penalty)):
         if not math.isfinite(value) or value < 1:
             raise InputError(f"--{name} {value} is not a factor: write a number such as 1.2")
@@ -113,10 +113,10 @@ def _opened(store: Store | str | Path) -> Store:
 
 
 def _scheduler(form: str | None, *, to_file: bool) -> tuple[Slurm | None, str | None]:
-    """The scheduler to ask, and what is to be said where there is none.
+    """The scheduler to ask, and a note if there is none.
 
-    A scheduler that does not answer is an error where what is printed is for it. Where there is none, the store's
-    names do, unless what is printed rests on what a scheduler has.
+    A scheduler that does not answer is an error if the output is for the scheduler. If there is no scheduler, the
+    store's names are used, unless the output needs facts that only a scheduler has.
     """
     slurm = Slurm()
     try:
@@ -130,7 +130,10 @@ def _scheduler(form: str | None, *, to_file: bool) -> tuple[Slurm | None, str | 
 
 
 def lines_for(form: str, steering: Steering) -> tuple[list[str], str | None]:
-    """One of the formats line by line, and what is to be said beside it. InputError where it cannot be given."""
+    """The lines of one of the formats, and a note for standard error.
+
+    Raises InputError if the format cannot be given.
+    """
     advice = steering.advice
     if form == "exclude":
         why = "The scheduler knows none of these nodes." if steering.foreign else advice.finding
@@ -153,7 +156,7 @@ def lines_for(form: str, steering: Steering) -> tuple[list[str], str | None]:
 
 
 def write_filter(output: Path, steering: Steering) -> str:
-    """Write the file for the submit filters; a sentence on what is in it. InputError."""
+    """Write the file for the submit filters. Returns a sentence about its content. Raises InputError."""
     partition = steering.partition
     if partition is None or steering.scheduler is None:
         raise InputError("Slurm has no default partition: choose the partition of the file with --partition")
@@ -186,8 +189,8 @@ def apply(
 ) -> Applied:
     """Exclude slow nodes for the caller's own job while it waits, as `whorl advise apply` does.
 
-    `limits` are arguments of `wishes`. `made` hears of each change that was made before one that is refused. Raises
-    InputError, StoreError, SchedulerError.
+    `limits` are arguments of `wishes`. If a change is refused, `made` is called with each change that was made before.
+    Raises InputError, StoreError, SchedulerError.
     """
     slurm = Slurm()
     slurm.check()
@@ -205,7 +208,7 @@ def apply(
 
 
 def _update(slurm: Slurm, changes: Sequence[Change], made: Callable[[Change], None] | None) -> None:
-    """Make the changes; where one is refused, `made` hears which were made before."""
+    """Make the changes. If one is refused, `made` is called with each change that was made before."""
     for number, one in enumerate(changes):
         try:
             slurm.update_job(one.job, one.after, one.comment)
@@ -217,7 +220,7 @@ def _update(slurm: Slurm, changes: Sequence[Change], made: Callable[[Change], No
 
 
 def _only_workload(store: Store, job: str) -> str:
-    """The store's workload, where it has one only."""
+    """The store's workload, if it has only one."""
     from ..analysis.placement import available
 
     workloads = sorted({workload for _, workload in available(store)})

@@ -1,4 +1,4 @@
-"""Reading this node's GPUs into a store, as `whorl collect` does, until it is stopped.
+"""Read this node's GPUs into a store until it is stopped, as `whorl collect` does.
 
 ended = collect("fleet", duration=60, backend="simulated")
 ended.counts.rows
@@ -93,6 +93,6 @@ def collect(
             return None
         if begun is not None:
             begun(collecting)
-        give_back()  # what opening took
+        give_back()  # the resources that opening took
         counts = collecting.run(ended=lambda: bool(signals.came), look=look or (lambda: None))
         return Collected(counts, signals.came[0] if signals.came else None, collecting)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 STORE = "store"
 """In the demo's folder."""
-_HEALTHY = 16  # GPUs a fault, unless asked for: among too few peers nobody stands out
-_LARGE = 2000  # GPUs from which telemetry is stored less often
+_HEALTHY = 16  # GPUs for each fault by default: among too few others no GPU stands out
+_LARGE = 2000  # with this many GPUs or more, telemetry is stored less often
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ def measure_demo(
     progress: Progress | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> Demo:
-    """Run a suite on the GPUs here; where there are none, or an option of the simulated fleet is given, on that.
+    """Run a suite on the GPUs here, or on a simulated fleet if there are none or an option of that fleet is given.
 
-    The arguments are the options of `whorl demo`; the store is `folder/store`. InputError where they do not go
-    together or the folder holds other things; DeviceError where `backend` is "cuda" and no GPU can be used.
+    The arguments are the options of `whorl demo`; the store is `folder/store`. Raises InputError if they do not go
+    together or the folder holds other things, and DeviceError if `backend` is "cuda" and no GPU can be used.
     """
     from ..probes import here
     from ..store import Store
@@ -76,7 +76,7 @@ def measure_demo(
 
 
 def _refuse(folder: Path) -> None:
-    """InputError for a folder that is another's: one that holds things and no demo."""
+    """Raises InputError for a folder that holds other things and no demo."""
     try:
         for one in (folder, *folder.parents):
             if one.exists():
@@ -92,7 +92,7 @@ def _refuse(folder: Path) -> None:
 
 
 def _devices(backend: str, tell: Callable[[str], None] | None) -> tuple[Local | None, str]:
-    """The GPUs of this node; where there is none and that is fine, why not."""
+    """The GPUs of this node; if there is none and that is allowed, the reason."""
     from ..probes import here
 
     try:
@@ -104,7 +104,7 @@ def _devices(backend: str, tell: Callable[[str], None] | None) -> tuple[Local | 
 
 
 def no_driver() -> str:
-    """Why NVML shows no GPU; '' where it shows one. Where there is none, that CuPy is missing is not the reason."""
+    """Why NVML shows no GPU; '' if it shows one. Without a GPU, a missing CuPy is not the reason."""
     from ..collectors.collecting import open_backend
 
     try:

@@ -33,19 +33,19 @@ print(cupy.__version__, runtime.runtimeGetVersion(), runtime.driverGetVersion(),
 """
 
 
-_EVERYTHING = "everything"  # what a package is needed for without which nothing goes
+_EVERYTHING = "everything"  # the purpose of packages that whorl always needs
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at: whether it works, and what it is or why it does not."""
+    """One thing that was checked: whether it works, and what it is, or why it does not work."""
 
     what: str
     works: bool
     detail: str
     needed_for: str = ""
     vital: bool = False
-    """Whether nothing goes without it."""
+    """Whether whorl always needs it."""
 
 
 def findings(store: str | None = None) -> list[Finding]:
@@ -102,7 +102,7 @@ def _cupy() -> Finding:
     use = "GPU kernels"
     if importlib.util.find_spec("cupy") is None:
         return Finding("CuPy", False, f"not installed: {INSTALL}", use)
-    # In a process of its own: a CuPy for another CUDA can fail in ways that are no Python error.
+    # In another process: a CuPy for another CUDA version can fail without a Python error.
     try:
         done = subprocess.run(  # noqa: S603 - our own interpreter, a constant program
             [sys.executable, "-c", _ASK_CUPY], capture_output=True, text=True, timeout=60, check=False
@@ -125,7 +125,7 @@ def _cupy() -> Finding:
 
 
 def _no_cupy(done: subprocess.CompletedProcess[str]) -> str:
-    """Why the process that asked CuPy has no answer."""
+    """Why the process that loads CuPy gave no answer."""
     from ..kernels.cupy_finding import no_cache
 
     said = done.stdout.splitlines()[-1:]
@@ -170,7 +170,7 @@ def _permission() -> Finding:
 
 
 def _slurm() -> Finding:
-    """Whether Slurm's controller answers: commands without one, as in a container, help nobody."""
+    """Whether Slurm's controller answers: without one, as in a container, Slurm's commands are of no use."""
     from ..errors import SchedulerError
     from ..jobs.slurm import Slurm
 

@@ -1,4 +1,4 @@
-"""Measuring by probes, as `whorl probe run` does: what is asked for, on which GPUs, into which store.
+"""Measure with probes, as `whorl probe run` does: check the options, choose the GPUs, run the probes, store the runs.
 
 found = measure("fleet", "gemm-fp32", backend="simulated", gpus=16)
 found.report.runs
@@ -29,7 +29,7 @@ _SHORTEST_S, _LONGEST_S = 0.1, 3600.0  # between stored readings of a simulated 
 
 @dataclass(frozen=True)
 class Measured:
-    """A campaign that was run: what was asked for, what came of it, and on what it ran ("cuda" or "simulated")."""
+    """A campaign that was run: its options, its report, and its backend ("cuda" or "simulated")."""
 
     plan: Plan
     report: Report
@@ -127,7 +127,7 @@ def measure(
     else:
         fleet = _fleet(gpus, model, seed, faults, fault)
         fleet.limits(power_limit, lock_clock)
-        opened = store if isinstance(store, Store) else Store.create(store)  # not before all else is sound
+        opened = store if isinstance(store, Store) else Store.create(store)  # only after everything else was checked
         report = run_simulated(
             opened,
             fleet,
@@ -159,7 +159,7 @@ def _plan(
     cool_down: float,
     campaign: str | None,
 ) -> Plan:
-    """What is asked for; InputError where it cannot be done."""
+    """The plan that the options ask for. Raises InputError if it cannot be done."""
     from ..probes import catalogue
     from ..probes.campaign import Plan
     from ..probes.conditions import DUTY, PERIOD_S, Asked
@@ -199,26 +199,26 @@ def _plan(
         input=distribution,
     )
     _refuse_unused(probes, asked, period=period, duty=duty)
-    # To the microsecond: what runs in the same second on another node must not pass for this campaign.
+    # To the microsecond: a campaign that starts in the same second on another node must have another name.
     return Plan(probes, asked, campaign or f"probe-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}", neighbours)
 
 
 def _refuse_no_numbers(**given: float | None) -> None:
-    """InputError for an option that is not a number, or endless: a range alone lets nan pass."""
+    """Raises InputError for an option that is not a finite number: a check of the range alone lets nan pass."""
     for name, value in given.items():
         if value is not None and not isfinite(value):
             raise InputError(f"--{name.replace('_', '-')} must be a finite number, not {value:g}")
 
 
 def _refuse_empty(**given: str | None) -> None:
-    """InputError for an empty name: a variable of a script that is not set; nothing could be resumed."""
+    """Raises InputError for an empty name, as from an unset variable of a script: it could not be resumed."""
     for name, value in given.items():
         if value is not None and not value.strip():
             raise InputError(f"--{name} is empty: give a name, or leave the option out")
 
 
 def _refuse_unused(probes: Sequence[Probe], asked: Asked, **wave: float | None) -> None:
-    """InputError for an option that none of the probes has a use for."""
+    """Raises InputError for an option that none of the probes uses."""
     from ..kernels.catalogue import find_kernel
     from ..kernels.inputs import DISTRIBUTIONS
     from ..probes.protocol import takes_input
@@ -239,7 +239,7 @@ def _refuse_unused(probes: Sequence[Probe], asked: Asked, **wave: float | None) 
 def _refuse_mixed(
     backend: str, simulated: Mapping[str, object], chosen: Sequence[str | int], *, exclusive: bool
 ) -> None:
-    """InputError for options of the one backend with the other."""
+    """Raises InputError for options of another backend."""
     if backend not in BACKENDS:
         raise InputError(f"there is no backend {backend!r}; there are {', '.join(BACKENDS)}")
     if backend == "cuda":
@@ -253,7 +253,7 @@ def _refuse_mixed(
 def _devices(
     backend: str, chosen: Sequence[str | int], *, exclusive: bool, tell: Callable[[str], None] | None
 ) -> tuple[Local | None, list[str]]:
-    """The GPUs of this node that were chosen, None for simulated ones, and what there is to say about that."""
+    """The chosen GPUs of this node (None: simulated ones), and notes about the choice."""
     from ..probes import here
 
     if backend == "simulated":
@@ -268,7 +268,7 @@ def _devices(
 
 
 def _fleet(gpus: int | None, model: str | None, seed: int | None, faults: int | None, kinds: Sequence[str]) -> Fleet:
-    """The simulated fleet that is asked for. InputError where there is none such."""
+    """The simulated fleet that the options ask for. Raises InputError if there is no such fleet."""
     from ..simulation.fleet import Fleet
     from ..simulation.models import find_model
 

@@ -1,4 +1,4 @@
-"""Campaigns of a load over a simulated fleet: each of its turns is a run on every GPU.
+"""Campaigns of a load over a simulated fleet. Each turn of the load is a run on every GPU.
 
 `run_load` steps the fleet through hours and stores what its drivers report on the way. `run_steady` is the fast way
 for fleets and spans that are too large to step through: runs at the steady state, without telemetry. Both are recorded
@@ -45,7 +45,7 @@ STEADY_UNITS = 100
 MOST_STEADY_S = 100 * 366 * 86_400
 """How long the runs of the steady state may go on: a century."""
 SLOWEST = 2.0
-"""No simulated GPU takes that many times as long as one at its highest clock."""
+"""Every simulated GPU takes less than this many times as long as one at its highest clock."""
 ROOM_SD_K = 0.8
 """How much the machine room's temperature moves from run to run of the steady state (standard deviation)."""
 
@@ -53,7 +53,7 @@ _POWER_SD_SHARE = 0.001  # of the median reported power of a run, as a share of 
 _VERSION = f"simulated {PARAMETERS}"
 
 Progress = Callable[[float], None]
-"""Is told the share of the work that is done."""
+"""It is called with the share of the work that is done."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Stored:
     before: bool
     """Whether all or part of it was in the store already."""
     measured: bool
-    """Whether there is a run in it: in time it must be long enough, and its load have turns that are measured."""
+    """Whether it has a run: it must be long enough, and its load must have turns that are measured."""
 
 
 def run_load(
@@ -146,7 +146,7 @@ def refuse_time(hours: float, interval_s: float) -> None:
 
 
 def refuse_steady(model: GpuModel, load: Load, runs: int, every_s: float) -> None:
-    """InputError for what `run_steady` cannot simulate: the slowest GPU is to end a run before the next begins."""
+    """InputError for what `run_steady` cannot simulate: the slowest GPU must end a run before the next begins."""
     if not load.workloads:
         raise InputError(f"the load {load.name!r} has no work whose steady state could be run: choose another")
     longest_s = SLOWEST * STEADY_UNITS * max(unit_ms(workload, model) for workload in load.workloads) / 1000
@@ -175,7 +175,7 @@ def _claim(
     span_s: float,
     arguments: dict[str, float],
 ) -> Claim:
-    """The claim of a campaign that is named after its arguments: the same ones are the same campaign."""
+    """The claim of a campaign that is named after its arguments: the same arguments give the same campaign."""
     cluster = cluster or own_cluster(fleet)
     kinds = {str(gpu): kind for gpu, kind in fleet.planted.items()}
     everything = {"gpus": len(fleet), "faults": kinds, "load": repr(load), "began": began_ns}
@@ -215,7 +215,7 @@ def _stored(claimed: Claim, recorder: Recorder, *, measured: bool) -> Stored:
 
 
 def _number(claimed: Claim, run: int) -> int:
-    """A number for the random draws of a run, which no run of another campaign has."""
+    """A number for the random draws of a run; no run of another campaign has the same number."""
     return int(claimed.campaign.removeprefix("sim-"), 16) + run
 
 
@@ -278,7 +278,7 @@ class _Turns:
             self._recorder.run(self._run(gpu, turn, at_ns, np.diff(worked_s)))
 
     def _run(self, gpu: int, turn: int, ended_ns: int, done_s: Floats) -> Run:
-        """The run that a turn was, of whose parts we know how much work was done in each."""
+        """The run of a turn; the work that was done in each part of the turn is known."""
         claimed, load, bench = self._claimed, self._load, self._bench
         workload = load.workload_of(gpu)
         assert workload is not None, "a load without work has no turns"
@@ -293,7 +293,7 @@ class _Turns:
             figures = [Figure("time", "ms", float(value), repeat) for repeat, value in enumerate(times_ms)]
             figures.append(Figure("wrong_elements", "elements", wrong))
             if self._watch:
-                # A reading at the instant at which measuring begins says what was before.
+                # A reading at the instant at which measuring begins is about the time before it.
                 window = self._watch.window(name, began_ns + round(load.warm_up_s * 1e9) + 1, ended_ns)
         status, detail = _status(wrong, lost=lost)
         return Run(

@@ -1,4 +1,4 @@
-"""Campaigns over a simulated fleet, on its own clock: probes run on it, what its drivers say is kept, all is stored.
+"""Campaigns over a simulated fleet, on its own clock: probes run on it, and runs and telemetry are stored.
 
     report = run_simulated(store, Fleet.draw(V100, 64, seed=1), plan)
 
@@ -132,7 +132,7 @@ def run_simulated(
 
 
 class Keeping:
-    """What a simulated fleet does while its bench runs: in memory for a while, and stored from where it was stored.
+    """Records a simulated fleet while its bench runs: keeps rows in memory for a while, then stores the new ones.
 
     `telemetry_s` is the time between two stored readings; 0 for all of them.
     """
@@ -155,16 +155,16 @@ class Keeping:
         self._ticked_ns, self._gathered = claimed.began_ns, (0, 0)
 
     def run(self, bench: Bench, work: Sequence[Any], *, every_s: float) -> None:
-        """Run coroutines on the bench, and store what they record. What one of them raised is raised.
+        """Run coroutines on the bench, and store what they record. An exception of one of them is raised again.
 
-        What is complete is stored in any case, but where the store takes no more.
+        What is complete is stored in any case, unless the store cannot be written.
         """
         try:
             _raise_first(bench.run(work, every_s=every_s, on_tick=self._tick))
         except StoreError:
             raise
         except BaseException:
-            # What came after the last tick is not all of its time, and comes again when this goes on.
+            # Rows after the last tick are not complete; they come again when the campaign goes on.
             self._recorder.forget(self._gathered)
             self._store(self._ticked_ns)
             raise
@@ -176,7 +176,7 @@ class Keeping:
         self._hear(happened)
         if readings.ts_ns >= self._next_ns:
             self._chunk.append(readings)
-            # On a grid, so that a tick between two of its points shifts nothing.
+            # On a fixed grid, so that a tick between two points of it does not shift the others.
             self._next_ns = (readings.ts_ns // self._every_ns + 1) * self._every_ns
         self._ticked_ns, self._gathered = readings.ts_ns, self._recorder.gathered
         enough = self._recorder.full or len(self._chunk) * len(self._devices) >= TELEMETRY_ROWS
@@ -191,11 +191,11 @@ class Keeping:
             who = self._claimed.who[one.gpu]
             event = Event(one.kind, who.uuid, one.detail, one.ts_ns, who.host, code=one.code)
             self._recorder.event(event)
-            if one.kind is EventKind.RETURNED:  # as a collector would notice
+            if one.kind is EventKind.RETURNED:  # as a collector would record it
                 self._recorder.event(replace(event, kind=EventKind.COUNTER_RESET, detail="all counters fell to 0"))
 
     def _store(self, to_ns: int, *, complete: bool = False) -> None:
-        """Store what was gathered up to a time; what is stored already is dropped."""
+        """Store what was gathered up to a time. Rows that are stored already are dropped."""
         claimed, recorder = self._claimed, self._recorder
         chunk = [one for one in self._chunk if one.ts_ns <= to_ns]
         self._chunk, self._gathered = [], (0, 0)

@@ -1,4 +1,4 @@
-"""What is found in a campaign, for people in a terminal and as a document: `whorl report` and `whorl demo`."""
+"""The findings of a campaign as text for a terminal and as JSON, for `whorl report` and `whorl demo`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def sound(campaign: Probed) -> int:
 
 
 def next_commands(looked: Looked, store: str | Path) -> Iterable[Line]:
-    """Commands that have more to say of the same store."""
+    """Commands that show more of the same store."""
     quoted = shlex.quote(str(store))
     yield Line(f"next: whorl variability --store {quoted}")
     first = next((row.workload for row in looked.spread), None)

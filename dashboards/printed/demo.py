@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """A demo with all that came of it."""
+    """A demo and its results."""
 
     looked: Looked
     report: Report
