@@ -112,7 +112,7 @@ def test_nothing_acknowledged_is_lost_or_doubled_whatever_fails(faulted: Faulted
         ((_, operations),) = [said for said in whole["said"] if said[0] == "operations"]
         assert operations > 10
         points += [(command, at, kind) for at in range(1, operations + 1) for kind in KINDS]
-    for command, at, kind in sample(points, short=24):
+    for command, at, kind in sample(points, short=12):
         answer = faulted(command, at, *KINDS[kind])
         about = (command, at, kind, answer["status"], answer["error"])
         expected = (-9, 0) if "killed" in kind else (0, 3)
