@@ -48,9 +48,10 @@ def advise(
 ) -> Steering:
     """Which nodes a workload should avoid, which GPUs are best, and what that gains, in the scheduler's names.
 
-    The arguments are the options of `whorl advise` (docs/cli.md): `max_share` is a share of 1, `max_age` in days,
-    `nodes` the names to choose from instead of the scheduler's. `form` and `to_file` say what is to be printed: a
-    scheduler that does not answer is an error where that is for it (`exclude`, `prefer`, `nodelist`, `weights`).
+    The arguments are the options of `whorl advise` (docs/cli.md): `max_share` is a share of 1, `max_age` is in days,
+    and `nodes` are the names to choose from instead of the scheduler's. `form` and `to_file` say what will be printed.
+    If that is for the scheduler (`exclude`, `prefer`, `nodelist`, `weights`), a scheduler that does not answer is an
+    error.
 
     Raises InputError, StoreError, SchedulerError.
     """

@@ -50,12 +50,12 @@ def collect(
 ) -> Collected | None:
     """Read every GPU of this node into a store until `duration` is over, or Ctrl-C, SIGTERM or SIGHUP.
 
-    The arguments are the options of `whorl collect` (docs/cli.md); times are in s, `durable` 0 for every tick.
-    `tell` hears that settings of a crashed process were restored, `begun` of the collector that is ready, `look` is
-    called after every tick. None where it was stopped before anything was read.
+    The arguments are the options of `whorl collect` (docs/cli.md); times are in s; `durable` is 0 for every tick.
+    `tell` is called with a sentence if settings of a crashed process were restored, `begun` with the collector when it
+    is ready, `look` after every tick. Returns None if it was stopped before anything was read.
 
-    Raises InputError where there is no driver or GPU, or an option cannot be, and StoreError where the store takes no
-    more: what it acknowledged stays.
+    Raises InputError if there is no driver or GPU, or an option is not possible, and StoreError if the store cannot be
+    written: acknowledged rows stay.
     """
     from ..collectors.collecting import Collecting, Plan, give_back, this_node
     from ..probes.restore import restore_left_over

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 STORE = "store"
 """In the demo's folder."""
 _HEALTHY = 16  # GPUs for each fault by default: among too few others no GPU stands out
-_LARGE = 2000  # with this many GPUs or more, telemetry is stored less often
+_LARGE = 2000  # with more GPUs than this, telemetry is stored less often
 
 
 @dataclass(frozen=True)

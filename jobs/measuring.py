@@ -77,11 +77,12 @@ def measure(
     """Run probes, by name or those of a suite, on every GPU of this node or of a simulated fleet, into a store.
 
     The arguments are the options of `whorl probe run` (docs/cli.md); times are in s, `precision` in %, `lock_clock`
-    in MHz, `power_limit` in W, `start_temperature` in degrees Celsius. The store is made where there is none.
-    `progress` hears how many probes are done, `tell` that settings of a crashed process were restored.
+    in MHz, `power_limit` in W, `start_temperature` in degrees Celsius. The store is made if there is none.
+    `progress` is called with the number of probes that are done, `tell` with a sentence if settings of a crashed
+    process were restored.
 
-    Raises InputError where something cannot be asked for, DeviceError where no GPU can be used, StoreError where the
-    store takes no more. A GPU that fails is left out, and the report says so.
+    Raises InputError if an option is not possible, DeviceError if no GPU can be used, StoreError if the store cannot be
+    written. A GPU that fails is left out, and the report says so.
     """
     from ..probes.here import here
     from ..probes.simulated import run_simulated

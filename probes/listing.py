@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from .probe import Probe
 
 _MODEL = "V100"
-"""The work's size is shown for it where there is no GPU."""
+"""Sizes are shown for this model if there is no GPU."""
 
 
 def listing(model: str | None = None) -> tuple[str, list[dict[str, Any]]]:
@@ -25,7 +25,7 @@ def listing(model: str | None = None) -> tuple[str, list[dict[str, Any]]]:
 
 
 def _facts(model: str | None) -> Facts:
-    """What the GPU is for which sizes are shown. InputError where there is no such model."""
+    """The GPU for which sizes are shown. InputError if there is no such model."""
     from ..errors import DeviceError, InputError
     from ..kernels.simulated_device import facts_of
     from ..simulation.models import find_model
@@ -76,10 +76,10 @@ def _row(probe: Probe, facts: Facts) -> dict[str, Any]:
 
 
 def _floating(work: Work) -> int:
-    """Of floating point; 0 of integer arithmetic, which a work counts as it counts FLOP."""
+    """Floating-point operations of a work; 0 if it is int32, whose `flop` counts integer operations."""
     return 0 if work.precision == "int32" else work.flop
 
 
 def _operations(work: Work) -> int:
-    """Of integer arithmetic, too."""
+    """Other operations of a work, integer arithmetic included."""
     return work.operations or (work.flop if work.precision == "int32" else 0)

@@ -85,12 +85,12 @@ def run_load(
     began_ns: int | None = None,
     progress: Progress | None = None,
 ) -> Stored:
-    """Step a fleet through so many hours under a load, and store what it reports every `interval_s`.
+    """Step a fleet through some hours under a load, and store what it reports every `interval_s`.
 
     Each of the load's turns becomes a run. Without `cluster` the fleet is a cluster of its own; without `began_ns`
-    the campaign begins on the day after the fleet's last one in the store. The same arguments give the same
-    campaign: interrupted, it goes on where it was. InputError for a span or an interval that cannot be simulated,
-    and where the store holds another campaign of these GPUs at that time.
+    the campaign begins on the day after the fleet's last one in the store. The same arguments give the same campaign:
+    if it was interrupted, it goes on where it stopped. InputError for a span or an interval that cannot be simulated,
+    and if the store holds another campaign of these GPUs at that time.
     """
     refuse_time(hours, interval_s)
     arguments = {"hours": hours, "interval_s": interval_s}

@@ -53,11 +53,11 @@ def run_simulated(
 ) -> Report:
     """Run a plan over a simulated fleet, and store what it finds, with telemetry every `telemetry_s`.
 
-    It takes the fleet's next free day in the store, or goes on with the interrupted campaign of the same arguments:
-    that of the plan's name, or, where the name was made up (`unnamed`), of any.
-    Faults that set in at some time do so while the plan runs. Nodes run side by side, whatever the neighbours are.
-    InputError for a cap (W) or lock (MHz) that the model cannot hold, and where the store holds the same GPUs with
-    other faults; StoreError where the store takes no more: what was stored stays.
+    It takes the fleet's next free day in the store, or goes on with an interrupted campaign of the same arguments. This
+    must have the plan's name, unless whorl made up the name (`unnamed`). Faults that begin at some time begin while the
+    plan runs. Nodes always run side by side, whether neighbours are idle or busy. InputError for a cap (W) or lock
+    (MHz) that the model cannot hold, and if the store holds the same GPUs with other faults. StoreError if the store
+    cannot be written: what was stored stays.
     """
     fleet.limits(cap_w, lock_mhz)  # before anything is stored
     if lock_mhz is not None:  # as on real GPUs: the nearest clock that there is, and the conditions name that one

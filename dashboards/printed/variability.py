@@ -17,7 +17,7 @@ def _fixed(value: float | None, decimals: int = 2) -> str:
 
 
 def _bounds(bounds: Sequence[float | None] | None) -> str:
-    """A 95 % interval; "" where there is none."""
+    """A 95 % interval; "" if there is none."""
     if bounds is None or bounds[0] is None or bounds[1] is None:
         return ""
     decimals = 2 if abs(bounds[1]) < 9.995 else 1
