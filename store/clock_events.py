@@ -34,7 +34,7 @@ CLOCK_EVENTS = (
     ClockEvent("thermal_software", THERMAL, "the driver holds it down for heat", 0x20, "software_thermal_ns"),
     ClockEvent("thermal_hardware", THERMAL, "the hardware holds it down for heat", 0x40, "hardware_thermal_ns"),
     ClockEvent("power_brake", BRAKE, "the external power brake", 0x80, "power_brake_ns"),
-    ClockEvent("display_clocks", OTHER, "a display needs it so", 0x100),
+    ClockEvent("display_clocks", OTHER, "a display needs this clock", 0x100),
     ClockEvent("board_limit", POWER, "a limit of the board", None, "board_limit_violation_ns"),
     ClockEvent("reliability", OTHER, "voltage, for reliability", None, "reliability_violation_ns"),
 )

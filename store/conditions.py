@@ -56,9 +56,9 @@ CONDITIONS = (
     Condition("kernel", "text", "", "what ran: a kernel of whorl, or as an imported file has it"),
     Condition("seed", "integer", "", "seed of the inputs"),
     Condition("asked_precision", "number", "", "asked half width of the median's 95 % interval, share of the median"),
-    Condition("asked_repeats", "integer", "", "at least so many repeats were asked for"),
-    Condition("time_limit_s", "number", "s", "measured at most so long"),
-    Condition("asked_start_temperature_c", "number", "degC", "to be cooled down to before"),
+    Condition("asked_repeats", "integer", "", "the fewest repeats that were asked for"),
+    Condition("time_limit_s", "number", "s", "the longest time to measure that was asked for"),
+    Condition("asked_start_temperature_c", "number", "degC", "temperature to cool down to before, as asked"),
     Condition("asked_input", "text", "", "asked distribution of the input"),
     Condition("period_s", "number", "s", "of a square wave: its period"),
     Condition("duty", "number", "", "of a square wave: the share of load"),
@@ -75,14 +75,16 @@ CONDITIONS = (
     Condition("values", "list", "", "of a scan: its values"),
     # found while it ran
     Condition("start_temperature_c", "number", "degC", "GPU temperature before the warm-up"),
-    Condition("cool_down_s", "number", "s", "how long was waited for that"),
+    Condition("cool_down_s", "number", "s", "how long it waited for that temperature"),
     Condition("warm_up_s", "number", "s", "how long it was warmed up"),
     Condition("steady", "boolean", "", "whether times, clock and temperature were steady when measuring began"),
     Condition("repeats", "integer", "", "repeats that were counted"),
     Condition("each", "integer", "", "repetitions in a repeat"),
     Condition("block", "integer", "", "repeats in a block of the interval's bootstrap"),
-    Condition("independent", "boolean", "", "whether the interval is as wide as repeats that hang together need it"),
-    Condition("drift", "number", "", "by what share the times moved while it was measured"),
+    Condition(
+        "independent", "boolean", "", "whether the interval is wide enough for repeats that depend on each other"
+    ),
+    Condition("drift", "number", "", "share by which the times changed while it was measured"),
     Condition("energy_from", "text", "", "where its energy comes from: counter or power"),
     Condition("readings", "integer", "", "readings of telemetry in its window"),
     # imported

@@ -66,7 +66,7 @@ class EventKind(StrEnum):
     )
     QUANTISED_SENSOR = "quantised_sensor", "power readings are multiples of `value` mW", "quality", "value"
     SLOW_SENSOR = "slow_sensor", "a new power value comes every `duration_ns` only", "quality", "duration_ns"
-    SENSOR_RECOVERED = "sensor_recovered", "the mark `quality` does not hold any more", "quality"
+    SENSOR_RECOVERED = "sensor_recovered", "the mark `quality` is no longer true", "quality"
 
     # of a collector
     COLLECT_BEGAN = "collect_began", "a collector began to read every `duration_ns`", "duration_ns"
@@ -87,7 +87,7 @@ class EventKind(StrEnum):
         "value",
     )
     SETTINGS_RESTORED = "settings_restored", "a setting is again what it was"
-    SETTINGS_NOT_RESTORED = "settings_not_restored", "a setting could not be brought back: see to it"
+    SETTINGS_NOT_RESTORED = "settings_not_restored", "a setting could not be restored: restore it by hand"
     SETTINGS_LEFT_OVER = "settings_left_over", "what became of settings that an earlier process left changed"
 
 

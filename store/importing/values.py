@@ -188,5 +188,5 @@ def _check_columns(sheet: Sheet, items: Sequence[Bound], unknown: list[int]) -> 
         if median is not None and (bound.unit is not None or not meaning.dimension) and not low <= median <= high:
             raise UnitError(
                 f"{sheet.file}: column {name!r} has a median of {median:g} {meaning.unit}, read{unit}, which is no "
-                f"{meaning.description} of a GPU: it looks shifted, renamed or in another unit (--map and --unit say)"
+                f"{meaning.description} of a GPU: it looks shifted, renamed or in another unit (use --map and --unit)"
             )
