@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from . import sizes
 from .nvml_library import SONAME, NvmlLibrary, compile_library, load_here, unload_sessions
 
 BuiltOnce = Callable[[str, Callable[[Path], object]], Path]
@@ -34,6 +33,8 @@ def _find_whorl() -> None:
 
 
 _find_whorl()
+
+from whorl.tests import sizes  # noqa: E402 - the module that the tests import
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -425,7 +425,7 @@ def test_durability_follows_the_file_system() -> None:
 
 def test_durability_may_be_chosen(store: Store) -> None:
     with Journal(store, "n", durable_s=5, thread=False) as journal:
-        assert str(journal.durability) == "made durable every 5 s (as asked for)"
+        assert str(journal.durability) == "made durable every 5 s (as requested)"
         journal.append(batch(["a"], 0, 1))
         assert read(store) == [("a", 0, 1)]
 
