@@ -250,7 +250,7 @@ def test_exclusive_names_who_else_is_there() -> None:
 
     refuse_shared([used("GPU-a"), used("GPU-b")])
     with pytest.raises(
-        DeviceError, match=r"GPU-b: .*no other process uses: pid 7 \(python\), pid 8; end other processes"
+        DeviceError, match=r"GPU-b: .*no other process uses: pid 7 \(python\), pid 8; end the other processes"
     ):
         refuse_shared([used("GPU-a"), used("GPU-b", "pid 7 (python)", "pid 8")])
     with pytest.raises(DeviceError, match=r"GPU-c: .*not known: no NVML"):

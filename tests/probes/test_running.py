@@ -316,7 +316,7 @@ def test_works_are_built_once_for_devices_that_are_alike() -> None:
 def test_a_plan_without_probes_or_with_strange_neighbours_is_refused() -> None:
     with pytest.raises(InputError, match="no probe was chosen"):
         Plan((), Asked(QUICK), "c")
-    with pytest.raises(InputError, match="neighbours are idle or busy, not 'loud'"):
+    with pytest.raises(InputError, match="neighbours must be idle or busy, not 'loud'"):
         Plan(TWO, Asked(QUICK), "c", "loud")
 
 

@@ -298,7 +298,7 @@ def test_a_trace_that_cannot_be_replayed(jobs: list[Job], sentence: str) -> None
         ({"migration_s": -1}, "the cost migration_s is a time of at least 0 s"),
         ({"backfill": "conservative"}, "backfill is none or easy, not 'conservative'"),
         ({"on_failure": "cry"}, "a job that lost its node is to restart or to resume"),
-        ({"quantised": True, "rounds": False}, "needs rounds"),
+        ({"quantised": True, "rounds": False}, "jobs can end at the edges of rounds only in a replay by rounds"),
         ({"checkpoint_every_s": 0}, "the time between checkpoints is more than 0 s"),
     ],
 )

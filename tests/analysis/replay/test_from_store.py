@@ -94,9 +94,9 @@ def test_whole_nodes_are_drawn_where_their_size_is_asked_for(store: str) -> None
         assert set(rows) <= known
         seen.add(tuple(rows))
     assert len(seen) > 1
-    assert any(note.endswith("5 nodes are drawn from 8 measured ones, each seed anew") for note in source.notes)
+    assert any(note.endswith("5 nodes are drawn from 8 measured ones, again for each seed") for note in source.notes)
     more = of(store, "gemm", nodes=NODES + 1, gpus_per_node=GPUS_PER_NODE)
-    assert any(note.endswith("each seed anew, some more than once") for note in more.notes)
+    assert any(note.endswith("again for each seed, some more than once") for note in more.notes)
 
 
 def test_gpus_not_measured_in_a_workload_have_its_median_and_are_counted(tmp_path: Path) -> None:

@@ -137,7 +137,10 @@ def test_no_profile_at_all(tmp_path: Path) -> None:
         (("exp,perf", "resnet,"), "resnet.csv, line 2: perf '' is not a number"),
         (("exp,perf", "resnet,nan"), "resnet.csv, line 2: perf 'nan' is not a number"),
         (("exp,perf", "resnet,-1"), "resnet.csv, line 2: perf '-1' is not above 0"),
-        (("exp,perf", "resnet,1", "resnet,2", "resnet"), "resnet.csv, line 4: it has 1 fields .* needs every row"),
+        (
+            ("exp,perf", "resnet,1", "resnet,2", "resnet"),
+            "resnet.csv, line 4: it has 1 fields, but the header names 2; .* needs every row",
+        ),
         (("exp,perf", "resnet,1", "bert,2"), "resnet.csv is not one of the published profiles"),
         (("exp,perf",), "resnet.csv has a header but no rows"),
     ],

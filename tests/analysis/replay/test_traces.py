@@ -73,9 +73,9 @@ def test_the_unit_of_the_csvs_duration_can_be_said(tmp_path: Path) -> None:
         ),
         ("1,1,0,1e11,m", "job 1 has a time of 1e+11 s"),
         ("1,1.5,5,4,m", "line 3: num_gpus is 1.5"),
-        ("1,2,5,soon,m", "line 3: duration is 'soon', which is no finite number"),
-        ("1,2,5,nan,m", "line 3: duration is 'nan', which is no finite number"),
-        ("1,2,,4,m", "line 3: submit_time is '', which is no finite number"),
+        ("1,2,5,soon,m", "line 3: duration is 'soon', which is not a finite number"),
+        ("1,2,5,nan,m", "line 3: duration is 'nan', which is not a finite number"),
+        ("1,2,,4,m", "line 3: submit_time is '', which is not a finite number"),
         ("0,2,5,4,m", "line 3: job_id 0 occurs twice"),
         ("1,2,5", "line 3: 3 fields where 5 are expected; the file looks cut off"),
         ("1,99999999999999999999,5,4,m", "line 3: num_gpus is 99999999999999999999; no cluster"),
@@ -126,7 +126,13 @@ def test_swf_is_read_and_what_cannot_run_is_counted(tmp_path: Path) -> None:
         ("3", 3, 20, 50),
     ]
     assert [(job.limit_s, job.user, job.model) for job in trace.jobs] == [(3600, "3", "5"), (None, "", "")]
-    for what in ("run time is zero", "processors is unknown", "parts of jobs", "4 processors", "preceding"):
+    for what in (
+        "run time is zero",
+        "processors is unknown",
+        "parts of jobs",
+        "4 processors",
+        "dependencies on earlier jobs",
+    ):
         assert any(what in note for note in trace.notes), what
 
 
@@ -235,7 +241,7 @@ def test_a_bad_time_of_sacct_is_named(tmp_path: Path) -> None:
     path = written(tmp_path, SACCT_HEAD + sacct(elapsed="x"), "acct.txt")
     assert "line 2: elapsedraw is 'x'" in refusal(path)
     path = written(tmp_path, "JobID|Submit|AllocTRES\n1|2026-01-01T00:00:10|gres/gpu=1\n", "acct.txt")
-    assert "has no run times" in refusal(path)
+    assert "has none of ElapsedRaw, Elapsed, or Start with End" in refusal(path)
 
 
 def test_a_name_with_the_delimiter_of_sacct_costs_its_job_alone(tmp_path: Path) -> None:
@@ -290,7 +296,7 @@ def test_a_compressed_trace_is_the_same_trace(tmp_path: Path) -> None:
         (b"", "is empty"),
         (b"\n\n", "is empty"),
         (b"a,b\n1,2\n", "is no known trace format"),
-        (b"\xff\xfe\x00", "no text"),
+        (b"\xff\xfe\x00", "is not UTF-8 text: byte 0"),
         (HEAD.encode(), "has no jobs"),
         (b"job_id,job_id,num_gpus,submit_time,duration\n1,1,1,1,1\n", "the column 'job_id' twice"),
     ],
