@@ -239,7 +239,7 @@ def stored_runs(
     if before_ns is not None:
         mine = compute.and_(mine, compute.less(runs["began"].cast(pa.int64()), before_ns))
     found: dict[tuple[str, str], list[dict[str, object]]] = {}
-    for row in runs.filter(mine).to_pylist():
+    for row in runs.filter(mine).drop_columns(["began"]).to_pylist():  # Python has no nanoseconds
         if row["ended_by"] != EndedBy.FAILED:
             conditions = dict(read(row["conditions"])) | {"probe_version": row["probe_version"]}
             found.setdefault((row["gpu"], row["workload"]), []).append(conditions)

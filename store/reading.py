@@ -28,6 +28,7 @@ EMPTY = "_schema.parquet"
 
 _TRIES = 100
 _PAUSE_S = 0.02
+_LOST_S = 600.0  # a new file that is missing so long after the switch is gone for good
 
 Skip = Callable[[Path, str], None]  # called with a file that cannot be read, and the reason
 Sound = Callable[[str, Iterable[Path]], list[Path]]  # of the files of a table: those that can be read
@@ -99,8 +100,9 @@ def _add_switched(root: Path, notes: dict[str, replacing.Note], listed: dict[str
 
 
 def _complete(root: Path, notes: dict[str, replacing.Note], listed: dict[str, list[Path]]) -> bool:
-    """Whether the listing has every file that has replaced others."""
-    switched = {one for note in notes.values() if note.step == 2 for one in note.new}
+    """Whether the listing has every file that has replaced others lately: waiting does not bring back an older one."""
+    lately = [note for note in notes.values() if note.step == 2 and time.time() - note.changed < _LOST_S]
+    switched = {one for note in lately for one in note.new}
     return not switched or switched <= {replacing.key(root, path) for paths in listed.values() for path in paths}
 
 
