@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 from collections.abc import Iterator
 
@@ -75,7 +76,7 @@ def test_a_node_without_rich_prints_plain_lines(
 
 def test_a_width_of_0_means_80(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: __import__("os").terminal_size((0, 0)))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size((0, 0)))
     assert width() == 80
 
 
