@@ -103,6 +103,9 @@ def judge(answer: dict[str, Any], about: object) -> None:
         assert len({frozenset(found[table]) for table in GROUP}) == 1, (about, when, "a group is there in part")
 
 
+LONGEST = 120
+
+
 def test_nothing_acknowledged_is_lost_or_doubled_whatever_fails(faulted: Faulted) -> None:
     points = []
     for command in COMMANDS:
@@ -112,7 +115,8 @@ def test_nothing_acknowledged_is_lost_or_doubled_whatever_fails(faulted: Faulted
         ((_, operations),) = [said for said in whole["said"] if said[0] == "operations"]
         assert operations > 10
         points += [(command, at, kind) for at in range(1, operations + 1) for kind in KINDS]
-    for command, at, kind in sample(points, short=12):
+    few = points[:: max(1, len(points) // LONGEST)]  # all of them take half an hour
+    for command, at, kind in sample(few, short=12):
         answer = faulted(command, at, *KINDS[kind])
         about = (command, at, kind, answer["status"], answer["error"])
         expected = (-9, 0) if "killed" in kind else (0, 3)
