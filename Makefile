@@ -39,7 +39,7 @@ PYTEST = $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --duration
 test: $(READY)  ## the tests, in minutes: what can be tried in thousands of ways is tried in some
 	$(PYTEST)
 
-test-all: $(READY)  ## the tests, with everything tried
+test-all: $(READY)  ## the tests, with many more cases
 	$(PYTEST) --long
 
 check: lint types layers test  ## everything that must pass before a change lands
