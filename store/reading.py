@@ -157,9 +157,10 @@ def tails(found: Snapshot, names: Iterable[str], skip: Skip) -> dict[str, pa.Tab
             content = journal_file.read(part.path, start)
         except FileNotFoundError:
             return None
+        except journal_file.TornHeaderError:
+            continue  # its writer died while it made the file
         except ValueError as error:
-            if part.path.exists() and part.path.stat().st_size:
-                skip(part.path, str(error))
+            skip(part.path, str(error))
             continue
         except OSError as error:
             skip(part.path, f"it cannot be read ({error.strerror})")

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pytest
 
 from whorl.errors import StoreError
-from whorl.store import Store, compaction, durability, journal_file, replacing
+from whorl.store import Store, compaction, durability, journal_file, replacing, sealing
 from whorl.store.journal import Journal
 from whorl.store.schema import FORMAT
 from whorl.store.status import status
@@ -345,6 +345,18 @@ def test_a_journal_torn_at_every_byte_ends_before(store: Store, journal: Journal
         assert found.lost or len(found.table) == 3
     copy.write_bytes(whole + bytes(4096))
     assert len(journal_file.read(copy).table) == 3
+
+
+def test_a_header_that_a_kill_cut_short_is_no_damage(store: Store, journal: Journal) -> None:
+    journal.append(batch(["a"], 0, 0))
+    header = journal_file.head(journal_file.parts(store.root)[0].path).serialize().to_pybytes()
+    torn = store.root / journal_file.FOLDER / "other-1-1-0.telemetry.0.arrow"
+    for cut in (0, 5, 8, len(header) // 2, len(header) - 1):
+        torn.write_bytes(header[:cut])
+        assert read(store) == [("a", 0, 0)]
+        assert store.skipped == store.check() == {}
+    sealing.seal_abandoned(store.root, None, replacing.OFFLINE)
+    assert not torn.exists()
 
 
 def test_a_journal_is_an_arrow_stream(store: Store, journal: Journal) -> None:
