@@ -97,8 +97,8 @@ def coupled_jobs(frame: pl.DataFrame) -> pl.DataFrame:
     by_number = (pl.col("shared") & stated).sum().over(keys) * 2 > stated.sum().over(keys)
     job = pl.when(by_number).then(pl.col("job_id")).otherwise(pl.col("start"))
     frame = frame.with_columns(pl.when(stated).then(job).alias("job_id"))
-    held = pl.col("gpu").n_unique().over([*keys, "job_id"])
-    return frame.with_columns(pl.when(held > 1).then(pl.col("job_id")).alias("job_id")).drop("shared", "start")
+    gpus_of_job = pl.col("gpu").n_unique().over([*keys, "job_id"])
+    return frame.with_columns(pl.when(gpus_of_job > 1).then(pl.col("job_id")).alias("job_id")).drop("shared", "start")
 
 
 def identities(store: Store) -> pl.DataFrame:

@@ -1,6 +1,6 @@
-"""What was planted in a simulated fleet beside what was found: who was caught, who was missed, and why.
+"""The simulated faults of a fleet compared with the findings: which were found, which were missed, and why.
 
-What was planted is given by the caller. It is for judging what analysis finds and never its input.
+The caller gives the faults. They are used to judge the analysis and are never its input.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ LOOKS_LIKE = {
     "wrong_results": WRONG,
     "lost": LOST,
 }
-"""What each fault that can be planted should be taken for."""
+"""The cause that the analysis should name, by kind of fault."""
 _SLOW = ("brake", "hot", "pinned", "slow_memory")
-"""Those that make a GPU slower than its peers."""
+"""The faults that make a GPU slower than its peers."""
 _HIDING = 6
 """If more than one GPU in this many is slow, they count as the tail of the population (docs/report.md)."""
 
 
 class Fault(Protocol):
-    """A GPU that was made faulty, and when its fault sets in (UTC ns; None: from the start)."""
+    """The fault of a simulated GPU, and when it sets in (UTC ns; None: from the start)."""
 
     @property
     def uuid(self) -> str: ...
@@ -43,19 +43,19 @@ class Fault(Protocol):
 
 @dataclass(frozen=True)
 class Planted:
-    """A fault of a simulated GPU, and what was found of it."""
+    """A fault of a simulated GPU, and the cause that was found."""
 
     gpu: str
     kind: str
     found: str
-    """What it was taken for; '' where the GPU does not stand out."""
+    """The cause that was named; '' if the GPU does not stand out."""
     remark: str = ""
 
 
 def compared(
     planted: Sequence[Fault], judged: Judged, campaign: Probed, ended_ns: int | None = None
 ) -> tuple[Planted, ...]:
-    """Each fault that was planted with what was found of it. `ended_ns`: when the campaign ended, UTC."""
+    """Each fault with the cause that was found. `ended_ns`: when the campaign ended, UTC."""
     found = {one.gpu: one for one in judged.found}
     rows = []
     for fault in planted:
@@ -63,19 +63,19 @@ def compared(
         if one is None:
             remark = _missed(fault, sum(each.kind in _SLOW for each in planted), judged, ended_ns, campaign)
         elif one.cause != LOOKS_LIKE[fault.kind]:
-            remark = f"named, but not taken for {SPOKEN[LOOKS_LIKE[fault.kind]]}"
+            remark = f"found, but not as {SPOKEN[LOOKS_LIKE[fault.kind]]}"
         rows.append(Planted(fault.uuid, fault.kind, "" if one is None else one.cause, remark))
     return tuple(rows)
 
 
 def _missed(fault: Fault, slow: int, judged: Judged, ended_ns: int | None, campaign: Probed) -> str:
-    """Why a fault that was planted was not found, among so many that make GPUs slow."""
+    """Why a fault was not found; `slow` is the number of GPUs whose faults make them slower."""
     if fault.began_ns is not None and ended_ns is not None and fault.began_ns >= ended_ns:
         return "it would have set in after the campaign had ended"
     if fault.kind == "drift":
-        return "it grows over weeks: one campaign cannot see it"
+        return "it grows over weeks: one campaign is too short to show it"
     if fault.kind == "wrong_results":
-        return "two runs in five are wrong: by chance, none was"
+        return "two of five of its runs give wrong results: by chance, none did here"
     if not judged.looks:
         return f"there were too few GPUs to compare it with: {LEAST_GPUS} of a model are needed"
     excess, rise = slowest(campaign, fault.uuid), judged.rises.get(fault.uuid)
@@ -88,4 +88,4 @@ def _missed(fault: Fault, slow: int, judged: Judged, ended_ns: int | None, campa
         return "its figures are among those of its peers"
     if slow * _HIDING > n:
         return f"{apart}; but {slow} of {n:,} GPUs are faulty, and more than about one in {_HIDING} hide each other"
-    return f"{apart}; among {n:,} such GPUs that may be chance"
+    return f"{apart}; among {n:,} such GPUs this may be chance"

@@ -58,8 +58,8 @@ class Probed:
     @property
     def simulated(self) -> bool:
         """Whether its GPUs are."""
-        said = self.runs["conditions"].drop_nulls()
-        return bool(len(said)) and bool(read(said[0]).get("simulated"))
+        conditions = self.runs["conditions"].drop_nulls()
+        return bool(len(conditions)) and bool(read(conditions[0]).get("simulated"))
 
     @property
     def maybe_twice(self) -> int:
@@ -237,14 +237,14 @@ def slowest(campaign: Probed, gpu: str) -> tuple[str, float, int] | None:
 
 def stresses(conditions: str | None) -> str:
     """What a run's probe stresses, by the path of its bytes and its FLOP a byte."""
-    said = read(conditions)
-    path, flop, moved = said.get("path"), said.get("flop") or 0, said.get("bytes") or 0
+    of_run = read(conditions)
+    path, flop, moved = of_run.get("path"), of_run.get("flop") or 0, of_run.get("bytes") or 0
     if path in ("pcie", "peer"):
         return LINK
     if flop and flop >= _BALANCE * moved:
         return COMPUTE
     if path == "l2":
         return CACHE
-    if path == "dram" and (moved or said.get("operations")):
+    if path == "dram" and (moved or of_run.get("operations")):
         return MEMORY
     return OTHER

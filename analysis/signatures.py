@@ -87,16 +87,16 @@ class Peers:
     def of(cls, runs: pl.DataFrame) -> Peers:
         """`runs`: the rows of `probing.Probed.runs`."""
         window = (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9
-        said = runs.select("clock_events").unique()
-        held = pl.DataFrame(
+        clock_events = runs.select("clock_events").unique()
+        shares = pl.DataFrame(
             {
-                "clock_events": said["clock_events"],
-                "braked_s": [_seconds(text, names(BRAKE)) for text in said["clock_events"]],
-                "heated_s": [_seconds(text, names(THERMAL)) for text in said["clock_events"]],
+                "clock_events": clock_events["clock_events"],
+                "braked_s": [_seconds(text, names(BRAKE)) for text in clock_events["clock_events"]],
+                "heated_s": [_seconds(text, names(THERMAL)) for text in clock_events["clock_events"]],
             },
             schema={"clock_events": pl.String, "braked_s": pl.Float64, "heated_s": pl.Float64},
         )
-        whole = runs.join(held, on="clock_events", how="left", nulls_equal=True).with_columns(
+        whole = runs.join(shares, on="clock_events", how="left", nulls_equal=True).with_columns(
             (pl.col("braked_s") / window).alias("braked"), (pl.col("heated_s") / window).alias("heated")
         )
         medians = ("value", "sm_clock_mhz", "power_w", "temperature_c", "braked", "heated")
@@ -182,9 +182,9 @@ def _slow(slow: Mapping[str, float], rise_pct: float | None, runs: Sequence[Run]
     if memory > _MOSTLY * max(cores, 0.0) and all((run.clock or 1) > _LOW_CLOCK for run in slowed):
         return DRAM, "its memory's probes are slow at the clock of its peers: looks like slow memory"
     for run in slowed:
-        said = _limiting_cause(run, rise_pct)
-        if said is not None:
-            return said
+        limit = _limiting_cause(run, rise_pct)
+        if limit is not None:
+            return limit
     if rise_pct is not None and rise_pct > 0:
         return COOLING, f"it warms {rise_pct:.0f} % more a watt than its peers: looks like poor cooling"
     return UNEXPLAINED, "neither clock, power nor temperature explains it"
@@ -228,12 +228,12 @@ def _seconds(text: str | None, names: Sequence[str]) -> float | None:
     if text is None:
         return None
     try:
-        said = json.loads(text)
+        seconds = json.loads(text)
     except ValueError:
         return None
-    if not isinstance(said, dict):
+    if not isinstance(seconds, dict):
         return None
-    return max((float(said[name]) for name in names if isinstance(said.get(name), int | float)), default=0.0)
+    return max((float(seconds[name]) for name in names if isinstance(seconds.get(name), int | float)), default=0.0)
 
 
 def _ratio(value: float | None, other: float | None) -> float | None:

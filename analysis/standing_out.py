@@ -135,7 +135,7 @@ def judge(campaign: Probed, store: Store | None = None) -> Judged:
     evidence = signatures.Peers.of(campaign.runs)
     for gpu in {**deviations, **seen}:
         own = sorted(deviations.get(gpu, []), key=lambda one: -abs(one.excess_pct))
-        said = tuple(sentence for _, sentence in seen.get(gpu, ()))
+        sentences = tuple(sentence for _, sentence in seen.get(gpu, ()))
         cause, looks = signatures.cause(
             [one for one, _ in seen.get(gpu, ())],
             {one.probe: one.excess_pct for one in own if one.figure == "time"},
@@ -143,7 +143,7 @@ def judge(campaign: Probed, store: Store | None = None) -> Judged:
             evidence.of_gpu(gpu),
         )
         row = places[gpu]
-        found.append(StandsOut(gpu, row["node"], row["cabinet"], row["slot"], tuple(own), said, cause, looks))
+        found.append(StandsOut(gpu, row["node"], row["cabinet"], row["slot"], tuple(own), sentences, cause, looks))
     found.sort(key=_severity)
     return Judged(tuple(_shared_by_nodes(found, campaign.gpus)), len(looked), not_judged, dict(rises))
 

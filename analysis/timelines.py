@@ -76,11 +76,11 @@ def timelines(store: Store, campaign: Probed, gpus: Sequence[str]) -> Timelines 
         .with_columns(((pl.col("ts") - pl.col("first")).dt.total_nanoseconds() / 1e9).alias("since"))
     )
     between = pl.col("since").sort().diff().over("gpu").median()
-    told = store.collect(rows.select(between.alias("s"), pl.col("gpu").n_unique().alias("gpus")))
-    if told["s"][0] is None or longest_s <= 0:
+    readings = store.collect(rows.select(between.alias("s"), pl.col("gpu").n_unique().alias("gpus")))
+    if readings["s"][0] is None or longest_s <= 0:
         return None
-    seen = int(told["gpus"][0])
-    step = max(longest_s / POINTS, _READINGS * float(told["s"][0]))
+    seen = int(readings["gpus"][0])
+    step = max(longest_s / POINTS, _READINGS * float(readings["s"][0]))
     binned = rows.with_columns((pl.col("since") / step).floor().cast(pl.Int64).alias("bin"))
     means = [value.mean().cast(pl.Float64).alias(name) for name, value in METRICS.items()]
     by_gpu = store.collect(binned.group_by("gpu", "bin").agg(*means))

@@ -1,18 +1,17 @@
-"""What a store of a large fleet costs one collector that publishes, and one person who asks. Prints JSON.
+"""What a store of a large fleet costs one collector that publishes, and one person who runs a query. Prints JSON.
 
     python benchmarks/store_fleet.py [--nodes 1000] [--gpus 2] [--repeats 5]
 
-The files are synthetic, with few rows, and lie as those of a day do at noon, when `whorl store compact` runs every
-hour: of each hour that is over, the files that it makes; of the last 70 minutes, for every node, seven segments, the
-published files of this ten minutes and of those before, which wait to be removed, with their notes, the node's last
-readings, and a journal whose rows are published. The files of a node that differ in their times only are links to one.
+The files are synthetic and hold few rows. The store looks as it does at noon where `whorl store compact` runs every
+hour. Each full hour has the files that compaction makes. For the last 70 minutes each node has seven segments, its
+published files of the current ten minutes and of the ten minutes before (these wait to be removed), the notes of the
+replacement, its last readings, and a journal whose rows are all published. Files of one node that would differ in their
+times only are hard links to one file.
 
-publish  CPU (ms) of one collector among them for each `Journal.publish` with what `maintain` does besides: the first,
-         and the median of those that follow, while 1/20 of the other nodes publish between two
-sql      CPU and wall (s) of the process `whorl sql`, from start to end, by question
-same     the same questions by the `duckdb` package through `whorl.duckdb`, in a process of its own
-
-It states what it measured and asserts nothing about time.
+publish  CPU (ms) of one collector for each `Journal.publish`, with the recovery that `maintain` does after it: the
+         first one, and the median of the others; between two of them, 1/20 of the other nodes publish
+sql      CPU and wall time (s) of the process `whorl sql`, from start to end, by query
+same     the same queries by the `duckdb` package through `whorl.duckdb`, in a process of its own
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ from whorl.store import files as store_files
 from whorl.store.schema import LATEST, TELEMETRY
 
 HOUR, MINUTE, SECOND = 3600 * 10**9, 60 * 10**9, 10**9
-ROWS_A_FILE = 1_500_000  # that compaction fills one file with
-LIVE = {"whorl.live": json.dumps({"number": 0, "of": 1, "upto": {}})}  # the journal has nothing that is not published
-QUESTIONS = {
+ROWS_A_FILE = 1_500_000  # rows of one compacted file
+LIVE = {"whorl.live": json.dumps({"number": 0, "of": 1, "upto": {}})}  # all rows of the journal are published
+QUERIES = {
     "runs": "select count(*) from runs",
     "limit": "select gpu, power_mw from telemetry limit 1",
     "one_gpu": "select count(*), avg(power_mw) from telemetry where gpu = '{gpu}'",
@@ -60,7 +59,7 @@ def cpu(who: int = resource.RUSAGE_SELF) -> float:
 
 
 def rows_of(gpus: list[str], first: int, last: int, each: int) -> pa.Table:
-    """Rows of some GPUs over a time (ns), `each` of every one."""
+    """Rows of some GPUs from `first` to `last` (ns), `each` rows of every GPU."""
     n = len(gpus) * each
     ts = np.tile(np.linspace(first, last, each).astype(np.int64), len(gpus))
     rng = np.random.default_rng(first % 2**32)
@@ -109,9 +108,9 @@ class Fleet:
         say("nodes")
 
     def node(self, name: str, number: int) -> None:
-        """What one node has of the last 70 minutes: its last sealing was up to ten minutes ago."""
+        """The files of one node for the last 70 minutes; it sealed its journal up to ten minutes ago."""
         began = f"{name}-4711-{self.noon - 2 * HOUR:x}"
-        since = (number % 20) * 30 * SECOND  # its last sealing
+        since = (number % 20) * 30 * SECOND  # time since it sealed its journal
         first = self.noon - since - 10 * MINUTE
         sealed = self.write(rows_of(self.gpus[name], first, first + 599 * SECOND, 20), f"{began}-6", name)
         for back in range(6):
@@ -148,7 +147,7 @@ class Fleet:
 
 
 def publishing(fleet: Fleet, repeats: int) -> dict[str, Any]:
-    """One more collector publishes; between two of its publishings some others do, too."""
+    """One more collector publishes; each time, some of the others have published before."""
     gpus = [f"GPU-mine-{number}" for number in range(8)]
     spent = []
     with Journal(fleet.store, "mine", thread=False, settle_s=0.0) as journal:
@@ -168,25 +167,25 @@ def publishing(fleet: Fleet, repeats: int) -> dict[str, Any]:
 PLAIN = "import duckdb, sys; print(duckdb.connect(sys.argv[1], read_only=True).execute(sys.argv[2]).fetchall())"
 
 
-def asking(fleet: Fleet, repeats: int) -> dict[str, Any]:
-    """Every question by a new process, in turn."""
+def querying(fleet: Fleet, repeats: int) -> dict[str, Any]:
+    """Every query by a new process, in turn."""
     found: dict[str, dict[str, list[tuple[float, float]]]] = {"sql": {}, "same": {}}
     gpu = fleet.gpus[fleet.names[len(fleet.names) // 3]][0]
     answers: dict[str, set[str]] = {}
     for _ in range(repeats):
-        for name, question in QUESTIONS.items():
-            query = question.format(gpu=gpu)
+        for name, template in QUERIES.items():
+            query = template.format(gpu=gpu)
             commands = {
                 "sql": [sys.executable, "-m", "whorl", "sql", "--store", str(fleet.root), "--json", query],
                 "same": [sys.executable, "-c", PLAIN, str(fleet.root / "whorl.duckdb"), query],
             }
             for how, command in commands.items():
                 before, start = cpu(resource.RUSAGE_CHILDREN), time.perf_counter()
-                said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+                out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
                 took = cpu(resource.RUSAGE_CHILDREN) - before, time.perf_counter() - start
                 found[how].setdefault(name, []).append(took)
                 if name in ("all", "one_gpu"):
-                    count = json.loads(said)["rows"][0]["count_star()"] if how == "sql" else int(said[2:].split(",")[0])
+                    count = json.loads(out)["rows"][0]["count_star()"] if how == "sql" else int(out[2:].split(",")[0])
                     answers.setdefault(name, set()).add(str(count))
     medians = {
         how: {
@@ -205,7 +204,7 @@ def asking(fleet: Fleet, repeats: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=1000)
-    parser.add_argument("--gpus", type=int, default=2, help="of each node, which have few rows")
+    parser.add_argument("--gpus", type=int, default=2, help="GPUs of each node")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--folder", type=Path, help="where to work (default: the folder for temporary files)")
     given = parser.parse_args()
@@ -220,7 +219,7 @@ def main() -> None:
             "machine": machine("numpy", "pyarrow", "duckdb"),
             "nodes": given.nodes,
             "store": fleet.state(),
-            "sql": asking(fleet, given.repeats),
+            "sql": querying(fleet, given.repeats),
             "publish": publishing(fleet, given.repeats),
         }
         print(json.dumps(result, indent=2))

@@ -130,9 +130,9 @@ def advise(ctx: click.Context, /, form: str | None, output: Path | None, as_json
     if output is not None:
         click.echo(write_filter(output, steering), err=True)
         return
-    lines, said = lines_for(form, steering)
-    if said:
-        click.echo(f"whorl: note: {said}", err=True)
+    lines, note = lines_for(form, steering)
+    if note:
+        click.echo(f"whorl: note: {note}", err=True)
     for line in lines:
         click.echo(line)
 

@@ -298,9 +298,9 @@ def _bar() -> Bar:
 
     class StatusColumn(ProgressColumn):
         def render(self, task: Task) -> Text:
-            said = task.fields["counted"]
-            counted = f"{task.completed:,.0f} of {task.total:,.0f}; " if said else ""
-            left = task.time_remaining if said else None
+            is_counted = task.fields["counted"]
+            counted = f"{task.completed:,.0f} of {task.total:,.0f}; " if is_counted else ""
+            left = task.time_remaining if is_counted else None
             rest = "" if left is None else f"; {_left(left)} left"
             return Text(f"{counted}{task.description}{rest}", no_wrap=True, overflow="ellipsis")
 

@@ -195,7 +195,7 @@ def _consistent(ctx: click.Context, given: dict[str, Any], published: bool) -> N
     """Stop at options that do not go together."""
     from ..errors import InputError
 
-    def said(name: str) -> bool:
+    def stated(name: str) -> bool:
         return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
     if not given["paths"]:
@@ -206,7 +206,7 @@ def _consistent(ctx: click.Context, given: dict[str, Any], published: bool) -> N
         refuse_unwritable(given["plot"], "--plot")
     options = {parameter.name: parameter.opts[0] for parameter in ctx.command.params}
     if published:
-        off = [options[name] for name in _GENERAL_ONLY if said(name)]
+        off = [options[name] for name in _GENERAL_ONLY if stated(name)]
         if off:
             raise InputError(f"--as-published fixes what {off[0]} would change; leave out one of them")
         if not given["profiles"]:

@@ -1,11 +1,12 @@
-"""A simulated fleet's place in a store: who its GPUs are, what was planted, and when each of its campaigns is.
+"""The campaigns of a simulated fleet in a store: which GPUs it has, which faults, and when each campaign ran.
 
     claimed = claim(store, fleet, "my campaign", {"probe": "launch"}, span_s=60)
 
-Simulated time is not the wall clock's: the first campaign of a fleet begins on 2026-01-05, each further one on the day
-after the last, and the fleet ages in between. A campaign claims its time before anything is simulated, so that of two
-processes with one fleet the second sees the first. The table `campaigns` says up to when each is stored: one that was
-interrupted is simulated again from its beginning when it is claimed again, and stored from there on.
+Simulated time is not wall time. The first campaign of a fleet begins on 2026-01-05. Each later one begins on the day
+after the one before has ended, and the fleet ages between them. A campaign claims its time before the simulation
+begins: if two processes simulate one fleet, the second one sees the claim of the first. The table `campaigns` holds how
+far each campaign is stored. A campaign that was interrupted is claimed and simulated again from its beginning; only
+what is missing is stored.
 """
 
 from __future__ import annotations
@@ -34,27 +35,27 @@ from .rows import short_hash
 from .simulated import devices_of
 
 FIRST_NS = int(datetime(2026, 1, 5, tzinfo=UTC).timestamp()) * 1_000_000_000
-"""When a fleet's first campaign begins, where nothing else is asked for."""
+"""When a fleet's first campaign begins by default."""
 DAY_NS = 86_400_000_000_000
 LAST_NS = (1 << 63) - 1
-"""The last instant that a store can name, in 2262."""
+"""The last instant that a store can hold, in 2262."""
 
 
 @dataclass(frozen=True)
 class Planted:
-    """A GPU that was made faulty: the ground truth for what analysis should find."""
+    """A GPU that has a simulated fault: the ground truth for the analysis."""
 
     uuid: str
     place: str
     kind: str
     began_ns: int | None
-    """UTC, None where the fault is there from the start."""
+    """UTC; None if the fault is there from the start."""
     ended_ns: int | None
 
 
 @dataclass
 class Claim:
-    """A campaign's place in the time of its fleet; UTC ns."""
+    """A campaign of a fleet and the time that it has claimed; UTC ns."""
 
     store: Store
     fleet: Fleet
@@ -62,34 +63,34 @@ class Claim:
     who: tuple[Identity, ...]
     campaign: str
     asked: str
-    """What was asked for, as JSON: a campaign of the same name and the same wishes is this one."""
+    """The options of the campaign, as JSON: the same name with the same options is the same campaign."""
     began_ns: int
     ended_ns: int
-    """When it is to end."""
+    """When it is planned to end."""
     born_ns: int
-    """When the first campaign of the fleet began that the store knew when this one was claimed."""
+    """When the fleet's first campaign began, of those that the store had at the time of the claim."""
     stored_to_ns: int
-    """Until when it is stored; `began_ns` where nothing is."""
+    """Its rows are stored up to this time; `began_ns` if none are."""
     span_s: float
     """Its faults set in within this time."""
     before: bool
-    """Whether another process has claimed it before, and may have stored some of it or all."""
+    """Whether it was claimed before, so that some or all of its rows may be stored already."""
     rows: dict[str, int] = field(default_factory=dict)
-    """Rows stored by this process with the claim itself, by table."""
+    """Number of rows that this process stored to make the claim, by table."""
 
     @property
     def age_days(self) -> float:
-        """How old the fleet is when the campaign begins, in days."""
+        """Age of the fleet at the beginning of the campaign, in days."""
         return (self.began_ns - self.born_ns) / DAY_NS
 
     @property
     def complete(self) -> bool:
-        """Whether all of it is stored."""
+        """Whether all its rows are stored."""
         return self.stored_to_ns >= self.ended_ns
 
     @cached_property
     def planted(self) -> tuple[Planted, ...]:
-        """The faulty GPUs, with the times at which their faults set in."""
+        """The faulty GPUs, with the times at which their faults begin and end."""
         began, ended = onsets(self.fleet.fault, self.fleet.seed, self.span_s)
 
         def instant(seconds: float) -> int | None:
@@ -101,12 +102,13 @@ class Claim:
         )
 
     def file_name(self, to_ns: int, *, complete: bool = False) -> str:
-        """What the files are called that are stored up to a time; of the last ones, too, only once."""
+        """The name of the files that hold the rows up to `to_ns`. A part of the campaign always has the same name, so
+        that it is stored only once."""
         key = short_hash([self.cluster, fleet_of(self.fleet, self.cluster), self.campaign, self.asked, self.began_ns])
         return f"sim-{key}-{(to_ns - self.began_ns) // 1_000_000}{'-end' if complete else ''}"
 
     def progress(self, to_ns: int, *, complete: bool = False) -> pa.Table:
-        """The row of `campaigns` that goes with what is stored up to a time, and says so."""
+        """The row of `campaigns` that is stored together with the rows up to `to_ns`."""
         return arrow_rows(
             "campaigns",
             {
@@ -124,16 +126,16 @@ class Claim:
 
 
 def own_cluster(fleet: Fleet) -> str:
-    """What the cluster of a fleet is called where no name is given, as "simulated-V100-7".
+    """The default name of a fleet's cluster, such as "simulated-V100-7".
 
-    Fleets of other models or seeds are other clusters: they must not be compared with each other unasked, and their
-    GPUs stand at the same places.
+    Fleets with another model or seed are other clusters. Their GPUs have the same nodes and slots, and must not be
+    compared with each other unless the user asks for it.
     """
     return f"simulated-{fleet.model.name.split('-', maxsplit=1)[0]}-{fleet.seed}"
 
 
 def fleet_of(fleet: Fleet, cluster: str) -> str:
-    """A name that fleets share whose GPUs have the same names."""
+    """The fleet's key: equal for two fleets if their GPUs have the same names."""
     return short_hash({"cluster": cluster, "model": fleet.model.name, "seed": fleet.seed})[:12]
 
 
@@ -149,18 +151,18 @@ def claim(
     repeatable: bool = False,
     unnamed: bool = False,
 ) -> Claim:
-    """Find a campaign's place in time among the fleet's others, and claim it; or find what was claimed before.
+    """Claim a time for a campaign of the fleet, or return the claim that it made before.
 
-    Without `began_ns` it begins on the day after the last of them. A campaign that is complete is found again, or,
-    where it is `repeatable`, begun anew. `unnamed`: its name was made up, so that an interrupted one of the same
-    wishes goes on under its own name. InputError where the store holds another campaign of these GPUs at the same
-    time, or the same GPUs with other faults, and for a time after 2262.
+    Without `began_ns` it begins on the day after the fleet's last campaign. If the campaign is complete, its claim is
+    returned; a `repeatable` one gets a new claim. `unnamed` says that the user gave no name: then an interrupted
+    campaign with the same options is continued under its own name. Raises InputError if the store holds another
+    campaign of these GPUs at the same time, if it holds these GPUs with other faults, and for a time after 2262.
     """
     cluster = cluster or own_cluster(fleet)
-    wishes = json.dumps(dict(asked), sort_keys=True)
+    options = json.dumps(dict(asked), sort_keys=True)
     with store.exclusive():
         others = _campaigns(store, cluster, fleet_of(fleet, cluster))
-        alike = [one for one in others if one.asked == wishes and (unnamed or one.campaign == campaign)]
+        alike = [one for one in others if one.asked == options and (unnamed or one.campaign == campaign)]
         mine = max(alike, default=None, key=_began)
         if mine and repeatable and mine.stored_to_ns >= mine.ended_ns:
             mine = None
@@ -175,7 +177,7 @@ def claim(
         if ended_ns > LAST_NS:
             raise InputError(
                 f"a campaign from {iso(began_ns)} on for {span_s / 86_400:g} days would end after 2262, the last year "
-                "that a store can name: choose an earlier --began, or another --seed"
+                "that a store can hold: choose an earlier --began, or another --seed"
             )
         claimed = Claim(
             store,
@@ -183,7 +185,7 @@ def claim(
             cluster,
             identities(fleet.seed, len(fleet), fleet.model.name),
             campaign,
-            wishes,
+            options,
             began_ns,
             ended_ns,
             born_ns=mine.born_ns if mine else min([began_ns, *map(_began, others)]),
@@ -197,22 +199,19 @@ def claim(
                     f"the store holds campaign {other.campaign} of these GPUs at the same time, from "
                     f"{iso(other.began_ns)} to {iso(other.ended_ns)}: choose another --began, --seed or --cluster"
                 )
-        known = _said(store.arrow("truth", columns=["cluster", *_Said._fields]), cluster) if others or mine else []
-        _refuse_other_faults(claimed, known)
+        stored = _faults(store.arrow("truth", columns=["cluster", *_Fault._fields]), cluster) if others or mine else []
+        _refuse_other_faults(claimed, stored)
         if not mine:
-            _introduce(claimed, known)
+            _store_claim(claimed, stored)
     return claimed
 
 
-def _introduce(claimed: Claim, known: Sequence[_Said]) -> None:
-    """Store who the GPUs are, what was planted in them, and that this time is taken.
-
-    `known` is what `truth` says of the fleet already: it is not said again.
-    """
-    devices, before = devices_of(claimed.fleet.model, claimed.who), set(known)
+def _store_claim(claimed: Claim, stored: Sequence[_Fault]) -> None:
+    """Store the identities and faults of the GPUs, and the claim. Rows of `truth` that are `stored` are left out."""
+    devices, before = devices_of(claimed.fleet.model, claimed.who), set(stored)
     identified = identify(claimed.store, devices, claimed.cluster, None, claimed.began_ns)
     truth = _truth(claimed)
-    truth = truth.filter(pa.array([one not in before for one in _said(truth)]))
+    truth = truth.filter(pa.array([one not in before for one in _faults(truth)]))
     tables = {"truth": truth, "campaigns": claimed.progress(claimed.began_ns)}
     claimed.store.append(tables, claimed.file_name(claimed.began_ns))
     counts = {"gpus": identified} | {name: len(rows) for name, rows in tables.items()}
@@ -220,7 +219,7 @@ def _introduce(claimed: Claim, known: Sequence[_Said]) -> None:
 
 
 def _truth(claimed: Claim) -> pa.Table:
-    """The fleet's rows of `truth`: what was drawn and planted, for every GPU."""
+    """The fleet's rows of `truth`: the parameters and the fault of every GPU."""
     fleet, n = claimed.fleet, len(claimed.fleet)
     drawn = {column.name: getattr(fleet.silicon, column.name).tolist() for column in fields(Silicon)}
     faulty = {one.uuid: one for one in claimed.planted}
@@ -241,8 +240,8 @@ def _truth(claimed: Claim) -> pa.Table:
     )
 
 
-class _Said(NamedTuple):
-    """What a row of `truth` says of a GPU; UTC ns."""
+class _Fault(NamedTuple):
+    """The fault of a GPU as a row of `truth` holds it; UTC ns."""
 
     gpu: str
     kind: str
@@ -251,7 +250,7 @@ class _Said(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """A campaign as the store knows it; UTC ns."""
+    """A campaign as the store holds it; UTC ns."""
 
     campaign: str
     asked: str
@@ -266,14 +265,14 @@ def _began(one: _Known) -> int:
 
 
 def _campaigns(store: Store, cluster: str, fleet: str) -> list[_Known]:
-    """The campaigns of a fleet that the store knows, each as its last row has it."""
+    """The campaigns of a fleet in the store, each by its last row."""
     rows = store.arrow("campaigns", columns=["cluster", "fleet", "campaign", "asked", *_TIMES])
     rows = rows.filter(compute.and_(compute.equal(rows["cluster"], cluster), compute.equal(rows["fleet"], fleet)))
     times = (rows[name].cast(pa.int64()).to_pylist() for name in _TIMES)
     found: dict[tuple[str, str, int], _Known] = {}
     for one in map(_Known, rows["campaign"].to_pylist(), rows["asked"].to_pylist(), *times):
         key = (one.campaign, one.asked, one.began_ns)
-        # What is complete says when it ended, which may be before it was to end.
+        # The row of a complete campaign holds its real end, which may be earlier than the planned one.
         found[key] = max(one, found.get(key, one), key=lambda known: (known.stored_to_ns, -known.ended_ns))
     return list(found.values())
 
@@ -281,27 +280,27 @@ def _campaigns(store: Store, cluster: str, fleet: str) -> list[_Known]:
 _TIMES = ("born", "began", "stored_to", "ended")
 
 
-def _said(truth: pa.Table, cluster: str | None = None) -> list[_Said]:
-    """What rows of `truth` say, those of one cluster where it is named."""
+def _faults(truth: pa.Table, cluster: str | None = None) -> list[_Fault]:
+    """The faults in rows of `truth`, of one cluster if it is given."""
     if cluster is not None:
         truth = truth.filter(compute.equal(truth["cluster"], cluster))
     times = (truth[name].cast(pa.int64()).to_pylist() for name in ("began", "ended"))
-    return list(map(_Said, truth["gpu"].to_pylist(), truth["kind"].to_pylist(), *times))
+    return list(map(_Fault, truth["gpu"].to_pylist(), truth["kind"].to_pylist(), *times))
 
 
-def _refuse_other_faults(claimed: Claim, truth: Sequence[_Said]) -> None:
-    """Two fleets of one seed must not be one in the store: their GPUs have the same names."""
+def _refuse_other_faults(claimed: Claim, truth: Sequence[_Fault]) -> None:
+    """Raise InputError if the store holds these GPUs with other faults: fleets of one seed have the same GPU names."""
     kinds = {one.uuid: HEALTHY.kind for one in claimed.who} | {one.uuid: one.kind for one in claimed.planted}
     for row in truth:
         if row.kind != kinds.get(row.gpu, row.kind):
             raise InputError(
                 f"the store holds this fleet with other faults ({row.gpu} is {row.kind!r} there): "
-                f"choose another --seed or --cluster"
+                "choose another --seed or --cluster"
             )
 
 
 def iso(nanoseconds: int) -> str:
-    """A time in UTC ns as people write it, to the digit."""
+    """A time in UTC ns as ISO 8601, with every digit that it has."""
     seconds, rest = divmod(nanoseconds, 1_000_000_000)
     text = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
     return f"{text}.{rest:09d}".rstrip("0") + "Z" if rest else f"{text}Z"

@@ -59,8 +59,8 @@ class Events:
         if not self._told:
             return None
         with self._lock:
-            told, self._told = self._told, []
-        return event_rows(told, cluster=self._cluster, node=self._node)
+            events, self._told = self._told, []
+        return event_rows(events, cluster=self._cluster, node=self._node)
 
     def begin(self) -> None:
         """From here on clocks are watched."""

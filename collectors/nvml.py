@@ -211,8 +211,8 @@ class Nvml:
         found = self._enumerate(passed_over, commit)
         if not reloaded:
             return found
-        told = asked(pynvml.nvmlSystemGetDriverVersion)
-        version = text(told) if told else None
+        answer = asked(pynvml.nvmlSystemGetDriverVersion)
+        version = text(answer) if answer else None
         detail = f"the driver was reloaded, version {version or 'unknown'}"
         return [Event(EventKind.DRIVER_RELOADED, None, detail, version=version), *found]
 

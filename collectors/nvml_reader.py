@@ -1,8 +1,9 @@
-"""One device as NVML gives it: memory that is kept from tick to tick, and where each metric lies in it.
+"""Reads the metrics of one device through NVML, into one buffer that is kept between ticks.
 
-The stock wrapper builds its arrays anew at every call and takes values out one by one, which costs more than the rest
-of a sweep. Here a device has one piece of memory: its field values, which one call fills, and 64 bytes for each other
-call. What the device answers is found out once, when it is taken in; the values are taken out by one `struct.unpack`.
+The pynvml wrapper allocates new arrays at every call and reads their values one by one, which costs more than all the
+rest of a sweep. Here each device has one buffer: first its field values, which one call fills, then a slot of 64 bytes
+for each other call. The constructor finds out which calls and fields the device supports. Each tick then makes these
+calls, and one `struct.unpack` reads all values.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from .backends import Status
 _FIELD = "IIqqII"  # nvmlFieldValue_t: id, scope, time stamp, latency, type, return code; then 8 bytes of value
 _STAMP, _TYPE, _RETURNED, _VALUE, _WORDS = 2, 4, 5, 6, 7
 _FIELD_BYTES = 40
-_SLOT_BYTES = 64  # what one call fills; the largest structure, nvmlMemory_v2_t, has 40
+_SLOT_BYTES = 64  # of one call; the largest structure, nvmlMemory_v2_t, has 40
 _DOUBLE, _LONG = 0, 3  # types: most values are unsigned long long
-_BY_TYPE = {  # others have all 8 bytes; what a type leaves of them may be rubbish
+_BY_TYPE = {  # types shorter than 8 bytes, whose other bytes are undefined; all other types have 8
     _DOUBLE: "d",
     1: "I4x",
     5: "i4x",
@@ -30,7 +31,7 @@ _BY_TYPE = {  # others have all 8 bytes; what a type leaves of them may be rubbi
     4: "q",
 }
 _CODES = {"u4": "I", "i4": "i", "u8": "Q"}
-_OTHER_CLOCK_US = 60_000_000  # a stamp so far away is of another clock
+_OTHER_CLOCK_US = 60_000_000  # a time stamp that is off by more than this comes from another clock
 _MOST = 2**63 - 1
 _NONE = Status.UNSUPPORTED
 NO_VALUES = [0] * len(METRICS)
@@ -49,22 +50,22 @@ def meaning(code: int) -> Status:
 
 
 @dataclass
-class _Asked:
-    """A call that is made at every tick, or (not `fast`) at slow ones, and the metrics that it gives."""
+class _PreparedCall:
+    """A call that is made at every tick (`fast`) or at slow ticks only, and the metrics that it gives."""
 
     pointer: Any
     arguments: tuple[Any, ...]
-    slot: int  # where its 64 bytes begin
-    code: int  # what it returned at first
+    slot: int  # offset of its 64 bytes in the buffer
+    code: int  # its first return code
     fast: bool = False
     rows: dict[int, Call] = field(default_factory=dict)
 
 
 class Reader:
-    """Reads one device under one handle. `function` gives the C function of a name, or None.
+    """Reads one device by its handle. `function(name)` gives a C function of the library, or None.
 
-    Of an `instance` of MIG only what instances have is asked. `window_ms` is the time over which its power is averaged.
-    `of_module` says whether its instantaneous power is that of the whole module.
+    For a MIG `instance` only the calls that instances support are made. `window_ms` is the averaging time of its power
+    readings. `of_module` is true if its instantaneous power is that of the whole module.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Reader:
         self.of_module = False
         self._function, self._instance = function, instance
         self._slots = _FIELD_BYTES * sum(len(m.nvml.ids) for m in METRICS if isinstance(m.nvml, Field))
-        self._constants = self._slots + _SLOT_BYTES * len(METRICS)  # behind the slots: 0, and the window
+        self._constants = self._slots + _SLOT_BYTES * len(METRICS)  # two values after the slots: 0 and `window_ms`
         self._memory = ctypes.create_string_buffer(self._constants + 16)
         struct.pack_into("<qq", self._memory, self._constants, 0, window_ms or 0)
         self._get_fields: Any = None if instance else function("nvmlDeviceGetFieldValues")
@@ -83,29 +84,29 @@ class Reader:
         missing = {row for (row, _, _), code in zip(self._fields, codes, strict=True) if meaning(code) == _NONE}
         known = {row for row, _, _ in self._fields} - missing
         self._calls = self._settle_calls(known)
-        by_call = {row for asked in self._calls if meaning(asked.code) != _NONE for row in asked.rows}
+        by_call = {row for call in self._calls if meaning(call.code) != _NONE for row in call.rows}
         self._fields = [one for one in self._fields if one[0] not in by_call]
         self._write_fields()
         self._number = sum(METRICS[row].tier == "fast" for row, _, _ in self._fields), len(self._fields)
-        self._calls = [asked for asked in self._calls if meaning(asked.code) != _NONE]
+        self._calls = [call for call in self._calls if meaning(call.code) != _NONE]
         self._made = [[(a.pointer, a.arguments) for a in self._calls if slow or a.fast] for slow in (False, True)]
         self._unasked = [Status.UNREAD if instance else Status.UNSUPPORTED] * len(METRICS)
         if window_ms is not None and not instance:
             for row, metric in enumerate(METRICS):
                 if isinstance(metric.nvml, Part):
                     self._unasked[row] = Status.OK
-        # Since the last `take`: whether it was read, and what the calls returned.
+        # Since the last `take`: whether the device was read, and the return codes of the calls.
         self._was_read, self._slow, self._refused, self._codes = False, False, 0, [0]
-        self._returned: object = None  # what gave ...
-        self._status = b""  # ... these statuses
+        self._returned: object = None  # the return codes that gave the statuses below
+        self._status = b""
         self._lay_out((_LONG,) * len(self._fields))
 
-    # -- what the device answers --------------------------------------------------------------------------
+    # -- what the device supports -------------------------------------------------------------------------
 
     def _settle_fields(self) -> list[int]:
-        """Find what is to be asked, and in which scope; returns what each field returned.
+        """Find which fields to read, and in which scope; returns the return code of each.
 
-        Fields because of which the driver refuses a whole call are left out.
+        A field that makes the driver refuse the whole call is left out.
         """
         fast_first = sorted(enumerate(METRICS), key=lambda one: one[1].tier)
         self._fields = [
@@ -129,7 +130,7 @@ class Reader:
         return codes
 
     def _ask_fields(self, fields: list[tuple[int, int, int]]) -> tuple[int, list[int]]:
-        """What a call for some fields returns, as a whole and for each."""
+        """Read some fields; the return code of the call, and that of each field."""
         self._fields = fields
         self._write_fields()
         refused = int(self._get_fields(self.handle, len(fields), self._memory))
@@ -140,9 +141,9 @@ class Reader:
         for at, (_, one, scope) in enumerate(self._fields):
             struct.pack_into(f"<{_FIELD}Q", self._memory, _FIELD_BYTES * at, one, scope, 0, 0, _LONG, 0, 0)
 
-    def _settle_calls(self, known: set[int]) -> list[_Asked]:
-        """Find the function that gives each metric which is no field value, or not of the fields `known`."""
-        found: dict[tuple[str, tuple[int, ...]], _Asked] = {}
+    def _settle_calls(self, known: set[int]) -> list[_PreparedCall]:
+        """Find a function for each metric that is no field value, or whose field the device lacks (not in `known`)."""
+        found: dict[tuple[str, tuple[int, ...]], _PreparedCall] = {}
         for row, metric in enumerate(METRICS):
             spec = metric.nvml
             if isinstance(spec, Field):
@@ -150,43 +151,44 @@ class Reader:
             if not isinstance(spec, Call) or (self._instance and not spec.instances):
                 continue
             key = (spec.function, spec.arguments)
-            asked = found.get(key) or self._supported(spec, self._slots + _SLOT_BYTES * len(found))
-            if asked is not None:
-                found[key] = asked
-                asked.rows[row] = spec
-                asked.fast |= metric.tier == "fast"
+            call = found.get(key) or self._supported(spec, self._slots + _SLOT_BYTES * len(found))
+            if call is not None:
+                found[key] = call
+                call.rows[row] = spec
+                call.fast |= metric.tier == "fast"
         return list(found.values())
 
-    def _supported(self, spec: Call, slot: int) -> _Asked | None:
-        """A call of the newest function that the device supports; None where there is none."""
+    def _supported(self, spec: Call, slot: int) -> _PreparedCall | None:
+        """A call of the newest version of the function that the device supports; None if the library has none."""
         way: Call | None = spec
-        asked = None
+        call = None
         while way is not None:
             pointer = self._function(way.function)
             if pointer is not None:
                 struct.pack_into(f"<{len(way.preset)}I", self._memory, slot, *way.preset)
-                # An older function's value is to lie where the newest puts it.
+                # Shifted, so that the value of an older function lies where the newest one puts it.
                 target = ctypes.byref(self._memory, slot + spec.offset - way.offset)
                 arguments = (self.handle, *map(ctypes.c_uint, way.arguments), target)
-                asked = _Asked(pointer, arguments, slot, int(pointer(*arguments)))
-                if meaning(asked.code) != _NONE:
+                call = _PreparedCall(pointer, arguments, slot, int(pointer(*arguments)))
+                if meaning(call.code) != _NONE:
                     break
             way = way.older
-        return asked
+        return call
 
     def _lay_out(self, types: tuple[int, ...]) -> None:
-        """Where each metric lies among what is unpacked, given the types that the driver says its field values have."""
+        """Compile the `struct` format of the buffer, and the position of each metric in it. `types` are the types of
+        the field values as the driver gives them."""
         self._types = types
-        places: dict[int, list[int]] = {}  # row -> where it lies, or the parts of its sum
+        places: dict[int, list[int]] = {}  # row of the metric -> its position, or those of the parts of its sum
         layout = "<"
         for at, ((row, _, _), kind) in enumerate(zip(self._fields, types, strict=True)):
             layout += _FIELD + _BY_TYPE.get(kind, "Q")
             places.setdefault(row, []).append(_WORDS * at + _VALUE)
         self._end = words = _WORDS * len(types)
         end = _FIELD_BYTES * len(types)
-        for asked in self._calls:
-            for row, spec in sorted(asked.rows.items(), key=lambda one: one[1].offset):
-                begin = asked.slot + spec.offset
+        for call in self._calls:
+            for row, spec in sorted(call.rows.items(), key=lambda one: one[1].offset):
+                begin = call.slot + spec.offset
                 layout += f"{begin - end}x{_CODES[spec.type]}"
                 places[row], words, end = [words], words + 1, begin + struct.calcsize(_CODES[spec.type])
         self._unpack = struct.Struct(f"<{layout[1:]}{self._constants - end}xqq").unpack_from
@@ -207,14 +209,17 @@ class Reader:
     # -- reading ------------------------------------------------------------------------------------------
 
     def read(self, *, slow: bool) -> None:
-        """Ask the driver for the fast metrics, and the slow ones if asked to; `take` has what it said."""
+        """Read the fast metrics, and if `slow` the slow ones too, into the buffer; `take` returns them."""
         if number := self._number[slow]:
             self._refused = self._get_fields(self.handle, number, self._memory)
         self._codes = [pointer(*arguments) for pointer, arguments in self._made[slow]]
         self._was_read, self._slow = True, slow
 
     def take(self, stamp_ns: int) -> tuple[list[int], bytes]:
-        """What was read since the last time, at UTC `stamp_ns`: a value for each metric, and what became of it."""
+        """The values of the last `read`, made at UTC `stamp_ns`: a value and a status for each metric.
+
+        All are UNREAD if nothing was read since the last call.
+        """
         if not self._was_read:
             return NO_VALUES, bytes([Status.UNREAD]) * len(METRICS)
         self._was_read = False
@@ -237,22 +242,22 @@ class Reader:
             values[row] = max(age, 0)
             if abs(age) > _OTHER_CLOCK_US and status[row] == Status.OK:
                 status = _with(status, row, Status.UNSUPPORTED)
-        if max(values) > _MOST:  # all bits set: no counter has come so far
+        if max(values) > _MOST:  # all bits set means no value: no counter gets so far
             for row, value in enumerate(values):
                 if value > _MOST:
                     values[row], status = 0, _with(status, row, Status.FAILED)
         return values, status
 
     def _statuses(self, returned: tuple[int, ...]) -> bytes:
-        """What became of each metric, by what each field value returned."""
-        worst: dict[int, Status] = {}  # of the parts of a sum
+        """The status of each metric, from the return codes of the field values and the calls."""
+        worst: dict[int, Status] = {}  # the worst status of the parts of a sum
         for (row, _, _), code in zip(self._fields, returned, strict=True):
             worst[row] = max(worst.get(row, Status.OK), meaning(self._refused or code))
         found = [worst.get(row, unasked) for row, unasked in enumerate(self._unasked)]
         for row, at in self._stamps:
             found[row] = meaning(self._refused or returned[at // _WORDS])
-        for asked, code in zip([a for a in self._calls if self._slow or a.fast], self._codes, strict=True):
-            for row in asked.rows:
+        for call, code in zip([a for a in self._calls if self._slow or a.fast], self._codes, strict=True):
+            for row in call.rows:
                 found[row] = meaning(code)
         if not self._slow:
             for row, metric in enumerate(METRICS):

@@ -102,8 +102,8 @@ def _over_time(outcomes: Mapping[str, Outcome], what: str, scale: Any, title: st
 def binned_steps(time_s: Floats, values: Floats, edges: Floats) -> Floats:
     """(bins,) the mean of a step function in each bin; it is 0 before its first step and stays as at its last."""
     moments = np.concatenate([[min(edges[0], time_s[0])], time_s, [max(edges[-1], time_s[-1])]])
-    held = np.concatenate([[0.0], values])
-    total = np.concatenate([[0.0], np.cumsum(held * np.diff(moments))])
+    before = np.concatenate([[0.0], values])
+    total = np.concatenate([[0.0], np.cumsum(before * np.diff(moments))])
     # Steps at one moment are of no length; the last of them is the one that holds.
     mean: Floats = np.diff(np.interp(edges, moments, total)) / np.diff(edges)
     return mean

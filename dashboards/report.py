@@ -210,7 +210,7 @@ def _tiles(
 def _about(campaign: Probed) -> dict[str, str]:
     began = campaign.runs["began"].min()
     ended = campaign.runs.select(pl.coalesce("ended", "began").max()).item()  # imported runs may say no end
-    said = [read(text) for text in campaign.runs["conditions"].drop_nulls().unique().sort().to_list()[:64]]
+    conditions = [read(text) for text in campaign.runs["conditions"].drop_nulls().unique().sort().to_list()[:64]]
     about = {
         "cluster": campaign.cluster,
         "campaign": campaign.campaign or "none: all runs of the cluster",
@@ -225,7 +225,7 @@ def _about(campaign: Probed) -> dict[str, str]:
         ("asked_precision", "target half width of the median's 95 % interval, as a share"),
         ("time_limit_s", "time limit of a probe, s"),
     ):
-        values = _distinct(one.get(key) for one in said)
+        values = _distinct(one.get(key) for one in conditions)
         if values:
             about[name] = ", ".join(values)
     versions: dict[str, list[str]] = {}

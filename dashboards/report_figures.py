@@ -96,8 +96,8 @@ def label(gpu: str, node: str | None, slot: int | None) -> str:
 def labels(gpus: pl.DataFrame) -> dict[str, str]:
     """Short names by GPU; of GPUs whose short names are the same, the whole ones."""
     short = {gpu: label(gpu, node, slot) for gpu, node, slot in gpus.select("gpu", "node", "slot").iter_rows()}
-    told = list(short.values())
-    return {gpu: name if told.count(name) == 1 else gpu for gpu, name in short.items()} if len(told) < 5000 else short
+    names = list(short.values())
+    return {gpu: name if names.count(name) == 1 else gpu for gpu, name in short.items()} if len(names) < 5000 else short
 
 
 def looks(found: Sequence[StandsOut]) -> dict[str, Look]:

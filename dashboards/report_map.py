@@ -74,7 +74,7 @@ class _Grid:
             used += 1
         return cls(tuple(rows), columns, cell, names)
 
-    def drawn(self, excess: Mapping[str, float], said: Mapping[str, str], drawn: Mapping[str, Look]) -> Figure:
+    def drawn(self, excess: Mapping[str, float], text_of: Mapping[str, str], drawn: Mapping[str, Look]) -> Figure:
         from plotly.graph_objects import Figure, Heatmap, Scatter
 
         values = np.full((len(self.rows), self.columns), np.nan, dtype=np.float32)
@@ -82,7 +82,7 @@ class _Grid:
         for gpu, (row, column) in self.cell.items():
             if gpu in excess:
                 values[row, column] = round(excess[gpu], 2)
-                text[row][column] = f"{self.name[gpu]}<br>{said[gpu]}"
+                text[row][column] = f"{self.name[gpu]}<br>{text_of[gpu]}"
         known = np.array(list(excess.values()) or [0.0])
         bound = max(1.0, float(np.quantile(np.abs(known), 0.97)))
         traces: list[Any] = [
@@ -113,7 +113,7 @@ class _Grid:
                         "size": 11,
                         "line": {"width": 1.5, "color": "#ffffff"},
                     },
-                    text=[f"{self.name[gpu]}<br>{said.get(gpu, 'no time')}<br>{look.name}" for gpu in marked],
+                    text=[f"{self.name[gpu]}<br>{text_of.get(gpu, 'no time')}<br>{look.name}" for gpu in marked],
                     hovertemplate="%{text}<extra></extra>",
                 )
             )

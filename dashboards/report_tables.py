@@ -85,12 +85,12 @@ def stand_out(judged: Judged, names: Mapping[str, str], planted: Sequence[Plante
 
 def how_much(one: StandsOut, most: int = 3) -> str:
     """The evidence of a GPU in words: its largest deviations with their intervals, or what was seen."""
-    said = list(one.seen)
-    said += [deviation_text(deviation) for deviation in one.deviations[:most]]
+    parts = list(one.seen)
+    parts += [deviation_text(deviation) for deviation in one.deviations[:most]]
     if len(one.deviations) > most:
         rest = len(one.deviations) - most
-        said.append(f"and {rest} more probe{'s' if rest > 1 else ''}")
-    return "; ".join(said)
+        parts.append(f"and {rest} more probe{'s' if rest > 1 else ''}")
+    return "; ".join(parts)
 
 
 def deviation_text(one: Deviation) -> str:
@@ -235,7 +235,7 @@ def conditions(campaign: Probed) -> list[Table]:
     rows = []
     for probe in campaign.probes:
         runs = campaign.runs.filter(pl.col("workload") == probe)
-        said = read(next(iter(runs["conditions"].drop_nulls()), None))
+        conditions = read(next(iter(runs["conditions"].drop_nulls()), None))
         window = (runs["ended"] - runs["began"]).dt.total_nanoseconds().drop_nulls() / 1e9
         repeats = runs["repeats"].drop_nulls()
         ended = runs.group_by("ended_by").len().sort("len", descending=True).drop_nulls()
@@ -246,12 +246,12 @@ def conditions(campaign: Probed) -> list[Table]:
                 _middle_of(repeats, ",.0f"),
                 _middle_of(window, ".2f", " s"),
                 "; ".join(f"{why} {many:,}" for why, many in ended.iter_rows()) or MISSING,
-                _counted(said.get("flop")),
-                _counted(said.get("bytes")),
-                str(said.get("path") or MISSING),
-                clock_in_words(said.get("clock"), said.get("locked_clock_mhz")) or MISSING,
-                _seconds(said.get("warm_up_s")),
-                str(said.get("input") or MISSING),
+                _counted(conditions.get("flop")),
+                _counted(conditions.get("bytes")),
+                str(conditions.get("path") or MISSING),
+                clock_in_words(conditions.get("clock"), conditions.get("locked_clock_mhz")) or MISSING,
+                _seconds(conditions.get("warm_up_s")),
+                str(conditions.get("input") or MISSING),
             ]
         )
     header = [

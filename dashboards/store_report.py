@@ -121,9 +121,9 @@ def look(
     """
     from ..store import Store
 
-    told = progress or (lambda _: None)
+    report_progress = progress or (lambda _: None)
     opened = store if isinstance(store, Store) else Store.open(store)
-    told("reading the store")
+    report_progress("reading the store")
     found = probed(opened, campaign, cluster)
     judged = judge(found, opened)
     runs = measurements(opened, clusters=[found.cluster], run_ids=True)
@@ -132,7 +132,7 @@ def look(
         variability(
             runs,
             replicates=REPLICATES,
-            progress=lambda what, done, of: told(f"{what}: {done:,} of {of:,} replicates"),
+            progress=lambda what, done, of: report_progress(f"{what}: {done:,} of {of:,} replicates"),
         )
         if runs.height
         else []

@@ -138,8 +138,8 @@ def lines_for(form: str, steering: Steering) -> tuple[list[str], str | None]:
     advice = steering.advice
     if form == "exclude":
         why = "The scheduler knows none of these nodes." if steering.foreign else advice.finding
-        said = why if advice.leaves_all and not steering.foreign else f"nothing is excluded. {why}"
-        return [compress(steering.exclude)], None if steering.exclude else said
+        note = why if advice.leaves_all and not steering.foreign else f"nothing is excluded. {why}"
+        return [compress(steering.exclude)], None if steering.exclude else note
     if form == "prefer":
         expression, why = steering.prefer()
         return [expression], f"nothing to prefer: {why}" if why else None

@@ -109,10 +109,10 @@ def _cupy() -> Finding:
         )
     except subprocess.TimeoutExpired:
         return Finding("CuPy", False, "importing it took over 60 s", use)
-    told = done.stdout.split()[-4:]
-    if done.returncode or len(told) < 4:
+    words = done.stdout.split()[-4:]
+    if done.returncode or len(words) < 4:
         return Finding("CuPy", False, _no_cupy(done), use)
-    version, runtime, driver, number = told
+    version, runtime, driver, number = words
     made, reached = cuda_version(int(runtime)), cuda_version(int(driver))
     if driver == "0":
         return Finding("CuPy", False, f"{version} for CUDA {made}; it finds no NVIDIA driver", use)
@@ -128,10 +128,10 @@ def _no_cupy(done: subprocess.CompletedProcess[str]) -> str:
     """Why the process that loads CuPy gave no answer."""
     from ..kernels.cupy_finding import no_cache
 
-    said = done.stdout.splitlines()[-1:]
-    if said and said[0].startswith(_NO_CUPY):
-        number, words, place = json.loads(said[0].removeprefix(_NO_CUPY))
-        return no_cache(OSError(number, words, place)) or words
+    last_line = done.stdout.splitlines()[-1:]
+    if last_line and last_line[0].startswith(_NO_CUPY):
+        number, message, place = json.loads(last_line[0].removeprefix(_NO_CUPY))
+        return no_cache(OSError(number, message, place)) or message
     lines = done.stderr.strip().splitlines()
     return lines[-1] if lines else f"it ended with status {done.returncode}"
 
@@ -142,17 +142,17 @@ def _settings() -> Finding:
     from ..probes.restore import pending, restore_left_over, state_folder
 
     what, use = "settings of GPUs", "--lock-clock, --power-limit"
-    told = restore_left_over()
+    messages = restore_left_over()
     try:
         left = pending(state_folder())
     except (InputError, OSError) as error:
         return Finding(what, False, str(error), use)
-    told += [
+    messages += [
         f"process {one.note.pid} has changed {', '.join(one.note.gpus)} and will restore it"
         for one in left
         if one.living and one.note is not None
     ]
-    return Finding(what, all(one.living for one in left), "; ".join(told) or "nothing to restore", use)
+    return Finding(what, all(one.living for one in left), "; ".join(messages) or "nothing to restore", use)
 
 
 def _permission() -> Finding:

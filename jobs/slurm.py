@@ -87,8 +87,8 @@ class Slurm:
         """The output of a command. Raises SchedulerError where it is missing, fails, or does not end in time."""
         done = self._run(*command)
         if done.returncode:
-            said = _message_of(done.stderr) or _message_of(done.stdout) or f"status {done.returncode}"
-            raise SchedulerError(f"Slurm refused `{' '.join(command[:3])}`: {said}")
+            message = _message_of(done.stderr) or _message_of(done.stdout) or f"status {done.returncode}"
+            raise SchedulerError(f"Slurm refused `{' '.join(command[:3])}`: {message}")
         return done.stdout
 
     def _run(self, *command: str) -> subprocess.CompletedProcess[str]:
@@ -123,17 +123,17 @@ class Slurm:
 
         SchedulerError (`absent`) where Slurm is not installed or not configured.
         """
-        told = self._environment.get("SLURM_CONF")
-        if told and not Path(told).exists():  # Slurm's commands would wait a minute for it
-            raise SchedulerError(f"SLURM_CONF names {told}, which does not exist")
+        configuration = self._environment.get("SLURM_CONF")
+        if configuration and not Path(configuration).exists():  # Slurm's commands would wait a minute for it
+            raise SchedulerError(f"SLURM_CONF names {configuration}, which does not exist")
         done = self._run("scontrol", "ping")
         if "configuration source" in done.stderr:
             raise SchedulerError("no Slurm is configured here: set SLURM_CONF if it is elsewhere", absent=True)
         if "configuration file" in done.stderr:
             raise SchedulerError(f"Slurm's commands cannot use slurm.conf: {_message_of(done.stderr)}")
         if " is UP" not in done.stdout:
-            said = _message_of(done.stdout.partition("*")[0]) or _message_of(done.stderr) or "no answer"
-            raise SchedulerError(f"Slurm's controller does not answer: {said}")
+            message = _message_of(done.stdout.partition("*")[0]) or _message_of(done.stderr) or "no answer"
+            raise SchedulerError(f"Slurm's controller does not answer: {message}")
 
     def nodes(self) -> dict[str, Node]:
         """Every node, by name."""
@@ -197,8 +197,8 @@ class Slurm:
 
 def update_command(job: str, excluded: str, comment: str | None) -> list[str]:
     """The command that `Slurm.update_job` runs."""
-    said = [] if comment is None else [f"Comment={comment}"]
-    return ["scontrol", "update", f"JobId={job}", f"ExcNodeList={excluded}", *said]
+    comment_option = [] if comment is None else [f"Comment={comment}"]
+    return ["scontrol", "update", f"JobId={job}", f"ExcNodeList={excluded}", *comment_option]
 
 
 def node(line: str) -> Node | None:

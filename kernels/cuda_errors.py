@@ -117,7 +117,7 @@ def explained(gpu: str, doing: str) -> Iterator[None]:
     except WhorlError:
         raise
     except Exception as error:
-        told = explain(error, gpu, doing)
-        if told is None:
+        explained_as = explain(error, gpu, doing)
+        if explained_as is None:
             raise
-        raise told from error
+        raise explained_as from error

@@ -1,6 +1,6 @@
 """One real GPU, opened for work through CuPy: its facts, its stream, its compiled functions and libraries.
 
-Nothing here changes a setting of a GPU.
+No setting of a GPU is changed here.
 """
 
 from __future__ import annotations
@@ -19,25 +19,27 @@ from .cupy_compiling import compiled
 from .work import Facts
 
 
-def _leave(*held: object) -> None:
-    """Keep objects of CuPy for ever, with the modules that they hold. To take a module down waits for the GPU, so that
-    one that hangs would keep the process. And CuPy keeps the modules of all GPUs until the main thread ends it, where
-    often no GPU is the current one: each would complain on standard error."""
-    for each in held:
+def _never_free(*objects: object) -> None:
+    """Keep CuPy objects, and the modules that they refer to, until the process ends.
+
+    Unloading a module waits for its GPU: a GPU that hangs would keep the process from ending. And CuPy unloads what is
+    left from the main thread, which often has no current GPU: each module would print an error.
+    """
+    for each in objects:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
 
 
 class CupyGpu:
-    """What work on one GPU needs of it. Used from one thread at a time."""
+    """One GPU that runs work. Use it from one thread at a time."""
 
     def __init__(self, cupy: Any, ordinal: int, count: int) -> None:
-        """`ordinal` is CUDA's number of it among `count` that it shows. DeviceError."""
+        """`ordinal` is CUDA's number of the GPU, among the `count` that CUDA shows. Raises DeviceError."""
         self.runtime = cupy.cuda.runtime
         self.ordinal = ordinal
         self.lost: str | None = None
-        """Why no further call can work; None while it does."""
+        """Why the GPU is lost; None while it works."""
         self.lost_by = ""
-        """The outcome of the run that it was lost in, as in `DeviceError`."""
+        """The outcome of the run in which it was lost, as in `DeviceError`."""
         self._cupy = cupy
         self._stream: Any = None
         self._blas: Cublas | None = None
@@ -82,7 +84,7 @@ class CupyGpu:
 
     @property
     def peer(self) -> int | None:
-        """CUDA's number of the GPU that this one copies to: the next one around that it can reach."""
+        """CUDA's number of the GPU that this one copies to: the next higher one that it can reach, else the lowest."""
         later = [other for other in self._peers if other > self.ordinal]
         return next(iter(later or self._peers), None)
 
@@ -90,10 +92,10 @@ class CupyGpu:
 
     @contextmanager
     def using(self, doing: str) -> Iterator[None]:
-        """Make this GPU and its stream the current ones of the thread; errors name it and what is being done. The GPU
-        stays the current one afterwards.
+        """Make this GPU and its stream the current ones of the thread. The GPU stays the current one afterwards.
 
-        DeviceError where it was lost before; one that it is lost by is remembered.
+        Errors name the GPU and what was being done. Raises DeviceError if the GPU is lost; if a call loses it, that is
+        remembered for the next one.
         """
         if self.lost is not None:
             raise DeviceError(self.lost, gone=True, outcome=self.lost_by)
@@ -112,10 +114,11 @@ class CupyGpu:
             raise DeviceError(f"{gpu}: {doing}: {error}", gone=error.gone, outcome=error.outcome) from error
 
     def _make_current(self) -> None:
-        """Make it the thread's GPU, and open it where it is not.
+        """Make it the thread's current GPU, and open it the first time.
 
-        Not by CuPy's `Device`, which makes the GPU before it current again: a thread begins with the first one, and
-        CUDA 12 opens whichever becomes current. Where that one has failed or is another's, this one would be lost.
+        CuPy's `Device` is not used: when it ends, it makes the GPU before it current again. A thread begins with the
+        first GPU, and CUDA 12 opens each GPU that becomes current. If the first GPU has failed, or belongs to somebody
+        else, that would fail here too.
         """
         if self._stream is None:
             open_context(self.ordinal)
@@ -124,10 +127,10 @@ class CupyGpu:
             self._stream = self._cupy.cuda.Stream(non_blocking=True)
 
     def give_up(self, why: str, outcome: str) -> None:
-        """Remember that no further call to this GPU can work; `outcome` as in `DeviceError`."""
+        """Remember that this GPU is lost; `outcome` as in `DeviceError`."""
         if self.lost is None:
             self.lost, self.lost_by = why, outcome
-            _leave(self._stream)
+            _never_free(self._stream)
 
     def reach_peer(self) -> None:
         if self.peer is not None:
@@ -137,22 +140,22 @@ class CupyGpu:
             except RuntimeError as error:
                 if status_of(error) == PEER_ALREADY_ENABLED:
                     return
-                self.runtime.memGetInfo()  # raises an error of this GPU; any other error belongs to the other GPU
+                self.runtime.memGetInfo()  # fails if this GPU is the cause; else the other GPU is
                 with on_another(self.facts.gpu, "the GPU that it copies to"):
                     raise
 
-    # -- what work needs of it; with the device as the current one -----------------------------------------
+    # -- inside `using` -----------------------------------------------------------------------------------
 
     @property
     def stream_address(self) -> int:
         return int(self._stream.ptr)
 
     def function(self, name: str, function: str, defines: tuple[str, ...]) -> Any:
-        """A function of a source, compiled for this GPU. DeviceError."""
+        """A function of a source file, compiled for this GPU. Raises DeviceError."""
         key = (name, function, defines)
         if key not in self._functions:
             self._functions[key] = compiled(self._cupy, name, function, defines)
-            _leave(self._functions[key])
+            _never_free(self._functions[key])
         return self._functions[key]
 
     @property
@@ -160,12 +163,12 @@ class CupyGpu:
         return int(self.runtime.runtimeGetVersion()) // 1000
 
     def library(self, name: str) -> Any:
-        """A library of the CUDA toolkit, as 'cublasLt'. DeviceError where it is not found."""
+        """A library of the CUDA toolkit, such as 'cublasLt'. Raises DeviceError if it is not found."""
         return library(name, self._major)
 
     @property
     def workspace(self) -> int:
-        """The address of WORKSPACE_BYTES on the GPU for its matrix products, which run one after another."""
+        """The address of WORKSPACE_BYTES on the GPU, which its matrix products share: they run one after another."""
         if self._workspace is None:
             self._workspace = int(self.runtime.malloc(WORKSPACE_BYTES))
         return self._workspace

@@ -77,8 +77,8 @@ def suite(name: str) -> tuple[Probe, ...]:
     """The probes of a suite, those of the smaller ones included. InputError where there is no such suite."""
     if name not in SUITES:
         raise InputError(f"there is no suite {name!r}; there are {', '.join(SUITES)}")
-    held = SUITES[: SUITES.index(name) + 1]
-    return tuple(probe for probe in PROBES.values() if probe.suite in held)
+    included = SUITES[: SUITES.index(name) + 1]
+    return tuple(probe for probe in PROBES.values() if probe.suite in included)
 
 
 def choose(names: Sequence[str]) -> tuple[Probe, ...]:

@@ -144,9 +144,9 @@ class Recorder:
             if runs:
                 made |= self._run_rows(runs)
             if events:
-                told = pa.Table.from_batches([event_rows(events, cluster=self.cluster)])
+                new = pa.Table.from_batches([event_rows(events, cluster=self.cluster)])
                 known = made.get("events")
-                made["events"] = told if known is None else pa.concat_tables([known, told], promote_options="default")
+                made["events"] = new if known is None else pa.concat_tables([known, new], promote_options="default")
             made = {name: rows for name, rows in made.items() if len(rows)}
             if not made:
                 return

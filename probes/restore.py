@@ -282,15 +282,15 @@ def restore_dead(folder: Path) -> list[str]:
     """The same under a lock that the caller holds (`exclusively`). Raises OSError."""
     from ..collectors.nvml_settings import Controls
 
-    told: list[str] = []
+    notes: list[str] = []
     for left in pending(folder):
         if left.living:
             continue
         if left.foreign:
-            told.append(f"the restore file {left.path} is not believed: {left.why}")
+            notes.append(f"the restore file {left.path} is not believed: {left.why}")
             continue
         if left.note is None:
-            told.append(
+            notes.append(
                 f"the restore file {left.path} cannot be used ({left.why}): reset the GPUs by hand (nvidia-smi -rgc "
                 f"for the clocks, -pl for the power limit) and remove it"
             )
@@ -298,26 +298,26 @@ def restore_dead(folder: Path) -> list[str]:
         who = f"process {left.note.pid} of {left.note.when}"
         if left.note.boot != _boot():
             left.path.unlink(missing_ok=True)
-            told.append(f"{who} left settings of GPUs changed; the restart of the machine since then has reset them")
+            notes.append(f"{who} left settings of GPUs changed; the restart of the machine since then has reset them")
             continue
         try:
             session = Controls()
         except InputError as error:
-            told.append(f"{who} left settings of GPUs changed ({left.path}), but they cannot be restored now: {error}")
+            notes.append(f"{who} left settings of GPUs changed ({left.path}), but they cannot be restored now: {error}")
             continue
         with session:
-            told += _restore_file(left.path, left.note, session, who)
-    return told
+            notes += _restore_file(left.path, left.note, session, who)
+    return notes
 
 
 def _restore_file(path: Path, note: Note, session: Controls, who: str) -> list[str]:
     if note.driver is not None and session.driver != note.driver:
         path.unlink(missing_ok=True)
         return [f"{who} left settings of GPUs changed; reloading the driver since then has reset them"]
-    told, remaining = [], {}
+    notes, remaining = [], {}
     for gpu, before in note.gpus.items():
         sentences, rest = bring_back(session, gpu, before)
-        told += [f"{sentence} (changed by {who}, which ended without restoring it)" for sentence in sentences]
+        notes += [f"{sentence} (changed by {who}, which ended without restoring it)" for sentence in sentences]
         if rest is not None:
             remaining[gpu] = rest
     try:
@@ -327,13 +327,13 @@ def _restore_file(path: Path, note: Note, session: Controls, who: str) -> list[s
         elif remaining != note.gpus:
             files.put(path, replace(note, gpus=remaining).text().encode(), 0o600)
     except OSError as error:
-        told.append(f"{path} cannot be updated ({error.strerror}): remove it by hand")
-    return told
+        notes.append(f"{path} cannot be updated ({error.strerror}): remove it by hand")
+    return notes
 
 
 def bring_back(session: Controls, gpu: str, before: Before) -> tuple[list[str], Before | None]:
     """Restore one GPU. Returns what there is to tell, and what could not be restored (None: nothing)."""
-    told: list[str] = []
+    notes: list[str] = []
     try:
         control = session.find(gpu)
     except WhorlError as error:
@@ -341,18 +341,18 @@ def bring_back(session: Controls, gpu: str, before: Before) -> tuple[list[str], 
     rest: dict[str, Any] = {}
     if before.power_limit_mw is not None:
         try:
-            told += _bring_back_limit(control, before)
+            notes += _bring_back_limit(control, before)
         except WhorlError as error:
-            told.append(f"{error}; the power limit is not restored")
+            notes.append(f"{error}; the power limit is not restored")
             rest |= {"power_limit_mw": before.power_limit_mw, "power_limit_set_mw": before.power_limit_set_mw}
     if before.clock_locked:
         try:
             control.unlock_clock()
-            told.append(f"{gpu}: the clock is unlocked again")
+            notes.append(f"{gpu}: the clock is unlocked again")
         except WhorlError as error:
-            told.append(f"{error}; the clock is not restored")
+            notes.append(f"{error}; the clock is not restored")
             rest["clock_locked"] = True
-    return told, Before(**rest) if rest else None
+    return notes, Before(**rest) if rest else None
 
 
 def _bring_back_limit(control: Control, before: Before) -> list[str]:

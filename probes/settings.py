@@ -150,27 +150,27 @@ class Settings:
     # -- restoring ----------------------------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        told: list[Event] = []
+        events: list[Event] = []
         try:
             with self._signals, signals.held():
-                remaining = self._restore(told)
+                remaining = self._restore(events)
                 claim, self._claim = self._claim, None
                 if claim is not None:
                     try:
                         claim.keep(remaining)
                     except OSError as error:
                         sentence = f"{claim.path} cannot be brought up to date ({error.strerror}): remove it by hand"
-                        told.append(Event(EventKind.SETTINGS_NOT_RESTORED, None, sentence))
+                        events.append(Event(EventKind.SETTINGS_NOT_RESTORED, None, sentence))
                     claim.release()
                 session, self._session = self._session, None
                 if session is not None:
                     session.__exit__()
                 self._clocks.clear()
         finally:
-            for event in told:  # last, so that a failing callback cannot prevent the restoring
+            for event in events:  # last, so that a failing callback cannot prevent the restoring
                 self._tell(event)
 
-    def _restore(self, told: list[Event]) -> dict[str, Before]:
+    def _restore(self, events: list[Event]) -> dict[str, Before]:
         """Bring back what was changed; returns what could not be."""
         done, self._done = self._done, {}
         remaining: dict[str, Before] = {}
@@ -180,5 +180,5 @@ class Settings:
             if rest is not None:
                 remaining[gpu] = rest
             kind = EventKind.SETTINGS_RESTORED if rest is None else EventKind.SETTINGS_NOT_RESTORED
-            told += [Event(kind, gpu, sentence) for sentence in sentences]
+            events += [Event(kind, gpu, sentence) for sentence in sentences]
         return remaining

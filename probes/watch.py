@@ -248,19 +248,19 @@ def _events(
     """For how long the clock was held down in a window, by reason: by counters where there are, else by the share
     of the readings that show the reason."""
     found: dict[str, float] = {}
-    told = set()
+    counted = set()
     for column, name in _COUNTERS.items():
         rate = _rate(seconds, values[column])
         if rate is not None:
-            told.add(name)
+            counted.add(name)
             if rate > 0:
                 found[name] = min(rate / 1e9, 1.0) * length_s
     reasons = _present(values["clock_event_reasons"]).astype(np.int64)
     if len(reasons):
         for bit, name in _BITS.items():
             number = int(np.count_nonzero(reasons & bit))
-            if name not in told and number:
+            if name not in counted and number:
                 found[name] = number / len(reasons) * length_s
-    elif not told:
+    elif not counted:
         return None
-    return {name: round(held, 4) for name, held in sorted(found.items())}
+    return {name: round(seconds_down, 4) for name, seconds_down in sorted(found.items())}

@@ -343,10 +343,10 @@ class Bench:
 
     def _rest(self, gpus: Sequence[int]) -> None:
         """Take the work from GPUs: the clocks of those that are held stay up."""
-        for held in (True, False):
-            some = sorted(gpu for gpu in gpus if bool(self._holds[gpu]) is held)
+        for is_held in (True, False):
+            some = sorted(gpu for gpu in gpus if bool(self._holds[gpu]) is is_held)
             if some:
-                self._simulation.rest(np.array(some, dtype=np.intp), awake=held)
+                self._simulation.rest(np.array(some, dtype=np.intp), awake=is_held)
 
     def _advance(self, on_tick: Tick | None) -> None:
         """Let the clock go on, to where the next thing may happen."""

@@ -1,4 +1,4 @@
-"""A unit of a load's work: what it is, how long it takes, and by how much its time differs from run to run."""
+"""The unit of work of each workload: its name, its duration, and the noise of its duration from run to run."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _ANY_UNIT = ("an arbitrary amount of work", 1000.0)
 
 
 def unit(workload: Workload) -> str:
-    """What the time of a workload is the time of."""
+    """The name of a workload's unit of work, to which its times refer."""
     return _UNITS.get(workload.name, _ANY_UNIT)[0]
 
 
 def unit_ms(workload: Workload, model: GpuModel) -> float:
-    """The time of a unit of work on a GPU of the model at its highest clock, ms.
+    """Duration of a unit of work on a GPU of the model at its highest clock, ms.
 
-    On V100 the median of the public cluster; on other models that scaled by their peak arithmetic and their memory
+    On V100 it is the median of the public cluster. On other models that median is scaled by peak arithmetic and memory
     bandwidth, which is an assumption.
     """
     arithmetic = V100.lanes * V100.max_clock_mhz / (model.lanes * model.max_clock_mhz)
@@ -41,9 +41,9 @@ def unit_ms(workload: Workload, model: GpuModel) -> float:
 
 
 def factors(fleet: Fleet, load: Load, number: int, repeats: int) -> Floats:
-    """Time of a unit of work (ms) over relative time, with the noise of run and repeats: shape (repeats, gpus).
+    """Factors from relative time to ms, with the noise of the run and of its repeats: shape (repeats, gpus).
 
-    `number` is the run's, and picks the noise.
+    `number` is the number of the run; its noise depends on it.
     """
     n = len(fleet)
     scale, noise = np.zeros(n), np.zeros(n)

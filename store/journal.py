@@ -281,23 +281,23 @@ class Journal:
             replacing.recover(self._root, self._pace.grace_s)
 
     def _run(self) -> None:
-        said = ""
+        last_error = ""
         tick = min(1.0, self._publish_s / 4, self._segment_s / 4)
         if self.durability.seconds > 0:
             tick = min(tick, self.durability.seconds / 2)
         while not self._stop.wait(tick):
             try:
                 self.maintain()
-                said = ""
+                last_error = ""
             except StoreError as error:
                 # The rows stay in the journal and the next turn tries again. A full disk is reported once.
-                if str(error) != said:
-                    said = str(error)
+                if str(error) != last_error:
+                    last_error = str(error)
                     log.warning("%s; the rows stay in the journal", error)
             except Exception as error:
                 # Catch every error: appending goes on, and if this thread ended, nothing would be sealed again.
-                if repr(error) != said:
-                    said = repr(error)
+                if repr(error) != last_error:
+                    last_error = repr(error)
                     log.exception("the journal %s could not be sealed; the rows stay in it", self.name)
 
     def close(self) -> None:

@@ -187,8 +187,8 @@ def _header(file: IO[bytes]) -> pa.Schema:
         raise ValueError("its header is damaged, or it is no journal") from error
     if schema.metadata is None or schema.names[-2:] != [WRITTEN, CHECK]:
         raise ValueError("whorl did not write it")
-    said = schema.metadata.get(b"whorl.check")
-    if said is not None and said != _check_of(schema):
+    stated = schema.metadata.get(b"whorl.check")
+    if stated is not None and stated != _check_of(schema):
         raise ValueError("its header is damaged")
     return schema
 

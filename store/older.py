@@ -20,8 +20,8 @@ def as_sql(spec: Table, rows: str) -> str:
     """A query for the rows of a table, made from a query for the rows as they were stored."""
     if not spec.reads:
         return rows
-    told = ", ".join(f'{sql} AS "{name}"' for name, sql in spec.reads.items())
-    return f"SELECT * REPLACE ({told}) FROM ({rows})"
+    replaced = ", ".join(f'{sql} AS "{name}"' for name, sql in spec.reads.items())
+    return f"SELECT * REPLACE ({replaced}) FROM ({rows})"
 
 
 def as_frame(spec: Table, rows: pl.LazyFrame) -> pl.LazyFrame:
@@ -31,10 +31,10 @@ def as_frame(spec: Table, rows: pl.LazyFrame) -> pl.LazyFrame:
 
 def needed(spec: Table, columns: Sequence[str]) -> list[str]:
     """The columns that `as_arrow` needs to give `columns`."""
-    told = spec.reads.keys() & set(columns)
-    if not told or not _has_polars():
+    converted = spec.reads.keys() & set(columns)
+    if not converted or not _has_polars():
         return list(columns)
-    more = {name for column, one in _expressions(spec).items() if column in told for name in one.meta.root_names()}
+    more = {name for column, one in _expressions(spec).items() if column in converted for name in one.meta.root_names()}
     return [*columns, *sorted(more - set(columns))]
 
 
@@ -43,14 +43,14 @@ def as_arrow(spec: Table, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
 
     Without Polars (a node that only measures has none) they are as they were stored.
     """
-    told = spec.reads.keys() & set(columns)
-    if not told or not _has_polars():
+    converted = spec.reads.keys() & set(columns)
+    if not converted or not _has_polars():
         return rows.select(columns)
     import polars as pl
     import pyarrow as pa
 
     schema = arrow_schema(spec.name)
-    read = [one for name, one in _expressions(spec).items() if name in told]
+    read = [one for name, one in _expressions(spec).items() if name in converted]
     frame = cast("pl.DataFrame", pl.from_arrow(rows)).with_columns(read).select(columns)
     kept = pa.schema([schema.field(name) for name in columns], rows.schema.metadata)
     return frame.to_arrow().cast(kept)

@@ -1,4 +1,4 @@
-"""What all tests share: how much they try (sizes.py), what is built once, and the simulated NVML library."""
+"""Fixtures and hooks for all tests: how many cases they try (sizes.py), folders built once, the simulated NVML library."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BuiltOnce = Callable[[str, Callable[[Path], object]], Path]
 
 
 def _find_whorl() -> None:
-    """Make this checkout `whorl`, for subprocesses too, where none is installed: a GPU node may have CuPy alone."""
+    """Make this checkout importable as `whorl` if it is not installed (as on a GPU node), for subprocesses too."""
     if importlib.util.find_spec("whorl") is not None:
         return
     folder = Path(tempfile.mkdtemp(prefix="whorl-checkout-"))
@@ -47,11 +47,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _choose_examples() -> None:
-    """Hypothesis tries the same examples every time, however slow the machine: a check that fails has a reason.
+    """Make Hypothesis try the same examples every time, without a time limit: no test fails by chance.
 
-    To look for new ones: `pytest --hypothesis-profile=search`.
+    To look for new examples: `pytest --hypothesis-profile=search`.
     """
-    if importlib.util.find_spec("hypothesis") is None:  # a GPU node may do without it
+    if importlib.util.find_spec("hypothesis") is None:  # a GPU node may lack it
         return
     from hypothesis import settings
 
@@ -61,11 +61,11 @@ def _choose_examples() -> None:
     settings.load_profile("same" if sizes.is_long() else "short")
 
 
-@pytest.hookimpl(optionalhook=True)  # a GPU node may do without pytest-xdist
+@pytest.hookimpl(optionalhook=True)  # a GPU node may lack pytest-xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Which tests stay with one worker: those of a file, and all that share one Slurm or draw in a browser.
+    """Keep these tests in one worker: those of one file, all that use Slurm, all that use the browser.
 
-    Not `--dist loadgroup`: pytest-xdist 3.8 loses the groups under pytest 9.2, whose items keep their id elsewhere.
+    Not with `--dist loadgroup`: pytest-xdist 3.8 ignores the groups under pytest 9.2.
     """
     from xdist.scheduler import LoadScopeScheduling
 
@@ -86,53 +86,53 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> None:
-    """A shell's background jobs ignore Ctrl-C, and so would the collectors that the tests start and interrupt."""
+    """Accept Ctrl-C. A background job of a shell ignores it, and so would the collectors that tests interrupt."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
 def built_once(tmp_path_factory: pytest.TempPathFactory) -> BuiltOnce:
-    """A folder by name, filled by the first test that asks for it, for the tests of all workers, which only read it.
+    """Makes a folder once for the tests of all workers, which only read it.
 
-    `built_once("fleet", write_fleet)` calls `write_fleet(folder)` and returns the folder; other workers wait for it.
+    `built_once("fleet", write_fleet)` returns the folder. The first call runs `write_fleet(folder)`; others wait for it.
     """
     common = tmp_path_factory.getbasetemp().resolve()
     if "PYTEST_XDIST_WORKER" in os.environ:
-        common = common.parent  # a worker's folder lies in that of the session
+        common = common.parent  # the folder of a worker is in that of the session
 
-    def ask(name: str, build: Callable[[Path], object]) -> Path:
+    def get_folder(name: str, build: Callable[[Path], object]) -> Path:
         folder, done = common / "built" / name, common / "built" / f"{name}.done"
         folder.parent.mkdir(exist_ok=True)
         with folder.with_name(f"{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not done.exists():
-                shutil.rmtree(folder, ignore_errors=True)  # a builder that failed may have left something
+                shutil.rmtree(folder, ignore_errors=True)  # what a builder that failed left there
                 folder.mkdir()
                 build(folder)
                 done.touch()
         return folder
 
-    return ask
+    return get_folder
 
 
 @pytest.fixture(scope="session")
 def compiled_nvml(built_once: BuiltOnce) -> Path:
-    """The library, compiled once for all tests."""
+    """The simulated NVML library, compiled once for all tests."""
     return built_once("native", compile_library) / SONAME
 
 
 @pytest.fixture
 def nvml_library(compiled_nvml: Path, tmp_path: Path) -> Iterator[NvmlLibrary]:
-    """The library with a control file of this test's own, for the processes that it starts."""
+    """The library with this test's own control file, for processes that the test starts."""
     library = NvmlLibrary(compiled_nvml, tmp_path)
     yield library
-    library.write()  # whatever hangs may end
+    library.write()  # calls that hang return
 
 
 @pytest.fixture
 def nvml(nvml_library: NvmlLibrary, monkeypatch: pytest.MonkeyPatch) -> Iterator[NvmlLibrary]:
-    """The same, loaded into this process."""
+    """The library, loaded into this process."""
     load_here(nvml_library, monkeypatch)
     yield nvml_library
     nvml_library.write()
@@ -141,7 +141,7 @@ def nvml(nvml_library: NvmlLibrary, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of restore files of this test, for this process and those that it starts."""
+    """A folder for the restore files of this test, in this process and those that it starts."""
     folder = tmp_path / "state"
     monkeypatch.setenv("WHORL_STATE", str(folder))
     return folder

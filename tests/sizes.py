@@ -1,12 +1,12 @@
-"""How much a test tries: a sample in `make test`, all of it with `--long` (`make test-all`, CI).
+"""How many cases a test tries: a sample with `make test`, all of them with `--long` (`make test-all`, CI).
 
-A test has one body. What it tries comes from here, so that both sizes prove the same thing:
+A test has one body and gets its cases from here, so that both sizes prove the same thing:
 
-    for point in sample(points, short=12): ...                        # 12 of them, the same ones every time; or all
+    for point in sample(points, short=12): ...                        # 12 points, the same ones every time; or all
     @pytest.mark.parametrize("seed", sample(range(200), short=8))
     @settings(max_examples=count(300, short=40))
 
-What no sample can prove is marked: `@pytest.mark.long` runs with `--long` only.
+A test of which no part proves anything is marked `@pytest.mark.long`: it runs with `--long` only.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ T = TypeVar("T")
 
 
 def choose(*, long: bool) -> None:
-    """Say it once, before tests are collected (tests/conftest.py does)."""
+    """Choose the size for this process; tests/conftest.py calls it before tests are collected."""
     global _long
     _long = long
 
 
 def is_long() -> bool:
-    """Whether everything is tried."""
+    """Whether all cases are tried."""
     return _long
 
 

@@ -1,4 +1,4 @@
-"""Stores of tests, made in a few milliseconds: the views for other DuckDB clients take a third of a second to make."""
+"""Makes stores for tests in a few milliseconds, as copies: to make the views of a store takes a third of a second."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from whorl.store import Store
 
 @functools.cache
 def _template() -> Path:
-    """An empty store, made once in each process."""
+    """The path of an empty store, made once in each process."""
     folder = Path(tempfile.mkdtemp(prefix="whorl-template-")).resolve()
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Store.create(folder / "store").root
 
 
 def new_store(path: str | Path) -> Store:
-    """The store at `path`, empty where there was none; the views of its `whorl.duckdb` show another store.
+    """Open the store at `path`; make an empty one if there is none.
 
-    For what is read through whorl, or by `plain_client`. Tests of the making of stores and of views use `Store.create`.
+    The views in its `whorl.duckdb` show another store: read it through whorl or with `plain_client`. A test of views,
+    or of how stores are made, uses `Store.create`.
     """
     root, template = Path(path), _template()
     if not root.exists():
@@ -39,7 +40,7 @@ def new_store(path: str | Path) -> Store:
 
 @contextlib.contextmanager
 def copied_stores() -> Iterator[None]:
-    """While it lasts, a command called in this process that makes a store gets a copy, as by `new_store`."""
+    """Inside this context, `Store.create` makes stores like `new_store`: for commands called in this process."""
     create = Store.create
     _template()
 
@@ -47,7 +48,7 @@ def copied_stores() -> Iterator[None]:
         if not Path(path).exists():
             with contextlib.suppress(OSError):
                 return new_store(path)
-        return create(path)  # what is there, and what cannot be made
+        return create(path)  # the path exists, or no store can be made there
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Store, "create", copied)
@@ -55,7 +56,7 @@ def copied_stores() -> Iterator[None]:
 
 
 def plain_client(root: Path) -> duckdb.DuckDBPyConnection:
-    """A DuckDB client that knows nothing of whorl, and looks at the store at `root` by its views. Close it."""
+    """A plain DuckDB connection to the views of the store at `root`, without whorl's code. The caller closes it."""
     connection = duckdb.connect(root / "whorl.duckdb", read_only=True)
     place = str(root.resolve()).replace("'", "''")
     connection.execute(f"SET VARIABLE whorl_store = '{place}'")  # as after a store was moved

@@ -279,7 +279,7 @@ def _width(belief: Floats) -> float:
 
 def _staleness(scores: Scores, one: WorkloadScores, usable: Ints, now: datetime, max_age: float) -> Staleness:
     times = [at for at in (when(one, int(gpu)) for gpu in usable) if at is not None]
-    old = [said for said in (stale(scores, one, int(gpu), now, max_age) for gpu in usable) if said is not None]
+    old = [reason for reason in (stale(scores, one, int(gpu), now, max_age) for gpu in usable) if reason is not None]
     says = None
     if old:
         which = "all" if len(old) == len(usable) else f"{len(old):,} of {len(usable):,}"

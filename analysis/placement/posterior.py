@@ -89,10 +89,10 @@ def posterior(seen: Observed, rng: np.random.Generator, replicates: int) -> Post
     on, likelihood = _likelihood(seen, scale)
     found = prior.fit(likelihood, on, replicates, rng)
     fitted, fits = found.fitted, found.refitted
-    told = np.flatnonzero(~alike)
+    distinct = np.flatnonzero(~alike)
     table, row = _table(likelihood, fits, on, alike)
     belief = np.ones(gpus)
-    belief[told] = table[:, row[told], :].mean(axis=0) @ prior.MASS
+    belief[distinct] = table[:, row[distinct], :].mean(axis=0) @ prior.MASS
     lower, upper = _interval(likelihood, fits, on, table, row, alike)
     lower, upper = _as_wide_as_its_runs(seen, on, alike, np.minimum(lower, belief), np.maximum(upper, belief))
     mean = float(fitted @ on.at)
@@ -140,15 +140,15 @@ def _table(
     likelihood: Singles, fits: list[Floats], on: prior.Atoms, alike: npt.NDArray[np.bool_]
 ) -> tuple[npt.NDArray[np.float32], Ints]:
     """Quantile functions in scores: a row for each GPU that can be distinguished, and the last row for all others."""
-    told = np.flatnonzero(~alike)
+    distinct = np.flatnonzero(~alike)
     pooled = np.flatnonzero(alike)
-    row = np.full(len(alike), len(told), dtype=np.intp)
-    row[told] = np.arange(len(told))
-    table = np.empty((len(fits), len(told) + (len(pooled) > 0), len(prior.PROBABILITIES)), dtype=np.float32)
+    row = np.full(len(alike), len(distinct), dtype=np.intp)
+    row[distinct] = np.arange(len(distinct))
+    table = np.empty((len(fits), len(distinct) + (len(pooled) > 0), len(prior.PROBABILITIES)), dtype=np.float32)
     for number, weights in enumerate(fits):
-        if len(told):
-            own = prior.posteriors(likelihood[told], weights)
-            table[number, : len(told)] = np.exp(prior.quantiles(own, on, prior.PROBABILITIES))
+        if len(distinct):
+            own = prior.posteriors(likelihood[distinct], weights)
+            table[number, : len(distinct)] = np.exp(prior.quantiles(own, on, prior.PROBABILITIES))
         if len(pooled):
             # GPUs that cannot be distinguished share one posterior: the mean of theirs.
             among = prior.posteriors(likelihood[pooled], weights).mean(axis=0, keepdims=True)
@@ -166,10 +166,10 @@ def _interval(
     alike: npt.NDArray[np.bool_],
 ) -> tuple[Floats, Floats]:
     both = np.empty((len(alike), 2))
-    told = np.flatnonzero(~alike)
+    distinct = np.flatnonzero(~alike)
     ends = np.array([TAIL, 1.0 - TAIL])
-    for first in range(0, len(told), 4096):
-        some = told[first : first + 4096]
+    for first in range(0, len(distinct), 4096):
+        some = distinct[first : first + 4096]
         both[some] = np.exp(prior.quantiles(prior.mixed(likelihood[some], fits), on, ends))
     if alike.any():
         pooled = table[:, row[np.flatnonzero(alike)[0]], :].mean(axis=0)

@@ -120,8 +120,8 @@ def read(store: Store, workloads: Sequence[str], cluster: str | None) -> Reading
 def _simulated(store: Store, cluster: str, frame: pl.DataFrame) -> set[str]:
     """The GPUs of `frame` whose runs all say in their conditions that the GPU is simulated."""
     runs = store.scan("runs").filter(pl.col("cluster") == cluster, pl.col("conditions").is_not_null())
-    said = (stated("simulated") == "true").alias("simulated")
-    rows = store.collect(runs.filter(states("simulated")).select("run_id", said))
+    simulated = (stated("simulated") == "true").alias("simulated")
+    rows = store.collect(runs.filter(states("simulated")).select("run_id", simulated))
     if rows.is_empty():
         return set()
     by_gpu = frame.select("run_id", "gpu").join(rows, on="run_id", how="left").group_by("gpu")

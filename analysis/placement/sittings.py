@@ -78,8 +78,8 @@ def _share(x: Floats, owner: Ints, number: Ints) -> tuple[float, int]:
         return 0.0, 0
     order = np.argsort(number, kind="stable")  # sittings are numbered by owner
     x, owner, number = x[order], owner[order], number[order]
-    held = np.bincount(owner[np.diff(number, prepend=-1) != 0])
-    kept = held[owner] > 1
+    sittings_of = np.bincount(owner[np.diff(number, prepend=-1) != 0])
+    kept = sittings_of[owner] > 1
     if not kept.any():
         return 0.0, 0
     owner, number = (np.unique(its[kept], return_inverse=True)[1] for its in (owner, number))

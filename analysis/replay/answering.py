@@ -1,4 +1,4 @@
-"""A setting replayed and compared: every trace, policy, scheduler and seed, and what each policy gains."""
+"""Replay a setting with every trace, policy, scheduler and seed, and compare the policies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .study import Case, Replayed, cases, run_all
 
 @dataclass(frozen=True)
 class Answered:
-    """What came of a setting."""
+    """The results of a setting."""
 
     setting: Setting
     results: Sequence[Replayed]
@@ -37,9 +37,9 @@ def answered(
     record: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Answered:
-    """Replay a setting over so many seeds, in so many processes. `record` keeps the outcomes whole, for drawing.
+    """Replay a setting with `seeds` seeds, in `workers` processes. `record` keeps what figures need of each outcome.
 
-    InputError where no case can be replayed.
+    Raises InputError if no case can be replayed.
     """
     some = range(setting.seed, setting.seed + seeds)
     conditions = setting.conditions | {"seeds": f"{some[0]}" if len(some) == 1 else f"{some[0]} to {some[-1]}"}

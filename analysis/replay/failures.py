@@ -33,10 +33,14 @@ def checked(failures: Sequence[Failure], nodes: int) -> list[tuple[float, int, i
             raise InputError(f"a failure names node {one.node}; the fleet has nodes 0 to {nodes - 1}")
         if not 0 <= one.down_s < one.up_s:
             raise InputError(
-                f"node {one.node} is listed as failing at {one.down_s:g} s and returning at {one.up_s:g} s"
+                f"node {one.node} fails at {one.down_s:g} s and returns at {one.up_s:g} s: a failure must begin at "
+                "0 s or later, and end after it began"
             )
         if one.down_s < last.get(one.node, 0.0):
-            raise InputError(f"node {one.node} is said to fail at {one.down_s:g} s, while it is away")
+            raise InputError(
+                f"node {one.node} fails at {one.down_s:g} s, but it is still away because of an earlier failure: "
+                "failures of a node must not overlap"
+            )
         last[one.node] = one.up_s
         moments.append((one.down_s, -1, one.node))
         if np.isfinite(one.up_s):

@@ -111,8 +111,8 @@ class Measured:
                 total = int(self._pool(group).sum())
                 again = ", some more than once" if gpus > total else ""
                 found.append(
-                    f"{gpus:,} GPUs are drawn, each seed anew and one by one, from {total:,} measured in "
-                    f"{', '.join(group)}{again}"
+                    f"{gpus:,} GPUs are drawn one by one from {total:,} measured in {', '.join(group)}, again for each "
+                    f"seed{again}"
                 )
         return (*self.scores.notes, *found)
 

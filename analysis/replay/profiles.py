@@ -96,8 +96,8 @@ def _files(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
 
 def _source(sheet: Sheet) -> _Source | None:
     if "exp" in sheet.names:
-        said = {(text or "").casefold() for text in sheet.frame["exp"].unique()}
-        named = [source for source in _SOURCES if all(text.startswith(source.exp) for text in said)]
+        experiments = {(text or "").casefold() for text in sheet.frame["exp"].unique()}
+        named = [source for source in _SOURCES if all(text.startswith(source.exp) for text in experiments)]
     else:
         named = [source for source in _SOURCES if source.only <= set(sheet.names)]
     return named[0] if len(named) == 1 else None

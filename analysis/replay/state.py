@@ -83,9 +83,9 @@ class State:
 
     def settle(self, now_s: float, checkpoint_every_s: float | None) -> None:
         """Bring the sums up to a moment."""
-        held = now_s - self.since_s
+        elapsed_s = now_s - self.since_s
         left = self.left_at(now_s)
-        attained = self.attained_s + held
+        attained = self.attained_s + elapsed_s
         if checkpoint_every_s is not None:
             last = attained // checkpoint_every_s * checkpoint_every_s
             if last > self.attained_s:
@@ -93,7 +93,7 @@ class State:
                 self.saved_s = min(self.saved_s, left + worked * self.speed)
         self.left_s = left
         self.attained_s = attained
-        self.gpu_seconds += held * len(self.gpus)
-        self.energy_j += held * self.power_w
+        self.gpu_seconds += elapsed_s * len(self.gpus)
+        self.energy_j += elapsed_s * self.power_w
         self.since_s = now_s
         self.works_from_s = max(self.works_from_s, now_s)

@@ -78,9 +78,9 @@ class ResultFile:
             part.replace(self._out)
 
 
-def benchmark(device: CupyDevice, given: argparse.Namespace, told: ResultFile, deadline: float) -> None:
+def benchmark(device: CupyDevice, given: argparse.Namespace, file: ResultFile, deadline: float) -> None:
     """All of it on one GPU, into the result. DeviceError, InputError."""
-    facts, result = device.facts, told.result
+    facts, result = device.facts, file.result
     result["device"] = {
         "model": facts.model,
         "capability": ".".join(map(str, facts.capability)),
@@ -101,10 +101,10 @@ def benchmark(device: CupyDevice, given: argparse.Namespace, told: ResultFile, d
             work = find_kernel(name).build(facts)
             if isinstance(work, Work) and device.lost is None:
                 result["telemetry"].append(telemetry_cost(device, work, reading, pairs=given.pairs, seconds=1.0))
-                told.write()
+                file.write()
 
     asked, brief = Asked(EFFORTS[given.suite]), Asked(EFFORTS["quick"])
-    rounds = Rounds(device, recent, steady, find_kernel, asked, brief=brief, deadline=deadline, told=told.rows)
+    rounds = Rounds(device, recent, steady, find_kernel, asked, brief=brief, deadline=deadline, told=file.rows)
     with reading():
         rounds.run()
     telemetry()
@@ -132,13 +132,13 @@ def main() -> int:
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, _end)
     result: dict[str, Any] = {"schema": "whorl.benchmark.gpu/1", "benchmark": "gpu", "machine": machine("numpy")}
-    told = ResultFile(result, given.out)
+    file = ResultFile(result, given.out)
     status = 0
     try:
         device = cupy_devices([given.gpu])[0]
         result |= {"ran": True, "why": "it was ended early", "goals": GOALS}
         try:
-            benchmark(device, given, told, began + 60 * given.minutes)
+            benchmark(device, given, file, began + 60 * given.minutes)
             result["why"] = device.lost
             status = DeviceError.exit_code if device.lost is not None else 0
         except KeyboardInterrupt:
@@ -150,6 +150,6 @@ def main() -> int:
         result |= {"ran": bool(result.get("reached")), "why": str(error), "goals": GOALS}
         print(f"the benchmark did not run{' to its end' if result['ran'] else ''}: {error}", file=sys.stderr)
     result["seconds"] = round(time.monotonic() - began, 1)
-    told.write()
+    file.write()
     print(json.dumps(result, indent=2))
     return status

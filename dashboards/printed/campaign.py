@@ -135,9 +135,9 @@ def caught(looked: Looked, planted: Sequence[Planted]) -> Iterable[str]:
     if not planted:
         yield "planted nothing: every GPU is healthy"
     for one in planted:
-        said = f"found, {SPOKEN[one.found]}" if one.found else "missed"
+        outcome = f"found, {SPOKEN[one.found]}" if one.found else "missed"
         remark = f" ({one.remark})" if one.remark else ""
-        yield f"planted {one.kind} in {names.get(one.gpu, one.gpu)}: {said}{remark}"
+        yield f"planted {one.kind} in {names.get(one.gpu, one.gpu)}: {outcome}{remark}"
     ours = {one.gpu for one in planted}
     others = [names[one.gpu] for one in looked.judged.found if one.gpu not in ours]
     yield f"healthy GPUs named: {', '.join(others) if others else 'none'}"

@@ -90,8 +90,8 @@ def _gains(gains: Sequence[Gain], replayed: Sequence[str]) -> Iterable[str | Tab
     rows = []
     for policy in policies:
         own = [found.get((policy, name)) for name in against]
-        said = "" if policy in against else finding([gain for gain in own if gain is not None])
-        rows.append([policy, *(gain.as_text() if gain else "" for gain in own), said])
+        verdict = "" if policy in against else finding([gain for gain in own if gain is not None])
+        rows.append([policy, *(gain.as_text() if gain else "" for gain in own), verdict])
     yield Table(head, rows, wrapped=(len(head) - 1,))
     yield ""
 

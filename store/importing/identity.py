@@ -97,11 +97,11 @@ def of_telemetry(sheet: Sheet, bound: dict[str, Bound], *, given: str | None) ->
 
 def of_board(bound: dict[str, Bound]) -> list[pl.Expr]:
     """What a file says about the GPUs themselves, for the table `gpus`: the columns `BOARD`."""
-    said = {key: bound[key].column for key in BOARD if key in bound}
+    columns = {key: bound[key].column for key in BOARD if key in bound}
     known = [
-        pl.when(~is_placeholder(name, minus_one=False)).then(pl.col(name)).alias(key) for key, name in said.items()
+        pl.when(~is_placeholder(name, minus_one=False)).then(pl.col(name)).alias(key) for key, name in columns.items()
     ]
-    return known + [pl.lit(None, pl.String).alias(key) for key in BOARD if key not in said]
+    return known + [pl.lit(None, pl.String).alias(key) for key in BOARD if key not in columns]
 
 
 def _nothing(*keys: str) -> list[pl.Expr]:

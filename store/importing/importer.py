@@ -184,9 +184,9 @@ def _unseen(found: Parsed, stored: pl.DataFrame) -> pl.DataFrame:
     reading that adds metrics to a stored instant gets the stored metrics, too, because it replaces the stored row.
     """
     frame, report = found.frame, found.report
-    told = [c for c in stored.columns if c not in ("ts", "cluster", "gpu", "import_id")]
-    metrics = [c for c in frame.columns if c in told and c != "quality"]
-    known = stored.select("gpu", "ts", *told)
+    contents = [c for c in stored.columns if c not in ("ts", "cluster", "gpu", "import_id")]
+    metrics = [c for c in frame.columns if c in contents and c != "quality"]
+    known = stored.select("gpu", "ts", *contents)
     both = frame.join(
         known.with_columns(seen=True), on=["gpu", "ts"], how="left", suffix=" stored", maintain_order="left"
     )
@@ -194,10 +194,10 @@ def _unseen(found: Parsed, stored: pl.DataFrame) -> pl.DataFrame:
     other = pl.any_horizontal((pl.col(m) != pl.col(f"{m} stored")).fill_null(False) for m in metrics)
     seen = pl.col("seen").fill_null(False)
     contradicting = both.filter(seen & other)[LINE].to_list()
-    as_stored = {c: f"{c} stored" if c in frame.columns else c for c in told}
+    as_stored = {c: f"{c} stored" if c in frame.columns else c for c in contents}
     filled = [pl.coalesce(c, name).alias(c) if c in frame.columns else pl.col(name) for c, name in as_stored.items()]
     kept = both.filter(~seen | (new & ~other)).with_columns(filled)
-    kept = kept.select(*frame.columns, *(c for c in told if c not in frame.columns))
+    kept = kept.select(*frame.columns, *(c for c in contents if c not in frame.columns))
     if contradicting:
         found.sheet.refused.add("the store has another reading of this GPU at this time", contradicting)
         report.total.refused += len(contradicting)

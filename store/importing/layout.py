@@ -181,13 +181,13 @@ def _map(sheet: Sheet, layout: Layout, options: Options) -> None:
         mapped[name] = _labelled(sheet, meaning, column)
         mapped[name].mapped = True
         if unit:
-            said, stated = named(unit, meaning.dimension, f"--map {column}={text}"), mapped[name].unit
-            if stated not in (None, said):
+            given, stated = named(unit, meaning.dimension, f"--map {column}={text}"), mapped[name].unit
+            if stated not in (None, given):
                 raise UnitError(
-                    f"{sheet.file}: --map says {column!r} is in {said.name} and its name says otherwise; if --map is "
-                    f"right, say --map {column}={name} --unit {column}={said.name}"
+                    f"{sheet.file}: --map says {column!r} is in {given.name} and its name says otherwise; if --map is "
+                    f"right, say --map {column}={name} --unit {column}={given.name}"
                 )
-            mapped[name].unit, mapped[name].source = said, "--map"
+            mapped[name].unit, mapped[name].source = given, "--map"
     theirs = {b.column for b in mapped.values()}
     layout.bound = {name: b for name, b in layout.bound.items() if b.column not in theirs} | mapped
     if kind == "runs" and "time" not in layout.bound:

@@ -41,8 +41,8 @@ def check(sheet: Sheet, bound: dict[str, Bound]) -> None:
 
     def swapped(one: str, other: str, why: str) -> InputError:
         return InputError(
-            f"{sheet.file}: {bound[one].column!r} and {bound[other].column!r} seem to be under one another's names "
-            f"({why}); say which is which with --map {bound[one].column}={one}:{bound[one].meaning.unit} "
+            f"{sheet.file}: {bound[one].column!r} and {bound[other].column!r} seem to have each other's names ({why}): "
+            f"say which is which with --map {bound[one].column}={one}:{bound[one].meaning.unit} "
             f"--map {bound[other].column}={other}:{bound[other].meaning.unit}"
         )
 

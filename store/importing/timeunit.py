@@ -116,8 +116,8 @@ def _evidence(
 ) -> tuple[tuple[Unit, str] | None, _Reference | None]:
     """The unit that other columns prove, which columns these are, and the duration that they give for each row.
 
-    Raises UnitError if there is such a duration and it agrees with the column in no unit: one of the two does not hold
-    what its name says.
+    Raises UnitError if there is such a duration and no unit makes the column agree with it: one of the two does not
+    hold what its name says.
     """
     references = _references(sheet, bound.column, bound.meaning, training=training)
     trained = next((n for n in sheet.names if n.lower().startswith("train_time")), None)
@@ -135,7 +135,7 @@ def _evidence(
     against = next((r for r in references if _filled(sheet, r)), None)
     if against is not None and bound.source != "--unit":
         raise UnitError(
-            f"{sheet.file}: {bound.column!r} agrees with {against.source} in no unit: the columns look shifted or "
+            f"{sheet.file}: in every unit {bound.column!r} contradicts {against.source}: the columns look shifted or "
             f"renamed; if they are right, give the unit with --unit {bound.column}=UNIT"
         )
     if trained is None or medians[-1] is None:
@@ -144,8 +144,9 @@ def _evidence(
     fitting = [u for u in units if u in _by_size(sheet, raw, training=training)]
     if not fitting and bound.source != "--unit":
         raise UnitError(
-            f"{sheet.file}: {bound.column!r} is an iteration of the training of {trained!r} in no unit: the columns "
-            f"look shifted or renamed; if they are right, give the unit with --unit {bound.column}=UNIT"
+            f"{sheet.file}: in every unit {bound.column!r} is too long or too short for one iteration of the training "
+            f"({trained!r}): the columns look shifted or renamed; if they are right, give the unit with "
+            f"--unit {bound.column}=UNIT"
         )
     return ((units[0], f"column {trained!r}"), None) if len(units) == 1 else (None, None)
 
@@ -171,7 +172,7 @@ def _size_alone(sheet: Sheet, name: str, raw: pl.Expr, *, training: bool) -> tup
     if len(units) != 1:
         raise UnitError(
             f"{sheet.file}: the unit of {name!r} (median {median:g}) is not known: "
-            f"{' and '.join(u.name for u in units) or 'none of s, ms and ns'} would do; "
-            f"say it with --unit {name}=UNIT"
+            f"{' and '.join(u.name for u in units) or 'none of s, ms and ns'} would fit its size: "
+            f"give it with --unit {name}=UNIT"
         )
     return units[0], f"its size (median {median:g})"

@@ -246,7 +246,7 @@ def test_a_warm_gpu_that_is_not_named_is_not_said_to_be_like_its_peers(tmp_path:
     done = run("--gpus", "48", *faults, "--seed", "4", out=tmp_path / "D")
     assert re.search(
         r"planted hot in .*: missed \(its temperature rises 5\d % more a watt than that of its peers; "
-        r"among 48 such GPUs that may be chance\)",
+        r"among 48 such GPUs this may be chance\)",
         done.stdout,
     )
 

@@ -214,7 +214,7 @@ def test_minimum_is_not_taken_for_minutes(write: Callable[..., Path], refusal: C
 
 def test_a_size_that_fits_two_units_asks(write: Callable[..., Path], refusal: Callable[..., str]) -> None:
     path = write("exp,uuid,perf", [["lammps", UUIDS[i], 150 + i] for i in range(20)])
-    assert "s and ms would do; say it with --unit perf=UNIT" in refusal(path)
+    assert "s and ms would fit its size: give it with --unit perf=UNIT" in refusal(path)
 
 
 def test_a_device_that_is_always_zero_is_not_believed(write: Callable[..., Path], parse: Callable[..., Parsed]) -> None:

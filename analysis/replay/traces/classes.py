@@ -71,17 +71,17 @@ def _assigned(trace: Trace, workload: Mapping[str, str], workloads: Sequence[str
 
 def _workload(model: str, workloads: Sequence[str], chosen: Mapping[str, str]) -> str | None:
     """The workload of a model, "" for none, or None if it is not known."""
-    told = _named_workload(model, workloads, chosen)
-    if told is not None:
-        return told
+    named = _named_workload(model, workloads, chosen)
+    if named is not None:
+        return named
     return _same_name(_STANDS_FOR.get(model, ""), workloads) or (workloads[0] if len(workloads) == 1 else None)
 
 
 def _named_workload(model: str, workloads: Sequence[str], chosen: Mapping[str, str]) -> str | None:
     """The workload that a person or the model's own name tells."""
-    said = chosen.get(model, chosen.get(OTHERS))
-    if said is not None:
-        return "" if said == INSENSITIVE else said
+    choice = chosen.get(model, chosen.get(OTHERS))
+    if choice is not None:
+        return "" if choice == INSENSITIVE else choice
     return _same_name(model, workloads)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
-from .table import LINE, MOST_GPUS, Reading, Sheet, spaced
+from .table import LINE, MOST_GPUS, Reading, Sheet, jobs, spaced
 
 # Feitelson's definition of the format (version 2.2), in its order.
 COLUMNS = (
@@ -48,7 +48,7 @@ def read(path: Path, text: str, reading: Reading) -> tuple[Sheet, pl.DataFrame]:
         found.notes.append(f"{each} processors were read as a GPU, rounded up")
     if chained := int((found.frame["preceding"] > 0).sum()):
         found.notes.append(
-            f"{chained:,} dependencies on earlier jobs were ignored: jobs arrive at their recorded times"
+            f"{jobs(chained)} waited for an earlier job; this was ignored, and each arrives at its recorded time"
         )
     return found, found.frame.select(
         name="job",

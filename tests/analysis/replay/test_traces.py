@@ -131,7 +131,7 @@ def test_swf_is_read_and_what_cannot_run_is_counted(tmp_path: Path) -> None:
         "processors is unknown",
         "parts of jobs",
         "4 processors",
-        "dependencies on earlier jobs",
+        "1 job waited for an earlier job",
     ):
         assert any(what in note for note in trace.notes), what
 
