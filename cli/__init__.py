@@ -128,7 +128,7 @@ def cli() -> None:
     whorl sample DIR                write files of a small generated fleet
     whorl import --store S DIR/*    import measurements of any tool
     whorl variability --store S     how much the GPUs differ
-    whorl advise --store S --workload sgemm  which nodes a job should avoid
+    whorl advise --store S --workload gemm-fp32  which nodes a job should avoid
     whorl sql --store S "select name, model from gpus_now"
 
     Exit status: 0 done; 1 a check failed; 2 bad input or option, or the output could not be written; 3 the store

@@ -94,7 +94,7 @@ def advise(ctx: click.Context, /, form: str | None, output: Path | None, as_json
     """Say which nodes to avoid, which GPUs are best, and what that gains, with its interval.
 
     \b
-    whorl advise --store S --workload sgemm --gpus 16
+    whorl advise --store S --workload gemm-fp32 --gpus 16
     sbatch --exclude="$(whorl advise --store S --workload W --format exclude)" JOB
     whorl advise apply JOBID --store S
 

@@ -114,7 +114,7 @@ def _node(steering: Steering, evidence: NodeEvidence) -> list[str]:
     return [
         steering.names.names.get(evidence.node, evidence.node),
         tier,
-        evidence.worst_gpu,
+        evidence.worst_gpu_name,
         f"{evidence.slowdown:.3f}",
         f"[{evidence.lower:.3f}, {evidence.upper:.3f}]",
         count(evidence.runs),
@@ -157,7 +157,7 @@ def _sets(steering: Steering) -> Iterable[str | Table]:
 
 def _gpus(placed: PlacedSet) -> str:
     more = f" and {len(placed.gpus) - _NAMED} more (--json has all)" if len(placed.gpus) > _NAMED else ""
-    return ", ".join(placed.gpus[:_NAMED]) + more
+    return ", ".join(placed.gpu_names[:_NAMED]) + more
 
 
 def _cost(advice: Advice, wait: Wait) -> str:

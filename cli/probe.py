@@ -42,7 +42,13 @@ probe.add_command(list_probes)
     show_default=True,
     help="Where the probes run; auto: on the GPUs here, else simulated.",
 )
-@click.option("--gpu", "chosen", multiple=True, metavar="INDEX|UUID", help="Only this GPU. Repeatable.")
+@click.option(
+    "--gpu",
+    "chosen",
+    multiple=True,
+    metavar="GPU",
+    help="Only this GPU: node/slot, UUID, a part, or index. Repeatable.",
+)
 @click.option(
     "--neighbours",
     type=click.Choice(["idle", "busy"]),

@@ -67,7 +67,7 @@ def describe(model: str, as_json: bool) -> None:
     click.echo("\nfaults that can be planted")
     for fault in FAULTS:
         click.echo(f"  {fault.kind:<14} {fault.says}")
-    click.echo("\nloads (gemm means sgemm)")
+    click.echo("\nloads (gemm-fp32 and gemm mean sgemm)")
     for load in LOADS.values():
         click.echo(f"  {load.name:<14} {load.says}")
 
@@ -76,7 +76,7 @@ def describe(model: str, as_json: bool) -> None:
 @store_option
 @click.option("--gpus", type=click.IntRange(1, 999 * 32), default=96, show_default=True, help="How many GPUs.")
 @click.option("--model", default="V100", show_default=True, help="The GPU model; see `whorl sim describe`.")
-@click.option("--load", "load_name", default="gemm", show_default=True, help="What runs on the GPUs, and when.")
+@click.option("--load", "load_name", default="gemm-fp32", show_default=True, help="What runs on the GPUs, and when.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="The fleet's seed.")
 @click.option("--faults", type=click.IntRange(0), help="How many GPUs are faulty.  [default: as in a public cluster]")
 @click.option("--fault", "kinds", multiple=True, metavar="KIND", help="Plant faults of this kind. Repeatable.")

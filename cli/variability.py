@@ -42,10 +42,14 @@ def variability(
     from ..dashboards.printed import variability as printed
     from ..errors import InputError
     from ..store import Store
+    from ..store.names import find_workload
     from .output import Progress, print_json, show
 
     exclusive("as_json", "as_markdown")({"as_json": as_json, "as_markdown": as_markdown})
     opened = Store.open(store)
+    if workloads:
+        there = {workload for _, workload in available(opened)}
+        workloads = tuple(find_workload(name, there) for name in workloads)
     runs = analysis.measurements(opened, clusters=clusters, workloads=workloads, run_ids=True)
     if runs.is_empty():
         named = [f"cluster {name}" for name in clusters] + [f"workload {name}" for name in workloads]
@@ -79,6 +83,9 @@ def variability(
             progress=lambda what, done, wanted: progress(done, wanted, f"replicates of {what}"),
             imported=analysis.imported(opened),
         )
+    outliers = any(row.slow or row.fast for row in rows)
+    listed = [] if as_json or not outliers else opened.sql("select cluster, gpu, name from gpus_now").to_pylist()
+    names = {(one["cluster"], one["gpu"]): one["name"] for one in listed}
     if as_json:
         print_json(
             {
@@ -90,6 +97,6 @@ def variability(
             }
         )
     elif as_markdown:
-        click.echo(printed.as_markdown(rows))
+        click.echo(printed.as_markdown(rows, names))
     else:
-        show(printed.answer(rows))
+        show(printed.answer(rows, names))

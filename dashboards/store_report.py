@@ -22,6 +22,7 @@ from ..analysis.signatures import SPOKEN
 from ..analysis.standing_out import Judged, judge
 from ..analysis.timelines import Timelines, timelines
 from ..errors import InputError
+from ..store.names import find_gpu
 from .page import refuse_unwritable, write_page
 from .report import probe_report, to_show
 from .report_figures import Against, Look, against, closely, labels, looks, over_time, overview
@@ -92,11 +93,14 @@ class Looked:
         return maps[probe]
 
     def timeline(self, gpu: str) -> Figure:
-        """Power, clock and temperature of a GPU beside the fleet's median. InputError where no telemetry is kept."""
-        shown = () if self.lines is None else self.lines.gpus
-        if self.lines is None or gpu not in shown:
-            raise InputError(f"no telemetry of {gpu} is shown; there is that of {', '.join(shown) or 'no GPU'}")
-        return over_time(self.lines, gpu, self.names[gpu])
+        """Power, clock and temperature of a GPU beside the fleet's median; `gpu` is its name, UUID or a part.
+
+        InputError where no telemetry of such a GPU is kept, or that of several is.
+        """
+        shown = {} if self.lines is None else {name: (self.names[name],) for name in self.lines.gpus}
+        found = find_gpu(gpu, shown, "among those whose telemetry is shown")
+        assert self.lines is not None
+        return over_time(self.lines, found, self.names[found])
 
     def page(self, *, planted: Sequence[Planted] | None = None, notes: Sequence[str] = ()) -> str:
         """The report as one HTML page that needs no network. `planted`: faults that are known to be there."""

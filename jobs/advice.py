@@ -1,6 +1,6 @@
 """Advice as `whorl advise` gives it: for a workload of a store, with or without a scheduler, and for a waiting job.
 
-steering = advise("fleet", "sgemm", gpus=16, no_scheduler=True)
+steering = advise("fleet", "gemm-fp32", gpus=16, no_scheduler=True)
 steering.advice.finding, steering.exclude
 """
 

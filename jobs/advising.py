@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
+from ..store.names import find_workload
 from .formats import preference
 from .hostlist import compress, expand
 from .naming import Known, known, within
@@ -117,7 +118,7 @@ def steer(
     """
     from ..analysis.placement import advise, scores
 
-    cluster = _cluster(store, wanted)
+    wanted, cluster = _settled(store, wanted)
     found = scores(store, (), cluster=cluster, **({} if wanted.seed is None else {"seed": wanted.seed}))
     measured = sorted({name for name in found.nodes if name is not None})
     nodes = slurm.nodes() if slurm is not None else {}
@@ -189,16 +190,16 @@ def _advise(advise: Any, found: Scores, wanted: Wanted, usable: set[str] | None)
     return given
 
 
-def _cluster(store: Store, wanted: Wanted) -> str | None:
-    """The cluster whose runs count: the one asked for, else the only one that has the workload."""
-    if wanted.cluster is not None:
-        return wanted.cluster
+def _settled(store: Store, wanted: Wanted) -> tuple[Wanted, str | None]:
+    """What is wanted with the workload as the store calls it, and the cluster: that asked for, else the only one."""
     from ..analysis.placement import available
 
-    clusters = sorted({cluster for cluster, workload in available(store) if workload == wanted.workload})
-    if len(clusters) > 1:
+    known = [(cluster, name) for cluster, name in available(store) if wanted.cluster in (None, cluster)]
+    wanted = replace(wanted, workload=find_workload(wanted.workload, {name for _, name in known}))
+    clusters = sorted({cluster for cluster, name in known if name == wanted.workload})
+    if wanted.cluster is None and len(clusters) > 1:
         raise InputError(f"{wanted.workload} was measured on {', '.join(clusters)}: choose one with --cluster")
-    return clusters[0] if clusters else None
+    return wanted, wanted.cluster or (clusters[0] if clusters else None)
 
 
 def read_names(path: Path | None, text: str) -> list[str]:

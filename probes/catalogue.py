@@ -65,7 +65,8 @@ PROBES = {probe.name: probe for probe in _ROWS}
 
 
 def find_probe(name: str) -> Probe:
-    """The probe called `name`. InputError where there is none."""
+    """The probe called `name`; `sgemm` is gemm-fp32. InputError where there is none."""
+    name = "gemm-fp32" if name == "sgemm" else name
     if name not in PROBES:
         alike = get_close_matches(name, PROBES, n=1)
         meant = f"did you mean {alike[0]}? " if alike else ""

@@ -42,21 +42,26 @@ def local_devices(*, tell: Callable[[str], None] | None = None) -> Local:
 
 
 def choose(devices: Sequence[Device], names: Sequence[str]) -> Local:
-    """The devices of these indices or UUIDs, all where none is named. InputError for one that is not there,
-    DeviceError where none of those named can be used."""
-    from ..errors import DeviceError, InputError
+    """The devices of these names (see `find_gpu`) or indices, all where none is named.
+
+    InputError for one that is not there or that fits several, DeviceError where none of those named can be used.
+    """
+    from ..errors import DeviceError
+    from ..store.names import find_gpu, gpu_name
 
     if not names:
         return devices if isinstance(devices, Local) else Local(devices)
     picked = Local(())
+    good = {one.facts.gpu: one for one in devices}
+    bad = {one.gpu or f"index {one.ordinal}": one for one in _unusable(devices)}
+    known = {gpu: (gpu_name(gpu, one.facts.node, one.facts.index), str(one.facts.index)) for gpu, one in good.items()}
+    known |= {gpu: (gpu, str(one.ordinal)) for gpu, one in bad.items() if gpu not in good}
     for name in names:
-        fits = [one for one in devices if name in (str(one.facts.index), one.facts.gpu)]
-        bad = [one for one in _unusable(devices) if name in (str(one.ordinal), one.gpu)]
-        if not fits and not bad:
-            known = ", ".join(f"{one.facts.index} ({one.facts.gpu})" for one in devices)
-            raise InputError(f"there is no GPU {name!r} here; there are {known}")
-        picked += [one for one in fits if one not in picked]
-        picked.unusable += [one for one in ([] if fits else bad) if one not in picked.unusable]
+        gpu = find_gpu(name, known)
+        if gpu in good:
+            picked += [good[gpu]] if good[gpu] not in picked else []
+        elif bad[gpu] not in picked.unusable:
+            picked.unusable.append(bad[gpu])
     if not picked:
         raise DeviceError(picked.unusable[0].says)
     return picked

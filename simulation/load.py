@@ -91,11 +91,11 @@ LOADS = {
         Load("idle", "nothing", (), repeats=0),
     )
 }
-_ALIASES = {"gemm": "sgemm"}
+_ALIASES = {"gemm-fp32": "sgemm", "gemm": "sgemm"}
 
 
 def find_load(name: str) -> Load:
-    """The load of a name, in any case ("gemm" is SGEMM); InputError when there is none."""
+    """The load of a name, in any case (SGEMM has three); InputError when there is none."""
     wanted = name.strip().lower()
     try:
         return LOADS[_ALIASES.get(wanted, wanted)]

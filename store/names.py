@@ -1,8 +1,54 @@
-"""The name of a GPU for people, the same everywhere."""
+"""The names that people use: one for a GPU, one for a workload, the same everywhere."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ..errors import InputError
+
+_LISTED = 8  # names in an error
+_ALSO = {"gemm-fp32": ("sgemm", "gemm")}
+"""By workload, the other names that it has in files of other tools and in simulated loads."""
 
 
 def gpu_name(gpu: str, node: str | None, slot: int | None) -> str:
     """`node/slot` if these are known, else the key `gpu`. The view `gpus_now` has the same rule."""
     return gpu if node is None or slot is None else f"{node}/{slot}"
+
+
+def find_gpu(said: str, known: Mapping[str, Iterable[str]], there: str = "here") -> str:
+    """The GPU that `said` means: one of its names, its key (the UUID), or a part of one that no other GPU has.
+
+    `known` gives the names of each GPU by its key; an exact name wins over a part of others. Upper and lower case are
+    the same. InputError, which lists the GPUs, where none fits or several do; `there` says where they are.
+    """
+    wanted = said.strip().lower()
+    names = {gpu: tuple(dict.fromkeys([*own, gpu])) for gpu, own in known.items()}
+    for fits in (lambda name: name.lower() == wanted, lambda name: len(wanted) > 1 and wanted in name.lower()):
+        found = [gpu for gpu, own in names.items() if any(map(fits, own))]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise InputError(f"{said!r} fits {len(found)} GPUs: {_some(found, names)}; give more of the name")
+    raise InputError(f"there is no GPU {said!r} {there}; there is {_some(names, names) or 'none'}")
+
+
+def _some(gpus: Iterable[str], names: Mapping[str, tuple[str, ...]]) -> str:
+    listed = [f"{own[0]} ({gpu})" if (own := names[gpu])[0] != gpu else gpu for gpu in gpus]
+    more = f" and {len(listed) - _LISTED:,} more" if len(listed) > _LISTED else ""
+    return ", ".join(listed[:_LISTED]) + more
+
+
+def find_workload(said: str, known: Iterable[str]) -> str:
+    """The workload of `known` that `said` means: that name, else the one that another name of the same work has.
+
+    Without any, `said` itself. InputError where several other names fit: their times can be those of other sizes.
+    """
+    there = set(known)
+    if said in there:
+        return said
+    alike = [name for main, others in _ALSO.items() if said in (all_ := (main, *others)) for name in all_]
+    found = [name for name in alike if name in there]
+    if len(found) > 1:
+        raise InputError(f"there are no runs of {said}, but of {' and of '.join(found)}, which may differ: name one")
+    return found[0] if found else said

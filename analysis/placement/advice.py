@@ -201,8 +201,8 @@ def _say_homeless(scores: Scores, one: WorkloadScores, hard: float, soft: float,
         found = tier(one, [int(gpu)], hard, soft)
         if found is not None and found[0] == "hard":
             notes.append(
-                f"{scores.gpus[gpu]} is certainly slow ({one.belief[gpu]:.2f} times the usual time), but its node is "
-                "not known: find it"
+                f"{scores.name(int(gpu))} is certainly slow ({one.belief[gpu]:.2f} times the usual time), but its node "
+                "is not known: find it"
             )
 
 
@@ -218,10 +218,11 @@ def _say_doubtful(
     may.sort(key=lambda gpu: -one.belief[gpu])
     if may:
         gpu = may[0]
-        where = "" if scores.nodes[gpu] is None else f" on {scores.nodes[gpu]}"
+        known = scores.nodes[gpu] is not None and scores.places[gpu].slot is None
+        where = f" on {scores.nodes[gpu]}" if known else ""
         more = f"; {len(may) - 1:,} others are like it" if len(may) > 1 else ""
         notes.append(
-            f"the runs of {scores.gpus[gpu]}{where} disagree: it takes between {one.lower[gpu]:.2f} and "
+            f"the runs of {scores.name(gpu)}{where} disagree: it takes between {one.lower[gpu]:.2f} and "
             f"{one.upper[gpu]:.2f} times the usual time{more}; measure again"
         )
 

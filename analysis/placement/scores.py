@@ -11,6 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from ...errors import InputError
+from ...store.names import gpu_name
 from ..columns import OTHERS, Runs, gpu_medians
 from ..columns import workloads as by_workload
 from ..statistics.ordering import Floats, Ints
@@ -96,6 +97,11 @@ class Scores:
     def nodes(self) -> tuple[str | None, ...]:
         """The node of each GPU; None where none is known."""
         return tuple(place.node for place in self.places)
+
+    def name(self, gpu: int) -> str:
+        """The name of GPU number `gpu` for people."""
+        place = self.places[gpu]
+        return gpu_name(self.gpus[gpu], place.node, place.slot)
 
     def belief(self, workload: str) -> Floats:
         """(gpus,) the scores to decide by; NaN for a GPU not measured in `workload`."""

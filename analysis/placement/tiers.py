@@ -31,6 +31,8 @@ class NodeEvidence:
     excluded: bool
     """Whether the advice excludes it. Not all hard nodes are excluded if there are too many."""
     worst_gpu: str
+    worst_gpu_name: str
+    """`node/slot` where that is known, else as `worst_gpu`."""
     slowdown: float
     lower: float
     upper: float
@@ -104,6 +106,7 @@ def evidence(
         tier,
         excluded,
         scores.gpus[gpu],
+        scores.name(gpu),
         float(one.belief[gpu]),
         float(one.lower[gpu]),
         float(one.upper[gpu]),

@@ -21,6 +21,8 @@ class PlacedSet:
 
     nodes: tuple[str, ...]
     gpus: tuple[str, ...]
+    gpu_names: tuple[str, ...]
+    """`node/slot` where that is known, else as in `gpus`."""
     slowdown: float
     lower: float
     upper: float
@@ -103,6 +105,7 @@ def worth(
         placed[kind] = PlacedSet(
             tuple(names),
             tuple(scores.gpus[usable[gpu]] for gpu in np.sort(chosen)),
+            tuple(scores.name(usable[gpu]) for gpu in np.sort(chosen)),
             float(its.mean()),
             float(low),
             float(high),

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TypeAlias
 
 from ...analysis import Across, Variability
 from ..table import MISSING, Line, Table, count, number
 
 _LISTED = 5  # outliers and pairs named for people; --json has all
+
+Names: TypeAlias = Mapping[tuple[str, str], str]
+"""By cluster and GPU, the GPU's name for people."""
 
 
 def _fixed(value: float | None, decimals: int = 2) -> str:
@@ -58,27 +62,27 @@ _LEAVES = tuple(
 )
 
 
-def answer(rows: Sequence[Variability]) -> Iterable[str | Table]:
+def answer(rows: Sequence[Variability], names: Names) -> Iterable[str | Table]:
     """The rows for people: a table by cluster, then what it means, workload by workload."""
     for cluster, members in groupby(rows, key=lambda row: row.cluster):
         chosen = list(members)
         cells = [[column.cell(row) for column in _COLUMNS] for row in chosen]
         yield Table(_HEADS, cells, _RIGHT, title=f"cluster {cluster}", leaves=_LEAVES)
         yield ""
-        for title, remarks in _remarks(chosen):
+        for title, remarks in _remarks(chosen, names):
             yield Line(title)
             yield from (f"  {remark}" for remark in remarks)
             yield ""
     yield from _notes(rows[0])
 
 
-def as_markdown(rows: Sequence[Variability]) -> str:
+def as_markdown(rows: Sequence[Variability], names: Names) -> str:
     """The rows as a Markdown document."""
     cells = [[row.cluster, row.workload, *(column.cell(row) for column in _COLUMNS[1:])] for row in rows]
     table = Table(["cluster", *_HEADS], cells, [place + 1 for place in _RIGHT])
     parts = ["# Variability", table.markdown(), *_notes(rows[0])]
     for cluster, members in groupby(rows, key=lambda row: row.cluster):
-        for title, remarks in _remarks(list(members)):
+        for title, remarks in _remarks(list(members), names):
             parts += [f"## {title} on {cluster}", "\n".join(f"* {remark}" for remark in remarks)]
     return "\n\n".join(parts)
 
@@ -98,14 +102,14 @@ def _notes(row: Variability) -> Iterable[str]:
         yield "Intervals were not computed (--replicates 0)."
 
 
-def _remarks(rows: Sequence[Variability]) -> Iterable[tuple[str, list[str]]]:
+def _remarks(rows: Sequence[Variability], names: Names) -> Iterable[tuple[str, list[str]]]:
     """For each workload, what its figures mean, line by line."""
     for workload, members in groupby(rows, key=lambda row: row.workload):
         by_level = {row.level: row for row in members}
-        yield workload, _remarks_of(by_level["run"], by_level["gpu"])
+        yield workload, _remarks_of(by_level["run"], by_level["gpu"], names)
 
 
-def _remarks_of(run: Variability, gpu: Variability) -> list[str]:
+def _remarks_of(run: Variability, gpu: Variability, names: Names) -> list[str]:
     unit = f" {gpu.unit}" if gpu.unit else ""
     lines = [run.finding]
     if "interval" in run.reasons and run.replicates:
@@ -113,7 +117,9 @@ def _remarks_of(run: Variability, gpu: Variability) -> list[str]:
         lines.append(f"{'the intervals are' if made else 'no intervals:'} {run.reasons['interval']}")
     for word, outliers in (("slow", gpu.slow), ("fast", gpu.fast)):
         if outliers:
-            named = ", ".join(f"{name} {number(ratio)}x" for name, ratio in outliers[:_LISTED])
+            named = ", ".join(
+                f"{names.get((gpu.cluster, key), key)} {number(ratio)}x" for key, ratio in outliers[:_LISTED]
+            )
             more = f", and {len(outliers) - _LISTED} more" if len(outliers) > _LISTED else ""
             lines.append(f"{word}, {len(outliers)} of {count(gpu.gpus)} GPUs: {named}{more}")
     if len(gpu.modes) > 1:

@@ -1,7 +1,7 @@
 -- whorl: the slow nodes of a workload class, excluded for jobs whose user asks for it.
 -- CliFilterPlugins=lua runs this in sbatch, salloc and srun, as the user. docs/slurm/README.md explains it.
 --
---     WHORL_ADVISE=sgemm sbatch job.sh
+--     WHORL_ADVISE=gemm-fp32 sbatch job.sh
 --
 -- It fails open: whatever is wrong with the file, the job is submitted as the user wrote it. The file is written by
 -- `whorl advise --format exclude --output`, whole or not at all. Slurm links Lua 5.1 to 5.4: only what all have.

@@ -2,7 +2,7 @@
 -- JobSubmitPlugins=lua runs this in slurmctld, which holds its locks meanwhile: one small local file is read at most
 -- once in a minute for each workload, and nothing is run. docs/slurm/README.md explains it.
 --
---     sbatch --comment=whorl=sgemm job.sh
+--     sbatch --comment=whorl=gemm-fp32 job.sh
 --
 -- It fails open: whatever is wrong with the file, the job is submitted as the user wrote it. The file is written by
 -- `whorl advise --format exclude --output`, whole or not at all. Slurm links Lua 5.1 to 5.4: only what all have.

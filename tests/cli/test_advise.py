@@ -48,7 +48,8 @@ def test_the_sentence_that_matters_comes_first(store: str) -> None:
     text = advise(store, "--gpus", "4").stdout
     assert text.startswith("Exclude n02")
     assert "the names of the nodes were not checked: there is no `scontrol` here" in " ".join(text.split())
-    assert gpu(2, 1) in text
+    assert "n02/1" in text
+    assert gpu(2, 1) not in text, "people read names; --json has the UUID"
     assert text.index("random, slow nodes excluded") < text.index("random   "), "the honest baseline first"
 
 
@@ -57,7 +58,8 @@ def test_the_document(store: str) -> None:
     assert found["schema"] == "whorl.advise/1"
     assert found["exclude"] == ["n02"]
     assert [(n["node"], n["tier"]) for n in found["nodes"]] == [("n02", "hard"), ("n05", "soft")]
-    assert found["nodes"][0]["worst_gpu"] == gpu(2, 1)
+    assert (found["nodes"][0]["worst_gpu"], found["nodes"][0]["worst_gpu_name"]) == (gpu(2, 1), "n02/1")
+    assert all(re.fullmatch(r"n0\d/\d", name) for name in found["packed"]["gpu_names"])
     assert found["nodes"][0]["lower"] < 2.0 < found["nodes"][0]["upper"] + 0.05
     assert "n02" not in found["packed"]["nodes"]
     assert {(g["choice"], g["against"]) for g in found["gains"]} >= {("packed", "drained"), ("packed", "random")}
@@ -87,6 +89,12 @@ def test_a_campaign_over_a_simulated_fleet_has_no_age(tmp_path: Path) -> None:
     refused = advise(str(tmp_path / "S"), "--no-scheduler", workload="idle")
     assert refused.exit_code == 2
     assert "the runs of idle on made measure no time, so no GPU can be slow in it" in refused.stderr
+
+
+def test_a_workload_may_be_called_by_its_other_names(store: str) -> None:
+    """Imported files call it sgemm, whorl's own probe gemm-fp32."""
+    assert document(store, workload="gemm-fp32")["workload"] == "sgemm"
+    assert document(store, workload="gemm")["exclude"] == ["n02"]
 
 
 def test_noise_is_no_reason_to_choose(store: str) -> None:

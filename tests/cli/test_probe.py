@@ -520,9 +520,16 @@ def test_one_real_gpu_can_be_chosen_and_settings_are_restored(
     kinds = {row["kind"] for row in rows(store, "kind from events where gpu is not null")}
     assert {"settings_changed", "settings_restored"} <= kinds
     assert by_hand[0].calls == []
-    unknown = probe("run", "launch", "--gpu", 7, store=store)
-    assert unknown.exit_code == 2
-    assert "there is no GPU '7' here" in unknown.output
+    facts = [device.facts for device in by_hand]
+    for said, why in (("7", "there is no GPU '7' here; there is "), ("GPU-", "'GPU-' fits 2 GPUs: ")):
+        refused = probe("run", "launch", "--gpu", said, store=store)
+        assert refused.exit_code == 2
+        [sentence] = refused.stderr.splitlines()
+        assert why in sentence
+        assert all(f"{one.node}/{one.index} ({one.gpu})" in sentence for one in facts)
+    again = probe("run", "launch", "--gpu", f"{facts[1].node}/1", "--suite", "quick", "--time-limit", 0.3, store=store)
+    assert again.exit_code == 0, again.output
+    assert {row["gpu"] for row in rows(store, "gpu from runs")} == {chosen}
 
 
 def test_a_gpu_that_others_use_is_noted_or_refused(by_hand: list[HandDevice], tmp_path: Path) -> None:

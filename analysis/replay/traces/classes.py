@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ....errors import InputError
+from ....store.names import find_workload
 from ..job import Trace
 
 INSENSITIVE = "none"  # what a model is set to whose jobs take the same time on every GPU
@@ -33,7 +34,7 @@ def assign(traces: Sequence[Trace], workloads: Sequence[str], chosen: Mapping[st
     Raises:
         InputError: a workload is not measured, a model is in no trace, or a model's workload is not known.
     """
-    chosen = dict(chosen or {})
+    chosen = {model: find_workload(workload, workloads) for model, workload in (chosen or {}).items()}
     models = list(dict.fromkeys(job.model for trace in traces for job in trace.jobs))
     for model, workload in chosen.items():
         if workload not in (*workloads, INSENSITIVE):

@@ -1,0 +1,56 @@
+"""One GPU, one name; one workload, one name: what a person may say, and what it means."""
+
+from __future__ import annotations
+
+import pytest
+
+from whorl.errors import InputError
+from whorl.store.names import find_gpu, find_workload, gpu_name
+
+GPUS = {"GPU-1a2b": ("c1/0", "0"), "GPU-1a3c": ("c1/1", "1"), "GPU-77c1": ("c2/10", "10")}
+
+
+@pytest.mark.parametrize(
+    ("said", "gpu"),
+    [
+        ("c1/1", "GPU-1a3c"),
+        ("0", "GPU-1a2b"),
+        ("1", "GPU-1a3c"),
+        ("C2", "GPU-77c1"),
+        ("gpu-1a2b", "GPU-1a2b"),
+        ("3c", "GPU-1a3c"),
+    ],
+)
+def test_a_gpu_is_found_by_its_name_its_uuid_its_index_or_a_part(said: str, gpu: str) -> None:
+    assert find_gpu(said, GPUS) == gpu
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("1a", "'1a' fits 2 GPUs: c1/0 (GPU-1a2b), c1/1 (GPU-1a3c); give more of the name"),
+        ("c3/0", "there is no GPU 'c3/0' here; there is c1/0 (GPU-1a2b), c1/1 (GPU-1a3c), c2/10 (GPU-77c1)"),
+        ("7", "there is no GPU '7' here; "),  # one sign is an index, not a part
+        ("", "there is no GPU '' here; "),
+    ],
+)
+def test_a_name_that_fits_none_or_several_is_a_sentence_with_those_there_are(said: str, why: str) -> None:
+    with pytest.raises(InputError) as refused:
+        find_gpu(said, GPUS)
+    assert str(refused.value).startswith(why)
+
+
+def test_of_many_gpus_a_few_are_listed() -> None:
+    many = {f"GPU-{n:04}": (gpu_name(f"GPU-{n:04}", "n", n),) for n in range(1000)}
+    with pytest.raises(InputError, match=r"fits 1000 GPUs: n/0 \(GPU-0000\), .* and 992 more"):
+        find_gpu("gpu", many)
+
+
+def test_the_names_of_sgemm_are_one() -> None:
+    for said in ("gemm-fp32", "sgemm", "gemm"):
+        assert find_workload(said, ["sgemm", "pagerank"]) == "sgemm"
+        assert find_workload(said, ["gemm-fp32", "gemm-fp16"]) == "gemm-fp32"
+    assert find_workload("sgemm", ["sgemm", "gemm-fp32"]) == "sgemm"  # an exact name is that
+    assert find_workload("stream", ["sgemm"]) == "stream"
+    with pytest.raises(InputError, match="no runs of gemm, but of gemm-fp32 and of sgemm"):
+        find_workload("gemm", ["sgemm", "gemm-fp32"])
