@@ -103,7 +103,9 @@ def _complete(root: Path, notes: dict[str, replacing.Note], listed: dict[str, li
     """Whether the listing has every file that has replaced others lately: waiting does not bring back an older one."""
     lately = [note for note in notes.values() if note.step == 2 and time.time() - note.changed < _LOST_S]
     switched = {one for note in lately for one in note.new}
-    return not switched or switched <= {replacing.key(root, path) for paths in listed.values() for path in paths}
+    # One that has been replaced in its turn may be gone: readers leave it out either way.
+    switched -= replacing.hidden(notes.values())
+    return switched <= {replacing.key(root, path) for paths in listed.values() for path in paths}
 
 
 def _with_journals(visible: dict[str, list[Path]], parts: list[Part], noted: frozenset[tuple[str, str]]) -> Snapshot:

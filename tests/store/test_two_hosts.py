@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,22 @@ def test_a_file_is_claimed_by_one_replacement_only(segments: Path) -> None:
     with pytest.raises(replacing.TakenError):  # it was listed before it went
         replacing.replace(segments, old[:1], {made[1]: two}, replacing.Pace(0, 60))
     assert list((segments / "replaced").glob("*.claim")) == []
+
+
+def test_a_file_that_was_replaced_twice_and_removed_keeps_no_reader_waiting(
+    segments: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its second replacement is over but for its note; the first one's note still names it as new."""
+    (old, *_) = sorted((segments / "telemetry").rglob("n*.parquet"))
+    one, two, made = (old.with_name(name) for name in ("one.parquet", "two.parquet", ".tmp-a"))
+    for before, after in ((old, one), (one, two)):
+        shutil.copy(before, made)
+        replacing.replace(segments, [before], {made: after}, replacing.Pace(0, 60))
+    one.unlink()
+    waits: list[float] = []
+    monkeypatch.setattr(time, "sleep", waits.append)
+    assert counted(segments) == {"n": 5, "keys": 5}
+    assert waits == []
 
 
 def test_a_claim_of_a_dead_process_does_not_stay(segments: Path) -> None:
