@@ -1,4 +1,4 @@
-"""Fixtures and hooks for all tests: how many cases they try (sizes.py), folders built once, the simulated NVML library."""
+"""Fixtures and hooks for all tests: the size of a run (sizes.py), folders built once, the simulated NVML library."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def interruptible() -> None:
 def built_once(tmp_path_factory: pytest.TempPathFactory) -> BuiltOnce:
     """Makes a folder once for the tests of all workers, which only read it.
 
-    `built_once("fleet", write_fleet)` returns the folder. The first call runs `write_fleet(folder)`; others wait for it.
+    `built_once("fleet", write_fleet)` returns the folder. The first call runs `write_fleet(folder)`; others wait.
     """
     common = tmp_path_factory.getbasetemp().resolve()
     if "PYTEST_XDIST_WORKER" in os.environ:
