@@ -96,7 +96,9 @@ class _Group(click.Group):
                 ctx.exit(128 + signal.SIGPIPE)
             except (KeyboardInterrupt, Exception) as error:
                 if interrupts.came or isinstance(error, KeyboardInterrupt):
-                    click.echo("whorl: interrupted; what was stored stays, and the command can be run again", err=True)
+                    from .ending import ended
+
+                    ended("interrupted")
                     ctx.exit(128 + signal.SIGINT)
                 if isinstance(error, ModuleNotFoundError) and (missing := _dependency(error.name)):
                     click.echo(f"whorl: {ctx.invoked_subcommand} needs {missing}", err=True)

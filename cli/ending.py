@@ -9,6 +9,20 @@ import click
 
 from ..store import signals
 
+_STAYS = "what was stored stays, and the command can be run again"
+
+
+def stays(sentence: str) -> None:
+    """From here on, say this of the work so far if the command is interrupted, in place of `_STAYS`."""
+    click.get_current_context().meta[__name__] = sentence
+
+
+def ended(how: str) -> None:
+    """Say on standard error how the command ended before its end, and what is left of its work."""
+    from .output import tell
+
+    tell(f"{how}; {click.get_current_context().meta.get(__name__, _STAYS)}")
+
 
 class Ending(signals.Unwinding):
     """SIGTERM and SIGHUP end the block as Ctrl-C does, once: what is complete is stored, what was set is restored.
@@ -22,4 +36,4 @@ class Ending(signals.Unwinding):
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
         if self.came:
-            click.echo("whorl: stopped by a signal; what was stored stays, and the command can be run again", err=True)
+            ended("stopped by a signal")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .collect import Span
-from .ending import Ending
+from .ending import Ending, stays
 from .options import json_option, store_option
 from .probe_list import list_probes
 
@@ -102,9 +103,17 @@ def run(names: tuple[str, ...], store: str, backend: str, as_json: bool, **given
     from ..jobs.measuring import measure
     from . import output
 
+    campaign = given["campaign"]
+
+    def begins(name: str) -> None:
+        again = ["whorl", *sys.argv[1:], *(() if campaign else ("--campaign", name))]
+        stays(f"what was stored stays; to go on with campaign {name}, run: {shlex.join(again)}")
+        if sys.stderr.isatty():
+            output.tell(f"campaign {name}")
+
     given |= {"gpu": given.pop("chosen"), "input": given.pop("distribution"), "fault": given.pop("kinds")}
     with output.Progress() as progress, Ending():
-        found = measure(store, *names, backend=backend, progress=progress, tell=output.tell, **given)
+        found = measure(store, *names, backend=backend, progress=progress, tell=output.tell, begins=begins, **given)
     if as_json:
         output.print_json(document(found.report, found.plan, backend=found.backend))
     else:

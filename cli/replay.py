@@ -10,6 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from .ending import stays
 from .options import json_option
 
 _PATH = click.Path(path_type=Path)
@@ -17,6 +18,7 @@ _TIME = click.FloatRange(min=0)
 _POLICIES = "Names with commas, or all.  [default: packed,pm-first,pal; as published all]"
 CLOCKS = ("rounds", "events", "own")
 _ONE_SEED = "one seed is not evidence, because its result may be chance: use --seeds 20"
+_NOTHING_KEPT = "{} done, nothing of them is kept: run the command again"
 _GENERAL_ONLY = (  # what the published simulation has no choice of
     *("store", "cluster", "nodes", "gpus_per_node", "locality_penalty", "classes", "trace_format", "duration_unit"),
     *(
@@ -158,21 +160,15 @@ def replay(ctx: click.Context, /, **given: Any) -> None:
     setting = as_published(given) if published else general(given)
     if given["seeds"] == 1:
         tell(f"warning: {_ONE_SEED}")
-    done = "no"
+    stays(_NOTHING_KEPT.format("no replay was"))
 
     def note(ended: int, of: int) -> None:
-        nonlocal done
-        done = f"{ended:,} of {of:,}"
+        stays(_NOTHING_KEPT.format(f"{ended:,} of {of:,} replays were"))
         progress(ended, of, "replays")
 
     plot, workers = given["plot"], given["workers"] or os.cpu_count() or 1
     with Progress() as progress:
-        try:
-            of = answered(setting, seeds=given["seeds"], workers=workers, record=plot is not None, progress=note)
-        except KeyboardInterrupt:
-            progress.clear()
-            tell(f"{done} replays were done; nothing of them is kept")
-            raise
+        of = answered(setting, seeds=given["seeds"], workers=workers, record=plot is not None, progress=note)
     for reason in of.reasons:
         tell(reason)
     if plot is not None:

@@ -73,13 +73,14 @@ def measure(
     interval: float | None = None,
     progress: Progress | None = None,
     tell: Callable[[str], None] | None = None,
+    begins: Callable[[str], None] | None = None,
 ) -> Measured:
     """Run probes, by name or those of a suite, on every GPU of this node or of a simulated fleet, into a store.
 
     The arguments are the options of `whorl probe run` (docs/cli.md); times are in s, `precision` in %, `lock_clock`
     in MHz, `power_limit` in W, `start_temperature` in degrees Celsius. The store is made if there is none.
     `progress` is called with the number of probes that are done, `tell` with a sentence if settings of a crashed
-    process were restored.
+    process were restored, `begins` with the campaign's name when everything is checked.
 
     Raises InputError if an option is not possible, DeviceError if no GPU can be used, StoreError if the store cannot be
     written. A GPU that fails is left out, and the report says so.
@@ -112,9 +113,11 @@ def measure(
         )
     simulated = {"gpus": gpus, "model": model, "seed": seed, "faults": faults, "fault": fault, "interval": interval}
     _refuse_mixed(backend, simulated, gpu, exclusive=exclusive)
+    begun = begins or (lambda _: None)
     devices, notes = _devices(backend, gpu, exclusive=exclusive, tell=tell)
     if devices is not None:
         opened = store if isinstance(store, Store) else Store.create(store)
+        begun(plan.campaign)
         report = here(
             opened,
             devices,
@@ -129,6 +132,7 @@ def measure(
         fleet = _fleet(gpus, model, seed, faults, fault)
         fleet.limits(power_limit, lock_clock)
         opened = store if isinstance(store, Store) else Store.create(store)  # only after everything else was checked
+        begun(plan.campaign)
         report = run_simulated(
             opened,
             fleet,

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -342,11 +343,12 @@ def test_what_to_do_next_has_something_to_say(tmp_path: Path) -> None:
 # -- killed, interrupted, refused -----------------------------------------------------------------------------
 
 GPUS = count(64, short=24)
-LONG = ["--suite", "standard", "--backend", "simulated", "--gpus", str(GPUS), "--campaign", "c", "--neighbours", "idle"]
+UNNAMED = ["--suite", "standard", "--backend", "simulated", "--gpus", str(GPUS), "--neighbours", "idle"]
+LONG = [*UNNAMED, "--campaign", "c"]
 
 
-def _begin(store: Path) -> subprocess.Popen[str]:
-    command = [*WHORL, "probe", "run", *LONG, "--store", str(store)]
+def _begin(store: Path, options: Sequence[str] = LONG) -> subprocess.Popen[str]:
+    command = [*WHORL, "probe", "run", *options, "--store", str(store)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     last = time.monotonic() + PATIENCE_S
     while not list((store / "runs").glob("sim-*.parquet")):
@@ -377,16 +379,23 @@ def test_a_killed_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_and_the_end_of_a_jobs_time_store_what_is_complete(number: signal.Signals, tmp_path: Path) -> None:
-    store = tmp_path / "S"
-    with _begin(store) as process:
+    store = tmp_path / "S p"
+    named = number == signal.SIGTERM
+    with _begin(store, LONG if named else UNNAMED) as process:
         os.kill(process.pid, number)
         _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + number, errors
     said = "interrupted" if number == signal.SIGINT else "stopped by a signal"
-    assert errors == f"whorl: {said}; what was stored stays, and the command can be run again\n"
+    [name] = {row["campaign"] for row in rows(store, "campaign from runs")}
+    again = shlex.join(["whorl", "probe", "run", *(LONG if named else UNNAMED), "--store", str(store)])
+    again += "" if named else f" --campaign {name}"
+    assert errors == f"whorl: {said}; what was stored stays; to go on with campaign {name}, run: {again}\n"
     runs = rows(store, "count(*) n, count(distinct run_id) ids from runs")
     assert runs[0]["n"] == runs[0]["ids"] >= GPUS
     assert Store.open(store).check() == {}
+    idle = len(rows(store, "1 from runs where workload = 'idle'"))
+    resumed = probe("run", "idle", *UNNAMED, "--campaign", name, "--json", store=store)
+    assert json.loads(resumed.stdout)["stored_before"] == idle > 0
 
 
 def test_a_full_disk_is_one_sentence_and_what_was_stored_stays(tmp_path: Path) -> None:
