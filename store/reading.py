@@ -28,7 +28,6 @@ EMPTY = "_schema.parquet"
 
 _TRIES = 100
 _PAUSE_S = 0.02
-_LOST_S = 600.0  # a new file that is missing so long after the switch is gone for good
 
 Skip = Callable[[Path, str], None]  # called with a file that cannot be read, and the reason
 Sound = Callable[[str, Iterable[Path]], list[Path]]  # of the files of a table: those that can be read
@@ -65,6 +64,7 @@ def files_in(folder: Path) -> list[Path]:
 
 def snapshot(root: Path) -> Snapshot:
     """What a store holds now. Raises StoreError if its folders cannot be read."""
+    gone: set[tuple[str, str]] = set()
     try:
         for _ in range(_TRIES):
             before = replacing.notes(root)
@@ -72,8 +72,10 @@ def snapshot(root: Path) -> Snapshot:
             listed = {t.name: files_in(root / t.name) for t in (*TABLES, *BOOKKEEPING) if t != REPLACED}
             after = replacing.notes(root)
             _add_switched(root, after, listed)
-            if before.keys() <= after.keys() and _complete(root, after, listed):
+            absent = _absent(root, after, listed) - gone
+            if before.keys() <= after.keys() and not absent:
                 break
+            gone |= absent  # if the next listing lacks them, too, others have replaced them, and stand in it
             time.sleep(_PAUSE_S)  # files are being replaced
     except OSError as error:
         raise StoreError(f"cannot read {root}: {error.strerror or error}") from error
@@ -99,13 +101,12 @@ def _add_switched(root: Path, notes: dict[str, replacing.Note], listed: dict[str
                 paths.append(path)
 
 
-def _complete(root: Path, notes: dict[str, replacing.Note], listed: dict[str, list[Path]]) -> bool:
-    """Whether the listing has every file that has replaced others lately: waiting does not bring back an older one."""
-    lately = [note for note in notes.values() if note.step == 2 and time.time() - note.changed < _LOST_S]
-    switched = {one for note in lately for one in note.new}
-    # One that has been replaced in its turn may be gone: readers leave it out either way.
-    switched -= replacing.hidden(notes.values())
-    return switched <= {replacing.key(root, path) for paths in listed.values() for path in paths}
+def _absent(root: Path, notes: dict[str, replacing.Note], listed: dict[str, list[Path]]) -> set[tuple[str, str]]:
+    """The files that have replaced others, and that the listing lacks."""
+    switched = {one for note in notes.values() if note.step == 2 for one in note.new}
+    if not switched:
+        return switched
+    return switched - {replacing.key(root, path) for paths in listed.values() for path in paths}
 
 
 def _with_journals(visible: dict[str, list[Path]], parts: list[Part], noted: frozenset[tuple[str, str]]) -> Snapshot:
