@@ -38,7 +38,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import re
 import runpy
 import shutil
@@ -393,7 +392,7 @@ def file_system(path: Path) -> str:
 def versions(python: Path | None) -> dict[str, str]:
     """Versions of what was compared, as each interpreter has it."""
     code = "import importlib.metadata as m, json, sys; print(json.dumps({n: m.version(n) for n in sys.argv[1:]}))"
-    result: dict[str, str] = {"python": platform.python_version()}
+    result: dict[str, str] = {}
     ours, peers = ("nvidia-ml-py", "numpy", "pyarrow"), ("nvitop", "gpustat")
     for interpreter, names in ((Path(sys.executable), ours), (python, peers)):
         if interpreter is None:
@@ -402,18 +401,6 @@ def versions(python: Path | None) -> dict[str, str]:
         done = subprocess.run([interpreter, "-c", code, *names], capture_output=True, text=True, check=True)
         result |= json.loads(done.stdout)
     return result
-
-
-def machine() -> dict[str, Any]:
-    """Where this was measured."""
-    names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
-    return {
-        "processor": names[0].split(":", 1)[1].strip() if names else platform.processor(),
-        "cores": len(os.sched_getaffinity(0)),
-        "file_system": file_system(Path(tempfile.gettempdir()).resolve()),
-        "load_before": [round(load, 2) for load in os.getloadavg()],
-        "date": time.strftime("%Y-%m-%d"),
-    }
 
 
 def main() -> None:
@@ -431,26 +418,25 @@ def main() -> None:
     if given.variant:
         loop(given.variant, given.rate)
         return
+    from whorl.benchmarks.machine import machine  # here: the interpreter of the peers has no whorl
+    from whorl.benchmarks.reporting import as_json, say
+
     simulated = runpy.run_path(str(ROOT / "tests" / "nvml_library.py"))
     names = tuple(given.only or (*OURS, *PEERS))
     turns: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    before = machine()
+    before = machine() | {"file_system": file_system(Path(tempfile.gettempdir()).resolve())}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary).resolve()
         library = simulated["NvmlLibrary"](simulated["compile_library"](folder), folder)
         if given.busy is not None:
             found = [beside(given, library) for _ in range(given.turns)]
             workload = {"gpus": given.gpus, "rate_hz": given.rate, "window_s": given.seconds}
-            print(
-                json.dumps(
-                    {"benchmark": "collector", "machine": before, "workload": workload, "beside": found}, indent=2
-                )
-            )
+            print(as_json({"benchmark": "collector", "machine": before, "workload": workload, "beside": found}))
             return
         for number in range(given.turns):
             for name in names[number % len(names) :] + names[: number % len(names)]:
                 turns[name].append(turn(name, given, library))
-                print(f"{name}: {turns[name][-1]}", file=sys.stderr)
+                say(f"{name}: {turns[name][-1]}")
     result = {
         "benchmark": "collector",
         "machine": before,
@@ -466,7 +452,7 @@ def main() -> None:
         "cpu_of_a_sweep_over_whorls": dict(ratios(turns, "cpu_us_per_sweep")) if "whorl" in turns else {},
         "cpu_of_a_value_over_whorls": dict(ratios(turns, "cpu_us_per_value")) if "whorl" in turns else {},
     }
-    print(json.dumps(result, indent=2))
+    print(as_json(result))
 
 
 if __name__ == "__main__":

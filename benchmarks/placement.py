@@ -13,7 +13,6 @@ It states what it measured and asserts nothing.
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import sys
 import tempfile
@@ -30,6 +29,7 @@ import pyarrow as pa
 from whorl.analysis.placement import Advice, Scores, advise, scores, sets
 from whorl.analysis.placement.tiers import HARD
 from whorl.benchmarks.machine import machine
+from whorl.benchmarks.reporting import as_json
 from whorl.store import Store
 
 Floats = npt.NDArray[np.float64]
@@ -264,7 +264,7 @@ def main() -> None:
         "speed": [speed(400, 30), speed(given.large, 6)],
         "calibration": {name: calibration(kind, given.fleets, given.gpus) for name, kind in KINDS.items()},
     }
-    print(json.dumps(result, indent=2))
+    print(as_json(result))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ benchmark states what it measured and asserts nothing.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import random
@@ -36,6 +35,7 @@ from typing import Any
 
 from whorl.analysis.replay import Fleet, Job, Options, Trace, replay
 from whorl.benchmarks.machine import machine
+from whorl.benchmarks.reporting import as_json
 from whorl.tests.analysis.replay.plain import PlainJob, plain_replay
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -208,7 +208,7 @@ def main() -> None:
         "against_plain": against_plain(),
         "load_after": [round(load, 2) for load in os.getloadavg()],
     }
-    print(json.dumps(result, indent=2))
+    print(as_json(result))
 
 
 if __name__ == "__main__":

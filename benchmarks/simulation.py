@@ -15,7 +15,6 @@ It states what it measured and asserts nothing.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 import tempfile
@@ -27,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from whorl.benchmarks.machine import machine
+from whorl.benchmarks.reporting import as_json, wall_times
 from whorl.probes.loads import run_load, run_steady
 from whorl.simulation.control import BLOCK, DIE_S, DIE_SHARE, FILTER_S, SINK_S, SINK_SHARE, STEP_NS, STEP_S
 from whorl.simulation.fleet import CAP_SETTLES_AT, Fleet
@@ -126,16 +126,6 @@ def timed(function: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - start, answer
 
 
-def summary(seconds: list[float]) -> dict[str, Any]:
-    """Median, least and most wall time, and how many turns."""
-    return {
-        "median_s": round(statistics.median(seconds), 4),
-        "min_s": round(min(seconds), 4),
-        "max_s": round(max(seconds), 4),
-        "turns": len(seconds),
-    }
-
-
 def steady(turns: int) -> dict[str, Any]:
     """Part (a), and the largest difference between the two ways."""
     ours, plain = [], []
@@ -150,8 +140,8 @@ def steady(turns: int) -> dict[str, Any]:
     off = np.abs(found.clock_mhz[healthy] - np.array(clocks))
     return {
         "gpus": STEADY_GPUS,
-        "whorl": summary(ours),
-        "plain_python_scaled": summary(plain) | {"gpus_run": len(healthy)},
+        "whorl": wall_times(ours, "turns"),
+        "plain_python_scaled": wall_times(plain, "turns") | {"gpus_run": len(healthy)},
         "ratio": round(statistics.median(b / a for a, b in zip(ours, plain, strict=True)), 1),
         "largest_difference_mhz": float(off.max()),
         "gpus_that_differ": int((off > 0).sum()),
@@ -170,7 +160,7 @@ def steady_stored(turns: int) -> dict[str, Any]:
 
             took, stored = timed(campaign)
             seconds.append(took)
-    return {"gpus": STEADY_GPUS, "rows": stored.rows, "whorl": summary(seconds)}
+    return {"gpus": STEADY_GPUS, "rows": stored.rows, "whorl": wall_times(seconds, "turns")}
 
 
 def in_time(gpus: int, hours: float, turns: int) -> dict[str, Any]:
@@ -202,10 +192,10 @@ def in_time(gpus: int, hours: float, turns: int) -> dict[str, Any]:
         "rows": stored.rows,
         "telemetry_columns": columns,
         "telemetry_bytes_per_row": round(size / stored.rows["telemetry"], 2),
-        "whorl_stored": summary(stored_s),
-        "whorl_without_storing": summary(bare_s),
+        "whorl_stored": wall_times(stored_s, "turns"),
+        "whorl_without_storing": wall_times(bare_s, "turns"),
         "us_per_step": round(1e6 * statistics.median(bare_s) / steps, 1),
-        "plain_python_scaled": summary(plain_s) | {"gpus_run": PLAIN_GPUS, "seconds_run": PLAIN_S},
+        "plain_python_scaled": wall_times(plain_s, "turns") | {"gpus_run": PLAIN_GPUS, "seconds_run": PLAIN_S},
         "ratio": round(statistics.median(b / a for a, b in zip(stored_s, plain_s, strict=True)), 1),
         "largest_difference_of_filtered_power_w": round(float(off.max()), 2),
     }
@@ -225,7 +215,7 @@ def main() -> None:
         "steady_state_stored": steady_stored(given.turns),
         "in_time": in_time(given.gpus, given.hours, given.turns),
     }
-    print(json.dumps(result, indent=2))
+    print(as_json(result))
 
 
 if __name__ == "__main__":

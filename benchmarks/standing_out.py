@@ -15,10 +15,8 @@ are made longer by a few per cent on some GPUs, and the share of these that is n
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import resource
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -33,6 +31,7 @@ from whorl.analysis.planted import LOOKS_LIKE
 from whorl.analysis.probing import Probed, probed
 from whorl.analysis.standing_out import ERROR_RATE, RELEVANT_PCT, judge
 from whorl.benchmarks.machine import machine
+from whorl.benchmarks.reporting import as_json, say
 from whorl.probes import catalogue
 from whorl.probes.campaign import Plan
 from whorl.probes.conditions import Asked
@@ -129,7 +128,7 @@ def main() -> None:
             causes.update(got["false"])
             longer.update(got["slowed"])
             looks, seconds = got["looks"], got["seconds"]
-            print(f"{kind} fleet {number + 1} of {given.fleets}", file=sys.stderr)
+            say(f"{kind} fleet {number + 1} of {given.fleets}")
     result = {
         "benchmark": "standing_out",
         "machine": machine("numpy", "polars"),
@@ -171,7 +170,7 @@ def main() -> None:
         "wall_s": round(time.perf_counter() - start, 1),
         "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
     }
-    print(json.dumps(result, indent=1))
+    print(as_json(result))
 
 
 if __name__ == "__main__":

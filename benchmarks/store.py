@@ -22,7 +22,6 @@ import os
 import shutil
 import sqlite3
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +32,7 @@ import numpy as np
 import pyarrow as pa
 
 from whorl.benchmarks.machine import machine
+from whorl.benchmarks.reporting import as_json, say
 from whorl.benchmarks.store_engines import DuckDB, SQLite, Whorl
 from whorl.benchmarks.store_postgres import Postgres, postgres_programs, postgres_server, postgres_version
 from whorl.benchmarks.store_questions import QUESTIONS
@@ -46,11 +46,6 @@ GOALS = {
 }
 PARTS = ("commits", "ingest", "size", "queries")
 TOLERANCE = 1e-9
-
-
-def say(text: str) -> None:
-    """A line of progress for the person who waits."""
-    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 def summary(seconds: list[float], scale: float = 1e3, digits: int = 2) -> dict[str, Any]:
@@ -336,7 +331,7 @@ def main() -> None:
         say(f"large: {work.rows} rows, {len(work.jobs)} jobs")
         result["large"] = queries(work, max(3, given.repeats // 2), given.folder)
     result["goals"] = goals(result)
-    print(json.dumps(result, indent=2))
+    print(as_json(result))
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ import numpy as np
 import pyarrow as pa
 
 from whorl.benchmarks.machine import machine
+from whorl.benchmarks.reporting import as_json, say
 from whorl.store import Journal, Store, arranging, journal_file, placing, replacing, rivals, writing
 from whorl.store import files as store_files
 from whorl.store.schema import LATEST, TELEMETRY
@@ -47,10 +48,6 @@ QUERIES = {
     "one_gpu": "select count(*), avg(power_mw) from telemetry where gpu = '{gpu}'",
     "all": "select count(*), avg(power_mw) from telemetry",
 }
-
-
-def say(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 def cpu(who: int = resource.RUSAGE_SELF) -> float:
@@ -222,7 +219,7 @@ def main() -> None:
             "sql": querying(fleet, given.repeats),
             "publish": publishing(fleet, given.repeats),
         }
-        print(json.dumps(result, indent=2))
+        print(as_json(result))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -30,6 +30,7 @@ import numpy as np
 import polars as pl
 
 from whorl.benchmarks.machine import machine
+from whorl.benchmarks.reporting import as_json, wall_times
 
 SEED = 20260
 LONGHORN = Path(__file__).resolve().parents[2] / "shared" / "data" / "longhorn"
@@ -103,16 +104,6 @@ def timed(function: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def summary(seconds: list[float]) -> dict[str, Any]:
-    """Median, least and most wall time, and how many repeats."""
-    return {
-        "median_s": round(statistics.median(seconds), 4),
-        "min_s": round(min(seconds), 4),
-        "max_s": round(max(seconds), 4),
-        "repeats": len(seconds),
-    }
-
-
 def agreement(frame: pl.DataFrame) -> float:
     """The largest relative difference between the two ways, over the figures that both give."""
     run, gpu = ours(frame, 0)
@@ -138,7 +129,7 @@ def variant(name: str, path: Path, replicates: int, repeats: int) -> dict[str, A
             seconds["variability"].append(timed(lambda: ours(frame, replicates)))
         if turn == 0:  # the first turn warms imports and thread pools up
             result["first_s"] = {key: round(times.pop(), 4) for key, times in seconds.items() if times}
-    result |= {key: summary(times) for key, times in seconds.items() if times}
+    result |= {key: wall_times(times, "repeats") for key, times in seconds.items() if times}
     result |= {"peak_rss_bytes": peak_bytes(), "rss_with_data_bytes": before}
     if name == "both":
         pairs = zip(seconds["variability"], seconds["plain"], strict=True)
@@ -208,7 +199,8 @@ def longhorn(folder: Path, replicates: int, repeats: int) -> dict[str, Any]:
             ):
                 commands.setdefault(name, []).append(command(["-m", "whorl", *verb]))
     return {
-        name: summary([run["wall_s"] for run in runs]) | {"peak_rss_bytes": max(run["peak_rss_bytes"] for run in runs)}
+        name: wall_times([run["wall_s"] for run in runs], "repeats")
+        | {"peak_rss_bytes": max(run["peak_rss_bytes"] for run in runs)}
         for name, runs in commands.items()
     }
 
@@ -244,7 +236,7 @@ def main() -> None:
         "longhorn": longhorn(given.longhorn, given.replicates, given.repeats),
         "generated": generated(given.gpus, given.runs, given.replicates, given.repeats),
     }
-    print(json.dumps(result, indent=2))
+    print(as_json(result))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ middle, the output says so and why, and the exit status is 6.
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import sys
 import time
@@ -36,6 +35,7 @@ from whorl.benchmarks.gpu.goals import BANDWIDTH_CV, COMPUTE_CV, TELEMETRY_COST
 from whorl.benchmarks.gpu.reached import Rounds, Row, lift_copies
 from whorl.benchmarks.gpu.telemetry_cost import telemetry_cost
 from whorl.benchmarks.machine import machine
+from whorl.benchmarks.reporting import as_json
 from whorl.errors import DeviceError, WhorlError
 from whorl.kernels.catalogue import find_kernel
 from whorl.kernels.cupy_device import CupyDevice, cupy_devices
@@ -74,7 +74,7 @@ class ResultFile:
     def write(self) -> None:
         if self._out is not None:
             part = self._out.with_name(self._out.name + ".part")
-            part.write_text(json.dumps(self.result, indent=2) + "\n")
+            part.write_text(as_json(self.result) + "\n")
             part.replace(self._out)
 
 
@@ -151,5 +151,5 @@ def main() -> int:
         print(f"the benchmark did not run{' to its end' if result['ran'] else ''}: {error}", file=sys.stderr)
     result["seconds"] = round(time.monotonic() - began, 1)
     file.write()
-    print(json.dumps(result, indent=2))
+    print(as_json(result))
     return status

@@ -1,0 +1,43 @@
+"""How benchmarks report: a line of progress on standard error, times in short, and the result as JSON."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from typing import Any
+
+WIDTH = 118
+
+
+def say(text: str) -> None:
+    """Print a line of progress."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def wall_times(seconds: list[float], counted: str) -> dict[str, Any]:
+    """Median, minimum and maximum (s), and their number under the key `counted`."""
+    return {
+        "median_s": round(statistics.median(seconds), 4),
+        "min_s": round(min(seconds), 4),
+        "max_s": round(max(seconds), 4),
+        counted: len(seconds),
+    }
+
+
+def as_json(value: Any, indent: str = "") -> str:
+    """JSON with a line for each object that holds no other, so that records stand below each other."""
+    line = json.dumps(value)
+    if not isinstance(value, dict | list) or not value or len(indent) + len(line) <= WIDTH:
+        return line
+    children = value.values() if isinstance(value, dict) else value
+    if indent and isinstance(value, dict) and not any(isinstance(child, dict | list) for child in children):
+        return line
+    deeper = indent + "  "
+    if isinstance(value, dict):
+        parts = [f"{json.dumps(key)}: {as_json(child, deeper)}" for key, child in value.items()]
+    else:
+        parts = [as_json(child, deeper) for child in value]
+    first, last = "{}" if isinstance(value, dict) else "[]"
+    return f"{first}\n" + ",\n".join(deeper + part for part in parts) + f"\n{indent}{last}"
