@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 import json
 import math
 import os
 import re
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pynvml
 import pytest
@@ -156,12 +152,9 @@ def test_structures_have_the_sizes_of_the_binding() -> None:
         "Memory": ctypes.sizeof(pynvml.c_nvmlMemory_t),
         "Memory2": ctypes.sizeof(pynvml.c_nvmlMemory_v2_t),
         "FieldValue": ctypes.sizeof(pynvml.c_nvmlFieldValue_t),
-        "Sample": ctypes.sizeof(pynvml.c_nvmlSample_t),
         "Process": ctypes.sizeof(pynvml.c_nvmlProcessInfo_v3_t),
         "ProcessSample": ctypes.sizeof(pynvml.c_nvmlProcessUtilizationSample_t),
         "Temperature": ctypes.sizeof(pynvml.c_nvmlTemperature_v1_t),
-        "MarginTemperature": ctypes.sizeof(pynvml.c_nvmlMarginTemperature_v1_t),
-        "Attributes": ctypes.sizeof(pynvml.c_nvmlDeviceAttributes),
         "Event": ctypes.sizeof(pynvml.c_nvmlEventData_t),
         "Violation": ctypes.sizeof(pynvml.c_nvmlViolationTime_t),
     }
@@ -178,21 +171,6 @@ def test_field_values_have_types_and_statuses_of_their_own(nvml: NvmlLibrary) ->
     one, every = fields(handle, (138, 0), (138, ALL_LINKS))
     assert one
     assert every == 18 * one
-
-
-def test_what_is_denied_is_denied_for_the_gpus_that_are_named(nvml: NvmlLibrary) -> None:
-    nvml.write(
-        "gpu 1,3 deny 3 nvmlDeviceGetTemperatureV field:186 field:190", f"until {NOW} deny 4 nvmlDeviceGetPowerUsage"
-    )
-    for gpu in range(4):
-        handle = first(gpu)
-        if gpu in (1, 3):
-            with pytest.raises(pynvml.NVMLError_NotSupported):
-                pynvml.nvmlDeviceGetTemperatureV(handle, 0)
-        else:
-            assert pynvml.nvmlDeviceGetTemperatureV(handle, 0) > 10
-        assert statuses(handle, 186, 83, 190) == ([3, 0, 3] if gpu in (1, 3) else [0, 0, 0])
-        assert pynvml.nvmlDeviceGetPowerUsage(handle) > 0, "denied until now only"
 
 
 def test_misuse_is_refused(nvml: NvmlLibrary) -> None:
@@ -212,39 +190,6 @@ def test_misuse_is_refused(nvml: NvmlLibrary) -> None:
         pynvml.nvmlDeviceGetPowerUsage(handle)
 
 
-def test_identity(nvml: NvmlLibrary) -> None:
-    nvml.write("gpus 3", "model A100", "node 5")
-    handles = [first(gpu) for gpu in range(3)]
-    assert pynvml.nvmlDeviceGetCount() == 3
-    uuids = [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
-    assert len(set(uuids)) == 3
-    assert all(uuid == f"GPU-{UUID(uuid.removeprefix('GPU-'))}" for uuid in uuids)
-    assert pynvml.nvmlDeviceGetName(handles[0]) == "NVIDIA A100-SXM4-80GB"
-    for index, (uuid, handle) in enumerate(zip(uuids, handles, strict=True)):
-        assert pynvml.nvmlDeviceGetIndex(pynvml.nvmlDeviceGetHandleByUUID(uuid)) == index
-        bus_id = pynvml.nvmlDeviceGetPciInfo_v3(handle).busId
-        assert pynvml.nvmlDeviceGetIndex(pynvml.nvmlDeviceGetHandleByPciBusId(bus_id)) == index
-    nvml.write("gpus 3", "model A100", "node 6")
-    assert not set(uuids) & {pynvml.nvmlDeviceGetUUID(handle) for handle in handles}
-
-
-def test_memory_counts_what_is_reserved_apart_in_the_second_version(nvml: NvmlLibrary) -> None:
-    nvml.write(f"now {NOW}")
-    handle = first()
-    one, two = pynvml.nvmlDeviceGetMemoryInfo(handle), pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
-    assert one.total == two.total == two.used + two.free + two.reserved == 80 << 30
-    assert one.used == two.used + two.reserved
-
-
-def test_processes_are_those_that_are_named(nvml: NvmlLibrary) -> None:
-    nvml.write("gpu 1 process 123", "gpu 1 process 456", f"now {NOW}")
-    used = pynvml.nvmlDeviceGetMemoryInfo(first(1), pynvml.nvmlMemory_v2).used
-    found = pynvml.nvmlDeviceGetComputeRunningProcesses(first(1))
-    assert [(process.pid, process.usedGpuMemory) for process in found] == [(123, used // 2), (456, used // 2)]
-    assert {sample.pid for sample in pynvml.nvmlDeviceGetProcessUtilization(first(1), 0)} == {123, 456}
-    assert pynvml.nvmlDeviceGetComputeRunningProcesses(first(0)) == []
-
-
 # Several processes
 
 SNAPSHOT = """
@@ -256,8 +201,7 @@ for index in range(pynvml.nvmlDeviceGetCount()):
     values = pynvml.nvmlDeviceGetFieldValues(h, [83, 185, 186, 74, 82, 197, (138, 0xffffffff)])
     found.append([pynvml.nvmlDeviceGetUUID(h), pynvml.nvmlDeviceGetPowerUsage(h), pynvml.nvmlDeviceGetClockInfo(h, 1),
                   pynvml.nvmlDeviceGetTemperatureV(h, 0), pynvml.nvmlDeviceGetUtilizationRates(h).gpu,
-                  [(v.nvmlReturn, v.value.ullVal, v.timestamp) for v in values],
-                  [(s.timeStamp, s.sampleValue.uiVal) for s in pynvml.nvmlDeviceGetSamples(h, 0, 0)[1]]])
+                  [(v.nvmlReturn, v.value.ullVal, v.timestamp) for v in values]])
 print(json.dumps(found))
 """
 
@@ -321,55 +265,6 @@ def test_a_mistake_in_the_control_file_is_loud(nvml: NvmlLibrary, capfd: pytest.
 # Faults
 
 
-def test_lost_and_back(nvml: NvmlLibrary) -> None:
-    handle, other = first(2), first(1)
-    uuid = pynvml.nvmlDeviceGetUUID(handle)
-    nvml.write("gpu 2 lost")
-    calls: tuple[Callable[[], Any], ...] = (
-        lambda: pynvml.nvmlDeviceGetPowerUsage(handle),
-        lambda: pynvml.nvmlDeviceGetFieldValues(handle, [83]),
-        lambda: pynvml.nvmlDeviceGetUUID(handle),
-        lambda: pynvml.nvmlDeviceGetHandleByIndex(2),
-        lambda: pynvml.nvmlDeviceGetHandleByUUID(uuid),
-    )
-    for call in calls:
-        with pytest.raises(pynvml.NVMLError_GpuIsLost):
-            call()
-    assert pynvml.nvmlDeviceGetPowerUsage(other) > 0
-    assert pynvml.nvmlDeviceGetCount() == 8
-    nvml.write()
-    assert pynvml.nvmlDeviceGetUUID(handle) == uuid
-
-
-def test_lost_between_two_times_and_back_for_new_handles_only(nvml: NvmlLibrary) -> None:
-    fault = f"from {NOW} until {NOW + 1} gpu 0 lost stale"
-    nvml.write(fault, f"now {NOW - 0.001}")
-    old = first()
-    uuid = pynvml.nvmlDeviceGetUUID(old)
-    for after in (0.0, 0.999, 1.0, 50.0):
-        nvml.write(fault, f"now {NOW + after}")
-        with pytest.raises(pynvml.NVMLError_GpuIsLost):
-            pynvml.nvmlDeviceGetUUID(old)
-    new = pynvml.nvmlDeviceGetHandleByIndex(0)
-    assert pynvml.nvmlDeviceGetUUID(new) == uuid
-
-
-def test_a_call_hangs_until_it_is_released(nvml: NvmlLibrary) -> None:
-    handle, other = first(1), first(0)
-    nvml.write("gpu 1 hang")
-    answer: list[int] = []
-    thread = threading.Thread(target=lambda: answer.append(pynvml.nvmlDeviceGetPowerUsage(handle)), daemon=True)
-    thread.start()
-    thread.join(0.2)
-    assert thread.is_alive()
-    assert pynvml.nvmlDeviceGetPowerUsage(other) > 0, "the others answer meanwhile"
-    nvml.write()
-    thread.join(10)
-    assert len(answer) == 1
-    nvml.write("gpu 1 hang nvmlDeviceGetFieldValues")
-    assert pynvml.nvmlDeviceGetPowerUsage(handle) > 0, "only the named function hangs"
-
-
 def test_latency_and_the_blocking_call(nvml: NvmlLibrary) -> None:
     handle = first()
 
@@ -382,40 +277,6 @@ def test_latency_and_the_blocking_call(nvml: NvmlLibrary) -> None:
     nvml.write("latency 5000 nvmlDeviceGetTemperatureV", "gpu 1 latency 30000")
     assert least(lambda: pynvml.nvmlDeviceGetTemperatureV(handle, 0)) >= 0.005
     assert least(lambda: pynvml.nvmlDeviceGetTemperatureV(first(1), 0)) >= 0.030
-
-
-def test_xids_arrive_once_in_order(nvml: NvmlLibrary) -> None:
-    nvml.write(f"from {NOW} gpu 0 xid 13", f"now {NOW}")
-    pynvml.nvmlInit()
-    handles = [pynvml.nvmlDeviceGetHandleByIndex(gpu) for gpu in range(4)]
-    events = pynvml.nvmlEventSetCreate()
-    for handle in handles[:3]:
-        pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
-    with pytest.raises(pynvml.NVMLError_Timeout):
-        pynvml.nvmlEventSetWait_v2(events, 0)
-    nvml.write(
-        f"from {NOW + 2} gpu 1 xid 79", f"from {NOW + 1} gpu 0,2,3 xid 48", f"from {NOW + 9} xid 31", f"now {NOW + 3}"
-    )
-    seen = []
-    while True:
-        try:
-            event = pynvml.nvmlEventSetWait_v2(events, 0)
-        except pynvml.NVMLError_Timeout:
-            break
-        seen.append((pynvml.nvmlDeviceGetIndex(event.device), event.eventType, event.eventData))
-    assert seen == [(0, 8, 48), (2, 8, 48), (1, 8, 79)]
-    pynvml.nvmlEventSetFree(events)
-
-
-def test_the_energy_counter_begins_anew(nvml: NvmlLibrary) -> None:
-    reset = f"from {NOW} gpu 1 reset"
-    nvml.write(reset, f"now {NOW + 2}")
-    assert pynvml.nvmlDeviceGetTotalEnergyConsumption(first(1)) == pytest.approx(
-        (nvml.energy_j(1, NOW + 2) - nvml.energy_j(1, NOW)) * 1e3, abs=2
-    )
-    assert pynvml.nvmlDeviceGetTotalEnergyConsumption(first(0)) > 1e12
-    nvml.write(reset, f"now {NOW - 1}")
-    assert pynvml.nvmlDeviceGetTotalEnergyConsumption(first(1)) > 1e12
 
 
 def test_a_reloaded_driver_wants_a_new_session(nvml: NvmlLibrary) -> None:
@@ -451,66 +312,6 @@ def test_sensors_stuck_coarse_slow_and_wrong(nvml: NvmlLibrary) -> None:
     assert fields(first(5), (186, 1))[0] is not None
     nvml.write("load 2 0.5", f"now {NOW + 0.05 + 39 / 10}")
     assert wrong[-1] == pytest.approx((fields(first(3), 186)[0] or 0) * 1.05, rel=1e-4)
-
-
-def test_samples_are_the_ticks_since_the_last_call(nvml: NvmlLibrary) -> None:
-    nvml.write(f"now {NOW}")
-    handle = first()
-    kind, samples = pynvml.nvmlDeviceGetSamples(handle, pynvml.NVML_TOTAL_POWER_SAMPLES, 0)
-    assert (kind, len(samples)) == (1, 120)
-    stamps = [sample.timeStamp for sample in samples]
-    assert {b - a for a, b in itertools.pairwise(stamps)} <= {99_999, 100_000, 100_001}
-    assert samples[-1].sampleValue.uiVal == fields(handle, 186)[0]
-    with pytest.raises(pynvml.NVMLError_NotFound):
-        pynvml.nvmlDeviceGetSamples(handle, pynvml.NVML_TOTAL_POWER_SAMPLES, stamps[-1])
-    nvml.write(f"now {NOW + 0.25}")
-    assert len(pynvml.nvmlDeviceGetSamples(handle, pynvml.NVML_TOTAL_POWER_SAMPLES, stamps[-1])[1]) in (2, 3)
-
-
-# MIG
-
-
-def test_a_gpu_in_mig_mode(nvml: NvmlLibrary) -> None:
-    nvml.write("gpu 1 mig 3g.40gb 1g.10gb", f"now {NOW}")
-    gpu, whole = first(1), first(0)
-    assert pynvml.nvmlDeviceGetMigMode(gpu) == [1, 1]
-    assert pynvml.nvmlDeviceGetMigMode(whole) == [0, 0]
-    assert pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu) == 7
-    found = [pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index) for index in range(2)]
-    for index in range(2, 7):
-        with pytest.raises(pynvml.NVMLError_NotFound):
-            pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
-    assert [pynvml.nvmlDeviceGetName(mig) for mig in found] == [
-        "NVIDIA H100 80GB HBM3 MIG 3g.40gb",
-        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
-    ]
-    assert [pynvml.nvmlDeviceGetMemoryInfo(mig).total for mig in found] == [40 << 30, 10 << 30]
-    assert [pynvml.nvmlDeviceGetAttributes(mig).gpuInstanceSliceCount for mig in found] == [3, 1]
-    assert len({pynvml.nvmlDeviceGetGpuInstanceId(mig) for mig in found}) == 2
-    for mig in found:
-        uuid = pynvml.nvmlDeviceGetUUID(mig)
-        assert uuid.startswith("MIG-")
-        assert pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByUUID(uuid)) == uuid
-        assert pynvml.nvmlDeviceIsMigDeviceHandle(mig)
-        parent = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(mig)
-        assert pynvml.nvmlDeviceGetUUID(parent) == pynvml.nvmlDeviceGetUUID(gpu)
-        for call in (
-            pynvml.nvmlDeviceGetPowerUsage,
-            pynvml.nvmlDeviceGetTotalEnergyConsumption,
-            pynvml.nvmlDeviceGetUtilizationRates,
-            lambda mig: pynvml.nvmlDeviceGetClockInfo(mig, 1),
-            lambda mig: pynvml.nvmlDeviceGetTemperatureV(mig, 0),
-        ):
-            with pytest.raises(pynvml.NVMLError_NotSupported):
-                call(mig)
-        assert statuses(mig, 186, 83) == [3, 3]
-    assert not pynvml.nvmlDeviceIsMigDeviceHandle(gpu)
-    with pytest.raises(pynvml.NVMLError_NotSupported):
-        pynvml.nvmlDeviceGetUtilizationRates(gpu)
-    assert pynvml.nvmlDeviceGetPowerUsage(gpu) > 0
-    nvml.add("gpu 1 lost")
-    with pytest.raises(pynvml.NVMLError_GpuIsLost):
-        pynvml.nvmlDeviceGetUUID(found[0])
 
 
 # Settings
@@ -558,7 +359,3 @@ def test_calls_are_counted(nvml: NvmlLibrary) -> None:
         pynvml.nvmlDeviceGetPowerUsage(handle)
     assert (nvml.calls("nvmlDeviceGetPowerUsage"), nvml.calls()) == (before[0] + 5, before[1] + 5)
     assert nvml.calls("nvmlDeviceGetNothing") == 0
-
-
-def test_it_looks_for_no_file_of_anybody_else(nvml_library: NvmlLibrary, tmp_path: Path) -> None:
-    assert {path.name for path in tmp_path.iterdir()} == {nvml_library.control.name}

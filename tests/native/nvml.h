@@ -44,7 +44,7 @@ typedef struct {
     unsigned device_id;
     double idle_w, limit_w, min_limit_w;
     int min_mhz, max_mhz, step_mhz, memory_mhz;
-    int memory_gib, slowdown_c, shutdown_c, links, pcie_generation, max_instances, multiprocessors;
+    int memory_gib, slowdown_c, shutdown_c, links, max_instances;
     double sensor_s, window_s; /* a new power value every sensor_s, the mean of the last window_s */
     int averages;              /* there is a one-second mean, and nvmlDeviceGetPowerUsage returns it */
 } Model;

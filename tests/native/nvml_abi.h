@@ -69,11 +69,6 @@ typedef struct {
 } FieldValue;
 
 typedef struct {
-    unsigned long long timestamp_us;
-    Value value;
-} Sample;
-
-typedef struct {
     unsigned long long reference_us, violation_ns;
 } Violation;
 
@@ -81,11 +76,6 @@ typedef struct {
     unsigned version, sensor;
     int celsius;
 } Temperature;
-
-typedef struct {
-    unsigned version;
-    int celsius;
-} MarginTemperature;
 
 typedef struct {
     unsigned pid;
@@ -100,11 +90,6 @@ typedef struct {
 } ProcessSample;
 
 typedef struct {
-    unsigned multiprocessors, copy_engines, decoders, encoders, jpeg, ofa, gpu_slices, compute_slices;
-    unsigned long long memory_mib;
-} Attributes;
-
-typedef struct {
     void *device;
     unsigned long long type, data;
     unsigned gpu_instance, compute_instance;
@@ -112,9 +97,9 @@ typedef struct {
 
 _Static_assert(sizeof(PciInfo) == 68, "PciInfo v3");
 _Static_assert(sizeof(Memory) == 24 && sizeof(Memory2) == 40, "memory");
-_Static_assert(sizeof(FieldValue) == 40 && sizeof(Sample) == 16, "field values and samples");
+_Static_assert(sizeof(FieldValue) == 40, "field values");
 _Static_assert(sizeof(Process) == 24 && sizeof(ProcessSample) == 32, "processes");
-_Static_assert(sizeof(Temperature) == 12 && sizeof(MarginTemperature) == 8, "temperatures");
-_Static_assert(sizeof(Attributes) == 40 && sizeof(Event) == 32 && sizeof(Violation) == 16, "attributes, events");
+_Static_assert(sizeof(Temperature) == 12, "temperature");
+_Static_assert(sizeof(Event) == 32 && sizeof(Violation) == 16, "events and violations");
 
 #endif

@@ -255,11 +255,6 @@ API Status nvmlSystemGetDriverVersion(char *text, unsigned size) {
     return put_text(text, size, "575.57.08");
 }
 
-API Status nvmlSystemGetNVMLVersion(char *text, unsigned size) {
-    ENTER_SYSTEM();
-    return put_text(text, size, "12.575.57.08");
-}
-
 API Status nvmlSystemGetCudaDriverVersion(int *version) {
     ENTER_SYSTEM();
     REQUIRE(version, INVALID_ARGUMENT);
@@ -291,17 +286,6 @@ API Status nvmlDeviceGetHandleByUUID(const char *uuid, Handle **out) {
         if (!strcmp(uuid, call.gpu->uuid)) return give_handle(&call, -1, out);
         for (int k = 0; k < call.gpu->n_instances; k++)
             if (!strcmp(uuid, call.gpu->instances[k].uuid)) return give_handle(&call, k, out);
-    }
-    return NOT_FOUND;
-}
-
-API Status nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, Handle **out) {
-    ENTER_SYSTEM();
-    REQUIRE(bus_id && out, INVALID_ARGUMENT);
-    for (int i = 0; i < call.fleet->n_gpus; i++) {
-        call.gpu = &call.fleet->gpus[i];
-        if (!strcmp(bus_id, call.gpu->pci.bus_id) || !strcmp(bus_id, call.gpu->pci.bus_id_legacy))
-            return give_handle(&call, -1, out);
     }
     return NOT_FOUND;
 }

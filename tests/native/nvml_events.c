@@ -15,7 +15,6 @@ typedef struct {
     Handle *handles[MAX_GPUS];
 } EventSet;
 
-NUMBER(unsigned long long, nvmlDeviceGetSupportedEventTypes, EVENT_XID)
 
 API Status nvmlEventSetCreate(EventSet **out) {
     ENTER_SYSTEM();

@@ -1,4 +1,4 @@
-/* nvmlDeviceGetFieldValues: many metrics in one call, each with its own status; and the driver's ring of samples.
+/* nvmlDeviceGetFieldValues: many metrics in one call, each with its own status.
  *
  * A field is one row of FIELDS. The value lies in the part of the union that its type names; the other bytes are
  * set to a pattern, so that a client which reads the wrong part is found out.
@@ -240,49 +240,4 @@ API Status nvmlDeviceClearFieldValues(Handle *device, int count, FieldValue *val
     (void)count;
     (void)values;
     return is_root(call.fleet) ? OK : NO_PERMISSION;
-}
-
-/* ---- samples: the last 120 ticks of the power sensor's clock ---- */
-
-enum { RING = 120 };
-enum { SAMPLE_POWER = 0, SAMPLE_BUSY = 1, SAMPLE_MEMORY_BUSY = 2, SAMPLE_SM_CLOCK = 5, SAMPLE_MEMORY_CLOCK = 6 };
-
-static unsigned sample(const Call *call, int kind, double t) {
-    Call then = *call;
-    then.t = t;
-    switch (kind) {
-    case SAMPLE_POWER: return (unsigned)instant_mw(&then, t);
-    case SAMPLE_BUSY: return busy_percent(&then, t);
-    case SAMPLE_MEMORY_BUSY: return busy_percent(&then, t) * 6 / 10;
-    case SAMPLE_SM_CLOCK: return (unsigned)sm_mhz(&then);
-    default: return (unsigned)call->fleet->model->memory_mhz;
-    }
-}
-
-/* Without room the number there is; NOT_FOUND when there is nothing since `since_us`. */
-API Status nvmlDeviceGetSamples(Handle *device, int kind, unsigned long long since_us, ValueType *type, unsigned *count,
-                                Sample *out) {
-    ENTER(device);
-    WHOLE_GPU();
-    REQUIRE(type && count, INVALID_ARGUMENT);
-    REQUIRE(kind == SAMPLE_POWER || kind == SAMPLE_BUSY || kind == SAMPLE_MEMORY_BUSY || kind == SAMPLE_SM_CLOCK ||
-                kind == SAMPLE_MEMORY_CLOCK,
-            NOT_SUPPORTED);
-    const Statement *s = active(call.fleet, call.gpu, EVERY, call.t);
-    double every = s ? s->number[0] : call.fleet->model->sensor_s, last = sensor_tick(&call, call.t);
-    unsigned n = 0;
-    while (n < RING && llround((last - n * every + EPOCH) * 1e6) > (long long)since_us) n++;
-    *type = VALUE_UINT;
-    if (!n) return NOT_FOUND;
-    if (out) {
-        if (n > *count) n = *count;
-        for (unsigned i = 0; i < n; i++) {
-            double t = last - (n - 1 - i) * every;
-            memset(&out[i].value, 0xA5, sizeof out[i].value);
-            out[i].timestamp_us = (unsigned long long)llround((t + EPOCH) * 1e6);
-            out[i].value.uint = sample(&call, kind, t);
-        }
-    }
-    *count = n;
-    return OK;
 }

@@ -38,24 +38,14 @@ API Status nvmlDeviceGetName(Handle *device, char *text, unsigned size) {
     }
 TEXT(nvmlDeviceGetSerial, call.gpu->serial)
 TEXT(nvmlDeviceGetVbiosVersion, call.fleet->model->architecture >= 9 ? "96.00.74.00.01" : "88.00.51.00.01")
-TEXT(nvmlDeviceGetBoardPartNumber, "000-00000-0000-000")
-TEXT(nvmlDeviceGetInforomImageVersion, "G520.0200.00.05")
 
 NUMBER(unsigned, nvmlDeviceGetIndex, call.gpu->index)
-NUMBER(unsigned, nvmlDeviceGetMinorNumber, call.gpu->index)
 NUMBER(unsigned, nvmlDeviceGetArchitecture, call.fleet->model->architecture)
-NUMBER(int, nvmlDeviceGetBrand, 2)
 NUMBER(unsigned, nvmlDeviceGetPersistenceMode, 1)
 NUMBER(unsigned, nvmlDeviceGetComputeMode, 0)
 NUMBER(unsigned, nvmlDeviceGetDisplayMode, 0)
 NUMBER(unsigned, nvmlDeviceGetDisplayActive, 0)
-NUMBER(unsigned, nvmlDeviceGetVirtualizationMode, 0)
-NUMBER(unsigned, nvmlDeviceGetMultiGpuBoard, 0)
-NUMBER(unsigned, nvmlDeviceGetBoardId, call.gpu->pci.bus << 8)
 ABSENT(nvmlDeviceGetDriverModel_v2)
-ABSENT(nvmlDeviceGetConfComputeMemSizeInfo)
-ABSENT(nvmlDeviceGetC2cModeInfoV)
-ABSENT(nvmlDeviceGetGspFirmwareVersion)
 
 API Status nvmlDeviceGetPciInfo_v3(Handle *device, PciInfo *out) {
     ENTER(device);
@@ -121,18 +111,5 @@ API Status nvmlDeviceGetComputeInstanceId(Handle *device, unsigned *out) {
     REQUIRE(call.instance, NOT_SUPPORTED);
     REQUIRE(out, INVALID_ARGUMENT);
     *out = 0;
-    return OK;
-}
-
-API Status nvmlDeviceGetAttributes_v2(Handle *device, Attributes *out) {
-    ENTER(device);
-    REQUIRE(call.instance, NOT_SUPPORTED);
-    REQUIRE(out, INVALID_ARGUMENT);
-    unsigned slices = call.instance->slices;
-    *out = (Attributes){.multiprocessors = (unsigned)call.fleet->model->multiprocessors / 8 * slices,
-                        .copy_engines = slices,
-                        .gpu_slices = slices,
-                        .compute_slices = slices,
-                        .memory_mib = call.instance->memory >> 20};
     return OK;
 }

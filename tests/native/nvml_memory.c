@@ -105,11 +105,9 @@ PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3)
         *count = 0; \
         return OK; \
     }
-NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2)
 NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3)
 NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3)
 
-ABSENT(nvmlDeviceGetRunningProcessDetailList)
 
 API Status nvmlDeviceGetProcessUtilization(Handle *device, ProcessSample *out, unsigned *count,
                                            unsigned long long since) {
@@ -125,7 +123,6 @@ API Status nvmlDeviceGetProcessUtilization(Handle *device, ProcessSample *out, u
     return OK;
 }
 
-NUMBER(unsigned, nvmlDeviceGetAccountingMode, 0)
 
 /* ---- memory errors ---- */
 
@@ -158,16 +155,10 @@ API Status nvmlDeviceGetRemappedRows(Handle *device, unsigned *corrected, unsign
     return OK;
 }
 
-ABSENT(nvmlDeviceGetRetiredPages)
-ABSENT(nvmlDeviceGetRetiredPagesPendingStatus)
 
 /* ---- PCIe and NVLink ---- */
 
 NUMBER(unsigned, nvmlDeviceGetPcieReplayCounter, 0)
-NUMBER(unsigned, nvmlDeviceGetCurrPcieLinkGeneration, call.fleet->model->pcie_generation)
-NUMBER(unsigned, nvmlDeviceGetMaxPcieLinkGeneration, call.fleet->model->pcie_generation)
-NUMBER(unsigned, nvmlDeviceGetCurrPcieLinkWidth, 16)
-NUMBER(unsigned, nvmlDeviceGetMaxPcieLinkWidth, 16)
 
 /* The driver counts for 20 ms, in which the caller waits; kB/s. */
 API Status nvmlDeviceGetPcieThroughput(Handle *device, int direction, unsigned *out) {
@@ -176,13 +167,5 @@ API Status nvmlDeviceGetPcieThroughput(Handle *device, int direction, unsigned *
     REQUIRE(out && (direction == 0 || direction == 1), INVALID_ARGUMENT);
     pause_us(20000);
     *out = busy_percent(&call, call.t) * (direction ? 25000 : 9000);
-    return OK;
-}
-
-API Status nvmlDeviceGetNvLinkState(Handle *device, unsigned link, unsigned *out) {
-    ENTER(device);
-    WHOLE_GPU();
-    REQUIRE(out && link < (unsigned)call.fleet->model->links, INVALID_ARGUMENT);
-    *out = 1;
     return OK;
 }

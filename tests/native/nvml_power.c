@@ -10,7 +10,6 @@ NUMBER(unsigned long long, nvmlDeviceGetTotalEnergyConsumption, energy_mj(&call)
 NUMBER(unsigned, nvmlDeviceGetPowerManagementLimit, span_at(call.gpu, call.t)->limit_mw)
 NUMBER(unsigned, nvmlDeviceGetEnforcedPowerLimit, span_at(call.gpu, call.t)->limit_mw)
 NUMBER(unsigned, nvmlDeviceGetPowerManagementDefaultLimit, call.fleet->model->limit_w * 1e3)
-NUMBER(unsigned, nvmlDeviceGetPowerManagementMode, 1)
 
 API Status nvmlDeviceGetPowerManagementLimitConstraints(Handle *device, unsigned *least, unsigned *most) {
     ENTER(device);
@@ -29,14 +28,6 @@ static unsigned clock_mhz(const Call *call, int kind, int sm) {
     return (unsigned)(kind == CLOCK_MEMORY ? call->fleet->model->memory_mhz : kind == CLOCK_VIDEO ? sm * 4 / 5 : sm);
 }
 
-API Status nvmlDeviceGetClockInfo(Handle *device, int kind, unsigned *out) {
-    ENTER(device);
-    WHOLE_GPU();
-    REQUIRE(out && kind >= 0 && kind < CLOCK_KINDS, INVALID_ARGUMENT);
-    *out = clock_mhz(&call, kind, sm_mhz(&call));
-    return OK;
-}
-
 API Status nvmlDeviceGetMaxClockInfo(Handle *device, int kind, unsigned *out) {
     ENTER(device);
     WHOLE_GPU();
@@ -45,11 +36,11 @@ API Status nvmlDeviceGetMaxClockInfo(Handle *device, int kind, unsigned *out) {
     return OK;
 }
 
-API Status nvmlDeviceGetClock(Handle *device, int kind, int id, unsigned *out) {
+API Status nvmlDeviceGetClockInfo(Handle *device, int kind, unsigned *out) {
     ENTER(device);
     WHOLE_GPU();
     REQUIRE(out && kind >= 0 && kind < CLOCK_KINDS, INVALID_ARGUMENT);
-    *out = clock_mhz(&call, kind, id == 0 ? sm_mhz(&call) : call.fleet->model->max_mhz);
+    *out = clock_mhz(&call, kind, sm_mhz(&call));
     return OK;
 }
 
@@ -80,10 +71,7 @@ API Status nvmlDeviceGetSupportedGraphicsClocks(Handle *device, unsigned memory_
 
 NUMBER(unsigned long long, nvmlDeviceGetCurrentClocksEventReasons, event_reasons(&call))
 NUMBER(unsigned long long, nvmlDeviceGetCurrentClocksThrottleReasons, event_reasons(&call))
-NUMBER(unsigned long long, nvmlDeviceGetSupportedClocksEventReasons, 0x1FF)
-NUMBER(unsigned long long, nvmlDeviceGetSupportedClocksThrottleReasons, 0x1FF)
 NUMBER(int, nvmlDeviceGetPerformanceState, 0)
-NUMBER(int, nvmlDeviceGetPowerState, 0)
 
 API Status nvmlDeviceGetViolationStatus(Handle *device, int policy, Violation *out) {
     ENTER(device);
@@ -124,17 +112,8 @@ API Status nvmlDeviceGetTemperatureThreshold(Handle *device, int kind, unsigned 
     return OK;
 }
 
-API Status nvmlDeviceGetMarginTemperature(Handle *device, MarginTemperature *out) {
-    ENTER(device);
-    WHOLE_GPU();
-    REQUIRE(out, INVALID_ARGUMENT);
-    out->celsius = call.fleet->model->slowdown_c - (int)celsius(call.gpu, call.t);
-    return OK;
-}
-
 ABSENT(nvmlDeviceGetFanSpeed)
 ABSENT(nvmlDeviceGetFanSpeed_v2)
-ABSENT(nvmlDeviceGetNumFans)
 
 /* ---- settings: root only, kept in the control file so that every process sees them ---- */
 
