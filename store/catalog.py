@@ -3,9 +3,11 @@
 The file holds no data and is never held open, so that clients read while collectors write. Five facts of
 DuckDB shape it:
 
-* A relative path in a view is resolved against the *client's* working folder. The views therefore carry the
-  store's absolute path. After a store was moved, the next whorl command that opens it writes the file anew;
-  a client that reads before that runs `SET VARIABLE whorl_store = '/new/place'` first.
+* A relative path in a view is resolved against the *client's* working folder, and a view cannot ask where its own
+  file lies. But the setting `temp_directory` says where the file lies that the client opened. So a copied or moved
+  store that is opened itself reads its own files. The views also carry the absolute path at which they were written,
+  for clients that attach the file to another database. There a query fails with a sentence if the views could be
+  those of another place (see `_right`): after copying, until a whorl command has opened the copy.
 * `[`, `*` and `?` in a path are a pattern. The views escape them in the store's path. So the store's folder may have
   any UTF-8 name without a backslash; DuckDB takes a backslash for a separator.
 * A glob that matches no file is an error. Every table folder therefore holds `_schema.parquet`: no rows, all
@@ -34,6 +36,15 @@ if TYPE_CHECKING:
     import duckdb
 
 _SPECIAL = re.compile(r"([\[*?])")
+
+
+_OPENED = rf"nullif(regexp_extract(current_setting('temp_directory'), '(?s)^(.*)/{re.escape(CATALOG)}\.tmp$', 1), '')"
+"""The folder of the store whose `whorl.duckdb` a client opened, as an expression; NULL if it opened something else."""
+_ELSEWHERE = (
+    "this whorl store may be a copy of {0}: run `whorl store status --store FOLDER` once with its own folder, then "
+    "attach FOLDER/whorl.duckdb by its full path to a DuckDB that was opened without a file; or open this file alone. "
+    "Attached is "
+)
 
 
 def quoted(text: str) -> str:
@@ -69,7 +80,7 @@ def write(root: Path) -> None:
         # DuckDB makes the file on a local disk. It needs locks, which not every shared file system has. It also cannot
         # make a file in a folder with a question mark in its name, though it can read one.
         with tempfile.TemporaryDirectory(prefix="whorl-") as folder:
-            local = Path(folder, CATALOG)
+            local = Path(folder, "made.duckdb")  # by its own name it would be a store (see `_OPENED`)
             with contextlib.closing(duckdb.connect(str(local))) as connection:
                 _define(connection, root)
             content = local.read_bytes()
@@ -80,18 +91,34 @@ def write(root: Path) -> None:
     write_bytes(root / CATALOG, content)
 
 
+def _right(written: Path) -> str:
+    """Whether the views read the files beside their own file, as an expression.
+
+    They do if the client says where (the variable), and if it opened this file and no other store. They also do if
+    this file is attached at the place where it was written, and no copy of it.
+    """
+    here = quoted(str(written))
+    stores = f"(SELECT count(*) FROM duckdb_databases() WHERE ends_with(path, '/{CATALOG}'))"
+    there = f"{here} || '/{CATALOG}' IN (SELECT path FROM duckdb_databases() WHERE path IS NOT NULL)"
+    with_these = f"(SELECT count(*) FROM duckdb_views() WHERE view_name = 'runs' AND contains(sql, {quoted(here)}))"
+    return (
+        f"getvariable('whorl_store') IS NOT NULL OR ({_OPENED} IS NOT NULL AND {stores} = 1) "
+        f"OR (coalesce({_OPENED}, {here}) = {here} AND {there} AND {with_these} = 1)"
+    )
+
+
 def _define(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
-    place = f"coalesce(getvariable('whorl_store'), {quoted(str(root))})"
+    place = f"coalesce(getvariable('whorl_store'), {_OPENED}, {quoted(str(root))})"
     escaped = f"regexp_replace({place}, {quoted(_SPECIAL.pattern)}, '[\\1]', 'g')"
     for spec in TABLES:
-        connection.execute(f"CREATE VIEW {spec.name} AS WITH {_common(escaped)} {_select(spec, escaped)}")
+        connection.execute(f"CREATE VIEW {spec.name} AS WITH {_common(escaped, root)} {_select(spec, escaped)}")
         connection.execute(f"COMMENT ON VIEW {spec.name} IS {quoted('One row: ' + spec.row)}")
         for column in spec.columns:
             text = f"{column.description} [{column.unit}]" if column.unit else column.description
             connection.execute(f'COMMENT ON COLUMN {spec.name}."{column.name}" IS {quoted(text)}')
     for view in VIEWS:
         # Each table is read once: what changes places between two tables does so at once.
-        parts = [_common(escaped)]
+        parts = [_common(escaped, root)]
         parts += [f"{t.name} AS NOT MATERIALIZED ({_select(t, escaped)})" for t in TABLES if t.name in view.sql]
         connection.execute(f"CREATE VIEW {view.name} AS WITH {', '.join(parts)} {view.sql}")
         connection.execute(f"COMMENT ON VIEW {view.name} IS {quoted('One row: ' + view.row)}")
@@ -104,7 +131,7 @@ def _select(spec: Table, root: str) -> str:
     """The rows of a table for a client that has only the files; `root` is an expression."""
     if spec == LATEST:
         return (
-            f"SELECT {select_list(spec)} FROM {_read(root, 'latest/*')} "
+            f"SELECT {select_list(spec)} FROM (FROM {_read(root, 'latest/*')} ANTI JOIN elsewhere ON gpu = says) "
             "QUALIFY row_number() OVER (PARTITION BY cluster, gpu ORDER BY ts DESC, written DESC NULLS LAST) = 1"
         )
     rows = f"SELECT {select_list(spec)} FROM {_shown(spec, root)}"
@@ -114,14 +141,16 @@ def _select(spec: Table, root: str) -> str:
     return f"SELECT * FROM ({rows}) s ANTI JOIN late l ON {same} UNION ALL FROM late"
 
 
-def _common(root: str) -> str:
-    """The files that are left out and the late rows, as common tables.
+def _common(root: str, written: Path) -> str:
+    """The files that are left out and the late rows, as common tables, and an error if the place is not the right one.
 
-    Each is read once, so that a query sees one state.
+    Each is read once, so that a query sees one state. Every view joins with `hidden` or `elsewhere`.
     """
     return (
+        f"elsewhere AS MATERIALIZED (SELECT error({quoted(_ELSEWHERE.format(written))} || d.path)::VARCHAR AS says "
+        f"FROM (SELECT string_agg(path, ', ') AS path FROM duckdb_databases()) d WHERE NOT ({_right(written)})), "
         f"hidden AS MATERIALIZED (SELECT table_name, file FROM {_read(root, 'replaced/*')} "
-        "GROUP BY table_name, file HAVING arg_max(hidden, step)), "
+        "GROUP BY table_name, file HAVING arg_max(hidden, step) UNION ALL SELECT says, says FROM elsewhere), "
         f"late AS MATERIALIZED (SELECT {select_list(TELEMETRY)} FROM {_shown(LATE, root)} "
         f"QUALIFY row_number() OVER (PARTITION BY {', '.join(KEY)} ORDER BY written DESC) = 1)"
     )

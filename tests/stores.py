@@ -57,7 +57,4 @@ def copied_stores() -> Iterator[None]:
 
 def plain_client(root: Path) -> duckdb.DuckDBPyConnection:
     """A plain DuckDB connection to the views of the store at `root`, without whorl's code. The caller closes it."""
-    connection = duckdb.connect(root / "whorl.duckdb", read_only=True)
-    place = str(root.resolve()).replace("'", "''")
-    connection.execute(f"SET VARIABLE whorl_store = '{place}'")  # as after a store was moved
-    return connection
+    return duckdb.connect(root / "whorl.duckdb", read_only=True)

@@ -99,10 +99,48 @@ def test_a_moved_store(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     Store.create(old).append(group("a"), "a")
     old.rename(new)
+    assert counted(new) == ONE
     assert counted(new, f"SET VARIABLE whorl_store = '{new}'") == ONE
     assert counted(new, "SET VARIABLE whorl_store = 'new'", cwd=tmp_path) == ONE
     Store.open(new)
     assert counted(new) == ONE
+
+
+def attached(query: str, *stores: Path) -> list[object]:
+    """What a client answers that opened no file and attached these stores as s0, s1, ..."""
+    with contextlib.closing(duckdb.connect()) as connection:
+        for number, store in enumerate(stores):
+            path = str(store / "whorl.duckdb").replace("'", "''")
+            connection.execute(f"ATTACH '{path}' AS s{number} (READ_ONLY)")
+        return list(connection.execute(query).fetchall()[0])
+
+
+def test_a_copy_reads_its_own_rows_before_whorl_has_opened_it(tmp_path: Path) -> None:
+    """A client that opens the file itself sees the copy; one that attaches it gets a sentence until whorl has run."""
+    old, new, other = tmp_path / "old's", tmp_path / "new", tmp_path / "other"
+    Store.create(old).append(group("a"), "a")
+    Store.create(other).append(group("c"), "c")
+    shutil.copytree(old, new)
+    for file in (new / "runs").glob("a*"):
+        file.unlink()
+    assert counted(new)["runs"] == 0
+    assert client(new, "SELECT whorl_store()") == [[str(new)]]
+    (tmp_path / "link").symlink_to(new)
+    assert counted(tmp_path / "link")["runs"] == 0
+    for name in NAMES:
+        with pytest.raises(duckdb.Error, match=rf"may be a copy of .*{old.name}: run `whorl store status --store FOL"):
+            attached(f"SELECT count(*) FROM s0.{name}", new)
+    both = "SELECT (SELECT count(*) FROM s0.runs), (SELECT count(*) FROM s1.runs)"
+    for stores in ((old, new), (new, old)):  # that the original is there as well must not satisfy the copy's views
+        with pytest.raises(duckdb.Error, match="may be a copy"):
+            attached(both, *stores)
+    with pytest.raises(duckdb.Error, match="may be a copy"):
+        client(old, f"ATTACH '{new}/whorl.duckdb' AS s1", "SELECT count(*) FROM s1.runs")
+    assert attached("SELECT count(*) FROM s0.runs", tmp_path / "new/../other") == [3]
+    assert attached(both, other, old) == [3, 3]
+    Store.open(new)
+    assert attached(both, new, other) == [0, 3]
+    assert attached(both, old, new) == [3, 0]
 
 
 def test_a_copied_store_shows_its_own_rows(tmp_path: Path) -> None:
