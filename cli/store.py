@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -39,7 +40,7 @@ def status(store: str, as_json: bool) -> None:
 
 
 def _print_status(found: Status) -> None:
-    from ..dashboards.table import MISSING, Table, count, number
+    from ..dashboards.table import MISSING, Table, count, many, number
     from .output import print_table
 
     rows = [
@@ -71,7 +72,7 @@ def _print_status(found: Status) -> None:
     if found.to_be_removed and found.removed_at is not None:
         when = _time(int(found.removed_at * 1e9))
         click.echo(
-            f"replaced      {count(found.to_be_removed)} files, which the first whorl command after {when} removes"
+            f"replaced      {many(found.to_be_removed, 'file')}, which the first whorl command after {when} removes"
         )
     for path, reason in found.skipped.items():
         click.echo(f"skipped       {path}: {reason}")
@@ -149,9 +150,17 @@ def _print_pruned(done: Pruned, *, dry_run: bool) -> None:
     )
     if not dry_run and done.rows:
         click.echo(f"{count(done.before)} bytes of files became {count(done.after)}")
-    if done.waiting:
-        be = "is" if done.waiting == 1 else "are"
-        click.echo(f"{many(done.waiting, 'day')} {be} left for the next time, as files are changing places")
+    if done.replaced and done.free_at is not None:
+        click.echo(
+            f"{_left(done.replaced)}: compacting has just joined files of it, and keeps the old ones for queries that "
+            f"still run. Run this command again at {_time(math.ceil(done.free_at) * 10**9)} (UTC) or later"
+        )
+    if written := done.waiting - done.replaced:
+        click.echo(f"{_left(written)}: a collector or another process still writes to it. Run this command again later")
+
+
+def _left(days: int) -> str:
+    return "1 day is left" if days == 1 else f"{days:,} days are left"
 
 
 def _seconds(keep: str | None) -> int | None:

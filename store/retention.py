@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, cast
 from ..errors import InputError, StoreError
 from . import compaction, files, journal_file, placing, reading, replacing, writing
 from .replacing import Pace
-from .schema import LATE, MINUTES, TELEMETRY, arrow_schema
+from .schema import LATE, MINUTES, REPLACED, TELEMETRY, arrow_schema
 
 if TYPE_CHECKING:
     import polars as pl
@@ -43,7 +43,9 @@ class Pruned:
     before: int = 0
     after: int = 0
     days: int = 0
-    waiting: int = 0  # days left for the next time, because their files are being replaced
+    waiting: int = 0  # days left for the next time
+    replaced: int = 0  # of these, days whose files have just been replaced, as by compacting
+    free_at: float | None = None  # s since 1970: from then on these can be pruned
 
 
 def seconds(text: str) -> int:
@@ -94,12 +96,24 @@ def prune(
             bounds = placing.bounds(path)
             if bounds is not None and (bounds.gpus is None or bounds.first < until):
                 by_day.setdefault(path.relative_to(root).parts[1], []).append(path)
+        notes = replacing.notes(root)
+        now_s = files.clock(root / REPLACED.name)
+        free_at = {
+            one: replacing.due(note, now_s, pace.grace_s)
+            for note in notes.values()
+            if note.step == 2
+            for one in note.new
+        }
         late = [bounds for path in found.files[LATE.name] if (bounds := placing.bounds(path)) is not None]
         for day, paths in sorted(by_day.items()):
             mine = [bounds for path in paths if (bounds := placing.bounds(path)) is not None]
-            moving = any(replacing.key(root, path) in found.noted or journal_file.live_of(path) for path in paths)
-            if moving or (not dry_run and any(one.overlap(other) for one in mine for other in late)):
+            noted = {one for path in paths if (one := replacing.key(root, path)) in found.noted}
+            written = any(journal_file.live_of(path) for path in paths)
+            if noted or written or (not dry_run and any(one.overlap(other) for one in mine for other in late)):
                 done.waiting += 1
+                if noted and not written and noted <= free_at.keys():
+                    done.replaced += 1
+                    done.free_at = max([done.free_at or 0.0, *(free_at[one] for one in noted)])
                 continue
             progress(day)
             try:

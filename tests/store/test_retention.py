@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +104,27 @@ def test_one_of_a_thing_is_no_plural(capsys: pytest.CaptureFixture[str]) -> None
         assert said in text
         assert text.startswith("1 row before ")
         assert "became 1 row of a minute" in text
+
+
+def test_days_that_compacting_has_just_joined_are_left_and_it_is_said_until_when(
+    store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(12):
+        store.append({"telemetry": rows([number])}, f"f{number}")
+    compaction.compact(store.root, now=LATER, pace=replacing.Pace(0.0, 1.5))
+    status, text = whorl("store", "prune", "--store", store.root, "--keep", "90d", "--json")
+    left = json.loads(text)
+    assert (status, left["rows"], left["waiting"], left["replaced"]) == (0, 0, 1, 1)
+    status, text = whorl("store", "prune", "--store", store.root, "--keep", "90d")
+    sentence = text.splitlines()[-1]
+    assert sentence.startswith("1 day is left: compacting has just joined files of it")
+    [said] = re.findall(r"again at (....-..-.. ..:..:..) \(UTC\) or later$", sentence)
+    assert datetime.fromisoformat(f"{said}+00:00").timestamp() == math.ceil(left["free_at"])
+    now = left["free_at"]
+    monkeypatch.setattr("whorl.store.files.clock", lambda _: now)
+    done = retention.prune(Store.open(store.root).root, 90 * 86_400)
+    assert (done.rows, done.waiting) == (12, 0)
+    assert store.sql("select sum(n) n from telemetry_minutes").to_pylist() == [{"n": 12}]
 
 
 def test_the_time_to_keep_is_in_store_toml_or_given(store: Store) -> None:
