@@ -52,9 +52,14 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+def pattern(path: Path | str) -> str:
+    """`path` for `read_parquet`, escaped so that it names one file."""
+    return _SPECIAL.sub(r"[\1]", str(path))
+
+
 def literal(path: Path) -> str:
-    """`path` as an SQL string literal for `read_parquet`, escaped so that it names one file and is not a pattern."""
-    return quoted(_SPECIAL.sub(r"[\1]", str(path)))
+    """As `pattern`, as an SQL string literal."""
+    return quoted(pattern(path))
 
 
 def select_list(spec: Table, present: frozenset[str] | None = None) -> str:

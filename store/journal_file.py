@@ -12,13 +12,15 @@ Any Arrow reader reads the file. Its schema's metadata name the table, the forma
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from . import files, light
 from .schema import FORMAT, TABLES, arrow_schema
@@ -99,10 +101,10 @@ class Published:
     upto: dict[str, int]
 
 
-def published(footer: Any) -> Published | None:
-    """The `Published` in the footer of a Parquet file; None if the footer holds none that is valid."""
+def published(about: Mapping[bytes, bytes]) -> Published | None:
+    """The `Published` in the metadata of a Parquet file; None if there is none that is valid."""
     try:
-        found = json.loads((footer.metadata or {})[b"whorl.live"])
+        found = json.loads(about[b"whorl.live"])
         upto = {str(name): int(size) for name, size in found["upto"].items()}
         return Published(int(found["of"]), upto) if all(named(Path(name)) for name in upto) else None
     except (KeyError, ValueError, TypeError, AttributeError):
@@ -227,7 +229,7 @@ def reason_to_skip(schema: pa.Schema, table: str | None = None) -> str | None:
     version = schema.metadata.get(b"whorl.format", b"").decode("utf-8", "replace")
     if not version.isdecimal() or int(version) > FORMAT:
         return f"it has format {version or '?'} but this whorl reads up to {FORMAT}; install a newer whorl"
-    known = {field.name: str(field.type) for field in arrow_schema(found)} | {WRITTEN: "int64", CHECK: "int32"}
+    known = _types(found)
     for field in schema:
         kind = known.get(field.name, "none of the table's")
         if str(field.type) != kind:
@@ -235,18 +237,24 @@ def reason_to_skip(schema: pa.Schema, table: str | None = None) -> str | None:
     return None
 
 
-def read(path: Path, start: int = 0, end: int | None = None) -> Content:
+@functools.cache
+def _types(name: str) -> dict[str, str]:
+    """The columns that a journal of a table may have, with their types."""
+    return {field.name: str(field.type) for field in arrow_schema(name)} | {WRITTEN: "int64", CHECK: "int32"}
+
+
+def read(path: Path, start: int = 0, end: int | None = None, table: str | None = None) -> Content:
     """The whole batches from byte `start` (0: from the first) up to byte `end`.
 
     A batch that does not pass its check is left out, and reading goes on at the next batch that does. A torn tail is
-    left out, too. Raises OSError, and ValueError where the file is no journal. The answer has the columns of the file,
-    less `check`.
+    left out, too. The answer has the columns of the file, less `check`. Raises OSError, and ValueError where the file
+    is no journal of the table.
     """
     import pyarrow as pa
 
     with os.fdopen(files.open_regular(path), "rb") as file:
         schema = _header(file)
-        if (reason := reason_to_skip(schema)) is not None:
+        if (reason := reason_to_skip(schema, table)) is not None:
             raise ValueError(reason)
         first = file.tell()
         usual = _description(file.read(_MOST_DESCRIPTION))
@@ -270,8 +278,8 @@ def read(path: Path, start: int = 0, end: int | None = None) -> Content:
         here = after
     tail = content[here:]
     torn = _cut_short(tail, usual, schema)
-    table = pa.Table.from_batches(batches, schema=schema).drop_columns([CHECK]).combine_chunks()
-    return Content(table, start + here, len(tail) if torn else 0, lost if torn else lost + len(tail))
+    rows = pa.Table.from_batches(batches, schema=schema).drop_columns([CHECK]).combine_chunks()
+    return Content(rows, start + here, len(tail) if torn else 0, lost if torn else lost + len(tail))
 
 
 def _batch(content: bytes, here: int, schema: pa.Schema) -> tuple[pa.RecordBatch | None, int]:

@@ -12,7 +12,6 @@ no row was written later than a row that could contradict it.
 
 from __future__ import annotations
 
-import functools
 import logging
 import re
 import zlib
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from . import light
 from .arranging import KEY, gpu_codes, numbers, one, take
+from .footers import footer
 from .journal_file import WRITTEN
 from .schema import TELEMETRY, arrow_schema
 
@@ -114,27 +114,20 @@ def as_metadata(bounds: Bounds) -> dict[str, str]:
 
 def bounds(path: Path) -> Bounds | None:
     """The bounds of a file of telemetry, late rows or minutes; None if it has no rows. Raises OSError."""
-    status = path.stat()
-    return _bounds(path, status.st_size, status.st_mtime_ns)
-
-
-@functools.lru_cache(maxsize=65536)
-def _bounds(path: Path, size: int, changed: int) -> Bounds | None:  # noqa: ARG001 - part of the key
     import pyarrow as pa
 
     try:
-        footer = light.metadata(path)
+        found = footer(path)
+    except FileNotFoundError:
+        raise
     except (OSError, ValueError, MemoryError, pa.ArrowException):
         return None  # a torn file: readers leave it out, and say so
-    if not footer.num_rows:
+    if not found.rows or not readable(found.about):
         return None
-    keys = footer.metadata or {}
-    if not readable(keys):
-        return None  # readers leave it out, and say so
-    if b"whorl.from" in keys and b"whorl.gpus" in keys:
-        gpus = from_text(keys[b"whorl.gpus"].decode())
-        return Bounds(int(keys[b"whorl.from"]), int(keys[b"whorl.to"]), gpus, footer.num_rows)
-    return Bounds(*EVER, None, footer.num_rows)  # of an earlier whorl
+    if b"whorl.from" in found.about and b"whorl.gpus" in found.about:
+        first, last, gpus = (found.about[name].decode() for name in (b"whorl.from", b"whorl.to", b"whorl.gpus"))
+        return Bounds(int(first), int(last), from_text(gpus), found.rows)
+    return Bounds(*EVER, None, found.rows)  # of an earlier whorl
 
 
 def readable(keys: Mapping[bytes, bytes]) -> bool:

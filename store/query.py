@@ -1,9 +1,9 @@
 """SQL over a store's tables: read-only, without access to anything outside the store.
 
-The connection lives in memory and sees the tables as views over files that were checked beforehand. Unless
-`unsafe` is asked for, DuckDB may open these files and nothing else (no other file, no network, no extension),
-the configuration is locked, and only queries are run: COPY, ATTACH, INSTALL, SET, PRAGMA and the like are
-refused before anything executes.
+The connection lives in memory and sees the tables as views over files that were checked beforehand. Unless `unsafe` is
+asked for, DuckDB may open these files, whatever else is in the folder of telemetry, and nothing else (no other file, no
+network, no extension), the configuration is locked, and only queries are run: COPY, ATTACH, INSTALL, SET, PRAGMA and
+the like are refused before anything executes.
 
 DuckDB could also write to the files that it may read, and a statement of type SELECT can hold a COPY (`WITH a AS (COPY
 ... TO ...) SELECT ...`). So the statement's type is not enough: the syntax tree decides. Every query in it must be a
@@ -13,6 +13,7 @@ plain one, and no function in it may run SQL from a string, because the tree doe
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import re
 import tempfile
@@ -32,11 +33,12 @@ except ImportError:  # a release of DuckDB has moved it
 
 from ..errors import QueryError
 from .arranging import KEY
-from .catalog import literal, quoted, select_list
+from .catalog import literal, pattern, quoted, select_list
+from .footers import stamp
 from .older import as_sql
 from .reading import EMPTY, Rows
 from .schema import FORMAT, TABLES, VIEWS, Table, View, table
-from .soundness import remember, stamp
+from .soundness import State, known, remember
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,8 +46,10 @@ if TYPE_CHECKING:
 # No quote and no comment may stand before what is explained: they could hide it.
 _EXPLAIN = re.compile(r"\s*explain(\s+analyze)?(\s*\([a-z_,\s]*\))?\s", re.IGNORECASE)
 _QUERIES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
+_LISTED = "whorl_files_"  # begins the variables that list files
 _ROWS = "whorl_rows"  # the schema of rows that are in no file of their table
 _ABOUT_TABLES = re.compile(r"show|describe|summarize|pragma|information_schema|duckdb_|pg_|sqlite_")
+_FEW = 500  # up to so many files, DuckDB checks them sooner than pyarrow is loaded
 _KINDS = 8  # up to this many sets of columns are read separately
 _RUN_STRINGS = {"query", "json_execute_serialized_sql"}
 _INTEGERS = {f"{sign}{size}INT" for sign in ("", "U") for size in ("TINY", "SMALL", "BIG", "HUGE")} | {"UINTEGER"}
@@ -88,23 +92,26 @@ class Connection:
         self._shapes: dict[str, tuple[object, ...]] = {}
         self._given: dict[tuple[str, str], pa.Table] = {}
         self._passed: str | None = None  # the last query that was run: the same query is not checked again
+        self._number = itertools.count()  # of the lists of files
         self._connection = duckdb.connect(":memory:", config=config)
 
-    def furnish(self, tables: Mapping[str, Rows], columns: Callable[[Path, str], frozenset[str]]) -> None:
-        """Make the views. `columns` gives the names of the columns in a file of a table. Raises QueryError."""
+    def furnish(self, tables: Mapping[str, Rows]) -> None:
+        """Make the views over files that `soundness` has looked at. Raises QueryError."""
         self.tables = frozenset(tables)
-        self._shapes = {name: _shape(rows) for name, rows in tables.items()}
+        self._shapes = {name: _shape(name, rows) for name, rows in tables.items()}
         try:
-            self._furnish(tables, columns)
+            self._furnish(tables)
         except duckdb.Error as error:
             self.close()
             raise QueryError(_sentence(error)) from error
 
-    def look(self, name: str, paths: Iterable[Path]) -> None:
-        """Note which files of a table are sound, all at once. One by one with pyarrow would take ten times as long.
+    def look(self, name: str, paths: Sequence[Path]) -> None:
+        """Note which files of a table are sound, all at once: for a few files this is quicker than loading pyarrow.
 
         Files that are not noted here are checked in `soundness`, which says what is wrong with them.
         """
+        if len(paths) > _FEW:
+            return
         spec, stamps = table(name), {}
         for path in paths:
             with contextlib.suppress(OSError):
@@ -131,14 +138,14 @@ class Connection:
             found = dict(text.rsplit(" ", 1) for text in shapes.get(file, ()))
             sound = belongs == name and version.isdigit() and int(version) <= FORMAT
             if sound and file in stamps and all(types.get(column, kind) == kind for column, kind in found.items()):
-                remember(stamps[file][0], name, stamps[file][1], frozenset(found))
+                remember(stamps[file][0], name, State(stamps[file][1], None, frozenset(found)))
 
     def close(self) -> None:
         self._connection.close()
 
     def serves(self, tables: Mapping[str, Rows]) -> bool:
         """Whether the views of these tables still fit these rows, apart from rows that are in no file."""
-        return all(self._shapes.get(name) == _shape(rows) for name, rows in tables.items())
+        return all(self._shapes.get(name) == _shape(name, rows) for name, rows in tables.items())
 
     def refresh(self, tables: Mapping[str, Rows]) -> None:
         """Replace the rows that are in no file of their table."""
@@ -151,25 +158,59 @@ class Connection:
                     self._connection.unregister("given")
                     self._given[name, part] = data
 
-    def _furnish(self, tables: Mapping[str, Rows], columns: Callable[[Path, str], frozenset[str]]) -> None:
+    def _furnish(self, tables: Mapping[str, Rows]) -> None:
         connection = self._connection
         connection.execute("SET parquet_metadata_cache = true")
         connection.execute(f"CREATE SCHEMA {_ROWS}")
         self.refresh(tables)
         if not self._unsafe:
-            # DuckDB checks both the pattern and the file that it finds, so both spellings are allowed.
-            every = _full(path for rows in tables.values() for path in rows.files)
-            allowed = ", ".join(sorted({quoted(str(path)) for path in every} | {literal(path) for path in every}))
-            connection.execute(f"SET allowed_paths = [{allowed}]")
+            allowed = _allowed(tables)
+            for kind, paths in allowed.items():
+                connection.execute(f"SET allowed_{kind} = [{', '.join(sorted(paths))}]")
             connection.execute("SET enable_external_access = false")
-            connection.execute("SET lock_configuration = true")
         for spec in TABLES:
             if spec.name in tables:
-                rows_of = _select(spec, tables[spec.name], columns)
+                rows_of = self._select(spec, tables[spec.name])
                 connection.execute(f"CREATE VIEW {spec.name} AS {as_sql(spec, rows_of)}")
         for view in VIEWS:
             if tables.keys() >= _used(view):
                 connection.execute(f"CREATE VIEW {view.name} AS {view.sql}")
+        if not self._unsafe:
+            connection.execute("SET lock_configuration = true")
+
+    def _select(self, spec: Table, rows: Rows) -> str:
+        """The rows of a table: those of its files that no late row replaces, the late rows, and the live rows."""
+        every = select_list(spec)
+        parts = []
+        if rows.free:
+            parts.append(self._files(spec, rows.free))
+        if rows.late is not None:
+            if rows.contested:
+                same = " AND ".join(f"s.{name} IS NOT DISTINCT FROM l.{name}" for name in KEY)
+                files = self._files(spec, rows.contested)
+                parts.append(f"SELECT {every} FROM ({files}) s ANTI JOIN {_ROWS}.{spec.name}_late l ON {same}")
+            parts.append(f"SELECT {every} FROM {_ROWS}.{spec.name}_late")
+        if rows.live is not None:
+            parts.append(f"SELECT {every} FROM {_ROWS}.{spec.name}_live")
+        return " UNION ALL ".join(parts) or f"SELECT {select_list(spec, frozenset())} FROM range(0)"
+
+    def _files(self, spec: Table, paths: Sequence[Path]) -> str:
+        """The rows of some files. Those with the same columns are read together: DuckDB looks at the first only."""
+        alike: dict[frozenset[str], list[Path]] = {}
+        for path in paths:
+            if path.name != EMPTY or len(paths) == 1:
+                alike.setdefault(known(path, spec.name).columns, []).append(path)
+        if len(alike) > _KINDS:
+            alike = {frozenset[str]().union(*alike): list(paths)}
+            return self._read(spec, *alike.popitem(), by_name=True)
+        return " UNION ALL ".join(self._read(spec, present, group) for present, group in alike.items())
+
+    def _read(self, spec: Table, present: frozenset[str], paths: Sequence[Path], *, by_name: bool = False) -> str:
+        """Thousands of files are listed in a variable: DuckDB would parse and bind their names for every query."""
+        listed = f"{_LISTED}{next(self._number)}"
+        self._connection.execute(f"SET VARIABLE {listed} = $1", [[pattern(path) for path in _full(paths)]])
+        how = f"union_by_name = {str(by_name).lower()}, hive_partitioning = false"
+        return f"SELECT {select_list(spec, present)} FROM read_parquet(getvariable('{listed}'), {how})"
 
     def run(self, query: str, *, plain: bool = False) -> Answer:
         """The answer to `query` as an Arrow table; with `unsafe`, the answer to its last statement.
@@ -183,8 +224,8 @@ class Connection:
         return answer
 
 
-def _shape(rows: Rows) -> tuple[object, ...]:
-    files = tuple((path, stamp(path)) for path in rows.free)
+def _shape(name: str, rows: Rows) -> tuple[object, ...]:
+    files = tuple((path, known(path, name).stamp) for path in rows.free)
     return files, tuple(rows.contested), rows.late is None, rows.live is None
 
 
@@ -201,45 +242,32 @@ def mentioned(query: str, *, unsafe: bool = False) -> list[str]:
     return [spec.name for spec in TABLES if spec.name in text or spec.name in through]
 
 
-def _full(paths: Iterable[Path]) -> list[Path]:
+def _full(paths: Iterable[Path]) -> list[str]:
     """Files as DuckDB finds them: their folders without links and from the root on."""
-    folders: dict[Path, Path] = {}
-    return [(folders.get(p.parent) or folders.setdefault(p.parent, p.parent.resolve())) / p.name for p in paths]
-
-
-def _select(spec: Table, rows: Rows, columns: Callable[[Path, str], frozenset[str]]) -> str:
-    """The rows of a table: those of its files that no late row replaces, the late rows, and the live rows."""
-    every = select_list(spec)
-    parts = []
-    if rows.free:
-        parts.append(_files(spec, rows.free, columns))
-    if rows.late is not None:
-        if rows.contested:
-            same = " AND ".join(f"s.{name} IS NOT DISTINCT FROM l.{name}" for name in KEY)
-            files = _files(spec, rows.contested, columns)
-            parts.append(f"SELECT {every} FROM ({files}) s ANTI JOIN {_ROWS}.{spec.name}_late l ON {same}")
-        parts.append(f"SELECT {every} FROM {_ROWS}.{spec.name}_late")
-    if rows.live is not None:
-        parts.append(f"SELECT {every} FROM {_ROWS}.{spec.name}_live")
-    return " UNION ALL ".join(parts) or f"SELECT {select_list(spec, frozenset())} FROM range(0)"
-
-
-def _files(spec: Table, paths: Sequence[Path], columns: Callable[[Path, str], frozenset[str]]) -> str:
-    """The rows of some files. Those with the same columns are read together: DuckDB then looks at the first only."""
-    alike: dict[frozenset[str], list[Path]] = {}
+    folders: dict[str, str] = {}
+    found = []
     for path in paths:
-        if path.name != EMPTY or len(paths) == 1:
-            alike.setdefault(columns(path, spec.name), []).append(path)
-    if len(alike) > _KINDS:
-        alike = {frozenset[str]().union(*alike): list(paths)}
-        return _read(spec, *alike.popitem(), by_name=True)
-    return " UNION ALL ".join(_read(spec, present, group) for present, group in alike.items())
+        folder, slash, name = str(path).rpartition("/")
+        known = folders.get(folder)
+        if known is None:
+            known = folders[folder] = str(Path(folder or slash or ".").resolve()).rstrip("/")
+        found.append(f"{known}/{name}")
+    return found
 
 
-def _read(spec: Table, present: frozenset[str], paths: Sequence[Path], *, by_name: bool = False) -> str:
-    listed = ", ".join(literal(path) for path in _full(paths))
-    source = f"read_parquet([{listed}], union_by_name = {str(by_name).lower()}, hive_partitioning = false)"
-    return f"SELECT {select_list(spec, present)} FROM {source}"
+def _allowed(tables: Mapping[str, Rows]) -> dict[str, set[str]]:
+    """What a query may open: files, and the folder of a table that has one for each day.
+
+    For thousands of single files DuckDB takes a second.
+    """
+    folders, paths = set(), set()
+    for name, rows in tables.items():
+        if table(name).partitioned and rows.files:
+            home = next(folder for folder in rows.files[0].parents if folder.name == name)
+            folders.add(quoted(f"{home.resolve()}/"))
+        else:  # DuckDB checks both the pattern and the file that it finds, so both spellings are allowed
+            paths |= {quoted(one) for path in _full(rows.files) for one in (path, pattern(path))}
+    return {"directories": folders, "paths": paths}
 
 
 def _run(connection: duckdb.DuckDBPyConnection, query: str, passed: str | None, *, unsafe: bool, plain: bool) -> Answer:

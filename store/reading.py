@@ -17,9 +17,9 @@ from ..errors import StoreError
 from . import journal_file, light, placing, replacing
 from .arranging import conform, take
 from .files import files_under
+from .footers import footer, stamp
 from .journal_file import WRITTEN, Part
-from .schema import BOOKKEEPING, LATE, LATEST, REPLACED, TABLES, TELEMETRY, arrow_schema
-from .soundness import stamp
+from .schema import BOOKKEEPING, LATE, LATEST, TABLES, TELEMETRY, arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,57 +56,70 @@ class Rows:
         return [*self.free, *self.contested]
 
 
-def files_in(folder: Path) -> list[Path]:
-    """Everything under a table's folder with the name of a Parquet file, the empty file first."""
-    found = files_under(folder, lambda name: name.endswith(".parquet"))
-    return sorted((Path(path) for path in found), key=lambda p: (p.name != EMPTY, p))
-
-
-def snapshot(root: Path) -> Snapshot:
-    """What a store holds now. Raises StoreError if its folders cannot be read."""
-    gone: set[tuple[str, str]] = set()
+def snapshot(root: Path, names: Iterable[str] = ()) -> Snapshot:
+    """What a store holds now, of some tables (none: of all). Raises StoreError if its folders cannot be read."""
+    wanted = {*names} or {spec.name for spec in TABLES}
+    if wanted & {TELEMETRY.name, LATEST.name}:
+        wanted |= {TELEMETRY.name, LATE.name}
+    gone: set[str] = set()
     try:
         for _ in range(_TRIES):
-            before = replacing.notes(root)
+            before = replacing.steps(root)
             parts = journal_file.parts(root)
-            listed = {t.name: files_in(root / t.name) for t in (*TABLES, *BOOKKEEPING) if t != REPLACED}
-            after = replacing.notes(root)
+            kinds = {part.table for part in parts}
+            if kinds & wanted:  # what was published of a journal's tables at once counts at once
+                wanted |= {*kinds, LATE.name}
+            # In this order: a run that is seen has its results.
+            listed = {t.name: names_in(root, t.name) for t in (*TABLES, *BOOKKEEPING) if t.name in wanted}
+            steps = replacing.steps(root)
+            after = replacing.read_notes(root, steps)
             _add_switched(root, after, listed)
-            absent = _absent(root, after, listed) - gone
-            if before.keys() <= after.keys() and not absent:
+            known = all(one in after or replacing.is_there(root, one, step) for one, step in steps.items())
+            absent = _absent(after, listed) - gone
+            if known and before.keys() <= steps.keys() and not absent:
                 break
             gone |= absent  # if the next listing lacks them, too, others have replaced them, and stand in it
             time.sleep(_PAUSE_S)  # files are being replaced
     except OSError as error:
         raise StoreError(f"cannot read {root}: {error.strerror or error}") from error
     hidden = replacing.hidden(after.values())
+    empty = f"/{EMPTY}"
     visible = {
-        name: [path for path in paths if replacing.key(root, path) not in hidden] if hidden else paths
-        for name, paths in listed.items()
+        table: [
+            Path(root, name)
+            for name in sorted(found, key=lambda name: (not name.endswith(empty), name))
+            if replacing.key_of(name) not in hidden
+        ]
+        for table, found in listed.items()
     }
     open_parts = [part for part in parts if replacing.key(root, part.path) not in hidden]
     noted = frozenset(one for note in after.values() for one in (*note.old, *note.new))
     return _with_journals(visible, open_parts, noted)
 
 
-def _add_switched(root: Path, notes: dict[str, replacing.Note], listed: dict[str, list[Path]]) -> None:
+def names_in(root: Path, table: str) -> set[str]:
+    """Everything under a table's folder with the name of a Parquet file, as paths under the root."""
+    cut = len(str(root / table)) - len(table)
+    return {path[cut:] for path in files_under(root / table, lambda name: name.endswith(".parquet"))}
+
+
+def _add_switched(root: Path, notes: dict[str, replacing.Note], listed: dict[str, set[str]]) -> None:
     """Add files that have replaced others to an older listing: a network file system may list from its cache."""
-    there = {path for paths in listed.values() for path in paths}
     for note in notes.values():
         for name in note.paths["new"] if note.step == 2 else ():
-            path = root / name
-            paths = listed.get(replacing.key(root, path)[0])
-            if paths is not None and path not in there and path.exists():
-                there.add(path)
-                paths.append(path)
+            found = listed.get(name.partition("/")[0])
+            if found is not None and name not in found and (root / name).exists():
+                found.add(name)
 
 
-def _absent(root: Path, notes: dict[str, replacing.Note], listed: dict[str, list[Path]]) -> set[tuple[str, str]]:
+def _absent(notes: dict[str, replacing.Note], listed: dict[str, set[str]]) -> set[str]:
     """The files that have replaced others, and that the listing lacks."""
-    switched = {one for note in notes.values() if note.step == 2 for one in note.new}
-    if not switched:
-        return switched
-    return switched - {replacing.key(root, path) for paths in listed.values() for path in paths}
+    return {
+        name
+        for note in notes.values()
+        for name in (note.paths["new"] if note.step == 2 else ())
+        if name not in listed.get(name.partition("/")[0], (name,))
+    }
 
 
 def _with_journals(visible: dict[str, list[Path]], parts: list[Part], noted: frozenset[tuple[str, str]]) -> Snapshot:
@@ -138,7 +151,7 @@ def _published(path: Path) -> journal_file.Published | None:
     import pyarrow as pa
 
     try:
-        return journal_file.published(light.metadata(path))
+        return journal_file.published(footer(path).about)
     except (OSError, pa.ArrowException):
         return None
 
@@ -153,11 +166,7 @@ def tails(found: Snapshot, names: Iterable[str], skip: Skip) -> dict[str, pa.Tab
         if part.table not in names:
             continue
         try:
-            reason = journal_file.reason_to_skip(journal_file.head(part.path), part.table)
-            if reason is not None:
-                skip(part.path, reason)
-                continue
-            content = journal_file.read(part.path, start)
+            content = journal_file.read(part.path, start, table=part.table)
         except FileNotFoundError:
             return None
         except journal_file.TornHeaderError:

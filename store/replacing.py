@@ -20,15 +20,16 @@ import contextlib
 import errno
 import functools
 import hashlib
+import json
 import logging
 import math
 import os
 import re
 import time
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 from ..errors import StoreError
@@ -47,6 +48,7 @@ _FORM = re.compile(  # the files that a note may name: none outside the store, a
     rf"(?:(?:{'|'.join(spec.name for spec in (*TABLES, LATE))})/(?:day=-?\d+-\d\d-\d\d/(?:{_WORD}~[0-9a-f]{{8}}/)?)?"
     rf"{_WORD}\.parquet|journal/{_WORD}\.[a-z_]+\.\d+\.arrow)"
 )
+_SIDES = b"whorl.sides"  # in a note's metadata: the files on both sides, after a checksum
 _MARK_S = 600  # hosts remove old files just after multiples of ten minutes: only a query that runs then may miss one
 _STALE_S = 86_400.0
 _FEW = 16  # with at most this many notes, a process looks after all, also those of others
@@ -99,48 +101,93 @@ def hidden(notes: Iterable[Note]) -> set[tuple[str, str]]:
 
 def key(root: Path, path: Path) -> tuple[str, str]:
     """How a note names a file: its table and its path in it; outside any day the path begins with the table."""
-    parts = path.relative_to(root).parts
-    return parts[0], "/".join(parts[1:] if len(parts) > 2 else parts)
+    return key_of(path.relative_to(root).as_posix())
+
+
+def key_of(name: str) -> tuple[str, str]:
+    """As `key`, of a path under the root."""
+    table, _, rest = name.partition("/")
+    return table, rest if "/" in rest else name
+
+
+def steps(root: Path, begins: str = "", wanted: Callable[[str], bool] = lambda _: True) -> dict[str, int]:
+    """The identities of the notes that begin with a text and are wanted, with their last step. Raises OSError."""
+    found: dict[str, int] = {}
+    for name in sorted(files.names_in(root / REPLACED.name)):
+        one, _, rest = name.rpartition(".parquet")[0].rpartition(".")
+        if rest in ("1", "2") and one.startswith(begins) and wanted(one):
+            found[one] = int(rest)  # step 2 sorts after step 1
+    return found
 
 
 def notes(root: Path, begins: str = "", wanted: Callable[[str], bool] = lambda _: True) -> dict[str, Note]:
     """The replacements under way whose identity begins with a text and is wanted. Raises OSError."""
+    return read_notes(root, steps(root, begins, wanted))
+
+
+def read_notes(root: Path, wanted: Mapping[str, int]) -> dict[str, Note]:
+    """The notes of some replacements, without those that cannot be read or have gone meanwhile."""
     found: dict[str, Note] = {}
-    folder = root / REPLACED.name
-    for name in sorted(files.names_in(folder)):
-        one, _, rest = name.rpartition(".parquet")[0].rpartition(".")
-        if rest not in ("1", "2") or not one.startswith(begins) or not wanted(one):
-            continue
-        with contextlib.suppress(FileNotFoundError):  # removed since the listing
-            note = _read(folder / name, one, int(rest))
-            if note is not None:
-                found[one] = note  # step 2 sorts after step 1
+    for one, last in wanted.items():
+        for step in range(last, 0, -1):  # the last note that can be read says all
+            with contextlib.suppress(FileNotFoundError):  # removed since the listing
+                note = _read(_path(root, one, step), one, step)
+                if note is not None:
+                    found[one] = note
+                    break
     return found
+
+
+def is_there(root: Path, one: str, step: int) -> bool:
+    """Whether a note is still there."""
+    return _path(root, one, step).exists()
 
 
 def _read(path: Path, one: str, step: int) -> Note | None:
     import pyarrow as pa
 
+    from .footers import stamp
+
+    try:
+        _, changed = stamp(path)
+        sides = _sides(path)
+        for name in (*sides["old"], *sides["new"]):
+            if not _FORM.fullmatch(name):
+                raise ValueError(f"it names {name!r}, which is no file that changes places")  # noqa: TRY301
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, MemoryError, pa.ArrowException) as error:
+        _say_once(f"left {path} alone: {str(error).splitlines()[0]}")
+        return None
+    old, new = (frozenset(map(key_of, sides[side])) for side in ("old", "new"))
+    return Note(one, step, old, new, sides, changed / 1e9)
+
+
+def _sides(path: Path) -> dict[str, tuple[str, ...]]:
+    """The old and the new files of a note, from its metadata: reading its rows would take five times as long.
+
+    Raises OSError, pyarrow.ArrowException and what damaged content raises.
+    """
     from . import light
     from .soundness import reason_to_skip
 
-    sides: dict[str, list[dict[str, Any]]] = {"old": [], "new": []}
-    try:
-        changed = path.stat().st_mtime
-        reason = reason_to_skip(path, REPLACED.name)
-        if reason is not None:
-            raise ValueError(reason)  # noqa: TRY301 - one sentence for all of it
-        for row in light.read(path).to_pylist():
-            if not _FORM.fullmatch(row["path"]) or key(path, path / row["path"]) != (row["table_name"], row["file"]):
-                raise ValueError(f"it names {row['path']!r}, which is no file that changes places")  # noqa: TRY301
-            sides[row["side"]].append(row)
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError, MemoryError, pa.ArrowException) as error:
-        _say_once(f"left {path} alone: {str(error).splitlines()[0]}")
-        return None
-    old, new = (frozenset((row["table_name"], row["file"]) for row in sides[side]) for side in ("old", "new"))
-    return Note(one, step, old, new, {side: tuple(row["path"] for row in sides[side]) for side in sides}, changed)
+    about = light.metadata(path).metadata or {}
+    said = about.get(_SIDES)
+    own = arrow_schema(REPLACED.name).metadata
+    if said is not None and said[:8] == _check(said[8:]) and all(about.get(name) == own[name] for name in own):
+        return {side: tuple(map(str, names)) for side, names in json.loads(said[8:]).items()}
+    if (reason := reason_to_skip(path, REPLACED.name)) is not None:
+        raise ValueError(reason)
+    sides: dict[str, list[str]] = {"old": [], "new": []}
+    for row in light.read(path).to_pylist():
+        if key_of(row["path"]) != (row["table_name"], row["file"]):
+            raise ValueError(f"it names {row['path']!r}, which is no file that changes places")
+        sides[row["side"]].append(row["path"])
+    return {side: tuple(names) for side, names in sides.items()}
+
+
+def _check(text: bytes) -> bytes:
+    return b"%08x" % zlib.crc32(text)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -309,7 +356,10 @@ def _write(root: Path, one: str, step: int, sides: list[tuple[str, Path]]) -> No
         }
         for side, path in sides
     ]
-    table = pa.Table.from_pylist(rows, schema=arrow_schema(REPLACED.name))
+    said = json.dumps({at: [row["path"] for row in rows if row["side"] == at] for at in ("old", "new")}).encode()
+    schema = arrow_schema(REPLACED.name)
+    schema = schema.with_metadata({**(schema.metadata or {}), _SIDES: _check(said) + said})
+    table = pa.Table.from_pylist(rows, schema=schema)
     writing.replace_parquet(_path(root, one, step), REPLACED, table)
     try:
         files.sync_folder(root / REPLACED.name)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import StoreError
 from . import arranging, files, journal_file, latest, light, placing, replacing, rivals, writing
+from .footers import footer
 from .journal_file import WRITTEN, Part, live_of, name_in
 from .locks import Lock, is_free, locked
 from .replacing import Pace
@@ -225,7 +226,7 @@ def _about(path: Path) -> journal_file.Published | None:
     import pyarrow as pa
 
     try:
-        return journal_file.published(light.metadata(path))
+        return journal_file.published(footer(path).about)
     except (OSError, pa.ArrowException):
         return None
 

@@ -6,41 +6,52 @@ check reads everything with the checksums of the pages, and notices every change
 
 from __future__ import annotations
 
-import errno
 import functools
 import os
-import stat
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from . import light, placing
+from . import placing
+from .footers import footer, stamp
 from .schema import FORMAT, arrow_schema
 
 _MOST = 65536  # files whose state is remembered
 
-_remembered: dict[tuple[Path, str, tuple[int, int]], frozenset[str]] = {}
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What is known of a file with a stamp: why it cannot be read (None: it can), and the columns it has."""
+
+    stamp: tuple[int, int]
+    reason: str | None
+    columns: frozenset[str]
+
+
+_known: dict[tuple[Path, str], State] = {}
 
 
 def reason_to_skip(path: Path, name: str) -> str | None:
     """Why a file cannot be read as part of the table `name`; None if it can. Raises OSError."""
-    return _seen(path, name)[0]
+    now, found = stamp(path), _known.get((path, name))
+    if found is None or found.stamp != now:
+        found = State(now, *_look(path, name))
+        remember(path, name, found)
+    return found.reason
 
 
-def columns(path: Path, name: str) -> frozenset[str]:
-    """The names of the columns in a sound file of a table."""
-    return _seen(path, name)[1]
+def known(path: Path, name: str) -> State:
+    """What `reason_to_skip` found of a file: a second look at thousands of files takes as long as the first."""
+    if (path, name) not in _known:
+        reason_to_skip(path, name)
+    return _known[path, name]
 
 
-def remember(path: Path, name: str, stamp: tuple[int, int], columns: frozenset[str]) -> None:
-    """Remember a file with this stamp as a sound one of the table `name`: the caller has checked it."""
-    if len(_remembered) >= _MOST:
-        _remembered.clear()
-    _remembered[path, name, stamp] = columns
-
-
-def _seen(path: Path, name: str) -> tuple[str | None, frozenset[str]]:
-    key = path, name, stamp(path)
-    columns = _remembered.get(key)
-    return _look(*key) if columns is None else (None, columns)
+def remember(path: Path, name: str, found: State) -> None:
+    """Remember what a caller knows of a file of the table `name`."""
+    if len(_known) >= _MOST:
+        _known.clear()
+    _known[path, name] = found
 
 
 def looks_whole(path: Path) -> bool:
@@ -52,43 +63,37 @@ def looks_whole(path: Path) -> bool:
     return size >= 12 and begin == end[4:] == b"PAR1" and int.from_bytes(end[:4], "little") <= size - 12
 
 
-def stamp(path: Path) -> tuple[int, int]:
-    """Size and time of change. Files never change, so the same stamp means the same content."""
-    status = path.lstat()
-    if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "it is not a regular file")
-    return status.st_size, status.st_mtime_ns
-
-
-@functools.lru_cache(maxsize=_MOST)
-def _look(path: Path, name: str, stamp: tuple[int, int]) -> tuple[str | None, frozenset[str]]:  # noqa: ARG001 - part of the key
+def _look(path: Path, name: str) -> tuple[str | None, frozenset[str]]:
     """Why a file cannot be read as part of a table (None if it can), and the columns it has."""
     import pyarrow as pa
 
     none: frozenset[str] = frozenset()
     try:
-        metadata = light.metadata(path)
-        schema = metadata.schema.to_arrow_schema()
+        found = footer(path)
     except FileNotFoundError:
         raise  # it was replaced by others just now
     except PermissionError:
         return "this user has no permission to read it", none
     except (OSError, ValueError, OverflowError, MemoryError, pa.ArrowException) as error:
         return f"it is cut off or not a Parquet file ({str(error).splitlines()[0]}); move it out of the store", none
-    keys = metadata.metadata or {}
-    found = keys.get(b"whorl.table", b"").decode("utf-8", "replace")
-    if found != name:
-        what = f"it belongs to table {found!r}" if found else "whorl did not write it"
+    belongs = found.about.get(b"whorl.table", b"").decode("utf-8", "replace")
+    if belongs != name:
+        what = f"it belongs to table {belongs!r}" if belongs else "whorl did not write it"
         return f"{what}; move it out of {name}/", none
-    version = keys.get(b"whorl.format", b"").decode("utf-8", "replace")
+    version = found.about.get(b"whorl.format", b"").decode("utf-8", "replace")
     if not version.isdecimal() or int(version) > FORMAT:
         return f"it has format {version or '?'} but this whorl reads up to {FORMAT}; install a newer whorl", none
-    if not placing.readable(keys):
+    if not placing.readable(found.about):
         return f"what it says of its times and GPUs is damaged; move it out of {name}/", none
+    return _columns(found.schema, name)
+
+
+@functools.lru_cache(maxsize=256)
+def _columns(schema: Any, name: str) -> tuple[str | None, frozenset[str]]:
     for field in arrow_schema(name):
         if field.name in schema.names and schema.field(field.name).type != field.type:
             kind = schema.field(field.name).type
-            return f"its column {field.name} is {kind} and not {field.type}; move it out of the store", none
+            return f"its column {field.name} is {kind} and not {field.type}; move it out of the store", frozenset()
     return None, frozenset(schema.names)
 
 

@@ -16,7 +16,7 @@ import logging
 import os
 import threading
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, cast
 from ..errors import FormatError, QueryError, StoreError
 from . import commits, files, journal_file, older, placing, reading, replacing, writing
 from .arranging import KEY
+from .footers import stamp
 from .schema import BOOKKEEPING, CATALOG, FORMAT, LATE, LATEST, TABLES, TELEMETRY, arrow_schema, table
-from .soundness import columns as columns_of
-from .soundness import damage, looks_whole, reason_to_skip, stamp
+from .soundness import damage, looks_whole, reason_to_skip
 
 if TYPE_CHECKING:
     import polars as pl
@@ -41,6 +41,8 @@ _ABOUT = "store.toml"
 _DEMO = "store"  # in the folder of a demo, beside its report
 _EMPTY = reading.EMPTY
 _TRIES = 20
+
+Look = Callable[[str, Sequence[Path]], None]  # checks files of a table all at once
 
 
 class _Gone(FileNotFoundError):  # noqa: N818 - never leaves this package
@@ -198,7 +200,7 @@ class Store:
         """The sound files of a table, the empty one first. Skipped files are logged and kept in `skipped`."""
         for _ in range(_TRIES):
             with contextlib.suppress(_Gone):
-                return self.sound(name, reading.snapshot(self.root).files[table(name).name])
+                return self.sound(name, reading.snapshot(self.root, [table(name).name]).files[name])
         raise self._too_fast()
 
     def sound(self, name: str, paths: Iterable[Path]) -> list[Path]:
@@ -223,12 +225,16 @@ class Store:
             self.skipped[path] = reason
             log.warning("skipped %s: %s", path, reason)
 
-    def _rows(self, names: Sequence[str]) -> dict[str, reading.Rows]:
+    def _rows(self, names: Sequence[str], look: Look = lambda *_: None) -> dict[str, reading.Rows]:
         """These tables at one instant. If a file was replaced by others meanwhile, the listing is made again."""
+        if not names:
+            return {}
         needed = [TELEMETRY.name] if LATEST.name in names else []
         for _ in range(_TRIES):
-            found = reading.snapshot(self.root)
+            found = reading.snapshot(self.root, names)
             with contextlib.suppress(FileNotFoundError):
+                for name, paths in found.files.items():
+                    look(name, paths)
                 live = reading.tails(found, {*names, *needed}, self._skip)
                 if live is not None:
                     return {name: reading.rows_of(name, found, live, self.sound, self._skip) for name in names}
@@ -391,8 +397,7 @@ class Store:
             made = None
             if kept is None:
                 made = sql.Connection(unsafe=unsafe)
-                self._look(made, names)
-            rows = self._rows(sorted(names))
+            rows = self._rows(sorted(names), made.look if made else lambda *_: None)
             try:
                 if not unsafe and kept is not None and kept.serves(rows):
                     kept.refresh(rows)
@@ -401,18 +406,13 @@ class Store:
                     kept.close()
                     rows |= {} if unsafe else self._rows(sorted(kept.tables - names))
                 made = made or sql.Connection(unsafe=unsafe)
-                made.furnish(rows, columns_of)
+                made.furnish(rows)
             except (FileNotFoundError, QueryError) as error:
                 if _all_there(rows.values()) and not self._newly_damaged(rows):
                     raise QueryError(str(error)) from error
             else:
                 return made, rows
         raise self._too_fast()
-
-    def _look(self, connection: query.Connection, names: Iterable[str]) -> None:
-        """Check the files of some tables all at once."""
-        for name in names:
-            connection.look(name, reading.files_in(self.root / name))
 
     def _too_fast(self) -> StoreError:
         return StoreError(f"the files of {self.root} change faster than they can be read; run the command again")

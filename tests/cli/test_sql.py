@@ -235,6 +235,7 @@ READING = [
     "from parquet_schema('{s}/../other/runs/_schema.parquet')",
     "from read_duckdb('{s}/../other/whorl.duckdb')",
     "from read_text('{s}/store.toml')",
+    "from read_text('{s}/telemetry/../store.toml')",
     "from read_text('/proc/self/environ')",
     "select * from (select * from read_text('{o}/secret.csv'))",
     "with a as (from read_text('{o}/secret.csv')) from a",
@@ -334,7 +335,7 @@ def test_nothing_outside_is_read(store: Store, outside: Path, query: str) -> Non
 
 
 @pytest.mark.parametrize("query", WRITING)
-@pytest.mark.parametrize("target", ["{o}/new", "{s}/runs/x.parquet", "{s}/whorl.duckdb"])
+@pytest.mark.parametrize("target", ["{o}/new", "{s}/telemetry/x.parquet", "{s}/whorl.duckdb"])
 def test_nothing_is_written(store: Store, outside: Path, query: str, target: str) -> None:
     result = whorl(store, query.format(t=target.format(o=outside, s=store.root)))
     assert result.exit_code == 4, result.output

@@ -144,10 +144,10 @@ def test_a_listing_from_memory_hides_nothing_that_changed_places(
     segments: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The notes of a replacement are seen, and the folder with the new file is listed as it was before."""
-    before = {name: reading.files_in(segments / name) for name in ("telemetry", "late", "latest")}
+    before = {name: reading.names_in(segments, name) for name in ("telemetry", "late", "latest")}
     compaction.compact(segments, pace=replacing.Pace(0, 60), now=BEGAN + 40 * 86_400 * S)
-    real = reading.files_in
-    monkeypatch.setattr(reading, "files_in", lambda folder: before.get(folder.name) or real(folder))
+    real = reading.names_in
+    monkeypatch.setattr(reading, "names_in", lambda root, name: before.get(name) or real(root, name))
     assert len(Store.open(segments).arrow("telemetry")) == 5
 
 
