@@ -57,13 +57,11 @@ class Workload:
 def workload(gpus: int, seconds: int, seed: int = 20_260) -> Workload:
     """Telemetry of `gpus` GPUs at 1 Hz for `seconds`, written by ceil(gpus / 400) writers."""
     rng = np.random.default_rng(seed)
-    names = sorted(f"GPU-{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}" for h in _hex(rng, gpus))
+    names = sorted(
+        f"GPU-{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}" for h in (rng.bytes(16).hex() for _ in range(gpus))
+    )
     parts = [_part(rng, names[at : at + NODE], seconds, at) for at in range(0, gpus, NODE)]
     return Workload([table for table, _ in parts], pa.concat_tables([jobs for _, jobs in parts]), names, seconds)
-
-
-def _hex(rng: np.random.Generator, n: int) -> list[str]:
-    return [rng.bytes(16).hex() for _ in range(n)]
 
 
 def _lagged(values: NDArray[np.float64], keep: float, start: NDArray[np.float64]) -> NDArray[np.float64]:

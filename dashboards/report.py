@@ -31,7 +31,6 @@ def probe_report(
     lines: Timelines | None,
     *,
     planted: Sequence[Planted] | None = None,
-    conditions: Mapping[str, str] | None = None,
     notes: Sequence[str] = (),
 ) -> str:
     """The page as HTML.
@@ -64,7 +63,7 @@ def probe_report(
         f"Probes on {what}" if campaign.campaign else f"Runs of cluster {campaign.cluster}",
         _summary(campaign, judged, by_gpu, names, planted, what),
         sections,
-        conditions={**_about(campaign), **(conditions or {})},
+        conditions=_about(campaign),
         notes=[*_notes(campaign, judged, probes), *notes],
         tiles=_tiles(campaign, judged, by_gpu, planted),
     )

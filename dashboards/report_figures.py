@@ -136,7 +136,7 @@ def overview(probes: Sequence[Against], drawn: Mapping[str, Look]) -> Figure:
         places = np.array([place for place, gpu in enumerate(one.gpus) if gpu not in drawn], dtype=np.intp)
         places = places[_thinned(len(places), POINTS)]
         across.append(_bent(one.excess_pct[places]))
-        along.append(row + _jitter(one.excess_pct[places], random))
+        along.append(row + random.uniform(-0.26, 0.26, len(places)))
         text += [f"{one.labels[place]}<br>{one.probe}: {one.excess_pct[place]:+.2f} %" for place in places]
         quartiles = np.quantile(one.excess_pct, (0.05, 0.25, 0.5, 0.75, 0.95))
         low, first, middle, third, high = ([float(value)] for value in _bent(quartiles))
@@ -386,10 +386,6 @@ def _bent_axis(probes: Sequence[Against]) -> dict[str, Any]:
         "range": [float(np.arcsinh(low)), float(np.arcsinh(high))],
         "zeroline": True,
     }
-
-
-def _jitter(excess: Floats, random: np.random.Generator) -> Floats:
-    return random.uniform(-0.26, 0.26, len(excess))
 
 
 def _single(values: Floats) -> NDArray[np.float32]:

@@ -158,13 +158,9 @@ class CupyGpu:
             _never_free(self._functions[key])
         return self._functions[key]
 
-    @property
-    def _major(self) -> int:
-        return int(self.runtime.runtimeGetVersion()) // 1000
-
     def library(self, name: str) -> Any:
         """A library of the CUDA toolkit, such as 'cublasLt'. Raises DeviceError if it is not found."""
-        return library(name, self._major)
+        return library(name, int(self.runtime.runtimeGetVersion()) // 1000)
 
     @property
     def workspace(self) -> int:

@@ -20,7 +20,6 @@ from ..collectors.simulated import devices_of, telemetry_of
 from ..errors import StoreError
 from ..kernels.catalogue import find_kernel
 from ..kernels.simulated_device import SimulatedDevice
-from ..kernels.work import Kernel
 from ..simulation.bench import Bench
 from ..simulation.fleet import GPUS_PER_NODE, Fleet
 from ..simulation.models import PARAMETERS
@@ -49,7 +48,6 @@ def run_simulated(
     telemetry_s: float = 1.0,
     unnamed: bool = False,
     progress: Progress | None = None,
-    find: Callable[[str], Kernel] = find_kernel,
 ) -> Report:
     """Run a plan over a simulated fleet, and store what it finds, with telemetry every `telemetry_s`.
 
@@ -90,7 +88,7 @@ def run_simulated(
     gpus = [who.uuid for who in claimed.who]
     recorder = Recorder(claimed.store, cluster=claimed.cluster, campaign=plan.campaign, most=max(MOST, len(gpus)))
     known = stored_runs(claimed.store, claimed.cluster, plan.campaign, before_ns=claimed.began_ns)
-    campaign = Campaign(plan, recorder, find, known, len(gpus), progress=progress)
+    campaign = Campaign(plan, recorder, find_kernel, known, len(gpus), progress=progress)
 
     def pace(fast: bool) -> None:
         bench.every_s = bench.sensor_period_s if fast else INTERVAL_S

@@ -76,14 +76,10 @@ class Load:
         return self.workloads[gpu % len(self.workloads)] if self.workloads else None
 
 
-def _turns(workload: Workload) -> Load:
-    return Load(workload.name, f"{workload.name} in turns of 290 s with gaps of 10 s", (workload,))
-
-
 LOADS = {
     load.name: load
     for load in (
-        *(_turns(workload) for workload in WORKLOADS.values()),
+        *(Load(w.name, f"{w.name} in turns of 290 s with gaps of 10 s", (w,)) for w in WORKLOADS.values()),
         Load("constant", "sgemm all the time", (SGEMM,), busy_s=inf, idle_s=0.0, repeats=0),
         Load("square", "sgemm for 10 s, then idle for 10 s", (SGEMM,), busy_s=10.0, idle_s=10.0, repeats=0),
         Load("staggered", "sgemm in turns, the GPUs one after the other", (SGEMM,), stagger_s=240.0),

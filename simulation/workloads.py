@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..errors import InputError
-
 
 @dataclass(frozen=True)
 class Workload:
@@ -41,11 +39,3 @@ WORKLOADS = {row.name: row for row in (SGEMM, LAMMPS, PAGERANK, STREAM, BERT, RE
 
 IDLE = Workload("idle", activity=0.0, compute_share=0.0, bandwidth_share=0.0, noise=0.0, memory_mib=4)
 """No work at all: not in the table, because it has no run time."""
-
-
-def find_workload(name: str) -> Workload:
-    """The workload of a name, in any case; InputError when there is none."""
-    try:
-        return WORKLOADS[name.strip().lower()]
-    except KeyError:
-        raise InputError(f"no simulated workload {name!r}; there are {', '.join(WORKLOADS)}") from None

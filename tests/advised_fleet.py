@@ -24,7 +24,7 @@ def gpu(node: int, slot: int) -> str:
     return f"GPU-{node:08x}-0000-0000-0000-{slot:012x}"
 
 
-def write_store(folder: Path, *, nodes: int = 6, runs: int = RUNS, domain: str = "", began: str = "2026-11") -> Path:
+def write_store(folder: Path, *, nodes: int = 6, domain: str = "") -> Path:
     """Import the runs of such a fleet into a new store in `folder`; returns the store."""
     rng = np.random.default_rng(5)
     folder.mkdir(parents=True, exist_ok=True)
@@ -39,10 +39,10 @@ def write_store(folder: Path, *, nodes: int = 6, runs: int = RUNS, domain: str =
                     own = usual
                     if workload == "sgemm":
                         own *= SLOW.get((node, slot), 1.0) * (1 + 0.01 * rng.standard_normal())
-                    for run in range(runs):
+                    for run in range(RUNS):
                         number += 1
                         took = own * (1 + 0.003 * rng.standard_normal())
-                        when = f"{began}-{10 + run:02d}T00:{node:02d}:00"
+                        when = f"2026-11-{10 + run:02d}T00:{node:02d}:00"
                         host = f"n{node:02d}{domain}"
                         rows.writerow([number, gpu(node, slot), host, slot, workload, f"{took:.4f}", when])
     mapped = [part for column, meaning in COLUMNS.items() for part in ("--map", f"{column}={meaning}")]

@@ -52,16 +52,6 @@ def outlying(scores: Floats) -> NDArray[np.bool_]:
     return np.asarray(scores > scores.mean() + 3 * scores.std(ddof=1))
 
 
-def locality_walk(values: Floats, locality: float) -> tuple[tuple[int, bool], ...]:
-    """PAL's L x V list: (level, whether within one node), the least slowdown first.
-
-    A job spread over nodes pays the factor `locality` on top of the level's of `values`. Equal slowdowns stay in the
-    order of the levels, within a node first.
-    """
-    pairs = [(level, within) for level in range(values.size) for within in (True, False)]
-    return tuple(sorted(pairs, key=lambda pair: float(values[pair[0]]) * (1.0 if pair[1] else locality)))
-
-
 def grouped(values: Floats, groups: int) -> Indices:
     """(n,) the group of each of `values` (n,), numbered upwards: the grouping with the least squares about its means.
 

@@ -81,7 +81,11 @@ class Measured:
         """What had to be assumed, in sentences."""
         found = []
         for group in self._groups:
-            pool = np.ones(len(self.scores.gpus), dtype=bool) if self._in_place else self._pool(group)
+            pool = (
+                np.ones(len(self.scores.gpus), dtype=bool)
+                if self.nodes is None or self._whole_nodes
+                else self._pool(group)
+            )
             for name in group:
                 n, total = int(np.isnan(self.scores.belief(name))[pool].sum()), int(pool.sum())
                 if n:
@@ -159,11 +163,6 @@ class Measured:
         all_names = [*(name for name in named if name is not None), *made_up]
         number = {name: place for place, name in enumerate(dict.fromkeys(all_names))}
         return np.array([number[name] for name in all_names], np.int32), tuple(number)
-
-    @property
-    def _in_place(self) -> bool:
-        """Nodes of the replay are measured nodes, whole."""
-        return self.nodes is None or self._whole_nodes
 
     @cached_property
     def _whole_nodes(self) -> bool:

@@ -7,7 +7,7 @@ question about a real fleet use `replay` itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -43,8 +43,6 @@ PATIENCE_S = 3.6e6
 LATER_JOBS = 10_000
 """Later arrivals after which a replay is given up: whorl's limit, the artifact has none."""
 
-Progress = Callable[[int, int, float], None]
-
 
 def pal_sc24(
     trace: PublishedTrace,
@@ -55,13 +53,12 @@ def pal_sc24(
     seed: int = SEED,
     clipped: bool = False,
     record: bool = False,
-    progress: Progress | None = None,
 ) -> Outcome:
     """A trace under one of `POLICIES` or `BASELINE`, and one of `SCHEDULERS`, as the artifact simulates it.
 
     Its figures are `Outcome.metrics(published=True)`. `seed` draws the scores and then the random placements; the
-    artifact knows 42 alone. `clipped`: outlying scores are lowered to the next-worst GPU's. `record` and `progress` are
-    those of `replay`. Raises InputError for another policy or scheduler, for a job wider than the 64 GPUs, and where
+    artifact knows 42 alone. `clipped`: outlying scores are lowered to the next-worst GPU's. `record` is
+    that of `replay`. Raises InputError for another policy or scheduler, for a job wider than the 64 GPUs, and where
     later arrivals keep a job of the trace from ever ending, as LAS lets them.
     """
     if policy not in (*POLICIES, BASELINE):
@@ -72,7 +69,7 @@ def pal_sc24(
     _fits(trace)
     fleet, generator = published_fleet(profiles, seed=seed, clipped=clipped)
     options = published_options(trace, record=record)
-    outcome = replay(trace.as_trace(), fleet, policy, scheduler, options=options, seed=generator, progress=progress)
+    outcome = replay(trace.as_trace(), fleet, policy, scheduler, options=options, seed=generator)
     return replace(outcome, policy=policy, seed=seed, notes=(*profiles.notes, *outcome.notes))
 
 
@@ -112,11 +109,11 @@ class Sensitivity:
     pal_clipped_s: float
 
 
-def sensitivity(trace: PublishedTrace, profiles: Profiles, scheduler: str = "fifo", *, seed: int = SEED) -> Sensitivity:
+def sensitivity(trace: PublishedTrace, profiles: Profiles) -> Sensitivity:
     """How much of PAL's gain over Packed-Sticky is one bad GPU: both once more without it. Raises as `pal_sc24`."""
 
     def average(policy: str, clipped: bool = False) -> float:
-        return float(pal_sc24(trace, profiles, policy, scheduler, seed=seed, clipped=clipped).jct_s.mean())
+        return float(pal_sc24(trace, profiles, policy, clipped=clipped).jct_s.mean())
 
     return Sensitivity(
         trace.name,

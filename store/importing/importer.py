@@ -66,7 +66,8 @@ def import_file(store: Store, path: Path, options: Options) -> Report:
             return before
         tables = (_runs if found.kind == "runs" else _telemetry)(store, found, options)
         tables["imports"] = provenance.rows(found.report)
-        tables = {name: _with_source(name, frame, provenance.id) for name, frame in tables.items()}
+        source = pl.lit(provenance.id).alias("import_id")
+        tables = {n: frame if n == "results" else frame.with_columns(source) for n, frame in tables.items()}
         store.append({name: frame.to_arrow() for name, frame in tables.items()}, f"import-{provenance.id}")
     return found.report
 
@@ -97,10 +98,6 @@ def _parse(sheet: Sheet, options: Options) -> Parsed:
 def _worst(report: Report) -> str:
     worst = sorted(report.refusals.items(), key=lambda item: -len(item[1]))[:3]
     return "; ".join(f"{reason} ({len(lines)} rows, first line {min(lines)})" for reason, lines in worst)
-
-
-def _with_source(name: str, frame: pl.DataFrame, source: str) -> pl.DataFrame:
-    return frame if name == "results" else frame.with_columns(pl.lit(source).alias("import_id"))
 
 
 def _workloads(sheet: Sheet, layout: Layout, options: Options) -> pl.DataFrame:

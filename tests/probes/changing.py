@@ -54,11 +54,11 @@ _PROGRAM = """
 
 @contextmanager
 def process_with_settings(
-    nvml: NvmlLibrary, state: Path, gpus: list[str], *, mhz: float | None = 1200, watt: float | None = 500,
+    nvml: NvmlLibrary, state: Path, gpus: list[str], *, watt: float | None = 500,
     body: str = "time.sleep(60)",
 ) -> Iterator[subprocess.Popen[str]]:  # fmt: skip
     """A process that has changed settings and waits, or does what `body` says."""
-    program = textwrap.dedent(_PROGRAM).format(gpus=gpus, mhz=mhz, watt=watt, body=body)
+    program = textwrap.dedent(_PROGRAM).format(gpus=gpus, mhz=1200, watt=watt, body=body)
     environment = nvml.environment(WHORL_STATE=str(state))
     process = subprocess.Popen(
         [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -16,7 +16,7 @@ from whorl.simulation.faults import FAULTS
 from whorl.simulation.fleet import CAP_SETTLES_AT, Fleet, Spread
 from whorl.simulation.models import MODELS, V100, GpuModel, find_model
 from whorl.simulation.physics import HOTTEST_C, Floats, Silicon, power, settle
-from whorl.simulation.workloads import BERT, PAGERANK, RESNET, SGEMM, STREAM, WORKLOADS, Workload, find_workload
+from whorl.simulation.workloads import BERT, PAGERANK, RESNET, SGEMM, STREAM, WORKLOADS, Workload
 
 GPUS, SEEDS = 392, 20
 
@@ -240,7 +240,6 @@ def test_planted_faults_show() -> None:
 def test_names_find_their_rows() -> None:
     assert find_model(" v100 ") is V100
     assert find_model("H200-SXM5").bandwidth_gb_s == 4800
-    assert find_workload("STREAM") is STREAM
 
 
 @pytest.mark.parametrize(
@@ -254,7 +253,6 @@ def test_names_find_their_rows() -> None:
         (lambda: Fleet.draw(V100, 4, 1).steady(SGEMM, cap=float("nan")), "not nan W"),
         (lambda: Fleet.draw(V100, 4, 1).steady(SGEMM, lock=2000), "135 to 1530 MHz, not 2000 MHz"),
         (lambda: find_model("K80"), "no simulated GPU model 'K80'"),
-        (lambda: find_workload("doom"), "no simulated workload 'doom'"),
     ],
 )
 def test_what_cannot_be_used_is_said_in_one_sentence(call: Callable[[], object], words: str) -> None:

@@ -22,14 +22,12 @@ def fleet_store(
     noise: float = 0.002,
     gpus: Mapping[str, Sequence[str]] | None = None,
     nodes: bool = True,
-    cluster: str = "local",
-    seed: int = 1,
 ) -> str:
     """A store in `folder` whose GPUs run each workload at 100 ms times their score, with log-normal noise.
 
     `scores`: workload -> a score for each of NAMES, or for each of `gpus[workload]`.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(1)
     path = str(folder / "S")
     store = new_store(path)
     for workload, values in scores.items():
@@ -48,5 +46,5 @@ def fleet_store(
         if nodes:
             columns |= {"node": "node", "slot": "slot"}
         units = {"ms": "ms", "watts": "W"}
-        import_file(store, file, Options(cluster=cluster, columns=columns, units=units))
+        import_file(store, file, Options(cluster="local", columns=columns, units=units))
     return path

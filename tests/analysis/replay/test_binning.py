@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whorl.analysis.replay.binning import binned, grouped, locality_walk, outlying
+from whorl.analysis.replay.binning import binned, grouped, outlying
 
 from . import oracle
 
@@ -91,17 +91,6 @@ def test_levels_are_those_of_the_plain_recurrence(seed: int) -> None:
     scores = generator.normal(1, 0.02, 64)
     scores[:seed] += generator.exponential(1, seed)
     assert binned(scores).sf == pytest.approx(oracle.levels(scores.tolist()))
-
-
-def test_the_walk_goes_by_slowdown() -> None:
-    """Within 0.9, 1.0, then across 1.53 and 1.7, then the outlier's 2.6 and 4.42."""
-    values = np.array([0.9, 1.0, 2.6])
-    assert locality_walk(values, 1.7) == ((0, True), (1, True), (0, False), (1, False), (2, True), (2, False))
-    assert locality_walk(values, 1.05) == ((0, True), (0, False), (1, True), (1, False), (2, True), (2, False))
-
-
-def test_without_a_locality_penalty_within_a_node_comes_first() -> None:
-    assert locality_walk(np.array([0.9, 1.1]), 1.0) == ((0, True), (0, False), (1, True), (1, False))
 
 
 def test_the_sd_is_that_of_a_sample() -> None:
