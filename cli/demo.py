@@ -90,7 +90,15 @@ def demo(
         unwritten = _write(folder, looked, caught, printed.left_out(looked, report))
     page = None if unwritten else folder / _REPORT
     told = printed.DemoResult(
-        looked, report, caught, suite, made.seed, folder / STORE, page, taken_s=time.perf_counter() - began
+        looked,
+        report,
+        made.sittings,
+        caught,
+        suite,
+        made.seed,
+        folder / STORE,
+        page,
+        taken_s=time.perf_counter() - began,
     )
     if as_json:
         print_json(printed.document(told))

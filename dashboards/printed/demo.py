@@ -23,6 +23,7 @@ class DemoResult:
 
     looked: Looked
     report: Report
+    sittings: int
     planted: Sequence[Planted] | None
     suite: str
     seed: int | None
@@ -54,6 +55,7 @@ def document(result: DemoResult) -> dict[str, Any]:
         "runs": campaign.runs.height,
         "sound_runs": sound(campaign),
         "seconds": result.seconds,
+        "sittings": result.sittings,
         "wall_s": result.taken_s,
         "variability": [row.as_dict() for row in result.looked.spread if row.level == "gpu"],
         "comparisons": result.looked.judged.looks,
@@ -100,6 +102,11 @@ def answer(result: DemoResult) -> Iterable[str | Table]:
     yield from notes(looked)
     yield from _not_run(report, looked.names)
     yield from left_out(looked, report)
+    if result.sittings > 1:
+        yield (
+            "Everything was measured twice, on two simulated days: above is the second time. `whorl advise` uses both, "
+            "because one time cannot show what repeats."
+        )
     if result.page is not None:
         yield Line(f"report: {result.page} (open it in a browser; it needs no network)")
     yield from next_commands(looked, result.store)
