@@ -75,8 +75,8 @@ def collect(
     """Read every GPU of this node into a store until you stop it.
 
     Ctrl-C, SIGTERM and SIGHUP end it: what was read is flushed and sealed, and the exit status is 0. Reading changes
-    no setting of a GPU; what a probe that crashed left changed is restored first. On a machine without GPUs,
-    --backend simulated reads a simulated node.
+    no setting of a GPU. If a probe crashed and left settings changed, they are restored first. On a machine without
+    GPUs, --backend simulated reads a simulated node.
     """
     from ..collectors.collecting import be_prompt, stay_small
     from ..jobs.collecting import collect as run

@@ -13,9 +13,9 @@ from .options import json_option
 @click.option("--store", metavar="DIR", envvar="WHORL_STORE", help="Also check every file of this store.")
 @json_option
 def doctor(store: str | None, as_json: bool) -> None:
-    """Say what this machine has, what works, and why what does not.
+    """Show what works on this machine, and why the rest does not.
 
-    Exit status 1 if something that whorl always needs does not work, or a file of the store is unsound.
+    Exit status 1 if something that whorl always needs does not work, or if a file of the store is damaged.
     """
     from ..dashboards.table import Table
     from ..jobs.machine import findings

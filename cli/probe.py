@@ -71,7 +71,7 @@ probe.add_command(list_probes)
     "--precision",
     type=click.FloatRange(0, 100, min_open=True),
     metavar="PERCENT",
-    help="Stop when the median's 95 % interval is +/- this.  [default: by suite]",
+    help="Stop when the median's 95 % interval is at most +/- this.  [default: by suite]",
 )
 @click.option(
     "--repeats", type=click.IntRange(3, 10_000), help="Measure at least this many repeats.  [default: by suite]"
@@ -94,10 +94,10 @@ probe.add_command(list_probes)
 def run(names: tuple[str, ...], store: str, backend: str, as_json: bool, **given: Any) -> None:
     """Run the probes NAMEd, or those of a suite, on every GPU of this node or of a simulated fleet.
 
-    What is measured is stored as it comes. Nothing of a GPU's settings is changed but by --lock-clock and
-    --power-limit, and then it is restored, also after a crash.
+    Runs are stored while others are measured. Only --lock-clock and --power-limit change settings of a GPU; these are
+    restored afterwards, also after a crash.
 
-    Exit status 0; 1 where a result was wrong, and 6 where a GPU failed: the others were measured all the same.
+    Exit status 0; 1 if a result was wrong; 6 if a GPU failed (the others were still measured).
     """
     from ..dashboards.printed.probes import answer, document
     from ..jobs.measuring import measure

@@ -18,10 +18,10 @@ _PREFIXES = ("", "k", "M", "G", "T", "P")
 @click.option("--model", metavar="NAME", help="Sizes for this simulated model.  [default: the GPU here, else V100]")
 @json_option
 def list_probes(model: str | None, as_json: bool) -> None:
-    """List the probes by the smallest suite that holds them: what each stresses, its work, its time, what it needs.
+    """List the probes of each suite: what each one stresses, its work, its time, and what it needs.
 
-    The size is that of one repetition, on the first GPU here or on a GPU of --model. The time is the most that a
-    probe takes on a warm GPU in that suite; making its work ready comes on top.
+    A larger suite also runs the probes of the smaller ones. The size is that of one repetition, on the first GPU here
+    or on a GPU of --model. The time is the longest that a probe takes on a warm GPU, without its preparation.
     """
     from ..probes.listing import listing
     from ..probes.probe import SUITES

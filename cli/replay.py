@@ -76,7 +76,8 @@ class _Lists(click.Command):
     "classes",
     multiple=True,
     metavar="MODEL=WORKLOAD",
-    help="Which measured workload a model of the trace is like; `*` is all others, `none` the same on every GPU.",
+    help="The measured workload that stands for a model of the trace; `*` is all other models, `none` the same time "
+    "on every GPU.",
 )
 @click.option("--policy", "policies", multiple=True, metavar="NAMES", help=_POLICIES)
 @click.option("--scheduler", "schedulers", multiple=True, metavar="NAMES", help="fifo, las, srtf.  [default: fifo]")
@@ -91,7 +92,13 @@ class _Lists(click.Command):
     show_default=True,
     help="Factor on the time of a job that spans nodes.",
 )
-@click.option("--backfill", type=click.Choice(["none", "easy"]), default="none", show_default=True, help="Backfill.")
+@click.option(
+    "--backfill",
+    type=click.Choice(["none", "easy"]),
+    default="none",
+    show_default=True,
+    help="Whether later jobs may start before the first one that waits.",
+)
 @click.option(
     "--round",
     "round_s",
@@ -103,8 +110,8 @@ class _Lists(click.Command):
 @click.option(
     "--clock",
     type=click.Choice(CLOCKS),
-    help="When is decided: at the edges of rounds, at every event, or each policy as it is made.  [default: rounds for "
-    "all where any policy or scheduler needs them, else events]",
+    help="When policies decide: at the edges of rounds, at every event, or each one as it was designed.  [default: "
+    "rounds if any policy or scheduler needs them, else events]",
 )
 @click.option(
     "--preemption-cost", type=_TIME, default=0.0, show_default=True, help="Seconds that a preempted job loses."

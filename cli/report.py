@@ -12,7 +12,7 @@ from .options import store_option
 @click.command("report", short_help="Write the HTML report of a store: how the GPUs differ, which stand out.")
 @store_option
 @click.option("--campaign", metavar="NAME", help="Which campaign.  [default: the last one]")
-@click.option("--cluster", metavar="NAME", help="Which cluster; needed where several have runs of no campaign.")
+@click.option("--cluster", metavar="NAME", help="Which cluster; needed if several have runs without a campaign.")
 @click.option("--out", metavar="FILE", default="report.html", show_default=True, help="The page.")
 def report(store: str, campaign: str | None, cluster: str | None, out: str) -> None:
     """Compare the GPUs of a store and write one HTML page that needs no network.

@@ -17,7 +17,7 @@ import click
 def sample(folder: Path, gpus: int | None, seed: int | None, force: bool) -> None:
     """Write the measurements of a small simulated fleet into DIR, with faults planted in three GPUs.
 
-    The files are generated, not measured, and have the shapes that real tools give.
+    The data are generated, not measured. The files look like those of real tools.
     """
     from ..errors import InputError
     from ..simulation.sample import FILES, GPUS, SEED, write_sample

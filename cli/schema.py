@@ -22,7 +22,7 @@ _METRICS_HEADER = ("metric", "kind", "tier", "NVML", "DCGM field", "dcgm-exporte
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown: the text of docs/tables.md.")
 @click.argument("tables", nargs=-1)
 def schema(as_json: bool, as_markdown: bool, tables: tuple[str, ...]) -> None:
-    """Explain every column of TABLES (all, where none is named): type, unit, meaning."""
+    """Explain every column of TABLES (all tables if you name none): type, unit, meaning."""
     from ..dashboards.table import Table as Cells
     from ..store.schema import FORMAT, TABLES, VIEWS
     from ..store.vocabulary import VOCABULARIES

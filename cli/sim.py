@@ -23,9 +23,9 @@ def sim() -> None:
 @click.argument("model")
 @json_option
 def describe(model: str, as_json: bool) -> None:
-    """Print what is simulated of a GPU MODEL: parameters, sensors, steady state, faults.
+    """Print how a GPU MODEL is simulated: parameters, sensors, steady state, faults.
 
-    Every number says what it rests on: seen in data sheets or driver output, fitted to one public V100 cluster, or
+    Every number says where it comes from: seen in data sheets or driver output, fitted to one public V100 cluster, or
     assumed.
     """
     from ..simulation import describe as about
@@ -107,11 +107,11 @@ def run(
     cluster: str | None,
     as_json: bool,
 ) -> None:
-    """Run a campaign over a simulated fleet and store it as a real one would be, with what was planted beside it.
+    """Run a campaign over a simulated fleet and store it like a real one.
 
-    The fleet is stepped through its hours: runs, results, telemetry and events. With --steady only runs and results
-    at the steady state are stored. The same arguments give the same campaign: interrupted, it goes on where it was
-    when it is run again.
+    It stores runs, results, telemetry and events; with --steady only runs and results at the steady state. The table
+    `truth` gets the faults that were planted. The same arguments give the same campaign: if it was interrupted, run it
+    again to go on.
     """
     from math import inf
 

@@ -20,7 +20,7 @@ _KEEP = "How long telemetry stays at full rate, as 90d, 12h or 2w"
 
 @click.group("store", short_help="Show what a store holds; compact it; prune old telemetry.")
 def store_group() -> None:
-    """Look after a store: collectors may write and others read meanwhile."""
+    """Look after a store. Collectors may write to it, and others read it, at the same time."""
 
 
 @store_group.command("status", short_help="What a store holds, and who writes to it now.")
