@@ -4,6 +4,8 @@ UV     := $(or $(shell command -v uv 2>/dev/null),.uv/bin/uv)
 READY  := .venv/.ready
 BIN    := .venv/bin
 export UV_PYTHON_DOWNLOADS := never
+# The tests start hundreds of processes: each compiles all of its modules where none may keep what was compiled.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo cupy test test-all check check-all lint types layers lock clean help
 
