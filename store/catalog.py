@@ -115,6 +115,7 @@ def _right(written: Path) -> str:
 def _define(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
     place = f"coalesce(getvariable('whorl_store'), {_OPENED}, {quoted(str(root))})"
     escaped = f"regexp_replace({place}, {quoted(_SPECIAL.pattern)}, '[\\1]', 'g')"
+    connection.execute("BEGIN")  # each of some 300 statements would commit
     for spec in TABLES:
         connection.execute(f"CREATE VIEW {spec.name} AS WITH {_common(escaped, root)} {_select(spec, escaped)}")
         connection.execute(f"COMMENT ON VIEW {spec.name} IS {quoted('One row: ' + spec.row)}")
@@ -129,6 +130,7 @@ def _define(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
         connection.execute(f"COMMENT ON VIEW {view.name} IS {quoted('One row: ' + view.row)}")
     connection.execute(f"CREATE MACRO whorl_format() AS {FORMAT}")
     connection.execute(f"CREATE MACRO whorl_store() AS {place}")
+    connection.execute("COMMIT")
     connection.execute("CHECKPOINT")
 
 
