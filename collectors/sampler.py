@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SLICE_NS = 200_000_000  # the longest sleep, so that an end is noticed
+_TOGETHER_NS = 100_000  # two clocks that are read within so long tell the same instant
 _CHORES_NS = 1_000_000_000  # how often to look at clocks, counters and the driver's events
 _LOOK_SOON_NS = 1_000_000_000  # how often to look for a driver that went away
 _Alike = tuple[bytes, tuple[str | None, ...], tuple[bool, ...]]  # statuses, marks, and who was asked
@@ -292,8 +293,11 @@ class Sampler:
         """One tick: every device is read, the readings are recorded, and events are derived from them."""
         steady, read, stuck, silent = self._clock.steady, self._backend.read, self.stuck_in, self._noticing.silent
         stamps, read_us, slow_due = self._stamps, self._read_us, self._slow_due
-        now = began = steady()
-        ahead = self._clock.wall() - now  # of the wall clock before the steady one
+        for _ in range(10):
+            now = began = steady()
+            ahead = self._clock.wall() - now  # of the wall clock before the steady one
+            if steady() - now < _TOGETHER_NS:  # else this thread was held up between the two
+                break
         due: set[int] = set()
         for device, whole in enumerate(self._whole):
             slow = now >= slow_due[device]

@@ -265,8 +265,8 @@ def turned(clock: Turned, **more: float) -> Kept:
     return kept
 
 
-def instants(kept: Kept) -> list[int]:
-    return [row["ts"] for row in kept.of(kept.identities[0][0].gpu)]
+def instants(kept: Kept, number: int = 0) -> list[int]:
+    return [row["ts"] for row in kept.of(kept.identities[0][number].gpu)]
 
 
 def test_the_grid_does_not_drift() -> None:
@@ -285,6 +285,24 @@ def test_the_grid_is_kept_on_a_real_clock(nvml: NvmlLibrary) -> None:
     ts = [row["ts"] for row in running.kept.of(running.gpus[0])]
     late = [(t - ts[0]) % 20_000_000 for t in ts]
     assert sorted(min(part, 20_000_000 - part) for part in late)[len(late) // 2] < 5_000_000
+
+
+def test_a_thread_held_up_between_two_clocks_stamps_the_time_at_which_it_reads() -> None:
+    class Interrupted(Turned):
+        """Every third time the wall clock is read after 12 ms in which another process ran."""
+
+        looks = 0
+
+        def wall(self) -> int:
+            self.looks += 1
+            self.now += 12_000_000 * (self.looks % 3 == 0)
+            return super().wall()
+
+    clock = Interrupted()
+    one, two = (instants(kept, number) for kept in [turned(clock)] for number in (0, 1))
+    assert clock.looks > 300
+    assert len(one) == 300
+    assert one == two  # to read takes no time here
 
 
 def test_slow_metrics_are_read_at_their_own_pace() -> None:
