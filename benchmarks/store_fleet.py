@@ -35,7 +35,7 @@ import pyarrow as pa
 
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, say
-from whorl.store import Journal, Store, arranging, journal_file, placing, replacing, rivals, writing
+from whorl.store import Journal, Store, arranging, contents, journal_file, placing, replacing, rivals, writing
 from whorl.store import files as store_files
 from whorl.store.schema import LATEST, TELEMETRY
 
@@ -124,6 +124,7 @@ class Fleet:
         header = journal_file.schema_of("telemetry", ["ts", "cluster", "gpu"], writer, gpus)
         (self.root / "journal").mkdir(exist_ok=True)
         (self.root / "journal" / f"{began}-7.telemetry.0.arrow").write_bytes(header.serialize().to_pybytes())
+        contents.note(sealed[0].parent)
         last = rows_of(self.gpus[name], self.noon, self.noon, 1)
         noted = last.append_column("written", pa.array([self.noon] * len(last)))
         writing.replace_parquet(self.root / "latest" / f"{began}-6.parquet", LATEST, noted)

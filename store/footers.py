@@ -11,19 +11,28 @@ from typing import Any
 from . import light
 
 _MOST = 65536  # files that are remembered
+_MOST_SHAPES = 64
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Shape:
+    """The columns of files, as Arrow's schema. Files with the same columns share one."""
+
+    schema: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """How many rows a file has, its metadata of whorl, and its columns: Arrow's schema, one object for equal ones."""
+    """How many rows a file has, its metadata of whorl, and its columns."""
 
     rows: int
     about: dict[bytes, bytes]
-    schema: Any
+    shape: Shape
 
 
 _read: dict[tuple[Path, tuple[int, int]], Footer] = {}
-_schemas: list[tuple[Any, Any]] = []  # Parquet's schemas that were seen, as Arrow's: making these takes long
+_shapes: list[tuple[Any, Shape]] = []  # by Parquet's schema: making Arrow's takes long
+_distrusted: set[Path] = set()
 
 
 def stamp(path: Path) -> tuple[int, int]:
@@ -34,25 +43,40 @@ def stamp(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def footer(path: Path) -> Footer:
-    """The footer of a file. Raises OSError, and pyarrow.ArrowException or ValueError where it is damaged."""
-    key = path, stamp(path)
+def footer(path: Path, now: tuple[int, int] | None = None) -> Footer:
+    """The footer of a file, whose stamp is `now` if that is known.
+
+    Raises OSError, and pyarrow.ArrowException or ValueError where the file is damaged.
+    """
+    key = path, now or stamp(path)
     found = _read.get(key)
     if found is None:
         metadata = light.metadata(path)
         about = {name: text for name, text in (metadata.metadata or {}).items() if name.startswith(b"whorl.")}
-        found = Footer(metadata.num_rows, about, _schema(metadata.schema))
-        if len(_read) >= _MOST:
+        found = _read[key] = Footer(metadata.num_rows, about, _shape(metadata.schema))
+        if len(_read) > _MOST:
             _read.clear()
-        _read[key] = found
     return found
 
 
-def _schema(schema: Any) -> Any:
-    for known, made in _schemas:
+def suppose(path: Path, then: tuple[int, int], found: Footer) -> None:
+    """Take a file that has this stamp to have this footer."""
+    if path not in _distrusted:
+        _read[path, then] = found
+
+
+def distrust(path: Path) -> None:
+    """Forget the footer of a file that could not be read after all, and read it anew, whatever is supposed of it."""
+    _distrusted.add(path)
+    for key in [key for key in _read if key[0] == path]:
+        del _read[key]
+
+
+def _shape(schema: Any) -> Shape:
+    for known, shape in _shapes:
         if schema.equals(known):
-            return made
-    made = schema.to_arrow_schema().remove_metadata()
-    if len(_schemas) < 64:
-        _schemas.append((schema, made))
+            return shape
+    made = Shape(schema.to_arrow_schema().remove_metadata())
+    if len(_shapes) < _MOST_SHAPES:
+        _shapes.append((schema, made))
     return made

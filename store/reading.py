@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError
-from . import journal_file, light, placing, replacing
+from . import contents, journal_file, light, placing, replacing
 from .arranging import conform, take
 from .files import files_under
 from .footers import footer, stamp
@@ -56,8 +56,11 @@ class Rows:
         return [*self.free, *self.contested]
 
 
-def snapshot(root: Path, names: Iterable[str] = ()) -> Snapshot:
-    """What a store holds now, of some tables (none: of all). Raises StoreError if its folders cannot be read."""
+def snapshot(root: Path, names: Iterable[str] = (), *, trusting: bool = False) -> Snapshot:
+    """What a store holds now, of some tables (none: of all). Raises StoreError if its folders cannot be read.
+
+    `trusting` believes what collectors say of their files: the caller looks again if one of them cannot be read.
+    """
     wanted = {*names} or {spec.name for spec in TABLES}
     if wanted & {TELEMETRY.name, LATEST.name}:
         wanted |= {TELEMETRY.name, LATE.name}
@@ -92,6 +95,8 @@ def snapshot(root: Path, names: Iterable[str] = ()) -> Snapshot:
         ]
         for table, found in listed.items()
     }
+    if trusting:
+        contents.recall(visible.get(TELEMETRY.name, ()))
     open_parts = [part for part in parts if replacing.key(root, part.path) not in hidden]
     noted = frozenset(one for note in after.values() for one in (*note.old, *note.new))
     return _with_journals(visible, open_parts, noted)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError
-from . import arranging, files, journal_file, latest, light, placing, replacing, rivals, writing
+from . import arranging, contents, files, journal_file, latest, light, placing, replacing, rivals, writing
 from .footers import footer
 from .journal_file import WRITTEN, Part, live_of, name_in
 from .locks import Lock, is_free, locked
@@ -124,6 +124,8 @@ class Sealer:
                     temporary.replace(final)
                 for folder in {final.parent for final in moves.values()}:
                     files.sync_folder(folder)
+                    if "~" in folder.name:
+                        contents.note(folder)
         except OSError as error:
             raise files.failed("write", self.root, error) from error
         self._unpublished = {}

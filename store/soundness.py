@@ -10,10 +10,9 @@ import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from . import placing
-from .footers import footer, stamp
+from .footers import Shape, distrust, footer, stamp
 from .schema import FORMAT, arrow_schema
 
 _MOST = 65536  # files whose state is remembered
@@ -35,7 +34,7 @@ def reason_to_skip(path: Path, name: str) -> str | None:
     """Why a file cannot be read as part of the table `name`; None if it can. Raises OSError."""
     now, found = stamp(path), _known.get((path, name))
     if found is None or found.stamp != now:
-        found = State(now, *_look(path, name))
+        found = State(now, *_look(path, name, now))
         remember(path, name, found)
     return found.reason
 
@@ -54,6 +53,12 @@ def remember(path: Path, name: str, found: State) -> None:
     _known[path, name] = found
 
 
+def forget(path: Path, name: str) -> None:
+    """Look at a file anew, as it could not be read after all."""
+    _known.pop((path, name), None)
+    distrust(path)
+
+
 def looks_whole(path: Path) -> bool:
     """Whether a file begins and ends like a Parquet file: enough for files that can be made again. Raises OSError."""
     with path.open("rb") as file:
@@ -63,13 +68,13 @@ def looks_whole(path: Path) -> bool:
     return size >= 12 and begin == end[4:] == b"PAR1" and int.from_bytes(end[:4], "little") <= size - 12
 
 
-def _look(path: Path, name: str) -> tuple[str | None, frozenset[str]]:
+def _look(path: Path, name: str, now: tuple[int, int]) -> tuple[str | None, frozenset[str]]:
     """Why a file cannot be read as part of a table (None if it can), and the columns it has."""
     import pyarrow as pa
 
     none: frozenset[str] = frozenset()
     try:
-        found = footer(path)
+        found = footer(path, now)
     except FileNotFoundError:
         raise  # it was replaced by others just now
     except PermissionError:
@@ -85,11 +90,12 @@ def _look(path: Path, name: str) -> tuple[str | None, frozenset[str]]:
         return f"it has format {version or '?'} but this whorl reads up to {FORMAT}; install a newer whorl", none
     if not placing.readable(found.about):
         return f"what it says of its times and GPUs is damaged; move it out of {name}/", none
-    return _columns(found.schema, name)
+    return _columns(found.shape, name)
 
 
 @functools.lru_cache(maxsize=256)
-def _columns(schema: Any, name: str) -> tuple[str | None, frozenset[str]]:
+def _columns(shape: Shape, name: str) -> tuple[str | None, frozenset[str]]:
+    schema = shape.schema
     for field in arrow_schema(name):
         if field.name in schema.names and schema.field(field.name).type != field.type:
             kind = schema.field(field.name).type

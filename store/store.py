@@ -26,7 +26,7 @@ from . import commits, files, journal_file, older, placing, reading, replacing, 
 from .arranging import KEY
 from .footers import stamp
 from .schema import BOOKKEEPING, CATALOG, FORMAT, LATE, LATEST, TABLES, TELEMETRY, arrow_schema, table
-from .soundness import damage, looks_whole, reason_to_skip
+from .soundness import damage, forget, looks_whole, reason_to_skip
 
 if TYPE_CHECKING:
     import polars as pl
@@ -225,16 +225,19 @@ class Store:
             self.skipped[path] = reason
             log.warning("skipped %s: %s", path, reason)
 
-    def _rows(self, names: Sequence[str], look: Look = lambda *_: None) -> dict[str, reading.Rows]:
+    def _rows(
+        self, names: Sequence[str], look: Look | None = None, *, trusting: bool = False
+    ) -> dict[str, reading.Rows]:
         """These tables at one instant. If a file was replaced by others meanwhile, the listing is made again."""
         if not names:
             return {}
         needed = [TELEMETRY.name] if LATEST.name in names else []
         for _ in range(_TRIES):
-            found = reading.snapshot(self.root, names)
+            found = reading.snapshot(self.root, names, trusting=trusting)
             with contextlib.suppress(FileNotFoundError):
-                for name, paths in found.files.items():
-                    look(name, paths)
+                if look is not None:
+                    for name, paths in found.files.items():
+                        look(name, paths)
                 live = reading.tails(found, {*names, *needed}, self._skip)
                 if live is not None:
                     return {name: reading.rows_of(name, found, live, self.sound, self._skip) for name in names}
@@ -397,14 +400,14 @@ class Store:
             made = None
             if kept is None:
                 made = sql.Connection(unsafe=unsafe)
-            rows = self._rows(sorted(names), made.look if made else lambda *_: None)
+            rows = self._rows(sorted(names), made.look if made else None, trusting=True)
             try:
                 if not unsafe and kept is not None and kept.serves(rows):
                     kept.refresh(rows)
                     return kept, rows
                 if kept is not None:
                     kept.close()
-                    rows |= {} if unsafe else self._rows(sorted(kept.tables - names))
+                    rows |= {} if unsafe else self._rows(sorted(kept.tables - names), trusting=True)
                 made = made or sql.Connection(unsafe=unsafe)
                 made.furnish(rows)
             except (FileNotFoundError, QueryError) as error:
@@ -427,6 +430,7 @@ class Store:
                     if reason is not None:
                         found[path] = f"it is damaged ({reason}); restore it from a backup or move it out of the store"
                         self._damaged[path] = when, found[path]
+                        forget(path, name)
                         self._skip(path, found[path])
         return found
 
