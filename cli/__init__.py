@@ -30,6 +30,7 @@ _DEPENDENCIES = {
     "rich": "rich",
 }
 """What pip calls the packages that verbs need, by the name of their module."""
+_PAGES = Path(__file__).parents[1] / "docs"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """What an answer that goes to a file can meet. An error of a store's file is a StoreError, or names the file."""
 
@@ -119,6 +120,13 @@ class _Group(click.Group):
                 ctx.exit(error.exit_code)
             return answer
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Say where the pages lie that help texts and messages name."""
+        super().format_epilog(ctx, formatter)
+        if _PAGES.is_dir():
+            formatter.write_paragraph()
+            formatter.write(f"Pages such as docs/tutorial.md are in {_PAGES}\n")
+
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="whorl")
@@ -156,6 +164,7 @@ _VERBS = {
     "collect": "collect:collect",
     "probe": "probe:probe",
     "store": "store:store_group",
+    "man": "man:man",
 }
 
 
