@@ -32,7 +32,7 @@ def build(facts: Facts, *, width: int = 1024, tokens: int = 256, sequences: int 
     a repetition takes about 4 ms at the highest rate. fp16 where there are tensor cores, else fp32.
     """
     if width % BLOCK or tokens % 2 or tokens < 2:
-        return Unfit(f"a width of {width} and {tokens} tokensmust be multiples of {BLOCK} and of 2")
+        return Unfit(f"a width of {width} and {tokens} tokens must be multiples of {BLOCK} and of 2")
     precision = "fp16" if facts.capability >= (7, 0) else "fp32"
     one = tokens * (24 * width * width + 4 * tokens * width)
     heads = width // HEAD

@@ -151,11 +151,11 @@ def refuse_steady(model: GpuModel, load: Load, runs: int, every_s: float) -> Non
         raise InputError(f"the load {load.name!r} has no work whose steady state could be run: choose another")
     longest_s = SLOWEST * STEADY_UNITS * max(unit_ms(workload, model) for workload in load.workloads) / 1000
     if runs < 1:
-        raise InputError(f"a campaign has at least one run, not {runs}")
+        raise InputError(f"a campaign must have at least one run, not {runs}")
     if not longest_s <= every_s <= 366 * 86_400:
         raise InputError(
-            f"under load {load.name} on {model.name} a run can follow the last one after {ceil(longest_s)} s, when "
-            f"the slowest GPU has ended it, to a year, not after {every_s:g} s"
+            f"load {load.name} on {model.name}: the time from one run to the next must be from {ceil(longest_s)} s "
+            f"(the slowest GPU then has ended its run) to a year, not {every_s:g} s"
         )
     if runs * every_s > MOST_STEADY_S:
         raise InputError(

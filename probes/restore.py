@@ -287,7 +287,7 @@ def restore_dead(folder: Path) -> list[str]:
         if left.living:
             continue
         if left.foreign:
-            notes.append(f"the restore file {left.path} is not believed: {left.why}")
+            notes.append(f"the restore file {left.path} is not used: {left.why}")
             continue
         if left.note is None:
             notes.append(

@@ -354,7 +354,7 @@ def _refuse_unless_query(connection: duckdb.DuckDBPyConnection, statement: duckd
         raise QueryError("PIVOT needs its values listed: PIVOT ... ON column IN ('a', 'b') ...")
     raise QueryError(
         f"{name} is not run: `whorl sql` answers queries (SELECT and the like) and changes nothing; "
-        f"--unsafe lifts this for a person who means it"
+        "to run it all the same, give --unsafe"
     )
 
 

@@ -153,7 +153,7 @@ def _read(path: Path, one: str, step: int) -> Note | None:
         sides = _sides(path)
         for name in (*sides["old"], *sides["new"]):
             if not _FORM.fullmatch(name):
-                raise ValueError(f"it names {name!r}, which is no file that changes places")  # noqa: TRY301
+                raise ValueError(f"it names {name!r}, which is not a file that whorl replaces")  # noqa: TRY301
     except FileNotFoundError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, MemoryError, pa.ArrowException) as error:
@@ -181,7 +181,7 @@ def _sides(path: Path) -> dict[str, tuple[str, ...]]:
     sides: dict[str, list[str]] = {"old": [], "new": []}
     for row in light.read(path).to_pylist():
         if key_of(row["path"]) != (row["table_name"], row["file"]):
-            raise ValueError(f"it names {row['path']!r}, which is no file that changes places")
+            raise ValueError(f"it names {row['path']!r}, which is not a file that whorl replaces")
         sides[row["side"]].append(row["path"])
     return {side: tuple(names) for side, names in sides.items()}
 
@@ -231,7 +231,7 @@ def replace(
         if _path(root, one, 2).exists():  # from here on the files are replaced, whatever failed afterwards
             if not isinstance(error, OSError | StoreError):
                 raise
-            log.warning("%s; the files have changed places all the same", error)
+            log.warning("%s; the files were replaced all the same", error)
             return
         with contextlib.suppress(OSError):
             take_back(root, one, placed)  # and nothing that was there before

@@ -53,7 +53,7 @@ class Decisions:
         self._key = scheduler.key
         self._round_s = options.round_s
         if (policy.place is None) == (policy.decide is None):
-            raise InputError(f"the policy {policy.name} is to have one of place and decide")
+            raise InputError(f"the policy {policy.name} must have either place or decide")
         self._patience_s = options.patience_s
         self._impatient: list[tuple[float, int]] = []  # a heap of those below; those that have started are void
         self._impatient_s: dict[int, float] = {}

@@ -42,13 +42,13 @@ class Fleet:
             raise InputError("the fleet has no GPUs")
         steps = np.diff(self.node)
         if self.node[0] != 0 or ((steps != 0) & (steps != 1)).any() or self.node[-1] + 1 != len(self.node_names):
-            raise InputError("the nodes of a fleet are to be numbered 0, 1, ... in the order of its GPUs")
+            raise InputError("the nodes of a fleet must be numbered 0, 1, ... in the order of its GPUs")
         if len(self.gpu_names) != gpus:
             raise InputError(f"the fleet has {gpus} GPUs and {len(self.gpu_names)} names of GPUs")
         _distinct("GPUs", self.gpu_names)
         _distinct("nodes", self.node_names)
         if not np.isfinite(self.locality) or self.locality < 1:
-            raise InputError(f"the locality penalty is a factor of at least 1, not {self.locality:g}")
+            raise InputError(f"the locality penalty must be at least 1, not {self.locality:g}")
         missing = sorted(set(self.actual) ^ set(self.belief))
         if missing:
             raise InputError(f"the class {missing[0]!r} needs both scores for jobs and scores for policies")
@@ -79,7 +79,7 @@ class Fleet:
     ) -> Fleet:
         """Nodes of equal size. Without `belief`, policies see what jobs run at; without both, all scores are 1."""
         if nodes < 1 or gpus_per_node < 1:
-            raise InputError(f"a fleet has at least one node of one GPU, not {nodes} nodes of {gpus_per_node}")
+            raise InputError(f"a fleet must have at least one node of one GPU, not {nodes} nodes of {gpus_per_node}")
         runs_at = _arrays(actual or {})
         return cls(
             np.repeat(np.arange(nodes, dtype=np.int32), gpus_per_node),

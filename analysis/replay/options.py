@@ -65,19 +65,19 @@ class Options:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.round_s) and self.round_s > 0):
-            raise InputError(f"a round has a length of more than 0 s, not {self.round_s:g}")
+            raise InputError(f"a round must be longer than 0 s, not {self.round_s:g}")
         for name in ("preemption_s", "migration_s", "restart_s"):
             cost = getattr(self, name)
             if not (math.isfinite(cost) and cost >= 0):
-                raise InputError(f"the cost {name} is a time of at least 0 s, not {cost:g}")
+                raise InputError(f"the cost {name} must be at least 0 s, not {cost:g}")
         if self.backfill not in ("none", "easy"):
-            raise InputError(f"backfill is none or easy, not {self.backfill!r}")
+            raise InputError(f"backfill must be none or easy, not {self.backfill!r}")
         if self.on_failure not in ("restart", "resume"):
-            raise InputError(f"a job that lost its node is to restart or to resume, not to {self.on_failure!r}")
+            raise InputError(f"a job that lost its node must restart or resume, not {self.on_failure!r}")
         every = self.checkpoint_every_s
         if every is not None and not (math.isfinite(every) and every > 0):
-            raise InputError(f"the time between checkpoints is more than 0 s, not {every:g}")
+            raise InputError(f"the time between checkpoints must be more than 0 s, not {every:g}")
         if self.patience_s is not None and not (self.patience_s > 0 and (self.rounds or self.quantised)):
-            raise InputError("the patience of jobs is a time of more than 0 s, and needs rounds")
+            raise InputError("the patience of jobs must be more than 0 s, and needs rounds")
         if self.quantised and self.rounds is False:
             raise InputError("jobs can end at the edges of rounds only in a replay by rounds")

@@ -158,8 +158,8 @@ def _unpacked(stream: Any, raw: bytes, path: Path) -> bytes:
         size += len(part)
         if size > most:
             raise InputError(
-                f"{path} unpacks to more than {_RATIO} times its size, as no measurements do; "
-                f"where it is right, unpack it first and import that"
+                f"{path} unpacks to more than {_RATIO} times its size, unlike any measurements; "
+                "if the file is right, unpack it first and import the result"
             )
     return b"".join(parts)
 
@@ -217,7 +217,7 @@ def _columns(names: list[str], path: Path) -> list[str]:
     """The names of the columns, checked; that of a written-out row index becomes ""."""
     if len(names) > _MOST_COLUMNS:
         raise InputError(
-            f"{path} has {len(names)} columns, and at most {_MOST_COLUMNS} can be read: cut out those needed"
+            f"{path} has {len(names)} columns, but at most {_MOST_COLUMNS} can be read: keep only those that you need"
         )
     if any(re.search(_UNREADABLE, name) for name in names):
         raise InputError(f"{path}: the header line has unreadable characters; export the file as CSV in UTF-8")

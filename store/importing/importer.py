@@ -214,7 +214,7 @@ class _Provenance:
     def earlier(self, store: Store) -> Report | None:
         """The report of an earlier import of the same content into this cluster, or None.
 
-        Raises InputError if it was read with other options: stored facts are not rewritten.
+        Raises InputError if it was read with other options: stored rows are not changed.
         """
         rows = store.collect(
             store.scan("imports").filter(
@@ -227,7 +227,7 @@ class _Provenance:
         if not same.height and not any(self._reads_alike(stated) for stated in rows["options"]):
             raise InputError(
                 f"{self.sheet.file} was imported before with other options ({rows[0, 'options']}); "
-                f"stored facts are not rewritten: import it into a new store"
+                f"stored rows are not changed: import it into a new store"
             )
         if not same.height:
             return None  # only names differ: rows that are the same runs are found by their ids

@@ -294,12 +294,12 @@ def test_a_trace_that_cannot_be_replayed(jobs: list[Job], sentence: str) -> None
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"round_s": 0}, "a round has a length of more than 0 s"),
-        ({"migration_s": -1}, "the cost migration_s is a time of at least 0 s"),
-        ({"backfill": "conservative"}, "backfill is none or easy, not 'conservative'"),
-        ({"on_failure": "cry"}, "a job that lost its node is to restart or to resume"),
+        ({"round_s": 0}, "a round must be longer than 0 s"),
+        ({"migration_s": -1}, "the cost migration_s must be at least 0 s"),
+        ({"backfill": "conservative"}, "backfill must be none or easy, not 'conservative'"),
+        ({"on_failure": "cry"}, "a job that lost its node must restart or resume"),
         ({"quantised": True, "rounds": False}, "jobs can end at the edges of rounds only in a replay by rounds"),
-        ({"checkpoint_every_s": 0}, "the time between checkpoints is more than 0 s"),
+        ({"checkpoint_every_s": 0}, "the time between checkpoints must be more than 0 s"),
     ],
 )
 def test_options_that_cannot_be(options: dict[str, object], sentence: str) -> None:
@@ -325,7 +325,7 @@ def test_names_of_policies_and_schedulers() -> None:
         ({"gpu_names": ("g", "h", "g", "i")}, "two GPUs of the fleet are named g"),
         ({"node_names": ("n", "n")}, "two nodes of the fleet are named n"),
         ({"node": np.array([0, 1, 0, 1], dtype=np.int32)}, "numbered 0, 1, ... in the order of its GPUs"),
-        ({"locality": 0.9}, "the locality penalty is a factor of at least 1, not 0.9"),
+        ({"locality": 0.9}, "the locality penalty must be at least 1, not 0.9"),
     ],
 )
 def test_a_fleet_that_cannot_be(change: dict[str, object], sentence: str) -> None:
@@ -348,5 +348,5 @@ def test_a_job_that_has_waited_too_long_goes_first_for_good() -> None:
     # It runs to 100, and is stopped; from 200 on it waits in whole rounds, and from 700 on it goes first, for 450 s.
     assert finishes(patient)["long"] == 1150
     assert patient.preemptions[0] == 1
-    with pytest.raises(InputError, match="the patience of jobs is a time of more than 0 s, and needs rounds"):
+    with pytest.raises(InputError, match="the patience of jobs must be more than 0 s, and needs rounds"):
         Options(patience_s=500)

@@ -435,5 +435,5 @@ def test_a_policy_that_gives_nothing_is_told_of(by_rounds: bool) -> None:
 
 
 def test_a_policy_is_one_function() -> None:
-    with pytest.raises(InputError, match="the policy both is to have one of place and decide"):
+    with pytest.raises(InputError, match="the policy both must have either place or decide"):
         replay(trace(job("a", 0, 1, 1)), flat(1, 1), Policy("both", ""))
