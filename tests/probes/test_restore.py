@@ -99,7 +99,7 @@ def test_a_planted_restore_file_sets_nothing(nvml: NvmlLibrary, state: Path, tmp
         path.write_text(json.dumps(content))
     content_before = target.read_bytes()
     told = restore_left_over()
-    assert any(("not believed" in one) or ("cannot be used" in one) or ("not allowed" in one) for one in told), told
+    assert any(("is not used" in one) or ("cannot be used" in one) or ("not allowed" in one) for one in told), told
     assert [limit_w(gpu) for gpu in gpus] == before
     assert path.exists()
     if planted == "a link":
