@@ -26,7 +26,7 @@ def schema(as_json: bool, as_markdown: bool, tables: tuple[str, ...]) -> None:
     from ..dashboards.table import Table as Cells
     from ..store.schema import FORMAT, TABLES, VIEWS
     from ..store.vocabulary import VOCABULARIES
-    from .output import print_json, print_table
+    from .output import print_json, print_table, say
 
     exclusive("as_json", "as_markdown")({"as_json": as_json, "as_markdown": as_markdown})
     known = [table.name for table in TABLES] + [view.name for view in VIEWS]
@@ -63,11 +63,21 @@ def schema(as_json: bool, as_markdown: bool, tables: tuple[str, ...]) -> None:
         click.echo()
         for one in words:
             if one.table == table.name:
-                print_table(Cells(one.header, one.rows, title=f"{one.title} holds:"))
+                sentences = [place for place, head in enumerate(one.header) if head in ("columns", "meaning")]
+                drop = [place for place, head in enumerate(one.header) if head in ("counter", "type")]
+                print_table(Cells(one.header, one.rows, title=f"{one.title} holds:", wrapped=sentences, leaves=drop))
                 click.echo()
     for view in views:
-        click.echo(f"{view.name} (view): one row is {view.row}")
-        click.echo(f"  {view.sql}")
+        say(f"{view.name} (view): one row is {view.row}")
+        if tables:
+            say(view.sql, "  ", "  ")
+        else:
+            say(
+                f'`whorl schema {view.name}` shows its SQL, `whorl sql --store S "describe {view.name}"` its columns',
+                "  ",
+                "  ",
+            )
+        click.echo()
 
 
 def as_document(tables: list[Table], views: list[View], words: list[Vocabulary]) -> str:

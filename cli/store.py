@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..store.retention import Pruned
     from ..store.status import Status
 
+_FACTS = 14  # columns of a terminal for the name of a fact
 _KEEP = "How long telemetry stays at full rate, as 90d, 12h or 2w"
 
 
@@ -41,7 +42,10 @@ def status(store: str, as_json: bool) -> None:
 
 def _print_status(found: Status) -> None:
     from ..dashboards.table import MISSING, Table, count, many, number
-    from .output import print_table
+    from .output import print_table, say
+
+    def line(name: str, text: str) -> None:
+        say(text, name.ljust(_FACTS), " " * _FACTS)
 
     rows = [
         [t.table, count(t.rows), count(t.files), count(t.bytes), number(t.bytes / t.rows if t.rows else None, 3)]
@@ -63,20 +67,17 @@ def _print_status(found: Status) -> None:
         print_table(Table(head, lines, (2, 4, 5), wrapped=(3,), leaves=(2, 1)))
         click.echo()
     oldest, newest = (MISSING if ns is None else _time(ns) for ns in (found.oldest, found.newest))
-    click.echo(
-        f"telemetry     {oldest} to {newest} (UTC) at full rate; {count(found.cold_rows)} minutes of older telemetry"
-    )
-    click.echo(f"retention     {f'full rate for {found.keep}' if found.keep else 'none set: everything is kept'}")
-    click.echo(f"late rows     {count(found.late_rows)}")
-    click.echo(f"durability    {found.durability}")
+    hot = "none at full rate" if found.oldest is None else f"{oldest} to {newest} (UTC) at full rate"
+    line("telemetry", f"{hot}; {many(found.cold_rows, 'minute')} of older telemetry")
+    line("retention", f"full rate for {found.keep}" if found.keep else "none set: everything is kept")
+    line("late rows", count(found.late_rows))
+    line("durability", found.durability)
     if found.to_be_removed and found.removed_at is not None:
         when = _time(int(found.removed_at * 1e9))
-        click.echo(
-            f"replaced      {many(found.to_be_removed, 'file')}, which the first whorl command after {when} removes"
-        )
+        line("replaced", f"{many(found.to_be_removed, 'file')}, which the first whorl command after {when} removes")
     for path, reason in found.skipped.items():
-        click.echo(f"skipped       {path}: {reason}")
-    click.echo(f"free          {found.free / 2**30:,.1f} GiB")
+        line("skipped", f"{path}: {reason}")
+    line("free", f"{found.free / 2**30:,.1f} GiB")
 
 
 @store_group.command("compact", short_help="Join many small files into few large ones.")

@@ -13,12 +13,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from whorl.cli import cli, output, probe_list
+from whorl.dashboards.printed import probes as printed
 from whorl.errors import InputError
 from whorl.kernels import cupy_device
 from whorl.kernels.catalogue import find_kernel
@@ -343,6 +345,20 @@ def test_what_to_do_next_has_something_to_say(tmp_path: Path) -> None:
 # -- killed, interrupted, refused -----------------------------------------------------------------------------
 
 GPUS = count(64, short=24)
+
+
+@pytest.mark.parametrize(("low", "explained"), [(9.9, True), (None, False)])
+def test_a_sign_is_explained_where_a_row_has_it(low: float | None, explained: bool) -> None:
+    """A run of correlated repeats whose interval is not known has no sign: its row says n/a."""
+    one = SimpleNamespace(
+        median_ms=10.0, low_ms=low, high_ms=10.1, independent=False, drift=None, steady=True, n=9, wrong=False
+    )
+    plan: Any = SimpleNamespace(asked=SimpleNamespace(half_width=0.01))
+    report: Any = SimpleNamespace(runs=[one])
+    assert printed._half_width(one) == ("≥ 1.00" if explained else "n/a")  # type: ignore[arg-type]
+    assert any(line.startswith("≥: ") for line in printed._remarks(report, plan, each=True)) is explained
+
+
 UNNAMED = ["--suite", "standard", "--backend", "simulated", "--gpus", str(GPUS), "--neighbours", "idle"]
 LONG = [*UNNAMED, "--campaign", "c"]
 

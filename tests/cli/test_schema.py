@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from whorl.cli import cli
+from whorl.cli import cli, output
 from whorl.store.schema import TABLES, VIEWS
 
 TYPES = {"VARCHAR", "INTEGER", "BIGINT", "DOUBLE", "TIMESTAMP_NS"}
@@ -53,6 +53,20 @@ def test_text_names_every_column_with_unit_and_meaning() -> None:
             assert any(
                 line.split()[:2] == [column.name, column.type] and line.endswith(column.description) for line in lines
             ), column.name
+
+
+@pytest.mark.parametrize("columns", [80, 120, None])
+def test_it_fits_a_terminal_and_a_pipe_has_whole_lines(columns: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables of codes break their sentences as well; the SQL of a view is shown to those who ask for the view."""
+    monkeypatch.setattr(output, "width", lambda: columns)
+    lines = whorl().stdout.splitlines()
+    assert not [line for line in lines if columns is not None and len(line) > columns]
+    assert not [line for line in lines if line.startswith("row 1")], "no table is printed row by row"
+    for view in VIEWS:
+        assert any(line.startswith(f"{view.name} (view): one row is ") for line in lines)
+        assert view.sql not in lines
+        asked = whorl(view.name).stdout
+        assert " ".join(view.sql.split()) in " ".join(asked.split())
 
 
 def test_one_table() -> None:

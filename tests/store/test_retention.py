@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from whorl.cli import cli
+from whorl.cli import cli, output
 from whorl.cli.store import _print_pruned
 from whorl.errors import InputError, StoreError
 from whorl.store import Journal, Store, compaction, replacing, retention
@@ -95,6 +95,19 @@ def test_a_dry_run_changes_nothing_and_says_what_pruning_then_does(store: Store)
     assert status == 0
     assert "3 rows before" in text
     assert "became 2 rows of a minute" in text
+
+
+@pytest.mark.parametrize("columns", [80, 120, None])
+def test_the_status_fits_a_terminal(store: Store, columns: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "width", lambda: columns)
+    _, text = whorl("store", "status", "--store", store.root)
+    assert "telemetry     none at full rate; 0 minutes of older telemetry" in text.splitlines()
+    store.append({"telemetry": rows([0, 10, 70])}, "x")
+    _, text = whorl("store", "status", "--store", store.root)
+    lines = text.splitlines()
+    assert any(line.startswith("telemetry     2023-11-15 00:00:00 to 2023-11-15 00:01:10 (UTC) ") for line in lines)
+    assert any(line.startswith("durability    every append is made durable") for line in lines)
+    assert not [line for line in lines if columns is not None and len(line) > columns]
 
 
 def test_one_of_a_thing_is_no_plural(capsys: pytest.CaptureFixture[str]) -> None:
