@@ -15,6 +15,14 @@ if TYPE_CHECKING:
 
 _HEADER = ("column", "type", "unit", "meaning")
 _METRICS_HEADER = ("metric", "kind", "tier", "NVML", "DCGM field", "dcgm-exporter", "nvidia-smi")
+_OF_TELEMETRY = {
+    "latest": "It has all columns of `telemetry`, and:",
+    "telemetry_minutes": "`ts` is when the minute began; `cluster` and `gpu` are those of `telemetry`. A metric `x` of "
+    "`telemetry` has the columns `x_min`, `x_mean` (DOUBLE) and `x_max` if it is a gauge, `x_first` and `x_last` if it "
+    "is a counter, and `x`, with every bit that was set, if it is a mask. `quality` has any mark of the minute. Units "
+    "are those of `telemetry`. The other columns:",
+}
+"""What a page says in place of the columns that follow from those of telemetry."""
 
 
 @click.command("schema", short_help="Explain every table and column.")
@@ -83,6 +91,7 @@ def schema(as_json: bool, as_markdown: bool, tables: tuple[str, ...]) -> None:
 def as_document(tables: list[Table], views: list[View], words: list[Vocabulary]) -> str:
     """The tables with the codes of their columns, and the views, as a Markdown document."""
     from ..dashboards.table import Table as Cells
+    from ..store.schema import OF_TELEMETRY
 
     parts = [
         "# The tables of a store",
@@ -93,7 +102,11 @@ def as_document(tables: list[Table], views: list[View], words: list[Vocabulary])
     ]
     for table in tables:
         rows = [_cells(table, i) for i in range(len(table.columns))]
-        parts += ["", f"## {table.name}", "", f"One row is {table.row}.", "", Cells(_HEADER, rows).markdown()]
+        parts += ["", f"## {table.name}", "", f"One row is {table.row}."]
+        if table.name in _OF_TELEMETRY and any(one.name == "telemetry" for one in tables):
+            parts[-1] += f" {_OF_TELEMETRY[table.name]}"
+            rows = [row for row in rows if row[0] not in OF_TELEMETRY]
+        parts += ["", Cells(_HEADER, rows).markdown()]
         if table.name == "telemetry":
             parts += ["", "How the metrics are read and kept:", "", Cells(_METRICS_HEADER, _metrics()).markdown()]
         for one in words:

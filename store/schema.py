@@ -328,6 +328,9 @@ MINUTES = Table(
     made=True,
 )
 
+OF_TELEMETRY = {*TELEMETRY.names, *(part.name for column in TELEMETRY.columns for part in _of_a_minute(column))}
+"""Columns of `latest` and `telemetry_minutes` that follow from those of `telemetry`."""
+
 TABLES: tuple[Table, ...] = (GPUS, TELEMETRY, CAMPAIGNS, RUNS, RESULTS, EVENTS, IMPORTS, TRUTH, LATEST, MINUTES)
 
 # -- bookkeeping: no tables for people -----------------------------------------------------------------------

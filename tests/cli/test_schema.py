@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -79,10 +78,3 @@ def test_an_unknown_table_is_a_sentence() -> None:
     result = whorl("nothing")
     assert result.exit_code == 2
     assert "there is no table 'nothing'; there are gpus, telemetry, campaigns, runs" in result.stderr
-
-
-def test_the_document_is_up_to_date() -> None:
-    document = Path(__file__).parents[2] / "docs" / "tables.md"
-    assert document.read_text(encoding="utf-8") == whorl("--markdown").stdout, (
-        "run whorl schema --markdown > docs/tables.md"
-    )
