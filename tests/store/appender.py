@@ -14,17 +14,14 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from whorl.errors import StoreError
 from whorl.store import Store, files
+from whorl.tests.store.dying import DURABLE, fails_at, forked, killed_in_turn
 
 
 def group(name: str, rows: int = 3) -> dict[str, pa.Table]:
@@ -45,29 +42,10 @@ def _append_until_killed(store: Store, acknowledged: Path) -> None:
         os.write(handle, f"{name}\n".encode())
 
 
-def _loop(root: Path) -> None:
-    acknowledged = root.with_name("acknowledged")
-    for line in sys.stdin:
-        before = acknowledged.stat().st_size if acknowledged.exists() else 0
-        child = os.fork()
-        if child == 0:
-            _append_until_killed(Store.open(root), acknowledged)
-        while not acknowledged.exists() or acknowledged.stat().st_size == before:
-            time.sleep(0.001)
-        time.sleep(float(line))
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        sys.stdout.write("killed\n")
-        sys.stdout.flush()
-
-
 def _step(root: Path, how: str) -> None:
     """Make the n-th system call of a commit that matters fail, for every n."""
     for fatal in range(1000):
-        child = os.fork()
-        if child == 0:
-            os._exit(_fail_at(Store.open(root), fatal, how))
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        status = forked(lambda: _fail_at(Store.open(root), fatal, how))  # noqa: B023 - called at once
         sys.stdout.write(f"{fatal} {status}\n")
         sys.stdout.flush()
         if status == 100:
@@ -75,33 +53,18 @@ def _step(root: Path, how: str) -> None:
 
 
 def _fail_at(store: Store, fatal: int, how: str) -> int:
-    calls = 0
-
-    def failing(real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls == fatal + 1:
-                if how == "exit":
-                    os._exit(9)
-                raise OSError(errno.EIO, "Input/output error")
-            return real(*args, **kwargs)
-
-        return call
+    def fail() -> None:
+        if how == "exit":
+            os._exit(9)
+        raise OSError(errno.EIO, "Input/output error")
 
     files.temporary_name(store.root)  # looks once at who this process is
-    # Everything by which a commit changes the disk.
-    os.fsync = failing(os.fsync)
-    os.fdatasync = failing(os.fdatasync)
-    Path.replace = failing(Path.replace)  # type: ignore[method-assign]
-    os.rename, os.unlink = failing(os.rename), failing(os.unlink)
-    Path.mkdir = failing(Path.mkdir)  # type: ignore[method-assign]
-    Path.open = failing(Path.open)  # type: ignore[method-assign]
+    failed = fails_at(fatal + 1, fail, [*DURABLE, (Path, "mkdir"), (Path, "open")])
     try:
         store.append(group(f"step{fatal}"), f"step{fatal}")
     except StoreError:
         return 3
-    return 0 if calls > fatal else 100
+    return 0 if failed() else 100
 
 
 def _many(root: Path, who: str, number: int) -> None:
@@ -112,9 +75,10 @@ def _many(root: Path, who: str, number: int) -> None:
 
 if __name__ == "__main__":
     verb, place, *rest = sys.argv[1:]
+    root = Path(place)
     if verb == "loop":
-        _loop(Path(place))
+        killed_in_turn(root, lambda: _append_until_killed(Store.open(root), root.with_name("acknowledged")))
     elif verb == "step":
-        _step(Path(place), *rest)
+        _step(root, *rest)
     else:
-        _many(Path(place), rest[0], int(rest[1]))
+        _many(root, rest[0], int(rest[1]))

@@ -16,19 +16,17 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from whorl.errors import StoreError
 from whorl.store import Store, files, replacing
 from whorl.store.journal import Journal
+from whorl.tests.store.dying import DURABLE, fails_at, forked, killed_in_turn
 
 S = 10**9
 BEGAN = 1_700_006_400 * S  # long ago: its hours are over, so that they are compacted
@@ -68,28 +66,9 @@ def _until_killed(root: Path) -> None:
                 noted(journal, f"p{os.getpid()}-", number // 2, -number)
 
 
-def _loop(root: Path) -> None:
-    acknowledged = root.with_name("acknowledged")
-    for line in sys.stdin:
-        before = acknowledged.stat().st_size if acknowledged.exists() else 0
-        child = os.fork()
-        if child == 0:
-            _until_killed(root)
-        while not acknowledged.exists() or acknowledged.stat().st_size == before:
-            time.sleep(0.001)
-        time.sleep(float(line))
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        sys.stdout.write("killed\n")
-        sys.stdout.flush()
-
-
 def _step(root: Path, stride: int) -> None:
     for fatal in range(1, 1000, stride):
-        child = os.fork()
-        if child == 0:
-            os._exit(_fail_at(root, fatal))
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        status = forked(lambda: _fail_at(root, fatal))  # noqa: B023 - called at once
         sys.stdout.write(f"{status}\n")
         sys.stdout.flush()
         sys.stdin.readline()
@@ -98,26 +77,10 @@ def _step(root: Path, stride: int) -> None:
 
 
 def _fail_at(root: Path, fatal: int) -> int:
-    """Everything that changes the disk, once; the process dies at the call with this number."""
-    calls = 0
-
-    def failing(real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls == fatal + 1:
-                os._exit(9)
-            return real(*args, **kwargs)
-
-        return call
-
+    """Everything that changes the disk, once; the process dies after so many calls."""
     files.temporary_name(root)  # looks once at who this process is
     noted = Acknowledging(root)
-    os.fsync = failing(os.fsync)
-    os.fdatasync = failing(os.fdatasync)
-    os.write = failing(os.write)
-    Path.replace = failing(Path.replace)  # type: ignore[method-assign]
-    os.rename, os.unlink = failing(os.rename), failing(os.unlink)
+    failed = fails_at(fatal + 1, lambda: os._exit(9), [*DURABLE, (os, "write")])
     store = Store.open(root)
     journal = Journal(store, "n", settle_s=0, grace_s=0, thread=False)
     noted(journal, f"s{fatal}-", 0, 1)
@@ -131,17 +94,14 @@ def _fail_at(root: Path, fatal: int) -> int:
     from whorl.store import compaction
 
     compaction.compact(root, pace=replacing.OFFLINE)
-    return 0 if calls > fatal else 100
+    return 0 if failed() else 100
 
 
 def _prune(root: Path, stride: int) -> None:
     for number in range(1000):
         copy = root.with_name(f"killed{number}")
         shutil.copytree(root, copy)
-        child = os.fork()
-        if child == 0:
-            os._exit(_die_pruning(copy, number * stride + 1))
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        status = forked(lambda: _die_pruning(copy, number * stride + 1))  # noqa: B023 - called at once
         sys.stdout.write(f"{status}\n")
         if status == 100:
             return
@@ -150,24 +110,10 @@ def _prune(root: Path, stride: int) -> None:
 def _die_pruning(root: Path, fatal: int) -> int:
     from whorl.store import retention
 
-    calls = 0
-
-    def failing(real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls == fatal:
-                os._exit(9)
-            return real(*args, **kwargs)
-
-        return call
-
     files.temporary_name(root)  # looks once at who this process is
-    os.fsync, os.fdatasync = failing(os.fsync), failing(os.fdatasync)
-    Path.replace = failing(Path.replace)  # type: ignore[method-assign]
-    os.rename, os.unlink = failing(os.rename), failing(os.unlink)
+    failed = fails_at(fatal, lambda: os._exit(9), DURABLE)
     retention.prune(root, 86_400, pace=replacing.OFFLINE, now=BEGAN + 2 * 86_400 * S)
-    return 0 if calls >= fatal else 100
+    return 0 if failed() else 100
 
 
 def _stream(root: Path, seconds: float) -> None:
@@ -198,11 +144,12 @@ def _stream(root: Path, seconds: float) -> None:
 
 if __name__ == "__main__":
     verb, place, *rest = sys.argv[1:]
+    root = Path(place)
     if verb == "loop":
-        _loop(Path(place))
+        killed_in_turn(root, lambda: _until_killed(root))
     elif verb == "step":
-        _step(Path(place), int(rest[0]))
+        _step(root, int(rest[0]))
     elif verb == "prune":
-        _prune(Path(place), int(rest[0]))
+        _prune(root, int(rest[0]))
     else:
-        _stream(Path(place), float(rest[0]))
+        _stream(root, float(rest[0]))
