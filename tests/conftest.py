@@ -12,11 +12,14 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from .nvml_library import SONAME, NvmlLibrary, compile_library, load_here, unload_sessions
+
+if TYPE_CHECKING:
+    from whorl.store import Store
 
 BuiltOnce = Callable[[str, Callable[[Path], object]], Path]
 
@@ -137,6 +140,14 @@ def nvml(nvml_library: NvmlLibrary, monkeypatch: pytest.MonkeyPatch) -> Iterator
     yield nvml_library
     nvml_library.write()
     unload_sessions()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """An empty store."""
+    from whorl.tests.stores import new_store
+
+    return new_store(tmp_path / "store")
 
 
 @pytest.fixture

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from whorl.errors import InputError
-from whorl.store import Store
 from whorl.store.importing import Options, Parsed, read_file
-from whorl.tests.stores import new_store
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 
@@ -28,11 +26,6 @@ def real() -> Callable[[str], Path]:
         return path
 
     return find
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return new_store(tmp_path / "store")
 
 
 @pytest.fixture

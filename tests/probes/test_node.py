@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -21,16 +20,10 @@ from whorl.kernels.device import Device
 from whorl.probes.node import NodeWatch, refuse_shared
 from whorl.probes.watch import Recent
 from whorl.store import Store
-from whorl.tests.stores import new_store
 
 from ..collectors.sampling import as_rows
 from ..nvml_library import NvmlLibrary
 from .changing import BUSY, PATIENCE_S, uuids
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return new_store(tmp_path / "s")
 
 
 class Fed:

@@ -25,7 +25,6 @@ from whorl.probes.watch import Reading, Window
 from whorl.store import Store
 from whorl.store.events import Event, EventKind
 from whorl.store.outcomes import EndedBy, Outcome
-from whorl.tests.stores import new_store
 
 from .hand_device import FACTS, QUICK, HandDevice, HandLoaded, a_probe, constant, find
 
@@ -62,11 +61,6 @@ def run(store: Store, devices: Sequence[HandDevice], **changes: Any) -> Report:
 def rows(store: Store, columns: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = store.sql(f"select {columns}").to_pylist()
     return found
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return new_store(tmp_path / "S")
 
 
 @pytest.mark.parametrize("neighbours", ["idle", "busy"])

@@ -20,14 +20,8 @@ from whorl.errors import StoreError
 from whorl.store import Store, commits, files, processes
 from whorl.tests.sizes import count
 from whorl.tests.store.appender import group
-from whorl.tests.stores import new_store
 
 APPENDER = Path(__file__).with_name("appender.py")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return new_store(tmp_path / "store")
 
 
 def names(store: Store) -> Counter[str]:

@@ -20,16 +20,11 @@ from whorl.errors import StoreError
 from whorl.store import Journal, Store, compaction, replacing, retention
 from whorl.tests.sizes import count
 from whorl.tests.store.journaler import BEGAN, S
-from whorl.tests.stores import new_store, plain_client
+from whorl.tests.stores import plain_client
 
 LATER = BEGAN + 20 * 86_400 * S
 COUNT = "select count(*) n, count(distinct (cluster, gpu, ts)) keys, sum(power_mw)::bigint power from telemetry"
 HISTORY = "select sum(n)::bigint, sum(power_mw_mean * n)::bigint from history"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return new_store(tmp_path / "store")
 
 
 def rows(seconds: range, power: int = 1, gpu: str = "a") -> pa.Table:

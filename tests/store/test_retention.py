@@ -21,16 +21,10 @@ from whorl.cli.store import _print_pruned
 from whorl.errors import InputError, StoreError
 from whorl.store import Journal, Store, compaction, replacing, retention
 from whorl.store.schema import MINUTES, TELEMETRY, arrow_schema
-from whorl.tests.stores import new_store
 
 S = 10**9
 BEGAN = 1_700_006_400 * S
 LATER = BEGAN + 20 * 86_400 * S
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return new_store(tmp_path / "store")
 
 
 def rows(seconds: list[int], gpu: str = "a", **columns: list[Any]) -> pa.Table:
