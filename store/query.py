@@ -93,6 +93,7 @@ class Connection:
         self._given: dict[tuple[str, str], pa.Table] = {}
         self._passed: str | None = None  # the last query that was run: the same query is not checked again
         self._number = itertools.count()  # of the lists of files
+        self._pool = ThreadPoolExecutor(1)
         self._connection = duckdb.connect(":memory:", config=config)
 
     def furnish(self, tables: Mapping[str, Rows]) -> None:
@@ -142,6 +143,7 @@ class Connection:
 
     def close(self) -> None:
         self._connection.close()
+        self._pool.shutdown()
 
     def serves(self, tables: Mapping[str, Rows]) -> bool:
         """Whether the views of these tables still fit these rows, apart from rows that are in no file."""
@@ -220,7 +222,8 @@ class Connection:
         Raises QueryError for every error of DuckDB and, unless `unsafe`, for several statements and for a statement
         that is not a query.
         """
-        answer, self._passed = _run(self._connection, query, self._passed, unsafe=self._unsafe, plain=plain), query
+        passed = query == self._passed or self._unsafe
+        answer, self._passed = _run(self._connection, self._pool, query, passed=passed, plain=plain), query
         return answer
 
 
@@ -270,17 +273,19 @@ def _allowed(tables: Mapping[str, Rows]) -> dict[str, set[str]]:
     return {"directories": folders, "paths": paths}
 
 
-def _run(connection: duckdb.DuckDBPyConnection, query: str, passed: str | None, *, unsafe: bool, plain: bool) -> Answer:
+def _run(
+    connection: duckdb.DuckDBPyConnection, pool: ThreadPoolExecutor, query: str, *, passed: bool, plain: bool
+) -> Answer:
     try:
         query.encode()
         statements = connection.extract_statements(query)
         if not statements or "\0" in query:
             raise QueryError('there is no SQL statement to run: give one, for example "select count(*) from runs"')
-        if not unsafe and query != passed:
+        if not passed:
             if len(statements) > 1:
                 raise QueryError(f"there are {len(statements)} statements: give only one (--unsafe allows several)")
             _refuse_unless_query(connection, statements[0])
-        return _interruptible(connection, lambda: _answer(connection, statements, plain=plain))
+        return _interruptible(connection, pool, lambda: _answer(connection, statements, plain=plain))
     except UnicodeEncodeError as error:
         raise QueryError("the query is not UTF-8 text") from error
     except RecursionError as error:
@@ -318,22 +323,23 @@ def _know_arrow() -> None:
     import_module("duckdb")
 
 
-def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], Answer]) -> Answer:
-    """Run `work` in a thread, so that Ctrl-C ends it.
+def _interruptible(
+    connection: duckdb.DuckDBPyConnection, pool: ThreadPoolExecutor, work: Callable[[], Answer]
+) -> Answer:
+    """Run `work` in the thread of `pool`, so that Ctrl-C ends it.
 
     In the main thread, DuckDB looks for signals only between tasks, and one task may take minutes.
     """
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(work)
-        try:
-            while not running.done():  # another thread may get the interrupt; it is seen when a wait ends
-                wait([running], 0.5)
-            return running.result()
-        except KeyboardInterrupt:
-            while not running.done():  # DuckDB forgets an interrupt that comes before the statement begins
-                connection.interrupt()
-                wait([running], 0.05)
-            raise
+    running = pool.submit(work)
+    try:
+        while not running.done():  # another thread may get the interrupt; it is seen when a wait ends
+            wait([running], 0.5)
+        return running.result()
+    except KeyboardInterrupt:
+        while not running.done():  # DuckDB forgets an interrupt that comes before the statement begins
+            connection.interrupt()
+            wait([running], 0.05)
+        raise
 
 
 def _refuse_unless_query(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statement) -> None:
