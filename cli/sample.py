@@ -29,5 +29,5 @@ def sample(folder: Path, gpus: int | None, seed: int | None, force: bool) -> Non
     for path in made.files:
         click.echo(f"wrote {path} ({path.stat().st_size / 1000:.0f} kB)")
     for gpu in made.planted:
-        click.echo(f"planted {gpu.kind}: {gpu.uuid} at {gpu.place}")
+        click.echo(f"planted {gpu.kind}: {gpu.name} ({gpu.uuid})")
     click.echo(f"next: whorl import --store S --cluster sample {shlex.quote(str(folder))}/*")

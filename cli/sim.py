@@ -194,7 +194,7 @@ def run(
     for one in listed:
         when = "" if one.began_ns is None else f", from {_iso(one.began_ns)}"
         when += "" if one.ended_ns is None else f" to {_iso(one.ended_ns)}"
-        click.echo(f"planted {one.kind}: {one.uuid} at {one.place}{when}")
+        click.echo(f"planted {one.kind}: {one.name} ({one.uuid}){when}")
     if len(stored.planted) > len(listed):
         click.echo(f"planted {len(stored.planted) - len(listed):,} more: they are in the table `truth`")
     if not stored.planted:

@@ -47,6 +47,8 @@ class Planted:
 
     uuid: str
     place: str
+    name: str
+    """For people."""
     kind: str
     began_ns: int | None
     """UTC; None if the fault is there from the start."""
@@ -97,7 +99,14 @@ class Claim:
             return self.began_ns + round(seconds * 1e9) if seconds > 0 and isfinite(seconds) else None
 
         return tuple(
-            Planted(self.who[gpu].uuid, self.who[gpu].place, kind, instant(began[gpu]), instant(ended[gpu]))
+            Planted(
+                self.who[gpu].uuid,
+                self.who[gpu].place,
+                self.who[gpu].name,
+                kind,
+                instant(began[gpu]),
+                instant(ended[gpu]),
+            )
             for gpu, kind in self.fleet.planted.items()
         )
 

@@ -143,7 +143,7 @@ def measure(
             telemetry_s=1.0 if interval is None else interval,
             progress=progress,
         )
-        report.notes += [f"planted {one.kind}: {one.uuid} at {one.place}" for one in report.planted]
+        report.notes += [f"planted {one.kind}: {one.name} ({one.uuid})" for one in report.planted]
     report.notes = [*notes, *report.notes]
     return Measured(plan, report, "simulated" if devices is None else "cuda")
 

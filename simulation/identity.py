@@ -30,6 +30,11 @@ class Identity:
         """The place as one word, as in "c001-4-1"."""
         return f"{self.host}-{self.device}"
 
+    @property
+    def name(self) -> str:
+        """The name for people, as in "c001-4/1"."""
+        return f"{self.host}/{self.device}"
+
 
 def identities(seed: int, gpus: int, model: str = "") -> tuple[Identity, ...]:
     """The identities of a fleet's GPUs, in order.

@@ -30,8 +30,8 @@ class PlantedGpu:
     """A GPU that was made faulty: the ground truth for what analysis should find."""
 
     uuid: str
-    place: str
-    """Cabinet, node and device, as in "c001-4-1"."""
+    name: str
+    """Node and device, as in "c001-4/1"."""
     kind: str
     """"brake", "hot" or "pinned": `simulation/faults.py`."""
 
@@ -59,7 +59,7 @@ def write_sample(folder: Path, *, gpus: int = GPUS, seed: int = SEED) -> Sample:
         )
     fleet = Fleet.draw(V100, gpus, seed, faults=_FAULTS)
     who = identities(seed, gpus)
-    planted = tuple(PlantedGpu(who[i].uuid, who[i].place, kind) for i, kind in fleet.planted.items())
+    planted = tuple(PlantedGpu(who[i].uuid, who[i].name, kind) for i, kind in fleet.planted.items())
     braked = next(i for i, kind in fleet.planted.items() if kind == "brake")
     texts = (
         gemm_csv(fleet, who),

@@ -135,9 +135,9 @@ def advise(
         raise InputError("a job needs at least one GPU")
     if gpus > len(usable):
         where = "of the partition " if partition is not None else ""
+        number, were = ("1 GPU", "was") if len(usable) == 1 else (f"{len(usable)} GPUs", "were")
         raise InputError(
-            f"the job needs {gpus} GPUs, but only {len(usable)} GPUs {where}on {scores.cluster} were measured in "
-            f"{workload}"
+            f"the job needs {gpus} GPUs, but only {number} {where}on {scores.cluster} {were} measured in {workload}"
         )
     tiers = {name: tier(one, its, hard, soft) for name, its in zip(nodes.names, nodes.gpus, strict=True)}
     slow = sorted(

@@ -28,6 +28,11 @@ def _bounds(bounds: Sequence[float | None] | None) -> str:
     return f"[{bounds[0]:.{decimals}f}, {bounds[1]:.{decimals}f}]"
 
 
+def _spread(row: Variability, value: float | None, decimals: int = 2) -> str:
+    """A figure of how much values differ: one value has none."""
+    return MISSING if row.n < 2 else _fixed(value, decimals)
+
+
 @dataclass(frozen=True)
 class _Column:
     """A column of the table: its head, its cell for a row, and when it leaves a terminal that is too narrow."""
@@ -43,15 +48,15 @@ _COLUMNS = (
     _Column("level", lambda r: r.level, right=False),
     _Column("n", lambda r: count(r.n)),
     _Column("median", lambda r: f"{number(r.median)} {r.unit or ''}".strip(), 1),
-    _Column("fence %", lambda r: _fixed(r.fence_pct)),
+    _Column("fence %", lambda r: _spread(r, r.fence_pct)),
     _Column("[95 %]", lambda r: _bounds(r.interval["fence_pct"]), right=False),
-    _Column("whisk %", lambda r: _fixed(r.whisk_pct), 6),
-    _Column("p95-p5 %", lambda r: _fixed(r.p95p5_pct), 5),
+    _Column("whisk %", lambda r: _spread(r, r.whisk_pct), 6),
+    _Column("p95-p5 %", lambda r: _spread(r, r.p95p5_pct), 5),
     _Column("CoV %", lambda r: _fixed(r.cov_pct), 4),
-    _Column("rCoV %", lambda r: _fixed(r.rcov_pct), 9),
-    _Column("range %", lambda r: _fixed(r.range_pct), 8),
-    _Column("worst", lambda r: _fixed(r.worst_over_median, 3)),
-    _Column("slow/fast", lambda r: f"{count(len(r.slow))}/{count(len(r.fast))}", 2),
+    _Column("rCoV %", lambda r: _spread(r, r.rcov_pct), 9),
+    _Column("range %", lambda r: _spread(r, r.range_pct), 8),
+    _Column("worst", lambda r: _spread(r, r.worst_over_median, 3)),
+    _Column("slow/fast", lambda r: MISSING if r.n < 2 else f"{count(len(r.slow))}/{count(len(r.fast))}", 2),
     _Column("ICC", lambda r: _fixed(r.icc.value) if r.level == "run" else "", 3),
     _Column("[95 %]", lambda r: _bounds((r.icc.low, r.icc.high)) if r.level == "run" else "", 7, False),
 )
@@ -73,32 +78,33 @@ def answer(rows: Sequence[Variability], names: Names) -> Iterable[str | Table]:
             yield Line(title)
             yield from (f"  {remark}" for remark in remarks)
             yield ""
-    yield from _notes(rows[0])
+    yield from _notes(rows)
 
 
 def as_markdown(rows: Sequence[Variability], names: Names) -> str:
     """The rows as a Markdown document."""
     cells = [[row.cluster, row.workload, *(column.cell(row) for column in _COLUMNS[1:])] for row in rows]
     table = Table(["cluster", *_HEADS], cells, [place + 1 for place in _RIGHT])
-    parts = ["# Variability", table.markdown(), *_notes(rows[0])]
+    parts = ["# Variability", table.markdown(), *_notes(rows)]
     for cluster, members in groupby(rows, key=lambda row: row.cluster):
         for title, remarks in _remarks(list(members), names):
             parts += [f"## {title} on {cluster}", "\n".join(f"* {remark}" for remark in remarks)]
     return "\n\n".join(parts)
 
 
-def _notes(row: Variability) -> Iterable[str]:
+def _notes(rows: Sequence[Variability]) -> Iterable[str]:
+    row = rows[0]
     yield (
         "Level run: every run counts; level gpu: the median of each GPU's runs counts. fence % = 400 IQR/median "
         "(SC'22); worst = slowest/median; slow, fast: GPUs beyond the Tukey fences; ICC: share of a single run's "
         "variance that belongs to the GPU."
     )
-    if row.replicates:
+    if row.replicates and any(any(one.interval.values()) for one in rows):
         yield (
             f"Intervals: 95 %, {row.replicates:,} bootstrap replicates, GPUs resampled with all their runs, "
             f"seed {row.seed}."
         )
-    else:
+    elif not row.replicates:
         yield "Intervals were not computed (--replicates 0)."
 
 

@@ -135,3 +135,46 @@ def test_what_cannot_be_reported_is_one_sentence(campaign: Path, tmp_path: Path)
         assert sentence in done.stderr
         assert done.stderr.count("\n") == 1
     assert not page.exists()
+
+
+@pytest.mark.usefixtures("few_probes")
+def test_each_verb_says_in_one_sentence_what_a_poor_store_lacks(campaign: Path, tmp_path: Path) -> None:
+    """A store without runs, with telemetry alone, with one GPU, or with a campaign of another cluster."""
+    empty, telemetry, one = tmp_path / "empty", tmp_path / "telemetry", tmp_path / "one"
+    new_store(empty)
+    now = pa.array([BEGAN_NS], pa.timestamp("ns"))
+    new_store(telemetry).append({"telemetry": pa.table({"cluster": ["c"], "gpu": ["GPU-1"], "ts": now})}, "one")
+    stored(one, 1, 1)
+    trace = tmp_path / "jobs.csv"
+    trace.write_text("job_id,num_gpus,submit_time,duration,model\n1,1,0,600,launch\n")
+    advise = ("advise", "--workload", "gemm-fp32", "--no-scheduler")
+    replay = ("replay", "--trace", str(trace))
+    none = "`whorl probe run --store {}`"
+    cases: list[tuple[tuple[str, ...], Path, str]] = [
+        *((verb, store, none) for verb in (("variability",), advise, replay) for store in (empty, telemetry)),
+        ((*advise, "--gpus", "2"), one, f"the job needs 2 GPUs, but only 1 GPU on {CLUSTER} was measured in gemm-fp32"),
+        (
+            ("report", "--campaign", "made-1", "--cluster", "mars"),
+            campaign,
+            f"no runs of cluster 'mars'; it has {CLUSTER}",
+        ),
+        (("variability", "--cluster", "mars"), campaign, f"{CLUSTER}"),
+        ((*advise, "--cluster", "mars"), campaign, f"{CLUSTER}"),
+        ((*replay, "--cluster", "mars"), campaign, "of cluster mars"),
+    ]
+    for (verb, *options), store, sentence in cases:
+        done = CliRunner().invoke(cli, [verb, "--store", str(store), *options], catch_exceptions=False)
+        assert (done.exit_code, done.stdout) == (2, ""), (verb, options, store, done.output)
+        [said] = [line for line in done.stderr.splitlines() if not line.startswith("whorl: warning: one seed")]
+        assert sentence.format(store) in said
+
+
+def test_one_gpu_has_no_spread(tmp_path: Path) -> None:
+    stored(tmp_path / "S", 1, 1)
+    done = CliRunner().invoke(cli, ["variability", "--store", str(tmp_path / "S"), "--workload", "gemm-fp32"])
+    assert done.exit_code == 0, done.output
+    [row] = [line.split() for line in done.stdout.splitlines() if line.startswith("gemm-fp32  run")]
+    assert row[2] == "1"
+    assert set(row[5:]) == {"n/a"}, "of one value nothing is 0: there is no spread"
+    assert "no intervals: a bootstrap needs more than one GPU" in done.stdout
+    assert "bootstrap replicates" not in done.stdout

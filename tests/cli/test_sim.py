@@ -71,7 +71,8 @@ def test_a_run_says_what_it_planted_and_what_to_do_next(stepped: tuple[str, Resu
 
 def test_the_planted_gpus_are_what_variability_finds(stepped: tuple[str, Result]) -> None:
     store, result = stepped
-    planted = {line.split()[1].rstrip(":"): line.split()[2] for line in result.stdout.splitlines() if "planted" in line}
+    listed = [line.split() for line in result.stdout.splitlines() if "planted" in line]
+    planted = {words[1].rstrip(":"): words[3].strip("()") for words in listed}
     found = json.loads(whorl("variability", "--store", store, "--replicates", "0", "--json").stdout)
     (by_gpu,) = (row for row in found["rows"] if row["level"] == "gpu")
     slow = {one["gpu"]: one["ratio"] for one in by_gpu["slow"]}
@@ -82,7 +83,7 @@ def test_the_planted_gpus_are_what_variability_finds(stepped: tuple[str, Result]
 
 def test_the_hot_gpu_is_the_hottest_and_queries_see_the_telemetry(stepped: tuple[str, Result]) -> None:
     store, result = stepped
-    hot = next(line.split()[2] for line in result.stdout.splitlines() if line.startswith("planted hot"))
+    hot = next(line.split()[3].strip("()") for line in result.stdout.splitlines() if line.startswith("planted hot"))
     query = (
         "select gpu, avg(temperature_c) t from telemetry where ts > timestamp '2026-01-05 00:03:00' "
         "and gpu not in (select gpu from truth where kind = 'brake') group by gpu order by t desc limit 1"

@@ -135,7 +135,7 @@ def test_json_has_the_promised_keys(sample: str) -> None:
 
 def test_the_planted_gpus_stand_out(sample: str, tmp_path: Path) -> None:
     listed = whorl("sample", str(tmp_path / "again")).output.splitlines()
-    planted = {line.split(": ")[1].split(" at ")[0] for line in listed if line.startswith("planted")}
+    planted = {line.partition("(")[2].rstrip(")") for line in listed if line.startswith("planted")}
     row = by_level(document("variability", "--store", sample, "--json", "--replicates", "0"))["sgemm", "gpu"]
     assert {outlier["gpu"] for outlier in row["slow"]} == planted
 

@@ -101,7 +101,7 @@ def test_the_resnet_file_varies_by_job_and_not_by_gpu(sample: Sample) -> None:
     perf = np.log([[float(row["perf"]) for row in members] for members in jobs.values()])
     within, between = perf.std(axis=1).mean(), perf.mean(axis=1).std()
     assert between > 10 * within
-    pinned = next(gpu.place for gpu in sample.planted if gpu.kind == "pinned")
+    pinned = next(gpu.name.replace("/", "-") for gpu in sample.planted if gpu.kind == "pinned")
     paces = {place: median(values) for place, values in _by(rows, "uuid", "perf").items()}
     neighbours = [pace for place, pace in paces.items() if place[:-1] == pinned[:-1]]
     assert min(neighbours) > 1.1 * median(paces.values()), "the slowest GPU sets the pace of its node"
