@@ -205,6 +205,10 @@ def test_help_is_light(arguments: list[str]) -> None:
     assert not heavy & _loaded(*arguments)
 
 
+def test_the_list_of_probes_needs_numpy_at_most() -> None:
+    assert not {"pyarrow", "polars", "duckdb", "cupy"} & _loaded("probe", "list")
+
+
 def test_importing_whorl_is_light() -> None:
     code = "import sys, whorl; print(whorl.__version__, *sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -151,15 +151,6 @@ def test_a_missing_dependency_is_a_sentence(verb: tuple[str, ...], module: str, 
     )
 
 
-def test_a_node_that_measures_needs_neither_duckdb_nor_polars_nor_rich(tmp_path: Path) -> None:
-    names = {"duckdb", "polars", "plotly", "rich", "dash", "scipy"}
-    arguments = ("probe", "run", "launch", "--suite", "quick", "--gpus", "1", "--backend", "simulated", "--store")
-    answer = _without(names, *arguments, str(tmp_path / "S"))
-    assert answer.returncode == 0, answer.stderr
-    assert "1 run of 1 probe" in answer.stdout
-    assert len(Store.open(tmp_path / "S").arrow("runs")) == 1
-
-
 def test_a_module_of_our_own_that_is_missing_is_no_missing_dependency() -> None:
     assert _dependency("whorl.cli.output") is None
     assert _dependency(None) is None

@@ -178,14 +178,6 @@ def _seconds(document: dict[str, Any]) -> float:
     return (ended - began).total_seconds()
 
 
-def test_the_same_command_measures_the_same(tmp_path: Path) -> None:
-    figures = []
-    for folder in ("one", "two"):
-        simulated(tmp_path / folder, "gemm-fp32", "launch", "--suite", "quick", "--gpus", 2)
-        figures.append(rows(tmp_path / folder, "workload, gpu, figure, repeat, value from results order by all"))
-    assert figures[0] == figures[1]
-
-
 def test_a_square_wave_shows_what_the_sensor_averages_away(tmp_path: Path) -> None:
     """A V100's sensor follows a wave of 0.2 s; an H100's shows the mean of a second, and nothing of the wave."""
     seen = {}
@@ -259,14 +251,6 @@ def test_what_is_no_number_of_use_is_refused(option: str, value: str, tmp_path: 
     assert answer.exit_code == 2, answer.output
     assert answer.output.startswith("whorl: ")
     assert not (tmp_path / "S").exists()
-
-
-def test_a_staircase_rises(tmp_path: Path) -> None:
-    simulated(tmp_path / "S", "power-staircase", "--gpus", 1, "--suite", "quick", "--model", "A100")
-    found = {row["figure"]: row["value"] for row in rows(tmp_path / "S", "figure, value from results")}
-    steps = [found[f"power_at_{share}"] for share in (0, 25, 50, 75, 100)]
-    assert steps == sorted(steps)
-    assert steps[-1] > 2 * steps[0]
 
 
 def test_planted_faults_show(tmp_path: Path) -> None:
@@ -372,25 +356,6 @@ def _begin(store: Path, options: Sequence[str] = LONG) -> subprocess.Popen[str]:
         assert time.monotonic() < last, "nothing was stored"
         time.sleep(0.05)
     return process
-
-
-def test_a_killed_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
-    store = tmp_path / "S"
-    with _begin(store) as process:
-        process.kill()
-        process.communicate()
-    kept = rows(store, "gpu, workload from runs")
-    assert len(kept) >= GPUS
-    names = ["idle", "gemm-fp32"]  # of those that had run
-    arguments = [*names, *LONG, "--json", "--store", str(store)]
-    done = probe("run", *arguments)
-    assert done.exit_code == 0, done.output
-    document = json.loads(done.stdout)
-    before = {(row["gpu"], row["workload"]) for row in kept if row["workload"] in names}
-    assert document["stored_before"] == len(before)
-    assert len(document["runs"]) == 2 * GPUS - len(before)
-    after = rows(store, "gpu, workload from runs where workload in ('idle', 'gemm-fp32')")
-    assert len(after) == len({(row["gpu"], row["workload"]) for row in after}) == 2 * GPUS
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -612,23 +577,6 @@ def test_a_node_needs_no_packages_of_the_analysis(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert rows(tmp_path / "S", "count(*) n from runs") == [{"n": 1}]
-
-
-def test_the_help_and_the_list_are_light() -> None:
-    code = (
-        "import sys; sys.argv = ['whorl', 'probe', {name!r}, *{rest!r}]\n"
-        "from whorl.cli import cli\n"
-        "cli(standalone_mode=False)\n"
-        "print('\\n'.join(sys.modules), file=sys.stderr)"
-    )
-    for name, rest, heavy in (
-        ("run", ["--help"], {"numpy", "pyarrow", "polars", "duckdb", "cupy"}),
-        ("list", [], {"pyarrow", "polars", "duckdb", "cupy"}),
-    ):
-        done = subprocess.run(
-            [sys.executable, "-c", code.format(name=name, rest=rest)], capture_output=True, text=True, check=True
-        )
-        assert not heavy & {line.partition(".")[0] for line in done.stderr.split()}, name
 
 
 def test_variability_keeps_runs_of_different_conditions_apart(tmp_path: Path) -> None:

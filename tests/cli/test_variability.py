@@ -140,13 +140,6 @@ def test_the_planted_gpus_stand_out(sample: str, tmp_path: Path) -> None:
     assert {outlier["gpu"] for outlier in row["slow"]} == planted
 
 
-def test_the_same_seed_gives_the_same_answer(sample: str) -> None:
-    arguments = ("variability", "--store", sample, "--json", "--replicates", "100", "--seed", "3")
-    assert whorl(*arguments).stdout == whorl(*arguments).stdout
-    other = document(*arguments[:-1], "4")["rows"][0]["interval"]["median"]
-    assert document(*arguments)["rows"][0]["interval"]["median"] != other
-
-
 def test_markdown_is_a_document(sample: str) -> None:
     text = whorl("variability", "--store", sample, "--markdown", "--replicates", "50").stdout
     lines = text.splitlines()

@@ -265,55 +265,6 @@ def test_a_mistake_in_the_control_file_is_loud(nvml: NvmlLibrary, capfd: pytest.
 # Faults
 
 
-def test_latency_and_the_blocking_call(nvml: NvmlLibrary) -> None:
-    handle = first()
-
-    def least(call: Any) -> float:
-        began = time.perf_counter()
-        call()
-        return time.perf_counter() - began
-
-    assert least(lambda: pynvml.nvmlDeviceGetPcieThroughput(handle, 0)) >= 0.020
-    nvml.write("latency 5000 nvmlDeviceGetTemperatureV", "gpu 1 latency 30000")
-    assert least(lambda: pynvml.nvmlDeviceGetTemperatureV(handle, 0)) >= 0.005
-    assert least(lambda: pynvml.nvmlDeviceGetTemperatureV(first(1), 0)) >= 0.030
-
-
-def test_a_reloaded_driver_wants_a_new_session(nvml: NvmlLibrary) -> None:
-    reload = f"from {NOW} reload 5 18"
-    nvml.write(reload, "load 10 1", "limit 300000", f"now {NOW - 1}")
-    handle = first()
-    assert pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) > 1e12
-    nvml.write(reload, "load 10 1", "limit 300000", f"now {NOW + 1}")
-    with pytest.raises(pynvml.NVMLError_LibRmVersionMismatch):
-        pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
-    with pytest.raises(pynvml.NVMLError_DriverNotLoaded):
-        pynvml.nvmlInit()
-    nvml.write(reload, "load 10 1", "limit 300000", f"now {NOW + 6}")
-    with pytest.raises(pynvml.NVMLError_LibRmVersionMismatch):
-        pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
-    handle = first()
-    assert pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) == pytest.approx(6 * 300_000, abs=5_000)
-    assert fields(handle, 74) == [pytest.approx(6e9, abs=1000)]
-
-
-def test_sensors_stuck_coarse_slow_and_wrong(nvml: NvmlLibrary) -> None:
-    faults = ("gpu 1 step 10000", "gpu 2 every 1", "gpu 3 gain 1.05", f"from {NOW} gpu 4 stuck", "gpu 5 module")
-    readings: list[list[int | None]] = []
-    for tenth in range(40):
-        nvml.write("load 2 0.5", *faults, f"now {NOW + 0.05 + tenth / 10}")
-        readings.append([fields(first(gpu), 186)[0] for gpu in range(6)])
-    healthy, coarse, slow, wrong, stuck, module = ([row[gpu] for row in readings] for gpu in range(6))
-    assert len(set(healthy)) > 35
-    assert {value % 10_000 for value in coarse if value is not None} == {0}
-    assert len(set(slow)) in (4, 5)
-    assert len(set(stuck)) == 1
-    assert module == [None] * 40
-    assert fields(first(5), (186, 1))[0] is not None
-    nvml.write("load 2 0.5", f"now {NOW + 0.05 + 39 / 10}")
-    assert wrong[-1] == pytest.approx((fields(first(3), 186)[0] or 0) * 1.05, rel=1e-4)
-
-
 # Settings
 
 

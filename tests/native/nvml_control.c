@@ -27,7 +27,6 @@
  *     stuck                     power readings stay what they were at `from`
  *     step MILLIWATT            power readings are multiples of this
  *     every SECONDS             power readings change this often
- *     gain FACTOR               power readings are wrong by this factor (the energy counter is not)
  *     module                    instant power is answered for scope 1 (module) only
  *     ecc CORRECTED UNCORRECTED     volatile counts of memory errors
  *     remapped CORRECTED UNCORRECTED
@@ -81,7 +80,6 @@ static const Spelling SPELLINGS[WORDS] = {
     [STUCK] = {"stuck", 0, 0, 0},
     [STEP] = {"step", 1, 1, 1},
     [EVERY] = {"every", 1, 1, 1},
-    [GAIN] = {"gain", 1, 1, 1},
     [MODULE] = {"module", 0, 0, 0},
     [ECC] = {"ecc", 2, 2, 2},
     [REMAPPED] = {"remapped", 2, 2, 2},

@@ -13,7 +13,6 @@ static double reported_mw(const Call *call, double t, double window) {
     const Statement *s = active(call->fleet, call->gpu, STUCK, t);
     double tick = sensor_tick(call, s ? fmax(s->from, 0) : t);
     double mw = (energy_j(call->gpu, tick) - energy_j(call->gpu, tick - window)) / window * 1e3;
-    if ((s = active(call->fleet, call->gpu, GAIN, t))) mw *= s->number[0];
     if ((s = active(call->fleet, call->gpu, STEP, t))) mw = round(mw / s->number[0]) * s->number[0];
     return round(fmax(mw, 0));
 }

@@ -175,20 +175,20 @@ def test_a_number_that_is_none_is_not_taken(nvml: NvmlLibrary, state: Path) -> N
     assert not setters(nvml)
 
 
-def test_a_restart_of_the_machine_undid_it(nvml: NvmlLibrary, state: Path) -> None:
+@pytest.mark.parametrize(
+    ("since", "words"),
+    [
+        ({"boot": "0" * 32}, "the restart of the machine since then"),
+        ({"driver": "470.1"}, "reloading the driver since"),
+    ],
+)
+def test_a_restart_of_the_machine_or_a_new_driver_undid_it(
+    nvml: NvmlLibrary, state: Path, since: dict[str, str], words: str
+) -> None:
     path, _ = left_by_a_killed_process(nvml, state)
-    rewrite(path, boot="0" * 32)
+    rewrite(path, **since)
     (sentence,) = restore_left_over()
-    assert "the restart of the machine since then" in sentence
-    assert not setters(nvml)
-    assert not path.exists()
-
-
-def test_a_new_driver_undid_it(nvml: NvmlLibrary, state: Path) -> None:
-    path, _ = left_by_a_killed_process(nvml, state)
-    rewrite(path, driver="470.1")
-    (sentence,) = restore_left_over()
-    assert "reloading the driver since then" in sentence
+    assert words in sentence
     assert not setters(nvml)
     assert not path.exists()
 

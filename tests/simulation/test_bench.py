@@ -356,41 +356,6 @@ def test_a_sensor_of_a_quarter_of_the_time_does_not_show_a_square_wave_of_its_pe
     assert means[0][1] == pytest.approx(means[1][1], rel=0.05)
 
 
-def test_energy_is_the_sum_of_the_power() -> None:
-    one = bench(H100, 8, 2, "brake")
-    watts: list[Floats] = []
-    finished(
-        one.run(
-            [measure(one, gpu, (SGEMM, STREAM)[gpu % 2], warm_s=1 + gpu) for gpu in range(8)],
-            every_s=STEP_S,
-            on_tick=lambda readings, happened: watts.append(one.true_power_w),
-        )
-    )
-    assert one.readings().values["energy_mj"] == pytest.approx(1000 * STEP_S * np.sum(watts, axis=0), abs=2)
-
-
-def test_a_stuck_sensor_shows_one_power_while_the_load_changes() -> None:
-    one = bench(V100, 8, 3, "stuck_sensor", span_s=10.0)
-    (stuck,) = one.fleet.planted
-    watts: list[Any] = []
-
-    async def task(gpu: int) -> None:
-        one.hold(gpu)
-        ready = one.prepare(gpu, SGEMM, UNIT_S)
-        for _ in range(6):
-            await one.work(ready, 200)
-            await one.pause(1.0)
-
-    def tick(readings: Readings, happened: list[Happening]) -> None:
-        watts.append(readings.values["power_mw"].copy())
-
-    finished(one.run([task(gpu) for gpu in range(8)], on_tick=tick))
-    late = np.array(watts)[70:]  # it sticks after six seconds at the latest
-    assert np.ptp(late[:, stuck]) == 0
-    assert np.all(np.delete(np.ptp(late, axis=0), stuck) > 150_000)
-    assert np.ptp(one.readings().values["energy_mj"]) < 0.2 * one.readings().values["energy_mj"][0]
-
-
 def test_a_cap_holds_and_one_that_no_board_takes_is_refused() -> None:
     one = bench(V100, 4, cap_w=200)
     finished(one.run([measure(one, gpu, SGEMM, warm_s=20) for gpu in range(4)]))
@@ -611,37 +576,6 @@ def test_a_tick_comes_before_the_coroutines_of_its_instant() -> None:
 
 
 # -- rates ------------------------------------------------------------------------------------------------------------
-
-DATA_SHEET = {  # TFLOP/s, dense; of H100 at its boost clocks, vector and tensor
-    "V100-SXM2": (1530, {("fp64", False): 7.8, ("fp32", False): 15.7, ("fp16", True): 125}),
-    "A100-SXM4-80": (
-        1410,
-        {
-            ("fp64", False): 9.7,
-            ("fp64", True): 19.5,
-            ("fp32", False): 19.5,
-            ("tf32", True): 156,
-            ("bf16", True): 312,
-            ("fp16", True): 312,
-            ("fp16", False): 78,
-            ("bf16", False): 39,
-        },
-    ),
-    "H100-SXM5": (
-        1830,
-        {("tf32", True): 494.7, ("fp16", True): 989.4, ("bf16", True): 989.4, ("fp8", True): 1978.9},
-    ),
-}
-
-
-@pytest.mark.parametrize("name", DATA_SHEET)
-def test_peaks_are_those_of_the_data_sheets(name: str) -> None:
-    model = MODELS[name]
-    clock_mhz, peaks = DATA_SHEET[name]
-    for (precision, tensor), teraflop in peaks.items():
-        peak = rates_of(model).flop_per_s(model, precision, tensor=tensor)
-        assert peak is not None
-        assert peak * clock_mhz / model.max_clock_mhz == pytest.approx(teraflop * 1e12, rel=0.01)
 
 
 def test_every_model_has_rates_and_lacks_what_it_lacks() -> None:
