@@ -77,6 +77,7 @@ def _shape(schema: Any) -> Shape:
         if schema.equals(known):
             return shape
     made = Shape(schema.to_arrow_schema().remove_metadata())
+    _ = made.schema.names  # raises where a damaged one is no UTF-8
     if len(_shapes) < _MOST_SHAPES:
         _shapes.append((schema, made))
     return made

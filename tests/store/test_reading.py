@@ -162,6 +162,7 @@ def test_torn_files_are_named_and_the_rest_is_read(store: Store, caplog: pytest.
     torn = [put(store, f"torn{cut}.parquet", whole[:cut]) for cut in cuts]
     torn.append(put(store, "zeros.parquet", bytes(len(whole))))
     torn.append(put(store, "text.parquet", b"run_id,cluster\na,b\n"))
+    torn.append(put(store, "name.parquet", whole.replace(b"run_id", b"run_\xe3d")))  # no UTF-8
     with caplog.at_level(logging.WARNING, "whorl"):
         all_read(store, ["a-0", "a-1", "a-2"])
     for path in torn:
