@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from ...errors import InputError
-from ...store.importing.content import Sheet, read
-from .artifact_files import columns
+from ...store.importing.content import LINE, Sheet, read
 from .published_trace import CLASSES
 
 
@@ -104,11 +104,19 @@ def _source(sheet: Sheet) -> _Source | None:
 
 
 def _times(path: Path, sheet: Sheet) -> NDArray[np.float64]:
-    cells = [cell for (cell,) in columns(path, sheet, ("perf",))]
-    for cell in cells:
-        if cell.number() <= 0:
-            raise cell.error("is not above 0")
-    return np.array([cell.number() for cell in cells])
+    """The column `perf`. Every row counts, because a missing one would shift all random draws."""
+    if sheet.refused.count:
+        reason, lines = min(sheet.refused.lines.items(), key=lambda item: item[1][0])
+        raise InputError(f"{path}, line {lines[0]}: {reason}; a published simulation needs every row")
+    if "perf" not in sheet.names:
+        raise InputError(f"{path} has no column perf; it has {', '.join(sheet.names[:12])}")
+    text = sheet.frame["perf"].fill_null("")
+    times = text.cast(pl.Float64, strict=False)
+    wrong = (~(times.is_finite() & (times > 0)).fill_null(value=False)).arg_true()
+    if len(wrong):
+        line = sheet.frame[LINE][wrong[0]]
+        raise InputError(f"{path}, line {line}: perf {text[wrong[0]]!r} is not a number above 0")
+    return times.to_numpy()
 
 
 def _complete(found: dict[str, tuple[Path, NDArray[np.float64]]], paths: Sequence[Path]) -> None:

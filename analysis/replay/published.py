@@ -19,11 +19,11 @@ from .binning import binned, outlying
 from .draws import drawn_scores, later_gaps
 from .engine import replay
 from .fleet import Fleet
-from .job import Job
+from .job import Job, Trace
 from .options import Options
 from .outcome import Outcome
 from .profiles import Profiles
-from .published_trace import CLASSES, PublishedTrace
+from .published_trace import CLASSES
 
 POLICIES = ("packed-sticky", "packed-nonsticky", "random-sticky", "random-nonsticky", "pm-first", "pal")
 """Those of the artifact: what `all` means."""
@@ -45,7 +45,7 @@ LATER_JOBS = 10_000
 
 
 def pal_sc24(
-    trace: PublishedTrace,
+    trace: Trace,
     profiles: Profiles,
     policy: str,
     scheduler: str = "fifo",
@@ -69,7 +69,7 @@ def pal_sc24(
     _fits(trace)
     fleet, generator = published_fleet(profiles, seed=seed, clipped=clipped)
     options = published_options(trace, record=record)
-    outcome = replay(trace.as_trace(), fleet, policy, scheduler, options=options, seed=generator)
+    outcome = replay(trace, fleet, policy, scheduler, options=options, seed=generator)
     return replace(outcome, policy=policy, seed=seed, notes=(*profiles.notes, *outcome.notes))
 
 
@@ -81,7 +81,7 @@ def published_fleet(profiles: Profiles, *, seed: int = SEED, clipped: bool = Fal
     return Fleet.regular(NODES, GPUS_PER_NODE, scores, locality=LOCALITY), generator
 
 
-def published_options(trace: PublishedTrace, *, record: bool = False) -> Options:
+def published_options(trace: Trace, *, record: bool = False) -> Options:
     """The artifact's clock, levels of scores, and jobs after the trace's."""
     return Options(
         round_s=ROUND_S,
@@ -109,7 +109,7 @@ class Sensitivity:
     pal_clipped_s: float
 
 
-def sensitivity(trace: PublishedTrace, profiles: Profiles) -> Sensitivity:
+def sensitivity(trace: Trace, profiles: Profiles) -> Sensitivity:
     """How much of PAL's gain over Packed-Sticky is one bad GPU: both once more without it. Raises as `pal_sc24`."""
 
     def average(policy: str, clipped: bool = False) -> float:
@@ -125,9 +125,9 @@ def sensitivity(trace: PublishedTrace, profiles: Profiles) -> Sensitivity:
     )
 
 
-def _later(trace: PublishedTrace) -> Iterator[Job]:
+def _later(trace: Trace) -> Iterator[Job]:
     """The trace's jobs over and over, each some time after the one before it."""
-    jobs = trace.as_trace().jobs
+    jobs = trace.jobs
     now = jobs[-1].submit_s
     for copy, gap in zip(range(LATER_JOBS), later_gaps(), strict=False):
         now += gap
@@ -145,7 +145,7 @@ def _clipped(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     return lowered
 
 
-def _fits(trace: PublishedTrace) -> None:
+def _fits(trace: Trace) -> None:
     gpus = NODES * GPUS_PER_NODE
     for job in trace.jobs:
         if job.gpus > gpus:

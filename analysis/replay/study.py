@@ -25,7 +25,6 @@ from .options import Options
 from .outcome import Metrics, Outcome
 from .profiles import Profiles
 from .published import pal_sc24, published_fleet
-from .published_trace import PublishedTrace
 from .workers import answers
 
 _PAYS_S = 3.0  # of work left, from which starting further processes is worth it
@@ -130,7 +129,7 @@ class General:
 class Published:
     """Traces as the artifact of PAL (SC'24) simulates them."""
 
-    traces: tuple[PublishedTrace, ...]
+    traces: tuple[Trace, ...]
     profiles: Profiles
 
     def run(self, case: Case) -> Replayed:

@@ -41,8 +41,8 @@ FORMATS = (
 
 
 def trace_name(path: Path) -> str:
-    """A trace's name: the file's, without folder, `.gz` and the suffix before it."""
-    name = path.name.removesuffix(".gz")
+    """A trace's name: the file's, without folder, `.gz` or `.zst`, and the suffix before it."""
+    name = path.name.removesuffix(".gz").removesuffix(".zst")
     return Path(name).stem or name
 
 

@@ -133,10 +133,10 @@ def test_no_profile_at_all(tmp_path: Path) -> None:
     ("lines", "sentence"),
     [
         (("exp,time", "resnet,3"), "resnet.csv has no column perf; it has exp, time"),
-        (("exp,perf", "resnet,3", "resnet,fast"), "resnet.csv, line 3: perf 'fast' is not a number"),
-        (("exp,perf", "resnet,"), "resnet.csv, line 2: perf '' is not a number"),
-        (("exp,perf", "resnet,nan"), "resnet.csv, line 2: perf 'nan' is not a number"),
-        (("exp,perf", "resnet,-1"), "resnet.csv, line 2: perf '-1' is not above 0"),
+        (("exp,perf", "resnet,3", "resnet,fast"), "resnet.csv, line 3: perf 'fast' is not a number above 0"),
+        (("exp,perf", "resnet,"), "resnet.csv, line 2: perf '' is not a number above 0"),
+        (("exp,perf", "resnet,nan"), "resnet.csv, line 2: perf 'nan' is not a number above 0"),
+        (("exp,perf", "resnet,-1"), "resnet.csv, line 2: perf '-1' is not a number above 0"),
         (
             ("exp,perf", "resnet,1", "resnet,2", "resnet"),
             "resnet.csv, line 4: it has 1 fields, but the header names 2; .* needs every row",
@@ -214,33 +214,3 @@ def test_a_trace_out_of_order_is_sorted_and_it_is_said(tmp_path: Path) -> None:
     assert trace.notes == (
         "w.csv.gz: 2 jobs stand behind some that were submitted later; the jobs were sorted by submit time",
     )
-
-
-@pytest.mark.parametrize(
-    ("row", "sentence"),
-    [
-        ("0,0,0,5,BERT", "w.csv, line 3: num_gpus '0' is below 1"),
-        ("0,2.5,0,5,BERT", "w.csv, line 3: num_gpus '2.5' is not a whole number"),
-        ("0,x,0,5,BERT", "w.csv, line 3: num_gpus 'x' is not a number"),
-        ("0,1,-3,5,BERT", "w.csv, line 3: submit_time '-3' is negative"),
-        ("0,1,,5,BERT", "w.csv, line 3: submit_time '' is not a number"),
-        ("0,1,0,0,BERT", "w.csv, line 3: duration '0' is not above 0"),
-        ("0,1,0,-2,BERT", "w.csv, line 3: duration '-2' is not above 0"),
-        ("0,1,0,inf,BERT", "w.csv, line 3: duration 'inf' is not a number"),
-        ("0,1,0,5,Llama", r"w.csv, line 3: model 'Llama' has no published time for one iteration \(known are BERT, "),
-        ("7,1,0,5,BERT", "w.csv: two jobs have the job_id '7'"),
-        ("0,1,0,5", "w.csv, line 3: it has 4 fields, but the header names 5; a published simulation needs every row"),
-    ],
-)
-def test_a_bad_row_of_a_trace(tmp_path: Path, row: str, sentence: str) -> None:
-    path = write(tmp_path / "w.csv", HEADER, "7,1,0,1,BERT", row, "8,1,0,1,BERT")
-    with pytest.raises(InputError, match=sentence):
-        published_trace(path)
-
-
-def test_a_trace_without_its_columns(tmp_path: Path) -> None:
-    path = write(tmp_path / "w.csv", "job_id,num_gpus,submit,duration", "0,1,0,1")
-    with pytest.raises(InputError, match="has no column submit_time and no column model; it has job_id, num_gpus, sub"):
-        published_trace(path)
-    with pytest.raises(InputError, match="there is no such file"):
-        published_trace(tmp_path / "none.csv")

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from whorl.analysis.replay.engine import replay
+from whorl.analysis.replay.job import Job, Trace
 from whorl.analysis.replay.outcome import Outcome
 from whorl.analysis.replay.profiles import Profiles, profiles
 from whorl.analysis.replay.published import (
@@ -24,7 +25,8 @@ from whorl.analysis.replay.published import (
     published_options,
     sensitivity,
 )
-from whorl.analysis.replay.published_trace import PublishedJob, PublishedTrace, published_trace
+from whorl.analysis.replay.published_trace import class_of, published_trace
+from whorl.analysis.replay.traces.philly import SECONDS_PER_ITERATION
 from whorl.errors import InputError
 from whorl.tests.sizes import count, sample
 
@@ -69,18 +71,19 @@ def real_profiles() -> Profiles:
 
 
 @cache
-def real_trace(number: int) -> PublishedTrace:
+def real_trace(number: int) -> Trace:
     return published_trace(TRACES / f"workload-{number}.csv")
 
 
 def oracle(
-    trace: PublishedTrace,
+    trace: Trace,
     perf: Mapping[str, npt.NDArray[np.float64]],
     policy: str,
     scheduler: str,
     without: frozenset[int] = frozenset(),
 ) -> Oracle:
-    rows = [(job.gpus, job.submit_s, job.iterations, job.model) for job in trace.jobs]
+    iterations = [round(job.ideal_s / SECONDS_PER_ITERATION[job.model], 6) for job in trace.jobs]
+    rows = [(job.gpus, job.submit_s, n, job.model) for n, job in zip(iterations, trace.jobs, strict=True)]
     return Oracle(rows, {name: times.tolist() for name, times in perf.items()}, policy, scheduler, without=without)
 
 
@@ -145,7 +148,13 @@ SUSTAINED = 64 * 1800 / (2 * 1.7 * 2)
 """GPU-seconds that jobs may ask for on average so that the cluster keeps up with two an hour, badly placed."""
 
 
-def made_up(seed: int, jobs: int) -> tuple[PublishedTrace, Profiles]:
+def asking(name: str, gpus: int, submit_s: float, about_s: float, model: str) -> Job:
+    """A job of whole iterations of a model."""
+    each = SECONDS_PER_ITERATION[model]
+    return Job(name, submit_s, gpus, (round(about_s / each) + 1.0) * each, class_of(model), model=model)
+
+
+def made_up(seed: int, jobs: int) -> tuple[Trace, Profiles]:
     """A trace whose jobs run for some rounds and come in bursts, and profiles with an outlier or two."""
     draw = random.Random(seed)
     gpus = [draw.choice(WIDTHS) for _ in range(jobs)]
@@ -154,14 +163,13 @@ def made_up(seed: int, jobs: int) -> tuple[PublishedTrace, Profiles]:
     rows = []
     now = 0.0
     for name in range(jobs):
-        job = PublishedJob(str(name), gpus[name], now, 1.0, draw.choice(MODELS))
-        rows.append(replace(job, iterations=round(ideal[name] * scale / job.seconds_per_iteration) + 1.0))
+        rows.append(asking(str(name), gpus[name], now, ideal[name] * scale, draw.choice(MODELS)))
         now += draw.choice((0, 0, 7, 360, draw.randrange(1500)))
     perf = {
         name: np.array([draw.lognormvariate(0, spread) for _ in range(draw.randrange(3, 90))] + outliers)
         for name, spread, outliers in (("A", 0.05, [1.9]), ("B", 0.02, [1.2]), ("C", 0.02, []), ("D", 0.004, []))
     }
-    return PublishedTrace(f"seed {seed}", tuple(rows)), Profiles(perf)
+    return Trace(f"seed {seed}", tuple(rows)), Profiles(perf)
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
@@ -183,7 +191,7 @@ def test_jobs_that_lose_patience_against_the_plain_simulation(policy: str, sched
         plain.patience_s = patience_s
         fleet, generator = published_fleet(perf)
         options = replace(published_options(trace), patience_s=patience_s)
-        agree(replay(trace.as_trace(), fleet, policy, scheduler, options=options, seed=generator), plain)
+        agree(replay(trace, fleet, policy, scheduler, options=options, seed=generator), plain)
         went_first += sum(job.first for job in plain.jobs)
     assert went_first > count(10, short=2)
 
@@ -215,7 +223,7 @@ def test_a_seed_is_its_own_draw() -> None:
 
 
 def test_a_job_wider_than_the_cluster() -> None:
-    trace = PublishedTrace("wide", (PublishedJob("7", 65, 0, 10, "BERT"),))
+    trace = Trace("wide", (asking("7", 65, 0, 2, "BERT"),))
     with pytest.raises(InputError, match="wide: job 7 asks for 65 GPUs; the published cluster has 64"):
         pal_sc24(trace, made_up(0, 1)[1], "pal")
 
@@ -230,8 +238,8 @@ def test_another_policy_or_scheduler() -> None:
 
 def test_a_trace_whose_copies_never_let_it_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """The copies of the short job ask for more than the time until the next ones, and LAS serves the newest first."""
-    jobs = PublishedJob("long", 64, 0, 200_000, "GPT2"), PublishedJob("short", 64, 0, 1700, "GPT2")
-    trace, perf = PublishedTrace("flood", jobs), made_up(0, 1)[1]
+    jobs = asking("long", 64, 0, 714_000, "GPT2"), asking("short", 64, 0, 6071, "GPT2")
+    trace, perf = Trace("flood", jobs), made_up(0, 1)[1]
     later = count(10_000, short=1_000)
     monkeypatch.setattr("whorl.analysis.replay.published.LATER_JOBS", later)
     with pytest.raises(

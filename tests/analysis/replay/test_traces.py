@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from whorl.analysis.replay.published_trace import SECONDS_PER_ITERATION, PublishedJob
+from whorl.analysis.replay.published_trace import class_of
 from whorl.analysis.replay.traces import FORMATS, Reading, assign, read_trace, trace_name
+from whorl.analysis.replay.traces.philly import SECONDS_PER_ITERATION
 from whorl.errors import InputError
 
 PHILLY = Path(__file__).resolve().parents[4] / "shared" / "data" / "traces" / "sia-philly"
@@ -341,7 +342,7 @@ def test_models_of_the_published_study_have_its_workloads(tmp_path: Path) -> Non
     (found,) = assign([trace], measured)
     files = {"A": "resnet", "B": "bert", "C": "bert", "D": "pagerank"}
     for job in found.jobs:
-        assert job.workload == files[PublishedJob("", 1, 0, 1, job.model).workload], job.model
+        assert job.workload == files[class_of(job.model)], job.model
     (found,) = assign([trace], [*measured, "dcgan", "vgg19-train"], {"GPT2": "sgemm"})
     assert {job.model: job.workload for job in found.jobs}["DCGAN"] == "dcgan"
     assert {job.model: job.workload for job in found.jobs}["GPT2"] == "sgemm"
