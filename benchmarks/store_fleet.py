@@ -5,8 +5,8 @@
 The files are synthetic and hold few rows. The store looks as it does at noon where `whorl store compact` runs every
 hour. Each full hour has the files that compaction makes. For the last 70 minutes each node has seven segments, its
 published files of the current ten minutes and of the ten minutes before (these wait to be removed), the notes of the
-replacement, its last readings, and a journal whose rows are all published. Files of one node that would differ in their
-times only are hard links to one file.
+replacement, its last readings, and a journal with the rows of up to 29 s that are not published yet. Files of one node
+that would differ in their times only are hard links to one file.
 
 publish  CPU (ms) of one collector for each `Journal.publish`, with the recovery that `maintain` does after it: the
          first one, and the median of the others; between two of them, 1/20 of the other nodes publish
@@ -82,6 +82,7 @@ class Fleet:
         self.noon = (time.time_ns() // (24 * HOUR)) * 24 * HOUR - 12 * HOUR
         self.names = [f"n{node:05}" for node in range(nodes)]
         self.gpus = {name: [f"GPU-{name}-{gpu}" for gpu in range(gpus)] for name in self.names}
+        self.unpublished: dict[str, int] = {}  # rows of each GPU of a node that are only in its journal
         self.store.append({"runs": pa.table({"run_id": ["r"], "cluster": ["bench"]})}, "runs")
 
     def write(self, rows: pa.Table, name: str, writer: str = "", text: Mapping[str, str] | None = None) -> list[Path]:
@@ -107,7 +108,8 @@ class Fleet:
     def node(self, name: str, number: int) -> None:
         """The files of one node for the last 70 minutes; it sealed its journal up to ten minutes ago."""
         began = f"{name}-4711-{self.noon - 2 * HOUR:x}"
-        since = (number % 20) * 30 * SECOND  # time since it sealed its journal
+        tail = number % 30  # seconds since it published
+        since = ((number % 20) * 30 + tail) * SECOND  # since it sealed
         first = self.noon - since - 10 * MINUTE
         sealed = self.write(rows_of(self.gpus[name], first, first + 599 * SECOND, 20), f"{began}-6", name)
         for back in range(6):
@@ -121,9 +123,15 @@ class Fleet:
         self.publish(name, f"{began}-7", self.noon - since, number % 20)
         gpus = placing.as_text(placing.hashes(("bench", gpu) for gpu in self.gpus[name]))
         writer = journal_file.Writer(name, f"h{number}", "0123abcd", 4711, self.noon)
-        header = journal_file.schema_of("telemetry", ["ts", "cluster", "gpu"], writer, gpus)
+        ticks = [rows_of(self.gpus[name], at, at, 1) for at in range(self.noon - tail * SECOND, self.noon, SECOND)]
+        columns = rows_of(self.gpus[name], 0, 0, 1).column_names
+        header = journal_file.schema_of("telemetry", columns, writer, gpus)
+        content = bytearray(header.serialize().to_pybytes())
+        for rows in ticks:
+            content += journal_file.encode([rows[n].combine_chunks() for n in header.names[:-2]], header, self.noon)
         (self.root / "journal").mkdir(exist_ok=True)
-        (self.root / "journal" / f"{began}-7.telemetry.0.arrow").write_bytes(header.serialize().to_pybytes())
+        (self.root / "journal" / f"{began}-7.telemetry.0.arrow").write_bytes(content)
+        self.unpublished[name] = tail
         contents.note(sealed[0].parent)
         last = rows_of(self.gpus[name], self.noon, self.noon, 1)
         noted = last.append_column("written", pa.array([self.noon] * len(last)))
@@ -134,10 +142,18 @@ class Fleet:
             return []
         rows = rows_of(self.gpus[name], first, first + 29 * SECOND, 30)
         made = self.write(rows, f"{generation}.live0", name, LIVE)
-        for number in range(1, times):
+        for number in range(1, times - 1):
             made.append(made[0].with_stem(f"{generation}.live{number}"))
             made[-1].hardlink_to(made[0])
+        if times > 1:  # the times of the last one are its own: rows of journals are compared with it
+            last = first + (times - 1) * 30 * SECOND
+            rows = rows_of(self.gpus[name], last, last + 29 * SECOND, 30)
+            made += self.write(rows, f"{generation}.live{times - 1}", name, LIVE)
         return made
+
+    def only_in_journals(self, gpu: str | None) -> int:
+        """How many rows (None: of all GPUs) only whorl's own readers see."""
+        return sum(self.unpublished[name] * sum(gpu in (None, one) for one in self.gpus[name]) for name in self.names)
 
     def state(self) -> dict[str, int]:
         every = [path for path in self.root.rglob("*") if path.is_file()]
@@ -184,7 +200,8 @@ def querying(fleet: Fleet, repeats: int) -> dict[str, Any]:
                 found[how].setdefault(name, []).append(took)
                 if name in ("all", "one_gpu"):
                     count = json.loads(out)["rows"][0]["count_star()"] if how == "sql" else int(out[2:].split(",")[0])
-                    answers.setdefault(name, set()).add(str(count))
+                    others = 0 if how == "same" else fleet.only_in_journals(None if name == "all" else gpu)
+                    answers.setdefault(name, set()).add(str(count - others))
     medians = {
         how: {
             name: {

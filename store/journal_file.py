@@ -261,8 +261,9 @@ def read(path: Path, start: int = 0, end: int | None = None, table: str | None =
         start = max(start, first)
         file.seek(start)
         content = file.read() if end is None else file.read(max(0, end - start))
-    here = lost = 0
-    batches: list[pa.RecordBatch] = []
+    lost = 0
+    batches = _alike(content, schema)
+    here = len(content) if batches else 0
     left = 8 * len(content) + (1 << 20)  # bytes to look at: damaged data that looks like batches must not take for ever
     while here < len(content):
         batch, after = _batch(content, here, schema)
@@ -302,6 +303,29 @@ def _batch(content: bytes, here: int, schema: pa.Schema) -> tuple[pa.RecordBatch
     except (pa.ArrowException, OSError, EOFError, MemoryError, OverflowError):
         return None, here
     return batch, after
+
+
+def _alike(content: bytes, schema: pa.Schema) -> list[pa.RecordBatch]:
+    """The batches, if all pass their check and are as long as the first, as they nearly always are; else none.
+
+    Arrow reads them all at once, in half the time.
+    """
+    import pyarrow as pa
+
+    first, size = _batch(content, 0, schema)
+    if first is None or len(content) == size or len(content) % size:
+        return []
+    for begin in range(0, len(content), size):
+        place = begin + size - _check_bytes(len(first))
+        if content[place : place + 4] != zlib.crc32(memoryview(content)[begin:place]).to_bytes(4, "little"):
+            return []
+    try:
+        batches = list(pa.ipc.open_stream(pa.py_buffer(schema.serialize().to_pybytes() + content)))
+        for batch in batches:
+            batch.validate(full=True)
+    except (pa.ArrowException, OSError, EOFError, MemoryError, OverflowError):
+        return []
+    return batches if [len(batch) for batch in batches] == [len(first)] * (len(content) // size) else []
 
 
 def _description(content: bytes) -> bytes:

@@ -185,12 +185,13 @@ def tails(found: Snapshot, names: Iterable[str], skip: Skip) -> dict[str, pa.Tab
         if content.lost:
             skip(part.path, journal_file.unread(content.lost))
         if len(content.table):
-            rows.setdefault(part.table, []).append(journal_file.whole(part.table, content.table))
+            rows.setdefault(part.table, []).append(content.table)
     if not rows:
         return {}
     import pyarrow as pa
 
-    return {name: pa.concat_tables(tables).combine_chunks() for name, tables in rows.items()}
+    joined = {name: pa.concat_tables(tables, promote_options="default") for name, tables in rows.items()}
+    return {name: journal_file.whole(name, data.combine_chunks()) for name, data in joined.items()}
 
 
 def rows_of(name: str, found: Snapshot, live: dict[str, pa.Table], sound: Sound, skip: Skip) -> Rows:
@@ -204,8 +205,7 @@ def rows_of(name: str, found: Snapshot, live: dict[str, pa.Table], sound: Sound,
     late_paths = [path for path in sound(LATE.name, found.files[LATE.name]) if path.name != EMPTY]
     late = [rows for path in late_paths if (rows := _read(path, LATE.name, skip)) is not None]
     if fresh is not None:
-        bounds = placing.bounds_of(fresh)
-        others = [placing.keys_in(path) for path in placing.rivals(bounds, [*paths, *late_paths])]
+        others = [placing.keys_in(path) for path in placing.rivals_by_gpu(fresh, [*paths, *late_paths])]
         fresh, newer = placing.resolve(fresh, [keys for keys in others if keys is not None])
         if len(newer):
             late.append(newer)
@@ -215,7 +215,7 @@ def rows_of(name: str, found: Snapshot, live: dict[str, pa.Table], sound: Sound,
     import pyarrow as pa
 
     all_late = placing.newest(pa.concat_tables(late))
-    contested = set(placing.rivals(placing.bounds_of(all_late), paths))
+    contested = set(placing.rivals_by_gpu(all_late, paths))
     return Rows(
         [path for path in paths if path not in contested],
         [path for path in paths if path in contested],

@@ -86,3 +86,28 @@ def test_notes_of_other_hosts_are_left_to_compaction_where_there_are_many(tmp_pa
     assert len(list((store.root / "replaced").iterdir())) == there
     replacing.recover(store.root, grace_s=0.0, every=True)
     assert len(list((store.root / "replaced").iterdir())) == 1  # the empty file
+
+
+def test_a_reader_compares_rows_of_journals_only_with_files_of_their_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.create(tmp_path / "s")
+    opened: list[str] = []
+    real = placing.keys_in
+
+    def keys_in(path: Path) -> pa.Table | None:
+        opened.append(path.name.partition("-")[0])
+        return real(path)
+
+    monkeypatch.setattr(placing, "keys_in", keys_in)
+    with journal(store, "one") as one, journal(store, "two") as two:
+        for writer, gpu in ((one, "a"), (two, "b")):
+            for second in (1, 5):
+                writer.append(batch(gpu, second, second))
+            writer.publish()
+        two.append(batch("b", 3, 30))
+        opened.clear()
+        assert powers(store) == [1, 1, 5, 5, 30]
+        assert set(opened) == {"two"}
+        two.append(batch("b", 5, 50))
+        assert powers(store) == [1, 1, 5, 30, 50]
