@@ -209,6 +209,7 @@ ul { margin: 0; padding-left: 20px; font-size: 14px; overflow-wrap: anywhere; }
   .cards tr { border-bottom: 1px solid var(--line); padding: 8px 0; }
   .cards td { border: 0; padding: 1px 0; white-space: normal; text-align: left; max-width: none; }
   .cards td:empty { display: none; }
+  td.w { min-width: 300px; }
   .cards td::before { content: attr(data-head) ": "; color: var(--soft); }
   .cards td:first-child { font-weight: 600; }
   .cards td:first-child::before { content: none; }

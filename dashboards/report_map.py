@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 CELLS = 4_096
 """GPUs whose map is drawn for each probe; of a larger fleet there is one map."""
 _NODES_A_ROW = 8
+_NOWHERE = "unknown"
+"""The row of GPUs whose node is not known."""
 
 
 def where(campaign: Probed, probes: Sequence[Against], drawn: Mapping[str, Look]) -> dict[str, Figure]:
@@ -29,8 +31,9 @@ def where(campaign: Probed, probes: Sequence[Against], drawn: Mapping[str, Look]
             if gpu not in worst or excess > worst[gpu][0]:
                 worst[gpu] = (float(excess), one.probe)
     grid = _Grid.of(campaign.gpus)
+    what = "probe" if campaign.campaign else "workload"
     figures = {
-        "each GPU's slowest probe": grid.drawn(
+        f"each GPU's slowest {what}": grid.drawn(
             {gpu: excess for gpu, (excess, _) in worst.items()},
             {gpu: f"{excess:+.1f} % in {probe}" for gpu, (excess, probe) in worst.items()},
             drawn,
@@ -58,7 +61,8 @@ class _Grid:
         nodes: dict[tuple[str, str], list[str]] = {}
         names = labels(gpus)
         for place, (gpu, node, cabinet) in enumerate(gpus.select("gpu", "node", "cabinet").iter_rows()):
-            nodes.setdefault((cabinet or "", node or f"{place // 4}"), []).append(gpu)
+            row = cabinet or ("" if node else _NOWHERE)
+            nodes.setdefault((row, node or f"{place // 4}"), []).append(gpu)
         rows: list[str] = []
         cell: dict[str, tuple[int, int]] = {}
         before: str | None = None

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from html import unescape
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from whorl.analysis import measurements, variability
@@ -18,6 +19,7 @@ from whorl.analysis.standing_out import Judged, judge
 from whorl.analysis.timelines import timelines
 from whorl.dashboards.report import probe_report, to_show
 from whorl.dashboards.report_figures import against, closely, labels, looks
+from whorl.dashboards.report_map import _Grid
 from whorl.store import Store
 
 from ..probed_fleet import BEGAN_NS, CLUSTER, PROBES, stored, uuids
@@ -226,3 +228,11 @@ def test_a_browser_draws_the_report_wide_and_narrow_without_a_network(
         assert "NaN" not in document.split("<script")[0]
     dark = rendered(path, tmp_path / "dark", "--blink-settings=preferredColorScheme=0", "--force-dark-mode")
     assert dark.count('data-drawn="1"') == drawings
+
+
+def test_gpus_of_no_known_node_have_a_row_of_their_own_with_a_name() -> None:
+    known = [("a", "n1", "c1"), ("b", "n1", "c1"), ("c", None, None), ("d", "n9", None)]
+    gpus = pl.DataFrame(known, schema=["gpu", "node", "cabinet"], orient="row").with_columns(slot=pl.lit(0))
+    grid = _Grid.of(gpus)
+    assert grid.rows == ("c1", "unknown", "")
+    assert [grid.cell[gpu][0] for gpu in "abcd"] == [0, 0, 1, 2]
