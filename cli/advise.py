@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .collect import Span
-from .options import json_option
+from .options import Span, json_option
 
 if TYPE_CHECKING:
     pass

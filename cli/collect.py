@@ -2,39 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from .options import store_option
+from .options import Span, store_option
 
 if TYPE_CHECKING:
     from ..collectors.collecting import Collecting
     from ..collectors.sampler import Counts
-
-_SPAN = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+) ?(ms|s|min|m|h|d)?")
-_SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-
-
-class Span(click.ParamType[float]):
-    """A time: 0.1, 100ms, 60s, 5min, 12h, 7d; in seconds."""
-
-    name = "time"
-
-    def __init__(self, **words: float) -> None:
-        self._words = words
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        text = str(value).strip().lower()
-        if text in self._words:
-            return self._words[text]
-        match = _SPAN.fullmatch(text)
-        if match is None:
-            words = "".join(f", or {word!r}" for word in self._words)
-            self.fail(f"{value!r} is not a time: give seconds, or a number with ms, s, min, h or d{words}", param, ctx)
-        return float(match[1]) * _SECONDS[match[2] or "s"]
 
 
 @click.command("collect", short_help="Read this node's GPUs into a store until you stop it.")

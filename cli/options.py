@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -29,3 +30,28 @@ def exclusive(*names: str) -> Callable[[dict[str, Any]], None]:
             raise click.UsageError(f"{flags} cannot be used together")
 
     return check
+
+
+_SPAN = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+) ?(ms|s|min|m|h|d|w)?")
+_SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+
+
+class Span(click.ParamType[float]):
+    """A time: 0.1, 100ms, 60s, 5min, 12h, 7d, 2w; in seconds."""
+
+    name = "time"
+
+    def __init__(self, **words: float) -> None:
+        self._words = words
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        text = str(value).strip().lower()
+        if text in self._words:
+            return self._words[text]
+        match = _SPAN.fullmatch(text)
+        if match is None:
+            words = "".join(f", or {word!r}" for word in self._words)
+            self.fail(
+                f"{value!r} is not a time: give seconds, or a number with ms, s, min, h, d or w{words}", param, ctx
+            )
+        return float(match[1]) * _SECONDS[match[2] or "s"]

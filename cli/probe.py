@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .collect import Span
 from .ending import Ending, stays
-from .options import json_option, store_option
+from .options import Span, json_option, store_option
 from .probe_list import list_probes
 
 if TYPE_CHECKING:

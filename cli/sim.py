@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
-import sys
+from typing import Any
 
 import click
 
-from .options import json_option, store_option
+from .options import Span, json_option, store_option
 
 
 @click.group("sim", short_help="A simulated fleet: what it is, and campaigns over it.")
@@ -84,7 +84,7 @@ def describe(model: str, as_json: bool) -> None:
 @click.option("--interval", type=float, help="Seconds between two readings.  [default: 1]")
 @click.option("--steady", is_flag=True, help="Only runs of the steady state, without telemetry: for large fleets.")
 @click.option("--runs", type=click.IntRange(1), help="With --steady: runs on every GPU.  [default: 1]")
-@click.option("--every", metavar="TIME", help="With --steady: from one run to the next, as 6h or 7d.  [default: 24h]")
+@click.option("--every", type=Span(), help="With --steady: from one run to the next, as 6h or 7d.  [default: 24h]")
 @click.option("--began", metavar="ISO", help="When it begins, UTC.  [default: after the fleet's last campaign]")
 @click.option(
     "--cluster", metavar="NAME", help="Name of the cluster.  [default: as simulated-V100-1, by model and seed]"
@@ -102,7 +102,7 @@ def run(
     interval: float | None,
     steady: bool,
     runs: int | None,
-    every: str | None,
+    every: float | None,
     began: str | None,
     cluster: str | None,
     as_json: bool,
@@ -120,7 +120,7 @@ def run(
     from ..simulation.load import find_load
     from ..simulation.models import find_model
     from ..store import Store
-    from .output import print_json
+    from .output import Progress, print_json
 
     _refuse_mixed(
         steady=steady, timed={"--hours": hours, "--interval": interval}, repeated={"--runs": runs, "--every": every}
@@ -128,37 +128,23 @@ def run(
     fleet = Fleet.draw(find_model(model), gpus, seed, faults=faults, kinds=kinds)
     load = find_load(load_name)
     began_ns = None if began is None else _nanoseconds(began)
-    every_s = 86_400.0 if every is None else _seconds(every)
+    every_s = 86_400.0 if every is None else every
     if steady:
         refuse_steady(fleet.model, load, runs or 1, every_s)
     else:
         refuse_time(1.0 if hours is None else hours, 1.0 if interval is None else interval)
     opened = Store.create(store)  # only after everything else was checked
-    progress = _progress if sys.stderr.isatty() else None
-    if steady:
-        stored = run_steady(
-            opened,
-            fleet,
-            load,
-            runs=runs or 1,
-            every_s=every_s,
-            cluster=cluster,
-            began_ns=began_ns,
-            progress=progress,
-        )
-    else:
-        stored = run_load(
-            opened,
-            fleet,
-            load,
-            hours=1.0 if hours is None else hours,
-            interval_s=1.0 if interval is None else interval,
-            cluster=cluster,
-            began_ns=began_ns,
-            progress=progress,
-        )
-    if progress:
-        click.echo("\r\033[K", err=True, nl=False)
+    where: dict[str, Any] = {"cluster": cluster, "began_ns": began_ns}
+    with Progress() as shown:
+
+        def progress(share: float) -> None:
+            shown.say(f"simulating: {100 * share:.0f} %")
+
+        if steady:
+            stored = run_steady(opened, fleet, load, runs=runs or 1, every_s=every_s, progress=progress, **where)
+        else:
+            hours, interval = 1.0 if hours is None else hours, 1.0 if interval is None else interval
+            stored = run_load(opened, fleet, load, hours=hours, interval_s=interval, progress=progress, **where)
     if as_json:
         print_json(
             {
@@ -214,23 +200,12 @@ def run(
 
 
 _MOST_LISTED = 12
-_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
 def _refuse_mixed(*, steady: bool, timed: dict[str, object], repeated: dict[str, object]) -> None:
     wrong = [name for name, value in (timed if steady else repeated).items() if value is not None]
     if wrong:
         raise click.UsageError(f"{wrong[0]} " + ("excludes --steady" if steady else "needs --steady"))
-
-
-def _seconds(text: str) -> float:
-    """A length of time such as "90m", "24h" or "7d", in seconds. InputError where it is none."""
-    from ..errors import InputError
-
-    try:
-        return float(text[:-1]) * _UNITS_S[text[-1:]]
-    except (ValueError, KeyError):
-        raise InputError(f"{text!r} is not a length of time: write a number and s, m, h, d or w, as in 24h") from None
 
 
 def _nanoseconds(text: str) -> int:
@@ -254,7 +229,3 @@ def _iso(nanoseconds: int) -> str:
     from ..collectors.claim import iso
 
     return iso(nanoseconds)
-
-
-def _progress(share: float) -> None:
-    click.echo(f"\r\033[Ksimulating: {100 * share:.0f} %", err=True, nl=False)

@@ -135,7 +135,7 @@ def test_steady_runs_over_weeks_as_json(tmp_path: Path) -> None:
         (["run", "--store", "S", "--began", "1969-12-31T23:59:59.9"], "from 1970 to 2159"),
         (["run", "--store", "S", "--began", "2160-01-01"], "from 1970 to 2159"),
         (["run", "--store", "S", "--began", "9999-12-31T23:00:00-12:00"], "from 1970 to 2159"),
-        (["run", "--store", "S", "--steady", "--every", "soon"], "'soon' is not a length of time"),
+        (["run", "--store", "S", "--steady", "--every", "soon"], "'soon' is not a time"),
         (["run", "--store", "S", "--steady", "--every", "1s"], "to a year, not 1 s"),
         (["run", "--store", "S", "--steady", "--every", "1h", "--load", "pagerank"], "to a year, not 3600 s"),
         (["run", "--store", "S", "--steady", "--every", "366d", "--runs", "101"], "more than a century"),
