@@ -86,7 +86,8 @@ class Fleet:
         self.store.append({"runs": pa.table({"run_id": ["r"], "cluster": ["bench"]})}, "runs")
 
     def write(self, rows: pa.Table, name: str, writer: str = "", text: Mapping[str, str] | None = None) -> list[Path]:
-        home = rivals.home(self.root, writer, rows) if writer else ""
+        days = [day for day, _ in arranging.days(rows)]
+        home = rivals.home(self.root, writer, placing.bounds_of(rows).gpus, days) if writer else ""
         moves = writing.write_temporary(writing.placed(self.root, TELEMETRY, rows, name, home), text)
         for temporary, final in moves.items():
             temporary.replace(final)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, StoreError
 from ..store.events import Event, EventKind
+from ..store.memory import give_back
 from .backends import Backend, find_backend
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ log = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 LEAST_INTERVAL_S = 0.02
 _LEAST_HUNG_S = 0.1  # busy machines keep a call waiting for that long
-_M_ARENA_MAX = -8  # of glibc's mallopt(3)
-_GIVE_BACK_S = 60.0
+_M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3  # of glibc's mallopt(3)
+_LARGE = 32_768  # bytes
 _NICE = -10
 _SLICE_NS = 100_000
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "ppc64le": 355}  # its number: no C library has the function
@@ -88,7 +89,9 @@ def stay_small(backend: str) -> None:
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     with contextlib.suppress(OSError, AttributeError):  # no glibc: it is left as it is
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_ARENA_MAX, 1)
+        libc.mallopt(_M_MMAP_THRESHOLD, _LARGE)
     if backend == "nvml":
         with contextlib.suppress(ImportError):  # opening the backend says so
             import_module("pynvml")
@@ -115,12 +118,6 @@ def be_prompt() -> None:
         wanted = struct.pack("<IIQiIQQQ", 48, os.SCHED_OTHER, 0, nice, 0, _SLICE_NS, 0, 0)
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).syscall(ctypes.c_long(number), 0, wanted, 0)
-
-
-def give_back() -> None:
-    """Give freed memory back to the system, where the C library can."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def open_backend(
@@ -195,7 +192,6 @@ class Collecting:
     backend: Backend
     journal: Journal
     sampler: Sampler
-    _gave_back_s: float = 0.0
 
     @classmethod
     def begin(
@@ -243,7 +239,7 @@ class Collecting:
             every = self.plan.interval_s
             detail = f"{self.backend.name}, every {every:g} s"
             self.sampler.tell(Event(EventKind.COLLECT_BEGAN, None, detail, duration_ns=round(every * 1e9)))
-            counts = self.sampler.run(self.plan.duration_s, ended=ended, look=lambda: self._look(look))
+            counts = self.sampler.run(self.plan.duration_s, ended=ended, look=look)
             if not self.sampler.waiting_for_store:
                 detail = f"{counts.ticks} ticks read, {counts.missed} missed"
                 self.sampler.tell(Event(EventKind.COLLECT_ENDED, None, detail, n=counts.ticks))
@@ -255,14 +251,6 @@ class Collecting:
         if self.sampler.waiting_for_store:
             raise StoreError(f"the store {self.plan.store} does not answer; readings acknowledged before are stored")
         return counts
-
-    def _look(self, look: Callable[[], None]) -> None:
-        """Give back, now and then, what publishing and sealing took and freed."""
-        look()
-        now = time.monotonic()
-        if now - self._gave_back_s >= _GIVE_BACK_S:
-            self._gave_back_s = now
-            give_back()
 
     def _close(self, *, failed: bool) -> None:
         if self.sampler.waiting_for_store:

@@ -72,6 +72,12 @@ def distrust(path: Path) -> None:
         del _read[key]
 
 
+def forget_gone() -> None:
+    """Forget the footers of files that are gone: a collector makes and removes thousands of files a day."""
+    for key in [key for key in list(_read) if not key[0].exists()]:
+        _read.pop(key, None)
+
+
 def _shape(schema: Any) -> Shape:
     for known, shape in _shapes:
         if schema.equals(known):

@@ -34,6 +34,7 @@ CHECK = "check"
 DAMAGED = ".damaged"  # ends the name of a file of which some bytes changed, when its other rows are in a segment
 
 _MARK = b"\xff" * 4  # at the beginning of every message of an Arrow stream
+_TOGETHER = 64  # batches
 _MOST_DESCRIPTION = 1 << 20  # bytes: more columns than any table has
 _LIVE = re.compile(r"(?P<generation>.+)\.live(?P<number>\d+)\.parquet")
 _GENERATION = re.compile(r"(?P<name>.+)-\d+-[0-9a-f]+-\d+")
@@ -69,6 +70,7 @@ class Content:
     upto: int
     torn: int  # bytes at the end, of a batch whose writing did not end
     lost: int = 0  # bytes that changed since they were written
+    more: bool = False  # whether there is more to read
 
 
 class TornHeaderError(ValueError):
@@ -243,8 +245,10 @@ def _types(name: str) -> dict[str, str]:
     return {field.name: str(field.type) for field in arrow_schema(name)} | {WRITTEN: "int64", CHECK: "int32"}
 
 
-def read(path: Path, start: int = 0, end: int | None = None, table: str | None = None) -> Content:
-    """The whole batches from byte `start` (0: from the first) up to byte `end`.
+def read(
+    path: Path, start: int = 0, end: int | None = None, table: str | None = None, *, most: int | None = None
+) -> Content:
+    """The whole batches from byte `start` (0: from the first) up to byte `end`; with `most`, about so many bytes.
 
     A batch that does not pass its check is left out, and reading goes on at the next batch that does. A torn tail is
     left out, too. The answer has the columns of the file, less `check`. Raises OSError, and ValueError where the file
@@ -260,9 +264,11 @@ def read(path: Path, start: int = 0, end: int | None = None, table: str | None =
         usual = _description(file.read(_MOST_DESCRIPTION))
         start = max(start, first)
         file.seek(start)
-        content = file.read() if end is None else file.read(max(0, end - start))
+        content = file.read(most) if end is None else file.read(max(0, end - start))
+        more = most is not None and bool(file.read(1))
     lost = 0
-    batches = _alike(content, schema)
+    joined: list[pa.Table] = []
+    batches = _alike(content, schema) if most is None else []  # all at once takes more memory
     here = len(content) if batches else 0
     left = 8 * len(content) + (1 << 20)  # bytes to look at: damaged data that looks like batches must not take for ever
     while here < len(content):
@@ -277,10 +283,16 @@ def read(path: Path, start: int = 0, end: int | None = None, table: str | None =
             lost += place - here
         batches.append(batch)
         here = after
-    tail = content[here:]
+        if len(batches) == _TOGETHER:  # a batch takes 20 kB beside its few rows
+            joined.append(pa.Table.from_batches(batches, schema=schema).drop_columns([CHECK]).combine_chunks())
+            batches.clear()
+    if more and not here:  # one batch that is larger, or damage: look at all of it
+        return read(path, start, end, table)
+    tail = b"" if more else content[here:]
     torn = _cut_short(tail, usual, schema)
-    rows = pa.Table.from_batches(batches, schema=schema).drop_columns([CHECK]).combine_chunks()
-    return Content(rows, start + here, len(tail) if torn else 0, lost if torn else lost + len(tail))
+    joined.append(pa.Table.from_batches(batches, schema=schema).drop_columns([CHECK]))
+    table = pa.concat_tables(joined).combine_chunks()
+    return Content(table, start + here, len(tail) if torn else 0, lost if torn else lost + len(tail), more)
 
 
 def _batch(content: bytes, here: int, schema: pa.Schema) -> tuple[pa.RecordBatch | None, int]:

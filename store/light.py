@@ -36,25 +36,26 @@ def integers(values: NDArray[Any]) -> Any:
     return pa.Array.from_buffers(kind, len(own), [None, pa.py_buffer(own)])
 
 
-def write(file: IO[bytes], table: Any, *, row_group_size: int, **options: Any) -> None:
-    """Write a table as one Parquet file into an open file; `options` are those of `pyarrow.parquet`."""
+def writer(file: IO[bytes], schema: Any, **options: Any) -> Any:
+    """What writes tables of a schema into an open file, as one Parquet file: `options` are those of `pyarrow.parquet`.
+
+    It has `write_table`, `add_key_value_metadata` and `close`.
+    """
     try:
         from pyarrow._parquet import ParquetWriter
 
-        writer = ParquetWriter(file, table.schema, **_DEFAULTS, **options)
+        return ParquetWriter(file, schema, **_DEFAULTS, **options)
     except (ImportError, TypeError, ValueError):
         import pyarrow.parquet as pq
 
-        pq.write_table(table, file, row_group_size=row_group_size, **options)
-        return
-    try:
-        writer.write_table(table, row_group_size=row_group_size)
-    finally:
-        writer.close()
+        return pq.ParquetWriter(file, schema, **options)
 
 
 def metadata(path: Path) -> Any:
-    """The footer of a Parquet file. Raises OSError and pyarrow.ArrowException."""
+    """The footer of a Parquet file. Raises OSError and pyarrow.ArrowException.
+
+    If it is asked for its `schema`, the two keep each other, 70 kB, until Python looks for cycles (see `memory`).
+    """
     try:
         from pyarrow._parquet import ParquetReader
     except ImportError:
@@ -85,8 +86,8 @@ def read(path: Path, columns: list[str] | None = None) -> Any:
     with pa.OSFile(str(path)) as source:
         reader.open(source, page_checksum_verification=True)
         try:
-            names = reader.metadata.schema.names
-            chosen = None if columns is None else [names.index(name) for name in columns if name in names]
+            names = reader.column_paths if columns is not None else []
+            chosen = None if columns is None else [names.index([one]) for one in columns if [one] in names]
             return reader.read_all(column_indices=chosen, use_threads=False)
         finally:
             reader.close()

@@ -12,10 +12,11 @@ no row was written later than a row that could contradict it.
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,6 +72,7 @@ def as_text(gpus: frozenset[int]) -> str:
     return "".join(f"{one:08x}" for one in sorted(gpus))
 
 
+@functools.lru_cache(maxsize=4096)
 def from_text(text: str) -> frozenset[int]:
     return frozenset(int(text[i : i + 8], 16) for i in range(0, len(text), 8))
 
@@ -85,6 +87,13 @@ def bounds_of(data: pa.Table) -> Bounds:
         some = take(data.select(["cluster", "gpu"]), ends)
         gpus = set(zip(some["cluster"].to_pylist(), some["gpu"].to_pylist(), strict=True))
     return Bounds(int(ts.min()), int(ts.max()), hashes(gpus), len(data))
+
+
+def union(several: Sequence[Bounds]) -> Bounds:
+    """Bounds that hold all of these; there must be at least one."""
+    gpus = [one.gpus for one in several if one.gpus is not None]
+    known = frozenset[int]().union(*gpus) if len(gpus) == len(several) else None
+    return Bounds(min(b.first for b in several), max(b.last for b in several), known, sum(b.rows for b in several))
 
 
 def ends_of_gpus(data: pa.Table) -> NDArray[np.int64]:
@@ -250,6 +259,8 @@ def newest(data: pa.Table) -> pa.Table:
         return data
     codes, _ = gpu_codes(data)
     ts = numbers(data["ts"])
+    if np.all((codes[1:] > codes[:-1]) | ((codes[1:] == codes[:-1]) & (ts[1:] > ts[:-1]))):
+        return data  # as it is, which also takes no memory
     order = np.lexsort((_when(data), ts, codes))
     same = (np.diff(codes[order]) == 0) & (np.diff(ts[order]) == 0)
     return take(data, order[np.append(~same, True)])

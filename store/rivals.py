@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,11 +33,15 @@ def place(root: Path, rows: pa.Table, mine: set[str], generation: str | None = N
     Files whose names match `mine` do not count. The new rows keep the time of writing only if an open journal of the
     same GPUs, other than `generation`, could contradict them.
     """
-    bounds = placing.bounds_of(rows)
-    new, late = placing.resolve(rows, _rivals(root, bounds, mine))
-    if not open_journals(root, bounds, generation):
+    new, late = split(root, rows, mine)
+    if not open_journals(root, placing.bounds_of(rows), generation):
         new = new.drop_columns([WRITTEN])
     return new, late
+
+
+def split(root: Path, rows: pa.Table, mine: set[str]) -> tuple[pa.Table, pa.Table]:
+    """As `place`, and the new rows keep the time of writing."""
+    return placing.resolve(rows, _rivals(root, placing.bounds_of(rows), mine))
 
 
 def place_now(root: Path, rows: pa.Table, now: int) -> tuple[pa.Table, pa.Table]:
@@ -92,15 +96,15 @@ def _listed(folder: Path | str) -> tuple[list[str], list[str]]:
 # -- who writes which GPUs ------------------------------------------------------------------------------------
 
 
-def home(root: Path, name: str, rows: pa.Table) -> str:
-    """The folder within each day for what the collector `name` writes about the GPUs of these rows. Raises OSError.
+def home(root: Path, name: str, gpus: frozenset[int] | None, days: Iterable[str]) -> str:
+    """The folder within each of these days for what the collector `name` writes about GPUs. Raises OSError.
 
     The folder says which GPUs these are before it holds a row of them, so that a fleet's other collectors need not look
     into it.
     """
-    text = placing.as_text(placing.bounds_of(rows).gpus or frozenset())
+    text = placing.as_text(gpus or frozenset())
     found = f"{name}~{zlib.crc32(text.encode()):08x}"
-    for day, _ in arranging.days(rows.select(["ts"])):
+    for day in days:
         says = root / TELEMETRY.name / f"day={day}" / found / GPUS
         if not says.exists():
             make_folder(says.parent)
@@ -122,9 +126,8 @@ def _may_hold(home: str, gpus: frozenset[int] | None) -> bool:
         return True  # it does not say
 
 
-def contested(root: Path, name: str, rows: pa.Table) -> bool:
+def contested(root: Path, name: str, bounds: placing.Bounds) -> bool:
     """Whether another's journal, or folder within these days, could hold rows of the GPUs of the collector `name`."""
-    bounds = placing.bounds_of(rows)
     if any(journal_file.name_in(part.generation) != name for part in _open_parts(root, bounds)):
         return True
     days = range(bounds.first // arranging.DAY, bounds.last // arranging.DAY + 1)

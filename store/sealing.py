@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError
-from . import arranging, contents, files, journal_file, latest, light, placing, replacing, rivals, writing
+from . import arranging, contents, files, journal_file, latest, placing, replacing, rivals, segment, writing
 from .footers import footer
 from .journal_file import WRITTEN, Part, live_of, name_in
 from .locks import Lock, is_free, locked
+from .memory import give_back
 from .replacing import Pace
 from .schema import LATE, TABLES, TELEMETRY, Table, arrow_schema
+from .segment import Segment, Source, UnreadableError
 from .soundness import reason_to_skip
 
 if TYPE_CHECKING:
@@ -30,29 +32,35 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LOCK_WAIT_S = 60.0
+_PIECE = 4 << 20  # bytes of a journal whose rows are in memory at once
 _TABLES = {spec.name for spec in (*TABLES, LATE)}
 
 
 class Sealer:
-    """Publishes and seals one generation of a journal. It holds the rows that it has read, in columns."""
+    """Publishes and seals one generation of a journal. It holds the rows that it has read and not published."""
 
     def __init__(self, root: Path, generation: str) -> None:
         self.root, self.generation = root, generation
         self.published_s = time.monotonic()
+        self._segment = ""
+        self.unread: set[Path] = set()  # parts that cannot be read: they stay where they are
+        self._begin()
+
+    def _begin(self) -> None:
         self._read: dict[Path, int] = {}
-        self._rows: dict[str, list[pa.Table]] = {}
-        self._unpublished: dict[str, list[pa.Table]] = {}
+        self._fresh: dict[str, list[pa.Table]] = {}  # rows that are not published
+        self._room = _PIECE  # bytes of a journal that may be read until they are
+        self._published: dict[str, list[Path]] = {}  # where the rows of each table are
         self._number = 0
         self._live: list[Path] = []
-        self._segment = ""
         self._damaged: dict[Path, int] = {}  # bytes that changed, by part
-        self.unread: set[Path] = set()  # parts that cannot be read: they stay where they are
 
     def resume(self, live: Iterable[Path]) -> None:
         """Take over what a dead process had published: those rows come from its files, the others from the journal.
 
         If a published file cannot be read, it stays where it is, and its rows are read from the journal.
         """
+        self._begin()
         by_number: dict[int, list[Path]] = {}
         for path in live:
             if (found := live_of(path)) is not None:
@@ -60,34 +68,41 @@ class Sealer:
         gap = False  # whether rows of the journal from here on may also be in published files
         for number, paths in sorted(by_number.items()):
             self._number = number + 1
-            published = {path: rows for path in paths if (rows := _rows_of(path)) is not None}
+            readable = {path: name for path in paths if (name := _table_of(path)) is not None}
             about = _about(paths[0])
-            complete = about is not None and about.files == len(published) == len(paths)
+            complete = about is not None and about.files == len(readable) == len(paths)
             if about is not None and complete and gap:
                 self._fold(about.upto)
-            for name, rows in published.values():
+            for path, name in readable.items():
                 if name == TELEMETRY.name or (complete and not gap):  # in telemetry each key counts once
-                    self._rows.setdefault(name, []).append(_joined(name, [rows]))
+                    self._published.setdefault(name, []).append(path)
             if about is not None and complete:
                 self._read |= {self.root / journal_file.FOLDER / name: size for name, size in about.upto.items()}
-            self._live += published
+            self._live += readable
             gap = not complete
 
     def _parts(self) -> list[Part]:
         return journal_file.parts(self.root, self.generation)
 
-    def _fold(self, upto: Mapping[str, int] | None = None) -> None:
-        """Read what was added to the journal, if `upto` is given only up to these bytes of its files."""
-        fresh: dict[str, list[pa.Table]] = {}
+    def _fold(self, upto: Mapping[str, int] | None = None) -> bool:
+        """Read what was added to the journal, if `upto` is given only up to these bytes of its files.
+
+        Otherwise it stops where memory holds enough that is not published; says whether it did.
+        """
         for part in self._parts():
             if part.path in self.unread:
                 continue
+            if upto is None and self._room <= 0:
+                return True
+            begin = self._read.get(part.path, 0)
             try:
                 reason = journal_file.reason_to_skip(journal_file.head(part.path), part.table)
                 if reason is not None:
                     raise ValueError(reason)  # noqa: TRY301 - one sentence for all of it
-                end = None if upto is None else upto.get(part.path.name, 0)
-                content = journal_file.read(part.path, self._read.get(part.path, 0), end)
+                if upto is None:
+                    content = journal_file.read(part.path, begin, most=self._room)
+                else:
+                    content = journal_file.read(part.path, begin, upto.get(part.path.name, 0))
             except journal_file.TornHeaderError:
                 continue
             except ValueError as error:
@@ -95,52 +110,61 @@ class Sealer:
                 self.unread.add(part.path)
                 continue
             self._read[part.path] = content.upto
+            self._room -= content.upto - begin
             if content.lost:
                 self._damaged[part.path] = content.lost
             if len(content.table):
-                fresh.setdefault(part.table, []).append(content.table)
-        for name, tables in fresh.items():
-            rows = _joined(name, tables)
-            self._rows.setdefault(name, []).append(rows)
-            self._unpublished.setdefault(name, []).append(rows)
+                self._fresh.setdefault(part.table, []).append(content.table)
+            if content.more:
+                return True
+        return False
 
     def publish(self) -> None:
         """Write the rows since the last call as Parquet files, which other DuckDB clients see. Raises StoreError."""
         self.published_s = time.monotonic()
         try:
-            self._fold()
-            fresh = {name: _joined(name, tables) for name, tables in self._unpublished.items()}
-            if not fresh:
-                return
-            with self._placing(fresh):
-                # Rows that were published before count as stored: a second row of the same instant is late.
-                parts = self._placed(fresh, f"{self.generation}.live{self._number}", set())
-                upto = {path.name: size for path, size in self._read.items()}
-                text = {"whorl.live": json.dumps({"number": self._number, "of": len(parts), "upto": upto})}
-                moves = writing.write_temporary(parts, text)
-                self._live += moves.values()
-                self._number += 1
-                for temporary, final in moves.items():
-                    temporary.replace(final)
-                for folder in {final.parent for final in moves.values()}:
-                    files.sync_folder(folder)
-                    if "~" in folder.name:
-                        contents.note(folder)
+            more = True
+            while more:
+                more = self._fold()
+                self._publish()
         except OSError as error:
             raise files.failed("write", self.root, error) from error
-        self._unpublished = {}
+        give_back()
 
-    def _placing(self, rows: dict[str, pa.Table]) -> Lock:
+    def _publish(self) -> None:
+        fresh = {name: _joined(name, tables) for name, tables in self._fresh.items()}
+        if not fresh:
+            self._room = _PIECE
+            return
+        telemetry = fresh.get(TELEMETRY.name)
+        with self._placing(None if telemetry is None else placing.bounds_of(telemetry)):
+            # Rows that were published before count as stored: a second row of the same instant is late.
+            parts = self._placed(fresh, f"{self.generation}.live{self._number}")
+            upto = {path.name: size for path, size in self._read.items()}
+            text = {"whorl.live": json.dumps({"number": self._number, "of": len(parts), "upto": upto})}
+            moves = writing.write_temporary(parts, text)
+            self._live += moves.values()
+            self._number += 1
+            for temporary, final in moves.items():
+                temporary.replace(final)
+            for folder in {final.parent for final in moves.values()}:
+                files.sync_folder(folder)
+                if "~" in folder.name:
+                    contents.note(folder)
+        for path, spec, _ in parts:
+            self._published.setdefault(TELEMETRY.name if spec == LATE else spec.name, []).append(path)
+        self._fresh, self._room = {}, _PIECE
+
+    def _placing(self, bounds: placing.Bounds | None) -> Lock:
         """Take the lock of places, shared with collectors of other GPUs: a thousand nodes do not wait for each other.
 
-        Under the lock it looks who else writes these GPUs: an open journal names its GPUs before it publishes.
+        Under the lock it looks who else writes the GPUs of telemetry within `bounds`: an open journal names its GPUs
+        before it publishes.
         """
         path, what = self.root / placing.LOCK, "the place of new rows"
-        if TELEMETRY.name not in rows:
-            return locked(path, what, wait_s=_LOCK_WAIT_S, shared=True)
         lock = locked(path, what, wait_s=_LOCK_WAIT_S, shared=True)
         try:
-            if not rivals.contested(self.root, name_in(self.generation), rows[TELEMETRY.name]):
+            if bounds is None or not rivals.contested(self.root, name_in(self.generation), bounds):
                 return lock
         except BaseException:
             lock.release()
@@ -148,7 +172,7 @@ class Sealer:
         lock.release()
         return locked(path, what, wait_s=_LOCK_WAIT_S)
 
-    def _placed(self, rows: dict[str, pa.Table], name: str, mine: set[str]) -> list[tuple[Path, Table, pa.Table]]:
+    def _placed(self, rows: dict[str, pa.Table], name: str) -> list[tuple[Path, Table, pa.Table]]:
         """Where the rows of each table go; rows that replace others are separate.
 
         The caller must hold the lock of places.
@@ -161,13 +185,17 @@ class Sealer:
                 data = arranging.sort(kind, rows[kind.name].drop_columns([WRITTEN]))
                 found += writing.placed(self.root, kind, data, name)
                 continue
-            new, late = rivals.place(self.root, rows[kind.name], mine, self.generation)
+            new, late = rivals.place(self.root, rows[kind.name], set(), self.generation)
             if len(new):
-                home = rivals.home(self.root, name_in(self.generation), rows[kind.name])
+                days = [day for day, _ in arranging.days(new.select(["ts"]))]
+                home = rivals.home(self.root, name_in(self.generation), placing.bounds_of(rows[kind.name]).gpus, days)
                 found += writing.placed(self.root, kind, new, name, home)
             if len(late):
-                found.append((self.root / LATE.name / f"{name}.parquet", LATE, arranging.conform(LATE, late)))
+                found.append(self._late(late, name))
         return found
+
+    def _late(self, rows: pa.Table, name: str) -> tuple[Path, Table, pa.Table]:
+        return self.root / LATE.name / f"{name}.parquet", LATE, arranging.conform(LATE, rows)
 
     def seal(self, pace: Pace) -> None:
         """Write all rows as sorted segments that take the place of the journal's files. Raises StoreError.
@@ -175,36 +203,73 @@ class Sealer:
         After an error, call it again: it goes on where it stopped.
         """
         try:
-            self._fold()
-            rows = {name: _joined(name, tables) for name, tables in self._rows.items()}
-            journals = [part.path for part in self._parts() if part.path not in self.unread]
-            for path, lost in self._damaged.items():
-                _put_aside(path, lost)
-            if not rows:
-                for path in journals:
-                    path.unlink(missing_ok=True)
-                return
-            with self._placing(rows) as lock:
-                name = self._segment or self.generation
-                live = {path.stem for path in self._live}
-                parts = self._placed(rows, name, {name, *live})
-                if not self._segment and any(path.exists() for path, _, _ in parts):  # a part of it was sealed before
-                    name = f"{self.generation}.{time.time_ns():x}"
-                    parts = self._placed(rows, name, live)
-                self._segment = name
-                earlier: list[Path] = []
-                if TELEMETRY.name in rows:
-                    mine = name_in(self.generation)
-                    noted, earlier = latest.of_generation(self.root, mine, name, rows[TELEMETRY.name])
-                    parts.append(noted)
-                if not any(path.exists() for path in self._live):  # for other clients nothing is replaced
-                    pace = Pace(0.0, pace.grace_s if earlier else 0.0)
-                moves = writing.write_temporary(parts, level=writing.SMALL)
-                old = [path for path in (*self._live, *journals, *earlier) if path.exists()]
-                replacing.replace(self.root, old, moves, pace, inside=lock.release)
+            try:
+                self._seal(pace)
+            except UnreadableError:
+                self.resume(self._live)
+                self._seal(pace)
+        except UnreadableError as error:
+            raise StoreError(f"cannot read {error}, which was readable just now; check the disk") from error
         except OSError as error:
             raise files.failed("write", self.root, error) from error
-        self._rows, self._unpublished = {}, {}
+        self._begin()
+        give_back()
+
+    def _seal(self, pace: Pace) -> None:
+        while self._fold():
+            self._publish()
+        journals = [part.path for part in self._parts() if part.path not in self.unread]
+        for path, lost in self._damaged.items():
+            _put_aside(path, lost)
+        if not self._fresh and not self._published:
+            for path in journals:
+                path.unlink(missing_ok=True)
+            return
+        rows, sources = self._everything()
+        with self._placing(placing.union([source.bounds for source in sources]) if sources else None) as lock:
+            name = self._segment or self.generation
+            live = {path.stem for path in self._live}
+            moves, earlier = self._written(rows, sources, name, {name, *live})
+            if not self._segment and any(path.exists() for path in moves.values()):  # a part of it was sealed before
+                for temporary in moves:
+                    files.remove(temporary)
+                name = f"{self.generation}.{time.time_ns():x}"
+                moves, earlier = self._written(rows, sources, name, live)
+            self._segment = name
+            if not any(path.exists() for path in self._live):  # for other clients nothing is replaced
+                pace = Pace(0.0, pace.grace_s if earlier else 0.0)
+            old = [path for path in (*self._live, *journals, *earlier) if path.exists()]
+            replacing.replace(self.root, old, moves, pace, inside=lock.release)
+
+    def _everything(self) -> tuple[dict[str, pa.Table], list[Source]]:
+        """All rows that are not telemetry, and where those of telemetry are."""
+        rows = {}
+        for name in self._fresh.keys() | self._published.keys():
+            if name != TELEMETRY.name:
+                stored = [journal_file.with_written(segment.read(path)) for path in self._published.get(name, [])]
+                rows[name] = _joined(name, [*stored, *self._fresh.get(name, [])])
+        sources = [Source(path) for path in self._published.get(TELEMETRY.name, [])]
+        if TELEMETRY.name in self._fresh:
+            sources.append(Source(placing.newest(_joined(TELEMETRY.name, self._fresh[TELEMETRY.name]))))
+        return rows, sources
+
+    def _written(
+        self, rows: dict[str, pa.Table], sources: list[Source], name: str, mine: set[str]
+    ) -> tuple[dict[Path, Path], list[Path]]:
+        """Write all rows under temporary names: where they go, and the files of `latest` that they replace."""
+        parts, earlier = self._placed(rows, name), list[Path]()
+        moves: dict[Path, Path] = {}
+        try:
+            if sources:
+                made = Segment(self.root, name, sources, mine, self.generation)
+                moves |= made.moves
+                noted, earlier = latest.of_generation(self.root, name_in(self.generation), name, made.last)
+                parts += [*([self._late(made.late, name)] if len(made.late) else []), noted]
+            return moves | writing.write_temporary(parts, level=writing.SMALL), earlier
+        except BaseException:
+            for temporary in moves:
+                files.remove(temporary)
+            raise
 
 
 def _joined(name: str, tables: list[pa.Table]) -> pa.Table:
@@ -233,18 +298,16 @@ def _about(path: Path) -> journal_file.Published | None:
         return None
 
 
-def _rows_of(path: Path) -> tuple[str, pa.Table] | None:
-    """The table and the rows of a published file, with `written`; None if it is damaged or gone."""
-    import pyarrow as pa
-
+def _table_of(path: Path) -> str | None:
+    """The table of the rows of a published file; None if it is damaged or gone."""
     kept = next(folder.name for folder in path.parents if folder.name in _TABLES)
     try:
         if reason_to_skip(path, kept) is not None:
             return None
-        rows = journal_file.with_written(light.read(path))
-    except (OSError, pa.ArrowException):
+        segment.read(path)
+    except (OSError, UnreadableError):
         return None
-    return (TELEMETRY.name if kept == LATE.name else kept), rows
+    return TELEMETRY.name if kept == LATE.name else kept
 
 
 def _put_aside(path: Path, lost: int) -> None:

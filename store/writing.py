@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,20 +45,38 @@ def write_parquet(
     if metadata:
         known = data.schema.metadata or {}
         data = data.replace_schema_metadata({**known, **{k.encode(): v.encode() for k, v in metadata.items()}})
+    with growing(path, spec, data.schema, level=level) as write:
+        write(data)
+
+
+@contextlib.contextmanager
+def growing(
+    path: Path, spec: Table, schema: pa.Schema, *, level: int = QUICK,
+    metadata: Callable[[], Mapping[str, str]] = dict,
+) -> Iterator[Callable[[pa.Table], None]]:  # fmt: skip
+    """A Parquet file, tuned for the table, that is written piece by piece, and durable at the end.
+
+    Every piece has the columns of `schema` and becomes a row group. `metadata` is asked at the end.
+    """
     encoded = {c.name: c.encoding for c in spec.columns if c.encoding}
     encoded["written"] = "DELTA_BINARY_PACKED"
     with path.open("xb") as file:
-        light.write(
+        writer = light.writer(
             file,
-            data,
-            row_group_size=_ROW_GROUP,
+            schema,
             compression="zstd",
             compression_level=level,
-            use_dictionary=[name for name in data.column_names if name not in encoded],
-            column_encoding={name: code for name, code in encoded.items() if name in data.column_names} or None,
+            use_dictionary=[name for name in schema.names if name not in encoded],
+            column_encoding={name: code for name, code in encoded.items() if name in schema.names} or None,
             write_page_checksum=True,
             store_schema=True,
         )
+        try:
+            yield lambda data: writer.write_table(data, row_group_size=_ROW_GROUP)
+            if said := dict(metadata()):
+                writer.add_key_value_metadata(said)
+        finally:
+            writer.close()
         file.flush()
         sync(file.fileno())
 

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -462,9 +463,9 @@ def test_a_journal_that_was_sealed_is_not_read_again(store: Store, monkeypatch: 
         looked_into: list[Path] = []
         reading = journal_file.read
 
-        def noted(path: Path, start: int = 0, end: int | None = None) -> journal_file.Content:
+        def noted(path: Path, *rest: Any, **options: Any) -> journal_file.Content:
             looked_into.append(path)
-            return reading(path, start, end)
+            return reading(path, *rest, **options)
 
         monkeypatch.setattr(journal_file, "read", noted)
         journal.append(batch(["a"], 1, 2))

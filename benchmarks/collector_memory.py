@@ -1,0 +1,222 @@
+"""The memory of a collector over a day of readings, which pass as fast as the machine can. Prints JSON.
+
+    python benchmarks/collector_memory.py [--hours 24] [--gpus 8] [--rate 10]
+
+The sampler, its rows, the journal, publishing every 30 s and sealing every 10 min are those of `whorl collect`. Only
+the clock and the GPUs are made up: the clock jumps from tick to tick, and the readings are random walks of the size of
+real ones. So a day has its 864,000 ticks, 2,880 publications and 144 seals, in some minutes.
+
+After every seal the process notes its memory: `rss_mb` at that moment, and `peak_mb`, the most since the seal before.
+The slope is that of a line through the peaks over the hours of data, without the first hour, with its standard
+error from the scatter of the peaks. The alternative is `plain`: the same interpreter with NumPy and pyarrow, which
+collects nothing. CPU time is that of the process. It states what it measured and asserts nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+PUBLISH_S, SEGMENT_S = 30, 600
+BEGAN = 1_800_000_000 * 10**9  # ns
+STATUS = Path("/proc/self/status")
+PLAIN = f"import numpy, pyarrow; print(open({str(STATUS)!r}).read())"
+
+
+def memory_mb(text: str) -> dict[str, float]:
+    """The memory of a process now (VmRSS), and the most so far (VmHWM), from its `status` in /proc."""
+    found = dict(re.findall(r"(VmRSS|VmHWM|RssAnon):\s*(\d+) kB", text))
+    return {name: round(int(kb) / 1024, 2) for name, kb in found.items()}
+
+
+def collect(root: str, gpus: int, rate: float, hours: float) -> None:
+    """In a process of its own: collect, and print a line after every seal."""
+    from whorl.collectors.collecting import stay_small
+
+    stay_small("nvml")
+    import numpy as np
+
+    from whorl.collectors.backends import Device, Status, Sweep
+    from whorl.collectors.recording import StoreRecorder
+    from whorl.collectors.sampler import Sampler
+    from whorl.store import Store
+    from whorl.store.journal import Journal
+    from whorl.store.metrics import METRICS
+
+    class Jumping:
+        """A clock that is ahead by as much as anybody sleeps."""
+
+        passed = 0
+
+        def wall(self) -> int:
+            return BEGAN + self.passed
+
+        def steady(self) -> int:
+            return self.passed
+
+        boot = steady
+
+        def sleep(self, ns: int) -> None:
+            self.passed += ns
+
+    class Walking:
+        """GPUs whose readings walk at random: gauges up and down, counters up."""
+
+        name, period_ms = "walking", 100
+
+        def __init__(self) -> None:
+            self._values = 300_000 + self._steps()
+            self._counts = np.array([metric.kind == "counter" for metric in METRICS])
+            self._slow = np.array([metric.tier == "slow" for metric in METRICS])
+            self._now = False
+
+        def _steps(self) -> Any:
+            """From -900 to 900. NumPy's own generators would add their libraries to the memory."""
+            noise = np.frombuffer(os.urandom(2 * len(METRICS) * gpus), np.uint16).reshape(len(METRICS), gpus)
+            return noise.astype(np.int64) % 1801 - 900
+
+        def devices(self) -> Sequence[Device]:
+            return [Device(f"GPU-{number:08x}-0000-0000-0000-000000000000") for number in range(gpus)]
+
+        def read(self, _: int, *, slow: bool) -> None:
+            self._now = slow
+
+        def sweep(self, _: list[int]) -> Sweep:
+            steps = self._steps()
+            steps[self._counts] = 50_000 + abs(steps[self._counts])
+            self._values += steps
+            status = np.full(self._values.shape, Status.OK, np.uint8)
+            if not self._now:
+                status[self._slow] = Status.UNREAD
+            return Sweep(self._values % (1 << 30), status)
+
+        def happened(self) -> list[Any]:
+            return []
+
+        def look_again(self, *_: object) -> list[Any]:
+            return []
+
+        def lose(self, _: int) -> None: ...
+
+    journal = Journal(Store.open(root), "n", thread=False, settle_s=0, grace_s=0)
+    seals = 0
+
+    class Maintained(StoreRecorder):
+        """Publishes and seals by the clock of the readings, as the journal's own thread does by the machine's."""
+
+        def flush(self) -> None:
+            nonlocal seals
+            super().flush()
+            ticks = round(clock.passed / 1e9 * rate)
+            for every, act in ((SEGMENT_S, journal.seal), (PUBLISH_S, journal.publish)):
+                if ticks and ticks % round(every * rate) == 0:
+                    act()
+                    if act == journal.seal:
+                        seals += 1
+                        say(seals)
+
+    def say(seals: int) -> None:
+        used = memory_mb(STATUS.read_text())
+        said = {
+            "hours": round(clock.passed / 3600e9, 4),
+            "seals": seals,
+            "rss_mb": used["VmRSS"],
+            "anonymous_mb": used["RssAnon"],
+            "peak_mb": used["VmHWM"],
+            "cpu_s": round(time.process_time(), 2),
+        }
+        print(json.dumps(said), flush=True)
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")  # from here on a new peak
+
+    clock = Jumping()
+    recorder = Maintained(Store.open(root), journal, cluster="c", node="n")
+    backend: Any = Walking()
+    say(0)
+    sampler = Sampler(backend, recorder, interval_s=1 / rate, cluster="c", node="n", clock=clock, hung_s=1e9)
+    sampler.run(hours * 3600 + 1 / rate)
+    journal.close()
+
+
+def line(points: Sequence[tuple[float, float]]) -> dict[str, float | int | None]:
+    """The slope of a line through points, and its standard error."""
+    n = len(points)
+    if n < 3:
+        return {"n": n, "slope": None, "standard_error": None}
+    mean_x, mean_y = (sum(point[axis] for point in points) / n for axis in (0, 1))
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
+    rest = sum((y - mean_y - slope * (x - mean_x)) ** 2 for x, y in points)
+    return {"n": n, "slope": round(slope, 4), "standard_error": round((rest / (n - 2) / spread) ** 0.5, 4)}
+
+
+def measured(command: list[str], environment: dict[str, str]) -> Iterator[dict[str, Any]]:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        for text in process.stdout:
+            yield json.loads(text)
+    if process.returncode:
+        sys.exit("the collector ended with an error")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hours", type=float, default=24.0, help="hours of readings")
+    parser.add_argument("--gpus", type=int, default=8)
+    parser.add_argument("--rate", type=float, default=10.0, help="ticks a second")
+    parser.add_argument("--collect", metavar="STORE", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.collect:
+        collect(given.collect, given.gpus, given.rate, given.hours)
+        return
+    from whorl.benchmarks.machine import machine
+
+    before = machine("numpy", "pyarrow")
+    plain = subprocess.run([sys.executable, "-c", PLAIN], capture_output=True, text=True, check=True).stdout
+    own = [sys.executable, str(Path(__file__).resolve())]
+    with tempfile.TemporaryDirectory(prefix="collector-") as folder:
+        root = str(Path(folder) / "S")
+        make = "import sys; from whorl.store import Store; Store.create(sys.argv[1])"
+        subprocess.run([sys.executable, "-c", make, root], check=True)
+        # Modules are compiled once, as those of an installed package are: compiling takes memory.
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        environment["PYTHONPYCACHEPREFIX"] = str(Path(folder) / "compiled")
+        size = ["--gpus", str(given.gpus), "--rate", str(given.rate), "--hours", str(given.hours)]
+        found = []
+        list(measured([*own, "--collect", root, "--hours", "0.01"], environment))
+        for one in measured([*own, "--collect", root, *size], environment):
+            found.append(one)
+            print(one, file=sys.stderr)
+    first, *seals = found
+    later = [one for one in seals if one["hours"] > 1.0]
+    print(
+        json.dumps(
+            {
+                "benchmark": "collector_memory",
+                "machine": before,
+                "workload": {"gpus": given.gpus, "rate_hz": given.rate, "hours": given.hours, "seals": len(seals)},
+                "plain_rss_mb": memory_mb(plain)["VmRSS"],
+                "idle_rss_mb": first["rss_mb"],
+                "max_rss_mb": max(one["peak_mb"] for one in found),
+                "peak_mb_per_hour": line([(one["hours"], one["peak_mb"]) for one in later]),
+                "rss_mb_per_hour": line([(one["hours"], one["rss_mb"]) for one in later]),
+                "cpu_s_per_hour": round((found[-1]["cpu_s"] - first["cpu_s"]) / found[-1]["hours"], 2),
+                "every_hour": [one for one in found if one["hours"] % 1 < 0.01],
+            },
+            indent=2,
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
