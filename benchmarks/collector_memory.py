@@ -185,19 +185,19 @@ def main() -> None:
     plain = subprocess.run([sys.executable, "-c", PLAIN], capture_output=True, text=True, check=True).stdout
     own = [sys.executable, str(Path(__file__).resolve())]
     with tempfile.TemporaryDirectory(prefix="collector-") as folder:
-        root = str(Path(folder) / "S")
-        make = "import sys; from whorl.store import Store; Store.create(sys.argv[1])"
-        subprocess.run([sys.executable, "-c", make, root], check=True)
+        first, root = str(Path(folder) / "first"), str(Path(folder) / "S")
+        make = "import sys; from whorl.store import Store; [Store.create(path) for path in sys.argv[1:]]"
+        subprocess.run([sys.executable, "-c", make, first, root], check=True)
         # Modules are compiled once, as those of an installed package are: compiling takes memory.
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         environment["PYTHONPYCACHEPREFIX"] = str(Path(folder) / "compiled")
         size = ["--gpus", str(given.gpus), "--rate", str(given.rate), "--hours", str(given.hours)]
         found = []
-        list(measured([*own, "--collect", root, "--hours", "0.01"], environment))
+        list(measured([*own, "--collect", first, "--hours", "0.01"], environment))
         for one in measured([*own, "--collect", root, *size], environment):
             found.append(one)
             print(one, file=sys.stderr)
-    first, *seals = found
+    idle, *seals = found
     later = [one for one in seals if one["hours"] > 1.0]
     print(
         json.dumps(
@@ -206,11 +206,11 @@ def main() -> None:
                 "machine": before,
                 "workload": {"gpus": given.gpus, "rate_hz": given.rate, "hours": given.hours, "seals": len(seals)},
                 "plain_rss_mb": memory_mb(plain)["VmRSS"],
-                "idle_rss_mb": first["rss_mb"],
+                "idle_rss_mb": idle["rss_mb"],
                 "max_rss_mb": max(one["peak_mb"] for one in found),
                 "peak_mb_per_hour": line([(one["hours"], one["peak_mb"]) for one in later]),
                 "rss_mb_per_hour": line([(one["hours"], one["rss_mb"]) for one in later]),
-                "cpu_s_per_hour": round((found[-1]["cpu_s"] - first["cpu_s"]) / found[-1]["hours"], 2),
+                "cpu_s_per_hour": round((found[-1]["cpu_s"] - idle["cpu_s"]) / found[-1]["hours"], 2),
                 "every_hour": [one for one in found if one["hours"] % 1 < 0.01],
             },
             indent=2,
