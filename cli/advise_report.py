@@ -96,7 +96,7 @@ def _nodes(steering: Steering) -> Iterable[str | Table]:
         return
     head = ["node", "tier", "worst GPU", "slowdown", "[90 %]", "runs", "days ago", "clock", "power", "temperature"]
     rows = [_node(steering, evidence) for evidence in nodes[:_LISTED]]
-    leaves = [2, 9, 8, 7, 6, 5]
+    leaves = [9, 8, 7, 6, 5, 2]
     if steering.nodes:
         head.append("state")
         leaves.insert(1, 10)

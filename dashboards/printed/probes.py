@@ -213,7 +213,7 @@ def _remarks(report: Report, plan: Plan, *, each: bool) -> Iterable[str]:
 
 def _rest(report: Report, store: str) -> Iterable[str]:
     for one in report.wrong[:_MOST_NAMED]:
-        yield f"wrong result: {one.probe} on {one.gpu} ({_place(one)}): {one.status_detail}"
+        yield f"wrong result: {one.probe} on {_place(one)} ({one.gpu}): {one.status_detail}"
     if len(report.wrong) > _MOST_NAMED:
         yield f"wrong results in {len(report.wrong) - _MOST_NAMED:,} more runs: see events of kind 'wrong_result'"
     for gpu, error in list(report.failures.items())[:_MOST_NAMED]:
