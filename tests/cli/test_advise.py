@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from whorl.cli import cli
+from whorl.cli import cli, output
 
 from ..advised_fleet import gpu, write_store
 
@@ -51,6 +51,14 @@ def test_the_sentence_that_matters_comes_first(store: str) -> None:
     assert "n02/1" in text
     assert gpu(2, 1) not in text, "people read names; --json has the UUID"
     assert text.index("random, slow nodes excluded") < text.index("random   "), "the honest baseline first"
+
+
+def test_a_narrow_terminal_still_names_the_slow_gpu(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "width", lambda: 80)
+    lines = advise(store, "--gpus", "4").stdout.splitlines()
+    assert not [line for line in lines if len(line) > 80]
+    [row] = [line for line in lines if line.startswith("n02 ")]
+    assert "n02/1" in row
 
 
 def test_the_document(store: str) -> None:
