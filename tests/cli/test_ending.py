@@ -17,6 +17,7 @@ from whorl.cli import _dependency, cli
 from whorl.store import Store
 from whorl.tests.sizes import sample
 from whorl.tests.stores import new_store
+from whorl.tests.without import COMMAND, run_without
 
 LINES = [f"sgemm,GPU-00000000-0000-0000-0000-{i % 40:012d},{1_590_000_000 + i},{2400 + i % 97}" for i in range(80_000)]
 
@@ -116,26 +117,6 @@ def test_ctrl_c_while_duckdb_works_says_that_it_was_interrupted(tmp_path: Path) 
     assert errors == "whorl: interrupted; what was stored stays, and the command can be run again\n"
 
 
-_WITHOUT = """
-import importlib.machinery, sys
-found = importlib.machinery.PathFinder.find_spec
-hidden = {names!r}
-importlib.machinery.PathFinder.find_spec = lambda name, *more: (
-    None if name.partition(".")[0] in hidden else found(name, *more)
-)
-from whorl.cli import main
-main()
-"""
-
-
-def _without(names: set[str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command where these modules are not installed."""
-    script = _WITHOUT.format(names=names)
-    return subprocess.run(
-        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=120, check=False
-    )
-
-
 @pytest.mark.parametrize(
     ("verb", "module"), [(("variability",), "polars"), (("sql", "select 1"), "duckdb"), (("advise",), "polars")]
 )
@@ -143,7 +124,7 @@ def test_a_missing_dependency_is_a_sentence(verb: tuple[str, ...], module: str, 
     new_store(tmp_path / "S")
     workload = ("--workload", "x") if verb[0] == "advise" else ()
     # The package of DuckDB has two modules.
-    answer = _without({module, f"_{module}"}, *verb, "--store", str(tmp_path / "S"), *workload)
+    answer = run_without({module, f"_{module}"}, COMMAND, *verb, "--store", str(tmp_path / "S"), *workload)
     assert answer.returncode == 2, answer.stderr
     assert answer.stderr == (
         f"whorl: {verb[0]} needs {module}, which is not installed here: run pip install {module}, "

@@ -31,6 +31,7 @@ from whorl.simulation.models import find_model
 from whorl.store import Store
 from whorl.tests.sizes import count, sample
 from whorl.tests.stores import new_store
+from whorl.tests.without import COMMAND, NODE, run_without
 
 from ..nvml_library import NvmlLibrary
 from ..probes.hand_device import FACTS, HandDevice
@@ -567,14 +568,8 @@ def test_a_gpu_of_this_node_that_fails_leaves_the_others_measured(by_hand: list[
 def test_a_node_needs_no_packages_of_the_analysis(tmp_path: Path) -> None:
     """A compute node has numpy, pyarrow, click and nvidia-ml-py; a store made elsewhere may be on it."""
     new_store(tmp_path / "S")
-    code = (
-        "import sys; sys.argv = ['whorl', 'probe', 'run', 'launch', '--suite', 'quick', '--backend', 'simulated',"
-        f" '--gpus', '1', '--store', {str(tmp_path / 'S')!r}]\n"
-        "for name in ('polars', 'plotly', 'scipy', 'rich', 'msgspec', 'duckdb'): sys.modules[name] = None\n"
-        "from whorl.cli import main\n"
-        "main()"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    arguments = ("probe", "run", "launch", "--suite", "quick", "--backend", "simulated", "--gpus", "1")
+    done = run_without(NODE, COMMAND, *arguments, "--store", tmp_path / "S")
     assert done.returncode == 0, done.stderr
     assert rows(tmp_path / "S", "count(*) n from runs") == [{"n": 1}]
 

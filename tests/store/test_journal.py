@@ -29,6 +29,7 @@ from whorl.store.status import status
 from whorl.tests.sizes import count
 from whorl.tests.store.journaler import BEGAN, batch
 from whorl.tests.stores import new_store, plain_client
+from whorl.tests.without import NODE, run_without
 
 JOURNALER = Path(__file__).with_name("journaler.py")
 ROWS = f"select gpu, (epoch_ns(ts) - {BEGAN}) // 1000000000 as second, power_mw from telemetry order by all"
@@ -478,15 +479,6 @@ def test_a_journal_that_was_sealed_is_not_read_again(store: Store, monkeypatch: 
 
 
 LIGHT = """
-import sys
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("duckdb", "polars", "rich"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-sys.meta_path.insert(0, Absent())
-import importlib.util
-real = importlib.util.find_spec
-importlib.util.find_spec = lambda name, package=None: None if name == "duckdb" else real(name, package)
 from whorl.store import Store
 from whorl.store.journal import Journal
 from whorl.tests.store.journaler import batch
@@ -500,10 +492,6 @@ assert not {"duckdb", "polars"} & set(sys.modules)
 
 
 def test_a_node_without_duckdb_and_polars_journals(store: Store) -> None:
-    code = LIGHT.replace("from whorl.tests.store.journaler import batch", "from journaler import batch")
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(JOURNALER.parent)!r})\n{code}", store.root],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = run_without(NODE, LIGHT, store.root)
     assert done.returncode == 0, done.stderr
     assert read(store) == client(store) == [("a", 0, 2)]

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import duckdb
 
 from whorl.store import Store
+from whorl.tests.without import NODE, run_without
 
 APPEND = """
 import sys
-
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("duckdb", "polars", "rich", "dash"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Absent())
-import importlib.util
-real = importlib.util.find_spec
-importlib.util.find_spec = lambda name, package=None: None if name == "duckdb" else real(name, package)
-
 import pyarrow as pa
 from whorl.store import Store
 
@@ -34,7 +22,7 @@ assert not {"duckdb", "polars"} & set(sys.modules)
 
 
 def _on_a_node(store: Path, gpu: str) -> None:
-    done = subprocess.run([sys.executable, "-c", APPEND, str(store), gpu], capture_output=True, text=True, check=False)
+    done = run_without(NODE, APPEND, store, gpu)
     assert done.returncode == 0, done.stderr
 
 
