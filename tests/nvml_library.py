@@ -38,7 +38,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -51,17 +51,21 @@ SEEN_S = 0.012  # every process looks at the control file at least this often
 SETTERS = ("nvmlDeviceSet", "nvmlDeviceReset", "nvmlDeviceClear")
 
 
-def compile_library(folder: Path) -> Path:
-    """Compile tests/native into `folder`; returns the library. Skips the test where there is no C compiler."""
+def compile_shared(library: Path, sources: Sequence[Path], *options: str) -> Path:
+    """Compile C sources into a shared library. Skips the test where there is no C compiler."""
     compiler = os.environ.get("CC") or next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     if compiler is None:
-        pytest.skip("no C compiler (cc, gcc or clang) to build the simulated NVML library with")
-    library = folder / SONAME
-    sources = sorted(map(str, SOURCES.glob("nvml_*.c")))
-    command = [compiler, *FLAGS, f"-Wl,-soname,{SONAME}", "-o", str(library), *sources, "-lm", "-lpthread"]
+        pytest.skip(f"no C compiler (cc, gcc or clang) to build {library.name} with")
+    command = [compiler, *FLAGS, "-o", str(library), *map(str, sources), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return library
+
+
+def compile_library(folder: Path) -> Path:
+    """Compile tests/native into `folder`; returns the library. Skips the test where there is no C compiler."""
+    sources = sorted(SOURCES.glob("nvml_*.c"))
+    return compile_shared(folder / SONAME, sources, f"-Wl,-soname,{SONAME}", "-lm", "-lpthread")
 
 
 class NvmlLibrary:

@@ -58,14 +58,6 @@ def test_correlations_of_sgemm(other: str, pearson: float, spearman: float) -> N
     assert found.spearman == pytest.approx(spearman, abs=0.0006)
 
 
-@pytest.mark.parametrize("level", ["run", "gpu"])
-def test_the_constant_clock_of_bert_is_undefined_with_a_reason(level: str) -> None:
-    found = table()["bert", level].as_dict()["correlation"]["sm_clock"]
-    assert found["pearson"] is None
-    assert found["spearman"] is None
-    assert found["reason"] == "SM clock is constant (1530)"
-
-
 def test_gpu_level_correlations_are_those_of_gpu_medians() -> None:
     medians = runs("sgemm").group_by("gpu").agg(pl.col("value", "sm_clock_mhz", "power_w", "temperature_c").median())
     for name, column in (("sm_clock", "sm_clock_mhz"), ("power", "power_w"), ("temperature", "temperature_c")):

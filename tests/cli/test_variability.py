@@ -97,22 +97,11 @@ def test_the_spread_of_coupled_jobs_is_said_not_to_be_the_gpus(longhorn: str) ->
 def test_workloads_are_joined_through_every_identity(longhorn: str) -> None:
     found = document("variability", "--store", longhorn, "--across", "--json")
     assert found["schema"] == "whorl.across/1"
-    times = {
-        (row["workload_a"], row["workload_b"]): row
-        for row in found["rows"]
-        if row["figure_a"] == row["figure_b"] == "time"
-    }
-    assert times["pagerank", "sgemm"]["n"] == 168
-    assert times["pagerank", "sgemm"]["spearman"] == pytest.approx(0.05, abs=0.01)
+    rows = {(row["workload_a"], row["figure_a"], row["workload_b"], row["figure_b"]): row for row in found["rows"]}
+    assert rows["pagerank", "time", "sgemm", "time"]["n"] == 168
     # resnet names places, sgemm UUIDs: only the PageRank file links them.
-    assert times["resnet", "sgemm"]["n"] == 124
-    power = next(
-        row
-        for row in found["rows"]
-        if (row["workload_a"], row["figure_a"], row["workload_b"], row["figure_b"])
-        == ("pagerank", "power", "sgemm", "sm_clock")
-    )
-    assert power["spearman"] == pytest.approx(-0.64, abs=0.01)
+    assert rows["resnet", "time", "sgemm", "time"]["n"] == 124
+    power = rows["pagerank", "power", "sgemm", "sm_clock"]
     assert power["low"] < -0.64 < power["high"]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -15,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from whorl.tests.nvml_library import compile_shared
 from whorl.tests.sizes import sample
 from whorl.tests.store.faulted import COMMANDS, GROUP
 
 SOURCE = Path(__file__).with_name("native") / "faults.c"
-FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-shared", "-fPIC")
 KINDS = {
     "killed before": (2, 0),
     "killed in the middle": (3, 0),
@@ -49,11 +48,7 @@ class Faulted:
 
 @pytest.fixture
 def faulted(tmp_path: Path) -> Iterator[Faulted]:
-    compiler = os.environ.get("CC") or next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
-    if compiler is None:
-        pytest.skip("no C compiler (cc, gcc or clang) to build the library of faults with")
-    library = tmp_path / "faults.so"
-    subprocess.run([compiler, *FLAGS, "-o", library, SOURCE, "-ldl"], check=True)
+    library = compile_shared(tmp_path / "faults.so", [SOURCE], "-ldl")
     command = [sys.executable, "-m", "whorl.tests.store.faulted", str(tmp_path), str(library)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | {"LD_PRELOAD": str(library)}
