@@ -42,7 +42,8 @@ _OPENED = rf"nullif(regexp_extract(current_setting('temp_directory'), '(?s)^(.*)
 """The folder of the store whose `whorl.duckdb` a client opened, as an expression; NULL if it opened something else."""
 _ELSEWHERE = (
     "this whorl store may be a copy of {0}: run `whorl store status --store FOLDER` once with its own folder, then "
-    "attach FOLDER/whorl.duckdb by its full path to a DuckDB that was opened without a file; or open this file alone. "
+    "attach FOLDER/whorl.duckdb by its full path to a DuckDB that was opened without a file; or SET VARIABLE "
+    "whorl_store = 'FOLDER'. "
     "Attached is "
 )
 

@@ -130,6 +130,16 @@ def test_a_copy_reads_its_own_rows_before_whorl_has_opened_it(tmp_path: Path) ->
     for name in NAMES:
         with pytest.raises(duckdb.Error, match=rf"may be a copy of .*{old.name}: run `whorl store status --store FOL"):
             attached(f"SELECT count(*) FROM s0.{name}", new)
+    spill: dict[str, str | bool | int | float | list[str]] = {
+        "temp_directory": str(tmp_path / "spill")
+    }  # then a view cannot know which file the client opened
+    with contextlib.closing(duckdb.connect(old / "whorl.duckdb", read_only=True, config=spill)) as connection:
+        assert connection.execute("SELECT count(*) FROM runs").fetchall() == [(3,)]
+    with contextlib.closing(duckdb.connect(new / "whorl.duckdb", read_only=True, config=spill)) as connection:
+        with pytest.raises(duckdb.Error, match=r"may be a copy .* or SET VARIABLE whorl_store = 'FOLDER'"):
+            connection.execute("SELECT count(*) FROM runs").fetchall()
+        connection.execute(f"SET VARIABLE whorl_store = '{new}'")
+        assert connection.execute("SELECT count(*) FROM runs").fetchall() == [(0,)]
     both = "SELECT (SELECT count(*) FROM s0.runs), (SELECT count(*) FROM s1.runs)"
     for stores in ((old, new), (new, old)):  # that the original is there as well must not satisfy the copy's views
         with pytest.raises(duckdb.Error, match="may be a copy"):
