@@ -123,10 +123,10 @@ def test_the_seed_decides_the_intervals_and_nothing_else() -> None:
 
 
 def test_progress_is_told() -> None:
-    told: list[tuple[str, int, int]] = []
-    variability(fleet(), replicates=300, progress=lambda *step: told.append(step))
-    assert told[-1] == ("c w", 300, 300)
-    assert [done for _, done, _ in told] == sorted({done for _, done, _ in told})
+    steps: list[tuple[str, int, int]] = []
+    variability(fleet(), replicates=300, progress=lambda *step: steps.append(step))
+    assert steps[-1] == ("c w", 300, 300)
+    assert [done for _, done, _ in steps] == sorted({done for _, done, _ in steps})
 
 
 def test_one_run() -> None:

@@ -69,10 +69,10 @@ def test_a_missing_package_that_everything_needs_fails(monkeypatch: pytest.Monke
 
 def test_a_sound_store(store: Store) -> None:
     assert whorl("--store", str(store.root)).exit_code == 0
-    (told,) = [f for f in findings("--store", str(store.root)) if f["what"].startswith("store")]
-    assert told["works"]
-    assert "1,000 runs" in told["detail"]
-    assert "writable" in told["detail"]
+    (finding,) = [f for f in findings("--store", str(store.root)) if f["what"].startswith("store")]
+    assert finding["works"]
+    assert "1,000 runs" in finding["detail"]
+    assert "writable" in finding["detail"]
 
 
 @pytest.mark.parametrize("kind", ["torn", "flipped", "blank"])
@@ -86,15 +86,15 @@ def test_an_unsound_file_is_named(store: Store, kind: str) -> None:
     else:
         path.write_bytes(content[:4] + bytes(2000) + content[2004:])
     assert whorl("--store", str(store.root)).exit_code == 1
-    told = [f for f in findings("--store", str(store.root)) if f["what"] == "store file"]
-    assert [f["works"] for f in told] == [False]
-    assert told[0]["detail"].startswith(f"{path}: ")
+    finding = [f for f in findings("--store", str(store.root)) if f["what"] == "store file"]
+    assert [f["works"] for f in finding] == [False]
+    assert finding[0]["detail"].startswith(f"{path}: ")
 
 
 def test_no_store_is_a_finding(tmp_path: Path) -> None:
     assert whorl("--store", str(tmp_path / "nowhere")).exit_code == 1
-    (told,) = [f for f in findings("--store", str(tmp_path / "nowhere")) if f["what"] == "store"]
-    assert "is not a store (it does not exist)" in told["detail"]
+    (finding,) = [f for f in findings("--store", str(tmp_path / "nowhere")) if f["what"] == "store"]
+    assert "is not a store (it does not exist)" in finding["detail"]
 
 
 CUPY = """

@@ -36,10 +36,10 @@ def folder(tmp_path: Path) -> Path:
 
 def driver(folder: Path, header: str = HEADER, *capabilities: str) -> None:
     lines = "\n".join(f'echo "GPU {number}: NVIDIA (UUID: GPU-0)"' for number in range(len(capabilities)))
-    told = "\n".join(f"echo {one}" for one in capabilities) or "exit 1"
+    answer = "\n".join(f"echo {one}" for one in capabilities) or "exit 1"
     executable(
         folder / "bin/nvidia-smi",
-        f'case "$1" in\n-L)\n{lines or "exit 9"}\n;;\n--query*)\n{told}\n;;\n*)\necho "{header}"\n;;\nesac',
+        f'case "$1" in\n-L)\n{lines or "exit 9"}\n;;\n--query*)\n{answer}\n;;\n*)\necho "{header}"\n;;\nesac',
     )
 
 
@@ -70,12 +70,12 @@ def test_without_a_gpu_nothing_is_installed(folder: Path) -> None:
 )
 def test_cupy_is_that_of_the_drivers_cuda(folder: Path, header: str, capabilities: list[str], extra: str) -> None:
     driver(folder, header, *capabilities)
-    asked, said = demo(folder)
+    installed, message = demo(folder)
     libraries = f"cupy-{extra}x[ctk]"
-    assert asked == [
+    assert installed == [
         f"uv pip install --quiet --python .venv --constraint requirements.lock --editable .[{extra}] {libraries}"
     ]
-    assert said == f"a GPU is here: installing CuPy for it into .venv (whorl[{extra}] and the CUDA libraries)\n"
+    assert message == f"a GPU is here: installing CuPy for it into .venv (whorl[{extra}] and the CUDA libraries)\n"
     [command], _ = demo(folder, CUDA_PATH="/opt/cuda")  # the site's toolkit has the libraries
     assert command.endswith(f"--editable .[{extra}]")
 
@@ -88,10 +88,10 @@ def test_cupy_that_is_there_is_left_alone(folder: Path) -> None:
 
 def test_an_old_driver_or_a_failed_installation_is_a_sentence_and_the_demo_goes_on(folder: Path) -> None:
     driver(folder, HEADER.replace("13.0", "11.4"), "7.0")
-    asked, said = demo(folder)
-    assert asked == []
-    assert said == "a GPU is here, but its driver supports no CUDA 12 (11 is its newest): update the driver\n"
+    installed, message = demo(folder)
+    assert installed == []
+    assert message == "a GPU is here, but its driver supports no CUDA 12 (11 is its newest): update the driver\n"
     driver(folder, HEADER, "9.0")
     executable(folder / "bin/uv", "exit 1")
-    asked, said = demo(folder)
-    assert said.endswith("CuPy could not be installed, so that the GPU is not measured: see docs/gpu.md\n")
+    installed, message = demo(folder)
+    assert message.endswith("CuPy could not be installed, so that the GPU is not measured: see docs/gpu.md\n")

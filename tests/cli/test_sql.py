@@ -172,9 +172,9 @@ def test_a_plain_answer_needs_no_large_package(store: Store) -> None:
     code = "import sys; from whorl.cli import cli; cli(standalone_mode=False); print(*sys.modules)"
     query = "select count(*), max(power_w) from runs"
     command = [sys.executable, "-c", code, "sql", "--store", str(store.root), query]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/").stdout
-    assert "300.5" in said
-    loaded = set(said.splitlines()[-1].split())
+    output = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/").stdout
+    assert "300.5" in output
+    loaded = set(output.splitlines()[-1].split())
     assert "_duckdb" in loaded
     assert not loaded & {"pyarrow", "numpy", "polars", "duckdb", "rich"}
 

@@ -154,13 +154,13 @@ def test_marks_reach_the_rows(nvml: NvmlLibrary) -> None:
     with sampling(interval_s=0.02, window_s=4.0) as running:
         running.ticks(20)
         nvml.add(f"from {time.time()} gpu 3 stuck")
-        told = {1: "quantised_sensor", 2: "slow_sensor", 3: "stuck_sensor"}
-        running.until(lambda: all(kind in running.kept.kinds(running.gpus[gpu]) for gpu, kind in told.items()))
+        expected = {1: "quantised_sensor", 2: "slow_sensor", 3: "stuck_sensor"}
+        running.until(lambda: all(kind in running.kept.kinds(running.gpus[gpu]) for gpu, kind in expected.items()))
         running.ticks(2)
         marks = [None, "power_quantised", "power_slow", "power_stuck", None]
         running.until(lambda: [running.kept.of(gpu)[-1]["quality"] for gpu in running.gpus] == marks)
         for gpu in range(5):
             sensor = [kind for kind in running.kept.kinds(running.gpus[gpu]) if kind.endswith("_sensor")]
-            assert sensor == ([told[gpu]] if gpu in told else [])
+            assert sensor == ([expected[gpu]] if gpu in expected else [])
         nvml.write("gpus 5", "load 0.5 0.5", "gpu 1 step 2000", "gpu 2 every 0.6")
         running.until(lambda: "sensor_recovered" in running.kept.kinds(running.gpus[3]))

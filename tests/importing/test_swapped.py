@@ -39,8 +39,8 @@ def test_two_names_that_were_swapped(pair: tuple[str, str], write: Write, refusa
 def test_the_way_out_that_the_message_names_works(write: Write, refusal: Callable[..., str], parse: Parse) -> None:
     path = write(HEADER.replace(",freq,memfreq,", ",memfreq,freq,"), rows())
     sentence = refusal(path, units={"": "ms"})
-    said = [word for word in sentence.split() if "=" in word]
-    columns = dict(word.split("=") for word in said)
+    options = [word for word in sentence.split() if "=" in word]
+    columns = dict(word.split("=") for word in options)
     assert columns == {"freq": "sm_clock:MHz", "memfreq": "mem_clock:MHz"}
     swapped_back = {"memfreq": "sm_clock:MHz", "freq": "mem_clock:MHz"}
     found = parse(path, units={"": "ms"}, columns=swapped_back)

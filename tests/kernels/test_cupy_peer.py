@@ -57,8 +57,8 @@ def test_a_peer_of_another_process(device: CupyDevice, runtime: FakeRuntime, mon
 
 def test_a_peer_that_cannot_be_reached_is_no_failed_one(device: CupyDevice, runtime: FakeRuntime) -> None:
     runtime.fail["deviceEnablePeerAccess"] = 217
-    said = refused(device)
-    assert said == f"{device.facts.gpu}: loading twice: it cannot reach the memory of the other GPU (CUDA error 217)"
+    message = refused(device)
+    assert message == f"{device.facts.gpu}: loading twice: it cannot reach the memory of the other GPU (CUDA error 217)"
 
 
 def test_too_little_memory_on_the_peer(device: CupyDevice, runtime: FakeRuntime) -> None:

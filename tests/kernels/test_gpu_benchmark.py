@@ -127,8 +127,8 @@ def test_rates_stand_beside_what_they_are_compared_with(
     rows = reached(device, probes, small, plain_s=0.02)
     lift_copies(rows)
     assert [row.probe.name for row in rows] == list(names)
-    told = {row.probe.name: row.document() for row in rows}
-    for name, row in told.items():
+    documents = {row.probe.name: row.document() for row in rows}
+    for name, row in documents.items():
         assert row["problem"] is None
         assert row["wrong_elements"] == 0
         assert row["runs"] == 2
@@ -137,11 +137,11 @@ def test_rates_stand_beside_what_they_are_compared_with(
         assert (row["share_percent"] is None) == (name == "launch")
         assert (row["cv_met"] is None) == (name == "launch")
     # Four SMs of 128 lanes at 1 GHz.
-    assert told["fma-fp32"]["limit_median"] == pytest.approx(2 * 4 * 128)
-    assert told["stream-copy"]["limit_median"] == told["stream-triad"]["limit_median"]
-    assert told["stream-copy"]["share_percent"] <= 100
-    assert told["launch"]["limit"] == "none"
-    json.dumps(told)
+    assert documents["fma-fp32"]["limit_median"] == pytest.approx(2 * 4 * 128)
+    assert documents["stream-copy"]["limit_median"] == documents["stream-triad"]["limit_median"]
+    assert documents["stream-copy"]["share_percent"] <= 100
+    assert documents["launch"]["limit"] == "none"
+    json.dumps(documents)
 
 
 def test_a_probe_that_fails_keeps_its_reason_and_the_others_go_on(
@@ -276,11 +276,13 @@ def test_the_command_says_what_there_is_when_it_is_ended(
         status = command.main()
     finally:
         signal.signal(signal.SIGTERM, before)
-    told = json.loads(capsys.readouterr().out)
-    assert told == json.loads(out.read_text())
-    assert (status, told["ran"], told["why"]) == ((130, True, "it was ended early") if ended else (0, True, None))
-    assert [row["runs"] for row in told["reached"]] == ([1, 0] if ended else [2, 2])
-    assert [row["kernel"] for row in told["telemetry"]] == ([] if ended else ["stream-copy"])
+    document = json.loads(capsys.readouterr().out)
+    assert document == json.loads(out.read_text())
+    assert (status, document["ran"], document["why"]) == (
+        (130, True, "it was ended early") if ended else (0, True, None)
+    )
+    assert [row["runs"] for row in document["reached"]] == ([1, 0] if ended else [2, 2])
+    assert [row["kernel"] for row in document["telemetry"]] == ([] if ended else ["stream-copy"])
 
 
 def test_without_a_gpu_it_says_so_and_why(tmp_path: Path) -> None:

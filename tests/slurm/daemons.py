@@ -68,10 +68,10 @@ def why_not() -> str | None:
         refused = _refused("setpriv", f"--reuid={name}", f"--regid={name}", "--clear-groups", "true")
         if refused:
             return f"commands cannot be run as the user {name}: {refused}"
-    said = subprocess.run([_which("slurmctld") or "", "-V"], capture_output=True, text=True, timeout=30).stdout
-    version = re.search(r"(\d+)\.(\d+)", said)
+    version_text = subprocess.run([_which("slurmctld") or "", "-V"], capture_output=True, text=True, timeout=30).stdout
+    version = re.search(r"(\d+)\.(\d+)", version_text)
     if version is None or (int(version[1]), int(version[2])) < OLDEST:
-        return f"{said.strip() or 'this Slurm'} is older than 22.05"
+        return f"{version_text.strip() or 'this Slurm'} is older than 22.05"
     try:
         address = socket.gethostbyname(_host())
     except OSError:

@@ -199,6 +199,6 @@ def test_a_silent_controller_is_one_sentence_in_bounded_time(slurm: Slurm, store
     assert done["report"].returncode == done["free"].returncode == 0
     assert "the names of the nodes were not checked" in " ".join(done["report"].stdout.split())
     assert "not checked" not in done["free"].stdout
-    (told,) = [one for one in json.loads(done["doctor"].stdout)["findings"] if one["what"] == "Slurm"]
-    assert not told["works"]
-    assert "`scontrol ping`" in told["detail"]
+    (finding,) = [one for one in json.loads(done["doctor"].stdout)["findings"] if one["what"] == "Slurm"]
+    assert not finding["works"]
+    assert "`scontrol ping`" in finding["detail"]

@@ -48,7 +48,7 @@ def test_nothing_listens_beyond_this_machine(slurm: Slurm) -> None:
 
 
 def test_doctor_says_yes_where_the_controller_answers(slurm: Slurm) -> None:
-    told = json.loads(slurm.whorl("doctor", "--json", user="alice").stdout)
-    (found,) = [one for one in told["findings"] if one["what"] == "Slurm"]
+    document = json.loads(slurm.whorl("doctor", "--json", user="alice").stdout)
+    (found,) = [one for one in document["findings"] if one["what"] == "Slurm"]
     assert found["works"]
     assert "2 partitions" in found["detail"]

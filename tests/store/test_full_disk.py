@@ -155,9 +155,9 @@ def test_a_store_that_this_user_may_only_read() -> None:
             [sys.executable, "-c", AS_NOBODY, *roots], capture_output=True, text=True, check=False, cwd="/"
         )
         assert done.returncode == 0, done.stderr
-        said = done.stdout.splitlines()
-        assert len(said) == len(roots)
-        for root, sentence in zip(roots, said, strict=True):
+        sentences = done.stdout.splitlines()
+        assert len(sentences) == len(roots)
+        for root, sentence in zip(roots, sentences, strict=True):
             assert str(root) in sentence
             assert "this user has no write permission there: change the permissions" in sentence
         assert content(place) == before

@@ -429,9 +429,9 @@ def test_what_cannot_be_answered_is_refused_in_a_sentence(tmp_path: Path) -> Non
 def test_advice_is_json_and_repeatable_to_the_last_digit(tmp_path: Path) -> None:
     _, found = _scores(tmp_path, _slow(g9=2.8))
     advice = advise(found, "w", gpus=6, now=NOW)
-    said = json.loads(json.dumps(advice.as_dict(), allow_nan=False))
-    assert said["nodes"][0]["newest"] == "2026-09-01T02:00:00Z"
-    assert said == json.loads(json.dumps(advise(found, "w", gpus=6, now=NOW).as_dict()))
+    document = json.loads(json.dumps(advice.as_dict(), allow_nan=False))
+    assert document["nodes"][0]["newest"] == "2026-09-01T02:00:00Z"
+    assert document == json.loads(json.dumps(advise(found, "w", gpus=6, now=NOW).as_dict()))
     assert advise(found, "w", gpus=6, now=NOW, seed=3).gains != advice.gains
 
 

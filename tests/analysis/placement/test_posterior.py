@@ -92,16 +92,16 @@ def test_one_slow_gpu_stays_where_it_is_while_the_others_shrink_to_one() -> None
 
 
 def test_with_nothing_that_comes_back_every_belief_is_exactly_one() -> None:
-    told = 0
+    repeatable = 0
     for seed in range(count(40, short=12)):
         found = _scored(seed, np.zeros(100), runs=4, sd=0.03, glitches=0.1 if seed % 2 else 0.0)
-        told += found.repeatable
+        repeatable += found.repeatable
         if not found.repeatable:
             assert (found.belief == 1.0).all()
             assert found.reason is not None
             assert not found.standing_out.any()
     # One in twenty is the level: 7 or more of 40 has a chance of 0.3 %; 4 or more of 12 of 0.2 %.
-    assert told <= count(6, short=3)
+    assert repeatable <= count(6, short=3)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_gpus_that_cannot_be_told_apart_are_drawn_alike_whatever_was_measured_of
 
 def test_what_a_job_met_is_not_what_its_gpus_are() -> None:
     """Four GPUs of a node share each job's luck, and no GPU differs; then one does."""
-    told = 0
+    repeatable = 0
     for seed in range(count(30, short=10)):
         rng = np.random.default_rng([seed, 6])
         luck = np.repeat(rng.normal(0.0, 0.05, (25, 3)), 4, axis=0)
@@ -189,7 +189,7 @@ def test_what_a_job_met_is_not_what_its_gpus_are() -> None:
         job = (np.repeat(np.arange(25), 4)[:, None] * 3 + np.arange(3)).ravel()
         found = permutation_test(seen.x, seen.starts, job, rng)
         assert found is not None
-        told += found.repeatable
+        repeatable += found.repeatable
         if seed < count(5, short=2):
             values[42] += np.log(2.0)
             slow = _observed(values)
@@ -198,7 +198,7 @@ def test_what_a_job_met_is_not_what_its_gpus_are() -> None:
             assert found.repeatable
             assert found.standing_out.nonzero()[0].tolist() == [42]
     # At the level of one in twenty, 6 or more of 30 has a chance of 0.3 %; 4 or more of 10 of 0.1 %.
-    assert told <= count(5, short=3)
+    assert repeatable <= count(5, short=3)
 
 
 def test_one_job_for_each_number_of_gpus_can_be_dealt_out_in_one_way_only() -> None:

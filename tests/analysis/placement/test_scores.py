@@ -284,11 +284,11 @@ def test_a_driver_that_the_collector_saw_change_is_known(tmp_path: Path) -> None
         recorder = StoreRecorder(store, journal, cluster="c", node="n0000")
         for driver, day in (("550.1", -9), ("560.1", 5)):
             recorder.identify([Device("g00000", {"driver": driver, "slot": 0})], ns(day))
-        told = [
+        events = [
             Event(EventKind.DRIVER_RELOADED, None, "the driver is back", ns(day), version=version)
             for day, version in ((5, "560.1"), (7, "550.1"), (8, None))
         ]
-        recorder.append(event_rows(told, cluster="c", node="n0000"), "events")
+        recorder.append(event_rows(events, cluster="c", node="n0000"), "events")
     advice = advise(scores(Store.open(tmp_path / "S")), "w", now=BEGAN + timedelta(days=9))
     assert advice.staleness.stale_gpus == 4  # all of the node
     assert advice.staleness.says is not None

@@ -87,15 +87,15 @@ def test_one_seed_has_no_interval_and_proves_nothing() -> None:
 def test_a_policy_is_better_where_it_beats_every_baseline() -> None:
     """Draining may cost more than it gains: who beats it alone has gained nothing."""
 
-    def told(own: tuple[float, float]) -> str:
+    def finding_of(own: tuple[float, float]) -> str:
         averages = {"packed": (100.0, 102.0), "drain-outliers": (120.0, 121.0), "pal": own}
         results = [result(name, seed, jct) for name, two in averages.items() for seed, jct in enumerate(two)]
         found = gains(results, ["packed", "drain-outliers"], ["avg_jct_s"])
         return finding([gain for gain in found if gain.policy == "pal"])
 
-    assert told((80.0, 81.6)) == "better"
-    assert told((90.0, 110.0)) == "no measurable gain"
-    assert told((110.0, 112.2)) == "worse"
+    assert finding_of((80.0, 81.6)) == "better"
+    assert finding_of((90.0, 110.0)) == "no measurable gain"
+    assert finding_of((110.0, 112.2)) == "worse"
     assert finding(gains([result("packed", 0, 9.0), result("pal", 0, 1.0)], ["packed"])) == "one seed is not evidence"
 
 

@@ -257,11 +257,11 @@ def test_a_longer_trace_equals_a_plain_replay() -> None:
 
 def test_progress_is_told_and_may_end_the_replay() -> None:
     jobs = trace(*(job(str(i), i, 1, 10) for i in range(2000)))
-    told: list[tuple[int, int, float]] = []
-    replay(jobs, flat(2, 8), progress=lambda *now: told.append(now))
-    assert told[-1] == (2000, 2000, 2009)
-    assert len(told) > 4
-    assert all(a[0] <= b[0] and a[2] <= b[2] for a, b in pairwise(told))
+    steps: list[tuple[int, int, float]] = []
+    replay(jobs, flat(2, 8), progress=lambda *now: steps.append(now))
+    assert steps[-1] == (2000, 2000, 2009)
+    assert len(steps) > 4
+    assert all(a[0] <= b[0] and a[2] <= b[2] for a, b in pairwise(steps))
 
     def interrupt(ended: int, jobs: int, now_s: float) -> None:
         raise KeyboardInterrupt
