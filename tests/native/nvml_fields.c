@@ -107,12 +107,6 @@ READER(remapped_uncorrected) {
     return call->fleet->model->architecture < 7 ? NOT_SUPPORTED : counted(call, REMAPPED, 1, value);
 }
 
-READER(remapped_none) {
-    UNUSED();
-    *value = 0;
-    return call->fleet->model->architecture < 7 ? NOT_SUPPORTED : OK;
-}
-
 /* ---- links ---- */
 
 READER(pcie_sent) {
@@ -151,51 +145,28 @@ READER(nvlink_sent_raw) {
     return nvlink(call, scope, 1.06, value);
 }
 
-READER(nvlink_received_raw) {
-    UNUSED();
-    return nvlink(call, scope, 1.04, value);
-}
-
-READER(link_count) {
-    UNUSED();
-    *value = call->fleet->model->links;
-    return OK;
-}
-
 static const Field FIELDS[] = {
     {3, VALUE_ULL, ecc_corrected},         /* single bit, since the driver was loaded */
     {4, VALUE_ULL, ecc_uncorrected},       /* double bit */
-    {5, VALUE_ULL, ecc_corrected},         /* single bit, ever */
-    {6, VALUE_ULL, ecc_uncorrected},       /* double bit, ever */
     {74, VALUE_ULL, held_power},           /* power limit */
     {75, VALUE_ULL, held_any_thermal},     /* temperature */
     {76, VALUE_ULL, none},                 /* synchronised boost */
     {77, VALUE_ULL, none},                 /* limit of the board */
-    {78, VALUE_ULL, none},                 /* low utilisation */
     {79, VALUE_ULL, none},                 /* reliability */
-    {80, VALUE_ULL, none},                 /* below the application clocks */
-    {81, VALUE_ULL, none},                 /* below the base clocks */
     {82, VALUE_UINT, memory_celsius},
     {83, VALUE_ULL, energy},               /* mJ */
-    {91, VALUE_UINT, link_count},
     {94, VALUE_UINT, none},                /* PCIe replays */
-    {95, VALUE_UINT, none},                /* PCIe replay rollovers */
     {138, VALUE_ULL, nvlink_sent},         /* KiB */
     {139, VALUE_ULL, nvlink_received},
     {140, VALUE_ULL, nvlink_sent_raw},
-    {141, VALUE_ULL, nvlink_received_raw},
     {142, VALUE_UINT, remapped_corrected}, /* rows */
     {143, VALUE_UINT, remapped_uncorrected},
-    {144, VALUE_UINT, remapped_none},      /* pending */
-    {145, VALUE_UINT, remapped_none},      /* failed */
     {185, VALUE_UINT, power_average},      /* mW */
     {186, VALUE_UINT, power_instant},
     {187, VALUE_UINT, limit_least},
     {188, VALUE_UINT, limit_most},
-    {189, VALUE_UINT, limit_most},         /* as delivered */
     {190, VALUE_UINT, limit},              /* in force */
     {191, VALUE_ULL, energy},
-    {192, VALUE_UINT, limit},              /* requested */
     {197, VALUE_ULL, pcie_sent},           /* bytes */
     {198, VALUE_ULL, pcie_received},
     {269, VALUE_ULL, held_software},       /* temperature, by the driver */
