@@ -179,7 +179,12 @@ def publishing(fleet: Fleet, repeats: int) -> dict[str, Any]:
     return {"first_ms": round(spent[0], 1), "median_ms": round(statistics.median(spent[1:]), 1), "n": len(spent) - 1}
 
 
-PLAIN = "import duckdb, sys; print(duckdb.connect(sys.argv[1], read_only=True).execute(sys.argv[2]).fetchall())"
+PLAIN = """
+import duckdb, sys
+with duckdb.connect(sys.argv[1], read_only=True) as connection:
+    connection.execute("SET enable_progress_bar = false")
+    print(connection.execute(sys.argv[2]).fetchall())
+"""
 
 
 def querying(fleet: Fleet, repeats: int) -> dict[str, Any]:
