@@ -73,7 +73,7 @@ def distrust(path: Path) -> None:
 
 
 def forget_gone() -> None:
-    """Forget the footers of files that are gone: a collector makes and removes thousands of files a day."""
+    """Forget the footers of files that are gone."""
     for key in [key for key in list(_read) if not key[0].exists()]:
         _read.pop(key, None)
 

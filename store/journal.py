@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError
-from . import durability, files, footers, journal_file, processes, replacing, sealing
+from . import durability, files, journal_file, processes, replacing, sealing, soundness
 from .background import Background, open_background
 from .journal_stream import Stream, failed_append, gpus_of
 from .locks import COMPACTING, is_free, locked
@@ -244,7 +244,7 @@ class Journal:
         with self._work:
             self._turn()
             self._seal_waiting(self._pace if settle_s is None else self._soon())
-            footers.forget_gone()
+            soundness.forget_gone()
 
     def _turn(self) -> None:
         with self._guard:

@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import placing
+from . import footers, placing
 from .footers import Shape, distrust, footer, stamp
 from .schema import FORMAT, arrow_schema
 
@@ -57,6 +57,13 @@ def forget(path: Path, name: str) -> None:
     """Look at a file anew, as it could not be read after all."""
     _known.pop((path, name), None)
     distrust(path)
+
+
+def forget_gone() -> None:
+    """Forget files that are gone: a collector makes and removes thousands of files a day."""
+    for key in [key for key in list(_known) if not key[0].exists()]:
+        _known.pop(key, None)
+    footers.forget_gone()
 
 
 def looks_whole(path: Path) -> bool:

@@ -82,6 +82,16 @@ def test_a_noted_file_that_cannot_be_read_is_named_and_its_rows_come_from_the_jo
     assert list(store.skipped) == [live]
 
 
+def test_a_collector_forgets_files_that_are_gone(store: Store) -> None:
+    folder = _catalogue(store).parent
+    contents.note(folder)
+    assert len(footers._read) == len(soundness._known) == SECONDS
+    for path in sorted(folder.glob("*.parquet"))[1:]:
+        path.unlink()
+    soundness.forget_gone()
+    assert len(footers._read) == len(soundness._known) == 1
+
+
 def test_a_noted_file_that_is_gone_or_was_written_anew_is_looked_at(store: Store) -> None:
     last, other = (next(_catalogue(store).parent.glob(f"*.live{number}.parquet")) for number in (SECONDS - 1, 0))
     last.unlink()
