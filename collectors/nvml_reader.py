@@ -241,7 +241,7 @@ class Reader:
             age = stamp_ns // 1000 - words[at + _STAMP]
             values[row] = max(age, 0)
             if abs(age) > _OTHER_CLOCK_US and status[row] == Status.OK:
-                status = _with(status, row, Status.UNSUPPORTED)
+                values[row], status = 0, _with(status, row, Status.UNSUPPORTED)
         if max(values) > _MOST:  # all bits set means no value: no counter gets so far
             for row, value in enumerate(values):
                 if value > _MOST:

@@ -447,3 +447,11 @@ def test_the_energy_counter_agrees_with_the_power(nvml: NvmlLibrary) -> None:
             seconds = (span[-1]["ts"] - span[0]["ts"]) / 1e9
             mean = sum(row["power_average_mw"] for row in span) / len(span) / 1000
             assert joules / seconds == pytest.approx(mean, rel=0.05)
+
+
+def test_stamps_of_another_clock_are_null_and_cost_no_batch_of_its_own_at_every_tick(nvml: NvmlLibrary) -> None:
+    nvml.write("gpus 2", "model H100", f"now {time.time() - 86_400}")
+    with sampling(slow_s=1000.0) as running:
+        running.ticks(20)
+    assert running.kept.filled > 10
+    assert {row["power_age_us"] for row in running.kept.rows} == {None}
