@@ -26,6 +26,7 @@ from . import durability, files, journal_file, processes, replacing, sealing, so
 from .background import Background, open_background
 from .journal_stream import Stream, failed_append, gpus_of
 from .locks import COMPACTING, is_free, locked
+from .memory import give_back
 from .schema import table as table_of
 from .template import Template
 
@@ -245,6 +246,7 @@ class Journal:
             self._turn()
             self._seal_waiting(self._pace if settle_s is None else self._soon())
             soundness.forget_gone()
+        give_back(thoroughly=True)
 
     def _turn(self) -> None:
         with self._guard:

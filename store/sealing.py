@@ -213,7 +213,6 @@ class Sealer:
         except OSError as error:
             raise files.failed("write", self.root, error) from error
         self._begin()
-        give_back()
 
     def _seal(self, pace: Pace) -> None:
         while self._fold():
