@@ -79,6 +79,7 @@ def compact(
                     except (DamagedError, replacing.TakenError) as error:
                         log.warning("%s", error)
         _note_missing(root)
+        rivals.remove_empty_homes(root, now - _DAY)
     return done
 
 

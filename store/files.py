@@ -64,6 +64,12 @@ def remove_inside(root: Path, name: str) -> None:
         os.unlink(last, dir_fd=folder)
 
 
+def remove_folder_inside(root: Path, name: str) -> None:
+    """Remove an empty folder under `root`, never one elsewhere. Raises OSError, also where it is not empty."""
+    with inside(root, name) as (folder, last):
+        os.rmdir(last, dir_fd=folder)
+
+
 def rename_inside(root: Path, source: str, target: str) -> None:
     """Rename a file under `root`, never to or from elsewhere. Raises OSError."""
     with inside(root, source) as (here, old), inside(root, target) as (there, new):

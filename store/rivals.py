@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import zlib
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError
-from . import arranging, journal_file, placing, processes, replacing
-from .files import make_folder, names_in, open_regular, put
+from . import arranging, contents, journal_file, placing, processes, replacing
+from .files import make_folder, names_in, open_regular, put, remove_folder_inside, remove_inside
 from .journal_file import WRITTEN, Part
 from .schema import LATE, TELEMETRY
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _TRIES = 20
 _MANY_DAYS = 100  # up to this many folders are looked at one by one
 GPUS = "gpus.txt"  # in a collector's folder: the hashes of its GPUs
+_DAY = re.compile(r"day=\d{4}-\d\d-\d\d")
 _TELEMETRY = f".{TELEMETRY.name}."  # in the name of a journal's file
 
 _headers: dict[Path, dict[str, frozenset[int]]] = {}  # by store: the GPUs of the open journals
@@ -110,6 +112,25 @@ def home(root: Path, name: str, gpus: frozenset[int] | None, days: Iterable[str]
             make_folder(says.parent)
             put(says, text.encode())
     return found
+
+
+def remove_empty_homes(root: Path, before: int) -> None:
+    """Remove folders of collectors without a file of rows, within days that ended before a time (ns).
+
+    If a collector publishes into such a folder just then, it makes the folder anew; at worst it publishes again later.
+    """
+    last = f"day={arranging.day_name(before // arranging.DAY)}"
+    for day in names_in(root / TELEMETRY.name):
+        if not _DAY.fullmatch(day) or day >= last:
+            continue
+        for home in _listed(root / TELEMETRY.name / day)[1]:
+            names = set(names_in(Path(home)))
+            if names <= {GPUS, contents.NAME}:
+                inside = f"{TELEMETRY.name}/{day}/{Path(home).name}"
+                with contextlib.suppress(OSError):
+                    for name in names:
+                        remove_inside(root, f"{inside}/{name}")
+                    remove_folder_inside(root, inside)
 
 
 @functools.lru_cache(maxsize=65536)

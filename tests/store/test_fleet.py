@@ -67,6 +67,28 @@ def test_a_folder_that_does_not_say_its_gpus_is_looked_into(tmp_path: Path) -> N
     assert powers(store) == [20]
 
 
+def test_compaction_removes_the_folders_of_collectors_that_it_emptied(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "s")
+    day = 86_400
+    for second in (1, 2, 3 * day):
+        with journal(store, "one") as one:
+            one.append(batch("a", second, second))
+    (old, new) = sorted(store.root.glob("telemetry/day=*/one~*"))
+    outside = tmp_path / "outside"
+    (outside / "two~1").mkdir(parents=True)
+    (outside / "two~1" / "gpus.txt").write_text("")
+    (store.root / "telemetry" / "day=1970-01-03").symlink_to(outside)
+    for _ in range(2):
+        compact(store.root, pace=Pace(0.0, 0.0), now=(3 * day + 7200) * 10**9)
+    assert not old.exists()
+    assert new.exists()
+    assert (outside / "two~1" / "gpus.txt").exists()
+    with journal(store, "one") as one:  # its folder is made again
+        one.append(batch("a", 4, 4))
+    assert old.exists()
+    assert powers(store) == [1, 2, 4, 3 * day]
+
+
 def test_collectors_of_different_gpus_do_not_wait_for_each_other(tmp_path: Path) -> None:
     path = tmp_path / "a.lock"
     with locked(path, "it", shared=True), locked(path, "it", shared=True), pytest.raises(StoreError, match="holds it"):
