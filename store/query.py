@@ -34,7 +34,7 @@ except ImportError:  # a release of DuckDB has moved it
 from ..errors import QueryError
 from .arranging import KEY
 from .catalog import literal, pattern, quoted, select_list
-from .footers import stamp
+from .footers import is_intact, stamp
 from .older import as_sql
 from .reading import EMPTY, Rows
 from .schema import FORMAT, TABLES, VIEWS, Table, View, table
@@ -116,7 +116,9 @@ class Connection:
         spec, stamps = table(name), {}
         for path in paths:
             with contextlib.suppress(OSError):
-                stamps[str(path.absolute())] = path, stamp(path)
+                now = stamp(path)
+                if is_intact(path):
+                    stamps[str(path.absolute())] = path, now
         listed = f"[{', '.join(literal(Path(file)) for file in stamps)}]"
         if not stamps:
             return
@@ -137,7 +139,7 @@ class Connection:
             return  # one of them is torn
         for file, belongs, version in formats:
             found = dict(text.rsplit(" ", 1) for text in shapes.get(file, ()))
-            sound = belongs == name and version.isdigit() and int(version) <= FORMAT
+            sound = belongs == name and (version or "").isdecimal() and int(version) <= FORMAT
             if sound and file in stamps and all(types.get(column, kind) == kind for column, kind in found.items()):
                 remember(stamps[file][0], name, State(stamps[file][1], None, frozenset(found)))
 

@@ -157,7 +157,7 @@ def _published(path: Path) -> journal_file.Published | None:
 
     try:
         return journal_file.published(footer(path).about)
-    except (OSError, pa.ArrowException):
+    except (OSError, ValueError, pa.ArrowException):
         return None
 
 

@@ -293,7 +293,7 @@ def _about(path: Path) -> journal_file.Published | None:
 
     try:
         return journal_file.published(footer(path).about)
-    except (OSError, pa.ArrowException):
+    except (OSError, ValueError, pa.ArrowException):
         return None
 
 

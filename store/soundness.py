@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import footers, placing
-from .footers import Shape, distrust, footer, stamp
+from .footers import CHANGED, Shape, distrust, footer, is_intact, stamp
 from .schema import FORMAT, arrow_schema
 
 _MOST = 65536  # files whose state is remembered
@@ -119,6 +119,8 @@ def damage(path: Path) -> str | None:
     import pyarrow.parquet as pq
 
     try:
+        if not is_intact(path):
+            return CHANGED
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             for _ in file.iter_batches():
                 pass

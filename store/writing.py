@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import arranging, light, placing
+from . import arranging, footers, light, placing
 from .files import failed, make_folder, remove, sync, temporary_name
 from .schema import LATE, MINUTES, TELEMETRY, Table
 
@@ -60,7 +60,9 @@ def growing(
     """
     encoded = {c.name: c.encoding for c in spec.columns if c.encoding}
     encoded["written"] = "DELTA_BINARY_PACKED"
-    with path.open("xb") as file:
+    if footers.CHECK in (schema.metadata or {}):  # of the file that the rows were read from
+        schema = schema.with_metadata({key: text for key, text in schema.metadata.items() if key != footers.CHECK})
+    with path.open("x+b") as file:
         writer = light.writer(
             file,
             schema,
@@ -73,11 +75,11 @@ def growing(
         )
         try:
             yield lambda data: writer.write_table(data, row_group_size=_ROW_GROUP)
-            if said := dict(metadata()):
-                writer.add_key_value_metadata(said)
+            writer.add_key_value_metadata({**metadata(), footers.CHECK.decode(): footers.UNCHECKED.decode()})
         finally:
             writer.close()
         file.flush()
+        footers.seal(file.fileno())
         sync(file.fileno())
 
 
