@@ -174,7 +174,9 @@ def days(data: pa.Table) -> list[tuple[str, pa.Table]]:
     first, last = int(number.min()), int(number.max())
     if first == last:
         return [(day_name(first), data)]
-    return [(day_name(day), take(data, np.flatnonzero(number == day))) for day in np.unique(number).tolist()]
+    ordered = np.sort(number)  # not np.unique, which brings in all of numpy.ma
+    found = ordered[np.append(True, ordered[1:] != ordered[:-1])].tolist()
+    return [(day_name(day), take(data, np.flatnonzero(number == day))) for day in found]
 
 
 def day_name(number: int) -> str:
