@@ -35,8 +35,9 @@ cupy: $(READY)
 	$(UV) pip install --quiet --python .venv --constraint requirements.lock --editable ".[$$extra]" $$ctk || \
 		echo "CuPy could not be installed, so that the GPU is not measured: see docs/gpu.md" >&2
 
-# As many workers as there are cores, up to eight; tests/conftest.py says which tests stay with one of them.
-PYTEST = $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --durations 10
+# Two workers for each core, up to eight, as many tests wait; tests/conftest.py says which stay with one worker.
+CORES  := $(or $(shell nproc 2>/dev/null),2)
+PYTEST = $(BIN)/python -m pytest --numprocesses $$((2 * $(CORES))) --maxprocesses 8 --durations 10
 
 test: $(READY)  ## the tests, in minutes: what can be tried in thousands of ways is tried in some
 	$(PYTEST)

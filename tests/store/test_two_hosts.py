@@ -12,6 +12,7 @@ import pytest
 
 from whorl.store import Journal, Store, compaction, processes, reading, replacing, retention
 from whorl.tests.store.journaler import BEGAN, S, batch
+from whorl.tests.stores import new_store
 
 COUNT = "select count(*) n, count(distinct (cluster, gpu, ts)) keys from telemetry"
 COMPACT = """
@@ -47,7 +48,7 @@ def counted(root: Path) -> dict[str, int]:
 def segments(tmp_path: Path) -> Path:
     """A store with three segments of an hour that is over, and the journal of a collector that died."""
     root = tmp_path / "S"
-    store = Store.create(root)
+    store = new_store(root)
     for number in range(3):
         with Journal(store, f"n{number}", thread=False, settle_s=0, grace_s=0) as journal:
             journal.append(batch([f"g{number}"], 1, 1))
