@@ -184,7 +184,7 @@ def test_readers_see_no_row_twice_and_none_less_while_files_change_places(store:
             assert answer[0] >= seen, "a plain client misses rows that it saw before"
             seen = answer[0]
             answered += 1
-            time.sleep(count(0, short=50) / 1000)
+            time.sleep(count(0, short=200) / 1000)
     assert writer.returncode == 0
     assert answered > 10 * gone
     assert seen > 0
