@@ -37,11 +37,13 @@ def sql(store: str, as_json: bool, as_csv: bool, unsafe: bool, query: str) -> No
           from latest join gpus_now using (cluster, gpu)"
     """
     from ..store import Store
+    from ..store.memory import uncollected
     from ..store.query import Plain
     from .output import print_json, print_rows
 
     exclusive("as_json", "as_csv")({"as_json": as_json, "as_csv": as_csv})
-    answer = Store.open(store).answer(_standard_input() if query == "-" else query, unsafe=unsafe)
+    with uncollected():
+        answer = Store.open(store).answer(_standard_input() if query == "-" else query, unsafe=unsafe)
     if isinstance(answer, Plain):
         names, numeric, rows = _distinct(answer.names), answer.numeric, answer.rows
     else:
