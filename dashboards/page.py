@@ -10,6 +10,7 @@ import base64
 import gzip
 import json
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -94,21 +95,52 @@ def page(
 
 def refuse_unwritable(path: Path, option: str) -> None:
     """InputError where no page can be written to a path: before the work whose page it is."""
+    if str(path) == "-":
+        raise InputError(f"{option} writes a file, and - is none: give it a name, as in {option} report.html")
     if path.is_dir():
         raise InputError(f"{path} is a folder, and {option} writes a file: {path / 'report.html'}")
     if not path.parent.is_dir():
         raise InputError(f"{path} cannot be written: there is no folder {path.parent}")
-    if not os.access(path.parent, os.W_OK):
+    if _is_stream(path):
+        if not os.access(path, os.W_OK):
+            raise InputError(f"{path} cannot be written: no permission to write to it")
+    elif not os.access(path.parent, os.W_OK):
         raise InputError(f"{path} cannot be written: no permission to write in {path.parent}")
 
 
 def write_page(path: Path, html: str) -> None:
-    """Write a page whole or not at all. Raises InputError."""
+    """Write a page whole or not at all; into a pipe or a device such as /dev/null, as it comes. Raises InputError."""
     try:
-        write_bytes(path, html.encode())
-    except StoreError as error:
-        why = error.__cause__.strerror if isinstance(error.__cause__, OSError) else error
+        if _is_stream(path):
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CLOEXEC), "wb") as stream:
+                stream.write(html.encode())
+        else:
+            write_bytes(path.resolve(), html.encode())  # of a link, the file it leads to
+    except (OSError, StoreError) as error:
+        cause = error if isinstance(error, OSError) else error.__cause__
+        why = cause.strerror if isinstance(cause, OSError) else error
         raise InputError(f"{path} cannot be written: {why}") from error
+
+
+def _is_stream(path: Path) -> bool:
+    """Whether a path is a pipe or a character device, which no file may replace.
+
+    InputError where it is neither that nor a file, and where it is in a store, whose files nothing may replace.
+    """
+    try:
+        for folder in path.resolve().parents:
+            if (folder / "store.toml").exists():
+                raise InputError(f"{path} is in the store {folder}, which holds only its own files: choose another path")
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, RuntimeError) as error:  # a loop of links
+        raise InputError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from error
+    if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
+        return True
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise InputError(f"{path} is no regular file: choose another path")
+    return False
 
 
 def _table(table: Table) -> str:

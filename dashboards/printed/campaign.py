@@ -53,14 +53,20 @@ def next_commands(looked: Looked, store: str | Path) -> Iterable[Line]:
     """Commands that show more of the same store."""
     quoted = shlex.quote(str(store))
     yield Line(f"next: whorl variability --store {quoted}")
-    first = next((row.workload for row in looked.spread), None)
-    if first is not None:
+    workload = _worst(looked) or _widest(looked) or next((row.workload for row in looked.spread), None)
+    if workload is not None:
         cluster = f" --cluster {shlex.quote(looked.campaign.cluster)}"
-        yield Line(f"      whorl advise --store {quoted}{cluster} --workload {_widest(looked) or first}")
+        yield Line(f"      whorl advise --store {quoted}{cluster} --workload {shlex.quote(workload)}")
     query = (
         '"select name, workload, figure, unit, median(value) as median, count(*) as n from measurements group by all"'
     )
     yield Line(f"      whorl sql --store {quoted} {query}")
+
+
+def _worst(looked: Looked) -> str | None:
+    """The workload in which a GPU that stands out is slowest; None where none stands out by being slow."""
+    slow = [d for one in looked.judged.found for d in one.deviations if d.figure == "time" and d.excess_pct > 0]
+    return max(slow, key=lambda d: d.excess_pct).probe if slow else None
 
 
 def _widest(looked: Looked) -> str | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from whorl.cli import cli
+from whorl.dashboards.page import refuse_unwritable, write_page
 from whorl.simulation.sample import write_sample
 from whorl.store import Store
 from whorl.tests.stores import new_store
@@ -130,13 +133,50 @@ def test_what_cannot_be_reported_is_one_sentence(campaign: Path, tmp_path: Path)
         ((campaign, "--campaign", "x"), page, 2, "holds no campaign 'x'; the last ones are made-1"),
         ((campaign,), tmp_path, 2, f"{tmp_path} is a folder, and --out writes a file"),
         ((campaign,), tmp_path / "no" / "r.html", 2, f"there is no folder {tmp_path / 'no'}"),
+        ((campaign,), Path("-"), 2, "--out writes a file, and - is none"),
+        ((campaign,), campaign / "store.toml", 2, f"is in the store {campaign}, which holds only its own files"),
+        ((campaign,), campaign / "runs" / "r.html", 2, f"is in the store {campaign}"),
+        ((campaign,), tmp_path / "to_store", 2, f"is in the store {campaign}"),
+        ((campaign,), tmp_path / "socket", 2, "is no regular file: choose another path"),
     ]
+    (tmp_path / "to_store").symlink_to(campaign / "store.toml")
+    about = (campaign / "store.toml").read_bytes()
+    os.mknod(tmp_path / "socket", stat.S_IFSOCK | 0o600)
     for arguments, out, status, sentence in cases:
         done = report(*arguments, out=out)
         assert (done.exit_code, done.stdout) == (status, ""), arguments
         assert sentence in done.stderr
         assert done.stderr.count("\n") == 1
     assert not page.exists()
+    assert (campaign / "store.toml").read_bytes() == about
+
+
+def test_a_page_goes_into_a_pipe_and_through_a_link_and_replaces_neither(tmp_path: Path) -> None:
+    pipe, link, page = tmp_path / "pipe", tmp_path / "link.html", tmp_path / "page.html"
+    os.mkfifo(pipe)
+    link.symlink_to(page)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        refuse_unwritable(pipe, "--out")
+        write_page(pipe, "<p>short</p>")
+        assert os.read(reader, 100) == b"<p>short</p>"
+    finally:
+        os.close(reader)
+    write_page(link, "<p>linked</p>")
+    assert page.read_text() == "<p>linked</p>"
+    assert stat.S_ISFIFO(pipe.lstat().st_mode)
+    assert link.is_symlink()
+
+
+def test_a_page_never_replaces_a_device(tmp_path: Path) -> None:
+    device = tmp_path / "null"
+    try:
+        os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        device.open("wb").close()
+    except OSError:
+        pytest.skip("this user can make no device here")
+    write_page(device, "<p>short</p>")
+    assert stat.S_ISCHR(device.lstat().st_mode)
 
 
 @pytest.mark.usefixtures("few_probes")
