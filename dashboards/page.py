@@ -130,7 +130,9 @@ def _is_stream(path: Path) -> bool:
     try:
         for folder in path.resolve().parents:
             if (folder / "store.toml").exists():
-                raise InputError(f"{path} is in the store {folder}, which holds only its own files: choose another path")
+                raise InputError(
+                    f"{path} is in the store {folder}, which holds only its own files: choose another path"
+                )
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
         return False
