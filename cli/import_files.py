@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 @click.command("import", short_help="Import files of measurements, of any tool, into a store.")
 @store_option
 @click.option("--cluster", default="fleet", show_default=True, help="Name of the files' cluster.")
-@click.option("--gpu", metavar="NAME", help="The GPU, if a file does not name it.")
+@click.option(
+    "--gpu", metavar="NAME", help="The GPU, if a file does not name it: node/slot, UUID or a part; else a new name."
+)
 @click.option("--workload", metavar="NAME", help="The workload; overrides what a file says.")
 @click.option(
     "--map",

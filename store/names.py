@@ -22,15 +22,28 @@ def find_gpu(said: str, known: Mapping[str, Iterable[str]], there: str = "here")
     `known` gives the names of each GPU by its key; an exact name wins over a part of others. Upper and lower case are
     the same. InputError, which lists the GPUs, where none fits or several do; `there` says where they are.
     """
+    found = known_gpu(said, known)
+    if found is None:
+        names = _all_names(known)
+        raise InputError(f"there is no GPU {said!r} {there}; there is {_some(names, names) or 'none'}")
+    return found
+
+
+def known_gpu(said: str, known: Mapping[str, Iterable[str]]) -> str | None:
+    """As `find_gpu`, but None where no GPU fits."""
     wanted = said.strip().lower()
-    names = {gpu: tuple(dict.fromkeys([*own, gpu])) for gpu, own in known.items()}
+    names = _all_names(known)
     for fits in (lambda name: name.lower() == wanted, lambda name: len(wanted) > 1 and wanted in name.lower()):
         found = [gpu for gpu, own in names.items() if any(map(fits, own))]
         if len(found) == 1:
             return found[0]
         if found:
             raise InputError(f"{said!r} fits {len(found)} GPUs: {_some(found, names)}; give more of the name")
-    raise InputError(f"there is no GPU {said!r} {there}; there is {_some(names, names) or 'none'}")
+    return None
+
+
+def _all_names(known: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
+    return {gpu: tuple(dict.fromkeys([*own, gpu])) for gpu, own in known.items()}
 
 
 def _some(gpus: Iterable[str], names: Mapping[str, tuple[str, ...]]) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import polars as pl
 
 from ...errors import InputError
+from ..names import known_gpu
 from .content import LINE, Sheet
-from .layout import Bound
+from .layout import Bound, Options
 from .meanings import BOARD
 from .values import Seen, is_placeholder
 
@@ -46,21 +47,22 @@ def drop_duplicates(sheet: Sheet, keys: pl.Series) -> list[int]:
     return lines
 
 
-def of_runs(sheet: Sheet, bound: dict[str, Bound], seen: Seen, *, given: str | None) -> None:
+def of_runs(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options) -> None:
     """Add the identity columns to a sheet of runs. Raises InputError where the file names no GPU.
 
-    `given` is --gpu; it is used only if the file has no identity of its own. In a column that --map names, a GPU may
-    have any name.
+    --gpu is used only if the file has no identity of its own. In a column that --map names, a GPU may have any name.
     """
     _places(sheet, bound, seen)
+    if "gpu" in bound or "slot" in bound:
+        _note_unused(seen, options)
     if "gpu" in bound:
-        _named(sheet, bound["gpu"])
+        _named(sheet, bound["gpu"], options)
     elif {"node", "slot"} <= bound.keys():
         sheet.refuse((pl.col("=place").is_null(), "no GPU identity (its place is unknown)"))
         place = pl.col("=place")
         sheet.frame = sheet.frame.with_columns(place.alias("=gpu"), pl.lit(None, pl.String).alias("=uuid"))
-    elif given is not None:
-        _constant(sheet, given)
+    elif options.gpu is not None:
+        _constant(sheet, _known(sheet, options.gpu, seen, options))
     else:
         raise InputError(
             f"{sheet.file} does not name the GPU of each row (no uuid, no node with device); "
@@ -70,13 +72,14 @@ def of_runs(sheet: Sheet, bound: dict[str, Bound], seen: Seen, *, given: str | N
         _check_places(sheet, seen)
 
 
-def of_telemetry(sheet: Sheet, bound: dict[str, Bound], *, given: str | None) -> str:
+def of_telemetry(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options) -> str:
     """Add the GPU of each row to a sheet of telemetry and say where it was taken from."""
     sheet.frame = sheet.frame.with_columns(_nothing("place", "cabinet", "node", "slot"))
     if "gpu" in bound:
-        _named(sheet, bound["gpu"])
+        _note_unused(seen, options)
+        _named(sheet, bound["gpu"], options)
         return f"column {bound['gpu'].column!r}"
-    stem = given or sheet.file.split(".")[0] or "stream"
+    stem = options.gpu or sheet.file.split(".")[0] or "stream"
     if "index" in bound:
         name = bound["index"].column
         refuse_strange(sheet, (name, ~pl.col(name).str.contains("^[0-9]{1,3}$"), "index of a GPU"))
@@ -91,8 +94,8 @@ def of_telemetry(sheet: Sheet, bound: dict[str, Bound], *, given: str | None) ->
             gpu = pl.lit(f"{stem}:") + pl.col(name)
             sheet.frame = sheet.frame.with_columns(gpu.alias("=gpu"), pl.lit(None, pl.String).alias("=uuid"))
             return f"column {name!r} (as {stem}:{key})"
-    _constant(sheet, stem)
-    return "--gpu" if given else "the file's name (--gpu NAME names it)"
+    _constant(sheet, stem if options.gpu is None else _known(sheet, stem, seen, options))
+    return "--gpu" if options.gpu else "the file's name (--gpu NAME names it)"
 
 
 def of_board(bound: dict[str, Bound]) -> list[pl.Expr]:
@@ -145,7 +148,31 @@ def _places(sheet: Sheet, bound: dict[str, Bound], seen: Seen) -> None:
     )
 
 
-def _named(sheet: Sheet, bound: Bound) -> None:
+def _note_unused(seen: Seen, options: Options) -> None:
+    if options.gpu is not None:
+        seen.notes.append("the file names its GPUs, so --gpu is not used")
+
+
+def _known(sheet: Sheet, said: str, seen: Seen, options: Options) -> str:
+    """The key of the GPU that --gpu means: one that the store knows, else a new one of that name."""
+    known = options.known()
+    if said in known:
+        return said
+    try:
+        # A name that somebody gave has no parts: `v1` is not `v10`.
+        gpu = known_gpu(said, {key: (name,) for key, name in known.items() if name != key or key[:4] == "GPU-"})
+    except InputError as error:
+        raise InputError(f"{sheet.file}: --gpu {error}") from error
+    if gpu is None:
+        return said
+    if gpu != said:
+        seen.notes.append(
+            f"--gpu {said} is the GPU {known[gpu]} of the store" + (f" ({gpu})" if known[gpu] != gpu else "")
+        )
+    return gpu
+
+
+def _named(sheet: Sheet, bound: Bound, options: Options) -> None:
     """`=gpu` and `=uuid` from a column of identities, all of one form."""
     name = bound.column
     text = pl.col(name)
@@ -174,6 +201,11 @@ def _named(sheet: Sheet, bound: Bound) -> None:
                 .then("GPU-" + text.str.slice(4).str.to_lowercase())
                 .otherwise(text.str.to_lowercase())
             )
+        if form == "name" and sheet.frame[name].str.contains("/", literal=True).any():
+            keys: dict[str, list[str]] = {}
+            for key, spoken in options.known().items():
+                keys.setdefault(spoken, []).append(key)
+            text = text.replace({spoken: own[0] for spoken, own in keys.items() if len(own) == 1})
         sheet.frame = sheet.frame.with_columns(text.alias("=gpu"), pl.lit(None, pl.String).alias("=uuid"))
         return
     gpu, place = _without_zeros(text), pl.col("=place")

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +60,7 @@ def import_file(store: Store, path: Path, options: Options) -> Report:
     before = provenance.earlier(store)
     if before is not None:
         return before
-    found = _parse(sheet, options)
+    found = _parse(sheet, replace(options, known=partial(_known, store, options.cluster)))
     with store.exclusive():  # no other import may store the same rows between the check and the append
         before = provenance.earlier(store)
         if before is not None:
@@ -70,6 +71,12 @@ def import_file(store: Store, path: Path, options: Options) -> Report:
         tables = {n: frame if n == "results" else frame.with_columns(source) for n, frame in tables.items()}
         store.append({name: frame.to_arrow() for name, frame in tables.items()}, f"import-{provenance.id}")
     return found.report
+
+
+def _known(store: Store, cluster: str) -> dict[str, str]:
+    """The GPUs of a cluster: key -> name."""
+    rows = store.sql("select cluster, gpu, name from gpus_now").to_pylist()
+    return {row["gpu"]: row["name"] for row in rows if row["cluster"] == cluster}
 
 
 def _parse(sheet: Sheet, options: Options) -> Parsed:

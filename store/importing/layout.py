@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ...errors import InputError, UnitError
@@ -23,6 +23,7 @@ class Options:
     columns: Mapping[str, str] = field(default_factory=dict)  # --map: column -> meaning[:unit]
     units: Mapping[str, str] = field(default_factory=dict)  # --unit: column -> unit; "" is the time column
     time_zone: str = "UTC"  # of time stamps that state none
+    known: Callable[[], Mapping[str, str]] = dict  # the cluster's GPUs in the store: key -> name
 
     def __post_init__(self) -> None:
         for option in ("cluster", "gpu", "workload"):

@@ -32,11 +32,9 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     duplicates = identity.drop_duplicates(sheet, identity.row_texts(sheet))
     if duplicates and not any(key in bound for key in ("began", "run", "reps", "job")):
         seen.notes.append("no column distinguishes the runs of a GPU (time, run number, job), so equal rows count once")
-    if options.gpu is not None and ("gpu" in bound or "slot" in bound):
-        seen.notes.append("the file names its GPUs, so --gpu is not used")
     _workload(sheet, bound, options, seen)
     _check_texts(sheet, layout)
-    identity.of_runs(sheet, bound, seen, given=options.gpu)
+    identity.of_runs(sheet, bound, seen, options)
     figures = [item for item in bound.values() if item.meaning.kind == "number"]
     numbers(sheet, figures, seen, minus_one=True, required="time")
     _within_own_limits(sheet, figures)

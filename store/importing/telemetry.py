@@ -28,7 +28,7 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     """
     bound = layout.bound
     duplicates = identity.drop_duplicates(sheet, identity.row_texts(sheet))
-    source = identity.of_telemetry(sheet, bound, given=options.gpu)
+    source = identity.of_telemetry(sheet, bound, seen, options)
     seen.notes.append(f"the GPU is taken from {source}")
     times(sheet, bound["timestamp"], seen, minus_one=False, stream=True, time_zone=options.time_zone)
     metrics = [b for b in bound.values() if b.meaning.kind in METRIC_KINDS]
