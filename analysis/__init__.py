@@ -10,7 +10,8 @@ frozen rows with `as_dict()`, and read and write nothing.
 from __future__ import annotations
 
 from .across_workloads import Across, across
-from .conditions import mixed_conditions, told_apart
+from .conditions import mixed_conditions
+from .kinds import told_apart
 from .measurements import coupled_jobs, identities, imported, measurements, untrusted
 from .summary import REPLICATES, SEED, Outlier, Variability, variability
 

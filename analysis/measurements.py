@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from ..store.names import plain_workload
 from ..store.outcomes import Outcome
+from .kinds import told_apart
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -23,6 +25,9 @@ def measurements(
 ) -> pl.DataFrame:
     """The duration of every run (figure 'time', in ms), of these clusters and workloads (all, where empty).
 
+    Runs of several models, power limits or locked clocks are workloads of their own (see `told_apart`); `workloads`
+    are such names, or that of the work, which means all its kinds.
+
     Of a run with several repeats it is their median: the repeats of one run share its conditions and are no runs.
 
     Columns: cluster, workload, gpu, unit, cabinet, node (categorical), value, sm_clock_mhz, temperature_c,
@@ -34,7 +39,7 @@ def measurements(
     if clusters:
         runs = runs.filter(pl.col("cluster").is_in(list(clusters)))
     if workloads:
-        runs = runs.filter(pl.col("workload").is_in(list(workloads)))
+        runs = runs.filter(pl.col("workload").is_in([*workloads, *map(plain_workload, workloads)]))
     runs = runs.select("run_id", _short("cluster", "workload", "gpu"), *_CONDITIONS)
     times = store.scan("results").filter(pl.col("figure") == "time")
     if store.collect(times.select((pl.col("repeat") > 0).any())).item():
@@ -42,9 +47,14 @@ def measurements(
     times = times.select("run_id", "value", _short("unit"))
     # In the order of the files, so that the same store gives the same answer to the last bit.
     joined = runs.join(times, on="run_id", maintain_order="left")
-    frame = store.collect(joined if run_ids else joined.drop("run_id"))
+    frame = store.collect(joined)
     frame = frame.join(_places(store), on=["cluster", "gpu"], how="left", maintain_order="left")
-    return coupled_jobs(frame)
+    frame = coupled_jobs(frame)
+    plain = frame["workload"]
+    frame = told_apart(store, frame)
+    if workloads:
+        frame = frame.filter(plain.is_in(list(workloads)) | pl.col("workload").is_in(list(workloads)))
+    return frame if run_ids else frame.drop("run_id")
 
 
 def untrusted(store: Store, *, clusters: Sequence[str] = (), workloads: Sequence[str] = ()) -> list[str]:
@@ -53,7 +63,7 @@ def untrusted(store: Store, *, clusters: Sequence[str] = (), workloads: Sequence
     if clusters:
         runs = runs.filter(pl.col("cluster").is_in(list(clusters)))
     if workloads:
-        runs = runs.filter(pl.col("workload").is_in(list(workloads)))
+        runs = runs.filter(pl.col("workload").is_in([*workloads, *map(plain_workload, workloads)]))
     bad = (~SOUND).sum().alias("bad")
     counted = runs.group_by("cluster", "workload").agg(bad, pl.len()).filter(pl.col("bad") > 0)
     return [

@@ -11,6 +11,7 @@ import polars as pl
 
 from ..errors import InputError
 from ..store.conditions import read
+from .kinds import told_apart
 from .measurements import SOUND, identities
 
 if TYPE_CHECKING:
@@ -120,7 +121,8 @@ def probed(store: Store, campaign: str | None = None, cluster: str | None = None
     """
     name, where = _chosen(store, campaign, cluster)
     mine = pl.col("campaign").is_null() if name is None else pl.col("campaign") == name
-    runs = store.collect(store.scan("runs").filter(mine & (pl.col("cluster") == where)).select(_RUNS))
+    runs = store.collect(store.scan("runs").filter(mine & (pl.col("cluster") == where)).select("cluster", *_RUNS))
+    runs = told_apart(store, runs).drop("cluster").with_columns(pl.col("workload").cast(pl.String))
     names = _other_names(store, where) if name is None else {}
     gpus = _gpus(store, where, runs["gpu"].unique(), names)
     events = _events(store, where, runs)

@@ -42,15 +42,15 @@ def variability(
     from ..dashboards.printed import variability as printed
     from ..errors import InputError
     from ..store import Store
-    from ..store.names import find_workload
+    from ..store.names import find_workload, plain_workload
     from .output import Progress, print_json, show
 
     exclusive("as_json", "as_markdown")({"as_json": as_json, "as_markdown": as_markdown})
     opened = Store.open(store)
     if workloads:
-        there = {workload for _, workload in available(opened)}
+        there = {name for _, workload in available(opened) for name in (workload, plain_workload(workload))}
         workloads = tuple(find_workload(name, there) for name in workloads)
-    runs = analysis.measurements(opened, clusters=clusters, workloads=workloads, run_ids=True)
+    runs = analysis.measurements(opened, clusters=clusters, workloads=workloads)
     if runs.is_empty():
         named = [f"cluster {name}" for name in clusters] + [f"workload {name}" for name in workloads]
         what = f"of {' and '.join(named)} " if named else ""
@@ -59,8 +59,7 @@ def variability(
         more = f"`whorl import --store {store} FILES` or `whorl probe run --store {store}` adds some"
         hint = f"it has {has}" if has else more
         raise InputError(f"{store} holds no runs {what}to compare; {hint}")
-    runs = analysis.told_apart(opened, runs)
-    notes = analysis.mixed_conditions(opened, clusters=clusters, workloads=workloads, apart=True)
+    notes = analysis.mixed_conditions(opened, clusters=clusters, workloads=workloads)
     notes += analysis.untrusted(opened, clusters=clusters, workloads=workloads)
     for sentence in notes:
         click.echo(f"whorl: note: {sentence}", err=True)

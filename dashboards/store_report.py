@@ -131,7 +131,9 @@ def look(
     found = probed(opened, campaign, cluster)
     judged = judge(found, opened)
     runs = measurements(opened, clusters=[found.cluster], run_ids=True)
-    runs = runs.filter(pl.col("run_id").is_in(found.runs["run_id"].implode()))
+    # Kinds of a workload are those among the runs that are shown, not those among all of the store.
+    shown = found.runs.select("run_id", pl.col("workload").cast(pl.Categorical))
+    runs = runs.drop("workload").join(shown, on="run_id", maintain_order="left")
     spread = (
         variability(
             runs,

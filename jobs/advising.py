@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
-from ..store.names import find_workload
+from ..store.names import find_workload, plain_workload
 from .formats import preference
 from .hostlist import compress, expand
 from .naming import Known, known, within
@@ -195,11 +195,12 @@ def _settled(store: Store, wanted: Wanted) -> tuple[Wanted, str | None]:
     from ..analysis.placement import available
 
     known = [(cluster, name) for cluster, name in available(store) if wanted.cluster in (None, cluster)]
-    wanted = replace(wanted, workload=find_workload(wanted.workload, {name for _, name in known}))
-    clusters = sorted({cluster for cluster, name in known if name == wanted.workload})
+    said = find_workload(wanted.workload, {one for _, name in known for one in (name, plain_workload(name))})
+    clusters = sorted({cluster for cluster, name in known if said in (name, plain_workload(name))})
     if wanted.cluster is None and len(clusters) > 1:
-        raise InputError(f"{wanted.workload} was measured on {', '.join(clusters)}: choose one with --cluster")
-    return wanted, wanted.cluster or (clusters[0] if clusters else None)
+        raise InputError(f"{said} was measured on {', '.join(clusters)}: choose one with --cluster")
+    kind = find_workload(said, {name for cluster, name in known if cluster in clusters})
+    return replace(wanted, workload=kind), wanted.cluster or (clusters[0] if clusters else None)
 
 
 def read_names(path: Path | None, text: str) -> list[str]:

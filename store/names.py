@@ -52,16 +52,30 @@ def _some(gpus: Iterable[str], names: Mapping[str, tuple[str, ...]]) -> str:
     return ", ".join(listed[:_LISTED]) + more
 
 
+def plain_workload(name: str) -> str:
+    """The name of the work alone: `sgemm` of `sgemm [A100, 250 W]`, which is one kind of its runs."""
+    return name.partition(" [")[0] if name.endswith("]") else name
+
+
 def find_workload(said: str, known: Iterable[str]) -> str:
     """The workload of `known` that `said` means: that name, else the one that another name of the same work has.
 
-    Without any, `said` itself. InputError where several other names fit: their times can be those of other sizes.
+    Without any, `said` itself. InputError where several other names fit: their times can be those of other sizes. It
+    is raised also where the runs of that name are of several kinds (`sgemm [A100]`), of which one must be chosen.
     """
     there = set(known)
     if said in there:
         return said
-    alike = [name for main, others in _ALSO.items() if said in (all_ := (main, *others)) for name in all_]
-    found = [name for name in alike if name in there]
+    work = plain_workload(said)
+    kind = said.removeprefix(work)
+    alike = [name for main, others in _ALSO.items() if work in (all_ := (main, *others)) for name in all_]
+    found = [name + kind for name in alike if name + kind in there]
+    if not found and not kind:
+        kinds = sorted(name for name in there if plain_workload(name) in (said, *alike))
+        if len(kinds) > 1:
+            listed = ", ".join(f'"{name}"' for name in kinds)
+            raise InputError(f"the runs of {said} differ in model, power limit or clock: choose one of {listed}")
+        found = kinds
     if len(found) > 1:
         raise InputError(f"there are no runs of {said}, but of {' and of '.join(found)}, which may differ: name one")
     return found[0] if found else said

@@ -12,7 +12,9 @@ import polars as pl
 from ...errors import InputError
 from ...store.conditions import stated, states
 from ...store.events import EventKind
+from ...store.names import plain_workload
 from ..across_workloads import linked_names
+from ..kinds import told_apart
 from ..measurements import SOUND, identities, measurements
 
 if TYPE_CHECKING:
@@ -48,10 +50,20 @@ class Readings:
 
 
 def available(store: Store, cluster: str | None = None) -> list[tuple[str, str]]:
-    """The (cluster, workload) pairs that have times, sorted: a probe such as `idle` has none."""
-    times = store.scan("results").filter(pl.col("figure") == "time").select("cluster", "workload").drop_nulls()
-    pairs = store.collect(times.unique().sort("cluster", "workload")).iter_rows()
-    return [(c, w) for c, w in pairs if cluster is None or c == cluster]
+    """The (cluster, workload) pairs that have times, sorted: a probe such as `idle` has none.
+
+    A workload is as `measurements` names it: runs of several models or power limits are several.
+    """
+    keys = ["cluster", "workload"]
+    times = store.scan("results").filter(pl.col("figure") == "time").select("run_id", *keys).drop_nulls(keys)
+    if cluster is not None:
+        times = times.filter(pl.col("cluster") == cluster)
+    pairs = store.collect(times.select(keys).unique())
+    runs = store.scan("runs").filter(SOUND).select("run_id", "gpu", *keys).drop_nulls(keys)
+    sound = store.collect(runs.join(times, on="run_id", how="semi"))
+    kinds = sound.select(*keys, told_apart(store, sound)["workload"].cast(pl.String).alias("kind")).unique()
+    named = pairs.join(kinds, on=keys, how="left").select("cluster", pl.coalesce("kind", "workload")).unique()
+    return list(named.sort(named.columns).iter_rows())
 
 
 def _untimed(store: Store, timed: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
@@ -59,8 +71,9 @@ def _untimed(store: Store, timed: Sequence[tuple[str, str]]) -> dict[tuple[str, 
     sound = SOUND.any()
     runs = store.scan("runs").drop_nulls(["cluster", "workload"]).group_by("cluster", "workload").agg(sound)
     found = {}
+    with_times = {(cluster, name) for cluster, kind in timed for name in (kind, plain_workload(kind))}
     for cluster, workload, any_sound in store.collect(runs.sort("cluster", "workload")).iter_rows():
-        if (cluster, workload) in timed:
+        if (cluster, workload) in with_times:
             continue
         what = f"{workload} on {cluster}"
         found[cluster, workload] = (

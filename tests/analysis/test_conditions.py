@@ -8,7 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from whorl.analysis import measurements, mixed_conditions, told_apart
+from whorl.analysis import measurements, mixed_conditions
+from whorl.analysis.placement import available, scores
+from whorl.analysis.probing import probed
+from whorl.dashboards.store_report import look
+from whorl.errors import InputError
+from whorl.jobs.advice import advise
 from whorl.store import Store
 
 
@@ -34,15 +39,15 @@ def store(tmp_path: Path) -> Store:
         "gpu": [run[2] for run in runs],
         "conditions": [run[3] and json.dumps(run[3]) for run in runs],
     }
-    results = {"run_id": columns["run_id"], "figure": ["time"] * 7, "value": [1.0] * 7, "unit": ["ms"] * 7}
+    named = {key: columns[key] for key in ("run_id", "cluster", "workload")}
+    results = {**named, "figure": ["time"] * 7, "value": [1.0] * 7, "unit": ["ms"] * 7}
     gpus = {"cluster": ["c"] * 3, "gpu": ["v1", "v1", "a1"], "model": [None, "V100", "A100"]}
     made.append({"runs": pa.table(columns), "results": pa.table(results), "gpus": pa.table(gpus)}, "x")
     return made
 
 
 def test_models_power_limits_and_clocks_part_a_workload(store: Store) -> None:
-    found = told_apart(store, measurements(store, run_ids=True)).sort("run_id")
-    assert dict(found.select("run_id", "workload").iter_rows()) == {
+    expected = {
         "a": "sgemm [V100, power limit not set, clock not locked]",
         "b": "sgemm [V100, 250 W, clock not locked]",
         "c": "sgemm [V100, power limit not set, locked at 1200 MHz]",
@@ -51,10 +56,39 @@ def test_models_power_limits_and_clocks_part_a_workload(store: Store) -> None:
         "f": "copy",
         "g": "copy",
     }
+    found = measurements(store, run_ids=True)
+    assert dict(found.select("run_id", "workload").iter_rows()) == expected
+    assert dict(probed(store).runs.select("run_id", "workload").iter_rows()) == expected
+    assert {row.workload for row in look(store).spread} == set(expected.values())
+    assert available(store) == sorted({("c", name) for name in expected.values()})
 
 
 def test_what_is_told_apart_is_not_said_to_be_pooled(store: Store) -> None:
-    pooled = mixed_conditions(store)
-    assert [sentence.partition(" on ")[0] for sentence in pooled] == ["copy", "sgemm"]
-    (copies,) = mixed_conditions(store, apart=True)
+    (copies,) = mixed_conditions(store)
     assert "copy on c: the runs differ in suite (full, quick)" in copies
+
+
+LOW = "sgemm [V100, 250 W, clock not locked]"
+
+
+def test_a_kind_is_asked_for_by_the_name_it_is_given(store: Store) -> None:
+    assert measurements(store, workloads=[LOW], run_ids=True)["run_id"].to_list() == ["b"]
+    assert measurements(store, workloads=["sgemm"]).height == 5
+    assert list(scores(store, [LOW]).workloads) == [LOW]
+    assert advise(store, LOW, no_scheduler=True).advice.workload == LOW
+
+
+def test_advice_asks_which_kind_is_meant(store: Store) -> None:
+    for said in ("sgemm", "gemm-fp32"):
+        with pytest.raises(InputError, match="runs of sgemm differ in model, power limit or clock: ") as why:
+            advise(store, said, no_scheduler=True)
+        assert f'"{LOW}"' in str(why.value)
+
+
+def test_a_campaign_of_one_kind_keeps_the_plain_name(store: Store) -> None:
+    columns = {"run_id": ["h"], "cluster": ["c"], "workload": ["sgemm"], "gpu": ["v1"], "campaign": ["one"]}
+    results = {"run_id": ["h"], "figure": ["time"], "value": [1.0], "unit": ["ms"]}
+    store.append({"runs": pa.table(columns), "results": pa.table(results)}, "y")
+    looked = look(store, "one")
+    assert looked.campaign.probes == ["sgemm"]
+    assert {row.workload for row in looked.spread} == {"sgemm"}

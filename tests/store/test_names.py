@@ -54,3 +54,14 @@ def test_the_names_of_sgemm_are_one() -> None:
     assert find_workload("stream", ["sgemm"]) == "stream"
     with pytest.raises(InputError, match="no runs of gemm, but of gemm-fp32 and of sgemm"):
         find_workload("gemm", ["sgemm", "gemm-fp32"])
+
+
+def test_a_kind_of_a_workload_is_named_as_it_is_printed() -> None:
+    kinds = ["sgemm [A100, 250 W]", "sgemm [A100, 300 W]", "copy [A100]"]
+    for said in ("sgemm [A100, 250 W]", "gemm [A100, 250 W]"):
+        assert find_workload(said, kinds) == "sgemm [A100, 250 W]"
+    assert find_workload("copy", kinds) == "copy [A100]"  # the only one
+    assert find_workload("sgemm", [*kinds, "sgemm"]) == "sgemm"
+    assert find_workload("sgemm [V100]", kinds) == "sgemm [V100]"
+    with pytest.raises(InputError, match=r'choose one of "sgemm \[A100, 250 W\]", "sgemm \[A100, 300 W\]"'):
+        find_workload("gemm", kinds)

@@ -1,0 +1,45 @@
+"""The kinds of a workload's runs that must not be pooled: a name for each model, power limit and locked clock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from ..store.conditions import Clock, stated
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+LIMITS = ("asked_power_limit_w", "power_cap_w")
+APART = (*LIMITS, "clock")
+"""The keys of `runs.conditions` that part the runs of a workload."""
+_LOCKED = pl.format("locked at {} MHz", stated("locked_clock_mhz").str.strip_suffix(".0"))
+
+
+def told_apart(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
+    """`runs` with a workload of its own for each model of GPU, power limit and locked clock, where these differ.
+
+    `runs`: with run_id, cluster, workload and gpu. A workload whose runs are alike in these keeps its name; one
+    of two models becomes `sgemm [Tesla V100]` and `sgemm [A100]`. What is not known is a kind of its own.
+    """
+    limit = pl.coalesce(pl.when(stated(key) != "none").then(stated(key)) for key in LIMITS)
+    stated_ones = store.scan("runs").select(
+        "run_id",
+        pl.format("{} W", limit.str.strip_suffix(".0")).alias("limit"),
+        pl.when(stated("clock") == Clock.LOCKED.value).then(_LOCKED).alias("lock"),
+    )
+    models = store.scan("gpus").drop_nulls("model").sort("first_seen", nulls_last=False, maintain_order=True)
+    models = models.group_by("cluster", "gpu").agg(pl.col("model").last())
+    kinds = {"model": "model unknown", "limit": "power limit not set", "lock": "clock not locked"}
+    keys = ["cluster", "workload"]
+    named = runs.lazy().select("run_id", pl.col(*keys, "gpu").cast(pl.String))
+    named = named.join(stated_ones, on="run_id", how="left", maintain_order="left")
+    named = named.join(models, on=["cluster", "gpu"], how="left", maintain_order="left")
+    parts = [
+        pl.when(pl.col(kind).n_unique().over(keys) > 1).then(pl.col(kind).fill_null(unknown))
+        for kind, unknown in kinds.items()
+    ]
+    kind = pl.concat_str(parts, separator=", ", ignore_nulls=True)
+    named = named.select(pl.when(kind == "").then("workload").otherwise(pl.format("{} [{}]", "workload", kind)))
+    return runs.with_columns(store.collect(named)["workload"].cast(pl.Categorical))
