@@ -29,6 +29,8 @@ _RUNS = (
     "status_detail",
 )  # fmt: skip
 
+_PROGRESS = ("gpus", "asked", "stored_to", "ended")  # columns of `campaigns`
+
 COMPUTE, MEMORY, CACHE, LINK, OTHER = "compute", "memory", "cache", "link", "other"
 """What a probe stresses, as its conditions tell it."""
 
@@ -51,6 +53,8 @@ class Probed:
     repeats with its 95 % interval, ms; null where it has none), `repeats`, and `stresses`."""
     events: pl.DataFrame
     """ts, gpu, node, kind, detail: of these GPUs, while the campaign ran."""
+    planned: int | None = None
+    """How many runs it was to have, where the store knows that some of them are missing."""
 
     @property
     def models(self) -> list[str]:
@@ -67,6 +71,13 @@ class Probed:
         """GPUs known by their UUID alone, where others are known by their place alone: some may be the same GPU."""
         by_uuid, by_place = (self.gpus[name].is_null() for name in ("slot", "uuid"))
         return int(by_uuid.sum()) if not self.campaign and by_uuid.any() and by_place.any() else 0
+
+    @property
+    def cut_says(self) -> str | None:
+        """That not all runs are there, in a sentence without a full stop; None where that is not known."""
+        if self.planned is None:
+            return None
+        return f"{self.runs.height:,} of {self.planned:,} runs: the campaign was interrupted, or it still runs"
 
     @property
     def probes(self) -> list[str]:
@@ -135,7 +146,11 @@ def probed(store: Store, campaign: str | None = None, cluster: str | None = None
         pl.col("time_high").alias("high"),
         pl.col("conditions").map_elements(stresses, return_dtype=pl.String, skip_nulls=False).alias("stresses"),
     )
-    return Probed(where, name or "", gpus, runs.sort("began", "gpu", nulls_last=True), events)
+    planned = None if name is None else _planned(store, where, name)
+    missing = planned is not None and planned > runs.height
+    return Probed(
+        where, name or "", gpus, runs.sort("began", "gpu", nulls_last=True), events, planned if missing else None
+    )
 
 
 def _chosen(store: Store, campaign: str | None, cluster: str | None) -> tuple[str | None, str]:
@@ -166,6 +181,17 @@ def _chosen(store: Store, campaign: str | None, cluster: str | None) -> tuple[st
     if known.height > 1:
         raise InputError(f"{store.root} has runs of {', '.join(clusters)}: choose one by --cluster")
     return None, str(known["cluster"][0])
+
+
+def _planned(store: Store, cluster: str, campaign: str) -> int | None:
+    """How many runs an unfinished campaign was to have; None where it is finished or the store does not know."""
+    of = (pl.col("cluster") == cluster) & (pl.col("campaign") == campaign)
+    last = store.collect(store.scan("campaigns").filter(of).sort("stored_to").tail(1).select(_PROGRESS)).rows()
+    for gpus, asked, stored_to, ended in last:
+        probes = read(asked).get("probes")
+        if gpus and isinstance(probes, dict) and stored_to is not None and ended is not None and stored_to < ended:
+            return int(gpus) * len(probes)
+    return None
 
 
 def _other_names(store: Store, cluster: str) -> dict[str, str]:

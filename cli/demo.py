@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .ending import Ending
+from .ending import Ending, stays
 from .options import json_option
 from .probe import leave
 
@@ -82,6 +83,8 @@ def demo(
             tell=tell,
         )
         report = made.report
+        later = ["whorl", "report", "--store", str(folder / STORE), "--out", str(folder / _REPORT)]
+        stays(f"everything that was measured is stored; to write the report, run: {shlex.join(later)}")
         looked = look(made.store, report.campaign, report.cluster, progress=progress.say)
         caught = (
             None if made.planted is None else compared(made.planted, looked.judged, looked.campaign, report.ended_ns)

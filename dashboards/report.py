@@ -104,6 +104,8 @@ def _summary(
         f"{what[0].upper()}{what[1:]}{on} ran {_ran(campaign)}: {runs:,} runs"
         + (", all of them valid." if ok == runs else f", {ok:,} of them valid.")
     ]
+    if campaign.cut_says:
+        sentences.append(f"Not complete: {campaign.cut_says}.")
     known = [row for row in by_gpu.values() if row.fence_pct is not None and row.n > 1]
     if known:
         most, least = max(known, key=_fence), min(known, key=_fence)

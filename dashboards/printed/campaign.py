@@ -24,6 +24,8 @@ _LISTED = 12
 def answer(looked: Looked, store: str | Path, page: str | Path) -> Iterable[str | Table]:
     """What `whorl report` says: what was compared, how the GPUs differ, which stand out, and where the page is."""
     yield f"{_what(looked.campaign)}, {sound(looked.campaign):,} of them valid"
+    if looked.campaign.cut_says:
+        yield f"not complete: {looked.campaign.cut_says}"
     yield ""
     yield from spread(looked)
     yield from stand_out(looked)

@@ -19,6 +19,7 @@ from whorl.dashboards.printed.campaign import next_commands
 from whorl.dashboards.store_report import Looked, look
 from whorl.simulation.sample import write_sample
 from whorl.store import Store
+from whorl.store.schema import arrow_rows
 from whorl.tests.stores import new_store
 
 from ..probed_fleet import BEGAN_NS, CLUSTER, stored
@@ -60,6 +61,28 @@ def test_a_campaign_over_more_than_100_nodes_worth_of_gpus(campaign: Path, tmp_p
     assert "Probes on 104 simulated V100-SXM2 GPUs" in page
     assert "1 GPU stands out" in page
     assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
+
+
+def test_a_campaign_that_was_cut_says_how_many_runs_are_missing(tmp_path: Path) -> None:
+    store, _ = stored(tmp_path / "S", 16, 3, telemetry=False)
+
+    def progress(to_s: int) -> None:
+        row = {
+            "cluster": [CLUSTER],
+            "campaign": ["made-1"],
+            "asked": ['{"probes": {"a": 1, "b": 1, "c": 1, "d": 1, "e": 1, "f": 1}}'],
+            "gpus": [16],
+            "stored_to": [BEGAN_NS + to_s * 1_000_000_000],
+            "ended": [BEGAN_NS + 100 * 1_000_000_000],
+        }
+        store.append({"campaigns": arrow_rows("campaigns", row)}, f"progress-{to_s}")
+
+    said = "ot complete: 80 of 96 runs: the campaign was interrupted, or it still runs"
+    progress(50)
+    assert said in report(store.root, out=tmp_path / "r.html").stdout
+    assert said in (tmp_path / "r.html").read_text()
+    progress(100)
+    assert "ot complete" not in report(store.root, out=tmp_path / "r.html").stdout
 
 
 def test_imported_runs_are_reported_by_cluster(imported: Path, tmp_path: Path) -> None:
