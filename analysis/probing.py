@@ -69,8 +69,9 @@ class Probed:
     @property
     def maybe_twice(self) -> int:
         """GPUs known by their UUID alone, where others are known by their place alone: some may be the same GPU."""
-        by_uuid, by_place = (self.gpus[name].is_null() for name in ("slot", "uuid"))
-        return int(by_uuid.sum()) if not self.campaign and by_uuid.any() and by_place.any() else 0
+        slot, uuid = (self.gpus[name].is_not_null() for name in ("slot", "uuid"))
+        by_uuid, by_place = uuid & ~slot, slot & ~uuid
+        return int(by_uuid.sum()) if not self.campaign and by_place.any() else 0
 
     @property
     def cut_says(self) -> str | None:

@@ -142,16 +142,18 @@ def _sets(steering: Steering) -> Iterable[str | Table]:
         nodes = compress(steering.names.names.get(node, node) for node in placed.nodes) or MISSING
         rows.append([name, f"{placed.slowdown:.3f}", interval, count(len(placed.nodes)), nodes])
     title = "Best sets: predicted time, 1 = the fleet's median GPU"
-    yield Table(("set", "time", "[90 %]", "nodes", ""), rows, (1, 3), title, wrapped=(4,))
+    head = ("set", "time", "[90 %]", "nodes", "")
+    if advice.cost.nodes:
+        yield Table(head, rows, (1, 3), title, wrapped=(4,))
+    else:
+        yield Table(head[:3], [row[:3] for row in rows], (1,), title)
     if advice.break_even is not None:
         yield f"If spanning nodes costs a factor above {advice.break_even:.3f}, the packed set is the faster one."
     name, placed = sets[0]
     taken = [steering.nodes.get(steering.names.names.get(node, node)) for node in placed.nodes]
     if not taken or sum(node.gpus if node else 0 for node in taken) != len(placed.gpus):
-        yield (
-            f"GPUs of the set {name}: {_gpus(placed)}. A scheduler assigns nodes: ask for whole nodes and choose the "
-            "GPUs in the job."
-        )
+        choose = " A scheduler assigns nodes: ask for whole nodes and choose the GPUs in the job." if taken else ""
+        yield f"GPUs of the set {name}: {_gpus(placed)}.{choose}"
     yield ""
 
 
@@ -162,6 +164,8 @@ def _gpus(placed: PlacedSet) -> str:
 
 def _cost(advice: Advice, wait: Wait) -> str:
     cost = advice.cost
+    if not cost.nodes:
+        return "Cost: n/a, because no node is known."
     text = (
         f"Cost: {count(cost.nodes_excluded)} of {many(cost.nodes, 'node')} excluded ({100 * cost.share:.1f} %), "
         f"{many(cost.gpus_left, 'GPU')} left; extra wait "

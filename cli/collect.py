@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..dashboards.table import many
 from .options import Span, store_option
 
 if TYPE_CHECKING:
@@ -125,13 +126,16 @@ def _status(collecting: Collecting) -> str:
     counts, watts = sampler.counts, sampler.watts
     power = "n/a" if watts is None else f"{watts:,.0f} W"
     hanging = f", {len(sampler.stuck_in)} hanging" if sampler.stuck_in else ""
-    return f"{counts.rows:,} rows, {power}, {counts.missed:,} ticks missed, {counts.events:,} events{hanging}"
+    return (
+        f"{many(counts.rows, 'row')}, {power}, {many(counts.missed, 'tick')} missed, "
+        f"{many(counts.events, 'event')}{hanging}"
+    )
 
 
 def _say_ended(collecting: Collecting, counts: Counts, came: int | None) -> None:
     why = "the duration is over" if came is None else f"{signal.Signals(came).name} received"
     click.echo(
-        f"whorl: {why}; stored {counts.rows:,} rows of {counts.ticks:,} ticks, {counts.missed:,} ticks missed, "
-        f"{counts.events:,} events, in {collecting.plan.store}",
+        f"whorl: {why}; stored {many(counts.rows, 'row')} of {many(counts.ticks, 'tick')}, "
+        f"{many(counts.missed, 'tick')} missed, {many(counts.events, 'event')}, in {collecting.plan.store}",
         err=True,
     )

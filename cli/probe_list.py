@@ -8,7 +8,7 @@ import click
 
 from ..dashboards.table import MISSING, Table, number
 from .options import json_option
-from .output import print_json, print_table
+from .output import print_json, print_table, say
 
 _ROUNDS_TO_1000 = 999.5
 _PREFIXES = ("", "k", "M", "G", "T", "P")
@@ -30,7 +30,7 @@ def list_probes(model: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"schema": "whorl.probe.list/1", "model": shown, "probes": rows})
         return
-    click.echo(f"Sizes are for one repetition on one {shown}. Times are limits per GPU. CC: compute capability.")
+    say(f"Sizes are for one repetition on one {shown}. Times are limits per GPU. CC: compute capability.")
     for suite in (*SUITES, None):
         some = [row for row in rows if row["suite"] == suite]
         if some:

@@ -101,7 +101,7 @@ def _summary(
     nodes = campaign.gpus["node"].drop_nulls().n_unique()
     on = f" on {nodes:,} node{'s' if nodes != 1 else ''}" if nodes else ""
     sentences = [
-        f"{what[0].upper()}{what[1:]}{on} ran {_ran(campaign)}: {runs:,} runs"
+        f"{what[0].upper()}{what[1:]}{on} ran {_ran(campaign)}: {many(runs, 'run')}"
         + (", all of them valid." if ok == runs else f", {ok:,} of them valid.")
     ]
     if campaign.cut_says:

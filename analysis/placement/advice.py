@@ -220,7 +220,8 @@ def _say_doubtful(
         gpu = may[0]
         known = scores.nodes[gpu] is not None and scores.places[gpu].slot is None
         where = f" on {scores.nodes[gpu]}" if known else ""
-        more = f"; {len(may) - 1:,} others are like it" if len(may) > 1 else ""
+        others = len(may) - 1
+        more = f"; {others:,} other{' is' if others == 1 else 's are'} like it" if others else ""
         notes.append(
             f"the runs of {scores.name(gpu)}{where} disagree: it takes between {one.lower[gpu]:.2f} and "
             f"{one.upper[gpu]:.2f} times the usual time{more}; measure again"

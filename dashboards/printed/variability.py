@@ -17,7 +17,7 @@ Names: TypeAlias = Mapping[tuple[str, str], str]
 
 
 def _fixed(value: float | None, decimals: int = 2) -> str:
-    return MISSING if value is None else f"{value:.{decimals}f}"
+    return MISSING if value is None else f"{value:z.{decimals}f}"
 
 
 def _bounds(bounds: Sequence[float | None] | None) -> str:
@@ -25,7 +25,7 @@ def _bounds(bounds: Sequence[float | None] | None) -> str:
     if bounds is None or bounds[0] is None or bounds[1] is None:
         return ""
     decimals = 2 if abs(bounds[1]) < 9.995 else 1
-    return f"[{bounds[0]:.{decimals}f}, {bounds[1]:.{decimals}f}]"
+    return f"[{bounds[0]:z.{decimals}f}, {bounds[1]:z.{decimals}f}]"
 
 
 def _spread(row: Variability, value: float | None, decimals: int = 2) -> str:
@@ -171,7 +171,7 @@ def _correlations(row: Variability) -> Iterable[str]:
             yield f"{label} n/a ({found.reason})"
         else:
             bounds = f" {_bounds(found.interval)}" if found.interval else ""
-            yield f"{label} {found.spearman:.2f}{bounds}, n {count(found.n)}"
+            yield f"{label} {found.spearman:z.2f}{bounds}, n {count(found.n)}"
 
 
 def _p_value(p: float | None) -> str:

@@ -187,6 +187,7 @@ def _check_columns(sheet: Sheet, items: Sequence[Bound], unknown: list[int]) -> 
         low, high = meaning.usual
         if median is not None and (bound.unit is not None or not meaning.dimension) and not low <= median <= high:
             raise UnitError(
-                f"{sheet.file}: column {name!r} has a median of {median:g} {meaning.unit}, read{unit}, which is no "
-                f"{meaning.description} of a GPU: it looks shifted, renamed or in another unit (use --map and --unit)"
+                f"{sheet.file}: column {name!r} has a median of {median:g} {meaning.unit}, read{unit}, which is "
+                f"unusual for a column of this meaning ({meaning.description.removeprefix('condition: ')}): it looks "
+                "shifted, renamed or in another unit (use --map and --unit)"
             )
