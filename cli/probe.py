@@ -47,7 +47,7 @@ probe.add_command(list_probes)
     "chosen",
     multiple=True,
     metavar="GPU",
-    help="Only this GPU: node/slot, UUID, a part, or index. Repeatable.",
+    help="Only this GPU: node/slot, UUID, a part, or index; real GPUs only. Repeatable.",
 )
 @click.option(
     "--neighbours",

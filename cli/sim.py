@@ -172,8 +172,9 @@ def run(
             }
         )
         return
+    spoken = load_name.strip().lower()  # one of the names of the load
     click.echo(
-        f"simulated {stored.gpus:,} {fleet.model.name} GPUs of seed {seed} under load {load.name}, "
+        f"simulated {stored.gpus:,} {fleet.model.name} GPUs of seed {seed} under load {spoken}, "
         f"{_iso(stored.began_ns)} to {_iso(stored.ended_ns)}: campaign {stored.campaign}"
     )
     listed = stored.planted[:_MOST_LISTED]
@@ -193,7 +194,7 @@ def run(
     if not stored.measured:
         ends_s = load.first_run_ends_s
         why = f"the first one would end after {ends_s:g} s" if ends_s < inf else "no turn is measured"
-        click.echo(f"no runs: under load {load.name} {why}")
+        click.echo(f"no runs: under load {spoken} {why}")
     verb = "variability" if stored.measured else "sql"
     query = ' "select gpu, avg(power_mw) / 1e3 as w from telemetry group by gpu order by w desc limit 5"'
     click.echo(f"next: whorl {verb} --store {shlex.quote(store)}{query if verb == 'sql' else ''}")

@@ -153,15 +153,23 @@ def _print_pruned(done: Pruned, *, dry_run: bool) -> None:
         click.echo(f"{count(done.before)} bytes of files became {count(done.after)}")
     if done.replaced and done.free_at is not None:
         click.echo(
-            f"{_left(done.replaced)}: compacting has just joined files of it, and keeps the old ones for queries that "
-            f"still run. Run this command again at {_time(math.ceil(done.free_at) * 10**9)} (UTC) or later"
+            f"{_left(done.replaced)}: compacting has just joined files of {_of(done.replaced)}, and keeps the old "
+            f"ones for queries that still run. Run this command again at "
+            f"{_time(math.ceil(done.free_at) * 10**9)} (UTC) or later"
         )
     if written := done.waiting - done.replaced:
-        click.echo(f"{_left(written)}: a collector or another process still writes to it. Run this command again later")
+        click.echo(
+            f"{_left(written)}: a collector or another process still writes to {_of(written)}. "
+            "Run this command again later"
+        )
 
 
 def _left(days: int) -> str:
     return "1 day is left" if days == 1 else f"{days:,} days are left"
+
+
+def _of(days: int) -> str:
+    return "it" if days == 1 else "them"
 
 
 def _seconds(keep: str | None) -> int | None:

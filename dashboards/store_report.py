@@ -22,7 +22,7 @@ from ..analysis.signatures import SPOKEN
 from ..analysis.standing_out import Judged, judge
 from ..analysis.timelines import Timelines, timelines
 from ..errors import InputError
-from ..store.names import find_gpu
+from ..store.names import find_gpu, find_workload
 from .page import refuse_unwritable, write_page
 from .report import probe_report, to_show
 from .report_figures import Against, Look, against, closely, labels, looks, over_time, overview
@@ -78,6 +78,7 @@ class Looked:
 
     def distribution(self, probe: str) -> Figure:
         """One probe's GPUs as a histogram, in % of the median. InputError where it has no times."""
+        probe = find_workload(probe, (one.probe for one in self.probes))
         for one in self.probes:
             if one.probe == probe:
                 return closely(one, self._drawn)
@@ -88,6 +89,7 @@ class Looked:
         maps = where(self.campaign, self.probes, self._drawn)
         if probe is None:
             return next(iter(maps.values()))
+        probe = find_workload(probe, maps)
         if probe not in maps:
             raise InputError(f"there is no map of {probe!r}; there is one of {', '.join(maps)}")
         return maps[probe]

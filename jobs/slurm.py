@@ -114,6 +114,8 @@ class Slurm:
                 f"Slurm did not answer `{command[0]}` within {self.timeout_s:g} s: `scontrol ping` says whether its "
                 "controller is up"
             ) from error
+        if done.returncode and "configuration source" in done.stderr:
+            raise SchedulerError("no Slurm is configured here: set SLURM_CONF if it is elsewhere", absent=True)
         if done.returncode and re.search(r"[Uu]nable to contact|connect failure|Connection refused", done.stderr):
             raise SchedulerError("Slurm's controller does not answer: check it with `scontrol ping`")
         return done
@@ -127,8 +129,6 @@ class Slurm:
         if configuration and not Path(configuration).exists():  # Slurm's commands would wait a minute for it
             raise SchedulerError(f"SLURM_CONF names {configuration}, which does not exist")
         done = self._run("scontrol", "ping")
-        if "configuration source" in done.stderr:
-            raise SchedulerError("no Slurm is configured here: set SLURM_CONF if it is elsewhere", absent=True)
         if "configuration file" in done.stderr:
             raise SchedulerError(f"Slurm's commands cannot use slurm.conf: {_message_of(done.stderr)}")
         if " is UP" not in done.stdout:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import re
 import time
 import tomllib
@@ -108,6 +109,8 @@ def prune(
         for day, paths in sorted(by_day.items()):
             mine = [bounds for path in paths if (bounds := placing.bounds(path)) is not None]
             noted = {one for path in paths if (one := replacing.key(root, path)) in found.noted}
+            if dry_run:  # `recover` would end these first
+                noted = {one for one in noted if free_at.get(one, math.inf) > now_s}
             written = any(journal_file.live_of(path) for path in paths)
             if noted or written or (not dry_run and any(one.overlap(other) for one in mine for other in late)):
                 done.waiting += 1

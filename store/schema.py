@@ -378,7 +378,8 @@ _HOLDS_SLOT = (
 GPUS_NOW = View(
     "gpus_now",
     "a GPU: its newest identity and its name, which is node/slot where these are known and the card is the last one "
-    "there, else the key `gpu`; joins with `runs` and `telemetry` by cluster and gpu",
+    "there, else the key `gpu`; joins with `runs` and `telemetry` by cluster and gpu. A study that names a GPU by "
+    "place in one file and by UUID in another has a row for each",
     f"SELECT cluster, gpu, CASE WHEN parent IS NULL AND node IS NOT NULL AND slot IS NOT NULL AND ({_HOLDS_SLOT}) "
     "THEN node || '/' || slot ELSE gpu END AS name, * EXCLUDE (cluster, gpu, placed) FROM (SELECT cluster, gpu, "
     f"unnest({_newest(f'struct_pack({_STRUCT})', 'node')}), {_newest('first_seen', 'node')} AS placed, "

@@ -191,6 +191,12 @@ def test_the_next_command_asks_for_the_workload_in_which_a_gpu_was_named(tmp_pat
     assert _advised(replace(nobody, spread=spread)) == "my gemm"
 
 
+def test_a_figure_of_a_workload_is_found_by_its_other_names(campaign: Path) -> None:
+    looked = look(campaign)
+    assert looked.distribution("sgemm") == looked.distribution("gemm-fp32")
+    assert looked.machine("sgemm") == looked.machine("gemm-fp32")
+
+
 def _advised(looked: Looked) -> str:
     """The workload of the command that is named next, as a shell reads it."""
     advise = next(line for line in next_commands(looked, "S") if "whorl advise" in line)

@@ -60,7 +60,7 @@ def test_a_run_says_what_it_planted_and_what_to_do_next(stepped: tuple[str, Resu
     store, result = stepped
     assert result.stderr == "", "no terminal, no progress"
     lines = result.stdout.splitlines()
-    assert lines[0].startswith("simulated 40 V100-SXM2 GPUs of seed 7 under load sgemm, 2026-01-05T00:00:00Z to")
+    assert lines[0].startswith("simulated 40 V100-SXM2 GPUs of seed 7 under load gemm-fp32, 2026-01-05T00:00:00Z to")
     planted = [line.split()[1].rstrip(":") for line in lines if line.startswith("planted")]
     assert sorted(planted) == ["brake", "hot", "pinned"]
     assert "28,800 rows of telemetry" in result.stdout
@@ -170,7 +170,7 @@ def test_what_is_too_short_for_a_run_says_so_and_names_no_command_that_fails(tmp
     store = str(tmp_path / "S")
     result = whorl("sim", "run", "--store", store, "--gpus", "1", "--hours", "0.001", "--fault", "HOT")
     assert result.exit_code == 0, result.output
-    assert "no runs: under load sgemm the first one would end after 300 s\n" in result.stdout
+    assert "no runs: under load gemm-fp32 the first one would end after 300 s\n" in result.stdout
     following = result.stdout.splitlines()[-1].split("next: whorl ")[1]
     assert following.startswith("sql ")
     assert whorl(*shlex.split(following)).exit_code == 0

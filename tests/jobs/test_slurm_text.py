@@ -161,6 +161,12 @@ def test_why_no_controller_answers(tmp_path: Path, out: str, err: str, absent: b
     assert (caught.value.absent, str(caught.value)) == (absent, sentence)
 
 
+def test_where_no_slurm_is_configured_every_question_gets_that_sentence(tmp_path: Path) -> None:
+    (tmp_path / "err").write_text(UNCONFIGURED)
+    with pytest.raises(SchedulerError, match=r"^no Slurm is configured here: set SLURM_CONF"):
+        scheduler(tmp_path, f"cat {tmp_path}/err >&2; exit 1").nodes()
+
+
 def test_a_configuration_that_is_not_there_is_not_waited_for(tmp_path: Path) -> None:
     gone = str(tmp_path / "slurm.conf")
     with pytest.raises(SchedulerError, match=f"SLURM_CONF names {gone}, which does not exist"):

@@ -105,10 +105,11 @@ def test_the_status_fits_a_terminal(store: Store, columns: int | None, monkeypat
 
 
 def test_one_of_a_thing_is_no_plural(capsys: pytest.CaptureFixture[str]) -> None:
-    for waiting, said in ((1, "1 day is left"), (2, "2 days are left")):
+    for waiting, said in ((1, "1 day is left: a collector"), (2, "2 days are left: a collector")):
         _print_pruned(retention.Pruned(until=BEGAN, rows=1, minutes=1, waiting=waiting), dry_run=False)
         text = capsys.readouterr().out
         assert said in text
+        assert f"still writes to {'it' if waiting == 1 else 'them'}." in text
         assert text.startswith("1 row before ")
         assert "became 1 row of a minute" in text
 
@@ -129,6 +130,8 @@ def test_days_that_compacting_has_just_joined_are_left_and_it_is_said_until_when
     assert datetime.fromisoformat(f"{said}+00:00").timestamp() == math.ceil(left["free_at"])
     now = left["free_at"]
     monkeypatch.setattr("whorl.store.files.clock", lambda _: now)
+    would = retention.prune(store.root, 90 * 86_400, dry_run=True)
+    assert (would.rows, would.waiting, would.free_at) == (12, 0, None)  # the time that it said has come
     done = retention.prune(Store.open(store.root).root, 90 * 86_400)
     assert (done.rows, done.waiting) == (12, 0)
     assert store.sql("select sum(n) n from telemetry_minutes").to_pylist() == [{"n": 12}]
