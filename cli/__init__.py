@@ -142,7 +142,8 @@ def cli() -> None:
     whorl sql --store S "select name, model from gpus_now"
 
     Exit status: 0 done; 1 a check failed; 2 bad input or option, or the output could not be written; 3 the store
-    cannot be used; 4 a query failed; 5 the scheduler does not answer or refused; 6 a GPU failed.
+    cannot be used; 4 a query failed; 5 the scheduler does not answer or refused; 6 a GPU failed or cannot be used;
+    130 interrupted; 141 the reader of a pipe closed it.
     """
     handler = _Warnings()
     handler.setLevel(logging.WARNING)

@@ -70,13 +70,15 @@ def import_files(
         units=_pairs(units, "--unit"),
         time_zone=time_zone,
     )
-    opened = Store.create(store)
+    opened = Store.create(store) if any(path.exists() for path in files) else None  # a wrong name makes no store
     reports, errors = [], []
     progress = Progress()
     for position, path in enumerate(files):
         if len(files) > 1:
             progress(position, len(files), f"importing {path.name}")
         try:
+            if opened is None:
+                raise InputError(f"{path}: there is no such file")
             report = import_file(opened, path, options)
         except WhorlError as error:
             errors.append((path, error))

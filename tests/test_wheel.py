@@ -53,16 +53,12 @@ def test_every_page_and_script_that_the_code_names_is_in_the_wheel(wheel: dict[s
 
 
 def test_the_links_of_the_shipped_pages_lead_to_shipped_pages(wheel: dict[str, str]) -> None:
-    """But for those to results of benchmarks and to tests, which are in a clone only."""
+    """But for those of CONTRIBUTING.md to tests: who reads it has a clone."""
     dead = []
     for name in (name for name in wheel if name.startswith("whorl/") and name.endswith(".md")):
         for link in re.findall(r"\]\(([^)#]+)[^)]*\)", wheel[name]):
             target = posixpath.normpath(posixpath.join(posixpath.dirname(name), link))
-            if (
-                not link.startswith(("http", "../benchmarks/", "../tests/", "tests/"))
-                and target not in wheel
-                and f"{target}/README.md" not in wheel
-            ):
+            if not link.startswith(("http", "tests/")) and target not in wheel and f"{target}/README.md" not in wheel:
                 dead.append((name, link))
     assert not dead
 
