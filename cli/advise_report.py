@@ -139,14 +139,15 @@ def _sets(steering: Steering) -> Iterable[str | Table]:
     rows = []
     for name, placed in sets:
         interval = f"[{placed.lower:.3f}, {placed.upper:.3f}]"
-        nodes = compress(steering.names.names.get(node, node) for node in placed.nodes) or MISSING
-        rows.append([name, f"{placed.slowdown:.3f}", interval, count(len(placed.nodes)), nodes])
+        rows.append([name, f"{placed.slowdown:.3f}", interval, count(len(placed.nodes))])
+    known = 4 if advice.cost.nodes else 3  # the number of nodes is the last column
+    head = ("set", "time", "[90 %]", "nodes")[:known]
     title = "Best sets: predicted time, 1 = the fleet's median GPU"
-    head = ("set", "time", "[90 %]", "nodes", "")
-    if advice.cost.nodes:
-        yield Table(head, rows, (1, 3), title, wrapped=(4,))
-    else:
-        yield Table(head[:3], [row[:3] for row in rows], (1,), title)
+    yield Table(head, [row[:known] for row in rows], (1, 3)[: known - 2], title)
+    for name, placed in sets:
+        if placed.nodes:
+            nodes = compress(steering.names.names.get(node, node) for node in placed.nodes)
+            yield Line(f"nodes of the set {name}: {nodes}")
     if advice.break_even is not None:
         yield f"If spanning nodes costs a factor above {advice.break_even:.3f}, the packed set is the faster one."
     name, placed = sets[0]
