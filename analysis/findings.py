@@ -48,7 +48,7 @@ def finding(
         text = f"Only the GPUs outside the fences differ in a way that repeats; the others differ less ({shown})"
     elif inside >= MOST:
         text = f"The GPUs differ and the difference repeats, but a few extreme runs hide it ({shown})"
-    elif min(of, inside) < SOME:
+    elif _of_no_gpu(of, inside, low, high):
         text = f"The spread is real but does not belong to the GPUs ({shown})"
         if icc_job.value is not None and icc_job.value >= MOST:
             text += f": the runs of one job share their time (ICC by job {icc_job.value:.2f})"
@@ -56,3 +56,15 @@ def finding(
     else:
         text = f"Part of the spread belongs to the GPUs, part does not repeat ({shown})"
     return text + "."
+
+
+def not_of_gpus(icc: Repeatability) -> bool:
+    """Whether the spread of single runs, as `icc` has it, is real and does not belong to the GPUs."""
+    if icc.value is None:
+        return False
+    return _of_no_gpu(icc.value, icc.value if icc.trimmed is None else icc.trimmed, icc.low, icc.high)
+
+
+def _of_no_gpu(of: float, inside: float, low: float | None, high: float | None) -> bool:
+    too_few = low is not None and high is not None and low < SOME and high > MOST
+    return not too_few and max(of, inside) < MOST and min(of, inside) < SOME

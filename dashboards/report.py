@@ -47,7 +47,7 @@ def probe_report(
     upto = "up to " if campaign.maybe_twice else ""
     what = f"{upto}{n:,} {made} GPU{'s' if n != 1 else ''}".replace("  ", " ")
     sections = [
-        Section("Which stand out", "", tables.stand_out(judged, names, planted)),
+        Section("Which stand out", "", tables.stand_out(judged, names, planted, spread)),
         Section(
             "How much they differ" if n > 1 else "Times", "", tables.spread(probes, by_gpu, judged, _noun(campaign))
         ),

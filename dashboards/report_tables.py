@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from ..analysis import Variability
+from ..analysis.findings import not_of_gpus
 from ..analysis.planted import Planted
 from ..analysis.probing import Probed
 from ..analysis.signatures import FAILED, LOST, SPOKEN, WRONG
@@ -27,7 +28,19 @@ LISTED = 40
 # -- who stands out ---------------------------------------------------------------------------------------------
 
 
-def stand_out(judged: Judged, names: Mapping[str, str], planted: Sequence[Planted] | None) -> list[Table | Drawing]:
+def not_to_rank(judged: Judged, spread: Sequence[Variability]) -> list[str]:
+    """For the probes in which GPUs stand out: a sentence where the spread of their times does not belong to GPUs."""
+    named = {deviation.probe for one in judged.found for deviation in one.deviations}
+    return [
+        f"{row.workload}: {row.finding}"
+        for row in spread
+        if row.level == "run" and row.workload in named and not_of_gpus(row.icc)
+    ]
+
+
+def stand_out(
+    judged: Judged, names: Mapping[str, str], planted: Sequence[Planted] | None, spread: Sequence[Variability] = ()
+) -> list[Table | Drawing]:
     parts: list[Table | Drawing] = []
     if judged.found:
         rows = [
@@ -47,7 +60,7 @@ def stand_out(judged: Judged, names: Mapping[str, str], planted: Sequence[Plante
                 title="GPUs that stand out",
                 says=f"Compared with the median of their model, in {judged.looks:,} comparisons; {own}"
                 "chance: the probability that a fleet of one normal population shows this anywhere; seen: observed "
-                f"directly, no test needed.{cut}",
+                f"directly, no test needed.{cut}{''.join(f' {one}' for one in not_to_rank(judged, spread))}",
             )
         )
     else:

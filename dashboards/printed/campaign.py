@@ -12,7 +12,7 @@ from ...analysis.planted import Planted
 from ...analysis.probing import Probed
 from ...analysis.signatures import SPOKEN
 from ...analysis.standing_out import ERROR_RATE
-from ..report_tables import by_reason, how_much, how_sure
+from ..report_tables import by_reason, how_much, how_sure, not_to_rank
 from ..table import MISSING, Line, Table, many, number
 
 if TYPE_CHECKING:
@@ -134,6 +134,7 @@ def stand_out(looked: Looked) -> Iterable[str | Table]:
     yield Table(("GPU", "looks like", "chance", "how much"), rows, wrapped=(1, 3))
     if found > _LISTED:
         yield f"and {found - _LISTED:,} more: they are in the report"
+    yield from not_to_rank(judged, looked.spread)
     yield ""
 
 

@@ -9,6 +9,7 @@ import stat
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
@@ -272,3 +273,26 @@ def test_one_gpu_has_no_spread(tmp_path: Path) -> None:
     assert set(row[5:]) == {"n/a"}, "of one value nothing is 0: there is no spread"
     assert "no intervals: a bootstrap needs more than one GPU" in done.stdout
     assert "bootstrap replicates" not in done.stdout
+
+
+def test_a_spread_that_is_not_of_the_gpus_is_said_beside_those_that_stand_out(tmp_path: Path) -> None:
+    """Of twelve GPUs one is slow in both workloads; only in `real` does it repeat, run by run."""
+    rng = np.random.default_rng(1)
+    rows = ["gpu,work,run,ms"]
+    for gpu in range(12):
+        for run in range(6):
+            slow = 20 if gpu == 3 else 0
+            rows.append(f"g{gpu},real,{run},{100 + slow + rng.normal(0, 0.1)}")
+            # The runs of every GPU spread alike, about a median that is another one for GPU 3.
+            rows.append(f"g{gpu},luck,{run},{100 + (-1) ** run * 40 + slow / 5 + (gpu % 5) / 10}")
+    (tmp_path / "f.csv").write_text("\n".join(rows) + "\n")
+    meanings = ["gpu=gpu", "work=workload", "run=run", "ms=time:ms"]
+    options = [word for meaning in meanings for word in ("--map", meaning)]
+    done = CliRunner().invoke(cli, ["import", "--store", f"{tmp_path}/S", *options, str(tmp_path / "f.csv")])
+    assert done.exit_code == 0, done.output
+    done = report(tmp_path / "S", out=tmp_path / "r.html")
+    assert "g3" in done.stdout
+    sentence = "luck: The spread is real but does not belong to the GPUs (ICC by GPU"
+    assert " ".join(done.stdout.split()).count(sentence) == 1
+    assert sentence in (tmp_path / "r.html").read_text()
+    assert "real: The" not in done.stdout
