@@ -359,7 +359,7 @@ def _begin(store: Path, options: Sequence[str] = LONG) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", sample([signal.SIGINT, signal.SIGTERM], short=1))
 def test_ctrl_c_and_the_end_of_a_jobs_time_store_what_is_complete(number: signal.Signals, tmp_path: Path) -> None:
     store = tmp_path / "S p"
     named = number == signal.SIGTERM

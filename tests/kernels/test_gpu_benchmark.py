@@ -37,6 +37,7 @@ from whorl.probes.watch import Reading, Window
 from whorl.tests.kernels import hosting
 from whorl.tests.kernels.fake_cupy import FakeRuntime, LibraryInStream
 from whorl.tests.kernels.test_arithmetic import small_work
+from whorl.tests.sizes import sample
 
 pytestmark = pytest.mark.skipif(hosting.COMPILER is None, reason="no g++ to compile CUDA C for the host with")
 ROOT = Path(__file__).resolve().parents[2]
@@ -243,7 +244,7 @@ def test_the_best_copy_of_a_round_is_the_limit_of_those_that_ran_in_it() -> None
     assert [row.limits for row in rows] == [[10.0, 12.0], [10.0]]
 
 
-@pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.parametrize("ended", sample([False, True], short=1))
 def test_the_command_says_what_there_is_when_it_is_ended(
     ended: bool,
     device: CupyDevice,
