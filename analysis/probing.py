@@ -46,8 +46,8 @@ class Probed:
     campaign: str
     """'' where it is all runs of a cluster that belong to no campaign."""
     gpus: pl.DataFrame
-    """One row a GPU that the campaign touched: gpu, node, cabinet, slot, model, uuid, power_limit_w, sm_clock_max_mhz,
-    temperature_slowdown_c; sorted by cabinet, node and slot."""
+    """One row a GPU that the campaign touched: gpu, node, cabinet, slot, model, uuid, vbios, driver, power_limit_w,
+    sm_clock_max_mhz, temperature_slowdown_c; sorted by cabinet, node and slot."""
     runs: pl.DataFrame
     """One row a run: the columns of `runs`, those of `gpus`, `FIGURES`, and `value`, `low`, `high` (the median of its
     repeats with its 95 % interval, ms; null where it has none), `repeats`, and `stresses`."""
@@ -125,14 +125,14 @@ def campaigns(store: Store) -> pl.DataFrame:
     return store.collect(known.sort("began", "cluster", "campaign", nulls_last=False))
 
 
-def probed(store: Store, campaign: str | None = None, cluster: str | None = None) -> Probed:
+def probed(store: Store, campaign: str | None = None, cluster: str | None = None, *, every: bool = False) -> Probed:
     """A campaign of a store: the last one where none is named; where there is none, all runs of the cluster.
 
-    InputError where there are no runs, no campaign or cluster of that name, and where several clusters have runs of
-    no campaign and none is named.
+    `every`: all runs of the cluster, whatever their campaign. InputError where there are no runs, no campaign or
+    cluster of that name, and where several clusters have runs of no campaign and none is named.
     """
-    name, where = _chosen(store, campaign, cluster)
-    mine = pl.col("campaign").is_null() if name is None else pl.col("campaign") == name
+    name, where = _chosen(store, campaign, cluster, every)
+    mine = pl.lit(every) | (pl.col("campaign").is_null() if name is None else pl.col("campaign") == name)
     runs = store.collect(store.scan("runs").filter(mine & (pl.col("cluster") == where)).select("cluster", *_RUNS))
     runs = told_apart(store, runs).drop("cluster").with_columns(pl.col("workload").cast(pl.String))
     names = _other_names(store, where) if name is None else {}
@@ -145,7 +145,9 @@ def probed(store: Store, campaign: str | None = None, cluster: str | None = None
         pl.coalesce("time_median", "time").alias("value"),
         pl.col("time_low").alias("low"),
         pl.col("time_high").alias("high"),
-        pl.col("conditions").map_elements(stresses, return_dtype=pl.String, skip_nulls=False).alias("stresses"),
+    )
+    runs = runs.join(
+        _stresses(runs["conditions"]), on="conditions", how="left", nulls_equal=True, maintain_order="left"
     )
     planned = None if name is None else _planned(store, where, name)
     missing = planned is not None and planned > runs.height
@@ -154,8 +156,8 @@ def probed(store: Store, campaign: str | None = None, cluster: str | None = None
     )
 
 
-def _chosen(store: Store, campaign: str | None, cluster: str | None) -> tuple[str | None, str]:
-    """The campaign, None for runs of none, and the cluster."""
+def _chosen(store: Store, campaign: str | None, cluster: str | None, every: bool) -> tuple[str | None, str]:
+    """The campaign, None for runs of none (and for all of them, if `every`), and the cluster."""
     known = campaigns(store)
     if known.is_empty():
         has = "telemetry and no runs" if store.scan("telemetry").head(1).collect().height else "no runs"
@@ -177,9 +179,9 @@ def _chosen(store: Store, campaign: str | None, cluster: str | None) -> tuple[st
             has = f"the last ones are {', '.join(names)}" if names else "its runs belong to no campaign"
             raise InputError(f"{store.root} holds no campaign {campaign!r}{of}; {has}")
         named = chosen
-    if not named.is_empty():
+    if not named.is_empty() and not every:
         return str(named["campaign"][-1]), str(named["cluster"][-1])
-    if known.height > 1:
+    if known["cluster"].n_unique() > 1:
         raise InputError(f"{store.root} has runs of {', '.join(clusters)}: choose one by --cluster")
     return None, str(known["cluster"][0])
 
@@ -217,7 +219,10 @@ def _gpus(store: Store, cluster: str, names: pl.Series, others: Mapping[str, str
         .sort("first_seen", nulls_last=False)
         .group_by("gpu")
         .agg(
-            *(pl.col(name).drop_nulls().last() for name in ("node", "cabinet", "slot", "model", "uuid")),
+            *(
+                pl.col(name).drop_nulls().last()
+                for name in ("node", "cabinet", "slot", "model", "uuid", "vbios", "driver")
+            ),
             (pl.col("power_limit_mw").drop_nulls().last() / 1000).alias("power_limit_w"),
             *(pl.col(name).drop_nulls().last() for name in ("sm_clock_max_mhz", "temperature_slowdown_c")),
         )
@@ -262,6 +267,15 @@ def slowest(campaign: Probed, gpu: str) -> tuple[str, float, int] | None:
     )
     own = beside.filter(pl.col("gpu") == gpu).sort("excess", "workload")
     return None if own.is_empty() else (str(own["workload"][-1]), float(own["excess"][-1]), int(own["n"][-1]))
+
+
+def _stresses(conditions: pl.Series) -> pl.DataFrame:
+    """What the probe stresses, by conditions."""
+    kinds = conditions.unique()
+    return pl.DataFrame(
+        {"conditions": kinds, "stresses": [stresses(one) for one in kinds]},
+        schema={"conditions": pl.String, "stresses": pl.String},
+    )
 
 
 def stresses(conditions: str | None) -> str:

@@ -1,0 +1,11 @@
+"""The one place where a GPU is judged: against its peers and its own past, at the levels batch, node and GPU.
+
+`judge` reads a store and gives a `Judgement`. docs/verdicts.md says what it rests on; docs/operating-characteristics.md
+says how often it is right.
+"""
+
+from __future__ import annotations
+
+from .verdict import SCHEMA, Cause, Judgement, Kind, Level, NotJudged, State, Verdict
+
+__all__ = ["SCHEMA", "Cause", "Judgement", "Kind", "Level", "NotJudged", "State", "Verdict"]

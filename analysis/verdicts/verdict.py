@@ -1,0 +1,138 @@
+"""A verdict: a named finding about a GPU, a node or a batch, with its evidence and its error rate."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+SCHEMA = "whorl.verdicts/1"
+
+
+class Level(StrEnum):
+    """What a verdict is about."""
+
+    GPU = "gpu"
+    NODE = "node"
+    BATCH = "batch"
+    """GPUs on two nodes or more that share something: a firmware, a driver, a cabinet, or nothing that is recorded."""
+
+
+class State(StrEnum):
+    """How sure a verdict is."""
+
+    SUSPECTED = "suspected"
+    """Seen in one sitting."""
+    CONFIRMED = "confirmed"
+    """Seen in two sittings or more that are at least 6 hours apart."""
+
+
+class Kind(StrEnum):
+    """What a verdict says."""
+
+    LOST = "lost"
+    WRONG = "wrong results"
+    FAILED = "failed"
+    SLOW = "slow"
+    HOT = "hot"
+    UNDER_CAP = "under its cap"
+    PINNED = "pinned clock"
+    POWER_HUNGRY = "power-hungry"
+    UNSTABLE = "unstable"
+    DRIFTING = "drifting"
+    STARVED = "starved"
+    SENSOR = "sensor suspect"
+    FAST = "fast"
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A part of an effect, in per cent of the time; the parts of a verdict add up to its effect."""
+
+    what: str
+    pct: float
+    low_pct: float | None
+    high_pct: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One finding. Effects are in % of the level of the peers; slower, hotter and more power are positive."""
+
+    level: Level
+    name: str
+    """Of the GPU (`node/slot` where known), the node, or what the batch shares."""
+    gpus: tuple[str, ...]
+    """Names of the GPUs that it covers."""
+    cluster: str
+    model: str | None
+    workloads: tuple[str, ...]
+    """In which it shows, the largest effect first; empty for what was seen and not measured."""
+    kind: Kind
+    state: State
+    effect_pct: float | None
+    """In the first of `workloads`; None for what was seen and not measured, and so for the next five."""
+    low_pct: float | None
+    high_pct: float | None
+    """95 % interval of the level in another sitting."""
+    p: float | None
+    q: float | None
+    """The share of false findings among those that are at least as clear."""
+    n: int | None
+    """GPUs (nodes, for a node or batch) that it was compared with, itself included."""
+    causes: tuple[Cause, ...]
+    looks: str
+    """The finding in a sentence."""
+    first_seen: datetime | None
+    last_seen: datetime | None
+    runs: tuple[str, ...]
+    """Ids of the runs that show it."""
+    action: str
+    """What to do, in a sentence."""
+    reference: str = ""
+    """What it was compared with, in words."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row of `whorl.verdicts/1`."""
+        found = asdict(self)
+        for key in ("first_seen", "last_seen"):
+            at: datetime | None = found[key]
+            found[key] = None if at is None else at.isoformat()
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class NotJudged:
+    """Something that could not be judged, and why, in a sentence."""
+
+    cluster: str
+    subject: str
+    """A workload, a GPU's name, or the whole cluster."""
+    why: str
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """All that was concluded about a cluster."""
+
+    cluster: str
+    rows: tuple[Verdict, ...]
+    """The worst first."""
+    not_judged: tuple[NotJudged, ...]
+    gpus: int
+    """How many GPUs were judged."""
+    looks: int
+    """How many comparisons were made; the error rate is over all of them."""
+
+    def of_gpu(self, name: str) -> tuple[Verdict, ...]:
+        """The verdicts that cover a GPU."""
+        return tuple(one for one in self.rows if name in one.gpus)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document of `whorl.verdicts/1`."""
+        return {
+            "schema": SCHEMA,
+            "rows": [one.as_dict() for one in self.rows],
+            "not_judged": [asdict(one) for one in self.not_judged],
+        }
