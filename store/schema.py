@@ -279,6 +279,94 @@ TRUTH = Table(
     sorted_by=("cluster", "gpu"),
 )
 
+# -- what whorl concluded -------------------------------------------------------------------------------------
+
+_JUDGEMENT = Column("judgement", "VARCHAR", "", "the row of `judgements`")
+_VERSION_OF = Column("version", "VARCHAR", "", "version of whorl")
+
+JUDGEMENTS = Table(
+    "judgements",
+    "a time at which the GPUs of a cluster were judged: what was looked at, and what could not be judged",
+    (
+        Column("judgement", "VARCHAR", "", "its identity"),
+        _CLUSTER,
+        Column("campaign", "VARCHAR", "", "the campaign that it is about; NULL: every run of the cluster"),
+        Column("since", "TIMESTAMP_NS", "UTC", "runs before this time were left out; NULL: none"),
+        Column("judged_at", "TIMESTAMP_NS", "UTC", "when"),
+        _VERSION_OF,
+        Column("gpus", "INTEGER", "", "how many GPUs were judged"),
+        Column("looks", "INTEGER", "", "how many comparisons were made"),
+        Column("findings", "INTEGER", "", "how many rows of `verdicts` it has; 0 is an answer too"),
+        Column("not_judged", "VARCHAR", "", "JSON list: what was not judged (`subject`) and `why`"),
+        Column("content", "VARCHAR", "", "hash of what was concluded: the same again is not stored again"),
+    ),
+    sorted_by=("cluster", "judged_at"),
+)
+
+VERDICTS = Table(
+    "verdicts",
+    "a finding of a judgement about a GPU, a node or a batch; nothing is changed later, a new judgement adds its own",
+    (
+        _JUDGEMENT,
+        _CLUSTER,
+        Column("judged_at", "TIMESTAMP_NS", "UTC", "when"),
+        _VERSION_OF,
+        Column("place", "INTEGER", "", "its place in the judgement, from 0; the worst comes first"),
+        Column("level", "VARCHAR", "", "'gpu', 'node' or 'batch'"),
+        Column("name", "VARCHAR", "", "of the GPU (`node/slot` where known), the node, or what the batch shares"),
+        Column("gpus", "VARCHAR", "", "JSON list: names of the GPUs that it covers"),
+        Column("keys", "VARCHAR", "", "JSON list: `gpu` of the same GPUs (the UUID), which stays when a card moves"),
+        Column("model", "VARCHAR", "", "product name; NULL where it covers several or none is known"),
+        Column("workloads", "VARCHAR", "", "JSON list: in which it shows, the largest effect first"),
+        Column("kind", "VARCHAR", "", "what it says, a code: 'slow', 'hot', 'lost', ..."),
+        Column("state", "VARCHAR", "", "'suspected': seen in one sitting; 'confirmed': in two or more"),
+        Column("effect_pct", "DOUBLE", "%", "in the first of `workloads`, of the peers' level; slower is positive"),
+        Column("low_pct", "DOUBLE", "%", "lower end of the 95 % interval of the level in another sitting"),
+        Column("high_pct", "DOUBLE", "%", "upper end of it"),
+        Column("p", "DOUBLE", "", "chance that a healthy one shows this"),
+        Column("q", "DOUBLE", "", "share of false findings among those that are at least as clear"),
+        Column("n", "INTEGER", "", "GPUs (nodes, for a node or batch) compared, itself included"),
+        Column("causes", "VARCHAR", "", "JSON list: parts of the effect (`what, pct, low_pct, high_pct`)"),
+        Column("looks", "VARCHAR", "", "the finding in a sentence"),
+        Column("first_seen", "TIMESTAMP_NS", "UTC", "when the first run that shows it began"),
+        Column("last_seen", "TIMESTAMP_NS", "UTC", "when the last one began"),
+        Column("runs", "VARCHAR", "", "JSON list: `run_id` of the runs that show it"),
+        Column("action", "VARCHAR", "", "what to do, in a sentence"),
+        Column("reference", "VARCHAR", "", "what it was compared with, in words"),
+    ),
+    sorted_by=("cluster", "judged_at", "place"),
+)
+
+FINGERPRINTS = Table(
+    "fingerprints",
+    "a figure of one GPU, in one workload or class of workloads, as known when it was made; a new fingerprint stands "
+    "beside the earlier ones",
+    (
+        _CLUSTER,
+        _GPU,
+        Column("serial", "VARCHAR", "", "board serial number; NULL where unknown"),
+        Column("model", "VARCHAR", "", "product name"),
+        Column("class", "VARCHAR", "", "what the workload stresses: compute, memory, power, latency, path or other"),
+        Column("workload", "VARCHAR", "", "the workload; NULL: the whole class, or the GPU"),
+        Column("figure", "VARCHAR", "", "name of the figure, as `time` or `sm_clock`"),
+        Column("unit", "VARCHAR", "", "unit of `value`; '' for a ratio to the peers"),
+        Column("value", "DOUBLE", "`unit`", "median over the GPU's sittings"),
+        Column("low", "DOUBLE", "`unit`", "lower end of the 95 % interval of the value in another sitting"),
+        Column("high", "DOUBLE", "`unit`", "upper end of it; NULL where no GPU has two sittings"),
+        Column("ratio", "DOUBLE", "", "`value` over the median of the peers: GPUs of its model with the same workload"),
+        Column("ratio_low", "DOUBLE", "", "lower end of its interval, as of `low`"),
+        Column("ratio_high", "DOUBLE", "", "upper end of it"),
+        Column("rank", "INTEGER", "", "its place among the peers by `value`, from 1, the lowest first"),
+        Column("peers", "INTEGER", "", "how many GPUs were compared, itself included"),
+        Column("n", "INTEGER", "", "its runs"),
+        Column("sittings", "INTEGER", "", "its sittings: runs without a pause of 6 hours or more"),
+        _VERSION_OF,
+        Column("made_at", "TIMESTAMP_NS", "UTC", "when; the same for all rows of one fingerprint of a cluster"),
+        Column("evidence", "VARCHAR", "", "JSON list: `run_id` of the newest runs behind it, 20 at most"),
+    ),
+    sorted_by=("cluster", "gpu", "made_at"),
+)
+
 # -- made from telemetry ------------------------------------------------------------------------------------
 
 _WRITTEN = Column("written", "BIGINT", "ns", "when the row was stored, since 1970", "DELTA_BINARY_PACKED")
@@ -331,7 +419,9 @@ MINUTES = Table(
 OF_TELEMETRY = {*TELEMETRY.names, *(part.name for column in TELEMETRY.columns for part in _of_a_minute(column))}
 """Columns of `latest` and `telemetry_minutes` that follow from those of `telemetry`."""
 
-TABLES: tuple[Table, ...] = (GPUS, TELEMETRY, CAMPAIGNS, RUNS, RESULTS, EVENTS, IMPORTS, TRUTH, LATEST, MINUTES)
+TABLES: tuple[Table, ...] = (
+    GPUS, TELEMETRY, CAMPAIGNS, RUNS, RESULTS, EVENTS, IMPORTS, JUDGEMENTS, VERDICTS, FINGERPRINTS, TRUTH, LATEST, MINUTES
+)  # fmt: skip
 
 # -- bookkeeping: no tables for people -----------------------------------------------------------------------
 
@@ -415,7 +505,20 @@ HISTORY = View(
     f"{', '.join(_as_minutes(c) for c in TELEMETRY.columns if c.kind)} FROM telemetry",
 )
 
-VIEWS: tuple[View, ...] = (GPUS_NOW, MEASUREMENTS, HISTORY)
+VERDICTS_NOW = View(
+    "verdicts_now",
+    "a finding of the newest judgement of its cluster, of those about every run and not about one campaign",
+    "SELECT v.* FROM verdicts v JOIN (SELECT arg_max(judgement, judged_at) AS judgement FROM judgements "
+    "WHERE campaign IS NULL GROUP BY cluster) USING (judgement)",
+)
+
+FINGERPRINTS_NOW = View(
+    "fingerprints_now",
+    "a figure of the newest fingerprint of a GPU",
+    "SELECT * FROM fingerprints QUALIFY made_at = max(made_at) OVER (PARTITION BY cluster, gpu)",
+)
+
+VIEWS: tuple[View, ...] = (GPUS_NOW, MEASUREMENTS, HISTORY, VERDICTS_NOW, FINGERPRINTS_NOW)
 
 
 def table(name: str) -> Table:

@@ -132,7 +132,13 @@ def test_types_are_what_the_schema_says(store: Store) -> None:
             ]
             assert types == arrow_schema(spec.name).types, name
     for view in VIEWS:
-        used = {"history": ["telemetry_minutes"], "gpus_now": ["gpus"], "measurements": ["gpus", "results", "runs"]}
+        used = {
+            "history": ["telemetry_minutes"],
+            "gpus_now": ["gpus"],
+            "measurements": ["gpus", "results", "runs"],
+            "verdicts_now": ["verdicts"],
+            "fingerprints_now": ["fingerprints"],
+        }
         known = {c.name: c.type for name in used[view.name] for c in table(name).columns} | {"name": "VARCHAR"}
         described = store.sql(f"describe {view.name}")
         for name, kind in zip(described["column_name"].to_pylist(), described["column_type"].to_pylist(), strict=True):
