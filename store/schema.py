@@ -420,7 +420,8 @@ OF_TELEMETRY = {*TELEMETRY.names, *(part.name for column in TELEMETRY.columns fo
 """Columns of `latest` and `telemetry_minutes` that follow from those of `telemetry`."""
 
 TABLES: tuple[Table, ...] = (
-    GPUS, TELEMETRY, CAMPAIGNS, RUNS, RESULTS, EVENTS, IMPORTS, JUDGEMENTS, VERDICTS, FINGERPRINTS, TRUTH, LATEST, MINUTES
+    GPUS, TELEMETRY, CAMPAIGNS, RUNS, RESULTS, EVENTS, IMPORTS, JUDGEMENTS, VERDICTS, FINGERPRINTS, TRUTH, LATEST,
+    MINUTES,
 )  # fmt: skip
 
 # -- bookkeeping: no tables for people -----------------------------------------------------------------------
