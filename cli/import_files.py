@@ -131,12 +131,13 @@ def _describe(report: Report) -> None:
         f"{count(total.duplicates)} duplicates dropped, {count(total.refused)} refused; "
         f"{count(report.gpus)} GPU{'s' if report.gpus != 1 else ''}"
     )
-    sources: dict[str, list[str]] = {}
+    sources: dict[str, dict[str, list[str]]] = {}
     for name, unit in report.units.items():
         source = "the columns' names" if unit["from"] == by_name(name) else unit["from"]
-        sources.setdefault(source, []).append(f"{name.partition(' [')[0]} {unit['unit']}")
+        sources.setdefault(source, {}).setdefault(unit["unit"], []).append(name.partition(" [")[0])
     for source, taken in sources.items():
-        click.echo(f"  units from {source}: {', '.join(taken)}")
+        units = "; ".join(f"{', '.join(names)} {unit}" for unit, names in taken.items())
+        click.echo(f"  units from {source}: {units}")
     if report.placeholders:
         unknown = ", ".join(f"{name} {count(number)}" for name, number in report.placeholders.items())
         click.echo(f"  placeholders stored as NULL: {unknown}")

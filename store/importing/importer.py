@@ -28,7 +28,7 @@ from .values import Seen
 if TYPE_CHECKING:
     from ..store import Store
 
-VERSION = "1"  # raise it when the same file would be read differently
+VERSION = "2"  # raise it when the same file would be read differently
 
 
 @dataclass
@@ -81,7 +81,7 @@ def _known(store: Store, cluster: str) -> dict[str, str]:
 
 def _parse(sheet: Sheet, options: Options) -> Parsed:
     layout = recognise(sheet, options)
-    seen = Seen()
+    seen = Seen(notes=layout.notes)
     workloads = _workloads(sheet, layout, options)
     events = pl.DataFrame()
     if layout.kind == "runs":
@@ -124,10 +124,6 @@ def _runs(store: Store, found: Parsed, options: Options) -> dict[str, pl.DataFra
     report = found.report
     report.total.kept, report.total.duplicates = frame.height, len(duplicates)
     report.workloads = _by_workload(found, frame, duplicates)
-    results = frame.select(
-        "run_id", "cluster", "workload", "gpu", "value",
-        pl.lit(0).alias("repeat"), pl.lit("time").alias("figure"), pl.lit("ms").alias("unit"),
-    )  # fmt: skip
     gpus = (
         frame.group_by("cluster", "gpu", "uuid", "place", "cabinet", "node", "slot", *BOARD)
         .agg(pl.col("began").min().alias("first_seen"))
@@ -139,7 +135,7 @@ def _runs(store: Store, found: Parsed, options: Options) -> dict[str, pl.DataFra
     ]  # fmt: skip
     return {
         "runs": frame.select(run_columns).with_columns(pl.lit(Outcome.OK.value).alias("status")),
-        "results": results,
+        "results": runs.results(frame),
         "gpus": gpus,
     }
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ...errors import InputError, UnitError
+from . import figures
 from .content import Sheet
-from .meanings import RUN_MEANINGS, SC22_UNITS, SMI_UNITS, TELEMETRY_MEANINGS, Meaning
+from .meanings import LIMITS, RUN_MEANINGS, SC22_UNITS, SMI_UNITS, TELEMETRY_MEANINGS, Meaning
 from .units import UNITS, Unit, find, named, split_label
 
 METRIC_KINDS = ("number", "hex", "pstate")
@@ -55,6 +56,7 @@ class Bound:
     unit: Unit | None = None
     source: str = ""
     mapped: bool = False  # the user said so with an option: its values are checked less strictly
+    figure: bool = False  # telemetry that `results` keeps; if nobody mapped it, it never costs a row or the file
 
 
 @dataclass
@@ -64,6 +66,7 @@ class Layout:
     name: str  # sc22 | nvidia-smi | mapped
     kind: str  # runs | telemetry
     bound: dict[str, Bound]
+    notes: list[str] = field(default_factory=list)
 
     def ignored(self, sheet: Sheet) -> list[str]:
         used = {b.column for b in self.bound.values()}
@@ -87,6 +90,8 @@ def recognise(sheet: Sheet, options: Options) -> Layout:
         raise InputError(_unrecognised(sheet))
     if options.columns:
         _map(sheet, layout, options)
+    if layout.kind == "runs":
+        _bind_further(sheet, layout)
     _units(sheet, layout, options)
     return layout
 
@@ -127,6 +132,30 @@ def _bind(sheet: Sheet, meanings: tuple[Meaning, ...]) -> dict[str, Bound]:
     return bound
 
 
+def _bind_further(sheet: Sheet, layout: Layout) -> None:
+    """Bind the further telemetry of runs. In an unknown format, only columns whose names state the unit.
+
+    There also a limit that was set: runs that differ in it must not be pooled.
+    """
+    unknown = layout.name == "mapped"
+    limits = _bind(sheet, tuple(m for m in RUN_MEANINGS if m.name in LIMITS)) if unknown else {}
+    by_column = {found.column: found for found in limits.values()}
+    for name in layout.ignored(sheet):
+        meaning = by_column[name].meaning if name in by_column else figures.of_column(name)
+        if meaning is None or meaning.name in layout.bound:
+            continue
+        try:
+            found = _labelled(sheet, meaning, name)
+        except UnitError:
+            continue
+        if found.unit is None and unknown:
+            what = meaning.description.removeprefix("condition: ")
+            layout.notes.append(f"if {name} is the {what}, say so with --map {name}={meaning.name}:{meaning.unit}")
+            continue
+        found.figure = name not in by_column
+        layout.bound[meaning.name] = found
+
+
 def unit_behind(name: str, meaning: Meaning) -> str:
     """The unit after an underscore: `perf_s` is in s. "" if there is none (`perf_min` is a minimum)."""
     base, _, unit = name.rpartition("_")
@@ -160,9 +189,15 @@ def _map(sheet: Sheet, layout: Layout, options: Options) -> None:
     every = dict.fromkeys(m.name for m in (*RUN_MEANINGS, *TELEMETRY_MEANINGS))
     for column, text in options.columns.items():
         name = text.partition(":")[0]
-        if name not in every:
-            raise InputError(f"--map {column}={text}: {name!r} is not a known meaning; known are {', '.join(every)}")
+        if name not in every and figures.named(name) is None:
+            raise InputError(
+                f"--map {column}={text}: {name!r} is not a known meaning; known are {', '.join(every)}, and of runs "
+                f"further telemetry such as {figures.EXAMPLE}"
+            )
     meanings = {m.name: m for m in (RUN_MEANINGS if kind == "runs" else TELEMETRY_MEANINGS)}
+    if kind == "runs":
+        asked = (figures.named(text.partition(":")[0]) for text in options.columns.values())
+        meanings |= {meaning.name: meaning for meaning in asked if meaning is not None}
     mapped: dict[str, Bound] = {}
     for column, text in options.columns.items():
         name, _, unit = text.partition(":")

@@ -11,11 +11,13 @@ from ...errors import InputError
 from ..conditions import Clock
 from . import identity, swapped, timeunit
 from .content import LINE, Rule, Sheet
+from .figures import named, unit
 from .layout import Bound, Layout, Options
 from .meanings import CONDITIONS
 from .stamps import times
-from .values import Seen, is_placeholder, numbers, parsed
+from .values import Seen, further_numbers, is_placeholder, numbers, parsed
 
+FIGURE = "figure "  # the columns of further telemetry begin with this, then comes the figure's name
 _WORKLOAD = r"^[0-9]{0,4}[A-Za-z][A-Za-z0-9_.+/ -]{0,63}$"
 _TRAINING = ["resnet", "bert", "vgg", "gpt", "llama", "train", "dcgan", "pointnet", "transformer"]
 # A duration a thousand times its workload's median is a damaged number, not a slow GPU (the worst published is 3.6).
@@ -24,7 +26,7 @@ _DAMAGED = 0.01  # share of the rows; if more are that far off, it is not damage
 
 
 def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[pl.DataFrame, list[int]]:
-    """The runs of a sheet (columns of `runs` and `gpus`, value, LINE) and the lines of duplicates.
+    """The runs of a sheet (columns of `runs` and `gpus`, value, `FIGURE`..., LINE) and the lines of duplicates.
 
     Impossible rows are refused in the sheet. Raises InputError.
     """
@@ -35,9 +37,11 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     _workload(sheet, bound, options, seen)
     _check_texts(sheet, layout)
     identity.of_runs(sheet, bound, seen, options)
-    figures = [item for item in bound.values() if item.meaning.kind == "number"]
-    numbers(sheet, figures, seen, minus_one=True, required="time")
-    _within_own_limits(sheet, figures)
+    measured = [item for item in bound.values() if item.meaning.kind == "number" and not item.figure]
+    numbers(sheet, measured, seen, minus_one=True, required="time")
+    for lost in further_numbers(sheet, [item for item in bound.values() if item.figure], seen):
+        del bound[lost.meaning.name]
+    _within_own_limits(sheet, bound)
     swapped.check(sheet, bound)
     if "began" in bound:
         times(sheet, bound["began"], seen, minus_one=True, stream=False, time_zone=options.time_zone)
@@ -89,32 +93,31 @@ def _check_texts(sheet: Sheet, layout: Layout) -> None:
     identity.refuse_strange(sheet, *rules)
 
 
-def _within_own_limits(sheet: Sheet, figures: list[Bound]) -> None:
+def _within_own_limits(sheet: Sheet, bound: dict[str, Bound]) -> None:
     """If the file gives a minimum and a maximum, the row's median must lie between them, else the row is damaged."""
-    limits = {}
-    for item in figures:
-        name = item.column.removeprefix("median_")
-        low, high = f"min_{name}", f"max_{name}"
-        if item.meaning.name == "time":
-            low, high = "min_iter_dur", "max_iter_dur"
-        if low in sheet.names and high in sheet.names:
-            limits[item.column] = (low, high)
-    if not limits:
-        return
-    durations = {item.column for item in figures if item.meaning.name == "time"}
-    value = {c: pl.col(c).cast(pl.Float64, strict=False) for pair in limits.values() for c in pair}
-    value |= {c: pl.col(c).cast(pl.Float64, strict=False) for c in limits}
-    # The limits of a duration may have another unit than the duration (s and ms, for example).
-    ratios = {c: value[c] / pl.when(value[low] > 0).then(value[low]) for c, (low, _) in limits.items()}
-    medians = sheet.frame.select(r.filter(r.is_finite()).median().alias(c) for c, r in ratios.items())
+    limits: dict[str, tuple[str, str]] = {}
+    value: dict[str, pl.Expr] = {}
+    for key in ("sm_clock", "mem_clock", "temperature", "power"):
+        three = [bound.get(name) for name in (key, f"{key}_min", f"{key}_max")]
+        if None not in three:
+            column, low, high = (item.column for item in three if item is not None)
+            limits[column] = low, high
+            value |= {item.column: pl.col(parsed(item.meaning)) for item in three if item is not None}
+    scale: dict[str, float] = {}
+    own = ("min_iter_dur", "max_iter_dur")
+    if set(own) <= set(sheet.names):
+        column = bound["time"].column
+        limits[column] = own
+        value |= {name: _number(name) for name in (column, *own)}
+        # The limits may have another unit than the duration (s and ms, for example).
+        ratio = value[column] / pl.when(value[own[0]] > 0).then(value[own[0]])
+        median = sheet.frame.select(ratio.filter(ratio.is_finite()).median()).item()
+        scale[column] = 1000.0 ** round(math.log10(median) / 3) if median is not None and median > 0 else 1.0
     rules: list[Rule] = []
     for column, (low, high) in limits.items():
-        ratio = medians[column][0]
-        scaled = column in durations and ratio is not None and ratio > 0
-        factor = 1000.0 ** round(math.log10(ratio) / 3) if scaled else 1.0
+        factor = scale.get(column, 1.0)
         bad = value[column] < value[low] * factor * (1 - 1e-6)
         bad |= value[column] > value[high] * factor * (1 + 1e-6)
-        bad &= ~pl.any_horizontal(is_placeholder(name, minus_one=True) for name in (column, low, high))
         rules.append((bad, f"{column} is outside the row's own {low} to {high}"))
     for number, (column, (low, high)) in zip(sheet.counts(*(bad for bad, _ in rules)), limits.items(), strict=True):
         if number * 2 > sheet.frame.height:
@@ -123,6 +126,11 @@ def _within_own_limits(sheet: Sheet, figures: list[Bound]) -> None:
                 f"renamed; if they are not, take {low!r} out of the file"
             )
     sheet.refuse(*rules)
+
+
+def _number(name: str) -> pl.Expr:
+    """A text as a number; null where it is none or means "unknown"."""
+    return pl.when(~is_placeholder(name, minus_one=True)).then(pl.col(name).cast(pl.Float64, strict=False))
 
 
 def _note_mixed_sizes(sheet: Sheet, bound: dict[str, Bound], seen: Seen) -> None:
@@ -152,11 +160,32 @@ def _frame(sheet: Sheet, layout: Layout, options: Options) -> pl.DataFrame:
         ),
         _job(bound),
         _conditions(bound),
+        *(
+            pl.col(parsed(one.meaning)).alias(f"{FIGURE}{one.meaning.name}")
+            for one in bound.values()
+            if _is_figure(one)
+        ),
         *identity.of_board(bound),
         pl.col(LINE),
     ]
     out = frame.select(columns)
     return out.with_columns(pl.Series("run_id", _run_ids(sheet, options), dtype=pl.String))
+
+
+def _is_figure(item: Bound) -> bool:
+    return item.meaning.kind == "number" and not item.meaning.column
+
+
+def results(frame: pl.DataFrame) -> pl.DataFrame:
+    """The rows of `results` for runs: the time of each, then its further telemetry."""
+    keys = ["run_id", "cluster", "workload", "gpu"]
+    parts = [frame.select(*keys, "value", pl.lit("time").alias("figure"), pl.lit("ms").alias("unit"))]
+    for name in frame.columns:
+        meaning = named(name.removeprefix(FIGURE)) if name.startswith(FIGURE) else None
+        if meaning is not None:
+            stated = frame.select(*keys, pl.col(name).alias("value")).drop_nulls("value")
+            parts.append(stated.with_columns(figure=pl.lit(meaning.name), unit=pl.lit(unit(meaning))))
+    return pl.concat(parts).with_columns(pl.lit(0).alias("repeat"))
 
 
 def _optional(bound: dict[str, Bound], key: str, column: str, kind: pl.DataType | type[pl.DataType]) -> pl.Expr:

@@ -28,6 +28,7 @@ class Unit:
         return factor, (self.offset - other.offset) / other.factor
 
 
+DIFFERENCE = "temperature difference"
 # dimension -> unit -> factor to the dimension's first unit
 _FACTORS: dict[str, dict[str, float]] = {
     "time": {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0},
@@ -35,6 +36,7 @@ _FACTORS: dict[str, dict[str, float]] = {
     "power": {"W": 1.0, "mW": 1e-3, "uW": 1e-6, "kW": 1e3},
     "energy": {"J": 1.0, "mJ": 1e-3, "kJ": 1e3, "Wh": 3600.0, "kWh": 3.6e6},
     "temperature": {"C": 1.0, "K": 1.0},
+    DIFFERENCE: {"C": 1.0, "K": 1.0},
     "share": {"%": 1.0, "ratio": 100.0},
     "memory": {
         "B": 1.0,
@@ -46,7 +48,7 @@ _FACTORS: dict[str, dict[str, float]] = {
         "GiB": 1024.0**3,
     },
 }
-_OFFSETS = {"K": -273.15}
+_OFFSETS = {("temperature", "K"): -273.15}
 _SYNONYMS = {
     "sec": "s",
     "secs": "s",
@@ -78,7 +80,9 @@ _SYNONYMS = {
 }
 
 UNITS: dict[str, dict[str, Unit]] = {
-    dimension: {name: Unit(name, dimension, factor, _OFFSETS.get(name, 0.0)) for name, factor in units.items()}
+    dimension: {
+        name: Unit(name, dimension, factor, _OFFSETS.get((dimension, name), 0.0)) for name, factor in units.items()
+    }
     for dimension, units in _FACTORS.items()
 }
 

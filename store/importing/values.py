@@ -42,13 +42,22 @@ def is_placeholder(column: str, *, minus_one: bool) -> pl.Expr:
     return pl.col(column).str.to_lowercase().is_in(codes)
 
 
-def numbers(sheet: Sheet, items: Sequence[Bound], seen: Seen, *, minus_one: bool, required: str = "") -> None:
+def numbers(
+    sheet: Sheet,
+    items: Sequence[Bound],
+    seen: Seen,
+    *,
+    minus_one: bool,
+    required: str = "",
+    lenient: bool = False,
+) -> None:
     """Parse columns of numbers into `parsed(meaning)`, in the meaning's unit.
 
     The unit of a duration may be found later, from other columns. If nothing states it, the numbers stay as they are
     and `bound.unit` stays None. A row whose value is no number, has a foreign unit, or lies outside the meaning's
     limits is refused, and so is one that lacks the meaning called `required`. Raises InputError (UnitError) where that
-    is most of a column: then it does not hold what its name says.
+    is most of a column: then it does not hold what its name says. If `lenient`, no row is refused: such a value
+    becomes NULL, and a note counts them.
     """
     sheet.frame = sheet.frame.with_columns(
         is_placeholder(b.column, minus_one=minus_one).alias(missing(b.meaning)) for b in items
@@ -71,6 +80,9 @@ def numbers(sheet: Sheet, items: Sequence[Bound], seen: Seen, *, minus_one: bool
     if scaled:
         sheet.frame = sheet.frame.with_columns(scaled)
     _check_columns(sheet, items, unknown)
+    if lenient:
+        _without_wrong(sheet, items, seen)
+        return
     rules: list[Rule] = []
     for bound in items:
         name, meaning = bound.column, bound.meaning
@@ -81,6 +93,38 @@ def numbers(sheet: Sheet, items: Sequence[Bound], seen: Seen, *, minus_one: bool
         if meaning.name == required:
             rules.append((~known, f"{name} is missing"))
     sheet.refuse(*rules)
+
+
+def further_numbers(sheet: Sheet, items: Sequence[Bound], seen: Seen) -> list[Bound]:
+    """Parse columns that must cost neither a row nor the file; returns those that do not hold what their names say."""
+    try:
+        numbers(sheet, items, seen, minus_one=True, lenient=True)
+    except InputError:
+        pass  # one of them or more: which ones is found below
+    else:
+        return []
+    lost = []
+    for bound in items:
+        try:
+            numbers(sheet, [bound], seen, minus_one=True, lenient=True)
+        except InputError as error:
+            seen.placeholders.pop(bound.column, None)
+            seen.units.pop(bound.column, None)
+            seen.notes.append(f"{bound.column} is not stored: {str(error).removeprefix(f'{sheet.file}: ')}")
+            lost.append(bound)
+    return lost
+
+
+def _without_wrong(sheet: Sheet, items: Sequence[Bound], seen: Seen) -> None:
+    """Turn values that cannot be into NULL."""
+    wrong = [~pl.col(missing(b.meaning)) & ~_inside(b) for b in items]
+    for bound, bad, number in zip(items, wrong, sheet.counts(*wrong), strict=True):
+        if number:
+            column = parsed(bound.meaning)
+            first = sheet.frame.filter(bad)[LINE][0]
+            sheet.frame = sheet.frame.with_columns(pl.when(~bad).then(pl.col(column)).alias(column))
+            what = f"{number} {'value' if number == 1 else 'values'} cannot be the {bound.meaning.description}"
+            seen.notes.append(f"{bound.column}: {what}, so NULL is stored (first line {first})")
 
 
 def _plain(bound: Bound) -> pl.Expr:

@@ -45,6 +45,17 @@ UNKNOWN = {
 SECONDS = {"perf_s", "train_time"}
 NUMBER = re.compile(r"^([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*(\S.*)?$")
 LINE = "=line"
+METRICS = {
+    "pwr": ("power", "w"),
+    "freq": ("sm_clock", "mhz"),
+    "memfreq": ("mem_clock", "mhz"),
+    "temp": ("temperature", "c"),
+}
+FIGURES = {
+    f"{of}_{name}": (f"{metric}_{of}", unit)
+    for name, (metric, unit) in METRICS.items()
+    for of in ("min", "mean", "max")
+}
 
 
 PLAUSIBLE = {"mhz": (100, 10_000), "c": (5, 125), "w": (1, 5_000), "%": (0, 100)}
@@ -177,6 +188,16 @@ def proven(cells: dict[str, str], time: float) -> bool:
     )
 
 
+def judge_figures(names: list[str], rows: list[dict[str, object]], cut: dict[int, list[str] | None]) -> None:
+    """Further telemetry is what its field says, or NULL."""
+    for at, name in enumerate(names):
+        figure, unit = FIGURES.get(name, ("", ""))
+        for row in rows:
+            cells, stored = cut[int(str(row[LINE]))], row.get(f"figure {figure}")
+            if cells is not None and isinstance(stored, float):
+                judge_value(cells[at], stored, unit, unit, codes=True)
+
+
 def judge(case: Case, data: bytes, found: Parsed) -> None:
     """Raise WrongError where a row is unaccounted for or a stored value has another meaning than its text."""
     names, _, cut = data_lines(data)
@@ -232,6 +253,7 @@ def judge(case: Case, data: bytes, found: Parsed) -> None:
                 or not proven(dict(zip(lower, cells, strict=True)), row[column])
             ):
                 judge_value(text, row[column], unit or bare, target, codes=runs)
+    judge_figures(lower, rows, cut)
     stamp = position(names, ("ts", "timestamp") if runs else ("timestamp",))
     for row in rows:
         cells = cut[row[LINE]]

@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from whorl.analysis import measurements
 from whorl.store import Store
 from whorl.store.importing import Options, Parsed, import_file
 
@@ -94,6 +95,30 @@ def test_time_stamps_alone(name: str, real: Real, refusal: Callable[..., str]) -
 @pytest.mark.parametrize("name", ["power_limits_v100", "power_limits_rtx6000", "train"])
 def test_zeus_asks_what_its_columns_mean(name: str, real: Real, refusal: Callable[..., str]) -> None:
     assert "--map COLUMN=time:ms" in refusal(real(f"power/zeus_{name}.csv.gz"))
+
+
+@pytest.mark.parametrize(("name", "runs"), [("resnet50", 1_404), ("bert", 1_096)])
+def test_longhorn_telemetry_is_kept(name: str, runs: int, real: Real, store: Store) -> None:
+    import_file(store, real(f"longhorn/{name}.csv.gz"), Options(cluster="longhorn"))
+    found = store.sql(
+        "select figure, unit, count(*) n, min(value) low, max(value) high from results where figure <> 'time' "
+        "group by all order by figure"
+    ).to_pylist()
+    metrics = {"mem_clock": "MHz", "power": "W", "sm_clock": "MHz", "temperature": "degC"}
+    expected = [(f"{metric}_{of}", unit, runs) for metric, unit in metrics.items() for of in ("max", "mean", "min")]
+    assert [(row["figure"], row["unit"], row["n"]) for row in found] == expected
+    if name == "resnet50":
+        limits = {row["figure"]: (row["low"], row["high"]) for row in found}
+        assert limits["power_max"] == (272.883, 341.749)  # above the cap of 300 W: kept as it is
+        assert limits["sm_clock_min"] == (277, 1312)
+
+
+@pytest.mark.parametrize("name", ["v100", "rtx6000"])
+def test_a_sweep_of_power_limits_is_not_pooled(name: str, real: Real, store: Store) -> None:
+    columns = {"network": "workload", "time_per_epoch": "time:s", "power_limit": "power_limit:W"}
+    import_file(store, real(f"power/zeus_power_limits_{name}.csv.gz"), Options(columns=columns, gpu=name))
+    limits = {str(w).rpartition("[")[2] for w in measurements(store)["workload"].unique()}
+    assert limits == {f"{watts} W]" for watts in (*range(100, 251, 25), *((260,) if name == "rtx6000" else ()))}
 
 
 def test_zeus_with_map(real: Real, parse: Parse) -> None:
