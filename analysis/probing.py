@@ -47,7 +47,7 @@ class Probed:
     """'' where it is all runs of a cluster that belong to no campaign."""
     gpus: pl.DataFrame
     """One row a GPU that the campaign touched: gpu, node, cabinet, slot, model, uuid, vbios, driver, power_limit_w,
-    sm_clock_max_mhz, temperature_slowdown_c; sorted by cabinet, node and slot."""
+    sm_clock_max_mhz, temperature_max_operating_c, temperature_slowdown_c; sorted by cabinet, node and slot."""
     runs: pl.DataFrame
     """One row a run: the columns of `runs`, those of `gpus`, `FIGURES`, and `value`, `low`, `high` (the median of its
     repeats with its 95 % interval, ms; null where it has none), `repeats`, and `stresses`."""
@@ -224,7 +224,10 @@ def _gpus(store: Store, cluster: str, names: pl.Series, others: Mapping[str, str
                 for name in ("node", "cabinet", "slot", "model", "uuid", "vbios", "driver")
             ),
             (pl.col("power_limit_mw").drop_nulls().last() / 1000).alias("power_limit_w"),
-            *(pl.col(name).drop_nulls().last() for name in ("sm_clock_max_mhz", "temperature_slowdown_c")),
+            *(
+                pl.col(name).drop_nulls().last()
+                for name in ("sm_clock_max_mhz", "temperature_max_operating_c", "temperature_slowdown_c")
+            ),
         )
     )
     every = pl.DataFrame({"gpu": names.sort()}, schema={"gpu": pl.String})

@@ -60,6 +60,9 @@ def describe(handle: Any, index: int, driver: str | None) -> Device:
             "power_limit_max_mw": high,
             "sm_clock_max_mhz": ask("nvmlDeviceGetMaxClockInfo", nv.NVML_CLOCK_SM),
             "mem_clock_max_mhz": ask("nvmlDeviceGetMaxClockInfo", nv.NVML_CLOCK_MEM),
+            "temperature_max_operating_c": ask(
+                "nvmlDeviceGetTemperatureThreshold", nv.NVML_TEMPERATURE_THRESHOLD_GPU_MAX
+            ),
             "temperature_slowdown_c": ask("nvmlDeviceGetTemperatureThreshold", nv.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
             "temperature_shutdown_c": ask("nvmlDeviceGetTemperatureThreshold", nv.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
             "memory_total": None if memory is None else int(memory.total),

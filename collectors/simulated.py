@@ -38,6 +38,7 @@ def described(model: GpuModel) -> dict[str, Any]:
         "power_limit_max_mw": limit_mw,
         "sm_clock_max_mhz": int(model.max_clock_mhz),
         "mem_clock_max_mhz": int(model.memory_clock_mhz),
+        "temperature_max_operating_c": int(model.max_operating_c),
         "temperature_slowdown_c": int(model.slowdown_c),
         "temperature_shutdown_c": int(model.shutdown_c),
         "memory_total": model.memory_gb << 30,

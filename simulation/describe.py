@@ -42,6 +42,7 @@ _MODEL = (
     ("bandwidth_gb_s", "GB/s", SEEN, SEEN, "peak memory bandwidth"),
     ("memory_gb", "GiB", SEEN, SEEN, "device memory"),
     ("lanes", "", SEEN, SEEN, "single-precision multiply-adds per clock"),
+    ("max_operating_c", "degC", SEEN, SEEN, "highest die temperature in operation, as the driver states it"),
     ("slowdown_c", "degC", SEEN, SEEN, "die temperature above which the clock is lowered"),
     ("shutdown_c", "degC", SEEN, SEEN, "die temperature at which a real board shuts down"),
     ("min_v", "V", FITTED, ASSUMED, "core voltage at and below the knee"),
@@ -57,7 +58,7 @@ _MODEL = (
     ("inlet_c", "degC", FITTED, ASSUMED, "mean inlet air temperature"),
 )
 # Values of one board that no output of a driver was at hand for.
-_UNSEEN = {(A100.name, name) for name in ("power_limit_w", "min_power_limit_w", "memory_clock_mhz")}
+_UNSEEN = {(A100.name, name) for name in ("power_limit_w", "min_power_limit_w", "memory_clock_mhz", "max_operating_c")}
 _SPREAD = (
     ("voltage", "", "sd of the voltage that a clock needs, as a fraction"),
     ("leakage", "", "sd of ln leakage"),

@@ -34,6 +34,8 @@ class GpuModel:
     """Device memory, in units of 2^30 bytes."""
     lanes: int
     """Single-precision multiply-adds per clock: lanes of a multiprocessor times multiprocessors."""
+    max_operating_c: float
+    """Highest die temperature in operation, as the driver states it; the simulated ones do not heed it."""
     slowdown_c: float
     """Die temperature above which the clock is lowered."""
     shutdown_c: float
@@ -78,6 +80,7 @@ V100 = GpuModel(
     memory_gb=16,
     lanes=64 * 80,
     shutdown_c=90,
+    max_operating_c=83,
     slowdown_c=87,
     min_v=0.712,
     max_v=1.043,
@@ -103,6 +106,7 @@ A100 = GpuModel(
     memory_gb=80,
     lanes=64 * 108,
     shutdown_c=92,
+    max_operating_c=85,
     slowdown_c=89,
     min_v=0.70,
     max_v=1.00,
@@ -128,6 +132,7 @@ H100 = GpuModel(
     memory_gb=80,
     lanes=128 * 132,
     shutdown_c=92,
+    max_operating_c=87,
     slowdown_c=89,
     min_v=0.67,
     max_v=1.075,
@@ -153,6 +158,7 @@ H200 = GpuModel(
     memory_gb=141,
     lanes=128 * 132,
     shutdown_c=95,
+    max_operating_c=87,
     # Like the other rows the slowdown threshold; the prototype took the maximum operating temperature, 87 °C.
     slowdown_c=89,
     min_v=0.67,

@@ -97,6 +97,7 @@ GPUS = Table(
         Column("power_limit_max_mw", "INTEGER", "mW", "highest power limit that can be set"),
         Column("sm_clock_max_mhz", "INTEGER", "MHz", "maximum SM clock"),
         Column("mem_clock_max_mhz", "INTEGER", "MHz", "maximum memory clock"),
+        Column("temperature_max_operating_c", "INTEGER", "degC", "highest GPU temperature in operation"),
         Column("temperature_slowdown_c", "INTEGER", "degC", "GPU temperature from which the hardware slows the clock"),
         Column("temperature_shutdown_c", "INTEGER", "degC", "GPU temperature at which it shuts down"),
         Column("memory_total", "BIGINT", "B", "device memory"),

@@ -151,7 +151,7 @@ def test_identities(nvml: NvmlLibrary) -> None:
         )
         assert (row["nvml_index"], row["driver"]) == (index, pynvml.nvmlSystemGetDriverVersion())
         assert None not in (row["model"], row["vbios"], row["memory_total"], row["sm_clock_max_mhz"])
-        assert row["temperature_slowdown_c"] < row["temperature_shutdown_c"]
+        assert row["temperature_max_operating_c"] < row["temperature_slowdown_c"] < row["temperature_shutdown_c"]
     backend.close()
 
 
