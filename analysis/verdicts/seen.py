@@ -1,0 +1,126 @@
+"""What was seen of GPUs and needs no test: lost, wrong results, failed, a power reading that stood still."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from ...store.events import EventKind
+from ...store.outcomes import Outcome
+from ..measurements import SOUND
+from ..probing import Probed
+from ..standing_out import frozen_readings
+from .saying import action_of
+from .verdict import Kind
+
+if TYPE_CHECKING:
+    from ...store import Store
+
+_SAME = 4  # runs in a row whose power is the same to the milliwatt ...
+_MOVED = 1.2  # ... where that of the peers' runs differs by this factor
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One thing that was seen of a GPU."""
+
+    gpu: str
+    kind: Kind
+    looks: str
+    action: str
+    workloads: tuple[str, ...]
+    runs: tuple[str, ...]
+    """Ids of the runs that show it."""
+    first_seen: datetime | None
+    last_seen: datetime | None
+    sittings: int
+    """In how many sittings at least 6 hours apart it was seen."""
+
+
+_PAUSE_S = 6 * 3600.0
+
+
+def seen_things(campaign: Probed, frozen: Mapping[str, str]) -> tuple[Seen, ...]:
+    """All of them, the worst first: a GPU that is lost did not fail besides. `frozen`: of `frozen_power`."""
+    found: dict[tuple[str, Kind], Seen] = {}
+    runs = campaign.runs.sort("began", nulls_last=True)
+    no_time = runs.filter(pl.col("value").is_null() & ~SOUND)
+    gone = no_time.filter(pl.col("status") == Outcome.LOST.value)
+    events = campaign.events.filter(pl.col("kind") == EventKind.LOST.value).drop_nulls("gpu")
+    for gpu in [*gone["gpu"].unique(maintain_order=True), *events["gpu"].unique(maintain_order=True)]:
+        if (gpu, Kind.LOST) in found:
+            continue
+        own, told = gone.filter(pl.col("gpu") == gpu), events.filter(pl.col("gpu") == gpu)
+        n = max(told.height, 1)
+        looks = "it fell off the bus" + (f" {n} times" if n > 1 else "")
+        found[gpu, Kind.LOST] = _seen(gpu, Kind.LOST, looks, own, told["ts"])
+    for (gpu,), own in no_time.filter(pl.col("status") != Outcome.LOST.value).group_by(["gpu"], maintain_order=True):
+        probes, detail = _listed(own), own["status_detail"].drop_nulls()
+        looks = f"{probes} did not end" + (f": {detail[0]}" if len(detail) else "")
+        found[str(gpu), Kind.FAILED] = _seen(str(gpu), Kind.FAILED, looks, own)
+    wrong = runs.filter(pl.col("wrong_elements") > 0)
+    checked = runs.filter(pl.col("checked_elements").is_not_null()).group_by("gpu").len()
+    many = dict(checked.iter_rows())
+    for (gpu,), own in wrong.group_by(["gpu"], maintain_order=True):
+        most = int(own["wrong_elements"].max())  # type: ignore[arg-type]
+        of = max(int(many.get(gpu, 0)), own.height)
+        looks = f"wrong elements in {own.height} of {of} checked results (up to {most:,}): {_listed(own)}"
+        found[str(gpu), Kind.WRONG] = _seen(str(gpu), Kind.WRONG, looks, own)
+    for gpu, sentence in frozen.items():
+        own = runs.filter((pl.col("gpu") == gpu) & pl.col("power_w").is_not_null())
+        # The runs at the power that occurs most often are those that show it.
+        same = own.filter(pl.col("power_w") == pl.col("power_w").mode().first())
+        found[gpu, Kind.SENSOR] = _seen(gpu, Kind.SENSOR, sentence, same if same.height > 1 else own)
+    order = list(Kind)
+    return tuple(sorted(found.values(), key=lambda one: (order.index(one.kind), one.gpu)))
+
+
+def _listed(runs: pl.DataFrame) -> str:
+    return ", ".join(runs["workload"].unique(maintain_order=True))
+
+
+def _seen(gpu: str, kind: Kind, looks: str, runs: pl.DataFrame, events: pl.Series | None = None) -> Seen:
+    at = [*runs["began"].drop_nulls(), *([] if events is None else events.drop_nulls())]
+    at.sort()
+    pauses = sum((later - earlier).total_seconds() >= _PAUSE_S for earlier, later in pairwise(at))
+    return Seen(
+        gpu,
+        kind,
+        looks,
+        action_of(kind),
+        tuple(str(name) for name in runs["workload"].unique(maintain_order=True)),
+        tuple(str(run) for run in runs["run_id"]),
+        at[0] if at else None,
+        at[-1] if at else None,
+        1 + pauses,
+    )
+
+
+def frozen_power(campaign: Probed, store: Store | None) -> dict[str, str]:
+    """GPUs whose power reading stood still while their load moved, with a sentence: in the telemetry of the `store`,
+    by an event of a collector, or because runs of different load have the same power to the milliwatt."""
+    found = {} if store is None else frozen_readings(store, campaign)
+    stuck = campaign.events.filter(pl.col("kind") == EventKind.STUCK_SENSOR.value).drop_nulls("gpu")
+    for gpu, detail in stuck.select("gpu", "detail").iter_rows():
+        found.setdefault(gpu, detail or "its power reading stood still while its load moved")
+    by_load = pl.col("power_w").median().over("model", "workload")
+    same = (
+        campaign.runs.filter(pl.col("power_w").is_finite() & (pl.col("power_w") > 0))
+        .with_columns(by_load.alias("usual"))
+        .group_by("gpu", "power_w")
+        .agg(pl.len().alias("n"), (pl.col("usual").max() / pl.col("usual").min()).alias("moved"))
+        .filter((pl.col("n") >= _SAME) & (pl.col("moved") >= _MOVED))
+        .sort("gpu", "n")
+    )
+    for gpu, power, n, moved in same.iter_rows():
+        found.setdefault(
+            gpu,
+            f"{n} runs have a power of {power:.3f} W, to the milliwatt, where the power of its peers differs by a "
+            f"factor of {moved:.1f}",
+        )
+    return found

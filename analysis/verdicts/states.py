@@ -1,0 +1,223 @@
+"""In what state each GPU ran each workload, beside its peers: time, clock, power, temperature, and what held the clock.
+
+Logarithms of times (ms), clocks (MHz) and powers (W); temperatures in degC; shares of the time of a run. A figure that
+nobody recorded is null. A sitting is runs of one GPU without a pause of 6 hours or more, and lasts 24 hours at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from ...store.clock_events import POWER, THERMAL, names
+from ...store.conditions import stated
+from ..measurements import SOUND
+from ..probing import CACHE, COMPUTE, LINK, MEMORY, Probed
+
+Floats = npt.NDArray[np.float64]
+
+OF = ("model", "workload")
+"""GPUs that are alike in these are peers."""
+LOGS = ("time", "clock", "memory_clock", "power", "limit")
+SHARES = ("heat", "brake", "slowed", "capped")
+"""Of the time of a run in which the clock was held by heat, by the power brake, by the hardware for any reason, and by
+the power limit."""
+FIGURES = (*LOGS, "temperature", *SHARES)
+
+HELD = 0.01
+"""Share of the time from which a reason for a lower clock counts."""
+_PAUSE_NS, _LONGEST_NS = 6 * 3600 * 10**9, 24 * 3600 * 10**9
+_FEWEST = 8  # GPUs for a slope
+_FLOOR = {"time": 5e-4, "clock": 2e-3, "memory_clock": 1e-3, "power": 3e-3, "limit": 1e-6, "temperature": 0.5}
+"""No figure of a sitting is known better (standard deviation)."""
+
+
+def sittings(campaign: Probed, frozen: Collection[str] = ()) -> pl.DataFrame:
+    """One row a GPU, workload and sitting: the medians of its runs, for shares their mean, and `throttled`, the share
+    of its runs in which heat, a brake or the hardware held the clock. The power of GPUs in `frozen` is null."""
+    window = (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9
+    limit = stated("power_limit_w").cast(pl.Float64, strict=False)
+    runs = (
+        _numbered(campaign.runs.filter(SOUND))
+        .select(
+            *OF, "gpu", "node", "slot", "stresses", "began", "sitting",
+            time=_log("value"),
+            clock=_log("sm_clock_mhz"),
+            memory_clock=_log("mem_clock_mhz"),
+            power=pl.when(~pl.col("gpu").is_in(list(frozen))).then(_log("power_w")),
+            limit=pl.coalesce(limit, "power_limit_w").log(),
+            temperature=pl.when(pl.col("temperature_c").is_finite()).then("temperature_c"),
+            heat=_share(window, *names(THERMAL)),
+            brake=_share(window, "power_brake"),
+            slowed=_share(window, "hw_slowdown"),
+            capped=_share(window, *names(POWER)),
+        )
+        .with_columns((pl.max_horizontal("heat", "brake", "slowed") >= HELD).cast(pl.Float64).alias("throttled"))
+    )  # fmt: skip
+    return (
+        runs.group_by(*OF, "gpu", "sitting")
+        .agg(
+            pl.col("node", "slot", "stresses").last(),
+            pl.col("began").min(),
+            pl.len().alias("runs"),
+            pl.col(*LOGS, "temperature").median(),
+            pl.col(*SHARES, "throttled").mean(),
+            pl.col("clock").max().alias("top"),
+        )
+        .sort("gpu", "workload", "sitting")
+    )
+
+
+def _log(name: str) -> pl.Expr:
+    value = pl.col(name).cast(pl.Float64)
+    return pl.when(value.is_finite() & (value > 0)).then(value.log())
+
+
+def _share(window: pl.Expr, *reasons: str) -> pl.Expr:
+    """Of the time of a run that any of the reasons held the clock; null where no reasons were recorded."""
+    text = pl.col("clock_events")
+    seconds = pl.max_horizontal(
+        *(text.str.extract(f'"{reason}": *([0-9.eE+-]+)').cast(pl.Float64, strict=False) for reason in reasons)
+    ).fill_null(0.0)
+    share = pl.when(window > 0).then(seconds / window).clip(0.0, 1.0)
+    return pl.when(text.is_not_null()).then(share)
+
+
+def _numbered(runs: pl.DataFrame) -> pl.DataFrame:
+    """The runs by GPU and time, with the number of the sitting, -1 at unknown times; numbers of one GPU only rise."""
+    at = pl.col("began").cast(pl.Datetime("ns")).cast(pl.Int64)
+    first = (at - at.shift(1) >= _PAUSE_NS) | (pl.col("gpu") != pl.col("gpu").shift(1))
+    runs = runs.sort("gpu", "began").with_columns(
+        first.fill_null(value=False).cast(pl.Int64).cum_sum().alias("stretch")
+    )
+    day = (at - at.min().over("gpu", "stretch")) // _LONGEST_NS
+    number = pl.when(at.is_null()).then(-1).otherwise(pl.col("stretch") * 100_000 + day)
+    return runs.with_columns(number.alias("sitting")).drop("stretch")
+
+
+def levels(by_sitting: pl.DataFrame) -> pl.DataFrame:
+    """One row a GPU and workload: the median of its sittings, `sd_` of a sitting about it, and `peers_`, the median of
+    the GPUs of its model in that workload (itself included), with their robust `spread_`; `n` GPUs.
+
+    The standard deviation of a sitting is pooled over the fleet, and a GPU's own counts as much as its sittings allow.
+    """
+    keys = [*OF, "gpu"]
+    known = by_sitting.group_by(keys).agg(
+        pl.col("node", "slot", "stresses").last(),
+        pl.col("runs").sum(),
+        pl.len().alias("sittings"),
+        pl.col(*FIGURES, "throttled").median(),
+        pl.col("top").max(),
+        *(pl.col(name).var().alias(f"var_{name}") for name in FIGURES),
+    )
+    free = (pl.col("sittings") - 1).clip(lower_bound=0).cast(pl.Float64)
+    several = pl.col("sittings") > 1
+    pooled = 4.0  # how many sittings the fleet's counts for
+    peers = known.group_by(OF).agg(
+        pl.len().alias("n"),
+        *(pl.col(name).median().alias(f"peers_{name}") for name in (*FIGURES, "throttled", "top")),
+        *(
+            (1.4826 * (pl.col(name) - pl.col(name).median()).abs().median()).alias(f"spread_{name}")
+            for name in (*FIGURES, "top")
+        ),
+        # Of two sittings the median variance is less than half of the mean one.
+        *((pl.col(f"var_{name}").filter(several).median() * 1.5).alias(f"all_{name}") for name in FIGURES),
+    )
+    beside = known.join(peers, on=OF, how="left", nulls_equal=True)
+    return (
+        beside.with_columns(
+            (
+                (
+                    (pooled * pl.max_horizontal(pl.col(f"all_{name}").fill_null(0.0), _FLOOR.get(name, 0.01) ** 2))
+                    + free * pl.col(f"var_{name}").fill_null(0.0)
+                )
+                / (pooled + free)
+            )
+            .sqrt()
+            .alias(f"sd_{name}")
+            for name in FIGURES
+        )
+        .drop(*(f"{kind}_{name}" for name in FIGURES for kind in ("var", "all")))
+        .sort("gpu", "workload")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Slope:
+    """A slope of the fleet with its standard error."""
+
+    value: float
+    se: float
+    measured: bool
+    """Whether the fleet showed it; if not, it is what such workloads are like."""
+
+
+_NOT_MEASURED = {
+    COMPUTE: Slope(0.95, 0.06, False),
+    CACHE: Slope(0.95, 0.1, False),
+    MEMORY: Slope(0.05, 0.04, False),
+    LINK: Slope(0.0, 0.02, False),
+}
+
+
+def kappa(peers: pl.DataFrame, stresses: str) -> Slope | None:
+    """By how much ln time falls with ln clock, over the GPUs of one model in one workload (rows of `levels`).
+
+    Where their clocks do not differ enough to tell, what such a workload is like; None where that is not known.
+    """
+    clock, time = _known(peers, "clock", "time")
+    found = _line(clock, time) if len(clock) >= _FEWEST and _spread(clock) >= 0.003 else None
+    if found is None or found[1] > 0.12:
+        return _NOT_MEASURED.get(stresses)
+    return Slope(float(np.clip(-found[0], 0.0, 1.1)), found[1], True)
+
+
+def clock_per_kelvin(peers: pl.DataFrame) -> Slope:
+    """By how much ln clock changes with a kelvin, over GPUs of one model in one workload; hotter silicon leaks more."""
+    temperature, clock = _known(peers, "temperature", "clock")
+    enough = len(clock) >= _FEWEST and _spread(temperature) >= 1.5 and _spread(clock) >= 0.002
+    found = _line(temperature, clock) if enough else None
+    if found is None or found[1] > 0.002:
+        return Slope(-0.0013, 0.0006, False)
+    return Slope(min(found[0], 0.0), found[1], True)
+
+
+def _known(peers: pl.DataFrame, x: str, y: str) -> tuple[Floats, Floats]:
+    some = peers.select(x, y).drop_nulls()
+    return some[x].to_numpy(), some[y].to_numpy()
+
+
+def _spread(values: Floats) -> float:
+    low, high = np.quantile(values, (0.1, 0.9))
+    return float(high - low) / 2.56
+
+
+def _line(x: Floats, y: Floats) -> tuple[float, float] | None:
+    """The slope of a line through points, most of which lie on it, and its standard error (Huber's weights).
+
+    Points whose x is far from that of the others do not count: they are those to be explained.
+    """
+    near = np.abs(x - np.median(x)) <= 5 * _spread(x)
+    x, y = x[near], y[near]
+    if len(x) < _FEWEST:
+        return None
+    weight = np.ones(len(x))
+    slope = se = 0.0
+    for _ in range(12):
+        total = weight.sum()
+        dx, dy = x - (weight @ x) / total, y - (weight @ y) / total
+        squares = float(weight @ (dx * dx))
+        if not squares > 0:
+            return None
+        slope = float(weight @ (dx * dy)) / squares
+        apart = np.abs(dy - slope * dx)
+        scale = 1.4826 * float(np.median(apart))
+        if scale < 1e-6:  # most are the same: the rest is no line
+            return None
+        se = scale * float(np.sqrt(weight.sum() / max(len(x) - 2, 1) / squares))
+        weight = np.minimum(1.0, 1.345 * scale / np.maximum(apart, 1e-12))
+    return slope, se
