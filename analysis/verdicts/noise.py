@@ -1,0 +1,141 @@
+"""How much the figures of healthy GPUs move by themselves, pooled over a fleet: the measure for every change.
+
+Three things are taken from the sittings of the whole fleet, by medians, so that the GPUs which really changed do not
+count: by how much two sittings of one GPU differ, depending on the time between them (a variogram: it holds for
+independent days, for days that resemble each other and for random walks alike); by how much runs of one sitting
+differ; and how heavy the tails are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from ..statistics.student import quantile
+from .sittings import Floats, Runs, Sittings, spread
+
+LEAST = 1e-4
+"""No time is measured better than to a ten-thousandth: the least standard deviation of a sitting."""
+LEAST_PAIRS = 8
+"""Differences between sittings of one GPU, over the fleet, below which nothing is said of the noise."""
+
+_LAGS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+_BINS = 2.0 ** np.arange(-2, 10)  # days
+_A_BIN = 60  # pairs for a bin of its own
+_FREEDOMS = np.array([1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0, 10.0, 15.0, 30.0])
+_FITTED_AT = (0.9, 0.95, 0.975)
+_UNKNOWN = 3.0  # degrees of freedom, where there is too little to fit them
+_TO_FIT = 200  # pairs to fit degrees of freedom
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Of one workload. Variances of logarithms, as scales of Student's t: a difference over the root has that law."""
+
+    gaps: Floats
+    """(k,) days between two sittings; above each, up to the next, the difference has the variance beside it."""
+    between: Floats
+    """(k,) variance of the difference of two sittings of many runs; it never falls with the gap."""
+    within: float
+    """Variance of a run within its sitting."""
+    freedom: float
+    """Degrees of freedom of the tails."""
+    pairs: int
+    """Differences it was taken from."""
+
+    def difference(self, gap: Floats, runs_a: Floats, runs_b: Floats) -> Floats:
+        """The variance of the difference of two sittings so many days apart, of so many runs."""
+        place = np.clip(np.searchsorted(self.gaps, gap, "right") - 1, 0, len(self.gaps) - 1)
+        with np.errstate(divide="ignore"):
+            more = self.within * (1 / np.maximum(runs_a, 1) + 1 / np.maximum(runs_b, 1))
+        found: Floats = self.between[place] + more
+        return found
+
+    @property
+    def sitting_sd(self) -> float:
+        """Of one sitting of many runs against another some days apart."""
+        return float(np.sqrt(self.between[min(len(self.between) - 1, len(self.between) // 2)] / 2))
+
+
+def estimate(of: Sittings, runs: Runs | None = None) -> Noise | None:
+    """The noise of sittings whose common steps were taken out; None where too few GPUs have two sittings."""
+    gaps, moves, first, second = _pairs(of)
+    if len(moves) < LEAST_PAIRS:
+        return None
+    within = _within(runs)
+    each = within * (1 / first + 1 / second)
+    sizes = np.bincount(np.searchsorted(_BINS, gaps, "right"), minlength=len(_BINS) + 1)
+    edges, kept = [0.0], 0
+    for place, size in enumerate(sizes):
+        if kept >= _A_BIN and size and sizes[place:].sum() >= _A_BIN:
+            edges.append(float(_BINS[place - 1]))
+            kept = 0
+        kept += int(size)
+    starts = np.array(edges)
+    bins = np.searchsorted(starts, gaps, "right") - 1
+    freedom = _UNKNOWN
+    for _ in range(2):  # the scale depends a little on the tails, and the tails on the scale
+        middle = _middle(freedom)
+        total = np.array([np.median(np.abs(moves[bins == b])) / middle for b in range(len(starts))]) ** 2
+        mean = np.array([np.median(each[bins == b]) for b in range(len(starts))])
+        between = np.maximum.accumulate(np.maximum(total - mean, 2 * LEAST**2))
+        freedom = _tails(moves / np.sqrt(between[bins] + each))
+    return Noise(starts, between, within, freedom, len(moves))
+
+
+def _pairs(of: Sittings) -> tuple[Floats, Floats, Floats, Floats]:
+    """Of pairs of sittings of one series: days between, difference, runs of the first and of the second."""
+    found: list[tuple[Floats, ...]] = []
+    for lag in _LAGS:
+        if lag >= len(of):
+            break
+        same = of.series[lag:] == of.series[:-lag]
+        if not same.any():
+            break
+        found.append(
+            (
+                (of.at[lag:] - of.at[:-lag])[same],
+                (of.value[lag:] - of.value[:-lag])[same],
+                of.runs[:-lag][same].astype(float),
+                of.runs[lag:][same].astype(float),
+            )
+        )
+    if not found:
+        return (np.zeros(0),) * 4
+    gaps, moves, first, second = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return gaps, moves, first, second
+
+
+def _within(runs: Runs | None) -> float:
+    """The variance of a run within its sitting, from runs that follow one another."""
+    if runs is None:
+        return 0.0
+    same = np.diff(runs.sitting) == 0
+    scale = spread(np.diff(runs.value)[same])
+    return 0.0 if np.isnan(scale) else scale**2 / 2
+
+
+def _tails(moves: Floats) -> float:
+    """Degrees of freedom with which t has the tails of these, each over its scale."""
+    sizes = np.abs(moves)
+    middle = float(np.median(sizes))
+    if len(sizes) < _TO_FIT or middle == 0:
+        return _UNKNOWN
+    seen = np.log(np.quantile(sizes, _FITTED_AT) / middle)
+    return float(_FREEDOMS[int(np.argmin(((seen - _expected()) ** 2).sum(axis=1)))])
+
+
+@cache
+def _middle(freedom: float) -> float:
+    """Half of the sizes of t are below this."""
+    return float(quantile(0.25, freedom))
+
+
+@cache
+def _expected() -> Floats:
+    """(freedoms, quantiles) the logarithms of quantiles of the sizes of t, over their middle."""
+    tails = (1 - np.array([0.5, *_FITTED_AT])) / 2
+    found = np.log(quantile(tails, _FREEDOMS[:, None]))
+    return found[:, 1:] - found[:, :1]

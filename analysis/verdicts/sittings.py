@@ -1,0 +1,134 @@
+"""Sittings: the runs of one GPU without a pause of 6 hours, and the figures of each.
+
+A series is one GPU in one workload. Times are in days since 1970, values are natural logarithms of times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+PAUSE = 0.25
+"""Days without a run that end a sitting."""
+LONGEST = 1.0
+"""Days that a sitting lasts at most."""
+_NORMAL = 1.4826  # times the median absolute deviation: the standard deviation of a normal distribution
+
+
+@dataclass(frozen=True)
+class Sittings:
+    """All sittings, sorted by series and time: arrays of one length."""
+
+    series: Ints
+    """Numbers of the series, from 0."""
+    at: Floats
+    """When it began."""
+    value: Floats
+    """The median of its runs."""
+    low: Floats
+    """The lower median: of an even number the smaller of the middle two, so one high run of two cannot raise it."""
+    high: Floats
+    """The upper median."""
+    runs: Ints
+    count: int
+    """How many series there are; some may have no sitting."""
+
+    def __len__(self) -> int:
+        return len(self.series)
+
+    @cached_property
+    def per_series(self) -> Ints:
+        """(count,) how many sittings each series has."""
+        return np.bincount(self.series, minlength=self.count).astype(np.int64)
+
+    @cached_property
+    def first(self) -> Ints:
+        """(count,) the place of the first sitting of each series."""
+        return np.cumsum(self.per_series) - self.per_series
+
+    @cached_property
+    def place(self) -> Ints:
+        """The number of each sitting within its series, from 0."""
+        return np.arange(len(self)) - self.first[self.series]
+
+    def keep(self, mask: Bools) -> Sittings:
+        """Those sittings; the series keep their numbers."""
+        return self.take(np.flatnonzero(mask), self.series[mask], self.count)
+
+    def take(self, places: Ints, series: Ints, count: int) -> Sittings:
+        """The sittings at these places, as those of other series."""
+        values = (self.value[places], self.low[places], self.high[places])
+        return Sittings(series, self.at[places], *values, self.runs[places], count)
+
+    def less(self, effect: Floats) -> Sittings:
+        """The same with `effect`, one for each sitting, taken out of its values."""
+        return replace(self, value=self.value - effect, low=self.low - effect, high=self.high - effect)
+
+    def padded(self, series: Ints, *names: str) -> tuple[Any, ...]:
+        """(len(series), longest) arrays of these columns, NaN (0 for `runs`) behind the last sitting of each series."""
+        lengths = self.per_series[series]
+        columns = np.arange(int(lengths.max(initial=0)))
+        there = columns < lengths[:, None]
+        source = np.where(there, self.first[series][:, None] + columns, 0)
+        return tuple(
+            np.where(there, getattr(self, name)[source], 0 if name in ("runs", "series") else np.nan) for name in names
+        )
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Runs, sorted by series and time."""
+
+    series: Ints
+    at: Floats
+    value: Floats
+    sitting: Ints
+    """The place of each run's sitting in `Sittings`."""
+    order: Ints
+    """Where each run was before."""
+
+
+def sittings(series: Ints, at: Floats, value: Floats, count: int | None = None) -> tuple[Sittings, Runs]:
+    """The sittings of runs in any order. Runs without a finite time or value must not be among them."""
+    count = int(series.max(initial=-1)) + 1 if count is None else count
+    order = np.lexsort((at, series))
+    series, at, value = series[order], at[order], value[order]
+    new = np.ones(len(series), bool)
+    new[1:] = (np.diff(series) != 0) | (np.diff(at) >= PAUSE)
+    began = at[new][np.cumsum(new) - 1] if len(at) else at
+    # A chain of runs without a pause is cut every day, counted from where it began.
+    day = np.floor((at - began) / LONGEST)
+    new[1:] |= np.diff(day) > 0
+    of = np.cumsum(new) - 1
+    first = np.flatnonzero(new)
+    runs = np.diff(np.append(first, len(series)))
+    ranked = value[np.lexsort((value, of))]
+    low, high = ranked[first + (runs - 1) // 2], ranked[first + runs // 2]
+    found = Sittings(series[first], at[first], (low + high) / 2, low, high, runs, count)
+    return found, Runs(series, at, value, of, order)
+
+
+def groups_median(values: Floats, groups: Ints, count: int) -> Floats:
+    """(count,) the median of the values of each group; NaN for a group without any."""
+    order = np.lexsort((values, groups))
+    sizes = np.bincount(groups, minlength=count)
+    first = np.cumsum(sizes) - sizes
+    ranked = np.append(values[order], np.nan)
+    last = len(values)
+    low = np.where(sizes > 0, first + np.maximum(sizes - 1, 0) // 2, last)
+    high = np.where(sizes > 0, first + sizes // 2, last)
+    found: Floats = (ranked[np.minimum(low, last)] + ranked[np.minimum(high, last)]) / 2
+    return found
+
+
+def spread(values: Floats) -> float:
+    """The standard deviation, robustly, of values around 0; NaN where there are none."""
+    return _NORMAL * float(np.median(np.abs(values))) if len(values) else float("nan")

@@ -1,0 +1,25 @@
+"""Student's t against values that are known in closed form or from printed tables."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from whorl.analysis.statistics.student import quantile, upper_tail
+
+
+def test_two_and_one_degrees_of_freedom_have_closed_forms() -> None:
+    t = np.array([-30.0, -1.0, 0.0, 0.3, 2.0, 12.0, 1e4, 1e7])
+    assert upper_tail(t, 1) == pytest.approx(0.5 - np.arctan(t) / np.pi, rel=1e-6)
+    two = np.where(t > 0, 1 / (2 + t * t) / (1 + t / np.sqrt(2 + t * t)), 0.5 * (1 - t / np.sqrt(2 + t * t)))
+    assert upper_tail(t, 2) == pytest.approx(two, rel=1e-9)
+
+
+def test_quantiles_of_printed_tables() -> None:
+    assert quantile(0.025, [1, 2, 5, 30]) == pytest.approx([12.706, 4.303, 2.571, 2.042], abs=6e-4)
+    assert quantile([0.05, 0.005], [10, 10]) == pytest.approx([1.812, 3.169], abs=6e-4)
+
+
+def test_infinite_and_missing_values() -> None:
+    assert upper_tail([np.inf, -np.inf], 3) == pytest.approx([0.0, 1.0])
+    assert np.isnan(upper_tail(np.nan, 3))

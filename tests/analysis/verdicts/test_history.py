@@ -1,0 +1,227 @@
+"""What `histories` finds in stores whose past is known, and what it says where it cannot judge."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from whorl.analysis.probing import probed
+from whorl.analysis.verdicts.finding import Histories, Shape
+from whorl.analysis.verdicts.history import histories
+from whorl.analysis.verdicts.verdict import State
+from whorl.store import Store
+from whorl.tests.stores import new_store
+
+BEGAN = datetime(2026, 1, 5)  # noqa: DTZ001  times in tables have no zone
+NOW = datetime(2026, 12, 1, tzinfo=UTC)
+
+
+class Past:
+    """The runs of a small fleet of four GPUs a node, week by week, with quiet noise."""
+
+    def __init__(self, gpus: int = 48, weeks: int = 8, runs: int = 3, seed: int = 1) -> None:
+        rng = np.random.default_rng(seed)
+        shape = (gpus, weeks, runs)
+        self.times = 100 * (1 + 0.02 * rng.normal(size=(gpus, 1, 1)) + 0.001 * rng.normal(size=(gpus, weeks, 1)))
+        self.times = self.times + 0.08 * rng.normal(size=shape)
+        self.began = np.array(
+            [[[BEGAN + timedelta(weeks=w, minutes=10 * r) for r in range(runs)] for w in range(weeks)]] * gpus
+        )
+        self.temperature = np.full(shape, 60.0)
+        self.job: list[str | None] = [None] * int(np.prod(shape))
+        self.identities: list[dict[str, Any]] = [
+            {"gpu": f"g{i:02}", "node": f"n{i // 4}", "slot": i % 4, "driver": "535", "first_seen": BEGAN}
+            for i in range(gpus)
+        ]
+
+    def stored(self, path: Path) -> Store:
+        store = new_store(path)
+        n = self.times.size
+        gpu = [f"g{i:02}" for i in np.indices(self.times.shape)[0].ravel()]
+        ids = [f"r{i}" for i in range(n)]
+        runs = {
+            "run_id": ids, "cluster": ["c"] * n, "workload": ["gemm"] * n, "gpu": gpu, "job_id": self.job,
+            "began": pa.array(self.began.ravel().tolist(), pa.timestamp("ns")),
+            "temperature_c": self.temperature.ravel(), "status": ["ok"] * n,
+        }  # fmt: skip
+        results = {"run_id": ids, "figure": ["time"] * n, "repeat": [0] * n, "value": self.times.ravel()}
+        gpus = pl.DataFrame([{"cluster": "c", **one} for one in self.identities], infer_schema_length=None)
+        gpus = gpus.with_columns(pl.col("first_seen").cast(pl.Datetime("ns")), pl.col("slot").cast(pl.Int32))
+        tables = {"runs": pa.table(runs), "results": pa.table(results), "gpus": gpus.to_arrow()}
+        store.append(tables, "made")
+        return store
+
+    def found(self, path: Path) -> Histories:
+        store = self.stored(path)
+        return histories(probed(store, every=True), store, now=NOW)
+
+
+def test_a_quiet_past_has_no_findings(tmp_path: Path) -> None:
+    found = Past().found(tmp_path / "S")
+    assert (found.steps, found.changes, found.drifts, found.unstable) == ((), (), (), ())
+    assert found.looks == 48
+    assert found.not_judged == ()
+
+
+def test_a_gpu_that_became_slower_is_found_with_its_date(tmp_path: Path) -> None:
+    past = Past()
+    past.times[7, 5:] *= 1.03
+    past.temperature[7, 5:] = 75.0
+    (one,) = past.found(tmp_path / "S").changes
+    assert (one.gpu, one.kind, one.state) == ("g07", Shape.CHANGE, State.CONFIRMED)
+    assert one.low_pct is not None
+    assert one.high_pct is not None
+    assert one.low_pct < 3.0 < one.high_pct
+    assert abs(one.effect_pct - 3.0) < 0.5
+    assert one.since == BEGAN + timedelta(weeks=4)
+    assert one.at == BEGAN + timedelta(weeks=5)
+    assert set(one.runs) == {f"r{7 * 24 + i}" for i in range(15, 24)}
+    assert "its temperature 60 to 75 °C" in one.joined_with
+
+
+def test_a_driver_that_costs_every_gpu_the_same_is_one_finding(tmp_path: Path) -> None:
+    """Half of the fleet gets it two weeks before the other half; a GPU that changed by itself is still seen."""
+    past = Past()
+    past.times[:24, 4:] *= 1.03
+    past.times[24:, 6:] *= 1.03
+    past.times[30, 3:] *= 1.04
+    for i in range(48):
+        at = BEGAN + timedelta(weeks=4 if i < 24 else 6, hours=-1)
+        past.identities.append({**past.identities[i], "driver": "550", "first_seen": at})
+    found = past.found(tmp_path / "S")
+    (step,) = found.steps
+    assert step.joined_with == ("driver 535 to 550",)
+    assert len(step.gpus) == 48
+    assert abs(step.effect_pct - 3.0) < 0.1
+    assert [one.gpu for one in found.changes] == ["g30"]
+
+
+def test_a_day_on_which_all_gpus_are_slower_is_one_finding(tmp_path: Path) -> None:
+    past = Past()
+    past.times[:, 5] *= 1.05
+    found = past.found(tmp_path / "S")
+    (day,) = found.steps
+    assert abs(day.effect_pct - 5) < 0.3
+    assert "did not last" in day.looks
+    assert found.changes == found.drifts == found.unstable == ()
+
+
+def test_a_step_without_a_known_reason_is_one_finding(tmp_path: Path) -> None:
+    past = Past()
+    past.times[:, 3:] *= 0.97
+    found = past.found(tmp_path / "S")
+    (step,) = found.steps
+    assert abs(step.effect_pct + 3) < 0.3
+    assert step.at is not None
+    assert step.at.date() == (BEGAN + timedelta(weeks=3)).date()
+    assert found.changes == ()
+
+
+def test_the_gpus_of_a_node_that_change_together_are_one_finding(tmp_path: Path) -> None:
+    past = Past()
+    past.times[8:12, 5:] *= 1.04
+    found = past.found(tmp_path / "S")
+    (step,) = found.steps
+    assert (step.group, step.gpus) == ("node n2", ("g08", "g09", "g10", "g11"))
+    assert found.changes == ()
+
+
+def test_a_card_that_moved_is_told_with_its_change(tmp_path: Path) -> None:
+    past = Past()
+    past.times[9, 5:] *= 1.04
+    past.identities.append(
+        {**past.identities[9], "node": "n11", "slot": 7, "first_seen": BEGAN + timedelta(weeks=5, hours=-2)}
+    )
+    (one,) = past.found(tmp_path / "S").changes
+    assert {"node n2 to n11", "slot 1 to 7"} <= set(one.joined_with)
+
+
+def test_a_drift_is_a_drift_and_no_step(tmp_path: Path) -> None:
+    past = Past(weeks=12)
+    past.times[20] *= (1 + 0.005 * np.arange(12))[:, None]
+    found = past.found(tmp_path / "S")
+    (one,) = found.drifts
+    assert one.gpu == "g20"
+    assert one.pct_a_week is not None
+    assert one.low_pct_a_week is not None
+    assert one.high_pct_a_week is not None
+    assert one.low_pct_a_week < 0.5 < one.high_pct_a_week
+    assert found.changes == ()
+
+
+def test_a_gpu_that_throttles_in_some_of_its_runs_is_unstable(tmp_path: Path) -> None:
+    past = Past(runs=5)
+    past.times[13, ::2, 1] *= 1.05
+    found = past.found(tmp_path / "S")
+    (one,) = found.unstable
+    assert (one.gpu, one.share) == ("g13", 4 / 40)
+    assert abs(one.effect_pct - 5) < 0.5
+    assert found.changes == found.drifts == ()
+
+
+def test_one_run_that_went_wrong_is_no_finding(tmp_path: Path) -> None:
+    past = Past(runs=2)
+    past.times[3, 4, 0] *= 1.4
+    past.times[5, -1, 1] *= 1.4
+    found = past.found(tmp_path / "S")
+    assert found.changes == found.drifts == found.unstable == found.watch == ()
+
+
+def test_a_newest_sitting_that_is_slower_is_to_be_measured_again(tmp_path: Path) -> None:
+    past = Past(weeks=2)
+    past.times[6, 1] *= 1.02
+    found = past.found(tmp_path / "S")
+    assert [one.gpu for one in found.watch] == ["g06"]
+    assert found.watch[0].state is State.SUSPECTED
+    assert found.changes == ()
+
+
+def test_jobs_that_couple_gpus_are_one_look(tmp_path: Path) -> None:
+    """All GPUs of a job wait for one another: no GPU of them can be judged by itself."""
+    past = Past(weeks=4)
+    shape = past.times.shape
+    where = np.indices(shape)
+    past.job = [f"{g // 4}-{w}-{r}" for g, w, r in zip(*(part.ravel() for part in where), strict=True)]
+    past.times[8:12, -1] *= 1.08
+    found = past.found(tmp_path / "S")
+    assert found.looks == 12
+    assert all(one.gpu is None for one in (*found.changes, *found.watch, *found.unstable))
+    assert any("run together in jobs" in one.why for one in found.not_judged)
+
+
+def test_runs_that_cannot_be_used_are_left_out_and_said(tmp_path: Path) -> None:
+    past = Past()
+    past.times[0, 0, 0] = np.nan
+    past.times[1, 0, 0] = -1.0
+    past.times[2, 3] = np.inf
+    past.began[3, 0, 0] = None
+    past.began[4, 7, 2] = datetime(2027, 1, 1)  # noqa: DTZ001
+    found = past.found(tmp_path / "S")
+    said = [one.why for one in found.not_judged]
+    assert said == [
+        "history: 1 run was left out, as it has no date",
+        "history: 1 run was left out, as it has a date in the future: correct the clock of their node",
+        "history: 5 runs were left out, as they have no duration above 0",
+    ]
+    assert (found.changes, found.unstable) == ((), ())
+
+
+def test_one_sitting_is_no_past(tmp_path: Path) -> None:
+    found = Past(weeks=1).found(tmp_path / "S")
+    assert found.looks == 0
+    (said,) = found.not_judged
+    assert "every GPU was measured in one sitting only" in said.why
+
+
+def test_one_gpu_and_identical_values_give_sentences(tmp_path: Path) -> None:
+    alone = Past(gpus=1, weeks=3).found(tmp_path / "one")
+    assert any("too few GPUs have two sittings" in one.why for one in alone.not_judged)
+    same = Past()
+    same.times[:] = 100.0
+    found = same.found(tmp_path / "same")
+    assert (found.changes, found.drifts, found.unstable, found.steps) == ((), (), (), ())
