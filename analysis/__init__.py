@@ -4,7 +4,7 @@
 describes each workload of each cluster and `across` compares workloads. The latter two take a frame of runs, give plain
 frozen rows with `as_dict()`, and read and write nothing.
 
-`placement` gives advice on where a job should run.
+`passive_fingerprints` ranks GPUs by the power of ordinary jobs. `placement` gives advice on where a job should run.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from .across_workloads import Across, across
 from .conditions import mixed_conditions
 from .kinds import told_apart
 from .measurements import coupled_jobs, identities, imported, measurements, untrusted
+from .passive import passive_fingerprints
 from .summary import REPLICATES, SEED, Outlier, Variability, variability
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "imported",
     "measurements",
     "mixed_conditions",
+    "passive_fingerprints",
     "told_apart",
     "untrusted",
     "variability",

@@ -21,7 +21,12 @@ _CONDITIONS = ("sm_clock_mhz", "temperature_c", "power_w", "job_id", "began")
 
 
 def measurements(
-    store: Store, *, clusters: Sequence[str] = (), workloads: Sequence[str] = (), run_ids: bool = False
+    store: Store,
+    *,
+    clusters: Sequence[str] = (),
+    workloads: Sequence[str] = (),
+    run_ids: bool = False,
+    untimed: bool = False,
 ) -> pl.DataFrame:
     """The duration of every run (figure 'time', in ms), of these clusters and workloads (all, where empty).
 
@@ -33,7 +38,7 @@ def measurements(
     Columns: cluster, workload, gpu, unit, cabinet, node (categorical), value, sm_clock_mhz, temperature_c,
     power_w, job_id, began, and run_id where `run_ids` asks for it. `cabinet` and `node` are those of the GPU, from
     wherever the store knows them; a GPU that was seen on two nodes has none. `job_id` names the rows that ran
-    together (see `coupled_jobs`).
+    together (see `coupled_jobs`). With `untimed`, runs without a duration are there too.
     """
     runs = store.scan("runs").filter(SOUND)
     if clusters:
@@ -46,7 +51,7 @@ def measurements(
         times = times.group_by("run_id").agg(pl.col("value").median(), pl.col("unit").first())
     times = times.select("run_id", "value", _short("unit"))
     # In the order of the files, so that the same store gives the same answer to the last bit.
-    joined = runs.join(times, on="run_id", maintain_order="left")
+    joined = runs.join(times, on="run_id", how="left" if untimed else "inner", maintain_order="left")
     frame = store.collect(joined)
     frame = frame.join(_places(store), on=["cluster", "gpu"], how="left", maintain_order="left")
     frame = coupled_jobs(frame)
