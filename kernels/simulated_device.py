@@ -63,15 +63,15 @@ def timing(work: Work, model: GpuModel) -> Timing:
     sharpness = 1.0 if 0 < gemms < len(work.steps) else _SHARPNESS
     parts = [*_arithmetic(work, model), *_path(work, model), *_operations(work, model)]
     launches = sum(step.times if isinstance(step, Launch) else 1 for step in work.steps)
-    parts.append(_Part(launches * rates_of(model).launch_us * 1e-6, clock=0.2, fixed=0.8))
+    parts.append(_Part(launches * rates_of(model).launch_us * 1e-6, clock=0.2, launch=0.8))
     powers = np.array([part.seconds for part in parts]) ** sharpness
     weights = powers / powers.sum()
     unit_s = float(powers.sum() ** (1 / sharpness))
     if gemms and gemms == len(work.steps):
-        clock, fixed, traffic = SGEMM.compute_share, 0.0, SGEMM.bandwidth_share
+        clock, link, peer, launch, traffic = SGEMM.compute_share, 0.0, 0.0, 0.0, SGEMM.bandwidth_share
     else:
-        clock = float(weights @ [part.clock for part in parts])
-        fixed = float(weights @ [part.fixed for part in parts])
+        shares = weights @ [(part.clock, part.link, part.peer, part.launch) for part in parts]
+        clock, link, peer, launch = shares.tolist()
         moved = work.bytes if work.path in ("dram", "pcie", "peer") else 0
         traffic = min(1.0, moved / unit_s / (model.bandwidth_gb_s * 1e9))
     return Timing(
@@ -81,9 +81,11 @@ def timing(work: Work, model: GpuModel) -> Timing:
             activity=work.activity,
             compute_share=clock,
             bandwidth_share=traffic,
-            noise=_NOISE.get(work.kernel, SGEMM.noise),
+            noise=_NOISE.get(work.kernel, STREAM.noise if work.path == "dram" and not gemms else SGEMM.noise),
             memory_mib=work.memory_bytes >> 20,
-            fixed_share=fixed,
+            link_share=link,
+            peer_share=peer,
+            launch_share=launch,
         ),
     )
 
@@ -95,8 +97,12 @@ class _Part:
     seconds: float
     clock: float
     """Share of it that scales with the SM clock."""
-    fixed: float = 0.0
-    """Share that neither clock nor memory changes."""
+    link: float = 0.0
+    """Share that follows the link to the host ..."""
+    peer: float = 0.0
+    """... the links to other GPUs ..."""
+    launch: float = 0.0
+    """... and how fast the host launches."""
 
 
 def _arithmetic(work: Work, model: GpuModel) -> list[_Part]:
@@ -134,9 +140,9 @@ def _path(work: Work, model: GpuModel) -> list[_Part]:
     if work.path == "l2":
         return [_Part(work.bytes / (rates.l2_gb_s(model) * 1e9), clock=1.0)]
     if work.path == "pcie":
-        return [_Part(work.bytes / (rates.pcie_gb_s * 1e9), clock=0.0, fixed=1.0)]
+        return [_Part(work.bytes / (rates.pcie_gb_s * 1e9), clock=0.0, link=1.0)]
     if work.path == "peer":
-        return [_Part(work.bytes / (rates.peer_gb_s * 1e9), clock=0.0, fixed=1.0)]
+        return [_Part(work.bytes / (rates.peer_gb_s * 1e9), clock=0.0, peer=1.0)]
     reach = _DRAM_REACH.get(work.kernel, STREAM.bandwidth_share)
     clock = PAGERANK.compute_share if work.kernel == "pagerank" else STREAM.compute_share
     return [_Part(work.bytes / (model.bandwidth_gb_s * 1e9 * reach), clock=clock)]

@@ -22,7 +22,7 @@ from ..collectors.claim import Claim, Planted, claim, fleet_of, own_cluster
 from ..collectors.rows import short_hash
 from ..errors import InputError
 from ..kernels.simulated_device import VERSIONS
-from ..simulation.bench import Bench
+from ..simulation.bench import DAY_NS, Bench
 from ..simulation.draws import stream
 from ..simulation.faults import onsets
 from ..simulation.fleet import Fleet
@@ -46,9 +46,6 @@ MOST_STEADY_S = 100 * 366 * 86_400
 """How long the runs of the steady state may go on: a century."""
 SLOWEST = 2.0
 """Every simulated GPU takes less than this many times as long as one at its highest clock."""
-ROOM_SD_K = 0.8
-"""How much the machine room's temperature moves from run to run of the steady state (standard deviation)."""
-
 _POWER_SD_SHARE = 0.001  # of the median reported power of a run, as a share of the power limit
 _VERSION = f"simulated {PARAMETERS}"
 
@@ -114,7 +111,7 @@ def run_steady(
 ) -> Stored:
     """Store runs of the steady state under a load, one on every GPU every `every_s`: no telemetry.
 
-    The room's temperature differs from run to run, and drifting GPUs age. Faults that set in do so within all the
+    Temperatures and times differ from day to day, and drifting GPUs age. Faults that set in do so within all the
     runs' time. InputError for numbers that cannot be simulated, a load without work, and where the store holds
     another campaign of these GPUs at that time.
     """
@@ -255,7 +252,9 @@ class _Turns:
             seconds = load.busy_s - load.warm_up_s + 2 * interval_s
             self._watch = Recent([who.uuid for who in claimed.who], seconds=seconds, interval_s=interval_s)
         # The noise and the wrong results of a turn are drawn for the whole fleet at once.
-        self._factors = lru_cache(8)(lambda turn: factors(fleet, load, _number(claimed, turn), load.repeats))
+        self._factors = lru_cache(8)(
+            lambda turn: factors(self._bench.fleet, load, _number(claimed, turn), load.repeats)
+        )
         self._wrong = lru_cache(8)(lambda turn: fleet.wrong_elements(run=_number(claimed, turn)))
 
     def run(self, progress: Progress | None) -> None:
@@ -319,9 +318,9 @@ class _Turns:
 def _steady_run(claimed: Claim, load: Load, run: int, at_ns: int) -> ManyRuns:
     """One run on every GPU at steady state."""
     n, model, number = len(claimed.fleet), claimed.fleet.model, _number(claimed, run)
-    random = stream(claimed.fleet.seed, "room and power", number)
+    random = stream(claimed.fleet.seed, "power", number)
     age_days = claimed.age_days + (at_ns - claimed.began_ns) / 86_400e9
-    fleet = claimed.fleet.aged(age_days).warmed(ROOM_SD_K * random.standard_normal())
+    fleet = claimed.fleet.aged(age_days).on_day(at_ns // DAY_NS)
     workloads = [load.workload_of(gpu) for gpu in range(n)]
     relative, clock, temperature, power = (np.empty(n) for _ in range(4))
     conditions: NDArray[np.object_] = np.empty(n, dtype=np.object_)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, inf
+from math import ceil, exp, inf, sqrt
 from typing import Any, TypeVar
 
 import numpy as np
@@ -47,6 +47,8 @@ CONTEXT_BYTES = 300 << 20
 T = TypeVar("T")
 Tick = Callable[[Readings, list[Happening]], None]
 """Called with the drivers' readings and the events since the last call."""
+
+DAY_NS = 86_400_000_000_000
 
 _NEVER = 1 << 62
 
@@ -93,6 +95,8 @@ class _Job:
 class Bench:
     """A fleet whose GPUs work by coroutines; see the module's text.
 
+    It is the day of its start all the time (`Fleet.on_day`).
+
     `began_ns`, `cap_w` (W), `lock_mhz` (MHz), `span_s` and `age_days` are as in `stepping.Simulation`. InputError for
     a cap or lock that the model cannot hold. Under a `load` that has work the GPUs follow its turns, and coroutines
     only watch them.
@@ -110,6 +114,7 @@ class Bench:
         age_days: float = 0.0,
     ) -> None:
         n = len(fleet)
+        fleet = fleet.on_day(began_ns // DAY_NS)
         self.fleet, self.began_ns, self.span_s = fleet, began_ns, span_s
         self.cap_w, self.lock_mhz = cap_w, lock_mhz
         self.who = identities(fleet.seed, n, fleet.model.name)
@@ -127,6 +132,7 @@ class Bench:
         self._bytes = np.zeros(n, dtype=np.int64)
         self._losses = np.zeros(n, dtype=np.int64)  # those that were noticed
         self._prepared: dict[tuple[int, str], int] = {}
+        self._of_day: dict[Workload, Floats] = {}
 
         self._working: dict[int, Workload] = {}  # by GPU: what its SMs do
         self._asked: dict[int, Workload] = {}  # what they are to do from this instant on
@@ -221,8 +227,24 @@ class Bench:
         if not unit_s > 0:
             raise ValueError(f"a unit of work must take more than 0 s, not {unit_s} s")
         random = self.draws(f"run of {workload.name}", gpu)
-        noise = float(np.exp(workload.noise * random.standard_normal()))
+        noise = self._noise(gpu, workload, float(random.standard_normal()))
         return Prepared(gpu, workload, unit_s * noise, random, int(self._losses[gpu]))
+
+    def _noise(self, gpu: int, workload: Workload, draw: float) -> float:
+        """Factor on the times of a run: its noise, of which the normal draw is given, and the day's."""
+        spread = self.fleet.spread
+        if spread.run_tail is not None:
+            of_tail = self.draws(f"tail of {workload.name}", gpu)
+            draw *= sqrt((spread.run_tail - 2) / of_tail.chisquare(spread.run_tail))
+        of_day = self._of_day.get(workload)
+        if of_day is None:
+            of_day = self._of_day[workload] = self.fleet.noise_of_day(workload)
+        factor = exp(workload.noise * (draw + float(of_day[gpu])))
+        if spread.glitch_share:
+            glitch = self.draws(f"glitch of {workload.name}", gpu)
+            if glitch.random() < spread.glitch_share:
+                factor *= 1 + spread.glitch * float(glitch.standard_exponential())
+        return factor
 
     def draws(self, subject: str, gpu: int) -> np.random.Generator:
         """Random numbers for a subject on a GPU: others each time, the same ones in the same order for every bench."""

@@ -32,8 +32,6 @@ PAGERANK_KERNELS = 2000
 RESNET_JOBS_PER_NODE = 4
 RESNET_ITERATIONS = 500
 
-_ROOM_SD_K = 0.8  # how much the machine room's temperature moves from day to day
-
 
 def gemm_csv(fleet: Fleet, gpus: Sequence[Identity]) -> str:
     """SGEMM on single GPUs, eight days; `perf` is the mean kernel time in milliseconds.
@@ -45,7 +43,7 @@ def gemm_csv(fleet: Fleet, gpus: Sequence[Identity]) -> str:
     began = _unix(2026, 2, 2)
     rows, unplaced = [], []
     for run in range(SGEMM_RUNS):
-        steady = fleet.warmed(_ROOM_SD_K * random.standard_normal()).steady(SGEMM, run=run)
+        steady = fleet.on_day(began // DAY_S + run).steady(SGEMM, run=run)
         perf = SGEMM_KERNEL_MS * steady.relative_time
         power = steady.reported_power_w + 0.3 * random.standard_normal(len(fleet))
         start = random.uniform(290.3, 291.1, len(fleet))
@@ -83,7 +81,7 @@ def pagerank_csv(fleet: Fleet, gpus: Sequence[Identity]) -> str:
     began = _unix(2026, 2, 16)
     rows = []
     for run in range(PAGERANK_RUNS):
-        steady = fleet.steady(PAGERANK, run=run)
+        steady = fleet.on_day(began // DAY_S).steady(PAGERANK, run=run)
         perf = PAGERANK_TOTAL_MS * steady.relative_time
         power = steady.reported_power_w + 0.15 * random.standard_normal(len(fleet))
         start = random.uniform(0.75, 0.95, len(fleet))
@@ -111,7 +109,7 @@ def resnet_csv(fleet: Fleet, gpus: Sequence[Identity]) -> str:
     began = _unix(2026, 2, 20)
     rows, job_id = [], 100_000
     for run in range(RESNET_JOBS_PER_NODE):
-        steady = fleet.warmed(_ROOM_SD_K * random.standard_normal()).steady(RESNET, run=run)
+        steady = fleet.on_day(began // DAY_S + run).steady(RESNET, run=run)
         pace = steady.relative_time.reshape(-1, GPUS_PER_NODE).max(axis=1)
         for node in random.permutation(len(pace)):
             job_id += int(random.integers(5, 400))

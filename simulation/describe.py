@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from .control import BLOCK, DIE_S, DIE_SHARE, FILTER_S, SINK_S, SINK_SHARE, STEP_S, WOBBLE_S, WOBBLE_SHARE
-from .fleet import CAP_SETTLES_AT, Fleet, Spread
+from .fleet import CAP_SETTLES_AT, Fleet
 from .models import A100, V100, GpuModel
 from .rates import rates_of
 from .sensors import NOISE_SHARE, SENSORS
+from .spread import Spread
 from .workloads import SGEMM
 
 SEEN, FITTED, ASSUMED = "seen", "fitted", "assumed"
@@ -59,17 +60,27 @@ _MODEL = (
 )
 # Values of one board that no output of a driver was at hand for.
 _UNSEEN = {(A100.name, name) for name in ("power_limit_w", "min_power_limit_w", "memory_clock_mhz", "max_operating_c")}
+# of the spread: attribute, unit, basis for V100, meaning
 _SPREAD = (
-    ("voltage", "", "sd of the voltage that a clock needs, as a fraction"),
-    ("leakage", "", "sd of ln leakage"),
-    ("voltage_leakage_correlation", "", "fast silicon needs less voltage and leaks more"),
-    ("capacitance", "", "sd of ln switching power"),
-    ("sensor", "", "sd of the gain of the power sensor"),
-    ("board", "", "sd of the board power, as a fraction"),
-    ("resistance", "", "sd of ln thermal resistance"),
-    ("inlet_k", "K", "sd of the inlet temperature from node to node"),
-    ("preheat_k", "K", "how much warmer the rear GPUs' air is without load"),
-    ("preheat_k_w", "K/W", "increase of that per watt of the GPU upstream"),
+    ("voltage", "", FITTED, "sd of the voltage that a clock needs, as a fraction"),
+    ("leakage", "", FITTED, "sd of ln leakage"),
+    ("voltage_leakage_correlation", "", FITTED, "fast silicon needs less voltage and leaks more"),
+    ("capacitance", "", FITTED, "sd of ln switching power"),
+    ("sensor", "", FITTED, "sd of the gain of the power sensor"),
+    ("board", "", FITTED, "sd of the board power, as a fraction"),
+    ("resistance", "", FITTED, "sd of ln thermal resistance"),
+    ("inlet_k", "K", FITTED, "sd of the inlet temperature from node to node"),
+    ("preheat_k", "K", FITTED, "how much warmer the rear GPUs' air is without load"),
+    ("preheat_k_w", "K/W", FITTED, "increase of that per watt of the GPU upstream"),
+    ("compute", "", ASSUMED, "sd of ln speed of the multiprocessors at one clock"),
+    ("memory", "", FITTED, "sd of ln speed of the memory"),
+    ("link", "", ASSUMED, "sd of ln speed of copies from and to the host"),
+    ("peer", "", ASSUMED, "sd of ln speed of copies to another GPU of the node"),
+    ("launch", "", ASSUMED, "sd of ln speed of launches from GPU to GPU"),
+    ("launch_node", "", ASSUMED, "sd of ln speed of launches from node to node: the host"),
+    ("room_k", "K", FITTED, "sd of the inlet temperature of all GPUs from day to day"),
+    ("node_day_k", "K", FITTED, "sd of the inlet temperature of a node from day to day"),
+    ("day", "", FITTED, "sd of a GPU's ln time from day to day, over the run-to-run noise of the workload"),
 )
 _LOOP = (
     ("control_step_s", STEP_S, "s", "step of the simulation and of the power capping"),
@@ -106,8 +117,8 @@ def parameters(model: GpuModel) -> tuple[Parameter, ...]:
         rows.append(Parameter(name, getattr(model, name), unit, basis, meaning))
     spread = Spread()
     rows += [
-        Parameter(f"spread_{name}", getattr(spread, name), unit, FITTED if ours else ASSUMED, meaning)
-        for name, unit, meaning in _SPREAD
+        Parameter(f"spread_{name}", getattr(spread, name), unit, basis if ours else ASSUMED, meaning)
+        for name, unit, basis, meaning in _SPREAD
     ]
     rows += [Parameter(name, value, unit, ASSUMED, meaning) for name, value, unit, meaning in _LOOP]
     rates = rates_of(model)

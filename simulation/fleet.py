@@ -22,41 +22,17 @@ from .draws import stream
 from .faults import FAULTS, HEALTHY, MOST_DRIFT, Fault, plant
 from .models import V100, GpuModel
 from .physics import Floats, Silicon, relative_time, settle
+from .spread import Spread, population_of, shaped, tail_of
 from .workloads import IDLE, Workload
 
 GPUS_PER_NODE = 4
+NODES_PER_CABINET = 8
 
 CAP_SETTLES_AT = 0.9925
 """Reported power over cap: the control loop keeps it between 98.5 % and 99.75 %, and this lies within."""
 
 
 _ROWS = (*FAULTS, HEALTHY)  # index -1 is the healthy row
-
-
-@dataclass(frozen=True)
-class Spread:
-    """How much the GPUs of a fleet differ; dimensionless unless the name has a unit. Fitted on V100."""
-
-    voltage: float = 0.0176
-    """Standard deviation (sd) of the voltage a clock needs, as a fraction."""
-    leakage: float = 0.085
-    """sd of ln leakage."""
-    voltage_leakage_correlation: float = -0.6
-    """Fast silicon needs less voltage and leaks more."""
-    capacitance: float = 0.0115
-    """sd of ln switching power."""
-    sensor: float = 0.0083
-    """sd of the gain of the power sensor."""
-    board: float = 0.045
-    """sd of the board power, as a fraction."""
-    resistance: float = 0.045
-    """sd of ln thermal resistance."""
-    inlet_k: float = 4.2
-    """sd of the inlet temperature from node to node."""
-    preheat_k: float = 3.0
-    """How much warmer the rear positions' air is without load ..."""
-    preheat_k_w: float = 0.020
-    """... and per watt, for the thermal resistance of a V100; it scales with the resistance."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +57,12 @@ class Fleet:
     silicon: Silicon
     fault: NDArray[np.int64]
     """Index into `FAULTS` per GPU, -1 for a healthy one."""
+    spread: Spread
+    """What it was drawn from."""
+    revision: NDArray[np.int64]
+    """Board revision per GPU: 1, or 2 for the other one."""
+    day: int | None = None
+    """The day that it is on; None: no day changes it."""
 
     @classmethod
     def draw(
@@ -111,30 +93,52 @@ class Fleet:
         def factor(values: list[float]) -> Floats:
             return np.array(values)[fault]
 
-        corner = normal("voltage")
+        corner = shaped(seed, "voltage", gpus, skew=spread.silicon_skew)
         rho = spread.voltage_leakage_correlation
         leak = rho * corner + np.sqrt(1 - rho**2) * normal("leakage")
-        resistance = model.resistance_k_w * np.exp(spread.resistance * normal("resistance"))
+        capacitance = shaped(seed, "capacitance", gpus, skew=spread.silicon_skew)
+        gain, conducts = normal("sensor"), normal("resistance")
+        if spread.silicon_tail is not None:
+            tail = tail_of(seed, "silicon: tail", gpus, tail=spread.silicon_tail)
+            corner, leak, capacitance = corner * tail, leak * tail, capacitance * tail
+            gain, conducts = gain * tail, conducts * tail
+        node, cabinet = _node_of(gpus), _node_of(gpus) // NODES_PER_CABINET
+        resistance = model.resistance_k_w * np.exp(spread.resistance * conducts)
         resistance = resistance * factor([row.resistance_factor for row in rows])
+        if spread.dust:
+            resistance = resistance * (1 + spread.dust * stream(seed, "dust").standard_exponential(node[-1] + 1)[node])
         rear = (np.arange(gpus) % GPUS_PER_NODE % 2).astype(np.float64)
-        nodes = -(-gpus // GPUS_PER_NODE)
-        inlet = model.inlet_c + np.repeat(spread.inlet_k * normal("inlet", nodes), GPUS_PER_NODE)[:gpus]
+        inlet = model.inlet_c + spread.inlet_k * normal("inlet", node[-1] + 1)[node]
+        inlet = inlet + spread.cabinet_k * normal("inlet of a cabinet", cabinet[-1] + 1)[cabinet]
+        other = stream(seed, "revision").random(gpus) < spread.revision_share
+
+        def speed(subject: str, sd: float, node_sd: float = 0.0) -> Floats:
+            of_node = node_sd * normal(f"{subject} of a node", node[-1] + 1)[node]
+            of_gpu = sd * shaped(seed, f"speed: {subject}", gpus, tail=spread.silicon_tail)
+            return np.asarray(np.exp(of_gpu + of_node))
+
         preheat = rear * spread.preheat_k_w * model.resistance_k_w / V100.resistance_k_w
         silicon = Silicon(
             voltage=1 + spread.voltage * corner,
             leakage=np.exp(spread.leakage * leak - spread.leakage**2 / 2),
-            capacitance=np.exp(spread.capacitance * normal("capacitance")),
+            capacitance=np.exp(spread.capacitance * capacitance),
             board=1 + spread.board * normal("board"),
-            sensor=1 + spread.sensor * normal("sensor"),
+            sensor=1 + spread.sensor * gain,
             resistance_k_w=resistance + preheat,
             preheat_k_w=preheat,
             inlet_c=inlet + rear * spread.preheat_k,
             cap_w=model.power_limit_w * factor([row.cap_factor for row in rows]),
             ceiling_mhz=model.max_clock_mhz * factor([row.ceiling_factor for row in rows]),
             slowdown_share=factor([row.slowdown_share for row in rows]),
-            memory=factor([row.memory_factor for row in rows]),
+            memory=speed("memory", spread.memory)
+            * (1 + spread.revision_memory * other)
+            * factor([row.memory_factor for row in rows]),
+            compute=speed("compute", spread.compute) * (1 + spread.revision_compute * other),
+            link=speed("link", spread.link, spread.link_node),
+            peer=speed("peer", spread.peer),
+            launch=speed("launch", spread.launch, spread.launch_node),
         )
-        return cls(model=model, seed=seed, silicon=silicon, fault=fault)
+        return cls(model, seed, silicon, fault, spread, 1 + other.astype(np.int64))
 
     def __len__(self) -> int:
         """Number of GPUs."""
@@ -148,6 +152,47 @@ class Fleet:
     def fault_of(self, gpu: int) -> Fault:
         """The fault of the GPU at a position; `HEALTHY` where it has none."""
         return _ROWS[int(self.fault[gpu])]
+
+    @property
+    def population(self) -> str:
+        """The name of what it was drawn from."""
+        return population_of(self.spread)
+
+    @property
+    def vbios(self) -> tuple[str | None, ...]:
+        """What the VBIOS of each GPU is called; None where it tells no revisions apart."""
+        told = self.spread.revision_share > 0 and self.spread.revision_recorded
+        return tuple(f"simulated {revision}" if told else None for revision in self.revision.tolist())
+
+    def on_day(self, day: int) -> Fleet:
+        """The same fleet on a day (its number): the room's and the nodes' inlet air differ a little, and so do times.
+
+        A fleet that is on a day already stays as it is.
+        """
+        if self.day is not None:
+            return self
+        node = _node_of(len(self))
+        room = stream(self.seed, "room of a day", day).standard_normal()
+        nodes = stream(self.seed, "node of a day", day).standard_normal(node[-1] + 1)
+        return replace(self.warmed(self.spread.room_k * room + self.spread.node_day_k * nodes[node]), day=day)
+
+    def noise(self, workload: Workload, subject: str, number: int) -> Floats:
+        """What the run of this number changes of ln time on each GPU: its noise, and that of the fleet's day."""
+        spread, n = self.spread, len(self)
+        draws = shaped(self.seed, subject, n, number, tail=spread.run_tail)
+        found = workload.noise * (draws + self.noise_of_day(workload))
+        if spread.glitch_share:
+            random = stream(self.seed, f"{subject}: glitch", number)
+            caught = random.random(n) < spread.glitch_share
+            found = found + caught * np.log1p(spread.glitch * random.standard_exponential(n))
+        return found
+
+    def noise_of_day(self, workload: Workload) -> Floats:
+        """What a workload's times differ by on the fleet's day, in units of its run-to-run noise."""
+        if self.day is None or not self.spread.day:
+            return np.zeros(len(self))
+        subject, spread = f"day of {workload.name}", self.spread
+        return spread.day * shaped(self.seed, subject, len(self), self.day, tail=spread.day_tail)
 
     def aged(self, days: float) -> Fleet:
         """The same fleet a number of days later: the drifting GPUs cool worse."""
@@ -165,8 +210,8 @@ class Fleet:
         caught = random.random(len(self)) < share
         return np.where(caught, random.geometric(0.1, len(self)), 0)
 
-    def warmed(self, kelvin: float) -> Fleet:
-        """The same fleet in a machine room that is so much warmer (K)."""
+    def warmed(self, kelvin: Floats | float) -> Fleet:
+        """The same fleet in inlet air that is so much warmer (K), everywhere or for each GPU."""
         return replace(self, silicon=replace(self.silicon, inlet_c=self.silicon.inlet_c + kelvin))
 
     def steady(
@@ -180,14 +225,13 @@ class Fleet:
         """
         clock = self._clock(workload, *self.limits(cap, lock))
         power, temperature = settle(self.model, self.silicon, workload, clock)
-        noise = stream(self.seed, f"time of {workload.name}", run).standard_normal(len(self))
         time = relative_time(self.model, self.silicon, workload, clock)
         return Steady(
             clock_mhz=clock,
             temperature_c=temperature,
             reported_power_w=power * self.silicon.sensor,
             true_power_w=power,
-            relative_time=time * np.exp(workload.noise * noise),
+            relative_time=time * np.exp(self.noise(workload, f"time of {workload.name}", run)),
         )
 
     def relative_time(self, workload: Workload, steady: Steady) -> Floats:
@@ -247,3 +291,8 @@ class Fleet:
             low = np.where(fits, middle, low)
             high = np.maximum(np.where(fits, high, middle - 1), low)
         return bins[low]
+
+
+def _node_of(gpus: int) -> NDArray[np.intp]:
+    """The node of each GPU, from 0."""
+    return np.arange(gpus, dtype=np.intp) // GPUS_PER_NODE

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from hashlib import sha256
 
-from .fleet import GPUS_PER_NODE
-
-NODES_PER_CABINET = 8
+from .fleet import GPUS_PER_NODE, NODES_PER_CABINET
 
 
 @dataclass(frozen=True)

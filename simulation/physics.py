@@ -54,6 +54,14 @@ class Silicon:
     """Fraction of the time under load in which the hardware slowdown holds the clock down."""
     memory: Floats
     """Factor on the speed of the memory."""
+    compute: Floats
+    """Factor on the speed of the multiprocessors at one clock."""
+    link: Floats
+    """Factor on the speed of copies from and to the host."""
+    peer: Floats
+    """Factor on the speed of copies to another GPU of the node."""
+    launch: Floats
+    """Factor on the speed of launches."""
 
     def take(self, gpus: slice | NDArray[np.int64]) -> Silicon:
         """The silicon of some of the GPUs."""
@@ -95,14 +103,14 @@ def slowed(model: GpuModel, clock_mhz: Floats) -> Floats:
 
 
 def relative_time(model: GpuModel, silicon: Silicon, workload: Workload, clock_mhz: Floats) -> Floats:
-    """Run time over that of the same GPU at the highest clock (dimensionless), without noise.
+    """Run time over that of a GPU of the model at the highest clock (dimensionless), without noise.
 
-    At one clock it is kappa·f_max/f + (1 − kappa − fixed)/memory + fixed; a duty-cycled slowdown averages the rates
-    at its two clocks.
+    At one clock it is the sum of kappa·f_max/f and the shares of memory, link, peer and launches, each over the GPU's
+    own speed in it; a duty-cycled slowdown averages the rates at its two clocks.
     """
     share = silicon.slowdown_share
-    rate = (1 - share) / _time_at(model, workload, clock_mhz, silicon.memory)
-    rate = rate + share / _time_at(model, workload, slowed(model, clock_mhz), silicon.memory)
+    rate = (1 - share) / _time_at(model, workload, clock_mhz, silicon)
+    rate = rate + share / _time_at(model, workload, slowed(model, clock_mhz), silicon)
     return 1 / rate
 
 
@@ -123,14 +131,25 @@ def _power_parts_at(model: GpuModel, silicon: Silicon, workload: Workload, clock
     dynamic = dynamic * (volts / model.max_v) ** 2 * (clock_mhz / model.max_clock_mhz)
     memory = model.memory_w_per_gb_s * workload.bandwidth_share * model.bandwidth_gb_s
     # Slow memory moves less: as much less as the work takes longer.
-    moved = memory * (_time_at(model, workload, clock_mhz) / _time_at(model, workload, clock_mhz, silicon.memory))
+    moved = memory * (_time_at(model, workload, clock_mhz) / _time_at(model, workload, clock_mhz, silicon))
     leakage = model.leakage_w * silicon.leakage * (volts / model.leakage_v) ** LEAKAGE_VOLTAGE_EXPONENT
     return model.board_w * silicon.board + dynamic + moved, leakage
 
 
-def _time_at(model: GpuModel, workload: Workload, clock_mhz: Floats, memory: Floats | float = 1.0) -> Floats:
-    scaling = workload.compute_share * model.max_clock_mhz / clock_mhz
-    return scaling + (1 - workload.compute_share - workload.fixed_share) / memory + workload.fixed_share
+def _time_at(model: GpuModel, workload: Workload, clock_mhz: Floats, silicon: Silicon | None = None) -> Floats:
+    """Relative time at a clock; without silicon, of a GPU that is as its model."""
+    scaling, rest = workload.compute_share * model.max_clock_mhz / clock_mhz, 1 - workload.compute_share
+    if silicon is None:
+        return scaling + rest
+    time = scaling / silicon.compute + (rest - workload.fixed_share) / silicon.memory
+    for share, speed in (
+        (workload.link_share, silicon.link),
+        (workload.peer_share, silicon.peer),
+        (workload.launch_share, silicon.launch),
+    ):
+        if share:
+            time = time + share / speed
+    return time
 
 
 def _leakage_growth(model: GpuModel, temperature_c: Floats) -> Floats:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ..errors import InputError
 from .campaigns import gemm_csv, pagerank_csv, resnet_csv
-from .fleet import GPUS_PER_NODE, Fleet
-from .identity import NODES_PER_CABINET, identities
+from .fleet import GPUS_PER_NODE, NODES_PER_CABINET, Fleet
+from .identity import identities
 from .models import V100
 from .nvidia_smi import node_csv
 

@@ -41,16 +41,16 @@ def unit_ms(workload: Workload, model: GpuModel) -> float:
 
 
 def factors(fleet: Fleet, load: Load, number: int, repeats: int) -> Floats:
-    """Factors from relative time to ms, with the noise of the run and of its repeats: shape (repeats, gpus).
+    """Factors from relative time to ms, with the noise of the run, its day and its repeats: shape (repeats, gpus).
 
     `number` is the number of the run; its noise depends on it.
     """
     n = len(fleet)
     scale, noise = np.zeros(n), np.zeros(n)
-    for gpu in range(n):
-        workload = load.workload_of(gpu)
-        if workload is not None:
-            scale[gpu], noise[gpu] = unit_ms(workload, fleet.model), workload.noise
-    of_run = stream(fleet.seed, "time of a run", number).standard_normal(n)
+    of_each = [load.workload_of(gpu) for gpu in range(n)]
+    for workload in dict.fromkeys(load.workloads):
+        some = np.array([gpu for gpu in range(n) if of_each[gpu] is workload], dtype=np.intp)
+        scale[some] = unit_ms(workload, fleet.model)
+        noise[some] = fleet.noise(workload, "time of a run", number)[some]
     of_repeat = stream(fleet.seed, "time of a repeat", number).standard_normal((repeats, n))
-    return np.asarray(scale * np.exp(noise * of_run + REPEAT_NOISE * of_repeat))
+    return np.asarray(scale * np.exp(noise + REPEAT_NOISE * of_repeat))

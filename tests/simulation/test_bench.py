@@ -19,6 +19,7 @@ from whorl.simulation.fleet import Fleet
 from whorl.simulation.models import A100, H100, MODELS, V100, GpuModel
 from whorl.simulation.physics import Floats, voltage
 from whorl.simulation.rates import RATES, rates_of
+from whorl.simulation.spread import Spread
 from whorl.simulation.stepping import REASON_IDLE, REASON_POWER_CAP, Happening, Readings
 from whorl.simulation.workloads import IDLE, PAGERANK, SGEMM, STREAM, Workload
 from whorl.tests.sizes import sample
@@ -30,8 +31,14 @@ UNIT_S = 0.009
 QUIET = Workload("quiet", activity=1.0, compute_share=0.953, bandwidth_share=0.12, noise=0.0)
 
 
-def bench(model: GpuModel = V100, gpus: int = 4, seed: int = 1, *kinds: str, **options: Any) -> Bench:
-    return Bench(Fleet.draw(model, gpus, seed, faults=len(kinds), kinds=kinds), began_ns=BEGAN, **options)
+ALIKE = Spread(compute=0.0, memory=0.0, link=0.0)
+"""GPUs that are equally fast at one clock."""
+
+
+def bench(
+    model: GpuModel = V100, gpus: int = 4, seed: int = 1, *kinds: str, spread: Spread | None = None, **options: Any
+) -> Bench:
+    return Bench(Fleet.draw(model, gpus, seed, spread, faults=len(kinds), kinds=kinds), began_ns=BEGAN, **options)
 
 
 def finished(results: list[Any]) -> list[Any]:
@@ -61,7 +68,7 @@ async def measure(one: Bench, gpu: int, workload: Workload, *, warm_s: float, re
 
 
 def test_work_takes_what_the_speed_says() -> None:
-    one = bench(gpus=1, lock_mhz=1005)
+    one = bench(gpus=1, spread=ALIKE, lock_mhz=1005)
 
     async def task() -> tuple[Done, Done]:
         await measure(one, 0, QUIET, warm_s=4)
@@ -95,7 +102,7 @@ def test_a_repeat_shorter_than_a_step_is_timed_within_it() -> None:
 
 def test_work_that_outlasts_the_notes_is_timed_as_that_which_does_not() -> None:
     """Jobs of one to twenty seconds side by side and one after another, so that notes are dropped and room is made."""
-    one = bench(gpus=6, lock_mhz=1005)
+    one = bench(gpus=6, spread=ALIKE, lock_mhz=1005)
     expected = UNIT_S * (0.953 * 1530 / 1005 + 0.047)
 
     async def task(gpu: int) -> None:
@@ -209,8 +216,8 @@ def test_faults_show_in_the_times() -> None:
 
 
 def test_what_the_host_or_its_bus_bounds_follows_neither_clock_nor_memory() -> None:
-    copy = Workload("copy", activity=0.05, compute_share=0.0, bandwidth_share=0.01, noise=0.0, fixed_share=1.0)
-    one = bench(V100, 2, 3, "slow_memory", lock_mhz=600)
+    copy = Workload("copy", activity=0.05, compute_share=0.0, bandwidth_share=0.01, noise=0.0, link_share=1.0)
+    one = bench(V100, 2, 3, "slow_memory", spread=ALIKE, lock_mhz=600)
     done = finished(one.run([measure(one, gpu, copy, warm_s=1) for gpu in range(2)]))
     for run in done:
         assert run.times_s == pytest.approx(UNIT_S, rel=0.003)

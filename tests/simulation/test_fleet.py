@@ -13,9 +13,10 @@ from scipy.stats import spearmanr
 
 from whorl.errors import InputError
 from whorl.simulation.faults import FAULTS
-from whorl.simulation.fleet import CAP_SETTLES_AT, Fleet, Spread
+from whorl.simulation.fleet import CAP_SETTLES_AT, Fleet
 from whorl.simulation.models import MODELS, V100, GpuModel, find_model
 from whorl.simulation.physics import HOTTEST_C, Floats, Silicon, power, settle
+from whorl.simulation.spread import Spread
 from whorl.simulation.workloads import BERT, PAGERANK, RESNET, SGEMM, STREAM, WORKLOADS, Workload
 
 GPUS, SEEDS = 392, 20
@@ -173,7 +174,7 @@ def test_a_warmer_room_never_makes_a_gpu_faster_or_cooler() -> None:
 
 
 def test_without_spread_the_gpus_differ_by_their_place_alone() -> None:
-    fleet = Fleet.draw(V100, 40, 1, Spread(0, 0, 0, 0, 0, 0, 0, 0), faults=0)
+    fleet = Fleet.draw(V100, 40, 1, Spread(0, 0, 0, 0, 0, 0, 0, 0, compute=0, memory=0), faults=0)
     power_w = fleet.steady(PAGERANK).true_power_w.reshape(-1, 4)
     assert len(np.unique(power_w[:, ::2])) == 1
     assert (power_w[:, 1::2] > power_w[:, ::2]).all(), "the rear positions breathe warm air"

@@ -11,10 +11,11 @@ import pytest
 
 from whorl.errors import InputError
 from whorl.simulation.control import BLOCK, DIE_S, DIE_SHARE, FILTER_S, SINK_S, SINK_SHARE, STEP_NS, STEP_S
-from whorl.simulation.fleet import Fleet, Spread
+from whorl.simulation.fleet import Fleet
 from whorl.simulation.load import LOADS, Load, find_load
 from whorl.simulation.models import A100, H100, MODELS, V100, GpuModel
 from whorl.simulation.physics import Floats, Silicon, power
+from whorl.simulation.spread import Spread
 from whorl.simulation.stepping import Readings, Simulation
 from whorl.simulation.workloads import IDLE, PAGERANK, SGEMM, STREAM
 from whorl.store.schema import TELEMETRY
@@ -318,7 +319,8 @@ def test_the_work_done_follows_the_clock() -> None:
         clock = one.clock_mhz
         one.advance(BEGAN + step * STEP_NS)
         shares = np.where(np.arange(8) % 2, PAGERANK.compute_share, SGEMM.compute_share)
-        done += STEP_S / (shares * V100.max_clock_mhz / clock + 1 - shares)
+        time = shares * V100.max_clock_mhz / clock / one.fleet.silicon.compute
+        done += STEP_S / (time + (1 - shares) / one.fleet.silicon.memory)
     assert one.worked_s == pytest.approx(done, rel=1e-12)
 
 
