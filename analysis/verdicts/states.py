@@ -22,54 +22,57 @@ Floats = npt.NDArray[np.float64]
 
 OF = ("model", "workload")
 """GPUs that are alike in these are peers."""
-LOGS = ("time", "clock", "memory_clock", "power", "limit")
+MOVING = ("time", "clock", "power", "temperature")
+"""What differs from run to run."""
+LOGS = ("time", "clock", "memory_clock", "power", "limit", "energy")
 SHARES = ("heat", "brake", "slowed", "capped")
 """Of the time of a run in which the clock was held by heat, by the power brake, by the hardware for any reason, and by
 the power limit."""
-FIGURES = (*LOGS, "temperature", *SHARES)
+STEADY = ("memory_clock", "limit", "energy", *SHARES)
+FIGURES = (*MOVING, *STEADY)
 
 HELD = 0.01
 """Share of the time from which a reason for a lower clock counts."""
 _PAUSE_NS, _LONGEST_NS = 6 * 3600 * 10**9, 24 * 3600 * 10**9
 _FEWEST = 8  # GPUs for a slope
-_FLOOR = {"time": 5e-4, "clock": 2e-3, "memory_clock": 1e-3, "power": 3e-3, "limit": 1e-6, "temperature": 0.5}
+_FLOOR = {"time": 5e-4, "clock": 2e-3, "power": 3e-3, "temperature": 0.5}
 """No figure of a sitting is known better (standard deviation)."""
 
 
 def sittings(campaign: Probed, frozen: Collection[str] = ()) -> pl.DataFrame:
-    """One row a GPU, workload and sitting: the medians of its runs, for shares their mean, and `throttled`, the share
-    of its runs in which heat, a brake or the hardware held the clock. The power of GPUs in `frozen` is null."""
-    window = (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9
+    """One row a GPU, workload and sitting: the means of its runs (of `MOVING`, without the lowest and the highest run
+    where there are three or more), and `throttled`, the share of its runs in which heat, a brake or the hardware held
+    the clock. Power and energy of GPUs in `frozen` are null."""
+    moves = ~pl.col("gpu").is_in(list(frozen))
     limit = stated("power_limit_w").cast(pl.Float64, strict=False)
-    runs = (
-        _numbered(campaign.runs.filter(SOUND))
-        .select(
-            *OF, "gpu", "node", "slot", "stresses", "began", "sitting",
-            time=_log("value"),
-            clock=_log("sm_clock_mhz"),
-            memory_clock=_log("mem_clock_mhz"),
-            power=pl.when(~pl.col("gpu").is_in(list(frozen))).then(_log("power_w")),
-            limit=pl.coalesce(limit, "power_limit_w").log(),
-            temperature=pl.when(pl.col("temperature_c").is_finite()).then("temperature_c"),
-            heat=_share(window, *names(THERMAL)),
-            brake=_share(window, "power_brake"),
-            slowed=_share(window, "hw_slowdown"),
-            capped=_share(window, *names(POWER)),
-        )
-        .with_columns((pl.max_horizontal("heat", "brake", "slowed") >= HELD).cast(pl.Float64).alias("throttled"))
+    known = campaign.runs["power_limit_w"].null_count() == 0
+    runs = _numbered(campaign.runs.filter(SOUND)).select(
+        *OF, "gpu", "node", "slot", "stresses", "began", "sitting",
+        time=_log("value"),
+        clock=_log("sm_clock_mhz"),
+        memory_clock=_log("mem_clock_mhz"),
+        power=pl.when(moves).then(_log("power_w")),
+        energy=pl.when(moves).then(_log("energy")),
+        limit=(pl.col("power_limit_w") if known else pl.coalesce("power_limit_w", limit)).log(),
+        temperature=pl.when(pl.col("temperature_c").is_finite()).then("temperature_c"),
+        **_shares(campaign.runs),
     )  # fmt: skip
-    return (
-        runs.group_by(*OF, "gpu", "sitting")
-        .agg(
-            pl.col("node", "slot", "stresses").last(),
-            pl.col("began").min(),
-            pl.len().alias("runs"),
-            pl.col(*LOGS, "temperature").median(),
-            pl.col(*SHARES, "throttled").mean(),
-            pl.col("clock").max().alias("top"),
-        )
-        .sort("gpu", "workload", "sitting")
+    runs = runs.with_columns((pl.max_horizontal("heat", "brake", "slowed") >= HELD).cast(pl.Float64).alias("throttled"))
+    rows = runs.group_by(*OF, "gpu", "sitting").agg(
+        pl.col("node", "slot", "stresses", "began").first(),
+        pl.len().alias("runs"),
+        *(_trimmed(name) for name in MOVING),
+        pl.col(*STEADY, "throttled").mean(),
+        pl.col("clock").max().alias("top"),
     )
+    return rows.sort("gpu", "workload", "sitting")
+
+
+def _trimmed(name: str) -> pl.Expr:
+    """The mean without the lowest and the highest value, where there are three or more: a median takes far longer."""
+    all_of, n = pl.col(name), pl.col(name).count()
+    inner = (all_of.sum() - all_of.min() - all_of.max()) / (n - 2)
+    return pl.when(n > 2).then(inner).otherwise(all_of.mean()).alias(name)
 
 
 def _log(name: str) -> pl.Expr:
@@ -77,14 +80,23 @@ def _log(name: str) -> pl.Expr:
     return pl.when(value.is_finite() & (value > 0)).then(value.log())
 
 
-def _share(window: pl.Expr, *reasons: str) -> pl.Expr:
-    """Of the time of a run that any of the reasons held the clock; null where no reasons were recorded."""
+def _shares(runs: pl.DataFrame) -> dict[str, pl.Expr]:
+    """Of the time of a run that a reason held the clock; null where no reasons were recorded."""
+    reasons = {"heat": names(THERMAL), "brake": ("power_brake",), "slowed": ("hw_slowdown",), "capped": names(POWER)}
+    window = (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9
     text = pl.col("clock_events")
-    seconds = pl.max_horizontal(
-        *(text.str.extract(f'"{reason}": *([0-9.eE+-]+)').cast(pl.Float64, strict=False) for reason in reasons)
-    ).fill_null(0.0)
-    share = pl.when(window > 0).then(seconds / window).clip(0.0, 1.0)
-    return pl.when(text.is_not_null()).then(share)
+    # Most fleets have no run with most of the reasons: to look for these takes no time.
+    there = runs.select(
+        text.str.contains(one, literal=True).any().alias(one) for ones in reasons.values() for one in ones
+    )
+    found: dict[str, pl.Expr] = {}
+    for share, ones in reasons.items():
+        seconds = [
+            text.str.extract(f'"{one}": *([0-9.eE+-]+)').cast(pl.Float64, strict=False) for one in ones if there[one][0]
+        ]
+        held = pl.when(window > 0).then(pl.max_horizontal(pl.lit(0.0), *seconds) / window).clip(0.0, 1.0)
+        found[share] = pl.when(text.is_not_null()).then(held)
+    return found
 
 
 def _numbered(runs: pl.DataFrame) -> pl.DataFrame:
@@ -110,40 +122,34 @@ def levels(by_sitting: pl.DataFrame) -> pl.DataFrame:
         pl.col("node", "slot", "stresses").last(),
         pl.col("runs").sum(),
         pl.len().alias("sittings"),
-        pl.col(*FIGURES, "throttled").median(),
+        pl.col(*MOVING, *SHARES).median(),
+        pl.col("memory_clock", "limit", "energy", "throttled").mean(),
         pl.col("top").max(),
-        *(pl.col(name).var().alias(f"var_{name}") for name in FIGURES),
+        *(pl.col(name).var().alias(f"var_{name}") for name in MOVING),
     )
     free = (pl.col("sittings") - 1).clip(lower_bound=0).cast(pl.Float64)
     several = pl.col("sittings") > 1
-    pooled = 4.0  # how many sittings the fleet's counts for
     peers = known.group_by(OF).agg(
         pl.len().alias("n"),
         *(pl.col(name).median().alias(f"peers_{name}") for name in (*FIGURES, "throttled", "top")),
         *(
             (1.4826 * (pl.col(name) - pl.col(name).median()).abs().median()).alias(f"spread_{name}")
-            for name in (*FIGURES, "top")
+            for name in (*MOVING, "top")
         ),
         # Of two sittings the median variance is less than half of the mean one.
-        *((pl.col(f"var_{name}").filter(several).median() * 1.5).alias(f"all_{name}") for name in FIGURES),
+        *((pl.col(f"var_{name}").filter(several).median() * 1.5).alias(f"all_{name}") for name in MOVING),
     )
     beside = known.join(peers, on=OF, how="left", nulls_equal=True)
-    return (
-        beside.with_columns(
-            (
-                (
-                    (pooled * pl.max_horizontal(pl.col(f"all_{name}").fill_null(0.0), _FLOOR.get(name, 0.01) ** 2))
-                    + free * pl.col(f"var_{name}").fill_null(0.0)
-                )
-                / (pooled + free)
-            )
-            .sqrt()
-            .alias(f"sd_{name}")
-            for name in FIGURES
-        )
-        .drop(*(f"{kind}_{name}" for name in FIGURES for kind in ("var", "all")))
-        .sort("gpu", "workload")
+    pooled = 4.0  # how many sittings the fleet's variance counts for
+    sd = (
+        (pooled * pl.max_horizontal(pl.col(f"all_{name}").fill_null(0.0), _FLOOR[name] ** 2))
+        + free * pl.col(f"var_{name}").fill_null(0.0)
+        for name in MOVING
     )
+    beside = beside.with_columns(
+        (one / (pooled + free)).sqrt().alias(f"sd_{name}") for name, one in zip(MOVING, sd, strict=True)
+    )
+    return beside.drop(*(f"{kind}_{name}" for name in MOVING for kind in ("var", "all"))).sort("gpu", "workload")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +176,7 @@ def kappa(peers: pl.DataFrame, stresses: str) -> Slope | None:
     Where their clocks do not differ enough to tell, what such a workload is like; None where that is not known.
     """
     clock, time = _known(peers, "clock", "time")
-    found = _line(clock, time) if len(clock) >= _FEWEST and _spread(clock) >= 0.003 else None
+    found = line(clock, time) if len(clock) >= _FEWEST and spread(clock) >= 0.003 else None
     if found is None or found[1] > 0.12:
         return _NOT_MEASURED.get(stresses)
     return Slope(float(np.clip(-found[0], 0.0, 1.1)), found[1], True)
@@ -179,8 +185,8 @@ def kappa(peers: pl.DataFrame, stresses: str) -> Slope | None:
 def clock_per_kelvin(peers: pl.DataFrame) -> Slope:
     """By how much ln clock changes with a kelvin, over GPUs of one model in one workload; hotter silicon leaks more."""
     temperature, clock = _known(peers, "temperature", "clock")
-    enough = len(clock) >= _FEWEST and _spread(temperature) >= 1.5 and _spread(clock) >= 0.002
-    found = _line(temperature, clock) if enough else None
+    enough = len(clock) >= _FEWEST and spread(temperature) >= 1.5 and spread(clock) >= 0.002
+    found = line(temperature, clock) if enough else None
     if found is None or found[1] > 0.002:
         return Slope(-0.0013, 0.0006, False)
     return Slope(min(found[0], 0.0), found[1], True)
@@ -191,17 +197,17 @@ def _known(peers: pl.DataFrame, x: str, y: str) -> tuple[Floats, Floats]:
     return some[x].to_numpy(), some[y].to_numpy()
 
 
-def _spread(values: Floats) -> float:
+def spread(values: Floats) -> float:
     low, high = np.quantile(values, (0.1, 0.9))
     return float(high - low) / 2.56
 
 
-def _line(x: Floats, y: Floats) -> tuple[float, float] | None:
+def line(x: Floats, y: Floats) -> tuple[float, float] | None:
     """The slope of a line through points, most of which lie on it, and its standard error (Huber's weights).
 
     Points whose x is far from that of the others do not count: they are those to be explained.
     """
-    near = np.abs(x - np.median(x)) <= 5 * _spread(x)
+    near = np.abs(x - np.median(x)) <= 5 * spread(x)
     x, y = x[near], y[near]
     if len(x) < _FEWEST:
         return None
