@@ -143,11 +143,11 @@ def _fold(root: Path, pace: Pace, done: Done) -> None:
             joined = placing.newest(pa.concat_tables([kept, mine]))
             old.append(path)
             parts = writing.placed(root, TELEMETRY, said(root, joined), _name(number))
-            moves |= writing.write_temporary(parts, level=writing.SMALL)
+            moves |= writing.write_temporary(parts, stays=True)
             number += 1
         if len(rest):
             moves |= writing.write_temporary(
-                writing.placed(root, TELEMETRY, said(root, rest), _name(number)), level=writing.SMALL
+                writing.placed(root, TELEMETRY, said(root, rest), _name(number)), stays=True
             )
         replacing.replace(root, old, moves, pace)
     except BaseException as error:
@@ -267,7 +267,7 @@ def _merge(root: Path, spec: Table, group: list[Path], pace: Pace, done: Done) -
     data = placing.last_rows(placing.newest(data)) if spec == LATEST else said(root, arranging.sort(spec, data))
     moves: dict[Path, Path] = {}
     try:
-        moves = writing.write_temporary(writing.placed(root, spec, data, _name(0)), level=writing.SMALL)
+        moves = writing.write_temporary(writing.placed(root, spec, data, _name(0)), stays=True)
         replacing.replace(root, group, moves, pace)
     except OSError as error:
         for temporary in moves:

@@ -48,6 +48,7 @@ def writer(file: IO[bytes], schema: Any, **options: Any) -> Any:
     except (ImportError, TypeError, ValueError):
         import pyarrow.parquet as pq
 
+        options.pop("max_rows_per_page", None)  # older releases do not know it, and have no such limit
         return pq.ParquetWriter(file, schema, **options)
 
 

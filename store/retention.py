@@ -153,10 +153,10 @@ def _prune_day(root: Path, paths: list[Path], until: int, pace: Pace, done: Prun
     moves: dict[Path, Path] = {}
     name = f"pruned-{time.time_ns():x}"
     try:
-        moves = writing.write_temporary(writing.placed(root, MINUTES, joined, name), level=writing.SMALL)
+        moves = writing.write_temporary(writing.placed(root, MINUTES, joined, name), stays=True)
         if len(kept):
             moves |= writing.write_temporary(
-                writing.placed(root, TELEMETRY, compaction.said(root, kept), name), level=writing.SMALL
+                writing.placed(root, TELEMETRY, compaction.said(root, kept), name), stays=True
             )
         done.after += sum(path.stat().st_size for path in moves)
         replacing.replace(root, old, moves, pace)

@@ -264,7 +264,7 @@ class Sealer:
                 moves |= made.moves
                 noted, earlier = latest.of_generation(self.root, name_in(self.generation), name, made.last)
                 parts += [*([self._late(made.late, name)] if len(made.late) else []), noted]
-            return moves | writing.write_temporary(parts, level=writing.SMALL), earlier
+            return moves | writing.write_temporary(parts, stays=True), earlier
         except BaseException:
             for temporary in moves:
                 files.remove(temporary)

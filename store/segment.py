@@ -181,7 +181,7 @@ class Segment:
             seen: list[Bounds] = []
             write = stack.enter_context(
                 writing.growing(
-                    temporary, TELEMETRY, self._schema, level=writing.QUICK,  # compaction makes it small
+                    temporary, TELEMETRY, self._schema,
                     metadata=lambda: placing.as_metadata(placing.union(seen)),
                 )
             )  # fmt: skip

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -162,9 +163,12 @@ def test_compaction_joins_the_segments_of_an_hour_and_of_a_day(store: Store) -> 
     assert (done.before, done.after) == (6, 1)
     done = compaction.compact(store.root, now=LATER, pace=replacing.OFFLINE)
     assert (done.before, done.after) == (2, 1)
-    assert len(store.files("telemetry")) == 2  # with the empty one
+    _, joined = store.files("telemetry")  # after the empty one
     assert store.sql("select count(*) n, count(distinct ts) d from telemetry").to_pylist() == [{"n": 62, "d": 62}]
     assert compaction.compact(store.root, now=LATER, pace=replacing.OFFLINE).before == 0
+    group = pq.read_metadata(joined).row_group(0)
+    codecs = {(one := group.column(i)).path_in_schema: one.compression for i in range(group.num_columns)}
+    assert (codecs["ts"], codecs["gpu"]) == ("UNCOMPRESSED", "LZ4"), "it is quick to read"
 
 
 def test_a_late_row_whose_earlier_one_never_came_is_kept(store: Store) -> None:
