@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from ..probing import LINK, MEMORY, Probed
+from ..probing import CACHE, COMPUTE, LINK, MEMORY, OTHER, Probed
 from . import states
 from .holding import DRAWS, STEP, Peers, Split, apart
 from .limits import hottest_c
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _SMALLEST = 0.02
 """Parts below this share of the effect belong to what is not explained."""
+_CLASS = {COMPUTE: COMPUTE, CACHE: COMPUTE, MEMORY: MEMORY, LINK: LINK}
 _FEW = 2e-3  # of ln time: less is no contrast
 _LOWER = 0.01  # of ln memory clock
 
@@ -147,6 +148,10 @@ class Evidence:
             part = np.minimum(np.maximum(rest, 0.0), most)
             parts[what] = parts.get(what, np.zeros(DRAWS + 1)) + part
             rest = rest - part
+        main = max(parts, key=lambda what: float(parts[what][0]), default=Part.CAP)
+        if main != Part.CAP:  # its silicon is its luck
+            luck = split.luck()
+            parts[main], rest = parts[main] + luck, rest - luck
         return parts | {Part.UNEXPLAINED: rest}
 
     def _beside_the_clock(
@@ -154,28 +159,29 @@ class Evidence:
     ) -> dict[str, float]:
         """What else slows it, and by how much at most; nothing where no other probe is there to compare with."""
         stresses = str(own[workload]["stresses"])
-        beside = {name: self._residual(one, slow.get(name)) for name, one in own.items()}
-        others = [
-            (str(own[name]["stresses"]), left)
-            for name, left in beside.items()
-            if left is not None and name != workload and str(own[name]["stresses"]) != stresses
-        ]
-        left = beside[workload] or 0.0
-        well = any(other < max(0.5 * left, _FEW) for _, other in others)
+        found = {name: self._residual(one, slow.get(name)) for name, one in own.items()}
+        left = found.pop(workload) or 0.0
+        beside: dict[str, list[float]] = {}
+        for name, other in found.items():
+            if other is not None:
+                beside.setdefault(_CLASS.get(str(own[name]["stresses"]), OTHER), []).append(other)
+        middle = {of: float(np.median(others)) for of, others in beside.items()}
+        mine = _CLASS.get(stresses, OTHER)
+        others = [value for of, value in middle.items() if of != mine]
+        # Cores, memory and link share nothing but what is outside the GPU.
+        apart = {**middle, mine: left}
+        if {COMPUTE, MEMORY, LINK} <= set(apart) and min(apart[of] for of in (COMPUTE, MEMORY, LINK)) >= 0.5 * left:
+            return {Part.STARVED: math.inf}
+        well = any(value < max(0.5 * left, _FEW) for value in others)
         memory_clock = split.apart("memory_clock")
         if memory_clock is not None and memory_clock < -_LOWER and stresses != LINK:
             return {Part.MEMORY_CLOCK: math.inf if stresses == MEMORY else -memory_clock}
-        if stresses == LINK:
-            return {Part.LINK: math.inf} if well else {}
-        if stresses == MEMORY:
-            return {Part.MEMORY: math.inf} if well else {}
-        found: dict[str, float] = {}
-        memory = [other for stress, other in others if stress == MEMORY]
-        if memory and float(np.median(memory)) > max(_FEW * 5, 0.25 * left):
-            found[Part.MEMORY] = float(np.median(memory))
-        if split.starved:
-            found[Part.STARVED] = math.inf
-        return found
+        if stresses in (LINK, MEMORY):
+            return {Part.LINK if stresses == LINK else Part.MEMORY: math.inf} if well else {}
+        of_memory = middle.get(MEMORY, 0.0)
+        if of_memory > max(5 * _FEW, 1.5 * left):
+            return {Part.MEMORY: of_memory}
+        return {Part.STARVED: math.inf} if split.starved else {}
 
     def _residual(self, row: dict[str, Any], effect: float | None) -> float | None:
         """ln time over the peers', without what the clock takes; None where it has no time."""

@@ -30,6 +30,8 @@ _WARM_C = 75.0
 _AT_CAP, _PEERS_AT_CAP = math.log(0.97), math.log(0.93)
 _CLOCK_PER_POWER = (0.4, 0.07)
 """Change of ln clock with ln power limit, and its standard deviation: of a V100 under SGEMM; assumed of others."""
+_LEAKAGE_PER_K = (0.03, 0.01)
+"""Growth of the leakage with temperature, and how far it is known: far from its peers a GPU loses more a kelvin."""
 _DEPTH = (0.5, 0.12)
 """By how much the hardware lowers a clock that it holds (it halves it, or worse), and how far that is known."""
 _ALIKE = 0.01  # of ln clock
@@ -95,6 +97,10 @@ class Split:
     def apart(self, name: str) -> float | None:
         """Its figure less that of its peers."""
         return apart(self._row, name)
+
+    def luck(self) -> Floats:
+        """By how much it may differ from its peers without any cause."""
+        return self._drawn(0.0, float(self._row["spread_time"] or 0.0))
 
     def _drawn(self, value: float, sd: float) -> Floats:
         found = value + sd * self._random.standard_normal(DRAWS + 1)
@@ -163,8 +169,9 @@ class Split:
         if self._at_cap(at_own_cap):
             if self.warmer is not None and self.warmer > 0:
                 slope = self._peers.per_kelvin
-                colder = np.minimum(self._drawn(slope.value, slope.se), 0.0) * self._own("temperature")
-                take(Part.HEAT, -kappa * colder)
+                growth = np.clip(self._drawn(*_LEAKAGE_PER_K), 0.005, 0.06)
+                warmer = np.expm1(growth * np.maximum(self._own("temperature"), 0.0)) / growth
+                take(Part.HEAT, -kappa * np.minimum(self._drawn(slope.value, slope.se), 0.0) * warmer)
             take(Part.CAP, everything)
         take(Part.UNTOLD, everything)
         for what, part in self._hidden(np.maximum(self.effect - visible, 0.0), kappa).items():

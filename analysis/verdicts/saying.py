@@ -88,7 +88,7 @@ def looks_of(workload: str, causes: Sequence[Cause], row: Mapping[str, Any] | No
     effect = sum(one.pct for one in causes)
     said = f"{abs(effect):.1f} % {'slower' if effect >= 0 else 'faster'} in {workload}"
     if len(causes) > 1 or (causes and causes[0].what != Part.UNEXPLAINED):
-        said += ": " + ", ".join(f"{one.pct:.1f} {one.what}" for one in causes)
+        said += ": " + ", ".join(f"{one.pct:.1f} {one.what}" for one in causes if abs(one.pct) >= 0.05)
     figures = [] if row is None else list(_figures(row, {one.what for one in causes}, limit_c))
     return said + (f" ({'; '.join(figures)})" if figures else "")
 
