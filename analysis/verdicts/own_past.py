@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..statistics.student import quantile, upper_tail
-from .noise import Noise
+from .noise import Noise, mean_size
 from .sittings import Bools, Floats, Ints, Sittings
 
 RELEVANT = 0.01
@@ -27,7 +27,7 @@ LEAST_TO_DRIFT = 5
 _LONGEST = 96  # sittings of a series looked at one by one; of more, neighbours are taken together
 _CHUNK = 4_000_000  # numbers of a working array
 _PRIOR = 4.0  # sittings that the fleet's scatter counts for beside a GPU's own
-_CLIPPED = 3.0  # scales: what a sitting adds to a GPU's own scatter, at most
+_CLIPPED = 10.0  # scales: what a difference adds to a GPU's own scatter, at most
 LEAST_SD = 1e-5
 """Of a change, in logarithms."""
 _CONFIDENCE = 0.025  # of each side of an interval
@@ -127,22 +127,24 @@ def _chunks(of: Sittings, series: Ints) -> Iterator[Ints]:
 
 
 def _shapes(of: Sittings, noise: Noise, series: Ints) -> tuple[Ints | Floats, ...]:
-    at, value, low, high, runs = of.padded(series, "at", "value", "low", "high", "runs")
+    at, value, low, high, runs, warmth = of.padded(series, "at", "value", "low", "high", "runs", "warmth")
     while at.shape[1] > _LONGEST:
-        at, value, low, high, runs = _halved(at, value, low, high, runs)
+        at, value, low, high, runs, warmth = _halved(at, value, low, high, runs, warmth)
     many, longest = at.shape
     n = np.isfinite(at).sum(axis=1)
     there = np.isfinite(at)
     gap = np.abs(at[:, :, None] - at[:, None, :])
     pairs = np.nan_to_num(noise.difference(np.nan_to_num(gap), runs[:, :, None] * 1.0, runs[:, None, :] * 1.0))
-    pairs *= there[:, :, None] & there[:, None, :]
+    rough = noise.roughness(warmth)
+    pairs *= np.maximum(rough[:, :, None], rough[:, None, :]) * (there[:, :, None] & there[:, None, :])
     pairs[:, np.arange(longest), np.arange(longest)] = 0.0
     sums = np.zeros((many, longest + 1, longest + 1))
     sums[:, 1:, 1:] = pairs.cumsum(axis=1).cumsum(axis=2)
     rows = np.arange(many)
     everything = sums[rows, n, n]
+    moved = _moved(value, pairs)
     best = {name: np.full(many, np.nan) for name in ("p", "df", "change", "sd", "misfit")}
-    best["p"][:] = np.inf
+    best["misfit"][:] = np.inf
     split = np.ones(many, np.int64)
     newest, newest_sd, newest_p = np.full(many, np.nan), np.full(many, np.nan), np.ones(many)
     for k in range(1, longest):
@@ -159,20 +161,22 @@ def _shapes(of: Sittings, noise: Noise, series: Ints) -> tuple[Ints | Floats, ..
         sure = np.maximum(np.maximum(after_low - before_high, before_low - after_high), 0.0)
         left = np.abs(value[:, :k] - before_value[:, None])
         right = np.abs(value[:, k:] - after_value[:, None])
-        own = _own_scatter(np.concatenate([left, right], axis=1), noise, n - (k > 1) - (after > 1))
+        own = _own_scatter(moved.sum(axis=1) - moved[:, k - 1], n - 2, noise)
         sd = np.sqrt(variance * own)
         wrong = np.minimum(k // 2 + 1, after // 2 + 1)
         df = noise.freedom * wrong
         # Of the sittings that would have to be wrong, how many runs: one run of one sitting is soon wrong.
         by_chance = GLITCH ** np.minimum(_runs_to_spoil(runs[:, :k], k), _runs_to_spoil(runs[:, k:], after))
         p = np.where(fits, np.maximum(2 * upper_tail(sure / sd, df), by_chance), np.inf)
-        last = n == k + 1
-        slower = np.maximum(after_low - before_high, 0.0)
-        newest[last], newest_sd[last] = change[last], sd[last]
-        newest_p[last] = np.maximum(upper_tail(slower / sd, df), by_chance)[last]
-        better = (p < best["p"]) | ((p == best["p"]) & (np.abs(change) > np.abs(best["change"])))
+        last = np.flatnonzero(n == k + 1)
+        if len(last):
+            size, scale, slower = _newest(value[last], low[last], high[last], sums[last], k, noise)
+            scale *= np.sqrt(own[last])
+            newest[last], newest_sd[last] = size, scale
+            newest_p[last] = np.maximum(upper_tail(slower / scale, noise.freedom), by_chance[last])
+        misfit = np.where(fits, (np.nansum(left, axis=1) + np.nansum(right, axis=1)) / n, np.inf)
+        better = misfit < best["misfit"]  # the date at which two levels fit best
         split[better] = k
-        misfit = (np.nansum(left, axis=1) + np.nansum(right, axis=1)) / n
         for name, found in (("p", p), ("df", df), ("change", change), ("sd", sd), ("misfit", misfit)):
             best[name][better] = np.broadcast_to(found, (many,))[better]
     whole, _, _ = _middles(value, low, high, n)
@@ -194,12 +198,41 @@ def _middles(value: Floats, low: Floats, high: Floats, n: Ints) -> tuple[Floats,
     return (ranked[rows, below] + ranked[rows, above]) / 2, lows[rows, below], highs[rows, above]
 
 
-def _own_scatter(away: Floats, noise: Noise, n: Ints) -> Floats:
-    """A factor of 1 or more on the variance: how much more a GPU's own sittings scatter than the fleet's."""
-    unit = noise.between[len(noise.between) // 2] / 2 + noise.within / 2
-    z = np.minimum(np.nan_to_num(away) / np.sqrt(unit), 10 * _CLIPPED)
-    total = (z**2).sum(axis=1)
-    factor: Floats = np.maximum(1.0, (_PRIOR + total) / (_PRIOR + np.maximum(n, 0)))
+def _newest(
+    value: Floats, low: Floats, high: Floats, sums: Floats, k: int, noise: Noise
+) -> tuple[Floats, Floats, Floats]:
+    """Sitting k against as many of those before it as say most: its difference, the scale of it, and how much slower
+    it is for certain. Where levels wander, the newest ones say most; where days are independent, all together do."""
+    many = len(value)
+    best = [np.full(many, np.inf), np.zeros(many), np.zeros(many)]
+    width = 1
+    while True:
+        m = min(width, k)
+        inside = sums[:, k, k] - sums[:, k - m, k] - sums[:, k, k - m] + sums[:, k - m, k - m]
+        across = sums[:, k, k + 1] - sums[:, k - m, k + 1] - sums[:, k, k] + sums[:, k - m, k]
+        variance = np.maximum(across / m - inside / (2 * m * m), noise.between[0] / 4)
+        middle, _, top = _middles(value[:, k - m : k], low[:, k - m : k], high[:, k - m : k], np.full(many, m))
+        better = variance < best[0]
+        for column, found in zip(best, (variance, value[:, k] - middle, low[:, k] - top), strict=True):
+            column[better] = found[better]
+        if m == k:
+            return best[1], np.sqrt(best[0]), np.maximum(best[2], 0.0)
+        width *= 2
+
+
+def _moved(value: Floats, pairs: Floats) -> Floats:
+    """(series, sittings - 1) how far each sitting is from the one before it, in scales; 0 behind the last."""
+    places = np.arange(value.shape[1] - 1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        scales = np.abs(np.diff(value, axis=1)) / np.sqrt(pairs[:, places, places + 1])
+    found: Floats = np.minimum(np.nan_to_num(scales, nan=0.0), _CLIPPED)
+    return found
+
+
+def _own_scatter(moved: Floats, n: Ints, noise: Noise) -> Floats:
+    """A factor of 1 or more on the variance: how much more a GPU's n differences scatter than the fleet's do."""
+    usual = mean_size(noise.freedom, _CLIPPED)
+    factor: Floats = np.maximum(1.0, (_PRIOR * usual + moved) / ((_PRIOR + np.maximum(n, 0)) * usual)) ** 2
     return factor
 
 
@@ -229,7 +262,7 @@ def _drift(at: Floats, value: Floats, n: Ints, pairs: Floats, noise: Noise) -> t
     rest = value - slope[:, None] * centred
     middle, _, _ = _middles(rest, rest, rest, n)
     away = np.abs(rest - middle[:, None])
-    own = _own_scatter(away, noise, n - 2)
+    own = _own_scatter(_moved(rest, pairs).sum(axis=1), n - 1, noise)
     sd = np.sqrt(np.maximum(variance, LEAST_SD**2 / 1e4) * own)
     df = noise.freedom * np.maximum(1, np.floor(_DRIFT_BREAKS * n) + 1)
     p = np.minimum(1.0, 2 * upper_tail(np.abs(slope) / sd, df))
@@ -242,7 +275,7 @@ def _drift(at: Floats, value: Floats, n: Ints, pairs: Floats, noise: Noise) -> t
 
 def _halved(*columns: Floats) -> tuple[Floats, ...]:
     """Neighbouring sittings taken together, two by two."""
-    at, value, low, high, runs = (
+    at, value, low, high, runs, warmth = (
         np.pad(c, ((0, 0), (0, c.shape[1] % 2)), constant_values=0 if c.dtype.kind == "i" else np.nan) for c in columns
     )
     two = (len(at), -1, 2)
@@ -252,4 +285,4 @@ def _halved(*columns: Floats) -> tuple[Floats, ...]:
         pair = column.reshape(two)
         return np.where(one, pair[:, :, 0], pair.mean(axis=2))
 
-    return mean(at), mean(value), mean(low), mean(high), runs.reshape(two).sum(axis=2)
+    return mean(at), mean(value), mean(low), mean(high), runs.reshape(two).sum(axis=2), mean(warmth)

@@ -52,6 +52,7 @@ def past(
     count: int | None = None,
     node: Ints | None = None,
     regime: Ints | None = None,
+    warmth: Floats | None = None,
     noise: Noise | None = None,
 ) -> Past:
     """What changed, drifts and scatters.
@@ -59,7 +60,7 @@ def past(
     `series`, `at` (days), `value` (natural logarithm of a time), `regime` (number of a driver and firmware, -1 where
     unknown): one for each run. `node`: one for each series, -1 where unknown. `noise`: of earlier data, where known.
     """
-    of, runs = sittings(series, at, value, count)
+    of, runs = sittings(series, at, value, count, warmth)
     node = np.full(of.count, -1) if node is None else node
     effect = np.zeros(len(of))
     common: list[Common] = []
@@ -78,6 +79,9 @@ def past(
         return Past(
             of, runs, None, tuple(common), nothing, none, empty, empty, None, empty, none, none, none, none, looks
         )
+    warm = noise.a_kelvin * (of.warmth - groups_median(of.warmth, of.series, of.count)[of.series])
+    warm = np.nan_to_num(warm)
+    of, runs = of.less(warm), replace(runs, value=runs.value - warm[runs.sitting])
     found, start = shapes(of, noise, worth(of)), none
     start = np.zeros(len(found.series), np.int64)
     found, start = _searched_again(of, noise, found, start, looks)

@@ -38,6 +38,8 @@ class Sittings:
     high: Floats
     """The upper median."""
     runs: Ints
+    warmth: Floats
+    """The median temperature of its runs, °C; NaN where unknown."""
     count: int
     """How many series there are; some may have no sitting."""
 
@@ -66,7 +68,7 @@ class Sittings:
     def take(self, places: Ints, series: Ints, count: int) -> Sittings:
         """The sittings at these places, as those of other series."""
         values = (self.value[places], self.low[places], self.high[places])
-        return Sittings(series, self.at[places], *values, self.runs[places], count)
+        return Sittings(series, self.at[places], *values, self.runs[places], self.warmth[places], count)
 
     def less(self, effect: Floats) -> Sittings:
         """The same with `effect`, one for each sitting, taken out of its values."""
@@ -96,7 +98,9 @@ class Runs:
     """Where each run was before."""
 
 
-def sittings(series: Ints, at: Floats, value: Floats, count: int | None = None) -> tuple[Sittings, Runs]:
+def sittings(
+    series: Ints, at: Floats, value: Floats, count: int | None = None, warmth: Floats | None = None
+) -> tuple[Sittings, Runs]:
     """The sittings of runs in any order. Runs without a finite time or value must not be among them."""
     count = int(series.max(initial=-1)) + 1 if count is None else count
     order = np.lexsort((at, series))
@@ -112,7 +116,12 @@ def sittings(series: Ints, at: Floats, value: Floats, count: int | None = None) 
     runs = np.diff(np.append(first, len(series)))
     ranked = value[np.lexsort((value, of))]
     low, high = ranked[first + (runs - 1) // 2], ranked[first + runs // 2]
-    found = Sittings(series[first], at[first], (low + high) / 2, low, high, runs, count)
+    known = None if warmth is None else np.isfinite(warmth)
+    warm = np.full(len(first), np.nan)
+    if warmth is not None and known is not None and known.any():
+        known = known[order]
+        warm = groups_median(warmth[order][known], of[known], len(first))
+    found = Sittings(series[first], at[first], (low + high) / 2, low, high, runs, warm, count)
     return found, Runs(series, at, value, of, order)
 
 

@@ -50,6 +50,7 @@ class Telling:
             count=len(self.names),
             node=_numbers(self.nodes, sorted({name for name in self.nodes if name is not None})),
             regime=_numbers(regime.to_list(), self.regimes),
+            warmth=runs["temperature_c"].cast(pl.Float64).fill_null(np.nan).to_numpy(),
         )
         # Runs by sitting, to find the runs of a sitting again.
         self.places = self.past.runs.order

@@ -1,0 +1,141 @@
+"""The detector that watches one GPU run by run."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from whorl.analysis.verdicts.noise import estimate
+from whorl.analysis.verdicts.online import SITTINGS, Alarm, Expected, expected, level, update
+from whorl.analysis.verdicts.sittings import sittings
+from whorl.tests.sizes import count
+
+WEEK_S = 7 * 86_400.0
+QUIET = Expected((0.0,), (2 * 0.001**2,), 0.0008**2, 5.0)
+
+State = dict[str, Any] | None
+
+
+def watched(
+    times: Iterable[Iterable[float]], state: State = None, first: int = 0
+) -> tuple[State, list[tuple[int, Alarm]]]:
+    """The alarms over sittings of runs, a week apart, and in which sitting each was."""
+    found = []
+    for week, runs in enumerate(times, first):
+        for run, value in enumerate(runs):
+            state, alarm = update(state, value, week * WEEK_S + 600 * run, expected=QUIET)
+            if alarm is not None:
+                found.append((week, alarm))
+    return state, found
+
+
+def usual(weeks: int, runs: int = 3, seed: int = 1) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return 100 * np.exp(0.001 * rng.normal(size=(weeks, 1)) + 0.0008 * rng.normal(size=(weeks, runs)))
+
+
+def test_a_healthy_gpu_raises_fewer_alarms_than_stated() -> None:
+    weeks = count(20_000, short=2_000)
+    rng = np.random.default_rng(2)
+    heavy = 100 * np.exp(0.001 * rng.standard_t(5, size=(weeks, 1)) + 0.0008 * rng.normal(size=(weeks, 2)))
+    _, alarms = watched(heavy)
+    assert len(alarms) <= weeks / SITTINGS
+
+
+def test_a_change_of_two_per_cent_is_found_within_two_sittings_and_told_once() -> None:
+    times = usual(30)
+    times[20:] *= 1.02
+    _, alarms = watched(times)
+    ((week, alarm),) = alarms
+    assert week in (20, 21)
+    assert alarm.effect_pct == pytest.approx(2.0, abs=0.5)
+    assert alarm.since_s == 20 * WEEK_S
+    assert alarm.sittings == week
+
+
+def test_a_gpu_that_became_faster_is_told_too() -> None:
+    times = usual(20)
+    times[10:] *= 0.97
+    ((_, alarm),) = watched(times)[1]
+    assert alarm.effect_pct == pytest.approx(-3.0, abs=0.5)
+
+
+@pytest.mark.parametrize("runs", [1, 2, 3])
+def test_one_run_that_went_wrong_raises_no_alarm(runs: int) -> None:
+    for factor in (1.02, 1.1, 1.4):
+        times = usual(20, runs)
+        times[12, 0] *= factor
+        assert watched(times)[1] == []
+
+
+def test_a_state_survives_json_and_goes_on_as_before() -> None:
+    times = usual(20)
+    times[12:] *= 1.03
+    state, before = watched(times[:8])
+    again = json.loads(json.dumps(state))
+    assert len(json.dumps(state)) < 1_000
+    assert [*before, *watched(times[8:], again, 8)[1]] == watched(times)[1]
+
+
+def test_the_runs_of_one_sitting_are_one_look() -> None:
+    """A hundred runs of one slow hour say as much as the hour."""
+    state, _ = watched(usual(10))
+    assert state is not None
+    for run in range(100):
+        state, _ = update(state, 100.5, 10 * WEEK_S + 60 * run, expected=QUIET)
+        assert state is not None
+    assert state["n"] == 10
+    assert len(state["values"]) <= 64
+
+
+def test_what_temperature_does_is_no_change() -> None:
+    warm = Expected((0.0,), (2 * 0.001**2,), 0.0008**2, 5.0, a_kelvin=0.001)
+    for know, alarms in ((warm, 0), (QUIET, 1)):
+        state, told = None, 0
+        for week, (value,) in enumerate(usual(20, 1)):
+            hot = week >= 10
+            state, alarm = update(
+                state, value * (1.02 if hot else 1), week * WEEK_S, warmth=80.0 if hot else 60.0, expected=know
+            )
+            told += alarm is not None
+        assert told == alarms
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -1.0])
+def test_a_run_without_a_duration_changes_nothing(value: float) -> None:
+    state, _ = watched(usual(3))
+    assert update(state, value, 9 * WEEK_S, expected=QUIET) == (state, None)
+    assert update(None, value, 0.0) == (None, None)
+
+
+def test_runs_from_the_past_and_without_a_time_change_nothing() -> None:
+    state, _ = watched(usual(3))
+    for at in (math.nan, -1.0, WEEK_S):
+        assert update(state, 100.0, at, expected=QUIET) == (state, None)
+
+
+def test_the_level_is_that_of_the_sittings_before() -> None:
+    state, _ = watched(usual(10))
+    assert state is not None
+    assert level(state) == pytest.approx(100.0, rel=2e-3)
+    first, _ = update(None, 100.0, 0.0)
+    assert first is not None
+    assert level(first) is None
+
+
+def test_it_takes_the_noise_that_a_fleet_has_shown() -> None:
+    rng = np.random.default_rng(3)
+    shape = (60, 6, 3)
+    gpu, week, run = (part.ravel() for part in np.indices(shape))
+    value = (0.001 * rng.normal(size=(60, 6, 1)) + 0.0008 * rng.normal(size=shape)).ravel()
+    noise = estimate(*sittings(gpu, 7.0 * week + 0.01 * run, value))
+    assert noise is not None
+    known = expected(noise)
+    assert math.sqrt(known.between[-1]) == pytest.approx(0.00142, rel=0.25)
+    assert json.loads(json.dumps(known.between)) == list(known.between)
+    assert expected(None).scale(7, 1, None) > known.scale(7, 1, None)
