@@ -1,0 +1,86 @@
+"""Workloads of a store that were run under several power limits or locked clocks, and what a cap would do to others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import polars as pl
+
+from ...store.conditions import stated
+from ...store.names import plain_workload
+from ..measurements import measurements
+from .caps import Prediction, curves, predict
+
+if TYPE_CHECKING:
+    from ...store import Store
+
+Capped = Literal["power", "clock"]
+
+
+def sweep(store: Store, *, cluster: str | None = None, capped: Capped = "power") -> pl.DataFrame:
+    """The runs of workloads under caps, for `curves`: family, setting, cap (W or MHz), time (ms), power_w.
+
+    For clocks also limit_w, the power limit. A run without a stated cap counts as one under the GPU's own limit or
+    highest clock, where that is known. The setting is cluster, model, input size, and the clock or limit that is not
+    the cap. The power is the run's median.
+    """
+    runs = measurements(store, clusters=[cluster] if cluster else [], run_ids=True)
+    runs = runs.select("run_id", pl.col("cluster", "gpu").cast(pl.String), "value", "power_w")
+
+    def number(key: str) -> pl.Expr:
+        return stated(key).cast(pl.Float64, strict=False)
+
+    limit = pl.coalesce(number("asked_power_limit_w"), number("power_cap_w"), number("power_limit_w"))
+    conditions = store.scan("runs").select(
+        "run_id",
+        pl.col("workload").cast(pl.String).alias("family"),
+        limit.alias("set_w"),
+        number("locked_clock_mhz").alias("set_mhz"),
+        stated("input_size").alias("input_size"),
+    )
+    now = store.sql(
+        "select cluster, gpu, model, coalesce(power_limit_default_mw, power_limit_mw) / 1e3 as own_w, "
+        "sm_clock_max_mhz as own_mhz from gpus_now"
+    ).polars()
+    now = now.cast(
+        {"cluster": pl.String, "gpu": pl.String, "model": pl.String, "own_w": pl.Float64, "own_mhz": pl.Float64}
+    )
+    every = runs.join(store.collect(conditions), on="run_id").join(now, on=["cluster", "gpu"], how="left")
+    limit_w, mhz = pl.coalesce("set_w", "own_w"), pl.coalesce("set_mhz", "own_mhz")
+    same, cap = (mhz, limit_w) if capped == "power" else (limit_w, mhz)
+    parts = [pl.col(name).fill_null("") for name in ("cluster", "model", "input_size")]
+    return every.select(
+        "family",
+        pl.concat_str(*parts, same.cast(pl.String).fill_null(""), separator="|").alias("setting"),
+        cap.alias("cap"),
+        pl.col("value").alias("time"),
+        "power_w",
+        *([limit_w.alias("limit_w")] if capped == "clock" else []),
+    ).filter(pl.col("cap").is_not_null())
+
+
+def cap_effect(
+    store: Store, workload: str, cap: float, *, cluster: str | None = None, capped: Capped = "power"
+) -> Prediction:
+    """What a cap (W or MHz) would do to a workload of the store, from the other workloads that were run under caps.
+
+    The load is the median power of its runs under the highest cap it was run under.
+    """
+    runs = sweep(store, cluster=cluster, capped=capped)
+    work = plain_workload(workload)
+    own = runs.filter(pl.col("family") == work, pl.col("power_w") > 0)
+    if own.is_empty():
+        what = "power limit" if capped == "power" else "highest clock"
+        return _without(f"no run of {workload} has a time, its power and a {what}")
+    highest = float(own.select(pl.col("cap").max()).item())
+    top = own.filter(pl.col("cap") == highest)
+    load = (top["power_w"] / top["cap" if capped == "power" else "limit_w"]).median()
+    if load is None:
+        return _without(f"no power limit of the GPUs that ran {workload} is known")
+    if not 0 < cap <= highest:
+        return _without(f"the cap must be above 0 and at most {highest:g}, the highest that {workload} was run under")
+    return predict(curves(runs), float(load), cap / highest, without=work)  # type: ignore[arg-type]
+
+
+def _without(reason: str) -> Prediction:
+    return Prediction(None, None, None, None, None, 0, (), reason)

@@ -1,0 +1,144 @@
+"""Power profiles and classes from telemetry, against scipy's clustering and examples worked by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import pdist, squareform
+
+from whorl.analysis.power_classes import Profile, Use, nearest, power_classes, power_profiles
+from whorl.analysis.power_classes.grouping import cuts, silhouettes
+from whorl.analysis.power_classes.spikes import distances, spike_vector
+from whorl.store import Store
+from whorl.store.schema import arrow_rows
+from whorl.tests.stores import new_store
+
+SECOND = 10**9
+LIMIT = 300.0
+READINGS = 100
+
+
+def trace(kind: str, seed: int) -> np.ndarray:
+    """Power over limit, ten readings a second."""
+    rng, i = np.random.default_rng(seed), np.arange(READINGS)
+    noise = rng.normal(0, 0.01, READINGS)
+    level: dict[str, Any] = {"full": 0.98, "middle": 0.65, "light": 0.3}
+    found: np.ndarray = noise + level.get(kind, np.where(i % 20 < 10, 1.15, 0.55))
+    return found
+
+
+def store_of(path: Path, kinds: dict[str, str], *, limit: float | None = LIMIT, quality: str | None = None) -> Store:
+    """Two runs of each workload on two GPUs; before each run ten readings of an idle GPU."""
+    store = new_store(path)
+    runs: dict[str, list[Any]] = {key: [] for key in ("run_id", "cluster", "workload", "gpu", "began", "ended")}
+    read: dict[str, list[Any]] = {
+        key: [] for key in ("ts", "cluster", "gpu", "power_mw", "utilization", "memory_utilization", "quality")
+    }
+    for number, (workload, kind) in enumerate(kinds.items()):
+        for gpu in (0, 1):
+            began = (number * 1000 + gpu) * SECOND
+            values = np.concatenate([np.full(10, 0.9), trace(kind, number)])  # the first are not of this run's work
+            busy = [0] * 10 + [100] * READINGS
+            for i, (value, used) in enumerate(zip(values, busy, strict=True)):
+                memory = {"full": 10, "spiky": 80, "middle": 45}.get(kind, 5) if used else 0
+                row = (began + i * SECOND // 10, "c", f"g{gpu}", round(value * LIMIT * 1000), used, memory, quality)
+                for key, cell in zip(read, row, strict=True):
+                    read[key].append(cell)
+            row_of_run = (f"{workload}-{gpu}", "c", workload, f"g{gpu}", began, began + 11 * SECOND)
+            for key, cell in zip(runs, row_of_run, strict=True):
+                runs[key].append(cell)
+    gpus: dict[str, list[Any]] = {"cluster": ["c"] * 2, "gpu": ["g0", "g1"]}
+    gpus["power_limit_default_mw"] = [None if limit is None else round(limit * 1000)] * 2
+    tables = {"runs": runs, "telemetry": read, "gpus": gpus}
+    store.append({name: arrow_rows(name, rows) for name, rows in tables.items()}, "made")
+    return store
+
+
+KINDS = {"a-full": "full", "b-full": "full", "c-spiky": "spiky", "d-spiky": "spiky", "e-middle": "middle"}
+
+
+def test_the_spike_vector_counts_in_bins_from_half_of_the_limit() -> None:
+    found = spike_vector(np.array([0.2, 0.49, 0.52, 0.53, 1.02, 2.4]))
+    assert found is not None
+    assert found.shape == (30,)
+    assert {int(i): float(found[i]) for i in np.flatnonzero(found)} == pytest.approx({0: 2 / 3, 10: 1 / 3})
+    assert spike_vector(np.array([0.1, 0.3])) is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_classes_are_those_of_average_linkage(seed: int) -> None:
+    vectors = np.random.default_rng(seed).dirichlet(np.full(30, 0.2), 25)
+    apart = distances(vectors)
+    assert np.allclose(apart, squareform(pdist(vectors, "cosine")), atol=1e-12)
+    joined = linkage(pdist(vectors, "cosine"), "average")
+    found = cuts(apart, 8)
+    for labels, nearest_two in found:
+        expected = fcluster(joined, len(set(labels)), "maxclust")
+        assert nearest_two == pytest.approx(joined[-(len(set(labels)) - 1), 2])
+        same = labels[:, None] == labels[None, :]
+        assert (same == (expected[:, None] == expected[None, :])).all()
+    assert [len(set(labels)) for labels, _ in found] == [8, 7, 6, 5, 4, 3, 2]
+
+
+def test_silhouettes_by_hand() -> None:
+    points = np.array([0.0, 1.0, 10.0, 11.0, 30.0])
+    apart = np.abs(points[:, None] - points[None, :])
+    found = silhouettes(apart, np.array([0, 0, 1, 1, 2]))
+    assert found == pytest.approx([(10.5 - 1) / 10.5, (9.5 - 1) / 9.5, (9.5 - 1) / 9.5, (10.5 - 1) / 10.5, 0.0])
+
+
+def test_workloads_of_one_shape_are_one_class(tmp_path: Path) -> None:
+    profiles = power_profiles(store_of(tmp_path / "s", KINDS | {"f-light": "light"}))
+    rows = {row["workload"]: row for row in power_classes(profiles).iter_rows(named=True)}
+    classes = {name: row["power_class"] for name, row in rows.items()}
+    assert classes["a-full"] == classes["b-full"]
+    assert classes["c-spiky"] == classes["d-spiky"]
+    assert len({classes[name] for name in ("a-full", "c-spiky", "e-middle")}) == 3
+    assert (classes["f-light"], classes["e-middle"]) == (0, 1)  # classes are numbered by rising power
+    assert rows["a-full"]["silhouette"] > 0.5
+    assert rows["e-middle"]["silhouette"] is None
+    assert rows["c-spiky"]["above_limit"] > 0.3 > rows["a-full"]["above_limit"]
+    uses = {name: row["use"] for name, row in rows.items()}
+    assert (uses["a-full"], uses["c-spiky"], uses["e-middle"]) == (Use.COMPUTE, Use.MEMORY, Use.BOTH)
+    assert (rows["a-full"]["runs"], rows["a-full"]["gpus"], rows["a-full"]["readings"]) == (2, 2, 2 * READINGS)
+    assert rows["a-full"]["mean_ratio"] == pytest.approx(0.98, abs=0.01)  # the idle readings are left out
+
+
+def test_the_nearest_class_of_a_new_workload(tmp_path: Path) -> None:
+    profiles = {one.workload: one for one in power_profiles(store_of(tmp_path / "s", KINDS | {"new": "spiky"}))}
+    found = nearest(profiles["new"], list(profiles.values()))
+    assert {one.workload for one, _ in found[:2]} == {"c-spiky", "d-spiky"}
+    assert [distance for _, distance in found] == sorted(distance for _, distance in found)
+    assert found[1][1] < 0.2 < found[2][1]
+    light = Profile("c", "x", 1, 1, 50, None, 0.3, 0.4, None, None)
+    assert nearest(light, list(profiles.values())) == []
+    assert light.use is None
+
+
+def test_alike_workloads_are_one_class(tmp_path: Path) -> None:
+    profiles = power_profiles(store_of(tmp_path / "s", dict.fromkeys("abcd", "full")))
+    rows = power_classes(profiles)
+    assert rows["power_class"].to_list() == [1] * 4
+    assert rows["silhouette"].null_count() == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"limit": None}, "no power limit of its GPUs is known"),
+        ({"quality": "power_stuck"}, "fewer than 30 readings of power in the windows of its runs"),
+    ],
+)
+def test_a_workload_without_a_profile_says_why(options: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    profiles = power_profiles(store_of(tmp_path / "s", {"a": "full", "b": "spiky"}, **options))
+    rows = power_classes(profiles)
+    assert rows["reason"].to_list() == [reason] * 2
+    assert rows["power_class"].null_count() == 2
+
+
+def test_an_empty_store_has_no_profile(tmp_path: Path) -> None:
+    assert power_classes(power_profiles(new_store(tmp_path / "s"))).height == 0
