@@ -100,15 +100,15 @@ def fingerprint_figures(evidence: Evidence) -> pl.DataFrame:
 
 
 def channels(evidence: Evidence) -> pl.DataFrame:
-    """channel, model, workload ('' over all), gpu, node, slot, sitting, began, runs, value; by channel, workload, GPU
-    and sitting.
+    """channel, model, workload ('' over all), gpu, node, slot, sitting, began, runs, value; the channels in their
+    order, the GPUs in one order.
 
     Temperatures are centred on the GPUs of the same slot, as those further back in the air stream are warmer. The power
     at a fixed clock and without work is that at the peers' temperature.
     """
     parts = [frame.select(pl.lit(channel.name).alias("channel"), *_COLUMNS) for channel, frame in _all(evidence)]
     found = pl.concat(parts) if parts else _nothing()
-    return found.filter(pl.col("value").is_finite()).sort("channel", "model", "workload", "gpu", "sitting")
+    return found.filter(pl.col("value").is_finite())
 
 
 def _nothing() -> pl.DataFrame:
@@ -209,7 +209,8 @@ def _rises(rows: pl.DataFrame) -> pl.DataFrame:
     good = slopes.filter((pl.col("probes") >= 3) & (pl.col("probes") == most) & (pl.col("reach") >= _RANGE * usual))
     good = good.filter((pl.col("slope") > 0) & (pl.col("reach") > 0))
     sat = _by_sitting(known, pl.lit(0.0).first()).drop("value")
-    return _centred(sat.join(good, on=list(_OF_SITTING), nulls_equal=True).with_columns(value=pl.col("slope").log()))
+    both = sat.join(good, on=list(_OF_SITTING), nulls_equal=True, maintain_order="left")
+    return _centred(both.with_columns(value=pl.col("slope").log()))
 
 
 def _hottest(rows: pl.DataFrame) -> pl.DataFrame:

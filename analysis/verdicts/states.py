@@ -19,6 +19,7 @@ from ..measurements import SOUND
 from ..probing import CACHE, COMPUTE, LINK, MEMORY, Probed
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 OF = ("model", "workload")
 """GPUs that are alike in these are peers."""
@@ -33,7 +34,7 @@ FIGURES = (*MOVING, *STEADY)
 
 HELD = 0.01
 """Share of the time from which a reason for a lower clock counts."""
-_PAUSE_NS, _LONGEST_NS = 6 * 3600 * 10**9, 24 * 3600 * 10**9
+_PAUSE_S, _LONGEST_S = 6 * 3600, 24 * 3600
 _FEWEST = 8  # GPUs for a slope
 _FLOOR = {"time": 5e-4, "clock": 2e-3, "power": 3e-3, "temperature": 0.5}
 """No figure of a sitting is known better (standard deviation)."""
@@ -43,11 +44,11 @@ def sittings(campaign: Probed, frozen: Collection[str] = ()) -> pl.DataFrame:
     """One row a GPU, workload and sitting: the means of its runs (of `MOVING`, without the lowest and the highest run
     where there are three or more), and `throttled`, the share of its runs in which heat, a brake or the hardware held
     the clock. Power and energy of GPUs in `frozen` are null."""
+    runs = campaign.runs.filter(SOUND)
     moves = ~pl.col("gpu").is_in(list(frozen))
     limit = stated("power_limit_w").cast(pl.Float64, strict=False)
-    known = campaign.runs["power_limit_w"].null_count() == 0
-    runs = _numbered(campaign.runs.filter(SOUND)).select(
-        *OF, "gpu", "node", "slot", "stresses", "began", "sitting",
+    known = runs["power_limit_w"].null_count() == 0
+    figures = runs.select(
         time=_log("value"),
         clock=_log("sm_clock_mhz"),
         memory_clock=_log("mem_clock_mhz"),
@@ -55,24 +56,73 @@ def sittings(campaign: Probed, frozen: Collection[str] = ()) -> pl.DataFrame:
         energy=pl.when(moves).then(_log("energy")),
         limit=(pl.col("power_limit_w") if known else pl.coalesce("power_limit_w", limit)).log(),
         temperature=pl.when(pl.col("temperature_c").is_finite()).then("temperature_c"),
-        **_shares(campaign.runs),
-    )  # fmt: skip
-    runs = runs.with_columns((pl.max_horizontal("heat", "brake", "slowed") >= HELD).cast(pl.Float64).alias("throttled"))
-    rows = runs.group_by(*OF, "gpu", "sitting").agg(
-        pl.col("node", "slot", "stresses", "began").first(),
-        pl.len().alias("runs"),
-        *(_trimmed(name) for name in MOVING),
-        pl.col(*STEADY, "throttled").mean(),
-        pl.col("clock").max().alias("top"),
-    )
-    return rows.sort("gpu", "workload", "sitting")
+        **_shares(runs),
+    ).with_columns((pl.max_horizontal("heat", "brake", "slowed") >= HELD).cast(pl.Float64).alias("throttled"))
+    groups = _Groups.of(runs)
+    rows: dict[str, Ints | Floats] = {"sitting": groups.sitting, "runs": groups.runs}
+    for name in figures.columns:
+        values = figures[name].cast(pl.Float64).fill_null(np.nan).to_numpy()[groups.order]
+        rows[name] = groups.means(values, trimmed=name in MOVING)
+        if name == "clock":
+            rows["top"] = groups.highest(values)
+    found = runs[groups.first].select(*OF, "gpu", "node", "slot", "stresses", "began")
+    measured = pl.DataFrame(rows).with_columns(pl.col(pl.Float64).fill_nan(None), pl.col("runs").cast(pl.UInt32))
+    return found.hstack(measured)
 
 
-def _trimmed(name: str) -> pl.Expr:
-    """The mean without the lowest and the highest value, where there are three or more: a median takes far longer."""
-    all_of, n = pl.col(name), pl.col(name).count()
-    inner = (all_of.sum() - all_of.min() - all_of.max()) / (n - 2)
-    return pl.when(n > 2).then(inner).otherwise(all_of.mean()).alias(name)
+@dataclass(frozen=True)
+class _Groups:
+    """Runs in groups of one GPU, workload and sitting. Sorting once by numbers takes a fifth of the time of a query."""
+
+    order: Ints
+    """(runs,) places of the runs, group by group, by GPU and sitting."""
+    starts: Ints
+    """(groups,) where each group begins in `order`."""
+    first: Ints
+    """(groups,) the place of the earliest run of each."""
+    sitting: Ints
+    """(groups,) a number that rises with the time of a GPU's sittings; runs at unknown times are the first one."""
+    runs: Ints
+
+    @classmethod
+    def of(cls, runs: pl.DataFrame) -> _Groups:
+        gpu, workload = (runs[name].rank("dense").cast(pl.Int64).to_numpy() for name in ("gpu", "workload"))
+        began = runs["began"].cast(pl.Datetime("ns")).cast(pl.Int64)
+        seconds = (began // 10**9 - (began.min() or 0) // 10**9 + _PAUSE_S).fill_null(0).to_numpy()  # type: ignore[operator]
+        if not len(runs):
+            none = np.empty(0, dtype=np.int64)
+            return cls(none, none, none, none, none)
+        order = np.argsort(gpu * (int(seconds.max()) + 1) + seconds, kind="stable")
+        its, at = gpu[order], seconds[order]
+        new = np.diff(its, prepend=-1) != 0
+        new[1:] |= np.diff(at) >= _PAUSE_S
+        since = (at - at[np.flatnonzero(new)][np.cumsum(new) - 1]) // _LONGEST_S
+        new |= np.diff(since, prepend=0) != 0
+        sitting = np.cumsum(new) - 1
+        # Stable: the runs of a group stay in the order of time.
+        key = sitting * (int(workload.max()) + 1) + workload[order]
+        within = np.argsort(key, kind="stable")
+        starts = np.flatnonzero(np.diff(key[within], prepend=-1))
+        order = order[within]
+        n = np.diff(starts, append=len(order))
+        return cls(order, starts, order[starts], sitting[within][starts], n)
+
+    def means(self, values: Floats, *, trimmed: bool) -> Floats:
+        """The mean of each group; `trimmed`: without the lowest and the highest of three or more."""
+        if not len(values):
+            return values
+        known = np.isfinite(values)
+        n = np.add.reduceat(known, self.starts, dtype=np.int64)
+        total = np.add.reduceat(np.where(known, values, 0.0), self.starts)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            if not trimmed or not (n > 2).any():
+                return np.asarray(total / n)
+            ends = np.fmin.reduceat(values, self.starts) + np.fmax.reduceat(values, self.starts)
+            return np.where(n > 2, (total - ends) / (n - 2), total / n)
+
+    def highest(self, values: Floats) -> Floats:
+        """The highest value of each group."""
+        return np.fmax.reduceat(values, self.starts) if len(values) else values
 
 
 def _log(name: str) -> pl.Expr:
@@ -97,18 +147,6 @@ def _shares(runs: pl.DataFrame) -> dict[str, pl.Expr]:
         held = pl.when(window > 0).then(pl.max_horizontal(pl.lit(0.0), *seconds) / window).clip(0.0, 1.0)
         found[share] = pl.when(text.is_not_null()).then(held)
     return found
-
-
-def _numbered(runs: pl.DataFrame) -> pl.DataFrame:
-    """The runs by GPU and time, with the number of the sitting, -1 at unknown times; numbers of one GPU only rise."""
-    at = pl.col("began").cast(pl.Datetime("ns")).cast(pl.Int64)
-    first = (at - at.shift(1) >= _PAUSE_NS) | (pl.col("gpu") != pl.col("gpu").shift(1))
-    runs = runs.sort("gpu", "began").with_columns(
-        first.fill_null(value=False).cast(pl.Int64).cum_sum().alias("stretch")
-    )
-    day = (at - at.min().over("gpu", "stretch")) // _LONGEST_NS
-    number = pl.when(at.is_null()).then(-1).otherwise(pl.col("stretch") * 100_000 + day)
-    return runs.with_columns(number.alias("sitting")).drop("stretch")
 
 
 def levels(by_sitting: pl.DataFrame) -> pl.DataFrame:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -13,6 +15,7 @@ from whorl.analysis.probing import Probed
 from whorl.analysis.verdicts import Kind
 from whorl.analysis.verdicts.causes import Evidence, Explained
 from whorl.analysis.verdicts.saying import Part
+from whorl.analysis.verdicts.states import sittings
 
 from ..longhorn import needs_longhorn, raw
 from .made import COPY, FMA, GEMM, PROBES, RUN_S, STREAM, Change, campaign_of, fleet
@@ -214,3 +217,44 @@ def test_the_hot_gpus_of_a_public_cluster_are_slow_for_heat(model: str | None) -
         assert sum(cause.pct for cause in one.causes) == pytest.approx(100 * math.expm1(effect), abs=1e-9)
         found[start] = one.main
     assert list(found.values()) == [Part.HEAT] * 4 + [Part.UNTOLD]
+
+
+def test_runs_are_gathered_by_sitting_as_a_plain_loop_does() -> None:
+    """Sittings end after a pause of 6 hours or 24 hours; the lowest and the highest of three runs or more are left out.
+
+    Runs at unknown times are one sitting.
+    """
+    random = np.random.default_rng(3)
+    start = datetime(2026, 3, 2, tzinfo=UTC).replace(tzinfo=None)
+    hours: dict[str, list[float | None]] = {
+        "A": [0.0, 1.0, 2.0, 7.9, 14.0, 14.5, 100.0],
+        "B": [0.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, None, None],
+    }
+    expected: dict[str, list[list[float | None]]] = {
+        "A": [[0.0, 1.0, 2.0, 7.9], [14.0, 14.5], [100.0]],
+        "B": [[None, None], [0.0, 5.0, 10.0, 15.0, 20.0], [25.0, 30.0]],
+    }
+    rows = [
+        {"gpu": gpu, "at": hour, "workload": probe, "value": float(np.exp(random.normal()))}
+        for gpu, at in hours.items()
+        for hour in at
+        for probe in ("x", "y")
+    ]
+    table = pl.DataFrame(rows).sample(fraction=1.0, shuffle=True, seed=1)
+    runs = table.with_columns(
+        began=start + pl.duration(seconds=pl.col("at") * 3600), ended=pl.lit(None, pl.Datetime("us")),
+        status=pl.lit("ok"), sm_clock_mhz=pl.lit(1400.0), power_w=pl.lit(300.0), temperature_c=pl.lit(60.0),
+        run_id=pl.lit("x"),
+    )  # fmt: skip
+    found = sittings(campaign_of(runs))
+    for gpu, chains in expected.items():
+        for probe in ("x", "y"):
+            own = found.filter((pl.col("gpu") == gpu) & (pl.col("workload") == probe)).sort("sitting")
+            for row, chain in zip(own.iter_rows(named=True), chains, strict=True):
+                is_in = pl.col("at").is_in([hour for hour in chain if hour is not None]) | (
+                    pl.col("at").is_null() & pl.lit(chain[0] is None)
+                )
+                values = table.filter((pl.col("gpu") == gpu) & (pl.col("workload") == probe) & is_in)["value"].log()
+                inner = sorted(values)[1:-1] if len(values) > 2 else list(values)
+                assert row["time"] == pytest.approx(np.mean(inner))
+                assert row["runs"] == len(chain)
