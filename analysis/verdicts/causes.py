@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from ...store.conditions import read
 from ..probing import CACHE, COMPUTE, LINK, MEMORY, OTHER, Probed
 from . import states
 from .holding import DRAWS, STEP, Peers, Split, apart
@@ -177,11 +178,17 @@ class Evidence:
         if memory_clock is not None and memory_clock < -_LOWER and stresses != LINK:
             return {Part.MEMORY_CLOCK: math.inf if stresses == MEMORY else -memory_clock}
         if stresses in (LINK, MEMORY):
-            return {Part.LINK if stresses == LINK else Part.MEMORY: math.inf} if well else {}
+            link = Part.PEER if self._between_gpus(workload) else Part.LINK
+            return {link if stresses == LINK else Part.MEMORY: math.inf} if well else {}
         of_memory = middle.get(MEMORY, 0.0)
         if of_memory > max(5 * _FEW, 1.5 * left):
             return {Part.MEMORY: of_memory}
         return {Part.STARVED: math.inf} if split.starved else {}
+
+    def _between_gpus(self, workload: str) -> bool:
+        """Whether a probe copies from one GPU to another."""
+        stated = self.campaign.runs.filter(pl.col("workload") == workload)["conditions"].drop_nulls()
+        return bool(len(stated)) and read(stated[0]).get("path") == "peer"
 
     def _residual(self, row: dict[str, Any], effect: float | None) -> float | None:
         """ln time over the peers', without what the clock takes; None where it has no time."""

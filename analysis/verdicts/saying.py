@@ -24,6 +24,7 @@ class Part(StrEnum):
     MEMORY = "memory"
     MEMORY_CLOCK = "lower memory clock"
     LINK = "link to the host"
+    PEER = "link to other GPUs"
     STARVED = "waiting for the host or its input"
     UNEXPLAINED = "unexplained"
 
@@ -61,6 +62,7 @@ _ACTIONS: dict[Kind | tuple[Kind, str], str] = {
     ): "Check its ECC errors and retired or remapped memory rows; if there are many, replace it.",
     (Kind.SLOW, Part.MEMORY_CLOCK): "Look for a memory clock that is set by hand and reset it: `nvidia-smi -rmc`.",
     (Kind.SLOW, Part.LINK): "Check width and generation of its PCIe link (`nvidia-smi -q -d PCI`), and reseat it.",
+    (Kind.SLOW, Part.PEER): "Check its NVLinks, how many are up and their errors: `nvidia-smi nvlink -s` and `-e`.",
     Kind.SLOW: "Run the full suite of probes on it and on a peer, to find what is slow.",
     Kind.POWER_HUNGRY: "Give it work that needs less power; check its cooling, as hot silicon leaks more.",
     Kind.UNSTABLE: "Run the probes again for longer, with `whorl collect` beside them, to find what comes and goes.",
@@ -78,7 +80,7 @@ _NODE = "Check the host: its processor clocks, memory, power supplies and links;
 
 def action_of(kind: Kind, main: str = "", *, of_node: bool = False) -> str:
     """What to do about a kind of verdict, and about its largest part; of one GPU or of those of a node."""
-    if of_node and main in (Part.UNEXPLAINED, Part.LINK, Part.STARVED):
+    if of_node and main in (Part.UNEXPLAINED, Part.LINK, Part.PEER, Part.STARVED):
         return _NODE
     return _ACTIONS.get((kind, main)) or _ACTIONS[kind]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -74,6 +75,7 @@ CASES: dict[str, tuple[Mapping[str, Change], str, Kind]] = {
     "lower memory clock": ({"stream": {"slower": 1.06, "mem_clock_mhz": 810.0}}, Part.MEMORY_CLOCK, Kind.SLOW),
     "slow link": ({"copy": {"slower": 1.5}}, Part.LINK, Kind.SLOW),
     "starved": ({"fma": {"slower": 1.1, "power": 0.88}}, Part.STARVED, Kind.STARVED),
+    "slow alike in all probes": ({"": {"slower": 1.05}}, Part.STARVED, Kind.STARVED),
     "slow for no reason that shows": ({"fma": {"slower": 1.1}}, Part.UNEXPLAINED, Kind.SLOW),
 }
 
@@ -94,6 +96,13 @@ def test_a_brake_is_named_only_where_a_counter_or_bit_says_so(power: float) -> N
         assert Part.BRAKE not in {one.what for one in explained(fleet({7: change}, told=told)).causes}
     held = explained(fleet({7: {"gemm": {"slower": 1.1, "clock": 0.98, "power": 0.9}}}, told=False))
     assert (held.main, held.kind) == (Part.UNTOLD, Kind.UNDER_CAP)
+
+
+def test_a_link_between_gpus_is_told_from_that_to_the_host() -> None:
+    campaign = fleet({7: {"copy": {"slower": 1.2}}})
+    for path, part in (("pcie", Part.LINK), ("peer", Part.PEER)):
+        runs = campaign.runs.with_columns(conditions=pl.lit(json.dumps({"path": path})))
+        assert explained(Probed("made", "", campaign.gpus, runs, campaign.events)).main == part
 
 
 def test_a_lower_limit_takes_what_it_costs_and_the_cap_the_rest() -> None:
