@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ...errors import InputError, UnitError
 from . import figures
 from .content import Sheet
-from .meanings import LIMITS, RUN_MEANINGS, SC22_UNITS, SMI_UNITS, TELEMETRY_MEANINGS, Meaning
+from .meanings import OTHER_NAMES, RUN_MEANINGS, SC22_UNITS, SMI_UNITS, TELEMETRY_MEANINGS, Meaning
 from .units import UNITS, Unit, find, named, split_label
 
 METRIC_KINDS = ("number", "hex", "pstate")
@@ -56,7 +56,7 @@ class Bound:
     unit: Unit | None = None
     source: str = ""
     mapped: bool = False  # the user said so with an option: its values are checked less strictly
-    figure: bool = False  # telemetry that `results` keeps; if nobody mapped it, it never costs a row or the file
+    lenient: bool = False  # further telemetry or a limit that nobody mapped: it never costs a row or the file
 
 
 @dataclass
@@ -133,27 +133,30 @@ def _bind(sheet: Sheet, meanings: tuple[Meaning, ...]) -> dict[str, Bound]:
 
 
 def _bind_further(sheet: Sheet, layout: Layout) -> None:
-    """Bind the further telemetry of runs. In an unknown format, only columns whose names state the unit.
-
-    There also a limit that was set: runs that differ in it must not be pooled.
-    """
-    unknown = layout.name == "mapped"
-    limits = _bind(sheet, tuple(m for m in RUN_MEANINGS if m.name in LIMITS)) if unknown else {}
-    by_column = {found.column: found for found in limits.values()}
+    """Bind what else runs may have. In an unknown format, only columns whose names state the unit."""
     for name in layout.ignored(sheet):
-        meaning = by_column[name].meaning if name in by_column else figures.of_column(name)
+        meaning = _by_other_name(name) or figures.of_column(name)
         if meaning is None or meaning.name in layout.bound:
             continue
         try:
             found = _labelled(sheet, meaning, name)
         except UnitError:
             continue
-        if found.unit is None and unknown:
+        if found.unit is None and layout.name == "mapped":
             what = meaning.description.removeprefix("condition: ")
             layout.notes.append(f"if {name} is the {what}, say so with --map {name}={meaning.name}:{meaning.unit}")
             continue
-        found.figure = name not in by_column
+        found.lenient = True
         layout.bound[meaning.name] = found
+
+
+def _by_other_name(name: str) -> Meaning | None:
+    base = split_label(name)[0].lower()
+    for meaning in RUN_MEANINGS:
+        names = OTHER_NAMES.get(meaning.name, ())
+        if base in names or (base.rpartition("_")[0] in names and unit_behind(name, meaning)):
+            return meaning
+    return None
 
 
 def unit_behind(name: str, meaning: Meaning) -> str:

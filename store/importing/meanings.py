@@ -40,7 +40,6 @@ _COUNT = r"^[0-9]+(?:\.0+)?$"
 _CLOCK = {"dimension": "clock", "unit": "MHz", "low": 1.0, "high": 10_000.0, "usual": (100.0, 10_000.0)}
 _MEMORY_CLOCK = _CLOCK | {"usual": (300.0, 10_000.0)}
 _HEAT = {"dimension": "temperature", "unit": "C", "low": -40.0, "high": 150.0, "usual": (12.0, 97.0)}
-_CAPS = ("power_limit", "power_cap", "enforced.power.limit", "power.limit")
 _WATTS = {"dimension": "power", "unit": "W", "low": 0.0, "high": 5_000.0, "usual": (1.0, 5_000.0)}
 
 
@@ -93,11 +92,9 @@ RUN_MEANINGS: tuple[Meaning, ...] = (
     Meaning("job", "text", "batch job", ("job_id", "jobid"), column="job_id"),
     Meaning("began", "time stamp", "when the run began", ("ts", "timestamp"), column="began"),
     _number("sm_clock", "median SM clock", ("freq", "median_freq", "sm_clock"), "sm_clock_mhz", **_CLOCK),
-    _number(
-        "mem_clock", "median memory clock", ("memfreq", "median_memfreq", "mem_clock"), "mem_clock_mhz", **_MEMORY_CLOCK
-    ),
-    _number("temperature", "median temperature", ("temp", "median_temp", "temperature"), "temperature_c", **_HEAT),
-    _number("power", "median board power", ("pwr", "median_pwr", "power"), "power_w", **_WATTS),
+    _number("mem_clock", "median memory clock", ("memfreq", "median_memfreq"), "mem_clock_mhz", **_MEMORY_CLOCK),
+    _number("temperature", "median temperature", ("temp", "median_temp"), "temperature_c", **_HEAT),
+    _number("power", "median board power", ("pwr", "median_pwr"), "power_w", **_WATTS),
     Meaning("input_size", "text", "condition: size of the input", ("input_size",)),
     Meaning("reps", "text", "condition: repeats, or the number of the run", ("reps",), pattern=_COUNT),
     Meaning("run", "text", "condition: number of the run", ("run",), pattern=_COUNT),
@@ -106,16 +103,22 @@ RUN_MEANINGS: tuple[Meaning, ...] = (
     ),
     Meaning("kernel", "text", "condition: name of the kernel", ("kern",), pattern="^[A-Za-z_(<]"),
     Meaning("kernels", "text", "condition: number of kernels", ("num_kerns",), pattern=_COUNT),
-    _number("power_limit", "condition: power limit that was set", _CAPS, "asked_power_limit_w", **_WATTS),
-    _number("locked_clock", "condition: SM clock that was locked", ("locked_clock",), "locked_clock_mhz", **_CLOCK),
+    _number("power_limit", "condition: power limit that was set", (), "asked_power_limit_w", **_WATTS),
+    _number("locked_clock", "condition: SM clock that was locked", (), "locked_clock_mhz", **_CLOCK),
     Meaning("model", "text", "product name of the GPU"),  # in published files, `model` is the workload
     *_BOARD,
 )
 
 CONDITIONS = ("input_size", "reps", "run", "warmup", "kernel", "kernels", "power_limit", "locked_clock")
 
-LIMITS = ("power_limit", "locked_clock")
-"""Those of them that part the runs of a workload."""
+# Names that some files have for a meaning of runs, but not those of the SC'22 layouts: such a column never costs a row.
+OTHER_NAMES = {
+    "power": ("power",),
+    "temperature": ("temperature",),
+    "mem_clock": ("mem_clock",),
+    "power_limit": ("power_limit", "power_cap", "enforced.power.limit", "power.limit"),
+    "locked_clock": ("locked_clock",),
+}
 
 TELEMETRY_MEANINGS: tuple[Meaning, ...] = (
     Meaning("gpu", "identity", "the GPU: a UUID", ("uuid", "gpu_uuid")),

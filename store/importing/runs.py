@@ -37,9 +37,9 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     _workload(sheet, bound, options, seen)
     _check_texts(sheet, layout)
     identity.of_runs(sheet, bound, seen, options)
-    measured = [item for item in bound.values() if item.meaning.kind == "number" and not item.figure]
+    measured = [item for item in bound.values() if item.meaning.kind == "number" and not item.lenient]
     numbers(sheet, measured, seen, minus_one=True, required="time")
-    for lost in further_numbers(sheet, [item for item in bound.values() if item.figure], seen):
+    for lost in further_numbers(sheet, [item for item in bound.values() if item.lenient], seen):
         del bound[lost.meaning.name]
     _within_own_limits(sheet, bound)
     swapped.check(sheet, bound)

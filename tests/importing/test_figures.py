@@ -154,6 +154,24 @@ def test_an_unknown_format_gives_what_states_its_unit_and_asks_for_the_rest(stor
     assert report.ignored == ["temp_max", "power_limit", "fan"]
 
 
+@pytest.mark.parametrize(("column", "value"), [("power", "0.29"), ("power_limit", "none set"), ("temperature [V]", 60)])
+def test_other_names_of_what_runs_have_cost_nothing_either(
+    column: str, value: object, store: Store, write: Write
+) -> None:
+    text = [row[:4] + row[5:] for row in rows(value)]
+    report = add(store, write(f"exp,uuid,ts,perf,{column}", text))
+    assert (report.total.kept, report.ignored) == (10, [column])
+    runs = store.scan("runs").collect()
+    assert runs["power_w"].null_count() == runs["temperature_c"].null_count() == 10
+
+
+def test_power_and_temperature_without_a_statistic_are_the_medians(store: Store, write: Write) -> None:
+    add(store, write("exp,uuid,ts,perf,power_w,temperature", [row[:4] + row[5:] for row in rows(250.5, 61)]))
+    runs = store.scan("runs").collect()
+    assert (set(runs["power_w"]), set(runs["temperature_c"])) == ({250.5}, {61.0})
+    assert figures(store) == {}
+
+
 @pytest.mark.parametrize("column", ["power_limit", "power_cap", "enforced.power.limit [W]"])
 def test_a_power_limit_parts_the_runs(column: str, store: Store, write: Write) -> None:
     add(store, write(f"{HEADER},{column}", rows(lambda i: 250 if i % 2 else 300)))
