@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from .probing import Probed, slowest
-from .signatures import CEILING, COOLING, DRAM, LOST, POWER, SENSOR, SPOKEN, WRONG
+from .signatures import BUS, CEILING, COOLING, DRAM, LOST, POWER, SENSOR, SPOKEN, WRONG
 from .standing_out import LEAST_GPUS, RELEVANT_PCT, RELEVANT_THERMAL_PCT, Judged
 
 LOOKS_LIKE = {
@@ -22,6 +22,9 @@ LOOKS_LIKE = {
     "drift": COOLING,
     "wrong_results": WRONG,
     "lost": LOST,
+    "throttling": COOLING,
+    "slow_nvlink": BUS,
+    "retired_pages": DRAM,
 }
 """The cause that the analysis should name, by kind of fault."""
 _SLOW = ("brake", "hot", "pinned", "slow_memory")

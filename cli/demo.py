@@ -42,7 +42,9 @@ _REPORT = "report.html"  # in the demo's folder
 @click.option(
     "--faults", type=click.IntRange(0), help="Simulated: how many GPUs are faulty.  [default: 1 in 16, 3 at most]"
 )
-@click.option("--fault", "kinds", multiple=True, metavar="KIND", help="Simulated: plant this kind. Repeatable.")
+@click.option(
+    "--fault", "kinds", multiple=True, metavar="KIND[=SIZE]", help="Simulated: plant this kind, as hot=20%. Repeatable."
+)
 @json_option
 def demo(
     out: str,

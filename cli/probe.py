@@ -87,7 +87,10 @@ probe.add_command(list_probes)
 @click.option("--model", metavar="NAME", help="Simulated: which model.  [default: V100]")
 @click.option("--seed", type=click.IntRange(0), help="Simulated: the fleet's seed.  [default: 1]")
 @click.option("--faults", type=click.IntRange(0), help="Simulated: how many GPUs are faulty.  [default: 0]")
-@click.option("--fault", "kinds", multiple=True, metavar="KIND", help="Simulated: plant this kind. Repeatable.")
+@click.option(
+    "--fault", "kinds", multiple=True, metavar="KIND[=SIZE]", help="Simulated: plant this kind, as hot=20%. Repeatable."
+)
+@click.option("--population", metavar="NAME", help="Simulated: how healthy GPUs differ.  [default: normal]")
 @click.option("--interval", type=Span(), help="Simulated: time between stored readings.  [default: 1s]")
 @json_option
 def run(names: tuple[str, ...], store: str, backend: str, as_json: bool, **given: Any) -> None:

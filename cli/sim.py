@@ -32,6 +32,7 @@ def describe(model: str, as_json: bool) -> None:
     from ..simulation.faults import FAULTS
     from ..simulation.load import LOADS
     from ..simulation.models import PARAMETERS, find_model
+    from ..simulation.spread import POPULATION_SAYS
     from .output import number, print_json, print_rows
 
     found = find_model(model)
@@ -45,7 +46,10 @@ def describe(model: str, as_json: bool) -> None:
                 "parameters": [vars(row) for row in rows],
                 "sensors": about.sensors(found),
                 "sgemm": point,
-                "faults": [{"kind": row.kind, "share": row.share, "says": row.says} for row in FAULTS],
+                "faults": [
+                    {"kind": row.kind, "share": row.share, "says": row.says, **about.sizes(row)} for row in FAULTS
+                ],
+                "populations": [{"name": name, "says": says} for name, says in POPULATION_SAYS.items()],
                 "loads": [{"name": load.name, "says": load.says} for load in LOADS.values()],
             }
         )
@@ -67,6 +71,12 @@ def describe(model: str, as_json: bool) -> None:
     click.echo("\nfaults that can be planted")
     for fault in FAULTS:
         click.echo(f"  {fault.kind:<14} {fault.says}")
+        if fault.size is not None:
+            usual = f"usual {100 * fault.size:.3g} %, from {100 * fault.least:g} to {100 * fault.most:g} %"
+            click.echo(f"  {'':<14} size: {fault.size_says}; {usual}")
+    click.echo("\npopulations of healthy GPUs")
+    for name, says in POPULATION_SAYS.items():
+        click.echo(f"  {name:<16} {says}")
     click.echo("\nloads (gemm-fp32 and gemm mean sgemm)")
     for load in LOADS.values():
         click.echo(f"  {load.name:<14} {load.says}")
@@ -79,7 +89,16 @@ def describe(model: str, as_json: bool) -> None:
 @click.option("--load", "load_name", default="gemm-fp32", show_default=True, help="What runs on the GPUs, and when.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="The fleet's seed.")
 @click.option("--faults", type=click.IntRange(0), help="How many GPUs are faulty.  [default: as in a public cluster]")
-@click.option("--fault", "kinds", multiple=True, metavar="KIND", help="Plant faults of this kind. Repeatable.")
+@click.option(
+    "--fault",
+    "kinds",
+    multiple=True,
+    metavar="KIND[=SIZE]",
+    help="Plant faults of this kind, as slow_memory=3%. Repeatable.",
+)
+@click.option(
+    "--population", metavar="NAME", help="How healthy GPUs differ; see `whorl sim describe`.  [default: normal]"
+)
 @click.option("--hours", type=float, help="How long the simulated campaign lasts.  [default: 1]")
 @click.option("--interval", type=float, help="Seconds between two readings.  [default: 1]")
 @click.option("--steady", is_flag=True, help="Only runs of the steady state, without telemetry: for large fleets.")
@@ -98,6 +117,7 @@ def run(
     seed: int,
     faults: int | None,
     kinds: tuple[str, ...],
+    population: str | None,
     hours: float | None,
     interval: float | None,
     steady: bool,
@@ -119,13 +139,15 @@ def run(
     from ..simulation.fleet import Fleet
     from ..simulation.load import find_load
     from ..simulation.models import find_model
+    from ..simulation.spread import USUAL, find_population
     from ..store import Store
     from .output import Progress, print_json
 
     _refuse_mixed(
         steady=steady, timed={"--hours": hours, "--interval": interval}, repeated={"--runs": runs, "--every": every}
     )
-    fleet = Fleet.draw(find_model(model), gpus, seed, faults=faults, kinds=kinds)
+    spread = find_population(USUAL if population is None else population)
+    fleet = Fleet.draw(find_model(model), gpus, seed, spread, faults=faults, kinds=kinds)
     load = find_load(load_name)
     began_ns = None if began is None else _nanoseconds(began)
     every_s = 86_400.0 if every is None else every
@@ -164,6 +186,7 @@ def run(
                         "gpu": one.uuid,
                         "place": one.place,
                         "kind": one.kind,
+                        "size_pct": one.size_pct,
                         "began": None if one.began_ns is None else _iso(one.began_ns),
                         "ended": None if one.ended_ns is None else _iso(one.ended_ns),
                     }
@@ -181,7 +204,7 @@ def run(
     for one in listed:
         when = "" if one.began_ns is None else f", from {_iso(one.began_ns)}"
         when += "" if one.ended_ns is None else f" to {_iso(one.ended_ns)}"
-        click.echo(f"planted {one.kind}: {one.name} ({one.uuid}){when}")
+        click.echo(f"planted {one.label}: {one.name} ({one.uuid}){when}")
     if len(stored.planted) > len(listed):
         click.echo(f"planted {len(stored.planted) - len(listed):,} more: they are in the table `truth`")
     if not stored.planted:

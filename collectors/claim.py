@@ -28,6 +28,7 @@ from ..simulation.fleet import Fleet
 from ..simulation.identity import Identity, identities
 from ..simulation.models import PARAMETERS
 from ..simulation.physics import Silicon
+from ..simulation.spread import POPULATIONS, USUAL
 from ..store import Store
 from ..store.schema import arrow_rows
 from .recording import identify
@@ -50,6 +51,10 @@ class Planted:
     name: str
     """For people."""
     kind: str
+    size_pct: float | None
+    """Of the fault, %; None for a kind without size."""
+    label: str
+    """The kind, with its size where that is not the usual one."""
     began_ns: int | None
     """UTC; None if the fault is there from the start."""
     ended_ns: int | None
@@ -93,6 +98,7 @@ class Claim:
     @cached_property
     def planted(self) -> tuple[Planted, ...]:
         """The faulty GPUs, with the times at which their faults begin and end."""
+        named = self.fleet.named
         began, ended = onsets(self.fleet.fault, self.fleet.seed, self.span_s)
 
         def instant(seconds: float) -> int | None:
@@ -104,6 +110,8 @@ class Claim:
                 self.who[gpu].place,
                 self.who[gpu].name,
                 kind,
+                _size_pct(self.fleet, gpu),
+                named[gpu],
                 instant(began[gpu]),
                 instant(ended[gpu]),
             )
@@ -137,10 +145,18 @@ class Claim:
 def own_cluster(fleet: Fleet) -> str:
     """The default name of a fleet's cluster, such as "simulated-V100-7".
 
-    Fleets with another model or seed are other clusters. Their GPUs have the same nodes and slots, and must not be
-    compared with each other unless the user asks for it.
+    Fleets with another model, seed or population are other clusters. Their GPUs have the same nodes and slots, and must
+    not be compared with each other unless the user asks for it.
     """
-    return f"simulated-{fleet.model.name.split('-', maxsplit=1)[0]}-{fleet.seed}"
+    name, population = f"simulated-{fleet.model.name.split('-', maxsplit=1)[0]}-{fleet.seed}", fleet.population
+    if population == USUAL:
+        return name
+    return f"{name}-{population if population in POPULATIONS else f'own-{short_hash(population)[:6]}'}"
+
+
+def _size_pct(fleet: Fleet, gpu: int) -> float | None:
+    size = fleet.fault_of(gpu).size
+    return None if size is None else round(100 * size, 9)
 
 
 def fleet_of(fleet: Fleet, cluster: str) -> str:
@@ -217,7 +233,7 @@ def claim(
 
 def _store_claim(claimed: Claim, stored: Sequence[_Fault]) -> None:
     """Store the identities and faults of the GPUs, and the claim. Rows of `truth` that are `stored` are left out."""
-    devices, before = devices_of(claimed.fleet.model, claimed.who), set(stored)
+    devices, before = devices_of(claimed.fleet.model, claimed.who, claimed.fleet.vbios), set(stored)
     identified = identify(claimed.store, devices, claimed.cluster, None, claimed.began_ns)
     truth = _truth(claimed)
     truth = truth.filter(pa.array([one not in before for one in _faults(truth)]))
@@ -241,6 +257,8 @@ def _truth(claimed: Claim) -> pa.Table:
             "kind": [HEALTHY.kind if one is None else one.kind for one in found],
             "began": [one and one.began_ns for one in found],
             "ended": [one and one.ended_ns for one in found],
+            "size_pct": [one and one.size_pct for one in found],
+            "population": [fleet.population] * n,
             "silicon": [json.dumps({name: values[gpu] for name, values in drawn.items()}) for gpu in range(n)],
             "model": [fleet.model.name] * n,
             "seed": [fleet.seed] * n,
@@ -254,6 +272,8 @@ class _Fault(NamedTuple):
 
     gpu: str
     kind: str
+    size_pct: float | None
+    population: str | None
     began: int | None
     ended: int | None
 
@@ -294,17 +314,28 @@ def _faults(truth: pa.Table, cluster: str | None = None) -> list[_Fault]:
     if cluster is not None:
         truth = truth.filter(compute.equal(truth["cluster"], cluster))
     times = (truth[name].cast(pa.int64()).to_pylist() for name in ("began", "ended"))
-    return list(map(_Fault, truth["gpu"].to_pylist(), truth["kind"].to_pylist(), *times))
+    plain = (truth[name].to_pylist() for name in ("gpu", "kind", "size_pct", "population"))
+    return list(map(_Fault, *plain, *times))
 
 
 def _refuse_other_faults(claimed: Claim, truth: Sequence[_Fault]) -> None:
-    """Raise InputError if the store holds these GPUs with other faults: fleets of one seed have the same GPU names."""
-    kinds = {one.uuid: HEALTHY.kind for one in claimed.who} | {one.uuid: one.kind for one in claimed.planted}
+    """Raise InputError if the store holds these GPUs with other faults, or from another population: fleets of one seed
+    have the same GPU names."""
+    kinds: dict[str, tuple[str, float | None]] = {one.uuid: (HEALTHY.kind, None) for one in claimed.who}
+    kinds |= {one.uuid: (one.kind, one.size_pct) for one in claimed.planted}
     for row in truth:
-        if row.kind != kinds.get(row.gpu, row.kind):
+        kind, size_pct = kinds.get(row.gpu, (row.kind, row.size_pct))
+        # An older version of whorl stored neither sizes nor populations.
+        if row.kind != kind or (row.size_pct is not None and row.size_pct != size_pct):
+            size = "" if row.size_pct is None or row.kind != kind else f" of {row.size_pct:g} %"
             raise InputError(
-                f"the store holds this fleet with other faults ({row.gpu} is {row.kind!r} there): "
+                f"the store holds this fleet with other faults ({row.gpu} is {row.kind!r}{size} there): "
                 "choose another --seed or --cluster"
+            )
+        if row.population is not None and row.population != claimed.fleet.population:
+            raise InputError(
+                f"the store holds this fleet as one of the population {row.population!r}, not "
+                f"{claimed.fleet.population!r}: choose another --seed or --cluster"
             )
 
 

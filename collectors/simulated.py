@@ -45,8 +45,8 @@ def described(model: GpuModel) -> dict[str, Any]:
     }
 
 
-def devices_of(model: GpuModel, who: Sequence[Identity]) -> list[Device]:
-    """The GPUs of a simulated fleet, in order."""
+def devices_of(model: GpuModel, who: Sequence[Identity], vbios: Sequence[str | None] | None = None) -> list[Device]:
+    """The GPUs of a simulated fleet, in order, with their VBIOS where it is known."""
     row = described(model)
     return [
         Device(
@@ -58,10 +58,11 @@ def devices_of(model: GpuModel, who: Sequence[Identity]) -> list[Device]:
                 "node": one.host,
                 "slot": one.device,
                 "nvml_index": one.device,
+                **({} if version is None else {"vbios": version}),
                 **row,
             },
         )
-        for one in who
+        for one, version in zip(who, vbios or [None] * len(who), strict=True)
     ]
 
 

@@ -152,7 +152,7 @@ def _simulated(store: Store, fleet: Fleet, plan: Plan, progress: Progress | None
     from ..probes.simulated import run_simulated
 
     # GPUs of one seed have one name, whatever is planted in them: each choice of faults is a cluster of its own.
-    faults = "-".join(f"{kind}@{gpu}" for gpu, kind in sorted(fleet.planted.items()))
+    faults = "-".join(f"{kind}@{gpu}" for gpu, kind in sorted(fleet.named.items()))
     name = f"simulated-{fleet.model.name.split('-', maxsplit=1)[0]}-{len(fleet)}-{fleet.seed}"
     report = run_simulated(
         store,

@@ -70,6 +70,7 @@ def measure(
     seed: int | None = None,
     faults: int | None = None,
     fault: Sequence[str] = (),
+    population: str | None = None,
     interval: float | None = None,
     progress: Progress | None = None,
     tell: Callable[[str], None] | None = None,
@@ -111,7 +112,15 @@ def measure(
             f"readings are stored every {_SHORTEST_S:g} s at most and every {_LONGEST_S:g} s at least, not every "
             f"{interval:g} s"
         )
-    simulated = {"gpus": gpus, "model": model, "seed": seed, "faults": faults, "fault": fault, "interval": interval}
+    simulated = {
+        "gpus": gpus,
+        "model": model,
+        "seed": seed,
+        "faults": faults,
+        "fault": fault,
+        "population": population,
+        "interval": interval,
+    }
     _refuse_mixed(backend, simulated, gpu, exclusive=exclusive)
     begun = begins or (lambda _: None)
     devices, notes = _devices(backend, gpu, exclusive=exclusive, tell=tell)
@@ -129,7 +138,7 @@ def measure(
             progress=progress,
         )
     else:
-        fleet = _fleet(gpus, model, seed, faults, fault)
+        fleet = _fleet(gpus, model, seed, faults, fault, population)
         fleet.limits(power_limit, lock_clock)
         opened = store if isinstance(store, Store) else Store.create(store)  # only after everything else was checked
         begun(plan.campaign)
@@ -143,7 +152,7 @@ def measure(
             telemetry_s=1.0 if interval is None else interval,
             progress=progress,
         )
-        report.notes += [f"planted {one.kind}: {one.name} ({one.uuid})" for one in report.planted]
+        report.notes += [f"planted {one.label}: {one.name} ({one.uuid})" for one in report.planted]
     report.notes = [*notes, *report.notes]
     return Measured(plan, report, "simulated" if devices is None else "cuda")
 
@@ -272,15 +281,24 @@ def _devices(
     return here.choose(found, [str(one) for one in chosen]), []
 
 
-def _fleet(gpus: int | None, model: str | None, seed: int | None, faults: int | None, kinds: Sequence[str]) -> Fleet:
+def _fleet(
+    gpus: int | None,
+    model: str | None,
+    seed: int | None,
+    faults: int | None,
+    kinds: Sequence[str],
+    population: str | None,
+) -> Fleet:
     """The simulated fleet that the options ask for. Raises InputError if there is no such fleet."""
     from ..simulation.fleet import Fleet
     from ..simulation.models import find_model
+    from ..simulation.spread import USUAL, find_population
 
     return Fleet.draw(
         find_model(model or "V100"),
         4 if gpus is None else gpus,
         1 if seed is None else seed,
+        find_population(USUAL if population is None else population),
         faults=faults if faults is not None or kinds else 0,
         kinds=tuple(kinds),
     )

@@ -29,6 +29,7 @@ from ..simulation.fleet import Fleet
 from ..simulation.load import Load
 from ..simulation.models import PARAMETERS, GpuModel
 from ..simulation.physics import Floats
+from ..simulation.spread import USUAL
 from ..simulation.units import factors, unit, unit_ms
 from ..simulation.workloads import Workload
 from ..store import Store
@@ -174,10 +175,12 @@ def _claim(
 ) -> Claim:
     """The claim of a campaign that is named after its arguments: the same arguments give the same campaign."""
     cluster = cluster or own_cluster(fleet)
-    kinds = {str(gpu): kind for gpu, kind in fleet.planted.items()}
+    kinds = {str(gpu): kind for gpu, kind in fleet.named.items()}
     everything = {"gpus": len(fleet), "faults": kinds, "load": repr(load), "began": began_ns}
     everything |= arguments | {"kin": fleet_of(fleet, cluster), "parameters": PARAMETERS}
     asked = {"load": load.name, "gpus": len(fleet), "faults": sorted(kinds.values()), "began": began_ns}
+    if fleet.population != USUAL:
+        asked["population"] = fleet.population
     return claim(
         store,
         fleet,
@@ -320,7 +323,7 @@ def _steady_run(claimed: Claim, load: Load, run: int, at_ns: int) -> ManyRuns:
     n, model, number = len(claimed.fleet), claimed.fleet.model, _number(claimed, run)
     random = stream(claimed.fleet.seed, "power", number)
     age_days = claimed.age_days + (at_ns - claimed.began_ns) / 86_400e9
-    fleet = claimed.fleet.aged(age_days).on_day(at_ns // DAY_NS)
+    fleet = claimed.fleet.aged(age_days).on_day(at_ns // DAY_NS).throttled(number)
     workloads = [load.workload_of(gpu) for gpu in range(n)]
     relative, clock, temperature, power = (np.empty(n) for _ in range(4))
     conditions: NDArray[np.object_] = np.empty(n, dtype=np.object_)

@@ -23,6 +23,7 @@ from ..kernels.simulated_device import SimulatedDevice
 from ..simulation.bench import Bench
 from ..simulation.fleet import GPUS_PER_NODE, Fleet
 from ..simulation.models import PARAMETERS
+from ..simulation.spread import USUAL
 from ..simulation.stepping import Happening, Readings
 from ..store import Store
 from ..store.events import Event, EventKind
@@ -63,7 +64,7 @@ def run_simulated(
     turns = min(GPUS_PER_NODE, len(fleet)) if plan.neighbours == "idle" else 1
     asked: dict[str, Any] = asdict(plan.asked) | {
         "gpus": len(fleet),
-        "faults": sorted(fleet.planted.values()),
+        "faults": sorted(fleet.named.values()),
         "probes": {probe.name: probe.version for probe in plan.probes},
         "neighbours": plan.neighbours,
         "power_limit_w": cap_w,
@@ -72,6 +73,8 @@ def run_simulated(
         "parameters": PARAMETERS,
         "whorl": __version__,
     }
+    if fleet.population != USUAL:
+        asked["population"] = fleet.population
     span_s = turns * plan.expected_s()
     claimed = claim(
         store, fleet, plan.campaign, asked, span_s=span_s, cluster=cluster, repeatable=True, unnamed=unnamed

@@ -32,6 +32,7 @@ from ..store.outcomes import Outcome
 from .control import STEP_NS, STEP_S
 from .curve import WorkCurve
 from .draws import stream
+from .faults import THROTTLED_TIME
 from .fleet import Fleet
 from .identity import identities
 from .load import Load, find_load
@@ -132,7 +133,7 @@ class Bench:
         self._bytes = np.zeros(n, dtype=np.int64)
         self._losses = np.zeros(n, dtype=np.int64)  # those that were noticed
         self._prepared: dict[tuple[int, str], int] = {}
-        self._of_day: dict[Workload, Floats] = {}
+        self._of_day: dict[str, Floats] = {}
 
         self._working: dict[int, Workload] = {}  # by GPU: what its SMs do
         self._asked: dict[int, Workload] = {}  # what they are to do from this instant on
@@ -227,6 +228,9 @@ class Bench:
         if not unit_s > 0:
             raise ValueError(f"a unit of work must take more than 0 s, not {unit_s} s")
         random = self.draws(f"run of {workload.name}", gpu)
+        throttled = self.fleet.fault_of(gpu).throttled_share
+        if throttled and self.draws(f"throttling of {workload.name}", gpu).random() < throttled:
+            workload = replace(workload, slowdown=THROTTLED_TIME)
         noise = self._noise(gpu, workload, float(random.standard_normal()))
         return Prepared(gpu, workload, unit_s * noise, random, int(self._losses[gpu]))
 
@@ -236,9 +240,9 @@ class Bench:
         if spread.run_tail is not None:
             of_tail = self.draws(f"tail of {workload.name}", gpu)
             draw *= sqrt((spread.run_tail - 2) / of_tail.chisquare(spread.run_tail))
-        of_day = self._of_day.get(workload)
+        of_day = self._of_day.get(workload.name)
         if of_day is None:
-            of_day = self._of_day[workload] = self.fleet.noise_of_day(workload)
+            of_day = self._of_day[workload.name] = self.fleet.noise_of_day(workload)
         factor = exp(workload.noise * (draw + float(of_day[gpu])))
         if spread.glitch_share:
             glitch = self.draws(f"glitch of {workload.name}", gpu)

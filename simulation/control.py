@@ -91,6 +91,8 @@ class Loop:
         self.held: Counts = np.zeros(n, dtype=np.int64)  # steps below the ceiling
         self.free: Counts = np.zeros(n, dtype=np.int64)  # of these, steps after which the clock rose
         self.hot: Counts = np.zeros(n, dtype=np.int64)  # of these, steps in which the temperature kept it down
+        self.throttled = np.zeros(n)  # share of the time: the slowdown that the work brings
+        self.slowed = np.zeros(n)  # of the steps under load, those of that slowdown
         self.energy_mj = np.zeros(n)  # up to the end of the last block
 
         self.age(age_days)
@@ -153,6 +155,7 @@ class Loop:
         self._count_spans(gpus)
         table, warming = self._table(workload or IDLE, bool(workload))
         self._at[:, :, gpus] = table[:, :, gpus]
+        self.throttled[gpus] = workload.slowdown if workload else 0.0
         where = np.minimum(self.bin[gpus], self.highest[gpus])
         self.bin[gpus] = where
         self.top[gpus] = self.highest[gpus]
@@ -173,7 +176,7 @@ class Loop:
     def reset(self, gpu: int) -> None:
         """Set the counters of a GPU to 0, as when its driver is reloaded."""
         self._count_spans(np.array([gpu], dtype=np.intp))
-        self.worked[gpu] = 0.0
+        self.worked[gpu] = self.slowed[gpu] = 0.0
         for counter in (self.loaded, self.held, self.free, self.hot):
             counter[gpu] = 0
         self.energy_mj[gpu] = -float(self.rows[: self.step % BLOCK, gpu].sum()) * (1000 * STEP_S)
@@ -234,6 +237,7 @@ class Loop:
         """Bring the lazy counters of GPUs up to this step, before what they count changes."""
         steps = self.step - self.span_since[gpus]
         self.loaded[gpus] += steps * (self.speed[gpus] > 0)
+        self.slowed[gpus] += steps * (self.speed[gpus] > 0) * self.throttled[gpus]
         self.held[gpus] += steps * (self.bin[gpus] < self.top[gpus])
         self.span_since[gpus] = self.step
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .control import BLOCK, DIE_S, DIE_SHARE, FILTER_S, SINK_S, SINK_SHARE, STEP_S, WOBBLE_S, WOBBLE_SHARE
+from .faults import Fault
 from .fleet import CAP_SETTLES_AT, Fleet
 from .models import A100, V100, GpuModel
 from .rates import rates_of
@@ -153,6 +154,14 @@ def sensors(model: GpuModel) -> tuple[str, ...]:
         "energy: a counter in mJ since the driver was loaded, the exact sum of the true power",
         "temperature in whole degC" + (", memory temperature too" if row.memory_temperature else ""),
     )
+
+
+def sizes(fault: Fault) -> dict[str, float | str | None]:
+    """What the size of a fault is, its usual size and the range, in %; None for a kind without size."""
+    if fault.size is None:
+        return {"size": None, "size_pct": None, "least_pct": None, "most_pct": None}
+    usual, least, most = (round(100 * size, 9) for size in (fault.size, fault.least, fault.most))
+    return {"size": fault.size_says, "size_pct": usual, "least_pct": least, "most_pct": most}
 
 
 def steady_point(model: GpuModel) -> dict[str, float]:

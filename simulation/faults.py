@@ -1,18 +1,26 @@
 """The faults that can be planted in a simulated fleet: one row each. They are the ground truth for detectors.
 
-Source: docs/simulation.md.
+    plant(64, seed=1, faults=None, kinds=["slow_memory=3%", "lost"])
+
+Every kind but two has a size, a share from 0 to 1; what it means is in its row. Source: docs/simulation.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from math import isfinite, nan
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
 from .draws import stream
+
+Effects = Callable[[float], dict[str, Any]]
+"""What a fault of a size changes, by field of `Fault`."""
 
 
 @dataclass(frozen=True)
@@ -21,9 +29,17 @@ class Fault:
 
     kind: str
     says: str
-    """What is wrong, in a few words."""
+    """What is wrong, in a few words, with its usual size."""
     share: float = 0.0
     """Fraction of a fleet's GPUs that have it where no number of faults is asked for; 0: only when it is named."""
+    size: float | None = None
+    """How large it is, as a share; None for a kind that has no size."""
+    least: float = 0.0
+    most: float = 1.0
+    size_says: str = ""
+    """What the size is."""
+    effects: Effects | None = field(default=None, repr=False, compare=False)
+
     cap_factor: float = 1.0
     """On the power cap that the board enforces."""
     resistance_factor: float = 1.0
@@ -32,8 +48,12 @@ class Fault:
     """On the highest clock."""
     slowdown_share: float = 0.0
     """Fraction of the time under load in which the hardware slowdown halves the clock."""
+    throttled_share: float = 0.0
+    """Fraction of the runs in which the hardware slowdown for heat does so for `THROTTLED_TIME` of the time."""
     memory_factor: float = 1.0
     """On the speed of the memory, bandwidth and latency alike."""
+    peer_factor: float = 1.0
+    """On the speed of copies to another GPU."""
     resistance_per_week: float = 0.0
     """Growth of the thermal resistance, as a fraction of the first day's, up to `MOST_DRIFT`."""
     wrong_share: float = 0.0
@@ -42,70 +62,220 @@ class Fault:
     """Whether its power reading freezes at some time."""
     falls: bool = False
     """Whether it falls off the bus at some time."""
+    retires: bool = False
+    """Whether pages of its memory were retired: the driver says so when it is loaded."""
 
     @property
     def sets_in(self) -> bool:
         """Whether it begins within a simulated span instead of being there from the start."""
         return self.sticks or self.falls
 
+    def sized(self, size: float | None = None) -> Fault:
+        """The same fault of a size, or of its usual one."""
+        size = self.size if size is None else size
+        if size is None or self.effects is None:
+            return self
+        return replace(self, size=size, **self.effects(size))
 
-# The braked board of the public cluster ran SGEMM at 250 W and 81 °C, 20 % slower than the fleet, at a median
-# clock of 1312 MHz. A cap of 252 W alone costs 7 %. Half the clock for 29 % of the time gives the slowness;
-# and the board runs at 1312 MHz between those stretches, at 250 W on average, only if it leaks as at 81 °C.
+
+def _braked(size: float) -> dict[str, Any]:
+    """A braked board that takes about so much longer under SGEMM: on V100 and H100 within a twentieth of the size.
+
+    The one board of the public cluster ran SGEMM at 250 W and 81 °C, 20 % slower than the fleet, at a median clock of
+    1312 MHz. A cap of 252 W alone costs 7 %. Half the clock for 29 % of the time gives the slowness; and the board runs
+    at 1312 MHz between those stretches, at 250 W on average, only if it leaks as at 81 °C. Smaller ones have less of
+    each alike: `strength` costs 16.6 % and its square 2.75 %.
+    """
+    strength = ((16.6**2 + 4 * 2.75 * 100 * size) ** 0.5 - 16.6) / (2 * 2.75)
+    return {
+        "cap_factor": 1 - 0.16 * strength,
+        "resistance_factor": 1 + 0.65 * strength,
+        "slowdown_share": 0.29 * strength,
+    }
+
+
 BRAKE = Fault(
     "brake",
     "power brake: a lower power cap, half the clock for part of the time, a hotter board",
     share=0.0025,
-    cap_factor=0.84,
-    resistance_factor=1.65,
-    slowdown_share=0.29,
+    size=0.1935,
+    least=0.005,
+    most=0.3,
+    size_says="by how much SGEMM takes longer",
+    effects=_braked,
 )
-HOT = Fault("hot", "poor cooling: thermal resistance x 1.6", share=0.004, resistance_factor=1.6)
-PINNED = Fault("pinned", "clock ceiling at the maximum / 1.45", share=0.0015, ceiling_factor=1 / 1.45)
+HOT = Fault(
+    "hot",
+    "poor cooling: thermal resistance x 1.6",
+    share=0.004,
+    size=0.6,
+    least=0.02,
+    most=1.0,
+    size_says="by how much the thermal resistance is higher",
+    effects=lambda size: {"resistance_factor": 1 + size},
+)
+PINNED = Fault(
+    "pinned",
+    "clock ceiling at the maximum / 1.45",
+    share=0.0015,
+    size=1 - 1 / 1.45,
+    least=0.005,
+    most=0.8,
+    size_says="by how much the highest clock is lower",
+    effects=lambda size: {"ceiling_factor": 1 - size},
+)
 
 # These have no published share. Their sizes are assumptions, chosen to be visible and not glaring.
-SLOW_MEMORY = Fault("slow_memory", "memory at 60 % of its speed", memory_factor=0.6)
+SLOW_MEMORY = Fault(
+    "slow_memory",
+    "memory at 60 % of its speed",
+    size=0.4,
+    least=0.002,
+    most=0.8,
+    size_says="by how much the memory is slower",
+    effects=lambda size: {"memory_factor": 1 - size},
+)
 STUCK_SENSOR = Fault("stuck_sensor", "the power reading freezes at some time", sticks=True)
-DRIFT = Fault("drift", "thermal resistance grows by 5 % of its first value a week", resistance_per_week=0.05)
-WRONG_RESULTS = Fault("wrong_results", "wrong elements in the result of two runs in five", wrong_share=0.4)
+DRIFT = Fault(
+    "drift",
+    "thermal resistance grows by 5 % of its first value a week",
+    size=0.003,
+    least=0.0005,
+    most=0.03,
+    size_says="by how much SGEMM gets slower a week, at first",
+    # On V100 a thermal resistance that is higher by 5 % costs 0.3 % of SGEMM.
+    effects=lambda size: {"resistance_per_week": size / 0.06},
+)
+WRONG_RESULTS = Fault(
+    "wrong_results",
+    "wrong elements in the result of two runs in five",
+    size=0.4,
+    least=0.001,
+    most=1.0,
+    size_says="the share of the runs with wrong elements",
+    effects=lambda size: {"wrong_share": size},
+)
 LOST = Fault("lost", "falls off the bus at some time (XID 79); every second one returns", falls=True)
+THROTTLING = Fault(
+    "throttling",
+    "in one run in ten the hardware halves the clock for heat, a third of the time",
+    size=0.1,
+    least=0.005,
+    most=1.0,
+    size_says="the share of the runs that are throttled",
+    effects=lambda size: {"throttled_share": size},
+)
+SLOW_NVLINK = Fault(
+    "slow_nvlink",
+    "copies to other GPUs at half their speed",
+    size=0.5,
+    least=0.005,
+    most=0.9,
+    size_says="by how much copies to other GPUs are slower",
+    effects=lambda size: {"peer_factor": 1 - size},
+)
+RETIRED_PAGES = Fault(
+    "retired_pages",
+    "pages of the memory were retired (XID 63, memory errors); memory 1 % slower",
+    size=0.01,
+    least=0.0,
+    most=0.1,
+    size_says="by how much the memory is slower",
+    effects=lambda size: {"memory_factor": 1 - size},
+    retires=True,
+)
 
 # The order of the first three is part of a seed's fleet; new rows go to the end.
-FAULTS = (BRAKE, HOT, PINNED, SLOW_MEMORY, STUCK_SENSOR, DRIFT, WRONG_RESULTS, LOST)
+FAULTS = tuple(
+    row.sized()
+    for row in (
+        BRAKE,
+        HOT,
+        PINNED,
+        SLOW_MEMORY,
+        STUCK_SENSOR,
+        DRIFT,
+        WRONG_RESULTS,
+        LOST,
+        THROTTLING,
+        SLOW_NVLINK,
+        RETIRED_PAGES,
+    )
+)
 HEALTHY = Fault("ok", "nothing", share=1.0 - sum(fault.share for fault in FAULTS))
 KINDS = tuple(fault.kind for fault in FAULTS)
 
 SLOWDOWN_DIVISOR = 2.0
 """By how much the hardware slowdown divides the SM clock."""
 
+THROTTLED_TIME = 0.33
+"""Of a throttled run's time under load, how much the hardware slowdown is on."""
+
 MOST_DRIFT = 0.8
 """Where the drift of the thermal resistance ends, as a fraction of its first value."""
 
 
-def plant(gpus: int, seed: int, faults: int | None, kinds: Sequence[str] = ()) -> NDArray[np.int64]:
-    """Which fault each GPU has: an index into `FAULTS`, or -1 for a healthy one.
+@lru_cache(4096)
+def fault_of(index: int, size: float) -> Fault:
+    """The fault of an index into `FAULTS` (-1: none), of a size (NaN: its own)."""
+    row = FAULTS[index] if index >= 0 else HEALTHY
+    return row.sized(size) if isfinite(size) else row
+
+
+def plant(
+    gpus: int, seed: int, faults: int | None, kinds: Sequence[str] = ()
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Which fault each GPU has: an index into `FAULTS`, or -1 for a healthy one; and its size, NaN for none.
 
     With `faults=None` every GPU has each fault with the probability of its row, or, where `kinds` are named, one
     GPU has each of them. With a number exactly so many GPUs are faulty, the kinds (those with a share, where none
-    is named) taking turns and the places drawn from the seed. InputError for an unknown kind, and for more faults
-    than GPUs.
+    is named) taking turns and the places drawn from the seed. A kind may name its size, as in "slow_memory=3%".
+    InputError for an unknown kind, a size that it cannot have, and for more faults than GPUs.
     """
     random = stream(seed, "fault")
-    kinds = [kind.strip().lower() for kind in kinds]
-    unknown = [kind for kind in kinds if kind not in KINDS]
-    if unknown:
-        raise InputError(f"there is no fault {unknown[0]!r}; there are {', '.join(KINDS)}")
-    if faults is None and not kinds:
+    named = [_named(kind) for kind in kinds]
+    usual = np.array([nan if fault.size is None else fault.size for fault in (*FAULTS, HEALTHY)])
+    if faults is None and not named:
         edges = np.cumsum([fault.share for fault in FAULTS])
         index = np.searchsorted(edges, random.random(gpus), side="right").astype(np.int64)
-        return np.where(index < len(FAULTS), index, -1)
-    turns = [KINDS.index(kind) for kind in kinds] or [i for i, fault in enumerate(FAULTS) if fault.share]
+        index = np.where(index < len(FAULTS), index, -1)
+        return index, usual[index]
+    turns = named or [(i, float(usual[i])) for i, fault in enumerate(FAULTS) if fault.share]
     faults = len(turns) if faults is None else faults
     if not 0 <= faults <= gpus:
         raise InputError(f"{faults} faults cannot be planted in {gpus} GPUs")
-    index = np.full(gpus, -1, dtype=np.int64)
-    index[random.permutation(gpus)[:faults]] = np.array(turns)[np.arange(faults) % len(turns)]
-    return index
+    index, size = np.full(gpus, -1, dtype=np.int64), np.full(gpus, nan)
+    places, turn = random.permutation(gpus)[:faults], np.arange(faults) % len(turns)
+    index[places], size[places] = np.array([i for i, _ in turns])[turn], np.array([one for _, one in turns])[turn]
+    return index, size
+
+
+def label(fault: Fault) -> str:
+    """A fault as it is named: the kind, with its size where that is not the usual one."""
+    usual = next(row.size for row in FAULTS if row.kind == fault.kind)
+    return fault.kind if fault.size is None or fault.size == usual else f"{fault.kind}={100 * fault.size:.10g}%"
+
+
+def _named(text: str) -> tuple[int, float]:
+    """Index and size of a fault that is named as "slow_memory" or "slow_memory=3%"; InputError for any other text."""
+    kind, has_size, wanted = (part.strip().lower() for part in text.partition("="))
+    if kind not in KINDS:
+        raise InputError(f"there is no fault {kind!r}; there are {', '.join(KINDS)}")
+    row = FAULTS[KINDS.index(kind)]
+    if not has_size:
+        return KINDS.index(kind), nan if row.size is None else row.size
+    if row.size is None:
+        raise InputError(f"the fault {kind} has no size: leave out {text.strip()[len(kind) :]!r}")
+    try:
+        size = float(wanted.removesuffix("%")) / 100
+    except ValueError:
+        size = nan
+    if not row.least <= size <= row.most:
+        raise InputError(
+            f"the size of the fault {kind} is {row.size_says}, from {100 * row.least:g} to {100 * row.most:g} %, not "
+            f"{wanted!r}: write it as {kind}={100 * row.size:.3g}%"
+        )
+    return KINDS.index(kind), size
 
 
 def onsets(fault: NDArray[np.int64], seed: int, span_s: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 from .draws import stream
-from .faults import FAULTS, HEALTHY, MOST_DRIFT, Fault, plant
+from .faults import HEALTHY, MOST_DRIFT, THROTTLED_TIME, Fault, fault_of, label, plant
 from .models import V100, GpuModel
 from .physics import Floats, Silicon, relative_time, settle
 from .spread import Spread, population_of, shaped, tail_of
@@ -30,9 +30,6 @@ NODES_PER_CABINET = 8
 
 CAP_SETTLES_AT = 0.9925
 """Reported power over cap: the control loop keeps it between 98.5 % and 99.75 %, and this lies within."""
-
-
-_ROWS = (*FAULTS, HEALTHY)  # index -1 is the healthy row
 
 
 @dataclass(frozen=True)
@@ -57,6 +54,8 @@ class Fleet:
     silicon: Silicon
     fault: NDArray[np.int64]
     """Index into `FAULTS` per GPU, -1 for a healthy one."""
+    size: Floats
+    """Size of the fault per GPU, as a share; NaN where it has none."""
     spread: Spread
     """What it was drawn from."""
     revision: NDArray[np.int64]
@@ -78,20 +77,20 @@ class Fleet:
         """A fleet from a seed.
 
         Each GPU has each fault with the probability of its row in `FAULTS`, or exactly `faults` GPUs are
-        faulty when that is given, the `kinds` (those with a published share, where none is named) taking turns.
-        InputError when there is no GPU or too few for the faults, and for an unknown kind.
+        faulty when that is given, the `kinds` (those with a published share, where none is named) taking turns. A kind
+        may name its size, as in "slow_memory=3%". InputError when there is no GPU or too few for the faults, for an
+        unknown kind, and for a size that it cannot have.
         """
         if gpus < 1:
             raise InputError(f"a fleet needs at least one GPU, not {gpus}")
         spread = spread or Spread()
-        fault = plant(gpus, seed, faults, kinds)
-        rows = _ROWS
+        fault, size = plant(gpus, seed, faults, kinds)
 
         def normal(subject: str, size: int = gpus) -> Floats:
             return stream(seed, subject).standard_normal(size)
 
-        def factor(values: list[float]) -> Floats:
-            return np.array(values)[fault]
+        def factor(field: str) -> Floats:
+            return _of_faults(fault, size, field)
 
         corner = shaped(seed, "voltage", gpus, skew=spread.silicon_skew)
         rho = spread.voltage_leakage_correlation
@@ -104,7 +103,7 @@ class Fleet:
             gain, conducts = gain * tail, conducts * tail
         node, cabinet = _node_of(gpus), _node_of(gpus) // NODES_PER_CABINET
         resistance = model.resistance_k_w * np.exp(spread.resistance * conducts)
-        resistance = resistance * factor([row.resistance_factor for row in rows])
+        resistance = resistance * factor("resistance_factor")
         if spread.dust:
             resistance = resistance * (1 + spread.dust * stream(seed, "dust").standard_exponential(node[-1] + 1)[node])
         rear = (np.arange(gpus) % GPUS_PER_NODE % 2).astype(np.float64)
@@ -127,18 +126,16 @@ class Fleet:
             resistance_k_w=resistance + preheat,
             preheat_k_w=preheat,
             inlet_c=inlet + rear * spread.preheat_k,
-            cap_w=model.power_limit_w * factor([row.cap_factor for row in rows]),
-            ceiling_mhz=model.max_clock_mhz * factor([row.ceiling_factor for row in rows]),
-            slowdown_share=factor([row.slowdown_share for row in rows]),
-            memory=speed("memory", spread.memory)
-            * (1 + spread.revision_memory * other)
-            * factor([row.memory_factor for row in rows]),
+            cap_w=model.power_limit_w * factor("cap_factor"),
+            ceiling_mhz=model.max_clock_mhz * factor("ceiling_factor"),
+            slowdown_share=factor("slowdown_share"),
+            memory=speed("memory", spread.memory) * (1 + spread.revision_memory * other) * factor("memory_factor"),
             compute=speed("compute", spread.compute) * (1 + spread.revision_compute * other),
             link=speed("link", spread.link, spread.link_node),
-            peer=speed("peer", spread.peer),
+            peer=speed("peer", spread.peer) * factor("peer_factor"),
             launch=speed("launch", spread.launch, spread.launch_node),
         )
-        return cls(model, seed, silicon, fault, spread, 1 + other.astype(np.int64))
+        return cls(model, seed, silicon, fault, size, spread, 1 + other.astype(np.int64))
 
     def __len__(self) -> int:
         """Number of GPUs."""
@@ -147,11 +144,16 @@ class Fleet:
     @property
     def planted(self) -> dict[int, str]:
         """The faulty GPUs, by position, with the kind of their fault."""
-        return {int(gpu): FAULTS[self.fault[gpu]].kind for gpu in np.flatnonzero(self.fault >= 0)}
+        return {gpu: self.fault_of(gpu).kind for gpu in np.flatnonzero(self.fault >= 0).tolist()}
+
+    @property
+    def named(self) -> dict[int, str]:
+        """As `planted`, but with the size of a fault that has not the usual one: what `draw` takes as kinds."""
+        return {gpu: label(self.fault_of(gpu)) for gpu in np.flatnonzero(self.fault >= 0).tolist()}
 
     def fault_of(self, gpu: int) -> Fault:
         """The fault of the GPU at a position; `HEALTHY` where it has none."""
-        return _ROWS[int(self.fault[gpu])]
+        return fault_of(int(self.fault[gpu]), float(self.size[gpu]))
 
     @property
     def population(self) -> str:
@@ -196,7 +198,7 @@ class Fleet:
 
     def aged(self, days: float) -> Fleet:
         """The same fleet a number of days later: the drifting GPUs cool worse."""
-        rate = np.array([row.resistance_per_week for row in _ROWS])[self.fault]
+        rate = _of_faults(self.fault, self.size, "resistance_per_week")
         if not rate.any() or not days:
             return self
         own = self.silicon.resistance_k_w - self.silicon.preheat_k_w
@@ -205,10 +207,19 @@ class Fleet:
 
     def wrong_elements(self, *, run: int = 0) -> NDArray[np.int64]:
         """How many elements of a run's result are wrong, per GPU: 0 but in some runs of faulty ones."""
-        share = np.array([row.wrong_share for row in _ROWS])[self.fault]
+        share = _of_faults(self.fault, self.size, "wrong_share")
         random = stream(self.seed, "wrong results", run)
         caught = random.random(len(self)) < share
         return np.where(caught, random.geometric(0.1, len(self)), 0)
+
+    def throttled(self, run: int) -> Fleet:
+        """The same fleet in a run: the hardware slows down the GPUs that it throttles in some runs, if this is one."""
+        share = _of_faults(self.fault, self.size, "throttled_share")
+        caught = stream(self.seed, "throttled", run).random(len(self)) < share
+        if not caught.any():
+            return self
+        slowdown = self.silicon.slowdown_share + THROTTLED_TIME * caught
+        return replace(self, silicon=replace(self.silicon, slowdown_share=slowdown))
 
     def warmed(self, kelvin: Floats | float) -> Fleet:
         """The same fleet in inlet air that is so much warmer (K), everywhere or for each GPU."""
@@ -296,3 +307,11 @@ class Fleet:
 def _node_of(gpus: int) -> NDArray[np.intp]:
     """The node of each GPU, from 0."""
     return np.arange(gpus, dtype=np.intp) // GPUS_PER_NODE
+
+
+def _of_faults(fault: NDArray[np.int64], size: Floats, field: str) -> Floats:
+    """A field of the fault of each GPU."""
+    values = np.full(len(fault), float(getattr(HEALTHY, field)))
+    for gpu in np.flatnonzero(fault >= 0).tolist():
+        values[gpu] = getattr(fault_of(int(fault[gpu]), float(size[gpu])), field)
+    return values

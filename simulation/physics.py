@@ -108,7 +108,7 @@ def relative_time(model: GpuModel, silicon: Silicon, workload: Workload, clock_m
     At one clock it is the sum of kappa·f_max/f and the shares of memory, link, peer and launches, each over the GPU's
     own speed in it; a duty-cycled slowdown averages the rates at its two clocks.
     """
-    share = silicon.slowdown_share
+    share = silicon.slowdown_share + workload.slowdown
     rate = (1 - share) / _time_at(model, workload, clock_mhz, silicon)
     rate = rate + share / _time_at(model, workload, slowed(model, clock_mhz), silicon)
     return 1 / rate
@@ -117,7 +117,7 @@ def relative_time(model: GpuModel, silicon: Silicon, workload: Workload, clock_m
 def power_parts(model: GpuModel, silicon: Silicon, workload: Workload, clock_mhz: Floats) -> tuple[Floats, Floats]:
     """Mean true power, W: the part that no temperature changes, and the leakage at `LEAKAGE_REFERENCE_C`."""
     fixed, leakage = _power_parts_at(model, silicon, workload, clock_mhz)
-    share = silicon.slowdown_share
+    share = silicon.slowdown_share + workload.slowdown
     if not np.any(share):
         return fixed, leakage
     # The slowdown comes and goes faster than the die warms: temperature and leakage follow the mean power.

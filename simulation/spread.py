@@ -129,7 +129,8 @@ POPULATIONS = {name: spread for name, _, spread in _POPULATIONS}
 POPULATION_SAYS = {name: says for name, says, _ in _POPULATIONS}
 """What each of them is, in a few words."""
 
-_OWN = "own"
+USUAL = "normal"
+"""The population of a fleet for which none is named."""
 
 
 def find_population(name: str) -> Spread:
@@ -145,10 +146,10 @@ def population_of(spread: Spread) -> str:
     for name, one in POPULATIONS.items():
         if one == spread:
             return name
-    usual = POPULATIONS["normal"]
+    usual = POPULATIONS[USUAL]
     names = [column.name for column in fields(Spread)]
     own = [f"{name}={getattr(spread, name)}" for name in names if getattr(spread, name) != getattr(usual, name)]
-    return " ".join([_OWN, *own])
+    return " ".join(["own", *own])
 
 
 def shaped(

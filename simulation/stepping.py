@@ -17,7 +17,7 @@ Source: docs/simulation.md. The same fleet, load and start give the same bits, h
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf
 
 import numpy as np
@@ -27,15 +27,16 @@ from ..errors import InputError
 from ..store.clock_events import bit
 from ..store.events import EventKind
 from .control import BLOCK, STEP_NS, STEP_S, UP_BELOW, Loop, Positions
-from .faults import onsets
+from .draws import stream
+from .faults import THROTTLED_TIME, onsets
 from .fleet import Fleet
 from .load import Load
 from .physics import LEAKAGE_REFERENCE_C, Floats, slowed
 from .sensors import NOISE_SHARE, SENSORS
 from .workloads import IDLE, Workload
 
-REASON_IDLE, REASON_POWER_CAP, REASON_SLOWDOWN, REASON_THERMAL, REASON_BRAKE = (
-    bit(name) for name in ("idle", "power_cap", "hw_slowdown", "thermal_software", "power_brake")
+REASON_IDLE, REASON_POWER_CAP, REASON_SLOWDOWN, REASON_THERMAL, REASON_BRAKE, REASON_HARDWARE = (
+    bit(name) for name in ("idle", "power_cap", "hw_slowdown", "thermal_software", "power_brake", "thermal_hardware")
 )
 """Bits of `clock_event_reasons`."""
 
@@ -44,6 +45,7 @@ _STEPS_A_DAY = 4_320_000
 _STEPS_AN_HOUR = 180_000  # how often the drift of a fault is looked at
 _NEVER = np.iinfo(np.int64).max // 4
 _PCIE_BYTES_S = (40_000, 260_000)  # sent and received under load: commands and results, no data (assumed)
+_RETIRED_ERRORS = 12  # errors that were corrected before pages were retired (assumed)
 _MEMORY_K = 8.0  # the memory above the heat sink's air at full bandwidth (assumed)
 
 
@@ -115,6 +117,7 @@ class Simulation:
         endless = load.busy_s == inf or not self._idle_steps  # without a gap, work follows work
         self._busy_steps = _NEVER if endless else ceil(load.busy_s / STEP_S - 1e-9)
         self._busy = np.zeros(n, dtype=np.bool_)
+        self._retired = np.array([int(fleet.fault_of(gpu).retires) for gpu in range(n)], dtype=np.int64)
         self._onset_s, self._end_s = onsets(fleet.fault, fleet.seed, span_s)
         self._incidents = self._plan()
         self._happened: list[Happening] = []
@@ -171,6 +174,8 @@ class Simulation:
         turning = np.flatnonzero(self._next_turn == step)
         if len(turning):
             busy = ~self._busy[turning]
+            for gpu in turning[busy].tolist():
+                self._may_throttle(gpu)
             self._next_turn[turning] += np.where(busy, self._busy_steps, self._idle_steps)
             self._loop.employ(turning, busy & ~self._lost[turning])
             self._busy[turning] = busy
@@ -184,6 +189,14 @@ class Simulation:
             upcoming.append(self._incidents[0][0])
         self._due = min(upcoming)
 
+    def _may_throttle(self, gpu: int) -> None:
+        """Draw whether the hardware throttles the turn of the load that begins now."""
+        share, workload = self.fleet.fault_of(gpu).throttled_share, self.load.workload_of(gpu)
+        if share and workload is not None:
+            draw = stream(self.fleet.seed, "throttled turn", self.began_ns // STEP_NS, gpu, self._step).random()
+            slowdown = THROTTLED_TIME if draw < share else 0.0
+            self._loop.turn(np.array([gpu], dtype=np.intp), replace(workload, slowdown=slowdown))
+
     def _plan(self) -> list[tuple[int, int, str]]:
         """(step, GPU, what) of everything that faults will do, in order."""
         plan = []
@@ -191,6 +204,8 @@ class Simulation:
             fault = self.fleet.fault_of(gpu)
             if fault.sticks:
                 plan.append((ceil(self._onset_s[gpu] / STEP_S), gpu, "stuck"))
+            if fault.retires:
+                plan.append((0, gpu, "retired"))
             if fault.falls:
                 plan.append((ceil(self._onset_s[gpu] / STEP_S), gpu, "lost"))
                 if self._end_s[gpu] < inf:
@@ -202,6 +217,10 @@ class Simulation:
         if kind == "stuck":
             instant, average = self._power_w()
             self._frozen[gpu] = (float(instant[gpu]), float(average[gpu]))
+            return
+        if kind == "retired":
+            detail = "XID 63: pages of the memory were retired"
+            self._happened.append(Happening(self.now_ns, gpu, EventKind.XID, detail, 63))
             return
         if kind == "lost":
             self._loop.employ(one, np.array([False]))
@@ -282,13 +301,16 @@ class Simulation:
         working, under = loop.speed > 0, loop.bin < loop.top
         since = step - loop.span_since
         held, loaded = loop.held + since * under, loop.loaded + since * working
-        share = self.fleet.silicon.slowdown_share
+        braked = self.fleet.silicon.slowdown_share
+        throttled = loop.slowed + since * working * loop.throttled
+        share = braked + loop.throttled
         caught = working & ((step + np.arange(n)) * _GOLDEN % 1.0 < share)
         clock = np.where(caught, slowed(model, self.clock_mhz), self.clock_mhz)
         exponent = loop.die + loop.ground
         hot, capped = under & (exponent >= loop.too_warm), under & (loop.ratio >= UP_BELOW)
         reasons = REASON_IDLE * ~working + REASON_POWER_CAP * capped + REASON_THERMAL * hot
-        reasons += (REASON_SLOWDOWN | REASON_BRAKE) * caught
+        reasons += REASON_SLOWDOWN * caught + REASON_BRAKE * (caught & (braked > 0))
+        reasons += REASON_HARDWARE * (caught & (loop.throttled > 0))
         age_steps = step % (sensors.instant_period_ms * 1_000_000 // STEP_NS)
 
         def every(value: int) -> NDArray[np.int64]:
@@ -310,15 +332,15 @@ class Simulation:
             "pstate": every(0),
             "clock_event_reasons": reasons,
             "power_violation_ns": np.maximum(held - loop.free - loop.hot, 0) * STEP_NS,
-            "thermal_violation_ns": loop.hot * STEP_NS,
+            "thermal_violation_ns": loop.hot * STEP_NS + np.rint(throttled * STEP_NS).astype(np.int64),
             "software_thermal_ns": loop.hot * STEP_NS,
-            "hardware_thermal_ns": every(0),
-            "power_brake_ns": np.rint(loaded * share * STEP_NS).astype(np.int64),
+            "hardware_thermal_ns": np.rint(throttled * STEP_NS).astype(np.int64),
+            "power_brake_ns": np.rint(loaded * braked * STEP_NS).astype(np.int64),
             "pcie_tx_bytes": np.rint(loaded * (STEP_S * _PCIE_BYTES_S[0])).astype(np.int64),
             "pcie_rx_bytes": np.rint(loaded * (STEP_S * _PCIE_BYTES_S[1])).astype(np.int64),
             "pcie_replays": every(0),
-            "ecc_corrected": every(0),
-            "ecc_uncorrected": every(0),
+            "ecc_corrected": _RETIRED_ERRORS * self._retired,
+            "ecc_uncorrected": self._retired,
         }
         if sensors.average_window_ms is not None:
             values["power_average_mw"] = average
@@ -326,7 +348,7 @@ class Simulation:
             above = np.where(working, _MEMORY_K * self._traffic, 0.0)
             values["memory_temperature_c"] = np.rint(self._celsius(loop.ground) + above).astype(np.int64)
         if sensors.remapped_rows:
-            values["remapped_rows"] = every(0)
+            values["remapped_rows"] = self._retired
         return Readings(self.now_ns, values, self._lost.copy())
 
     def _celsius(self, exponent: Floats) -> Floats:

@@ -30,6 +30,8 @@ class Workload:
     """... that is copies to another GPU ..."""
     launch_share: float = field(default=0.0, repr=False)
     """... and that is launches. Neither the SM clock nor the memory changes them."""
+    slowdown: float = field(default=0.0, repr=False)
+    """Share of the time in which the hardware slowdown is on during this work, beside what the board has of it."""
 
     @property
     def fixed_share(self) -> float:

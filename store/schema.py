@@ -272,6 +272,8 @@ TRUTH = Table(
         Column("kind", "VARCHAR", "", "the fault, or 'ok' for a healthy GPU"),
         Column("began", "TIMESTAMP_NS", "UTC", "when the fault began; NULL where it was there from the start"),
         Column("ended", "TIMESTAMP_NS", "UTC", "when it ended; NULL where it did not"),
+        Column("size_pct", "DOUBLE", "%", "how large the fault is; NULL for a kind without a size"),
+        Column("population", "VARCHAR", "", "the population that the fleet was drawn from"),
         Column("silicon", "VARCHAR", "", "JSON object: what was drawn for this GPU, by parameter"),
         Column("model", "VARCHAR", "", "the simulated model"),
         Column("seed", "BIGINT", "", "seed of the fleet"),
