@@ -1,0 +1,299 @@
+"""One figure of a fleet: batches, nodes and GPUs that differ from their peers, each with its chance.
+
+What GPUs share comes first: a batch (recorded, or seen as a mode of its own) is centred on itself, and a node whose GPUs
+shift together is one finding. A GPU is named for what is left, and only if it differs from the GPUs beside it, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..statistics.dip import quantum
+from ..statistics.outlying import tail
+from .groups import CHANCE, modes
+from .levels import LEAST, Bools, Floats, Ints, Levels
+from .null import Null
+
+LEAST_GPUS = 8
+"""Of one kind, to judge any: with fewer there is no population to differ from."""
+_MATES = 0.5
+"""A GPU differs from its node by at least this share of what it differs from the fleet."""
+_TOGETHER = 0.5
+"""Every GPU of a shifted node lies at least this share of the node's shift from the fleet."""
+_BATCH_P = 0.001
+_SINGLE_SLOW = 5.0
+"""% from which scattered GPUs in a slow mode of their own are taken for single GPUs, not for a batch: boards of one
+model that differ in revision differ by less."""
+_MINOR = 0.25
+_SHOWS = 0.5
+"""A sitting shows an effect if it has this share of it."""
+_QUANTILE = 2.6
+"""Of Student's t with 5 degrees of freedom, 97.5 %: sittings have heavier tails than the normal distribution."""
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """What is known of the GPUs that are compared: arrays of shape (gpus,)."""
+
+    node: Ints
+    """-1 where unknown."""
+    shared: Mapping[str, Ints] = field(default_factory=dict)
+    """What GPUs may share, by name (VBIOS, driver, cabinet): a number for each value, -1 where unknown."""
+
+    def __len__(self) -> int:
+        return len(self.node)
+
+
+@dataclass(frozen=True)
+class Shift:
+    """A node or a batch that differs; effects are logarithms."""
+
+    what: str
+    """"node", "mode", or the name of what is shared."""
+    value: int
+    """The number of the node or of the value; of a mode 0."""
+    gpus: Ints
+    effect: float
+    error: float
+    """Standard error of the effect in another sitting."""
+    p: float
+    n: int
+    """Nodes (GPUs where no node is known) that were compared."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What came of it: arrays of shape (gpus,); effects are logarithms, NaN where a GPU has no level."""
+
+    effect: Floats
+    """From the centre of the GPU's batch."""
+    low: Floats
+    high: Floats
+    """95 % interval of the effect of the GPU's level in another sitting."""
+    p: Floats
+    """The chance that a healthy GPU lies so far out; 1 where the GPU is not judged or does not stand alone."""
+    confirmed: Bools
+    """Whether two sittings or more show it."""
+    single: Bools
+    """Whether all rests on one run."""
+    peers: Ints
+    """GPUs of the same batch, itself included."""
+    shifts: tuple[Shift, ...]
+    centre: Floats
+    """The level that each GPU was compared with."""
+    scale: float
+    """Of healthy GPUs on the slow side."""
+
+
+def compare(of: Levels, fleet: Fleet) -> Compared | None:
+    """The comparison of the GPUs' levels; None with fewer than `LEAST_GPUS`."""
+    known = np.flatnonzero(of.known)
+    if len(known) < LEAST_GPUS:
+        return None
+    level = of.level[known]
+    node = fleet.node[known]
+    centre = np.full(len(known), float(np.median(level)))
+    shifts: list[Shift] = []
+    error = _error(of)[known]
+    for name, value in fleet.shared.items():
+        _recorded(name, value[known], level, centre, node, error, shifts, known)
+    stray = _modes(level, centre, node, error, shifts, known)
+    off = level - centre
+    nodes, mates = _nodes(off, node)
+    _shifted_nodes(off, nodes, node, error, shifts, known)
+    # What is left when the share of a node's shift that nodes usually have is taken out.
+    rest = off - mates.expected
+    floor = max(float(np.median(error)), LEAST)
+    null = Null(rest[~stray], floor)
+    usual = float(np.median(error))
+    more = np.sqrt(np.maximum(error**2 - usual**2, 0.0))
+    slow = of.slow_side[known] - centre - mates.expected
+    fast = of.fast_side[known] - centre - mates.expected
+    seen = np.where(rest >= 0, np.maximum(slow - null.centre, 0.0), np.minimum(fast - null.centre, 0.0))
+    p = null.p(seen, more)
+    alone = (np.sign(mates.apart) == np.sign(off)) & (np.abs(mates.apart) >= _MATES * np.abs(off)) | ~mates.has
+    p = np.where(alone & (np.sign(seen) == np.sign(off)), p, 1.0)
+    for shift in shifts:
+        if shift.what == "node" and shift.p < _BATCH_P:
+            p[np.isin(known, shift.gpus)] = 1.0
+    half = _QUANTILE * error if np.isfinite(of.again) else np.full(len(known), np.nan)
+    found = {name: np.full(len(fleet), np.nan) for name in ("effect", "low", "high", "centre")}
+    for name, values in (("effect", off), ("low", off - half), ("high", off + half), ("centre", centre)):
+        found[name][known] = values
+    chance = np.ones(len(fleet))
+    chance[known] = p
+    peers = np.zeros(len(fleet), dtype=np.int64)
+    _, which, many = np.unique(centre, return_inverse=True, return_counts=True)
+    peers[known] = many[which]
+    return Compared(
+        **found, p=chance, confirmed=_confirmed(of, found["centre"], found["effect"]), single=of.runs == 1, peers=peers,
+        shifts=tuple(shifts), scale=null.scale(True),
+    )  # fmt: skip
+
+
+def _error(of: Levels) -> Floats:
+    """(gpus,) standard error of a level as that of another sitting's: of the level itself, and one sitting more."""
+    if not np.isfinite(of.again):
+        return np.full(len(of.level), LEAST)
+    usual = of.again / np.sqrt(np.maximum(of.sittings, 1))
+    return np.asarray(np.sqrt(np.maximum(of.error, usual) ** 2 + of.again**2))
+
+
+def _confirmed(of: Levels, centre: Floats, effect: Floats) -> Bools:
+    sat = of.sat
+    off = sat.middle - of.steps - centre[sat.gpu]
+    whole = effect[sat.gpu]
+    with np.errstate(invalid="ignore"):
+        shows = (off * np.sign(whole) >= _SHOWS * np.abs(whole)) & (np.abs(whole) > 0)
+    return np.bincount(sat.gpu[shows], minlength=len(effect)) >= 2
+
+
+def _units(values: Floats, node: Ints) -> Floats:
+    """Medians by node; of GPUs of no known node, each its own."""
+    own = values[node < 0]
+    on = node >= 0
+    if not on.any():
+        return own
+    order = np.lexsort((values[on], node[on]))
+    x, its = values[on][order], node[on][order]
+    start = np.flatnonzero(np.diff(its, prepend=-1))
+    n = np.diff(start, append=len(x))
+    return np.concatenate(((x[start + (n - 1) // 2] + x[start + n // 2]) / 2, own))
+
+
+def _apart(one: Floats, other: Floats) -> tuple[float, float]:
+    """How far the medians of two samples lie apart, and the standard error of that."""
+    shift = float(np.median(one) - np.median(other))
+    variance = 0.0
+    for part in (one, other):
+        spread = 1.4826 * float(np.median(np.abs(part - np.median(part)))) if len(part) > 2 else float(np.ptp(part))
+        variance += (1.2533 * max(spread, LEAST)) ** 2 / len(part)
+    return shift, float(np.sqrt(variance))
+
+
+def _recorded(
+    name: str, value: Ints, level: Floats, centre: Floats, node: Ints, error: Floats, shifts: list[Shift], known: Ints
+) -> None:
+    """Centres every value of what is shared on itself, where it differs from the commonest one."""
+    values, many = np.unique(value[value >= 0], return_counts=True)
+    if len(values) < 2:
+        return
+    main = values[np.argmax(many)]
+    others = [one for one in values if one != main]
+    base = level - centre
+    ours = _units(base[value == main], node[value == main])
+    for one in others:
+        mine = value == one
+        theirs = _units(base[mine], node[mine])
+        if mine.sum() < LEAST_GPUS // 2 or len(theirs) < 2 or len(ours) < 2:
+            continue
+        shift, doubt = _apart(theirs, ours)
+        units = min(len(theirs), len(ours))
+        p = min(1.0, len(others) * tail(shift / doubt, units + 1))
+        if p < _BATCH_P:
+            centre[mine] += shift
+            again = float(np.hypot(doubt, np.median(error) / np.sqrt(units)))
+            shifts.append(Shift(name, int(one), known[mine], shift, again, p, len(theirs) + len(ours)))
+
+
+def _modes(level: Floats, centre: Floats, node: Ints, error: Floats, shifts: list[Shift], known: Ints) -> Bools:
+    """Centres every mode on itself. Scattered GPUs far on the slow side stay where they are: which they are."""
+    off = level - centre
+    mode = modes(off, quantum(np.sort(level)))
+    stray = np.zeros(len(level), dtype=bool)
+    if not mode.any():
+        return stray
+    many = np.bincount(mode)
+    main = int(np.argmax(many))
+    middle = float(np.median(off[mode == main]))
+    for one in np.flatnonzero(many):
+        mine = mode == one
+        shift = float(np.median(off[mine])) - middle
+        if one == main:
+            centre[mine] += middle
+            continue
+        whole = [np.all(mode[node == its] == one) for its in np.unique(node[mine]) if its >= 0]
+        scattered = not whole or np.mean(whole) < _MATES
+        if scattered and 100 * np.expm1(shift) >= _SINGLE_SLOW and mine.mean() <= _MINOR:
+            centre[mine] += middle
+            stray |= mine
+            continue
+        _, doubt = _apart(off[mine], off[mode == main])
+        centre[mine] += middle + shift
+        again = float(np.hypot(doubt, np.median(error) / np.sqrt(mine.sum())))
+        shifts.append(Shift("mode", int(one), known[mine], shift, again, 1 / CHANCE, len(level)))
+    return stray
+
+
+@dataclass(frozen=True)
+class _Mates:
+    """The GPUs beside each on its node: arrays of shape (known,)."""
+
+    has: Bools
+    expected: Floats
+    """What a GPU is expected to share with them, from theirs alone."""
+    apart: Floats
+    """How far it lies from their median."""
+
+
+def _nodes(off: Floats, node: Ints) -> tuple[Floats, _Mates]:
+    """The shift of each node (median of its GPUs; NaN of those with one), and what GPUs have of their mates."""
+    count = int(node.max(initial=-1)) + 1
+    shift = np.full(count, np.nan)
+    has = np.zeros(len(off), dtype=bool)
+    theirs = np.zeros(len(off))
+    order = np.argsort(node, kind="stable")
+    its = node[order]
+    start = np.flatnonzero(np.diff(its, prepend=-2))
+    size = np.diff(start, append=len(its))
+    for many in np.unique(size[its[start] >= 0]):
+        if many < 2:
+            continue
+        rows = start[(size == many) & (its[start] >= 0)][:, None] + np.arange(many)
+        members = order[rows]  # (nodes, many)
+        values = off[members]
+        shift[its[rows[:, 0]]] = np.median(values, axis=1)
+        has[members] = True
+        for place in range(many):
+            theirs[members[:, place]] = np.median(np.delete(values, place, axis=1), axis=1)
+    share = _share(off, theirs, has)
+    return shift, _Mates(has, np.where(has, share * theirs, 0.0), off - theirs)
+
+
+def _share(off: Floats, theirs: Floats, has: Bools) -> float:
+    """How much of what its mates have a GPU is expected to have: a robust slope through zero, between 0 and 1."""
+    if has.sum() < 3 * LEAST_GPUS:
+        return 0.0
+    x, y = theirs[has], off[has]
+    slope = 0.0
+    for _ in range(10):
+        rest = y - slope * x
+        scale = 1.4826 * float(np.median(np.abs(rest)))
+        reach = 2.5 * 1.4826 * float(np.median(np.abs(x)))
+        if scale <= 0 or reach <= 0:
+            return 0.0
+        weight = np.minimum(1.0, 2 * scale / np.maximum(np.abs(rest), 1e-300))
+        weight *= np.abs(x) <= max(reach, 1e-300)  # far nodes are judged, they do not judge
+        bottom = float((weight * x * x).sum())
+        slope = min(1.0, max(0.0, float((weight * x * y).sum()) / bottom)) if bottom > 0 else 0.0
+    return slope
+
+
+def _shifted_nodes(off: Floats, shift: Floats, node: Ints, error: Floats, shifts: list[Shift], known: Ints) -> None:
+    """Nodes whose GPUs all lie on one side, far from where nodes lie."""
+    on = np.flatnonzero(np.isfinite(shift))
+    if len(on) < LEAST_GPUS:
+        return
+    values = shift[on]
+    null = Null(values, max(float(np.median(error)) / 2, LEAST))
+    p = null.p(values - null.centre)
+    for place in np.flatnonzero(p < 0.05):
+        one = on[place]
+        mine = node == one
+        its = off[mine]
+        if np.all(its * np.sign(values[place]) >= _TOGETHER * abs(values[place])):
+            again = float(np.median(error[mine]))
+            shifts.append(Shift("node", int(one), known[mine], float(values[place]), again, float(p[place]), len(on)))

@@ -1,0 +1,92 @@
+"""Groups of GPUs that nobody recorded: a second mode among the levels, such as another board revision.
+
+The test looks for a valley: a stretch with clearly fewer GPUs than stretches of the same width on both sides of it. A
+population with one mode has none but by chance, whatever its skew and tails. How deep a valley chance makes was found by
+simulation of the uniform distribution, for which valleys are commonest (`benchmarks/valleys.py`). The power of the test
+is in docs/operating-characteristics.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+LEAST_GPUS = 16
+"""With fewer there are too few in a mode to tell it from chance."""
+LEAST_SHARE, LEAST_NUMBER = 0.02, 4
+"""Of the GPUs: a smaller group is no group."""
+_CENTRES, _WIDTHS = 240, 14
+_MOST_CUTS = 4
+CHANCE = 500
+"""One sample of one mode in so many is said to have two."""
+_DEPTHS = (16, 2.7), (32, 3.2), (64, 3.6), (128, 3.8), (256, 4.0), (1000, 3.6)
+"""By the number of GPUs, the depth that one uniform sample in `CHANCE` reaches; a normal one, or Student's, less often."""
+
+
+@dataclass(frozen=True)
+class Valley:
+    """The deepest valley of a sample."""
+
+    at: float
+    """Its middle, in the unit of the values."""
+    depth: float
+    """sqrt(GPUs in the smaller mode's stretch) - sqrt(GPUs in the valley's)."""
+
+    clear: bool
+    """Whether chance makes one as deep once in `CHANCE` times at most."""
+
+
+def valley(values: Floats, step: float = 0.0) -> Valley | None:
+    """The deepest valley of `values` (finite); None for too few, and if there is none. `step`: between readings."""
+    n = len(values)
+    if n < LEAST_GPUS:
+        return None
+    x = np.sort(values)
+    few = max(LEAST_NUMBER, int(np.ceil(LEAST_SHARE * n)))
+    # A handful at the far ends must not stretch the grid over an empty range.
+    low, high = x[few - 1], x[-few]
+    if not high > low:
+        return None
+    span = float(high - low)
+    centres = np.linspace(low - 0.1 * span, high + 0.1 * span, _CENTRES)
+    numbers, depths = zip(*_DEPTHS, strict=True)
+    needed = np.interp(np.log(n), np.log(numbers), depths)
+    best: Valley | None = None
+    for half in np.maximum(span * np.geomspace(0.01, 0.2, _WIDTHS), 1.5 * step):
+        count = np.searchsorted(x, centres + half, side="right") - np.searchsorted(x, centres - half, side="left")
+        apart = int(np.ceil(2 * half / (centres[1] - centres[0])))  # stretches beside each other do not overlap
+        left = np.maximum.accumulate(count)
+        right = np.maximum.accumulate(count[::-1])[::-1]
+        inner = np.arange(apart, _CENTRES - apart)
+        if not len(inner):
+            continue
+        beside = np.minimum(left[inner - apart], right[inner + apart])
+        at = centres[inner]
+        below = np.searchsorted(x, at)
+        depth = np.where(np.minimum(below, n - below) >= few, np.sqrt(beside) - np.sqrt(count[inner]), -1.0)
+        top = int(np.argmax(depth))
+        if depth[top] > 0 and (best is None or depth[top] > best.depth):
+            # The middle of the stretch of equal depth: the widest gap is cut in its middle.
+            equal = np.flatnonzero(depth >= depth[top] - 1e-9)
+            best = Valley(float(at[equal[len(equal) // 2]]), float(depth[top]), bool(depth[top] >= needed))
+    return best
+
+
+def modes(values: Floats, step: float = 0.0) -> npt.NDArray[np.int64]:
+    """The mode of each value, from 0 for the lowest; all 0 where there is one."""
+    found = np.zeros(len(values), dtype=np.int64)
+    cuts: list[float] = []
+    parts = [(-np.inf, np.inf)]
+    while parts and len(cuts) < _MOST_CUTS:
+        low, high = parts.pop()
+        deepest = valley(values[(values > low) & (values <= high)], step)
+        if deepest is not None and deepest.clear:
+            cuts.append(deepest.at)
+            parts += [(low, deepest.at), (deepest.at, high)]
+    for cut in cuts:
+        found += values > cut
+    return found
