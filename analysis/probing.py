@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -99,6 +100,14 @@ class Probed:
         """By probe, how many runs have a time and are left out, as their result was wrong."""
         timed = self.runs.filter(pl.col("value").is_not_null() & ~SOUND)
         return {probe: n for probe in self.probes if (n := timed.filter(pl.col("workload") == probe).height)}
+
+    def since(self, date: datetime) -> Probed:
+        """The same without the runs and events before `date` (UTC, without zone), and those without a date."""
+        at = pl.lit(date).cast(pl.Datetime("ns"))
+        runs = self.runs.filter(pl.col("began").cast(pl.Datetime("ns")) >= at)
+        events = self.events.filter(pl.col("ts").cast(pl.Datetime("ns")) >= at)
+        gpus = self.gpus.filter(pl.col("gpu").is_in(runs["gpu"].unique().implode()))
+        return replace(self, runs=runs, events=events, gpus=gpus)
 
     @property
     def untrusted_says(self) -> str | None:

@@ -6,6 +6,7 @@ says how often it is right.
 
 from __future__ import annotations
 
+from .judging import judge, judged
 from .verdict import SCHEMA, Cause, Judgement, Kind, Level, NotJudged, State, Verdict
 
-__all__ = ["SCHEMA", "Cause", "Judgement", "Kind", "Level", "NotJudged", "State", "Verdict"]
+__all__ = ["SCHEMA", "Cause", "Judgement", "Kind", "Level", "NotJudged", "State", "Verdict", "judge", "judged"]

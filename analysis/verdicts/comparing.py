@@ -1,7 +1,7 @@
 """One figure of a fleet: batches, nodes and GPUs that differ from their peers, each with its chance.
 
-What GPUs share comes first: a batch (recorded, or seen as a mode of its own) is centred on itself, and a node whose GPUs
-shift together is one finding. A GPU is named for what is left, and only if it differs from the GPUs beside it, too.
+What GPUs share comes first: a batch (recorded, or seen as a mode of its own) is centred on itself, and a node whose
+GPUs shift together is one finding. A GPU is named for what is left, and only if it differs from the GPUs beside it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import numpy as np
 from ..statistics.dip import quantum
 from ..statistics.outlying import tail
 from .groups import CHANCE, modes
-from .levels import LEAST, Bools, Floats, Ints, Levels
+from .levels import LEAST, Levels
 from .null import Null
+from .sittings import Bools, Floats, Ints
 
 LEAST_GPUS = 8
 """Of one kind, to judge any: with fewer there is no population to differ from."""
@@ -28,6 +29,8 @@ _SINGLE_SLOW = 5.0
 """% from which scattered GPUs in a slow mode of their own are taken for single GPUs, not for a batch: boards of one
 model that differ in revision differ by less."""
 _MINOR = 0.25
+_IN_MODE = 3.0
+"""That many GPUs lie there together says as much as three times the distance's chance: a mode of its own is clear."""
 _SHOWS = 0.5
 """A sitting shows an effect if it has this share of it."""
 _QUANTILE = 2.6
@@ -88,8 +91,8 @@ class Compared:
     """Of healthy GPUs on the slow side."""
 
 
-def compare(of: Levels, fleet: Fleet) -> Compared | None:
-    """The comparison of the GPUs' levels; None with fewer than `LEAST_GPUS`."""
+def compare(of: Levels, fleet: Fleet, least: float = LEAST) -> Compared | None:
+    """The comparison of the GPUs' levels; None with fewer than `LEAST_GPUS`. `least`: no level is known better."""
     known = np.flatnonzero(of.known)
     if len(known) < LEAST_GPUS:
         return None
@@ -106,16 +109,19 @@ def compare(of: Levels, fleet: Fleet) -> Compared | None:
     _shifted_nodes(off, nodes, node, error, shifts, known)
     # What is left when the share of a node's shift that nodes usually have is taken out.
     rest = off - mates.expected
-    floor = max(float(np.median(error)), LEAST)
+    floor = max(float(np.median(error)), least)
     null = Null(rest[~stray], floor)
-    usual = float(np.median(error))
-    more = np.sqrt(np.maximum(error**2 - usual**2, 0.0))
+    # A GPU with fewer sittings than most is known less well. That its own sittings differ is no excuse: of these the
+    # ones nearest to the fleet count.
+    doubt = _pooled(of)[known]
+    more = np.sqrt(np.maximum(doubt**2 - float(np.median(doubt)) ** 2, 0.0))
     slow = of.slow_side[known] - centre - mates.expected
     fast = of.fast_side[known] - centre - mates.expected
     seen = np.where(rest >= 0, np.maximum(slow - null.centre, 0.0), np.minimum(fast - null.centre, 0.0))
     p = null.p(seen, more)
     alone = (np.sign(mates.apart) == np.sign(off)) & (np.abs(mates.apart) >= _MATES * np.abs(off)) | ~mates.has
     p = np.where(alone & (np.sign(seen) == np.sign(off)), p, 1.0)
+    p = np.where(stray, p / _IN_MODE, p)
     for shift in shifts:
         if shift.what == "node" and shift.p < _BATCH_P:
             p[np.isin(known, shift.gpus)] = 1.0
@@ -134,21 +140,26 @@ def compare(of: Levels, fleet: Fleet) -> Compared | None:
     )  # fmt: skip
 
 
+def _pooled(of: Levels) -> Floats:
+    """(gpus,) standard error of a level, if the GPU's sittings differ as those of the fleet do."""
+    again = of.again if np.isfinite(of.again) else LEAST
+    return np.asarray(again / np.sqrt(np.maximum(of.sittings, 1)))
+
+
 def _error(of: Levels) -> Floats:
     """(gpus,) standard error of a level as that of another sitting's: of the level itself, and one sitting more."""
     if not np.isfinite(of.again):
         return np.full(len(of.level), LEAST)
-    usual = of.again / np.sqrt(np.maximum(of.sittings, 1))
-    return np.asarray(np.sqrt(np.maximum(of.error, usual) ** 2 + of.again**2))
+    return np.asarray(np.sqrt(np.maximum(of.error, _pooled(of)) ** 2 + of.again**2))
 
 
 def _confirmed(of: Levels, centre: Floats, effect: Floats) -> Bools:
     sat = of.sat
-    off = sat.middle - of.steps - centre[sat.gpu]
-    whole = effect[sat.gpu]
+    off = sat.value - of.steps - centre[sat.series]
+    whole = effect[sat.series]
     with np.errstate(invalid="ignore"):
         shows = (off * np.sign(whole) >= _SHOWS * np.abs(whole)) & (np.abs(whole) > 0)
-    return np.bincount(sat.gpu[shows], minlength=len(effect)) >= 2
+    return np.bincount(sat.series[shows], minlength=len(effect)) >= 2
 
 
 def _units(values: Floats, node: Ints) -> Floats:

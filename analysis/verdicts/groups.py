@@ -1,9 +1,9 @@
 """Groups of GPUs that nobody recorded: a second mode among the levels, such as another board revision.
 
 The test looks for a valley: a stretch with clearly fewer GPUs than stretches of the same width on both sides of it. A
-population with one mode has none but by chance, whatever its skew and tails. How deep a valley chance makes was found by
-simulation of the uniform distribution, for which valleys are commonest (`benchmarks/valleys.py`). The power of the test
-is in docs/operating-characteristics.md.
+population with one mode has none but by chance, whatever its skew and tails. How deep a valley chance makes was found
+by simulation of the uniform distribution, for which valleys are commonest. `benchmarks/verdicts.py` measures how often
+the test is right.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from .sittings import Floats, Ints
 
 LEAST_GPUS = 16
 """With fewer there are too few in a mode to tell it from chance."""
@@ -24,7 +23,7 @@ _MOST_CUTS = 4
 CHANCE = 500
 """One sample of one mode in so many is said to have two."""
 _DEPTHS = (16, 2.7), (32, 3.2), (64, 3.6), (128, 3.8), (256, 4.0), (1000, 3.6)
-"""By the number of GPUs, the depth that one uniform sample in `CHANCE` reaches; a normal one, or Student's, less often."""
+"""By the number of GPUs, the depth that one uniform sample in `CHANCE` reaches; normal ones reach it less often."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ def valley(values: Floats, step: float = 0.0) -> Valley | None:
     return best
 
 
-def modes(values: Floats, step: float = 0.0) -> npt.NDArray[np.int64]:
+def modes(values: Floats, step: float = 0.0) -> Ints:
     """The mode of each value, from 0 for the lowest; all 0 where there is one."""
     found = np.zeros(len(values), dtype=np.int64)
     cuts: list[float] = []

@@ -10,16 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+from .sittings import Bools, Floats, Ints, Runs, Sittings, groups_median, sittings, spread
 
-PAUSE_US = 6 * 3600 * 10**6
-"""A pause that ends a sitting; two sittings that confirm each other are at least so far apart."""
-_LONGEST_US = 24 * 3600 * 10**6
-_DAY_US = 24 * 3600 * 10**6
 _FAR = 6.0  # robust standard deviations from which a run counts as no farther off
 _DAYS_OF_ALL = 8  # GPUs with other sittings that a day needs for its effect to be known
 _BETWEEN_TO_WITHIN = 1.3
@@ -27,59 +20,6 @@ _BETWEEN_TO_WITHIN = 1.3
 cluster 61 to 65 % of a GPU's variance lies between days (docs/operating-characteristics.md)."""
 LEAST = 1e-4
 """No figure is known better than to a ten-thousandth."""
-
-
-@dataclass(frozen=True)
-class Sittings:
-    """One figure of one workload, a row a sitting, by GPU and in the order of time."""
-
-    gpu: Ints
-    """(sittings,) the number of the GPU."""
-    at: Ints
-    """(sittings,) us since 1970 of its first run; the least integer where unknown."""
-    runs: Ints
-    middle: Floats
-    """(sittings,) medians of the runs."""
-    lower: Floats
-    upper: Floats
-    """The same of an odd number of runs; else the two values in the middle."""
-    within: Floats
-    """(sittings,) mean square of the runs about their median, each no farther off than six robust sd; NaN of one run."""
-
-
-def sittings(gpu: Ints, at: Ints, x: Floats) -> Sittings:
-    """The sittings of a figure from its runs: the number of the GPU, when it began (us; the least integer where
-    unknown) and the figure, finite. Runs at unknown times of one GPU are one sitting."""
-    number = _numbered(gpu, at)
-    order = np.lexsort((x, number))
-    x, number = x[order], number[order]
-    start = np.flatnonzero(np.diff(number, prepend=-1))
-    runs = np.diff(start, append=len(x))
-    lower, upper = x[start + (runs - 1) // 2], x[start + runs // 2]
-    middle = (lower + upper) / 2
-    off = x - np.repeat(middle, runs)
-    several = np.repeat(runs > 1, runs)
-    reach = _FAR * max(1.4826 * float(np.median(np.abs(off[several]))) if several.any() else 0.0, LEAST)
-    squares = np.add.reduceat(np.clip(off, -reach, reach) ** 2, start) if len(x) else np.empty(0)
-    within = np.where(runs > 1, squares / np.maximum(runs - 1, 1), np.nan)
-    first = np.full(len(start), np.iinfo(np.int64).max)
-    np.minimum.at(first, np.repeat(np.arange(len(start)), runs), at[order])
-    return Sittings(gpu[order][start], first, runs.astype(np.int64), middle, lower, upper, within)
-
-
-def _numbered(gpu: Ints, at: Ints) -> Ints:
-    """The number of each run's sitting, by GPU and in the order of time."""
-    order = np.lexsort((at, gpu))
-    its, when = gpu[order], at[order]
-    first = np.diff(its, prepend=-1) != 0
-    known = when > np.iinfo(np.int64).min
-    first[1:] |= (known[1:] != known[:-1]) | (known[1:] & known[:-1] & (when[1:] - when[:-1] >= PAUSE_US))
-    chain = np.cumsum(first) - 1
-    since = np.where(known, when - when[np.flatnonzero(first)][chain], 0) // _LONGEST_US if len(when) else when
-    first |= np.diff(since, prepend=0) != 0
-    found = np.empty(len(gpu), dtype=np.int64)
-    found[order] = np.cumsum(first) - 1
-    return found
 
 
 @dataclass(frozen=True)
@@ -113,27 +53,31 @@ class Levels:
         return np.isfinite(self.level)
 
 
-def levels(sat: Sittings, gpus: int) -> Levels:
-    """The levels of the GPUs numbered 0 to `gpus` - 1."""
-    count = np.bincount(sat.gpu, minlength=gpus)
+UNKNOWN = -1e6
+"""Stands for a time that is not known, in days since 1970: the runs at unknown times of a GPU are one sitting."""
+
+
+def levels(gpu: Ints, at: Floats, figure: Floats, gpus: int) -> Levels:
+    """The levels of the GPUs numbered 0 to `gpus` - 1, from runs: the number of the GPU, when it began (days since
+    1970, or `UNKNOWN`) and the figure, finite."""
+    sat, runs_of = sittings(gpu, at, figure, gpus)
+    inside = _within(sat, runs_of)
+    count = sat.per_series
     day = _days(sat.at)
-    steps = _steps(sat.middle, sat.gpu, day, count)
-    middle = _medians(sat.middle - steps, sat.gpu, count)
-    low = _medians(sat.lower - steps, sat.gpu, count, lower=True)
-    high = _medians(sat.upper - steps, sat.gpu, count, upper=True)
-    runs = np.bincount(sat.gpu, sat.runs, minlength=gpus).astype(np.int64)
-    own = np.isfinite(sat.within)
-    freedom = sat.runs - 1
-    within = (
-        float(np.sqrt((sat.within[own] * freedom[own]).sum() / max(1, freedom[own].sum()))) if own.any() else np.nan
-    )
-    off = sat.middle - steps - middle[sat.gpu]
-    several = count[sat.gpu] > 1
+    steps = _steps(sat.value, sat.series, day, count)
+    middle = groups_median(sat.value - steps, sat.series, gpus)
+    low = _sides(sat.low - steps, sat.series, gpus)[0]
+    high = _sides(sat.high - steps, sat.series, gpus)[1]
+    runs = np.bincount(sat.series, sat.runs, minlength=gpus).astype(np.int64)
+    freedom = np.maximum(sat.runs - 1, 0)
+    within = float(np.sqrt(inside.sum() / freedom.sum())) if freedom.any() else np.nan
+    off = sat.value - steps - middle[sat.series]
+    several = count[sat.series] > 1
     between_known = bool((count > 1).sum() >= _DAYS_OF_ALL)
     if between_known:
         # Medians of differences between sittings next to each other: drifts and steps of one GPU stay out of it.
-        pair = np.flatnonzero(several[1:] & (sat.gpu[1:] == sat.gpu[:-1]))
-        apart = (sat.middle - steps)[pair + 1] - (sat.middle - steps)[pair]
+        pair = np.flatnonzero(several[1:] & (sat.series[1:] == sat.series[:-1]))
+        apart = (sat.value - steps)[pair + 1] - (sat.value - steps)[pair]
         scale = 1.4826 * float(np.median(np.abs(apart)))
         clipped = np.clip(apart, -_FAR * scale, _FAR * scale) if scale > 0 else apart
         again = float(np.sqrt((clipped**2).mean() / 2))
@@ -141,22 +85,28 @@ def levels(sat: Sittings, gpus: int) -> Levels:
         again = _BETWEEN_TO_WITHIN * within if np.isfinite(within) else np.nan
     again = max(again, LEAST) if np.isfinite(again) else np.nan
     spread = np.where(several, off, 0.0)
-    squares = np.bincount(sat.gpu, spread**2, minlength=gpus)
+    squares = np.bincount(sat.series, spread**2, minlength=gpus)
     with np.errstate(all="ignore"):
         mine = np.sqrt(squares / np.maximum(count - 1, 1))
         # A GPU that changes more than the fleet's usual one is known less well; few sittings say little about that.
         pooled = np.sqrt((again**2 * 4 + mine**2 * (count - 1)) / (4 + np.maximum(count - 1, 0)))
         error = np.where(count > 0, pooled / np.sqrt(np.maximum(count, 1)), np.nan)
-    repeats = _repeats(sat, steps, middle, count, runs, within, again if between_known else 0.0)
+    repeats = _repeats(sat, middle, count, runs, within, again if between_known else 0.0)
     return Levels(
         middle, low, high, count, runs, error, again, max(within, LEAST) if np.isfinite(within) else np.nan,
         between_known, repeats, steps, sat,
     )  # fmt: skip
 
 
-def _repeats(
-    sat: Sittings, steps: Floats, middle: Floats, count: Ints, runs: Ints, within: float, again: float
-) -> float | None:
+def _within(sat: Sittings, runs: Runs) -> Floats:
+    """(sittings,) sums of squares of the runs about their median, each no farther off than six robust sd."""
+    off = runs.value - sat.value[runs.sitting]
+    several = sat.runs[runs.sitting] > 1
+    reach = _FAR * max(spread(off[several]) if several.any() else 0.0, LEAST)
+    return np.bincount(runs.sitting, np.clip(off, -reach, reach) ** 2, minlength=len(sat)).astype(np.float64)
+
+
+def _repeats(sat: Sittings, middle: Floats, count: Ints, runs: Ints, within: float, again: float) -> float | None:
     """The intraclass correlation of single runs, from the spread of the levels and that within GPUs."""
     known = np.isfinite(middle)
     if known.sum() < 2 or (runs > 1).sum() < 2:
@@ -169,11 +119,11 @@ def _repeats(
     return between / (between + noise) if between + noise > 0 else 0.0
 
 
-def _days(at: Ints) -> Ints:
+def _days(at: Floats) -> Ints:
     """The number of the day of each sitting; -1 where unknown."""
-    known = at > np.iinfo(np.int64).min
+    known = at > UNKNOWN
     found = np.full(len(at), -1, dtype=np.int64)
-    found[known] = np.unique(at[known] // _DAY_US, return_inverse=True)[1]
+    found[known] = np.unique(np.floor(at[known]), return_inverse=True)[1]
     return found
 
 
@@ -186,9 +136,8 @@ def _steps(middle: Floats, gpu: Ints, day: Ints, count: Ints) -> Floats:
         return found
     effect = np.zeros(days)
     x, its, when = middle[use], gpu[use], day[use]
-    size = np.bincount(its, minlength=len(count))
     for _ in range(4):
-        own = _medians(x - effect[when], its, size)
+        own = groups_median(x - effect[when], its, len(count))
         off = x - own[its]
         order = np.lexsort((off, when))
         many = np.bincount(when, minlength=days)
@@ -204,14 +153,12 @@ def _steps(middle: Floats, gpu: Ints, day: Ints, count: Ints) -> Floats:
     return found
 
 
-def _medians(values: Floats, group: Ints, count: Ints, *, lower: bool = False, upper: bool = False) -> Floats:
-    """(groups,) medians of `values` by group; NaN of an empty one. Of an even number the lower or upper on request."""
-    order = np.lexsort((values, group))
-    ordered = values[order]
-    start = np.concatenate(([0], np.cumsum(count)))[:-1]
-    some = count > 0
-    found = np.full(len(count), np.nan)
-    first, n = start[some], count[some]
-    low, high = ordered[first + (n - 1) // 2], ordered[first + n // 2]
-    found[some] = low if lower else high if upper else (low + high) / 2
-    return found
+def _sides(values: Floats, group: Ints, count: int) -> tuple[Floats, Floats]:
+    """(count,) the lower and the upper medians by group; NaN of an empty one."""
+    size = np.bincount(group, minlength=count)
+    ordered = np.append(values[np.lexsort((values, group))], np.nan)
+    first = np.cumsum(size) - size
+    last = len(values)
+    low = np.where(size > 0, first + np.maximum(size - 1, 0) // 2, last)
+    high = np.where(size > 0, first + size // 2, last)
+    return ordered[np.minimum(low, last)], ordered[np.minimum(high, last)]

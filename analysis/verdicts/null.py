@@ -1,10 +1,10 @@
 """What healthy GPUs look like in one figure: a population whose tails are as heavy as the data leave possible.
 
-Nobody knows the shape of a healthy population: silicon is skewed, nodes and days add tails of their own. So each side of
-the median has a scale and a shape of its own, normal, exponential or Student's t. Both are averaged over what
-the inner values of that side leave possible (Bayes, on a grid); values beyond count only by how many they are, so a
-gross fault says nothing about the tail. A normal fleet of 1,000 ends with a nearly normal tail; of a fleet of 64 the
-tail is not known, and it stays heavy.
+Nobody knows the shape of a healthy population: silicon is skewed, nodes and days add tails of their own. So each side
+of the median has a scale and a shape of its own: normal, exponential or Student's t. Both are averaged over what the
+inner values of that side leave possible (Bayes, on a grid); values beyond count only by how many they are, so a gross
+fault says nothing about the tail. A normal fleet of 10,000 ends with a normal tail; of a fleet of 64 the tail is not
+known, and it stays heavy.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import math
 from functools import cache
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from .sittings import Floats
 
 _FREEDOM = (2.5, 3.0, 4.0, 5.0, 7.0, 10.0, 20.0)
 _SHAPES = ("normal", "exponential", *_FREEDOM)

@@ -1,0 +1,376 @@
+"""The judge: from all looks at a fleet to verdicts, with one error rate over all of them.
+
+A GPU's chances over its looks are joined by Simes' rule, and the GPUs are named by Benjamini and Hochberg's (J. R.
+Statist. Soc. B 57, 1995), so that at most 4 in 100 of the named are healthy; no chance above one in a thousand names a
+GPU. Nodes are named alike. docs/operating-characteristics.md has the rates that were realised.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from ...store.names import gpu_name
+from ..probing import Probed, probed
+from .causes import Evidence
+from .channels import looks_of as channel_looks
+from .comparing import Shift
+from .history import histories
+from .looks import Look, Looks, looks
+from .saying import action_of
+from .sittings import Bools, Floats
+from .verdict import Cause, Judgement, Kind, Level, NotJudged, State, Verdict
+
+if TYPE_CHECKING:
+    from ...store import Store
+
+ERROR_RATE = 0.04
+"""Of the GPUs that are named, the share that is healthy."""
+MOST_P = 1e-3
+"""A chance above it names no GPU, however many are faulty."""
+SHOWS_P = 0.01
+"""A named GPU shows it in looks with at most this chance."""
+_BATCH_RELEVANT = 0.01
+_RUNS = 40  # ids in a verdict, the newest
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - tables hold UTC without a zone
+
+
+def judge(
+    store: Store,
+    *,
+    cluster: str | None = None,
+    campaign: str | None = None,
+    since: datetime | None = None,
+    now: datetime | None = None,
+) -> Judgement:
+    """Everything that is concluded about a cluster, from all its runs, or from those of a campaign.
+
+    `since`: runs that began before are left out; `now` (UTC; the present where None): so are later ones. InputError as
+    of `probed`.
+    """
+    found = probed(store, campaign, cluster, every=campaign is None)
+    if since is not None:
+        from_ = since.astimezone(UTC).replace(tzinfo=None) if since.tzinfo else since
+        found = found.since(from_)
+    return judged(found, store, now=now)
+
+
+def judged(found: Probed, store: Store | None = None, *, now: datetime | None = None) -> Judgement:
+    """The same of runs that are read already."""
+    evidence = Evidence.of(found, store)
+    all_ = looks(found, evidence, now)
+    judge_ = _Judge(all_)
+    rows = judge_.seen() + judge_.shared() + judge_.nodes() + judge_.gpus()
+    past = histories(found, store, now=now)
+    rows += judge_.of_the_past(past.steps + past.changes + past.drifts + past.unstable, rows)
+    said = dict.fromkeys([*all_.not_judged, *(one for one in past.not_judged if one not in all_.not_judged)])
+    if not all_.of and found.runs.height == 0:
+        said[NotJudged(found.cluster, found.cluster, "there are no runs")] = None
+    many = int(sum(look.compared.p.size and np.isfinite(look.compared.effect).sum() for look in all_.of))
+    some = np.zeros(len(all_.gpus), dtype=bool)
+    for look in all_.of:
+        some |= np.isfinite(look.compared.effect)
+    return Judgement(found.cluster, tuple(sorted(rows, key=_severity)), tuple(said), int(some.sum()), many + past.looks)
+
+
+def q_values(p: Floats) -> Floats:
+    """Benjamini and Hochberg's adjusted chances, in the order of `p`."""
+    n = len(p)
+    order = np.argsort(p, kind="stable")
+    raw = p[order] * n / np.arange(1, n + 1)
+    found = np.empty(n)
+    found[order] = np.minimum(1.0, np.minimum.accumulate(raw[::-1])[::-1])
+    return found
+
+
+def simes(p: Floats, counted: Bools) -> Floats:
+    """(gpus,) one chance for each GPU of its (looks, gpus) chances, of those that are `counted`."""
+    ranked = np.sort(np.where(counted, p, 2.0), axis=0)
+    n = counted.sum(axis=0)
+    rank = np.arange(1, len(p) + 1)[:, None]
+    joined: Floats = np.where(rank <= n, ranked * n / rank, 1.0).min(axis=0, initial=1.0)
+    return joined
+
+
+_ORDER = {kind: place for place, kind in enumerate(Kind)}
+_FIRST = (Kind.LOST, Kind.WRONG, Kind.FAILED)
+
+
+def _severity(one: Verdict) -> tuple[int, bool, float, str]:
+    """What was seen first, then what is confirmed, then by its size; what is no harm last."""
+    harm = 0 if one.kind in _FIRST else 2 if one.kind is Kind.FAST else 1
+    return (
+        harm * 100 + (_ORDER[one.kind] if harm == 0 else 0),
+        one.state is not State.CONFIRMED,
+        -abs(one.effect_pct or 0),
+        one.name,
+    )
+
+
+class _Judge:
+    def __init__(self, all_: Looks) -> None:
+        self._all = all_
+        self._campaign = all_.campaign
+        columns = all_.campaign.gpus.select("gpu", "node", "slot", "model").iter_rows()
+        self._names: list[str] = []
+        self._models: list[str | None] = []
+        for gpu, node, slot, model in columns:
+            self._names.append(gpu_name(gpu, node, slot))
+            self._models.append(model)
+        self._place = {gpu: place for place, gpu in enumerate(all_.gpus)}
+        of = all_.of
+        shape = (len(of), len(all_.gpus))
+        self._p = np.array([_backed(place, of) for place in range(len(of))]).reshape(shape)
+        known = np.array([np.isfinite(look.compared.effect) for look in of], dtype=bool).reshape(shape)
+        self._q = q_values(simes(self._p, known)) if of else np.ones(len(all_.gpus))
+        self._own = self._p.min(axis=0, initial=1.0)
+
+    # -- what needs no test -------------------------------------------------------------------------------
+
+    def seen(self) -> list[Verdict]:
+        return [
+            Verdict(
+                Level.GPU, self._name(one.gpu), (self._name(one.gpu),), self._campaign.cluster,
+                self._models[self._place[one.gpu]] if one.gpu in self._place else None, one.workloads, one.kind,
+                State.CONFIRMED if one.sittings > 1 else State.SUSPECTED, None, None, None, None, None, None, (),
+                one.looks, one.first_seen, one.last_seen, one.runs[-_RUNS:], one.action,
+            )
+            for one in self._all.evidence.seen()
+        ]  # fmt: skip
+
+    # -- batches and nodes --------------------------------------------------------------------------------
+
+    def shared(self) -> list[Verdict]:
+        """One verdict for each batch, from the looks at times that show it."""
+        by_batch: dict[tuple[str, object], list[tuple[Look, Shift]]] = {}
+        for look in self._all.of:
+            if look.what != "time":
+                continue
+            for shift in look.compared.shifts:
+                if shift.what != "node" and abs(shift.effect) >= _BATCH_RELEVANT:
+                    key = (shift.what, shift.value) if shift.what != "mode" else ("mode", frozenset(shift.gpus))
+                    by_batch.setdefault(key, []).append((look, shift))
+        found = []
+        for (what, _), shown in by_batch.items():
+            look, shift = max(shown, key=lambda one: abs(one[1].effect))
+            names = tuple(self._names[gpu] for gpu in shift.gpus)
+            if what == "mode":
+                name, shares = f"{len(names)} GPUs", "nothing that is recorded; look for a board revision or a memory"
+            else:
+                value = self._all.values[what][shift.value]
+                name, shares = f"{what} {value}", f"{what} {value}"
+            slow = shift.effect > 0
+            by = f"{abs(_pct(shift.effect)):.1f} % {'slower' if slow else 'faster'}"
+            says = f"{len(names)} GPUs are {by} than the others"
+            found.append(
+                self._of_shift(
+                    Level.BATCH, name, look, shift, shown, Kind.SLOW if slow else Kind.FAST,
+                    f"{says} in {look.workload}; they share {shares}",
+                    "Compare firmware, driver and board of these GPUs with those of the others.", shift.p,
+                )
+            )  # fmt: skip
+        return found
+
+    def nodes(self) -> list[Verdict]:
+        timed = [look for look in self._all.of if look.what == "time"]
+        count = len(self._all.values["node"])
+        if not timed or not count:
+            return []
+        p = np.ones((len(timed), count))
+        known = np.zeros((len(timed), count), dtype=bool)
+        shifts: dict[int, list[tuple[Look, Shift]]] = {}
+        for row, look in enumerate(timed):
+            known[
+                row, np.unique(self._all.fleet.node[np.isfinite(look.compared.effect) & (self._all.fleet.node >= 0)])
+            ] = True
+            for shift in look.compared.shifts:
+                if shift.what == "node" and abs(shift.effect) >= _BATCH_RELEVANT:
+                    p[row, shift.value] = shift.p
+                    shifts.setdefault(shift.value, []).append((look, shift))
+        joined = simes(p, known)
+        q = q_values(joined)
+        found = []
+        for node in map(int, np.flatnonzero((q <= ERROR_RATE) & (joined <= MOST_P))):
+            shown = [(look, shift) for look, shift in shifts[node] if shift.p <= SHOWS_P]
+            look, shift = max(shown, key=lambda one: abs(one[1].effect))
+            effects = {one.workload: its.effect for one, its in shown}
+            told = self._all.evidence.slow([self._all.gpus[gpu] for gpu in shift.gpus], effects)
+            slow = shift.effect > 0
+            name = self._all.values["node"][node]
+            found.append(
+                self._of_shift(
+                    Level.NODE, name, look, shift, shown, told.kind if slow else Kind.FAST,
+                    f"all {len(shift.gpus)} GPUs of {name} together: {told.looks}", told.action, float(joined[node]),
+                    float(q[node]), told.causes if slow and told.workload == look.workload else (),
+                )
+            )  # fmt: skip
+        return found
+
+    def _of_shift(
+        self, level: Level, name: str, look: Look, shift: Shift, shown: Sequence[tuple[Look, Shift]], kind: Kind,
+        says: str, action: str, p: float, q: float | None = None, causes: tuple[Cause, ...] = (),
+    ) -> Verdict:  # fmt: skip
+        half = 2.6 * shift.error
+        workloads = [one.workload for one, _ in sorted(shown, key=lambda one: -abs(one[1].effect))]
+        confirmed = all(look.compared.confirmed[gpu] for gpu in shift.gpus)
+        first, last, runs = self._evidence([self._all.gpus[gpu] for gpu in shift.gpus], workloads)
+        return Verdict(
+            level, name, tuple(self._names[gpu] for gpu in shift.gpus), self._campaign.cluster, look.model,
+            tuple(dict.fromkeys(workloads)), kind, State.CONFIRMED if confirmed else State.SUSPECTED,
+            _pct(shift.effect), _pct(shift.effect - half), _pct(shift.effect + half), p, p if q is None else q, shift.n,
+            causes, says, first, last, runs, action,
+            f"{shift.n} {'nodes' if (self._all.fleet.node >= 0).any() else 'GPUs'} of the same model",
+        )  # fmt: skip
+
+    # -- GPUs ---------------------------------------------------------------------------------------------
+
+    def gpus(self) -> list[Verdict]:
+        found = []
+        for gpu in np.flatnonzero((self._q <= ERROR_RATE) & (self._own <= MOST_P)):
+            found += self._of_gpu(int(gpu))
+        return found
+
+    def _of_gpu(self, gpu: int) -> list[Verdict]:
+        shown = [look for place, look in enumerate(self._all.of) if self._p[place, gpu] <= SHOWS_P]
+        timed = [look for look in shown if look.timed]
+        others = [look for look in shown if not look.timed]
+        # A GPU that is named for its power or clock is slow for that, however usual such times are among its peers.
+        raw = [look for look in self._all.of if look.what == "time" and look.matters[gpu]]
+        slow = [look for look in raw if look.compared.effect[gpu] > 0 and look.compared.low[gpu] > 0]
+        found: list[Verdict] = []
+        if any(look.compared.effect[gpu] > 0 for look in timed) or (slow and others):
+            found.append(self._slow(gpu, timed, slow, shown))
+        elif timed:
+            look = max(timed, key=lambda one: abs(one.compared.effect[gpu]))
+            says = f"{abs(_pct(look.compared.effect[gpu])):.1f} % faster in {look.workload}{_how(look)}"
+            found.append(self._row(gpu, look, timed, Kind.FAST, (), says, action_of(Kind.FAST)))
+        kinds = {one.kind for one in found}
+        for look in sorted(others, key=lambda one: float(self._p[self._all.of.index(one), gpu])):
+            channel = look.channel
+            if channel is None or channel.kind is None:
+                continue
+            kind = channel.kind
+            held = kind in (Kind.UNDER_CAP, Kind.PINNED, Kind.STARVED) and found
+            if kind in kinds or held:
+                continue
+            kinds.add(kind)
+            own = look.levels.level[gpu]
+            says = channel_looks(channel, float(own), float(own - look.compared.effect[gpu]))
+            found.append(self._row(gpu, look, [look], kind, (), says, action_of(kind)))
+        return found
+
+    def _slow(self, gpu: int, timed: Sequence[Look], slow: Sequence[Look], shown: Sequence[Look]) -> Verdict:
+        effects = {look.workload: float(look.compared.effect[gpu]) for look in slow}
+        for look in timed:
+            if look.compared.effect[gpu] > 0:
+                effects.setdefault(look.workload, float(look.compared.effect[gpu]))
+        told = self._all.evidence.slow(self._all.gpus[gpu], effects)
+        its = [look for look in (*slow, *timed) if look.workload == told.workload]
+        look = its[0]
+        says = told.looks + ("" if look.what == "time" else f"; {look.what}")
+        kind = told.kind if told.kind is not Kind.FAST else Kind.SLOW
+        return self._row(gpu, look, [*slow, *timed], kind, told.causes, says, told.action, shown)
+
+    def _row(
+        self, gpu: int, look: Look, over: Sequence[Look], kind: Kind, causes: tuple[Cause, ...], says: str,
+        action: str, shown: Sequence[Look] = (),
+    ) -> Verdict:  # fmt: skip
+        one = look.compared
+        ranked = sorted((other for other in over if other.workload), key=lambda other: -abs(other.compared.effect[gpu]))
+        workloads = tuple(dict.fromkeys([look.workload, *(other.workload for other in ranked)])) if ranked else ()
+        first, last, runs = self._evidence([self._all.gpus[gpu]], workloads, look, gpu)
+        confirmed = any(other.compared.confirmed[gpu] for other in (look, *shown))
+        of_model = f" of {look.model}" if look.model else ""
+        pct = _pct if look.channel is None or look.channel.log else float
+        return Verdict(
+            Level.GPU, self._names[gpu], (self._names[gpu],), self._campaign.cluster, self._models[gpu], workloads,
+            kind, State.CONFIRMED if confirmed else State.SUSPECTED,
+            _finite(pct(one.effect[gpu])), _finite(pct(one.low[gpu])), _finite(pct(one.high[gpu])),
+            float(self._own[gpu]), float(self._q[gpu]), int(one.peers[gpu]), causes, says, first, last, runs, action,
+            f"{one.peers[gpu]} GPUs{of_model}" + (f", {look.what}" if look.what != "time" else ""),
+        )  # fmt: skip
+
+    # -- history ------------------------------------------------------------------------------------------
+
+    def of_the_past(self, findings: Iterable[object], rows: Sequence[Verdict]) -> list[Verdict]:
+        """Findings about a GPU's own past, of GPUs whose verdict does not say it already."""
+        from .finding import Finding, Shape
+
+        found = []
+        for one in findings:
+            assert isinstance(one, Finding)
+            if one.effect_pct <= 0:
+                continue
+            of_node = one.group is not None and one.group.startswith("node ")
+            kind = Kind.UNSTABLE if one.kind is Shape.UNSTABLE else Kind.DRIFTING if one.gpu else Kind.SLOW
+            if kind is Kind.UNSTABLE and any(row.kind is kind and one.gpu in row.gpus for row in rows):
+                continue
+            level = Level.GPU if one.gpu else Level.NODE if of_node else Level.BATCH
+            name = self._name(one.gpu) if one.gpu else (one.group or "").removeprefix("node ")
+            names = (name,) if one.gpu else tuple(self._name(gpu) for gpu in one.gpus)
+            model = next((self._models[self._place[gpu]] for gpu in (one.gpu, *one.gpus) if gpu in self._place), None)
+            found.append(
+                Verdict(
+                    level, name, names, self._campaign.cluster, model, (one.workload,), kind, one.state, one.effect_pct,
+                    one.low_pct, one.high_pct, one.p, one.q, one.n, (), one.looks, one.first_seen, one.last_seen,
+                    one.runs[-_RUNS:], action_of(kind), "its own earlier sittings",
+                )
+            )  # fmt: skip
+        return found
+
+    # -- evidence -----------------------------------------------------------------------------------------
+
+    def _name(self, gpu: str) -> str:
+        return self._names[self._place[gpu]] if gpu in self._place else gpu
+
+    def _evidence(
+        self, gpus: Sequence[str], workloads: Sequence[str], look: Look | None = None, gpu: int = -1
+    ) -> tuple[datetime | None, datetime | None, tuple[str, ...]]:
+        """When it was seen first and last, and the newest runs that show it."""
+        its = pl.col("gpu").is_in(list(gpus))
+        if workloads:
+            its &= pl.col("workload").is_in(list(workloads))
+        rows = self._all.runs.filter(its).select("began", "run_id").sort("began", nulls_last=False)
+        began = rows["began"].drop_nulls()
+        first = None if began.is_empty() else began[0]
+        if look is not None:
+            sat, whole = look.levels.sat, look.compared.effect[gpu]
+            own = sat.series == gpu
+            off = (sat.value - look.levels.steps)[own] - look.compared.centre[gpu]
+            shows = sat.at[own][off * np.sign(whole) >= abs(whole) / 2]
+            if len(shows) and shows[0] > 0:
+                first = _EPOCH + timedelta(days=float(shows[0]))
+        return first, None if began.is_empty() else began[-1], tuple(rows["run_id"].cast(pl.String).to_list()[-_RUNS:])
+
+
+def _how(look: Look) -> str:
+    return "" if look.what == "time" else " at the clock that it has"
+
+
+def _backed(place: int, of: Sequence[Look]) -> Floats:
+    """(gpus,) the chances of a look that name: of a difference that matters, and not of one run that stands alone."""
+    look = of[place]
+    p = np.where(look.matters, look.compared.p, 1.0)
+    lone = look.compared.single & (p <= SHOWS_P)
+    if lone.any():
+        sign = np.sign(look.compared.effect)
+        backed = np.zeros(len(p), dtype=bool)
+        for other in of:
+            if other.workload != look.workload and other.timed and look.timed:
+                same = np.sign(other.compared.effect) == sign
+                backed |= same & (other.compared.p <= SHOWS_P)
+        p = np.where(lone & ~backed, 1.0, p)
+    return p
+
+
+def _pct(effect: float) -> float:
+    return 100 * math.expm1(effect)
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

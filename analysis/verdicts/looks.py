@@ -1,0 +1,216 @@
+"""Every look at a fleet: each figure of each workload, with the comparison of all GPUs in it.
+
+A look is a time, a time at its clock (what is left of a time when the clock's part is taken out), or one of `channels`.
+What cannot be compared is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property
+
+import numpy as np
+import polars as pl
+
+from ...store.names import plain_workload
+from ..findings import SOME
+from ..measurements import coupled_jobs
+from ..probing import Probed
+from ..repeats import JOBS_COUPLE
+from ..statistics.ordering import bounds
+from ..statistics.repeatability import Moments, icc
+from .causes import Evidence
+from .channels import CHANNELS, Channel, channels
+from .comparing import LEAST_GPUS, Compared, Fleet, compare
+from .levels import UNKNOWN, Levels, levels
+from .sittings import Bools, Floats, Ints, groups_median
+from .states import line
+from .verdict import NotJudged
+
+RELEVANT = 0.01
+"""Of a time, as a logarithm: less is not worth a look at the machine, however sure it is."""
+_SPREAD = 1e-3  # of ln clock: with less there is nothing to take out
+_KNOWN = 0.8  # share of the runs with a clock
+_SHARED = ("vbios", "driver", "cabinet")
+
+
+@dataclass(frozen=True)
+class Look:
+    """One figure of one workload over all GPUs of a model."""
+
+    what: str
+    """"time", "time at its clock" or the name of a channel."""
+    workload: str
+    """'' for a channel over all workloads."""
+    model: str | None
+    channel: Channel | None
+    levels: Levels
+    compared: Compared
+
+    @property
+    def timed(self) -> bool:
+        return self.channel is None
+
+    @property
+    def relevant(self) -> float:
+        return RELEVANT if self.channel is None else self.channel.relevant
+
+    @cached_property
+    def matters(self) -> Bools:
+        """(gpus,) whether the difference is large enough to matter, and of the kind's side."""
+        with np.errstate(invalid="ignore"):
+            effect = self.compared.effect * (1 if self.channel is None else self.channel.sign)
+            large: Bools = (np.abs(effect) if self.channel is None else effect) >= self.relevant
+        return large
+
+
+@dataclass
+class Looks:
+    """All looks at a cluster."""
+
+    campaign: Probed
+    evidence: Evidence
+    gpus: list[str]
+    """The keys, in the order of the arrays."""
+    fleet: Fleet
+    values: dict[str, list[str]]
+    """The values of what GPUs may share, by its name and number; nodes are under "node"."""
+    runs: pl.DataFrame
+    """Those that are compared, with `gpu_no` and `at` (days)."""
+    of: list[Look]
+    not_judged: list[NotJudged]
+
+
+def looks(campaign: Probed, evidence: Evidence, now: datetime | None = None) -> Looks:
+    """All looks at the GPUs of `campaign`."""
+    gpus = [str(gpu) for gpu in campaign.gpus["gpu"]]
+    values: dict[str, list[str]] = {}
+
+    def numbers(column: str) -> Ints:
+        codes = campaign.gpus[column].cast(pl.String)
+        known = sorted(codes.drop_nulls().unique())
+        values[column] = known
+        place = {one: number for number, one in enumerate(known)}
+        return np.array([-1 if one is None else place[one] for one in codes], dtype=np.int64)
+
+    fleet = Fleet(numbers("node"), {name: numbers(name) for name in _SHARED})
+    said: list[NotJudged] = []
+    runs = _usable(campaign, now or datetime.now(UTC), said)
+    found = Looks(campaign, evidence, gpus, fleet, values, runs, [], said)
+    for (model, workload), some in sorted(runs.group_by("model", "workload"), key=lambda one: tuple(map(str, one[0]))):
+        found.of += _of_times(found, None if model is None else str(model), str(workload), some)
+    if found.of:
+        found.of += _of_channels(found)
+    return found
+
+
+def _usable(campaign: Probed, now: datetime, said: list[NotJudged]) -> pl.DataFrame:
+    until = now.astimezone(UTC).replace(tzinfo=None) if now.tzinfo else now
+    number = campaign.gpus.select("gpu").with_row_index("gpu_no").with_columns(pl.col("gpu_no").cast(pl.Int64))
+    at = pl.col("began").cast(pl.Datetime("ns"))
+    runs = campaign.sound.join(number, on="gpu").with_columns(
+        pl.lit(campaign.cluster).alias("cluster"),
+        at.alias("began"),
+        (at.cast(pl.Int64) / 86_400e9).fill_null(UNKNOWN).alias("at"),
+        pl.col("value").cast(pl.Float64).log().alias("x"),
+    )
+    late = (pl.col("began") > until).fill_null(value=False)
+    for name, bad in (("have no time above 0", ~pl.col("x").is_finite()), ("have a date in the future", late)):
+        for workload, n in runs.filter(bad).group_by("workload").len().sort("workload").iter_rows():
+            said.append(NotJudged(campaign.cluster, workload, f"{n:,} run{'' if n == 1 else 's'} {name}: left out"))
+        runs = runs.filter(~bad)
+    return runs
+
+
+def _of_times(all_: Looks, model: str | None, workload: str, runs: pl.DataFrame) -> Iterator[Look]:
+    """The looks at a workload's times."""
+    gpu, at, x = (runs[name].to_numpy() for name in ("gpu_no", "at", "x"))
+    of_model = (
+        f" of {model}" if model and workload == plain_workload(workload) and len(all_.campaign.models) > 1 else ""
+    )
+
+    def no(why: str) -> None:
+        all_.not_judged.append(NotJudged(all_.campaign.cluster, workload, why))
+
+    many = runs["gpu"].n_unique()
+    if many < LEAST_GPUS:
+        no(f"{many} GPU{'' if many == 1 else 's'}{of_model} ran it; {LEAST_GPUS} are needed to tell which differ")
+        return
+    times = levels(gpu, at, x, len(all_.gpus))
+    together = _coupled(runs, times)
+    if together is not None and together >= JOBS_COUPLE:
+        no(
+            "the GPUs of a job finish together, so a time belongs to the job and not to the GPU (of what differs from "
+            f"run to run, {100 * together:.0f} % is the job's): measure with jobs on one GPU"
+        )
+        return
+    if times.repeats is None:
+        no("no GPU has two runs: a GPU is named only where another figure agrees; measure again")
+    elif times.repeats < SOME:
+        no(
+            f"the differences between GPUs do not repeat (ICC {times.repeats:.2f}; {many:,} GPUs, {runs.height:,} "
+            "runs): they belong to the runs"
+        )
+        return
+    compared = compare(times, all_.fleet)
+    if compared is not None:
+        yield Look("time", workload, model, None, times, compared)
+    clock = runs["sm_clock_mhz"].cast(pl.Float64).log().fill_nan(None)
+    if clock.null_count() > (1 - _KNOWN) * runs.height:
+        return
+    on = clock.is_not_null().to_numpy()
+    free = _without_clock(gpu[on], x[on], clock.drop_nulls().to_numpy(), len(all_.gpus))
+    if free is not None:
+        at_clock = levels(gpu[on], at[on], free, len(all_.gpus))
+        compared = compare(at_clock, all_.fleet)
+        if compared is not None:
+            yield Look("time at its clock", workload, model, None, at_clock, compared)
+
+
+def _coupled(runs: pl.DataFrame, times: Levels) -> float | None:
+    """Of what differs between runs of one GPU, the share that the GPUs of a job have in common; None without jobs.
+
+    Probes measure one GPU at a time, whatever the job that they run in."""
+    if runs["job_id"].null_count() == runs.height or runs["probe_version"].null_count() < runs.height:
+        return None
+    jobs = coupled_jobs(runs).with_columns(pl.Series("off", runs["x"].to_numpy() - times.level[runs["gpu_no"]]))
+    jobs = jobs.drop_nulls("job_id").sort("job_id")
+    if 2 * jobs.height < runs.height:
+        return None
+    number = jobs["job_id"].rank("dense").cast(pl.Int64).to_numpy() - 1
+    found = icc(Moments.of(jobs["off"].to_numpy(), bounds(number, int(number[-1]) + 1)), "job")
+    return found.value
+
+
+def _without_clock(gpu: Ints, x: Floats, clock: Floats, gpus: int) -> Floats | None:
+    """The log times of runs at the fleet's usual clock, by the robust line of times on clocks over the GPUs."""
+    by_gpu = groups_median(clock, gpu, gpus)
+    known = np.isfinite(by_gpu)
+    spread = 1.4826 * float(np.median(np.abs(by_gpu[known] - np.median(by_gpu[known]))))
+    if spread < _SPREAD:
+        return None
+    found = line(by_gpu[known], groups_median(x, gpu, gpus)[known])
+    if found is None or found[0] >= 0:
+        return None
+    return np.asarray(x - found[0] * (clock - float(np.median(by_gpu[known]))))
+
+
+def _of_channels(all_: Looks) -> Iterator[Look]:
+    place = {gpu: number for number, gpu in enumerate(all_.gpus)}
+    rows = channels(all_.evidence)
+    by_name = {one.name: one for one in CHANNELS}
+    for (name, model, workload), some in rows.group_by("channel", "model", "workload", maintain_order=True):
+        channel = by_name[str(name)]
+        if channel.kind is None or some["gpu"].n_unique() < LEAST_GPUS:
+            continue
+        gpu = np.array([place[str(one)] for one in some["gpu"]], dtype=np.int64)
+        at = (some["began"].cast(pl.Datetime("ns")).cast(pl.Int64) / 86_400e9).fill_null(UNKNOWN).to_numpy()
+        value = some["value"].to_numpy()
+        of = levels(gpu, at, value, len(all_.gpus))
+        runs = np.bincount(gpu, some["runs"].to_numpy(), minlength=len(all_.gpus)).astype(np.int64)
+        of = replace(of, runs=runs)  # a channel has one figure a sitting
+        compared = compare(of, all_.fleet, channel.floor)
+        if compared is not None:
+            yield Look(channel.name, str(workload), None if model is None else str(model), channel, of, compared)

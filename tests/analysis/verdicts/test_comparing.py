@@ -1,0 +1,151 @@
+"""The comparison of GPUs with their peers, on populations that are not normal."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from whorl.analysis.verdicts.comparing import Fleet, compare
+from whorl.analysis.verdicts.groups import modes, valley
+from whorl.analysis.verdicts.levels import UNKNOWN, levels
+from whorl.analysis.verdicts.null import Null
+
+from ...sizes import count
+from .populations import POPULATIONS, Runs, compared, draw, named
+
+
+@pytest.mark.parametrize("population", POPULATIONS)
+def test_healthy_fleets_are_left_alone(population: str) -> None:
+    fleets = count(200, 5)
+    random = np.random.default_rng(7)
+    found = [int(named(compared(draw(random, 256, population))).sum()) for _ in range(fleets)]
+    # At most 5 % of the fleets, and 1 GPU in 1,000: with few fleets, what chance allows of that.
+    assert sum(many > 0 for many in found) <= 0.05 * fleets + 3 * np.sqrt(0.05 * fleets)
+    assert sum(found) <= 1e-3 * 256 * fleets + 3
+
+
+@pytest.mark.parametrize(("spread", "effect"), [(0.0012, 0.02), (0.0027, 0.04)])
+def test_a_slow_gpu_is_named_where_the_others_are_alike(spread: float, effect: float) -> None:
+    random = np.random.default_rng(3)
+    for _ in range(4):
+        runs = draw(random, 256, "normal", spread=spread)
+        slow = (runs.gpu == 17) | (runs.gpu == 200)
+        found = compared(Runs(runs.gpu, runs.at, runs.x + np.where(slow, np.log1p(effect), 0.0), runs.fleet))
+        assert set(np.flatnonzero(named(found))) == {17, 200}
+        assert found.confirmed[[17, 200]].all()
+        assert (found.low[[17, 200]] > 0).all()
+
+
+def test_many_slow_gpus_do_not_hide_each_other() -> None:
+    random = np.random.default_rng(11)
+    runs = draw(random, 256, "normal", spread=0.005)
+    slow = np.zeros(256, dtype=bool)
+    slow[random.permutation(256)[:38]] = True
+    found = compared(Runs(runs.gpu, runs.at, runs.x + np.log1p(0.1) * slow[runs.gpu], runs.fleet))
+    assert (named(found) & slow).sum() >= 0.8 * 38
+    assert not (named(found) & ~slow).any()
+
+
+def test_a_node_that_is_slow_as_a_whole_is_one_finding() -> None:
+    random = np.random.default_rng(5)
+    runs = draw(random, 256, "normal", spread=0.003)
+    found = compared(Runs(runs.gpu, runs.at, runs.x + 0.05 * (runs.gpu // 4 == 9), runs.fleet))
+    (shift,) = [one for one in found.shifts if one.p < 1e-3]
+    assert (shift.what, shift.value, list(shift.gpus)) == ("node", 9, [36, 37, 38, 39])
+    assert shift.effect == pytest.approx(0.05, abs=0.006)
+    assert not named(found).any()
+
+
+def test_gpus_that_share_a_firmware_are_one_batch() -> None:
+    random = np.random.default_rng(5)
+    runs = draw(random, 256, "normal", spread=0.003)
+    firmware = (np.arange(256) // 4 % 8 == 0).astype(np.int64)
+    fleet = Fleet(runs.fleet.node, {"vbios": firmware})
+    found = compared(Runs(runs.gpu, runs.at, runs.x + 0.03 * firmware[runs.gpu], fleet))
+    (shift,) = [one for one in found.shifts if one.p < 1e-3]
+    assert (shift.what, shift.value, len(shift.gpus)) == ("vbios", 1, 32)
+    assert shift.effect == pytest.approx(0.03, abs=0.003)
+    assert not named(found).any()
+
+
+def test_a_mode_that_nobody_recorded_is_found() -> None:
+    random = np.random.default_rng(2)
+    runs = draw(random, 512, "revision")
+    (shift,) = [one for one in compared(runs).shifts if one.what == "mode"]
+    assert shift.effect == pytest.approx(-0.03, abs=0.003)
+    assert 40 <= len(shift.gpus) <= 130
+
+
+@pytest.mark.parametrize("shape", ["normal", "exponential", "t3"])
+def test_one_mode_has_no_valley(shape: str) -> None:
+    random = np.random.default_rng(4)
+    draws = {
+        "normal": lambda: random.standard_normal(300),
+        "exponential": lambda: random.exponential(size=300),
+        "t3": lambda: random.standard_t(3, 300),
+    }
+    assert sum(bool(modes(draws[shape]()).any()) for _ in range(count(1000, 20))) <= 1
+
+
+def test_readings_in_steps_are_no_modes() -> None:
+    random = np.random.default_rng(4)
+    values = np.round(random.standard_normal(500) * 2)
+    assert not modes(values, 1.0).any()
+    assert valley(np.ones(50)) is None
+
+
+def test_the_null_is_as_heavy_as_its_population() -> None:
+    random = np.random.default_rng(9)
+    at = np.array([6.0])
+    normal = [Null(random.standard_normal(10_000), 1e-9).p(at)[0] for _ in range(2)]
+    heavy = [Null(random.standard_t(4, 10_000), 1e-9).p(at)[0] for _ in range(2)]
+    assert max(normal) < 1e-5
+    assert min(heavy) > 5e-4
+
+
+def test_a_gross_fault_says_nothing_about_the_tail() -> None:
+    values = np.random.default_rng(1).standard_normal(1000)
+    far = np.concatenate((values, [50.0, 1e6]))
+    p = [Null(its, 1e-9).p(np.array([8.0]))[0] for its in (values, far)]
+    assert p[1] == pytest.approx(p[0], rel=0.5)
+
+
+def test_one_glitch_names_nobody() -> None:
+    random = np.random.default_rng(6)
+    runs = draw(random, 64, "normal", spread=0.001)
+    x = runs.x.copy()
+    x[100] += 0.5
+    assert not named(compared(Runs(runs.gpu, runs.at, x, runs.fleet))).any()
+
+
+def test_what_a_day_does_to_all_is_not_of_the_gpus() -> None:
+    random = np.random.default_rng(6)
+    runs = draw(random, 64, "normal", spread=0.001, sittings=3)
+    late = np.floor(runs.at) == 20_002
+    found = levels(runs.gpu, runs.at, runs.x + 0.05 * late, 64)
+    assert np.abs(found.level - levels(runs.gpu, runs.at, runs.x, 64).level).max() < 1e-3
+    assert found.steps[np.floor(found.sat.at) == 20_002] == pytest.approx(0.05, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "x"), [(3, [0.0, 1.0, 2.0]), (9, [1.0] * 9), (9, [0.0] * 8 + [0.3])], ids=["few", "equal", "one apart"]
+)
+def test_small_and_equal_fleets_give_no_verdict_from_single_runs(gpus: int, x: list[float]) -> None:
+    of = levels(np.arange(gpus), np.full(gpus, UNKNOWN), np.array(x), gpus)
+    found = compare(of, Fleet(np.full(gpus, -1)))
+    if gpus < 8:
+        assert found is None
+    else:
+        assert found is not None
+        assert found.single.all()
+        assert np.isnan(found.low).all()
+        assert np.isfinite(found.p).all()
+
+
+def test_forty_runs_of_one_and_one_of_another() -> None:
+    random = np.random.default_rng(8)
+    gpu = np.concatenate((np.zeros(40, dtype=np.int64), np.arange(1, 20)))
+    of = levels(gpu, np.linspace(20_000, 20_010, len(gpu)), 0.001 * random.standard_normal(len(gpu)), 20)
+    found = compare(of, Fleet(np.full(20, -1)))
+    assert found is not None
+    assert not named(found).any()

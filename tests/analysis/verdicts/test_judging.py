@@ -1,0 +1,52 @@
+"""The judge on real files: who is named on Longhorn, and what is not judged."""
+
+from __future__ import annotations
+
+import pytest
+
+from whorl.analysis.verdicts import Judgement, Kind, Level, State, judge
+from whorl.store.importing import Options, import_file
+
+from ...stores import new_store
+from ..longhorn import FOLDER, WORKLOADS, needs_longhorn
+
+pytestmark = needs_longhorn
+
+
+@pytest.fixture(scope="module")
+def longhorn(tmp_path_factory: pytest.TempPathFactory) -> Judgement:
+    store = new_store(tmp_path_factory.mktemp("longhorn") / "store")
+    for name in WORKLOADS:
+        import_file(store, FOLDER / f"{name}.csv.gz", Options(cluster="longhorn"))
+    return judge(store)
+
+
+def test_three_hot_gpus_of_longhorn_are_thermal(longhorn: Judgement) -> None:
+    hot = {row.name[:12] for row in longhorn.rows if row.kind is Kind.HOT and row.state is State.CONFIRMED}
+    assert hot == {"GPU-87570fdd", "c008-11/2", "c008-3/3"}
+    for row in longhorn.rows:
+        if row.kind is Kind.HOT:
+            assert row.causes[0].what == "heat"
+            assert sum(one.pct for one in row.causes) == pytest.approx(row.effect_pct)
+
+
+def test_no_gpu_is_named_where_jobs_couple_gpus(longhorn: Judgement) -> None:
+    assert not [row for row in longhorn.rows if {"resnet", "bert"} & set(row.workloads)]
+    for workload in ("resnet", "bert"):
+        assert any(one.subject == workload and "belongs to the job" in one.why for one in longhorn.not_judged)
+
+
+def test_the_fast_revision_of_longhorn_is_one_batch(longhorn: Judgement) -> None:
+    (batch,) = [row for row in longhorn.rows if row.level is Level.BATCH]
+    assert (batch.kind, batch.workloads, len(batch.gpus)) == (Kind.FAST, ("pagerank",), 28)
+
+
+def test_every_verdict_has_evidence(longhorn: Judgement) -> None:
+    assert longhorn.rows
+    for row in longhorn.rows:
+        assert row.runs
+        assert row.looks
+        assert row.action.endswith(".")
+        assert row.first_seen is not None
+        if row.low_pct is not None and row.high_pct is not None and row.effect_pct is not None:
+            assert row.low_pct <= row.effect_pct <= row.high_pct
