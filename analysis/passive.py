@@ -140,7 +140,8 @@ def _runs(store: Store, cluster: str | None, workload: str | None) -> pl.DataFra
     these = {"clusters": [cluster] if cluster else [], "workloads": [workload] if workload else []}
     runs = measurements(store, **these, run_ids=True, untimed=True)
     texts = ("cluster", "workload", "gpu", "job_id")
-    runs = runs.select(pl.col(*texts).cast(pl.String), "run_id", "sm_clock_mhz", "power_w").drop_nulls(texts[:3])
+    measured = pl.col("sm_clock_mhz", "power_w").fill_nan(None)
+    runs = runs.select(pl.col(*texts).cast(pl.String), "run_id", measured).drop_nulls(texts[:3])
     jobs = store.scan("runs").select("run_id", pl.col("job_id").cast(pl.String).alias("own"))
     of_runs = pl.col("figure").is_in(POWER) & pl.col("value").is_finite()
     figures = store.collect(store.scan("results").filter(of_runs).select("run_id", "figure", "value"))

@@ -107,6 +107,10 @@ def no_clock(fleet: Fleet) -> None:
     fleet.runs["sm_clock_mhz"] = [None] * len(fleet.power)
 
 
+def strange_clock(fleet: Fleet) -> None:
+    fleet.runs["sm_clock_mhz"] = np.full(len(fleet.power), np.nan)
+
+
 def same_power(fleet: Fleet) -> None:
     fleet.power[:] = 300.0
 
@@ -128,6 +132,7 @@ def unknown_power(fleet: Fleet) -> None:
     [
         (reduced_clock, "the clock is below its highest, 1497 MHz, in most runs"),
         (no_clock, "most runs have no SM clock"),
+        (strange_clock, "most runs have no SM clock"),
         (same_power, "the power is the same in every run"),
         (no_difference, "the ranks do not repeat from job to job"),
         (one_gpu, "fewer than two GPUs have two jobs"),
