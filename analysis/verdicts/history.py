@@ -41,8 +41,9 @@ def histories(campaign: Probed, store: Store | None = None, *, now: datetime | N
     if runs.height:
         runs = with_regimes(campaign, store, coupled_jobs(runs))
         beside = neighbours(campaign, store)
-        for workload in sorted(str(name) for name in runs["workload"].unique()):
-            told = Telling(campaign.cluster, workload, runs.filter(pl.col("workload") == workload), beside)
+        parts = runs.partition_by("workload", as_dict=True, maintain_order=True)
+        for (workload,), of_it in sorted(parts.items(), key=str):
+            told = Telling(campaign.cluster, str(workload), of_it, beside)
             said += told.said
             found += told.findings()
             watched += told.watched()

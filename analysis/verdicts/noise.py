@@ -29,6 +29,7 @@ _FITTED_AT = (0.75, 0.85, 0.9)  # further out are the GPUs that really changed
 _UNKNOWN = 3.0  # degrees of freedom, where there is too little to fit them
 _TO_FIT = 200  # pairs to fit degrees of freedom, and what temperature does
 _ROUNDS = 3
+_SAMPLE = 6000  # series
 _SURE = 2.5  # standard errors of a share are half of that over the root of n
 _KELVIN_STEP = 5.0
 _A_CLASS, _CLASS_GPUS = 8, 3  # pairs, and GPUs, for a class of temperature
@@ -77,6 +78,9 @@ class Noise:
 
 def estimate(of: Sittings, runs: Runs | None = None) -> Noise | None:
     """The noise of sittings whose common steps were taken out; None where too few GPUs have two sittings."""
+    several = np.flatnonzero(of.per_series >= 2)
+    if len(several) > _SAMPLE:  # they are enough to know it
+        of = of.keep(np.isin(of.series, several[:: len(several) // _SAMPLE + 1]))
     gaps, moves, first, second, kelvin, warmest, series = _pairs(of)
     if len(moves) < LEAST_PAIRS:
         return None

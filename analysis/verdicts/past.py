@@ -79,9 +79,10 @@ def past(
         return Past(
             of, runs, None, tuple(common), nothing, none, empty, empty, None, empty, none, none, none, none, looks
         )
-    warm = noise.a_kelvin * (of.warmth - groups_median(of.warmth, of.series, of.count)[of.series])
-    warm = np.nan_to_num(warm)
-    of, runs = of.less(warm), replace(runs, value=runs.value - warm[runs.sitting])
+    if noise.a_kelvin:
+        warm = noise.a_kelvin * (of.warmth - groups_median(of.warmth, of.series, of.count)[of.series])
+        warm = np.nan_to_num(warm)
+        of, runs = of.less(warm), replace(runs, value=runs.value - warm[runs.sitting])
     found, start = shapes(of, noise, worth(of)), none
     start = np.zeros(len(found.series), np.int64)
     found, start = _searched_again(of, noise, found, start, looks)

@@ -25,6 +25,7 @@ WORDS: Mapping[str, str] = {
 
 _NS = pl.Datetime("ns")
 _FIELDS = ("driver", "vbios", *PLACE)
+_SAID = ("driver", "cublas", "kernel")  # what runs themselves tell
 
 
 def with_regimes(campaign: Probed, store: Store | None, runs: pl.DataFrame) -> pl.DataFrame:
@@ -34,24 +35,36 @@ def with_regimes(campaign: Probed, store: Store | None, runs: pl.DataFrame) -> p
     """
     known = _identities(campaign, store)
     runs = runs.with_columns(pl.col("began").cast(_NS)).sort("began", maintain_order=True)
-    said = pl.col("versions").cast(pl.String)
-    runs = runs.with_columns(
-        said.str.extract(rf'"{name}": *"([^"]*)"').alias(f"said_{name}") for name in ("driver", "cublas", "kernel")
+    said = runs.select(pl.col("versions").cast(pl.String).unique())
+    said = said.with_columns(
+        pl.col("versions").str.extract(rf'"{name}": *"([^"]*)"').alias(f"said_{name}") for name in _SAID
     )
+    runs = runs.with_columns(pl.col("versions").cast(pl.String))
+    runs = runs.join(said, on="versions", how="left", nulls_equal=True, maintain_order="left")
     for name in _FIELDS:
-        one = known.drop_nulls(name).select("gpu", "first_seen", pl.col(name).cast(pl.String).alias(f"had_{name}"))
-        first = one.group_by("gpu").agg(pl.col(f"had_{name}").sort_by("first_seen").first().alias("first"))
-        runs = runs.join_asof(
-            one.sort("first_seen"), left_on="began", right_on="first_seen", by="gpu", check_sortedness=False
-        ).drop("first_seen", strict=False)
-        runs = runs.join(first, on="gpu", how="left", maintain_order="left")
-        runs = runs.with_columns(pl.coalesce(f"had_{name}", "first").alias(f"had_{name}")).drop("first")
+        runs = _seen(runs, known.drop_nulls(name).select("gpu", "first_seen", pl.col(name).cast(pl.String)), name)
     return runs.with_columns(
         pl.coalesce("said_driver", "had_driver").alias("had_driver"),
         pl.col("said_cublas").alias("had_cublas"),
         pl.col("said_kernel").alias("had_kernel"),
         pl.col("probe_version").cast(pl.String).alias("had_probe_version"),
     ).drop("said_driver", "said_cublas", "said_kernel")
+
+
+def _seen(runs: pl.DataFrame, known: pl.DataFrame, name: str) -> pl.DataFrame:
+    """`runs` with `had_X`: what was last seen of the GPU when the run began; before the first sight, that one."""
+    had = f"had_{name}"
+    known = known.rename({name: had}).sort("first_seen", maintain_order=True)
+    first = known.group_by("gpu").agg(pl.col(had).first().alias("first"), (pl.col(had).n_unique() > 1).alias("several"))
+    if known.is_empty():
+        return runs.with_columns(pl.lit(None, pl.String).alias(had))
+    if first["several"].any():
+        runs = runs.join_asof(known, left_on="began", right_on="first_seen", by="gpu", check_sortedness=False)
+        runs = runs.drop("first_seen", strict=False)
+    else:
+        runs = runs.with_columns(pl.lit(None, pl.String).alias(had))
+    runs = runs.join(first.select("gpu", "first"), on="gpu", how="left", maintain_order="left")
+    return runs.with_columns(pl.coalesce(had, "first").alias(had)).drop("first")
 
 
 @dataclass(frozen=True)

@@ -38,18 +38,20 @@ class Telling:
             runs, self.members = _by_job(runs)
         self.runs = runs
         self.names = sorted(self.members)
-        nodes = dict(runs.select("gpu", pl.coalesce("node", "had_node")).iter_rows())
+        places = runs.select("gpu", pl.coalesce("node", "had_node").alias("node")).unique("gpu", keep="last")
+        nodes = dict(places.iter_rows())
         self.nodes: list[str | None] = [nodes.get(name) for name in self.names]
-        parts = [pl.col(f"had_{name}").fill_null("") for name in SOFTWARE]
+        self.software = [name for name in SOFTWARE if runs[f"had_{name}"].n_unique() > 1]
+        parts = [pl.col(f"had_{name}").fill_null("") for name in self.software] or [pl.lit("")]
         regime = runs.select(pl.concat_str(parts, separator="\n").alias("regime"))["regime"]
         self.regimes: list[str] = regime.unique().sort().to_list()
         self.past = past(
-            _numbers(runs["gpu"].to_list(), self.names),
+            _numbers(runs["gpu"], self.names),
             runs["began"].cast(pl.Int64).to_numpy() / _DAY_NS,
             np.log(runs["value"].cast(pl.Float64).to_numpy()),
             count=len(self.names),
-            node=_numbers(self.nodes, sorted({name for name in self.nodes if name is not None})),
-            regime=_numbers(regime.to_list(), self.regimes),
+            node=_numbers(pl.Series(self.nodes, dtype=pl.String), sorted({n for n in self.nodes if n is not None})),
+            regime=_numbers(regime, self.regimes) if self.software else None,
             warmth=runs["temperature_c"].cast(pl.Float64).fill_null(np.nan).to_numpy(),
         )
         # Runs by sitting, to find the runs of a sitting again.
@@ -214,7 +216,7 @@ class Telling:
     # what else changed
 
     def _software(self, old: int, new: int) -> Iterator[str]:
-        pairs = zip(SOFTWARE, self.regimes[old].split("\n"), self.regimes[new].split("\n"), strict=True)
+        pairs = zip(self.software, self.regimes[old].split("\n"), self.regimes[new].split("\n"), strict=True)
         for name, was, became in pairs:
             if was != became:
                 yield f"{WORDS[name]} {was or 'unknown'} to {became or 'unknown'}"
@@ -280,10 +282,10 @@ def _moved(was: pl.DataFrame, became: pl.DataFrame, name: str) -> tuple[float, f
     return None if old is None or new is None else (float(old), float(new))  # type: ignore[arg-type]
 
 
-def _numbers(values: Sequence[str | None], names: Sequence[str]) -> Ints:
-    """The number of each value among `names`; -1 where it is None."""
-    places = {name: place for place, name in enumerate(names)}
-    return np.array([-1 if value is None else places[value] for value in values], dtype=np.int64)
+def _numbers(values: pl.Series, names: Sequence[str]) -> Ints:
+    """The number of each value among `names`; -1 where it is null."""
+    numbers = values.cast(pl.Enum(names)).to_physical().cast(pl.Int64).fill_null(-1)
+    return numbers.to_numpy().astype(np.int64)
 
 
 def _date(days: float | Floats) -> datetime:
