@@ -9,7 +9,7 @@ Student's: one of more degrees of freedom where more sittings would have to be w
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,6 +25,8 @@ LEAST_TO_DRIFT = 5
 """Sittings, below which a drift cannot be told from a step."""
 
 _LONGEST = 96  # sittings of a series looked at one by one; of more, neighbours are taken together
+_LEAST_KEPT = _LONGEST // 4  # of a series that is longer, at least so many are left
+_TAIL = 48  # of a longer series, the sittings that the newest one is compared with
 _CHUNK = 4_000_000  # numbers of a working array
 _PRIOR = 4.0  # sittings that the fleet's scatter counts for beside a GPU's own
 _CLIPPED = 10.0  # scales: what a difference adds to a GPU's own scatter, at most
@@ -92,7 +94,30 @@ def shapes(of: Sittings, noise: Noise, series: Ints) -> Shapes:
         nothing = np.zeros(0)
         whole = np.zeros(0, np.int64)
         return Shapes(whole, whole, whole, *[nothing] * 15)
-    return Shapes(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    found = Shapes(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    return found if not (found.sittings > _LONGEST).any() else _of_long(of, noise, found)
+
+
+def _of_long(of: Sittings, noise: Noise, found: Shapes) -> Shapes:
+    """Of series whose sittings were taken together: the split to the sitting, and the newest sitting by itself."""
+    long = np.flatnonzero(found.sittings > _LONGEST)
+    split, newest = found.split.copy(), [found.newest.copy(), found.newest_sd.copy(), found.newest_p.copy()]
+    for row in long:
+        first, n = of.first[found.series[row]], found.sittings[row]
+        value = of.value[first : first + n]
+        near = np.arange(max(1, split[row] - n // _LEAST_KEPT), min(n, split[row] + n // _LEAST_KEPT + 1))
+        levels = np.median(value[: near[0]]), np.median(value[near[-1] :])
+        away = [np.abs(value - np.where(np.arange(n) < k, *levels)).sum() for k in near]
+        split[row] = near[int(np.argmin(away))]
+    series = found.series[long]
+    ends = of.first[series] + of.per_series[series]
+    places = (ends[:, None] - np.arange(_TAIL, 0, -1)).ravel()
+    tail = of.take(places, np.repeat(np.arange(len(long)), _TAIL), len(long))
+    again = shapes(tail, noise, np.arange(len(long)))
+    order = long[again.series]
+    for column, fresh in zip(newest, (again.newest, again.newest_sd, again.newest_p), strict=True):
+        column[order] = fresh
+    return replace(found, split=split, newest=newest[0], newest_sd=newest[1], newest_p=newest[2])
 
 
 def interval(effect: Floats, sd: Floats, freedom: Floats) -> tuple[Floats, Floats]:
@@ -118,18 +143,19 @@ def _chunks(of: Sittings, series: Ints) -> Iterator[Ints]:
     ordered = series[np.argsort(lengths, kind="stable")]
     start = 0
     while start < len(ordered):
-        longest = min(int(of.per_series[ordered[start]]) * 2, _LONGEST)
-        step = max(1, _CHUNK // (longest * longest))
+        longest = int(of.per_series[ordered[start]]) * 2
+        step = max(1, _CHUNK // min(longest, _LONGEST) ** 2)
         stop = start + int(np.searchsorted(of.per_series[ordered[start : start + step]], longest, "right"))
-        stop = max(stop, start + 1) if longest < _LONGEST else min(start + step, len(ordered))
         yield ordered[start:stop]
         start = stop
 
 
 def _shapes(of: Sittings, noise: Noise, series: Ints) -> tuple[Ints | Floats, ...]:
     at, value, low, high, runs, warmth = of.padded(series, "at", "value", "low", "high", "runs", "warmth")
+    whole, together = np.isfinite(at).sum(axis=1), 1
     while at.shape[1] > _LONGEST:
         at, value, low, high, runs, warmth = _halved(at, value, low, high, runs, warmth)
+        together *= 2
     many, longest = at.shape
     n = np.isfinite(at).sum(axis=1)
     there = np.isfinite(at)
@@ -179,14 +205,15 @@ def _shapes(of: Sittings, noise: Noise, series: Ints) -> tuple[Ints | Floats, ..
         split[better] = k
         for name, found in (("p", p), ("df", df), ("change", change), ("sd", sd), ("misfit", misfit)):
             best[name][better] = np.broadcast_to(found, (many,))[better]
-    whole, _, _ = _middles(value, low, high, n)
-    level = np.nansum(np.abs(value - whole[:, None]), axis=1) / n
+    middle, _, _ = _middles(value, low, high, n)
+    level = np.nansum(np.abs(value - middle[:, None]), axis=1) / n
     own = np.maximum(best["sd"] ** 2, LEAST_SD**2)
     another = noise.difference(np.array([_ANOTHER]), np.array([3.0]), np.array([3.0]))[0] / 2
     slope, slope_sd, slope_p, slope_df, line = _drift(at, value, n, pairs, noise)
     return (
-        series, n, split, best["change"], np.sqrt(own), np.sqrt(own + another), np.minimum(best["p"] * (n - 1), 1.0),
-        best["df"], newest, newest_sd, newest_p, slope, slope_sd, slope_p, slope_df, best["misfit"], line, level,
+        series, whole, np.minimum(split * together, whole - 1), best["change"], np.sqrt(own),
+        np.sqrt(own + another), np.minimum(best["p"] * (n - 1), 1.0), best["df"], newest, newest_sd, newest_p,
+        slope, slope_sd, slope_p, slope_df, best["misfit"], line, level,
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 from whorl.analysis.probing import probed
 from whorl.analysis.verdicts.finding import Histories, Shape
 from whorl.analysis.verdicts.history import histories
+from whorl.analysis.verdicts.past import past
 from whorl.analysis.verdicts.verdict import State
 from whorl.store import Store
 from whorl.tests.stores import new_store
@@ -225,3 +226,19 @@ def test_one_gpu_and_identical_values_give_sentences(tmp_path: Path) -> None:
     same.times[:] = 100.0
     found = same.found(tmp_path / "same")
     assert (found.changes, found.drifts, found.unstable, found.steps) == ((), (), (), ())
+
+
+def test_a_long_past_has_its_dates_to_the_sitting() -> None:
+    """Four hundred sittings are searched a few together, and the date is then found among them."""
+    rng = np.random.default_rng(5)
+    gpu, day = (part.ravel() for part in np.indices((12, 400)))
+    value = 0.001 * rng.normal(size=gpu.shape)
+    value[(gpu == 3) & (day >= 251)] += 0.03
+    value[gpu == 5] += 0.0002 * day[gpu == 5]
+    value[(gpu == 7) & (day == 399)] += 0.03
+    found = past(gpu, day.astype(float), value)
+    assert found.shapes.series[found.changed].tolist() == [3]
+    assert found.shapes.split[found.changed].tolist() == [251]
+    assert found.shapes.series[found.drifting].tolist() == [5]
+    newest = found.shapes.series[found.shapes.newest_p < 0.01]
+    assert 7 in newest
