@@ -137,6 +137,8 @@ def cli() -> None:
     whorl demo                      measure, compare and report; needs no GPU
     whorl sample DIR                write files of a small generated fleet
     whorl import --store S DIR/*    import measurements of any tool
+    whorl verdicts --store S        what was found about GPUs, worst first
+    whorl explain NAME --store S    one GPU: rank, history, cause, what to do
     whorl variability --store S     how much the GPUs differ
     whorl advise --store S --workload gemm-fp32  which nodes a job should avoid
     whorl sql --store S "select name, model from gpus_now"
@@ -154,6 +156,8 @@ _VERBS = {
     "demo": "demo:demo",
     "import": "import_files:import_files",
     "report": "report:report",
+    "verdicts": "verdicts:verdicts",
+    "explain": "explain:explain",
     "variability": "variability:variability",
     "advise": "advise:advise",
     "replay": "replay:replay",

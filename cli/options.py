@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
@@ -55,3 +56,30 @@ class Span(click.ParamType[float]):
                 f"{value!r} is not a time: give seconds, or a number with ms, s, min, h, d or w{words}", param, ctx
             )
         return float(match[1]) * _SECONDS[match[2] or "s"]
+
+
+class When(click.ParamType[datetime]):
+    """A time, UTC and without zone: 2026-10-01, 2026-10-01T12:00, or how long ago: 30d."""
+
+    name = "date"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        text = str(value).strip()
+        match = _SPAN.fullmatch(text.lower())
+        try:
+            if match is not None and match[2]:
+                ago = timedelta(seconds=float(match[1]) * _SECONDS[match[2]])
+                return datetime.now(UTC).replace(tzinfo=None) - ago
+            found = datetime.fromisoformat(text)
+        except (ValueError, OverflowError):
+            self.fail(
+                f"{value!r} is not a date: write 2026-10-01, 2026-10-01T12:00 (UTC), or how long ago, as 30d",
+                param,
+                ctx,
+            )
+        return found.astimezone(UTC).replace(tzinfo=None) if found.tzinfo else found
+
+
+cluster_option = click.option("--cluster", metavar="NAME", help="Only this cluster.")

@@ -1,0 +1,243 @@
+"""One GPU explained: its place among its peers, its past sitting by sitting, what was found about it, what happened."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from ...errors import InputError
+from ...store.names import find_gpu
+from ..probing import Probed, probed
+from .standing import Measure, by_sitting, standing
+from .verdict import Judgement, NotJudged, Verdict
+
+if TYPE_CHECKING:
+    from ...store import Store
+
+_BESIDE = (
+    Measure("value", "time", "ms"),
+    Measure("sm_clock_mhz", "sm_clock_mhz", "MHz", ratio=False),
+    Measure("power_w", "power_w", "W", ratio=False),
+    Measure("temperature_c", "temperature_c", "degC", ratio=False),
+)
+_EVENTS = 20  # the newest ones
+_FEWEST = 3  # GPUs of a day, before their median says what was usual on it
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a GPU stands in a workload. Slower is positive; None where it is unknown."""
+
+    workload: str
+    effect_pct: float | None
+    """Of the median of the peers."""
+    low_pct: float | None
+    high_pct: float | None
+    """95 % interval of its level in another sitting; None where no GPU has enough sittings."""
+    rank: int
+    """From the fastest, 1."""
+    rank_low: int | None
+    rank_high: int | None
+    peers: int
+    """GPUs compared, itself included."""
+    n: int
+    """Its runs."""
+    sittings: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sitting:
+    """A GPU's runs of one workload without a pause of 6 hours. Slower is positive."""
+
+    workload: str
+    began: datetime | None
+    n: int
+    effect_pct: float | None
+    """Against the median of the peers over all time."""
+    that_day_pct: float | None
+    """Against the median of the peers that were measured on the same day; None for fewer than three of them."""
+    sm_clock_mhz: float | None
+    power_w: float | None
+    temperature_c: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """An event of the GPU."""
+
+    ts: datetime | None
+    kind: str
+    detail: str | None
+
+
+@dataclass(frozen=True)
+class Explained:
+    """All that a store says of one GPU."""
+
+    cluster: str
+    gpu: str
+    name: str
+    identity: Mapping[str, Any]
+    """node, slot, cabinet, model, uuid, serial, vbios, driver, power_limit_w, and others; None where unknown."""
+    verdicts: tuple[Verdict, ...]
+    not_judged: tuple[NotJudged, ...]
+    places: tuple[Place, ...]
+    """The workload in which it is slowest first."""
+    history: tuple[Sitting, ...]
+    """By workload in the order of `places`, and time."""
+    conditions: Mapping[str, Sequence[str]]
+    """What its runs and those of its peers differ in, in words, by subject."""
+    events: tuple[Happened, ...]
+    """The newest first."""
+    simulated: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document of `whorl.explain/1`."""
+        found: dict[str, Any] = {"schema": "whorl.explain/1", "cluster": self.cluster, "gpu": self.gpu}
+        found |= {"name": self.name, "identity": dict(self.identity)}
+        found["verdicts"] = [
+            one.as_dict() | {"first_seen": one.first_seen, "last_seen": one.last_seen} for one in self.verdicts
+        ]
+        for name in ("not_judged", "places", "history", "events"):
+            found[name] = [asdict(one) for one in getattr(self, name)]
+        return found | {"conditions": {name: list(what) for name, what in self.conditions.items()}}
+
+
+def find(store: Store, said: str, cluster: str | None = None) -> Mapping[str, Any]:
+    """The row of `gpus_now` of the GPU that `said` means: its name, UUID, serial or a part that no other has."""
+    rows = [
+        row for row in store.sql("select * from gpus_now").to_pylist() if cluster is None or row["cluster"] == cluster
+    ]
+    clusters = {row["cluster"] for row in rows}
+    several = len(clusters) > 1
+
+    def names(row: Mapping[str, Any]) -> list[str]:
+        known = [row[key] for key in ("name", "uuid", "serial") if row[key]]
+        return [*known, *(f"{row['cluster']}:{row['name']}" for _ in range(several))]
+
+    by_key = {f"{row['cluster']}:{row['gpu']}" if several else row["gpu"]: row for row in rows}
+    if not rows:
+        raise InputError(f"{store.root} holds no GPUs{'' if cluster is None else f' of cluster {cluster!r}'}")
+    found: Mapping[str, Any] = by_key[
+        find_gpu(said, {key: names(row) for key, row in by_key.items()}, f"in {store.root}")
+    ]
+    return found
+
+
+def explain(store: Store, said: str, judgements: Sequence[Judgement], *, cluster: str | None = None) -> Explained:
+    """Explain the GPU that `said` means. `judgements`: of its cluster, if there are any.
+
+    InputError where no GPU or several fit. A GPU without runs is explained by what else is known of it.
+    """
+    row = find(store, said, cluster)
+    where, gpu = str(row["cluster"]), str(row["gpu"])
+    mine = [one for one in judgements if one.cluster == where]
+    has_runs = store.collect(store.scan("runs").filter((pl.col("cluster") == where) & (pl.col("gpu") == gpu)).head(1))
+    places: list[Place] = []
+    history: list[Sitting] = []
+    conditions: dict[str, list[str]] = {}
+    simulated = False
+    if has_runs.height:
+        campaign = probed(store, cluster=where, every=True)
+        simulated = campaign.simulated
+        places, history, conditions = _measured(campaign, gpu)
+    names = {row["name"], gpu}
+    workloads = {one.workload for one in places}
+    return Explained(
+        where,
+        gpu,
+        str(row["name"]),
+        {key: value for key, value in row.items() if key not in ("cluster", "gpu", "name")},
+        tuple(one for each in mine for one in each.rows if names & set(one.gpus)),
+        tuple(no for each in mine for no in each.not_judged if no.subject in names | workloads | {where}),
+        tuple(places),
+        tuple(history),
+        conditions,
+        _events(store, where, gpu),
+        simulated,
+    )
+
+
+def _measured(campaign: Probed, gpu: str) -> tuple[list[Place], list[Sitting], dict[str, list[str]]]:
+    runs = campaign.sound.filter(pl.col("value") > 0)
+    own = runs.filter(pl.col("gpu") == gpu)
+    peers = runs.join(own.select("workload", "model").unique(), on=["workload", "model"], how="semi", nulls_equal=True)
+    sat = by_sitting(peers, _BESIDE)
+    stood = standing(sat)
+    mine = stood.filter(pl.col("gpu") == gpu).sort("ratio", descending=True, nulls_last=True)
+    places = [
+        Place(
+            row["workload"],
+            _pct(row["ratio"]) if row["peers"] > 1 else None,
+            _pct(row["ratio_low"]) if row["peers"] > 1 else None,
+            _pct(row["ratio_high"]) if row["peers"] > 1 else None,
+            *(row[name] for name in ("rank", "rank_low", "rank_high", "peers", "n", "sittings")),
+        )
+        for row in mine.iter_rows(named=True)
+    ]
+    return places, _history(sat, stood, gpu, [one.workload for one in places]), _conditions(runs, own)
+
+
+def _history(sat: pl.DataFrame, stood: pl.DataFrame, gpu: str, workloads: Sequence[str]) -> list[Sitting]:
+    beside = ["workload", "model"]
+    day = pl.col("began").dt.date()
+    by_day = sat.with_columns(day.alias("day")).group_by(*beside, "day")
+    usual = by_day.agg(pl.col("time").median().alias("usual"), pl.col("gpu").n_unique().alias("beside"))
+    mine = sat.filter(pl.col("gpu") == gpu).with_columns(day.alias("day"))
+    mine = mine.join(usual, on=[*beside, "day"], how="left", nulls_equal=True)
+    centres = stood.select(*beside, "centre", "peers").unique()
+    mine = mine.join(centres, on=beside, how="left", nulls_equal=True).sort("began", nulls_last=False)
+    found = [
+        Sitting(
+            row["workload"],
+            row["began"],
+            row["n"],
+            _pct_log(row["time"], row["centre"]) if row["peers"] > 1 else None,
+            _pct_log(row["time"], row["usual"]) if row["beside"] and row["beside"] >= _FEWEST else None,
+            row["sm_clock_mhz"],
+            row["power_w"],
+            row["temperature_c"],
+        )
+        for row in mine.iter_rows(named=True)
+    ]
+    return sorted(found, key=lambda one: workloads.index(one.workload))
+
+
+def _conditions(runs: pl.DataFrame, own: pl.DataFrame) -> dict[str, list[str]]:
+    """What is recorded of the GPU's runs, value by value, where its model's other GPUs have other values as well."""
+    found = {}
+    named = (("driver", "driver"), ("vbios", "VBIOS"), ("power_limit_w", "power limit, W"))
+    model = runs.join(own.select("model").unique(), on="model", how="semi", nulls_equal=True)
+    for column, word in named:
+        mine = own[column].drop_nulls().unique().sort().to_list()
+        counted = model.select("gpu", column).drop_nulls().unique().group_by(column).len().sort(column)
+        if mine and counted.height:
+            others = {str(value): int(n) for value, n in counted.iter_rows()}
+            found[word] = [f"{value}: {others[str(value)]:,} of {sum(others.values()):,} GPUs" for value in mine]
+    return found
+
+
+def _events(store: Store, cluster: str, gpu: str) -> tuple[Happened, ...]:
+    of = (pl.col("cluster") == cluster) & (pl.col("gpu") == gpu)
+    rows = store.scan("events").filter(of).select("ts", "kind", "detail").sort("ts", descending=True, nulls_last=True)
+    return tuple(Happened(*row) for row in store.collect(rows.head(_EVENTS)).iter_rows())
+
+
+def _pct(ratio: float | None) -> float | None:
+    return None if ratio is None else 100 * (ratio - 1)
+
+
+def _pct_log(x: float | None, centre: float | None) -> float | None:
+    return None if x is None or centre is None else 100 * math.expm1(x - centre)
+
+
+def stands_in(places: Sequence[Place], verdicts: Sequence[Verdict]) -> list[str]:
+    """The workloads worth showing first: those of the findings, else those in which it is farthest from its peers."""
+    named = [workload for one in verdicts for workload in one.workloads]
+    far = sorted(places, key=lambda one: -abs(one.effect_pct or 0.0))
+    return list(dict.fromkeys([*named, *(one.workload for one in far)]))

@@ -1,0 +1,158 @@
+"""Judgements as a store keeps them: each judging adds its rows, and the newest can be read back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from ... import __version__
+from ...errors import StoreError
+from ...store.schema import VERDICTS, arrow_rows
+from ..probing import campaigns
+from .judging import judge
+from .verdict import Cause as Part
+from .verdict import Judgement, Kind, Level, NotJudged, State, Verdict
+
+if TYPE_CHECKING:
+    from ...store import Store
+
+_LISTS = ("gpus", "workloads", "causes", "runs")
+
+
+@dataclass(frozen=True)
+class Concluded:
+    """What was concluded about the clusters of a store."""
+
+    judgements: tuple[Judgement, ...]
+    judged_at: datetime
+    notes: tuple[str, ...] = ()
+    """Sentences about the judging itself, as that nothing could be stored."""
+
+
+def conclude(
+    store: Store, *, cluster: str | None = None, campaign: str | None = None, since: datetime | None = None
+) -> Concluded:
+    """Judge a cluster, or every cluster that has runs, and store what was found. InputError as `judge` raises it.
+
+    A store that this user may not write to is read; a note says that nothing was stored.
+    """
+    judgements = [
+        judge(store, cluster=name, campaign=campaign, since=since) for name in _clusters(store, cluster, campaign)
+    ]
+    at = datetime.now(UTC).replace(tzinfo=None)
+    return Concluded(tuple(judgements), at, record(store, judgements, at, campaign=campaign, since=since))
+
+
+def _clusters(store: Store, cluster: str | None, campaign: str | None) -> Sequence[str | None]:
+    """The clusters to judge; None for `judge` to say what is wrong."""
+    if cluster is not None:
+        return [cluster]
+    known = campaigns(store)
+    if campaign is not None:
+        known = known.filter(pl.col("campaign") == campaign)
+    return known["cluster"].unique().sort().to_list() or [None]
+
+
+def record(
+    store: Store,
+    judgements: Sequence[Judgement],
+    at: datetime,
+    *,
+    campaign: str | None = None,
+    since: datetime | None = None,
+) -> tuple[str, ...]:
+    """Store judgements, each unless the newest one of its kind says the same. Returns notes for people."""
+    if not store.writable():
+        return (f"the findings are not stored: this user may only read {store.root}",)
+    last = _contents(store)
+    new = [one for one in judgements if last.get((one.cluster, campaign)) != _content(one)]
+    if not new:
+        return ()
+    keys = _keys(store)
+    rows: dict[str, list[dict[str, Any]]] = {"judgements": [], "verdicts": []}
+    for one in new:
+        content = _content(one)
+        common = {"cluster": one.cluster, "judged_at": at, "version": __version__}
+        common["judgement"] = hashlib.sha256(f"{one.cluster} {campaign} {at} {content}".encode()).hexdigest()[:16]
+        rows["judgements"].append(
+            common
+            | {"campaign": campaign, "since": since, "gpus": one.gpus, "looks": one.looks, "findings": len(one.rows)}
+            | {"not_judged": _as_json([{"subject": no.subject, "why": no.why} for no in one.not_judged])}
+            | {"content": content}
+        )
+        rows["verdicts"] += [common | _row(each, place, keys) for place, each in enumerate(one.rows)]
+    tables = {
+        name: arrow_rows(name, {key: [row[key] for row in listed] for key in listed[0]})
+        for name, listed in rows.items()
+        if listed
+    }
+    name = "judgement-" + "-".join(row["judgement"] for row in rows["judgements"][:1])
+    try:
+        store.append(tables, name)
+    except StoreError as error:
+        return (f"the findings are not stored: {error}",)
+    return ()
+
+
+def newest(store: Store) -> list[Judgement]:
+    """The newest judgement of each cluster, of those about every run; empty where nothing was ever judged."""
+    known = store.scan("judgements").filter(pl.col("campaign").is_null()).sort("judged_at").group_by("cluster").last()
+    judgements = store.collect(known.sort("cluster"))
+    chosen = judgements["judgement"].implode()
+    verdicts = store.collect(store.scan("verdicts").filter(pl.col("judgement").is_in(chosen)).sort("place"))
+    by_judgement: dict[str, list[Verdict]] = {}
+    for row in verdicts.iter_rows(named=True):
+        by_judgement.setdefault(row["judgement"], []).append(_verdict(row))
+    return [
+        Judgement(
+            row["cluster"],
+            tuple(by_judgement.get(row["judgement"], ())),
+            tuple(NotJudged(row["cluster"], no["subject"], no["why"]) for no in json.loads(row["not_judged"])),
+            row["gpus"],
+            row["looks"],
+        )
+        for row in judgements.iter_rows(named=True)
+    ]
+
+
+def _content(judgement: Judgement) -> str:
+    said = _as_json([one.as_dict() for one in judgement.rows] + [asdict(no) for no in judgement.not_judged])
+    return hashlib.sha256(f"{judgement.gpus} {judgement.looks} {said}".encode()).hexdigest()[:16]
+
+
+def _contents(store: Store) -> dict[tuple[str, str | None], str]:
+    """The content of the newest judgement, by cluster and campaign."""
+    known = store.scan("judgements").sort("judged_at").group_by("cluster", "campaign").last()
+    rows = store.collect(known.select("cluster", "campaign", "content")).iter_rows()
+    return {(cluster, campaign): content for cluster, campaign, content in rows}
+
+
+def _keys(store: Store) -> dict[tuple[str, str], str]:
+    """By cluster and name, the key of a GPU."""
+    rows = store.sql("select cluster, name, gpu from gpus_now").to_pylist()
+    return {(row["cluster"], row["name"]): row["gpu"] for row in rows}
+
+
+def _row(one: Verdict, place: int, keys: Mapping[tuple[str, str], str]) -> dict[str, Any]:
+    found: dict[str, Any] = {name: getattr(one, name) for name in VERDICTS.names if hasattr(one, name)}
+    for name in _LISTS:
+        found[name] = _as_json(asdict(one)[name])
+    known = [keys.get((one.cluster, name), name) for name in one.gpus]
+    return found | {"place": place, "keys": _as_json(known)}
+
+
+def _verdict(row: Mapping[str, Any]) -> Verdict:
+    found = {name: row[name] for name in Verdict.__slots__}
+    found |= {name: tuple(json.loads(row[name])) for name in _LISTS}
+    found["causes"] = tuple(Part(**part) for part in found["causes"])
+    return Verdict(**found | {"level": Level(row["level"]), "kind": Kind(row["kind"]), "state": State(row["state"])})
+
+
+def _as_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)

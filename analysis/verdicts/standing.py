@@ -1,0 +1,161 @@
+"""Where each GPU stands among its peers, figure by figure, with the interval of its level in another sitting.
+
+A sitting is the runs of one GPU without a pause of 6 hours or more, of 24 hours at most. Its runs share what the day
+brought, so the level of a GPU is the median of its sittings' medians, and how far a level moves from one sitting to
+the next is learnt from all GPUs of the same model and workload that have two sittings or more. Where none has, there
+is no interval: one sitting does not tell what the next one brings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+PAUSE_S, LONGEST_S = 6 * 3600, 24 * 3600
+"""The pause that ends a sitting, and how long it lasts at most."""
+_US = 1_000_000
+_EMPIRICAL, _FEWEST = 20, 3
+"""Degrees of freedom from which the spread between sittings is read off as a quantile; below the second, unknown."""
+_PRIOR = 4.0
+"""How many degrees of freedom the fleet's spread counts when a GPU's own spread is larger."""
+_PEERS = ["workload", "model"]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A figure of a run: the column of `Probed.runs`, its name in `fingerprints`, its unit."""
+
+    column: str
+    name: str
+    unit: str
+    ratio: bool = True
+    """Whether peers are compared by ratio; a temperature in degrees Celsius is not."""
+
+
+TIME = Measure("value", "time", "ms")
+
+
+def in_sittings(runs: pl.DataFrame) -> pl.DataFrame:
+    """`runs` (columns gpu and began) by GPU and time, with a number for each sitting as `sitting`.
+
+    Runs of a GPU at unknown times are one sitting.
+    """
+    at = pl.col("began").cast(pl.Datetime("us")).dt.epoch("us")
+    ordered = runs.sort("gpu", "began", nulls_last=True).with_columns(at.alias("_at"))
+    other = pl.col("gpu").ne_missing(pl.col("gpu").shift())
+    untimed = pl.col("_at").is_null() != pl.col("_at").is_null().shift()
+    paused = (pl.col("_at") - pl.col("_at").shift()) >= PAUSE_S * _US
+    begins = (other | untimed | paused).fill_null(value=True)
+    ordered = ordered.with_columns(begins.cum_sum().alias("_chain"))
+    day = (pl.col("_at") - pl.col("_at").first().over("_chain")) // (LONGEST_S * _US)
+    ordered = ordered.with_columns(day.fill_null(0).alias("_day"))
+    new = (pl.col("_chain") != pl.col("_chain").shift()) | (pl.col("_day") != pl.col("_day").shift())
+    return ordered.with_columns(new.fill_null(value=True).cum_sum().alias("sitting")).drop("_at", "_chain", "_day")
+
+
+def by_sitting(runs: pl.DataFrame, measures: Sequence[Measure] = (TIME,)) -> pl.DataFrame:
+    """One row a workload, GPU and sitting: workload, model, gpu, sitting, began, n, and each measure's median.
+
+    A measure that is compared by ratio is its logarithm; what is not finite, or not above 0 there, is left out.
+    """
+    known = [
+        (pl.when(pl.col(one.column) > 0).then(pl.col(one.column)).log() if one.ratio else pl.col(one.column))
+        .cast(pl.Float64)
+        .alias(one.name)
+        for one in measures
+    ]
+    names = [one.name for one in measures]
+    read = in_sittings(runs.select(*_PEERS, "gpu", "began", *known))
+    read = read.with_columns(pl.when(pl.col(name).is_finite()).then(pl.col(name)) for name in names)
+    return read.group_by(*_PEERS, "gpu", "sitting").agg(
+        pl.col("began").min(), pl.len().alias("n"), *(pl.col(name).median() for name in names)
+    )
+
+
+def standing(sat: pl.DataFrame, measure: Measure = TIME) -> pl.DataFrame:
+    """One row a workload and GPU that have the measure, from `by_sitting`.
+
+    workload, model, gpu, figure, unit, value, low, high, ratio, ratio_low, ratio_high (all null where unknown; of a
+    difference, `ratio` is null), rank with rank_low and rank_high (of a rank in another sitting), peers, n, sittings,
+    and on the scale of the comparison (log for a ratio): x, centre, half (of the interval), spread (from sitting to
+    sitting, as a standard deviation).
+    """
+    x = pl.col(measure.name)
+    keys = [*_PEERS, "gpu"]
+    each = sat.filter(x.is_not_null()).select(*keys, "sitting", "n", x.alias("x"))
+    k = pl.len().over(keys)
+    strayed = pl.when(k > 1).then((pl.col("x") - pl.col("x").median().over(keys)) * (k / (k - 1)).sqrt())
+    each = each.with_columns(strayed.alias("strayed"))
+    pooled = each.group_by(_PEERS).agg(
+        (pl.col("strayed").is_not_null().sum() - pl.col("gpu").filter(pl.col("strayed").is_not_null()).n_unique())
+        .cast(pl.Float64)
+        .alias("dof"),
+        pl.col("strayed").abs().quantile(0.95).alias("far"),
+        (pl.col("strayed").abs().median() * 1.4826).alias("usual"),
+        (pl.col("strayed") ** 2).mean().sqrt().alias("rms"),
+    )
+    own = each.group_by(keys).agg(
+        pl.col("x").median(), pl.col("n").sum(), pl.len().alias("sittings"), (pl.col("strayed") ** 2).mean().alias("ms")
+    )
+    own = own.join(pooled, on=_PEERS, how="left", nulls_equal=True)
+    dof, spread = pl.col("dof"), pl.when(pl.col("usual") > 0).then(pl.col("usual")).otherwise(pl.col("rms"))
+    t = 1.96 + 2.37 / dof + 2.82 / dof**2  # the 97.5th percentile of Student's t, to a hundredth from 3 on
+    reach = (
+        pl.when(dof >= _EMPIRICAL)
+        .then(pl.max_horizontal("far", 1.96 * spread))
+        .when(dof >= _FEWEST)
+        .then(t * pl.col("rms"))
+    )
+    # Who moves more than the fleet has the wider interval.
+    free = pl.col("sittings") - 1
+    stirred = (_PRIOR + free * (pl.col("ms") / pl.col("rms") ** 2).fill_null(0)) / (_PRIOR + free)
+    stretch = pl.when(pl.col("rms") > 0).then(pl.max_horizontal(1.0, stirred.sqrt())).otherwise(1.0)
+    own = own.with_columns(
+        pl.col("x").median().over(_PEERS).alias("centre"),
+        pl.len().over(_PEERS).alias("peers"),
+        pl.col("x").rank("min").over(_PEERS).cast(pl.Int64).alias("rank"),
+        (reach * stretch * (1 + 1 / pl.col("sittings")).sqrt()).alias("half"),
+        pl.when(dof >= _FEWEST).then(spread).alias("spread"),
+    )
+    own = _ranked(own)
+    ends = {"value": pl.col("x"), "low": pl.col("x") - pl.col("half"), "high": pl.col("x") + pl.col("half")}
+    if measure.ratio:
+        shown = {name: end.exp() for name, end in ends.items()}
+        ratios = {f"ratio{name.replace('value', '')}": (end - pl.col("centre")).exp() for name, end in ends.items()}
+        ratios = {name if name == "ratio" else f"ratio_{name[5:]}": value for name, value in ratios.items()}
+    else:
+        shown = ends
+        ratios = {name: pl.lit(None, pl.Float64) for name in ("ratio", "ratio_low", "ratio_high")}
+    return own.select(
+        *keys,
+        pl.lit(measure.name).alias("figure"),
+        pl.lit(measure.unit).alias("unit"),
+        *(value.alias(name) for name, value in (shown | ratios).items()),
+        *("rank", "rank_low", "rank_high", "peers", "n", "sittings", "x", "centre", "half", "spread"),
+    )
+
+
+def _ranked(own: pl.DataFrame) -> pl.DataFrame:
+    """With rank_low and rank_high: a GPU stands behind those whose interval ends before its own begins.
+
+    Counted among the ends of all intervals of the peers, in the order of the scale.
+    """
+    keys = [*_PEERS, "gpu"]
+    low, high = pl.col("x") - pl.col("half"), pl.col("x") + pl.col("half")
+    ends = pl.concat(
+        [
+            own.select(*keys, at=low, begins=pl.lit(value=True)),
+            own.select(*keys, at=high, begins=pl.lit(value=False)),
+        ]
+    ).drop_nulls("at")
+    ends = ends.sort("at", pl.col("begins").not_(), maintain_order=True).with_columns(
+        (~pl.col("begins")).cum_sum().over(_PEERS).alias("ended"),
+        pl.col("begins").cum_sum().over(_PEERS).alias("begun"),
+    )
+    first = ends.filter("begins").select(*keys, (pl.col("ended") + 1).alias("rank_low"))
+    last = ends.filter(~pl.col("begins")).select(*keys, pl.col("begun").alias("rank_high"))
+    for part in (first, last):
+        own = own.join(part, on=keys, how="left", nulls_equal=True)
+    return own.with_columns(pl.col("rank_low", "rank_high").cast(pl.Int64))

@@ -1,0 +1,37 @@
+"""`whorl explain`: one GPU, its rank, its history, the cause of what was found, and what to do."""
+
+from __future__ import annotations
+
+import click
+
+from .options import cluster_option, json_option, store_option
+
+
+@click.command("explain", short_help="One GPU: rank among its peers, history, cause, what to do.")
+@click.argument("name", metavar="NAME")
+@store_option
+@cluster_option
+@json_option
+def explain(name: str, store: str, cluster: str | None, as_json: bool) -> None:
+    """Explain one GPU. NAME is node/slot, the UUID, the serial number, or a part that no other GPU has.
+
+    \b
+    whorl explain c001-4/3 --store S
+    whorl explain 87570fdd --store S
+    """
+    from ..analysis.verdicts.explaining import explain as explained
+    from ..analysis.verdicts.explaining import find
+    from ..analysis.verdicts.recording import conclude
+    from ..dashboards.printed.explain import answer
+    from ..store import Store
+    from .output import Progress, print_json, show
+
+    opened = Store.open(store)
+    of = str(find(opened, name, cluster)["cluster"])
+    with Progress() as progress:
+        progress.say("judging the GPUs")
+        found = explained(opened, name, conclude(opened, cluster=of).judgements, cluster=of)
+    if as_json:
+        print_json(found.as_dict())
+    else:
+        show(answer(found, store))

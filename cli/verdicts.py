@@ -1,0 +1,40 @@
+"""`whorl verdicts`: what was found about the GPUs of a store, worst first."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import click
+
+from .options import When, cluster_option, json_option, store_option
+
+
+@click.command("verdicts", short_help="What was found about GPUs, nodes and batches, worst first.")
+@store_option
+@cluster_option
+@click.option("--campaign", metavar="NAME", help="Only the runs of this campaign.")
+@click.option("--since", type=When(), help="Only runs since this date (UTC), or since so long ago: 30d.")
+@json_option
+def verdicts(store: str, cluster: str | None, campaign: str | None, since: datetime | None, as_json: bool) -> None:
+    """Judge every GPU of a store against its peers and its own past. Say what was found, and what could not be judged.
+
+    \b
+    suspected  seen in one sitting: measure again on another day
+    confirmed  seen in two sittings that are at least 6 hours apart
+
+    The findings are stored in table `verdicts`, beside the earlier ones. docs/verdicts.md explains them.
+    """
+    from ..analysis.verdicts.recording import conclude
+    from ..dashboards.printed.verdicts import answer, document
+    from ..store import Store
+    from .output import Progress, print_json, show, tell
+
+    with Progress() as progress:
+        progress.say("judging the GPUs")
+        found = conclude(Store.open(store), cluster=cluster, campaign=campaign, since=since)
+    for note in found.notes:
+        tell(f"note: {note}")
+    if as_json:
+        print_json(document(found.judgements))
+    else:
+        show(answer(found.judgements, store))

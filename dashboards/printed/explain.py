@@ -1,0 +1,137 @@
+"""What `whorl explain` says of one GPU."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from ...analysis.verdicts.explaining import Explained, Place, Sitting, stands_in
+from ..table import MISSING, Line, Table, count, many, number
+from .verdicts import interval, not_judged, percent
+
+_WORKLOADS, _SITTINGS, _EVENTS = 3, 8, 8  # shown for people; --json has all
+
+
+def answer(found: Explained, store: str | Path) -> Iterable[str | Table]:
+    """The GPU for people: what it is, what was found, where it stands, its past, what happened."""
+    identity = found.identity
+    known = [("model", "model"), ("node", "node"), ("slot", "slot"), ("serial", "serial"), ("driver", "driver")]
+    said = [f"{word} {identity[key]}" for key, word in known if identity.get(key) is not None and key != "model"]
+    model = identity.get("model") or "a GPU of unknown model"
+    key = "" if found.gpu == found.name else f" ({found.gpu})"
+    yield f"{found.name}{key}: {model}; {', '.join([f'cluster {found.cluster}', *said])}"
+    yield ""
+    yield from _findings(found)
+    yield from _places(found.places)
+    yield from _history(found)
+    if found.conditions:
+        yield "conditions of its runs, and how many GPUs of its model share them:"
+        for what, values in found.conditions.items():
+            yield f"  {what} {'; '.join(values)}"
+        yield ""
+    yield from _events(found)
+    yield from not_judged(found.not_judged)
+    if found.not_judged:
+        yield ""
+    where = f"--store {shlex.quote(str(store))}"
+    yield Line(f"next: whorl verdicts {where} --cluster {shlex.quote(found.cluster)}")
+    if identity.get("node") is not None and identity.get("uuid") is not None and not found.simulated:
+        again = f"whorl probe run --suite quick --gpu {shlex.quote(found.name)} {where}"
+        yield Line(f"      {again}   # on {identity['node']}: measure it again")
+
+
+def _findings(found: Explained) -> Iterable[str | Table]:
+    if not found.verdicts:
+        if found.places:
+            yield "nothing was found against it"
+        else:
+            yield "it has no runs that ended well with a time: nothing can be said of it"
+        yield ""
+        return
+    for one in found.verdicts:
+        covers = "" if one.name == found.name else f" ({one.level} {one.name}, {many(len(one.gpus), 'GPU')})"
+        effect = ""
+        if one.effect_pct is not None:
+            effect = f" {percent(one.effect_pct)} % {interval(one.low_pct, one.high_pct)}"
+        yield f"{one.kind}, {one.state}{effect}{covers}: {one.looks}"
+        if one.causes:
+            shown = [f"{part.pct:+.1f} % {part.what} {interval(part.low_pct, part.high_pct)}" for part in one.causes]
+            yield f"  cause: {', '.join(shown)}"
+        seen = [f"first seen {_day(one.first_seen)}, last {_day(one.last_seen)}"] if one.first_seen else []
+        chance = [f"p {number(one.p, 2)}, q {number(one.q, 2)}"] if one.p is not None else []
+        of = [f"compared with {one.reference}" if one.reference else f"n {count(one.n)}"]
+        yield f"  evidence: {', '.join([*of, *chance, many(len(one.runs), 'run'), *seen])}"
+        yield f"  what to do: {one.action}"
+    yield ""
+
+
+def _places(places: Sequence[Place]) -> Iterable[str | Table]:
+    if not places:
+        return
+    rows = [
+        [
+            one.workload,
+            percent(one.effect_pct),
+            interval(one.low_pct, one.high_pct),
+            f"{one.rank:,} of {one.peers:,}",
+            MISSING if one.rank_low is None else f"[{one.rank_low:,}, {one.rank_high:,}]",
+            count(one.n),
+            count(one.sittings),
+        ]
+        for one in places
+    ]
+    yield Table(
+        ("workload", "slower %", "[95 %]", "rank", "[95 %]", "runs", "sittings"),
+        rows,
+        (1, 3, 5, 6),
+        title="beside the GPUs of its model: rank 1 is the fastest; intervals are those of another sitting",
+        leaves=(6, 5, 4),
+    )
+    if all(one.low_pct is None for one in places):
+        yield "no intervals: too few GPUs have two sittings, so nobody knows what another one would bring"
+    yield ""
+
+
+def _history(found: Explained) -> Iterable[str | Table]:
+    shown = stands_in(found.places, found.verdicts)[:_WORKLOADS]
+    for workload in shown:
+        past = [one for one in found.history if one.workload == workload]
+        if not past:
+            continue
+        of = f", the last {_SITTINGS} of {len(past):,} sittings" if len(past) > _SITTINGS else ""
+        yield Table(
+            ("began", "runs", "slower %", "than that day %", "MHz", "W", "degC"),
+            [_sitting(one) for one in past[-_SITTINGS:]],
+            (1, 2, 3, 4, 5, 6),
+            title=f"{workload}{of}",
+            leaves=(3, 5),
+        )
+        yield ""
+
+
+def _sitting(one: Sitting) -> list[str]:
+    return [
+        _day(one.began),
+        count(one.n),
+        percent(one.effect_pct),
+        percent(one.that_day_pct),
+        number(one.sm_clock_mhz, 4),
+        number(one.power_w, 3),
+        number(one.temperature_c, 2),
+    ]
+
+
+def _events(found: Explained) -> Iterable[str]:
+    if not found.events:
+        return
+    of = f", the last {_EVENTS}" if len(found.events) > _EVENTS else ""
+    yield f"events{of}:"
+    for one in found.events[:_EVENTS]:
+        yield f"  {_day(one.ts)} {one.kind}: {one.detail or MISSING}"
+    yield ""
+
+
+def _day(at: datetime | None) -> str:
+    return MISSING if at is None else f"{at:%Y-%m-%d %H:%M}"

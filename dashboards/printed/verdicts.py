@@ -1,0 +1,136 @@
+"""What `whorl verdicts` says: findings worst first, then what was not judged and why; and the same for programs."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ...analysis.verdicts import SCHEMA, Judgement, Level, NotJudged, Verdict
+from ..table import MISSING, Line, Table, many
+
+_LISTED = 40
+"""Findings and subjects that are listed for people; --json has all."""
+_NAMED = 4
+
+
+def document(judgements: Sequence[Judgement]) -> dict[str, Any]:
+    """The document of `whorl.verdicts/1` over all clusters."""
+    return {
+        "schema": SCHEMA,
+        "rows": [as_row(row) for one in judgements for row in one.rows],
+        "not_judged": [asdict(no) for one in judgements for no in one.not_judged],
+    }
+
+
+def as_row(one: Verdict) -> dict[str, Any]:
+    """A row of `whorl.verdicts/1`; times stay times, so that they are written as all others are."""
+    return one.as_dict() | {"first_seen": one.first_seen, "last_seen": one.last_seen}
+
+
+def answer(judgements: Sequence[Judgement], store: str | Path) -> Iterable[str | Table]:
+    """The findings of each cluster for people."""
+    for one in judgements:
+        yield from _of_cluster(one, store)
+
+
+def _of_cluster(one: Judgement, store: str | Path) -> Iterable[str | Table]:
+    compared = f"{many(one.gpus, 'GPU')} judged, {many(one.looks, 'comparison')}"
+    if one.rows:
+        states = Counter(str(row.state) for row in one.rows)
+        counted = ", ".join(f"{n:,} {state}" for state, n in sorted(states.items()))
+        yield f"cluster {one.cluster}: {many(len(one.rows), 'finding')} ({counted}); {compared}"
+        yield ""
+        yield table(one.rows[:_LISTED])
+        if len(one.rows) > _LISTED:
+            yield f"and {len(one.rows) - _LISTED:,} more: --json has all"
+        yield ""
+        yield from _what_to_do(one.rows[:_LISTED])
+        yield ""
+        yield (
+            "effect: in % of the peers' level, slower is positive, with the 95 % interval of the level in another "
+            "sitting; suspected: seen in one sitting, so measure again on another day; confirmed: seen in two or more"
+        )
+    elif one.looks:
+        yield f"cluster {one.cluster}: nothing was found ({compared})"
+    else:
+        yield f"cluster {one.cluster}: nothing could be judged"
+    yield from not_judged(one.not_judged)
+    first = next((row for row in one.rows if row.level == Level.GPU), None)
+    if first is not None:
+        yield ""
+        cluster = f" --cluster {shlex.quote(one.cluster)}"
+        yield Line(f"next: whorl explain {shlex.quote(first.name)} --store {shlex.quote(str(store))}{cluster}")
+    yield ""
+
+
+def table(rows: Sequence[Verdict]) -> Table:
+    """One line a finding."""
+    header = ("level", "name", "finding", "state", "effect %", "[95 %]", "in", "cause, % of the time")
+    cells = [
+        [
+            str(one.level),
+            name(one),
+            str(one.kind),
+            str(one.state),
+            percent(one.effect_pct),
+            interval(one.low_pct, one.high_pct),
+            some(one.workloads, 2),
+            causes(one),
+        ]
+        for one in rows
+    ]
+    return Table(header, cells, (4,), wrapped=(1, 6, 7), leaves=(0, 6, 7))
+
+
+def name(one: Verdict) -> str:
+    """The name, with the number of GPUs where it is not that of one."""
+    return one.name if one.level == Level.GPU else f"{one.name} ({many(len(one.gpus), 'GPU')})"
+
+
+def causes(one: Verdict) -> str:
+    """The parts of the effect in words: `4.0 power cap, 1.3 heat`."""
+    parts = [f"{part.pct:.1f} {part.what}" for part in one.causes]
+    return ", ".join(parts) if parts else MISSING
+
+
+def percent(value: float | None) -> str:
+    return MISSING if value is None else f"{value:+.1f}"
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """A 95 % interval; n/a where there is none."""
+    return MISSING if low is None or high is None else f"[{low:+.1f}, {high:+.1f}]"
+
+
+def some(names: Sequence[str], most: int = _NAMED) -> str:
+    """The first of several names, and how many more there are."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more if names else MISSING
+
+
+def _what_to_do(rows: Sequence[Verdict]) -> Iterable[str]:
+    """Each action once, with the names that it is for."""
+    by_action: dict[str, list[str]] = {}
+    for one in rows:
+        by_action.setdefault(one.action, []).append(one.name)
+    yield "what to do:"
+    for action, names in by_action.items():
+        yield f"  {some(list(dict.fromkeys(names)))}: {action}"
+
+
+def not_judged(given: Sequence[NotJudged]) -> Iterable[str]:
+    """What was not judged: each reason once, with its subjects."""
+    by_why: dict[str, list[str]] = {}
+    for no in given:
+        by_why.setdefault(no.why, []).append(no.subject)
+    if by_why:
+        yield ""
+        yield "not judged:"
+    for why, subjects in list(by_why.items())[:_LISTED]:
+        yield f"  {some(subjects)}: {why}"
+    if len(by_why) > _LISTED:
+        yield f"  and {len(by_why) - _LISTED:,} more reasons: --json has all"
