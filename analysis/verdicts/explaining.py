@@ -164,7 +164,7 @@ def explain(store: Store, said: str, judgements: Sequence[Judgement], *, cluster
 
 
 def _measured(campaign: Probed, gpu: str) -> tuple[list[Place], list[Sitting], dict[str, list[str]]]:
-    runs = campaign.sound.filter(pl.col("value") > 0)
+    runs = campaign.sound.filter(pl.col("value").is_finite() & (pl.col("value") > 0))
     own = runs.filter(pl.col("gpu") == gpu)
     peers = runs.join(own.select("workload", "model").unique(), on=["workload", "model"], how="semi", nulls_equal=True)
     sat = by_sitting(peers, _BESIDE)

@@ -47,7 +47,7 @@ def in_sittings(runs: pl.DataFrame) -> pl.DataFrame:
     other = pl.col("gpu").ne_missing(pl.col("gpu").shift())
     untimed = pl.col("_at").is_null() != pl.col("_at").is_null().shift()
     paused = (pl.col("_at") - pl.col("_at").shift()) >= PAUSE_S * _US
-    begins = (other | untimed | paused).fill_null(value=True)
+    begins = other | untimed.fill_null(value=False) | paused.fill_null(value=False)
     ordered = ordered.with_columns(begins.cum_sum().alias("_chain"))
     day = (pl.col("_at") - pl.col("_at").first().over("_chain")) // (LONGEST_S * _US)
     ordered = ordered.with_columns(day.fill_null(0).alias("_day"))

@@ -1,0 +1,109 @@
+"""Where a GPU stands: sittings, the interval of another sitting, and ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+
+from whorl.analysis.verdicts.standing import TIME, by_sitting, in_sittings, standing
+
+from ..sizes import count
+
+HOUR = 3600
+
+
+def runs_at(*seconds: float | None, gpu: str = "a") -> pl.DataFrame:
+    began = [None if at is None else int(at * 1e9) for at in seconds]
+    at = pl.Series("began", began, pl.Int64).cast(pl.Datetime("ns"))
+    return pl.DataFrame({"gpu": [gpu] * len(began), "began": at})
+
+
+def fleet(
+    gpus: int, sittings: int, *, between: float, day: float, run: float, seed: int, tails: bool = False
+) -> pl.DataFrame:
+    """Runs of GPUs. Standard deviations of the log: of GPUs `between`, of sittings `day`, of runs `run`."""
+    random = np.random.default_rng(seed)
+
+    def drawn(sd: float, *shape: int) -> np.ndarray:
+        return sd * (random.standard_t(4, shape) / np.sqrt(2) if tails else random.normal(0, 1, shape))
+
+    x = drawn(between, gpus, 1, 1) + drawn(day, gpus, sittings, 1) + drawn(run, gpus, sittings, 3)
+    gpu, sitting, repeat = np.indices(x.shape)
+    began = (sitting * 2 * 86_400 + repeat * 600).ravel() * 10**9
+    return pl.DataFrame(
+        {
+            "workload": "w",
+            "model": "m",
+            "gpu": [f"g{number:04}" for number in gpu.ravel()],
+            "began": pl.Series(began).cast(pl.Datetime("ns")),
+            "value": 100 * np.exp(x.ravel()),
+            "sitting_of": sitting.ravel(),
+        }
+    )
+
+
+def test_a_pause_of_six_hours_ends_a_sitting_and_so_does_a_day() -> None:
+    found = in_sittings(runs_at(0, 5.9 * HOUR, 11.8 * HOUR, 17.9 * HOUR))
+    assert found["sitting"].n_unique() == 2
+    every_hour = in_sittings(runs_at(*(hour * HOUR for hour in range(50))))
+    assert every_hour.group_by("sitting").len()["len"].sort().to_list() == [2, 24, 24]
+
+
+def test_gpus_and_unknown_times_are_sittings_of_their_own() -> None:
+    both = pl.concat([runs_at(0, None, None), runs_at(1, gpu="b")])
+    assert in_sittings(both)["sitting"].n_unique() == 3
+
+
+@pytest.mark.parametrize("tails", [False, True])
+def test_the_interval_holds_the_level_of_another_sitting(tails: bool) -> None:
+    """The published interval of one run held it in 10 to 16 of 100 cases."""
+    held = []
+    for seed in range(count(20, short=4)):
+        runs = fleet(150, 4, between=0.02, day=0.01, run=0.004, seed=seed, tails=tails)
+        before = standing(by_sitting(runs.filter(pl.col("sitting_of") < 3)))
+        after = standing(by_sitting(runs.filter(pl.col("sitting_of") == 3))).select("gpu", later="value")
+        both = before.join(after, on="gpu")
+        held.append(((both["later"] >= both["low"]) & (both["later"] <= both["high"])).mean())
+    assert 0.93 <= np.mean(held) <= 0.99
+
+
+def test_one_sitting_has_no_interval() -> None:
+    found = standing(by_sitting(fleet(20, 1, between=0.02, day=0.01, run=0.004, seed=1)))
+    assert found["half"].null_count() == found["low"].null_count() == found["rank_low"].null_count() == 20
+    assert sorted(found["rank"]) == list(range(1, 21))
+
+
+def test_ranks_hold_the_true_place() -> None:
+    runs = fleet(40, 4, between=0.0, day=0.001, run=0.001, seed=3)
+    slow = pl.when(pl.col("gpu") == "g0007").then(pl.col("value") * 1.2).otherwise("value")
+    found = standing(by_sitting(runs.with_columns(slow.alias("value")))).sort("rank")
+    worst, others = found.row(-1, named=True), found.head(-1)
+    assert (worst["gpu"], worst["rank_low"], worst["rank_high"]) == ("g0007", 40, 40)
+    assert (others["rank_low"] <= others["rank"]).all()
+    assert (others["rank_high"] >= others["rank"]).all()
+    assert others["rank_high"].max() == 39
+    assert worst["ratio"] == pytest.approx(1.2, abs=0.01)
+    assert worst["ratio_low"] < worst["ratio"] < worst["ratio_high"]
+
+
+def test_what_is_no_time_is_left_out() -> None:
+    runs = fleet(12, 2, between=0.02, day=0.01, run=0.004, seed=1)
+    bad = pl.when(pl.col("gpu") == "g0003").then(pl.lit(float("nan"))).otherwise("value")
+    bad = pl.when(pl.col("gpu") == "g0004").then(pl.lit(-1.0)).otherwise(bad)
+    found = standing(by_sitting(runs.with_columns(bad.alias("value"))))
+    assert found.height == 10
+    assert found["peers"].unique().to_list() == [10]
+
+
+def test_nothing_gives_nothing() -> None:
+    runs = fleet(2, 1, between=0.02, day=0.01, run=0.004, seed=1).clear()
+    assert standing(by_sitting(runs, (TIME,))).is_empty()
+
+
+def test_equal_gpus_share_their_rank_and_have_no_spread() -> None:
+    runs = fleet(6, 3, between=0.0, day=0.0, run=0.0, seed=1)
+    found = standing(by_sitting(runs))
+    assert found["rank"].to_list() == [1] * 6
+    assert found["ratio"].to_list() == pytest.approx([1.0] * 6)
+    assert found["ratio_high"].to_list() == pytest.approx([1.0] * 6)

@@ -1,0 +1,265 @@
+"""`whorl verdicts` and `whorl explain` from the command line, and what they store."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from whorl.analysis.verdicts import Cause, Judgement, Kind, Level, NotJudged, State, Verdict
+from whorl.analysis.verdicts.recording import newest, record
+from whorl.cli import cli
+from whorl.dashboards.printed.verdicts import answer
+from whorl.dashboards.table import Table
+from whorl.store import Store
+
+from ..conftest import BuiltOnce
+from ..judged_fleet import BEGAN_NS, CLUSTER, DAY_NS, MODEL, judged_store, uuid
+
+SLOW = 5
+AT = datetime.fromisoformat("2026-09-03T12:00")
+
+
+def whorl(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, list(arguments))
+
+
+def document(*arguments: str) -> dict[str, Any]:
+    result = whorl(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return dict(json.loads(result.stdout))
+
+
+def finding(**other: Any) -> Verdict:
+    values: dict[str, Any] = {
+        "level": Level.GPU, "name": "n02/1", "gpus": ("n02/1",), "cluster": CLUSTER, "model": MODEL,
+        "workloads": ("gemm-fp32", "stream-triad"), "kind": Kind.SLOW, "state": State.CONFIRMED, "effect_pct": 6.1,
+        "low_pct": 4.9, "high_pct": 7.2, "p": 1e-7, "q": 0.001, "n": 16,
+        "causes": (
+            Cause("the power cap", 4.0, 3.1, 4.9), Cause("heat", 1.3, 0.6, 2.0), Cause("unexplained", 0.8, None, None)
+        ),
+        "looks": "6.1 % slower in gemm-fp32", "first_seen": datetime.fromisoformat("2026-09-01T00:00:05"),
+        "last_seen": AT,
+        "runs": ("a", "b"), "action": "check its power limit", "reference": "16 GPUs of its model",
+    }  # fmt: skip
+    return Verdict(**values | other)
+
+
+def judgement(*rows: Verdict, why: str = "each GPU has one run") -> Judgement:
+    return Judgement(CLUSTER, rows, (NotJudged(CLUSTER, "bert", why),), 16, 32)
+
+
+@pytest.fixture(scope="module")
+def fleet(built_once: BuiltOnce) -> str:
+    """32 GPUs, measured on three days; one is 12 % slower."""
+    return str(built_once("judged-32", lambda path: judged_store(path / "S", 32, (0, 2, 4), slow={SLOW: 0.12})) / "S")
+
+
+# -- what is stored ---------------------------------------------------------------------------------------------
+
+
+def test_a_judgement_comes_back_as_it_was_stored(tmp_path: Path) -> None:
+    store = judged_store(tmp_path / "S", 8)
+    told = judgement(finding(), finding(kind=Kind.LOST, effect_pct=None, p=None, n=None, workloads=(), causes=()))
+    assert record(store, [told], AT) == ()
+    assert newest(store) == [told]
+    [first, _] = store.sql("select * from verdicts_now order by place").to_pylist()
+    assert json.loads(first["keys"]) == [uuid(5)]
+    assert (first["kind"], first["version"], str(first["first_seen"])[:19]) == ("slow", "0.1.0", "2026-09-01 00:00:05")
+
+
+def test_the_newest_judgement_counts_and_the_same_again_is_not_stored(tmp_path: Path) -> None:
+    store = judged_store(tmp_path / "S", 4)
+    record(store, [judgement(finding())], AT)
+    record(store, [judgement(finding())], AT.replace(day=4))
+    assert store.sql("select count(*) as n from judgements").to_pylist() == [{"n": 1}]
+    record(store, [judgement()], AT.replace(day=5))
+    assert newest(store) == [judgement()]
+    assert store.sql("select count(*) as n from verdicts_now").to_pylist() == [{"n": 0}]
+    assert store.sql("select count(*) as n from verdicts").to_pylist() == [{"n": 1}]
+    record(store, [judgement(finding())], AT.replace(day=6))
+    assert newest(store) == [judgement(finding())]
+
+
+def test_a_judgement_of_one_campaign_is_not_the_newest_of_the_cluster(tmp_path: Path) -> None:
+    store = judged_store(tmp_path / "S", 4)
+    record(store, [judgement(finding())], AT)
+    record(store, [judgement()], AT.replace(day=5), campaign="c1")
+    assert newest(store) == [judgement(finding())]
+
+
+def test_a_finding_stays_with_a_card_that_moves(tmp_path: Path) -> None:
+    store = judged_store(tmp_path / "S", 8)
+    record(store, [judgement(finding())], AT)
+    from whorl.store.schema import arrow_rows
+
+    moved = {"cluster": [CLUSTER], "gpu": [uuid(5)], "uuid": [uuid(5)], "node": ["n09"], "slot": [0]}
+    store.append({"gpus": arrow_rows("gpus", moved | {"first_seen": [BEGAN_NS + 9 * DAY_NS]})}, "moved")
+    joined = store.sql(
+        "select g.name from verdicts_now v join gpus_now g on json_contains(v.keys, json_quote(g.gpu))"
+    ).to_pylist()
+    assert joined == [{"name": "n09/0"}]
+
+
+def test_who_may_only_read_the_store_gets_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = judged_store(tmp_path / "S", 4)
+    monkeypatch.setattr(Store, "writable", lambda _: False)
+    [note] = record(store, [judgement(finding())], AT)
+    assert "may only read" in note
+    assert newest(store) == []
+
+
+# -- what is printed --------------------------------------------------------------------------------------------
+
+
+def texts(parts: Any) -> str:
+    return "\n".join(part.markdown() if isinstance(part, Table) else part for part in parts)
+
+
+def test_findings_are_listed_with_what_to_do_and_what_was_not_judged() -> None:
+    batch = finding(level=Level.BATCH, name="VBIOS 2", gpus=("n01/0", "n02/0"), state=State.SUSPECTED, causes=())
+    said = texts(answer([judgement(finding(), batch)], "S"))
+    assert "cluster judged: 2 findings (1 confirmed, 1 suspected); 16 GPUs judged, 32 comparisons" in said
+    assert "| gpu | n02/1 | slow | confirmed | +6.1 | [+4.9, +7.2] |" in said
+    assert "4.0 the power cap, 1.3 heat, 0.8 unexplained" in said
+    assert "VBIOS 2 (2 GPUs)" in said
+    assert "n02/1, VBIOS 2: check its power limit" in said
+    assert "bert: each GPU has one run" in said
+    assert "whorl explain n02/1 --store S --cluster judged" in said
+
+
+def test_nothing_found_and_nothing_judged_are_different_sentences() -> None:
+    assert "nothing was found (16 GPUs judged, 32 comparisons)" in texts(answer([judgement()], "S"))
+    blank = Judgement(CLUSTER, (), (NotJudged(CLUSTER, CLUSTER, "there is one GPU"),), 0, 0)
+    said = texts(answer([blank], "S"))
+    assert "nothing could be judged" in said
+    assert "there is one GPU" in said
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_table_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from whorl.cli import output
+
+    monkeypatch.setattr(output, "width", lambda: columns)
+    long = "GPU-87570fdd-b924-d1a1-8021-d92560f30d23"
+    import click
+
+    @click.command()
+    def print_it() -> None:
+        output.show(answer([judgement(finding(), finding(name=long, gpus=(long,)))], "S"))
+
+    said = CliRunner().invoke(print_it).output
+    assert max(map(len, said.splitlines())) <= columns
+    assert "+6.1" in said
+
+
+# -- the verbs --------------------------------------------------------------------------------------------------
+
+
+def test_the_slow_gpu_is_found_stored_and_explained(fleet: str) -> None:
+    found = document("verdicts", "--store", fleet)
+    assert (found["schema"], set(found)) == ("whorl.verdicts/1", {"schema", "rows", "not_judged"})
+    [row] = [row for row in found["rows"] if row["name"] == "n02/1"]
+    assert (row["level"], row["kind"], row["state"], row["model"]) == ("gpu", "slow", "confirmed", MODEL)
+    assert row["low_pct"] < 12 < row["high_pct"]
+    assert row["first_seen"].endswith("Z")
+    assert len(row["runs"]) >= 3
+    [stored] = newest(Store.open(fleet))
+    assert [one.name for one in stored.rows] == [row["name"] for row in found["rows"]]
+    shown = whorl("verdicts", "--store", fleet)
+    assert shown.exit_code == 0
+    assert "n02/1" in shown.output
+    told = document("explain", "n02/1", "--store", fleet)
+    assert told["schema"] == "whorl.explain/1"
+    assert (told["gpu"], told["name"], told["identity"]["serial"]) == (uuid(SLOW), "n02/1", "S0005")
+    assert [one["name"] for one in told["verdicts"]] == ["n02/1"]
+    places = {one["workload"]: one for one in told["places"]}
+    gemm = places["gemm-fp32"]
+    assert (gemm["rank"], gemm["peers"], gemm["n"], gemm["sittings"]) == (32, 32, 3, 3)
+    assert gemm["low_pct"] < 12 < gemm["high_pct"]
+    assert [one["n"] for one in told["history"] if one["workload"] == "gemm-fp32"] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("name", ["n02/1", uuid(SLOW), uuid(SLOW).upper(), "00000005-", "S0005"])
+def test_a_gpu_is_explained_by_any_of_its_names(fleet: str, name: str) -> None:
+    said = whorl("explain", name, "--store", fleet)
+    assert said.exit_code == 0, said.output
+    assert said.output.startswith(f"n02/1 ({uuid(SLOW)}): {MODEL}; cluster judged, node n02, slot 1, serial S0005")
+    assert "slow, confirmed" in said.output
+    assert "32 of 32" in said.output
+    assert "2026-09-01 00:00" in said.output
+
+
+def test_a_name_that_fits_none_or_several_is_refused(fleet: str) -> None:
+    for name, says in (("n77/0", "there is no GPU 'n77/0'"), ("n02", "'n02' fits 4 GPUs")):
+        refused = whorl("explain", name, "--store", fleet)
+        assert refused.exit_code == 2
+        assert says in refused.output
+
+
+def test_since_takes_a_date_or_how_long_ago(fleet: str) -> None:
+    assert whorl("verdicts", "--store", fleet, "--since", "2026-09-02").exit_code == 0
+    refused = whorl("verdicts", "--store", fleet, "--since", "yesterday")
+    assert refused.exit_code == 2
+    assert "'yesterday' is not a date" in refused.output
+
+
+# -- bad input --------------------------------------------------------------------------------------------------
+
+
+def _random(gpu: int, day: float) -> float:
+    return float("nan") if gpu % 3 == 0 else 1.0
+
+
+ODD: dict[str, dict[str, Any]] = {
+    "one GPU": {"gpus": 1},
+    "two GPUs": {"gpus": 2},
+    "all identical": {"gpus": 12, "spread": 0.0, "noise": 0.0},
+    "all of different models": {"gpus": 9, "model": lambda gpu: f"model {gpu}"},
+    "no node is known": {"gpus": 12, "node": lambda gpu: None},
+    "no model is known": {"gpus": 12, "model": lambda gpu: None},
+    "no telemetry": {"gpus": 12, "sensors": False},
+    "times that are no numbers": {"gpus": 12, "time": _random},
+    "times of zero": {"gpus": 12, "time": lambda gpu, day: 0.0},
+    "runs from the future": {"gpus": 12, "days": (0, 40_000)},
+    "forty runs of one GPU and one of another": {"gpus": 2, "runs": lambda gpu: 40 if gpu == 0 else 1},
+    "one day": {"gpus": 12, "days": (0,)},
+    "a wrong result": {"gpus": 12, "wrong": (3,)},
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_odd_fleets_get_a_sentence_and_never_a_crash(odd: str, tmp_path: Path) -> None:
+    judged_store(tmp_path / "S", **ODD[odd])
+    for verb in (["verdicts"], ["verdicts", "--json"], ["explain", "00000000-"], ["explain", "00000000-", "--json"]):
+        done = whorl(*verb, "--store", str(tmp_path / "S"))
+        assert done.exit_code == 0, f"{verb}: {done.output}\n{done.exception!r}"
+    found = document("verdicts", "--store", str(tmp_path / "S"))
+    named = {(row["kind"], row["name"]) for row in found["rows"]}
+    assert named == ({("wrong results", "n01/3")} if odd == "a wrong result" else set())
+    if odd not in (
+        "no node is known",
+        "no telemetry",
+        "one day",
+        "a wrong result",
+        "runs from the future",
+        "no model is known",
+    ):
+        assert found["not_judged"]
+        assert all(one["why"] for one in found["not_judged"])
+
+
+def test_a_store_without_runs_says_what_to_do(tmp_path: Path) -> None:
+    from whorl.tests.stores import new_store
+
+    new_store(tmp_path / "S")
+    refused = whorl("verdicts", "--store", str(tmp_path / "S"))
+    assert refused.exit_code == 2
+    assert "holds no runs" in refused.output
+    refused = whorl("explain", "n01/0", "--store", str(tmp_path / "S"))
+    assert refused.exit_code == 2
+    assert "holds no GPUs" in refused.output
