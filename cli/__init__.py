@@ -158,6 +158,7 @@ _VERBS = {
     "report": "report:report",
     "verdicts": "verdicts:verdicts",
     "explain": "explain:explain",
+    "fingerprint": "fingerprint:fingerprint",
     "variability": "variability:variability",
     "advise": "advise:advise",
     "replay": "replay:replay",

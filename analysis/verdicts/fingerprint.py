@@ -1,0 +1,288 @@
+"""Fingerprints: what each GPU is, figure by figure and per class of workload, beside the GPUs of its model.
+
+A figure is the median of the GPU's sittings, with the 95 % interval of another sitting (`standing`). Conditions are
+taken out where there is a model: power is given at the peers' clock, idle power at the peers' temperature.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from ... import __version__
+from ...errors import StoreError
+from ...store.events import EventKind
+from ...store.outcomes import Outcome
+from ...store.schema import FINGERPRINTS, arrow_schema
+from ..measurements import SOUND
+from ..probing import CACHE, COMPUTE, LINK, MEMORY, Probed
+from .standing import TIME, Measure, by_sitting, in_sittings, standing
+
+if TYPE_CHECKING:
+    from ...store import Store
+
+CLASSES = ("compute", "memory", "power", "latency", "path", "other")
+CLOCK = Measure("sm_clock_mhz", "sm_clock", "MHz")
+POWER = Measure("power_w", "power", "W")
+WORK = Measure("work_per_joule", "work_per_joule", "1/J")
+AT_CLOCK = Measure("power_at_clock", "power_at_clock", "W")
+IDLE = Measure("idle_power", "idle_power", "W")
+RISE = Measure("temperature_rise", "temperature_rise", "K/W")
+OF_WORKLOADS = (TIME, CLOCK, POWER, WORK, AT_CLOCK)
+COUNTS = {
+    "wrong_results": "runs with a wrong result",
+    "failed_runs": "runs that failed, hung or were lost",
+    "xids": "errors that the driver told of",
+    "losses": "times that it did not answer any more",
+}
+"""Errors that are counted, of each GPU."""
+POWER_PER_CLOCK = 2.5
+"""Change of ln power with ln clock: dynamic power is clock times voltage squared, and near the top the voltage rises
+with the clock. Of a V100 under SGEMM; assumed of others."""
+_STEEPEST_W_K = 1.0  # of idle power against temperature: more is no leakage
+_FEWEST = 8  # GPUs, for a slope of the fleet
+_EVIDENCE = 20
+_NEAREST = 3
+_BY_NAME = {"sgemm": COMPUTE, "gemm": COMPUTE, "hgemm": COMPUTE, "dgemm": COMPUTE}
+_KEYS = ["cluster", "gpu", "serial", "model", "class", "workload", "figure", "unit"]
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A GPU whose fingerprint is like another one's."""
+
+    gpu: str
+    name: str
+    distance: float
+    """Root mean square of the differences, each in standard deviations of the peers."""
+    figures: int
+    """How many figures both have."""
+
+
+def fingerprint(campaign: Probed, serials: pl.DataFrame | None = None) -> pl.DataFrame:
+    """The rows of `fingerprints` of all GPUs of a cluster, without `version` and `made_at`.
+
+    `campaign`: from `probed(..., every=True)`. `serials`: columns gpu and serial.
+    """
+    runs = _with_class(campaign.runs)
+    sound = runs.filter(SOUND)
+    timed = sound.filter(pl.col("value").is_finite() & (pl.col("value") > 0))
+    work = pl.when(pl.col("energy") > 0).then(1 / pl.col("energy"))
+    timed = timed.with_columns(
+        pl.coalesce(work, pl.when(pl.col("power_w") > 0).then(1000 / (pl.col("power_w") * pl.col("value")))).alias(
+            "work_per_joule"
+        ),
+        _at_peers_clock().alias("power_at_clock"),
+    )
+    classes = runs.select("workload", "class").unique("workload")
+    sat = by_sitting(timed, OF_WORKLOADS)
+    parts = [standing(sat, one) for one in OF_WORKLOADS]
+    evidence = timed.select("workload", "gpu", "run_id", "began").sort("began", nulls_last=False)
+    evidence = evidence.group_by("workload", "gpu").agg(
+        pl.format('["{}"]', pl.col("run_id").tail(_EVIDENCE).str.join('", "')).alias("evidence")
+    )
+    parts[0] = parts[0].join(evidence, on=["workload", "gpu"], how="left")
+    parts.append(standing(by_sitting(_idle(sound), (IDLE,)), IDLE))
+    own = _shown(pl.concat(parts, how="diagonal_relaxed").join(classes, on="workload", how="left"))
+    whole = [_of_class(own), _of_gpu(_rises(sound), RISE), _stability(sat), _errors(runs, campaign.events)]
+    found = pl.concat([own, *(part for part in whole if part.height)], how="diagonal_relaxed")
+    serial = pl.DataFrame(schema={"gpu": pl.String, "serial": pl.String}) if serials is None else serials
+    found = found.join(serial, on="gpu", how="left").with_columns(pl.lit(campaign.cluster).alias("cluster"))
+    missing = [name for name in FINGERPRINTS.names if name not in found.columns]
+    found = found.with_columns(pl.lit(None).alias(name) for name in missing)
+    return found.select(FINGERPRINTS.names).sort("gpu", "class", "workload", "figure", nulls_last=True)
+
+
+def _with_class(runs: pl.DataFrame) -> pl.DataFrame:
+    """`runs` with the class of their workload."""
+    name = pl.col("workload").str.split(" [").list.first()
+    known = runs.group_by("workload").agg(
+        pl.col("stresses").drop_nulls().mode().first(), pl.col("latency").is_not_null().any().alias("serial_")
+    )
+    of = (
+        pl.when("serial_").then(pl.lit("latency"))
+        .when(name.str.starts_with("power-") | (name == "idle")).then(pl.lit("power"))
+        .when(pl.col("stresses") == COMPUTE).then(pl.lit("compute"))
+        .when(pl.col("stresses").is_in([MEMORY, CACHE])).then(pl.lit("memory"))
+        .when(pl.col("stresses") == LINK).then(pl.lit("path"))
+        .otherwise(name.replace_strict(_BY_NAME, default="other"))
+    )  # fmt: skip
+    return runs.join(known.select("workload", of.alias("class")), on="workload", how="left", maintain_order="left")
+
+
+def _at_peers_clock() -> pl.Expr:
+    """Power as it would be at the median clock of the GPUs of its model in the workload."""
+    clock, power = pl.col("sm_clock_mhz"), pl.col("power_w")
+    known = pl.when((clock > 0) & (power > 0))
+    return known.then(power * (clock.median().over("workload", "model") / clock) ** POWER_PER_CLOCK)
+
+
+def _idle(sound: pl.DataFrame) -> pl.DataFrame:
+    """The idle runs, with their power at the median temperature of the peers' idle runs: what leaks, nearly.
+
+    The slope is that of the fleet: a line through (temperature, power) of all idle runs of a model.
+    """
+    idle = sound.filter(pl.col("workload").str.starts_with("idle") & (pl.col("power_w") > 0))
+    warm = pl.col("temperature_c")
+    slope = pl.cov("temperature_c", "power_w").over("model") / warm.var().over("model")
+    enough = pl.col("gpu").n_unique().over("model") >= _FEWEST
+    slope = pl.when(enough & slope.is_finite()).then(slope.clip(0.0, _STEEPEST_W_K)).otherwise(0.0)
+    moved = slope * (warm - warm.median().over("model"))
+    return idle.with_columns((pl.col("power_w") - moved.fill_null(0.0)).alias("idle_power"))
+
+
+def _rises(sound: pl.DataFrame) -> pl.DataFrame:
+    """Kelvin a watt of each sitting: the slope of a line through (power, temperature) of its runs, as rows like runs.
+
+    It does not change with the temperature of the inlet. It is no thermal resistance: probes are too short for that.
+    Only of sittings of three workloads or more: jobs of one kind do not span the power.
+    """
+    known = in_sittings(sound.drop_nulls(["power_w", "temperature_c"]))
+    power = pl.col("power_w")
+    found = known.group_by("model", "gpu", "sitting").agg(
+        (pl.cov("power_w", "temperature_c") / power.var()).alias("temperature_rise"),
+        (power.max() - power.min()).alias("range"),
+        pl.col("workload").n_unique().alias("points"),
+        pl.col("began").min(),
+    )
+    usable = (pl.col("points") >= 3) & (pl.col("range") > 0) & (pl.col("temperature_rise") > 0)
+    wide = pl.col("range") >= 0.3 * pl.col("range").median().over("model")
+    return found.filter(usable & wide).with_columns(pl.lit("").alias("workload"))
+
+
+def _of_gpu(rows: pl.DataFrame, measure: Measure) -> pl.DataFrame:
+    """A figure of the GPU and no workload."""
+    found = _shown(standing(by_sitting(rows, (measure,)), measure))
+    return found.with_columns(pl.lit("power").alias("class"), pl.lit(None, pl.String).alias("workload"))
+
+
+def _shown(stood: pl.DataFrame) -> pl.DataFrame:
+    """A GPU without peers has no ratio: it is not like the others, as there are none."""
+    alone = pl.col("peers") < 2
+    return stood.with_columns(
+        pl.when(~alone).then(pl.col(name)).alias(name) for name in ("ratio", "ratio_low", "ratio_high", "rank")
+    )
+
+
+def _of_class(own: pl.DataFrame) -> pl.DataFrame:
+    """The time of a class: the median of the ratios of its workloads, and of the ends of their intervals."""
+    times = own.filter((pl.col("figure") == "time") & pl.col("ratio").is_not_null())
+    ratios = ("ratio", "ratio_low", "ratio_high")
+    found = times.group_by("class", "model", "gpu").agg(
+        pl.col(*ratios).median(), pl.col("n").sum(), pl.col("sittings").max()
+    )
+    beside = ["class", "model"]
+    return found.with_columns(
+        pl.lit("time").alias("figure"),
+        pl.lit("").alias("unit"),
+        pl.col("ratio").alias("value"),
+        pl.col("ratio_low").alias("low"),
+        pl.col("ratio_high").alias("high"),
+        pl.col("ratio").rank("min").over(beside).cast(pl.Int64).alias("rank"),
+        pl.len().over(beside).alias("peers"),
+    )
+
+
+def _stability(sat: pl.DataFrame) -> pl.DataFrame:
+    """How far the GPU's own level moves from sitting to sitting, in % (a standard deviation over all workloads)."""
+    keys = ["workload", "model", "gpu"]
+    k = pl.len().over(keys)
+    moved = (pl.col("time") - pl.col("time").median().over(keys)) * (k / (k - 1)).sqrt()
+    several = sat.filter(pl.col("time").is_not_null() & (k > 1)).with_columns(moved.alias("moved"))
+    found = several.group_by("model", "gpu").agg(
+        (100 * (pl.col("moved") ** 2).mean().sqrt()).alias("value"),
+        pl.col("n").sum(),
+        pl.col("sitting").n_unique().alias("sittings"),
+    )
+    return _counted(found, "time_spread", "%", "other")
+
+
+def _errors(runs: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
+    """What went wrong, counted."""
+    status = pl.col("status").fill_null(Outcome.OK.value)
+    counted = runs.group_by("model", "gpu").agg(
+        (status == Outcome.WRONG_RESULT.value).sum().alias("wrong_results"),
+        status.is_in([Outcome.FAILED.value, Outcome.HUNG.value, Outcome.LOST.value]).sum().alias("failed_runs"),
+        pl.len().alias("n"),
+    )
+    happened = events.group_by("gpu").agg(
+        (pl.col("kind") == EventKind.XID.value).sum().alias("xids"),
+        (pl.col("kind") == EventKind.LOST.value).sum().alias("losses"),
+    )
+    counted = counted.join(happened, on="gpu", how="left").with_columns(pl.col("xids", "losses").fill_null(0))
+    sittings = (
+        in_sittings(runs.select("gpu", "began")).group_by("gpu").agg(pl.col("sitting").n_unique().alias("sittings"))
+    )
+    counted = counted.join(sittings, on="gpu", how="left")
+    return pl.concat(
+        _counted(
+            counted.select("model", "gpu", pl.col(name).cast(pl.Float64).alias("value"), "n", "sittings"),
+            name,
+            "",
+            "other",
+        )
+        for name in COUNTS
+    )
+
+
+def _counted(found: pl.DataFrame, figure: str, unit: str, of: str) -> pl.DataFrame:
+    """A figure of the GPU without an interval."""
+    return found.with_columns(
+        pl.lit(figure).alias("figure"),
+        pl.lit(unit).alias("unit"),
+        pl.lit(of).alias("class"),
+        pl.len().over("model").alias("peers"),
+        pl.col("value").rank("min").over("model").cast(pl.Int64).alias("rank"),
+    )
+
+
+# -- alike ------------------------------------------------------------------------------------------------------
+
+
+def nearest(found: pl.DataFrame, gpu: str, names: dict[str, str], most: int = _NEAREST) -> list[Neighbour]:
+    """The GPUs of the same model whose figures are most like those of `gpu`, of those that share half of them."""
+    ratios = found.filter(pl.col("workload").is_not_null() & (pl.col("ratio") > 0))
+    mine = ratios.filter(pl.col("gpu") == gpu).select("workload", "figure", "model", own="ratio")
+    if mine.is_empty():
+        return []
+    beside = ratios.join(mine, on=["workload", "figure", "model"], how="inner", nulls_equal=True)
+    x = pl.col("ratio").log()
+    scale = 1.4826 * (x - x.median()).abs().median().over("workload", "figure")
+    apart = pl.when(scale > 0).then((x - pl.col("own").log()) / scale)
+    beside = beside.with_columns(apart.alias("apart")).drop_nulls("apart").filter(pl.col("gpu") != gpu)
+    by_gpu = beside.group_by("gpu").agg(
+        (pl.col("apart") ** 2).mean().sqrt().alias("distance"), pl.len().alias("figures")
+    )
+    by_gpu = by_gpu.filter(2 * pl.col("figures") >= mine.height).sort("distance", "gpu").head(most)
+    return [Neighbour(key, names.get(key, key), distance, n) for key, distance, n in by_gpu.iter_rows()]
+
+
+# -- in the store -----------------------------------------------------------------------------------------------
+
+
+def store_fingerprint(store: Store, found: pl.DataFrame) -> tuple[str, ...]:
+    """Store a fingerprint beside the earlier ones, unless the newest is of the same runs. Returns notes for people."""
+    if not store.writable():
+        return (f"the fingerprint is not stored: this user may only read {store.root}",)
+    same = ["cluster", "gpu", "class", "workload", "figure", "n", "sittings"]
+    with_version = found.with_columns(pl.lit(__version__).alias("version"))
+    clusters = found["cluster"].unique().to_list()
+    known = store.scan("fingerprints").filter(pl.col("cluster").is_in(clusters))
+    last = store.collect(
+        known.filter(pl.col("made_at") == pl.col("made_at").max().over("cluster")).select(*same, "version")
+    )
+    wanted = with_version.select(*same, "version").cast(last.schema)
+    if wanted.sort(same, nulls_last=True).equals(last.sort(same, nulls_last=True)):
+        return ()
+    at = datetime.now(UTC).replace(tzinfo=None)
+    rows = with_version.with_columns(pl.lit(at).cast(pl.Datetime("ns")).alias("made_at"))
+    schema = arrow_schema(FINGERPRINTS.name)
+    table = rows.select(FINGERPRINTS.names).to_arrow().cast(schema.remove_metadata())
+    try:
+        store.append({FINGERPRINTS.name: table}, f"fingerprint-{at:%Y%m%dT%H%M%S%f}")
+    except StoreError as error:
+        return (f"the fingerprint is not stored: {error}",)
+    return ()

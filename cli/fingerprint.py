@@ -1,0 +1,36 @@
+"""`whorl fingerprint`: what each GPU is, figure by figure, beside its peers."""
+
+from __future__ import annotations
+
+import click
+
+from .options import cluster_option, json_option, store_option
+
+
+@click.command("fingerprint", short_help="What each GPU is, per class of workload, beside its peers.")
+@store_option
+@cluster_option
+@click.option("--gpu", "name", metavar="NAME", help="All figures of this GPU: node/slot, UUID, serial or a part.")
+@json_option
+def fingerprint(store: str, cluster: str | None, name: str | None, as_json: bool) -> None:
+    """Compute the fingerprints of a cluster's GPUs, store them beside the earlier ones, and show them.
+
+    \b
+    whorl fingerprint --store S                     the classes of workloads, GPU by GPU
+    whorl fingerprint --store S --gpu c001-4/3      every figure of one GPU, and the GPUs most like it
+
+    Every figure has the 95 % interval of another sitting. docs/verdicts.md explains the figures.
+    """
+    from ..analysis.verdicts.fingerprinting import fingerprints
+    from ..dashboards.printed.fingerprint import answer, document
+    from .output import Progress, print_json, show, tell
+
+    with Progress() as progress:
+        progress.say("computing the fingerprints")
+        found = fingerprints(store, cluster=cluster, gpu=name)
+    for note in found.notes:
+        tell(f"note: {note}")
+    if as_json:
+        print_json(document(found))
+    else:
+        show(answer(found, store))
