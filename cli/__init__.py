@@ -159,6 +159,7 @@ _VERBS = {
     "verdicts": "verdicts:verdicts",
     "explain": "explain:explain",
     "fingerprint": "fingerprint:fingerprint",
+    "diff": "diff:diff",
     "variability": "variability:variability",
     "advise": "advise:advise",
     "replay": "replay:replay",

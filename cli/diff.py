@@ -1,0 +1,39 @@
+"""`whorl diff`: what changed between two times, of the fleet and of single GPUs."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import click
+
+from .options import When, cluster_option, json_option, store_option
+
+
+@click.command("diff", short_help="What changed between two dates: the fleet's step, and GPUs that moved.")
+@store_option
+@click.option(
+    "--before", type=When(), required=True, help="Compare the runs before this date (UTC), or so long ago: 30d ..."
+)
+@click.option("--after", type=When(), required=True, help="... with those since this date.")
+@cluster_option
+@json_option
+def diff(store: str, before: datetime, after: datetime, cluster: str | None, as_json: bool) -> None:
+    """Compare every GPU with itself: its sittings before a date with those after another one.
+
+    \b
+    whorl diff --store S --before 2026-10-01 --after 2026-11-01
+
+    What changed for all GPUs alike, as at a driver update, is said once. Then come the GPUs that moved against it,
+    with intervals, and those that are new or gone.
+    """
+    from ..analysis.verdicts.difference import difference
+    from ..dashboards.printed.diff import answer
+    from .output import Progress, print_json, show
+
+    with Progress() as progress:
+        progress.say("comparing")
+        found = difference(store, before, after, cluster=cluster)
+    if as_json:
+        print_json(found.as_dict())
+    else:
+        show(answer(found, store))
