@@ -159,6 +159,7 @@ _VERBS = {
     "verdicts": "verdicts:verdicts",
     "explain": "explain:explain",
     "fingerprint": "fingerprint:fingerprint",
+    "check": "check:check",
     "diff": "diff:diff",
     "variability": "variability:variability",
     "advise": "advise:advise",

@@ -108,7 +108,7 @@ def newest(store: Store) -> list[Judgement]:
     verdicts = store.collect(store.scan("verdicts").filter(pl.col("judgement").is_in(chosen)).sort("place"))
     by_judgement: dict[str, list[Verdict]] = {}
     for row in verdicts.iter_rows(named=True):
-        by_judgement.setdefault(row["judgement"], []).append(_verdict(row))
+        by_judgement.setdefault(row["judgement"], []).append(verdict_of(row))
     return [
         Judgement(
             row["cluster"],
@@ -147,7 +147,8 @@ def _row(one: Verdict, place: int, keys: Mapping[tuple[str, str], str]) -> dict[
     return found | {"place": place, "keys": _as_json(known)}
 
 
-def _verdict(row: Mapping[str, Any]) -> Verdict:
+def verdict_of(row: Mapping[str, Any]) -> Verdict:
+    """A row of `verdicts`."""
     found = {name: row[name] for name in Verdict.__slots__}
     found |= {name: tuple(json.loads(row[name])) for name in _LISTS}
     found["causes"] = tuple(Part(**part) for part in found["causes"])

@@ -1,0 +1,130 @@
+"""What a store knows of a few GPUs, read without reading the rest: their own levels, their peers, their findings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from ..measurements import SOUND
+from .recording import verdict_of
+from .standing import by_sitting, standing
+from .verdict import Verdict
+
+if TYPE_CHECKING:
+    from ...store import Store
+
+LEAST_PEERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The usual time of a GPU in a workload, ms; None where it is unknown."""
+
+    own_ms: float | None
+    low_ms: float | None
+    high_ms: float | None
+    """95 % interval of its own level in another sitting."""
+    peers_ms: float | None
+    """Median of the GPUs of its model; None for fewer than eight."""
+    peers: int
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a store knows of a few GPUs."""
+
+    names: Mapping[str, str]
+    levels: Mapping[str, Mapping[str, Level]]
+    """GPU -> workload -> level."""
+    verdicts: Mapping[str, Sequence[Verdict]]
+    """GPU -> findings of the newest judgement that cover it."""
+    usual: Mapping[tuple[str, str | None], tuple[float, int]] = field(default_factory=dict)
+    """(workload, model) -> median of the GPUs, and how many there are."""
+
+    def peers_of(self, gpu: str, workload: str, model: str | None) -> Level | None:
+        """What its peers take, for a GPU that has no level of its own."""
+        peers = self.usual.get((workload, model))
+        if peers is None or peers[1] < LEAST_PEERS or workload in self.levels.get(gpu, {}):
+            return None
+        return Level(None, None, None, *peers)
+
+
+def known(store: Store, gpus: Collection[str], workloads: Collection[str], *, leave_out: str | None = None) -> Known:
+    """What is known of GPUs in these workloads (names of probes), without the runs of one campaign.
+
+    Runs with a power limit or a locked clock that was asked for are left out.
+    """
+    identities = store.collect(store.scan("gpus").select("gpu", "node", "slot", "model", "first_seen"))
+    last = (
+        identities.sort("first_seen", nulls_last=False)
+        .group_by("gpu")
+        .agg(pl.col(name).drop_nulls().last() for name in ("node", "slot", "model"))
+    )
+    mine = last.filter(pl.col("gpu").is_in(list(gpus)))
+    models = mine["model"].drop_nulls().unique().to_list()
+    peers = last.filter(pl.col("model").is_in(models) | pl.col("gpu").is_in(list(gpus)))
+    runs = _runs(store, peers, workloads, leave_out)
+    stood = standing(by_sitting(runs)) if runs.height else None
+    levels: dict[str, dict[str, Level]] = {}
+    usual: dict[tuple[str, str | None], tuple[float, int]] = {}
+    for row in () if stood is None else stood.iter_rows(named=True):
+        of_peers = row["value"] / row["ratio"]
+        usual[row["workload"], row["model"]] = of_peers, row["peers"]
+        if row["gpu"] in gpus:
+            enough = row["peers"] >= LEAST_PEERS
+            level = Level(row["value"], row["low"], row["high"], of_peers if enough else None, row["peers"])
+            levels.setdefault(row["gpu"], {})[row["workload"]] = level
+    names = {
+        gpu: f"{node}/{slot}"
+        for gpu, node, slot in mine.select("gpu", "node", "slot").iter_rows()
+        if node is not None and slot is not None
+    }
+    return Known(names, levels, findings(store, gpus), usual)
+
+
+def _runs(store: Store, peers: pl.DataFrame, workloads: Collection[str], leave_out: str | None) -> pl.DataFrame:
+    """The sound runs of these GPUs and workloads under no special conditions, with their median times as `value`."""
+    asked = pl.any_horizontal(
+        *(
+            pl.col("conditions").str.json_path_match(f"$.{key}").fill_null("") != ""
+            for key in ("asked_power_limit_w", "locked_clock_mhz")
+        )
+    )
+    of = pl.col("workload").is_in(list(workloads)) & pl.col("gpu").is_in(peers["gpu"].implode())
+    runs = store.scan("runs").filter(of & SOUND & ~asked.fill_null(value=False))
+    if leave_out is not None:
+        runs = runs.filter(pl.col("campaign").ne_missing(leave_out))
+    frame = store.collect(runs.select("run_id", "workload", "gpu", "began"))
+    times = store.scan("results").filter(of & pl.col("figure").is_in(["time", "time_median"]))
+    value = pl.coalesce(pl.col("value").filter(pl.col("figure") == "time_median").first(), pl.col("value").median())
+    taken = store.collect(times.group_by("run_id").agg(value.alias("value")))
+    frame = frame.join(taken, on="run_id").join(peers.select("gpu", "model"), on="gpu", how="left")
+    return frame.filter(pl.col("value").is_finite() & (pl.col("value") > 0))
+
+
+def findings(store: Store, gpus: Collection[str]) -> dict[str, list[Verdict]]:
+    """The findings of the newest judgement of each cluster that cover these GPUs, by GPU."""
+    judged = store.scan("judgements").filter(pl.col("campaign").is_null()).sort("judged_at").group_by("cluster").last()
+    chosen = store.collect(judged.select("judgement"))["judgement"].implode()
+    rows = store.collect(store.scan("verdicts").filter(pl.col("judgement").is_in(chosen)).sort("place"))
+    found: dict[str, list[Verdict]] = {}
+    for row in rows.iter_rows(named=True):
+        for gpu in set(json.loads(row["keys"])) & set(gpus):
+            found.setdefault(gpu, []).append(verdict_of(row))
+    return found
+
+
+def last_seen_on(store: Store, node: str) -> dict[str, str]:
+    """The whole GPUs with a UUID that were seen on a node last, and nowhere else since: GPU -> its name."""
+    seen = store.scan("gpus").filter(pl.col("node").is_not_null() & pl.col("uuid").is_not_null())
+    frame = store.collect(
+        seen.select("gpu", "node", "slot", "parent", "first_seen").sort("first_seen", nulls_last=False)
+    )
+    last = frame.group_by("gpu").last().filter((pl.col("node") == node) & pl.col("parent").is_null())
+    # Of two cards that were in one slot, the later one is there.
+    last = last.sort("first_seen", nulls_last=False).group_by("slot").last().sort("slot")
+    return {gpu: f"{node}/{slot}" for gpu, slot in last.select("gpu", "slot").iter_rows()}

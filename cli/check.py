@@ -1,0 +1,107 @@
+"""`whorl check`: the GPUs of this node, now, for people and for monitoring."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from .options import Span, json_option, store_option
+
+
+class _Unknown(click.UsageError):
+    exit_code = 3
+
+
+class _FailsOpen(click.Command):
+    """A wrong option is "unknown" (3) as well: 2 would be an alarm."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            raise _Unknown(error.format_message(), ctx) from error
+
+
+@click.command("check", cls=_FailsOpen, short_help="This node's GPUs, now: exit status 0 OK, 1, 2, 3 unknown.")
+@store_option
+@click.option("--quick", is_flag=True, help="Run no probe: ask the driver and the store only.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "nagios", "junit", "json"]),
+    default="text",
+    show_default=True,
+    help="How to print it.",
+)
+@click.option(
+    "--warning",
+    type=click.FloatRange(0, min_open=True),
+    default=3.0,
+    show_default=True,
+    metavar="PERCENT",
+    help="Warn from this much slower than the GPU's own level.",
+)
+@click.option(
+    "--critical",
+    type=click.FloatRange(0, min_open=True),
+    default=10.0,
+    show_default=True,
+    metavar="PERCENT",
+    help="Critical from this much slower.",
+)
+@click.option(
+    "--timeout", type=Span(), help="Answer after this time at the latest.  [default: 30s a GPU, at least 60s]"
+)
+@click.option(
+    "--backend",
+    type=click.Choice(["cuda", "simulated", "auto"]),
+    default="cuda",
+    show_default=True,
+    help="Which GPUs; auto: those here, else simulated.",
+)
+@click.option("--gpus", type=click.IntRange(1, 64), help="Simulated: how many GPUs.  [default: 4]")
+@click.option("--model", metavar="NAME", help="Simulated: which model.  [default: V100]")
+@click.option("--seed", type=click.IntRange(0), help="Simulated: the fleet's seed.  [default: 1]")
+@click.option("--fault", multiple=True, metavar="KIND", help="Simulated: plant this kind. Repeatable.")
+@json_option
+def check(
+    store: str,
+    quick: bool,
+    form: str,
+    warning: float,
+    critical: float,
+    timeout: float | None,
+    backend: str,
+    as_json: bool,
+    **simulated: Any,
+) -> None:
+    """Check the GPUs of this node: what is known of them, and a short probe beside their own level.
+
+    \b
+    whorl check --store S
+    whorl check --store S --format nagios
+    whorl check --store S --quick            # in a job's prologue
+
+    Exit status: 0 OK; 1 warning; 2 critical (very slow, a wrong result, a GPU that is lost); 3 unknown. It fails open:
+    no store, no driver, no GPU, a hanging call or a wrong option is 3. A probe takes at most 15 s of a GPU.
+    """
+    from ..jobs.checking import check as checked
+    from . import check_report
+    from .output import print_json, show
+
+    given = {name: value for name, value in simulated.items() if value not in (None, ())}
+    found = checked(
+        store, quick=quick, backend=backend, warning=warning, critical=critical, timeout=timeout, simulated=given
+    )
+    if as_json or form == "json":
+        print_json(found.as_dict())
+    elif form == "nagios":
+        click.echo(check_report.nagios(found, warning, critical))
+    elif form == "junit":
+        click.echo(check_report.junit(found))
+    else:
+        show(check_report.answer(found))
+    sys.stdout.flush()
+    sys.exit(int(found.status))

@@ -1,0 +1,354 @@
+"""Check the GPUs of this node now: what is known of them, and a short probe beside their own level.
+
+It fails open: whatever keeps it from an answer (no store, no driver, no GPU, a call that does not return) is
+"unknown", and never an alarm. A GPU that was there and does not answer any more is one.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import DeviceError, WhorlError
+from ..store.outcomes import Outcome
+
+if TYPE_CHECKING:
+    from ..analysis.verdicts.reference import Known, Level
+    from ..probes.campaign import Report
+    from ..store import Store
+
+PROBES = ("gemm-fp32", "stream-triad")
+"""What is run: the cores and the memory; 15 s a GPU at most."""
+WARNING_PCT, CRITICAL_PCT = 3.0, 10.0
+_QUICK_S, _PER_GPU_S, _LEAST_S = 30.0, 30.0, 60.0
+
+
+class Status(IntEnum):
+    """As monitoring tools number them; also the exit status."""
+
+    OK = 0
+    WARNING = 1
+    CRITICAL = 2
+    UNKNOWN = 3
+
+    @property
+    def weight(self) -> int:
+        """What counts when several are put together: an alarm more than not knowing, that more than OK."""
+        return (0, 2, 3, 1)[self]
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """A probe, now, beside what is known of the GPU; slower is positive, None where it is unknown."""
+
+    workload: str
+    time_ms: float | None
+    own_pct: float | None
+    """Beside the GPU's own level."""
+    own_low_pct: float | None
+    own_high_pct: float | None
+    """95 % interval of its own level in another sitting, beside its middle."""
+    peers_pct: float | None
+    """Beside the median of its peers."""
+    peers: int | None
+
+
+@dataclass
+class OfGpu:
+    """What the check came to for one GPU."""
+
+    gpu: str
+    name: str
+    status: Status = Status.OK
+    says: list[str] = field(default_factory=list)
+    """Sentences without a full stop, what is wrong first."""
+    now: list[Now] = field(default_factory=list)
+
+    def found(self, status: Status, sentence: str) -> None:
+        """Take note of something; the status is that of the worst."""
+        if status.weight > self.status.weight:
+            self.status = status
+            self.says.insert(0, sentence)
+        else:
+            self.says.append(sentence)
+
+
+@dataclass
+class Answer:
+    """What the check came to."""
+
+    node: str
+    gpus: list[OfGpu] = field(default_factory=list)
+    says: list[str] = field(default_factory=list)
+    """About the check itself."""
+    probed: bool = False
+    seconds: float = 0.0
+    failed: bool = False
+    """Whether the check itself could not be done."""
+
+    @property
+    def status(self) -> Status:
+        """Of the worst GPU; unknown where the check could not be done and no GPU is known to be bad."""
+        every = [one.status for one in self.gpus]
+        if self.failed or not every:
+            every.append(Status.UNKNOWN)
+        return max(every, key=lambda one: one.weight)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document of `whorl.check/1`."""
+        return {
+            "schema": "whorl.check/1",
+            "node": self.node,
+            "status": self.status.name.lower(),
+            "exit_status": int(self.status),
+            "probed": self.probed,
+            "seconds": round(self.seconds, 3),
+            "says": self.says,
+            "gpus": [asdict(one) | {"status": one.status.name.lower()} for one in self.gpus],
+        }
+
+
+def check(
+    store: Store | str | Path,
+    *,
+    quick: bool = False,
+    backend: str = "cuda",
+    warning: float = WARNING_PCT,
+    critical: float = CRITICAL_PCT,
+    timeout: float | None = None,
+    simulated: Mapping[str, Any] | None = None,
+) -> Answer:
+    """Check the GPUs of this node. It raises nothing but KeyboardInterrupt, and returns after `timeout` (s) at the
+    latest, by default 30 s a GPU and 60 s at least.
+
+    `quick`: run no probe; ask the driver which GPUs are there, and the store what is known of them. `backend` is
+    "cuda", "simulated" or "auto" (simulated without a GPU). `warning`, `critical`: per cent that a probe takes longer
+    than the GPU's own level. `simulated`: arguments of `measure` for a simulated node (gpus, model, seed, fault).
+    """
+    began = time.monotonic()
+    answer = Answer(socket.gethostname().partition(".")[0])
+    limit = [_LEAST_S if timeout is None else timeout]
+    todo = _Check(store, answer, backend, warning, critical, dict(simulated or {}))
+
+    def work() -> None:
+        try:
+            todo.run(
+                quick=quick,
+                gpus=lambda n: limit.__setitem__(0, max(limit[0], _PER_GPU_S * n)) if timeout is None else None,
+            )
+        except Exception as error:  # whatever it is: a check that fails must not drain a node
+            todo.give_up(error)
+
+    thread = threading.Thread(target=work, name="whorl-check", daemon=True)
+    thread.start()
+    while thread.is_alive() and time.monotonic() - began < limit[0]:
+        thread.join(0.05)
+    if thread.is_alive():
+        answer = Answer(answer.node, failed=True)
+        answer.says.append(f"no answer within {limit[0]:g} s: a driver call may hang, or the store be slow")
+    answer.seconds = time.monotonic() - began
+    return answer
+
+
+class _Check:
+    """The work of one check, in a thread of its own."""
+
+    def __init__(
+        self,
+        store: Store | str | Path,
+        answer: Answer,
+        backend: str,
+        warning: float,
+        critical: float,
+        simulated: dict[str, Any],
+    ) -> None:
+        self._store, self._answer, self._backend = store, answer, backend
+        self._warning, self._critical, self._simulated = warning, critical, simulated
+
+    def give_up(self, error: Exception) -> None:
+        """The check could not be done: say why. A GPU that is shown and cannot be used is no reason for "unknown"."""
+        self._answer.failed = True
+        known = isinstance(error, WhorlError)
+        self._answer.says.append(str(error) if known else f"the check failed ({type(error).__name__}: {error})")
+        if isinstance(error, DeviceError):
+            lost = OfGpu("", "GPU")
+            lost.found(Status.CRITICAL, str(error))
+            self._answer.gpus.append(lost)
+
+    def run(self, *, quick: bool, gpus: Callable[[int], None]) -> None:
+        from ..store import Store
+
+        opened = self._store if isinstance(self._store, Store) else Store.open(self._store)
+        if self._backend == "auto":
+            self._backend = "cuda" if self._has_gpu() else "simulated"
+        if self._backend == "simulated":
+            report = self._probe(opened, str(opened.root))
+            self._judge(opened, report, {run.gpu: f"{run.node}/{run.index}" for run in report.runs})
+            return
+        here = self._here()
+        gpus(len(here))
+        for gpu, name in here.items():
+            self._answer.gpus.append(OfGpu(gpu, name))
+        self._missing(opened, here)
+        if quick:
+            self._judge(opened, None, here)
+        else:
+            self._judge(opened, self._probe(opened), here)
+
+    @staticmethod
+    def _has_gpu() -> bool:
+        from ..probes.here import local_devices
+
+        try:
+            return bool(local_devices())
+        except WhorlError:
+            return False
+
+    def _here(self) -> dict[str, str]:
+        """The GPUs here, by UUID; those that cannot be used are noted as lost."""
+        from ..probes.here import local_devices
+
+        devices = local_devices()
+        for bad in devices.unusable:
+            lost = OfGpu(bad.gpu or "", bad.gpu or f"index {bad.ordinal}")
+            lost.found(Status.CRITICAL, bad.says)
+            self._answer.gpus.append(lost)
+        found = {one.facts.gpu: f"{one.facts.node}/{one.facts.index}" for one in devices}
+        for one in devices:
+            self._answer.node = one.facts.node
+        return found
+
+    def _missing(self, store: Store, here: Mapping[str, str]) -> None:
+        """GPUs that the store last saw on this node, and that are not shown any more."""
+        from ..analysis.verdicts.reference import last_seen_on
+
+        if os.environ.get("CUDA_VISIBLE_DEVICES") is not None:
+            return  # a job sees its own GPUs only
+        bad = {one.gpu for one in self._answer.gpus}
+        for gpu, name in last_seen_on(store, self._answer.node).items():
+            if gpu not in here and gpu not in bad:
+                lost = OfGpu(gpu, name)
+                lost.found(Status.CRITICAL, "the store knows it on this node, and it is not shown any more")
+                self._answer.gpus.append(lost)
+
+    def _probe(self, store: Store, into: str | None = None) -> Report:
+        """Run the probes; their runs are stored if this user may write to the store."""
+        from .measuring import measure
+
+        name = f"check-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
+        arguments: dict[str, Any] = {"suite": "quick", "backend": self._backend, "campaign": name}
+        arguments |= self._simulated if self._backend == "simulated" else {}
+        self._answer.probed = True
+        if into is not None or store.writable():
+            return measure(store, *PROBES, **arguments).report
+        with tempfile.TemporaryDirectory(prefix="whorl-check-") as folder:
+            self._answer.says.append("the runs are not stored: this user may only read the store")
+            return measure(f"{folder}/store", *PROBES, **arguments).report
+
+    # -- what it means ----------------------------------------------------------------------------------------
+
+    def _judge(self, store: Store, report: Report | None, here: Mapping[str, str]) -> None:
+        from ..analysis.verdicts.reference import known
+
+        gpus = list(here)
+        before = None if report is None else report.campaign
+        levels = known(store, gpus, PROBES, leave_out=before)
+        by_gpu = {one.gpu: one for one in self._answer.gpus}
+        for gpu, name in here.items():
+            one = by_gpu.get(gpu)
+            if one is None:
+                one = OfGpu(gpu, name)
+                self._answer.gpus.append(one)
+            one.name = levels.names.get(gpu, name)
+            self._stored(one, levels)
+            if report is not None:
+                self._measured(one, report, levels)
+            elif not levels.levels.get(gpu) and not one.says:
+                one.found(Status.UNKNOWN, "the store has no runs of it: `whorl probe run` measures it")
+        self._answer.gpus.sort(key=lambda one: one.name)
+        for gpu, sentence in ({} if report is None else report.failures).items():
+            lost = by_gpu.get(gpu) or next((one for one in self._answer.gpus if one.gpu == gpu), None)
+            if lost is None:
+                lost = OfGpu(gpu, gpu)
+                self._answer.gpus.append(lost)
+            if lost.status is not Status.CRITICAL:
+                lost.found(Status.CRITICAL, sentence)
+
+    def _stored(self, one: OfGpu, levels: Known) -> None:
+        """What the newest judgement says of the GPU."""
+        from ..analysis.verdicts import Kind, State
+
+        for verdict in levels.verdicts.get(one.gpu, ()):
+            if verdict.kind is Kind.FAST:
+                continue
+            effect = verdict.effect_pct
+            grave = verdict.kind in (Kind.WRONG, Kind.LOST, Kind.FAILED) or (effect or 0.0) >= self._critical
+            confirmed = verdict.state is State.CONFIRMED or verdict.kind is Kind.WRONG
+            by = "" if effect is None else f" {effect:+.1f} %"
+            sentence = f"judged {verdict.kind}{by}, {verdict.state}"
+            one.found(Status.CRITICAL if grave and confirmed else Status.WARNING, sentence)
+
+    def _measured(self, one: OfGpu, report: Report, levels: Known) -> None:
+        """What the probes say, now."""
+        mine = [run for run in report.runs if run.gpu == one.gpu]
+        if not mine and one.gpu not in report.failures:
+            one.found(Status.UNKNOWN, "no probe ran on it")
+        compared = 0
+        for run in mine:
+            if run.status is Outcome.WRONG_RESULT or run.wrong:
+                one.found(Status.CRITICAL, f"{run.probe}: wrong result: {run.status_detail or 'the check failed'}")
+            elif run.status is not Outcome.OK:
+                one.found(Status.CRITICAL, f"{run.probe}: {run.status_detail or run.status}")
+            elif run.median_ms is not None:
+                level = levels.levels.get(one.gpu, {}).get(run.probe) or levels.peers_of(one.gpu, run.probe, run.model)
+                now = _now(run.probe, run.median_ms, level)
+                one.now.append(now)
+                compared += self._compared(one, now)
+        if mine and not compared and one.status is Status.OK:
+            one.found(
+                Status.UNKNOWN, "there is nothing to compare with: the store has no runs of it and too few of its model"
+            )
+
+    def _compared(self, one: OfGpu, now: Now) -> bool:
+        """Whether there was something to compare with; notes a GPU that is slower than it may be."""
+        excess, edge, what = now.own_pct, now.own_high_pct, "of its own level"
+        if excess is None:
+            excess, edge, what = now.peers_pct, None, "of its peers' median"
+        if excess is None:
+            return False
+        beyond = edge is None or excess > edge
+        limits = f"its sittings reach {edge:+.1f} %" if edge is not None else "how far its sittings reach is not known"
+        if beyond and excess >= self._warning:
+            status = Status.CRITICAL if excess >= self._critical else Status.WARNING
+            one.found(status, f"{now.workload} {excess:+.1f} % {what} ({limits})")
+        return True
+
+
+def _now(workload: str, time_ms: float, level: Level | None) -> Now:
+    def beside(value: float | None, reference: float | None) -> float | None:
+        if value is None or reference is None or not reference > 0:
+            return None
+        return 100 * math.expm1(math.log(value / reference))
+
+    if level is None:
+        return Now(workload, time_ms, None, None, None, None, None)
+    return Now(
+        workload,
+        time_ms,
+        beside(time_ms, level.own_ms),
+        beside(level.low_ms, level.own_ms),
+        beside(level.high_ms, level.own_ms),
+        beside(time_ms, level.peers_ms),
+        level.peers,
+    )
+
