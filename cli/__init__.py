@@ -160,6 +160,7 @@ _VERBS = {
     "explain": "explain:explain",
     "fingerprint": "fingerprint:fingerprint",
     "check": "check:check",
+    "plan": "plan:plan",
     "diff": "diff:diff",
     "variability": "variability:variability",
     "advise": "advise:advise",

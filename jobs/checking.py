@@ -351,4 +351,3 @@ def _now(workload: str, time_ms: float, level: Level | None) -> Now:
         beside(time_ms, level.peers_ms),
         level.peers,
     )
-

@@ -57,6 +57,11 @@ def plain_workload(name: str) -> str:
     return name.partition(" [")[0] if name.endswith("]") else name
 
 
+def same_work(name: str) -> tuple[str, ...]:
+    """All names of the work that has this one: `gemm-fp32`, `sgemm` and `gemm` are one."""
+    return next(((main, *others) for main, others in _ALSO.items() if name in (main, *others)), (name,))
+
+
 def find_workload(said: str, known: Iterable[str]) -> str:
     """The workload of `known` that `said` means: that name, else the one that another name of the same work has.
 

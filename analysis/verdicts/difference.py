@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 
 ERROR_RATE = 0.05
-"""Expected share of false ones among the GPUs that are named (Benjamini and Hochberg), where changes are
-as `null` takes them to be. By simulation: 0 for normal sittings, 6 to 13 % for Student's t with 4 degrees of freedom."""
+"""Expected share of false ones among the GPUs named (Benjamini and Hochberg), where changes are as
+`null` takes them to be. By simulation: 0 for normal sittings, 6 to 13 % for Student's t with 4 degrees of freedom."""
 RELEVANT_PCT = 1.0
 LEAST_GPUS = 8
 """Measured before and after, in one workload: with fewer, nobody knows how far changes usually differ."""
