@@ -94,8 +94,8 @@ def _answer(found: Planned, todo: list[tuple[str | None, str]], threshold: float
         if len(found.gpus) > _LISTED:
             yield f"and {len(found.gpus) - _LISTED:,} more: --json has all"
         yield (
-            f"bits: what a probe is expected to tell; slow: chance that the GPU is slower than {threshold:g} %, as far as "
-            "it is known"
+            f"bits: what a probe is expected to tell; slow: chance that the GPU is slower than {threshold:g} %, as far "
+            "as it is known"
         )
     yield ""
     for word, n in found.decided.items():

@@ -1,11 +1,12 @@
 """Fingerprints: what each GPU is, figure by figure and per class of workload, beside the GPUs of its model.
 
 A figure is the median of the GPU's sittings, with the 95 % interval of another sitting (`standing`). Conditions are
-taken out where there is a model: power is given at the peers' clock, idle power at the peers' temperature.
+taken out where there is a model (`channels`): power at the peers' clock, idle power at the peers' temperature.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -19,6 +20,8 @@ from ...store.outcomes import Outcome
 from ...store.schema import FINGERPRINTS, arrow_schema
 from ..measurements import SOUND
 from ..probing import CACHE, COMPUTE, LINK, MEMORY, Probed
+from .causes import Evidence
+from .channels import FINGERPRINT, fingerprint_figures
 from .standing import TIME, Measure, by_sitting, in_sittings, standing
 
 if TYPE_CHECKING:
@@ -27,11 +30,7 @@ if TYPE_CHECKING:
 CLASSES = ("compute", "memory", "power", "latency", "path", "other")
 CLOCK = Measure("sm_clock_mhz", "sm_clock", "MHz")
 POWER = Measure("power_w", "power", "W")
-WORK = Measure("work_per_joule", "work_per_joule", "1/J")
-AT_CLOCK = Measure("power_at_clock", "power_at_clock", "W")
-IDLE = Measure("idle_power", "idle_power", "W")
-RISE = Measure("temperature_rise", "temperature_rise", "K/W")
-OF_WORKLOADS = (TIME, CLOCK, POWER, WORK, AT_CLOCK)
+OF_WORKLOADS = (TIME, CLOCK, POWER)
 COUNTS = {
     "wrong_results": "runs with a wrong result",
     "failed_runs": "runs that failed, hung or were lost",
@@ -39,11 +38,6 @@ COUNTS = {
     "losses": "times that it did not answer any more",
 }
 """Errors that are counted, of each GPU."""
-POWER_PER_CLOCK = 2.5
-"""Change of ln power with ln clock: dynamic power is clock times voltage squared, and near the top the voltage rises
-with the clock. Of a V100 under SGEMM; assumed of others."""
-_STEEPEST_W_K = 1.0  # of idle power against temperature: more is no leakage
-_FEWEST = 8  # GPUs, for a slope of the fleet
 _EVIDENCE = 20
 _NEAREST = 3
 _BY_NAME = {"sgemm": COMPUTE, "gemm": COMPUTE, "hgemm": COMPUTE, "dgemm": COMPUTE}
@@ -70,13 +64,6 @@ def fingerprint(campaign: Probed, serials: pl.DataFrame | None = None) -> pl.Dat
     runs = _with_class(campaign.runs)
     sound = runs.filter(SOUND)
     timed = sound.filter(pl.col("value").is_finite() & (pl.col("value") > 0))
-    work = pl.when(pl.col("energy") > 0).then(1 / pl.col("energy"))
-    timed = timed.with_columns(
-        pl.coalesce(work, pl.when(pl.col("power_w") > 0).then(1000 / (pl.col("power_w") * pl.col("value")))).alias(
-            "work_per_joule"
-        ),
-        _at_peers_clock().alias("power_at_clock"),
-    )
     classes = runs.select("workload", "class").unique("workload")
     sat = by_sitting(timed, OF_WORKLOADS)
     parts = [standing(sat, one) for one in OF_WORKLOADS]
@@ -85,9 +72,11 @@ def fingerprint(campaign: Probed, serials: pl.DataFrame | None = None) -> pl.Dat
         pl.format('["{}"]', pl.col("run_id").tail(_EVIDENCE).str.join('", "')).alias("evidence")
     )
     parts[0] = parts[0].join(evidence, on=["workload", "gpu"], how="left")
-    parts.append(standing(by_sitting(_idle(sound), (IDLE,)), IDLE))
-    own = _shown(pl.concat(parts, how="diagonal_relaxed").join(classes, on="workload", how="left"))
-    whole = [_of_class(own), _of_gpu(_rises(sound), RISE), _stability(sat), _errors(runs, campaign.events)]
+    parts += _channels(campaign)
+    own = _shown(pl.concat(parts, how="diagonal_relaxed").join(classes, on="workload", how="left")).with_columns(
+        pl.col("class").fill_null("power"), pl.when(pl.col("workload") != "").then("workload")
+    )
+    whole = [_of_class(own), _stability(sat), _errors(runs, campaign.events)]
     found = pl.concat([own, *(part for part in whole if part.height)], how="diagonal_relaxed")
     serial = pl.DataFrame(schema={"gpu": pl.String, "serial": pl.String}) if serials is None else serials
     found = found.join(serial, on="gpu", how="left").with_columns(pl.lit(campaign.cluster).alias("cluster"))
@@ -113,50 +102,13 @@ def _with_class(runs: pl.DataFrame) -> pl.DataFrame:
     return runs.join(known.select("workload", of.alias("class")), on="workload", how="left", maintain_order="left")
 
 
-def _at_peers_clock() -> pl.Expr:
-    """Power as it would be at the median clock of the GPUs of its model in the workload."""
-    clock, power = pl.col("sm_clock_mhz"), pl.col("power_w")
-    known = pl.when((clock > 0) & (power > 0))
-    return known.then(power * (clock.median().over("workload", "model") / clock) ** POWER_PER_CLOCK)
-
-
-def _idle(sound: pl.DataFrame) -> pl.DataFrame:
-    """The idle runs, with their power at the median temperature of the peers' idle runs: what leaks, nearly.
-
-    The slope is that of the fleet: a line through (temperature, power) of all idle runs of a model.
-    """
-    idle = sound.filter(pl.col("workload").str.starts_with("idle") & (pl.col("power_w") > 0))
-    warm = pl.col("temperature_c")
-    slope = pl.cov("temperature_c", "power_w").over("model") / warm.var().over("model")
-    enough = pl.col("gpu").n_unique().over("model") >= _FEWEST
-    slope = pl.when(enough & slope.is_finite()).then(slope.clip(0.0, _STEEPEST_W_K)).otherwise(0.0)
-    moved = slope * (warm - warm.median().over("model"))
-    return idle.with_columns((pl.col("power_w") - moved.fill_null(0.0)).alias("idle_power"))
-
-
-def _rises(sound: pl.DataFrame) -> pl.DataFrame:
-    """Kelvin a watt of each sitting: the slope of a line through (power, temperature) of its runs, as rows like runs.
-
-    It does not change with the temperature of the inlet. It is no thermal resistance: probes are too short for that.
-    Only of sittings of three workloads or more: jobs of one kind do not span the power.
-    """
-    known = in_sittings(sound.drop_nulls(["power_w", "temperature_c"]))
-    power = pl.col("power_w")
-    found = known.group_by("model", "gpu", "sitting").agg(
-        (pl.cov("power_w", "temperature_c") / power.var()).alias("temperature_rise"),
-        (power.max() - power.min()).alias("range"),
-        pl.col("workload").n_unique().alias("points"),
-        pl.col("began").min(),
-    )
-    usable = (pl.col("points") >= 3) & (pl.col("range") > 0) & (pl.col("temperature_rise") > 0)
-    wide = pl.col("range") >= 0.3 * pl.col("range").median().over("model")
-    return found.filter(usable & wide).with_columns(pl.lit("").alias("workload"))
-
-
-def _of_gpu(rows: pl.DataFrame, measure: Measure) -> pl.DataFrame:
-    """A figure of the GPU and no workload."""
-    found = _shown(standing(by_sitting(rows, (measure,)), measure))
-    return found.with_columns(pl.lit("power").alias("class"), pl.lit(None, pl.String).alias("workload"))
+def _channels(campaign: Probed) -> Iterator[pl.DataFrame]:
+    """The figures besides times, at the conditions of the peers (`channels`)."""
+    found = fingerprint_figures(Evidence.of(campaign))
+    for channel in FINGERPRINT:
+        name = channel.name.replace(" ", "_")
+        sat = found.filter(pl.col("channel") == channel.name).rename({"value": name, "runs": "n"})
+        yield standing(sat, Measure("value", name, channel.unit, channel.log))
 
 
 def _shown(stood: pl.DataFrame) -> pl.DataFrame:

@@ -37,7 +37,9 @@ Floats = npt.NDArray[np.float64]
 THRESHOLD_PCT = 3.0
 """Slower by more than this matters."""
 OLD_DAYS = 90.0
-"""After which half of what was known of a GPU no longer counts, and a decision is open again."""
+"""After which a decision is open again."""
+_HALF_DAYS = 365.0
+"""After which half of what was known of a GPU no longer counts: it may have been repaired, or worn."""
 _FAULTY, _FAULT = 0.02, 0.08
 """Share of GPUs that are faulty, and the standard deviation of ln time among them."""
 _SITTING, _SILICON = 0.01, 0.01
@@ -274,7 +276,7 @@ def _worth(known: _Known, score: Floats, threshold: float) -> tuple[Floats, Floa
         seen = np.where(
             np.isfinite(level), _normal(_GRID[None, :] - np.nan_to_num(level), np.nan_to_num(doubt, nan=1.0)), 1.0
         )
-        fresh = 0.5 ** (known.age[some, None] / OLD_DAYS)
+        fresh = 0.5 ** (known.age[some, None] / _HALF_DAYS)
         after = _rows_to_one(prior[some] * (seen + 1e-12))
         belief = fresh * after + (1 - fresh) * prior[some]
         chance[some] = belief @ beyond

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from ...store.conditions import stated
 from ..measurements import SOUND
 from .recording import verdict_of
 from .standing import by_sitting, standing
@@ -88,14 +89,12 @@ def known(store: Store, gpus: Collection[str], workloads: Collection[str], *, le
 
 def _runs(store: Store, peers: pl.DataFrame, workloads: Collection[str], leave_out: str | None) -> pl.DataFrame:
     """The sound runs of these GPUs and workloads under no special conditions, with their median times as `value`."""
+    # The driver's own limit is no special condition; the keys are null where nothing was asked for.
     asked = pl.any_horizontal(
-        *(
-            pl.col("conditions").str.json_path_match(f"$.{key}").fill_null("") != ""
-            for key in ("asked_power_limit_w", "locked_clock_mhz")
-        )
+        *((stated(key) != "none").fill_null(value=False) for key in ("asked_power_limit_w", "locked_clock_mhz"))
     )
     of = pl.col("workload").is_in(list(workloads)) & pl.col("gpu").is_in(peers["gpu"].implode())
-    runs = store.scan("runs").filter(of & SOUND & ~asked.fill_null(value=False))
+    runs = store.scan("runs").filter(of & SOUND & ~asked)
     if leave_out is not None:
         runs = runs.filter(pl.col("campaign").ne_missing(leave_out))
     frame = store.collect(runs.select("run_id", "workload", "gpu", "began"))

@@ -19,6 +19,7 @@ from whorl.store import Store
 
 from ..conftest import BuiltOnce
 from ..judged_fleet import BEGAN_NS, CLUSTER, DAY_NS, MODEL, judged_store, uuid
+from ..sizes import sample
 
 SLOW = 5
 AT = datetime.fromisoformat("2026-09-03T12:00")
@@ -232,10 +233,10 @@ ODD: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("odd", sample(sorted(ODD), short=4))
 def test_odd_fleets_get_a_sentence_and_never_a_crash(odd: str, tmp_path: Path) -> None:
     judged_store(tmp_path / "S", **ODD[odd])
-    for verb in (["verdicts"], ["verdicts", "--json"], ["explain", "00000000-"], ["explain", "00000000-", "--json"]):
+    for verb in (["verdicts"], ["explain", "00000000-"]):
         done = whorl(*verb, "--store", str(tmp_path / "S"))
         assert done.exit_code == 0, f"{verb}: {done.output}\n{done.exception!r}"
     found = document("verdicts", "--store", str(tmp_path / "S"))

@@ -1,0 +1,251 @@
+"""`whorl check`: its exit status, its formats, and that it fails open."""
+
+from __future__ import annotations
+
+import json
+import threading
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from whorl.analysis.verdicts import Judgement, Kind, Level, State, Verdict
+from whorl.analysis.verdicts.recording import record
+from whorl.cli import cli
+from whorl.errors import DeviceError, InputError
+from whorl.jobs import checking
+from whorl.jobs.checking import Answer, Status
+from whorl.probes.here import Local
+from whorl.store import Store
+
+from ..conftest import BuiltOnce
+from ..judged_fleet import CLUSTER, MODEL, judged_store, uuid
+from .test_verdicts import AT
+
+
+def whorl(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, list(arguments))
+
+
+def checked(*arguments: str, status: int) -> dict[str, Any]:
+    done = whorl("check", *arguments, "--format", "json")
+    assert done.exit_code == status, done.output
+    found = dict(json.loads(done.stdout))
+    assert (found["schema"], found["exit_status"]) == ("whorl.check/1", status)
+    return found
+
+
+@pytest.fixture(scope="module")
+def node(built_once: BuiltOnce) -> str:
+    """A store that has measured a simulated node of four GPUs on two days."""
+
+    def build(folder: Path) -> None:
+        for _ in range(2):
+            done = whorl(
+                "probe",
+                "run",
+                *checking.PROBES,
+                "--store",
+                str(folder / "S"),
+                "--suite",
+                "quick",
+                "--backend",
+                "simulated",
+            )
+            assert done.exit_code == 0, done.output
+
+    return str(built_once("checked-node", build) / "S")
+
+
+SIMULATED = ("--backend", "simulated")
+
+
+def test_a_healthy_node_is_ok_in_every_format(node: str) -> None:
+    found = checked("--store", node, *SIMULATED, status=0)
+    assert [one["status"] for one in found["gpus"]] == ["ok"] * 4
+    for one in found["gpus"]:
+        assert {now["workload"] for now in one["now"]} == set(checking.PROBES)
+        assert all(abs(now["own_pct"]) < 3 for now in one["now"])
+    stored = Store.open(node).sql("select distinct campaign from runs where campaign like 'check-%'").to_pylist()
+    assert len(stored) == 1
+    line = whorl("check", "--store", node, *SIMULATED, "--format", "nagios")
+    assert line.exit_code == 0
+    text, _, data = line.output.partition(" | ")
+    assert (text, line.output.count("\n")) == ("WHORL OK - 4 GPUs, nothing against them", 1)
+    assert "gemm-fp32'=" in data
+    assert ";3;10" in data
+
+
+def answer(status: Status, *, failed: bool = False) -> Answer:
+    found = Answer("n01", failed=failed, says=["it took long"] if failed else [])
+    for slot, one in enumerate((Status.OK, status)):
+        gpu = checking.OfGpu(uuid(slot), f"n01/{slot}")
+        gpu.found(one, 'gemm-fp32 +12.0 % of "its" own <level> | more') if one is not Status.OK else None
+        gpu.now.append(checking.Now("gemm-fp32", 100.0, 12.0 * slot, -1.0, 1.0, None, None))
+        found.gpus.append(gpu)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("status", "failed", "skipped"), [(Status.WARNING, 1, 0), (Status.CRITICAL, 1, 0), (Status.UNKNOWN, 0, 1)]
+)
+def test_junit_is_xml_with_a_case_for_each_gpu(status: Status, failed: int, skipped: int) -> None:
+    from whorl.cli.check_report import junit, nagios
+
+    suite = ET.fromstring(junit(answer(status)))
+    assert [case.get("name") for case in suite.iter("testcase")] == ["n01/0", "n01/1"]
+    assert len(list(suite.iter("failure"))) == int(suite.get("failures", "")) == failed
+    assert len(list(suite.iter("skipped"))) == int(suite.get("skipped", "")) == skipped
+    line = nagios(answer(status), 3, 10)
+    assert line.startswith(f"WHORL {status.name} - n01/1: gemm-fp32 +12.0 %")
+    assert line.count("|") == 1
+    assert "'n01/1 gemm-fp32'=12.00%;3;10" in line
+
+
+def test_an_alarm_counts_more_than_not_knowing_and_that_more_than_ok() -> None:
+    assert answer(Status.OK).status is Status.OK
+    assert answer(Status.OK, failed=True).status is Status.UNKNOWN
+    assert answer(Status.WARNING, failed=True).status is Status.WARNING
+    assert Answer("n01").status is Status.UNKNOWN
+
+
+# -- real GPUs, played by devices made by hand ------------------------------------------------------------------
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The GPUs of this node: what the test puts here; an exception is raised."""
+    shown: list[Any] = []
+
+    def local_devices(**_: Any) -> Local:
+        if shown and isinstance(shown[0], Exception):
+            raise shown[0]
+        return Local(one for one in shown)
+
+    monkeypatch.setattr("whorl.probes.here.local_devices", local_devices)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return shown
+
+
+class Shown:
+    """A GPU of node n01 as a quick check sees it."""
+
+    def __init__(self, gpu: int) -> None:
+        from types import SimpleNamespace
+
+        self.facts = SimpleNamespace(gpu=uuid(gpu), node="n01", index=gpu % 4, model=MODEL)
+
+
+@pytest.fixture(scope="module")
+def fleet(built_once: BuiltOnce) -> str:
+    """16 GPUs on four nodes, measured on two days."""
+    return str(built_once("checked-fleet", lambda folder: judged_store(folder / "S", 16)) / "S")
+
+
+def test_all_gpus_there_and_nothing_known_against_them_is_ok(fleet: str, here: list[Any]) -> None:
+    here += [Shown(gpu) for gpu in range(4)]
+    found = checked("--store", fleet, "--quick", status=0)
+    assert [one["name"] for one in found["gpus"]] == ["n01/0", "n01/1", "n01/2", "n01/3"]
+    assert found["probed"] is False
+
+
+def test_a_gpu_that_is_gone_is_critical_unless_a_job_hides_it(
+    fleet: str, here: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here += [Shown(gpu) for gpu in (0, 1, 3)]
+    found = checked("--store", fleet, "--quick", status=2)
+    [lost] = [one for one in found["gpus"] if one["status"] == "critical"]
+    assert lost["name"] == "n01/2"
+    assert "not shown any more" in lost["says"][0]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,3")
+    checked("--store", fleet, "--quick", status=0)
+
+
+def test_gpus_that_are_shown_and_cannot_be_used_are_critical(fleet: str, here: list[Any]) -> None:
+    here.append(DeviceError("GPU-1 fell off the bus", gone=True))
+    found = checked("--store", fleet, status=2)
+    assert found["gpus"][0]["says"] == ["GPU-1 fell off the bus"]
+
+
+def finding(gpu: int, kind: Kind, state: State, effect: float | None) -> Verdict:
+    name = f"n01/{gpu}"
+    return Verdict(
+        Level.GPU, name, (name,), CLUSTER, MODEL, ("gemm-fp32",), kind, state, effect, None, None, None, None, None, (),
+        "", None, None, (), "",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "state", "effect", "status"),
+    [
+        (Kind.SLOW, State.CONFIRMED, 5.0, 1), (Kind.SLOW, State.SUSPECTED, 15.0, 1),
+        (Kind.SLOW, State.CONFIRMED, 15.0, 2), (Kind.WRONG, State.SUSPECTED, None, 2),
+        (Kind.FAST, State.CONFIRMED, -5.0, 0), (Kind.LOST, State.SUSPECTED, None, 1),
+    ],
+)  # fmt: skip
+def test_what_was_judged_counts(
+    kind: Kind, state: State, effect: float | None, status: int, here: list[Any], tmp_path: Path
+) -> None:
+    store = judged_store(tmp_path / "S", 4, (0,))
+    record(store, [Judgement(CLUSTER, (finding(1, kind, state, effect),), (), 4, 4)], AT)
+    here += [Shown(gpu) for gpu in range(4)]
+    found = checked("--store", str(store.root), "--quick", status=status)
+    said = {one["name"]: one["says"] for one in found["gpus"]}
+    assert bool(said["n01/1"]) == bool(status)
+    assert not said["n01/0"]
+
+
+def test_a_gpu_that_became_slower_than_its_own_level_is_noticed(fleet: str) -> None:
+    """Its level in the store is that of 100 ms; so many per cent more are a warning, critical, or within the noise."""
+    from whorl.analysis.verdicts.reference import known
+
+    levels = known(Store.open(fleet), [uuid(2)], checking.PROBES)
+    level = levels.levels[uuid(2)]["gemm-fp32"]
+    assert level.own_ms is not None
+    task = checking._Check(fleet, Answer("n01"), "cuda", 3.0, 10.0, {})
+    for factor, status in ((1.0, Status.OK), (1.02, Status.OK), (1.06, Status.WARNING), (1.2, Status.CRITICAL)):
+        one = checking.OfGpu(uuid(2), "n01/2")
+        assert task._compared(one, checking._now("gemm-fp32", level.own_ms * factor, level))
+        assert one.status is status, factor
+    stranger = levels.peers_of(uuid(99), "gemm-fp32", MODEL)
+    assert stranger is not None
+    assert stranger.own_ms is None
+    one = checking.OfGpu(uuid(99), "n09/0")
+    assert task._compared(one, checking._now("gemm-fp32", 115.0, stranger))
+    assert one.status is Status.CRITICAL
+    assert levels.peers_of(uuid(99), "gemm-fp32", "another model") is None
+
+
+# -- it fails open ----------------------------------------------------------------------------------------------
+
+
+def test_no_driver_no_gpu_no_store_and_a_wrong_option_are_unknown(fleet: str, here: list[Any], tmp_path: Path) -> None:
+    here.append(InputError("CuPy is not installed"))
+    assert "CuPy is not installed" in checked("--store", fleet, status=3)["says"]
+    line = whorl("check", "--store", str(tmp_path / "none"), "--format", "nagios")
+    assert (line.exit_code, line.output.startswith("WHORL UNKNOWN - ")) == (3, True)
+    assert "is not a store" in line.output
+    assert whorl("check", "--store", fleet, "--nosuch").exit_code == 3
+    assert whorl("check").exit_code == 3
+
+
+def test_an_unexpected_error_is_unknown(fleet: str, here: list[Any]) -> None:
+    here.append(RuntimeError("boom"))
+    assert "boom" in checked("--store", fleet, status=3)["says"][0]
+
+
+def test_a_call_that_does_not_return_is_unknown_in_time(fleet: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    never = threading.Event()
+    monkeypatch.setattr("whorl.probes.here.local_devices", lambda **_: never.wait(30))
+    found = checked("--store", fleet, "--timeout", "0.2s", status=3)
+    assert "no answer within 0.2 s" in found["says"][0]
+    never.set()
+
+
+def test_a_node_that_was_never_measured_is_unknown(here: list[Any], tmp_path: Path) -> None:
+    store = judged_store(tmp_path / "S", 4, ())
+    here += [Shown(gpu) for gpu in range(4)]
+    found = checked("--store", str(store.root), "--quick", status=3)
+    assert "the store has no runs of it" in found["gpus"][0]["says"][0]

@@ -1,0 +1,266 @@
+"""`whorl fingerprint`, `whorl diff` and `whorl plan` from the command line."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from click.testing import CliRunner, Result
+
+from whorl.analysis.probing import probed
+from whorl.analysis.verdicts import Judgement, Kind, Level, State, Verdict
+from whorl.analysis.verdicts.fingerprint import fingerprint
+from whorl.analysis.verdicts.recording import record
+from whorl.cli import cli
+from whorl.store import Store
+from whorl.store.schema import FINGERPRINTS, arrow_rows
+
+from ..conftest import BuiltOnce
+from ..judged_fleet import BEGAN_NS, CLUSTER, DAY_NS, MODEL, judged_store, uuid
+from ..probed_fleet import stored
+from ..sizes import sample
+from .test_verdicts import AT, ODD
+
+SLOW, MOVED = 5, 9
+
+
+def whorl(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, list(arguments))
+
+
+def document(*arguments: str) -> dict[str, Any]:
+    result = whorl(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return dict(json.loads(result.stdout))
+
+
+def moves(gpu: int, day: float) -> float:
+    """All GPUs are 2 % slower from day 10 on, and one 6 % more."""
+    return 1.0 if day < 10 else 1.02 * (1.06 if gpu == MOVED else 1.0)
+
+
+@pytest.fixture(scope="module")
+def fleet(built_once: BuiltOnce) -> str:
+    """32 GPUs on four days; one is slow from the start, and one moves against the others."""
+    days = (0, 2, 12, 14)
+    built = built_once(
+        "diff-fleet", lambda folder: judged_store(folder / "S", 32, days, slow={SLOW: 0.12}, time=moves, noise=0.001)
+    )
+    return str(built / "S")
+
+
+# -- fingerprints -----------------------------------------------------------------------------------------------
+
+
+def test_a_fingerprint_has_each_class_and_figure_with_its_interval(fleet: str) -> None:
+    found = document("fingerprint", "--store", fleet, "--gpu", "n02/1")
+    assert (found["schema"], found["gpu"]) == ("whorl.fingerprint/1", uuid(SLOW))
+    rows = {(row["class"], row["workload"], row["figure"]): row for row in found["rows"]}
+    time = rows["compute", "gemm-fp32", "time"]
+    assert (time["rank"], time["peers"], time["n"], time["sittings"], time["serial"]) == (32, 32, 4, 4, "S0005")
+    assert time["low"] < time["value"] < time["high"]
+    assert time["ratio_low"] < 1.12 < time["ratio_high"]
+    assert len(time["evidence"]) == 4
+    assert rows["memory", None, "time"]["ratio"] == pytest.approx(1.12, abs=0.02)
+    for key in (("compute", "gemm-fp32", "sm_clock"), ("compute", "gemm-fp32", "power"), ("other", None, "xids")):
+        assert rows[key]["value"] is not None, key
+    assert rows["compute", "gemm-fp32", "work_per_joule"]["ratio"] < 0.95
+    assert rows["other", None, "time_spread"]["value"] == pytest.approx(1.2, abs=0.5)
+    shown = whorl("fingerprint", "--store", fleet, "--gpu", "S0005")
+    assert shown.output.startswith(f"n02/1 ({uuid(SLOW)}): {MODEL}, serial S0005, cluster judged")
+
+
+def test_the_slowest_gpu_comes_first_and_neighbours_are_alike(fleet: str) -> None:
+    shown = whorl("fingerprint", "--store", fleet)
+    assert shown.output.splitlines()[2].startswith("n02/1 ")
+    alike = document("fingerprint", "--store", fleet, "--gpu", "n02/1")["neighbours"]
+    assert alike == sorted(alike, key=lambda one: one["distance"])
+    assert all(one["gpu"] != uuid(SLOW) for one in alike)
+    others = [document("fingerprint", "--store", fleet, "--gpu", name)["neighbours"] for name in ("n01/0", "n04/2")]
+    assert all("n02/1" not in {one["name"] for one in some} for some in others)
+
+
+def test_fingerprints_stand_beside_each_other_and_survive_a_move(tmp_path: Path) -> None:
+    store = judged_store(tmp_path / "S", 9, (0, 2))
+    for _ in range(2):
+        document("fingerprint", "--store", str(store.root))
+    made = "select count(distinct made_at) as n, count(*) as rows from fingerprints"
+    [first] = store.sql(made).to_pylist()
+    assert first["n"] == 1
+    judged_store(tmp_path / "S", 9, (5,), seed=2)
+    moved = {"cluster": [CLUSTER], "gpu": [uuid(5)], "uuid": [uuid(5)], "node": ["n09"], "slot": [0]}
+    store.append({"gpus": arrow_rows("gpus", moved | {"first_seen": [BEGAN_NS + 9 * DAY_NS]})}, "moved")
+    document("fingerprint", "--store", str(store.root))
+    [second] = store.sql(made).to_pylist()
+    assert (second["n"], second["rows"]) == (2, 2 * first["rows"])
+    now = "select name, n from fingerprints_now join gpus_now using (cluster, gpu) where figure = 'time' "
+    now += "and workload = 'gemm-fp32'"
+    assert {(row["name"], row["n"]) for row in store.sql(now).to_pylist()} >= {("n09/0", 3), ("n01/0", 3)}
+
+
+def test_a_campaign_of_probes_has_every_class_and_the_gpus_own_figures(tmp_path: Path) -> None:
+    store, _ = stored(tmp_path / "S", gpus=16, telemetry=False)
+    rows = fingerprint(probed(store, every=True))
+    assert rows.columns == FINGERPRINTS.names
+    assert {"compute", "memory", "path", "power"} <= set(rows["class"])
+    of_gpu = rows.filter(pl.col("gpu") == rows["gpu"][0])
+    assert {"idle_power", "temperature_rise", "power_at_fixed_clock"} <= set(of_gpu["figure"])
+    assert of_gpu.select("class", "workload", "figure").is_unique().all()
+    assert rows["low"].null_count() == rows.height  # there is one sitting: nobody knows what another one brings
+
+
+# -- what changed -----------------------------------------------------------------------------------------------
+
+
+def test_the_step_of_the_fleet_comes_first_then_who_moved_against_it(fleet: str) -> None:
+    found = document("diff", "--store", fleet, "--before", "2026-09-05", "--after", "2026-09-10")
+    assert found["schema"] == "whorl.diff/1"
+    for step in found["steps"]:
+        assert step["low_pct"] < 2 < step["high_pct"]
+        assert (step["n"], step["why"]) == (32, None)
+    assert {one["name"] for one in found["moved"]} == {"n03/1"}
+    for one in found["moved"]:
+        assert one["low_pct"] < 6 < one["high_pct"]
+        assert one["change_pct"] == pytest.approx(8.1, abs=0.7)
+    assert (found["new"], found["gone"], found["identity"]) == ([], [], {})
+    shown = whorl("diff", "--store", fleet, "--before", "2026-09-05", "--after", "2026-09-10")
+    assert "1 GPU moved against the fleet" in shown.output
+    assert "whorl explain n03/1" in shown.output
+
+
+def test_new_gone_and_changed_gpus_are_named(tmp_path: Path) -> None:
+    store = judged_store(tmp_path / "S", 10, (0, 12), runs=lambda gpu: 1, time=lambda gpu, day: 1.0)
+    gone = store.sql(f"select run_id from runs where gpu = '{uuid(3)}' and began > '2026-09-05'").to_pylist()
+    assert gone
+    new = judged_store(
+        tmp_path / "T", 10, (0, 12), time=lambda gpu, day: float("nan") if (gpu, day) in {(3, 12), (4, 0)} else 1.0
+    )
+    identity = {"cluster": [CLUSTER], "gpu": [uuid(5)], "uuid": [uuid(5)], "driver": ["580.2"]}
+    new.append({"gpus": arrow_rows("gpus", identity | {"first_seen": [BEGAN_NS + 9 * DAY_NS]})}, "driver")
+    found = document("diff", "--store", str(new.root), "--before", "2026-09-05", "--after", "2026-09-10")
+    assert (found["new"], found["gone"], found["identity"]) == (["n02/0"], ["n01/3"], {"driver": 1})
+
+
+def test_dates_that_hold_no_runs_are_refused(fleet: str) -> None:
+    for before, after, says in (
+        ("2026-10-01", "2026-09-01", "must not be later"),
+        ("2026-01-01", "2026-09-01", "has no runs before 2026-01-01 00:00; it has runs from 2026-09-01 to 2026-09-15"),
+        ("2026-09-05", "2027-01-01", "has no runs after 2027-01-01"),
+    ):
+        refused = whorl("diff", "--store", fleet, "--before", before, "--after", after)
+        assert refused.exit_code == 2
+        assert says in refused.output
+
+
+def test_few_gpus_have_a_step_and_nobody_is_named(tmp_path: Path) -> None:
+    judged_store(tmp_path / "S", 3, (0, 12), time=lambda gpu, day: 1.3 if (gpu, day) == (1, 12) else 1.0)
+    found = document("diff", "--store", str(tmp_path / "S"), "--before", "2026-09-05", "--after", "2026-09-10")
+    assert (found["moved"], found["looks"]) == ([], 0)
+    assert all("8 are needed" in step["why"] for step in found["steps"])
+    shown = whorl("diff", "--store", str(tmp_path / "S"), "--before", "2026-09-05", "--after", "2026-09-10")
+    assert "which GPUs moved cannot be said: 3 GPUs measured before and after" in shown.output
+
+
+# -- what to measure next ---------------------------------------------------------------------------------------
+
+
+def plan(store: Store, *arguments: str, now: str = "2026-09-20") -> Any:
+    from whorl.jobs import planning
+
+    at = datetime.fromisoformat(now)
+    from whorl.analysis.verdicts.planning import planned
+
+    budget = float(arguments[0]) if arguments else 1e6
+    return planned(store, planning.PROBES, budget_s=budget, seconds=14.0, now=at)
+
+
+def suspected(gpu: int) -> Verdict:
+    name = f"n{gpu // 4 + 1:02}/{gpu % 4}"
+    return Verdict(
+        Level.GPU, name, (name,), CLUSTER, MODEL, ("gemm-fp32",), Kind.SLOW, State.SUSPECTED, 4.0, None, None, None,
+        None, None, (), "", None, None, (), "",
+    )  # fmt: skip
+
+
+def test_suspected_gpus_come_first_then_those_never_measured(tmp_path: Path) -> None:
+    store = judged_store(tmp_path / "S", 12, (0, 2, 4), runs=lambda gpu: 0 if gpu in (3, 7) else 1)
+    record(store, [Judgement(CLUSTER, (suspected(8),), (), 12, 12)], AT)
+    found = plan(store)
+    assert [(one.name, one.why) for one in found.gpus] == [
+        ("n03/0", "suspected"), ("n01/3", "never measured"), ("n02/3", "never measured"),
+    ]  # fmt: skip
+    assert found.decided == {"fine": 9}
+    assert found.gpus[1].bits > 0
+    assert found.gpus[1].last is None
+
+
+def test_a_decided_gpu_comes_back_when_its_sittings_are_old(tmp_path: Path) -> None:
+    store = judged_store(tmp_path / "S", 12, (0, 2, 4), slow={5: 0.12})
+    fresh, old = plan(store), plan(store, now="2027-01-20")
+    assert (fresh.gpus, fresh.decided) == ((), {"fine": 11, "slow": 1})
+    assert {one.why for one in old.gpus} == {"measured long ago"}
+    assert len(old.gpus) == 12
+
+
+def test_a_gpu_near_the_threshold_tells_more_than_one_that_is_clear(tmp_path: Path) -> None:
+    store = judged_store(tmp_path / "S", 32, (0,), slow={5: 0.03, 6: 0.4}, noise=0.001)
+    found = plan(store)
+    assert found.gpus[0].name == "n02/1"
+    assert all(one.why == "not decided yet" for one in found.gpus)
+    by_name = {one.name: one for one in found.gpus}
+    assert by_name["n02/2"].slow_chance > 0.9
+    assert by_name["n02/1"].bits > by_name["n02/2"].bits
+    assert by_name["n01/0"].slow_chance < 0.1
+
+
+def test_the_budget_is_kept_and_the_commands_name_the_nodes(tmp_path: Path) -> None:
+    judged_store(tmp_path / "S", 12, (0,), runs=lambda gpu: 0)
+    found = document("plan", "--store", str(tmp_path / "S"), "--budget", "1min")
+    assert found["schema"] == "whorl.plan/1"
+    each = found["gpus"][0]["seconds"]
+    assert len(found["gpus"]) == int(60 / each)
+    assert len(found["gpus"]) + found["left_out"] == 12
+    assert [one["node"] for one in found["commands"]] == ["n01"]
+    shown = whorl("plan", "--store", str(tmp_path / "S"), "--budget", "1min")
+    assert "# on n01:" in shown.output
+    assert "whorl probe run gemm-fp32 stream-triad --suite quick" in shown.output
+    assert "--gpu n01/0 --gpu n01/1" in shown.output
+    assert "longer than the budget" in whorl("plan", "--store", str(tmp_path / "S"), "--budget", "1s").output
+
+
+# -- bad input --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("odd", sample(sorted(ODD), short=3))
+def test_odd_fleets_never_crash(odd: str, tmp_path: Path) -> None:
+    judged_store(tmp_path / "S", **ODD[odd])
+    store = str(tmp_path / "S")
+    days = ["--before", "2026-09-02", "--after", "2026-09-02"]
+    for verb in (["fingerprint"], ["fingerprint", "--gpu", "00000000-", "--json"], ["plan"], ["diff", *days]):
+        done = whorl(*verb, "--store", store)
+        refused = verb[0] == "diff" and done.exit_code == 2 and "has no runs" in done.output
+        assert done.exit_code == 0 or refused, f"{verb}: {done.output}\n{done.exception!r}"
+
+
+def test_one_gpu_has_nothing_to_compare_with(tmp_path: Path) -> None:
+    judged_store(tmp_path / "S", 1)
+    shown = whorl("fingerprint", "--store", str(tmp_path / "S"))
+    assert "nothing to compare with" in shown.output
+
+
+def test_a_store_without_gpus_says_what_to_do(tmp_path: Path) -> None:
+    from whorl.tests.stores import new_store
+
+    new_store(tmp_path / "S")
+    for verb, says in (
+        (["plan"], "holds no GPUs"),
+        (["fingerprint"], "holds no runs"),
+        (["fingerprint", "--gpu", "a"], "holds no GPUs"),
+    ):
+        refused = whorl(*verb, "--store", str(tmp_path / "S"))
+        assert refused.exit_code == 2
+        assert says in refused.output
