@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from whorl.analysis.verdicts.sequential import ALPHA, BETA, Decision, decide
-
-from ..sizes import count
+from whorl.tests.sizes import count
 
 EFFECT = math.log1p(0.03)
 

@@ -7,8 +7,7 @@ import polars as pl
 import pytest
 
 from whorl.analysis.verdicts.standing import TIME, by_sitting, in_sittings, standing
-
-from ..sizes import count
+from whorl.tests.sizes import count
 
 HOUR = 3600
 

@@ -18,11 +18,11 @@ from whorl.analysis.verdicts.recording import record
 from whorl.cli import cli
 from whorl.store import Store
 from whorl.store.schema import FINGERPRINTS, arrow_rows
+from whorl.tests.sizes import sample
 
 from ..conftest import BuiltOnce
 from ..judged_fleet import BEGAN_NS, CLUSTER, DAY_NS, MODEL, judged_store, uuid
 from ..probed_fleet import stored
-from ..sizes import sample
 from .test_verdicts import AT, ODD
 
 SLOW, MOVED = 5, 9

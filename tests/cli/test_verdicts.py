@@ -16,10 +16,10 @@ from whorl.cli import cli
 from whorl.dashboards.printed.verdicts import answer
 from whorl.dashboards.table import Table
 from whorl.store import Store
+from whorl.tests.sizes import sample
 
 from ..conftest import BuiltOnce
 from ..judged_fleet import BEGAN_NS, CLUSTER, DAY_NS, MODEL, judged_store, uuid
-from ..sizes import sample
 
 SLOW = 5
 AT = datetime.fromisoformat("2026-09-03T12:00")
