@@ -87,8 +87,9 @@ def table(rows: Sequence[Verdict]) -> Table:
 
 
 def name(one: Verdict) -> str:
-    """The name, with the number of GPUs where it is not that of one."""
-    return one.name if one.level == Level.GPU else f"{one.name} ({many(len(one.gpus), 'GPU')})"
+    """The name, with the number of GPUs where it is not that of one and does not say it."""
+    counted = many(len(one.gpus), "GPU")
+    return one.name if one.level == Level.GPU or one.name == counted else f"{one.name} ({counted})"
 
 
 def causes(one: Verdict) -> str:
