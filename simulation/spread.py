@@ -8,6 +8,7 @@ Source: docs/simulation.md. What is fitted, is fitted to one public cluster of V
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,6 +93,23 @@ class Spread:
     """Share of the runs that something unknown slows down ..."""
     glitch: float = 0.06
     """... by so much on average, as a fraction; exponential."""
+
+    def __post_init__(self) -> None:
+        """InputError for a value that nothing can be drawn from."""
+        for name in ("silicon_tail", "day_tail", "run_tail"):
+            tail = getattr(self, name)
+            if tail is not None and not tail > 2:
+                raise InputError(f"{name} of a spread must be above 2 degrees of freedom, or None, not {tail:g}")
+        for name in ("revision_share", "glitch_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(f"{name} of a spread is a share from 0 to 1, not {getattr(self, name):g}")
+        if not -1 <= self.voltage_leakage_correlation <= 1:
+            raise InputError(f"a correlation lies between -1 and 1, not at {self.voltage_leakage_correlation:g}")
+        signed = ("voltage_leakage_correlation", "revision_compute", "revision_memory")
+        for name in (column.name for column in fields(self)):
+            value = getattr(self, name)
+            if isinstance(value, int | float) and name not in signed and not 0 <= value < inf:
+                raise InputError(f"{name} of a spread must be a number of at least 0, not {value:g}")
 
 
 # What was fitted to the public cluster, heavy tails and two speeds of memory included.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -195,6 +196,21 @@ def test_a_population_has_a_name_and_an_own_spread_says_what_is_its_own() -> Non
     assert population_of(Spread(memory=0.01, run_tail=5.0)) == "own memory=0.01 run_tail=5.0"
     with pytest.raises(InputError, match="no population 'mixed-up'; there are normal, longhorn, "):
         find_population("mixed-up")
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"run_tail": 2.0}, "run_tail of a spread must be above 2 degrees of freedom, or None, not 2"),
+        ({"glitch_share": 1.2}, "glitch_share of a spread is a share from 0 to 1, not 1.2"),
+        ({"memory": -0.1}, "memory of a spread must be a number of at least 0, not -0.1"),
+        ({"inlet_k": float("nan")}, "inlet_k of a spread must be a number of at least 0, not nan"),
+        ({"voltage_leakage_correlation": -2.0}, "a correlation lies between -1 and 1, not at -2"),
+    ],
+)
+def test_a_spread_that_nothing_can_be_drawn_from_is_refused(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        Spread(**values)
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"the public cluster's files are not in {DATA}")
