@@ -53,7 +53,7 @@ class Probed:
     """One row a run: the columns of `runs`, those of `gpus`, `FIGURES`, and `value`, `low`, `high` (the median of its
     repeats with its 95 % interval, ms; null where it has none), `repeats`, and `stresses`."""
     events: pl.DataFrame
-    """ts, gpu, node, kind, detail: of these GPUs, while the campaign ran."""
+    """ts, gpu, node, kind, code, detail: of these GPUs, while the campaign ran."""
     planned: int | None = None
     """How many runs it was to have, where the store knows that some of them are missing."""
 
@@ -266,7 +266,9 @@ def _events(store: Store, cluster: str, runs: pl.DataFrame) -> pl.DataFrame:
             (at >= pl.lit(began).cast(pl.Datetime("ns")).cast(pl.Int64) - margin)
             & (at <= pl.lit(ended).cast(pl.Datetime("ns")).cast(pl.Int64) + margin)
         )
-    return store.collect(events.select("ts", "gpu", "node", "kind", "detail").sort("ts", "gpu", nulls_last=True))
+    return store.collect(
+        events.select("ts", "gpu", "node", "kind", "code", "detail").sort("ts", "gpu", nulls_last=True)
+    )
 
 
 def slowest(campaign: Probed, gpu: str) -> tuple[str, float, int] | None:

@@ -187,7 +187,13 @@ def measured(fleet: Fleet, own: dict[int, Fault]) -> Probed:
         temperature_max_operating_c=pl.lit(int(V100.max_operating_c)),
         temperature_slowdown_c=pl.lit(int(V100.slowdown_c)),
     )
-    kinds: dict[str, Any] = {"gpu": pl.String, "node": pl.String, "kind": pl.String, "detail": pl.String}
+    kinds: dict[str, Any] = {
+        "gpu": pl.String,
+        "node": pl.String,
+        "kind": pl.String,
+        "code": pl.Int64,
+        "detail": pl.String,
+    }
     return Probed("made", "made", known, runs, pl.DataFrame(schema={"ts": pl.Datetime("ns"), **kinds}))
 
 

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 _SMALLEST = 0.02
 """Parts below this share of the effect belong to what is not explained."""
 _CLASS = {COMPUTE: COMPUTE, CACHE: COMPUTE, MEMORY: MEMORY, LINK: LINK}
+_OF_MEMORY = (48, 63, 64, 92, 94, 95)
+"""XIDs: errors of the memory, and its pages retired or its rows remapped for them."""
 _FEW = 2e-3  # of ln time: less is no contrast
 _LOWER = 0.01  # of ln memory clock
 
@@ -71,6 +73,7 @@ class Evidence:
     """GPUs whose power reading stood still, with a sentence."""
     _peers: dict[tuple[str | None, str], Peers] = field(default_factory=dict)
     _tops: pl.DataFrame | None = None
+    _paths: dict[str, Any] | None = None
 
     @classmethod
     def of(cls, campaign: Probed, store: Store | None = None, batches: Mapping[str, str] | None = None) -> Evidence:
@@ -105,8 +108,13 @@ class Evidence:
             causes = (Cause(Part.UNEXPLAINED, 100 * math.expm1(effect), None, None),)
         main = causes[0].what if causes[0].pct * 3 >= 100 * math.expm1(effect) else Part.UNEXPLAINED
         kind = Kind.FAST if effect < 0 else kind_of(main)
-        looks = looks_of(worst, causes, own.get(worst), limit_c)
+        looks = looks_of(worst, causes, own.get(worst), limit_c, self._memory_errors(together))
         return Explained(worst, causes, main, kind, looks, action_of(kind, main, of_node=len(together) > 1))
+
+    def _memory_errors(self, gpus: Sequence[str]) -> list[int]:
+        """The XIDs of these GPUs that tell of errors of their memory."""
+        told = pl.col("code").is_in(_OF_MEMORY) & pl.col("gpu").is_in(list(gpus))
+        return self.campaign.events.filter(told)["code"].unique().sort().to_list()
 
     def _rows(self, gpus: Sequence[str]) -> dict[str, dict[str, Any]]:
         """By workload, the row of `levels` of a GPU, or the medians of several."""
@@ -187,8 +195,10 @@ class Evidence:
 
     def _between_gpus(self, workload: str) -> bool:
         """Whether a probe copies from one GPU to another."""
-        stated = self.campaign.runs.filter(pl.col("workload") == workload)["conditions"].drop_nulls()
-        return bool(len(stated)) and read(stated[0]).get("path") == "peer"
+        if self._paths is None:
+            first = self.campaign.runs.group_by("workload").agg(pl.col("conditions").drop_nulls().first())
+            self._paths = {str(name): read(stated).get("path") for name, stated in first.iter_rows()}
+        return self._paths.get(workload) == "peer"
 
     def _residual(self, row: dict[str, Any], effect: float | None) -> float | None:
         """ln time over the peers', without what the clock takes; None where it has no time."""

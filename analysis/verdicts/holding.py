@@ -88,9 +88,8 @@ class Split:
         self.told = row["brake"] is not None
         """Whether reasons were recorded."""
         beyond = {name: max(self.apart(name) or 0.0, 0.0) for name in ("heat", "brake", "slowed")}
-        # The hardware's bit is set with those of the brake and of heat: alone it is a reason of its own.
-        beyond["slowed"] = max(beyond["slowed"] - beyond["brake"] - beyond["heat"], 0.0)
-        if beyond["slowed"] < 0.5 * (beyond["brake"] + beyond["heat"]):
+        # The hardware's bit is set with those of the brake and of heat: only alone it is a reason of its own.
+        if max(beyond["brake"], beyond["heat"]) >= HELD:
             beyond["slowed"] = 0.0
         self.reasons = {name: share for name, share in beyond.items() if share >= HELD}
 

@@ -85,13 +85,24 @@ def action_of(kind: Kind, main: str = "", *, of_node: bool = False) -> str:
     return _ACTIONS.get((kind, main)) or _ACTIONS[kind]
 
 
-def looks_of(workload: str, causes: Sequence[Cause], row: Mapping[str, Any] | None, limit_c: float | None) -> str:
-    """A slow GPU in a sentence without a full stop: its parts, and the figures that tell them."""
+def looks_of(
+    workload: str,
+    causes: Sequence[Cause],
+    row: Mapping[str, Any] | None,
+    limit_c: float | None,
+    memory_errors: Sequence[int] = (),
+) -> str:
+    """A slow GPU in a sentence without a full stop: its parts, and the figures that tell them.
+
+    `memory_errors`: XIDs.
+    """
     effect = sum(one.pct for one in causes)
     said = f"{abs(effect):.1f} % {'slower' if effect >= 0 else 'faster'} in {workload}"
     if len(causes) > 1 or (causes and causes[0].what != Part.UNEXPLAINED):
         said += ": " + ", ".join(f"{one.pct:.1f} {one.what}" for one in causes if abs(one.pct) >= 0.05)
     figures = [] if row is None else list(_figures(row, {one.what for one in causes}, limit_c))
+    if memory_errors and any(one.what in (Part.MEMORY, Part.UNEXPLAINED) for one in causes):
+        figures.append(f"errors of its memory: XID {', '.join(map(str, memory_errors))}")
     return said + (f" ({'; '.join(figures)})" if figures else "")
 
 

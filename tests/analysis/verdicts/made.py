@@ -103,5 +103,11 @@ def campaign_of(runs: pl.DataFrame) -> Probed:
     )
     unknown = pl.lit(None, pl.Int32)
     gpus = identity.with_columns(temperature_max_operating_c=unknown, temperature_slowdown_c=unknown)
-    nothing: dict[str, Any] = {"gpu": pl.String, "node": pl.String, "kind": pl.String, "detail": pl.String}
+    nothing: dict[str, Any] = {
+        "gpu": pl.String,
+        "node": pl.String,
+        "kind": pl.String,
+        "code": pl.Int64,
+        "detail": pl.String,
+    }
     return Probed("made", "", gpus, runs, pl.DataFrame(schema={"ts": pl.Datetime("ns"), **nothing}))

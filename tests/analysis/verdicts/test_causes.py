@@ -98,6 +98,23 @@ def test_a_brake_is_named_only_where_a_counter_or_bit_says_so(power: float) -> N
     assert (held.main, held.kind) == (Part.UNTOLD, Kind.UNDER_CAP)
 
 
+def test_the_hardwares_bit_beside_the_brakes_counter_is_the_brake() -> None:
+    """The bit is read now and then, so that its share may be twice that of the counter."""
+    events = {"power_brake": 0.1 * RUN_S, "hw_slowdown": 0.25 * RUN_S}
+    found = explained(fleet({7: {"gemm": {"events": events, "slower": 1.06, "power": 0.95}}}))
+    assert found.main == Part.BRAKE
+    assert Part.SLOWDOWN not in {one.what for one in found.causes}
+
+
+def test_errors_of_the_memory_are_named_beside_slow_memory() -> None:
+    campaign = fleet({7: {"stream": {"slower": 1.03}}})
+    xid = pl.DataFrame({"gpu": [GPU, GPU, "GPU-001"], "code": [63, 79, 63]}).join(campaign.events, on="gpu", how="left")
+    xid = xid.select(pl.col(name) for name in campaign.events.columns)
+    found = explained(Probed("made", "", campaign.gpus, campaign.runs, xid))
+    assert found.main == Part.MEMORY
+    assert "errors of its memory: XID 63" in found.looks
+
+
 def test_a_link_between_gpus_is_told_from_that_to_the_host() -> None:
     campaign = fleet({7: {"copy": {"slower": 1.2}}})
     for path, part in (("pcie", Part.LINK), ("peer", Part.PEER)):
