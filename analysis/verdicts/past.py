@@ -37,6 +37,9 @@ class Past:
     scatter: Scatter | None
     scatter_q: Floats
     changed: Ints
+    spans: Ints
+    """(changed, 3) of each change: the places in `of` from which its level before begins, at which it is, and up to
+    which the level after goes. Other changes of the series bound them."""
     drifting: Ints
     watched: Ints
     unstable: Ints
@@ -77,8 +80,9 @@ def past(
         nothing = shapes(of, _NO_NOISE, none)
         empty = np.zeros(0)
         return Past(
-            of, runs, None, tuple(common), nothing, none, empty, empty, None, empty, none, none, none, none, looks
-        )
+            of, runs, None, tuple(common), nothing, none, empty, empty, None, empty, none, none.reshape(0, 3), none,
+            none, none, looks,
+        )  # fmt: skip
     if noise.a_kelvin:
         warm = noise.a_kelvin * (of.warmth - groups_median(of.warmth, of.series, of.count)[of.series])
         warm = np.nan_to_num(warm)
@@ -94,15 +98,16 @@ def past(
     newest = (start + found.sittings) == of.per_series[found.series]
     with np.errstate(invalid="ignore"):
         watch = newest & (found.newest_p <= ALARM) & (found.newest >= RELEVANT) & ~is_change & ~is_drift
-    drifting, changed = np.flatnonzero(is_drift), np.flatnonzero(is_change)
+    drifting = np.flatnonzero(is_drift)
+    changed, spans = _bounded(of, found, start, np.flatnonzero(is_change))
     level = _levels(of, found, start, changed, drifting)
     scattered = scatter(of, runs, noise, of.value - level)
     enough = int((scattered.runs + np.where(of.per_series >= 4, of.per_series, 0) > 0).sum())
     scatter_q = discoveries(scattered.p, max(enough, 1))
     unstable = np.flatnonzero(scatter_q <= RATE)
     return Past(
-        of, runs, noise, tuple(common), found, start, change_q, drift_q, scattered, scatter_q, changed, drifting,
-        np.flatnonzero(watch), unstable, looks,
+        of, runs, noise, tuple(common), found, start, change_q, drift_q, scattered, scatter_q, changed, spans,
+        drifting, np.flatnonzero(watch), unstable, looks,
     )  # fmt: skip
 
 
@@ -132,6 +137,23 @@ def _searched_again(of: Sittings, noise: Noise, found: Shapes, start: Ints, look
         found = Shapes(*(np.concatenate([getattr(found, n), getattr(rows, n)]) for n in Shapes.__dataclass_fields__))
         start = np.concatenate([start, starts])
     return found, start
+
+
+def _bounded(of: Sittings, found: Shapes, start: Ints, changed: Ints) -> tuple[Ints, Ints]:
+    """The changes that are relevant between the levels next to them, and what bounds these (see `Past.spans`)."""
+    begins = of.first[found.series[changed]]
+    at = begins + start[changed] + found.split[changed]
+    ends = begins + of.per_series[found.series[changed]]
+    kept, spans = [], []
+    for row, begin, place, end in zip(changed, begins, at, ends, strict=True):
+        same = at[begins == begin]
+        before = max(same[same < place], default=begin)
+        after = min(same[same > place], default=end)
+        move = np.median(of.value[place:after]) - np.median(of.value[before:place])
+        if abs(move) >= RELEVANT:
+            kept.append(row)
+            spans.append((before, place, after))
+    return np.array(kept, dtype=np.int64), np.array(spans, dtype=np.int64).reshape(-1, 3)
 
 
 def _spans(of: Sittings, found: Shapes, start: Ints) -> Floats:

@@ -63,8 +63,8 @@ class Telling:
         found, shapes = self.past, self.past.shapes
         for common in found.common:
             yield self._step(common)
-        for row in found.changed.tolist():
-            yield self._change(row, float(shapes.change_p[row]))
+        for row, (first, split, end) in zip(found.changed.tolist(), found.spans.tolist(), strict=True):
+            yield self._change(row, float(shapes.change_p[row]), first, split, end)
         for row in found.drifting.tolist():
             yield self._drift(row)
         for series in found.unstable.tolist():
@@ -72,8 +72,11 @@ class Telling:
 
     def watched(self) -> Iterator[Finding]:
         """Changes at the newest sitting."""
+        of, shapes = self.past.of, self.past.shapes
         for row in self.past.watched.tolist():
-            yield self._change(row, float(self.past.shapes.newest_p[row]), newest=True)
+            first = int(of.first[shapes.series[row]])
+            end = first + int(of.per_series[shapes.series[row]])
+            yield self._change(row, float(shapes.newest_p[row]), first, end - 1, end, newest=True)
 
     def _say(self, why: str) -> None:
         self.said.append(NotJudged(self.cluster, self.workload, f"history: {why}"))
@@ -113,19 +116,20 @@ class Telling:
             looks, joined,
         )  # fmt: skip
 
-    def _change(self, row: int, p: float, *, newest: bool = False) -> Finding:
+    def _change(self, row: int, p: float, first: int, split: int, end: int, *, newest: bool = False) -> Finding:
+        """A change at sitting `split`, of the level since `first` to the level until `end`."""
         shapes = self.past.shapes
         series = int(shapes.series[row])
-        first = int(self.past.of.first[series] + self.past.start[row])
-        n = int(shapes.sittings[row])
-        split = n - 1 if newest else int(shapes.split[row])
-        move = float(shapes.newest[row] if newest else shapes.change[row])
-        sd = np.hypot(shapes.newest_sd[row], np.sqrt(max(shapes.another_sd[row] ** 2 - shapes.change_sd[row] ** 2, 0)))
-        reach = np.array([sd if newest else shapes.another_sd[row]])
+        before, after = np.arange(first, split), np.arange(split, end)
+        if newest:
+            other = shapes.another_sd[row] ** 2 - shapes.change_sd[row] ** 2
+            move, reach = float(shapes.newest[row]), float(np.hypot(shapes.newest_sd[row], np.sqrt(max(other, 0.0))))
+        else:
+            value = self.past.of.value
+            move, reach = float(np.median(value[after]) - np.median(value[before])), float(shapes.another_sd[row])
         df = np.array([shapes.change_df[row]])
-        low, high = (float(bound[0]) for bound in interval(np.array([move]), reach, df))
+        low, high = (float(bound[0]) for bound in interval(np.array([move]), np.array([reach]), df))
         effect, low, high = (_pct(value) for value in (move, low, high))
-        before, after = np.arange(first, first + split), np.arange(first + split, first + n)
         since, at = _date(self.past.of.at[before[-1]]), _date(self.past.of.at[after[0]])
         joined = tuple(self._beside(series, before, after))
         ways = "slower" if effect > 0 else "faster"
@@ -134,6 +138,8 @@ class Telling:
             f"{abs(effect):.1f} % {ways} [{low:+.1f}, {high:+.1f}] than its own level before, in {self.workload} "
             f"since {at:%Y-%m-%d} ({sittings}; last seen as before on {since:%Y-%m-%d})"
         )
+        if end < self.past.of.first[series] + self.past.of.per_series[series]:
+            looks += f", until {_date(self.past.of.at[end]):%Y-%m-%d}"
         looks += f"; then: {', '.join(joined)}" if joined else ""
         state = State.CONFIRMED if len(after) >= 2 else State.SUSPECTED
         return self._finding(

@@ -242,3 +242,14 @@ def test_a_long_past_has_its_dates_to_the_sitting() -> None:
     assert found.shapes.series[found.drifting].tolist() == [5]
     newest = found.shapes.series[found.shapes.newest_p < 0.01]
     assert 7 in newest
+
+
+def test_a_gpu_that_changed_twice_has_both_sizes(tmp_path: Path) -> None:
+    past = Past(weeks=16)
+    past.times[7, 4:] *= 1.03
+    past.times[7, 10:] *= 1.05
+    first, second = sorted(past.found(tmp_path / "S").changes, key=lambda one: str(one.at))
+    assert (first.at, second.at) == (BEGAN + timedelta(weeks=4), BEGAN + timedelta(weeks=10))
+    assert abs(first.effect_pct - 3) < 0.3
+    assert abs(second.effect_pct - 5) < 0.3
+    assert "until 2026-03-16" in first.looks
