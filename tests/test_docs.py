@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from whorl.cli import cli
+from whorl.tests.sizes import count
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -26,6 +27,7 @@ def shell_commands(page: str) -> list[str]:
 def test_every_command_of_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In its order, in one empty folder. The installation is left out: the tests run in its result."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("whorl.dashboards.store_report.REPLICATES", count(500, short=50))
     commands = shell_commands((ROOT / "docs" / "tutorial.md").read_text())
     assert commands[:2] == INSTALLATION
     printed = {}

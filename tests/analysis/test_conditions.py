@@ -15,12 +15,13 @@ from whorl.dashboards.store_report import look
 from whorl.errors import InputError
 from whorl.jobs.advice import advise
 from whorl.store import Store
+from whorl.tests.stores import new_store
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     """sgemm on two models, one of them at two power limits and once at a locked clock; copy alike everywhere."""
-    made = Store.create(tmp_path / "store")
+    made = new_store(tmp_path / "store")
     free, low = {"clock": "free", "asked_power_limit_w": None}, {"clock": "free", "asked_power_limit_w": 250.0}
     locked = {"clock": "locked", "locked_clock_mhz": 1200.0, "asked_power_limit_w": None}
     runs = [

@@ -7,6 +7,7 @@ import csv
 import hashlib
 import http.server
 import io
+import itertools
 import json
 import os
 import pty
@@ -26,6 +27,7 @@ from whorl.cli import cli
 from whorl.errors import QueryError
 from whorl.store import Store
 from whorl.store.schema import TABLES, VIEWS
+from whorl.tests.sizes import sample
 from whorl.tests.stores import new_store
 
 WHORL = [sys.executable, "-m", "whorl"]
@@ -253,7 +255,9 @@ READING = [
     "from read_csv('https://localhost:9/x.csv')",
 ]
 
-# What a COPY would write: a new file outside, a file that the query may read, the catalogue.
+TARGETS = ["{o}/new", "{s}/telemetry/x.parquet", "{s}/whorl.duckdb"]
+"""What a COPY would write: a new file outside, a file that the query may read, the catalogue."""
+
 WRITING = [
     "copy (select 1) to '{t}'",
     "copy runs to '{t}' (format parquet)",
@@ -325,7 +329,7 @@ OTHER = [
 ]
 
 
-@pytest.mark.parametrize("query", READING)
+@pytest.mark.parametrize("query", sample(READING, short=11))
 def test_nothing_outside_is_read(store: Store, outside: Path, query: str) -> None:
     result = whorl(store, "--json", query.format(o=outside, s=store.root))
     assert result.exit_code == 4, result.output
@@ -334,15 +338,14 @@ def test_nothing_outside_is_read(store: Store, outside: Path, query: str) -> Non
     assert result.stdout == ""
 
 
-@pytest.mark.parametrize("query", WRITING)
-@pytest.mark.parametrize("target", ["{o}/new", "{s}/telemetry/x.parquet", "{s}/whorl.duckdb"])
+@pytest.mark.parametrize(("query", "target"), sample(itertools.product(WRITING, TARGETS), short=24))
 def test_nothing_is_written(store: Store, outside: Path, query: str, target: str) -> None:
     result = whorl(store, query.format(t=target.format(o=outside, s=store.root)))
     assert result.exit_code == 4, result.output
     assert result.stderr.startswith("whorl: ")
 
 
-@pytest.mark.parametrize("query", OTHER)
+@pytest.mark.parametrize("query", sample(OTHER, short=11))
 def test_only_queries_are_run(store: Store, outside: Path, query: str) -> None:
     result = whorl(store, query)
     assert result.exit_code == 4, result.output
@@ -454,7 +457,7 @@ def test_standard_input(store: Store) -> None:
 
 def test_no_escape_codes_and_no_cut_text_where_the_output_is_no_terminal(store: Store) -> None:
     long = "x" * 5000
-    for environment in ({}, {"NO_COLOR": "1"}, {"FORCE_COLOR": "1", "CLICOLOR_FORCE": "1"}):
+    for environment in sample([{"FORCE_COLOR": "1", "CLICOLOR_FORCE": "1"}, {"NO_COLOR": "1"}, {}], short=1):
         done = subprocess.run(
             [*WHORL, "sql", "--store", store.root, f"select '{long}' as a, 1 as b"],
             capture_output=True,
@@ -469,7 +472,7 @@ def test_no_escape_codes_and_no_cut_text_where_the_output_is_no_terminal(store: 
         assert done.stderr == "(1 row)\n"
 
 
-@pytest.mark.parametrize("option", ["--json", "--csv", None])
+@pytest.mark.parametrize("option", sample(["--json", "--csv", None], short=1))
 def test_a_closed_pipe_is_quiet(store: Store, option: str | None) -> None:
     options = [option] if option else []
     query = "select i, repeat('x', 50) x from range(20000) t(i)"

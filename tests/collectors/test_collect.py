@@ -51,14 +51,14 @@ def collecting(
     library: NvmlLibrary, store: Path, *options: str, before: Callable[[], object] | None = None
 ) -> Iterator[subprocess.Popen[str]]:
     """A collector that has begun to store rows; killed at the end if it still runs."""
-    new_store(store)
+    opened = new_store(store)
     arguments = command(store, "--interval", "0.05", *options)
     process = subprocess.Popen(
         arguments, env=library.environment(), stderr=subprocess.PIPE, text=True, preexec_fn=before
     )
     with process:
         try:
-            until(lambda: rows(store) > 0, process)
+            until(lambda: len(opened.sql("select ts from telemetry limit 1")), process)
             yield process
         finally:
             if process.poll() is None:

@@ -62,6 +62,7 @@ def test_a_peer_that_cannot_be_reached_is_no_failed_one(device: CupyDevice, runt
 
 
 def test_too_little_memory_on_the_peer(device: CupyDevice, runtime: FakeRuntime) -> None:
+    runtime.memory_bytes = 1 << 24
     runtime.setDevice(1)
     most = runtime.malloc(runtime.memory_bytes - 1000)
     assert refused(device) == f"{device.facts.gpu}: out of memory: twice needs 2e-05 GB on the other GPU"

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from whorl.errors import StoreError
-from whorl.store import Store, background, files, journal
+from whorl.store import background, files, journal
 from whorl.store.background import open_background
 from whorl.store.journal import Journal
 from whorl.tests.store.journaler import batch
+from whorl.tests.stores import new_store
 
 ROWS = "select gpu, power_mw from telemetry order by all"
 
@@ -59,7 +60,7 @@ def test_what_cannot_be_made_durable_is_an_error(handle: int) -> None:
 
 @pytest.mark.parametrize("able", [True, False], ids=["in the background", "at once"])
 def test_a_journal_is_made_durable_without_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, able: bool) -> None:
-    store = Store.create(tmp_path / "store")
+    store = new_store(tmp_path / "store")
     if not able:
         monkeypatch.setattr(background, "_NUMBERS", {})
     with Journal(store, "n", durable_s=0, settle_s=0, grace_s=0, thread=False) as one:
@@ -92,7 +93,7 @@ def test_a_disk_that_fails_in_the_background_is_told_at_the_next_flush(
         def close(self) -> None:
             pass
 
-    store = Store.create(tmp_path / "store")
+    store = new_store(tmp_path / "store")
     monkeypatch.setattr(journal, "open_background", lambda _handle: Failing())
     with Journal(store, "n", durable_s=0, settle_s=0, grace_s=0, thread=False) as one:
         one.append(batch(["a"], 0, 1), sync=False)
@@ -114,7 +115,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_kill_9_loses_nothing_that_was_appended(tmp_path: Path) -> None:
-    store = Store.create(tmp_path / "store")
+    store = new_store(tmp_path / "store")
     done = subprocess.run([sys.executable, "-c", KILLED, store.root], check=False, timeout=60)
     assert done.returncode == -signal.SIGKILL
     assert [row["power_mw"] for row in store.sql(ROWS).to_pylist()] == list(range(50))

@@ -171,7 +171,7 @@ def test_one_flipped_bit_in_any_kind_of_file_is_no_traceback(
     expected = {*ROWS, (BEGAN, "c", 6)}
     found = kinds(every_kind)
     assert {"late.parquet", "latest.parquet", "replaced.parquet", "pending.json", "journal.arrow"} <= found.keys()
-    for kind, file in found.items():
+    for kind, file in sample(found.items(), short=10):
         root = shutil.copytree(every_kind, tmp_path / kind)
         changed = root / file.relative_to(every_kind)
         flip(changed, positions(changed, 1, seed=seed)[0])

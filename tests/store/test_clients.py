@@ -16,6 +16,7 @@ import pytest
 from whorl.errors import StoreError
 from whorl.store import Store
 from whorl.store.schema import FORMAT, TABLES, VIEWS
+from whorl.tests.sizes import count, sample
 from whorl.tests.store.appender import group
 
 APPENDER = Path(__file__).with_name("appender.py")
@@ -71,8 +72,8 @@ def test_a_client_sees_tables_views_macros_and_comments(tmp_path: Path) -> None:
 
 
 def test_clients_read_while_others_append(tmp_path: Path) -> None:
-    store = Store.create(tmp_path / "s")
-    with subprocess.Popen([sys.executable, APPENDER, "many", store.root, "w", "30"]) as writer:
+    store, groups = Store.create(tmp_path / "s"), count(30, short=8)
+    with subprocess.Popen([sys.executable, APPENDER, "many", store.root, "w", str(groups)]) as writer:
         query = "SELECT (SELECT count(*) FROM runs), (SELECT count(*) FROM measurements)"
         command: list[str | Path] = [sys.executable, "-I", "-c", CLIENT, store.root / "whorl.duckdb", query]
         pipe = subprocess.PIPE
@@ -81,7 +82,7 @@ def test_clients_read_while_others_append(tmp_path: Path) -> None:
             subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd="/") as two,
         ):
             seen = 0
-            while writer.poll() is None or seen < 90:
+            while writer.poll() is None or seen < 3 * groups:
                 for reader in (one, two):
                     assert reader.stdin is not None
                     assert reader.stdout is not None
@@ -92,7 +93,7 @@ def test_clients_read_while_others_append(tmp_path: Path) -> None:
                     assert measured >= runs >= seen
                     seen = runs
         assert writer.returncode == 0
-    assert counted(store.root)["runs"] == 90
+    assert counted(store.root)["runs"] == 3 * groups
 
 
 def test_a_moved_store(tmp_path: Path) -> None:
@@ -127,7 +128,7 @@ def test_a_copy_reads_its_own_rows_before_whorl_has_opened_it(tmp_path: Path) ->
     assert client(new, "SELECT whorl_store()") == [[str(new)]]
     (tmp_path / "link").symlink_to(new)
     assert counted(tmp_path / "link")["runs"] == 0
-    for name in NAMES:
+    for name in sample(NAMES, short=3):
         with pytest.raises(duckdb.Error, match=rf"may be a copy of .*{old.name}: run `whorl store status --store FOL"):
             attached(f"SELECT count(*) FROM s0.{name}", new)
     spill: dict[str, str | bool | int | float | list[str]] = {
@@ -170,7 +171,7 @@ NAMES_OF_FOLDERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NAMES_OF_FOLDERS)
+@pytest.mark.parametrize("name", sample(NAMES_OF_FOLDERS, short=3))
 def test_a_store_may_lie_anywhere(tmp_path: Path, name: str) -> None:
     """All readers and plain clients; a neighbour whose name the folder's would match as a pattern stays unread."""
     neighbour = tmp_path / name.replace("*", "x").replace("?", "x").replace("[ab]", "a").replace("[!x]", "y")
@@ -227,7 +228,7 @@ def test_opening_leaves_a_store_in_its_place_alone(tmp_path: Path) -> None:
     assert {p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in root.rglob("*")} == before
 
 
-@pytest.mark.parametrize("version", range(1, FORMAT))
+@pytest.mark.parametrize("version", sample(range(1, FORMAT), short=1))
 def test_a_store_of_an_earlier_format_is_taken_over(tmp_path: Path, version: int) -> None:
     root = tmp_path / "s"
     Store.create(root).append(group("a"), "a")

@@ -42,6 +42,7 @@ def temporaries(store: Store) -> list[Path]:
     return [p for p in store.root.rglob("*") if p.name.startswith(files.TEMPORARY)]
 
 
+@pytest.mark.long  # the fault suite (test_faults.py) kills at a sample of all steps
 def test_kill_at_random_moments(store: Store) -> None:
     acknowledged = store.root.with_name("acknowledged")
     moments = random.Random(47)
@@ -69,6 +70,7 @@ def test_kill_at_random_moments(store: Store) -> None:
     assert "after" in names(opened)
 
 
+@pytest.mark.long  # as above
 @pytest.mark.parametrize("how", ["exit", "raise"])
 def test_failure_at_every_step(store: Store, how: str) -> None:
     done = subprocess.run(
@@ -150,9 +152,10 @@ def test_two_commits_under_one_name_do_not_lose_each_other(store: Store, monkeyp
 def test_writers_at_once(tmp_path: Path) -> None:
     """Four processes make one store and append to it, two of them under the same names, while it is read."""
     root = tmp_path / "store"
-    who = ["a", "b", "c", "c"]
+    who, many = ["a", "b", "c", "c"], count(20, short=6)
     writers = [
-        subprocess.Popen([sys.executable, APPENDER, "many", root, one, "20"], stderr=subprocess.PIPE) for one in who
+        subprocess.Popen([sys.executable, APPENDER, "many", root, one, str(many)], stderr=subprocess.PIPE)
+        for one in who
     ]
     seen = 0
     while any(writer.poll() is None for writer in writers):
@@ -170,7 +173,7 @@ def test_writers_at_once(tmp_path: Path) -> None:
         seen = runs
     assert [writer.communicate()[1] for writer in writers] == [b""] * 4
     assert [writer.returncode for writer in writers] == [0] * 4
-    assert names(Store.open(root)) == Counter(f"{one}-{i}" for one in "abc" for i in range(20))
+    assert names(Store.open(root)) == Counter(f"{one}-{i}" for one in "abc" for i in range(many))
 
 
 def test_a_second_commit_under_a_name_replaces_the_first(store: Store) -> None:

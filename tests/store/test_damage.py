@@ -187,7 +187,7 @@ def test_plain_clients_count_a_row_once_while_it_is_corrected(store: Store) -> N
             store.append({"telemetry": rows(range(number % 100, number % 100 + 1), power=number)}, f"late{number}")
         """
     with (
-        subprocess.Popen([sys.executable, "-c", code, store.root, str(count(150, short=40))]) as writer,
+        subprocess.Popen([sys.executable, "-c", code, store.root, str(count(150, short=15))]) as writer,
         contextlib.closing(plain_client(store.root)) as plain,
     ):
         seen = set()
@@ -197,6 +197,7 @@ def test_plain_clients_count_a_row_once_while_it_is_corrected(store: Store) -> N
     assert seen == {(100,)}
 
 
+@pytest.mark.long  # the fault suite (test_faults.py) kills at a sample of the same steps
 def test_pruning_killed_at_any_step_and_run_again(store: Store) -> None:
     for number in range(2):
         store.append({"telemetry": rows(range(number * 4000 + 5, number * 4000 + 4000, 20))}, f"x{number}")

@@ -13,6 +13,7 @@ from whorl.store import Journal, Store, placing, replacing, rivals
 from whorl.store.compaction import compact
 from whorl.store.locks import locked
 from whorl.store.replacing import Pace
+from whorl.tests.stores import new_store
 
 
 def batch(gpu: str, second: int, power: int) -> pa.RecordBatch:
@@ -29,7 +30,7 @@ def powers(store: Store) -> list[int]:
 
 
 def test_a_collector_looks_at_its_own_files_only(tmp_path: Path) -> None:
-    store = Store.create(tmp_path / "s")
+    store = new_store(tmp_path / "s")
     with journal(store, "one") as one, journal(store, "two") as two, journal(store, "shares") as shares:
         for second, (writer, gpu) in enumerate([(one, "a"), (two, "b"), (shares, "a")]):
             writer.append(batch(gpu, second, second))
@@ -42,7 +43,7 @@ def test_a_collector_looks_at_its_own_files_only(tmp_path: Path) -> None:
 
 
 def test_two_collectors_of_one_gpu_store_each_reading_once(tmp_path: Path) -> None:
-    store = Store.create(tmp_path / "s")
+    store = new_store(tmp_path / "s")
     with journal(store, "one") as one, journal(store, "two") as two:
         one.append(batch("a", 1, 10))
         one.publish()
@@ -56,7 +57,7 @@ def test_two_collectors_of_one_gpu_store_each_reading_once(tmp_path: Path) -> No
 
 
 def test_a_folder_that_does_not_say_its_gpus_is_looked_into(tmp_path: Path) -> None:
-    store = Store.create(tmp_path / "s")
+    store = new_store(tmp_path / "s")
     with journal(store, "one") as one:
         one.append(batch("a", 1, 10))
     (says,) = store.root.glob("telemetry/day=*/one~*/gpus.txt")
@@ -68,7 +69,7 @@ def test_a_folder_that_does_not_say_its_gpus_is_looked_into(tmp_path: Path) -> N
 
 
 def test_compaction_removes_the_folders_of_collectors_that_it_emptied(tmp_path: Path) -> None:
-    store = Store.create(tmp_path / "s")
+    store = new_store(tmp_path / "s")
     day = 86_400
     for second in (1, 2, 3 * day):
         with journal(store, "one") as one:
@@ -98,7 +99,7 @@ def test_collectors_of_different_gpus_do_not_wait_for_each_other(tmp_path: Path)
 
 
 def test_notes_of_other_hosts_are_left_to_compaction_where_there_are_many(tmp_path: Path) -> None:
-    store = Store.create(tmp_path / "s")
+    store = new_store(tmp_path / "s")
     path = store.root / "runs" / "old.parquet"
     for number in range(20):
         for step in (1, 2):
@@ -113,7 +114,7 @@ def test_notes_of_other_hosts_are_left_to_compaction_where_there_are_many(tmp_pa
 def test_a_reader_compares_rows_of_journals_only_with_files_of_their_gpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Store.create(tmp_path / "s")
+    store = new_store(tmp_path / "s")
     opened: list[str] = []
     real = placing.keys_in
 

@@ -151,7 +151,7 @@ def test_a_store_that_this_user_may_only_read() -> None:
         roots = []
         for name in ("tidy", "with-leftovers", "moved-tidy", "moved-with-leftovers"):
             root = place / name.replace("moved", "old")
-            Store.create(root).append(group("a"), "a")
+            new_store(root).append(group("a"), "a")
             if name.endswith("with-leftovers"):
                 left = f"{files.TEMPORARY}{processes.host()}-{processes.pid_namespace()}-999999999-0"
                 (root / "runs" / left).write_bytes(b"half")

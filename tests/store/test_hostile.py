@@ -17,13 +17,14 @@ from whorl.errors import QueryError, StoreError
 from whorl.store import Journal, Store, compaction, files, journal_file, processes, query, replacing
 from whorl.store.schema import REPLACED, arrow_schema
 from whorl.tests.store.journaler import batch
+from whorl.tests.stores import new_store
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    made = Store.create(tmp_path / "S")
+    made = new_store(tmp_path / "S")
     made.append({"telemetry": pa.table(batch(["a"], 0, 7).to_pydict()), "runs": pa.table({"run_id": ["r"]})}, "x")
     return made
 

@@ -109,6 +109,7 @@ def holds_but_for_the_last(rows: Rows, told: dict[tuple[str, int], int]) -> None
     assert len({key[0] for key in told if found[key] != told[key]}) <= 2 * count(8, short=4)
 
 
+@pytest.mark.long  # the fault suite (test_faults.py) kills at a sample of the same steps
 def test_death_at_every_step(store: Store) -> None:
     """Of publishing, sealing, correcting and compacting: no row is lost or doubled, for any reader."""
     stride = count(4, short=17)
@@ -160,7 +161,7 @@ def test_readers_see_no_row_twice_and_none_less_while_files_change_places(store:
     command: list[str | Path] = [sys.executable, "-c", CLIENT, store.root]
     pipe = subprocess.PIPE
     with (
-        running("stream", store.root, str(count(9, short=5))) as writer,
+        running("stream", store.root, str(count(9, short=3))) as writer,
         subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as plain,
     ):
         assert plain.stdin is not None

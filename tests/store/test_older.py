@@ -18,6 +18,7 @@ from whorl.probes.recording import stored_runs
 from whorl.store import Store
 from whorl.store.conditions import read
 from whorl.store.schema import arrow_schema
+from whorl.tests.stores import new_store
 
 # run, ended_by, status as it was written -> status and sentence as they are read
 RUNS = {
@@ -60,7 +61,7 @@ def _write(root: Path, table: str, columns: dict[str, list[Any]]) -> None:
 
 @pytest.fixture
 def older(tmp_path: Path) -> Store:
-    store = Store.create(tmp_path / "s")
+    store = new_store(tmp_path / "s")
     clocks = ["free", "not locked", "locked at 1200 MHz", "free", "free", "free"]
     n = len(RUNS)
     _write(store.root, "runs", {
