@@ -359,7 +359,7 @@ def test_segments_turn_over_while_it_reads(nvml: NvmlLibrary, tmp_path: Path) ->
     backend.close()
     (told,) = ask(store.root, "select count(*) n, count(distinct (gpu, ts)) d, count(power_mw) p from telemetry")
     assert told["n"] == told["d"] == told["p"] == counts.rows
-    assert len(list((store.root / "telemetry").rglob("n-*.parquet"))) > 2
+    assert len(list((store.root / "telemetry").rglob("n-*.parquet"))) >= 2
 
 
 def test_a_simulated_node(tmp_path: Path) -> None:
