@@ -169,7 +169,7 @@ class Split:
             if self.warmer is not None and self.warmer > 0:
                 slope = self._peers.per_kelvin
                 growth = np.clip(self._drawn(*_LEAKAGE_PER_K), 0.005, 0.06)
-                warmer = np.expm1(growth * np.maximum(self._own("temperature"), 0.0)) / growth
+                warmer = np.expm1(growth * np.clip(self._own("temperature"), 0.0, 60.0)) / growth
                 take(Part.HEAT, -kappa * np.minimum(self._drawn(slope.value, slope.se), 0.0) * warmer)
             take(Part.CAP, everything)
         take(Part.UNTOLD, everything)

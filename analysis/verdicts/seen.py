@@ -63,7 +63,7 @@ def seen_things(campaign: Probed, frozen: Mapping[str, str]) -> tuple[Seen, ...]
         probes, detail = _listed(own), own["status_detail"].drop_nulls()
         looks = f"{probes} did not end" + (f": {detail[0]}" if len(detail) else "")
         found[str(gpu), Kind.FAILED] = _seen(str(gpu), Kind.FAILED, looks, own)
-    wrong = runs.filter(pl.col("wrong_elements") > 0)
+    wrong = runs.filter((pl.col("wrong_elements") > 0) & pl.col("wrong_elements").is_finite())
     checked = runs.filter(pl.col("checked_elements").is_not_null()).group_by("gpu").len()
     many = dict(checked.iter_rows())
     for (gpu,), own in wrong.group_by(["gpu"], maintain_order=True):
