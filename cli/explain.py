@@ -19,7 +19,7 @@ def explain(name: str, store: str, cluster: str | None, as_json: bool) -> None:
     whorl explain c001-4/3 --store S
     whorl explain 87570fdd --store S
     """
-    from ..analysis.verdicts.concluding import conclude
+    from ..analysis.verdicts.concluding import judgements
     from ..analysis.verdicts.explaining import explain as explained
     from ..analysis.verdicts.explaining import find
     from ..dashboards.printed.explain import answer
@@ -30,7 +30,7 @@ def explain(name: str, store: str, cluster: str | None, as_json: bool) -> None:
     of = str(find(opened, name, cluster)["cluster"])
     with Progress() as progress:
         progress.say("judging the GPUs")
-        found = explained(opened, name, conclude(opened, cluster=of).judgements, cluster=of)
+        found = explained(opened, name, judgements(opened, of), cluster=of)
     if as_json:
         print_json(found.as_dict())
     else:

@@ -13,13 +13,19 @@ from .options import store_option
 @store_option
 @click.option("--campaign", metavar="NAME", help="Which campaign.  [default: the last one]")
 @click.option("--cluster", metavar="NAME", help="Which cluster; needed if several have runs without a campaign.")
+@click.option("--gpu", "gpu", metavar="NAME", help="The evidence page of this GPU: node/slot, UUID, serial or a part.")
 @click.option("--out", metavar="FILE", default="report.html", show_default=True, help="The page.")
-def report(store: str, campaign: str | None, cluster: str | None, out: str) -> None:
+def report(store: str, campaign: str | None, cluster: str | None, gpu: str | None, out: str) -> None:
     """Compare the GPUs of a store and write one HTML page that needs no network.
 
     The page shows a campaign of probes: the last one, or the one that --campaign names. If there is none, it shows
     all runs of a cluster, as `whorl import` stored them. docs/report.md says how GPUs are compared.
+
+    With --gpu it is the page of one GPU: what was found about it, its place, its past and its figures.
     """
+    if gpu is not None:
+        _of_gpu(store, gpu, campaign, cluster, out)
+        return
     from ..dashboards.printed.campaign import answer
     from ..dashboards.store_report import report as write
     from .output import Progress, show
@@ -27,3 +33,17 @@ def report(store: str, campaign: str | None, cluster: str | None, out: str) -> N
     with Progress() as progress:
         looked = write(store, out, campaign, cluster, progress=progress.say)
     show(answer(looked, store, Path(out)))
+
+
+def _of_gpu(store: str, gpu: str, campaign: str | None, cluster: str | None, out: str) -> None:
+    from ..dashboards.gpu_page import gpu_report
+    from ..dashboards.printed.explain import findings
+    from ..dashboards.table import Line
+    from .output import Progress, show
+
+    if campaign is not None:
+        raise click.UsageError("--gpu and --campaign cannot be used together: the page of a GPU is about all its runs")
+    with Progress() as progress:
+        found = gpu_report(store, out, gpu, cluster, progress=progress.say)
+    show([f"{found.name}: {len(found.verdicts):,} finding{'' if len(found.verdicts) == 1 else 's'}", *findings(found)])
+    show([Line(f"report: {out} (open it in a browser; it needs no network)")])

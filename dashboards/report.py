@@ -14,6 +14,7 @@ from ..analysis.probing import Probed
 from ..analysis.signatures import FAILED, LOST, SPOKEN, WRONG
 from ..analysis.standing_out import ERROR_RATE, RELEVANT_PCT, RELEVANT_THERMAL_PCT, Judged
 from ..analysis.timelines import Timelines
+from ..analysis.verdicts import Judgement
 from ..store.conditions import read
 from . import report_tables as tables
 from .page import Section, page
@@ -32,11 +33,13 @@ def probe_report(
     *,
     planted: Sequence[Planted] | None = None,
     notes: Sequence[str] = (),
+    judgement: Judgement | None = None,
 ) -> str:
     """The page as HTML.
 
     `spread`: the rows of `analysis.variability` for this campaign's runs; `lines`: the telemetry of the GPUs to
-    show (`to_show`); `planted`: the faults that are known to be there, None where the GPUs are real.
+    show (`to_show`); `planted`: the faults that are known to be there, None where the GPUs are real; `judgement`: what
+    all runs of the cluster say, where that was asked for.
     """
     names = labels(campaign.gpus)
     probes = against(campaign, names)
@@ -46,7 +49,8 @@ def probe_report(
     made = f"{'simulated ' if campaign.simulated else ''}{' and '.join(models)}".strip()
     upto = "up to " if campaign.maybe_twice else ""
     what = f"{upto}{n:,} {made} GPU{'s' if n != 1 else ''}".replace("  ", " ")
-    sections = [
+    sections = [] if judgement is None else [Section("Verdicts", "", [tables.verdicts(judgement)])]
+    sections += [
         Section("Which stand out", "", tables.stand_out(judged, names, planted, spread)),
         Section(
             "How much they differ" if n > 1 else "Times", "", tables.spread(probes, by_gpu, judged, _noun(campaign))

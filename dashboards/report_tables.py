@@ -14,15 +14,48 @@ from ..analysis.probing import Probed
 from ..analysis.signatures import FAILED, LOST, SPOKEN, WRONG
 from ..analysis.standing_out import LEAST_GPUS, Deviation, Judged, StandsOut
 from ..analysis.timelines import Timelines
+from ..analysis.verdicts import Judgement
 from ..store.conditions import clock_in_words, read
 from .page import Drawing
 from .report_figures import POINTS, Against, closely, looks, over_time, overview
 from .report_map import CELLS, where
 from .report_variability import digits, extremes, sizes, times
 from .table import MISSING, Table
+from .verdict_words import causes, interval, name, percent
 
 LISTED = 40
 """GPUs named in the table of those that stand out; the store has all."""
+
+
+# -- verdicts ---------------------------------------------------------------------------------------------------
+
+
+def verdicts(judgement: Judgement) -> Table:
+    """What all runs of the cluster say, the worst first."""
+    says = (
+        f"From all runs of the cluster: {judgement.gpus:,} GPUs judged, {judgement.looks:,} comparisons. Effects are "
+        "in % of the peers' level, slower is positive, with the 95 % interval of the level in another sitting. "
+        "Suspected: seen in one sitting; confirmed: in two or more."
+    )
+    if judgement.not_judged:
+        first = judgement.not_judged[0]
+        more = f", and {len(judgement.not_judged) - 1:,} more" if len(judgement.not_judged) > 1 else ""
+        says += f" Not judged: {first.subject} ({first.why}){more}; `whorl verdicts` lists all."
+    if not judgement.rows:
+        return Table((), (), title="Nothing was found" if judgement.looks else "Nothing could be judged", says=says)
+    rows = [
+        [
+            name(one),
+            f"{one.kind}, {one.state}",
+            f"{percent(one.effect_pct)} {interval(one.low_pct, one.high_pct)}",
+            one.looks,
+            causes(one),
+            one.action,
+        ]
+        for one in judgement.rows[:LISTED]
+    ]
+    header = ["name", "finding", "effect % [95 %]", "because", "cause, %", "what to do"]
+    return Table(header, rows, wrapped=(0, 1, 2, 3, 4, 5), cards=True, title="Verdicts", says=says)
 
 
 # -- who stands out ---------------------------------------------------------------------------------------------

@@ -21,6 +21,8 @@ from ..analysis.probing import Probed, probed
 from ..analysis.signatures import SPOKEN
 from ..analysis.standing_out import Judged, judge
 from ..analysis.timelines import Timelines, timelines
+from ..analysis.verdicts import Judgement
+from ..analysis.verdicts.concluding import judgements
 from ..errors import InputError
 from ..store.names import find_gpu, find_workload
 from .page import refuse_unwritable, write_page
@@ -48,6 +50,8 @@ class Looked:
     """The rows of `variability` for the same runs."""
     lines: Timelines | None
     """Telemetry of the GPUs that stand out and of one like most others; None where there is none."""
+    judgement: Judgement | None = None
+    """What all runs of the cluster say, this campaign's included; None where it was not asked for."""
 
     def __repr__(self) -> str:
         found = self.judged.found
@@ -106,7 +110,9 @@ class Looked:
 
     def page(self, *, planted: Sequence[Planted] | None = None, notes: Sequence[str] = ()) -> str:
         """The report as one HTML page that needs no network. `planted`: faults that are known to be there."""
-        return probe_report(self.campaign, self.judged, self.spread, self.lines, planted=planted, notes=notes)
+        return probe_report(
+            self.campaign, self.judged, self.spread, self.lines, planted=planted, notes=notes, judgement=self.judgement
+        )
 
     def write(self, out: str | Path, *, planted: Sequence[Planted] | None = None, notes: Sequence[str] = ()) -> Path:
         """Write the page to a file, whole or not at all. InputError where that fails."""
@@ -119,11 +125,12 @@ def look(
     campaign: str | None = None,
     cluster: str | None = None,
     *,
+    verdicts: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Looked:
     """Compare the GPUs of a campaign, the last one where none is named; without one, all runs of the cluster.
 
-    InputError as `probed` raises it. `progress` hears what goes on.
+    `verdicts`: judge all runs of the cluster, too. InputError as `probed` raises it. `progress` hears what goes on.
     """
     from ..store import Store
 
@@ -146,7 +153,10 @@ def look(
         else []
     )
     lines = timelines(opened, found, to_show(found, judged))
-    return Looked(found, judged, spread, lines)
+    if not verdicts:
+        return Looked(found, judged, spread, lines)
+    report_progress("judging the GPUs")
+    return Looked(found, judged, spread, lines, judgements(opened, found.cluster)[0])
 
 
 def report(
@@ -159,7 +169,7 @@ def report(
 ) -> Looked:
     """Write the report of a store to a file, as `whorl report` does. InputError, StoreError."""
     refuse_unwritable(Path(out), "--out")
-    looked = look(store, campaign, cluster, progress=progress)
+    looked = look(store, campaign, cluster, verdicts=True, progress=progress)
     if progress is not None:
         progress("writing the report")
     looked.write(out)

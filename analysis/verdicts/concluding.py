@@ -42,6 +42,11 @@ def conclude(
     return Concluded(tuple(judgements), at, record(store, judgements, at, campaign=campaign, since=since))
 
 
+def judgements(store: Store, cluster: str) -> tuple[Judgement, ...]:
+    """What all runs of a cluster say, not stored; nothing where it has no runs."""
+    return (judge(store, cluster=cluster),) if cluster in campaigns(store)["cluster"].to_list() else ()
+
+
 def _clusters(store: Store, cluster: str | None, campaign: str | None) -> Sequence[str | None]:
     """The clusters to judge; None for `judge` to say what is wrong."""
     if cluster is not None:

@@ -14,6 +14,7 @@ from ...analysis.signatures import SPOKEN
 from ...analysis.standing_out import ERROR_RATE
 from ..report_tables import by_reason, how_much, how_sure, not_to_rank
 from ..table import MISSING, Line, Table, many, number
+from .verdicts import table as verdict_table
 
 if TYPE_CHECKING:
     from ..store_report import Looked
@@ -30,8 +31,25 @@ def answer(looked: Looked, store: str | Path, page: str | Path) -> Iterable[str 
     yield from spread(looked)
     yield from stand_out(looked)
     yield from notes(looked)
+    yield from _verdicts(looked, store)
     yield Line(f"report: {page} (open it in a browser; it needs no network)")
     yield from next_commands(looked, store)
+
+
+def _verdicts(looked: Looked, store: str | Path) -> Iterable[str | Table]:
+    """What all runs of the cluster say, in short."""
+    found = looked.judgement
+    if found is None:
+        return
+    where = f"`whorl verdicts --store {shlex.quote(str(store))}` explains them"
+    if found.rows:
+        yield f"verdicts, from all runs of the cluster: {many(len(found.rows), 'finding')}; {where}"
+        yield verdict_table(found.rows[:_LISTED])
+        if len(found.rows) > _LISTED:
+            yield f"and {len(found.rows) - _LISTED:,} more: they are in the report"
+    elif found.looks:
+        yield "verdicts, from all runs of the cluster: nothing was found"
+    yield ""
 
 
 def _what(campaign: Probed) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...analysis.verdicts.difference import ERROR_RATE, Difference
 from ..table import Line, Table, count, many, number
-from .verdicts import interval, percent, some
+from ..verdict_words import interval, percent, some
 
 _LISTED = 20
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from ...analysis.verdicts.explaining import Explained, Place, Sitting, stands_in
 from ..table import MISSING, Line, Table, count, many, number
-from .verdicts import interval, not_judged, percent
+from ..verdict_words import interval, percent
+from .verdicts import not_judged
 
 _WORKLOADS, _SITTINGS, _EVENTS = 3, 8, 8  # shown for people; --json has all
 
@@ -23,26 +24,28 @@ def answer(found: Explained, store: str | Path) -> Iterable[str | Table]:
     key = "" if found.gpu == found.name else f" ({found.gpu})"
     yield f"{found.name}{key}: {model}; {', '.join([f'cluster {found.cluster}', *said])}"
     yield ""
-    yield from _findings(found)
-    yield from _places(found.places)
+    yield from findings(found)
+    yield from places(found.places)
     yield from _history(found)
     if found.conditions:
         yield "conditions of its runs, and how many GPUs of its model share them:"
         for what, values in found.conditions.items():
             yield f"  {what} {'; '.join(values)}"
         yield ""
-    yield from _events(found)
+    yield from events(found)
     yield from not_judged(found.not_judged)
     if found.not_judged:
         yield ""
     where = f"--store {shlex.quote(str(store))}"
-    yield Line(f"next: whorl verdicts {where} --cluster {shlex.quote(found.cluster)}")
+    yield Line(f"next: whorl report --gpu {shlex.quote(found.name)} {where}   # the evidence as a page")
+    yield Line(f"      whorl verdicts {where} --cluster {shlex.quote(found.cluster)}")
     if identity.get("node") is not None and identity.get("uuid") is not None and not found.simulated:
         again = f"whorl probe run --suite quick --gpu {shlex.quote(found.name)} {where}"
         yield Line(f"      {again}   # on {identity['node']}: measure it again")
 
 
-def _findings(found: Explained) -> Iterable[str | Table]:
+def findings(found: Explained) -> Iterable[str | Table]:
+    """What was found about it, with cause, evidence and what to do."""
     if not found.verdicts:
         if found.places:
             yield "nothing was found against it"
@@ -67,8 +70,9 @@ def _findings(found: Explained) -> Iterable[str | Table]:
     yield ""
 
 
-def _places(places: Sequence[Place]) -> Iterable[str | Table]:
-    if not places:
+def places(given: Sequence[Place]) -> Iterable[str | Table]:
+    """Where it stands among its peers, a row a workload."""
+    if not given:
         return
     rows = [
         [
@@ -80,7 +84,7 @@ def _places(places: Sequence[Place]) -> Iterable[str | Table]:
             count(one.n),
             count(one.sittings),
         ]
-        for one in places
+        for one in given
     ]
     yield Table(
         ("workload", "slower %", "[95 %]", "rank", "[95 %]", "runs", "sittings"),
@@ -89,7 +93,7 @@ def _places(places: Sequence[Place]) -> Iterable[str | Table]:
         title="beside the GPUs of its model: rank 1 is the fastest; intervals are those of another sitting",
         leaves=(6, 5, 4),
     )
-    if all(one.low_pct is None for one in places):
+    if all(one.low_pct is None for one in given):
         yield "no intervals: too few GPUs have two sittings, so nobody knows what another one would bring"
     yield ""
 
@@ -123,7 +127,8 @@ def _sitting(one: Sitting) -> list[str]:
     ]
 
 
-def _events(found: Explained) -> Iterable[str]:
+def events(found: Explained) -> Iterable[str]:
+    """What happened to it, the newest first."""
     if not found.events:
         return
     of = f", the last {_EVENTS}" if len(found.events) > _EVENTS else ""

@@ -104,6 +104,15 @@ def _one(found: Fingerprints) -> Iterable[str | Table]:
     serial = "" if first["serial"] is None else f", serial {first['serial']}"
     yield f"{first['name']}{key}: {first['model'] or 'model unknown'}{serial}, cluster {found.cluster}"
     yield ""
+    yield figures(found)
+    yield "[95 %]: of another sitting; peers: beside the median of the GPUs of its model; rank 1 has the lowest value"
+    if found.neighbours:
+        alike = ", ".join(f"{one.name} ({one.distance:.2f} sd over {one.figures} figures)" for one in found.neighbours)
+        yield f"most like it: {alike}"
+
+
+def figures(found: Fingerprints) -> Table:
+    """Every figure of one GPU."""
     rows = [
         [
             row["class"],
@@ -118,16 +127,12 @@ def _one(found: Fingerprints) -> Iterable[str | Table]:
         ]
         for row in found.rows.iter_rows(named=True)
     ]
-    yield Table(
+    return Table(
         ("class", "workload", "figure", "value", "[95 %]", "peers %", "rank", "runs", "sittings"),
         rows,
         (3, 5, 6, 7, 8),
         leaves=(8, 0, 7, 4),
     )
-    yield "[95 %]: of another sitting; peers: beside the median of the GPUs of its model; rank 1 has the lowest value"
-    if found.neighbours:
-        alike = ", ".join(f"{one.name} ({one.distance:.2f} sd over {one.figures} figures)" for one in found.neighbours)
-        yield f"most like it: {alike}"
 
 
 def _bounds(low: float | None, high: float | None) -> str:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from ...analysis.verdicts import SCHEMA, Judgement, Level, NotJudged, Verdict
-from ..table import MISSING, Line, Table, many
+from ..table import Line, Table, many
+from ..verdict_words import causes, interval, name, percent, some
 
 _LISTED = 40
 """Findings and subjects that are listed for people; --json has all."""
-_NAMED = 4
 
 
 def document(judgements: Sequence[Judgement]) -> dict[str, Any]:
@@ -84,33 +84,6 @@ def table(rows: Sequence[Verdict]) -> Table:
         for one in rows
     ]
     return Table(header, cells, (4,), wrapped=(1, 6, 7), leaves=(0, 6, 7))
-
-
-def name(one: Verdict) -> str:
-    """The name, with the number of GPUs where it is not that of one and does not say it."""
-    counted = many(len(one.gpus), "GPU")
-    return one.name if one.level == Level.GPU or one.name == counted else f"{one.name} ({counted})"
-
-
-def causes(one: Verdict) -> str:
-    """The parts of the effect in words: `4.0 power cap, 1.3 heat`."""
-    parts = [f"{part.pct:.1f} {part.what}" for part in one.causes]
-    return ", ".join(parts) if parts else MISSING
-
-
-def percent(value: float | None) -> str:
-    return MISSING if value is None else f"{value:+.1f}"
-
-
-def interval(low: float | None, high: float | None) -> str:
-    """A 95 % interval; n/a where there is none."""
-    return MISSING if low is None or high is None else f"[{low:+.1f}, {high:+.1f}]"
-
-
-def some(names: Sequence[str], most: int = _NAMED) -> str:
-    """The first of several names, and how many more there are."""
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more if names else MISSING
 
 
 def _what_to_do(rows: Sequence[Verdict]) -> Iterable[str]:

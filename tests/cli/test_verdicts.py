@@ -202,6 +202,43 @@ def test_a_name_that_fits_none_or_several_is_refused(fleet: str) -> None:
         assert says in refused.output
 
 
+def test_the_evidence_page_of_a_gpu_says_what_explain_says(fleet: str, tmp_path: Path) -> None:
+    page = tmp_path / "gpu.html"
+    done = whorl("report", "--store", fleet, "--gpu", "n02/1", "--out", str(page))
+    assert done.exit_code == 0, done.output
+    assert "slow, confirmed" in done.output
+    html = page.read_text()
+    for words in (
+        f"n02/1: {MODEL}",
+        "slow, confirmed",
+        "32 of 32",
+        "Its level, sitting by sitting",
+        "work_per_joule",
+        "S0005",
+    ):
+        assert words in html, words
+    refused = whorl("report", "--store", fleet, "--gpu", "n77/0", "--out", str(page))
+    assert (refused.exit_code, "there is no GPU 'n77/0'" in refused.output) == (2, True)
+    refused = whorl("report", "--store", fleet, "--gpu", "n02/1", "--campaign", "c", "--out", str(page))
+    assert (refused.exit_code, "cannot be used together" in refused.output) == (2, True)
+
+
+def test_the_report_of_a_store_shows_its_verdicts(fleet: str, tmp_path: Path) -> None:
+    done = whorl("report", "--store", fleet, "--out", str(tmp_path / "r.html"))
+    assert done.exit_code == 0, done.output
+    assert "verdicts, from all runs of the cluster: 1 finding" in done.output
+    html = (tmp_path / "r.html").read_text()
+    assert "slow, confirmed" in html
+    assert "n02/1" in html
+
+
+def test_a_gpu_that_was_collected_and_never_measured_is_explained(tmp_path: Path) -> None:
+    judged_store(tmp_path / "S", 2, ())
+    said = whorl("explain", "n01/1", "--store", str(tmp_path / "S"))
+    assert said.exit_code == 0, said.output
+    assert "nothing can be said of it" in said.output
+
+
 def test_since_takes_a_date_or_how_long_ago(fleet: str) -> None:
     assert whorl("verdicts", "--store", fleet, "--since", "2026-09-02").exit_code == 0
     refused = whorl("verdicts", "--store", fleet, "--since", "yesterday")
