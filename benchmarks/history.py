@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -523,8 +524,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     answer["online"] = {} if asked.only_longhorn else online_rates()
     if not (asked.quick or asked.only_longhorn):
         answer["speed"] = speed(27_648, 12)
-    json.dump(answer, sys.stdout, indent=1)
-    print()
+    print(in_lines(json.dumps(answer, indent=1)))
+
+
+def in_lines(document: str) -> str:
+    """The same with each innermost object on a line."""
+    return re.sub(r"\{[^{}\[\]]*\}", lambda found: " ".join(found.group().split()), document)
 
 
 def online_rates(sittings_each: int = 6000) -> dict[str, Any]:

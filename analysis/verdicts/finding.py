@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from .online import Expected
 from .verdict import NotJudged, State
 
 
@@ -78,3 +80,5 @@ class Histories:
     not_judged: tuple[NotJudged, ...]
     looks: int
     """GPUs and workloads that were compared with their own past."""
+    expected: Mapping[str, Expected] = field(default_factory=dict)
+    """By workload, how much healthy GPUs move by themselves: what `online.update` needs."""

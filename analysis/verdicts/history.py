@@ -14,6 +14,7 @@ import polars as pl
 
 from ..measurements import coupled_jobs
 from .finding import Finding, Histories, Shape
+from .online import Expected, expected
 from .regimes import neighbours, with_regimes
 from .telling import Telling
 from .verdict import NotJudged, State
@@ -38,6 +39,7 @@ def histories(campaign: Probed, store: Store | None = None, *, now: datetime | N
     found: list[Finding] = []
     watched: list[Finding] = []
     looks = 0
+    known: dict[str, Expected] = {}
     if runs.height:
         runs = with_regimes(campaign, store, coupled_jobs(runs))
         beside = neighbours(campaign, store)
@@ -48,6 +50,8 @@ def histories(campaign: Probed, store: Store | None = None, *, now: datetime | N
             found += told.findings()
             watched += told.watched()
             looks += told.past.looks
+            if told.past.noise is not None:
+                known[str(workload)] = expected(told.past.noise)
     found = _nodes_together(found, campaign)
     by_kind = {kind: tuple(sorted((one for one in found if one.kind is kind), key=_clear)) for kind in Shape}
     return Histories(
@@ -58,6 +62,7 @@ def histories(campaign: Probed, store: Store | None = None, *, now: datetime | N
         tuple(sorted(watched, key=_clear)),
         tuple(said),
         looks,
+        known,
     )
 
 
