@@ -265,16 +265,18 @@ class _Judge:
         return found
 
     def _slow(self, gpu: int, timed: Sequence[Look], slow: Sequence[Look], shown: Sequence[Look]) -> Verdict:
+        sure = [look for look in timed if look.compared.effect[gpu] > 0]
+        if sure:  # then what is merely usual for a GPU among its peers is not part of it
+            at = {look.workload for look in sure}
+            slow = [look for look in slow if look.workload in at]
         effects = {look.workload: float(look.compared.effect[gpu]) for look in slow}
-        for look in timed:
-            if look.compared.effect[gpu] > 0:
-                effects.setdefault(look.workload, float(look.compared.effect[gpu]))
+        for look in sure:
+            effects.setdefault(look.workload, float(look.compared.effect[gpu]))
         told = self._all.evidence.slow(self._all.gpus[gpu], effects)
-        its = [look for look in (*slow, *timed) if look.workload == told.workload]
-        look = its[0]
+        look = next(look for look in (*slow, *sure) if look.workload == told.workload)
         says = told.looks + ("" if look.what == "time" else f"; {look.what}")
         kind = told.kind if told.kind is not Kind.FAST else Kind.SLOW
-        return self._row(gpu, look, [*slow, *timed], kind, told.causes, says, told.action, shown)
+        return self._row(gpu, look, [*slow, *sure], kind, told.causes, says, told.action, shown)
 
     def _row(
         self, gpu: int, look: Look, over: Sequence[Look], kind: Kind, causes: tuple[Cause, ...], says: str,

@@ -1,0 +1,147 @@
+"""Made fleets for `benchmarks/verdicts.py`: healthy populations that break assumptions, and faults of a stated size.
+
+A GPU runs three probes: `gemm` (its clock is held by the power cap, so silicon shows in it), `fma` (full clock) and
+`stream` (memory). Sizes are those of the Longhorn files: GPUs differ by 1.7 % in `gemm`, all but 0.25 % of it by their
+clocks, and by 0.12 % in memory; a run by 0.08 %, a day by 0.1 %.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from whorl.analysis.probing import COMPUTE, MEMORY, Probed
+
+Floats = npt.NDArray[np.float64]
+
+POPULATIONS = (
+    "normal", "t4 runs", "gamma silicon", "t5 silicon", "nodes share", "dust", "revision", "glitches", "days",
+)  # fmt: skip
+"""Healthy fleets: normal; runs with tails; skewed and heavy-tailed silicon; a host effect shared by a node; nodes with
+dust (hot and slow as a whole: a node may be named, its GPUs may not); 16 % of the GPUs 3 % faster, nobody recorded why;
+one run in 1,000 is 5 to 50 % longer; days that differ by 1 % for all."""
+FAULTS = ("memory", "compute", "heat")
+"""`stream` is slower; `gemm` and `fma` are slower at the same clock; heat holds the clock of `gemm`."""
+PROBES = ("gemm", "fma", "stream")
+PER_NODE = 4
+_SPREAD = {"gemm": 0.017, "fma": 0.0012, "stream": 0.0012}
+_AT_CLOCK = 0.0025  # of gemm: what the clock does not explain
+_RUN, _DAY = 0.0008, 0.001
+_KAPPA = 0.95
+_TEXTS = ("job_id", "conditions", "versions", "clock_events", "status_detail")
+_POWER = 2.4  # exponent of the power on the clock
+
+
+@dataclass(frozen=True)
+class Made:
+    """A fleet and the truth about it."""
+
+    campaign: Probed
+    faulty: npt.NDArray[np.bool_]
+    names: list[str]
+    medians: dict[str, Floats]
+    """Of each probe, the median time of each GPU, for rules that look at no more."""
+
+
+def made(
+    random: np.random.Generator, gpus: int, population: str, *, faults: int = 0, fault: str = "memory",
+    effect: float = 0.0, sittings: int = 2, runs: int = 3,
+) -> Made:  # fmt: skip
+    """A fleet of a population, `faults` of whose GPUs have a `fault` that costs `effect` (a share of the time)."""
+    nodes = -(-gpus // PER_NODE)
+    node = np.repeat(np.arange(nodes), PER_NODE)[:gpus]
+    faulty = np.zeros(gpus, dtype=bool)
+    faulty[random.permutation(gpus)[:faults]] = True
+    cost = np.log1p(effect) * faulty
+    revision = random.random(gpus) < 0.16
+    dust = (random.random(nodes) < 0.02)[node]
+    shared = random.standard_normal(nodes)[node]
+    inlet = 4.2 * random.standard_normal(nodes)[node] + np.where(dust, 12.0, 0.0)
+    frames, medians = [], {}
+    each = sittings * runs
+    gpu = np.repeat(np.arange(gpus), each)
+    day = np.tile(np.repeat(np.arange(sittings), runs), gpus)
+    at = 1_790_000_000_000_000 + day * 86_400_000_000 + np.tile(np.arange(runs), gpus * sittings) * 60_000_000
+    of_all = 0.01 * random.standard_normal(sittings) if population == "days" else np.zeros(sittings)
+    for place, probe in enumerate(PROBES):
+        spread = _SPREAD[probe]
+        own = spread * _silicon(random, gpus, population)
+        if population == "nodes share":
+            own = own + spread * shared
+        if population == "dust":
+            own = own + np.where(dust, 0.03 if probe == "gemm" else 0.0, 0.0)
+        if population == "revision":
+            own = own - 0.03 * revision
+        slow = np.zeros(gpus)
+        if fault == "memory" and probe == "stream":
+            slow = cost
+        if fault == "compute" and probe != "stream":
+            slow = cost
+        heat = cost if fault == "heat" and probe == "gemm" else np.zeros(gpus)
+        held = own / _KAPPA if probe == "gemm" else np.zeros(gpus)
+        beside = _AT_CLOCK * random.standard_normal(gpus) if probe == "gemm" else np.zeros(gpus)
+        clock = (1365.0 if probe == "gemm" else 1530.0) * np.exp(-held - heat / _KAPPA)
+        noise = _RUN * (random.standard_t(4, len(gpu)) if population == "t4 runs" else random.standard_normal(len(gpu)))
+        if population == "glitches":
+            noise = noise + np.where(random.random(len(gpu)) < 1e-3, random.uniform(0.05, 0.5, len(gpu)), 0.0)
+        of_day = (_DAY * random.standard_normal((gpus, sittings)) + of_all)[gpu, day]
+        x = 3.0 + (own + beside + slow + heat)[gpu] + of_day + noise
+        base = {"gemm": (297.0, 64.0), "fma": (220.0, 57.0), "stream": (145.0, 45.0)}[probe]
+        power = base[0] * np.exp(-_POWER * heat / _KAPPA)[gpu] * np.exp(0.002 * random.standard_normal(len(gpu)))
+        hot = np.where(heat > 0, np.maximum(83.0 - base[1] - inlet, 0.0), 0.0)
+        warmth = base[1] + (inlet + hot)[gpu] + 0.5 * random.standard_normal(len(gpu))
+        medians[probe] = np.exp(np.median(x.reshape(gpus, each), axis=1))
+        frames.append(
+            pl.DataFrame(
+                {
+                    "run_id": np.arange(len(gpu)) + place * len(gpu), "gpu_at": gpu, "workload": [probe] * len(gpu),
+                    "began": at + place * 10_000_000, "value": np.exp(x), "sm_clock_mhz": clock[gpu], "power_w": power,
+                    "temperature_c": np.round(warmth),
+                    "stresses": [MEMORY if probe == "stream" else COMPUTE] * len(gpu),
+                }
+            )
+        )  # fmt: skip
+    names = [f"n{number // PER_NODE}/{number % PER_NODE}" for number in range(gpus)]
+    return Made(_campaign(pl.concat(frames), node, gpus), faulty, names, medians)
+
+
+def _silicon(random: np.random.Generator, gpus: int, population: str) -> Floats:
+    """(gpus,) how GPUs differ, in standard deviations."""
+    if population == "gamma silicon":
+        return np.asarray((random.gamma(2, 1, gpus) - 2) / np.sqrt(2))
+    if population == "t5 silicon":
+        return np.asarray(random.standard_t(5, gpus) / np.sqrt(5 / 3))
+    if population == "revision":
+        return 0.3 * random.standard_normal(gpus)
+    return random.standard_normal(gpus)
+
+
+def _campaign(runs: pl.DataFrame, node: npt.NDArray[Any], gpus: int) -> Probed:
+    """The runs as `probed` reads them from a store."""
+    text, number = pl.String(), pl.Float64()
+    identity = pl.DataFrame(
+        {"gpu": [f"GPU-{one:05d}" for one in range(gpus)], "node": [f"n{one}" for one in node]}
+    ).with_columns(
+        pl.lit("Tesla V100-SXM2-16GB").alias("model"), pl.Series("slot", np.arange(gpus) % PER_NODE, dtype=pl.Int32),
+        pl.lit(300.0).alias("power_limit_w"), pl.lit(87, pl.Int32).alias("temperature_slowdown_c"),
+        pl.lit(83, pl.Int32).alias("temperature_max_operating_c"), pl.lit(1530, pl.Int32).alias("sm_clock_max_mhz"),
+        *(pl.lit(None, text).alias(name) for name in ("cabinet", "uuid", "vbios", "driver")),
+    )  # fmt: skip
+    began = pl.col("began").cast(pl.Datetime("us")).cast(pl.Datetime("ns"))
+    runs = runs.with_columns(
+        pl.lit("GPU-").add(pl.col("gpu_at").cast(pl.String).str.zfill(5)).alias("gpu"), began,
+        (began + pl.duration(seconds=10)).alias("ended"), pl.col("run_id").cast(pl.String),
+        pl.lit(877.0).alias("mem_clock_mhz"), pl.lit("ok").alias("status"), pl.lit("1").alias("probe_version"),
+        *(pl.lit(None, text).alias(name) for name in _TEXTS),
+        *(
+            pl.lit(None, number).alias(name)
+            for name in ("low", "high", "energy", "efficiency", "wrong_elements", "checked_elements")
+        ),
+    ).drop("gpu_at")  # fmt: skip
+    nothing: dict[str, Any] = {"gpu": text, "node": text, "kind": text, "detail": text}
+    events = pl.DataFrame(schema={"ts": pl.Datetime("ns"), **nothing})
+    return Probed("made", "", identity, runs.join(identity, on="gpu", how="left"), events)
