@@ -33,6 +33,8 @@ _IN_MODE = 3.0
 """That many GPUs lie there together says as much as three times the distance's chance: a mode of its own is clear."""
 _SHOWS = 0.5
 """A sitting shows an effect if it has this share of it."""
+_WEEKS = 14.0
+"""Days: sittings that span more have seen what weeks do."""
 _QUANTILE = 2.6
 """Of Student's t with 5 degrees of freedom, 97.5 %: sittings have heavier tails than the normal distribution."""
 
@@ -91,8 +93,12 @@ class Compared:
     """Of healthy GPUs on the slow side."""
 
 
-def compare(of: Levels, fleet: Fleet, least: float = LEAST) -> Compared | None:
-    """The comparison of the GPUs' levels; None with fewer than `LEAST_GPUS`. `least`: no level is known better."""
+def compare(of: Levels, fleet: Fleet, least: float = LEAST, weeks: float = 0.0) -> Compared | None:
+    """The comparison of the GPUs' levels; None with fewer than `LEAST_GPUS`.
+
+    `least`: no level is known better. `weeks`: how much a level changes in weeks (standard deviation), which sittings
+    of fewer days cannot tell; the intervals allow for it.
+    """
     known = np.flatnonzero(of.known)
     if len(known) < LEAST_GPUS:
         return None
@@ -125,6 +131,8 @@ def compare(of: Levels, fleet: Fleet, least: float = LEAST) -> Compared | None:
     for shift in shifts:
         if shift.what == "node" and shift.p < _BATCH_P:
             p[np.isin(known, shift.gpus)] = 1.0
+    if np.ptp(of.sat.at) < _WEEKS:
+        error = np.sqrt(error**2 + max(weeks**2 - of.again**2, 0.0)) if np.isfinite(of.again) else error
     half = _QUANTILE * error if np.isfinite(of.again) else np.full(len(known), np.nan)
     found = {name: np.full(len(fleet), np.nan) for name in ("effect", "low", "high", "centre")}
     for name, values in (("effect", off), ("low", off - half), ("high", off + half), ("centre", centre)):

@@ -31,6 +31,9 @@ from .verdict import NotJudged
 
 RELEVANT = 0.01
 """Of a time, as a logarithm: less is not worth a look at the machine, however sure it is."""
+WEEKS = 0.0015
+"""How much the level of a GPU's times changes from one week to another (robust standard deviation of the logarithm):
+SGEMM on 272 GPUs of a public cluster, between the halves of six weeks (docs/operating-characteristics.md)."""
 _SPREAD = 1e-3  # of ln clock: with less there is nothing to take out
 _KNOWN = 0.8  # share of the runs with a clock
 _SHARED = ("vbios", "driver", "cabinet")
@@ -154,7 +157,7 @@ def _of_times(all_: Looks, model: str | None, workload: str, runs: pl.DataFrame)
             "runs): they belong to the runs"
         )
         return
-    compared = compare(times, all_.fleet)
+    compared = compare(times, all_.fleet, weeks=WEEKS)
     if compared is not None:
         yield Look("time", workload, model, None, times, compared)
     clock = runs["sm_clock_mhz"].cast(pl.Float64).log().fill_nan(None)
@@ -164,7 +167,7 @@ def _of_times(all_: Looks, model: str | None, workload: str, runs: pl.DataFrame)
     free = _without_clock(gpu[on], x[on], clock.drop_nulls().to_numpy(), len(all_.gpus))
     if free is not None:
         at_clock = levels(gpu[on], at[on], free, len(all_.gpus))
-        compared = compare(at_clock, all_.fleet)
+        compared = compare(at_clock, all_.fleet, weeks=WEEKS)
         if compared is not None:
             yield Look("time at its clock", workload, model, None, at_clock, compared)
 
