@@ -142,6 +142,6 @@ def _campaign(runs: pl.DataFrame, node: npt.NDArray[Any], gpus: int) -> Probed:
             for name in ("low", "high", "energy", "efficiency", "wrong_elements", "checked_elements")
         ),
     ).drop("gpu_at")  # fmt: skip
-    nothing: dict[str, Any] = {"gpu": text, "node": text, "kind": text, "detail": text}
+    nothing: dict[str, Any] = {"gpu": text, "node": text, "kind": text, "code": pl.Int64, "detail": text}
     events = pl.DataFrame(schema={"ts": pl.Datetime("ns"), **nothing})
     return Probed("made", "", identity, runs.join(identity, on="gpu", how="left"), events)

@@ -23,7 +23,7 @@ from .comparing import Shift
 from .history import histories
 from .looks import Look, Looks, looks
 from .saying import action_of
-from .sittings import Bools, Floats
+from .sittings import Bools, Floats, Ints
 from .verdict import Cause, Judgement, Kind, Level, NotJudged, State, Verdict
 
 if TYPE_CHECKING:
@@ -129,6 +129,7 @@ class _Judge:
         known = np.array([np.isfinite(look.compared.effect) for look in of], dtype=bool).reshape(shape)
         self._q = q_values(simes(self._p, known)) if of else np.ones(len(all_.gpus))
         self._own = self._p.min(axis=0, initial=1.0)
+        self._by_gpu: tuple[pl.DataFrame, Ints] | None = None
 
     # -- what needs no test -------------------------------------------------------------------------------
 
@@ -330,14 +331,24 @@ class _Judge:
     def _name(self, gpu: str) -> str:
         return self._names[self._place[gpu]] if gpu in self._place else gpu
 
+    def _runs_of(self, gpu: str) -> pl.DataFrame:
+        """The runs of a GPU: workload, began, run_id."""
+        if self._by_gpu is None:
+            runs = self._all.runs.select("gpu_no", "workload", "began", "run_id").sort("gpu_no")
+            starts = np.searchsorted(runs["gpu_no"].to_numpy(), np.arange(len(self._all.gpus) + 1))
+            self._by_gpu = runs, starts
+        runs, edges = self._by_gpu
+        place = self._place[gpu]
+        return runs.slice(int(edges[place]), int(edges[place + 1] - edges[place])).drop("gpu_no")
+
     def _evidence(
         self, gpus: Sequence[str], workloads: Sequence[str], look: Look | None = None, gpu: int = -1
     ) -> tuple[datetime | None, datetime | None, tuple[str, ...]]:
         """When it was seen first and last, and the newest runs that show it."""
-        its = pl.col("gpu").is_in(list(gpus))
+        rows = pl.concat([self._runs_of(one) for one in gpus])
         if workloads:
-            its &= pl.col("workload").is_in(list(workloads))
-        rows = self._all.runs.filter(its).select("began", "run_id").sort("began", nulls_last=False)
+            rows = rows.filter(pl.col("workload").is_in(list(workloads)))
+        rows = rows.sort("began", nulls_last=False)
         began = rows["began"].drop_nulls()
         first = None if began.is_empty() else began[0]
         if look is not None:
