@@ -102,12 +102,14 @@ def ends_of_gpus(data: pa.Table) -> NDArray[np.int64]:
     Comparing neighbours is quicker than coding all rows.
     """
     import numpy as np
+    import pyarrow as pa
 
+    yes = pa.scalar(True, pa.bool_())  # for a bare True, pyarrow would look for dateutil on the disk every time
     differs = np.zeros(max(len(data) - 1, 0), bool)
     for name in ("cluster", "gpu"):
         column = one(data[name])
         this, following = column.slice(0, len(differs)), column.slice(1)
-        unlike = light.call("coalesce", light.call("not_equal", this, following), True)  # NULL beside anything
+        unlike = light.call("coalesce", light.call("not_equal", this, following), yes)  # NULL beside anything
         if column.null_count:
             both = light.call("and", light.call("is_null", this), light.call("is_null", following))
             unlike = light.call("and_not", unlike, both)
