@@ -56,7 +56,7 @@ def sittings(campaign: Probed, frozen: Collection[str] = ()) -> pl.DataFrame:
         energy=pl.when(moves).then(_log("energy")),
         limit=(pl.col("power_limit_w") if known else pl.coalesce("power_limit_w", limit)).log(),
         temperature=pl.when(pl.col("temperature_c").is_finite()).then("temperature_c"),
-        **_shares(runs),
+        **_shares(runs, capped=not (known and 2 * runs["power_w"].null_count() < runs.height)),
     ).with_columns((pl.max_horizontal("heat", "brake", "slowed") >= HELD).cast(pl.Float64).alias("throttled"))
     groups = _Groups.of(runs)
     rows: dict[str, Ints | Floats] = {"sitting": groups.sitting, "runs": groups.runs}
@@ -65,9 +65,15 @@ def sittings(campaign: Probed, frozen: Collection[str] = ()) -> pl.DataFrame:
         rows[name] = groups.means(values, trimmed=name in MOVING)
         if name == "clock":
             rows["top"] = groups.highest(values)
-    found = runs[groups.first].select(*OF, "gpu", "node", "slot", "stresses", "began")
+    found = runs.select(*OF, "gpu", "node", "slot", "stresses", "began")[groups.first]
     measured = pl.DataFrame(rows).with_columns(pl.col(pl.Float64).fill_nan(None), pl.col("runs").cast(pl.UInt32))
     return found.hstack(measured)
+
+
+def codes(texts: pl.Series) -> Ints:
+    """A number for each text, the same for the same ones: to rank them takes ten times as long."""
+    found: Ints = texts.cast(pl.Categorical).to_physical().cast(pl.Int64).to_numpy()
+    return found
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,7 @@ class _Groups:
 
     @classmethod
     def of(cls, runs: pl.DataFrame) -> _Groups:
-        gpu, workload = (runs[name].rank("dense").cast(pl.Int64).to_numpy() for name in ("gpu", "workload"))
+        gpu, workload = (codes(runs[name]) for name in ("gpu", "workload"))
         began = runs["began"].cast(pl.Datetime("ns")).cast(pl.Int64)
         seconds = (began // 10**9 - (began.min() or 0) // 10**9 + _PAUSE_S).fill_null(0).to_numpy()  # type: ignore[operator]
         if not len(runs):
@@ -130,17 +136,22 @@ def _log(name: str) -> pl.Expr:
     return pl.when(value.is_finite() & (value > 0)).then(value.log())
 
 
-def _shares(runs: pl.DataFrame) -> dict[str, pl.Expr]:
-    """Of the time of a run that a reason held the clock; null where no reasons were recorded."""
+def _shares(runs: pl.DataFrame, *, capped: bool) -> dict[str, pl.Expr]:
+    """Of the time of a run that a reason held the clock; null where no reasons were recorded.
+
+    Without `capped` the power limit is left out: where power and limit are known, these tell it.
+    """
     reasons = {"heat": names(THERMAL), "brake": ("power_brake",), "slowed": ("hw_slowdown",), "capped": names(POWER)}
     window = (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9
     text = pl.col("clock_events")
     # Most fleets have no run with most of the reasons: to look for these takes no time.
-    there = runs.select(
-        text.str.contains(one, literal=True).any().alias(one) for ones in reasons.values() for one in ones
-    )
+    looked = [one for share, ones in reasons.items() if capped or share != "capped" for one in ones]
+    there = runs.select(text.str.contains(one, literal=True).any().alias(one) for one in looked)
     found: dict[str, pl.Expr] = {}
     for share, ones in reasons.items():
+        if share == "capped" and not capped:
+            found[share] = pl.lit(None, pl.Float64)
+            continue
         seconds = [
             text.str.extract(f'"{one}": *([0-9.eE+-]+)').cast(pl.Float64, strict=False) for one in ones if there[one][0]
         ]
@@ -156,12 +167,14 @@ def levels(by_sitting: pl.DataFrame) -> pl.DataFrame:
     The standard deviation of a sitting is pooled over the fleet, and a GPU's own counts as much as its sittings allow.
     """
     keys = [*OF, "gpu"]
+    # A median takes far longer than a mean, and most fleets have no run with most of the reasons.
+    some = {name: (by_sitting[name].max() or 0.0) > 0.0 for name in SHARES}  # type: ignore[operator]
     known = by_sitting.group_by(keys).agg(
         pl.col("node", "slot", "stresses").last(),
         pl.col("runs").sum(),
         pl.len().alias("sittings"),
-        pl.col(*MOVING, *SHARES).median(),
-        pl.col("memory_clock", "limit", "energy", "throttled").mean(),
+        pl.col(*MOVING, *(name for name in SHARES if some[name])).median(),
+        pl.col("memory_clock", "limit", "energy", "throttled", *(name for name in SHARES if not some[name])).mean(),
         pl.col("top").max(),
         *(pl.col(name).var().alias(f"var_{name}") for name in MOVING),
     )
