@@ -39,7 +39,7 @@ from whorl.analysis.probing import probed
 from whorl.analysis.verdicts.history import histories
 from whorl.analysis.verdicts.noise import Noise, estimate
 from whorl.analysis.verdicts.online import Expected, expected, update
-from whorl.analysis.verdicts.own_past import RELEVANT, shapes
+from whorl.analysis.verdicts.own_past import RELEVANT, interval, shapes
 from whorl.analysis.verdicts.past import ALARM, Past, past
 from whorl.analysis.verdicts.sittings import Runs, Sittings, groups_median, sittings
 from whorl.benchmarks.machine import machine
@@ -442,7 +442,7 @@ def faulty(kind: Population, gpus: int, fleets: int, seed: int, share_of_gpus: f
                 for rule, says in rules.items():
                     tally.rules[rule] += bool(says[gpu])
             if sort == "change":
-                _sizes(tally, found, made.value - before, mine)
+                _sizes(tally, found, made.value - before, mine, kind, rng)
     return {
         "share_of_named_that_are_healthy": share(false, named),
         "faults": {
@@ -451,7 +451,7 @@ def faulty(kind: Population, gpus: int, fleets: int, seed: int, share_of_gpus: f
                 "of_the_right_kind": tally.right,
                 **(
                     {
-                        "size_in_interval": share(tally.covered, tally.intervals),
+                        "another_sitting_in_interval": share(tally.covered, tally.intervals),
                         "date_right": share(tally.dated, tally.intervals),
                     }
                     if tally.intervals
@@ -464,15 +464,16 @@ def faulty(kind: Population, gpus: int, fleets: int, seed: int, share_of_gpus: f
     }
 
 
-def _sizes(tally: Tally, found: Past, planted: Floats, mine: list[int]) -> None:
-    """Whether the intervals hold the planted size, and the dates the week."""
-    from whorl.analysis.verdicts.own_past import interval
-
+def _sizes(
+    tally: Tally, found: Past, planted: Floats, mine: list[int], kind: Population, rng: np.random.Generator
+) -> None:
+    """Whether the intervals hold what another sitting would show, and the dates the week."""
     for row in found.changed:
         gpu = int(found.shapes.series[row])
         if gpu not in mine or found.start[row]:
             continue
-        size = float(planted[gpu].max())
+        another = SITTING * kind.sitting(rng, 1)[0] + RUN * np.mean(kind.run(rng, kind.runs))
+        size = float(planted[gpu].max()) + float(another)
         low, high = interval(found.shapes.change[[row]], found.shapes.another_sd[[row]], found.shapes.change_df[[row]])
         tally.intervals += 1
         tally.covered += bool(low[0] <= size <= high[0])

@@ -7,15 +7,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
 from ..measurements import coupled_jobs
 from .finding import Finding, Histories, Shape
 from .online import Expected, expected
 from .regimes import neighbours, with_regimes
+from .scatter import poisson_tail
 from .telling import Telling
 from .verdict import NotJudged, State
 
@@ -27,6 +29,8 @@ __all__ = ["Finding", "Histories", "Shape", "histories"]
 
 _NODE_SHARE = 0.75  # of a node's GPUs that must change on one date for it to be the node's
 _NODE_GPUS = 2
+_BATCH_GPUS, _BATCH_NODES, _BATCH_DATES = 6, 3, 3  # changes on one date, of so many dates, to be one finding
+_BATCH_P = 1e-3  # and the chance of so many on one date, by the number on others
 
 
 def histories(campaign: Probed, store: Store | None = None, *, now: datetime | None = None) -> Histories:
@@ -52,7 +56,7 @@ def histories(campaign: Probed, store: Store | None = None, *, now: datetime | N
             looks += told.past.looks
             if told.past.noise is not None:
                 known[str(workload)] = expected(told.past.noise)
-    found = _nodes_together(found, campaign)
+    found = _nodes_together(_dates_together(found, campaign), campaign)
     by_kind = {kind: tuple(sorted((one for one in found if one.kind is kind), key=_clear)) for kind in Shape}
     return Histories(
         by_kind[Shape.STEP],
@@ -93,6 +97,50 @@ def _usable(campaign: Probed, now: datetime) -> tuple[pl.DataFrame, list[NotJudg
     return runs, said
 
 
+def _dates_together(found: list[Finding], campaign: Probed) -> list[Finding]:
+    """Changes of many more GPUs on one date than on others, the same way and alike in size, are one finding.
+
+    A part of the fleet got something that nobody recorded.
+    """
+    places = dict(campaign.gpus.select("gpu", "node").iter_rows())
+    kinds: dict[tuple[str, bool], list[Finding]] = {}
+    for one in found:
+        if one.kind is Shape.CHANGE and one.gpu is not None and one.at is not None:
+            kinds.setdefault((one.workload, one.effect_pct > 0), []).append(one)
+    joined: list[Finding] = []
+    gone: set[int] = set()
+    for changes in kinds.values():
+        dates = {one.at.date() for one in changes if one.at is not None}
+        for day in sorted(dates):
+            then = [one for one in changes if id(one) not in gone and _spans_date(one, day)]
+            members = _alike(then)
+            nodes = {places.get(one.gpu or "") or one.gpu for one in members}
+            usual = 1 + (len(changes) - len(members)) / max(len(dates) - 1, 1)
+            few = len(members) < _BATCH_GPUS or len(nodes) < _BATCH_NODES or len(dates) < _BATCH_DATES
+            if few or poisson_tail(np.array([len(members)]), np.array([usual]))[0] > _BATCH_P:
+                continue
+            gone |= {id(one) for one in members}
+            joined.append(_together(f"{len(members)} GPUs of {len(nodes)} nodes", members, f"on {len(nodes)} nodes"))
+    return [one for one in found if id(one) not in gone] + joined
+
+
+def _spans_date(one: Finding, day: date) -> bool:
+    """Whether the change can have been then."""
+    return one.at is not None and one.since is not None and one.since.date() < day <= one.at.date()
+
+
+def _alike(changes: list[Finding]) -> list[Finding]:
+    """Those whose interval holds the middle one's size."""
+    if not changes:
+        return []
+    middle = sorted(one.effect_pct for one in changes)[len(changes) // 2]
+
+    def holds(one: Finding) -> bool:
+        return one.low_pct is not None and one.high_pct is not None and one.low_pct <= middle <= one.high_pct
+
+    return [one for one in changes if holds(one)]
+
+
 def _nodes_together(found: list[Finding], campaign: Probed) -> list[Finding]:
     """Changes of most GPUs of a node, the same way and between the same sittings, are one finding of the node."""
     places = {gpu: node for gpu, node in campaign.gpus.select("gpu", "node").iter_rows() if node is not None}
@@ -110,29 +158,32 @@ def _nodes_together(found: list[Finding], campaign: Probed) -> list[Finding]:
         if len({one.gpu for one in members}) < max(_NODE_GPUS, _NODE_SHARE * sizes[node]):
             continue
         gone |= {id(one) for one in members}
-        joined.append(_of_node(node, sorted(members, key=_clear)))
+        joined.append(_together(f"node {node}", members, f"of node {node}"))
     return [one for one in found if id(one) not in gone] + joined
 
 
-def _of_node(node: str, members: list[Finding]) -> Finding:
-    """The change of a node: the middle one of its GPUs stands for it."""
+def _together(group: str, members: list[Finding], where: str) -> Finding:
+    """The change of GPUs together: the middle one of them stands for it."""
+    members = sorted(members, key=_clear)
     middle = sorted(members, key=lambda one: one.effect_pct)[len(members) // 2]
     names = tuple(sorted({one.gpu for one in members if one.gpu is not None}))
     shared = [what for what in members[0].joined_with if all(what in one.joined_with for one in members)]
+    at = min((one.at for one in members if one.at is not None), default=None)
+    since = [one.since for one in members if one.since is not None and at is not None and one.since < at]
     ways = "slower" if middle.effect_pct > 0 else "faster"
     return replace(
         middle,
         kind=Shape.STEP,
         gpu=None,
-        group=f"node {node}",
+        group=group,
         gpus=names,
         p=members[0].p,
         q=max(one.q for one in members),
         n=len(names),
-        at=min((one.at for one in members if one.at is not None), default=None),
-        since=max((one.since for one in members if one.since is not None), default=None),
+        at=at,
+        since=max(since, default=None),
         state=State.CONFIRMED if all(one.state is State.CONFIRMED for one in members) else State.SUSPECTED,
         runs=tuple(run for one in members for run in one.runs),
-        looks=f"{len(names)} GPUs of node {node} became {ways} between the same sittings: {middle.looks}",
+        looks=f"{len(names)} GPUs {where} became {ways} between the same sittings: {middle.looks}",
         joined_with=tuple(shared),
     )

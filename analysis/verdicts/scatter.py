@@ -57,9 +57,9 @@ def scatter(of: Sittings, runs: Runs, noise: Noise | None, away: Floats) -> Scat
     sitting_count, far_count, sitting_size = _counts(of.series, np.abs(away), far, of.count)
     run_rate = _rate(run_count, slow_count)
     sitting_rate = _rate(sitting_count, far_count)
-    by_run = np.where(slow_count >= _LEAST, _poisson_tail(slow_count, run_rate * run_count.astype(float)), 1.0)
+    by_run = np.where(slow_count >= _LEAST, poisson_tail(slow_count, run_rate * run_count.astype(float)), 1.0)
     enough = (far_count >= _LEAST) & (sitting_count >= _FEWEST_SITTINGS)
-    by_sitting = np.where(enough, _poisson_tail(far_count, sitting_rate * sitting_count.astype(float)), 1.0)
+    by_sitting = np.where(enough, poisson_tail(far_count, sitting_rate * sitting_count.astype(float)), 1.0)
     p = np.minimum(1.0, 2 * np.minimum(by_run, by_sitting))
     return Scatter(
         run_count, slow_count, run_size, run_rate, sitting_count, far_count, sitting_size, sitting_rate, p,
@@ -87,7 +87,7 @@ def _rate(of: Ints, far: Ints) -> float:
     return rate
 
 
-def _poisson_tail(count: Ints, mean: Floats) -> Floats:
+def poisson_tail(count: Ints, mean: Floats) -> Floats:
     """An upper bound of the probability of `count` or more, close where `count` is well above the mean."""
     top = int(count.max(initial=0))
     factorials = np.cumsum(np.log(np.maximum(np.arange(top + 1), 1)))

@@ -253,3 +253,16 @@ def test_a_gpu_that_changed_twice_has_both_sizes(tmp_path: Path) -> None:
     assert abs(first.effect_pct - 3) < 0.3
     assert abs(second.effect_pct - 5) < 0.3
     assert "until 2026-03-16" in first.looks
+
+
+def test_a_step_of_a_part_of_the_fleet_that_nobody_recorded_is_one_finding(tmp_path: Path) -> None:
+    past = Past(weeks=10)
+    past.times[::4, 6:] *= 1.03  # one GPU of each node
+    past.times[1, 3:] *= 1.05
+    past.times[7, 4:] *= 1.05
+    found = past.found(tmp_path / "S")
+    (step,) = found.steps
+    assert step.gpus == tuple(f"g{i:02}" for i in range(0, 48, 4))
+    assert step.group == "12 GPUs of 12 nodes"
+    assert (step.since, step.at) == (BEGAN + timedelta(weeks=5), BEGAN + timedelta(weeks=6))
+    assert sorted(one.gpu or "" for one in found.changes) == ["g01", "g07"]
