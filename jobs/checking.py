@@ -314,10 +314,21 @@ class _Check:
                 now = _now(run.probe, run.median_ms, level)
                 one.now.append(now)
                 compared += self._compared(one, now)
+                if level is not None and report.began_ns is not None and not one.says:
+                    self._left(one, now, level, report.began_ns / 1e9)
         if mine and not compared and one.status is Status.OK:
             one.found(
                 Status.UNKNOWN, "there is nothing to compare with: the store has no runs of it and too few of its model"
             )
+
+    @staticmethod
+    def _left(one: OfGpu, now: Now, level: Level, at_s: float) -> None:
+        """A smaller change that lasts is noticed over several checks."""
+        alarm = None if now.time_ms is None else level.left(now.time_ms, at_s)
+        if alarm is not None and alarm.effect_pct > 0:
+            since = datetime.fromtimestamp(alarm.since_s, UTC)
+            by = f"{now.workload} {alarm.effect_pct:+.1f} % of its own level"
+            one.found(Status.WARNING, f"{by} since {since:%Y-%m-%d}, in several sittings or runs")
 
     def _compared(self, one: OfGpu, now: Now) -> bool:
         """Whether there was something to compare with; notes a GPU that is slower than it may be."""

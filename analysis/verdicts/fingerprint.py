@@ -191,6 +191,22 @@ def _counted(found: pl.DataFrame, figure: str, unit: str, of: str) -> pl.DataFra
     )
 
 
+def with_passive(found: pl.DataFrame, passive: pl.DataFrame, serials: pl.DataFrame) -> pl.DataFrame:
+    """With the passive fingerprints (`analysis.passive`) as figure `passive_power`: power of ordinary jobs at full load
+    and clock, % above the median GPU's; who draws less is expected to be faster in compute."""
+    scored = passive.filter(pl.col("score").is_not_null())
+    if scored.is_empty():
+        return found
+    model = found.select("gpu", "model").unique("gpu")
+    rows = scored.select(
+        "cluster", "gpu", "workload", value="score", low="low", high="high", rank="rank", n="runs",
+        peers=pl.len().over("workload"), figure=pl.lit("passive_power"), unit=pl.lit("%"), **{"class": pl.lit("power")},
+    ).join(model, on="gpu", how="left").join(serials, on="gpu", how="left")  # fmt: skip
+    missing = [pl.lit(None).alias(name) for name in FINGERPRINTS.names if name not in rows.columns]
+    rows = rows.with_columns(missing).select(FINGERPRINTS.names)
+    return pl.concat([found, rows], how="vertical_relaxed").sort("gpu", "class", "workload", "figure", nulls_last=True)
+
+
 # -- alike ------------------------------------------------------------------------------------------------------
 
 

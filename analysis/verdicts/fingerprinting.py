@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from ..passive import passive_fingerprints
 from ..probing import probed
 from .explaining import find
-from .fingerprint import Neighbour, fingerprint, nearest, store_fingerprint
+from .fingerprint import Neighbour, fingerprint, nearest, store_fingerprint, with_passive
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -49,7 +50,8 @@ def fingerprints(store: Store | str | Path, *, cluster: str | None = None, gpu: 
         opened.sql(of).to_pylist(), schema={"gpu": pl.String, "name": pl.String, "serial": pl.String}
     )
     names: Mapping[str, str] = dict(identities.select("gpu", "name").iter_rows())
-    rows = fingerprint(campaign, identities.select("gpu", "serial"))
+    serials = identities.select("gpu", "serial")
+    rows = with_passive(fingerprint(campaign, serials), passive_fingerprints(opened, cluster=campaign.cluster), serials)
     notes = store_fingerprint(opened, rows)
     shown = rows if key is None else rows.filter(pl.col("gpu") == key)
     shown = shown.with_columns(pl.col("gpu").replace_strict(dict(names), default=pl.col("gpu")).alias("name"))

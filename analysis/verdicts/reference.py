@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from ...store.conditions import stated
 from ..measurements import SOUND
+from .online import UNKNOWN, Alarm, update
 from .recording import verdict_of
 from .standing import by_sitting, standing
 from .verdict import Verdict
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from ...store import Store
 
 LEAST_PEERS = 8
+_LEAST = 1e-3  # no GPU is steadier from sitting to sitting
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,19 @@ class Level:
     peers_ms: float | None
     """Median of the GPUs of its model; None for fewer than eight."""
     peers: int
+    spread: float | None = None
+    """Standard deviation of ln time from sitting to sitting."""
+    past: tuple[tuple[float, float], ...] = ()
+    """Its runs: the time (ms), and when it began (s since 1970), in the order of time."""
+
+    def left(self, time_ms: float, at_s: float) -> Alarm | None:
+        """Whether the GPU has left its own level with one more run (`online`); None where it has not."""
+        own = UNKNOWN if self.spread is None else replace(UNKNOWN, between=(2 * max(self.spread, _LEAST) ** 2,))
+        state, alarm = None, None
+        for value, at in (*self.past, (time_ms, at_s)):
+            state, told = update(state, value, at, expected=own)
+            alarm = told or alarm
+        return alarm if alarm is not None and state is not None and alarm.at_s >= state["began_s"] else None
 
 
 @dataclass(frozen=True)
@@ -70,6 +85,11 @@ def known(store: Store, gpus: Collection[str], workloads: Collection[str], *, le
     peers = last.filter(pl.col("model").is_in(models) | pl.col("gpu").is_in(list(gpus)))
     runs = _runs(store, peers, workloads, leave_out)
     stood = standing(by_sitting(runs)) if runs.height else None
+    mine_only = runs.filter(pl.col("gpu").is_in(list(gpus)) & pl.col("began").is_not_null()).sort("began")
+    at = pl.col("began").cast(pl.Datetime("us")).dt.epoch("us") / 1e6
+    past: dict[tuple[str, str], tuple[tuple[float, float], ...]] = {}
+    for (gpu, workload), some in mine_only.group_by("gpu", "workload", maintain_order=True):
+        past[str(gpu), str(workload)] = tuple(some.select("value", at).iter_rows())
     levels: dict[str, dict[str, Level]] = {}
     usual: dict[tuple[str, str | None], tuple[float, int]] = {}
     for row in () if stood is None else stood.iter_rows(named=True):
@@ -77,7 +97,10 @@ def known(store: Store, gpus: Collection[str], workloads: Collection[str], *, le
         usual[row["workload"], row["model"]] = of_peers, row["peers"]
         if row["gpu"] in gpus:
             enough = row["peers"] >= LEAST_PEERS
-            level = Level(row["value"], row["low"], row["high"], of_peers if enough else None, row["peers"])
+            level = Level(
+                row["value"], row["low"], row["high"], of_peers if enough else None, row["peers"], row["spread"],
+                past.get((row["gpu"], row["workload"]), ()),
+            )  # fmt: skip
             levels.setdefault(row["gpu"], {})[row["workload"]] = level
     names = {
         gpu: f"{node}/{slot}"

@@ -218,6 +218,21 @@ def test_a_gpu_that_became_slower_than_its_own_level_is_noticed(fleet: str) -> N
     assert levels.peers_of(uuid(99), "gemm-fp32", "another model") is None
 
 
+def test_a_small_change_that_lasts_is_noticed_over_several_checks() -> None:
+    """2 % is below the threshold of a warning; one run of it says nothing, but days of it do."""
+    from whorl.analysis.verdicts.reference import Level
+
+    day = 86_400.0
+    steady = tuple((100.0 + 0.05 * (n % 3), n * day) for n in range(8))
+    assert Level(100.0, 99.8, 100.2, None, 1, 0.002, steady).left(100.1, 8 * day) is None
+    assert Level(100.0, 99.8, 100.2, None, 1, 0.002, steady).left(120.0, 8 * day) is None
+    slower = (*steady, *((102.0, n * day + run * 60) for n in (8, 9, 10) for run in range(3)))
+    told = [Level(100.0, 99.8, 100.2, None, 1, 0.002, slower[:n]).left(*slower[n]) for n in range(9, len(slower))]
+    first = next(one for one in told if one is not None)
+    assert first.effect_pct == pytest.approx(2, abs=0.3)
+    assert first.since_s >= 8 * day
+
+
 # -- it fails open ----------------------------------------------------------------------------------------------
 
 

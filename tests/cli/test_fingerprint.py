@@ -113,6 +113,21 @@ def test_a_campaign_of_probes_has_every_class_and_the_gpus_own_figures(tmp_path:
     assert rows["low"].null_count() == rows.height  # there is one sitting: nobody knows what another one brings
 
 
+def test_the_power_of_ordinary_jobs_stands_beside_the_probes(tmp_path: Path) -> None:
+    """Jobs at full clock, whose power differs from GPU to GPU and repeats from job to job."""
+    store = judged_store(tmp_path / "S", 12, tuple(range(6)), sensors=True)
+    document("fingerprint", "--store", str(store.root))
+    rows = store.sql(
+        "select gpu, value, low, high, rank, peers from fingerprints_now where figure = 'passive_power' "
+        "and workload = 'gemm-fp32' order by rank, gpu"
+    ).to_pylist()
+    assert len(rows) == 12
+    assert {row["peers"] for row in rows} == {12}
+    power = {uuid(gpu): 290 + gpu % 3 for gpu in range(12)}
+    for row in rows:  # judged_store gives three levels of power, one watt apart
+        assert row["value"] == pytest.approx(100 * (power[row["gpu"]] / 291 - 1), abs=0.05)
+
+
 # -- what changed -----------------------------------------------------------------------------------------------
 
 
