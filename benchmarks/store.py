@@ -9,7 +9,8 @@ queries  the five questions of `store_questions.QUESTIONS`, at --gpus and with -
 
 The engines take turns within one process, so that a busy machine is busy for all. Every engine is asked over a
 connection, or a `Store`, that is open already. Answers are compared in every run: `difference` is the largest
-relative difference from DuckDB's. PostgreSQL is started from Debian's package where that is installed; SQLite takes
+relative difference from DuckDB's. `cpu_ms` is the CPU time of this process, all threads: what to compare where other
+programs keep the machine busy. PostgreSQL is started from Debian's package where that is installed; SQLite takes
 part in the commits only. It states what it measured and asserts nothing about time.
 """
 
@@ -233,14 +234,16 @@ def _question(question: str, engines: list[Any], gpu: str, repeats: int) -> dict
     """Every way of every engine to answer a question, turn by turn; the best way of whorl and of the others."""
     ways = [(engine, way) for engine in engines for way in engine.ways if way[:2] == question]
     seconds: dict[str, list[float]] = {}
+    cpu: dict[str, list[float]] = {}
     found: dict[str, Any] = {}
     for turn in range(repeats + 1):
         for engine, way in ways[turn % len(ways) :] + ways[: turn % len(ways)]:
             name = f"{engine.name}_{way[3:]}".rstrip("_")
-            start = time.perf_counter()
+            start, began = time.perf_counter(), time.process_time()
             raw = engine.ask(way, gpu)
             if turn:  # the first turn warms caches up
                 seconds.setdefault(name, []).append(time.perf_counter() - start)
+                cpu.setdefault(name, []).append(time.process_time() - began)
             else:
                 found[name] = engine.tidy(way, raw)
             del raw
@@ -249,6 +252,7 @@ def _question(question: str, engines: list[Any], gpu: str, repeats: int) -> dict
     difference = max(answer.difference(found["duckdb"]) for answer in found.values())
     return {
         "ms": {name: summary(seconds[name]) for name in sorted(medians, key=medians.__getitem__)},
+        "cpu_ms": {name: summary(cpu[name]) for name in cpu if not name.startswith("postgresql")},
         "best_of_whorl": mine,
         "times_faster_than": {
             other: round(min(v for n, v in medians.items() if n.startswith(other)) / medians[mine], 2)
