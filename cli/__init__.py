@@ -120,6 +120,13 @@ class _Group(click.Group):
                 ctx.exit(error.exit_code)
             return answer
 
+    def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
+        """The verbs by section."""
+        for title, names in _SECTIONS.items():
+            with formatter.section(title):
+                rows = [(name, command.get_short_help_str(200)) for name in names if (command := self.commands[name])]
+                formatter.write_dl(rows, col_max=14)
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Say where the pages lie that help texts and messages name."""
         super().format_epilog(ctx, formatter)
@@ -145,36 +152,35 @@ def cli() -> None:
 
     Exit status: 0 done; 1 a check failed; 2 bad input or option, or the output could not be written; 3 the store
     cannot be used; 4 a query failed; 5 the scheduler does not answer or refused; 6 a GPU failed or cannot be used;
-    130 interrupted; 141 the reader of a pipe closed it.
+    130 interrupted; 141 the reader of a pipe closed it. `check` has its own: 0 OK, 1 warning, 2 critical, 3 unknown.
     """
     handler = _Warnings()
     handler.setLevel(logging.WARNING)
     logging.getLogger("whorl").handlers = [handler]
 
 
-_VERBS = {
-    "demo": "demo:demo",
-    "import": "import_files:import_files",
-    "report": "report:report",
-    "verdicts": "verdicts:verdicts",
-    "explain": "explain:explain",
-    "fingerprint": "fingerprint:fingerprint",
-    "check": "check:check",
-    "plan": "plan:plan",
-    "diff": "diff:diff",
-    "variability": "variability:variability",
-    "advise": "advise:advise",
-    "replay": "replay:replay",
-    "sql": "sql:sql",
-    "schema": "schema:schema",
-    "doctor": "doctor:doctor",
-    "sample": "sample:sample",
-    "sim": "sim:sim",
-    "collect": "collect:collect",
-    "probe": "probe:probe",
-    "store": "store:store_group",
-    "man": "man:man",
+_SECTIONS = {
+    "Start": {"demo": "demo:demo", "sample": "sample:sample", "doctor": "doctor:doctor", "man": "man:man"},
+    "Measure": {
+        "probe": "probe:probe",
+        "collect": "collect:collect",
+        "import": "import_files:import_files",
+        "sim": "sim:sim",
+    },
+    "Judge": {
+        "verdicts": "verdicts:verdicts",
+        "explain": "explain:explain",
+        "fingerprint": "fingerprint:fingerprint",
+        "check": "check:check",
+        "plan": "plan:plan",
+        "diff": "diff:diff",
+        "report": "report:report",
+        "variability": "variability:variability",
+    },
+    "Place jobs": {"advise": "advise:advise", "replay": "replay:replay"},
+    "Look into the store": {"sql": "sql:sql", "schema": "schema:schema", "store": "store:store_group"},
 }
+_VERBS = {name: where for verbs in _SECTIONS.values() for name, where in verbs.items()}
 
 
 class _Verbs(Mapping[str, click.Command]):

@@ -16,8 +16,8 @@ def fingerprint(store: str, cluster: str | None, name: str | None, as_json: bool
     """Compute the fingerprints of a cluster's GPUs, store them beside the earlier ones, and show them.
 
     \b
-    whorl fingerprint --store S                     the classes of workloads, GPU by GPU
-    whorl fingerprint --store S --gpu c001-4/3      every figure of one GPU, and the GPUs most like it
+    whorl fingerprint --store S                   the classes, GPU by GPU
+    whorl fingerprint --store S --gpu c001-4/3    every figure of one GPU
 
     Every figure has the 95 % interval of another sitting. docs/verdicts.md explains the figures.
     """

@@ -262,7 +262,7 @@ class _Check:
 
         gpus = list(here)
         before = None if report is None else report.campaign
-        levels = known(store, gpus, PROBES, leave_out=before)
+        levels = known(store, gpus, PROBES, leave_out=before, peers_too=report is not None)
         by_gpu = {one.gpu: one for one in self._answer.gpus}
         for gpu, name in here.items():
             one = by_gpu.get(gpu)

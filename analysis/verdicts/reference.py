@@ -69,10 +69,18 @@ class Known:
         return Level(None, None, None, *peers)
 
 
-def known(store: Store, gpus: Collection[str], workloads: Collection[str], *, leave_out: str | None = None) -> Known:
+def known(
+    store: Store,
+    gpus: Collection[str],
+    workloads: Collection[str],
+    *,
+    leave_out: str | None = None,
+    peers_too: bool = True,
+) -> Known:
     """What is known of GPUs in these workloads (names of probes), without the runs of one campaign.
 
-    Runs with a power limit or a locked clock that was asked for are left out.
+    Without `peers_too` the runs of other GPUs are not read, and nothing is known of peers. Runs with a power limit or a
+    locked clock that was asked for are left out.
     """
     identities = store.collect(store.scan("gpus").select("gpu", "node", "slot", "model", "first_seen"))
     last = (
@@ -82,7 +90,7 @@ def known(store: Store, gpus: Collection[str], workloads: Collection[str], *, le
     )
     mine = last.filter(pl.col("gpu").is_in(list(gpus)))
     models = mine["model"].drop_nulls().unique().to_list()
-    peers = last.filter(pl.col("model").is_in(models) | pl.col("gpu").is_in(list(gpus)))
+    peers = last.filter(pl.col("model").is_in(models) | pl.col("gpu").is_in(list(gpus))) if peers_too else mine
     runs = _runs(store, peers, workloads, leave_out)
     stood = standing(by_sitting(runs)) if runs.height else None
     mine_only = runs.filter(pl.col("gpu").is_in(list(gpus)) & pl.col("began").is_not_null()).sort("began")
