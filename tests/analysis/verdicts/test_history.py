@@ -16,6 +16,7 @@ from whorl.analysis.verdicts.history import histories
 from whorl.analysis.verdicts.past import past
 from whorl.analysis.verdicts.verdict import State
 from whorl.store import Store
+from whorl.store.events import Event, EventKind, event_rows
 from whorl.tests.stores import new_store
 
 BEGAN = datetime(2026, 1, 5)  # noqa: DTZ001  times in tables have no zone
@@ -266,3 +267,18 @@ def test_a_step_of_a_part_of_the_fleet_that_nobody_recorded_is_one_finding(tmp_p
     assert step.group == "12 GPUs of 12 nodes"
     assert (step.since, step.at) == (BEGAN + timedelta(weeks=5), BEGAN + timedelta(weeks=6))
     assert sorted(one.gpu or "" for one in found.changes) == ["g01", "g07"]
+
+
+def test_a_reloaded_driver_that_only_events_tell_of_is_told(tmp_path: Path) -> None:
+    past = Past()
+    past.times[:, 4:] *= 1.03
+    store = past.stored(tmp_path / "S")
+    at = int((BEGAN + timedelta(weeks=4, hours=-3)).replace(tzinfo=UTC).timestamp()) * 1_000_000_000
+    events = [Event(EventKind.DRIVER_RELOADED, None, "it is back", at, f"n{i}", version="550") for i in range(12)]
+    rows = pa.Table.from_batches([event_rows(events, cluster="c")])
+    store.append({"events": rows}, "events")
+    found = histories(probed(store, every=True), store, now=NOW)
+    (step,) = found.steps
+    assert step.joined_with == ("driver 535 to 550",)
+    assert found.changes == ()
+    assert found.expected["gemm"].freedom > 1
