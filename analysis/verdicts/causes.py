@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _SMALLEST = 0.02
 """Parts below this share of the effect belong to what is not explained."""
 _CLASS = {COMPUTE: COMPUTE, CACHE: COMPUTE, MEMORY: MEMORY, LINK: LINK}
+_COOL_K = 20.0  # below where heat holds a clock
 _OF_MEMORY = (48, 63, 64, 92, 94, 95)
 """XIDs: errors of the memory, and its pages retired or its rows remapped for them."""
 _FEW = 2e-3  # of ln time: less is no contrast
@@ -109,7 +110,10 @@ class Evidence:
         main = causes[0].what if causes[0].pct * 3 >= 100 * math.expm1(effect) else Part.UNEXPLAINED
         kind = Kind.FAST if effect < 0 else kind_of(main)
         looks = looks_of(worst, causes, own.get(worst), limit_c, self._memory_errors(together))
-        return Explained(worst, causes, main, kind, looks, action_of(kind, main, of_node=len(together) > 1))
+        at = own[worst]["temperature"] if worst in own else None
+        cool = at is not None and limit_c is not None and at < limit_c - _COOL_K
+        action = action_of(kind, main, of_node=len(together) > 1, cool=cool)
+        return Explained(worst, causes, main, kind, looks, action)
 
     def _memory_errors(self, gpus: Sequence[str]) -> list[int]:
         """The XIDs of these GPUs that tell of errors of their memory."""

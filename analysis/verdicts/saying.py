@@ -78,8 +78,19 @@ _ACTIONS: dict[Kind | tuple[Kind, str], str] = {
 _NODE = "Check the host: its processor clocks, memory, power supplies and links; its GPUs are slow alike."
 
 
-def action_of(kind: Kind, main: str = "", *, of_node: bool = False) -> str:
-    """What to do about a kind of verdict, and about its largest part; of one GPU or of those of a node."""
+_COOL = (
+    "Check its hot spot, the temperature of its memory and the seating of its cooler: the hardware tells of heat where "
+    "the sensor shows none."
+)
+
+
+def action_of(kind: Kind, main: str = "", *, of_node: bool = False, cool: bool = False) -> str:
+    """What to do about a kind of verdict, and about its largest part; of one GPU or of those of a node.
+
+    `cool`: its temperature is far below where heat holds a clock.
+    """
+    if cool and main == Part.HEAT:
+        return _COOL
     if of_node and main in (Part.UNEXPLAINED, Part.LINK, Part.PEER, Part.STARVED):
         return _NODE
     return _ACTIONS.get((kind, main)) or _ACTIONS[kind]

@@ -133,7 +133,7 @@ def frozen_power(campaign: Probed, store: Store | None) -> dict[str, str]:
 
 
 def _repeated(runs: pl.DataFrame) -> list[str]:
-    """GPUs of which so many runs have the same power: by sorted numbers, as a query takes ten times as long."""
+    """GPUs of which so many runs have the same power."""
     gpu, milliwatts = (
         pl.Series(codes(runs["gpu"])),
         (runs["power_w"].clip(0, 1e5) * 1000).round().cast(pl.Int64),

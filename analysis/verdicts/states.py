@@ -71,14 +71,14 @@ def sittings(campaign: Probed, frozen: Collection[str] = ()) -> pl.DataFrame:
 
 
 def codes(texts: pl.Series) -> Ints:
-    """A number for each text, the same for the same ones: to rank them takes ten times as long."""
+    """A number for each text, the same for the same ones."""
     found: Ints = texts.cast(pl.Categorical).to_physical().cast(pl.Int64).to_numpy()
     return found
 
 
 @dataclass(frozen=True)
 class _Groups:
-    """Runs in groups of one GPU, workload and sitting. Sorting once by numbers takes a fifth of the time of a query."""
+    """Runs in groups of one GPU, workload and sitting."""
 
     order: Ints
     """(runs,) places of the runs, group by group, by GPU and sitting."""
@@ -167,7 +167,7 @@ def levels(by_sitting: pl.DataFrame) -> pl.DataFrame:
     The standard deviation of a sitting is pooled over the fleet, and a GPU's own counts as much as its sittings allow.
     """
     keys = [*OF, "gpu"]
-    # A median takes far longer than a mean, and most fleets have no run with most of the reasons.
+    # Most fleets have no run with most of the reasons: then a mean says the same.
     some = {name: (by_sitting[name].max() or 0.0) > 0.0 for name in SHARES}  # type: ignore[operator]
     known = by_sitting.group_by(keys).agg(
         pl.col("node", "slot", "stresses").last(),

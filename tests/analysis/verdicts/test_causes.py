@@ -106,6 +106,15 @@ def test_the_hardwares_bit_beside_the_brakes_counter_is_the_brake() -> None:
     assert Part.SLOWDOWN not in {one.what for one in found.causes}
 
 
+def test_heat_that_the_sensor_does_not_show_has_another_remedy() -> None:
+    events = {"thermal_hardware": 0.3 * RUN_S}
+    cool = explained(fleet({7: {"gemm": {"events": events, "slower": 1.15, "temperature": -25}}}))
+    warm = explained(fleet({7: {"gemm": {"events": events, "slower": 1.15, "temperature": 15}}}))
+    assert (cool.main, warm.main) == (Part.HEAT, Part.HEAT)
+    assert "hot spot" in cool.action
+    assert "heat sink" in warm.action
+
+
 def test_errors_of_the_memory_are_named_beside_slow_memory() -> None:
     campaign = fleet({7: {"stream": {"slower": 1.03}}})
     xid = pl.DataFrame({"gpu": [GPU, GPU, "GPU-001"], "code": [63, 79, 63]}).join(campaign.events, on="gpu", how="left")
