@@ -6,8 +6,9 @@ GPUs shift together is one finding. A GPU is named for what is left, and only if
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from ..statistics.dip import quantum
 from ..statistics.outlying import tail
 from .groups import CHANCE, modes
 from .levels import LEAST, Levels
-from .null import Null
+from .null import Null, common_shapes
 from .sittings import Bools, Floats, Ints
 
 LEAST_GPUS = 8
@@ -78,8 +79,7 @@ class Compared:
     low: Floats
     high: Floats
     """95 % interval of the effect of the GPU's level in another sitting."""
-    p: Floats
-    """The chance that a healthy GPU lies so far out; 1 where the GPU is not judged or does not stand alone."""
+    chances: _Chances
     confirmed: Bools
     """Whether two sittings or more show it."""
     single: Bools
@@ -91,6 +91,39 @@ class Compared:
     """The level that each GPU was compared with."""
     scale: float
     """Of healthy GPUs on the slow side."""
+
+    @cached_property
+    def p(self) -> Floats:
+        """The chance that a healthy GPU lies so far out; 1 where the GPU is not judged or does not stand alone."""
+        return self.chances.p(len(self.effect))
+
+
+def share_tails(of: Sequence[Compared]) -> None:
+    """Lets all figures of a fleet tell each other how heavy its tails are; before any `p` is read."""
+    if of:
+        common = common_shapes(np.concatenate([one.chances.null.evidence for one in of]))
+        for one in of:
+            one.chances.null.tell(common)
+
+
+@dataclass(frozen=True)
+class _Chances:
+    """What the chances of GPUs are made of."""
+
+    null: Null
+    known: Ints
+    """The GPUs; the other arrays are of theirs."""
+    seen: Floats
+    """From the centre of the null: what the sittings that lie nearest to it say."""
+    more: Floats
+    alone: Bools
+    stray: Bools
+
+    def p(self, gpus: int) -> Floats:
+        found = np.ones(gpus)
+        p = np.where(self.alone, self.null.p(self.seen, self.more), 1.0)
+        found[self.known] = np.where(self.stray, p / _IN_MODE, p)
+        return found
 
 
 def compare(of: Levels, fleet: Fleet, least: float = LEAST, weeks: float = 0.0) -> Compared | None:
@@ -124,27 +157,24 @@ def compare(of: Levels, fleet: Fleet, least: float = LEAST, weeks: float = 0.0) 
     slow = of.slow_side[known] - centre - mates.expected
     fast = of.fast_side[known] - centre - mates.expected
     seen = np.where(rest >= 0, np.maximum(slow - null.centre, 0.0), np.minimum(fast - null.centre, 0.0))
-    p = null.p(seen, more)
     alone = (np.sign(mates.apart) == np.sign(off)) & (np.abs(mates.apart) >= _MATES * np.abs(off)) | ~mates.has
-    p = np.where(alone & (np.sign(seen) == np.sign(off)), p, 1.0)
-    p = np.where(stray, p / _IN_MODE, p)
+    alone &= np.sign(seen) == np.sign(off)
     for shift in shifts:
         if shift.what == "node" and shift.p < _BATCH_P:
-            p[np.isin(known, shift.gpus)] = 1.0
+            alone &= ~np.isin(known, shift.gpus)
     if np.ptp(of.sat.at) < _WEEKS:
         error = np.sqrt(error**2 + max(weeks**2 - of.again**2, 0.0)) if np.isfinite(of.again) else error
     half = _QUANTILE * error if np.isfinite(of.again) else np.full(len(known), np.nan)
     found = {name: np.full(len(fleet), np.nan) for name in ("effect", "low", "high", "centre")}
     for name, values in (("effect", off), ("low", off - half), ("high", off + half), ("centre", centre)):
         found[name][known] = values
-    chance = np.ones(len(fleet))
-    chance[known] = p
     peers = np.zeros(len(fleet), dtype=np.int64)
     _, which, many = np.unique(centre, return_inverse=True, return_counts=True)
     peers[known] = many[which]
     return Compared(
-        **found, p=chance, confirmed=_confirmed(of, found["centre"], found["effect"]), single=of.runs == 1, peers=peers,
+        **found, confirmed=_confirmed(of, found["centre"], found["effect"]), single=of.runs == 1, peers=peers,
         shifts=tuple(shifts), scale=null.scale(True),
+        chances=_Chances(null, known, seen, more, alone, stray),
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """The judge: from all looks at a fleet to verdicts, with one error rate over all of them.
 
 A GPU's chances over its looks are joined by Simes' rule, and the GPUs are named by Benjamini and Hochberg's (J. R.
-Statist. Soc. B 57, 1995), so that at most 4 in 100 of the named are healthy; no chance above one in a thousand names a
+Statist. Soc. B 57, 1995), so that at most 3 in 100 of the named are healthy; no chance above one in a thousand names a
 GPU. Nodes are named alike. docs/operating-characteristics.md has the rates that were realised.
 """
 
@@ -29,7 +29,7 @@ from .verdict import Cause, Judgement, Kind, Level, NotJudged, State, Verdict
 if TYPE_CHECKING:
     from ...store import Store
 
-ERROR_RATE = 0.04
+ERROR_RATE = 0.03
 """Of the GPUs that are named, the share that is healthy."""
 MOST_P = 1e-3
 """A chance above it names no GPU, however many are faulty."""
@@ -289,12 +289,11 @@ class _Judge:
         first, last, runs = self._evidence([self._all.gpus[gpu]], workloads, look, gpu)
         confirmed = any(other.compared.confirmed[gpu] for other in (look, *shown))
         of_model = f" of {look.model}" if look.model else ""
-        pct = _pct if look.channel is None or look.channel.log else float
+        effect, low, high = (_in_pct(look, float(value[gpu])) for value in (one.effect, one.low, one.high))
         return Verdict(
             Level.GPU, self._names[gpu], (self._names[gpu],), self._campaign.cluster, self._models[gpu], workloads,
             kind, State.CONFIRMED if confirmed else State.SUSPECTED,
-            _finite(pct(one.effect[gpu])), _finite(pct(one.low[gpu])), _finite(pct(one.high[gpu])),
-            float(self._own[gpu]), float(self._q[gpu]), int(one.peers[gpu]), causes, says, first, last, runs, action,
+            effect, low, high, float(self._own[gpu]), float(self._q[gpu]), int(one.peers[gpu]), causes, says, first, last, runs, action,
             f"{one.peers[gpu]} GPUs{of_model}" + (f", {look.what}" if look.what != "time" else ""),
         )  # fmt: skip
 
@@ -385,5 +384,10 @@ def _pct(effect: float) -> float:
     return 100 * math.expm1(effect)
 
 
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
+def _in_pct(look: Look, value: float) -> float | None:
+    """An effect of a look in per cent; None where it has none: the sentence of a temperature says how many kelvin."""
+    if not math.isfinite(value):
+        return None
+    if look.channel is None or look.channel.log:
+        return _pct(value)
+    return 100 * value if look.channel.unit == "share" else None

@@ -23,7 +23,7 @@ from ..statistics.ordering import bounds
 from ..statistics.repeatability import Moments, icc
 from .causes import Evidence
 from .channels import CHANNELS, Channel, channels
-from .comparing import LEAST_GPUS, Compared, Fleet, compare
+from .comparing import LEAST_GPUS, Compared, Fleet, compare, share_tails
 from .levels import UNKNOWN, Levels, levels
 from .sittings import Bools, Floats, Ints, groups_median
 from .states import line
@@ -106,6 +106,7 @@ def looks(campaign: Probed, evidence: Evidence, now: datetime | None = None) -> 
         found.of += _of_times(found, None if model is None else str(model), str(workload), some)
     if found.of:
         found.of += _of_channels(found)
+    share_tails([look.compared for look in found.of])
     return found
 
 

@@ -3,8 +3,8 @@
 Nobody knows the shape of a healthy population: silicon is skewed, nodes and days add tails of their own. So each side
 of the median has a scale and a shape of its own: normal, exponential or Student's t. Both are averaged over what the
 inner values of that side leave possible (Bayes, on a grid); values beyond count only by how many they are, so a gross
-fault says nothing about the tail. A normal fleet of 10,000 ends with a normal tail; of a fleet of 64 the tail is not
-known, and it stays heavy.
+fault says nothing about the tail. A normal fleet of 10,000 ends with a normal tail; of one figure of 64 GPUs the tail
+is not known, and it stays heavy. So all figures of a fleet together say how common each shape is (`common_shapes`).
 """
 
 from __future__ import annotations
@@ -35,13 +35,26 @@ class Null:
     """The healthy population of one figure: p-values of deviations from its centre."""
 
     def __init__(self, values: Floats, floor: float) -> None:
-        """`values`: one a GPU, finite; `floor`: the least scale, in their unit (what a measurement cannot tell)."""
+        """`values`: one a GPU, finite; `floor`: the least scale, in their unit (what a measurement cannot tell).
+
+        How common each shape is, `before` says until `tell` knows better.
+        """
         self.centre = float(np.median(values))
         self.n = len(values)
         self._floor = floor
         above, below = values[values > self.centre] - self.centre, self.centre - values[values < self.centre]
         ties = (self.n - len(above) - len(below)) // 2
         self._sides = tuple(_Side.of(np.sort(side), ties, floor) for side in (above, below))
+
+    @property
+    def evidence(self) -> Floats:
+        """(2, shapes) the log likelihood of each shape, on the slow and on the fast side."""
+        return np.array([side.evidence for side in self._sides])
+
+    def tell(self, common: Floats) -> None:
+        """How common each shape is in this fleet: (shapes,) shares that sum to 1."""
+        for side in self._sides:
+            side.tell(common)
 
     def p(self, deviation: Floats, more: Floats | float = 0.0) -> Floats:
         """The chance that one healthy GPU lies as far out, on the side of each deviation.
@@ -61,17 +74,24 @@ class Null:
 
 
 class _Side:
-    def __init__(self, scales: Floats, weights: Floats) -> None:
+    def __init__(self, scales: Floats, likelihood: Floats) -> None:
         self._scales = scales  # (scales,)
-        self._weights = weights  # (shapes, scales), summing to 1
-        self.typical = float((weights.sum(axis=0) * scales).sum())
+        self._likelihood = likelihood  # (shapes, scales), logarithms
+        self.evidence: Floats = np.logaddexp.reduce(likelihood, axis=1)
+        self.tell(_BEFORE)
+
+    def tell(self, common: Floats) -> None:
+        total = self._likelihood + np.log(common)[:, None]
+        weights = np.exp(total - total.max())
+        self._weights = weights / weights.sum()
+        self.typical = float((self._weights.sum(axis=0) * self._scales).sum())
 
     @classmethod
     def of(cls, values: Floats, ties: int, floor: float) -> _Side:
         """A side from its distances, ascending and positive; `ties`: as many at distance 0."""
         n = len(values) + ties
         if len(values) < 2:
-            return cls(np.array([floor]), _BEFORE[:, None] / _BEFORE.sum())
+            return cls(np.array([floor]), np.zeros((len(_SHAPES), 1)))
         kept = max(2, int(np.ceil(_INNER * n)) - ties)
         inner, beyond = values[:kept], len(values) - kept
         edge = inner[-1]
@@ -82,15 +102,12 @@ class _Side:
         scales = np.maximum(guess * _SCALES, floor)
         log_density, log_tail = _logs()
         at = inner[None, :] / scales[:, None]
-        total = np.empty((len(_SHAPES), len(scales)))
+        likelihood = np.empty((len(_SHAPES), len(scales)))
         for row in range(len(_SHAPES)):
-            inside = _lookup(log_density[row], at).sum(axis=1) * share - kept * np.log(scales)
-            outside = beyond * _lookup(log_tail[row], edge / scales)
             # Ties are values below what can be told: they speak for any scale alike.
-            total[row] = inside + outside
-        total += np.log(_BEFORE)[:, None]
-        weights = np.exp(total - total.max())
-        return cls(scales, weights / weights.sum())
+            likelihood[row] = _lookup(log_density[row], at).sum(axis=1) * share - kept * np.log(scales)
+            likelihood[row] += beyond * _lookup(log_tail[row], edge / scales)
+        return cls(scales, likelihood)
 
     def tail(self, distance: Floats, more: Floats) -> Floats:
         """Averaged over the grid: the probability of a distance at least this large, on this side; 1 if it is small."""
@@ -113,6 +130,7 @@ class _Side:
         return np.minimum(found, 1.0)
 
 
+_OWN, _TURNS = 3.0, 200
 _STEP, _REACH = 0.05, 60.0
 
 
@@ -149,3 +167,17 @@ def _log_density(shape: str | float, at: Floats) -> Floats:
         return -at
     norm = math.lgamma((shape + 1) / 2) - math.lgamma(shape / 2) - 0.5 * math.log(shape * math.pi)
     return np.asarray(np.log(2) + norm - (shape + 1) / 2 * np.log1p(at**2 / shape))
+
+
+def common_shapes(evidence: Floats) -> Floats:
+    """(shapes,) how common each shape is in a fleet, from the `evidence` of all its figures: (sides, shapes).
+
+    Shares that make the evidence likely (expectation maximisation), beside `_OWN` sides of what was likely before.
+    """
+    likelihood = np.exp(evidence - evidence.max(axis=1, keepdims=True))
+    common: Floats = _BEFORE / _BEFORE.sum()
+    for _ in range(_TURNS):
+        told = likelihood * common
+        told /= told.sum(axis=1, keepdims=True)
+        common = np.asarray((_OWN * _BEFORE / _BEFORE.sum() + told.sum(axis=0)) / (_OWN + len(told)))
+    return common
