@@ -102,8 +102,10 @@ _FIRST = (Kind.LOST, Kind.WRONG, Kind.FAILED)
 
 
 def _severity(one: Verdict) -> tuple[int, bool, float, str]:
-    """What was seen first, then what is confirmed, then by its size; what is no harm last."""
-    harm = 0 if one.kind in _FIRST else 2 if one.kind is Kind.FAST else 1
+    """What was seen first, then what costs time, then what does not, then what is no harm; confirmed before suspected,
+    and each by its size."""
+    timed = bool(one.workloads) and one.kind is not Kind.UNSTABLE
+    harm = 0 if one.kind in _FIRST else 3 if one.kind is Kind.FAST else 1 if timed else 2
     return (
         harm * 100 + (_ORDER[one.kind] if harm == 0 else 0),
         one.state is not State.CONFIRMED,
@@ -293,7 +295,8 @@ class _Judge:
         return Verdict(
             Level.GPU, self._names[gpu], (self._names[gpu],), self._campaign.cluster, self._models[gpu], workloads,
             kind, State.CONFIRMED if confirmed else State.SUSPECTED,
-            effect, low, high, float(self._own[gpu]), float(self._q[gpu]), int(one.peers[gpu]), causes, says, first, last, runs, action,
+            effect, low, high, float(self._own[gpu]), float(self._q[gpu]), int(one.peers[gpu]),
+            causes, says, first, last, runs, action,
             f"{one.peers[gpu]} GPUs{of_model}" + (f", {look.what}" if look.what != "time" else ""),
         )  # fmt: skip
 
