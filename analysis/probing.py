@@ -144,7 +144,7 @@ def probed(store: Store, campaign: str | None = None, cluster: str | None = None
     mine = pl.lit(every) | (pl.col("campaign").is_null() if name is None else pl.col("campaign") == name)
     runs = store.collect(store.scan("runs").filter(mine & (pl.col("cluster") == where)).select("cluster", *_RUNS))
     runs = told_apart(store, runs).drop("cluster").with_columns(pl.col("workload").cast(pl.String))
-    names = _other_names(store, where) if name is None else {}
+    names = other_names(store, where) if name is None else {}
     gpus = _gpus(store, where, runs["gpu"].unique(), names)
     events = _events(store, where, runs)
     runs = runs.with_columns(pl.col("gpu").replace(names))
@@ -206,7 +206,7 @@ def _planned(store: Store, cluster: str, campaign: str) -> int | None:
     return None
 
 
-def _other_names(store: Store, cluster: str) -> dict[str, str]:
+def other_names(store: Store, cluster: str) -> dict[str, str]:
     """Files may name a GPU by its place where others name it by its UUID: place -> UUID, where one file has both.
 
     Only places that had one GPU, and GPUs that had one place.

@@ -27,10 +27,11 @@ def explain(name: str, store: str, cluster: str | None, as_json: bool) -> None:
     from .output import Progress, print_json, show
 
     opened = Store.open(store)
-    of = str(find(opened, name, cluster)["cluster"])
+    row = find(opened, name, cluster)
+    of, gpu = str(row["cluster"]), str(row["gpu"])
     with Progress() as progress:
         progress.say("judging the GPUs")
-        found = explained(opened, name, judgements(opened, of), cluster=of)
+        found = explained(opened, gpu, judgements(opened, of), cluster=of)
     if as_json:
         print_json(found.as_dict())
     else:

@@ -43,9 +43,10 @@ def gpu_report(
     tell = progress or (lambda _: None)
     refuse_unwritable(Path(out), "--out")
     opened = store if isinstance(store, Store) else Store.open(store)
-    of = str(find(opened, gpu, cluster)["cluster"])
+    row = find(opened, gpu, cluster)
+    of = str(row["cluster"])
     tell("judging the GPUs")
-    found = explain(opened, gpu, judgements(opened, of), cluster=of)
+    found = explain(opened, str(row["gpu"]), judgements(opened, of), cluster=of)
     tell("computing the fingerprint")
     printed = fingerprints(opened, cluster=of, gpu=found.gpu) if found.places else None
     write_page(Path(out), gpu_page(found, printed, _telemetry(opened, found)))

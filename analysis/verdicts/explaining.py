@@ -12,7 +12,7 @@ import polars as pl
 
 from ...errors import InputError
 from ...store.names import find_gpu
-from ..probing import Probed, probed
+from ..probing import Probed, other_names, probed
 from .standing import Measure, by_sitting, standing
 from .verdict import Judgement, NotJudged, Verdict
 
@@ -113,20 +113,25 @@ def find(store: Store, said: str, cluster: str | None = None) -> Mapping[str, An
     rows = [
         row for row in store.sql("select * from gpus_now").to_pylist() if cluster is None or row["cluster"] == cluster
     ]
-    clusters = {row["cluster"] for row in rows}
-    several = len(clusters) > 1
-
-    def names(row: Mapping[str, Any]) -> list[str]:
-        known = [row[key] for key in ("name", "uuid", "serial") if row[key]]
-        return [*known, *(f"{row['cluster']}:{row['name']}" for _ in range(several))]
-
-    by_key = {f"{row['cluster']}:{row['gpu']}" if several else row["gpu"]: row for row in rows}
     if not rows:
         raise InputError(f"{store.root} holds no GPUs{'' if cluster is None else f' of cluster {cluster!r}'}")
-    found: Mapping[str, Any] = by_key[
-        find_gpu(said, {key: names(row) for key, row in by_key.items()}, f"in {store.root}")
-    ]
-    return found
+    clusters = sorted({str(row["cluster"]) for row in rows})
+    several = len(clusters) > 1
+    # A GPU that some files name by its place and others by its UUID has two rows: that of the UUID counts.
+    also = {(one, other): gpu for one in clusters for other, gpu in other_names(store, one).items()}
+    by_key: dict[str, Mapping[str, Any]] = {}
+    names: dict[str, list[str]] = {}
+    for row in rows:
+        where, gpu = str(row["cluster"]), str(row["gpu"])
+        key = also.get((where, gpu), gpu)
+        key = f"{where}:{key}" if several else key
+        if (where, gpu) not in also:
+            by_key[key] = row
+        own = names.setdefault(key, [])
+        own += [str(row[name]) for name in ("name", "uuid", "serial", "place") if row[name]]
+        own += [f"{where}:{row['name']}"] if several else []
+    names = {key: own for key, own in names.items() if key in by_key}
+    return by_key[find_gpu(said, names, f"in {store.root}")]
 
 
 def explain(store: Store, said: str, judgements: Sequence[Judgement], *, cluster: str | None = None) -> Explained:

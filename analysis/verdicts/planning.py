@@ -23,7 +23,7 @@ from ...errors import InputError
 from ...store.names import plain_workload, same_work
 from ..measurements import SOUND
 from ..passive import passive
-from ..probing import Probed, campaigns, probed
+from ..probing import Probed, campaigns, other_names, probed
 from .recording import newest
 from .sequential import Decision, decide
 from .standing import by_sitting, standing
@@ -170,7 +170,10 @@ def _gpus(store: Store, cluster: str | None) -> tuple[pl.DataFrame, str]:
         of = f" of cluster {cluster!r}; it has {', '.join(clusters)}" if clusters else ""
         raise InputError(f"{store.root} holds no GPUs{of}: `whorl collect` or `whorl probe run` adds those of a node")
     of = cluster or clusters[0]
-    mine = rows.filter((pl.col("cluster") == of) & pl.col("parent").is_null()).sort("name")
+    twice = list(other_names(store, of))  # names that a GPU has beside its UUID
+    mine = rows.filter((pl.col("cluster") == of) & pl.col("parent").is_null() & ~pl.col("gpu").is_in(twice)).sort(
+        "name"
+    )
     return mine.select("gpu", "name", "node"), of
 
 

@@ -98,8 +98,8 @@ def _contents(store: Store) -> dict[tuple[str, str | None], str]:
 
 
 def _keys(store: Store) -> dict[tuple[str, str], str]:
-    """By cluster and name, the key of a GPU."""
-    rows = store.sql("select cluster, name, gpu from gpus_now").to_pylist()
+    """By cluster and name, the key of a GPU: the UUID, where one of two rows of a GPU has it."""
+    rows = store.sql("select cluster, name, gpu from gpus_now order by uuid is not null").to_pylist()
     return {(row["cluster"], row["name"]): row["gpu"] for row in rows}
 
 

@@ -16,6 +16,7 @@ from whorl.cli import cli
 from whorl.dashboards.printed.verdicts import answer
 from whorl.dashboards.table import Table
 from whorl.store import Store
+from whorl.store.schema import arrow_rows
 from whorl.tests.sizes import sample
 
 from ..conftest import BuiltOnce
@@ -96,8 +97,6 @@ def test_a_judgement_of_one_campaign_is_not_the_newest_of_the_cluster(tmp_path: 
 def test_a_finding_stays_with_a_card_that_moves(tmp_path: Path) -> None:
     store = judged_store(tmp_path / "S", 8)
     record(store, [judgement(finding())], AT)
-    from whorl.store.schema import arrow_rows
-
     moved = {"cluster": [CLUSTER], "gpu": [uuid(5)], "uuid": [uuid(5)], "node": ["n09"], "slot": [0]}
     store.append({"gpus": arrow_rows("gpus", moved | {"first_seen": [BEGAN_NS + 9 * DAY_NS]})}, "moved")
     joined = store.sql(
@@ -237,6 +236,22 @@ def test_a_gpu_that_was_collected_and_never_measured_is_explained(tmp_path: Path
     said = whorl("explain", "n01/1", "--store", str(tmp_path / "S"))
     assert said.exit_code == 0, said.output
     assert "nothing can be said of it" in said.output
+
+
+def test_a_gpu_that_files_name_by_place_and_by_uuid_is_one(tmp_path: Path) -> None:
+    store = judged_store(tmp_path / "S", 8)
+    place = {"cluster": [CLUSTER] * 2, "place": ["n02-1"] * 2, "node": ["n02"] * 2, "slot": [1] * 2}
+    both = place | {"gpu": [uuid(SLOW), "n02-1"], "uuid": [uuid(SLOW), None]}
+    store.append({"gpus": arrow_rows("gpus", both)}, "places")
+    assert store.sql("select count(*) as n from gpus_now where name = 'n02/1'").to_pylist() == [{"n": 2}]
+    told = document("explain", "n02/1", "--store", str(store.root))
+    assert told["gpu"] == uuid(SLOW)
+    assert document("explain", "n02-1", "--store", str(store.root))["gpu"] == uuid(SLOW)
+    record(store, [judgement(finding())], AT)
+    [row] = store.sql("select keys from verdicts_now").to_pylist()
+    assert json.loads(row["keys"]) == [uuid(SLOW)]
+    planned = document("plan", "--store", str(store.root), "--budget", "1h")
+    assert len(planned["gpus"]) + planned["left_out"] + sum(planned["decided"].values()) == 8
 
 
 def test_since_takes_a_date_or_how_long_ago(fleet: str) -> None:
