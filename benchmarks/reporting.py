@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import sys
 import time
@@ -41,3 +42,11 @@ def as_json(value: Any, indent: str = "") -> str:
         parts = [as_json(child, deeper) for child in value]
     first, last = "{}" if isinstance(value, dict) else "[]"
     return f"{first}\n" + ",\n".join(deeper + part for part in parts) + f"\n{indent}{last}"
+
+
+def wilson(count: int, of: int) -> dict[str, float]:
+    """A share in %, with its 95 % interval by Wilson's score."""
+    share, z2 = count / of, 1.96**2
+    middle, half = share + z2 / (2 * of), 1.96 * math.sqrt(share * (1 - share) / of + z2 / (4 * of * of))
+    low, high = ((middle + side * half) / (1 + z2 / of) for side in (-1, 1))
+    return {"pct": round(100 * share, 1), "low": round(100 * low, 1), "high": round(100 * high, 1)}

@@ -15,6 +15,7 @@ from ..columns import Runs, numbers
 from ..repeats import JOBS_COUPLE
 from ..statistics.ordering import Floats, Ints, bounds
 from ..statistics.repeatability import Moments, icc
+from .another import Another, another_sitting
 from .posterior import Observed
 from .prior import centres
 from .sittings import Sittings, sittings
@@ -36,6 +37,7 @@ class Units:
     crossing: int
     """Runs of jobs over several nodes, which say too little about one of them: left out."""
     sittings: Sittings
+    another: Another
 
 
 def units(runs: Runs) -> Units:
@@ -61,6 +63,7 @@ def units(runs: Runs) -> Units:
     else:
         x, owner, block, began, known = x[order], owner[order], block[order], began[order], known[order]
     sat, sitting = sittings(x, owner, began, known)
+    another = another_sitting(x, owner, began, known)
     if sat.length is not None:
         x, first = _as_one(x, sitting)
         owner, block = owner[first], block[first]
@@ -70,9 +73,8 @@ def units(runs: Runs) -> Units:
     x, block = x[layout], block[layout]
     centre = centres(x, starts)
     level = float(np.median(centre))
-    return Units(
-        Observed(np.clip(x - level, -_MOST, _MOST), starts, block), centre - level, unit, coupled, crossing, sat
-    )
+    seen = Observed(np.clip(x - level, -_MOST, _MOST), starts, block)
+    return Units(seen, centre - level, unit, coupled, crossing, sat, another)
 
 
 def _jobs(runs: Runs) -> Ints:

@@ -42,7 +42,8 @@ class WorkloadScores:
     """The posterior mean of the score; exactly 1 for GPUs that cannot be distinguished."""
     lower: Floats
     upper: Floats
-    """A 90 % interval of the score; NaN if it is not known which differences repeat."""
+    """A 90 % interval of the score in another sitting, at another time; NaN if it is not known which differences
+    repeat."""
     standing_out: npt.NDArray[np.bool_]
     """GPUs that stand out: they differ by more than chance gives the largest of all GPUs."""
     newest: npt.NDArray[np.datetime64]
@@ -215,6 +216,7 @@ def _scored(
 ) -> WorkloadScores:
     apart = units(runs)
     found = posterior(apart.observed, rng, replicates)
+    lower, upper = apart.another.interval(found.belief, found.lower, found.upper)
     at = np.array([place[name] for name in runs.names], dtype=np.intp)
     _say_coupled(runs, apart, notes)
     _say_sittings(runs, apart, notes)
@@ -235,8 +237,8 @@ def _scored(
         runs=np.where(unit >= 0, runs_of[unit], 0),
         raw=over(np.exp(apart.centre)),
         belief=over(found.belief),
-        lower=over(found.lower),
-        upper=over(found.upper),
+        lower=over(lower),
+        upper=over(upper),
         standing_out=np.where(unit >= 0, found.standing_out[unit], False),
         newest=_spread(newest, at, len(place), np.datetime64("NaT")),
         oldest=_spread(oldest, at, len(place), np.datetime64("NaT")),
@@ -300,5 +302,5 @@ def _say_sittings(runs: Runs, apart: Units, notes: list[str]) -> None:
     if not sat.several_days and (np.diff(apart.observed.starts) > 1).sum() > 1:
         notes.append(
             f"hardly any GPU has {what} of {runs.workload} from different days (or their dates are not known): the "
-            "intervals do not include changes from day to day"
+            f"intervals assume that days differ 1.3 times as much as {what} of one day"
         )
