@@ -8,12 +8,18 @@ from ..analysis.verdicts import Level, Verdict
 from .table import MISSING, many
 
 _NAMED = 4
+_PART = 12  # of a UUID: `GPU-` and eight digits
 
 
 def name(one: Verdict) -> str:
     """The name, with the number of GPUs where it is not that of one and does not say it."""
     counted = many(len(one.gpus), "GPU")
-    return one.name if one.level == Level.GPU or one.name == counted else f"{one.name} ({counted})"
+    return short(one.name) if one.level == Level.GPU or one.name == counted else f"{one.name} ({counted})"
+
+
+def short(name: str) -> str:
+    """A name for a table: of a UUID the first part, which every command takes."""
+    return name[:_PART] if len(name) > 2 * _PART and name[:4] in ("GPU-", "MIG-") else name
 
 
 def causes(one: Verdict) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...analysis.verdicts.difference import ERROR_RATE, Difference
 from ..table import Line, Table, count, many, number
-from ..verdict_words import interval, percent, some
+from ..verdict_words import interval, percent, short, some
 
 _LISTED = 20
 
@@ -44,7 +44,7 @@ def answer(found: Difference, store: str | Path) -> Iterable[str | Table]:
             yield f"{one.workload}: which GPUs moved cannot be said: {one.why}"
     for what, names in (("new", found.new), ("gone", found.gone)):
         if names:
-            yield f"{what}, {many(len(names), 'GPU')}: {some(names, 8)}"
+            yield f"{what}, {many(len(names), 'GPU')}: {some([short(name) for name in names], 8)}"
     for what, n in found.identity.items():
         yield f"another {what} than before: {many(n, 'GPU')}"
     yield from found.notes
@@ -63,7 +63,7 @@ def _moved(found: Difference) -> Iterable[str | Table]:
         return
     rows = [
         [
-            one.name,
+            short(one.name),
             one.workload,
             percent(one.change_pct),
             percent(one.against_pct),

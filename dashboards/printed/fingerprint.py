@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from ..table import MISSING, Line, Table, count, number
+from ..verdict_words import short
 
 if TYPE_CHECKING:
     from ...analysis.verdicts.fingerprinting import Fingerprints
@@ -65,7 +66,7 @@ def _fleet(found: Fingerprints, store: str | Path) -> Iterable[str | Table]:
         return
     rows = [
         [
-            name,
+            short(name),
             *(_ratio(by_gpu[name].get(of)) for of in classes),
             number(moves.get(name), 2),
             count(max(row["n"] for row in by_gpu[name].values())),
@@ -107,7 +108,9 @@ def _one(found: Fingerprints) -> Iterable[str | Table]:
     yield figures(found)
     yield "[95 %]: of another sitting; peers: beside the median of the GPUs of its model; rank 1 has the lowest value"
     if found.neighbours:
-        alike = ", ".join(f"{one.name} ({one.distance:.2f} sd over {one.figures} figures)" for one in found.neighbours)
+        alike = ", ".join(
+            f"{short(one.name)} ({one.distance:.2f} sd over {one.figures} figures)" for one in found.neighbours
+        )
         yield f"most like it: {alike}"
 
 

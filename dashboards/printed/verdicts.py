@@ -11,7 +11,7 @@ from typing import Any
 
 from ...analysis.verdicts import SCHEMA, Judgement, Level, NotJudged, Verdict
 from ..table import Line, Table, many
-from ..verdict_words import causes, interval, name, percent, some
+from ..verdict_words import causes, interval, name, percent, short, some
 
 _LISTED = 40
 """Findings and subjects that are listed for people; --json has all."""
@@ -90,7 +90,7 @@ def _what_to_do(rows: Sequence[Verdict]) -> Iterable[str]:
     """Each action once, with the names that it is for."""
     by_action: dict[str, list[str]] = {}
     for one in rows:
-        by_action.setdefault(one.action, []).append(one.name)
+        by_action.setdefault(one.action, []).append(short(one.name))
     yield "what to do:"
     for action, names in by_action.items():
         yield f"  {some(list(dict.fromkeys(names)))}: {action}"

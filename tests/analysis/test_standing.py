@@ -9,6 +9,9 @@ import pytest
 from whorl.analysis.verdicts.standing import TIME, by_sitting, in_sittings, standing
 from whorl.tests.sizes import count
 
+from .longhorn import needs_longhorn
+from .longhorn import runs as longhorn
+
 HOUR = 3600
 
 
@@ -65,6 +68,19 @@ def test_the_interval_holds_the_level_of_another_sitting(tails: bool) -> None:
         both = before.join(after, on="gpu")
         held.append(float(((both["later"] >= both["low"]) & (both["later"] <= both["high"])).to_numpy().mean()))
     assert 0.93 <= np.mean(held) <= 0.99
+
+
+@needs_longhorn
+def test_the_interval_holds_on_later_dates_of_published_runs() -> None:
+    """Learnt from the first half of the dates of Longhorn's SGEMM runs, held against the sittings of the second."""
+    runs = longhorn("sgemm").drop_nulls("began").with_columns(pl.lit(None, pl.String).alias("model"))
+    middle = runs["began"].median()
+    before = standing(by_sitting(runs.filter(pl.col("began") < middle)))
+    later = by_sitting(runs.filter(pl.col("began") >= middle)).select("gpu", later=pl.col("time"))
+    both = before.join(later, on="gpu")
+    assert both.height > 400
+    held = ((both["later"] - both["x"]).abs() <= both["half"]).to_numpy().mean()
+    assert 0.92 <= held <= 0.98
 
 
 def test_one_sitting_has_no_interval() -> None:
