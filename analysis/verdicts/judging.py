@@ -22,6 +22,7 @@ from .channels import looks_of as channel_looks
 from .comparing import Shift
 from .history import histories
 from .looks import Look, Looks, looks
+from .own_past import discoveries
 from .saying import action_of
 from .sittings import Bools, Floats, Ints
 from .verdict import Cause, Judgement, Kind, Level, NotJudged, State, Verdict
@@ -75,17 +76,11 @@ def judged(found: Probed, store: Store | None = None, *, now: datetime | None = 
     some = np.zeros(len(all_.gpus), dtype=bool)
     for look in all_.of:
         some |= np.isfinite(look.compared.effect)
-    return Judgement(found.cluster, tuple(sorted(rows, key=_severity)), tuple(said), int(some.sum()), many + past.looks)
-
-
-def q_values(p: Floats) -> Floats:
-    """Benjamini and Hochberg's adjusted chances, in the order of `p`."""
-    n = len(p)
-    order = np.argsort(p, kind="stable")
-    raw = p[order] * n / np.arange(1, n + 1)
-    found = np.empty(n)
-    found[order] = np.minimum(1.0, np.minimum.accumulate(raw[::-1])[::-1])
-    return found
+    watch = judge_.of_the_past(past.watch, rows)
+    return Judgement(
+        found.cluster, tuple(sorted(rows, key=_severity)), tuple(said), int(some.sum()), many + past.looks,
+        tuple(sorted(watch, key=_severity)),
+    )  # fmt: skip
 
 
 def simes(p: Floats, counted: Bools) -> Floats:
@@ -129,7 +124,8 @@ class _Judge:
         shape = (len(of), len(all_.gpus))
         self._p = np.array([_backed(place, of) for place in range(len(of))]).reshape(shape)
         known = np.array([np.isfinite(look.compared.effect) for look in of], dtype=bool).reshape(shape)
-        self._q = q_values(simes(self._p, known)) if of else np.ones(len(all_.gpus))
+        joined = simes(self._p, known)
+        self._q = discoveries(joined, len(joined))
         self._own = self._p.min(axis=0, initial=1.0)
         self._by_gpu: tuple[pl.DataFrame, Ints] | None = None
 
@@ -196,7 +192,7 @@ class _Judge:
                     p[row, shift.value] = shift.p
                     shifts.setdefault(shift.value, []).append((look, shift))
         joined = simes(p, known)
-        q = q_values(joined)
+        q = discoveries(joined, len(joined))
         found = []
         for node in map(int, np.flatnonzero((q <= ERROR_RATE) & (joined <= MOST_P))):
             shown = [(look, shift) for look, shift in shifts[node] if shift.p <= SHOWS_P]

@@ -124,6 +124,9 @@ class Judgement:
     """How many GPUs were judged."""
     looks: int
     """How many comparisons were made; the error rate is over all of them."""
+    watch: tuple[Verdict, ...] = ()
+    """GPUs whose newest sitting is slower than their earlier ones, but not surely enough for a finding: to be measured
+    again. At most 2 of 1,000 sittings of healthy GPUs are among them."""
 
     def of_gpu(self, name: str) -> tuple[Verdict, ...]:
         """The verdicts that cover a GPU."""
@@ -135,4 +138,5 @@ class Judgement:
             "schema": SCHEMA,
             "rows": [one.as_dict() for one in self.rows],
             "not_judged": [asdict(one) for one in self.not_judged],
+            "watch": [one.as_dict() for one in self.watch],
         }

@@ -23,6 +23,7 @@ def document(judgements: Sequence[Judgement]) -> dict[str, Any]:
         "schema": SCHEMA,
         "rows": [as_row(row) for one in judgements for row in one.rows],
         "not_judged": [asdict(no) for one in judgements for no in one.not_judged],
+        "watch": [as_row(row) for one in judgements for row in one.watch],
     }
 
 
@@ -58,6 +59,7 @@ def _of_cluster(one: Judgement, store: str | Path) -> Iterable[str | Table]:
         yield f"cluster {one.cluster}: nothing was found ({compared})"
     else:
         yield f"cluster {one.cluster}: nothing could be judged"
+    yield from _to_watch(one.watch)
     yield from not_judged(one.not_judged)
     first = next((row for row in one.rows if row.level == Level.GPU), None)
     if first is not None:
@@ -65,6 +67,19 @@ def _of_cluster(one: Judgement, store: str | Path) -> Iterable[str | Table]:
         cluster = f" --cluster {shlex.quote(one.cluster)}"
         yield Line(f"next: whorl explain {shlex.quote(first.name)} --store {shlex.quote(str(store))}{cluster}")
     yield ""
+
+
+def _to_watch(rows: Sequence[Verdict]) -> Iterable[str | Table]:
+    """GPUs whose newest sitting is slower than their earlier ones."""
+    if not rows:
+        return
+    yield ""
+    yield "measure again: the newest sitting is slower than earlier ones, but not surely enough for a finding"
+    for row in rows[:_LISTED]:
+        where = ", ".join(row.workloads)
+        yield f"  {row.name}: {percent(row.effect_pct)} % {interval(row.low_pct, row.high_pct)} in {where}"
+    if len(rows) > _LISTED:
+        yield f"  and {len(rows) - _LISTED:,} more: --json has all"
 
 
 def table(rows: Sequence[Verdict]) -> Table:

@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from whorl.analysis.verdicts.comparing import Compared, Fleet, compare
-from whorl.analysis.verdicts.judging import ERROR_RATE, MOST_P, q_values
+from whorl.analysis.verdicts.judging import ERROR_RATE, MOST_P
 from whorl.analysis.verdicts.levels import levels
 from whorl.analysis.verdicts.looks import RELEVANT
+from whorl.analysis.verdicts.own_past import discoveries
 
 PER_NODE = 4
 
@@ -81,4 +82,4 @@ def named(found: Compared) -> npt.NDArray[np.bool_]:
     """(gpus,) those that a judge with this one look names."""
     large = np.abs(found.effect) >= RELEVANT
     p = np.where(large, found.p, 1.0)
-    return np.asarray((q_values(p) <= ERROR_RATE) & (p <= MOST_P))
+    return np.asarray((discoveries(p, len(p)) <= ERROR_RATE) & (p <= MOST_P))
