@@ -195,7 +195,7 @@ class _Check:
             report = self._probe(opened, str(opened.root))
             self._judge(opened, report, {run.gpu: f"{run.node}/{run.index}" for run in report.runs})
             return
-        here = self._here()
+        here = self._shown() if quick else self._here()
         gpus(len(here))
         for gpu, name in here.items():
             self._answer.gpus.append(OfGpu(gpu, name))
@@ -214,8 +214,21 @@ class _Check:
         except WhorlError:
             return False
 
+    def _shown(self) -> dict[str, str]:
+        """The whole GPUs that the driver shows, by UUID: needs no CUDA, and touches no GPU."""
+        from ..collectors.collecting import open_backend, this_node
+
+        backend = open_backend("nvml", {})
+        assert backend is not None
+        try:
+            whole = [one for one in backend.devices() if one.parent is None]
+        finally:
+            backend.close()
+        self._answer.node = this_node()
+        return {one.gpu: f"{self._answer.node}/{one.row.get('nvml_index')}" for one in whole}
+
     def _here(self) -> dict[str, str]:
-        """The GPUs here, by UUID; those that cannot be used are noted as lost."""
+        """The GPUs that CUDA shows, by UUID; those that cannot be used are noted as lost."""
         from ..probes.here import local_devices
 
         devices = local_devices()

@@ -6,6 +6,7 @@ import json
 import threading
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from click.testing import CliRunner, Result
 from whorl.analysis.verdicts import Judgement, Kind, Level, State, Verdict
 from whorl.analysis.verdicts.recording import record
 from whorl.cli import cli
+from whorl.collectors.backends import Device
 from whorl.errors import DeviceError, InputError
 from whorl.jobs import checking
 from whorl.jobs.checking import Answer, Status
@@ -22,6 +24,7 @@ from whorl.store import Store
 
 from ..conftest import BuiltOnce
 from ..judged_fleet import CLUSTER, MODEL, judged_store, uuid
+from ..nvml_library import NvmlLibrary
 from .test_verdicts import AT
 
 
@@ -124,7 +127,14 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             raise shown[0]
         return Local(one for one in shown)
 
+    def driver(name: str, _: Any) -> Any:
+        assert name == "nvml"
+        rows = [Device(one.facts.gpu, {"nvml_index": one.facts.index}) for one in local_devices()]
+        return SimpleNamespace(devices=lambda: rows, close=lambda: None)
+
     monkeypatch.setattr("whorl.probes.here.local_devices", local_devices)
+    monkeypatch.setattr("whorl.collectors.collecting.open_backend", driver)
+    monkeypatch.setattr("whorl.collectors.collecting.this_node", lambda: "n01")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return shown
 
@@ -133,8 +143,6 @@ class Shown:
     """A GPU of node n01 as a quick check sees it."""
 
     def __init__(self, gpu: int) -> None:
-        from types import SimpleNamespace
-
         self.facts = SimpleNamespace(gpu=uuid(gpu), node="n01", index=gpu % 4, model=MODEL)
 
 
@@ -231,6 +239,23 @@ def test_a_small_change_that_lasts_is_noticed_over_several_checks() -> None:
     first = next(one for one in told if one is not None)
     assert first.effect_pct == pytest.approx(2, abs=0.3)
     assert first.since_s >= 8 * day
+
+
+def test_a_quick_check_asks_the_driver_and_needs_no_cuda(
+    nvml: NvmlLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NVIDIA's own Python bindings over a small C library: 4 GPUs, then the same without one of them."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    nvml.write("gpus 4", "model H100")
+    done = whorl("collect", "--store", str(tmp_path / "S"), "--duration", "0.2", "--interval", "0.1")
+    assert done.exit_code == 0, done.output
+    found = checked("--store", str(tmp_path / "S"), "--quick", status=3)
+    assert [one["says"][0] for one in found["gpus"]] == [
+        "the store has no runs of it: `whorl probe run` measures it"
+    ] * 4
+    nvml.write("gpus 3", "model H100")
+    found = checked("--store", str(tmp_path / "S"), "--quick", status=2)
+    assert [one["status"] for one in found["gpus"]].count("critical") == 1
 
 
 # -- it fails open ----------------------------------------------------------------------------------------------
