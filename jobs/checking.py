@@ -192,7 +192,7 @@ class _Check:
         if self._backend == "auto":
             self._backend = "cuda" if self._has_gpu() else "simulated"
         if self._backend == "simulated":
-            report = self._probe(opened, str(opened.root))
+            report = self._probe(opened)
             self._judge(opened, report, {run.gpu: f"{run.node}/{run.index}" for run in report.runs})
             return
         here = self._shown() if quick else self._here()
@@ -254,7 +254,7 @@ class _Check:
                 lost.found(Status.CRITICAL, "the store knows it on this node, and it is not shown any more")
                 self._answer.gpus.append(lost)
 
-    def _probe(self, store: Store, into: str | None = None) -> Report:
+    def _probe(self, store: Store) -> Report:
         """Run the probes; their runs are stored if this user may write to the store."""
         from .measuring import measure
 
@@ -262,7 +262,7 @@ class _Check:
         arguments: dict[str, Any] = {"suite": "quick", "backend": self._backend, "campaign": name}
         arguments |= self._simulated if self._backend == "simulated" else {}
         self._answer.probed = True
-        if into is not None or store.writable():
+        if store.writable():
             return measure(store, *PROBES, **arguments).report
         with tempfile.TemporaryDirectory(prefix="whorl-check-") as folder:
             self._answer.says.append("the runs are not stored: this user may only read the store")

@@ -81,6 +81,16 @@ def test_a_healthy_node_is_ok_in_every_format(node: str) -> None:
     assert ";3;10" in data
 
 
+def test_who_may_only_read_the_store_is_answered_too(node: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = "select count(*) as n from runs"
+    before = Store.open(node).sql(count).to_pylist()
+    monkeypatch.setattr(Store, "writable", lambda store: str(store.root) != node)
+    found = checked("--store", node, *SIMULATED, status=0)
+    assert found["says"] == ["the runs are not stored: this user may only read the store"]
+    assert all(one["now"][0]["own_pct"] is not None for one in found["gpus"])
+    assert Store.open(node).sql(count).to_pylist() == before
+
+
 def answer(status: Status, *, failed: bool = False) -> Answer:
     found = Answer("n01", failed=failed, says=["it took long"] if failed else [])
     for slot, one in enumerate((Status.OK, status)):
