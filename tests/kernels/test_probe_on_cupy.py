@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,9 @@ COLUMNS = ["kind", "gpu", "detail"]
 @pytest.fixture
 def small_kernels(blas: LibraryInStream, runtime: FakeRuntime, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two GPUs on which every kernel is small and takes 2 ms, and brief measurements."""
+    # What is imported for the first time below would keep the small kernels for all later tests.
+    importlib.import_module("whorl.probes.simulated")
+    importlib.import_module("whorl.probes.running")
     usual = catalogue.find_kernel
 
     def find(name: str) -> Kernel:
