@@ -11,7 +11,8 @@ The engines take turns within one process, so that a busy machine is busy for al
 connection, or a `Store`, that is open already. Answers are compared in every run: `difference` is the largest
 relative difference from DuckDB's. `cpu_ms` is the CPU time of this process, all threads: what to compare where other
 programs keep the machine busy. PostgreSQL is started from Debian's package where that is installed; SQLite takes
-part in the commits only. It states what it measured and asserts nothing about time.
+part in the commits only. `parquet` is DuckDB on the store's files without the store. It states what it measured and
+asserts nothing about time.
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ import pyarrow as pa
 
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, say
-from whorl.benchmarks.store_engines import DuckDB, SQLite, Whorl
+from whorl.benchmarks.store_engines import DuckDB, Files, SQLite, Whorl
 from whorl.benchmarks.store_postgres import Postgres, postgres_programs, postgres_server, postgres_version
 from whorl.benchmarks.store_questions import QUESTIONS
 from whorl.benchmarks.store_workload import METRICS, NODE, Workload, entropy_bytes, workload
+from whorl.store.reading import EMPTY
 
 GOALS = {
     "commit_p50_ms": 5.0,
@@ -210,7 +212,8 @@ def queries(work: Workload, repeats: int, parent: Path | None, *, ask: bool = Tr
             server.load(server.encode(rows) for rows in work.writers)
             server.index()
             say("loaded PostgreSQL")
-        engines: list[Any] = [plain, store, *([server] if server else [])]
+        parquet = Files(path for path in store.store.files("telemetry") if path.name != EMPTY)
+        engines: list[Any] = [plain, store, parquet, *([server] if server else [])]
         for engine in engines:
             engine.prepare(work)
         answers: dict[str, Any] = {}
@@ -225,8 +228,8 @@ def queries(work: Workload, repeats: int, parent: Path | None, *, ask: bool = Tr
                 "whorl_files": store.state(),
                 **answers,
             }
-        store.close()
-        plain.close()
+        for engine in (store, plain, parquet):
+            engine.close()
     return result
 
 
