@@ -341,6 +341,7 @@ def main() -> None:
     parser.add_argument("--longhorn", type=Path, help="folder of the Longhorn files")
     parser.add_argument("--sizes", type=int, nargs="+", default=[64, 256, 1000, 10_000])
     parser.add_argument("--gpus", type=int, default=51_200, help="in all fleets of a kind together")
+    parser.add_argument("--fleets", type=int, default=400, help="of a kind at most")
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument(
         "--parts", nargs="+", default=["speed", "longhorn", "valleys", "intervals", "masking", "healthy", "faulty"]
@@ -348,7 +349,7 @@ def main() -> None:
     given = parser.parse_args()
 
     def fleets(gpus: int) -> int:
-        return int(max(4, min(400, given.gpus // gpus)))
+        return int(max(4, min(given.fleets, given.gpus // gpus)))
 
     parts: dict[str, Callable[[], Any]] = {
         "speed": lambda: speed(27_648, 20, 12),
