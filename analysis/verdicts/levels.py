@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .sittings import Bools, Floats, Ints, Runs, Sittings, groups_median, sittings, spread
+from .sittings import Bools, Floats, Ints, Runs, Sittings, groups_median, middles, sittings, spread
 
 _FAR = 6.0  # robust standard deviations from which a run counts as no farther off
 _DAYS_OF_ALL = 8  # GPUs with other sittings that a day needs for its effect to be known
@@ -66,8 +66,8 @@ def levels(gpu: Ints, at: Floats, figure: Floats, gpus: int) -> Levels:
     day = _days(sat.at)
     steps = _steps(sat.value, sat.series, day, count)
     middle = groups_median(sat.value - steps, sat.series, gpus)
-    low = _sides(sat.low - steps, sat.series, gpus)[0]
-    high = _sides(sat.high - steps, sat.series, gpus)[1]
+    low = middles(sat.low - steps, sat.series, gpus)[0]
+    high = middles(sat.high - steps, sat.series, gpus)[1]
     runs = np.bincount(sat.series, sat.runs, minlength=gpus).astype(np.int64)
     freedom = np.maximum(sat.runs - 1, 0)
     within = float(np.sqrt(inside.sum() / freedom.sum())) if freedom.any() else np.nan
@@ -151,14 +151,3 @@ def _steps(middle: Floats, gpu: Ints, day: Ints, count: Ints) -> Floats:
     known = day >= 0
     found[known] = effect[day[known]]
     return found
-
-
-def _sides(values: Floats, group: Ints, count: int) -> tuple[Floats, Floats]:
-    """(count,) the lower and the upper medians by group; NaN of an empty one."""
-    size = np.bincount(group, minlength=count)
-    ordered = np.append(values[np.lexsort((values, group))], np.nan)
-    first = np.cumsum(size) - size
-    last = len(values)
-    low = np.where(size > 0, first + np.maximum(size - 1, 0) // 2, last)
-    high = np.where(size > 0, first + size // 2, last)
-    return ordered[np.minimum(low, last)], ordered[np.minimum(high, last)]

@@ -128,14 +128,20 @@ def sittings(
 
 def groups_median(values: Floats, groups: Ints, count: int) -> Floats:
     """(count,) the median of the values of each group; NaN for a group without any."""
+    low, high = middles(values, groups, count)
+    found: Floats = (low + high) / 2
+    return found
+
+
+def middles(values: Floats, groups: Ints, count: int) -> tuple[Floats, Floats]:
+    """(count,) the lower and the upper median of each group: the same of an odd number; NaN for a group without any."""
     sizes = np.bincount(groups, minlength=count)
     first = np.cumsum(sizes) - sizes
     ranked = np.append(_ranked(values, groups, sizes), np.nan)
     last = len(values)
     low = np.where(sizes > 0, first + np.maximum(sizes - 1, 0) // 2, last)
     high = np.where(sizes > 0, first + sizes // 2, last)
-    found: Floats = (ranked[np.minimum(low, last)] + ranked[np.minimum(high, last)]) / 2
-    return found
+    return ranked[np.minimum(low, last)], ranked[np.minimum(high, last)]
 
 
 def _ranked(values: Floats, groups: Ints, sizes: Ints) -> Floats:
