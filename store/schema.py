@@ -301,6 +301,7 @@ JUDGEMENTS = Table(
         Column("looks", "INTEGER", "", "how many comparisons were made"),
         Column("findings", "INTEGER", "", "how many rows of `verdicts` it has; 0 is an answer too"),
         Column("not_judged", "VARCHAR", "", "JSON list: what was not judged (`subject`) and `why`"),
+        Column("watch", "VARCHAR", "", "JSON list: names of GPUs to measure again: newly slower than their own past"),
         Column("content", "VARCHAR", "", "hash of what was concluded: the same again is not stored again"),
     ),
     sorted_by=("cluster", "judged_at"),

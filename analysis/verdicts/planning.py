@@ -24,7 +24,7 @@ from ...store.names import plain_workload, same_work
 from ..measurements import SOUND
 from ..passive import passive
 from ..probing import Probed, campaigns, other_names, probed
-from .recording import newest
+from .recording import newest, watched
 from .sequential import Decision, decide
 from .standing import by_sitting, standing
 from .verdict import Level, State
@@ -338,8 +338,9 @@ def _passive(store: Store, cluster: str, gpus: pl.DataFrame, known: _Known) -> t
 
 
 def _suspected(store: Store, cluster: str) -> set[str]:
-    """Names of the GPUs with a suspected finding of their own, or of their node, in the newest judgement."""
-    return {
+    """Names of the GPUs with a suspected finding of their own, or of their node, in the newest judgement, and of those
+    that it wants to be measured again."""
+    return watched(store, cluster) | {
         name
         for one in newest(store)
         if one.cluster == cluster

@@ -48,7 +48,7 @@ def record(
             common
             | {"campaign": campaign, "since": since, "gpus": one.gpus, "looks": one.looks, "findings": len(one.rows)}
             | {"not_judged": _as_json([{"subject": no.subject, "why": no.why} for no in one.not_judged])}
-            | {"content": content}
+            | {"watch": _as_json([each.name for each in one.watch]), "content": content}
         )
         rows["verdicts"] += [common | _row(each, place, keys) for place, each in enumerate(one.rows)]
     tables = {
@@ -65,7 +65,10 @@ def record(
 
 
 def newest(store: Store) -> list[Judgement]:
-    """The newest judgement of each cluster, of those about every run; empty where nothing was ever judged."""
+    """The newest judgement of each cluster, of those about every run; empty where nothing was ever judged.
+
+    Without its `watch`, of which only the names are stored (`watched`).
+    """
     known = store.scan("judgements").filter(pl.col("campaign").is_null()).sort("judged_at").group_by("cluster").last()
     judgements = store.collect(known.sort("cluster"))
     chosen = judgements["judgement"].implode()
@@ -85,8 +88,15 @@ def newest(store: Store) -> list[Judgement]:
     ]
 
 
+def watched(store: Store, cluster: str) -> set[str]:
+    """Names of the GPUs of a cluster that its newest judgement wants to be measured again."""
+    of = pl.col("campaign").is_null() & (pl.col("cluster") == cluster)
+    last = store.collect(store.scan("judgements").filter(of).sort("judged_at").tail(1).select("watch"))["watch"]
+    return set(json.loads(last[0] or "[]")) if len(last) else set()
+
+
 def _content(judgement: Judgement) -> str:
-    said = _as_json([one.as_dict() for one in judgement.rows] + [asdict(no) for no in judgement.not_judged])
+    said = _as_json(judgement.as_dict())
     return hashlib.sha256(f"{judgement.gpus} {judgement.looks} {said}".encode()).hexdigest()[:16]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from whorl.analysis.verdicts import Cause, Judgement, Kind, Level, NotJudged, State, Verdict
-from whorl.analysis.verdicts.recording import newest, record
+from whorl.analysis.verdicts.recording import newest, record, watched
 from whorl.cli import cli
 from whorl.dashboards.printed.verdicts import answer
 from whorl.dashboards.table import Table
@@ -111,6 +112,16 @@ def test_who_may_only_read_the_store_gets_a_note(tmp_path: Path, monkeypatch: py
     [note] = record(store, [judgement(finding())], AT)
     assert "may only read" in note
     assert newest(store) == []
+
+
+def test_gpus_to_measure_again_are_stored_and_planned_first(tmp_path: Path) -> None:
+    store = judged_store(tmp_path / "S", 8, (0, 2, 4))
+    told = replace(judgement(), watch=(finding(name="n01/2", gpus=("n01/2",), state=State.SUSPECTED),))
+    record(store, [told], AT)
+    assert watched(store, CLUSTER) == {"n01/2"}
+    assert watched(store, "another") == set()
+    assert "n01/2" in texts(answer([told], "S"))
+    assert document("plan", "--store", str(store.root))["gpus"][0]["name"] == "n01/2"
 
 
 # -- what is printed --------------------------------------------------------------------------------------------
