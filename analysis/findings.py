@@ -58,13 +58,6 @@ def finding(
     return text + "."
 
 
-def not_of_gpus(icc: Repeatability) -> bool:
-    """Whether the spread of single runs, as `icc` has it, is real and does not belong to the GPUs."""
-    if icc.value is None:
-        return False
-    return _of_no_gpu(icc.value, icc.value if icc.trimmed is None else icc.trimmed, icc.low, icc.high)
-
-
 def _of_no_gpu(of: float, inside: float, low: float | None, high: float | None) -> bool:
     too_few = low is not None and high is not None and low < SOME and high > MOST
     return not too_few and max(of, inside) < MOST and min(of, inside) < SOME

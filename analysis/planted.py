@@ -1,36 +1,43 @@
-"""The simulated faults of a fleet compared with the findings: which were found, which were missed, and why.
+"""The simulated faults of a fleet compared with the verdicts: which were found, which were missed, and why.
 
 The caller gives the faults. They are used to judge the analysis and are never its input.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+import polars as pl
+
 from .probing import Probed, slowest
-from .signatures import BUS, CEILING, COOLING, DRAM, LOST, POWER, SENSOR, SPOKEN, WRONG
-from .standing_out import LEAST_GPUS, RELEVANT_PCT, RELEVANT_THERMAL_PCT, Judged
+from .verdicts import Judgement, Kind
+from .verdicts.causes import Evidence
+from .verdicts.channels import RISE, channels
+from .verdicts.comparing import LEAST_GPUS
+from .verdicts.looks import RELEVANT
 
 LOOKS_LIKE = {
-    "brake": POWER,
-    "hot": COOLING,
-    "pinned": CEILING,
-    "slow_memory": DRAM,
-    "stuck_sensor": SENSOR,
-    "drift": COOLING,
-    "wrong_results": WRONG,
-    "lost": LOST,
-    "throttling": COOLING,
-    "slow_nvlink": BUS,
-    "retired_pages": DRAM,
+    "brake": Kind.UNDER_CAP,
+    "hot": Kind.HOT,
+    "pinned": Kind.PINNED,
+    "slow_memory": Kind.SLOW,
+    "stuck_sensor": Kind.SENSOR,
+    "drift": Kind.HOT,
+    "wrong_results": Kind.WRONG,
+    "lost": Kind.LOST,
+    "throttling": Kind.UNSTABLE,
+    "slow_nvlink": Kind.SLOW,
+    "retired_pages": Kind.SLOW,
 }
-"""The cause that the analysis should name, by kind of fault."""
+"""The kind of verdict that each kind of fault should have."""
 _SLOW = ("brake", "hot", "pinned", "slow_memory")
 """The faults that make a GPU slower than its peers."""
-_HIDING = 6
-"""If more than one GPU in this many is slow, they count as the tail of the population (docs/report.md)."""
+_HIDING = 4
+"""If more than one GPU in this many is slow, nobody knows which ones are the healthy ones."""
 
 
 class Fault(Protocol):
@@ -46,32 +53,39 @@ class Fault(Protocol):
 
 @dataclass(frozen=True)
 class Planted:
-    """A fault of a simulated GPU, and the cause that was found."""
+    """A fault of a simulated GPU, and the verdict that was found."""
 
     gpu: str
     kind: str
     found: str
-    """The cause that was named; '' if the GPU does not stand out."""
+    """The kind of the verdict; '' if the GPU has none."""
     remark: str = ""
 
 
 def compared(
-    planted: Sequence[Fault], judged: Judged, campaign: Probed, ended_ns: int | None = None
+    planted: Sequence[Fault], judged: Judgement, campaign: Probed, ended_ns: int | None = None
 ) -> tuple[Planted, ...]:
-    """Each fault with the cause that was found. `ended_ns`: when the campaign ended, UTC."""
-    found = {one.gpu: one for one in judged.found}
+    """Each fault with the verdict that was found. `ended_ns`: when the campaign ended, UTC."""
+    verdicts = judged.by_key(campaign.gpus)
     rows = []
     for fault in planted:
-        one, remark = found.get(fault.uuid), ""
-        if one is None:
+        kinds, wanted, remark = [one.kind for one in verdicts.get(fault.uuid, ())], LOOKS_LIKE[fault.kind], ""
+        found = wanted if wanted in kinds else next(iter(kinds), "")
+        if not found:
             remark = _missed(fault, sum(each.kind in _SLOW for each in planted), judged, ended_ns, campaign)
-        elif one.cause != LOOKS_LIKE[fault.kind]:
-            remark = f"found, but not as {SPOKEN[LOOKS_LIKE[fault.kind]]}"
-        rows.append(Planted(fault.uuid, fault.kind, "" if one is None else one.cause, remark))
+        elif found != wanted:
+            remark = f"found, but not as {wanted}"
+        rows.append(Planted(fault.uuid, fault.kind, str(found), remark))
     return tuple(rows)
 
 
-def _missed(fault: Fault, slow: int, judged: Judged, ended_ns: int | None, campaign: Probed) -> str:
+def falsely_named(planted: Sequence[Planted], judged: Judgement, campaign: Probed) -> list[str]:
+    """The healthy GPUs that a verdict covers, be it of the GPU, its node or a batch."""
+    faulty = {one.gpu for one in planted}
+    return [gpu for gpu in judged.by_key(campaign.gpus, batches=True) if gpu not in faulty]
+
+
+def _missed(fault: Fault, slow: int, judged: Judgement, ended_ns: int | None, campaign: Probed) -> str:
     """Why a fault was not found; `slow` is the number of GPUs whose faults make them slower."""
     if fault.began_ns is not None and ended_ns is not None and fault.began_ns >= ended_ns:
         return "it would have set in after the campaign had ended"
@@ -79,16 +93,24 @@ def _missed(fault: Fault, slow: int, judged: Judged, ended_ns: int | None, campa
         return "it grows over weeks: one campaign is too short to show it"
     if fault.kind == "wrong_results":
         return "two of five of its runs give wrong results: by chance, none did here"
-    if not judged.looks:
+    if not judged.gpus:
         return f"there were too few GPUs to compare it with: {LEAST_GPUS} of a model are needed"
-    excess, rise = slowest(campaign, fault.uuid), judged.rises.get(fault.uuid)
-    if excess is not None and excess[1] >= RELEVANT_PCT:
+    excess, rise, n, parts = slowest(campaign, fault.uuid), _rise(campaign, fault.uuid), campaign.gpus.height, []
+    if excess is not None and excess[1] >= 100 * RELEVANT:
         probe, pct, n = excess
-        apart = f"it is {pct:.1f} % slower than the median in {probe}"
-    elif rise is not None and rise.excess_pct >= RELEVANT_THERMAL_PCT:
-        n, apart = rise.n, f"its temperature rises {rise.excess_pct:.0f} % more a watt than that of its peers"
-    else:
+        parts.append(f"it is {pct:.1f} % slower than the median in {probe}")
+    if rise is not None and rise >= RISE.relevant:
+        parts.append(f"its temperature rises {100 * math.expm1(rise):.0f} % more a watt than that of its peers")
+    if not parts:
         return "its figures are among those of its peers"
+    apart = ", and ".join(parts)
     if slow * _HIDING > n:
         return f"{apart}; but {slow} of {n:,} GPUs are faulty, and more than about one in {_HIDING} hide each other"
     return f"{apart}; among {n:,} such GPUs this may be chance"
+
+
+def _rise(campaign: Probed, gpu: str) -> float | None:
+    """By how much its temperature rises more a watt than that of its peers (ln); None where that is not known."""
+    rises = channels(Evidence.of(campaign)).filter(pl.col("channel") == RISE.name)
+    by_gpu = dict(rises.group_by("gpu").agg(pl.col("value").median()).iter_rows())
+    return by_gpu[gpu] - float(np.median(list(by_gpu.values()))) if gpu in by_gpu else None

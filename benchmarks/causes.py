@@ -33,8 +33,7 @@ from whorl.analysis.probing import CACHE, COMPUTE, LINK, MEMORY, OTHER, Probed, 
 from whorl.analysis.verdicts.causes import Evidence
 from whorl.analysis.verdicts.saying import Part
 from whorl.benchmarks.machine import machine
-from whorl.benchmarks.reporting import as_json, say
-from whorl.benchmarks.standing_out import share
+from whorl.benchmarks.reporting import as_json, say, share
 from whorl.simulation.draws import stream
 from whorl.simulation.fleet import Fleet, Steady
 from whorl.simulation.models import V100

@@ -1,4 +1,4 @@
-"""How benchmarks report: a line of progress on standard error, times in short, and the result as JSON."""
+"""How benchmarks report: a line of progress on standard error, times and shares in short, and the result as JSON."""
 
 from __future__ import annotations
 
@@ -25,6 +25,16 @@ def wall_times(seconds: list[float], counted: str) -> dict[str, Any]:
         "max_s": round(max(seconds), 4),
         counted: len(seconds),
     }
+
+
+def share(hits: int, n: int) -> dict[str, Any]:
+    """A share with its n and its 95 % Wilson interval."""
+    if not n:
+        return {"n": 0, "share": None, "interval": None}
+    z, p = 1.96, hits / n
+    middle, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    bounds = [max(0.0, (middle - half) / (1 + z * z / n)), min(1.0, (middle + half) / (1 + z * z / n))]
+    return {"n": n, "hits": hits, "share": round(p, 4), "interval": [round(bound, 4) for bound in bounds]}
 
 
 def as_json(value: Any, indent: str = "") -> str:

@@ -87,7 +87,7 @@ def demo(
         report = made.report
         later = ["whorl", "report", "--store", str(folder / STORE), "--out", str(folder / _REPORT)]
         stays(f"everything that was measured is stored; to write the report, run: {shlex.join(later)}")
-        looked = look(made.store, report.campaign, report.cluster, progress=progress.say)
+        looked = look(made.store, report.campaign, report.cluster, every=True, progress=progress.say)
         caught = (
             None if made.planted is None else compared(made.planted, looked.judged, looked.campaign, report.ended_ns)
         )

@@ -9,17 +9,18 @@ import polars as pl
 
 from ..analysis import Variability
 from ..analysis.measurements import SOUND
-from ..analysis.planted import Planted
+from ..analysis.planted import Planted, falsely_named
 from ..analysis.probing import Probed
-from ..analysis.signatures import FAILED, LOST, SPOKEN, WRONG
-from ..analysis.standing_out import ERROR_RATE, RELEVANT_PCT, RELEVANT_THERMAL_PCT, Judged
 from ..analysis.timelines import Timelines
-from ..analysis.verdicts import Judgement
+from ..analysis.verdicts import Judgement, Kind, State
+from ..analysis.verdicts.judging import ERROR_RATE, MOST_P
+from ..analysis.verdicts.looks import RELEVANT
 from ..store.conditions import read
 from . import report_tables as tables
 from .page import Section, page
 from .report_figures import Against, against, labels
 from .table import MISSING, many
+from .verdict_words import some
 
 SHOWN = 6
 """GPUs whose telemetry is shown."""
@@ -27,33 +28,30 @@ SHOWN = 6
 
 def probe_report(
     campaign: Probed,
-    judged: Judged,
+    judged: Judgement,
     spread: Sequence[Variability],
     lines: Timelines | None,
     *,
     planted: Sequence[Planted] | None = None,
     notes: Sequence[str] = (),
-    judgement: Judgement | None = None,
 ) -> str:
     """The page as HTML.
 
     `spread`: the rows of `analysis.variability` for this campaign's runs; `lines`: the telemetry of the GPUs to
-    show (`to_show`); `planted`: the faults that are known to be there, None where the GPUs are real; `judgement`: what
-    all runs of the cluster say, where that was asked for.
+    show (`to_show`); `planted`: the faults that are known to be there, None where the GPUs are real.
     """
     names = labels(campaign.gpus)
     probes = against(campaign, names)
     by_gpu = {row.workload: row for row in spread if row.level == "gpu"}
-    found = judged.found
+    found = judged.by_key(campaign.gpus)
     n, models = campaign.gpus.height, campaign.models
     made = f"{'simulated ' if campaign.simulated else ''}{' and '.join(models)}".strip()
     upto = "up to " if campaign.maybe_twice else ""
     what = f"{upto}{n:,} {made} GPU{'s' if n != 1 else ''}".replace("  ", " ")
-    sections = [] if judgement is None else [Section("Verdicts", "", [tables.verdicts(judgement)])]
-    sections += [
-        Section("Which stand out", "", tables.stand_out(judged, names, planted, spread)),
+    sections = [
+        Section("Which stand out", "", tables.stand_out(judged, campaign.gpus, planted, names)),
         Section(
-            "How much they differ" if n > 1 else "Times", "", tables.spread(probes, by_gpu, judged, _noun(campaign))
+            "How much they differ" if n > 1 else "Times", "", tables.spread(probes, by_gpu, found, _noun(campaign))
         ),
     ]
     if n > 1 and probes:
@@ -65,7 +63,7 @@ def probe_report(
     )
     return page(
         f"Probes on {what}" if campaign.campaign else f"Runs of cluster {campaign.cluster}",
-        _summary(campaign, judged, by_gpu, names, planted, what),
+        _summary(campaign, judged, by_gpu, planted, what),
         sections,
         conditions=_about(campaign),
         notes=[*_notes(campaign, judged, probes), *notes],
@@ -73,12 +71,13 @@ def probe_report(
     )
 
 
-def to_show(campaign: Probed, judged: Judged) -> list[str]:
+def to_show(campaign: Probed, judged: Judgement) -> list[str]:
     """The GPUs whose telemetry is worth showing: those that stand out, the worst first, and one like most others."""
     read = set(campaign.runs.drop_nulls("power_w")["gpu"])
-    there = sorted(judged.found, key=lambda one: one.cause == LOST)  # of a lost one there is less to see
-    chosen = [one.gpu for one in there if one.gpu in read][: SHOWN - 1]
-    calm = campaign.sound.filter(~pl.col("gpu").is_in([one.gpu for one in judged.found]))
+    found = judged.by_key(campaign.gpus)
+    there = sorted(found, key=lambda gpu: found[gpu][0].kind is Kind.LOST)  # of a lost one there is less to see
+    chosen = [gpu for gpu in there if gpu in read][: SHOWN - 1]
+    calm = campaign.sound.filter(~pl.col("gpu").is_in(list(found)))
     if not calm.is_empty():
         far = (pl.col("value") / pl.col("value").median().over("model", "workload")).log().abs().alias("far")
         by_gpu = calm.with_columns(far).group_by("gpu").agg(pl.col("far").mean(), pl.len().alias("runs"))
@@ -95,9 +94,8 @@ def to_show(campaign: Probed, judged: Judged) -> list[str]:
 
 def _summary(
     campaign: Probed,
-    judged: Judged,
+    judged: Judgement,
     by_gpu: Mapping[str, Variability],
-    names: Mapping[str, str],
     planted: Sequence[Planted] | None,
     what: str,
 ) -> list[str]:
@@ -120,9 +118,9 @@ def _summary(
             + ("" if least is most else f"; and least in {least.workload}: {_fenced(least)}, n = {least.n:,}")
             + f". The slowest GPU takes {slowest.worst_over_median:.2f} times the median, in {slowest.workload}."
         )
-    sentences.append(_named(judged, names))
+    sentences.append(_named(judged))
     if planted is not None:
-        sentences.append(_caught(planted, judged))
+        sentences.append(_caught(planted, falsely_named(planted, judged, campaign)))
     return sentences
 
 
@@ -146,32 +144,32 @@ def _fenced(row: Variability) -> str:
     return f"{row.fence_pct:.{places}f} %{shown}"
 
 
-def _named(judged: Judged, names: Mapping[str, str]) -> str:
-    found = judged.found
+def _named(judged: Judgement) -> str:
+    found = judged.rows
     if not found:
         return (
             "No GPU stands out: no difference is both larger than chance and large enough to matter, no result was "
             "wrong, and no GPU failed."
-            if judged.looks
+            if judged.gpus
             else "No GPU stands out, but there were too few GPUs to compare."
         )
-    listed = "; ".join(f"{names[one.gpu]} ({SPOKEN[one.cause]})" for one in found[:6])
+    listed = "; ".join(f"{one.name} ({one.kind}, {one.state})" for one in found[:6])
     more = f"; and {len(found) - 6} more" if len(found) > 6 else ""
-    stands = "1 GPU stands out" if len(found) == 1 else f"{len(found)} GPUs stand out"
-    inferred = any(one.cause not in (LOST, WRONG, FAILED) for one in found)
-    sure = (
-        " If all GPUs belonged to one normal population, the chance that any would be named for its figures would be "
-        f"at most {100 * ERROR_RATE:g} %."
-        if inferred
+    rate = (
+        f" Of the GPUs that are named for their figures, at most {100 * ERROR_RATE:g} in 100 should be healthy."
+        if any(one.q is not None for one in found)
         else ""
     )
-    return f"{stands}: {listed}{more}.{sure}"
+    again = " Measure again on another day: what is suspected was seen once." if _suspected(judged) else ""
+    return f"{many(len(found), 'finding')}: {listed}{more}.{rate}{again}"
 
 
-def _caught(planted: Sequence[Planted], judged: Judged) -> str:
-    ours = {one.gpu for one in planted}
-    others = sum(one.gpu not in ours for one in judged.found)
-    caught = sum(bool(one.found) for one in planted)
+def _suspected(judged: Judgement) -> bool:
+    return any(one.state is State.SUSPECTED for one in judged.rows)
+
+
+def _caught(planted: Sequence[Planted], healthy: Sequence[str]) -> str:
+    others, caught = len(healthy), sum(bool(one.found) for one in planted)
     falsely = (
         "no healthy GPU was named" if not others else f"{others} healthy GPU{'s were' if others > 1 else ' was'} named"
     )
@@ -189,7 +187,7 @@ def _caught(planted: Sequence[Planted], judged: Judged) -> str:
 
 
 def _tiles(
-    campaign: Probed, judged: Judged, by_gpu: Mapping[str, Variability], planted: Sequence[Planted] | None
+    campaign: Probed, judged: Judgement, by_gpu: Mapping[str, Variability], planted: Sequence[Planted] | None
 ) -> list[tuple[str, str]]:
     known = [row for row in by_gpu.values() if row.fence_pct is not None and row.n > 1]
     n = campaign.gpus.height
@@ -199,8 +197,9 @@ def _tiles(
     if known:
         most = max(known, key=_fence)
         tiles.append((f"{most.fence_pct:.1f} %", f"widest spread of times: {most.workload}"))
-    if judged.looks or judged.found:
-        tiles.append((f"{len(judged.found)}", "GPU stands out" if len(judged.found) == 1 else "GPUs stand out"))
+    named = len(judged.by_key(campaign.gpus))
+    if judged.gpus or judged.rows:
+        tiles.append((f"{named:,}", "GPU stands out" if named == 1 else "GPUs stand out"))
     else:
         tiles.append((MISSING, "GPUs stand out: too few to compare"))
     if planted:
@@ -242,26 +241,16 @@ def _about(campaign: Probed) -> dict[str, str]:
     return about
 
 
-def _notes(campaign: Probed, judged: Judged, probes: Sequence[Against]) -> list[str]:
-    figure, matters = (
-        ("time", "")
-        if not campaign.campaign
-        else ("time or temperature rise", f", {RELEVANT_THERMAL_PCT:g} % of a temperature rise")
-    )
+def _notes(campaign: Probed, judged: Judgement, probes: Sequence[Against]) -> list[str]:
     rules = [
-        f"A GPU stands out if its {figure} is far from its peers' and the difference matters. Far: in one normal "
-        f"population, {judged.looks:,} comparisons would show such a difference anywhere with a chance of at most "
-        f"{100 * ERROR_RATE:g} % (Student's t on a robust scale; Holm's correction). Matters: at least "
-        f"{RELEVANT_PCT:g} % of a time{matters}. In populations with heavier tails than the normal one, more GPUs "
-        "stand out by chance. A cause is a hint, not a diagnosis.",
+        f"A GPU stands out if chance does not explain how far it is from the GPUs of its model and the difference "
+        f"matters: at least {100 * RELEVANT:g} % of a time. {judged.looks:,} comparisons were made. A chance above "
+        f"{MOST_P:g} names no GPU, and of the GPUs that are named at most {100 * ERROR_RATE:g} in 100 should be "
+        "healthy (Benjamini and Hochberg). What a node or a batch shares is said once, of the node or the batch. "
+        "A cause is a hint, not a diagnosis.",
     ]
-    if campaign.campaign:
-        rules.append(
-            "Temperature rise: how much a GPU's temperature rises with its power over the probes, in kelvin per watt. "
-            "It has no interval of its own, because the probes of a campaign are not independent."
-        )
-    notes = rules if judged.looks else []
-    notes += [f"Not compared: {', '.join(probes)} ({why})." for why, probes in tables.by_reason(judged).items()]
+    notes = rules if judged.gpus else []
+    notes += [f"Not judged: {some(subjects)} ({why})." for why, subjects in tables.by_reason(judged).items()]
     if campaign.untrusted_says:
         notes.append(f"{campaign.untrusted_says[0].upper()}{campaign.untrusted_says[1:]}.")
     untimed = [probe for probe in campaign.probes if probe not in {*campaign.untrusted, *(one.probe for one in probes)}]

@@ -11,25 +11,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ..analysis.probing import Probed
-from ..analysis.signatures import (
-    BUS,
-    CAUSES,
-    CEILING,
-    COOLING,
-    DRAM,
-    FAILED,
-    FAST,
-    HOST,
-    LOST,
-    POWER,
-    SENSOR,
-    SPOKEN,
-    STARVED,
-    UNEXPLAINED,
-    WRONG,
-)
-from ..analysis.standing_out import StandsOut
 from ..analysis.timelines import Timelines
+from ..analysis.verdicts import Kind, Verdict
 from ..store.names import gpu_name
 from .style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY, layout
 
@@ -50,7 +33,7 @@ _TICKS = (-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50, 100, 200, 400)
 
 @dataclass(frozen=True)
 class Look:
-    """How the GPUs of one cause are drawn everywhere."""
+    """How the GPUs of one kind of verdict are drawn everywhere."""
 
     colour: str
     symbol: str
@@ -71,19 +54,19 @@ class Against:
 
 
 _DRAWN = {
-    LOST: (RED, "x"),
-    WRONG: (PINK, "square"),
-    FAILED: (GREY, "x"),
-    POWER: (ORANGE, "triangle-down"),
-    CEILING: (OLIVE, "cross"),
-    COOLING: (RED, "star"),
-    DRAM: (SKY, "square"),
-    BUS: (GREEN, "circle"),
-    STARVED: (GREEN, "diamond"),
-    HOST: (OLIVE, "square"),
-    SENSOR: (PINK, "diamond"),
-    FAST: (BLUE, "triangle-up"),
-    UNEXPLAINED: (GREY, "circle"),
+    Kind.LOST: (RED, "x"),
+    Kind.WRONG: (PINK, "square"),
+    Kind.FAILED: (GREY, "x"),
+    Kind.SLOW: (SKY, "square"),
+    Kind.HOT: (RED, "star"),
+    Kind.UNDER_CAP: (ORANGE, "triangle-down"),
+    Kind.PINNED: (OLIVE, "cross"),
+    Kind.POWER_HUNGRY: (ORANGE, "diamond"),
+    Kind.UNSTABLE: (OLIVE, "square"),
+    Kind.DRIFTING: (GREEN, "circle"),
+    Kind.STARVED: (GREEN, "diamond"),
+    Kind.SENSOR: (PINK, "diamond"),
+    Kind.FAST: (BLUE, "triangle-up"),
 }
 
 
@@ -100,10 +83,11 @@ def labels(gpus: pl.DataFrame) -> dict[str, str]:
     return {gpu: name if names.count(name) == 1 else gpu for gpu, name in short.items()} if len(names) < 5000 else short
 
 
-def looks(found: Sequence[StandsOut]) -> dict[str, Look]:
-    """By GPU that stands out, how it is drawn: a colour and a symbol by cause."""
-    in_order = sorted(found, key=lambda one: CAUSES.index(one.cause))
-    return {one.gpu: Look(*_DRAWN[one.cause], SPOKEN[one.cause]) for one in in_order}
+def looks(verdicts: Mapping[str, Sequence[Verdict]]) -> dict[str, Look]:
+    """How each GPU that has verdicts is drawn: by the kind of the worst one. `verdicts`: of `Judgement.by_key`."""
+    kinds = {gpu: own[0].kind for gpu, own in verdicts.items()}
+    in_order = sorted(kinds, key=lambda gpu: list(Kind).index(kinds[gpu]))
+    return {gpu: Look(*_DRAWN[kinds[gpu]], str(kinds[gpu])) for gpu in in_order}
 
 
 def against(campaign: Probed, names: Mapping[str, str]) -> list[Against]:

@@ -8,109 +8,48 @@ import numpy as np
 import polars as pl
 
 from ..analysis import Variability
-from ..analysis.findings import not_of_gpus
 from ..analysis.planted import Planted
 from ..analysis.probing import Probed
-from ..analysis.signatures import FAILED, LOST, SPOKEN, WRONG
-from ..analysis.standing_out import LEAST_GPUS, Deviation, Judged, StandsOut
 from ..analysis.timelines import Timelines
-from ..analysis.verdicts import Judgement
+from ..analysis.verdicts import Cause, Judgement, Level, Verdict
+from ..analysis.verdicts.comparing import LEAST_GPUS
 from ..store.conditions import clock_in_words, read
 from .page import Drawing
 from .report_figures import POINTS, Against, closely, looks, over_time, overview
 from .report_map import CELLS, where
 from .report_variability import digits, extremes, sizes, times
 from .table import MISSING, Table
-from .verdict_words import causes, interval, name, percent
+from .verdict_words import interval, name, percent
 
 LISTED = 40
-"""GPUs named in the table of those that stand out; the store has all."""
-
-
-# -- verdicts ---------------------------------------------------------------------------------------------------
-
-
-def verdicts(judgement: Judgement) -> Table:
-    """What all runs of the cluster say, the worst first."""
-    says = (
-        f"From all runs of the cluster: {judgement.gpus:,} GPUs judged, {judgement.looks:,} comparisons. Effects are "
-        "in % of the peers' level, slower is positive, with the 95 % interval of the level in another sitting. "
-        "Suspected: seen in one sitting; confirmed: in two or more."
-    )
-    if judgement.not_judged:
-        first = judgement.not_judged[0]
-        more = f", and {len(judgement.not_judged) - 1:,} more" if len(judgement.not_judged) > 1 else ""
-        says += f" Not judged: {first.subject} ({first.why}){more}; `whorl verdicts` lists all."
-    if not judgement.rows:
-        return Table((), (), title="Nothing was found" if judgement.looks else "Nothing could be judged", says=says)
-    rows = [
-        [
-            name(one),
-            f"{one.kind}, {one.state}",
-            f"{percent(one.effect_pct)} {interval(one.low_pct, one.high_pct)}",
-            one.looks,
-            causes(one),
-            one.action,
-        ]
-        for one in judgement.rows[:LISTED]
-    ]
-    header = ["name", "finding", "effect % [95 %]", "because", "cause, %", "what to do"]
-    return Table(header, rows, wrapped=(0, 1, 2, 3, 4, 5), cards=True, title="Verdicts", says=says)
+"""Verdicts in the table; `whorl verdicts --json` has all."""
 
 
 # -- who stands out ---------------------------------------------------------------------------------------------
 
 
-def not_to_rank(judged: Judged, spread: Sequence[Variability]) -> list[str]:
-    """For the probes in which GPUs stand out: a sentence where the spread of their times does not belong to GPUs."""
-    named = {deviation.probe for one in judged.found for deviation in one.deviations}
-    return [
-        f"{row.workload}: {row.finding}"
-        for row in spread
-        if row.level == "run" and row.workload in named and not_of_gpus(row.icc)
-    ]
-
-
 def stand_out(
-    judged: Judged, names: Mapping[str, str], planted: Sequence[Planted] | None, spread: Sequence[Variability] = ()
+    judged: Judgement, gpus: pl.DataFrame, planted: Sequence[Planted] | None, names: Mapping[str, str]
 ) -> list[Table | Drawing]:
+    """The verdicts, and what was planted. `gpus`: those of the campaign; `names`: of them, by key."""
     parts: list[Table | Drawing] = []
-    if judged.found:
-        rows = [
-            [names[one.gpu], SPOKEN[one.cause], how_much(one), one.looks, how_sure(one), one.gpu]
-            for one in judged.found[:LISTED]
-        ]
-        bounds = any(one.low_pct is not None for each in judged.found for one in each.deviations)
-        own = "[95 % interval of the GPU's own measurement]; " if bounds else ""
-        key = "UUID" if all(one.gpu.startswith("GPU-") for one in judged.found) else "name in the store"
-        cut = f" The first {LISTED} of {len(judged.found):,}." if len(judged.found) > LISTED else ""
-        parts.append(
-            Table(
-                ["GPU", "looks like", "how much", "because", "chance", key],
-                rows,
-                wrapped=(1, 2, 3, 5),
-                cards=True,
-                title="GPUs that stand out",
-                says=f"Compared with the median of their model, in {judged.looks:,} comparisons; {own}"
-                "chance: the probability that a fleet of one normal population shows this anywhere; seen: observed "
-                f"directly, no test needed.{cut}{''.join(f' {one}' for one in not_to_rank(judged, spread))}",
-            )
-        )
+    if judged.rows:
+        parts.append(_findings(judged, gpus))
     else:
         says = (
             f"{judged.looks:,} comparisons; no difference is both larger than chance and large enough to matter."
-            if judged.looks
+            if judged.gpus
             else f"No comparison was made: it needs at least {LEAST_GPUS} GPUs of a model."
         )
-        none = Table(["GPU"], [["none"]], title="GPUs that stand out", says=says)
-        parts.append(none if judged.looks else Table((), (), title="GPUs that stand out", says=says))
+        none = Table(["GPU"], [["none"]], title="What was found", says=says)
+        parts.append(none if judged.gpus else Table((), (), title="What was found", says=says))
     if planted:
         remarked = any(one.remark for one in planted)
         rows = [
             [
                 names.get(one.gpu, one.gpu),
                 one.kind,
-                f"found: {SPOKEN.get(one.found, one.found)}" if one.found else "missed",
+                f"found: {one.found}" if one.found else "missed",
                 *([one.remark] if remarked else []),
                 one.gpu,
             ]
@@ -129,38 +68,46 @@ def stand_out(
     return parts
 
 
-def how_much(one: StandsOut, most: int = 3) -> str:
-    """The evidence of a GPU in words: its largest deviations with their intervals, or what was seen."""
-    parts = list(one.seen)
-    parts += [deviation_text(deviation) for deviation in one.deviations[:most]]
-    if len(one.deviations) > most:
-        rest = len(one.deviations) - most
-        parts.append(f"and {rest} more probe{'s' if rest > 1 else ''}")
-    return "; ".join(parts)
+def _findings(judged: Judgement, gpus: pl.DataFrame) -> Table:
+    keys = {id(one): gpu for gpu, own in judged.by_key(gpus).items() for one in own if one.level is Level.GPU}
+    key = "UUID" if all(gpu.startswith("GPU-") for gpu in keys.values()) else "name in the store"
+    cut = f" The first {LISTED} of {len(judged.rows):,}." if len(judged.rows) > LISTED else ""
+    return Table(
+        ["what", "finding", "effect, %", "cause, %", "because", "what to do", "seen", "p", "q", key],
+        [[*_row(one), keys.get(id(one), "")] for one in judged.rows[:LISTED]],
+        (7, 8),
+        wrapped=(1, 2, 3, 4, 5, 6, 9),
+        cards=True,
+        title="What was found",
+        says=f"In {judged.looks:,} comparisons. Effect: in % of the level of the peers; slower, hotter and more power "
+        "are positive; with the 95 % interval of the level in another sitting. Cause: its parts, which add up to the "
+        "effect. Suspected: seen in one sitting; confirmed: in two or more, at least 6 hours apart. p: the chance that "
+        "a healthy GPU shows this; q: the share of false findings among those at least as clear; n/a: it was seen, "
+        f"which needs no test.{cut}",
+    )
 
 
-def deviation_text(one: Deviation) -> str:
-    """A deviation in words: by how much slower, in what."""
-    if not one.probe:
-        return f"{one.figure} {one.excess_pct:+.0f} % ({one.value:.3f}, median {one.typical:.3f} {one.unit})"
-    bounds = ""
-    if one.low_pct is not None and one.high_pct is not None:
-        bounds = f" [{one.low_pct:+.1f}, {one.high_pct:+.1f}]"
-    return f"{one.probe} {one.excess_pct:+.1f} %{bounds}"
+def _row(one: Verdict) -> list[str]:
+    """The cells of a verdict but its key."""
+    what = name(one) if one.level is Level.GPU else f"{one.level} {name(one)}"
+    effect = MISSING if one.effect_pct is None else f"{percent(one.effect_pct)} {interval(one.low_pct, one.high_pct)}"
+    causes = ", ".join(_cause(part) for part in one.causes) or MISSING
+    days = dict.fromkeys(f"{at:%Y-%m-%d}" for at in (one.first_seen, one.last_seen) if at is not None)
+    seen = " to ".join(days) or MISSING
+    chances = (MISSING if chance is None else f"{chance:.1g}" for chance in (one.p, one.q))
+    return [what, f"{one.kind}, {one.state}", effect, causes, one.looks, one.action, seen, *chances]
 
 
-def how_sure(one: StandsOut) -> str:
-    """The adjusted probability, or that it was seen."""
-    if one.p is None or (one.seen and one.cause in (LOST, WRONG, FAILED)):
-        return "seen"
-    return "< 1e-6" if one.p < 1e-6 else f"{one.p:.1g}"
+def _cause(part: Cause) -> str:
+    bounds = "" if part.low_pct is None else f" {interval(part.low_pct, part.high_pct)}"
+    return f"{percent(part.pct)} {part.what}{bounds}"
 
 
-def by_reason(judged: Judged) -> dict[str, list[str]]:
-    """Why times were not compared, with the probes of which it is said."""
+def by_reason(judged: Judgement) -> dict[str, list[str]]:
+    """Why something was not judged, with the subjects of which it is said."""
     found: dict[str, list[str]] = {}
-    for probe, why in judged.not_judged.items():
-        found.setdefault(why, []).append(probe)
+    for no in judged.not_judged:
+        found.setdefault(no.why, []).append(no.subject)
     return found
 
 
@@ -168,11 +115,14 @@ def by_reason(judged: Judged) -> dict[str, list[str]]:
 
 
 def spread(
-    probes: Sequence[Against], by_gpu: Mapping[str, Variability], judged: Judged, noun: str = "probe"
+    probes: Sequence[Against],
+    by_gpu: Mapping[str, Variability],
+    verdicts: Mapping[str, Sequence[Verdict]],
+    noun: str = "probe",
 ) -> list[Table | Drawing]:
     if not probes:
         return []
-    drawn = looks(judged.found)
+    drawn = looks(verdicts)
     n = max(len(one.gpus) for one in probes)
     thin = f" Only {POINTS} GPUs of each probe are drawn, and all that stand out." if n > POINTS else ""
     drawings = [
@@ -195,18 +145,18 @@ def spread(
     return [*parts, sizes(known, noun), extremes(known, noun)] if known else parts
 
 
-def machine(campaign: Probed, probes: Sequence[Against], found: Sequence[StandsOut]) -> Drawing:
+def machine(campaign: Probed, probes: Sequence[Against], verdicts: Mapping[str, Sequence[Verdict]]) -> Drawing:
     large = "" if campaign.gpus.height <= CELLS else " The fleet is too large for a map of each probe."
     return Drawing(
         "The machine",
         "A cell is a GPU, a group of cells is a node, a row is a cabinet (at most eight nodes). A gap: no time was "
         f"measured. Symbols as above. The colour scale ends at the 97th percentile of the fleet.{large}",
-        where(campaign, probes, looks(found)),
+        where(campaign, probes, looks(verdicts)),
     )
 
 
-def telemetry(lines: Timelines, found: Sequence[StandsOut], names: Mapping[str, str]) -> Drawing:
-    causes = {one.gpu: SPOKEN[one.cause] for one in found}
+def telemetry(lines: Timelines, verdicts: Mapping[str, Sequence[Verdict]], names: Mapping[str, str]) -> Drawing:
+    kinds = {gpu: ", ".join(dict.fromkeys(one.kind for one in own)) for gpu, own in verdicts.items()}
     return Drawing(
         "Power, clock and temperature",
         f"Means over steps of {lines.step_s:.2g} s"
@@ -214,7 +164,7 @@ def telemetry(lines: Timelines, found: Sequence[StandsOut], names: Mapping[str, 
         + "; bands are the GPU's own probes, as they were measured (warm-up and cool-down lie between), named "
         "where there is room.",
         {
-            f"{names[gpu]}: {causes.get(gpu, 'like most others')}": over_time(lines, gpu, names[gpu])
+            f"{names[gpu]}: {kinds.get(gpu, 'like most others')}": over_time(lines, gpu, names[gpu])
             for gpu in lines.gpus
         },
     )

@@ -18,11 +18,8 @@ import polars as pl
 from ..analysis import Variability, measurements, variability
 from ..analysis.planted import Planted
 from ..analysis.probing import Probed, probed
-from ..analysis.signatures import SPOKEN
-from ..analysis.standing_out import Judged, judge
 from ..analysis.timelines import Timelines, timelines
-from ..analysis.verdicts import Judgement
-from ..analysis.verdicts.concluding import judgements
+from ..analysis.verdicts import Judgement, Verdict, judge, judged
 from ..errors import InputError
 from ..store.names import find_gpu, find_workload
 from .page import refuse_unwritable, write_page
@@ -45,17 +42,16 @@ class Looked:
     """What a store holds of a campaign, with all that was found in it. Its figures are Plotly's."""
 
     campaign: Probed
-    judged: Judged
+    judged: Judgement
+    """The verdicts: of these runs, or of all runs of the cluster."""
     spread: Sequence[Variability]
     """The rows of `variability` for the same runs."""
     lines: Timelines | None
     """Telemetry of the GPUs that stand out and of one like most others; None where there is none."""
-    judgement: Judgement | None = None
-    """What all runs of the cluster say, this campaign's included; None where it was not asked for."""
 
     def __repr__(self) -> str:
-        found = self.judged.found
-        named = ", ".join(f"{self.names[one.gpu]} ({SPOKEN[one.cause]})" for one in found[:_NAMED])
+        found = self.judged.rows
+        named = ", ".join(f"{one.name} ({one.kind})" for one in found[:_NAMED])
         more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
         what = self.campaign.campaign or f"runs of cluster {self.campaign.cluster}"
         return f"<{what}: {self.campaign.gpus.height:,} GPUs; standing out: {named or 'none'}{more}>"
@@ -66,13 +62,18 @@ class Looked:
         return labels(self.campaign.gpus)
 
     @cached_property
+    def verdicts(self) -> Mapping[str, Sequence[Verdict]]:
+        """GPU -> its verdicts and those of its node, of the GPUs that have some; the worst first."""
+        return self.judged.by_key(self.campaign.gpus)
+
+    @cached_property
     def probes(self) -> list[Against]:
         """Each probe or workload that has times, with its GPUs against their median."""
         return against(self.campaign, self.names)
 
     @property
     def _drawn(self) -> Mapping[str, Look]:
-        return looks(self.judged.found)
+        return looks(self.verdicts)
 
     def overview(self) -> Figure:
         """Every GPU in every probe, in % of the median; who stands out is marked. InputError without times."""
@@ -110,9 +111,7 @@ class Looked:
 
     def page(self, *, planted: Sequence[Planted] | None = None, notes: Sequence[str] = ()) -> str:
         """The report as one HTML page that needs no network. `planted`: faults that are known to be there."""
-        return probe_report(
-            self.campaign, self.judged, self.spread, self.lines, planted=planted, notes=notes, judgement=self.judgement
-        )
+        return probe_report(self.campaign, self.judged, self.spread, self.lines, planted=planted, notes=notes)
 
     def write(self, out: str | Path, *, planted: Sequence[Planted] | None = None, notes: Sequence[str] = ()) -> Path:
         """Write the page to a file, whole or not at all. InputError where that fails."""
@@ -125,12 +124,13 @@ def look(
     campaign: str | None = None,
     cluster: str | None = None,
     *,
-    verdicts: bool = False,
+    every: bool | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Looked:
     """Compare the GPUs of a campaign, the last one where none is named; without one, all runs of the cluster.
 
-    `verdicts`: judge all runs of the cluster, too. InputError as `probed` raises it. `progress` hears what goes on.
+    The verdicts are those of the campaign's runs where one is named, else of all runs of the cluster; `every` says
+    which of both. InputError as `probed` raises it. `progress` hears what goes on.
     """
     from ..store import Store
 
@@ -138,7 +138,9 @@ def look(
     opened = store if isinstance(store, Store) else Store.open(store)
     report_progress("reading the store")
     found = probed(opened, campaign, cluster)
-    judged = judge(found, opened)
+    report_progress("judging the GPUs")
+    whole = campaign is None if every is None else every
+    verdicts = judge(opened, cluster=found.cluster) if whole and found.campaign else judged(found, opened)
     runs = measurements(opened, clusters=[found.cluster], run_ids=True)
     # Kinds of a workload are those among the runs that are shown, not those among all of the store.
     shown = found.runs.select("run_id", pl.col("workload").cast(pl.Categorical))
@@ -152,11 +154,8 @@ def look(
         if runs.height
         else []
     )
-    lines = timelines(opened, found, to_show(found, judged))
-    if not verdicts:
-        return Looked(found, judged, spread, lines)
-    report_progress("judging the GPUs")
-    return Looked(found, judged, spread, lines, judgements(opened, found.cluster)[0])
+    lines = timelines(opened, found, to_show(found, verdicts))
+    return Looked(found, verdicts, spread, lines)
 
 
 def report(
@@ -169,7 +168,7 @@ def report(
 ) -> Looked:
     """Write the report of a store to a file, as `whorl report` does. InputError, StoreError."""
     refuse_unwritable(Path(out), "--out")
-    looked = look(store, campaign, cluster, verdicts=True, progress=progress)
+    looked = look(store, campaign, cluster, progress=progress)
     if progress is not None:
         progress("writing the report")
     looked.write(out)

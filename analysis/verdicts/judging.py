@@ -99,8 +99,7 @@ _FIRST = (Kind.LOST, Kind.WRONG, Kind.FAILED)
 def _severity(one: Verdict) -> tuple[int, bool, float, str]:
     """What was seen first, then what costs time, then what does not, then what is no harm; confirmed before suspected,
     and each by its size."""
-    timed = bool(one.workloads) and one.kind is not Kind.UNSTABLE
-    harm = 0 if one.kind in _FIRST else 3 if one.kind is Kind.FAST else 1 if timed else 2
+    harm = 0 if one.kind in _FIRST else 3 if one.kind is Kind.FAST else 1 if one.timed else 2
     return (
         harm * 100 + (_ORDER[one.kind] if harm == 0 else 0),
         one.state is not State.CONFIRMED,

@@ -12,10 +12,10 @@ import numpy as np
 import polars as pl
 
 from ...store.events import EventKind
+from ...store.metrics import board_power_mw
 from ...store.outcomes import Outcome
 from ..measurements import SOUND
 from ..probing import Probed
-from ..standing_out import frozen_readings
 from .saying import action_of
 from .states import codes
 from .verdict import Kind
@@ -23,6 +23,8 @@ from .verdict import Kind
 if TYPE_CHECKING:
     from ...store import Store
 
+_FROZEN, _FROZEN_S = 10, 10.0  # readings that are the same to the milliwatt, and for this many s ...
+_UTILISATION = 30  # ... while the utilisation moves by this many points, as in `collectors.quality`
 _SAME = 4  # runs in a row whose power is the same to the milliwatt ...
 _MOVED = 1.2  # ... where that of the peers' runs differs by this factor
 
@@ -62,6 +64,8 @@ def seen_things(campaign: Probed, frozen: Mapping[str, str]) -> tuple[Seen, ...]
         looks = "it fell off the bus" + (f" {n} times" if n > 1 else "")
         found[gpu, Kind.LOST] = _seen(gpu, Kind.LOST, looks, own, told["ts"])
     for (gpu,), own in no_time.filter(pl.col("status") != Outcome.LOST.value).group_by(["gpu"], maintain_order=True):
+        if (str(gpu), Kind.LOST) in found:
+            continue
         probes, detail = _listed(own), own["status_detail"].drop_nulls()
         looks = f"{probes} did not end" + (f": {detail[0]}" if len(detail) else "")
         found[str(gpu), Kind.FAILED] = _seen(str(gpu), Kind.FAILED, looks, own)
@@ -141,3 +145,42 @@ def _repeated(runs: pl.DataFrame) -> list[str]:
     key = np.sort((gpu * 10**9 + milliwatts).to_numpy())
     same = key[_SAME - 1 :][key[_SAME - 1 :] == key[: len(key) - _SAME + 1]]
     return runs["gpu"].filter(gpu.is_in(np.unique(same // 10**9))).unique().to_list() if len(same) else []
+
+
+def frozen_readings(store: Store, campaign: Probed) -> dict[str, str]:
+    """GPUs whose power reading stood still while their load moved, with a sentence.
+
+    The rule of `collectors.quality`, for a shorter time: ten readings or more over ten seconds or more that are the
+    same to the milliwatt, while the utilisation moves by 30 points.
+    """
+    began, ended = campaign.runs["began"].min(), campaign.runs["ended"].max()
+    if began is None or ended is None:
+        return {}
+    rows = (
+        store.scan("telemetry")
+        .filter(
+            (pl.col("cluster") == campaign.cluster)
+            & pl.col("gpu").is_in(campaign.gpus["gpu"].implode())
+            & pl.col("ts").is_between(pl.lit(began), pl.lit(ended))
+        )
+        .select("gpu", "ts", "utilization", board_power_mw().alias("power"))
+        .drop_nulls()
+        .sort("gpu", "ts")
+        .with_columns(pl.struct("gpu", "power").rle_id().alias("stretch"))
+        .group_by("gpu", "stretch")
+        .agg(
+            pl.len().alias("n"),
+            (pl.col("utilization").max() - pl.col("utilization").min()).alias("moved"),
+            pl.col("power").first(),
+            ((pl.col("ts").max() - pl.col("ts").min()).dt.total_nanoseconds() / 1e9).alias("span_s"),
+        )
+        .filter((pl.col("n") >= _FROZEN) & (pl.col("span_s") >= _FROZEN_S) & (pl.col("moved") >= _UTILISATION))
+        .sort("gpu", "n")
+        .group_by("gpu", maintain_order=True)
+        .last()
+    )
+    return {
+        row["gpu"]: f"the power reading stayed at {row['power'] / 1000:.3f} W for {row['span_s']:.0f} s "
+        f"({row['n']} readings) while the utilisation moved by {row['moved']} points"
+        for row in store.collect(rows).iter_rows(named=True)
+    }

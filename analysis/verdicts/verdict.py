@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from ...store.names import gpu_name
+
+if TYPE_CHECKING:
+    import polars as pl
 
 SCHEMA = "whorl.verdicts/1"
 
@@ -93,6 +98,12 @@ class Verdict:
     reference: str = ""
     """What it was compared with, in words."""
 
+    @property
+    def timed(self) -> bool:
+        """Whether its effect is one of times, and not of a temperature, a power or a clock."""
+        of_times = self.kind in (Kind.SLOW, Kind.FAST, Kind.DRIFTING)
+        return bool(self.workloads) and (bool(self.causes) or self.level is not Level.GPU or of_times)
+
     def as_dict(self) -> dict[str, Any]:
         """The row of `whorl.verdicts/1`."""
         found = asdict(self)
@@ -131,6 +142,21 @@ class Judgement:
     def of_gpu(self, name: str) -> tuple[Verdict, ...]:
         """The verdicts that cover a GPU."""
         return tuple(one for one in self.rows if name in one.gpus)
+
+    def by_key(self, gpus: pl.DataFrame, *, batches: bool = False) -> dict[str, tuple[Verdict, ...]]:
+        """The verdicts of each GPU and of its node, by the GPU's key, the worst first; those of `batches` if asked for.
+
+        `gpus`: with gpu (the key), node and slot.
+        """
+        keys: dict[str, list[str]] = {}
+        for gpu, node, slot in gpus.select("gpu", "node", "slot").iter_rows():
+            keys.setdefault(gpu_name(gpu, node, slot), []).append(gpu)
+        found: dict[str, tuple[Verdict, ...]] = {}
+        for one in self.rows:
+            for name in one.gpus if batches or one.level is not Level.BATCH else ():
+                for key in keys.get(name, ()):
+                    found[key] = (*found.get(key, ()), one)
+        return found
 
     def as_dict(self) -> dict[str, Any]:
         """The document of `whorl.verdicts/1`."""

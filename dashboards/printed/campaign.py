@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...analysis.measurements import SOUND
-from ...analysis.planted import Planted
+from ...analysis.planted import Planted, falsely_named
 from ...analysis.probing import Probed
-from ...analysis.signatures import SPOKEN
-from ...analysis.standing_out import ERROR_RATE
-from ..report_tables import by_reason, how_much, how_sure, not_to_rank
+from ...analysis.verdicts.judging import ERROR_RATE
+from ..report_tables import by_reason
 from ..table import MISSING, Line, Table, many, number
-from .verdicts import table as verdict_table
+from ..verdict_words import some
+from .verdicts import table, what_to_do
 
 if TYPE_CHECKING:
     from ..store_report import Looked
@@ -31,25 +31,8 @@ def answer(looked: Looked, store: str | Path, page: str | Path) -> Iterable[str 
     yield from spread(looked)
     yield from stand_out(looked)
     yield from notes(looked)
-    yield from _verdicts(looked, store)
     yield Line(f"report: {page} (open it in a browser; it needs no network)")
     yield from next_commands(looked, store)
-
-
-def _verdicts(looked: Looked, store: str | Path) -> Iterable[str | Table]:
-    """What all runs of the cluster say, in short."""
-    found = looked.judgement
-    if found is None:
-        return
-    where = f"`whorl verdicts --store {shlex.quote(str(store))}` explains them"
-    if found.rows:
-        yield f"verdicts, from all runs of the cluster: {many(len(found.rows), 'finding')}; {where}"
-        yield verdict_table(found.rows[:_LISTED])
-        if len(found.rows) > _LISTED:
-            yield f"and {len(found.rows) - _LISTED:,} more: they are in the report"
-    elif found.looks:
-        yield "verdicts, from all runs of the cluster: nothing was found"
-    yield ""
 
 
 def _what(campaign: Probed) -> str:
@@ -85,8 +68,8 @@ def next_commands(looked: Looked, store: str | Path) -> Iterable[Line]:
 
 def _worst(looked: Looked) -> str | None:
     """The workload in which a GPU that stands out is slowest; None where none stands out by being slow."""
-    slow = [d for one in looked.judged.found for d in one.deviations if d.figure == "time" and d.excess_pct > 0]
-    return max(slow, key=lambda d: d.excess_pct).probe if slow else None
+    slow = [one for one in looked.judged.rows if one.timed and (one.effect_pct or 0) > 0]
+    return max(slow, key=lambda one: one.effect_pct or 0).workloads[0] if slow else None
 
 
 def _widest(looked: Looked) -> str | None:
@@ -135,24 +118,25 @@ def spread(looked: Looked) -> Iterable[str | Table]:
 
 
 def stand_out(looked: Looked) -> Iterable[str | Table]:
-    """Which GPUs stand out, and what that looks like."""
-    judged, names = looked.judged, looked.names
-    compared = f"{judged.looks:,} comparisons, family-wise error rate {100 * ERROR_RATE:g} %"
-    if not judged.found:
+    """Which GPUs stand out, why, and what to do."""
+    judged = looked.judged
+    compared = f"{judged.looks:,} comparisons, at most {100 * ERROR_RATE:g} in 100 of the named should be healthy"
+    if not judged.rows:
         yield (
             f"no GPU stands out ({compared})"
-            if judged.looks
+            if judged.gpus
             else ("no GPU stands out; there were too few GPUs to compare")
         )
         yield ""
         return
-    found = len(judged.found)
-    yield f"{found} GPU{'s stand' if found > 1 else ' stands'} out ({compared})"
-    rows = [[names[one.gpu], SPOKEN[one.cause], how_sure(one), how_much(one, 2)] for one in judged.found[:_LISTED]]
-    yield Table(("GPU", "looks like", "chance", "how much"), rows, wrapped=(1, 3))
-    if found > _LISTED:
-        yield f"and {found - _LISTED:,} more: they are in the report"
-    yield from not_to_rank(judged, looked.spread)
+    n = len(looked.verdicts)
+    found, stand = many(len(judged.rows), "finding"), "stand" if n > 1 else "stands"
+    yield f"{many(n, 'GPU') if n else 'no single GPU'} {stand} out, {found} ({compared})"
+    yield table(judged.rows[:_LISTED])
+    if len(judged.rows) > _LISTED:
+        yield f"and {len(judged.rows) - _LISTED:,} more: they are in the report"
+    yield ""
+    yield from what_to_do(judged.rows[:_LISTED])
     yield ""
 
 
@@ -162,19 +146,18 @@ def caught(looked: Looked, planted: Sequence[Planted]) -> Iterable[str]:
     if not planted:
         yield "planted nothing: every GPU is healthy"
     for one in planted:
-        outcome = f"found, {SPOKEN[one.found]}" if one.found else "missed"
+        outcome = f"found, {one.found}" if one.found else "missed"
         remark = f" ({one.remark})" if one.remark else ""
         yield f"planted {one.kind} in {names.get(one.gpu, one.gpu)}: {outcome}{remark}"
-    ours = {one.gpu for one in planted}
-    others = [names[one.gpu] for one in looked.judged.found if one.gpu not in ours]
+    others = [names.get(gpu, gpu) for gpu in falsely_named(planted, looked.judged, looked.campaign)]
     yield f"healthy GPUs named: {', '.join(others) if others else 'none'}"
     yield ""
 
 
 def notes(looked: Looked) -> Iterable[str]:
-    """What was not compared, and why."""
-    for why, probes in by_reason(looked.judged).items():
-        yield f"not compared: {', '.join(probes)} ({why})"
+    """What was not judged, and why."""
+    for why, subjects in by_reason(looked.judged).items():
+        yield f"not judged: {some(subjects)} ({why})"
     if looked.campaign.untrusted_says:
         yield looked.campaign.untrusted_says
     if looked.campaign.maybe_twice:

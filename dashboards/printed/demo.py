@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...analysis.planted import Planted
-from ...analysis.standing_out import ERROR_RATE
+from ...analysis.planted import Planted, falsely_named
+from ...analysis.verdicts.judging import ERROR_RATE
 from ..table import Line, Table, many
 from .campaign import caught, next_commands, notes, sound, spread, stand_out
+from .verdicts import as_row
 
 if TYPE_CHECKING:
     from ...probes.campaign import Report
@@ -40,8 +41,7 @@ class DemoResult:
 
 def document(result: DemoResult) -> dict[str, Any]:
     """The demo as `whorl.demo/1`."""
-    campaign = result.looked.campaign
-    ours = {one.gpu for one in result.planted or ()}
+    campaign, judged = result.looked.campaign, result.looked.judged
     return {
         "schema": "whorl.demo/1",
         "campaign": campaign.campaign,
@@ -58,26 +58,34 @@ def document(result: DemoResult) -> dict[str, Any]:
         "sittings": result.sittings,
         "wall_s": result.taken_s,
         "variability": [row.as_dict() for row in result.looked.spread if row.level == "gpu"],
-        "comparisons": result.looked.judged.looks,
+        "comparisons": judged.looks,
         "error_rate": ERROR_RATE,
-        "not_compared": dict(result.looked.judged.not_judged),
+        "not_judged": [asdict(one) for one in judged.not_judged],
         "wrong_runs": result.looked.campaign.untrusted,
-        "stand_out": [one.as_dict() for one in result.looked.judged.found],
+        "stand_out": _stand_out(result.looked),
+        "verdicts": [as_row(one) for one in judged.rows],
         "planted": None
         if result.planted is None
         else [
             {"gpu": one.gpu, "kind": one.kind, "found": one.found or None, "remark": one.remark or None}
             for one in result.planted
         ],
-        "falsely_named": None
-        if result.planted is None
-        else [one.gpu for one in result.looked.judged.found if one.gpu not in ours],
+        "falsely_named": None if result.planted is None else falsely_named(result.planted, judged, campaign),
         "not_run": [{"gpu": gpu, "probe": probe, "reason": reason} for gpu, probe, reason in result.report.unrun],
         "failed": [{"gpu": gpu, "error": why} for gpu, why in sorted(result.report.failures.items())],
         "notes": result.report.notes,
         "store": str(result.store),
         "report": None if result.page is None else str(result.page),
     }
+
+
+def _stand_out(looked: Looked) -> list[dict[str, Any]]:
+    """One row a GPU that has verdicts: the worst of them."""
+    places = {row["gpu"]: row for row in looked.campaign.gpus.select("gpu", "node", "cabinet", "slot").to_dicts()}
+    return [
+        {**places[gpu], "name": looked.names[gpu], "cause": own[0].kind, "looks": own[0].looks, "p": own[0].p}
+        for gpu, own in looked.verdicts.items()
+    ]
 
 
 def answer(result: DemoResult) -> Iterable[str | Table]:
@@ -104,8 +112,8 @@ def answer(result: DemoResult) -> Iterable[str | Table]:
     yield from left_out(looked, report)
     if result.sittings > 1:
         yield (
-            "Everything was measured twice, on two simulated days: above is the second time. `whorl advise` uses both, "
-            "because one time cannot show what repeats."
+            "Everything was measured twice, on two simulated days: the times above are those of the second day. The "
+            "findings rest on both, because one time cannot show what repeats."
         )
     if result.page is not None:
         yield Line(f"report: {result.page} (open it in a browser; it needs no network)")

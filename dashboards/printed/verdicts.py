@@ -49,7 +49,7 @@ def _of_cluster(one: Judgement, store: str | Path) -> Iterable[str | Table]:
         if len(one.rows) > _LISTED:
             yield f"and {len(one.rows) - _LISTED:,} more: --json has all"
         yield ""
-        yield from _what_to_do(one.rows[:_LISTED])
+        yield from what_to_do(one.rows[:_LISTED])
         yield ""
         yield (
             "effect: in % of the peers' level, slower is positive, with the 95 % interval of the level in another "
@@ -101,7 +101,7 @@ def table(rows: Sequence[Verdict]) -> Table:
     return Table(header, cells, (4,), wrapped=(1, 6, 7), leaves=(0, 6, 7))
 
 
-def _what_to_do(rows: Sequence[Verdict]) -> Iterable[str]:
+def what_to_do(rows: Sequence[Verdict]) -> Iterable[str]:
     """Each action once, with the names that it is for."""
     by_action: dict[str, list[str]] = {}
     for one in rows:

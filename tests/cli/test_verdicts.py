@@ -236,7 +236,7 @@ def test_the_evidence_page_of_a_gpu_says_what_explain_says(fleet: str, tmp_path:
 def test_the_report_of_a_store_shows_its_verdicts(fleet: str, tmp_path: Path) -> None:
     done = whorl("report", "--store", fleet, "--out", str(tmp_path / "r.html"))
     assert done.exit_code == 0, done.output
-    assert "verdicts, from all runs of the cluster: 1 finding" in done.output
+    assert "1 GPU stands out, 1 finding (" in done.output
     html = (tmp_path / "r.html").read_text()
     assert "slow, confirmed" in html
     assert "n02/1" in html

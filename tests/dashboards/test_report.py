@@ -15,8 +15,8 @@ import pytest
 from whorl.analysis import measurements, variability
 from whorl.analysis.planted import Planted
 from whorl.analysis.probing import Probed, probed
-from whorl.analysis.standing_out import Judged, judge
 from whorl.analysis.timelines import timelines
+from whorl.analysis.verdicts import Judgement, judged
 from whorl.dashboards.report import probe_report, to_show
 from whorl.dashboards.report_figures import against, closely, labels, looks
 from whorl.dashboards.report_map import _Grid
@@ -27,19 +27,19 @@ from ..sizes import sample
 from .browser import needs_browser, rendered
 from .test_page import unpacked
 
-KINDS = ("brake", "hot", "pinned", "slow_memory", "stuck_sensor", "wrong_results", "lost")
+KINDS = ("brake", "pinned", "slow_memory", "stuck_sensor", "wrong_results", "lost")
 
 
-def looked_at(store: Store) -> tuple[Probed, Judged]:
+def looked_at(store: Store) -> tuple[Probed, Judgement]:
     campaign = probed(store)
-    return campaign, judge(campaign, store)
+    return campaign, judged(campaign, store)
 
 
 def made(store: Store, planted: Sequence[Planted] | None = None, replicates: int = 50) -> str:
-    campaign, judged = looked_at(store)
+    campaign, found = looked_at(store)
     spread = variability(measurements(store), replicates=replicates)
-    lines = timelines(store, campaign, to_show(campaign, judged))
-    return probe_report(campaign, judged, spread, lines, planted=planted)
+    lines = timelines(store, campaign, to_show(campaign, found))
+    return probe_report(campaign, found, spread, lines, planted=planted)
 
 
 def text_of(page: str) -> str:
@@ -50,8 +50,9 @@ def text_of(page: str) -> str:
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, dict[str, str], str]:
     """A store with faults of every kind, what was planted, and its page."""
     store, fleet = stored(tmp_path_factory.mktemp("faulty") / "s", 64, 3, kinds=KINDS)
-    found = {one.gpu: one.cause for one in looked_at(store)[1].found}
-    rows = [Planted(gpu, kind, found.get(gpu, "")) for gpu, kind in uuids(fleet).items()]
+    campaign, found = looked_at(store)
+    kinds = {gpu: str(own[0].kind) for gpu, own in found.by_key(campaign.gpus).items()}
+    rows = [Planted(gpu, kind, kinds.get(gpu, "")) for gpu, kind in uuids(fleet).items()]
     return store, uuids(fleet), made(store, rows)
 
 
@@ -75,9 +76,9 @@ def test_the_page_says_which_times_are_left_out(faulty: tuple[Store, dict[str, s
 
 def test_the_names_of_those_far_out_are_above_the_bars(faulty: tuple[Store, dict[str, str], str]) -> None:
     """On a phone a name takes a third of the figure: beside the bars it would lie over them."""
-    campaign, judged = looked_at(faulty[0])
+    campaign, found = looked_at(faulty[0])
     for one in against(campaign, labels(campaign.gpus)):
-        figure = closely(one, looks(judged.found))
+        figure = closely(one, looks(found.by_key(campaign.gpus)))
         bars = max(figure.data[0].y)
         named = [trace for trace in figure.data[1:] if trace.mode == "markers+text"]
         assert all(bars < trace.y[0] < figure.layout.yaxis.range[1] for trace in named)
@@ -125,13 +126,15 @@ def test_the_worst_gpu_is_as_slow_as_in_the_store(faulty: tuple[Store, dict[str,
     slow = next(gpu for gpu, kind in planted.items() if kind == "slow_memory")
     times = store.sql(
         "select r.gpu, median(value) as v from results s join runs r using (run_id) where figure = 'time' and "
-        "r.workload = 'stream-triad' group by all"
+        "r.workload = 'pagerank' group by all"
     ).to_pylist()
     by_gpu = {row["gpu"]: row["v"] for row in times}
     excess = 100 * (by_gpu[slow] / statistics.median(by_gpu.values()) - 1)
     row = next(row for row in re.findall(r"<tr>(.*?)</tr>", page) if slow in row)
-    assert f"stream-triad {excess:+.1f} %" in row
-    assert "slow memory" in row
+    assert f"{excess:.1f} % slower in pagerank" in row
+    assert cells_of(row)[2].startswith(f"{excess:+.1f} ")
+    assert "memory" in cells_of(row)[3]
+    assert "Check its ECC errors" in row
 
 
 def test_a_healthy_fleet_says_that_nobody_stands_out(tmp_path: Path) -> None:
@@ -182,8 +185,8 @@ def test_the_page_is_light(tmp_path: Path, gpus: int) -> None:
 
 def test_the_telemetry_shown_is_that_of_the_store(faulty: tuple[Store, dict[str, str], str]) -> None:
     store, planted, _ = faulty
-    campaign, judged = looked_at(store)
-    shown = to_show(campaign, judged)
+    campaign, found = looked_at(store)
+    shown = to_show(campaign, found)
     assert len(shown) == 6
     assert sum(gpu in planted for gpu in shown) == 5  # and one like most others
     lines = timelines(store, campaign, shown)
@@ -206,10 +209,8 @@ def test_every_gpu_that_stands_out_is_in_the_figure_of_all_probes(faulty: tuple[
     store, _, page = faulty
     first = json.loads(unpacked(page, "figures"))[0]
     names = {trace.get("name") for trace in first["data"]}
-    judged = looked_at(store)[1]
-    from whorl.analysis.signatures import SPOKEN
-
-    assert {SPOKEN[one.cause] for one in judged.found} <= names
+    campaign, found = looked_at(store)
+    assert {str(own[0].kind) for own in found.by_key(campaign.gpus).values()} <= names
 
 
 @pytest.mark.browser

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from whorl.analysis import measurements, signatures
+from whorl.analysis import measurements
 from whorl.analysis.placement.reading import read as readings_of
 from whorl.analysis.probing import probed
-from whorl.analysis.standing_out import judge
+from whorl.analysis.verdicts import Kind, judged
 from whorl.probes.recording import stored_runs
 from whorl.store import Store
 from whorl.store.conditions import read
@@ -119,8 +119,8 @@ def test_a_column_may_be_read_without_those_that_it_is_made_of(older: Store, way
 def test_analysis_takes_older_runs_as_it_did(older: Store) -> None:
     campaign = probed(older)
     assert set(campaign.sound["gpu"]) == {"GPU-good", "GPU-imported", "GPU-unknown"}
-    causes = {one.gpu: one.cause for one in judge(campaign).found}
-    assert causes == {"GPU-fell": signatures.LOST, "GPU-simulated": signatures.FAILED}
+    kinds = {one.name: one.kind for one in judged(campaign).rows if one.name != "GPU-wrong"}
+    assert kinds == {"GPU-fell": Kind.LOST, "GPU-simulated": Kind.FAILED}
     (place,) = [one for gpu, one in readings_of(older, [], "c").places.items() if gpu == "GPU-imported"]
     assert place.simulated
 
