@@ -70,32 +70,35 @@ def stand_out(
 
 def _findings(judged: Judgement, gpus: pl.DataFrame) -> Table:
     keys = {id(one): gpu for gpu, own in judged.by_key(gpus).items() for one in own if one.level is Level.GPU}
-    key = "UUID" if all(gpu.startswith("GPU-") for gpu in keys.values()) else "name in the store"
     cut = f" The first {LISTED} of {len(judged.rows):,}." if len(judged.rows) > LISTED else ""
     return Table(
-        ["what", "finding", "effect, %", "cause, %", "because", "what to do", "seen", "p", "q", key],
-        [[*_row(one), keys.get(id(one), "")] for one in judged.rows[:LISTED]],
-        (7, 8),
-        wrapped=(1, 2, 3, 4, 5, 6, 9),
+        ["what", "finding", "effect and causes, %", "because", "what to do", "seen, and how sure"],
+        [_row(one, keys.get(id(one), one.name)) for one in judged.rows[:LISTED]],
+        wrapped=(0, 1, 2, 3, 4, 5),
         cards=True,
         title="What was found",
         says=f"In {judged.looks:,} comparisons. Effect: in % of the level of the peers; slower, hotter and more power "
-        "are positive; with the 95 % interval of the level in another sitting. Cause: its parts, which add up to the "
+        "are positive; with the 95 % interval of the level in another sitting. Causes: parts that add up to the "
         "effect. Suspected: seen in one sitting; confirmed: in two or more, at least 6 hours apart. p: the chance that "
-        "a healthy GPU shows this; q: the share of false findings among those at least as clear; n/a: it was seen, "
-        f"which needs no test.{cut}",
+        "a healthy GPU shows this; q: the share of false findings among those at least as clear; without p it was "
+        f"seen, which needs no test.{cut}",
     )
 
 
-def _row(one: Verdict) -> list[str]:
-    """The cells of a verdict but its key."""
+def _row(one: Verdict, key: str) -> list[str]:
     what = name(one) if one.level is Level.GPU else f"{one.level} {name(one)}"
     effect = MISSING if one.effect_pct is None else f"{percent(one.effect_pct)} {interval(one.low_pct, one.high_pct)}"
-    causes = ", ".join(_cause(part) for part in one.causes) or MISSING
+    causes = ", ".join(_cause(part) for part in one.causes)
     days = dict.fromkeys(f"{at:%Y-%m-%d}" for at in (one.first_seen, one.last_seen) if at is not None)
-    seen = " to ".join(days) or MISSING
-    chances = (MISSING if chance is None else f"{chance:.1g}" for chance in (one.p, one.q))
-    return [what, f"{one.kind}, {one.state}", effect, causes, one.looks, one.action, seen, *chances]
+    chances = [f"{sign} {chance:.1g}" for sign, chance in (("p", one.p), ("q", one.q)) if chance is not None]
+    return [
+        what if key == one.name else f"{what} ({key})",
+        f"{one.kind}, {one.state}",
+        f"{effect}: {causes}" if causes else effect,
+        one.looks,
+        one.action,
+        "; ".join([" to ".join(days) or MISSING, *chances]),
+    ]
 
 
 def _cause(part: Cause) -> str:
