@@ -42,7 +42,7 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytes
     assert [len(repr(one)) < 5000 for one in shown if type(one).__name__ != "Figure"], "no wall of text"
     assert "shape: (5, 2)" in repr(shown[2])
     assert "<table" in shown[2]._repr_html_()
-    [slow] = [one.gpu for one in names["looked"].judged.found]
+    [slow] = names["looked"].verdicts
     assert names["looked"].names[slow].replace(" / ", "/") == names["slowest"]["name"][0].as_py().replace(" / ", "/")
     assert [type(one).__name__ for one in shown].count("Figure") == 2
     assert (tmp_path / "notebook-report.html").read_text().startswith("<!doctype html>")
