@@ -36,14 +36,14 @@ def report(store: str, campaign: str | None, cluster: str | None, gpu: str | Non
 
 
 def _of_gpu(store: str, gpu: str, campaign: str | None, cluster: str | None, out: str) -> None:
-    from ..dashboards.gpu_page import gpu_report
     from ..dashboards.printed.explain import findings
+    from ..dashboards.store_report import report as write
     from ..dashboards.table import Line
     from .output import Progress, show
 
     if campaign is not None:
         raise click.UsageError("--gpu and --campaign cannot be used together: the page of a GPU is about all its runs")
     with Progress() as progress:
-        found = gpu_report(store, out, gpu, cluster, progress=progress.say)
+        found = write(store, out, cluster=cluster, gpu=gpu, progress=progress.say)
     show([f"{found.name}: {len(found.verdicts):,} finding{'' if len(found.verdicts) == 1 else 's'}", *findings(found)])
     show([Line(f"report: {out} (open it in a browser; it needs no network)")])

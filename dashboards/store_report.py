@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import polars as pl
 
@@ -20,8 +20,10 @@ from ..analysis.planted import Planted
 from ..analysis.probing import Probed, probed
 from ..analysis.timelines import Timelines, timelines
 from ..analysis.verdicts import Judgement, Verdict, judge, judged
+from ..analysis.verdicts.explaining import Explained
 from ..errors import InputError
 from ..store.names import find_gpu, find_workload
+from .gpu_page import gpu_report
 from .page import refuse_unwritable, write_page
 from .report import probe_report, to_show
 from .report_figures import Against, Look, against, closely, labels, looks, over_time, overview
@@ -158,15 +160,43 @@ def look(
     return Looked(found, verdicts, spread, lines)
 
 
+@overload
+def report(
+    store: Store | str | Path,
+    out: str | Path = ...,
+    campaign: str | None = ...,
+    cluster: str | None = ...,
+    *,
+    gpu: None = None,
+    progress: Callable[[str], None] | None = ...,
+) -> Looked: ...
+@overload
+def report(
+    store: Store | str | Path,
+    out: str | Path = ...,
+    campaign: None = None,
+    cluster: str | None = ...,
+    *,
+    gpu: str,
+    progress: Callable[[str], None] | None = ...,
+) -> Explained: ...
 def report(
     store: Store | str | Path,
     out: str | Path = "report.html",
     campaign: str | None = None,
     cluster: str | None = None,
     *,
+    gpu: str | None = None,
     progress: Callable[[str], None] | None = None,
-) -> Looked:
-    """Write the report of a store to a file, as `whorl report` does. InputError, StoreError."""
+) -> Looked | Explained:
+    """Write the report of a store to a file, as `whorl report` does; with `gpu`, the evidence page of that GPU.
+
+    InputError, StoreError.
+    """
+    if gpu is not None:
+        if campaign is not None:
+            raise InputError("--gpu and --campaign cannot be used together: the page of a GPU is about all its runs")
+        return gpu_report(store, out, gpu, cluster, progress=progress)
     refuse_unwritable(Path(out), "--out")
     looked = look(store, campaign, cluster, progress=progress)
     if progress is not None:
