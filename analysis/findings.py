@@ -38,8 +38,10 @@ def finding(
     shown += f"; inside the fences {trimmed:.2f}"
     if not at_runs:
         shown += f"; of a median of {runs:g} runs {of:.2f}"
+    coupled = icc_job.value is not None and icc_job.value >= MOST
+    if coupled and max(of, inside) < MOST and inside < SOME:
+        low = high = None  # what the jobs take cannot belong to the GPUs, however wide the interval
     if low is not None and high is not None and low < SOME and high > MOST:
-        coupled = icc_job.value is not None and icc_job.value >= MOST
         jobs = f"; the runs of one job share their time (ICC by job {icc_job.value:.2f})" if coupled else ""
         return f"There are too few data to say whether the spread belongs to the GPUs ({shown}){jobs}."
     if of >= MOST and inside >= MOST:
@@ -50,7 +52,7 @@ def finding(
         text = f"The GPUs differ and the difference repeats, but a few extreme runs hide it ({shown})"
     elif _of_no_gpu(of, inside, low, high):
         text = f"The spread is real but does not belong to the GPUs ({shown})"
-        if icc_job.value is not None and icc_job.value >= MOST:
+        if coupled:
             text += f": the runs of one job share their time (ICC by job {icc_job.value:.2f})"
         text += "; do not rank GPUs by it"
     else:

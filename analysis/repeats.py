@@ -29,9 +29,8 @@ def icc_of(moments: Moments, values: Floats, starts: Ints, fences: Spread, by: s
     return replace(found, trimmed=icc(Moments.of(values[inside], kept_starts), by).value)
 
 
-def with_interval(found: Repeatability, replicated: Floats) -> Repeatability:
-    interval = None if found.value is None else bootstrap.percentile_interval(replicated)
-    return found if interval is None else replace(found, low=interval[0], high=interval[1])
+def with_interval(found: Repeatability, interval: bootstrap.Interval | None) -> Repeatability:
+    return found if interval is None or found.value is None else replace(found, low=interval[0], high=interval[1])
 
 
 def by_job(runs: Runs, fences: Spread) -> tuple[Repeatability, Moments | None]:

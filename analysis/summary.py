@@ -12,6 +12,7 @@ import polars as pl
 from .columns import OTHERS, SPOKEN, Runs, numbers, workloads
 from .findings import finding
 from .repeats import JOBS_COUPLE, by_job, icc_of, split_half, with_interval
+from .resampling import Units, intervals, units
 from .statistics import bootstrap
 from .statistics.correlation import Correlation, correlate
 from .statistics.dip import quantum
@@ -23,8 +24,6 @@ from .statistics.spread import FIGURES, Spread, spread
 
 SEED = 2022
 REPLICATES = 1000
-FEW_GPUS = 20
-"""With fewer, percentile intervals of the bootstrap are too narrow."""
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being resampled, the replicates done and the replicates wanted."""
@@ -144,9 +143,10 @@ def _rows(
     icc_job, job_moments = by_job(runs, fences)
     correlations = _correlations(runs, order, ordered, middle)
     test = modes_test(middle_ordered, quantum(ordered))
-    intervals: dict[str, dict[str, tuple[float, float] | None]] = {
+    found: dict[str, dict[str, bootstrap.Interval | None]] = {
         level: dict.fromkeys(bootstrap.FIGURES) for level in levels
     }
+    drawn = units(runs.names, middle_ordered, middle_order, where)
     reason = (
         "the bootstrap was switched off"
         if replicates < 1
@@ -156,18 +156,17 @@ def _rows(
     )
     if reason is None:
         resampled = {
-            "run": bootstrap.Resampled(ordered, owner, gpus),
-            "gpu": bootstrap.Resampled(middle_ordered, middle_order, gpus),
+            "run": bootstrap.Resampled(ordered, owner, gpus, drawn.of),
+            "gpu": bootstrap.Resampled(middle_ordered, middle_order, gpus, drawn.of),
         }
         label = f"{runs.cluster} {runs.workload}"
-        found = bootstrap.replicate(resampled, seed, gpus, replicates, progress and _labelled(progress, label))
-        for level, figures in found.items():
-            for name in bootstrap.FIGURES:
-                intervals[level][name] = bootstrap.percentile_interval(figures[name])
-        icc_gpu = with_interval(icc_gpu, found["run"]["icc"])
+        again = bootstrap.replicate(resampled, seed, drawn.count, replicates, progress and _labelled(progress, label))
+        for level, one in resampled.items():
+            found[level], of_icc = intervals(one, again[level], drawn)
+            if level == "run":
+                icc_gpu = with_interval(icc_gpu, of_icc)
         if job_moments is not None:
             icc_job = with_interval(icc_job, bootstrap.replicate_icc(job_moments, seed, replicates))
-    caution = reason or _caution(gpus, icc_job)
     halves = split_half(runs, order)
     share = _shares(runs, moments, where).as_dict()
     rows = []
@@ -177,8 +176,7 @@ def _rows(
         slow, fast = _outliers(figures_of, values, owners, runs.names)
         modes = tuple(places(values, test.splits))
         reasons = dict(figures_of.reasons)
-        if caution is not None:
-            reasons["interval"] = caution
+        reasons["interval"] = reason or _about(drawn, found[level], icc_job)
         rows.append(
             Variability(
                 cluster=runs.cluster,
@@ -198,7 +196,7 @@ def _rows(
                 modes_test=test,
                 split_half=halves,
                 shares=share,
-                interval=intervals[level],
+                interval=found[level],
                 seed=seed,
                 replicates=replicates,
                 finding=finding(level, icc_gpu, icc_job, float(np.median(moments.size))),
@@ -210,13 +208,12 @@ def _rows(
     return rows
 
 
-def _caution(gpus: int, icc_job: Repeatability) -> str | None:
-    """Why the intervals are too narrow; None if they are not."""
+def _about(drawn: Units, found: dict[str, bootstrap.Interval | None], icc_job: Repeatability) -> str:
+    """What was resampled, and why the intervals are too narrow, if they are."""
+    narrow = drawn.narrow
     if icc_job.value is not None and icc_job.value >= JOBS_COUPLE:
-        return "too narrow: the runs of one job share their time, but the bootstrap treats each GPU as having its own"
-    if gpus < FEW_GPUS:
-        return f"too narrow: they come from fewer than {FEW_GPUS} GPUs"
-    return None
+        narrow = f"the runs of one job share their time, but each {drawn.what} counts as independent"
+    return f"{'' if narrow is None else f'too narrow: {narrow}; '}{drawn.says(found)}"
 
 
 def _labelled(progress: Progress, label: str) -> Callable[[int, int], None]:

@@ -1,32 +1,35 @@
-"""The cluster bootstrap: GPUs are drawn with replacement, each with all its runs, and the figures computed again.
+"""The cluster bootstrap: units (GPUs, or nodes) are drawn with replacement, each with all its runs, and the figures
+computed again.
 
-A replicate is a weight for each GPU: how often it was drawn. No resample is ever laid out. The values are sorted
+A replicate is a weight for each unit: how often it was drawn. No resample is ever laid out. The values are sorted
 once; an order statistic of a replicate is found from the running total of the weights over that order, in two
-steps: a matrix product (replicates x GPUs) @ (GPUs x buckets of neighbouring values) gives the totals to the
+steps: a matrix product (replicates x units) @ (units x buckets of neighbouring values) gives the totals to the
 start of every bucket, and only the one bucket that holds the wanted place is looked at value by value. The result
 is the linear quantile of the expanded resample, exactly.
 
-Percentile intervals; those of few GPUs (below about 20) are too narrow, and so are those of runs that are coupled
-by their jobs, for then GPUs are not independent. The bootstrap of a maximum can never
-pass the largest value seen, so the upper end of worst_over_median is a lower bound.
+Percentile intervals for quantiles. Those of the coefficient of variation and of the ICC are studentised, on the
+logarithm of the figure (of the ratio of mean squares): their percentile intervals are too narrow with heavy tails. The
+bootstrap of a maximum can never pass the largest value seen, so the upper end of worst_over_median is a lower bound.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
 from .ordering import Floats, Ints, bounds, by_group
-from .repeatability import Moments, components
+from .repeatability import Moments, components, icc_from, sums
 from .spread import PROBABILITIES
 
 Counts = npt.NDArray[np.int32]
 
 FIGURES = ("median", "fence_pct", "whisk_pct", "p95p5_pct", "cov_pct", "worst_over_median")
 """The headline figures, which have an interval."""
+
+Interval = tuple[float, float]
 
 _CELLS = 1 << 24
 """At most this many cells in a matrix of GPUs by buckets: 64 MiB."""
@@ -46,40 +49,46 @@ def weights(seed: int, groups: int, replicates: int, block: int = 125) -> Iterat
 class Resampled:
     """Sorted values that belong to groups, of which any weighting can be asked for its figures."""
 
-    def __init__(self, ordered: Floats, groups: Ints, count: int) -> None:
-        """`ordered`: ascending values; `groups`: the group number of each, 0 to `count` - 1, none empty."""
+    def __init__(self, ordered: Floats, gpus: Ints, count: int, unit: Ints | None = None) -> None:
+        """`ordered`: ascending values; `gpus`: the GPU of each, 0 to `count` - 1, none without a value.
+
+        `unit`: what is drawn with each GPU, by number; None: the GPU by itself.
+        """
         self.ordered = ordered
+        layout = by_group(gpus, np.arange(len(ordered)), count)
+        self.moments = Moments.of(ordered[layout], bounds(gpus, count))
+        self.unit = unit
+        groups = gpus
+        if unit is not None:
+            groups, count = unit[gpus], int(unit.max()) + 1
+            layout = by_group(groups, np.arange(len(ordered)), count)
         self.groups = groups
+        self.sums = sums(self.moments, unit)
         n = len(ordered)
         self.width = max(64, math.isqrt(n), -(-n * count // _CELLS))
         buckets = -(-n // self.width)
         # Counted group by group: in the order of the values every step would miss the cache.
-        layout = by_group(groups, np.arange(n), count)
         cell = groups[layout] * buckets + layout // self.width
         table = np.bincount(cell, minlength=count * buckets).reshape(count, buckets)
         # Whole numbers in single precision are exact to 2^24, and half the size. A resample is longer than the
         # data when large groups are drawn often; nobody meets one drawn twelve times more than the others.
         longest = n + 12 * int(table.sum(axis=1).max())
         self.table = table.astype(np.float32 if longest < 1 << 24 else np.float64)
-        self.moments = Moments.of(ordered[layout], bounds(groups, count))
 
     def figures(self, drawn: Counts) -> dict[str, Floats]:
-        """The figures of FIGURES and `icc` for each row of `drawn` (replicates, groups); NaN where undefined."""
+        """The figures of FIGURES and `icc` for each row of `drawn` (replicates, units); NaN where undefined.
+
+        Also `log_cov` and `log_f`, the logarithms of the coefficient of variation and of the ratio of the mean squares
+        between and within GPUs, and their standard errors `log_cov_error` and `log_f_error`.
+        """
         totals = (drawn.astype(self.table.dtype) @ self.table).astype(np.int64)
         reach = np.zeros((len(drawn), totals.shape[1] + 1), dtype=np.int64)
         np.cumsum(totals, axis=1, out=reach[:, 1:])
         found = np.array([self._places(one, to) for one, to in zip(drawn, reach, strict=True)])
         p5, q1, median, q3, p95, low, high, worst = found.T
         weight = drawn.astype(np.float64)
-        between, within, mean = components(weight, self.moments)
+        between, within, mean, sd = components(weight, self.sums, self.moments.centre)
         with np.errstate(all="ignore"):
-            # The total sum of squares is that about the group means and that of the group means.
-            size, squares = self.moments.size, self.moments.squares
-            n = weight @ size
-            about = self.moments.mean - float(self.moments.mean.mean())
-            shift = (weight @ (size * about)) / n
-            total = weight @ (squares + size * about * about) - n * shift * shift
-            sd = np.sqrt(np.maximum(total, 0.0) / (n - 1))
             return {
                 "median": median,
                 "fence_pct": 400.0 * (q3 - q1) / median,
@@ -88,6 +97,7 @@ class Resampled:
                 "cov_pct": 100.0 * sd / mean,
                 "worst_over_median": worst / median,
                 "icc": between / (between + within),
+                **logarithms(weight, self.sums, self.moments.centre),
             }
 
     def _places(self, drawn: Counts, reach: npt.NDArray[np.int64]) -> list[float]:
@@ -130,13 +140,76 @@ class Resampled:
         return found
 
 
-def percentile_interval(replicated: Floats) -> tuple[float, float] | None:
+def logarithms(weights: Floats, columns: Floats, centre: float) -> dict[str, Floats]:
+    """`log_cov` and `log_f` with their standard errors, by the influence of each unit; as in `Resampled.figures`."""
+    count = columns.shape[1] - 1
+    one, other = np.triu_indices(count)
+    products = weights @ (columns[:, one] * columns[:, other] * np.where(one == other, 1.0, 2.0))
+    k, n, nm, nmm, within = (weights @ columns[:, :count]).T
+    nothing = np.zeros_like(n)
+    with np.errstate(all="ignore"):
+        shift = nm / n
+        mean = shift + centre
+        squares = nmm + within - n * shift**2
+        of_cov = (
+            nothing,
+            shift**2 / (2 * squares) - 1 / (2 * n) + shift / (n * mean),
+            -shift / squares - 1 / (n * mean),
+            1 / (2 * squares),
+            1 / (2 * squares),
+        )
+        between = nmm - n * shift**2
+        of_f = (
+            -1 / k - 1 / (n - k),
+            shift**2 / between + 1 / (n - k),
+            -2 * shift / between,
+            1 / between,
+            -1 / within,
+        )
+        units = weights.sum(axis=1)
+        error = {
+            name: np.sqrt(
+                np.einsum("rp,rp->r", products, np.array(slope)[one].T * np.array(slope)[other].T) * units / (units - 1)
+            )
+            for name, slope in (("log_cov_error", of_cov), ("log_f_error", of_f))
+        }
+        log_cov = 0.5 * np.log(squares / (n - 1)) - np.log(np.abs(mean))
+        log_f = np.log(between / (k - 1)) - np.log(within / (n - k))
+    return {"log_cov": log_cov, "log_f": log_f, **error}
+
+
+def percentile_interval(replicated: Floats) -> Interval | None:
     """The central 95 % of the replicates that are finite, or None when fewer than half are."""
     finite = replicated[np.isfinite(replicated)]
     if len(finite) == 0 or 2 * len(finite) < len(replicated):
         return None
     low, high = np.quantile(finite, (0.025, 0.975))
     return float(low), float(high)
+
+
+def studentised_interval(once: Mapping[str, Floats], replicated: Mapping[str, Floats], name: str) -> Interval | None:
+    """The 95 % interval of the figure whose logarithm is `name`: how far replicates lie from it, in standard errors of
+    each."""
+    figure, error = float(once[name][0]), float(once[f"{name}_error"][0])
+    with np.errstate(all="ignore"):
+        away = percentile_interval((replicated[name] - figure) / replicated[f"{name}_error"])
+    if away is None or not math.isfinite(figure) or not math.isfinite(error):
+        return None
+    with np.errstate(all="ignore"):
+        low, high = np.exp([figure - away[1] * error, figure - away[0] * error])
+    return (float(low), float(high)) if math.isfinite(high) else None
+
+
+def cov_interval(once: Mapping[str, Floats], replicated: Mapping[str, Floats]) -> Interval | None:
+    """Of the coefficient of variation, in %."""
+    ends = studentised_interval(once, replicated, "log_cov")
+    return None if ends is None else (100.0 * ends[0], 100.0 * ends[1])
+
+
+def icc_interval(once: Mapping[str, Floats], replicated: Mapping[str, Floats], moments: Moments) -> Interval | None:
+    """Of the ICC of groups with these `moments`."""
+    ends = studentised_interval(once, replicated, "log_f")
+    return None if ends is None else (icc_from(ends[0], moments), icc_from(ends[1], moments))
 
 
 def replicate(
@@ -161,11 +234,12 @@ def replicate(
     }
 
 
-def replicate_icc(moments: Moments, seed: int, replicates: int) -> Floats:
-    """The replicated ICC of groups drawn with replacement."""
-    found = []
-    for drawn in weights(seed, len(moments.size), replicates):
-        between, within, _ = components(drawn.astype(np.float64), moments)
-        with np.errstate(all="ignore"):
-            found.append(between / (between + within))
-    return np.concatenate(found)
+def replicate_icc(moments: Moments, seed: int, replicates: int) -> Interval | None:
+    """The interval of the ICC of groups that are drawn with replacement."""
+    columns = sums(moments)
+    parts = [
+        logarithms(drawn.astype(np.float64), columns, moments.centre)
+        for drawn in weights(seed, len(moments.size), replicates)
+    ]
+    found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return icc_interval(logarithms(np.ones((1, len(columns))), columns, moments.centre), found, moments)

@@ -38,6 +38,11 @@ class Moments:
         squares = np.add.reduceat(deviation * deviation, starts[:-1])
         return cls(size, mean + centre, squares)
 
+    @property
+    def centre(self) -> float:
+        """A value near all of them, about which sums keep their digits."""
+        return float(self.mean.mean())
+
 
 @dataclass(frozen=True)
 class Repeatability:
@@ -71,26 +76,42 @@ class Repeatability:
         return found if self.reason is None else {**found, "reason": self.reason}
 
 
-def components(weights: Floats, moments: Moments) -> tuple[Floats, Floats, Floats]:
-    """The variances between and within groups, and the mean, for each row of `weights`.
+def sums(moments: Moments, unit: Ints | None = None) -> Floats:
+    """What `components` needs of each unit (of each group, where None), one row a unit: the sums over its groups of
+    1, size, size * mean, size * mean² (about `moments.centre`), squares, and size²."""
+    size, m = moments.size, moments.mean - moments.centre
+    columns = np.column_stack([np.ones_like(size), size, size * m, size * m * m, moments.squares, size * size])
+    if unit is None:
+        return columns
+    found = np.zeros((int(unit.max()) + 1, columns.shape[1]))
+    np.add.at(found, unit, columns)
+    return found
 
-    `weights`: (replicates, groups), how often each group was drawn; a group drawn twice is two groups. Results
-    have one entry a replicate; NaN where there are fewer than two groups or no group with two values.
+
+def components(weights: Floats, columns: Floats, centre: float) -> tuple[Floats, Floats, Floats, Floats]:
+    """The variances between and within groups, the mean, and the standard deviation of all, for each row of `weights`.
+
+    `weights`: (replicates, units), how often each unit was drawn; a group drawn twice is two groups. `columns`: from
+    `sums`. Results have one entry a replicate; NaN where there are fewer than two groups or no group with two values.
     """
-    size, mean, squares = moments.size, moments.mean, moments.squares
-    centre = float(mean.mean())
-    m = mean - centre
-    k, n, n2, nm, nmm, within = (
-        weights @ np.column_stack([np.ones_like(size), size, size * size, size * m, size * m * m, squares])
-    ).T
+    k, n, nm, nmm, within, n2 = (weights @ columns).T
     with np.errstate(all="ignore"):
         grand = nm / n
-        msb = np.maximum(nmm - n * grand * grand, 0.0) / (k - 1)
+        about = np.maximum(nmm - n * grand * grand, 0.0)
+        msb = about / (k - 1)
         msw = within / (n - k)
         n0 = (n - n2 / n) / (k - 1)
         between = np.maximum(0.0, (msb - msw) / n0)
+        sd = np.sqrt((about + within) / (n - 1))
     undefined = (k < 2) | (n <= k)
-    return np.where(undefined, np.nan, between), np.where(undefined, np.nan, msw), grand + centre
+    return np.where(undefined, np.nan, between), np.where(undefined, np.nan, msw), grand + centre, sd
+
+
+def icc_from(f: float, moments: Moments) -> float:
+    """The ICC of groups of these sizes whose mean squares between and within have the ratio `f`."""
+    n = float(moments.size.sum())
+    usual = (n - float((moments.size**2).sum()) / n) / (len(moments.size) - 1)
+    return max(0.0, f - 1.0) / (max(0.0, f - 1.0) + usual)
 
 
 def icc(moments: Moments, by: str) -> Repeatability:
@@ -101,7 +122,9 @@ def icc(moments: Moments, by: str) -> Repeatability:
     if bool((moments.size <= 1).all()):
         reason = f"each {_SPOKEN[by]} has only one run"
         return Repeatability(by, groups=groups, reason=reason)
-    between, within, mean = (float(part[0]) for part in components(np.ones((1, groups)), moments))
+    between, within, mean, _ = (
+        float(part[0]) for part in components(np.ones((1, groups)), sums(moments), moments.centre)
+    )
     total = between + within
     # Rounding leaves about 1e-16 of the mean squared where every value is the same.
     if not total > 1e-24 * mean * mean:

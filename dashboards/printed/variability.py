@@ -101,8 +101,8 @@ def _notes(rows: Sequence[Variability]) -> Iterable[str]:
     )
     if row.replicates and any(any(one.interval.values()) for one in rows):
         yield (
-            f"Intervals: 95 %, {row.replicates:,} bootstrap replicates, GPUs resampled with all their runs, "
-            f"seed {row.seed}."
+            f"Intervals: 95 %, {row.replicates:,} bootstrap replicates, GPUs (or nodes, where their GPUs are alike) "
+            f"resampled with all their runs, seed {row.seed}."
         )
     elif not row.replicates:
         yield "Intervals were not computed (--replicates 0)."

@@ -78,6 +78,20 @@ def test_many_buckets_change_nothing() -> None:
             assert found[name][row] == pytest.approx(figure, rel=1e-9)
 
 
+def test_a_node_drawn_twice_is_all_its_gpus_twice() -> None:
+    rng = np.random.default_rng(9)
+    node = rng.permutation(np.repeat(np.arange(6), 3))
+    groups = np.repeat(np.arange(18), rng.integers(1, 9, 18))
+    values = rng.normal(100, 1, len(groups)) + rng.normal(0, 2, 18)[groups]
+    order = np.argsort(values)
+    fast = bootstrap.Resampled(values[order], groups[order], 18, node)
+    drawn = next(bootstrap.weights(1, 6, 20))
+    found = fast.figures(drawn)
+    for row in range(20):
+        for name, figure in expanded(values, groups, drawn[row][node]).items():
+            assert found[name][row] == pytest.approx(figure, rel=1e-9), name
+
+
 def test_weights_draw_every_group_alike_and_by_the_seed() -> None:
     drawn = np.concatenate(list(bootstrap.weights(3, 50, 2000)))
     assert drawn.shape == (2000, 50)
@@ -114,8 +128,13 @@ def test_the_intervals_cover_the_truth() -> None:
         order = np.argsort(values)
         fast = bootstrap.Resampled(values[order], gpu[order], 100)
         found = bootstrap.replicate({"run": fast}, seed, 100, 200)["run"]
+        once = fast.figures(np.ones((1, 100), dtype=np.int32))
         for name, true in truth.items():
             interval = bootstrap.percentile_interval(found[name])
+            if name == "cov_pct":
+                interval = bootstrap.cov_interval(once, found)
+            if name == "icc":
+                interval = bootstrap.icc_interval(once, found, fast.moments)
             assert interval is not None
             hits[name] += interval[0] <= true <= interval[1]
     for name, held in hits.items():

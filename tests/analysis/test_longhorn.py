@@ -136,7 +136,9 @@ def test_shares_use_a_place_known_from_any_run_and_say_how_many_runs_they_rest_o
 def test_intervals_hold_their_figure() -> None:
     for row in table().values():
         for name, interval in row.interval.items():
-            assert interval is not None
+            if interval is None:
+                assert f"{name} (" in row.reasons["interval"]
+                continue
             figure = getattr(row, name)
             assert interval[0] <= figure <= interval[1]
             assert interval[0] < interval[1]

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whorl.analysis import variability
+from whorl.analysis import Variability, variability
 from whorl.errors import InputError
 
 KEYS = {
@@ -293,3 +293,40 @@ def test_anything_gives_finite_rows_or_none(rows: list[tuple[Any, ...]]) -> None
         assert row.left_out == len(rows) - len(usable)
         for name in PERCENTAGES:
             assert getattr(row, name) is not None or name in row.reasons
+
+
+def _in_nodes(node_sd: float, nodes: int, each: int = 4) -> list[Variability]:
+    """Five runs of the GPUs of these nodes, which differ by 2 % and by their nodes."""
+    rng = np.random.default_rng(5)
+    level = 100.0 + np.repeat(rng.normal(0.0, node_sd, nodes), each) + rng.normal(0.0, 2.0, nodes * each)
+    gpu = np.repeat(np.arange(nodes * each), 5)
+    values = level[gpu] + rng.normal(0.0, 1.0, len(gpu))
+    table = frame([f"g{one}" for one in gpu], values.tolist(), node=[f"n{one // each}" for one in gpu])
+    return variability(table, replicates=200)
+
+
+def test_nodes_are_resampled_where_their_gpus_are_alike() -> None:
+    apart, alike = _in_nodes(0.0, 30)[0], _in_nodes(4.0, 30)[0]
+    assert apart.reasons["interval"].startswith("from 120 GPUs that were resampled; none for whisk_pct (")
+    assert alike.reasons["interval"].startswith("from 30 nodes that were resampled, because GPUs of a node are alike")
+    # 30 nodes say little about the outer twentieth of the GPUs, 120 GPUs say enough.
+    assert (apart.interval["p95p5_pct"] is None, alike.interval["p95p5_pct"] is None) == (False, True)
+    assert "p95p5_pct (fewer than 50 nodes)" in alike.reasons["interval"]
+    low, high = alike.interval["median"] or (0.0, 0.0)
+    assert high - low > 2.0  # as 30 nodes that differ by 4 % know it; 120 GPUs as such would give 1.9
+
+
+def test_few_nodes_of_like_gpus_give_intervals_that_are_called_too_narrow() -> None:
+    row = _in_nodes(4.0, 3, each=10)[0]
+    assert row.reasons["interval"].startswith(
+        "too narrow: GPUs of a node are alike, and there are only 3 nodes; from 30 GPUs that were resampled"
+    )
+
+
+def test_a_spread_that_one_run_decides_has_no_interval() -> None:
+    values = np.random.default_rng(6).normal(100.0, 0.5, 150)
+    values[70] = 360.0
+    row = variability(frame([f"g{one // 5}" for one in range(150)], values.tolist()), replicates=200)[0]
+    assert row.cov_pct is not None
+    assert row.interval["cov_pct"] is None
+    assert "cov_pct (a few values decide it)" in row.reasons["interval"]
