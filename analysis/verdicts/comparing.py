@@ -6,6 +6,7 @@ GPUs shift together is one finding. A GPU is named for what is left, and only if
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,6 +31,8 @@ _SINGLE_SLOW = 5.0
 """% from which scattered GPUs in a slow mode of their own are taken for single GPUs, not for a batch: boards of one
 model that differ in revision differ by less."""
 _MINOR = 0.25
+_WHOLE = 0.8
+"""Share of the nodes that lie in one mode as a whole, from which nodes are what modes are made of."""
 _IN_MODE = 3.0
 """That many GPUs lie there together says as much as three times the distance's chance: a mode of its own is clear."""
 _SHOWS = 0.5
@@ -241,11 +244,31 @@ def _recorded(
             continue
         shift, doubt = _apart(theirs, ours)
         units = min(len(theirs), len(ours))
-        p = min(1.0, len(others) * tail(shift / doubt, units + 1))
+        p = min(tail(shift / doubt, units + 1), _all_beyond(theirs, ours, float(np.median(error))))
+        p = min(1.0, 2 * len(others) * p)
         if p < _BATCH_P:
             centre[mine] += shift
             again = float(np.hypot(doubt, np.median(error) / np.sqrt(units)))
             shifts.append(Shift(name, int(one), known[mine], shift, again, p, len(theirs) + len(ours)))
+
+
+def _all_beyond(theirs: Floats, ours: Floats, floor: float) -> float:
+    """The chance that so many nodes lie so far out on one side: two nodes alike say more than their median does."""
+    if len(ours) < LEAST_GPUS:
+        return 1.0
+    null = Null(ours, max(floor / 2, LEAST))
+    off = theirs - null.centre
+    off *= np.sign(np.median(off))
+    k = len(off)
+    chances = []
+    for share in (1.0, 0.75):  # all of them, or most
+        j = max(2, int(np.ceil(share * k)))
+        nearest = float(np.sort(off)[k - j])
+        if nearest > 0:
+            chances.append(
+                math.comb(k, j) * float(null.p(np.array([nearest]) * np.sign(np.median(theirs - null.centre)))[0]) ** j
+            )
+    return min(1.0, 2 * min(chances, default=1.0))
 
 
 def _modes(level: Floats, centre: Floats, node: Ints, error: Floats, shifts: list[Shift], known: Ints) -> Bools:
@@ -253,7 +276,7 @@ def _modes(level: Floats, centre: Floats, node: Ints, error: Floats, shifts: lis
     off = level - centre
     mode = modes(off, quantum(np.sort(level)))
     stray = np.zeros(len(level), dtype=bool)
-    if not mode.any():
+    if not mode.any() or not _is_of_gpus(off, mode, node):
         return stray
     many = np.bincount(mode)
     main = int(np.argmax(many))
@@ -275,6 +298,13 @@ def _modes(level: Floats, centre: Floats, node: Ints, error: Floats, shifts: lis
         again = float(np.hypot(doubt, np.median(error) / np.sqrt(mine.sum())))
         shifts.append(Shift("mode", int(one), known[mine], shift, again, 1 / CHANCE, len(level)))
     return stray
+
+
+def _is_of_gpus(off: Floats, mode: Ints, node: Ints) -> bool:
+    """Whether modes are more than an accident of a few nodes: if nodes lie in one mode as a whole, nodes are what is
+    counted, and they must have modes, too."""
+    alike = [len(np.unique(mode[node == one])) == 1 for one in np.unique(node[node >= 0])]
+    return not alike or float(np.mean(alike)) < _WHOLE or bool(modes(_units(off, node)).any())
 
 
 @dataclass(frozen=True)

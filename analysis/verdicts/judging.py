@@ -37,6 +37,7 @@ MOST_P = 1e-3
 SHOWS_P = 0.01
 """A named GPU shows it in looks with at most this chance."""
 _BATCH_RELEVANT = 0.01
+_STEP = "Find out what changed then (driver, firmware, room), and try the earlier state on one node."
 _RUNS = 40  # ids in a verdict, the newest
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - tables hold UTC without a zone
 
@@ -253,7 +254,9 @@ class _Judge:
             if channel is None or channel.kind is None:
                 continue
             kind = channel.kind
-            held = kind in (Kind.UNDER_CAP, Kind.PINNED, Kind.STARVED) and found
+            # A held clock is told by the causes of the time; and the power of a braked GPU tells no kelvin a watt.
+            held = found and kind in (Kind.UNDER_CAP, Kind.PINNED, Kind.STARVED, Kind.UNSTABLE)
+            held = held or (kind is Kind.HOT and bool(kinds & {Kind.UNDER_CAP, Kind.PINNED}))
             if kind in kinds or held:
                 continue
             kinds.add(kind)
@@ -318,7 +321,7 @@ class _Judge:
                 Verdict(
                     level, name, names, self._campaign.cluster, model, (one.workload,), kind, one.state, one.effect_pct,
                     one.low_pct, one.high_pct, one.p, one.q, one.n, (), one.looks, one.first_seen, one.last_seen,
-                    one.runs[-_RUNS:], action_of(kind), "its own earlier sittings",
+                    one.runs[-_RUNS:], _STEP if level is Level.BATCH else action_of(kind), "its own earlier sittings",
                 )
             )  # fmt: skip
         return found

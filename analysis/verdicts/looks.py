@@ -152,6 +152,9 @@ def _of_times(all_: Looks, model: str | None, workload: str, runs: pl.DataFrame)
         return
     if times.repeats is None:
         no("no GPU has two runs: a GPU is named only where another figure agrees; measure again")
+    elif np.ptp(x) == 0:
+        no(f"all {runs.height:,} runs took the same time: it is rounded, or its clock stood still")
+        return
     elif times.repeats < SOME:
         no(
             f"the differences between GPUs do not repeat (ICC {times.repeats:.2f}; {many:,} GPUs, {runs.height:,} "

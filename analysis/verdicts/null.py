@@ -74,10 +74,10 @@ class Null:
 
 
 class _Side:
-    def __init__(self, scales: Floats, likelihood: Floats) -> None:
+    def __init__(self, scales: Floats, likelihood: Floats, told: bool) -> None:
         self._scales = scales  # (scales,)
         self._likelihood = likelihood  # (shapes, scales), logarithms
-        self.evidence: Floats = np.logaddexp.reduce(likelihood, axis=1)
+        self.evidence: Floats = np.logaddexp.reduce(likelihood, axis=1) if told else np.zeros(len(likelihood))
         self.tell(_BEFORE)
 
     def tell(self, common: Floats) -> None:
@@ -91,8 +91,9 @@ class _Side:
         """A side from its distances, ascending and positive; `ties`: as many at distance 0."""
         n = len(values) + ties
         if len(values) < 2:
-            return cls(np.array([floor]), np.zeros((len(_SHAPES), 1)))
-        kept = max(2, int(np.ceil(_INNER * n)) - ties)
+            return cls(np.array([floor]), np.zeros((len(_SHAPES), 1)), told=False)
+        # The farthest value never tells the scale: of a dozen it may be the one fault.
+        kept = max(1, min(int(np.ceil(_INNER * n)), n - 1) - ties)
         inner, beyond = values[:kept], len(values) - kept
         edge = inner[-1]
         if kept > _MOST:
@@ -107,7 +108,9 @@ class _Side:
             # Ties are values below what can be told: they speak for any scale alike.
             likelihood[row] = _lookup(log_density[row], at).sum(axis=1) * share - kept * np.log(scales)
             likelihood[row] += beyond * _lookup(log_tail[row], edge / scales)
-        return cls(scales, likelihood)
+        # Values that are mostly the same, or not told from it, say nothing about a shape.
+        told = ties <= _TIES * n and len(values) >= _FEWEST and guess > 2 * floor
+        return cls(scales, likelihood, told)
 
     def tail(self, distance: Floats, more: Floats) -> Floats:
         """Averaged over the grid: the probability of a distance at least this large, on this side; 1 if it is small."""
@@ -130,6 +133,7 @@ class _Side:
         return np.minimum(found, 1.0)
 
 
+_TIES, _FEWEST = 0.1, 8
 _OWN, _TURNS = 3.0, 200
 _STEP, _REACH = 0.05, 60.0
 

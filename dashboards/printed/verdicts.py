@@ -55,7 +55,7 @@ def _of_cluster(one: Judgement, store: str | Path) -> Iterable[str | Table]:
             "effect: in % of the peers' level, slower is positive, with the 95 % interval of the level in another "
             "sitting; suspected: seen in one sitting, so measure again on another day; confirmed: seen in two or more"
         )
-    elif one.looks:
+    elif one.gpus:
         yield f"cluster {one.cluster}: nothing was found ({compared})"
     else:
         yield f"cluster {one.cluster}: nothing could be judged"

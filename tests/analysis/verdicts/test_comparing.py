@@ -149,3 +149,32 @@ def test_forty_runs_of_one_and_one_of_another() -> None:
     found = compare(of, Fleet(np.full(20, -1)))
     assert found is not None
     assert not named(found).any()
+
+
+@pytest.mark.parametrize(("gpus", "effect"), [(8, 1.0), (24, 0.2)])
+def test_in_a_small_fleet_the_one_slow_gpu_does_not_tell_the_scale(gpus: int, effect: float) -> None:
+    for seed in range(4):
+        runs = draw(np.random.default_rng(seed), gpus, "normal", spread=0.008, sittings=3)
+        found = compared(Runs(runs.gpu, runs.at, runs.x + np.log1p(effect) * (runs.gpu == 6), runs.fleet))
+        assert set(np.flatnonzero(named(found))) == {6}
+
+
+def test_a_slow_node_among_two_dozen_is_found() -> None:
+    runs = draw(np.random.default_rng(5), 96, "normal", spread=0.008)
+    found = compared(Runs(runs.gpu, runs.at, runs.x + 0.06 * (runs.gpu // 4 == 9), runs.fleet))
+    assert [one.value for one in found.shifts if one.p < 1e-3] == [9]
+
+
+def test_two_nodes_with_a_driver_of_their_own_are_one_batch() -> None:
+    runs = draw(np.random.default_rng(5), 96, "normal", spread=0.008)
+    new = np.isin(np.arange(96) // 4, (3, 9)).astype(np.int64)
+    fleet = Fleet(runs.fleet.node, {"driver": new})
+    found = compared(Runs(runs.gpu, runs.at, runs.x + 0.04 * new[runs.gpu], fleet))
+    (shift,) = [one for one in found.shifts if one.p < 1e-3]
+    assert (shift.what, shift.value, len(shift.gpus)) == ("driver", 1, 8)
+
+
+def test_what_nodes_share_is_no_hidden_batch() -> None:
+    for seed in range(count(200, 8)):
+        found = compared(draw(np.random.default_rng(seed), 64, "nodes share", spread=0.01))
+        assert not [one for one in found.shifts if one.what == "mode"]
