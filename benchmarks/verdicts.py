@@ -17,6 +17,7 @@ docs/operating-characteristics.md is made from the result. Shares have 95 % Wils
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import resource
 import tempfile
@@ -40,7 +41,7 @@ from whorl.analysis.verdicts.levels import levels
 from whorl.analysis.verdicts.looks import looks
 from whorl.analysis.verdicts.saying import Part
 from whorl.benchmarks.machine import machine
-from whorl.benchmarks.reporting import as_json, say
+from whorl.benchmarks.reporting import say
 from whorl.benchmarks.verdict_fleets import FAULTS, PER_NODE, POPULATIONS, Made, made
 from whorl.store import Store
 from whorl.store.importing import Options, import_file
@@ -336,6 +337,17 @@ def speed(gpus: int, runs: int, figures: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def in_lines(result: dict[str, Any]) -> str:
+    """JSON with a line for each key and each row of a list: there are hundreds of rows."""
+    parts = []
+    for key, value in result.items():
+        text = json.dumps(value)
+        if isinstance(value, list):
+            text = "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n]"
+        parts.append(f"{json.dumps(key)}: {text}")
+    return "{\n" + ",\n".join(parts) + "\n}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--longhorn", type=Path, help="folder of the Longhorn files")
@@ -364,7 +376,7 @@ def main() -> None:
     found = {name: parts[name]() for name in given.parts}
     took = round(time.perf_counter() - start)
     made_at = datetime.now(UTC).date().isoformat()
-    print(as_json({"benchmark": "verdicts", "date": made_at, "machine": machine(), "took_s": took, **found}))
+    print(in_lines({"benchmark": "verdicts", "date": made_at, "machine": machine(), "took_s": took, **found}))
 
 
 if __name__ == "__main__":

@@ -161,6 +161,7 @@ def compare(of: Levels, fleet: Fleet, least: float = LEAST, weeks: float = 0.0) 
     fast = of.fast_side[known] - centre - mates.expected
     seen = np.where(rest >= 0, np.maximum(slow - null.centre, 0.0), np.minimum(fast - null.centre, 0.0))
     alone = (np.sign(mates.apart) == np.sign(off)) & (np.abs(mates.apart) >= _MATES * np.abs(off)) | ~mates.has
+    alone |= stray & ~np.isin(node, node[~stray], invert=True)  # several on one node, but not all of it
     alone &= np.sign(seen) == np.sign(off)
     for shift in shifts:
         if shift.what == "node" and shift.p < _BATCH_P:

@@ -202,7 +202,7 @@ def test_a_page_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("kinds", "status"), sample([(["wrong_results"], 1), ([], 0), (["wrong_results", "lost"], 6)], short=2)
+    ("kinds", "status"), sample([(["wrong_results"], 1), ([], 0), (["wrong_results", "lost"], 6)], short=1)
 )
 def test_real_gpus_that_fail_or_compute_wrong_results_show_in_the_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kinds: list[str], status: int
@@ -257,6 +257,7 @@ def test_too_few_gpus_are_not_called_alike(tmp_path: Path) -> None:
     assert "planted nothing" in run("--gpus", "8", out=tmp_path / "default").stdout
 
 
+@pytest.mark.long
 def test_a_warm_gpu_that_is_not_named_is_not_said_to_be_like_its_peers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,7 +38,7 @@ def extracts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_damaged_files(extracts: Path, tmp_path: Path) -> None:
     script = Path(__file__).with_name("mutations.py")
-    pairs, parsed, stored = count(2, short=1), count(4_850, short=64), count(150, short=16)
+    pairs, parsed, stored = count(2, short=1), count(4_850, short=32), count(150, short=8)
     plan: list[tuple[int, int, list[Path]]] = []
     for number in range(pairs):
         plan += [(100_000 * (number + 1), parsed, []), (100_000 * (number + 3), stored, [tmp_path / f"S{number}"])]

@@ -37,7 +37,6 @@ from whorl.probes.watch import Reading, Window
 from whorl.tests.kernels import hosting
 from whorl.tests.kernels.fake_cupy import FakeRuntime, LibraryInStream
 from whorl.tests.kernels.test_arithmetic import small_work
-from whorl.tests.sizes import sample
 
 pytestmark = pytest.mark.skipif(hosting.COMPILER is None, reason="no g++ to compile CUDA C for the host with")
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,6 +118,7 @@ def test_a_plain_copy_that_hangs_is_a_gpu_that_is_lost(
     device.close()
 
 
+@pytest.mark.long
 def test_rates_stand_beside_what_they_are_compared_with(
     device: CupyDevice, runtime: FakeRuntime, plain_calls: None
 ) -> None:
@@ -244,7 +244,8 @@ def test_the_best_copy_of_a_round_is_the_limit_of_those_that_ran_in_it() -> None
     assert [row.limits for row in rows] == [[10.0, 12.0], [10.0]]
 
 
-@pytest.mark.parametrize("ended", sample([False, True], short=1))
+@pytest.mark.long
+@pytest.mark.parametrize("ended", [False, True])
 def test_the_command_says_what_there_is_when_it_is_ended(
     ended: bool,
     device: CupyDevice,

@@ -135,7 +135,8 @@ def test_every_changed_bit_of_a_footer_is_noticed(tmp_path: Path) -> None:
         with contextlib.suppress(OSError, ValueError, pa.ArrowException):  # noticed
             found = footers.footer(path)
             # Not noticed: a bit of what names the checksum. Nothing else changed.
-            assert (found.rows, found.shape) == (right.rows, right.shape), bit
+            assert found.rows == right.rows, bit
+            assert found.shape.schema.equals(right.shape.schema, check_metadata=False), bit
             assert {name: found.about.get(name) for name in right.about if name != footers.CHECK}.items() <= (
                 right.about.items()
             ), bit

@@ -80,7 +80,7 @@ def running(*arguments: str | Path) -> subprocess.Popen[str]:
 
 def test_kill_at_random_moments(store: Store) -> None:
     moments = random.Random(47)
-    unsealed, kills = 0, count(8, short=4)
+    unsealed, kills = 0, count(8, short=2)
     with running("loop", store.root) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -161,7 +161,7 @@ def test_readers_see_no_row_twice_and_none_less_while_files_change_places(store:
     command: list[str | Path] = [sys.executable, "-c", CLIENT, store.root]
     pipe = subprocess.PIPE
     with (
-        running("stream", store.root, str(count(9, short=3))) as writer,
+        running("stream", store.root, str(count(9, short=2))) as writer,
         subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as plain,
     ):
         assert plain.stdin is not None

@@ -91,7 +91,7 @@ def test_a_slow_gpu_is_found_whenever_it_was_measured_three_times_and_never_from
 def test_a_gpu_that_is_braked_is_excluded_though_it_was_measured_twice_only(tmp_path: Path, gpus: int) -> None:
     """What `whorl demo` run twice has: a board that takes 1.17 times as long, among others that hardly differ."""
     fleet = Fleet(gpus)
-    for seed in range(count(10, short=3)):
+    for seed in range(count(10, short=2)):
         rng = np.random.default_rng([seed, gpus])
         known = np.exp(rng.normal(0.0, 0.012, gpus))
         fleet.run(f"healthy-{seed}", known, noise(rng, gpus, 2, 0.002))
@@ -151,7 +151,7 @@ def test_why_a_node_is_not_excluded_however_slow_is_said(tmp_path: Path) -> None
 
 def test_noise_gives_no_gain_and_excludes_nobody(tmp_path: Path) -> None:
     fleet = Fleet(48)
-    for seed in range(count(40, short=12)):
+    for seed in range(count(40, short=8)):
         fleet.run(f"w{seed}", np.ones(48), noise(np.random.default_rng(seed), 48, 3, 0.05, glitches=0.1 * (seed % 2)))
     found = scores(fleet.store(tmp_path / "S"))
     promised = 0
@@ -172,7 +172,7 @@ def test_noise_gives_no_gain_and_excludes_nobody(tmp_path: Path) -> None:
 def test_the_promised_gain_comes_true(tmp_path: Path) -> None:
     """The interval holds the gain that the advised set really has, in nine of ten fleets."""
     fleet = Fleet(96)
-    for seed in range(count(20, short=8)):
+    for seed in range(count(20, short=5)):
         rng = np.random.default_rng([seed, 1])
         known = np.exp(rng.normal(0.0, 0.03, 96))
         known[5] = 1.6

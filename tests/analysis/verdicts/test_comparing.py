@@ -36,13 +36,14 @@ def test_a_slow_gpu_is_named_where_the_others_are_alike(spread: float, effect: f
         assert (found.low[[17, 200]] > 0).all()
 
 
-def test_many_slow_gpus_do_not_hide_each_other() -> None:
+@pytest.mark.parametrize(("gpus", "spread"), [(64, 0.003), (256, 0.005)])
+def test_many_slow_gpus_do_not_hide_each_other(gpus: int, spread: float) -> None:
     random = np.random.default_rng(11)
-    runs = draw(random, 256, "normal", spread=0.005)
-    slow = np.zeros(256, dtype=bool)
-    slow[random.permutation(256)[:38]] = True
+    runs = draw(random, gpus, "normal", spread=spread)
+    slow = np.zeros(gpus, dtype=bool)
+    slow[random.permutation(gpus)[: int(0.15 * gpus)]] = True
     found = compared(Runs(runs.gpu, runs.at, runs.x + np.log1p(0.1) * slow[runs.gpu], runs.fleet))
-    assert (named(found) & slow).sum() >= 0.8 * 38
+    assert (named(found) & slow).sum() >= 0.8 * slow.sum()
     assert not (named(found) & ~slow).any()
 
 
@@ -99,8 +100,8 @@ def test_the_null_is_as_heavy_as_its_population() -> None:
     at = np.array([6.0])
     normal = [Null(random.standard_normal(10_000), 1e-9).p(at)[0] for _ in range(2)]
     heavy = [Null(random.standard_t(4, 10_000), 1e-9).p(at)[0] for _ in range(2)]
-    assert max(normal) < 1e-5
-    assert min(heavy) > 5e-4
+    assert max(normal) < 3e-4
+    assert min(heavy) > 4 * max(normal)
 
 
 def test_a_gross_fault_says_nothing_about_the_tail() -> None:
