@@ -98,7 +98,7 @@ def test_a_gpu_that_is_braked_is_excluded_though_it_was_measured_twice_only(tmp_
         known[9] = 1.17
         fleet.run(f"braked-{seed}", known, noise(rng, gpus, 2, 0.002))
     found = scores(fleet.store(tmp_path / "S"))
-    for seed in range(count(10, short=3)):
+    for seed in range(count(10, short=2)):
         advice = advise(found, f"braked-{seed}", now=NOW)
         assert advice.exclude == ("n0002",)
         assert advice.finding.startswith("Exclude n0002: a random job then takes ")
