@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Coroutine
 from inspect import CORO_CLOSED, getcoroutinestate
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,8 @@ from whorl.errors import DeviceError, InputError
 from whorl.simulation.bench import CONTEXT_BYTES, Bench, Done
 from whorl.simulation.control import STEP_NS, STEP_S
 from whorl.simulation.fleet import Fleet
-from whorl.simulation.models import A100, H100, MODELS, V100, GpuModel
+from whorl.simulation.models import A100, H100, V100, GpuModel
 from whorl.simulation.physics import Floats, voltage
-from whorl.simulation.rates import RATES, rates_of
 from whorl.simulation.spread import Spread
 from whorl.simulation.stepping import REASON_IDLE, REASON_POWER_CAP, Happening, Readings
 from whorl.simulation.workloads import IDLE, PAGERANK, SGEMM, STREAM, Workload
@@ -583,22 +581,3 @@ def test_a_tick_comes_before_the_coroutines_of_its_instant() -> None:
 
 
 # -- rates ------------------------------------------------------------------------------------------------------------
-
-
-def test_every_model_has_rates_and_lacks_what_it_lacks() -> None:
-    assert set(RATES) == set(MODELS)
-    assert rates_of(V100).flop_per_s(V100, "bf16", tensor=True) is None
-    assert rates_of(A100).flop_per_s(A100, "fp8", tensor=True) is None
-    assert rates_of(V100).flop_per_s(V100, "fp64", tensor=True) == rates_of(V100).flop_per_s(V100, "fp64", tensor=False)
-    for model in MODELS.values():
-        assert rates_of(model).vector["fp32"] * rates_of(model).sms == 2 * model.lanes
-
-
-@pytest.mark.parametrize("model", MODELS.values(), ids=str)
-def test_latency_grows_with_the_footprint_from_level_to_level(model: GpuModel) -> None:
-    rates = rates_of(model)
-    latencies = [rates.latency_ns(1 << power) for power in range(12, 36)]
-    assert all(a[0] <= b[0] for a, b in pairwise(latencies))
-    assert latencies[0] == (rates.l1_ns, rates.l1_ns)
-    assert latencies[-1][0] == pytest.approx(rates.dram_ns, rel=0.01)
-    assert all(scaling <= whole for whole, scaling in latencies)
