@@ -37,6 +37,7 @@ MOST_P = 1e-3
 SHOWS_P = 0.01
 """A named GPU shows it in looks with at most this chance."""
 _BATCH_RELEVANT = 0.01
+_NAMED = 6  # GPUs in a sentence
 _STEP = "Find out what changed then (driver, firmware, room), and try the earlier state on one node."
 _RUNS = 40  # ids in a verdict, the newest
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - tables hold UTC without a zone
@@ -58,7 +59,11 @@ def judge(
     found = probed(store, campaign, cluster, every=campaign is None)
     if since is not None:
         from_ = since.astimezone(UTC).replace(tzinfo=None) if since.tzinfo else since
+        newest: object = found.runs["began"].max()
         found = found.since(from_)
+        if found.runs.is_empty():
+            why = f"no run began on {from_:%Y-%m-%d} or later; the newest began on {newest:%Y-%m-%d}"
+            return Judgement(found.cluster, (), (NotJudged(found.cluster, found.cluster, why),), 0, 0)
     return judged(found, store, now=now)
 
 
@@ -160,6 +165,7 @@ class _Judge:
             names = tuple(self._names[gpu] for gpu in shift.gpus)
             if what == "mode":
                 name, shares = f"{len(names)} GPUs", "nothing that is recorded; look for a board revision or a memory"
+                shares += f": {', '.join(names[:_NAMED])}" + (" and others" if len(names) > _NAMED else "")
             else:
                 value = self._all.values[what][shift.value]
                 name, shares = f"{what} {value}", f"{what} {value}"

@@ -327,3 +327,9 @@ def test_a_store_without_runs_says_what_to_do(tmp_path: Path) -> None:
     refused = whorl("explain", "n01/0", "--store", str(tmp_path / "S"))
     assert refused.exit_code == 2
     assert "holds no GPUs" in refused.output
+
+
+def test_a_date_after_all_runs_is_said(fleet: str) -> None:
+    shown = whorl("verdicts", "--store", fleet, "--since", "2031-01-01")
+    assert shown.exit_code == 0
+    assert "no run began on 2031-01-01 or later; the newest began on 2026-09-" in shown.output
