@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,9 @@ import click
 from .options import Span, json_option
 
 if TYPE_CHECKING:
-    pass
+    from ..jobs.kubernetes import KubeNode
 
-FORMATS = ("exclude", "prefer", "nodelist", "weights", "json")
+FORMATS = ("exclude", "prefer", "nodelist", "weights", "kubernetes", "taints", "nfd", "json")
 _DAY_S = 86_400.0
 
 
@@ -77,19 +78,24 @@ _cluster_option = click.option("--cluster", metavar="NAME", help="The cluster, i
 )
 @click.option("--no-scheduler", is_flag=True, help="Do not ask the scheduler; use the store's nodes and names.")
 @click.option(
-    "--nodes", type=click.Path(dir_okay=False, allow_dash=True), help="Choose from the nodes listed in this file."
+    "--nodes",
+    type=click.Path(dir_okay=False, allow_dash=True),
+    help="Choose from the nodes in this file: host lists, or the output of `kubectl get nodes -o json`.",
 )
+@click.option("--node", metavar="NAME", envvar="NODE_NAME", help="With --format nfd: the node that the file is for.")
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Print only this, for a scheduler or a program.")
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="With --format exclude: write a file for the submit filters.",
+    help="With --format exclude: write a file for the submit filters. With nfd: the file of the node.",
 )
 @click.option("--replicates", type=click.IntRange(20, 100_000), help="Bootstrap replicates for the intervals.")
 @click.option("--seed", type=click.IntRange(0), help="Seed of the bootstrap.")
 @json_option
 @click.pass_context
-def advise(ctx: click.Context, /, form: str | None, output: Path | None, as_json: bool, **options: Any) -> None:
+def advise(
+    ctx: click.Context, /, form: str | None, output: Path | None, node: str | None, as_json: bool, **options: Any
+) -> None:
     """Say which nodes to avoid, which GPUs are best, and what that gains, with its interval.
 
     \b
@@ -98,18 +104,23 @@ def advise(ctx: click.Context, /, form: str | None, output: Path | None, as_json
     whorl advise apply JOBID --store S
 
     Formats: exclude, a host list, possibly empty; prefer, a feature for --prefer; nodelist, the best packed set;
-    weights, `scontrol` lines for an administrator, as a difference, never applied. docs/placement.md has the method.
+    weights, `scontrol` lines for an administrator, as a difference, never applied; kubernetes, `kubectl` lines for
+    labels of nodes, and taints, for taints, in the same way; nfd, one node's file for Node Feature Discovery.
+    docs/placement.md has the method.
     """
     if ctx.invoked_subcommand is not None:
         ctx.obj = options
         return
-    from ..jobs.advice import advise, lines_for, write_filter
+    from ..jobs.advice import advise, feature_file, lines_for, write_filter
+    from ..jobs.formats import write_whole
     from . import advise_report as report
     from .output import print_json, show
 
     form = "json" if as_json else form
-    if output is not None and form != "exclude":
-        raise click.UsageError("--output works only with --format exclude")
+    if output is not None and form not in ("exclude", "nfd"):
+        raise click.UsageError("--output works only with --format exclude or nfd")
+    if form == "nfd" and not node:
+        raise click.UsageError("--format nfd needs --node: the file is for one node")
     for name in ("store", "workload"):
         if not options[name]:
             raise click.UsageError(f"Missing option '--{name}'.")
@@ -126,21 +137,34 @@ def advise(ctx: click.Context, /, form: str | None, output: Path | None, as_json
         return
     for line in steering.remarks:
         click.echo(f"whorl: note: {line}", err=True)
-    if output is not None:
+    if form == "nfd" and node:
+        text, note = feature_file(steering, node)
+        lines = text.splitlines()
+        if output is not None:
+            write_whole(output, text)
+            lines = []
+    elif output is not None:
         click.echo(write_filter(output, steering), err=True)
         return
-    lines, note = lines_for(form, steering)
+    else:
+        lines, note = lines_for(form, steering)
     if note:
         click.echo(f"whorl: note: {note}", err=True)
     for line in lines:
         click.echo(line)
 
 
-def _names(path: str | None) -> list[str] | None:
+def _names(path: str | None) -> Sequence[str] | Mapping[str, KubeNode] | None:
     """The nodes that a file or standard input lists; None where none is named."""
+    from ..jobs import kubernetes
     from ..jobs.advising import read_names
 
-    return None if path is None else read_names(*_text_of(path))
+    if path is None:
+        return None
+    file, text = _text_of(path)
+    if text.lstrip()[:1] == "{":
+        return kubernetes.read(text, str(file or "standard input"))
+    return read_names(file, text)
 
 
 @advise.command("apply", short_help="Change the excluded nodes of your own waiting job.")

@@ -6,20 +6,24 @@ steering.advice.finding, steering.exclude
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, SchedulerError
+from . import kubernetes
 from .advising import Steering, Wanted, steer
 from .applying import Change, change, pending, workload_of
 from .formats import filter_file, node_lines, write_whole
 from .hostlist import compress
-from .slurm import Slurm
+from .kubernetes import KubeNode
+from .naming import known
+from .slurm import Node, Slurm
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -40,7 +44,7 @@ def advise(
     max_age: float = MAX_AGE_D,
     locality_penalty: float = 1.0,
     no_scheduler: bool = False,
-    nodes: Sequence[str] | None = None,
+    nodes: Sequence[str] | Mapping[str, KubeNode] | None = None,
     replicates: int | None = None,
     seed: int | None = None,
     form: str | None = None,
@@ -49,9 +53,9 @@ def advise(
     """Which nodes a workload should avoid, which GPUs are best, and what that gains, in the scheduler's names.
 
     The arguments are the options of `whorl advise` (docs/cli.md): `max_share` is a share of 1, `max_age` is in days,
-    and `nodes` are the names to choose from instead of the scheduler's. `form` and `to_file` say what will be printed.
-    If that is for the scheduler (`exclude`, `prefer`, `nodelist`, `weights`), a scheduler that does not answer is an
-    error.
+    and `nodes` are the names to choose from instead of the scheduler's, or the nodes of a Kubernetes cluster as
+    `kubernetes.read` gives them. `form` and `to_file` say what will be printed. If that is for the scheduler
+    (`exclude`, `prefer`, `nodelist`, `weights`, `kubernetes`, `taints`), one that does not answer is an error.
 
     Raises InputError, StoreError, SchedulerError.
     """
@@ -67,9 +71,18 @@ def advise(
         replicates=replicates,
         seed=seed,
     )
-    slurm, remark = (None, None) if no_scheduler or nodes is not None else _scheduler(form, to_file=to_file)
+    slurm, remark = None, None
+    if nodes is None and not no_scheduler:
+        if form in ("kubernetes", "taints"):
+            nodes, remark = _cluster()
+        elif form != "nfd":
+            slurm, remark = _scheduler(form, to_file=to_file)
+    cluster_nodes = nodes if isinstance(nodes, Mapping) else None
+    listed = {name: Node(name, "") for name in nodes} if nodes is not None else None
+    if cluster_nodes is not None:
+        listed = {name: node.listed for name, node in cluster_nodes.items()}
     opened = _opened(store)
-    if to_file:
+    if to_file and form != "nfd":
         if slurm is None:
             raise InputError("--output needs the scheduler: the file states what is left of the partition")
         partition = partition or slurm.default_partition()
@@ -77,12 +90,12 @@ def advise(
         opened,
         wanted,
         slurm=slurm,
-        listed=nodes,
+        listed=listed,
         partition=partition if slurm else None,
         placing=form in (None, "nodelist", "json"),
         lenient=form in (None, "json", "exclude", "prefer") and not to_file,
     )
-    return replace(steering, remarks=((remark,) if remark else ()) + steering.remarks)
+    return replace(steering, remarks=((remark,) if remark else ()) + steering.remarks, cluster=cluster_nodes)
 
 
 def wishes(
@@ -130,6 +143,16 @@ def _scheduler(form: str | None, *, to_file: bool) -> tuple[Slurm | None, str | 
     return slurm, None
 
 
+def _cluster() -> tuple[Mapping[str, KubeNode] | None, str | None]:
+    """The nodes of the Kubernetes cluster, and a note if there is no `kubectl` to ask."""
+    try:
+        return kubernetes.ask(), None
+    except SchedulerError as error:
+        if not error.absent:
+            raise
+        return None, f"what the cluster has now is not known: {error}; every measured node gets a line"
+
+
 def lines_for(form: str, steering: Steering) -> tuple[list[str], str | None]:
     """The lines of one of the formats, and a note for standard error.
 
@@ -149,11 +172,48 @@ def lines_for(form: str, steering: Steering) -> tuple[list[str], str | None]:
             # Unlike an empty --exclude, Slurm refuses an empty --nodelist.
             raise InputError(f"there is no node list for a job of {advice.gpus} GPUs: {advice.finding}")
         return [compress(nodes)], f"for a job that takes all of them: --nodes={len(nodes)}"
+    if form in kubernetes.FORMATS:
+        return _kubectl_lines(form, steering)
     if not steering.nodes:
         raise InputError("weights are changes to the scheduler's state: run this where the scheduler answers")
     mine = [steering.nodes[name] for name in steering.names.names.values()]
     lines = node_lines(advice.workload, mine, steering.tiers, steering.preferred)
     return lines, None if lines else "the scheduler already has these weights and features"
+
+
+def _kubectl_lines(form: str, steering: Steering) -> tuple[list[str], str | None]:
+    """`kubectl` lines for all nodes of the cluster or, where its state is not known, for all that were measured."""
+    measured = list(dict.fromkeys(steering.names.names.values()))
+    wrong = [name for name in measured if not kubernetes.is_name(name)]
+    nodes = steering.cluster or {name: KubeNode(name) for name in measured if name not in wrong}
+    values = _values(steering)
+    make = kubernetes.label_lines if form == "kubernetes" else kubernetes.taint_lines
+    lines = make(steering.advice.workload, nodes.values(), values)
+    if wrong and steering.cluster is None:
+        return lines, f"left out, as Kubernetes has no nodes of such names: {compress(wrong)}"
+    return lines, None if lines else f"the cluster already has these {'labels' if form == 'kubernetes' else 'taints'}"
+
+
+def _values(steering: Steering) -> dict[str, str]:
+    """The label of each node that has one."""
+    names = dict.fromkeys(steering.names.names.values())
+    found = {n: kubernetes.value_of(n, steering.exclude, steering.tiers, steering.preferred) for n in names}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def feature_file(steering: Steering, node: str) -> tuple[str, str | None]:
+    """The file for Node Feature Discovery on `node`, and a note where it has no label.
+
+    Raises InputError where Kubernetes has no nodes of such a name.
+    """
+    if not kubernetes.is_name(node):
+        raise InputError(f"--node {node!r} cannot be the name of a node of Kubernetes: see `kubectl get nodes`")
+    own = [name for name in steering.names.names.values() if known([name], {node: Node(node, "")}).names]
+    value = _values(steering).get(own[0]) if len(own) == 1 else None
+    text = kubernetes.feature_file(steering.advice.workload, node, value, dt.datetime.now(dt.UTC))
+    if not own:
+        return text, f"{node} gets no label: {steering.advice.workload} was not measured on it"
+    return text, None if value else f"{node} gets no label: it is neither slow nor one of the fastest"
 
 
 def write_filter(output: Path, steering: Steering) -> str:

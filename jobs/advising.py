@@ -18,6 +18,7 @@ from .slurm import Node, Slurm, Wait, nodes_for
 if TYPE_CHECKING:
     from ..analysis.placement import Advice, Scores
     from ..store import Store
+    from .kubernetes import KubeNode
 
 _HOST = re.compile(r"[A-Za-z0-9_.-]+")
 
@@ -51,6 +52,7 @@ class Steering:
     remarks: tuple[str, ...]  # sentences for people
     scheduler: Slurm | None = None  # the one that was asked
     foreign: bool = False  # a scheduler was asked, and has none of the nodes: advice on all that were measured
+    cluster: Mapping[str, KubeNode] | None = None  # the nodes of a Kubernetes cluster, where their state is known
 
     def __repr__(self) -> str:
         return f"<{self.advice.workload} on {self.advice.cluster}: {self.advice.finding}>"
@@ -105,7 +107,7 @@ def steer(
     wanted: Wanted,
     *,
     slurm: Slurm | None = None,
-    listed: Sequence[str] | None = None,
+    listed: Mapping[str, Node] | None = None,
     partition: str | None = None,
     placing: bool = False,
     lenient: bool = False,
@@ -162,13 +164,13 @@ def steer(
 
 
 def _named(
-    measured: Sequence[str], nodes: Mapping[str, Node] | None, listed: Sequence[str] | None, partition: str | None
+    measured: Sequence[str], nodes: Mapping[str, Node] | None, listed: Mapping[str, Node] | None, partition: str | None
 ) -> tuple[Known, str]:
     """The measured nodes under the names of the scheduler or the list, and how to say that some have none."""
     if nodes is not None:
         return known(measured, nodes, partition), "the scheduler does not know"
     if listed is not None:
-        return known(measured, {name: Node(name, "") for name in listed}), "the list of nodes does not contain"
+        return known(measured, listed), "the list of nodes does not contain"
     hosts = {name: name for name in measured if _HOST.fullmatch(name)}
     return Known(hosts, tuple(name for name in measured if name not in hosts), ()), "not a valid host name:"
 

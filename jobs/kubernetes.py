@@ -1,0 +1,224 @@
+"""Advice for Kubernetes: labels and taints as `kubectl` lines, and a file for Node Feature Discovery.
+
+A node has the label `whorl.io/WORKLOAD` with one of the values of VALUES, or none. A taint has the same key and value
+and the effect PreferNoSchedule: other nodes are used first, and no pod is kept off or moved. What others labelled or
+tainted is not touched.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from ..errors import InputError, SchedulerError
+from .slurm import TIMEOUT_S, Node
+
+FORMATS = ("kubernetes", "taints", "nfd")
+EXCLUDE, AVOID, PREFER = "exclude", "avoid", "prefer"
+VALUES = {
+    EXCLUDE: "certainly slow, and within the share of nodes that may be excluded",
+    AVOID: "slow, but not excluded: use it last",
+    PREFER: "the fastest nodes",
+}
+EFFECT = "PreferNoSchedule"
+DOMAIN = "whorl.io"
+LASTS = dt.timedelta(days=7)  # a file for Node Feature Discovery; the same as the file for Slurm's submit filters
+_LONGEST = 63  # characters in the name of a label, and in its value
+_TOGETHER = 50  # nodes in one command
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
+
+
+@dataclass(frozen=True, slots=True)
+class KubeNode:
+    """A node as the cluster has it, as far as advice is about it."""
+
+    name: str
+    host: str = ""  # the label kubernetes.io/hostname
+    labels: Mapping[str, str] | None = None  # None where the state is not known
+    taints: Mapping[str, str] | None = None  # those of EFFECT: key -> value
+
+    @property
+    def listed(self) -> Node:
+        """The same for what finds a store's nodes among a scheduler's."""
+        return Node(self.name, "", host=self.host)
+
+
+def key(workload: str) -> str:
+    """The key of the label of a workload: what a key may not hold is replaced."""
+    return f"{DOMAIN}/{named(workload, r'[^a-z0-9._-]+')}"
+
+
+def named(text: str, unfit: str, longest: int = _LONGEST) -> str:
+    """A text as a name: what is `unfit` becomes a dash, and a name that is too long ends with a hash of the text."""
+    name = re.sub(unfit, "-", text.lower()).strip("._-") or "none"
+    if len(name) > longest:
+        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+        name = f"{name[: longest - 9].rstrip('._-')}-{digest}"
+    return name
+
+
+def is_name(name: str) -> bool:
+    """Whether Kubernetes takes this as the name of a node."""
+    return len(name) <= 253 and _NAME.fullmatch(name) is not None
+
+
+def read(text: str, source: str) -> dict[str, KubeNode]:
+    """The nodes in the output of `kubectl get nodes -o json`, by name. Raises InputError."""
+    asked = f"{source} is not the output of `kubectl get nodes -o json`"
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{asked}: {error if isinstance(error, ValueError) else 'it is nested too deeply'}") from error
+    items = document.get("items", [document]) if isinstance(document, dict) else None
+    if not isinstance(items, list):
+        raise InputError(f"{asked}: it has no list of items")
+    nodes: dict[str, KubeNode] = {}
+    for number, item in enumerate(items, 1):
+        try:
+            node = _node(item)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise InputError(f"{asked}: item {number} is no node") from error
+        if not is_name(node.name):
+            raise InputError(f"{asked}: {node.name!r} of item {number} cannot be the name of a node")
+        nodes[node.name] = node
+    if not nodes:
+        raise InputError(f"{source} has no nodes")
+    return nodes
+
+
+def _node(item: dict[str, object]) -> KubeNode:
+    match item:
+        case {"kind": "Node", "metadata": {"name": str(name), **metadata}}:
+            pass
+        case _:
+            raise TypeError
+    labels = metadata.get("labels") or {}
+    spec = item.get("spec") or {}
+    if not isinstance(labels, dict) or not isinstance(spec, dict):
+        raise TypeError
+    taints = {t["key"]: t.get("value") or "" for t in spec.get("taints") or () if t["effect"] == EFFECT}
+    return KubeNode(name, str(labels.get("kubernetes.io/hostname", "")), labels, taints)
+
+
+def ask(timeout_s: float = TIMEOUT_S) -> dict[str, KubeNode]:
+    """The nodes of the cluster that `kubectl` is set up for.
+
+    Raises SchedulerError: `absent` where there is no `kubectl`.
+    """
+    else_do = "give its nodes with --nodes FILE, or leave the cluster out with --no-scheduler"
+    command = ["kubectl", "get", "nodes", "--output=json", f"--request-timeout={timeout_s:g}s"]
+    try:
+        done = subprocess.run(  # noqa: S603  arguments as a list
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            env=dict(os.environ) | {"LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        raise SchedulerError("there is no `kubectl` here", absent=True) from error
+    except OSError as error:
+        raise SchedulerError(f"`kubectl` cannot be run: {error.strerror}") from error
+    except subprocess.TimeoutExpired as error:
+        raise SchedulerError(f"the cluster did not answer `kubectl` within {timeout_s:g} s: {else_do}") from error
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1].strip()[:300]
+        raise SchedulerError(f"`kubectl get nodes` failed: {said.rstrip('.?')}; {else_do}")
+    return read(done.stdout, "what `kubectl` printed")
+
+
+def value_of(node: str, excluded: Collection[str], tiers: Collection[str], preferred: Collection[str]) -> str | None:
+    """The label of a node; None where the advice says nothing about it."""
+    if node in excluded:
+        return EXCLUDE
+    return AVOID if node in tiers else PREFER if node in preferred else None
+
+
+def label_lines(workload: str, nodes: Iterable[KubeNode], values: Mapping[str, str]) -> list[str]:
+    """`kubectl label` lines for what differs between the advice and what the cluster has.
+
+    `values`: node -> label. Where the state of a node is not known, it gets a line in any case.
+    """
+    name = key(workload)
+    alike: dict[tuple[str | None, str | None], list[str]] = {}
+    for node in nodes:
+        wanted, has = values.get(node.name), None if node.labels is None else node.labels.get(name)
+        if node.labels is None or wanted != has:
+            alike.setdefault((wanted, _before(node.labels, name)), []).append(node.name)
+    return [
+        line
+        for (wanted, before), members in _sorted(alike)
+        for line in _lines(members, workload, wanted, before, "label", f"{name}={wanted}" if wanted else f"{name}-")
+    ]
+
+
+def taint_lines(workload: str, nodes: Iterable[KubeNode], values: Mapping[str, str]) -> list[str]:
+    """`kubectl taint` lines for what differs: slow nodes have the taint, others do not.
+
+    Where the state of a node is not known, it gets a line in any case; a taint that is not there cannot be removed,
+    and that is no error of such a line.
+    """
+    name = key(workload)
+    alike: dict[tuple[str | None, str | None], list[str]] = {}
+    for node in nodes:
+        wanted, has = values.get(node.name), None if node.taints is None else node.taints.get(name)
+        wanted = None if wanted == PREFER else wanted
+        if node.taints is None or wanted != has:
+            alike.setdefault((wanted, _before(node.taints, name)), []).append(node.name)
+    lines = []
+    for (wanted, before), members in _sorted(alike):
+        change = f"{name}={wanted}:{EFFECT}" if wanted else f"{name}:{EFFECT}-"
+        if wanted is None and before is None:
+            # kubectl refuses to remove what is not there, and then changes none of the nodes that it was given.
+            lines += [f"# {len(members)} nodes: no taint for {workload!r}; an error is no harm, as it may not be there"]
+            lines += [f"{_command('taint', [member], change)} || true" for member in sorted(members)]
+        else:
+            lines += _lines(members, workload, wanted, before, "taint", change)
+    return lines
+
+
+def _before(state: Mapping[str, str] | None, name: str) -> str | None:
+    """What there was, for a remark; None where it is not known."""
+    return None if state is None else state[name] or "empty" if name in state else "none"
+
+
+def _sorted(
+    alike: Mapping[tuple[str | None, str | None], list[str]],
+) -> list[tuple[tuple[str | None, str | None], list[str]]]:
+    """Slow nodes first, nodes that lose what they had last."""
+    order = [*VALUES, None]
+    return sorted(alike.items(), key=lambda entry: (order.index(entry[0][0]), entry[0][1] or ""))
+
+
+def _lines(
+    members: list[str], workload: str, wanted: str | None, before: str | None, verb: str, change: str
+) -> list[str]:
+    remark = f"# {wanted or f'no {verb}'} for {workload!r}; before: {'not known' if before is None else before}"
+    members = sorted(members)
+    parts = [members[i : i + _TOGETHER] for i in range(0, len(members), _TOGETHER)]
+    return [remark.replace("\n", " "), *(_command(verb, part, change) for part in parts)]
+
+
+def _command(verb: str, nodes: list[str], change: str) -> str:
+    return shlex.join(["kubectl", verb, "--overwrite", "node", *nodes, change])
+
+
+def feature_file(workload: str, node: str, value: str | None, now: dt.datetime) -> str:
+    """The file for Node Feature Discovery on one node: a label, which ends by itself if nobody writes the file again.
+
+    A value of None makes a file without a label, by which Node Feature Discovery removes it.
+    """
+    lines = [f"# whorl: {workload!r} on {node}: {value or 'no label'}; written {now:%Y-%m-%dT%H:%M:%SZ}"]
+    if value:
+        lines += [f"# +expiry-time={now + LASTS:%Y-%m-%dT%H:%M:%SZ}", f"{key(workload)}={value}"]
+    return "".join(f"{line}\n" for line in lines)
