@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Self
 
 
-class _Code(StrEnum):
+class Code(StrEnum):
     """A code with its meaning."""
 
     meaning: str
@@ -18,7 +18,7 @@ class _Code(StrEnum):
         return member
 
 
-class Outcome(_Code):
+class Outcome(Code):
     """Whether the figures of a run are to be trusted; `runs.status_detail` says it in a sentence."""
 
     OK = "ok", "it ended well"
@@ -28,7 +28,7 @@ class Outcome(_Code):
     FAILED = "failed", "anything else that kept it from ending"
 
 
-class EndedBy(_Code):
+class EndedBy(Code):
     """Why measuring ended."""
 
     PRECISE = "precise", "the interval was as narrow as asked"

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ..errors import StoreError
+from .allocations import JOBS
+from .columns import CLUSTER, IMPORT, Column
+from .columns import Table as Table
+from .columns import View as View
 from .metrics import METRICS
 from .outcomes import EndedBy, Outcome
 
@@ -26,59 +29,14 @@ FORMAT = 3
 CATALOG = "whorl.duckdb"  # the file of views and macros
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column: its name, DuckDB type, unit ("" where none applies) and meaning."""
-
-    name: str
-    type: str
-    unit: str
-    description: str
-    encoding: str = ""  # the encoding in Parquet, if measurements found one better than the default dictionary
-    kind: Literal["", "gauge", "counter", "mask", "text"] = ""  # for telemetry: how a minute keeps it ("": not at all)
-    reads: str = ""  # SQL that gives its value for rows that an older whorl wrote
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """One table: what a row is, its columns, and the columns by which its files are sorted."""
-
-    name: str
-    row: str
-    columns: tuple[Column, ...]
-    sorted_by: tuple[str, ...] = ()
-    partitioned: bool = False  # files lie in day=YYYY-MM-DD folders, by `ts`
-    made: bool = False  # whorl makes its rows from other tables; nobody else appends to it
-
-    @property
-    def names(self) -> list[str]:
-        return [column.name for column in self.columns]
-
-    @property
-    def reads(self) -> dict[str, str]:
-        """The columns that rows of an older whorl hold elsewhere, and the SQL that gives their values."""
-        return {column.name: column.reads for column in self.columns if column.reads}
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """A query over tables that is named in every store; `sql` selects from tables by name."""
-
-    name: str
-    row: str
-    sql: str
-
-
-_CLUSTER = Column("cluster", "VARCHAR", "", "name of the cluster, as given at import or in the configuration")
 _GPU = Column("gpu", "VARCHAR", "", "the GPU: its UUID, else its place (cabinet-node-device), else its name")
 _WORKLOAD = Column("workload", "VARCHAR", "", "what ran: the application of an imported file or a probe's name")
-_SOURCE = Column("import_id", "VARCHAR", "", "the row of `imports` this came from; NULL where whorl measured it")
 
 GPUS = Table(
     "gpus",
     "an identity of a GPU, and when it was first seen",
     (
-        _CLUSTER,
+        CLUSTER,
         _GPU,
         Column("uuid", "VARCHAR", "", "UUID of the physical GPU, as the driver writes it"),
         Column("place", "VARCHAR", "", "cabinet-node-device; a row with both place and uuid links them"),
@@ -104,7 +62,7 @@ GPUS = Table(
         Column("parent", "VARCHAR", "", "of a MIG instance: the UUID of the physical GPU; NULL for a whole GPU"),
         Column("mig_profile", "VARCHAR", "", "of a MIG instance: its profile, as 1g.10gb; NULL for a whole GPU"),
         Column("first_seen", "TIMESTAMP_NS", "UTC", "when this identity was seen first; NULL where unknown"),
-        _SOURCE,
+        IMPORT,
     ),
     sorted_by=("cluster", "gpu"),
 )
@@ -114,14 +72,14 @@ TELEMETRY = Table(
     "the metrics of a GPU at one time",
     (
         Column("ts", "TIMESTAMP_NS", "UTC", "when the reading was taken", "DELTA_BINARY_PACKED"),
-        _CLUSTER,
+        CLUSTER,
         _GPU,
         *(Column(m.name, m.type, m.unit, m.description, m.encoding, m.kind) for m in METRICS),
         Column("read_us", "INTEGER", "us", "how long the driver took to answer for this GPU", kind="gauge"),
         Column(
             "quality", "VARCHAR", "", "what is wrong with this row's sensors; NULL where nothing is known", kind="text"
         ),
-        _SOURCE,
+        IMPORT,
     ),
     sorted_by=("gpu", "ts"),
     partitioned=True,
@@ -131,7 +89,7 @@ CAMPAIGNS = Table(
     "campaigns",
     "the progress of a campaign when the row was stored; if there are several rows, the last `stored_to` counts",
     (
-        _CLUSTER,
+        CLUSTER,
         Column("campaign", "VARCHAR", "", "name of the campaign"),
         Column("asked", "VARCHAR", "", "JSON object: what was asked for, by argument"),
         Column("fleet", "VARCHAR", "", "of a simulated fleet: its identity, the same in all its campaigns"),
@@ -170,7 +128,7 @@ RUNS = Table(
     "one workload or probe on one GPU, once",
     (
         Column("run_id", "VARCHAR", "", "identity of the run: the same row of any file of one cluster has the same"),
-        _CLUSTER,
+        CLUSTER,
         Column("campaign", "VARCHAR", "", "the campaign it belongs to; NULL where it was imported"),
         _WORKLOAD,
         _GPU,
@@ -194,7 +152,7 @@ RUNS = Table(
         ),
         Column("status", "VARCHAR", "", "how it came out, a code: 'ok', else why not to trust it", reads=_STATUS),
         Column("status_detail", "VARCHAR", "", "the same in a sentence; NULL where it is 'ok'", reads=_STATUS_DETAIL),
-        _SOURCE,
+        IMPORT,
     ),
     sorted_by=("cluster", "workload", "gpu", "began"),
 )
@@ -204,7 +162,7 @@ RESULTS = Table(
     "one figure of one run",
     (
         Column("run_id", "VARCHAR", "", "the run of `runs`"),
-        _CLUSTER,
+        CLUSTER,
         _WORKLOAD,
         _GPU,
         Column("repeat", "INTEGER", "", "which repeat of the run, from 0"),
@@ -220,7 +178,7 @@ EVENTS = Table(
     "something that happened to a GPU",
     (
         Column("ts", "TIMESTAMP_NS", "UTC", "when it happened or was noticed"),
-        _CLUSTER,
+        CLUSTER,
         _GPU,
         Column("node", "VARCHAR", "", "the host; if the event concerns no single GPU, gpu is NULL"),
         Column("kind", "VARCHAR", "", "what kind of event, a code; it says which of the next columns are filled"),
@@ -234,7 +192,7 @@ EVENTS = Table(
         Column("duration_ns", "BIGINT", "ns", "how long"),
         Column("version", "VARCHAR", "", "version of the driver", reads=_VERSION),
         Column("detail", "VARCHAR", "", "the same in a sentence, for people"),
-        _SOURCE,
+        IMPORT,
     ),
     sorted_by=("gpu", "ts"),
 )
@@ -248,7 +206,7 @@ IMPORTS = Table(
         Column("sha256", "VARCHAR", "", "SHA-256 of the file's content after decompression"),
         Column("bytes", "BIGINT", "B", "size of the content after decompression"),
         Column("format", "VARCHAR", "", "the format that was recognised"),
-        _CLUSTER,
+        CLUSTER,
         Column("workload", "VARCHAR", "", "the workload these counts are for; NULL for telemetry"),
         Column("rows", "BIGINT", "", "rows read"),
         Column("kept", "BIGINT", "", "rows stored"),
@@ -267,7 +225,7 @@ TRUTH = Table(
     "truth",
     "the fault planted in a simulated GPU: used to judge detectors, never read by analysis",
     (
-        _CLUSTER,
+        CLUSTER,
         _GPU,
         Column("kind", "VARCHAR", "", "the fault, or 'ok' for a healthy GPU"),
         Column("began", "TIMESTAMP_NS", "UTC", "when the fault began; NULL where it was there from the start"),
@@ -292,7 +250,7 @@ JUDGEMENTS = Table(
     "a time at which the GPUs of a cluster were judged: what was looked at, and what could not be judged",
     (
         Column("judgement", "VARCHAR", "", "its identity"),
-        _CLUSTER,
+        CLUSTER,
         Column("campaign", "VARCHAR", "", "the campaign that it is about; NULL: every run of the cluster"),
         Column("since", "TIMESTAMP_NS", "UTC", "runs before this time were left out; NULL: none"),
         Column("judged_at", "TIMESTAMP_NS", "UTC", "when"),
@@ -312,7 +270,7 @@ VERDICTS = Table(
     "a finding of a judgement about a GPU, a node or a batch; nothing is changed later, a new judgement adds its own",
     (
         _JUDGEMENT,
-        _CLUSTER,
+        CLUSTER,
         Column("judged_at", "TIMESTAMP_NS", "UTC", "when"),
         _VERSION_OF,
         Column("place", "INTEGER", "", "its place in the judgement, from 0; the worst comes first"),
@@ -346,7 +304,7 @@ FINGERPRINTS = Table(
     "a figure of one GPU, in one workload or class of workloads, as known when it was made; a new fingerprint stands "
     "beside the earlier ones",
     (
-        _CLUSTER,
+        CLUSTER,
         _GPU,
         Column("serial", "VARCHAR", "", "board serial number; NULL where unknown"),
         Column("model", "VARCHAR", "", "product name"),
@@ -410,7 +368,7 @@ MINUTES = Table(
     "one minute of a GPU's pruned telemetry",
     (
         Column("ts", "TIMESTAMP_NS", "UTC", "when the minute began", "DELTA_BINARY_PACKED"),
-        _CLUSTER,
+        CLUSTER,
         _GPU,
         Column("n", "BIGINT", "", "how many rows of telemetry it replaces; a late row of the minute makes another row"),
         *(part for column in TELEMETRY.columns for part in _of_a_minute(column)),
@@ -424,8 +382,8 @@ OF_TELEMETRY = {*TELEMETRY.names, *(part.name for column in TELEMETRY.columns fo
 """Columns of `latest` and `telemetry_minutes` that follow from those of `telemetry`."""
 
 TABLES: tuple[Table, ...] = (
-    GPUS, TELEMETRY, CAMPAIGNS, RUNS, RESULTS, EVENTS, IMPORTS, JUDGEMENTS, VERDICTS, FINGERPRINTS, TRUTH, LATEST,
-    MINUTES,
+    GPUS, TELEMETRY, CAMPAIGNS, RUNS, RESULTS, EVENTS, JOBS, IMPORTS, JUDGEMENTS, VERDICTS, FINGERPRINTS, TRUTH,
+    LATEST, MINUTES,
 )  # fmt: skip
 
 # -- bookkeeping: no tables for people -----------------------------------------------------------------------
@@ -523,7 +481,35 @@ FINGERPRINTS_NOW = View(
     "SELECT * FROM fingerprints QUALIFY made_at = max(made_at) OVER (PARTITION BY cluster, gpu)",
 )
 
-VIEWS: tuple[View, ...] = (GPUS_NOW, MEASUREMENTS, HISTORY, VERDICTS_NOW, FINGERPRINTS_NOW)
+JOBS_NOW = View(
+    "jobs_now",
+    "an allocation as it is known now: the rows of its newest record. A tag that an accounting row has taken over is "
+    "left out, so that no time of a GPU counts twice",
+    "SELECT * FROM (WITH newest AS (SELECT * FROM jobs QUALIFY recorded = max(recorded) OVER (PARTITION BY cluster, "
+    "allocation)) SELECT n.* FROM newest n ANTI JOIN (SELECT cluster, tag FROM newest WHERE tag IS NOT NULL) t "
+    "ON t.tag = n.allocation AND t.cluster IS NOT DISTINCT FROM n.cluster)",
+)
+
+JOBS_ON_GPU = View(
+    "jobs_on_gpu",
+    "an allocation of a GPU that is known, with the GPU's name, slot and model",
+    f"SELECT coalesce(g.name, j.gpu) AS name, g.slot, g.model, j.* FROM ({JOBS_NOW.sql}) j LEFT JOIN "
+    f"({GPUS_NOW.sql}) g ON g.gpu = j.gpu AND g.cluster IS NOT DISTINCT FROM j.cluster WHERE j.gpu IS NOT NULL",
+)
+
+TELEMETRY_OF_JOB = View(
+    "telemetry_of_job",
+    "a reading of a GPU while a job had it: from `began` to before `ended`, or to now. Give `job_id` or `raw_id`, and "
+    "where you know it a range of `ts`, so that few files are read. A GPU that jobs share has a row for each job",
+    "SELECT j.job_id, j.raw_id, j.allocation, j.user, j.account, j.share, j.began, j.ended, t.* "
+    f"FROM ({JOBS_NOW.sql}) j JOIN telemetry t ON t.gpu = j.gpu "
+    "AND t.cluster IS NOT DISTINCT FROM j.cluster AND t.ts >= j.began "
+    "AND t.ts < coalesce(j.ended, TIMESTAMP_NS '2262-01-01')",
+)
+
+VIEWS: tuple[View, ...] = (
+    GPUS_NOW, MEASUREMENTS, HISTORY, VERDICTS_NOW, FINGERPRINTS_NOW, JOBS_NOW, JOBS_ON_GPU, TELEMETRY_OF_JOB,
+)  # fmt: skip
 
 
 def table(name: str) -> Table:

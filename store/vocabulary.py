@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .allocations import GpuFrom, JobSource, TagState
 from .clock_events import CLOCK_EVENTS
 from .conditions import CONDITIONS
 from .events import EventKind
@@ -48,4 +49,7 @@ VOCABULARIES = (
         ("kind", "columns", "meaning"),
         tuple((one, ", ".join(one.fills), one.meaning) for one in EventKind),
     ),
+    Vocabulary("jobs", "source", ("code", "meaning"), tuple((one, one.meaning) for one in JobSource)),
+    Vocabulary("jobs", "gpu_from", ("code", "meaning"), tuple((one, one.meaning) for one in GpuFrom)),
+    Vocabulary("jobs", "state", ("of tags", "meaning"), tuple((one, one.meaning) for one in TagState)),
 )

@@ -1,0 +1,97 @@
+"""The views of the table `jobs`: the newest record of each allocation, and the readings in a job's time on its GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import duckdb
+import pytest
+
+from whorl.store import Store
+from whorl.store.schema import CATALOG, arrow_rows
+
+# ruff: noqa: DTZ001 - the store's times are UTC without a zone
+
+
+def at(hour: int, day: int = 2) -> dt.datetime:
+    return dt.datetime(2026, 11, day, hour)
+
+
+def job(recorded: int, **columns: Any) -> dict[str, Any]:
+    return {"cluster": "c", "source": "sacct", "recorded": at(recorded, 9), **columns}
+
+
+def add(store: Store, name: str, *rows: dict[str, Any]) -> None:
+    names = dict.fromkeys(key for row in rows for key in row)
+    store.append({"jobs": arrow_rows("jobs", {n: [row.get(n) for row in rows] for n in names})}, name)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Three days of two GPUs, a row an hour; job 1 was running and has ended; job 2 has a tag; job 3 only a tag."""
+    made = Store.create(tmp_path_factory.mktemp("jobs") / "store")
+    for day in (1, 2, 3):
+        times = [at(hour, day) for hour in range(24) for _ in range(2)]
+        watts = [1000 * (100 * day + hour) for hour in range(24) for _ in range(2)]
+        rows = {"ts": times, "cluster": ["c"] * 48, "gpu": ["GPU-1", "GPU-2"] * 24, "power_mw": watts}
+        made.append({"telemetry": arrow_rows("telemetry", rows)}, f"day{day}")
+    gpus = {"cluster": ["c"], "gpu": ["GPU-1"], "uuid": ["GPU-1"], "node": ["n1"], "slot": [0], "model": ["V100"]}
+    made.append({"gpus": arrow_rows("gpus", gpus)}, "gpus")
+    one = {"allocation": "1@1", "job_id": "1", "began": at(4)}
+    add(made, "first", job(1, **one, node="n1"))  # its GPU was not known then
+    add(made, "second", job(2, **one, gpu="GPU-1", ended=at(6)), job(2, **one, gpu="GPU-2", ended=at(6)))
+    tag = {"source": "tag", "job_id": "2", "gpu": "GPU-2", "began": at(8)}
+    add(made, "tags", job(1, **tag, allocation="tag-2", ended=at(9)))
+    add(made, "third", job(3, allocation="2@1", job_id="2", gpu="GPU-2", began=at(8), ended=at(10), tag="tag-2"))
+    add(made, "fourth", job(3, **{**tag, "job_id": "3"}, allocation="tag-3"))
+    return made
+
+
+def answers(store: Store, query: str) -> list[list[dict[str, Any]]]:
+    """What whorl answers, and what another client of DuckDB answers."""
+    with contextlib.closing(duckdb.connect(str(store.root / CATALOG), read_only=True)) as client:
+        return [store.sql(query).to_pylist(), client.sql(query).to_arrow_table().to_pylist()]
+
+
+def test_an_allocation_has_the_rows_of_its_newest_record_and_no_tag_beside_them(store: Store) -> None:
+    for found in answers(store, "select job_id, gpu, ended, source from jobs_now order by all"):
+        assert found == [
+            {"job_id": "1", "gpu": "GPU-1", "ended": at(6), "source": "sacct"},
+            {"job_id": "1", "gpu": "GPU-2", "ended": at(6), "source": "sacct"},
+            {"job_id": "2", "gpu": "GPU-2", "ended": at(10), "source": "sacct"},
+            {"job_id": "3", "gpu": "GPU-2", "ended": None, "source": "tag"},
+        ]
+
+
+def test_a_job_has_the_readings_of_its_time_on_its_gpus(store: Store) -> None:
+    query = "select gpu, count(*) n, min(ts) first, max(ts) last from telemetry_of_job where job_id = '1' group by gpu"
+    for found in answers(store, f"{query} order by gpu"):
+        assert found == [{"gpu": gpu, "n": 2, "first": at(4), "last": at(5)} for gpu in ("GPU-1", "GPU-2")]
+    for found in answers(store, "select count(*) n, max(ts) last from telemetry_of_job where job_id = '3'"):
+        assert found == [{"n": 16 + 24, "last": at(23, 3)}]  # it still runs
+
+
+def test_a_gpus_jobs_come_with_its_name(store: Store) -> None:
+    for found in answers(store, "select name, slot, model, job_id from jobs_on_gpu where gpu = 'GPU-1'"):
+        assert found == [{"name": "n1/0", "slot": 0, "model": "V100", "job_id": "1"}]
+    for found in answers(store, "select name, job_id from jobs_on_gpu where gpu = 'GPU-2' order by began, job_id"):
+        assert [(row["name"], row["job_id"]) for row in found] == [("GPU-2", "1"), ("GPU-2", "2"), ("GPU-2", "3")]
+
+
+def test_the_readings_of_a_job_are_read_from_the_files_of_its_time(store: Store) -> None:
+    query = "select sum(power_mw) from telemetry_of_job where job_id = '1'"
+    plan = json.loads(store.sql(f"explain (analyze, format json) {query}").to_pylist()[0]["explain_value"])
+    (scan,) = [one for one in scans(plan) if "telemetry" in str(one["extra_info"])]
+    assert scan["row_groups_scanned"] < scan["total_row_groups_to_scan"]
+
+
+def scans(plan: Any) -> Iterator[dict[str, Any]]:
+    """The scans of tables in a plan."""
+    if isinstance(plan, dict) and plan.get("type") == "TABLE_SCAN":
+        yield plan
+    for part in plan if isinstance(plan, list) else plan.values() if isinstance(plan, dict) else ():
+        yield from scans(part)
