@@ -31,7 +31,7 @@ LOOKS_LIKE = {
     "lost": Kind.LOST,
     "throttling": Kind.UNSTABLE,
     "slow_nvlink": Kind.SLOW,
-    "retired_pages": Kind.SLOW,
+    "retired_pages": Kind.MEMORY_ERRORS,
 }
 """The kind of verdict that each kind of fault should have."""
 _SLOW = ("brake", "hot", "pinned", "slow_memory")

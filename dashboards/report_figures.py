@@ -66,6 +66,7 @@ _DRAWN = {
     Kind.DRIFTING: (GREEN, "circle"),
     Kind.STARVED: (GREEN, "diamond"),
     Kind.SENSOR: (PINK, "diamond"),
+    Kind.MEMORY_ERRORS: (SKY, "diamond"),
     Kind.FAST: (BLUE, "triangle-up"),
 }
 

@@ -19,7 +19,7 @@ from .report_figures import POINTS, Against, closely, looks, over_time, overview
 from .report_map import CELLS, where
 from .report_variability import digits, extremes, sizes, times
 from .table import MISSING, Table
-from .verdict_words import interval, name, percent
+from .verdict_words import EFFECT_SAYS, effect, interval, measured, name, percent
 
 LISTED = 40
 """Verdicts in the table; `whorl verdicts --json` has all."""
@@ -72,29 +72,32 @@ def _findings(judged: Judgement, gpus: pl.DataFrame) -> Table:
     keys = {id(one): gpu for gpu, own in judged.by_key(gpus).items() for one in own if one.level is Level.GPU}
     cut = f" The first {LISTED} of {len(judged.rows):,}." if len(judged.rows) > LISTED else ""
     return Table(
-        ["what", "finding", "effect and causes, %", "because", "what to do", "seen, and how sure"],
+        ["what", "finding", "effect and causes", "because", "what to do", "seen, and how sure"],
         [_row(one, keys.get(id(one), one.name)) for one in judged.rows[:LISTED]],
         wrapped=(0, 1, 2, 3, 4, 5),
         cards=True,
         title="What was found",
-        says=f"In {judged.looks:,} comparisons. Effect: in % of the level of the peers; slower, hotter and more power "
-        "are positive; with the 95 % interval of the level in another sitting. Causes: parts that add up to the "
-        "effect. Suspected: seen in one sitting; confirmed: in two or more, at least 6 hours apart. p: the chance that "
-        "a healthy GPU shows this; q: the share of false findings among those at least as clear; without p it was "
-        f"seen, which needs no test.{cut}",
+        says=f"In {judged.looks:,} comparisons. {EFFECT_SAYS[0].upper()}{EFFECT_SAYS[1:]}. Causes: parts that add up "
+        "to the effect, in %. Suspected: seen in one sitting; confirmed: in two or more, at least 6 hours apart. p: "
+        "the chance that a healthy GPU shows this; q: the share of false findings among those at least as clear; "
+        f"without p it was seen, which needs no test.{cut}",
     )
 
 
 def _row(one: Verdict, key: str) -> list[str]:
     what = name(one) if one.level is Level.GPU else f"{one.level} {name(one)}"
-    effect = MISSING if one.effect_pct is None else f"{percent(one.effect_pct)} {interval(one.low_pct, one.high_pct)}"
+    size = (
+        effect(one)
+        if one.effect_pct is None
+        else f"{effect(one)} {interval(one.low_pct, one.high_pct)} of {measured(one)}"
+    )
     causes = ", ".join(_cause(part) for part in one.causes)
     days = dict.fromkeys(f"{at:%Y-%m-%d}" for at in (one.first_seen, one.last_seen) if at is not None)
     chances = [f"{sign} {chance:.1g}" for sign, chance in (("p", one.p), ("q", one.q)) if chance is not None]
     return [
         what if key == one.name else f"{what} ({key})",
         f"{one.kind}, {one.state}",
-        f"{effect}: {causes}" if causes else effect,
+        f"{size}: {causes}" if causes else size,
         one.looks,
         one.action,
         "; ".join([" to ".join(days) or MISSING, *chances]),

@@ -2,24 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..analysis.verdicts import Level, Verdict
+from ..analysis.verdicts.channels import CHANNELS, THROTTLED
 from .table import MISSING, many
 
 _NAMED = 4
 _PART = 12  # of a UUID: `GPU-` and eight digits
+_OF = {one.name: one.unit for one in CHANNELS} | {THROTTLED.name: "its runs"}
+EFFECT_SAYS = (
+    "effect: in % of what stands beside it (time, K/W: kelvin a watt, W, MHz), against the peers' level; of its runs, "
+    "how many more of 100. Slower, hotter and more are positive. [95 %]: of the level in another sitting"
+)
 
 
-def name(one: Verdict) -> str:
+def name(one: Verdict, shorter: Mapping[str, str] | None = None) -> str:
     """The name, with the number of GPUs where it is not that of one and does not say it."""
     counted = many(len(one.gpus), "GPU")
-    return short(one.name) if one.level == Level.GPU or one.name == counted else f"{one.name} ({counted})"
+    plain = (shorter or {}).get(one.name, one.name)
+    return plain if one.level == Level.GPU or one.name == counted else f"{plain} ({counted})"
 
 
-def short(name: str) -> str:
-    """A name for a table: of a UUID the first part, which every command takes."""
-    return name[:_PART] if len(name) > 2 * _PART and name[:4] in ("GPU-", "MIG-") else name
+def short(names: Iterable[str]) -> dict[str, str]:
+    """Names for a table: of a UUID a first part that no other of the names has, which every command takes."""
+    every = set(names)
+    found = {one: one for one in every}
+    long = {one for one in every if len(one) > 2 * _PART and one[:4] in ("GPU-", "MIG-")}
+    cut = _PART
+    while long:
+        parts = Counter(one[:cut] for one in every)
+        found |= {one: one[:cut] for one in long if parts[one[:cut]] == 1}
+        long = {one for one in long if parts[one[:cut]] > 1 and cut < len(one)}
+        cut += 1
+    return found
+
+
+def effect(one: Verdict) -> str:
+    """The effect with its unit: `+6.1 %`; n/a where nothing was measured."""
+    return MISSING if one.effect_pct is None else f"{percent(one.effect_pct)} %"
+
+
+def measured(one: Verdict) -> str:
+    """What the effect is of: `time`, `K/W`, `its runs`; nothing where there is none."""
+    return "" if one.effect_pct is None else _OF.get(one.figure, one.figure)
 
 
 def causes(one: Verdict) -> str:

@@ -299,15 +299,17 @@ class _Check:
 
     def _stored(self, one: OfGpu, levels: Known) -> None:
         """What the newest judgement says of the GPU."""
-        from ..analysis.verdicts import Kind, State
+        from ..analysis.verdicts import TIME, Kind, State
 
         for verdict in levels.verdicts.get(one.gpu, ()):
             if verdict.kind is Kind.FAST:
                 continue
             effect = verdict.effect_pct
-            grave = verdict.kind in (Kind.WRONG, Kind.LOST, Kind.FAILED) or (effect or 0.0) >= self._critical
+            slower = (effect or 0.0) if verdict.figure == TIME else 0.0
+            grave = verdict.kind in (Kind.WRONG, Kind.LOST, Kind.FAILED) or slower >= self._critical
             confirmed = verdict.state is State.CONFIRMED or verdict.kind is Kind.WRONG
-            by = "" if effect is None else f" {effect:+.1f} %"
+            of = "" if verdict.figure == TIME else f" of its {verdict.figure}"
+            by = "" if effect is None else f" {effect:+.1f} %{of}"
             sentence = f"judged {verdict.kind}{by}, {verdict.state}"
             one.found(Status.CRITICAL if grave and confirmed else Status.WARNING, sentence)
 

@@ -295,6 +295,13 @@ VERDICTS = Table(
         Column("runs", "VARCHAR", "", "JSON list: `run_id` of the runs that show it"),
         Column("action", "VARCHAR", "", "what to do, in a sentence"),
         Column("reference", "VARCHAR", "", "what it was compared with, in words"),
+        Column(
+            "figure",
+            "VARCHAR",
+            "",
+            "what the effect is of, a code: 'time', 'temperature rise', 'highest clock', "
+            "...; of 'throttled runs' it is in percentage points; NULL in older judgements",
+        ),
     ),
     sorted_by=("cluster", "judged_at", "place"),
 )

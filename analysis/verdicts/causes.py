@@ -26,7 +26,7 @@ from . import states
 from .holding import DRAWS, STEP, Peers, Split, apart
 from .limits import hottest_c
 from .saying import Part, action_of, kind_of, looks_of
-from .seen import Seen, frozen_power, seen_things
+from .seen import OF_MEMORY, Seen, frozen_power, seen_things
 from .states import Floats
 from .verdict import Cause, Kind
 
@@ -37,8 +37,6 @@ _SMALLEST = 0.02
 """Parts below this share of the effect belong to what is not explained."""
 _CLASS = {COMPUTE: COMPUTE, CACHE: COMPUTE, MEMORY: MEMORY, LINK: LINK}
 _COOL_K = 20.0  # below where heat holds a clock
-_OF_MEMORY = (48, 63, 64, 92, 94, 95)
-"""XIDs: errors of the memory, and its pages retired or its rows remapped for them."""
 _FEW = 2e-3  # of ln time: less is no contrast
 _LOWER = 0.01  # of ln memory clock
 
@@ -117,7 +115,7 @@ class Evidence:
 
     def _memory_errors(self, gpus: Sequence[str]) -> list[int]:
         """The XIDs of these GPUs that tell of errors of their memory."""
-        told = pl.col("code").is_in(_OF_MEMORY) & pl.col("gpu").is_in(list(gpus))
+        told = pl.col("code").is_in(list(OF_MEMORY)) & pl.col("gpu").is_in(list(gpus))
         return self.campaign.events.filter(told)["code"].unique().sort().to_list()
 
     def _rows(self, gpus: Sequence[str]) -> dict[str, dict[str, Any]]:

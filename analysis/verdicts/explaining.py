@@ -100,9 +100,7 @@ class Explained:
         """The document of `whorl.explain/1`."""
         found: dict[str, Any] = {"schema": "whorl.explain/1", "cluster": self.cluster, "gpu": self.gpu}
         found |= {"name": self.name, "identity": dict(self.identity)}
-        found["verdicts"] = [
-            one.as_dict() | {"first_seen": one.first_seen, "last_seen": one.last_seen} for one in self.verdicts
-        ]
+        found["verdicts"] = [one.as_dict() for one in self.verdicts]
         for name in ("not_judged", "places", "history", "events"):
             found[name] = [asdict(one) for one in getattr(self, name)]
         return found | {"conditions": {name: list(what) for name, what in self.conditions.items()}}

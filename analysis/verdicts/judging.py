@@ -25,7 +25,7 @@ from .looks import Look, Looks, looks
 from .own_past import discoveries
 from .saying import action_of
 from .sittings import Bools, Floats, Ints
-from .verdict import Cause, Judgement, Kind, Level, NotJudged, State, Verdict
+from .verdict import TIME, Cause, Judgement, Kind, Level, NotJudged, State, Verdict
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -302,6 +302,7 @@ class _Judge:
             effect, low, high, float(self._own[gpu]), float(self._q[gpu]), int(one.peers[gpu]),
             causes, says, first, last, runs, action,
             f"{one.peers[gpu]} GPUs{of_model}" + (f", {look.what}" if look.what != "time" else ""),
+            TIME if look.timed else look.what,
         )  # fmt: skip
 
     # -- history ------------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ import polars as pl
 from ... import __version__
 from ...errors import StoreError
 from ...store.schema import VERDICTS, arrow_rows
+from .verdict import TIME, Judgement, Kind, Level, NotJudged, State, Verdict
 from .verdict import Cause as Part
-from .verdict import Judgement, Kind, Level, NotJudged, State, Verdict
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -126,6 +126,7 @@ def verdict_of(row: Mapping[str, Any]) -> Verdict:
     found = {name: row[name] for name in Verdict.__slots__}
     found |= {name: tuple(json.loads(row[name])) for name in _LISTS}
     found["causes"] = tuple(Part(**part) for part in found["causes"])
+    found["figure"] = found["figure"] or TIME  # of a judgement from before the figure was stored
     return Verdict(**found | {"level": Level(row["level"]), "kind": Kind(row["kind"]), "state": State(row["state"])})
 
 

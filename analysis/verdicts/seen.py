@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -26,6 +26,15 @@ if TYPE_CHECKING:
 _FROZEN, _FROZEN_S = 10, 10.0  # readings that are the same to the milliwatt, and for this many s ...
 _UTILISATION = 30  # ... while the utilisation moves by this many points, as in `collectors.quality`
 _SAME = 4  # runs in a row whose power is the same to the milliwatt ...
+OF_MEMORY = {
+    48: "an error that ECC cannot correct",
+    63: "a page retired or a row remapped",
+    64: "retiring a page or remapping a row failed",
+    92: "many errors that ECC corrected",
+    94: "an error that was contained",
+    95: "an error that was not contained",
+}
+"""XIDs that tell of errors of the memory."""
 _MOVED = 1.2  # ... where that of the peers' runs differs by this factor
 
 
@@ -62,7 +71,8 @@ def seen_things(campaign: Probed, frozen: Mapping[str, str]) -> tuple[Seen, ...]
         own, told = gone.filter(pl.col("gpu") == gpu), events.filter(pl.col("gpu") == gpu)
         n = max(told.height, 1)
         looks = "it fell off the bus" + (f" {n} times" if n > 1 else "")
-        found[gpu, Kind.LOST] = _seen(gpu, Kind.LOST, looks, own, told["ts"])
+        one = _seen(gpu, Kind.LOST, looks, own, told["ts"])
+        found[gpu, Kind.LOST] = one if one.runs else _last_good(one, runs)
     for (gpu,), own in no_time.filter(pl.col("status") != Outcome.LOST.value).group_by(["gpu"], maintain_order=True):
         if (str(gpu), Kind.LOST) in found:
             continue
@@ -82,8 +92,33 @@ def seen_things(campaign: Probed, frozen: Mapping[str, str]) -> tuple[Seen, ...]
         # The runs at the power that occurs most often are those that show it.
         same = own.filter(pl.col("power_w") == pl.col("power_w").mode().first())
         found[gpu, Kind.SENSOR] = _seen(gpu, Kind.SENSOR, sentence, same if same.height > 1 else own)
+    found |= {(gpu, Kind.MEMORY_ERRORS): one for gpu, one in _memory_errors(campaign, runs.clear()).items()}
     order = list(Kind)
     return tuple(sorted(found.values(), key=lambda one: (order.index(one.kind), one.gpu)))
+
+
+def _last_good(one: Seen, runs: pl.DataFrame) -> Seen:
+    """A loss that no run shows, with the last run that ended well before it."""
+    good = runs.filter((pl.col("gpu") == one.gpu) & SOUND & pl.col("value").is_not_null()).drop_nulls("began")
+    if one.first_seen is not None:
+        good = good.filter(pl.col("began").cast(pl.Datetime("ns")) < pl.lit(one.first_seen).cast(pl.Datetime("ns")))
+    if good.is_empty():
+        return replace(one, looks=f"{one.looks}; no run of it ended well before")
+    last = good.row(-1, named=True)
+    looks = f"{one.looks}; its last good run before was {last['workload']}, begun {last['began']:%Y-%m-%d %H:%M}"
+    return replace(one, looks=looks, runs=(str(last["run_id"]),))
+
+
+def _memory_errors(campaign: Probed, none: pl.DataFrame) -> dict[str, Seen]:
+    """GPUs of whose memory the driver told an error. `none`: runs without a row, as no run shows it."""
+    told = campaign.events.filter(pl.col("code").is_in(list(OF_MEMORY))).drop_nulls("gpu")
+    found = {}
+    for (gpu,), own in told.group_by(["gpu"], maintain_order=True):
+        many = own.group_by("code").len().sort("code").iter_rows()
+        listed = ", ".join(f"XID {code}{f' ({n} times)' if n > 1 else ''}: {OF_MEMORY[code]}" for code, n in many)
+        looks = f"the driver told of its memory: {listed}"
+        found[str(gpu)] = _seen(str(gpu), Kind.MEMORY_ERRORS, looks, none, own["ts"])
+    return found
 
 
 def _listed(runs: pl.DataFrame) -> str:

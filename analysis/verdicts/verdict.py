@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 SCHEMA = "whorl.verdicts/1"
+TIME = "time"
 
 
 class Level(StrEnum):
@@ -48,6 +49,8 @@ class Kind(StrEnum):
     DRIFTING = "drifting"
     STARVED = "starved"
     SENSOR = "sensor suspect"
+    MEMORY_ERRORS = "memory errors"
+    """The driver told of errors of its memory, or of pages retired or rows remapped for them."""
     FAST = "fast"
 
 
@@ -97,6 +100,9 @@ class Verdict:
     """What to do, in a sentence."""
     reference: str = ""
     """What it was compared with, in words."""
+    figure: str = TIME
+    """What the effect is of: "time", or the name of a channel (`channels.CHANNELS`). Of "throttled runs" it is the
+    difference of two shares of runs, in percentage points."""
 
     @property
     def timed(self) -> bool:
@@ -109,7 +115,7 @@ class Verdict:
         found = asdict(self)
         for key in ("first_seen", "last_seen"):
             at: datetime | None = found[key]
-            found[key] = None if at is None else at.isoformat()
+            found[key] = None if at is None else f"{at.isoformat()}Z"
         return found
 
 

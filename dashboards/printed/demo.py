@@ -11,7 +11,6 @@ from ...analysis.planted import Planted, falsely_named
 from ...analysis.verdicts.judging import ERROR_RATE
 from ..table import Line, Table, many
 from .campaign import caught, next_commands, notes, sound, spread, stand_out
-from .verdicts import as_row
 
 if TYPE_CHECKING:
     from ...probes.campaign import Report
@@ -63,7 +62,7 @@ def document(result: DemoResult) -> dict[str, Any]:
         "not_judged": [asdict(one) for one in judged.not_judged],
         "wrong_runs": result.looked.campaign.untrusted,
         "stand_out": _stand_out(result.looked),
-        "verdicts": [as_row(one) for one in judged.rows],
+        "verdicts": [one.as_dict() for one in judged.rows],
         "planted": None
         if result.planted is None
         else [

@@ -44,13 +44,13 @@ def answer(found: Difference, store: str | Path) -> Iterable[str | Table]:
             yield f"{one.workload}: which GPUs moved cannot be said: {one.why}"
     for what, names in (("new", found.new), ("gone", found.gone)):
         if names:
-            yield f"{what}, {many(len(names), 'GPU')}: {some([short(name) for name in names], 8)}"
+            yield f"{what}, {many(len(names), 'GPU')}: {some(list(short(names).values()), 8)}"
     for what, n in found.identity.items():
         yield f"another {what} than before: {many(n, 'GPU')}"
     yield from found.notes
     if found.moved:
         yield ""
-        yield Line(f"next: whorl explain {shlex.quote(found.moved[0].name)} --store {shlex.quote(str(store))}")
+        yield Line(f"next: whorl explain {shlex.quote(_first(found))} --store {shlex.quote(str(store))}")
 
 
 def _moved(found: Difference) -> Iterable[str | Table]:
@@ -61,9 +61,10 @@ def _moved(found: Difference) -> Iterable[str | Table]:
         yield f"no GPU moved against the fleet ({compared})"
         yield ""
         return
+    said = short(one.name for one in found.moved)
     rows = [
         [
-            short(one.name),
+            said[one.name],
             one.workload,
             percent(one.change_pct),
             percent(one.against_pct),
@@ -84,6 +85,11 @@ def _moved(found: Difference) -> Iterable[str | Table]:
     if len(found.moved) > _LISTED:
         yield f"and {len(found.moved) - _LISTED:,} more: --json has all"
     yield ""
+
+
+def _first(found: Difference) -> str:
+    name = found.moved[0].name
+    return short([name])[name]
 
 
 def _at(when: datetime) -> str:

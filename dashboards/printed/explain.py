@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...analysis.verdicts.explaining import Explained, Place, Sitting, stands_in
 from ..table import MISSING, Line, Table, count, many, number
-from ..verdict_words import interval, percent
+from ..verdict_words import interval, measured, percent
 from .verdicts import not_judged
 
 _WORKLOADS, _SITTINGS, _EVENTS = 3, 8, 8  # shown for people; --json has all
@@ -57,7 +57,7 @@ def findings(found: Explained) -> Iterable[str | Table]:
         covers = "" if one.name == found.name else f" ({one.level} {one.name}, {many(len(one.gpus), 'GPU')})"
         effect = ""
         if one.effect_pct is not None:
-            effect = f" {percent(one.effect_pct)} % {interval(one.low_pct, one.high_pct)}"
+            effect = f" {percent(one.effect_pct)} % {interval(one.low_pct, one.high_pct)} of {measured(one)}"
         yield f"{one.kind}, {one.state}{effect}{covers}: {one.looks}"
         if one.causes:
             shown = [f"{part.pct:+.1f} % {part.what} {interval(part.low_pct, part.high_pct)}" for part in one.causes]

@@ -64,9 +64,10 @@ def _fleet(found: Fingerprints, store: str | Path) -> Iterable[str | Table]:
     if not names:
         yield "no GPU has peers, which are GPUs of its model with the same workload: there is nothing to compare with"
         return
+    said = short(names)
     rows = [
         [
-            short(name),
+            said[name],
             *(_ratio(by_gpu[name].get(of)) for of in classes),
             number(moves.get(name), 2),
             count(max(row["n"] for row in by_gpu[name].values())),
@@ -87,7 +88,7 @@ def _fleet(found: Fingerprints, store: str | Path) -> Iterable[str | Table]:
         "interval of another sitting; moves: standard deviation of the GPU's own level from sitting to sitting"
     )
     yield ""
-    yield Line(f"next: whorl fingerprint --gpu {shlex.quote(names[0])} --store {shlex.quote(str(store))}")
+    yield Line(f"next: whorl fingerprint --gpu {shlex.quote(said[names[0]])} --store {shlex.quote(str(store))}")
 
 
 def _ratio(row: dict[str, Any] | None) -> str:
@@ -108,8 +109,9 @@ def _one(found: Fingerprints) -> Iterable[str | Table]:
     yield figures(found)
     yield "[95 %]: of another sitting; peers: beside the median of the GPUs of its model; rank 1 has the lowest value"
     if found.neighbours:
+        said = short([first["name"], *(one.name for one in found.neighbours)])
         alike = ", ".join(
-            f"{short(one.name)} ({one.distance:.2f} sd over {one.figures} figures)" for one in found.neighbours
+            f"{said[one.name]} ({one.distance:.2f} sd over {one.figures} figures)" for one in found.neighbours
         )
         yield f"most like it: {alike}"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...analysis.verdicts import SCHEMA, Judgement, Level, NotJudged, Verdict
 from ..table import Line, Table, many
-from ..verdict_words import causes, interval, name, percent, short, some
+from ..verdict_words import EFFECT_SAYS, causes, effect, interval, measured, name, percent, short, some
 
 _LISTED = 40
 """Findings and subjects that are listed for people; --json has all."""
@@ -21,15 +21,10 @@ def document(judgements: Sequence[Judgement]) -> dict[str, Any]:
     """The document of `whorl.verdicts/1` over all clusters."""
     return {
         "schema": SCHEMA,
-        "rows": [as_row(row) for one in judgements for row in one.rows],
+        "rows": [row.as_dict() for one in judgements for row in one.rows],
         "not_judged": [asdict(no) for one in judgements for no in one.not_judged],
-        "watch": [as_row(row) for one in judgements for row in one.watch],
+        "watch": [row.as_dict() for one in judgements for row in one.watch],
     }
-
-
-def as_row(one: Verdict) -> dict[str, Any]:
-    """A row of `whorl.verdicts/1`; times stay times, so that they are written as all others are."""
-    return one.as_dict() | {"first_seen": one.first_seen, "last_seen": one.last_seen}
 
 
 def answer(judgements: Sequence[Judgement], store: str | Path) -> Iterable[str | Table]:
@@ -52,8 +47,8 @@ def _of_cluster(one: Judgement, store: str | Path) -> Iterable[str | Table]:
         yield from what_to_do(one.rows[:_LISTED])
         yield ""
         yield (
-            "effect: in % of the peers' level, slower is positive, with the 95 % interval of the level in another "
-            "sitting; suspected: seen in one sitting, so measure again on another day; confirmed: seen in two or more"
+            f"{EFFECT_SAYS}. Suspected: seen in one sitting, so measure again on another day; confirmed: seen in two "
+            "or more"
         )
     elif one.gpus:
         yield f"cluster {one.cluster}: nothing was found ({compared})"
@@ -65,7 +60,8 @@ def _of_cluster(one: Judgement, store: str | Path) -> Iterable[str | Table]:
     if first is not None:
         yield ""
         cluster = f" --cluster {shlex.quote(one.cluster)}"
-        yield Line(f"next: whorl explain {shlex.quote(first.name)} --store {shlex.quote(str(store))}{cluster}")
+        said = short([first.name])[first.name]
+        yield Line(f"next: whorl explain {shlex.quote(said)} --store {shlex.quote(str(store))}{cluster}")
     yield ""
 
 
@@ -75,37 +71,41 @@ def _to_watch(rows: Sequence[Verdict]) -> Iterable[str | Table]:
         return
     yield ""
     yield "measure again: the newest sitting is slower than earlier ones, but not surely enough for a finding"
+    names = short(row.name for row in rows)
     for row in rows[:_LISTED]:
         where = ", ".join(row.workloads)
-        yield f"  {row.name}: {percent(row.effect_pct)} % {interval(row.low_pct, row.high_pct)} in {where}"
+        yield f"  {names[row.name]}: {percent(row.effect_pct)} % {interval(row.low_pct, row.high_pct)} in {where}"
     if len(rows) > _LISTED:
         yield f"  and {len(rows) - _LISTED:,} more: --json has all"
 
 
 def table(rows: Sequence[Verdict]) -> Table:
     """One line a finding."""
-    header = ("level", "name", "finding", "state", "effect %", "[95 %]", "in", "cause, % of the time")
+    header = ("level", "name", "finding", "state", "effect", "[95 %]", "of", "in", "cause, % of the time")
+    names = short(one.name for one in rows)
     cells = [
         [
             str(one.level),
-            name(one),
+            name(one, names),
             str(one.kind),
             str(one.state),
-            percent(one.effect_pct),
+            effect(one),
             interval(one.low_pct, one.high_pct),
+            measured(one),
             some(one.workloads, 2),
             causes(one),
         ]
         for one in rows
     ]
-    return Table(header, cells, (4,), wrapped=(1, 6, 7), leaves=(0, 6, 7))
+    return Table(header, cells, (4,), wrapped=(1, 7, 8), leaves=(0, 7, 8))
 
 
 def what_to_do(rows: Sequence[Verdict]) -> Iterable[str]:
     """Each action once, with the names that it is for."""
     by_action: dict[str, list[str]] = {}
+    said = short(one.name for one in rows)
     for one in rows:
-        by_action.setdefault(one.action, []).append(short(one.name))
+        by_action.setdefault(one.action, []).append(said[one.name])
     yield "what to do:"
     for action, names in by_action.items():
         yield f"  {some(list(dict.fromkeys(names)))}: {action}"

@@ -187,27 +187,28 @@ def test_gpus_that_are_shown_and_cannot_be_used_are_critical(fleet: str, here: l
     assert found["gpus"][0]["says"] == ["GPU-1 fell off the bus"]
 
 
-def finding(gpu: int, kind: Kind, state: State, effect: float | None) -> Verdict:
+def finding(gpu: int, kind: Kind, state: State, effect: float | None, figure: str = "time") -> Verdict:
     name = f"n01/{gpu}"
     return Verdict(
         Level.GPU, name, (name,), CLUSTER, MODEL, ("gemm-fp32",), kind, state, effect, None, None, None, None, None, (),
-        "", None, None, (), "",
+        "", None, None, (), "", "", figure,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("kind", "state", "effect", "status"),
+    ("kind", "state", "effect", "figure", "status"),
     [
-        (Kind.SLOW, State.CONFIRMED, 5.0, 1), (Kind.SLOW, State.SUSPECTED, 15.0, 1),
-        (Kind.SLOW, State.CONFIRMED, 15.0, 2), (Kind.WRONG, State.SUSPECTED, None, 2),
-        (Kind.FAST, State.CONFIRMED, -5.0, 0), (Kind.LOST, State.SUSPECTED, None, 1),
+        (Kind.SLOW, State.CONFIRMED, 5.0, "time", 1), (Kind.SLOW, State.SUSPECTED, 15.0, "time", 1),
+        (Kind.SLOW, State.CONFIRMED, 15.0, "time", 2), (Kind.WRONG, State.SUSPECTED, None, "time", 2),
+        (Kind.FAST, State.CONFIRMED, -5.0, "time", 0), (Kind.LOST, State.SUSPECTED, None, "time", 1),
+        (Kind.HOT, State.CONFIRMED, 60.0, "temperature rise", 1),
     ],
 )  # fmt: skip
 def test_what_was_judged_counts(
-    kind: Kind, state: State, effect: float | None, status: int, here: list[Any], tmp_path: Path
+    kind: Kind, state: State, effect: float | None, figure: str, status: int, here: list[Any], tmp_path: Path
 ) -> None:
     store = judged_store(tmp_path / "S", 4, (0,))
-    record(store, [Judgement(CLUSTER, (finding(1, kind, state, effect),), (), 4, 4)], AT)
+    record(store, [Judgement(CLUSTER, (finding(1, kind, state, effect, figure),), (), 4, 4)], AT)
     here += [Shown(gpu) for gpu in range(4)]
     found = checked("--store", str(store.root), "--quick", status=status)
     said = {one["name"]: one["says"] for one in found["gpus"]}

@@ -16,6 +16,7 @@ from whorl.analysis.verdicts.recording import newest, record, watched
 from whorl.cli import cli
 from whorl.dashboards.printed.verdicts import answer
 from whorl.dashboards.table import Table
+from whorl.dashboards.verdict_words import short
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.sizes import sample
@@ -135,12 +136,38 @@ def test_findings_are_listed_with_what_to_do_and_what_was_not_judged() -> None:
     batch = finding(level=Level.BATCH, name="VBIOS 2", gpus=("n01/0", "n02/0"), state=State.SUSPECTED, causes=())
     said = texts(answer([judgement(finding(), batch)], "S"))
     assert "cluster judged: 2 findings (1 confirmed, 1 suspected); 16 GPUs judged, 32 comparisons" in said
-    assert "| gpu | n02/1 | slow | confirmed | +6.1 | [+4.9, +7.2] |" in said
+    assert "| gpu | n02/1 | slow | confirmed | +6.1 % | [+4.9, +7.2] | time |" in said
     assert "4.0 the power cap, 1.3 heat, 0.8 unexplained" in said
     assert "VBIOS 2 (2 GPUs)" in said
     assert "n02/1, VBIOS 2: check its power limit" in said
     assert "bert: each GPU has one run" in said
     assert "whorl explain n02/1 --store S --cluster judged" in said
+
+
+def test_each_finding_says_of_what_its_effect_is() -> None:
+    hot = finding(kind=Kind.HOT, figure="temperature rise", effect_pct=62.0, low_pct=40.0, high_pct=80.0, causes=())
+    unstable = finding(kind=Kind.UNSTABLE, figure="throttled runs", effect_pct=12.0, causes=())
+    lost = finding(kind=Kind.LOST, workloads=(), effect_pct=None, low_pct=None, high_pct=None, causes=())
+    said = texts(answer([judgement(finding(), hot, unstable, lost)], "S"))
+    assert "| hot | confirmed | +62.0 % | [+40.0, +80.0] | K/W |" in said
+    assert "| unstable | confirmed | +12.0 % | [+4.9, +7.2] | its runs |" in said
+    assert "| lost | confirmed | n/a | n/a |  |" in said
+    assert hot.as_dict()["figure"] == "temperature rise"
+
+
+def test_times_have_one_form_in_every_document() -> None:
+    assert finding().as_dict()["last_seen"] == "2026-09-03T12:00:00Z"
+    assert judgement(finding()).as_dict()["rows"][0]["first_seen"] == "2026-09-01T00:00:05Z"
+
+
+def test_uuids_are_cut_where_no_other_gpu_begins_alike() -> None:
+    ends = ("d1a1-8021-d92560f30d23", "d1a1-8021-000000000000")
+    alike = [f"GPU-87570fdd-b924-{end}" for end in ends]
+    other = "GPU-bf17fd1b-650b-c81b-2474-3a5e15a45f0d"
+    names = short([*alike, other, "n02/1"])
+    assert (names[other], names["n02/1"]) == ("GPU-bf17fd1b", "n02/1")
+    assert len({names[one] for one in alike}) == 2
+    assert all(one.startswith(names[one]) for one in alike)
 
 
 def test_nothing_found_and_nothing_judged_are_different_sentences() -> None:

@@ -14,7 +14,7 @@ from whorl.analysis.verdicts.causes import Evidence
 from whorl.analysis.verdicts.channels import RISE, THROTTLED, channels
 from whorl.analysis.verdicts.comparing import LEAST_GPUS
 from whorl.analysis.verdicts.saying import Part
-from whorl.analysis.verdicts.seen import frozen_readings
+from whorl.analysis.verdicts.seen import Seen, frozen_readings, seen_things
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.sizes import sample
@@ -223,3 +223,30 @@ def test_a_reading_is_frozen_only_where_the_load_moves_for_long(
     assert list(found) == ([gpu] if frozen else [])
     if frozen:
         assert found[gpu].startswith("the power reading stayed at 151.500 W for 12 s (")
+
+
+def test_retired_pages_and_losses_are_told_with_what_the_store_has_of_them(tmp_path: Path) -> None:
+    """No run shows a loss between two runs: the last good one before it does. No run shows a retired page."""
+    store, _ = stored(tmp_path / "s", 16, telemetry=False)
+    campaign = probed(store)
+    lost, retired = campaign.gpus["gpu"][3], campaign.gpus["gpu"][7]
+    mine = campaign.sound.filter(pl.col("gpu") == lost).sort("began")
+    at = mine["began"].cast(pl.Datetime("ns"))[2]
+    rows = [
+        {"ts": at, "gpu": lost, "node": None, "kind": "lost", "code": None, "detail": "gone"},
+        {"ts": at, "gpu": retired, "node": None, "kind": "xid", "code": 63, "detail": "retired"},
+    ]
+    told = pl.DataFrame(rows, schema=campaign.events.schema)
+
+    def seen(gpu: str, runs: pl.DataFrame) -> Seen:
+        [one] = [one for one in seen_things(replace(campaign, events=told, runs=runs), {}) if one.gpu == gpu]
+        return one
+
+    errors = seen(retired, campaign.runs)
+    assert (errors.kind, errors.first_seen, errors.runs) == (Kind.MEMORY_ERRORS, told["ts"][1], ())
+    assert errors.looks == "the driver told of its memory: XID 63: a page retired or a row remapped"
+    gone = seen(lost, campaign.runs)
+    assert (gone.kind, gone.runs) == (Kind.LOST, (mine["run_id"][1],))
+    assert f"its last good run before was {mine['workload'][1]}" in gone.looks
+    never = seen(lost, campaign.runs.filter(pl.col("gpu") != lost))
+    assert (never.runs, never.looks) == ((), "it fell off the bus; no run of it ended well before")
