@@ -2,22 +2,32 @@
 
 A template is a text file in `templates/`, or one of the site's. In it:
 
-{{name}}    is replaced by the value of that name, see `values`; a line whose value is missing is left out.
+{{name}}      is replaced by the value of that name, see `values`; a line whose value is missing is left out.
+{{name|sh}}   is the value in one of the forms of FORMS, here as one word of the shell.
+{{!name}}     is replaced by nothing; a line is left out where this value is *not* missing.
 A line that has several values (`option`, `setup`) comes once for each; an indented one keeps its indentation.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import InputError
+from .kubernetes import named
 
 TEMPLATES = Path(__file__).with_name("templates")
-_PLACE = re.compile(r"\{\{\s*(\w*)\s*\}\}")
+_PLACE = re.compile(r"\{\{\s*(!?)(\w*)\s*(?:\|\s*(\w*)\s*)?\}\}")
+FORMS: Mapping[str, Callable[[str], str]] = {
+    "sh": shlex.quote,  # one word of the shell; Slurm, LSF and Flux read the quotes in their directives, too
+    "json": lambda text: json.dumps(text, ensure_ascii=False),  # also a string of YAML
+    "plain": lambda text: named(text, "[^a-z0-9-]+"),  # lower-case letters, digits and dashes, at most 63
+    "doubled": lambda text: text.replace("$", "$$"),  # Kubernetes turns $$ into $, and may replace $(NAME)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +55,8 @@ class BatchJob:
     """Lines of shell before the command: `module load cuda`."""
     options: Sequence[str] = ()
     """Further options of the scheduler, one directive each: `--constraint=a100`."""
+    store: str | None = None
+    """The folder that the command writes to."""
 
 
 def values(job: BatchJob) -> Mapping[str, Sequence[str]]:
@@ -63,9 +75,17 @@ def values(job: BatchJob) -> Mapping[str, Sequence[str]]:
         "nice": None if job.nice is None else str(job.nice),
         "output": job.output,
         "command": shlex.join(job.command),
+        "store": job.store,
     }
     found: dict[str, Sequence[str]] = {name: () if value is None else (value,) for name, value in single.items()}
-    return found | {"setup": tuple(job.setup), "option": tuple(job.options)}
+    found |= {"setup": tuple(job.setup), "option": tuple(job.options)}
+    for name, lines in found.items():
+        for line in lines:
+            if not line.isprintable():
+                raise InputError(
+                    f"{line!r} cannot stand in a script ({name}): write one line without control characters"
+                )
+    return found
 
 
 def schedulers() -> list[str]:
@@ -76,37 +96,58 @@ def schedulers() -> list[str]:
 def render(scheduler: str, job: BatchJob, override: Path | None = None) -> str:
     """The script of a job, from the scheduler's template or from the file `override`.
 
-    Raises InputError for a scheduler without a template, a file that cannot be read, and a name that is not known.
+    Raises InputError for a scheduler without a template, a file that cannot be read, a name that is not known, and a
+    value with a line break.
     """
+    given = values(job)
+    lines: list[str] = []
+    path, text = template(scheduler, override)
+    for number, line in enumerate(text.splitlines(), start=1):
+        places = _PLACE.findall(line)
+        for _, name, form in places:
+            if name not in given:
+                raise InputError(
+                    f"{path}, line {number}: there is no value {{{{{name}}}}}; there are {', '.join(sorted(given))}"
+                )
+            if form and form not in FORMS:
+                raise InputError(f"{path}, line {number}: there is no form |{form}; there are {', '.join(FORMS)}")
+        lines += _filled(line, places, given)
+    return "\n".join(lines) + "\n"
+
+
+def unused(scheduler: str, names: Sequence[str], override: Path | None = None) -> list[str]:
+    """Which of these values the template does not name: to ask for them changes nothing."""
+    used = {name for _, name, _ in _PLACE.findall(template(scheduler, override)[1])}
+    return [name for name in names if name not in used]
+
+
+def template(scheduler: str, override: Path | None = None) -> tuple[Path, str]:
+    """The file of a template, and its text. Raises InputError."""
     path = override
     if path is None:
         path = next((one for one in TEMPLATES.iterdir() if one.stem == scheduler and one.is_file()), None)
     if path is None:
         raise InputError(f"there is no template for {scheduler!r}; there are {', '.join(schedulers())}")
     try:
-        text = path.read_text()
+        return path, path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"the template {path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    given = values(job)
-    lines: list[str] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        names = _PLACE.findall(line)
-        for name in names:
-            if name not in given:
-                raise InputError(
-                    f"{path}, line {number}: there is no value {{{{{name}}}}}; there are {', '.join(sorted(given))}"
-                )
-        lines += _filled(line, names, given)
-    return "\n".join(lines) + "\n"
 
 
-def _filled(line: str, names: Sequence[str], given: Mapping[str, Sequence[str]]) -> list[str]:
+def _filled(line: str, places: Sequence[tuple[str, str, str]], given: Mapping[str, Sequence[str]]) -> list[str]:
     """The line with its values: once, or as often as it has values; not at all where one is missing."""
-    rows = max((len(given[name]) for name in names), default=1)
-    if any(not given[name] for name in names):
+    if any(bool(given[name]) is bool(absent) for absent, name, _ in places):
         return []
+    rows = max((len(given[name]) for absent, name, _ in places if not absent), default=1)
 
     def filled(row: int) -> str:
-        return _PLACE.sub(lambda place: given[place[1]][min(row, len(given[place[1]]) - 1)], line)
+        def value(place: re.Match[str]) -> str:
+            absent, name, form = place.groups()
+            if absent:
+                return ""
+            text = given[name][min(row, len(given[name]) - 1)]
+            return FORMS[form](text) if form else text
+
+        return _PLACE.sub(value, line)
 
     return [filled(row) for row in range(rows)]

@@ -1,19 +1,19 @@
 #!/bin/bash
 # Measures all GPUs of one node. Made by `whorl campaign`; docs/campaigns.md says how to change it.
-#SBATCH --job-name={{name}}
+#SBATCH --job-name={{name|sh}}
 #SBATCH --nodes=1
-#SBATCH --nodelist={{node}}
+#SBATCH --nodelist={{node|sh}}
 #SBATCH --exclusive
 #SBATCH --gres=gpu:{{gpus}}
 #SBATCH --mem=0
 #SBATCH --time={{minutes}}
-#SBATCH --partition={{partition}}
-#SBATCH --qos={{qos}}
-#SBATCH --account={{account}}
+#SBATCH --partition={{partition|sh}}
+#SBATCH --qos={{qos|sh}}
+#SBATCH --account={{account|sh}}
 #SBATCH --nice={{nice}}
 #SBATCH --requeue
 #SBATCH --open-mode=append
-#SBATCH --output={{output}}
+#SBATCH --output={{output|sh}}
 #SBATCH {{option}}
 
 # A job that was preempted starts again and measures what is missing. A node that fails each time must not do so for ever.

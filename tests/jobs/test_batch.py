@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
+import shutil
 import subprocess
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from whorl.errors import InputError
-from whorl.jobs.batch import TEMPLATES, BatchJob, render, schedulers, values
+from whorl.jobs.batch import TEMPLATES, BatchJob, render, schedulers, unused, values
 
 BARE = BatchJob("whorl:autumn:n01", ["whorl", "probe", "run", "--store", "/a b/fleet"], 90, 4)
 FULL = BatchJob(
@@ -25,7 +30,9 @@ FULL = BatchJob(
     output="/logs/n01.out",
     setup=["module load cuda", ". /opt/whorl/bin/activate"],
     options=["--constraint=a100", "--reservation=acceptance"],
+    store="/a b/fleet",
 )
+HOSTILE = """it's "so" $(touch ran) `touch ran` $HOME $$ $(NODE) ; touch ran & # \\ {{node}} é"""
 
 
 def test_what_is_asked_for_is_in_the_script_of_slurm() -> None:
@@ -90,5 +97,127 @@ def test_what_cannot_be_rendered_is_said(tmp_path: Path) -> None:
 
 def test_every_value_is_used_by_slurm() -> None:
     """But for the wall time, which other schedulers spell in another way."""
-    used = set(re.findall(r"\{\{(\w+)\}\}", (TEMPLATES / "slurm.sh").read_text()))
-    assert values(FULL).keys() - used == {"seconds", "walltime"}
+    assert unused("slurm", list(values(FULL))) == ["seconds", "walltime", "store"]
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "asked", "not_asked"),
+    [
+        (
+            "pbs",
+            """-N whorl-autumn-n01;-l select=1:ncpus=4:ngpus=4:host=n01;-l place=exclhost;-l walltime=01:30:00
+            -q batch;-A physics;-p -1024;-r y;-j oe;-o /logs/n01.out;--constraint=a100;--reservation=acceptance""",
+            "-l select=1:ncpus=4:ngpus=4;-q;-A;-o",
+        ),
+        (
+            "lsf",
+            """-J whorl-autumn-n01;-n 4;-R "span[hosts=1]";-m n01;-x;-gpu "num=4:mode=shared:j_exclusive=yes";-W 90
+            -q batch;-P physics;-r;-o /logs/n01.out;--constraint=a100;--reservation=acceptance""",
+            "-m;-q;-P;-o",
+        ),
+        (
+            "flux",
+            """--job-name=whorl:autumn:n01;--nodes=1;--nslots=1;--gpus-per-slot=4;--exclusive;--requires=host:n01
+            --time-limit=90m;--queue=batch;--bank=physics;--urgency=1;--output=/logs/n01.out
+            --constraint=a100;--reservation=acceptance""",
+            "--requires;--queue;--bank;--output",
+        ),
+    ],
+)
+def test_the_directives_of_other_schedulers(scheduler: str, asked: str, not_asked: str) -> None:
+    full, bare = directives(scheduler, FULL), directives(scheduler, BARE)
+    assert full == re.split(r";|\n\s*", asked)
+    for one in not_asked.split(";"):
+        if "=" in one:
+            assert one in bare, "the same without the node"
+        else:
+            assert not [line for line in bare if re.match(rf"{one}\b", line)]
+
+
+def directives(scheduler: str, job: BatchJob) -> list[str]:
+    """What a script asks of its scheduler, in its order."""
+    mark = {"slurm": "#SBATCH ", "pbs": "#PBS ", "lsf": "#BSUB ", "flux": "# flux: "}[scheduler]
+    return [line.removeprefix(mark) for line in render(scheduler, job).splitlines() if line.startswith(mark)]
+
+
+@pytest.mark.parametrize("scheduler", [name for name in schedulers() if name != "slurm"])
+def test_what_was_never_run_says_so_in_its_first_line(scheduler: str) -> None:
+    remarks = [line for line in render(scheduler, FULL).splitlines() if not line.startswith("#!")]
+    assert re.fullmatch(r"# This file was never run on a real .+: read it before you use it\.", remarks[0])
+
+
+hostile = BatchJob(
+    HOSTILE,
+    ["printf", "%s\\n", HOSTILE, "--store", "-x y"],
+    90,
+    4,
+    node=HOSTILE,
+    partition=HOSTILE,
+    qos=HOSTILE,
+    account=HOSTILE,
+    output=HOSTILE,
+    store=HOSTILE,
+)
+
+
+@pytest.mark.parametrize("scheduler", [name for name in schedulers() if (TEMPLATES / f"{name}.sh").exists()])
+def test_a_hostile_name_stays_one_word(scheduler: str, tmp_path: Path) -> None:
+    """Also in the directives, whose quotes are like those of the shell."""
+    text = render(scheduler, hostile)
+    done = subprocess.run(["bash"], input=text, capture_output=True, text=True, cwd=tmp_path, env={"PATH": "/bin"})
+    assert (done.returncode, done.stdout) == (0, f"{HOSTILE}\n--store\n-x y\n")
+    assert not list(tmp_path.iterdir())
+    asked = [shlex.split(line) for line in directives(scheduler, hostile) if not line.startswith("-l ")]
+    assert sum(HOSTILE in word for words in asked for word in words) >= 3
+    for line in text.splitlines():
+        if line.startswith(("#PBS -N ", "#BSUB -J ")):
+            assert re.fullmatch(r"#\w+ -\w [a-z0-9-]{1,63}", line)
+
+
+@pytest.mark.parametrize("name", [one.name for one in fields(BatchJob) if one.name not in ("minutes", "gpus")])
+def test_a_line_break_makes_no_second_line(name: str) -> None:
+    value = "a\n#SBATCH --wrap=b"
+    change: dict[str, Any] = {name: [value] if name in ("command", "setup", "options") else value}
+    wrong = replace(FULL, **change)
+    with pytest.raises(InputError, match="write one line without control characters"):
+        render("slurm", wrong)
+
+
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="no kubectl here to read the YAML")
+def test_kubernetes_reads_what_was_meant(tmp_path: Path) -> None:
+    job = parsed("kubernetes", FULL)
+    assert job["metadata"]["name"] == "whorl-autumn-n01"
+    pod = job["spec"]["template"]["spec"]
+    assert job["spec"]["activeDeadlineSeconds"] == 5400
+    assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "batch"
+    [term] = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term == {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n01"]}]}
+    [container] = pod["containers"]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 4}
+    assert container["volumeMounts"] == [{"name": "store", "mountPath": "/a b/fleet"}]
+    assert container["args"][0].splitlines()[1:] == [*FULL.setup, "exec whorl probe run --store '/a b/fleet'"]
+    assert "affinity" not in parsed("kubernetes", BARE)["spec"]["template"]["spec"]
+
+    job = parsed("kubernetes", hostile)
+    assert job["metadata"]["annotations"]["whorl.io/job"] == HOSTILE
+    assert re.fullmatch("[a-z0-9]([a-z0-9-]*[a-z0-9])?", job["metadata"]["name"])
+    assert len(job["metadata"]["name"]) <= 63
+    [container] = job["spec"]["template"]["spec"]["containers"]
+    assert container["volumeMounts"][0]["mountPath"] == HOSTILE
+    line = [*container["command"], *(expanded(one) for one in container["args"])]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, env={"PATH": "/bin"})
+    assert (done.returncode, done.stdout) == (0, f"{HOSTILE}\n--store\n-x y\n")
+
+
+def parsed(scheduler: str, job: BatchJob) -> dict[str, Any]:
+    """The object that `kubectl` reads in a file; no cluster is asked."""
+    line = ["kubectl", "label", "--local", "--filename=-", "--output=json", "read=yes"]
+    done = subprocess.run(line, input=render(scheduler, job), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def expanded(text: str) -> str:
+    """What Kubernetes makes of an argument, where NODE is a variable of the container."""
+    return re.sub(r"\$(\$|\(NODE\))", lambda found: "$" if found[1] == "$" else "replaced", text)
