@@ -13,6 +13,7 @@ import polars as pl
 
 from ..columns import Runs, numbers
 from ..repeats import JOBS_COUPLE
+from ..sittings import UNKNOWN, days
 from ..statistics.ordering import Floats, Ints, bounds
 from ..statistics.repeatability import Moments, icc
 from .another import Another, another_sitting
@@ -50,7 +51,7 @@ def units(runs: Runs) -> Units:
     unit = np.arange(gpus, dtype=np.intp)
     coupled = _coupled(x, runs.gpu, job, gpus)
     owner, block = runs.gpu, job
-    began, known = _began(runs)
+    at = _began(runs)
     if coupled:
         crosses = _crossing(runs, job)
         crossing = int(crosses.sum())
@@ -59,11 +60,11 @@ def units(runs: Runs) -> Units:
         of_job = _as_one(x[kept], _jobs_and_single_runs(job[kept]))
         first = kept[of_job[1]]
         x, owner, block = of_job[0], unit[runs.gpu[first]], np.full(len(first), -1, dtype=np.intp)
-        began, known = began[first], known[first]
+        at = at[first]
     else:
-        x, owner, block, began, known = x[order], owner[order], block[order], began[order], known[order]
-    sat, sitting = sittings(x, owner, began, known)
-    another = another_sitting(x, owner, began, known)
+        x, owner, block, at = x[order], owner[order], block[order], at[order]
+    sat, sitting = sittings(x, owner, at)
+    another = another_sitting(x, owner, at)
     if sat.length is not None:
         x, first = _as_one(x, sitting)
         owner, block = owner[first], block[first]
@@ -94,12 +95,11 @@ def _in_time(runs: Runs) -> Ints:
     return found
 
 
-def _began(runs: Runs) -> tuple[Ints, np.typing.NDArray[np.bool_]]:
-    """When each run began, in us, and whether that is known."""
+def _began(runs: Runs) -> Floats:
+    """When each run began, in days, or `UNKNOWN`."""
     if "began" not in runs.frame.columns:
-        return np.zeros(len(runs.value), dtype=np.int64), np.zeros(len(runs.value), dtype=np.bool_)
-    began = runs.frame["began"].cast(pl.Datetime("us"))
-    return began.to_physical().fill_null(0).to_numpy().astype(np.int64), began.is_not_null().to_numpy()
+        return np.full(len(runs.value), UNKNOWN)
+    return runs.frame.select(days()).to_series().to_numpy()
 
 
 def _coupled(x: Floats, gpu: Ints, job: Ints, gpus: int) -> bool:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..sittings import LONGEST, PAUSE, UNKNOWN, numbered
 from ..statistics.ordering import Floats, Ints, bounds
 from .prior import centres
 
-_HOUR = 3600 * 10**6
-_LENGTHS = (("day", 6 * _HOUR, 24 * _HOUR), ("hour", _HOUR, None))
-"""What people call a sitting, the pause that ends it, and how long it lasts at most; in us."""
+_LENGTHS = (("day", PAUSE, LONGEST), ("hour", 1 / 24, np.inf))
+"""What people call a sitting, the pause that ends it, and how long it lasts at most; in days."""
 _CLEAR = 2.0
 """Standard errors by which the mean squares between and within sittings must differ: about one test in thirty errs, and
 then on the safe side, as the median of a sitting tells nearly as much as its runs."""
@@ -37,36 +37,19 @@ class Sittings:
     """Whether two GPUs or more were measured in several sittings of a day."""
 
 
-def sittings(x: Floats, owner: Ints, began: Ints, known: np.typing.NDArray[np.bool_]) -> tuple[Sittings, Ints]:
+def sittings(x: Floats, owner: Ints, at: Floats) -> tuple[Sittings, Ints]:
     """Whether runs of one sitting of an `owner` are more alike, and each run's sitting if so (else its own number).
 
-    `x`: log times; `began`: us, where `known`. Runs at unknown times of one owner are one sitting, and no evidence.
+    `x`: log times; `at`: when they began, in days. Runs at unknown times of an owner are one sitting, and no evidence.
     """
-    several_days = False
+    several_days, known = False, at > UNKNOWN
     for length, pause, longest in _LENGTHS:
-        number = _numbered(owner, began, known, pause, longest)
+        number = numbered(owner, at, pause, longest)
         share, several = _share(x[known], owner[known], number[known])
         several_days |= length == "day" and several >= 2
         if share > 0.0:
             return Sittings(length, share, several_days), number
     return Sittings(several_days=several_days), np.arange(len(x), dtype=np.intp)
-
-
-def _numbered(owner: Ints, began: Ints, known: np.typing.NDArray[np.bool_], pause: int, longest: int | None) -> Ints:
-    """The number of each run's sitting."""
-    order = np.lexsort((began, known, owner))
-    its, at, timed = owner[order], began[order], known[order]
-    first = np.diff(its, prepend=-1) != 0
-    first |= np.diff(timed.astype(np.int8), prepend=0) != 0
-    first[1:] |= timed[1:] & (np.diff(at) >= pause)
-    chain = np.cumsum(first) - 1
-    if longest is not None:
-        since = (at - at[np.flatnonzero(first)][chain]) // longest
-        first |= np.diff(np.where(timed, since, 0), prepend=0) != 0
-        chain = np.cumsum(first) - 1
-    found = np.empty(len(owner), dtype=np.intp)
-    found[order] = chain
-    return found
 
 
 def _share(x: Floats, owner: Ints, number: Ints) -> tuple[float, int]:

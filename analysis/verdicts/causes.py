@@ -22,12 +22,12 @@ import polars as pl
 
 from ...store.conditions import read
 from ..probing import CACHE, COMPUTE, LINK, MEMORY, OTHER, Probed
+from ..sittings import Floats
 from . import states
 from .holding import DRAWS, STEP, Peers, Split, apart
 from .limits import hottest_c
 from .saying import Part, action_of, kind_of, looks_of
 from .seen import OF_MEMORY, Seen, frozen_power, seen_things
-from .states import Floats
 from .verdict import Cause, Kind
 
 if TYPE_CHECKING:

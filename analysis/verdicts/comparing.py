@@ -13,12 +13,12 @@ from functools import cached_property
 
 import numpy as np
 
+from ..sittings import Bools, Floats, Ints
 from ..statistics.dip import quantum
 from ..statistics.outlying import tail
 from .groups import CHANCE, modes
-from .levels import LEAST, Levels
+from .levels import LEAST, REACH_95, Levels
 from .null import Null, common_shapes
-from .sittings import Bools, Floats, Ints
 
 LEAST_GPUS = 8
 """Of one kind, to judge any: with fewer there is no population to differ from."""
@@ -37,10 +37,6 @@ _IN_MODE = 3.0
 """That many GPUs lie there together says as much as three times the distance's chance: a mode of its own is clear."""
 _SHOWS = 0.5
 """A sitting shows an effect if it has this share of it."""
-_WEEKS = 14.0
-"""Days: sittings that span more have seen what weeks do."""
-_QUANTILE = 2.6
-"""Of Student's t with 5 degrees of freedom, 97.5 %: sittings have heavier tails than the normal distribution."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +128,7 @@ class _Chances:
 def compare(of: Levels, fleet: Fleet, least: float = LEAST, weeks: float = 0.0) -> Compared | None:
     """The comparison of the GPUs' levels; None with fewer than `LEAST_GPUS`.
 
-    `least`: no level is known better. `weeks`: how much a level changes in weeks (standard deviation), which sittings
-    of fewer days cannot tell; the intervals allow for it.
+    `least`: no level is known better. `weeks`: as of `Levels.later`; the intervals allow for it.
     """
     known = np.flatnonzero(of.known)
     if len(known) < LEAST_GPUS:
@@ -142,7 +137,7 @@ def compare(of: Levels, fleet: Fleet, least: float = LEAST, weeks: float = 0.0) 
     node = fleet.node[known]
     centre = np.full(len(known), float(np.median(level)))
     shifts: list[Shift] = []
-    error = _error(of)[known]
+    error = np.nan_to_num(of.apart()[known], nan=LEAST)
     for name, value in fleet.shared.items():
         _recorded(name, value[known], level, centre, node, error, shifts, known)
     stray = _modes(level, centre, node, error, shifts, known)
@@ -155,7 +150,7 @@ def compare(of: Levels, fleet: Fleet, least: float = LEAST, weeks: float = 0.0) 
     null = Null(rest[~stray], floor)
     # A GPU with fewer sittings than most is known less well. That its own sittings differ is no excuse: of these the
     # ones nearest to the fleet count.
-    doubt = _pooled(of)[known]
+    doubt = of.pooled[known]
     more = np.sqrt(np.maximum(doubt**2 - float(np.median(doubt)) ** 2, 0.0))
     slow = of.slow_side[known] - centre - mates.expected
     fast = of.fast_side[known] - centre - mates.expected
@@ -166,9 +161,7 @@ def compare(of: Levels, fleet: Fleet, least: float = LEAST, weeks: float = 0.0) 
     for shift in shifts:
         if shift.what == "node" and shift.p < _BATCH_P:
             alone &= ~np.isin(known, shift.gpus)
-    if np.ptp(of.sat.at) < _WEEKS:
-        error = np.sqrt(error**2 + max(weeks**2 - of.again**2, 0.0)) if np.isfinite(of.again) else error
-    half = _QUANTILE * error if np.isfinite(of.again) else np.full(len(known), np.nan)
+    half = REACH_95 * of.apart(weeks)[known]
     found = {name: np.full(len(fleet), np.nan) for name in ("effect", "low", "high", "centre")}
     for name, values in (("effect", off), ("low", off - half), ("high", off + half), ("centre", centre)):
         found[name][known] = values
@@ -180,19 +173,6 @@ def compare(of: Levels, fleet: Fleet, least: float = LEAST, weeks: float = 0.0) 
         shifts=tuple(shifts), scale=null.scale(True),
         chances=_Chances(null, known, seen, more, alone, stray),
     )  # fmt: skip
-
-
-def _pooled(of: Levels) -> Floats:
-    """(gpus,) standard error of a level, if the GPU's sittings differ as those of the fleet do."""
-    again = of.again if np.isfinite(of.again) else LEAST
-    return np.asarray(again / np.sqrt(np.maximum(of.sittings, 1)))
-
-
-def _error(of: Levels) -> Floats:
-    """(gpus,) standard error of a level as that of another sitting's: of the level itself, and one sitting more."""
-    if not np.isfinite(of.again):
-        return np.full(len(of.level), LEAST)
-    return np.asarray(np.sqrt(np.maximum(of.error, _pooled(of)) ** 2 + of.again**2))
 
 
 def _confirmed(of: Levels, centre: Floats, effect: Floats) -> Bools:

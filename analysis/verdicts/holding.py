@@ -15,9 +15,10 @@ import numpy as np
 import polars as pl
 
 from ..probing import COMPUTE
+from ..sittings import Floats
 from . import states
 from .saying import Part
-from .states import HELD, Floats, Slope
+from .states import HELD, Slope
 
 DRAWS = 400
 STEP = 0.006

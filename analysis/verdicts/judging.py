@@ -17,6 +17,7 @@ import polars as pl
 
 from ...store.names import gpu_name
 from ..probing import Probed, probed
+from ..sittings import Bools, Floats, Ints
 from .causes import Evidence
 from .channels import looks_of as channel_looks
 from .comparing import Shift
@@ -24,7 +25,6 @@ from .history import histories
 from .looks import Look, Looks, looks
 from .own_past import discoveries
 from .saying import action_of
-from .sittings import Bools, Floats, Ints
 from .verdict import TIME, Cause, Judgement, Kind, Level, NotJudged, State, Verdict
 
 if TYPE_CHECKING:

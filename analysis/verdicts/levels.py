@@ -8,10 +8,12 @@ decides anything.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from .sittings import Bools, Floats, Ints, Runs, Sittings, groups_median, middles, sittings, spread
+from ..sittings import UNKNOWN, Bools, Floats, Ints
+from .sittings import Runs, Sittings, groups_median, middles, sittings, spread
 
 _FAR = 6.0  # robust standard deviations from which a run counts as no farther off
 _DAYS_OF_ALL = 8  # GPUs with other sittings that a day needs for its effect to be known
@@ -20,6 +22,14 @@ _BETWEEN_TO_WITHIN = 1.3
 cluster 61 to 65 % of a GPU's variance lies between days (docs/operating-characteristics.md)."""
 LEAST = 1e-4
 """No figure is known better than to a ten-thousandth."""
+WEEKS = 0.0015
+"""How much the level of a GPU's times changes from one week to another (robust standard deviation of the logarithm):
+SGEMM on 272 GPUs of a public cluster, between the halves of six weeks (docs/operating-characteristics.md)."""
+_SEEN_WEEKS = 14.0
+"""Days between a GPU's first and last sitting, in the median: with fewer, sittings cannot tell what weeks do."""
+REACH_95, REACH_90 = 2.6, 2.015
+"""Half of an interval over its standard deviation, of Student's t with 5 degrees of freedom: sittings have heavier
+tails than the normal distribution."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +62,32 @@ class Levels:
     def known(self) -> Bools:
         return np.isfinite(self.level)
 
+    @cached_property
+    def _saw_weeks(self) -> bool:
+        """Whether the sittings of most GPUs with several show what weeks do."""
+        if not self.between_known:
+            return False
+        first, last = (np.full(self.sat.count, value) for value in (np.inf, -np.inf))
+        timed = self.sat.at > UNKNOWN
+        np.minimum.at(first, self.sat.series[timed], self.sat.at[timed])
+        np.maximum.at(last, self.sat.series[timed], self.sat.at[timed])
+        return float(np.median((last - first)[self.sittings > 1])) >= _SEEN_WEEKS
 
-UNKNOWN = -1e6
-"""Stands for a time that is not known, in days since 1970: the runs at unknown times of a GPU are one sitting."""
+    def later(self, weeks: float = 0.0) -> float:
+        """Standard deviation of the level of a sitting at another time about a GPU's level in the long run; NaN where
+        nothing is known. `weeks`: how much weeks change a level, which sittings of fewer days cannot tell."""
+        # Sittings of one week share what that week does: the level seen has its share of it, and the other sitting too.
+        return self.again if self._saw_weeks else float(np.hypot(self.again, np.sqrt(2.0) * weeks))
+
+    @property
+    def pooled(self) -> Floats:
+        """(gpus,) standard error of a level, if the GPU's sittings differ as those of the fleet do."""
+        again = self.again if np.isfinite(self.again) else LEAST
+        return np.asarray(again / np.sqrt(np.maximum(self.sittings, 1)))
+
+    def apart(self, weeks: float = 0.0) -> Floats:
+        """(gpus,) standard deviation of the level in another sitting about the level seen: of both. NaN as `later`."""
+        return np.hypot(np.maximum(self.error, self.pooled), self.later(weeks))
 
 
 def levels(gpu: Ints, at: Floats, figure: Floats, gpus: int) -> Levels:

@@ -19,21 +19,19 @@ from ..findings import SOME
 from ..measurements import coupled_jobs
 from ..probing import Probed
 from ..repeats import JOBS_COUPLE
+from ..sittings import Bools, Floats, Ints, days
 from ..statistics.ordering import bounds
 from ..statistics.repeatability import Moments, icc
 from .causes import Evidence
 from .channels import CHANNELS, Channel, channels
 from .comparing import LEAST_GPUS, Compared, Fleet, compare, share_tails
-from .levels import UNKNOWN, Levels, levels
-from .sittings import Bools, Floats, Ints, groups_median
+from .levels import WEEKS, Levels, levels
+from .sittings import groups_median
 from .states import line
 from .verdict import NotJudged
 
 RELEVANT = 0.01
 """Of a time, as a logarithm: less is not worth a look at the machine, however sure it is."""
-WEEKS = 0.0015
-"""How much the level of a GPU's times changes from one week to another (robust standard deviation of the logarithm):
-SGEMM on 272 GPUs of a public cluster, between the halves of six weeks (docs/operating-characteristics.md)."""
 _SPREAD = 1e-3  # of ln clock: with less there is nothing to take out
 _KNOWN = 0.8  # share of the runs with a clock
 _SHARED = ("vbios", "driver", "cabinet")
@@ -117,7 +115,7 @@ def _usable(campaign: Probed, now: datetime, said: list[NotJudged]) -> pl.DataFr
     runs = campaign.sound.join(number, on="gpu").with_columns(
         pl.lit(campaign.cluster).alias("cluster"),
         at.alias("began"),
-        (at.cast(pl.Int64) / 86_400e9).fill_null(UNKNOWN).alias("at"),
+        days().alias("at"),
         pl.col("value").cast(pl.Float64).log().alias("x"),
     )
     late = (pl.col("began") > until).fill_null(value=False)
@@ -213,9 +211,8 @@ def _of_channels(all_: Looks) -> Iterator[Look]:
         if channel.kind is None or some["gpu"].n_unique() < LEAST_GPUS:
             continue
         gpu = np.array([place[str(one)] for one in some["gpu"]], dtype=np.int64)
-        at = (some["began"].cast(pl.Datetime("ns")).cast(pl.Int64) / 86_400e9).fill_null(UNKNOWN).to_numpy()
-        value = some["value"].to_numpy()
-        of = levels(gpu, at, value, len(all_.gpus))
+        at = some.select(days()).to_series().to_numpy()
+        of = levels(gpu, at, some["value"].to_numpy(), len(all_.gpus))
         runs = np.bincount(gpu, some["runs"].to_numpy(), minlength=len(all_.gpus)).astype(np.int64)
         of = replace(of, runs=runs)  # a channel has one figure a sitting
         compared = compare(of, all_.fleet, channel.floor)

@@ -13,8 +13,9 @@ from functools import cache
 
 import numpy as np
 
+from ..sittings import Floats
 from ..statistics.student import quantile
-from .sittings import Floats, Runs, Sittings, spread
+from .sittings import Runs, Sittings, spread
 
 LEAST = 1e-4
 """No time is measured better than to a ten-thousandth: the least standard deviation of a sitting."""

@@ -14,7 +14,7 @@ from functools import cache
 
 import numpy as np
 
-from .sittings import Floats
+from ..sittings import Floats
 
 _FREEDOM = (2.5, 3.0, 4.0, 5.0, 7.0, 10.0, 20.0)
 _SHAPES = ("normal", "exponential", *_FREEDOM)

@@ -9,7 +9,7 @@ ratio of Student's t, a mixture over sizes of change). Under no change the expec
 alarm at a score of `SITTINGS` comes on average not before that many sittings, whatever the order in which one looks
 (the Shiryaev-Roberts procedure). A factor is bounded, so that one run that went wrong cannot raise an alarm alone.
 
-A state is a dict that JSON can hold. Only the standard library is used.
+A state is a dict that JSON can hold.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from ..sittings import LONGEST, PAUSE
 
 if TYPE_CHECKING:
     from .noise import Noise
@@ -28,7 +30,6 @@ SITTINGS = 500.0
 RELEVANT = 0.01
 
 _DAY_S = 86_400.0
-_PAUSE_S, _LONGEST_S = 0.25 * _DAY_S, _DAY_S
 _KEPT = 64  # runs of the present sitting
 _SIZES = (0.015, 0.02, 0.03, 0.05, 0.1, 0.2)  # of a change, in logarithms, either way
 _SLOWER = 0.75  # the share of the mixture that is slower
@@ -127,7 +128,7 @@ def update(
         x -= expected.a_kelvin * (warmth - now["warmth"])
     if at_s < now["began_s"]:
         return now, None
-    if at_s - now["last_s"] < _PAUSE_S and at_s - now["began_s"] < _LONGEST_S:
+    if at_s - now["last_s"] < PAUSE * _DAY_S and at_s - now["began_s"] < LONGEST * _DAY_S:
         now["values"] = [*now["values"], x][-_KEPT:]
         now["last_s"] = at_s
     else:

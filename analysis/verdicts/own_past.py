@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..sittings import Bools, Floats, Ints
 from ..statistics.student import quantile, upper_tail
 from .noise import Noise, mean_size
-from .sittings import Bools, Floats, Ints, Sittings
+from .sittings import Sittings
 
 RELEVANT = 0.01
 """Of a time: a smaller change is not worth a look at the machine."""

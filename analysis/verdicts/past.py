@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..sittings import Floats, Ints
 from .noise import LEAST, Noise, estimate
 from .own_past import RELEVANT, Shapes, discoveries, shapes, worth
 from .scatter import Scatter, scatter
-from .sittings import Floats, Ints, Runs, Sittings, groups_median, sittings
+from .sittings import Runs, Sittings, groups_median, sittings
 from .together import Common, days, turns
 
 RATE = 0.02

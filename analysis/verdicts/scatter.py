@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..sittings import Bools, Floats, Ints
 from .noise import Noise
 from .own_past import GLITCH, RELEVANT
-from .sittings import Bools, Floats, Ints, Runs, Sittings, groups_median
+from .sittings import Runs, Sittings, groups_median
 
 _FAR = 6.0  # standard deviations
 _FEWEST_RUNS = 3  # of a sitting that has a level of its own

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +15,7 @@ from ...store.metrics import board_power_mw
 from ...store.outcomes import Outcome
 from ..measurements import SOUND
 from ..probing import Probed
+from ..sittings import begins, days
 from .saying import action_of
 from .states import codes
 from .verdict import Kind
@@ -53,9 +53,6 @@ class Seen:
     last_seen: datetime | None
     sittings: int
     """In how many sittings at least 6 hours apart it was seen."""
-
-
-_PAUSE_S = 6 * 3600.0
 
 
 def seen_things(campaign: Probed, frozen: Mapping[str, str]) -> tuple[Seen, ...]:
@@ -128,7 +125,8 @@ def _listed(runs: pl.DataFrame) -> str:
 def _seen(gpu: str, kind: Kind, looks: str, runs: pl.DataFrame, events: pl.Series | None = None) -> Seen:
     at = [*runs["began"].drop_nulls(), *([] if events is None else events.drop_nulls())]
     at.sort()
-    pauses = sum((later - earlier).total_seconds() >= _PAUSE_S for earlier, later in pairwise(at))
+    when = pl.DataFrame({"began": at}).select(days()).to_series().to_numpy()
+    sittings = begins(np.zeros(len(at), np.int64), when, longest=np.inf)  # they are to be 6 hours apart
     return Seen(
         gpu,
         kind,
@@ -138,7 +136,7 @@ def _seen(gpu: str, kind: Kind, looks: str, runs: pl.DataFrame, events: pl.Serie
         tuple(str(run) for run in runs["run_id"]),
         at[0] if at else None,
         at[-1] if at else None,
-        1 + pauses,
+        max(1, int(sittings.sum())),
     )
 
 

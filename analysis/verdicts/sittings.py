@@ -1,4 +1,4 @@
-"""Sittings: the runs of one GPU without a pause of 6 hours, and the figures of each.
+"""The figures of sittings (`analysis.sittings`): medians of their runs.
 
 A series is one GPU in one workload. Times are in days since 1970, values are natural logarithms of times.
 """
@@ -10,16 +10,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+from ..sittings import Bools, Floats, Ints, begins
 
-PAUSE = 0.25
-"""Days without a run that end a sitting."""
-LONGEST = 1.0
-"""Days that a sitting lasts at most."""
 _SPARSE = 4  # times the values: a table of groups that is larger is not worth it
 _NORMAL = 1.4826  # times the median absolute deviation: the standard deviation of a normal distribution
 
@@ -107,12 +100,7 @@ def sittings(
     in_time = bool((np.diff(at) >= 0).all())  # as a store gives them
     order = np.argsort(series, kind="stable") if in_time else np.lexsort((at, series))
     series, at, value = series[order], at[order], value[order]
-    new = np.ones(len(series), bool)
-    new[1:] = (np.diff(series) != 0) | (np.diff(at) >= PAUSE)
-    began = at[new][np.cumsum(new) - 1] if len(at) else at
-    # A chain of runs without a pause is cut every day, counted from where it began.
-    day = np.floor((at - began) / LONGEST)
-    new[1:] |= np.diff(day) > 0
+    new = begins(series, at)
     of = np.cumsum(new) - 1
     first = np.flatnonzero(new)
     runs = np.diff(np.append(first, len(series)))

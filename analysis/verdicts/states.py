@@ -1,7 +1,7 @@
 """In what state each GPU ran each workload, beside its peers: time, clock, power, temperature, and what held the clock.
 
 Logarithms of times (ms), clocks (MHz) and powers (W); temperatures in degC; shares of the time of a run. A figure that
-nobody recorded is null. A sitting is runs of one GPU without a pause of 6 hours or more, and lasts 24 hours at most.
+nobody recorded is null.
 """
 
 from __future__ import annotations
@@ -10,16 +10,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from ...store.clock_events import POWER, THERMAL, names
 from ...store.conditions import stated
 from ..measurements import SOUND
 from ..probing import CACHE, COMPUTE, LINK, MEMORY, Probed
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from ..sittings import Floats, Ints, days, numbered
 
 OF = ("model", "workload")
 """GPUs that are alike in these are peers."""
@@ -34,7 +31,6 @@ FIGURES = (*MOVING, *STEADY)
 
 HELD = 0.01
 """Share of the time from which a reason for a lower clock counts."""
-_PAUSE_S, _LONGEST_S = 6 * 3600, 24 * 3600
 _FEWEST = 8  # GPUs for a slope
 _FLOOR = {"time": 5e-4, "clock": 2e-3, "power": 3e-3, "temperature": 0.5}
 """No figure of a sitting is known better (standard deviation)."""
@@ -93,25 +89,12 @@ class _Groups:
     @classmethod
     def of(cls, runs: pl.DataFrame) -> _Groups:
         gpu, workload = (codes(runs[name]) for name in ("gpu", "workload"))
-        began = runs["began"].cast(pl.Datetime("ns")).cast(pl.Int64)
-        seconds = (began // 10**9 - (began.min() or 0) // 10**9 + _PAUSE_S).fill_null(0).to_numpy()  # type: ignore[operator]
-        if not len(runs):
-            none = np.empty(0, dtype=np.int64)
-            return cls(none, none, none, none, none)
-        order = np.argsort(gpu * (int(seconds.max()) + 1) + seconds, kind="stable")
-        its, at = gpu[order], seconds[order]
-        new = np.diff(its, prepend=-1) != 0
-        new[1:] |= np.diff(at) >= _PAUSE_S
-        since = (at - at[np.flatnonzero(new)][np.cumsum(new) - 1]) // _LONGEST_S
-        new |= np.diff(since, prepend=0) != 0
-        sitting = np.cumsum(new) - 1
-        # Stable: the runs of a group stay in the order of time.
-        key = sitting * (int(workload.max()) + 1) + workload[order]
-        within = np.argsort(key, kind="stable")
-        starts = np.flatnonzero(np.diff(key[within], prepend=-1))
-        order = order[within]
+        at = runs.select(days()).to_series().to_numpy()
+        sitting = numbered(gpu, at)
+        order = np.lexsort((at, workload, sitting))
+        starts = np.flatnonzero(np.diff(sitting[order], prepend=-1) | np.diff(workload[order], prepend=-1))
         n = np.diff(starts, append=len(order))
-        return cls(order, starts, order[starts], sitting[within][starts], n)
+        return cls(order, starts, order[starts], sitting[order][starts], n)
 
     def means(self, values: Floats, *, trimmed: bool) -> Floats:
         """The mean of each group; `trimmed`: without the lowest and the highest of three or more."""

@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 import numpy as np
 import polars as pl
 
+from ..sittings import PAUSE, Floats, Ints
 from .finding import Finding, Shape
 from .own_past import interval
 from .past import past
 from .regimes import PLACE, SOFTWARE, WORDS, Neighbours
-from .sittings import Floats, Ints
 from .together import Common
 from .verdict import NotJudged, State
 
@@ -108,7 +108,7 @@ class Telling:
             f"{len(gpus):,} GPUs became {abs(effect):.1f} % {ways} [{low:+.1f}, {high:+.1f}] together in "
             f"{self.workload}, between {before:%Y-%m-%d} and {began:%Y-%m-%d}{with_what}{stays}"
         )
-        several = bool(len(mine)) and float(of.at[mine].max()) - common.began >= 0.25
+        several = bool(len(mine)) and float(of.at[mine].max()) - common.began >= PAUSE
         return Finding(
             Shape.STEP, None, " and ".join(joined) or f"all, on {began:%Y-%m-%d}", gpus, self.workload, effect, low,
             high, common.p, common.p, len(gpus), began, before,

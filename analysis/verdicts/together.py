@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..sittings import Bools, Floats, Ints
 from ..statistics.student import quantile, upper_tail
-from .sittings import Bools, Floats, Ints, Sittings, groups_median, spread
+from .sittings import Sittings, groups_median, spread
 
 RELEVANT = 0.01
 CERTAIN = 1e-3

@@ -5,19 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from whorl.analysis.placement.another import WEEKS, Another, another_sitting
-
-_DAY_US = 86_400 * 10**6
+from whorl.analysis.placement.another import Another, another_sitting
+from whorl.analysis.verdicts.levels import WEEKS
 
 
 def _seen(days: tuple[float, ...], between: float, within: float, gpus: int = 200, each: int = 4) -> Another:
     """From runs of `each` GPU on these days, which differ by `between`."""
     rng = np.random.default_rng(1)
     x = rng.normal(0.0, between, (gpus, len(days), 1)) + rng.normal(0.0, within, (gpus, len(days), each))
-    at = (np.array(days)[:, None] + np.arange(each) / 1440) * _DAY_US
+    at = np.array(days)[:, None] + np.arange(each) / 1440
     owner = np.repeat(np.arange(gpus), len(days) * each)
-    began = np.broadcast_to(at, x.shape).ravel().astype(np.int64)
-    return another_sitting(x.ravel(), owner, began, np.ones(x.size, dtype=np.bool_))
+    return another_sitting(x.ravel(), owner, np.broadcast_to(at, x.shape).ravel())
 
 
 def test_runs_that_agree_do_not_make_sittings_agree() -> None:

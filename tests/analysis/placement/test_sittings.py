@@ -10,12 +10,14 @@ import pytest
 
 from whorl.analysis.placement import advise, scores
 from whorl.analysis.placement.sittings import Sittings, sittings
+from whorl.analysis.sittings import UNKNOWN
 from whorl.analysis.statistics.ordering import Floats, Ints
 from whorl.tests.sizes import count
 
 from .fleets import BEGAN, Fleet
 
 HOUR = 3600 * 10**6
+DAY = 24 * HOUR
 NOW = BEGAN + timedelta(days=20)
 
 
@@ -29,7 +31,9 @@ def _found(x: Floats, began: Ints, known: bool = True) -> tuple[Sittings, Ints]:
     gpus, runs = x.shape
     order = np.random.default_rng(3).permutation(x.size)  # rows come in any order
     owner = np.repeat(np.arange(gpus), runs)[order]
-    found, number = sittings(x.ravel()[order], owner, np.tile(began, gpus)[order], np.full(x.size, known))
+    found, number = sittings(
+        x.ravel()[order], owner, np.tile(began, gpus)[order] / DAY if known else np.full(x.size, UNKNOWN)
+    )
     back = np.empty(x.size, dtype=np.intp)
     back[order] = number
     return found, back.reshape(gpus, runs)

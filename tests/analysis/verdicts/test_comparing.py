@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from whorl.analysis.sittings import UNKNOWN
 from whorl.analysis.verdicts.comparing import Fleet, compare
 from whorl.analysis.verdicts.groups import modes, valley
-from whorl.analysis.verdicts.levels import UNKNOWN, levels
+from whorl.analysis.verdicts.levels import levels
 from whorl.analysis.verdicts.null import Null
 
 from ...sizes import count

@@ -1,0 +1,46 @@
+"""Sittings: the runs of one GPU without a pause of 6 hours, of 24 hours at most. They share what the day brought.
+
+Times are in days since 1970.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+PAUSE = 0.25
+"""Days without a run that end a sitting."""
+LONGEST = 1.0
+"""Days that a sitting lasts at most: a chain of runs without a pause is cut, counted from where it began."""
+UNKNOWN = -1e6
+"""Stands for a time that is not known: the runs at unknown times of a GPU are one sitting."""
+_NEAR = 1e-8  # what rounding leaves of a time
+
+
+def days(column: str = "began") -> pl.Expr:
+    """A column of times in days since 1970; `UNKNOWN` where it is null."""
+    return (pl.col(column).cast(pl.Datetime("ns")).cast(pl.Int64) / 86_400e9).fill_null(UNKNOWN)
+
+
+def begins(owner: Ints, at: Floats, pause: float = PAUSE, longest: float = LONGEST) -> Bools:
+    """At which runs a sitting begins, of runs sorted by `owner` (the number of a GPU, or of a GPU in a workload), and
+    time."""
+    new = np.ones(len(owner), bool)
+    new[1:] = (np.diff(owner) != 0) | (np.diff(at) >= pause - _NEAR)
+    if len(at) and np.isfinite(longest):
+        began = at[new][np.cumsum(new) - 1]
+        new[1:] |= np.diff(np.floor((at - began) / longest + _NEAR)) > 0
+    return new
+
+
+def numbered(owner: Ints, at: Floats, pause: float = PAUSE, longest: float = LONGEST) -> Ints:
+    """The number of each run's sitting, by owner and time; runs in any order."""
+    order = np.lexsort((at, owner))
+    found = np.empty(len(owner), dtype=np.int64)
+    found[order] = np.cumsum(begins(owner[order], at[order], pause, longest)) - 1
+    return found
