@@ -47,7 +47,7 @@ probe.add_command(list_probes)
     "chosen",
     multiple=True,
     metavar="GPU",
-    help="Only this GPU: node/slot, UUID, a part, or index; real GPUs only. Repeatable.",
+    help="Only this GPU: node/slot, UUID, a part, or index; not with --gpus. Repeatable.",
 )
 @click.option(
     "--neighbours",
@@ -92,6 +92,8 @@ probe.add_command(list_probes)
 )
 @click.option("--population", metavar="NAME", help="Simulated: how healthy GPUs differ.  [default: normal]")
 @click.option("--interval", type=Span(), help="Simulated: time between stored readings.  [default: 1s]")
+@click.option("--fleet", metavar="FILE", help="Simulated: the cluster of which one node is measured.")
+@click.option("--node", metavar="NAME", help="With --fleet: which node.  [default: $SLURMD_NODENAME]")
 @json_option
 def run(names: tuple[str, ...], store: str, backend: str, as_json: bool, **given: Any) -> None:
     """Run the probes NAMEd, or those of a suite, on every GPU of this node or of a simulated fleet.

@@ -13,24 +13,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
-from math import isfinite
 from typing import NamedTuple
 
 import pyarrow as pa
 from pyarrow import compute
 
 from ..errors import InputError
-from ..simulation.faults import HEALTHY, onsets
+from ..simulation.faults import HEALTHY
 from ..simulation.fleet import Fleet
 from ..simulation.identity import Identity, identities
-from ..simulation.models import PARAMETERS
-from ..simulation.physics import Silicon
 from ..simulation.spread import POPULATIONS, USUAL
 from ..store import Store
 from ..store.schema import arrow_rows
+from .planted import Planted, planted_in, truth_of
 from .recording import identify
 from .rows import short_hash
 from .simulated import devices_of
@@ -40,24 +38,6 @@ FIRST_NS = int(datetime(2026, 1, 5, tzinfo=UTC).timestamp()) * 1_000_000_000
 DAY_NS = 86_400_000_000_000
 LAST_NS = (1 << 63) - 1
 """The last instant that a store can hold, in 2262."""
-
-
-@dataclass(frozen=True)
-class Planted:
-    """A GPU that has a simulated fault: the ground truth for the analysis."""
-
-    uuid: str
-    place: str
-    name: str
-    """For people."""
-    kind: str
-    size_pct: float | None
-    """Of the fault, %; None for a kind without size."""
-    label: str
-    """The kind, with its size where that is not the usual one."""
-    began_ns: int | None
-    """UTC; None if the fault is there from the start."""
-    ended_ns: int | None
 
 
 @dataclass
@@ -98,25 +78,7 @@ class Claim:
     @cached_property
     def planted(self) -> tuple[Planted, ...]:
         """The faulty GPUs, with the times at which their faults begin and end."""
-        named = self.fleet.named
-        began, ended = onsets(self.fleet.fault, self.fleet.seed, self.span_s)
-
-        def instant(seconds: float) -> int | None:
-            return self.began_ns + round(seconds * 1e9) if seconds > 0 and isfinite(seconds) else None
-
-        return tuple(
-            Planted(
-                self.who[gpu].uuid,
-                self.who[gpu].place,
-                self.who[gpu].name,
-                kind,
-                _size_pct(self.fleet, gpu),
-                named[gpu],
-                instant(began[gpu]),
-                instant(ended[gpu]),
-            )
-            for gpu, kind in self.fleet.planted.items()
-        )
+        return planted_in(self.fleet, self.who, self.began_ns, self.span_s)
 
     def file_name(self, to_ns: int, *, complete: bool = False) -> str:
         """The name of the files that hold the rows up to `to_ns`. A part of the campaign always has the same name, so
@@ -152,11 +114,6 @@ def own_cluster(fleet: Fleet) -> str:
     if population == USUAL:
         return name
     return f"{name}-{population if population in POPULATIONS else f'own-{short_hash(population)[:6]}'}"
-
-
-def _size_pct(fleet: Fleet, gpu: int) -> float | None:
-    size = fleet.fault_of(gpu).size
-    return None if size is None else round(100 * size, 9)
 
 
 def fleet_of(fleet: Fleet, cluster: str) -> str:
@@ -235,36 +192,12 @@ def _store_claim(claimed: Claim, stored: Sequence[_Fault]) -> None:
     """Store the identities and faults of the GPUs, and the claim. Rows of `truth` that are `stored` are left out."""
     devices, before = devices_of(claimed.fleet.model, claimed.who, claimed.fleet.vbios), set(stored)
     identified = identify(claimed.store, devices, claimed.cluster, None, claimed.began_ns)
-    truth = _truth(claimed)
+    truth = truth_of(claimed.cluster, claimed.fleet, claimed.who, claimed.planted, claimed.fleet.seed)
     truth = truth.filter(pa.array([one not in before for one in _faults(truth)]))
     tables = {"truth": truth, "campaigns": claimed.progress(claimed.began_ns)}
     claimed.store.append(tables, claimed.file_name(claimed.began_ns))
     counts = {"gpus": identified} | {name: len(rows) for name, rows in tables.items()}
     claimed.rows = {name: count for name, count in counts.items() if count}
-
-
-def _truth(claimed: Claim) -> pa.Table:
-    """The fleet's rows of `truth`: the parameters and the fault of every GPU."""
-    fleet, n = claimed.fleet, len(claimed.fleet)
-    drawn = {column.name: getattr(fleet.silicon, column.name).tolist() for column in fields(Silicon)}
-    faulty = {one.uuid: one for one in claimed.planted}
-    found = [faulty.get(one.uuid) for one in claimed.who]
-    return arrow_rows(
-        "truth",
-        {
-            "cluster": [claimed.cluster] * n,
-            "gpu": [one.uuid for one in claimed.who],
-            "kind": [HEALTHY.kind if one is None else one.kind for one in found],
-            "began": [one and one.began_ns for one in found],
-            "ended": [one and one.ended_ns for one in found],
-            "size_pct": [one and one.size_pct for one in found],
-            "population": [fleet.population] * n,
-            "silicon": [json.dumps({name: values[gpu] for name, values in drawn.items()}) for gpu in range(n)],
-            "model": [fleet.model.name] * n,
-            "seed": [fleet.seed] * n,
-            "parameters": [PARAMETERS] * n,
-        },
-    )
 
 
 class _Fault(NamedTuple):

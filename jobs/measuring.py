@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import DeviceError, InputError
 
@@ -72,6 +72,8 @@ def measure(
     fault: Sequence[str] = (),
     population: str | None = None,
     interval: float | None = None,
+    fleet: str | Path | None = None,
+    node: str | None = None,
     progress: Progress | None = None,
     tell: Callable[[str], None] | None = None,
     begins: Callable[[str], None] | None = None,
@@ -79,16 +81,19 @@ def measure(
     """Run probes, by name or those of a suite, on every GPU of this node or of a simulated fleet, into a store.
 
     The arguments are the options of `whorl probe run` (docs/cli.md); times are in s, `precision` in %, `lock_clock`
-    in MHz, `power_limit` in W, `start_temperature` in degrees Celsius. The store is made if there is none.
-    `progress` is called with the number of probes that are done, `tell` with a sentence if settings of a crashed
-    process were restored, `begins` with the campaign's name when everything is checked.
+    in MHz, `power_limit` in W, `start_temperature` in degrees Celsius. The store is made if there is none. With
+    `fleet`, a file that describes a simulated cluster, the GPUs of one `node` are measured: of the node of this Slurm
+    job, if none is named. `progress` is called with the number of probes that are done, `tell` with a sentence if
+    settings of a crashed process were restored, `begins` with the campaign's name when everything is checked.
 
     Raises InputError if an option is not possible, DeviceError if no GPU can be used, StoreError if the store cannot be
     written. A GPU that fails is left out, and the report says so.
     """
     from ..probes.here import here
     from ..probes.simulated import run_simulated
+    from ..probes.simulated_node import run_node
     from ..store import Store
+    from .fleet_file import choose_node
 
     plan = _plan(
         names,
@@ -120,13 +125,21 @@ def measure(
         "fault": fault,
         "population": population,
         "interval": interval,
+        "fleet": fleet,
+        "node": node,
     }
     _refuse_mixed(backend, simulated, gpu, exclusive=exclusive)
     begun = begins or (lambda _: None)
-    devices, notes = _devices(backend, gpu, exclusive=exclusive, tell=tell)
+    place = None if fleet is None else choose_node(fleet, node, gpu)
+    devices, notes = (None, []) if place else _devices(backend, gpu, exclusive=exclusive, tell=tell)
+    drawn = None if place or devices is not None else _fleet(gpus, model, seed, faults, fault, population)
+    for one in (place[0].cluster.drawn if place else None, drawn):
+        if one is not None:
+            one.limits(power_limit, lock_clock)
+    opened = store if isinstance(store, Store) else Store.create(store)  # only after everything else was checked
+    begun(plan.campaign)
+    telemetry_s = 1.0 if interval is None else interval
     if devices is not None:
-        opened = store if isinstance(store, Store) else Store.create(store)
-        begun(plan.campaign)
         report = here(
             opened,
             devices,
@@ -138,20 +151,18 @@ def measure(
             progress=progress,
         )
     else:
-        fleet = _fleet(gpus, model, seed, faults, fault, population)
-        fleet.limits(power_limit, lock_clock)
-        opened = store if isinstance(store, Store) else Store.create(store)  # only after everything else was checked
-        begun(plan.campaign)
-        report = run_simulated(
-            opened,
-            fleet,
-            plan,
-            cluster=cluster,
-            cap_w=power_limit,
-            lock_mhz=lock_clock,
-            telemetry_s=1.0 if interval is None else interval,
-            progress=progress,
-        )
+        options: dict[str, Any] = {
+            "cluster": cluster,
+            "cap_w": power_limit,
+            "lock_mhz": lock_clock,
+            "telemetry_s": telemetry_s,
+            "progress": progress,
+        }
+        if place:
+            report = run_node(opened, place[0], plan, chosen=place[1], **options)
+        else:
+            assert drawn is not None
+            report = run_simulated(opened, drawn, plan, **options)
         report.notes += [f"planted {one.label}: {one.name} ({one.uuid})" for one in report.planted]
     report.notes = [*notes, *report.notes]
     return Measured(plan, report, "simulated" if devices is None else "cuda")
@@ -260,8 +271,17 @@ def _refuse_mixed(
         for name, value in simulated.items():
             if value is not None and value != () and value != []:
                 raise InputError(f"--{name} works only with --backend simulated")
-    if backend == "simulated" and (chosen or exclusive):
-        raise InputError(f"--{'gpu' if chosen else 'exclusive'} works only with real GPUs")
+    if simulated["fleet"] is None:
+        if simulated["node"] is not None:
+            raise InputError("--node works only with --fleet")
+        if backend == "simulated" and (chosen or exclusive):
+            raise InputError(f"--{'gpu' if chosen else 'exclusive'} works only with real GPUs, or with --fleet")
+        return
+    if backend != "simulated":
+        raise InputError("--fleet works only with --backend simulated")
+    for name in ("gpus", "model", "seed", "faults", "fault", "population"):
+        if simulated[name] is not None and not (name == "fault" and not simulated[name]):
+            raise InputError(f"--{name} cannot be used with --fleet: the file describes the GPUs")
 
 
 def _devices(

@@ -187,7 +187,7 @@ class SimulatedDevice:
     def __init__(self, bench: Bench, position: int) -> None:
         self.bench, self.position = bench, position
         model, who = bench.fleet.model, bench.who[position]
-        peers = min(GPUS_PER_NODE, len(bench.fleet) - (position - who.device)) - 1
+        peers = min(bench.fleet.per_node, len(bench.fleet) - (position - who.device)) - 1
         self.facts = facts_of(model, gpu=who.uuid, node=who.host, index=who.device, peers=peers)
         self.versions = VERSIONS
         self._open = True

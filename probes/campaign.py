@@ -26,7 +26,7 @@ from .recording import Recorder, Run
 from .watch import Watch, Window
 
 if TYPE_CHECKING:
-    from ..collectors.claim import Planted
+    from ..collectors.planted import Planted
 
 NEIGHBOURS = ("idle", "busy")
 
@@ -162,7 +162,7 @@ class Campaign:
         *,
         progress: Progress | None = None,
     ) -> None:
-        """`known` are the campaign's runs that the store holds (`recording.stored_runs`)."""
+        """`known` are the campaign's runs that the store holds (`recording.Past.runs_of`)."""
         self.plan, self.recorder = plan, recorder
         self.report = Report(plan.campaign, recorder.cluster, gpus)
         self.stop = threading.Event()

@@ -18,7 +18,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from .. import __version__
-from ..collectors.claim import Claim, Planted, claim, fleet_of, own_cluster
+from ..collectors.claim import Claim, claim, fleet_of, own_cluster
+from ..collectors.planted import Planted
 from ..collectors.rows import short_hash
 from ..errors import InputError
 from ..kernels.simulated_device import VERSIONS
@@ -37,7 +38,7 @@ from ..store.conditions import Clock
 from ..store.outcomes import EndedBy, Outcome
 from .figures import Figure
 from .recording import MOST, ManyRuns, Recorder, Run
-from .simulated import Keeping
+from .simulated import Claimed
 from .watch import Recent, Window
 
 STEADY_REPEATS = 5
@@ -263,7 +264,7 @@ class _Turns:
     def run(self, progress: Progress | None) -> None:
         starts_s = self._load.starts_s(len(self._claimed.fleet)).tolist()
         work = [self._on(gpu, start_s) for gpu, start_s in enumerate(starts_s)]
-        Keeping(self._claimed, self._recorder, self._watch, progress=progress).run(
+        Claimed(self._claimed, self._recorder, self._watch, progress=progress).run(
             self._bench, [*work, self._bench.until(self._claimed.ended_ns)], every_s=self._interval_s
         )
 

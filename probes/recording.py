@@ -11,12 +11,13 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import compute
 
 from ..collectors.backends import Device
 from ..collectors.rows import short_hash
@@ -84,6 +85,8 @@ class Recorder:
         self._tables: dict[str, list[pa.Table]] = {}
         self._since = time.monotonic()
         self._lock = threading.Lock()
+        self.ended_ns = 0
+        """When the last of the runs ended that it was given; UTC."""
         self._number = 0
         self._failure: StoreError | None = None
 
@@ -91,6 +94,7 @@ class Recorder:
         """Take a run."""
         with self._lock:
             self._runs.append(run)
+            self.ended_ns = max(self.ended_ns, run.ended_ns)
 
     def event(self, event: Event) -> None:
         """Take something that happened; it must have its time."""
@@ -223,27 +227,50 @@ def identity_of(facts: Facts) -> Device:
     )
 
 
-def stored_runs(
-    store: Store, cluster: str, campaign: str, before_ns: int | None = None
-) -> dict[tuple[str, str], list[dict[str, object]]]:
-    """The runs of a campaign that the store holds and that did not fail, by GPU and probe.
+@dataclass(frozen=True)
+class Past:
+    """The runs of some GPUs that a store holds, whatever campaign they belong to."""
 
-    Of each: its conditions, with the version of the probe beside them as `probe_version`. With `before_ns` only those
-    that began earlier (UTC).
-    """
-    from pyarrow import compute
+    rows: pa.Table
+    """Some columns of `runs`."""
 
-    names = ["cluster", "campaign", "gpu", "workload", "began", "probe_version", "conditions", "ended_by"]
-    runs = store.arrow("runs", columns=names)
-    mine = compute.and_(compute.equal(runs["campaign"], campaign), compute.equal(runs["cluster"], cluster))
-    if before_ns is not None:
-        mine = compute.and_(mine, compute.less(runs["began"].cast(pa.int64()), before_ns))
-    found: dict[tuple[str, str], list[dict[str, object]]] = {}
-    for row in runs.filter(mine).drop_columns(["began"]).to_pylist():  # Python has no nanoseconds
-        if row["ended_by"] != EndedBy.FAILED:
-            conditions = dict(read(row["conditions"])) | {"probe_version": row["probe_version"]}
-            found.setdefault((row["gpu"], row["workload"]), []).append(conditions)
-    return found
+    @property
+    def began_ns(self) -> int | None:
+        """When the first of them began, UTC; None where there is none."""
+        return self._times("began", compute.min)
+
+    @property
+    def ended_ns(self) -> int | None:
+        """When the last of them ended, UTC; None where there is none."""
+        return self._times("ended", compute.max)
+
+    def _times(self, name: str, which: Callable[[pa.ChunkedArray], pa.Scalar]) -> int | None:
+        found: int | None = which(self.rows[name].cast(pa.int64())).as_py()
+        return found
+
+    def runs_of(self, campaign: str, before_ns: int | None = None) -> dict[tuple[str, str], list[dict[str, object]]]:
+        """Those of a campaign that did not fail, by GPU and probe.
+
+        Of each: its conditions, with the version of the probe beside them as `probe_version`. With `before_ns` only
+        those that began earlier (UTC).
+        """
+        mine = compute.equal(self.rows["campaign"], campaign)
+        if before_ns is not None:
+            mine = compute.and_(mine, compute.less(self.rows["began"].cast(pa.int64()), before_ns))
+        found: dict[tuple[str, str], list[dict[str, object]]] = {}
+        rows = self.rows.filter(mine).drop_columns(["began", "ended"])  # Python has no nanoseconds
+        for row in rows.to_pylist():
+            if row["ended_by"] != EndedBy.FAILED:
+                conditions = dict(read(row["conditions"])) | {"probe_version": row["probe_version"]}
+                found.setdefault((row["gpu"], row["workload"]), []).append(conditions)
+        return found
+
+
+def past_of(store: Store, cluster: str, gpus: Sequence[str]) -> Past:
+    """The runs of these GPUs of a cluster that the store holds."""
+    names = ["cluster", "campaign", "gpu", "workload", "began", "ended", "probe_version", "conditions", "ended_by"]
+    rows = store.arrow("runs", columns=names, gpus=gpus)
+    return Past(rows.filter(compute.equal(rows["cluster"], cluster)))
 
 
 def _events_of(window: Window) -> str | None:

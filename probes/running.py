@@ -14,7 +14,7 @@ from .conditions import Setting
 from .effort import LEVELS
 from .meeting import Meeting
 from .probe import Kind
-from .recording import Recorder, stored_runs
+from .recording import Recorder, past_of
 from .watch import Reading, Recent, Watch, Window
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def run_here(
     complete is stored.
     """
     recorder = recorder or Recorder(store, cluster=cluster, campaign=plan.campaign)
-    known = stored_runs(store, cluster, plan.campaign)
+    known = past_of(store, cluster, [device.facts.gpu for device in devices]).runs_of(plan.campaign)
     campaign = Campaign(plan, recorder, find, known, len(devices), progress=progress)
     busy = plan.neighbours == "busy"
     meeting = Meeting([device.facts.gpu for device in devices]) if busy else None

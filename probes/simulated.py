@@ -21,7 +21,8 @@ from ..errors import StoreError
 from ..kernels.catalogue import find_kernel
 from ..kernels.simulated_device import SimulatedDevice
 from ..simulation.bench import Bench
-from ..simulation.fleet import GPUS_PER_NODE, Fleet
+from ..simulation.fleet import Fleet
+from ..simulation.identity import Identity
 from ..simulation.models import PARAMETERS
 from ..simulation.spread import USUAL
 from ..simulation.stepping import Happening, Readings
@@ -30,7 +31,7 @@ from ..store.events import Event, EventKind
 from .campaign import Campaign, Plan, Progress, Report
 from .conditions import Setting
 from .meeting import Meeting
-from .recording import MOST, Recorder, stored_runs
+from .recording import MOST, Recorder, past_of
 from .running import INTERVAL_S, recent
 from .watch import Recent
 
@@ -58,10 +59,8 @@ def run_simulated(
     (MHz) that the model cannot hold, and if the store holds the same GPUs with other faults. StoreError if the store
     cannot be written: what was stored stays.
     """
-    fleet.limits(cap_w, lock_mhz)  # before anything is stored
-    if lock_mhz is not None:  # as on real GPUs: the nearest clock that there is, and the conditions name that one
-        lock_mhz = min(fleet.model.clocks_mhz.tolist(), key=lambda clock: abs(clock - lock_mhz))
-    turns = min(GPUS_PER_NODE, len(fleet)) if plan.neighbours == "idle" else 1
+    lock_mhz = nearest_clock(fleet, cap_w, lock_mhz)  # before anything is stored
+    turns = min(fleet.per_node, len(fleet)) if plan.neighbours == "idle" else 1
     asked: dict[str, Any] = asdict(plan.asked) | {
         "gpus": len(fleet),
         "faults": sorted(fleet.named.values()),
@@ -90,18 +89,41 @@ def run_simulated(
     )
     gpus = [who.uuid for who in claimed.who]
     recorder = Recorder(claimed.store, cluster=claimed.cluster, campaign=plan.campaign, most=max(MOST, len(gpus)))
-    known = stored_runs(claimed.store, claimed.cluster, plan.campaign, before_ns=claimed.began_ns)
+    known = past_of(claimed.store, claimed.cluster, gpus).runs_of(plan.campaign, before_ns=claimed.began_ns)
     campaign = Campaign(plan, recorder, find_kernel, known, len(gpus), progress=progress)
+    campaign.report.planted = claimed.planted
+    watch = watch_of(bench, plan, gpus)
+    keeping = Claimed(claimed, recorder, watch, telemetry_s=telemetry_s)
+    return run_on(bench, range(len(gpus)), campaign, keeping, watch)
+
+
+def nearest_clock(fleet: Fleet, cap_w: float | None, lock_mhz: float | None) -> float | None:
+    """The clock that a lock sets, as on real GPUs: the nearest one that there is, which the conditions name.
+
+    InputError for a cap or lock that the model cannot hold.
+    """
+    fleet.limits(cap_w, lock_mhz)
+    if lock_mhz is None:
+        return None
+    return float(min(fleet.model.clocks_mhz.tolist(), key=lambda clock: abs(clock - lock_mhz)))
+
+
+def watch_of(bench: Bench, plan: Plan, gpus: Sequence[str]) -> Recent:
+    """The memory of readings that a plan needs; it sets how often the bench is read."""
 
     def pace(fast: bool) -> None:
         bench.every_s = bench.sensor_period_s if fast else INTERVAL_S
 
-    watch = recent(plan, gpus, INTERVAL_S, pace)
-    keeping = Keeping(claimed, recorder, watch, telemetry_s=telemetry_s)
+    return recent(plan, gpus, INTERVAL_S, pace)
+
+
+def run_on(bench: Bench, chosen: Sequence[int], campaign: Campaign, keeping: Keeping, watch: Recent) -> Report:
+    """Run a campaign on the GPUs at these positions of a bench."""
+    plan = campaign.plan
     setting = _setting(bench, plan)
     nodes: dict[str, list[int]] = {}
-    for position, who in enumerate(claimed.who):
-        nodes.setdefault(who.host, []).append(position)
+    for position in chosen:
+        nodes.setdefault(bench.who[position].host, []).append(position)
 
     async def one(position: int, meeting: Meeting | None) -> None:
         device = SimulatedDevice(bench, position)
@@ -117,43 +139,35 @@ def run_simulated(
     if plan.neighbours == "busy":
         work = []
         for positions in nodes.values():
-            meeting = Meeting([gpus[position] for position in positions])
+            meeting = Meeting([bench.who[position].uuid for position in positions])
             work += [one(position, meeting) for position in positions]
     else:
         work = [one_after_another(positions) for positions in nodes.values()]
     report = campaign.report
-    report.planted = claimed.planted
     report.began_ns = bench.now_ns
     try:
         keeping.run(bench, work, every_s=INTERVAL_S)
     finally:
         report.ended_ns = bench.now_ns
-        report.rows = recorder.rows
+        report.rows = keeping.recorder.rows
     return report
 
 
 class Keeping:
-    """Records a simulated fleet while its bench runs: keeps rows in memory for a while, then stores the new ones.
+    """Records simulated GPUs while their bench runs: keeps rows in memory for a while, then stores them.
 
-    `telemetry_s` is the time between two stored readings; 0 for all of them.
+    `telemetry_s` is the time between two stored readings; 0 for all of them. How it stores, a subclass says.
     """
 
     def __init__(
-        self,
-        claimed: Claim,
-        recorder: Recorder,
-        watch: Recent | None,
-        *,
-        telemetry_s: float = 0.0,
-        progress: Callable[[float], None] | None = None,
+        self, who: Sequence[Identity], began_ns: int, recorder: Recorder, watch: Recent | None, *, telemetry_s: float
     ) -> None:
-        """`progress` is called with the share of the campaign's time that is over."""
-        self._claimed, self._recorder, self._watch, self._progress = claimed, recorder, watch, progress
-        self._devices = devices_of(claimed.fleet.model, claimed.who)
+        self.recorder = recorder
+        self._who, self._watch = who, watch
         self._every_ns = max(1, round(telemetry_s * 1e9))
         self._next_ns = 0
         self._chunk: list[Readings] = []
-        self._ticked_ns, self._gathered = claimed.began_ns, (0, 0)
+        self._ticked_ns = began_ns
 
     def run(self, bench: Bench, work: Sequence[Any], *, every_s: float) -> None:
         """Run coroutines on the bench, and store what they record. An exception of one of them is raised again.
@@ -165,39 +179,76 @@ class Keeping:
         except StoreError:
             raise
         except BaseException:
-            # Rows after the last tick are not complete; they come again when the campaign goes on.
-            self._recorder.forget(self._gathered)
-            self._store(self._ticked_ns)
+            self._interrupted()
             raise
         self._store(max(bench.now_ns, self._ticked_ns), complete=True)
 
     def _tick(self, readings: Readings, happened: list[Happening]) -> None:
-        if self._watch:
+        if self._watch is not None:
             self._watch.feed_readings(readings)
         self._hear(happened)
         if readings.ts_ns >= self._next_ns:
             self._chunk.append(readings)
             # On a fixed grid, so that a tick between two points of it does not shift the others.
             self._next_ns = (readings.ts_ns // self._every_ns + 1) * self._every_ns
-        self._ticked_ns, self._gathered = readings.ts_ns, self._recorder.gathered
-        enough = self._recorder.full or len(self._chunk) * len(self._devices) >= TELEMETRY_ROWS
-        if enough or readings.ts_ns == self._claimed.stored_to_ns:
-            self._store(readings.ts_ns)
-            if self._progress:
-                claimed = self._claimed
-                self._progress((readings.ts_ns - claimed.began_ns) / (claimed.ended_ns - claimed.began_ns))
+        self._ticked_ns = readings.ts_ns
+
+    @property
+    def _enough(self) -> bool:
+        """Whether so much was gathered that it should be stored."""
+        return self.recorder.full or len(self._chunk) * len(self._who) >= TELEMETRY_ROWS
 
     def _hear(self, happened: Sequence[Happening]) -> None:
         for one in happened:
-            who = self._claimed.who[one.gpu]
+            who = self._who[one.gpu]
             event = Event(one.kind, who.uuid, one.detail, one.ts_ns, who.host, code=one.code)
-            self._recorder.event(event)
+            self.recorder.event(event)
             if one.kind is EventKind.RETURNED:  # as a collector would record it
-                self._recorder.event(replace(event, kind=EventKind.COUNTER_RESET, detail="all counters fell to 0"))
+                self.recorder.event(replace(event, kind=EventKind.COUNTER_RESET, detail="all counters fell to 0"))
+
+    def _interrupted(self) -> None:
+        """Store what is complete."""
+        raise NotImplementedError
 
     def _store(self, to_ns: int, *, complete: bool = False) -> None:
-        """Store what was gathered up to a time. Rows that are stored already are dropped."""
-        claimed, recorder = self._claimed, self._recorder
+        """Store what was gathered up to a time."""
+        raise NotImplementedError
+
+
+class Claimed(Keeping):
+    """Records a fleet that has claimed a time in the store; what is stored already is dropped."""
+
+    def __init__(
+        self,
+        claimed: Claim,
+        recorder: Recorder,
+        watch: Recent | None,
+        *,
+        telemetry_s: float = 0.0,
+        progress: Callable[[float], None] | None = None,
+    ) -> None:
+        """`progress` is called with the share of the campaign's time that is over."""
+        super().__init__(claimed.who, claimed.began_ns, recorder, watch, telemetry_s=telemetry_s)
+        self._claimed, self._progress = claimed, progress
+        self._devices = devices_of(claimed.fleet.model, claimed.who)
+        self._gathered = 0, 0
+
+    def _tick(self, readings: Readings, happened: list[Happening]) -> None:
+        super()._tick(readings, happened)
+        self._gathered = self.recorder.gathered
+        claimed = self._claimed
+        if self._enough or readings.ts_ns == claimed.stored_to_ns:
+            self._store(readings.ts_ns)
+            if self._progress:
+                self._progress((readings.ts_ns - claimed.began_ns) / (claimed.ended_ns - claimed.began_ns))
+
+    def _interrupted(self) -> None:
+        # Rows after the last tick are not complete; they come again when the campaign goes on.
+        self.recorder.forget(self._gathered)
+        self._store(self._ticked_ns)
+
+    def _store(self, to_ns: int, *, complete: bool = False) -> None:
+        claimed, recorder = self._claimed, self.recorder
         chunk = [one for one in self._chunk if one.ts_ns <= to_ns]
         self._chunk, self._gathered = [], (0, 0)
         if to_ns <= claimed.stored_to_ns and not complete:

@@ -34,7 +34,7 @@ from .curve import WorkCurve
 from .draws import stream
 from .faults import THROTTLED_TIME
 from .fleet import Fleet
-from .identity import identities
+from .identity import Identity, identities
 from .load import Load, find_load
 from .physics import Floats
 from .stepping import Happening, Readings, Simulation
@@ -99,8 +99,8 @@ class Bench:
     It is the day of its start all the time (`Fleet.on_day`).
 
     `began_ns`, `cap_w` (W), `lock_mhz` (MHz), `span_s` and `age_days` are as in `stepping.Simulation`. InputError for
-    a cap or lock that the model cannot hold. Under a `load` that has work the GPUs follow its turns, and coroutines
-    only watch them.
+    a cap or lock that the model cannot hold. `who` the GPUs are follows from the fleet where it is not given. Under a
+    `load` that has work the GPUs follow its turns, and coroutines only watch them.
     """
 
     def __init__(
@@ -113,12 +113,13 @@ class Bench:
         lock_mhz: float | None = None,
         span_s: float = 3600.0,
         age_days: float = 0.0,
+        who: Sequence[Identity] | None = None,
     ) -> None:
         n = len(fleet)
         fleet = fleet.on_day(began_ns // DAY_NS)
         self.fleet, self.began_ns, self.span_s = fleet, began_ns, span_s
         self.cap_w, self.lock_mhz = cap_w, lock_mhz
-        self.who = identities(fleet.seed, n, fleet.model.name)
+        self.who = tuple(who) if who is not None else identities(fleet.seed, n, fleet.model.name)
         self._simulation = Simulation(
             fleet,
             load or find_load("idle"),

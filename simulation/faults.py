@@ -7,7 +7,7 @@ Every kind but two has a size, a share from 0 to 1; what it means is in its row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import isfinite, nan
@@ -223,17 +223,26 @@ def fault_of(index: int, size: float) -> Fault:
 
 
 def plant(
-    gpus: int, seed: int, faults: int | None, kinds: Sequence[str] = ()
+    gpus: int, seed: int, faults: int | None, kinds: Sequence[str] = (), at: Mapping[int, str] | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Which fault each GPU has: an index into `FAULTS`, or -1 for a healthy one; and its size, NaN for none.
 
     With `faults=None` every GPU has each fault with the probability of its row, or, where `kinds` are named, one
     GPU has each of them. With a number exactly so many GPUs are faulty, the kinds (those with a share, where none
-    is named) taking turns and the places drawn from the seed. A kind may name its size, as in "slow_memory=3%".
-    InputError for an unknown kind, a size that it cannot have, and for more faults than GPUs.
+    is named) taking turns and the places drawn from the seed. A kind may name its size, as in "slow_memory=3%". The
+    GPUs at the positions `at` have these kinds, whatever was drawn. InputError for an unknown kind, a size that it
+    cannot have, and for more faults than GPUs.
     """
+    index, size = _drawn(gpus, seed, faults, [_named(kind) for kind in kinds])
+    for position, kind in (at or {}).items():
+        index[position], size[position] = _named(kind)
+    return index, size
+
+
+def _drawn(
+    gpus: int, seed: int, faults: int | None, named: Sequence[tuple[int, float]]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     random = stream(seed, "fault")
-    named = [_named(kind) for kind in kinds]
     usual = np.array([nan if fault.size is None else fault.size for fault in (*FAULTS, HEALTHY)])
     if faults is None and not named:
         edges = np.cumsum([fault.share for fault in FAULTS])

@@ -11,7 +11,7 @@ GPU's own power stands in for that of its upstream neighbour, which is exact as 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -47,7 +47,7 @@ class Steady:
 
 @dataclass(frozen=True)
 class Fleet:
-    """GPUs of one model, as drawn from a seed. Nodes hold four GPUs each, in order."""
+    """GPUs of one model, as drawn from a seed. Nodes hold `per_node` GPUs each, in order."""
 
     model: GpuModel
     seed: int
@@ -62,6 +62,7 @@ class Fleet:
     """Board revision per GPU: 1, or 2 for the other one."""
     day: int | None = None
     """The day that it is on; None: no day changes it."""
+    per_node: int = GPUS_PER_NODE
 
     @classmethod
     def draw(
@@ -73,18 +74,20 @@ class Fleet:
         *,
         faults: int | None = None,
         kinds: Sequence[str] = (),
+        at: Mapping[int, str] | None = None,
+        per_node: int = GPUS_PER_NODE,
     ) -> Fleet:
         """A fleet from a seed.
 
         Each GPU has each fault with the probability of its row in `FAULTS`, or exactly `faults` GPUs are
         faulty when that is given, the `kinds` (those with a published share, where none is named) taking turns. A kind
-        may name its size, as in "slow_memory=3%". InputError when there is no GPU or too few for the faults, for an
-        unknown kind, and for a size that it cannot have.
+        may name its size, as in "slow_memory=3%". The GPUs at the positions `at` have these kinds instead. InputError
+        when there is no GPU or too few for the faults, for an unknown kind, and for a size that it cannot have.
         """
         if gpus < 1:
             raise InputError(f"a fleet needs at least one GPU, not {gpus}")
         spread = spread or Spread()
-        fault, size = plant(gpus, seed, faults, kinds)
+        fault, size = plant(gpus, seed, faults, kinds, at)
 
         def normal(subject: str, size: int = gpus) -> Floats:
             return stream(seed, subject).standard_normal(size)
@@ -101,12 +104,13 @@ class Fleet:
             tail = tail_of(seed, "silicon: tail", gpus, tail=spread.silicon_tail)
             corner, leak, capacitance = corner * tail, leak * tail, capacitance * tail
             gain, conducts = gain * tail, conducts * tail
-        node, cabinet = _node_of(gpus), _node_of(gpus) // NODES_PER_CABINET
+        node = _node_of(gpus, per_node)
+        cabinet = node // NODES_PER_CABINET
         resistance = model.resistance_k_w * np.exp(spread.resistance * conducts)
         resistance = resistance * factor("resistance_factor")
         if spread.dust:
             resistance = resistance * (1 + spread.dust * stream(seed, "dust").standard_exponential(node[-1] + 1)[node])
-        rear = (np.arange(gpus) % GPUS_PER_NODE % 2).astype(np.float64)
+        rear = (np.arange(gpus) % per_node % 2).astype(np.float64)
         inlet = model.inlet_c + spread.inlet_k * normal("inlet", node[-1] + 1)[node]
         inlet = inlet + spread.cabinet_k * normal("inlet of a cabinet", cabinet[-1] + 1)[cabinet]
         other = stream(seed, "revision").random(gpus) < spread.revision_share
@@ -135,7 +139,7 @@ class Fleet:
             peer=speed("peer", spread.peer) * factor("peer_factor"),
             launch=speed("launch", spread.launch, spread.launch_node),
         )
-        return cls(model, seed, silicon, fault, size, spread, 1 + other.astype(np.int64))
+        return cls(model, seed, silicon, fault, size, spread, 1 + other.astype(np.int64), per_node=per_node)
 
     def __len__(self) -> int:
         """Number of GPUs."""
@@ -166,6 +170,20 @@ class Fleet:
         told = self.spread.revision_share > 0 and self.spread.revision_recorded
         return tuple(f"simulated {revision}" if told else None for revision in self.revision.tolist())
 
+    def part(self, gpus: slice, seed: int) -> Fleet:
+        """Some of the GPUs as a fleet of their own: of the same silicon and faults, with other random numbers in runs.
+
+        What the whole fleet shares on a day is in it only if the fleet is on that day.
+        """
+        return replace(
+            self,
+            seed=seed,
+            silicon=self.silicon.take(gpus),
+            fault=self.fault[gpus],
+            size=self.size[gpus],
+            revision=self.revision[gpus],
+        )
+
     def on_day(self, day: int) -> Fleet:
         """The same fleet on a day (its number): the room's and the nodes' inlet air differ a little, and so do times.
 
@@ -173,7 +191,7 @@ class Fleet:
         """
         if self.day is not None:
             return self
-        node = _node_of(len(self))
+        node = _node_of(len(self), self.per_node)
         room = stream(self.seed, "room of a day", day).standard_normal()
         nodes = stream(self.seed, "node of a day", day).standard_normal(node[-1] + 1)
         return replace(self.warmed(self.spread.room_k * room + self.spread.node_day_k * nodes[node]), day=day)
@@ -304,9 +322,9 @@ class Fleet:
         return bins[low]
 
 
-def _node_of(gpus: int) -> NDArray[np.intp]:
+def _node_of(gpus: int, per_node: int) -> NDArray[np.intp]:
     """The node of each GPU, from 0."""
-    return np.arange(gpus, dtype=np.intp) // GPUS_PER_NODE
+    return np.arange(gpus, dtype=np.intp) // per_node
 
 
 def _of_faults(fault: NDArray[np.int64], size: Floats, field: str) -> Floats:

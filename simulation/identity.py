@@ -17,11 +17,13 @@ class Identity:
     node: int
     """Number of the node within its cabinet."""
     device: int
+    named: str = ""
+    """Name of the node where that has one of its own."""
 
     @property
     def host(self) -> str:
         """The node as one word, unique within the fleet, as in "c001-4"."""
-        return f"c{self.cabinet:03d}-{self.node}"
+        return self.named or f"c{self.cabinet:03d}-{self.node}"
 
     @property
     def place(self) -> str:
@@ -41,8 +43,13 @@ def identities(seed: int, gpus: int, model: str = "") -> tuple[Identity, ...]:
     """
     result = []
     for gpu in range(gpus):
-        digest = sha256(f"whorl simulated {model or 'GPU'} {seed} {gpu}".encode()).hexdigest()
-        parts = (digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32])
         cabinet, node = divmod(gpu // GPUS_PER_NODE, NODES_PER_CABINET)
-        result.append(Identity("GPU-" + "-".join(parts), cabinet + 1, node + 1, gpu % GPUS_PER_NODE))
+        uuid = uuid_of(f"{model or 'GPU'} {seed} {gpu}")
+        result.append(Identity(uuid, cabinet + 1, node + 1, gpu % GPUS_PER_NODE))
     return tuple(result)
+
+
+def uuid_of(what: str) -> str:
+    """The UUID of a simulated GPU that is described so."""
+    digest = sha256(f"whorl simulated {what}".encode()).hexdigest()
+    return "GPU-" + "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]))

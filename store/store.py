@@ -269,8 +269,11 @@ class Store:
                         found[path] = f"{reason}; restore it from a backup or move it out of the store"
         return self.skipped | found
 
-    def arrow(self, name: str, columns: list[str] | None = None) -> pa.Table:
-        """A table as Arrow, in memory. Raises StoreError, which names the file, where one is damaged inside."""
+    def arrow(self, name: str, columns: list[str] | None = None, gpus: Sequence[str] | None = None) -> pa.Table:
+        """A table as Arrow, in memory: all of it, or only the rows of these `gpus`.
+
+        Raises StoreError, which names the file, where one is damaged inside.
+        """
         import pyarrow as pa
         import pyarrow.dataset as ds
 
@@ -280,19 +283,23 @@ class Store:
         spec = table(name)
         wanted = columns or spec.names
         stored = older.needed(spec, wanted)
+        only = None if gpus is None else ds.field("gpu").isin(list(gpus))
 
         def read(paths: list[Path], names: list[str]) -> pa.Table:
             whole = ds.dataset([str(path.absolute()) for path in paths], schema=arrow_schema(name), format=verified)
-            return whole.to_table(columns=names)
+            return whole.to_table(columns=names, filter=only)
+
+        def some(rows: pa.Table) -> pa.Table:
+            return rows if only is None else rows.filter(only)
 
         def read_all(rows: reading.Rows) -> pa.Table:
             parts = [read(rows.free, stored)]
             if rows.late is not None:
                 keys = [*KEY, *(c for c in stored if c not in KEY)]
                 kept = reading.without_late(read(rows.contested, keys), rows.late)
-                parts += [kept.select(stored), rows.late.select(stored)]
+                parts += [kept.select(stored), some(rows.late).select(stored)]
             if rows.live is not None:
-                parts.append(rows.live.select(stored))
+                parts.append(some(rows.live).select(stored))
             return older.as_arrow(spec, parts[0] if len(parts) == 1 else pa.concat_tables(parts), wanted)
 
         for _ in range(_TRIES):

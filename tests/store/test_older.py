@@ -14,7 +14,7 @@ from whorl.analysis import measurements
 from whorl.analysis.placement.reading import read as readings_of
 from whorl.analysis.probing import probed
 from whorl.analysis.verdicts import Kind, judged
-from whorl.probes.recording import stored_runs
+from whorl.probes.recording import past_of
 from whorl.store import Store
 from whorl.store.conditions import read
 from whorl.store.schema import arrow_schema
@@ -131,6 +131,7 @@ def test_older_spellings_of_a_clock_are_read(older: Store) -> None:
     assert read('{"clock": null}') == {"clock": None}
     assert read("[1]") == read(None) == read("{") == {}
     assert set(measurements(older)["workload"]) == {"w [clock not locked]", "w [locked at 1200 MHz]"}
-    known = {gpu: said[0].get("clock") for (gpu, _), said in stored_runs(older, "c", "k").items()}
+    stored = past_of(older, "c", [f"GPU-{name}" for name in RUNS]).runs_of("k")
+    known = {gpu: said[0].get("clock") for (gpu, _), said in stored.items()}
     assert known["GPU-imported"] == "free"
     assert known["GPU-unknown"] == "locked"

@@ -1,0 +1,126 @@
+"""The file that describes a simulated cluster, for `whorl probe run --fleet FILE`: a few keys in TOML.
+
+    cluster = "tiny"
+    nodes = "n[01-06]"
+
+docs/simulation.md explains every key.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import DeviceError, InputError
+from ..simulation.cluster import Cluster, SimulatedNode
+from ..simulation.fleet import GPUS_PER_NODE, Fleet
+from ..simulation.models import find_model
+from ..simulation.spread import USUAL, find_population
+from ..store.names import find_gpu
+from .hostlist import expand
+
+_MOST_GPUS = 1_000_000
+_KEYS: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "cluster": (str, "a name"),
+    "nodes": (str, "a list of hosts, as n[01-06]"),
+    "gpus_per_node": (int, "a whole number"),
+    "model": (str, "a name"),
+    "seed": (int, "a whole number"),
+    "population": (str, "a name"),
+    "faults": (int, "a whole number"),
+    "fault": (list, 'a list of kinds, as ["hot=20%"]'),
+    "planted": (dict, 'a table of kinds by GPU, as {"n03/1" = "lost"}'),
+    "gpus": (dict, "a table of numbers by node, as {n02 = 3}"),
+    "seconds_per_job": ((int, float), "a number of seconds"),
+}
+_NEEDED = ("cluster", "nodes")
+
+
+def read_fleet(path: str | Path) -> Cluster:
+    """The simulated cluster that a file describes. InputError, which names the file and the key, for a wrong one."""
+    try:
+        given = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"{path} is not a TOML file: {error}") from error
+    try:
+        return _cluster(_checked(given))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def _checked(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    for key, value in given.items():
+        if key not in _KEYS:
+            raise InputError(f"there is no key {key!r}; there are {', '.join(_KEYS)}")
+        kind, says = _KEYS[key]
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise InputError(f"{key} must be {says}, not {value!r}")
+    missing = [key for key in _NEEDED if not str(given.get(key, "")).strip()]
+    if missing:
+        raise InputError(f"{' and '.join(missing)} must be given")
+    return given
+
+
+def _cluster(given: Mapping[str, Any]) -> Cluster:
+    nodes = expand(given["nodes"])
+    twice = sorted({name for name in nodes if nodes.count(name) > 1}) if len(set(nodes)) < len(nodes) else []
+    if twice:
+        raise InputError(f"nodes names {twice[0]} twice")
+    per_node = given.get("gpus_per_node", GPUS_PER_NODE)
+    if not nodes or not 1 <= per_node * len(nodes) <= _MOST_GPUS:
+        raise InputError(f"a cluster has from 1 to {_MOST_GPUS:,} GPUs, not {per_node * len(nodes):,}")
+    present = {}
+    for name, gpus in given.get("gpus", {}).items():
+        if name not in nodes:
+            raise InputError(f"gpus names {name!r}, which is not among the nodes")
+        if not isinstance(gpus, int) or not 0 <= gpus <= per_node:
+            raise InputError(f"gpus of {name} must be from 0 to {per_node}, not {gpus!r}")
+        present[name] = gpus
+    seconds = float(given.get("seconds_per_job", 0))
+    if not 0 <= seconds <= 86_400:
+        raise InputError(f"seconds_per_job must be from 0 to 86400, not {seconds:g}")
+    kinds = given.get("fault", [])
+    fleet = Fleet.draw(
+        find_model(given.get("model", "V100")),
+        per_node * len(nodes),
+        given.get("seed", 1),
+        find_population(given.get("population", USUAL)),
+        faults=given.get("faults", 0 if not kinds else None),
+        kinds=tuple(map(str, kinds)),
+        at=_planted(given.get("planted", {}), nodes, per_node),
+        per_node=per_node,
+    )
+    return Cluster(given["cluster"].strip(), tuple(nodes), fleet, present, seconds)
+
+
+def _planted(given: Mapping[str, Any], nodes: list[str], per_node: int) -> dict[int, str]:
+    """By position in the fleet: the kind of the fault that a GPU is to have."""
+    found = {}
+    for name, kind in given.items():
+        node, _, slot = name.rpartition("/")
+        if node not in nodes or not slot.isdecimal() or int(slot) >= per_node:
+            raise InputError(f'planted names {name!r}, which is no GPU of this cluster: write it as "{nodes[0]}/0"')
+        found[nodes.index(node) * per_node + int(slot)] = str(kind)
+    return found
+
+
+def choose_node(path: str | Path, node: str | None, names: Sequence[str | int] = ()) -> tuple[SimulatedNode, list[int]]:
+    """The node that a job on it stands on, and the positions of its GPUs of these names or indices (none: of all).
+
+    Without `node` it is the node of the Slurm job that this process is in. InputError where there is no such node or
+    GPU, DeviceError where the node has none.
+    """
+    name = node or os.environ.get("SLURMD_NODENAME")
+    if not name:
+        raise InputError("this runs in no Slurm job (SLURMD_NODENAME is not set): name the node with --node")
+    found = read_fleet(path).node(name)
+    if not found.who:
+        raise DeviceError(f"node {name} of the simulated cluster {found.cluster.name} has no GPU")
+    known = {who.uuid: (who.name, str(who.device)) for who in found.who}
+    chosen = {find_gpu(str(one), known, f"on {name}") for one in names} or set(known)
+    return found, [position for position, who in enumerate(found.who) if who.uuid in chosen]

@@ -1,0 +1,72 @@
+"""A simulated cluster: named nodes, of which each is simulated alone, as a job on it would find it.
+
+    cluster = Cluster("tiny", ("n01", "n02"), Fleet.draw(V100, 8, seed=1))
+    node = cluster.node("n02")
+    node.who[0].name            # "n02/0"
+    node.fleet(day=20_000)      # its GPUs on that day
+
+Whoever asks, and whenever, a node has the same GPUs with the same UUIDs, silicon and faults. Its runs have random
+numbers of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+
+from ..errors import InputError
+from .fleet import NODES_PER_CABINET, Fleet
+from .identity import Identity, uuid_of
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A simulated cluster. `drawn` has the GPUs of its nodes, in their order, `drawn.per_node` of each."""
+
+    name: str
+    nodes: tuple[str, ...]
+    drawn: Fleet
+    present: Mapping[str, int] = field(default_factory=dict)
+    """By node: how many of its GPUs are there, where some are missing."""
+    seconds_per_job: float = 0.0
+    """A job that measures a node takes at least so long, s of real time."""
+
+    def node(self, name: str) -> SimulatedNode:
+        """A node. InputError where the cluster has no such one."""
+        if name not in self.nodes:
+            some = ", ".join(self.nodes[:3]) + (", ..." if len(self.nodes) > 3 else "")
+            raise InputError(f"the simulated cluster {self.name} has no node {name!r}: its nodes are {some}")
+        return SimulatedNode(self, name)
+
+
+@dataclass(frozen=True)
+class SimulatedNode:
+    """One node of a simulated cluster."""
+
+    cluster: Cluster
+    name: str
+
+    @cached_property
+    def who(self) -> tuple[Identity, ...]:
+        """Its GPUs, without those that are missing."""
+        drawn, first = self.cluster.drawn, self._gpus.start
+        cabinet, place = divmod(first // drawn.per_node, NODES_PER_CABINET)
+        of = f"{self.cluster.name}: {drawn.model.name} {drawn.seed}"
+        return tuple(
+            Identity(uuid_of(f"{of} {gpu}"), cabinet + 1, place + 1, gpu - first, self.name)
+            for gpu in range(first, self._gpus.stop)
+        )
+
+    def fleet(self, day: int | None = None) -> Fleet:
+        """Its GPUs as a fleet, on a day (its number) or on none."""
+        own = sha256(f"{self.cluster.name} {self.cluster.drawn.seed} {self.name}".encode()).digest()
+        drawn = self.cluster.drawn if day is None else self.cluster.drawn.on_day(day)
+        return drawn.part(self._gpus, int.from_bytes(own[:7]))
+
+    @cached_property
+    def _gpus(self) -> slice:
+        drawn = self.cluster.drawn
+        first = self.cluster.nodes.index(self.name) * drawn.per_node
+        return slice(first, first + self.cluster.present.get(self.name, drawn.per_node))
