@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -12,8 +12,9 @@ from .options import Span, cluster_option, json_option, store_option
 if TYPE_CHECKING:
     from ..analysis.verdicts.planning import Planned
     from ..dashboards.table import Table
+    from ..jobs.planning import Command
 
-_LISTED = 20
+_LISTED, _COMMANDS = 20, 10
 
 
 @click.command("plan", short_help="Which GPUs to probe next, in the time that there is.")
@@ -52,7 +53,7 @@ def plan(
     cluster: str | None,
     as_json: bool,
 ) -> None:
-    """Say which GPUs to probe next: suspected ones first, then those of which a probe is expected to tell most.
+    """Say which GPUs to probe next: suspected ones, those found faulty long ago, then where a probe tells most.
 
     \b
     whorl plan --store S --budget 2h
@@ -70,18 +71,20 @@ def plan(
         said = [{"node": one.node, "command": str(one), "seconds": one.seconds} for one in todo]
         print_json(found.as_dict() | {"commands": said})
         return
-    show(_answer(found, [(one.node, str(one)) for one in todo], threshold))
+    show(_answer(found, todo, threshold))
 
 
-def _answer(found: Planned, todo: list[tuple[str | None, str]], threshold: float) -> Iterable[str | Table]:
+def _answer(found: Planned, todo: Sequence[Command], threshold: float) -> Iterable[str | Table]:
     from ..dashboards.table import MISSING, Line, Table, count, many, number
+    from ..dashboards.verdict_words import short
 
     spent = sum(one.seconds for one in found.gpus)
     yield f"cluster {found.cluster}: {many(len(found.gpus), 'GPU')} to probe, {spent / 60:.0f} min of GPU time"
+    names = short(one.name for one in found.gpus)
     rows = [
         [
-            one.name,
-            str(one.why),
+            names[one.name],
+            one.reason,
             number(one.bits, 2),
             f"{100 * one.slow_chance:.1f}",
             count(one.sittings),
@@ -90,7 +93,7 @@ def _answer(found: Planned, todo: list[tuple[str | None, str]], threshold: float
         for one in found.gpus[:_LISTED]
     ]
     if rows:
-        yield Table(("GPU", "why", "bits", "slow %", "sittings", "last"), rows, (2, 3, 4), leaves=(4, 2))
+        yield Table(("GPU", "why", "bits", "slow %", "sittings", "last"), rows, (2, 3, 4), wrapped=(1,), leaves=(4, 2))
         if len(found.gpus) > _LISTED:
             yield f"and {len(found.gpus) - _LISTED:,} more: --json has all"
         yield (
@@ -105,6 +108,8 @@ def _answer(found: Planned, todo: list[tuple[str | None, str]], threshold: float
     if found.passive:
         yield found.passive
     yield from found.notes
-    for node, command in todo:
-        yield Line(f"# on {node or 'its node, which the store does not know'}:")
-        yield Line(command)
+    for one in todo[:_COMMANDS]:
+        yield Line(f"# on {one.node or 'its node, which the store does not know'}:")
+        yield Line(one.brief(names))
+    if len(todo) > _COMMANDS:
+        yield f"and {many(len(todo) - _COMMANDS, 'command')} more: --json has all"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +29,10 @@ class Command:
 
     def __str__(self) -> str:
         return shlex.join(self.words)
+
+    def brief(self, names: Mapping[str, str]) -> str:
+        """The same with shorter names of GPUs, where there are some."""
+        return shlex.join([names.get(word, word) for word in self.words])
 
 
 def plan(

@@ -9,7 +9,7 @@ ended leaves, until its last sitting is too old.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -27,7 +27,7 @@ from ..probing import Probed, campaigns, other_names, probed
 from .recording import newest, watched
 from .sequential import Decision, decide
 from .standing import by_sitting, standing
-from .verdict import Level, State
+from .verdict import Kind, Level, State
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -53,9 +53,16 @@ class Why(StrEnum):
     """Why a GPU is worth measuring."""
 
     SUSPECTED = "suspected"
+    FOUND = "found before"
+    """It was found faulty, and that is long ago: it may have been repaired."""
     NEVER = "never measured"
+    PASSIVE = "ordinary jobs"
+    """Never measured, and the power of its ordinary jobs says that it is slow."""
     OLD = "measured long ago"
     UNDECIDED = "not decided yet"
+
+
+_FIRST = {Why.SUSPECTED: 0, Why.FOUND: 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +80,8 @@ class Next:
     sittings: int
     last: datetime | None
     seconds: float
+    reason: str
+    """`why` in plain words."""
 
 
 @dataclass(frozen=True)
@@ -120,21 +129,22 @@ def planned(
     known = _known(sat, gpus["gpu"].to_list(), math.log1p(threshold_pct / 100), at)
     score, said = _passive(store, of, gpus, known)
     bits, chance = _worth(known, score, math.log1p(threshold_pct / 100))
-    suspected = _suspected(store, of)
+    told = _told(store, of)
     rows: list[tuple[tuple[Any, ...], Next]] = []
     decided: dict[str, int] = {}
     for place, row in enumerate(gpus.iter_rows(named=True)):
-        old = known.age[place] > OLD_DAYS
-        why = _why(row["name"] in suspected, int(known.sittings[place]), old=bool(old))
+        why, reason = _why(
+            told.get(row["name"], {}), known, place, float(chance[place]), score[place] > 0, threshold_pct
+        )
         if why is Why.UNDECIDED and known.decision[place] != Decision.OPEN:
             word = "slow" if known.decision[place] == Decision.SLOW else "fine"
             decided[word] = decided.get(word, 0) + 1
             continue
         one = Next(
             row["gpu"], row["name"], row["node"], why, float(bits[place]), float(chance[place]),
-            int(known.sittings[place]), known.last[place], seconds,
+            int(known.sittings[place]), known.last[place], seconds, reason,
         )  # fmt: skip
-        rows.append(((why is not Why.SUSPECTED, -one.bits, one.last or datetime.min, one.name), one))  # noqa: DTZ901
+        rows.append(((_FIRST.get(why, len(_FIRST)), -one.bits, one.last or datetime.min, one.name), one))  # noqa: DTZ901
     rows.sort(key=lambda item: item[0])
     fit = max(0, math.floor(budget_s / seconds))
     notes = [f"one GPU takes {seconds:.0f} s, which is longer than the budget"] if not fit else []
@@ -152,12 +162,30 @@ def planned(
     )
 
 
-def _why(suspected: bool, sittings: int, *, old: bool) -> Why:
-    if suspected:
-        return Why.SUSPECTED
+def _why(
+    told: Mapping[State, str], known: _Known, place: int, chance: float, passive: bool, threshold_pct: float
+) -> tuple[Why, str]:
+    """Why a GPU is worth measuring, and the same in plain words. `told`: what the newest judgement says of it."""
+    sittings, age = int(known.sittings[place]), float(known.age[place])
+    old = sittings > 0 and age > OLD_DAYS
+    if State.SUSPECTED in told and not (old and State.CONFIRMED in told):
+        return Why.SUSPECTED, told[State.SUSPECTED]
     if sittings == 0:
-        return Why.NEVER
-    return Why.OLD if old else Why.UNDECIDED
+        if passive and chance >= 0.5:
+            return Why.PASSIVE, "never measured; the power of its jobs says slow"
+        return Why.NEVER, "never measured"
+    if old:
+        days = f"{age:,.0f} days ago" if math.isfinite(age) else "at an unknown time"
+        if State.CONFIRMED in told:
+            return Why.FOUND, f"{told[State.CONFIRMED]} {days}: repaired since?"
+        if known.decision[place] == Decision.SLOW:
+            return Why.FOUND, f"slow {days}: repaired since?"
+        was = "fine" if known.decision[place] == Decision.FINE else "not decided"
+        return Why.OLD, f"{was}, but measured {days}"
+    if sittings == 1:
+        return Why.UNDECIDED, "one sitting: another one is needed"
+    reach, off = 196 * float(known.doubt[place]), 100 * float(known.level[place])
+    return Why.UNDECIDED, f"{off:+.1f} +/- {reach:.1f} %: too near to {threshold_pct:g} %"
 
 
 def _gpus(store: Store, cluster: str | None) -> tuple[pl.DataFrame, str]:
@@ -337,14 +365,15 @@ def _passive(store: Store, cluster: str, gpus: pl.DataFrame, known: _Known) -> t
     )
 
 
-def _suspected(store: Store, cluster: str) -> set[str]:
-    """Names of the GPUs with a suspected finding of their own, or of their node, in the newest judgement, and of those
-    that it wants to be measured again."""
-    return watched(store, cluster) | {
-        name
-        for one in newest(store)
-        if one.cluster == cluster
-        for row in one.rows
-        if row.state is State.SUSPECTED and row.level is not Level.BATCH
-        for name in row.gpus
-    }
+def _told(store: Store, cluster: str) -> dict[str, dict[State, str]]:
+    """By name, what the newest judgement says against a GPU or its node, in plain words: the worst of each state."""
+    again = "its newest sitting was slower: measure again"
+    found: dict[str, dict[State, str]] = {name: {State.SUSPECTED: again} for name in watched(store, cluster)}
+    for row in (row for one in newest(store) if one.cluster == cluster for row in one.rows):
+        if row.level is Level.BATCH or (row.kind is Kind.FAST and row.state is State.CONFIRMED):
+            continue
+        words = f"{row.kind}, {row.state}" + ("" if row.level is Level.GPU else " of its node")
+        for name in row.gpus:
+            said = f"{words}: measure again" if row.state is State.SUSPECTED else words
+            found.setdefault(name, {}).setdefault(row.state, said)
+    return found

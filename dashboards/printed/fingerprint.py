@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from ...analysis.verdicts.comparing import LEAST_GPUS
 from ..table import MISSING, Line, Table, count, number
 from ..verdict_words import short
 
@@ -87,8 +88,22 @@ def _fleet(found: Fingerprints, store: str | Path) -> Iterable[str | Table]:
         "in % of the time of the peers, slower is positive, the median of the workloads of a class; +/-: half the 95 % "
         "interval of another sitting; moves: standard deviation of the GPU's own level from sitting to sitting"
     )
+    yield from _few(times)
     yield ""
     yield Line(f"next: whorl fingerprint --gpu {shlex.quote(said[names[0]])} --store {shlex.quote(str(store))}")
+
+
+def _few(rows: pl.DataFrame) -> Iterable[str]:
+    """What cannot be concluded where there are few GPUs of a model."""
+    few = {int(one) for one in rows["peers"].drop_nulls().unique()}
+    if 2 in few:
+        yield (
+            "2 GPUs of a model: the ratios say that they differ, but which of the two is odd cannot be said: a third "
+            "GPU of the model tells"
+        )
+    few = {one for one in few if 2 < one < LEAST_GPUS}
+    if few:
+        yield f"of {max(few)} GPUs of a model, none can be named: `whorl verdicts` needs {LEAST_GPUS}"
 
 
 def _ratio(row: dict[str, Any] | None) -> str:
@@ -108,6 +123,7 @@ def _one(found: Fingerprints) -> Iterable[str | Table]:
     yield ""
     yield figures(found)
     yield "[95 %]: of another sitting; peers: beside the median of the GPUs of its model; rank 1 has the lowest value"
+    yield from _few(found.rows)
     if found.neighbours:
         said = short([first["name"], *(one.name for one in found.neighbours)])
         alike = ", ".join(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,23 @@ def test_a_campaign_of_probes_has_every_class_and_the_gpus_own_figures(tmp_path:
     assert rows["low"].null_count() == rows.height  # there is one sitting: nobody knows what another one brings
 
 
+@pytest.mark.parametrize(
+    ("gpus", "says"),
+    [
+        (2, "which of the two is odd cannot be said: a third GPU of the model tells"),
+        (5, "of 5 GPUs of a model, none can be named: `whorl verdicts` needs 8"),
+        (8, None),
+    ],
+)
+def test_few_gpus_are_shown_with_what_cannot_be_concluded(gpus: int, says: str | None, tmp_path: Path) -> None:
+    store = str(judged_store(tmp_path / "S", gpus, (0,)).root)
+    for verb in (["fingerprint"], ["fingerprint", "--gpu", "n01/0"]):
+        said = whorl(*verb, "--store", store)
+        assert said.exit_code == 0, said.output
+        assert says is None or says in said.output
+        assert says is not None or ("cannot be said" not in said.output and "none can be named" not in said.output)
+
+
 def test_the_power_of_ordinary_jobs_stands_beside_the_probes(tmp_path: Path) -> None:
     """Jobs at full clock, whose power differs from GPU to GPU and repeats from job to job."""
     store = judged_store(tmp_path / "S", 12, tuple(range(6)), sensors=True)
@@ -208,6 +226,7 @@ def test_suspected_gpus_come_first_then_those_never_measured(tmp_path: Path) -> 
     assert [(one.name, one.why) for one in found.gpus] == [
         ("n03/0", "suspected"), ("n01/3", "never measured"), ("n02/3", "never measured"),
     ]  # fmt: skip
+    assert [one.reason for one in found.gpus] == ["slow, suspected: measure again"] + ["never measured"] * 2
     assert found.decided == {"fine": 9}
     assert found.gpus[1].bits > 0
     assert found.gpus[1].last is None
@@ -217,14 +236,21 @@ def test_a_decided_gpu_comes_back_when_its_sittings_are_old(tmp_path: Path) -> N
     store = judged_store(tmp_path / "S", 12, (0, 2, 4), slow={5: 0.12})
     fresh, old = plan(store), plan(store, now="2027-01-20")
     assert (fresh.gpus, fresh.decided) == ((), {"fine": 11, "slow": 1})
-    assert {one.why for one in old.gpus} == {"measured long ago"}
-    assert len(old.gpus) == 12
+    assert [one.why for one in old.gpus] == ["found before"] + ["measured long ago"] * 11
+    assert (old.gpus[0].name, old.gpus[0].reason) == ("n02/1", "slow 137 days ago: repaired since?")
+    assert old.gpus[1].reason == "fine, but measured 137 days ago"
+    record(store, [Judgement(CLUSTER, (replace(suspected(5), state=State.CONFIRMED),), (), 12, 12)], AT)
+    assert plan(store, now="2027-01-20").gpus[0].reason == "slow, confirmed 137 days ago: repaired since?"
 
 
 def test_a_gpu_near_the_threshold_tells_more_than_one_that_is_clear(tmp_path: Path) -> None:
     store = judged_store(tmp_path / "S", 32, (0,), slow={5: 0.03, 6: 0.4}, noise=0.001)
     found = plan(store)
     assert found.gpus[0].name == "n02/1"
+    assert {one.reason for one in found.gpus} == {"one sitting: another one is needed"}
+    again = plan(judged_store(tmp_path / "T", 32, (0, 2), noise=0.02))
+    assert again.gpus
+    assert all("+/-" in one.reason and one.reason.endswith("too near to 3 %") for one in again.gpus)
     assert all(one.why == "not decided yet" for one in found.gpus)
     by_name = {one.name: one for one in found.gpus}
     assert by_name["n02/2"].slow_chance > 0.9
@@ -245,6 +271,15 @@ def test_the_budget_is_kept_and_the_commands_name_the_nodes(tmp_path: Path) -> N
     assert "whorl probe run gemm-fp32 stream-triad --suite quick" in shown.output
     assert "--gpu n01/0 --gpu n01/1" in shown.output
     assert "longer than the budget" in whorl("plan", "--store", str(tmp_path / "S"), "--budget", "1s").output
+
+
+def test_a_large_plan_lists_some_commands_and_says_how_many_more(tmp_path: Path) -> None:
+    judged_store(tmp_path / "S", 60, ())
+    said = whorl("plan", "--store", str(tmp_path / "S"), "--budget", "10h").output
+    assert said.count("whorl probe run") == 10
+    assert "and 40 more: --json has all" in said
+    assert "and 5 commands more: --json has all" in said
+    assert len(document("plan", "--store", str(tmp_path / "S"), "--budget", "10h")["commands"]) == 15
 
 
 # -- bad input --------------------------------------------------------------------------------------------------
