@@ -20,21 +20,22 @@ _LOCKED = pl.format("locked at {} MHz", stated("locked_clock_mhz").str.strip_suf
 def told_apart(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
     """`runs` with a workload of its own for each model of GPU, power limit and locked clock, where these differ.
 
-    `runs`: with run_id, cluster, workload and gpu. A workload whose runs are alike in these keeps its name; one
-    of two models becomes `sgemm [Tesla V100]` and `sgemm [A100]`. What is not known is a kind of its own.
+    `runs`: with run_id, cluster, workload and gpu; with `conditions`, these are not read again. A workload whose runs
+    are alike in these keeps its name; one of two models becomes `sgemm [Tesla V100]` and `sgemm [A100]`. What is not
+    known is a kind of its own.
     """
-    limit = pl.coalesce(pl.when(stated(key) != "none").then(stated(key)) for key in LIMITS)
-    stated_ones = store.scan("runs").select(
-        "run_id",
-        pl.format("{} W", limit.str.strip_suffix(".0")).alias("limit"),
-        pl.when(stated("clock") == Clock.LOCKED.value).then(_LOCKED).alias("lock"),
-    )
     models = store.scan("gpus").drop_nulls("model").sort("first_seen", nulls_last=False, maintain_order=True)
     models = models.group_by("cluster", "gpu").agg(pl.col("model").last())
     kinds = {"model": "model unknown", "limit": "power limit not set", "lock": "clock not locked"}
     keys = ["cluster", "workload"]
-    named = runs.lazy().select("run_id", pl.col(*keys, "gpu").cast(pl.String))
-    named = named.join(stated_ones, on="run_id", how="left", maintain_order="left")
+    told = _conditions(store, runs)
+    # Most stores have one kind of each workload: then no row needs a name of its own.
+    who = runs.select(*keys, "gpu").unique().with_columns(pl.col(*keys, "gpu").cast(pl.String))
+    who = store.collect(who.lazy().join(models, on=["cluster", "gpu"], how="left"))
+    one_model = who.group_by(keys).agg(pl.col("model").n_unique() == 1)["model"].all()
+    if one_model and all(told[name].n_unique() <= 1 for name in ("limit", "lock")):
+        return runs.with_columns(pl.col("workload").cast(pl.Categorical))
+    named = runs.select(pl.col(*keys, "gpu").cast(pl.String)).hstack(told).lazy()
     named = named.join(models, on=["cluster", "gpu"], how="left", maintain_order="left")
     parts = [
         pl.when(pl.col(kind).n_unique().over(keys) > 1).then(pl.col(kind).fill_null(unknown))
@@ -43,3 +44,18 @@ def told_apart(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
     kind = pl.concat_str(parts, separator=", ", ignore_nulls=True)
     named = named.select(pl.when(kind == "").then("workload").otherwise(pl.format("{} [{}]", "workload", kind)))
     return runs.with_columns(store.collect(named)["workload"].cast(pl.Categorical))
+
+
+def _conditions(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
+    """The power limit and locked clock of each run, as text; null where nothing is stated."""
+    limit = pl.coalesce(pl.when(stated(key) != "none").then(stated(key)) for key in LIMITS)
+    told = (
+        pl.format("{} W", limit.str.strip_suffix(".0")).alias("limit"),
+        pl.when(stated("clock") == Clock.LOCKED.value).then(_LOCKED).alias("lock"),
+    )
+    if "conditions" in runs.columns:
+        return runs.select(told)
+    known = store.collect(store.scan("runs").drop_nulls("conditions").select("run_id", "conditions"))
+    if known.is_empty():
+        return runs.select(pl.repeat(None, pl.len(), dtype=pl.String).alias("conditions")).select(told)
+    return runs.select("run_id").join(known, on="run_id", how="left", maintain_order="left").select(told)

@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
 from ..errors import InputError
@@ -93,7 +94,12 @@ class Probed:
 
         The time of a wrong result is not to be trusted: who computed something else did other work.
         """
-        return self.runs.filter(pl.col("value").is_not_null() & SOUND)
+        return _only(self.trusted, pl.col("value").is_not_null())
+
+    @cached_property
+    def trusted(self) -> pl.DataFrame:
+        """The runs that ended well, with a time or without one."""
+        return _only(self.runs, SOUND)
 
     @cached_property
     def untrusted(self) -> dict[str, int]:
@@ -118,6 +124,12 @@ class Probed:
         which = ", ".join(f"{n:,} of {probe}" for probe, n in self.untrusted.items())
         runs, results = ("1 run", "its result was") if many == 1 else (f"{many:,} runs", "their results were")
         return f"left out of the times: {runs}, as {results} wrong ({which})"
+
+
+def _only(runs: pl.DataFrame, fit: pl.Expr) -> pl.DataFrame:
+    """The runs that fit; where all do, no copy is made, as that of a large fleet takes a second and a gigabyte."""
+    mask = runs.select(fit.alias("fit"))["fit"]
+    return runs if mask.all(ignore_nulls=False) else runs.filter(mask)
 
 
 def campaigns(store: Store) -> pl.DataFrame:
@@ -147,22 +159,18 @@ def probed(store: Store, campaign: str | None = None, cluster: str | None = None
     names = other_names(store, where) if name is None else {}
     gpus = _gpus(store, where, runs["gpu"].unique(), names)
     events = _events(store, where, runs)
-    runs = runs.with_columns(pl.col("gpu").replace(names))
-    runs = runs.join(gpus, on="gpu", how="left", maintain_order="left")
-    runs = runs.join(_figures(store, runs["run_id"]), on="run_id", how="left", maintain_order="left")
+    runs = runs.hstack(_figures(store, runs["run_id"])).hstack([_stresses(runs["conditions"])])
+    if names:
+        runs = runs.with_columns(pl.col("gpu").replace(names))
     runs = runs.with_columns(
         pl.coalesce("time_median", "time").alias("value"),
         pl.col("time_low").alias("low"),
         pl.col("time_high").alias("high"),
     )
-    runs = runs.join(
-        _stresses(runs["conditions"]), on="conditions", how="left", nulls_equal=True, maintain_order="left"
-    )
+    runs = _in_time(runs).join(gpus, on="gpu", how="left", maintain_order="left")
     planned = None if name is None else _planned(store, where, name)
     missing = planned is not None and planned > runs.height
-    return Probed(
-        where, name or "", gpus, runs.sort("began", "gpu", nulls_last=True), events, planned if missing else None
-    )
+    return Probed(where, name or "", gpus, runs, events, planned if missing else None)
 
 
 def _chosen(store: Store, campaign: str | None, cluster: str | None, every: bool) -> tuple[str | None, str]:
@@ -243,15 +251,48 @@ def _gpus(store: Store, cluster: str, names: pl.Series, others: Mapping[str, str
     return every.join(store.collect(last), on="gpu", how="left").sort("cabinet", "node", "slot", "gpu", nulls_last=True)
 
 
-def _figures(store: Store, run_ids: pl.Series) -> pl.DataFrame:
-    """One row a run: `FIGURES`, and of the repeats the median time and their number."""
-    of = store.scan("results").filter(pl.col("run_id").is_in(run_ids.implode()))
-    found = of.group_by("run_id").agg(
-        *(pl.col("value").filter(pl.col("figure") == name).first().alias(name) for name in FIGURES),
-        pl.col("value").filter(pl.col("figure") == "time").median().alias("time"),
-        (pl.col("figure") == "time").sum().cast(pl.Int64).alias("repeats"),
+def _in_time(runs: pl.DataFrame) -> pl.DataFrame:
+    """`runs` by `began` and `gpu`, those without a time last."""
+    # Numbers are sorted several times as fast as names.
+    gpu = runs["gpu"].cast(pl.Enum(runs["gpu"].drop_nulls().unique().sort())).to_physical()
+    order = pl.select(runs["began"].cast(pl.Int64), gpu.alias("gpu")).select(
+        pl.arg_sort_by("began", "gpu", nulls_last=True, maintain_order=True)
     )
-    return store.collect(found)
+    return runs[order.to_series()]
+
+
+def _figures(store: Store, run_ids: pl.Series) -> pl.DataFrame:
+    """A row for each run: `FIGURES`, and of the repeats the median time and their number."""
+    rows, figure = store.scan("results").select("run_id", "figure", "value"), pl.col("figure")
+    single = _numbered(store.collect(rows.filter(figure.is_in(FIGURES))), run_ids)
+    parts = single.partition_by("figure", as_dict=True)
+    nothing = single.clear()
+    found = [_placed(parts.get((name,), nothing), "value", len(run_ids)).alias(name) for name in FIGURES]
+    times = _numbered(store.collect(rows.filter(figure == "time").drop("figure")), run_ids)
+    times = times.with_columns(pl.lit(1, pl.Int64).alias("repeats"))
+    if times["number"].n_unique() < times.height:
+        times = times.group_by("number").agg(pl.col("value").median(), pl.col("repeats").sum())
+    known = single.select("number", pl.lit(0, pl.Int64).alias("none")).unique("number")
+    found.append(_placed(times, "value", len(run_ids)).alias("time"))
+    repeats = (_placed(times, "repeats", len(run_ids)), _placed(known, "none", len(run_ids)))
+    return pl.DataFrame(found).with_columns(pl.coalesce(*repeats).alias("repeats"))
+
+
+def _numbered(rows: pl.DataFrame, run_ids: pl.Series) -> pl.DataFrame:
+    """Rows of `results` with the number of their run in `run_ids`, without those of other runs."""
+    if rows.height == len(run_ids) and (rows["run_id"] == run_ids).all():  # as an import writes them
+        return rows.with_row_index("number").drop("run_id")
+    numbers = pl.DataFrame({"run_id": run_ids}).with_row_index("number")
+    return rows.join(numbers, on="run_id", maintain_order="left").drop("run_id")
+
+
+def _placed(rows: pl.DataFrame, name: str, runs: int) -> pl.Series:
+    """(runs,) a column in the order of the runs; of several rows of a run the first, null where it has none."""
+    numbers = rows["number"].to_numpy()
+    place = np.full(runs, rows.height)
+    place[numbers[::-1]] = np.arange(rows.height)[::-1]
+    column = rows[name]
+    return column.extend_constant(None, 1)[place]
 
 
 def _events(store: Store, cluster: str, runs: pl.DataFrame) -> pl.DataFrame:
@@ -283,13 +324,15 @@ def slowest(campaign: Probed, gpu: str) -> tuple[str, float, int] | None:
     return None if own.is_empty() else (str(own["workload"][-1]), float(own["excess"][-1]), int(own["n"][-1]))
 
 
-def _stresses(conditions: pl.Series) -> pl.DataFrame:
+def _stresses(conditions: pl.Series) -> pl.Series:
     """What the probe stresses, by conditions."""
     kinds = conditions.unique()
-    return pl.DataFrame(
-        {"conditions": kinds, "stresses": [stresses(one) for one in kinds]},
-        schema={"conditions": pl.String, "stresses": pl.String},
-    )
+    of = [stresses(one) for one in kinds]
+    if len(kinds) == 1:
+        return pl.repeat(of[0], len(conditions), dtype=pl.String, eager=True).alias("stresses")
+    told = pl.DataFrame({"conditions": kinds, "stresses": of}, schema={"conditions": pl.String, "stresses": pl.String})
+    runs = pl.DataFrame({"conditions": conditions})
+    return runs.join(told, on="conditions", how="left", nulls_equal=True, maintain_order="left")["stresses"]
 
 
 def stresses(conditions: str | None) -> str:

@@ -7,6 +7,7 @@ accuracy far out, where a heavy tail is a power of the value and no table reache
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,18 @@ def upper_tail(values: npt.ArrayLike, freedom: npt.ArrayLike) -> Floats:
 def quantile(tail: npt.ArrayLike, freedom: npt.ArrayLike) -> Floats:
     """The value above which t with `freedom` degrees is with probability `tail` (at most a half)."""
     share, df = np.broadcast_arrays(np.asarray(tail, float), np.asarray(freedom, float))
+    if share.size == 1:
+        return np.full(share.shape, _one_quantile(float(share.flat[0]), float(df.flat[0])))
+    return _quantiles(share, df)
+
+
+@lru_cache(maxsize=10_000)
+def _one_quantile(tail: float, freedom: float) -> float:
+    """It takes 30 ms, and each finding of a fleet asks for one, of few different degrees of freedom."""
+    return float(_quantiles(np.array([tail]), np.array([freedom]))[0])
+
+
+def _quantiles(share: Floats, df: Floats) -> Floats:
     low, high = np.zeros_like(df), np.full_like(df, 1.0)
     while (above := upper_tail(high, df) > share).any():
         high = np.where(above, 2 * high, high)

@@ -169,12 +169,12 @@ def _steps(middle: Floats, gpu: Ints, day: Ints, count: Ints) -> Floats:
         return found
     effect = np.zeros(days)
     x, its, when = middle[use], gpu[use], day[use]
+    many = np.bincount(when, minlength=days)
+    start = np.concatenate(([0], np.cumsum(many)))
+    order = np.argsort(when, kind="stable")
     for _ in range(4):
         own = groups_median(x - effect[when], its, len(count))
         off = x - own[its]
-        order = np.lexsort((off, when))
-        many = np.bincount(when, minlength=days)
-        start = np.concatenate(([0], np.cumsum(many)))
         for one in np.flatnonzero(many >= _DAYS_OF_ALL):
             part = off[order[start[one] : start[one + 1]]]
             centre = float(np.median(part))

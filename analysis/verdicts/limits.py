@@ -27,10 +27,9 @@ def hottest_c(gpus: pl.DataFrame) -> dict[str, float]:
     `gpus`: of `probing.Probed`. What the driver says counts more than what is known of the model.
     """
     found = {}
-    operating = gpus["temperature_max_operating_c"] if "temperature_max_operating_c" in gpus.columns else None
-    for place, (gpu, model, slowdown) in enumerate(gpus.select("gpu", "model", "temperature_slowdown_c").iter_rows()):
-        told = None if operating is None else operating[place]
-        known = [limit for limit in (told or max_operating_c(model), slowdown) if limit]
+    names = ("gpu", "model", "temperature_slowdown_c", "temperature_max_operating_c")
+    for gpu, model, slowdown, *told in gpus.select(name for name in names if name in gpus.columns).iter_rows():
+        known = [limit for limit in ((told[0] if told else None) or max_operating_c(model), slowdown) if limit]
         if known:
             found[str(gpu)] = float(min(known))
     return found

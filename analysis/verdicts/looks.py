@@ -27,7 +27,7 @@ from .channels import CHANNELS, Channel, channels
 from .comparing import LEAST_GPUS, Compared, Fleet, compare, share_tails
 from .levels import WEEKS, Levels, levels
 from .sittings import groups_median
-from .states import line
+from .states import codes, line
 from .verdict import NotJudged
 
 RELEVANT = 0.01
@@ -35,6 +35,10 @@ RELEVANT = 0.01
 _SPREAD = 1e-3  # of ln clock: with less there is nothing to take out
 _KNOWN = 0.8  # share of the runs with a clock
 _SHARED = ("vbios", "driver", "cabinet")
+_COLUMNS = (
+    "run_id", "gpu", "model", "workload", "node", "job_id", "began", "value", "sm_clock_mhz", "probe_version",
+)  # fmt: skip
+"""Of a run, what is looked at."""
 
 
 @dataclass(frozen=True)
@@ -90,17 +94,16 @@ def looks(campaign: Probed, evidence: Evidence, now: datetime | None = None) -> 
     values: dict[str, list[str]] = {}
 
     def numbers(column: str) -> Ints:
-        codes = campaign.gpus[column].cast(pl.String)
-        known = sorted(codes.drop_nulls().unique())
-        values[column] = known
-        place = {one: number for number, one in enumerate(known)}
-        return np.array([-1 if one is None else place[one] for one in codes], dtype=np.int64)
+        texts = campaign.gpus[column].cast(pl.String)
+        values[column] = texts.drop_nulls().unique().sort().to_list()
+        return codes(texts, values[column])
 
     fleet = Fleet(numbers("node"), {name: numbers(name) for name in _SHARED})
     said: list[NotJudged] = []
     runs = _usable(campaign, now or datetime.now(UTC), said)
     found = Looks(campaign, evidence, gpus, fleet, values, runs, [], said)
-    for (model, workload), some in sorted(runs.group_by("model", "workload"), key=lambda one: tuple(map(str, one[0]))):
+    parts = runs.drop("run_id", "value").partition_by("model", "workload", as_dict=True)
+    for (model, workload), some in sorted(parts.items(), key=lambda one: tuple(map(str, one[0]))):
         found.of += _of_times(found, None if model is None else str(model), str(workload), some)
     if found.of:
         found.of += _of_channels(found)
@@ -110,16 +113,17 @@ def looks(campaign: Probed, evidence: Evidence, now: datetime | None = None) -> 
 
 def _usable(campaign: Probed, now: datetime, said: list[NotJudged]) -> pl.DataFrame:
     until = now.astimezone(UTC).replace(tzinfo=None) if now.tzinfo else now
-    number = campaign.gpus.select("gpu").with_row_index("gpu_no").with_columns(pl.col("gpu_no").cast(pl.Int64))
     at = pl.col("began").cast(pl.Datetime("ns"))
-    runs = campaign.sound.join(number, on="gpu").with_columns(
-        pl.lit(campaign.cluster).alias("cluster"),
+    runs = campaign.sound.select(_COLUMNS).with_columns(
+        pl.Series("gpu_no", codes(campaign.sound["gpu"], campaign.gpus["gpu"].to_list())),
         at.alias("began"),
         days().alias("at"),
         pl.col("value").cast(pl.Float64).log().alias("x"),
     )
     late = (pl.col("began") > until).fill_null(value=False)
     for name, bad in (("have no time above 0", ~pl.col("x").is_finite()), ("have a date in the future", late)):
+        if not runs.select(bad.any()).item():
+            continue
         for workload, n in runs.filter(bad).group_by("workload").len().sort("workload").iter_rows():
             said.append(NotJudged(campaign.cluster, workload, f"{n:,} run{'' if n == 1 else 's'} {name}: left out"))
         runs = runs.filter(~bad)
@@ -136,7 +140,7 @@ def _of_times(all_: Looks, model: str | None, workload: str, runs: pl.DataFrame)
     def no(why: str) -> None:
         all_.not_judged.append(NotJudged(all_.campaign.cluster, workload, why))
 
-    many = runs["gpu"].n_unique()
+    many = runs["gpu_no"].n_unique()
     if many < LEAST_GPUS:
         no(f"{many} GPU{'' if many == 1 else 's'}{of_model} ran it; {LEAST_GPUS} are needed to tell which differ")
         return
@@ -180,7 +184,8 @@ def _coupled(runs: pl.DataFrame, times: Levels) -> float | None:
     Probes measure one GPU at a time, whatever the job that they run in."""
     if runs["job_id"].null_count() == runs.height or runs["probe_version"].null_count() < runs.height:
         return None
-    jobs = coupled_jobs(runs).with_columns(pl.Series("off", runs["x"].to_numpy() - times.level[runs["gpu_no"]]))
+    of_cluster = runs.with_columns(cluster=pl.lit(""), workload=pl.lit(""))
+    jobs = coupled_jobs(of_cluster).with_columns(pl.Series("off", runs["x"].to_numpy() - times.level[runs["gpu_no"]]))
     jobs = jobs.drop_nulls("job_id").sort("job_id")
     if 2 * jobs.height < runs.height:
         return None
@@ -203,14 +208,13 @@ def _without_clock(gpu: Ints, x: Floats, clock: Floats, gpus: int) -> Floats | N
 
 
 def _of_channels(all_: Looks) -> Iterator[Look]:
-    place = {gpu: number for number, gpu in enumerate(all_.gpus)}
     rows = channels(all_.evidence)
     by_name = {one.name: one for one in CHANNELS}
     for (name, model, workload), some in rows.group_by("channel", "model", "workload", maintain_order=True):
         channel = by_name[str(name)]
         if channel.kind is None or some["gpu"].n_unique() < LEAST_GPUS:
             continue
-        gpu = np.array([place[str(one)] for one in some["gpu"]], dtype=np.int64)
+        gpu = codes(some["gpu"], all_.gpus)
         at = some.select(days()).to_series().to_numpy()
         of = levels(gpu, at, some["value"].to_numpy(), len(all_.gpus))
         runs = np.bincount(gpu, some["runs"].to_numpy(), minlength=len(all_.gpus)).astype(np.int64)

@@ -58,7 +58,10 @@ class Seen:
 def seen_things(campaign: Probed, frozen: Mapping[str, str]) -> tuple[Seen, ...]:
     """All of them, the worst first: a GPU that is lost did not fail besides. `frozen`: of `frozen_power`."""
     found: dict[tuple[str, Kind], Seen] = {}
-    runs = campaign.runs.sort("began", nulls_last=True)
+    of_frozen = pl.col("gpu").is_in(list(frozen))
+    wrong_result = (pl.col("wrong_elements") > 0) & pl.col("wrong_elements").is_finite()
+    shows = of_frozen | wrong_result.fill_null(value=False) | (pl.col("value").is_null() & ~SOUND)
+    runs = campaign.runs.filter(shows).sort("began", nulls_last=True)
     no_time = runs.filter(pl.col("value").is_null() & ~SOUND)
     gone = no_time.filter(pl.col("status") == Outcome.LOST.value)
     events = campaign.events.filter(pl.col("kind") == EventKind.LOST.value).drop_nulls("gpu")
@@ -76,8 +79,8 @@ def seen_things(campaign: Probed, frozen: Mapping[str, str]) -> tuple[Seen, ...]
         probes, detail = _listed(own), own["status_detail"].drop_nulls()
         looks = f"{probes} did not end" + (f": {detail[0]}" if len(detail) else "")
         found[str(gpu), Kind.FAILED] = _seen(str(gpu), Kind.FAILED, looks, own)
-    wrong = runs.filter((pl.col("wrong_elements") > 0) & pl.col("wrong_elements").is_finite())
-    checked = runs.filter(pl.col("checked_elements").is_not_null()).group_by("gpu").len()
+    wrong = runs.filter(wrong_result)
+    checked = campaign.runs.filter(pl.col("checked_elements").is_not_null()).group_by("gpu").len()
     many = dict(checked.iter_rows())
     for (gpu,), own in wrong.group_by(["gpu"], maintain_order=True):
         most = int(own["wrong_elements"].max())  # type: ignore[arg-type]

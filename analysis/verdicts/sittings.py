@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..sittings import Bools, Floats, Ints, begins
+from ..sittings import Bools, Floats, Ints, begins, in_order
 
 _SPARSE = 4  # times the values: a table of groups that is larger is not worth it
 _NORMAL = 1.4826  # times the median absolute deviation: the standard deviation of a normal distribution
@@ -97,8 +97,7 @@ def sittings(
 ) -> tuple[Sittings, Runs]:
     """The sittings of runs in any order. Runs without a finite time or value must not be among them."""
     count = int(series.max(initial=-1)) + 1 if count is None else count
-    in_time = bool((np.diff(at) >= 0).all())  # as a store gives them
-    order = np.argsort(series, kind="stable") if in_time else np.lexsort((at, series))
+    order = in_order(series, at)
     series, at, value = series[order], at[order], value[order]
     new = begins(series, at)
     of = np.cumsum(new) - 1

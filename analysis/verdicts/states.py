@@ -6,7 +6,7 @@ nobody recorded is null.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,9 +14,8 @@ import polars as pl
 
 from ...store.clock_events import POWER, THERMAL, names
 from ...store.conditions import stated
-from ..measurements import SOUND
 from ..probing import CACHE, COMPUTE, LINK, MEMORY, Probed
-from ..sittings import Floats, Ints, days, numbered
+from ..sittings import Floats, Ints, days, in_order, numbered
 
 OF = ("model", "workload")
 """GPUs that are alike in these are peers."""
@@ -40,7 +39,7 @@ def sittings(campaign: Probed, frozen: Collection[str] = ()) -> pl.DataFrame:
     """One row a GPU, workload and sitting: the means of its runs (of `MOVING`, without the lowest and the highest run
     where there are three or more), and `throttled`, the share of its runs in which heat, a brake or the hardware held
     the clock. Power and energy of GPUs in `frozen` are null."""
-    runs = campaign.runs.filter(SOUND)
+    runs = campaign.trusted
     moves = ~pl.col("gpu").is_in(list(frozen))
     limit = stated("power_limit_w").cast(pl.Float64, strict=False)
     known = runs["power_limit_w"].null_count() == 0
@@ -66,10 +65,14 @@ def sittings(campaign: Probed, frozen: Collection[str] = ()) -> pl.DataFrame:
     return found.hstack(measured)
 
 
-def codes(texts: pl.Series) -> Ints:
-    """A number for each text, the same for the same ones."""
-    found: Ints = texts.cast(pl.Categorical).to_physical().cast(pl.Int64).to_numpy()
-    return found
+def codes(texts: pl.Series, names: Sequence[str] | None = None) -> Ints:
+    """A number for each text, the same for the same ones: its place in `names`, where these are given, and -1 for a
+    text that is not one of them, and for null."""
+    if names is None:
+        found: Ints = texts.cast(pl.Categorical).to_physical().cast(pl.Int64).to_numpy()
+        return found
+    numbers = texts.cast(pl.Enum(names), strict=False).to_physical().cast(pl.Int64)
+    return numbers.fill_null(-1).to_numpy().astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ class _Groups:
         gpu, workload = (codes(runs[name]) for name in ("gpu", "workload"))
         at = runs.select(days()).to_series().to_numpy()
         sitting = numbered(gpu, at)
-        order = np.lexsort((at, workload, sitting))
+        order = in_order(sitting * (int(workload.max(initial=0)) + 1) + workload, at)
         starts = np.flatnonzero(np.diff(sitting[order], prepend=-1) | np.diff(workload[order], prepend=-1))
         n = np.diff(starts, append=len(order))
         return cls(order, starts, order[starts], sitting[order][starts], n)
@@ -249,11 +252,12 @@ def line(x: Floats, y: Floats) -> tuple[float, float] | None:
     slope = se = 0.0
     for _ in range(12):
         total = weight.sum()
-        dx, dy = x - (weight @ x) / total, y - (weight @ y) / total
-        squares = float(weight @ (dx * dx))
+        dx, dy = x - (weight * x).sum() / total, y - (weight * y).sum() / total
+        weighted = weight * dx
+        squares = float((weighted * dx).sum())
         if not squares > 0:
             return None
-        slope = float(weight @ (dx * dy)) / squares
+        slope = float((weighted * dy).sum()) / squares
         apart = np.abs(dy - slope * dx)
         scale = 1.4826 * float(np.median(apart))
         if scale < 1e-6:  # most are the same: the rest is no line

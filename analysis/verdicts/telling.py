@@ -13,6 +13,7 @@ from .finding import Finding, Shape
 from .own_past import interval
 from .past import past
 from .regimes import PLACE, SOFTWARE, WORDS, Neighbours
+from .states import codes
 from .together import Common
 from .verdict import NotJudged, State
 
@@ -46,12 +47,12 @@ class Telling:
         regime = runs.select(pl.concat_str(parts, separator="\n").alias("regime"))["regime"]
         self.regimes: list[str] = regime.unique().sort().to_list()
         self.past = past(
-            _numbers(runs["gpu"], self.names),
+            codes(runs["gpu"], self.names),
             runs["began"].cast(pl.Int64).to_numpy() / _DAY_NS,
             np.log(runs["value"].cast(pl.Float64).to_numpy()),
             count=len(self.names),
-            node=_numbers(pl.Series(self.nodes, dtype=pl.String), sorted({n for n in self.nodes if n is not None})),
-            regime=_numbers(regime, self.regimes) if self.software else None,
+            node=codes(pl.Series(self.nodes, dtype=pl.String), sorted({n for n in self.nodes if n is not None})),
+            regime=codes(regime, self.regimes) if self.software else None,
             warmth=runs["temperature_c"].cast(pl.Float64).fill_null(np.nan).to_numpy(),
         )
         # Runs by sitting, to find the runs of a sitting again.
@@ -286,12 +287,6 @@ def _by_job(runs: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, tuple[str, ...]
 def _moved(was: pl.DataFrame, became: pl.DataFrame, name: str) -> tuple[float, float] | None:
     old, new = (rows[name].drop_nulls().median() for rows in (was, became))
     return None if old is None or new is None else (float(old), float(new))  # type: ignore[arg-type]
-
-
-def _numbers(values: pl.Series, names: Sequence[str]) -> Ints:
-    """The number of each value among `names`; -1 where it is null."""
-    numbers = values.cast(pl.Enum(names)).to_physical().cast(pl.Int64).fill_null(-1)
-    return numbers.to_numpy().astype(np.int64)
 
 
 def _date(days: float | Floats) -> datetime:
