@@ -24,6 +24,7 @@ from ...store.conditions import read
 from ..probing import CACHE, COMPUTE, LINK, MEMORY, OTHER, Probed
 from ..sittings import Floats
 from . import states
+from .heated import Moved, by_heat
 from .holding import DRAWS, STEP, Peers, Split, apart
 from .limits import hottest_c
 from .saying import Part, action_of, kind_of, looks_of
@@ -127,6 +128,17 @@ class Evidence:
             numbers = [name for name in rows.columns if name not in texts]
             rows = rows.group_by("workload").agg(*same, pl.col(numbers).median())
         return {str(row["workload"]): row for row in rows.sort("workload").iter_rows(named=True)}
+
+    def moves(self, gpu: str, workload: str, effect_pct: float) -> Moved | None:
+        """Whether heat makes a GPU unstable in a workload: see `by_heat`."""
+        row = self._rows([gpu]).get(workload)
+        if row is None:
+            return None
+        random = np.random.default_rng(zlib.crc32(f"{gpu} {workload}".encode()))
+        split = Split(row, self._of(row), math.log1p(effect_pct / 100), self.limits.get(gpu), False, random)
+        own = self.campaign.sound.filter((pl.col("gpu") == gpu) & (pl.col("workload") == workload))
+        names = ("sm_clock_mhz",) if gpu in self.frozen else ("sm_clock_mhz", "power_w")
+        return by_heat(row, own.select("value", *names), effect_pct, random) if split.heat_holds else None
 
     def seen(self) -> tuple[Seen, ...]:
         """What was seen of GPUs and needs no test: lost, wrong results, failed, a power reading that stood still."""

@@ -39,7 +39,7 @@ class Finding:
     low_pct: float | None
     high_pct: float | None
     """95 % interval: of the level in another sitting against the level before; of a step, of the GPUs' common effect;
-    of a drift, of the drift. None for an unstable GPU."""
+    of a drift, of the drift; of an unstable GPU, of the median of how far they are away."""
     p: float
     q: float
     """The share of false findings among those of its kind that are at least as clear."""

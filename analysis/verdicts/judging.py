@@ -323,12 +323,17 @@ class _Judge:
             level = Level.GPU if one.gpu else Level.NODE if of_node else Level.BATCH
             name = self._name(one.gpu) if one.gpu else (one.group or "").removeprefix("node ")
             names = (name,) if one.gpu else tuple(self._name(gpu) for gpu in one.gpus)
+            moved = None
+            if one.gpu is not None and kind is Kind.UNSTABLE:
+                moved = self._all.evidence.moves(one.gpu, one.workload, one.effect_pct)
+            says = one.looks if moved is None else f"{one.looks}; {moved.looks}"
+            action = _STEP if level is Level.BATCH else action_of(kind) if moved is None else moved.action
             model = next((self._models[self._place[gpu]] for gpu in (one.gpu, *one.gpus) if gpu in self._place), None)
             found.append(
                 Verdict(
                     level, name, names, self._campaign.cluster, model, (one.workload,), kind, one.state, one.effect_pct,
-                    one.low_pct, one.high_pct, one.p, one.q, one.n, (), one.looks, one.first_seen, one.last_seen,
-                    one.runs[-_RUNS:], _STEP if level is Level.BATCH else action_of(kind), "its own earlier sittings",
+                    one.low_pct, one.high_pct, one.p, one.q, one.n, () if moved is None else moved.causes, says,
+                    one.first_seen, one.last_seen, one.runs[-_RUNS:], action, "its own earlier sittings",
                 )
             )  # fmt: skip
         return found

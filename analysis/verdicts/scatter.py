@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..sittings import Bools, Floats, Ints
+from ..statistics.student import quantile
 from .noise import Noise
 from .own_past import GLITCH, RELEVANT
 from .sittings import Runs, Sittings, groups_median
@@ -24,18 +25,28 @@ _ROUNDS = 4
 
 
 @dataclass(frozen=True)
+class Sizes:
+    """How far those are away that are far, in logarithms: of every series, NaN where none is or one alone is."""
+
+    median: Floats
+    low: Floats
+    high: Floats
+    """95 % interval of the median: Student's t on the logarithms of the sizes, which are skewed."""
+
+
+@dataclass(frozen=True)
 class Scatter:
     """Of every series."""
 
     runs: Ints
-    """How many runs could be slower than their sitting, how many were, and by how much in the median."""
+    """How many runs could be slower than their sitting, how many were, and by how much they were."""
     slow_runs: Ints
-    run_size: Floats
+    run_size: Sizes
     run_rate: float
     """The share of runs of the fleet that are."""
     sittings: Ints
     far_sittings: Ints
-    sitting_size: Floats
+    sitting_size: Sizes
     sitting_rate: float
     p: Floats
     """Of the clearer of the two, both looks counted."""
@@ -68,12 +79,22 @@ def scatter(of: Sittings, runs: Runs, noise: Noise | None, away: Floats) -> Scat
     )  # fmt: skip
 
 
-def _counts(series: Ints, size: Floats, far: Bools, count: int) -> tuple[Ints, Ints, Floats]:
-    return (
-        np.bincount(series, minlength=count).astype(np.int64),
-        np.bincount(series[far], minlength=count).astype(np.int64),
-        groups_median(size[far], series[far], count),
-    )
+def _counts(series: Ints, size: Floats, far: Bools, count: int) -> tuple[Ints, Ints, Sizes]:
+    many = np.bincount(series[far], minlength=count).astype(np.int64)
+    return np.bincount(series, minlength=count).astype(np.int64), many, sizes(size[far], series[far], many)
+
+
+def sizes(size: Floats, series: Ints, many: Ints) -> Sizes:
+    median = groups_median(size, series, len(many))
+    logs = np.log(size)
+    with np.errstate(all="ignore"):
+        mean = np.bincount(series, logs, minlength=len(many)) / many
+        squares = np.bincount(series, (logs - mean[series]) ** 2, minlength=len(many))
+        error = np.sqrt(squares / (many - 1) / many)
+        reach = np.where(many > 1, quantile(0.025, np.maximum(many - 1, 1)) * error, np.nan)
+        # The middle of few is not always their mean: the interval holds both.
+        low, high = np.minimum(np.exp(mean - reach), median), np.maximum(np.exp(mean + reach), median)
+    return Sizes(median, low, high)
 
 
 def _rate(of: Ints, far: Ints) -> float:

@@ -179,15 +179,16 @@ class Telling:
         counts, of = (scatter.slow_runs, scatter.runs) if by_runs else (scatter.far_sittings, scatter.sittings)
         sizes = scatter.run_size if by_runs else scatter.sitting_size
         rate = scatter.run_rate if by_runs else scatter.sitting_rate
-        effect, many, all_of = _pct(float(sizes[series])), int(counts[series]), int(of[series])
+        effect, low, high = (_pct(float(one[series])) for one in (sizes.median, sizes.low, sizes.high))
+        many, all_of = int(counts[series]), int(of[series])
         what = "runs are slower than their sitting" if by_runs else "sittings are away from its level"
         looks = (
             f"unstable in {self.workload}: {many} of {all_of} {what}, by {effect:.1f} % in the median "
-            f"(fleet: {100 * rate:.1f} %)"
+            f"[{low:.1f}, {high:.1f}] (fleet: {100 * rate:.1f} %)"
         )
         state = State.CONFIRMED if len(mine) >= 2 else State.SUSPECTED
         return self._finding(
-            Shape.UNSTABLE, series, (effect, None, None), float(scatter.p[series]),
+            Shape.UNSTABLE, series, (effect, low, high), float(scatter.p[series]),
             float(self.past.scatter_q[series]), (None, None), state, mine, looks, (), share=many / all_of,
         )  # fmt: skip
 

@@ -252,6 +252,14 @@ def test_the_hot_gpus_of_a_public_cluster_are_slow_for_heat(model: str | None) -
         assert sum(cause.pct for cause in one.causes) == pytest.approx(100 * math.expm1(effect), abs=1e-9)
         found[start] = one.main
     assert list(found.values()) == [Part.HEAT] * 4 + [Part.UNTOLD]
+    # The slower runs of those that move most at 81 degC are those of less power; the others that move are not hot.
+    moving = runs.group_by("gpu").agg(pl.len(), pl.col("value").log().std().alias("sd")).filter(pl.col("len") >= 8)
+    told = [
+        gpu[:12]
+        for gpu in moving.sort("sd", descending=True)["gpu"][:12]
+        if evidence.moves(gpu, "sgemm", 1.5) is not None
+    ]
+    assert told == ["GPU-8bd5126e", "GPU-01f6142b", "GPU-ceb4c42d"]
 
 
 def test_runs_are_gathered_by_sitting_as_a_plain_loop_does() -> None:

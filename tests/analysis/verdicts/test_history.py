@@ -162,6 +162,9 @@ def test_a_gpu_that_throttles_in_some_of_its_runs_is_unstable(tmp_path: Path) ->
     found = past.found(tmp_path / "S")
     (one,) = found.unstable
     assert (one.gpu, one.share) == ("g13", 4 / 40)
+    assert one.low_pct is not None
+    assert one.high_pct is not None
+    assert 4 < one.low_pct <= one.effect_pct <= one.high_pct < 6
     assert abs(one.effect_pct - 5) < 0.5
     assert found.changes == found.drifts == ()
 
