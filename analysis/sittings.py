@@ -5,6 +5,8 @@ Times are in days since 1970.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import numpy as np
 import numpy.typing as npt
 import polars as pl
@@ -19,7 +21,14 @@ LONGEST = 1.0
 """Days that a sitting lasts at most: a chain of runs without a pause is cut, counted from where it began."""
 UNKNOWN = -1e6
 """Stands for a time that is not known: the runs at unknown times of a GPU are one sitting."""
+AHEAD = timedelta(hours=1)
+"""A date so far after now counts as one of now: clocks of nodes differ, and a simulated one runs ahead."""
 _NEAR = 1e-8  # what rounding leaves of a time
+
+
+def latest() -> datetime:
+    """The latest date that a run may have now."""
+    return datetime.now(UTC) + AHEAD
 
 
 def days(column: str = "began") -> pl.Expr:

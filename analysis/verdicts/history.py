@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from ..measurements import coupled_jobs
+from ..sittings import latest
 from .finding import Finding, Histories, Shape
 from .online import Expected, expected
 from .regimes import neighbours, with_regimes
@@ -42,9 +43,9 @@ def histories(campaign: Probed, store: Store | None = None, *, now: datetime | N
     """What changed, in all runs of `campaign` (take `probed(store, every=True)`).
 
     With its `store` it is also told what driver, firmware, place and neighbours changed then. Runs after `now` (UTC;
-    the present where None) are left out, and `not_judged` says so.
+    the present and an hour where None) are left out, and `not_judged` says so.
     """
-    runs, said = _usable(campaign, now or datetime.now(UTC))
+    runs, said = _usable(campaign, now or latest())
     found: list[Finding] = []
     watched: list[Finding] = []
     looks = 0

@@ -19,7 +19,7 @@ from ..findings import SOME
 from ..measurements import coupled_jobs
 from ..probing import Probed
 from ..repeats import JOBS_COUPLE
-from ..sittings import Bools, Floats, Ints, days
+from ..sittings import Bools, Floats, Ints, days, latest
 from ..statistics.ordering import bounds
 from ..statistics.repeatability import Moments, icc
 from .causes import Evidence
@@ -100,7 +100,7 @@ def looks(campaign: Probed, evidence: Evidence, now: datetime | None = None) -> 
 
     fleet = Fleet(numbers("node"), {name: numbers(name) for name in _SHARED})
     said: list[NotJudged] = []
-    runs = _usable(campaign, now or datetime.now(UTC), said)
+    runs = _usable(campaign, now or latest(), said)
     found = Looks(campaign, evidence, gpus, fleet, values, runs, [], said)
     parts = runs.drop("run_id", "value").partition_by("model", "workload", as_dict=True)
     for (model, workload), some in sorted(parts.items(), key=lambda one: tuple(map(str, one[0]))):

@@ -216,6 +216,16 @@ def test_runs_that_cannot_be_used_are_left_out_and_said(tmp_path: Path) -> None:
     assert (found.changes, found.unstable) == ((), ())
 
 
+def test_a_clock_that_is_a_little_ahead_loses_no_run(tmp_path: Path) -> None:
+    past = Past(gpus=4, weeks=2)
+    ahead = datetime.now(UTC).replace(tzinfo=None) + timedelta(minutes=20)
+    past.began[:, 1, 2] = ahead
+    past.began[0, 1, 2] = ahead + timedelta(hours=2)
+    store = past.stored(tmp_path / "S")
+    said = [one.why for one in histories(probed(store, every=True), store).not_judged]
+    assert "history: 1 run was left out, as it has a date in the future: correct the clock of their node" in said
+
+
 def test_one_sitting_is_no_past(tmp_path: Path) -> None:
     found = Past(weeks=1).found(tmp_path / "S")
     assert found.looks == 0
