@@ -165,6 +165,7 @@ _SECTIONS = {
         "probe": "probe:probe",
         "collect": "collect:collect",
         "import": "import_files:import_files",
+        "jobs": "jobs:jobs",
         "sim": "sim:sim",
     },
     "Judge": {

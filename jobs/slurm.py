@@ -117,6 +117,8 @@ class Slurm:
         if done.returncode and "configuration source" in done.stderr:
             raise SchedulerError("no Slurm is configured here: set SLURM_CONF if it is elsewhere", absent=True)
         if done.returncode and re.search(r"[Uu]nable to contact|connect failure|Connection refused", done.stderr):
+            if command[0] == "sacct":
+                raise SchedulerError("Slurm's accounting does not answer: check that slurmdbd and its database run")
             raise SchedulerError("Slurm's controller does not answer: check it with `scontrol ping`")
         return done
 
@@ -125,15 +127,19 @@ class Slurm:
 
         SchedulerError (`absent`) where Slurm is not installed or not configured.
         """
-        configuration = self._environment.get("SLURM_CONF")
-        if configuration and not Path(configuration).exists():  # Slurm's commands would wait a minute for it
-            raise SchedulerError(f"SLURM_CONF names {configuration}, which does not exist")
+        self.configured()
         done = self._run("scontrol", "ping")
         if "configuration file" in done.stderr:
             raise SchedulerError(f"Slurm's commands cannot use slurm.conf: {_message_of(done.stderr)}")
         if " is UP" not in done.stdout:
             message = _message_of(done.stdout.partition("*")[0]) or _message_of(done.stderr) or "no answer"
             raise SchedulerError(f"Slurm's controller does not answer: {message}")
+
+    def configured(self) -> None:
+        """Raise SchedulerError where SLURM_CONF names no file: Slurm's commands would wait a minute for it."""
+        configuration = self._environment.get("SLURM_CONF")
+        if configuration and not Path(configuration).exists():
+            raise SchedulerError(f"SLURM_CONF names {configuration}, which does not exist")
 
     def nodes(self) -> dict[str, Node]:
         """Every node, by name."""

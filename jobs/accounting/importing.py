@@ -1,0 +1,244 @@
+"""The work of `whorl jobs import`: ask `sacct` or read what it said, read tags, find the GPUs, store what is new."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from ...errors import InputError
+from ...store import Store
+from ...store.allocations import JobSource, TagState
+from ...store.importing.content import LINE, load
+from . import fields, mapping, pseudonyms, records, storing, tags
+
+SPOOL = "tags"  # the folder of a store's own tags
+_OTHER_CLUSTER = (
+    "the store knows GPUs of cluster {} and none of {}: jobs and GPUs meet only under one name, so give --cluster {}"
+)
+
+
+@dataclass
+class Report:
+    """What an import did. Every line is a stored or known allocation, or passed over, or refused."""
+
+    cluster: str = ""
+    source: str = ""
+    lines: int = 0
+    allocations: int = 0
+    stored: int = 0
+    known: int = 0
+    passed: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, list[int]] = field(default_factory=dict)  # reason -> lines
+    with_gpus: int = 0  # allocations of which every GPU is known
+    unknown: dict[str, int] = field(default_factory=dict)  # why not -> allocations
+    tags: int = 0
+    tags_stored: int = 0
+    tags_unknown: dict[str, int] = field(default_factory=dict)
+    tags_refused: dict[str, list[str]] = field(default_factory=dict)  # reason -> files
+    notes: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        accounting = {
+            "source": self.source,
+            "lines": self.lines,
+            "allocations": self.allocations,
+            "stored": self.stored,
+            "known": self.known,
+            "passed_over": self.passed,
+            "refused": [{"reason": r, "count": len(n), "lines": n[:1000]} for r, n in self.refused.items()],
+            "gpus_known": self.with_gpus,
+            "gpus_unknown": self.unknown,
+        }
+        tagged = {
+            "read": self.tags,
+            "stored": self.tags_stored,
+            "gpus_unknown": self.tags_unknown,
+            "refused": [{"reason": r, "count": len(n), "files": n[:1000]} for r, n in self.tags_refused.items()],
+        }
+        return {
+            "schema": "whorl.jobs_import/1",
+            "cluster": self.cluster or None,
+            "accounting": accounting if self.source else None,
+            "tags": tagged,
+            "notes": self.notes,
+        }
+
+
+def import_jobs(
+    store: str | Path | Store,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    file: Path | None = None,
+    tag_folders: Sequence[Path] = (),
+    cluster: str | None = None,
+    time_zone: str | None = None,
+    anonymise: bool = False,
+    clear: bool = False,
+) -> Report:
+    """Store who had which GPU: from sacct (`since`, `until`: UTC), from its saved output (`file`), and from tags.
+
+    The store's own folder of tags is always read. `clear` removes the tags that were stored. Raises InputError for what
+    cannot be used, SchedulerError where accounting does not answer, StoreError where the store cannot be written; then
+    nothing is stored.
+    """
+    if cluster is not None and not cluster.strip():
+        raise InputError("--cluster is empty: give it a name")
+    report = Report()
+    found, about = None, {}
+    if file is not None:
+        data = load(file)
+        text = data.decode("utf-8-sig", "replace")
+        about = {"file": file.name, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+        found = records.read(text, file.name, cluster, time_zone)
+    elif since is not None:
+        text = fields.ask(since, until)
+        about = {"file": "sacct", "sha256": hashlib.sha256(text.encode()).hexdigest(), "bytes": len(text.encode())}
+        found = records.read(text, "sacct", cluster, None)
+    opened = store if isinstance(store, Store) else Store.create(store)
+    own = opened.root / SPOOL
+    spool = tags.read([*tag_folders, *([own] if own.is_dir() else [])])
+    if found is None and not tag_folders and not own.is_dir():
+        raise InputError(
+            "say what to import: --since DATE asks sacct, --file FILE reads its saved output, --tags FOLDER reads tags"
+        )
+    with opened.exclusive():
+        secret = pseudonyms.key(opened.root, make=anonymise)
+        tagged = _store_tags(opened, spool, cluster, secret, report)
+        if found is not None:
+            report.source = str(about["file"])
+            _store_records(opened, found, about, secret, report)
+        _place_again(opened, tagged)
+    if secret is not None and not anonymise:
+        report.notes.append("this store keeps pseudonyms of users and accounts (it has a key), and so does this import")
+    if clear:
+        for path in spool.files:
+            with contextlib.suppress(OSError):
+                path.unlink()
+    return report
+
+
+def _store_records(
+    store: Store, found: records.Records, about: dict[str, object], secret: bytes | None, report: Report
+) -> None:
+    report.lines, report.passed, report.refused = found.lines, found.passed, found.refused.lines
+    report.notes += found.notes
+    jobs = found.frame
+    clusters = jobs["cluster"].unique().sort().to_list()
+    report.cluster = ", ".join(clusters)
+    report.allocations = jobs.height
+    if not jobs.height:
+        return
+    rows, report.unknown = _placed(store, jobs)
+    report.with_gpus = jobs.height - rows.filter(pl.col("gpu").is_null())["allocation"].n_unique()
+    _note_other_cluster(store, clusters, report)
+    counts = {"rows": found.lines, "refused": found.refused.count, "format": JobSource.SACCT.value}
+    counts |= {"cluster": report.cluster, "duplicates": sum(found.passed.values())}
+    report.stored, report.known = storing.append(store, rows, {**about, **counts}, secret=secret)
+
+
+def _placed(store: Store, jobs: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
+    """Rows of jobs with the GPUs that the store's tags and inventory give."""
+    clusters = jobs["cluster"].unique().to_list()
+    raw = jobs["raw_id"].unique().implode()
+    of_these = pl.col("cluster").is_in(clusters) & pl.col("raw_id").is_in(raw)
+    tagged = storing.newest(store, (pl.col("source") == JobSource.TAG.value) & of_these)
+    return mapping.place(jobs, tagged, mapping.inventory(store, clusters))
+
+
+def _note_other_cluster(store: Store, clusters: list[str], report: Report) -> None:
+    """Say where jobs and GPUs have different names of one cluster, which is easily done."""
+    known = store.collect(store.scan("gpus").select("cluster").unique())["cluster"].drop_nulls().sort().to_list()
+    if len(known) == 1 and len(clusters) == 1 and known != clusters:
+        report.notes.append(_OTHER_CLUSTER.format(known[0], clusters[0], known[0]))
+
+
+def _store_tags(
+    store: Store, spool: tags.Spool, cluster: str | None, secret: bytes | None, report: Report
+) -> pl.DataFrame:
+    """Store what tags say; returns the rows."""
+    report.tags, report.tags_refused = len(spool.events), spool.refused
+    if not spool.events:
+        return storing.conformed(pl.DataFrame())
+    nodes = list({event.node for event in spool.events})
+    jobs = list({event.job for event in spool.events})
+    without_end = pl.col("ended").is_null() | (pl.col("state") == TagState.LOST.value)
+    which = pl.col("node").is_in(nodes) & (without_end | pl.col("raw_id").is_in(jobs))
+    stored = storing.newest(store, (pl.col("source") == JobSource.TAG.value) & which)
+    joined = tags.join(spool.events, _as_tags(stored), cluster)
+    report.tags_unknown = joined.unknown
+    if joined.ends_alone:
+        report.notes.append(f"{joined.ends_alone} jobs have an end and no begin: they began before the tags did")
+    if joined.backward:
+        report.notes.append(f"{joined.backward} jobs ended before they began: the clock of their node was set back")
+    rows = storing.conformed(
+        pl.DataFrame([row for tag in joined.tags for row in tag.as_rows()], infer_schema_length=None)
+    )
+    said = "".join(f"{event.text}{event.gpus}" for event in spool.events)
+    about: dict[str, object] = {
+        "file": "tags",
+        "format": JobSource.TAG.value,
+        "sha256": hashlib.sha256(said.encode()).hexdigest(),
+        "rows": len(spool.events) + sum(map(len, spool.refused.values())),
+        "refused": sum(map(len, spool.refused.values())),
+        "cluster": cluster,
+    }
+    if secret is not None:  # rows that were stored have pseudonyms already
+        old = stored.select(storing.KEY).unique()
+        rows = pl.concat(
+            [
+                pseudonyms.apply(rows.join(old, on=storing.KEY, how="anti", nulls_equal=True), secret),
+                rows.join(old, on=storing.KEY, how="semi", nulls_equal=True),
+            ]
+        )
+    report.tags_stored, _ = storing.append(store, rows, about, secret=None)
+    return rows
+
+
+def _as_tags(rows: pl.DataFrame) -> list[tags.Tag]:
+    found = []
+    for _, group in rows.group_by(storing.KEY, maintain_order=True):
+        first = group.row(0, named=True)
+        times = group.select(pl.col("began").dt.epoch("s"), pl.col("ended").dt.epoch("s")).row(0)
+        own = ("job_id", "user", "account", "partition", "gpu_from", "share", "gpu", "node_gpus")
+        found.append(
+            tags.Tag(
+                first["allocation"],
+                first["cluster"],
+                first["node"],
+                first["raw_id"],
+                first["restart"],
+                times[0],
+                times[1],
+                first["state"],
+                group.select(own).to_dicts(),
+            )
+        )
+    return found
+
+
+def _place_again(store: Store, tagged: pl.DataFrame) -> None:
+    """Find the GPUs of stored jobs again, of which there are tags now."""
+    raw = tagged["raw_id"].unique().implode()
+    of_these = (pl.col("source") == JobSource.SACCT.value) & pl.col("raw_id").is_in(raw)
+    rows = storing.newest(store, of_these)
+    if not rows.height:
+        return
+    parts = pl.col("allocated").str.contains("gres/(?:shard|mps)")
+    whole = [n for n in rows.columns if n not in ("gpu", "gpu_from", "share", "node_gpus", "tag", "node", "source")]
+    jobs = rows.group_by(storing.KEY, maintain_order=True).agg(
+        *(pl.col(name).first() for name in whole if name not in (*storing.KEY, "recorded", "import_id")),
+        pl.col("node").unique(maintain_order=True).alias("nodes"),
+        parts.fill_null(False).first().alias("shared"),
+    )
+    again, _ = _placed(store, jobs.with_columns(pl.lit(0).alias(LINE)))
+    about: dict[str, object] = {"file": "tags of known jobs", "format": JobSource.TAG.value, "rows": jobs.height}
+    storing.append(store, again, about, secret=None)

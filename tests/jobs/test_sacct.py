@@ -1,0 +1,310 @@
+"""`whorl jobs import --file`: what sacct says becomes allocations, once, and every line is accounted for."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from whorl.cli import cli
+from whorl.errors import InputError
+from whorl.jobs.accounting.importing import Report, import_jobs
+from whorl.store import Store
+from whorl.store.schema import arrow_rows
+from whorl.tests.jobs.accounts import COLUMNS, NEWER, T0, job, know_gpus, now, saved, text, utc
+from whorl.tests.stores import new_store
+
+
+@pytest.fixture
+def run(store: Store, tmp_path: Path) -> Any:
+    def run(*rows: dict[str, str], columns: tuple[str, ...] = COLUMNS, **options: Any) -> Report:
+        return import_jobs(store, file=saved(tmp_path / "sacct.txt", *rows, columns=columns), **options)
+
+    return run
+
+
+def whorl(store: Store, *arguments: str | Path) -> Result:
+    return CliRunner().invoke(cli, ["jobs", "import", "--store", str(store.root), *map(str, arguments)])
+
+
+def test_a_job_is_stored_with_what_accounting_says(run: Any, store: Store) -> None:
+    run(job(7, 2, ExitCode="3:9", State="CANCELLED by 1001", ConsumedEnergyRaw=1234))
+    (row,) = store.sql("select * from jobs_now").to_pylist()
+    known = {key: value for key, value in row.items() if value is not None and key not in ("recorded", "import_id")}
+    assert known == {
+        "cluster": "whorl", "allocation": f"7@{T0}", "job_id": "7", "raw_id": "7", "user": "alice",
+        "account": "physics", "partition": "batch", "qos": "normal", "state": "CANCELLED", "exit_code": 3,
+        "exit_signal": 9, "submitted": utc(T0), "eligible": utc(T0), "began": utc(T0 + 100), "ended": utc(T0 + 700),
+        "node": "n01", "gpu_type": "v100", "node_gpus": 2, "job_gpus": 2, "job_nodes": 1, "time_limit_s": 3600,
+        "requested": "cpu=1,gres/gpu=2,node=1", "job_energy_j": 1234,
+        "allocated": "billing=8,cpu=8,gres/gpu:v100=2,gres/gpu=2,mem=4000M,node=1", "source": "sacct",
+    }  # fmt: skip
+
+
+def test_importing_again_stores_nothing_and_a_change_only_itself(run: Any, store: Store) -> None:
+    running = job(2, State="RUNNING", End="Unknown")
+    first = run(job(1), running)
+    assert (first.stored, first.known) == (2, 0)
+    again = run(job(1), running)
+    assert (again.stored, again.known) == (0, 2)
+    assert now(store, "job_id, state, ended") == [("1", "COMPLETED", utc(T0 + 700)), ("2", "RUNNING", None)]
+    over = run(job(1), job(2))
+    assert (over.stored, over.known) == (1, 1)
+    assert now(store, "job_id, state, ended") == [(n, "COMPLETED", utc(T0 + 700)) for n in ("1", "2")]
+    stale = run(job(1), running)  # an old file must not bring the job to life again
+    assert (stale.stored, stale.known) == (0, 2)
+    assert store.sql("select count(*) n from jobs").to_pylist() == [{"n": 3}]
+    assert store.sql("select count(*) n from imports where format = 'sacct'").to_pylist() == [{"n": 2}]
+
+
+def test_array_tasks_requeues_and_parts_of_a_job_are_allocations_of_their_own(run: Any, store: Store) -> None:
+    report = run(
+        job(11, 1, JobID="10_1"),
+        job(10, 1, JobID="10_2"),
+        job(12, 1, State="REQUEUED"),
+        job(12, 1, Submit=T0 + 800, Start=T0 + 900, End=T0 + 1000),
+        job(13, 1, JobID="13+0"),
+        job(14, 1, JobID="13+1"),
+        job(15, 1, JobID="15_[3-9%2]", State="PENDING", NodeList="None assigned", Start="Unknown", End="Unknown"),
+        job(16, 1, State="CANCELLED by 0", NodeList="None assigned", Start="None"),
+        job(17, 0),
+        job(18, 1, State="RUNNING", End="Unknown"),
+        job(18, 1),
+    )
+    assert now(store, "job_id, raw_id, state") == [
+        ("10_1", "11", "COMPLETED"),
+        ("10_2", "10", "COMPLETED"),
+        ("12", "12", "COMPLETED"),
+        ("12", "12", "REQUEUED"),
+        ("13+0", "13", "COMPLETED"),
+        ("13+1", "14", "COMPLETED"),
+        ("18", "18", "COMPLETED"),
+    ]
+    assert report.passed == {"that never began": 2, "without a GPU": 1, "that the file has twice": 1}
+    assert report.lines == report.allocations + sum(report.passed.values())
+
+
+def test_steps_are_part_of_their_job_and_their_energy_counts(run: Any, store: Store) -> None:
+    """A job's own energy lacks its batch step's; the extern step has everything; steps side by side add up."""
+    batch = [job(1, JobIDRaw=f"1.{name}", ConsumedEnergyRaw=joule) for name, joule in (("batch", 3000), ("0", 1200))]
+    steps = [job(2, JobIDRaw=f"2.{number}", ConsumedEnergyRaw=500) for number in range(3)]
+    report = run(job(1, ConsumedEnergyRaw=1200), *batch, job(2, ConsumedEnergyRaw=500), *steps, job(3))
+    assert now(store, "job_id, job_energy_j") == [("1", 3000), ("2", 1500), ("3", None)]
+    assert report.passed == {"steps": 5}
+
+
+def test_the_fields_of_newer_versions_are_read_and_unknown_ones_passed_over(run: Any, store: Store) -> None:
+    run(job(1, Restarts=2, AllocTRES="cpu=1,gres/gpu:1g.10gb=1,gres/gpu=1", Planned="x|y"[:1]), columns=NEWER)
+    assert now(store, "restart, gpu_type, job_gpus") == [(2, "1g.10gb", 1)]
+
+
+def test_the_output_of_sacct_p_ends_lines_with_the_delimiter(store: Store, tmp_path: Path) -> None:
+    content = text(job(1)).replace("\n", "|\n")
+    (tmp_path / "p.txt.gz").write_bytes(gzip.compress(content.encode()))
+    import_jobs(store, file=tmp_path / "p.txt.gz")
+    assert now(store, 'job_id, job_energy_j, "user"') == [("1", None, "alice")]
+
+
+# -- which GPUs -----------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_has_all_gpus_of_its_nodes_has_them_by_uuid(run: Any, store: Store) -> None:
+    know_gpus(store, "n01", "n02", "n03")
+    report = run(
+        job(1, 8, "n[01-02]", 2), job(2, 4, "n03"), job(3, 3, "n03"), job(4, 4, "n04"), job(5, 6, "n[01-02]", 2)
+    )
+    both = [("1", node, f"GPU-{node}-{slot}") for node in ("n01", "n02") for slot in range(4)]
+    assert now(store, where="gpu is not null") == [*both, *(("2", "n03", f"GPU-n03-{slot}") for slot in range(4))]
+    assert now(store, "distinct gpu_from, share, node_gpus", "gpu is not null") == [("whole node", 1.0, 1)]
+    # On a part of a node, and on nodes that nobody knows, nothing is guessed.
+    assert now(store, "job_id, node, node_gpus, job_gpus", "gpu is null") == [
+        ("3", "n03", 3, 3),
+        ("4", "n04", 4, 4),
+        ("5", "n01", None, 6),
+        ("5", "n02", None, 6),
+    ]
+    assert report.with_gpus == 2
+    assert sorted(report.unknown.values()) == [1, 2]
+
+
+def test_the_inventory_is_that_of_the_time(run: Any, store: Store) -> None:
+    """A card that was replaced, a card that moved away, and a node that the store saw only later."""
+    know_gpus(store, "n01", "n02")
+    know_gpus(store, "n03", seen=T0 + 300)
+    rows: dict[str, Any] = {"cluster": ["whorl"] * 2, "gpu": ["GPU-new", "GPU-n02-3"], "node": ["n01", "n09"]}
+    rows |= {"slot": [0, 0], "first_seen": [utc(T0 + 1000)] * 2}
+    store.append({"gpus": arrow_rows("gpus", rows)}, "later")
+    late: Any = {"Submit": T0 + 2000, "Start": T0 + 2100, "End": T0 + 2200, "ElapsedRaw": 100}
+    run(job(1), job(2, **late), job(3, 3, "n02", **late), job(4, 4, "n02", **late), job(5, 4, "n03"))
+    assert now(store, "job_id, gpu") == [
+        *(("1", f"GPU-n01-{slot}") for slot in range(4)),
+        *(("2", f"GPU-n01-{slot}") for slot in range(1, 4)),
+        ("2", "GPU-new"),
+        *(("3", f"GPU-n02-{slot}") for slot in range(3)),
+        ("4", None),  # more than the store knows there
+        ("5", None),  # nobody knew the node when it began
+    ]
+
+
+def test_parts_of_gpus_and_mig_instances_are_not_guessed(run: Any, store: Store) -> None:
+    know_gpus(store, "n01", each=1)
+    know_gpus(store, "n02", each=2, parent="GPU-whole")
+    run(job(1, 1, AllocTRES="cpu=1,gres/shard=4"), job(2, 2, "n02", AllocTRES="gres/gpu:1g.10gb=2,gres/gpu=2"))
+    assert now(store, "job_id, gpu, share, node_gpus") == [("1", None, None, None), ("2", None, None, 2)]
+
+
+def test_two_names_of_one_cluster_are_told(run: Any, store: Store) -> None:
+    know_gpus(store, "n01", cluster="local")
+    assert "give --cluster local" in " ".join(run(job(1)).notes)
+    assert not run(job(2), cluster="local").notes
+    assert now(store, "cluster, count(gpu)", "true group by cluster") == [("local", 4), ("whorl", 0)]
+
+
+# -- times ----------------------------------------------------------------------------------------------------
+
+
+def test_times_without_a_zone_are_refused_until_one_is_given(store: Store, tmp_path: Path) -> None:
+    times: Any = {"Submit": "2026-07-01T11:00:00", "Eligible": "2026-07-01T11:00:00"}
+    file = saved(tmp_path / "local.txt", job(1, **times, Start="2026-07-01T12:00:00", End="2026-07-01T12:10:00"))
+    with pytest.raises(InputError, match=r"local.txt: its times have no time zone \(line 2\).*SLURM_TIME_FORMAT=%s"):
+        import_jobs(store, file=file)
+    with pytest.raises(InputError, match="there is no such time zone"):
+        import_jobs(store, file=file, time_zone="Mars/Base")
+    import_jobs(store, file=file, time_zone="Europe/Berlin")
+    assert [str(row[0]) for row in now(store, "began")] == ["2026-07-01 10:00:00"]
+
+
+def test_the_hour_that_occurs_twice_is_told_by_the_elapsed_seconds(store: Store, tmp_path: Path) -> None:
+    """In Berlin the clocks go back on 2026-10-25 at 03:00: 02:30 is at 00:30 and at 01:30 UTC."""
+
+    def at(start: str, end: str, elapsed: int, number: int) -> dict[str, str]:
+        day = "2026-10-25T"
+        return job(number, Submit=f"{day}01:00:00", Start=day + start, End=day + end, ElapsedRaw=elapsed)
+
+    rows = [
+        at("01:30:00", "02:30:00", 3600, 1),
+        at("01:30:00", "02:30:00", 7200, 2),
+        at("02:30:00", "03:30:00", 3600, 3),
+    ]
+    report = import_jobs(store, file=saved(tmp_path / "x", *rows), time_zone="Europe/Berlin")
+    spans = [(str(began)[11:], str(ended)[11:]) for _, began, ended in now(store, "job_id, began, ended")]
+    assert spans == [("23:30:00", "00:30:00"), ("23:30:00", "01:30:00"), ("01:30:00", "02:30:00")]
+    assert "occurs twice" in report.notes[0]
+
+
+# -- bad input ------------------------------------------------------------------------------------------------
+
+
+def test_bad_lines_are_refused_with_their_number_and_the_others_stored(store: Store, tmp_path: Path) -> None:
+    rows = [
+        job(1),
+        job(2, End=T0 + 50),
+        job(3, NodeList="n[1-"),
+        job(4, NodeList="n[1-2]", NNodes=3),
+        job(5, Start="yesterday"),
+        job(6, Submit="Unknown"),
+    ]
+    file = tmp_path / "bad.txt"
+    file.write_text(text(*rows) + "7|8\n")
+    done = whorl(store, "--file", file)
+    assert done.exit_code == 0, done.output
+    assert [row[0] for row in now(store, "job_id")] == ["1"]
+    for line, why in {
+        3: "it ended before it began: a clock was set back",
+        4: "NodeList is no list of nodes",
+        5: "NodeList does not have as many nodes as NNodes says: it was cut",
+        6: "Start is no time",
+        7: "it has no time of submission",
+        8: f"it has 2 fields, but the header names {len(COLUMNS)}",
+    }.items():
+        assert f"bad.txt: refused line {line}: {why}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("", "is empty"),
+        ("1|alice\n", "is no output of sacct -P: its first line names no columns"),
+        (text(job(1), columns=COLUMNS[:8]), "has no column State"),
+        (text(job(1), columns=tuple(c for c in COLUMNS if c != "AllocTRES")), "has no column AllocTRES"),
+        (text(job(1), columns=tuple(c for c in COLUMNS if c != "Cluster")), "does not say which cluster"),
+        (text(job(1), columns=(*COLUMNS, "User")), "has the column User twice"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_whole(content: str, why: str, store: Store, tmp_path: Path) -> None:
+    file = tmp_path / "sacct.txt"
+    file.write_text(content)
+    done = whorl(store, "--file", file)
+    assert done.exit_code == 2
+    assert f"sacct.txt {why}" in done.stderr
+    assert now(store) == []
+
+
+def test_jobs_without_gpus_in_all_of_a_file_are_told(run: Any) -> None:
+    assert "AccountingStorageTRES" in " ".join(run(job(1, 0), job(2, 0)).notes)
+
+
+def test_a_name_with_the_delimiter_costs_no_row_and_line_breaks_are_warned_of(store: Store, tmp_path: Path) -> None:
+    columns = (*COLUMNS[:4], "JobName", *COLUMNS[4:])
+    rows = [job(1, JobName="a|b|c"), job(2, JobName="broken\nname"), job(3, JobName='"quote')]
+    report = import_jobs(store, file=saved(tmp_path / "names", *rows, columns=columns))
+    assert now(store, 'job_id, "user", node') == [("1", "alice", "n01"), ("3", "alice", "n01")]
+    assert sum(len(lines) for lines in report.refused.values()) == 2
+    assert "line break in it can pass for a job" in report.notes[0]
+
+
+# -- pseudonyms -----------------------------------------------------------------------------------------------
+
+
+def test_pseudonyms_are_the_same_in_a_store_and_other_in_another(store: Store, tmp_path: Path) -> None:
+    file = saved(tmp_path / "x", job(1), job(2, User="bob"), job(3, User="alice"))
+    import_jobs(store, file=file, anonymise=True)
+    alice, bob, again = (row[1] for row in now(store, 'job_id, "user", account'))
+    assert alice == again != bob
+    assert alice.startswith("user-")
+    key = store.root / "pseudonyms.key"
+    assert key.stat().st_mode & 0o777 == 0o600
+    # Another import, without the option: nobody is named by mistake, and nothing is stored twice.
+    later = import_jobs(store, file=saved(tmp_path / "y", job(1), job(4)))
+    assert (later.stored, later.known) == (1, 1)
+    assert now(store, 'distinct "user"', "job_id in ('1', '4')") == [(alice,)]
+    assert "pseudonyms" in " ".join(later.notes)
+    assert not [path for path in store.root.rglob("*") if path.is_file() and b"alice" in path.read_bytes()]
+    other = new_store(tmp_path / "other")
+    import_jobs(other, file=file, anonymise=True)
+    assert now(other, 'job_id, "user"')[0][1] != alice
+    key.write_bytes(b"short")
+    assert "is damaged" in whorl(store, "--file", file).stderr
+
+
+def test_a_store_that_has_names_gets_pseudonyms_for_what_is_imported_again(run: Any, store: Store) -> None:
+    run(job(1))
+    run(job(1), anonymise=True)
+    assert [row[0][:5] for row in now(store, '"user"')] == ["user-"]
+
+
+# -- the command ----------------------------------------------------------------------------------------------
+
+
+def test_json_and_words_that_contradict(store: Store, tmp_path: Path) -> None:
+    file = saved(tmp_path / "x", job(1), job(2, End=T0))
+    document = json.loads(whorl(store, "--file", file, "--json").stdout)
+    assert document["schema"] == "whorl.jobs_import/1"
+    assert document["accounting"]["stored"] == 1
+    assert document["accounting"]["refused"] == [
+        {"reason": "it ended before it began: a clock was set back", "count": 1, "lines": [3]}
+    ]
+    for wrong in (["--file", file, "--since", "1d"], ["--until", "1d"], ["--time-zone", "UTC", "--since", "1d"], []):
+        assert whorl(store, *wrong).exit_code == 2
+
+
+def test_no_sacct_is_one_sentence(store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    done = whorl(store, "--since", "1d")
+    assert done.exit_code == 5
+    assert "there is no `sacct` here" in done.stderr

@@ -1,0 +1,304 @@
+"""Tags of prologs and epilogs: the script never fails, and what it notes becomes allocations of GPUs by UUID."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from whorl.cli import cli
+from whorl.jobs.accounting import tagging, tags
+from whorl.jobs.accounting.importing import Report, import_jobs
+from whorl.store import Store
+from whorl.tests.jobs.accounts import T0, job, know_gpus, now, saved, utc
+
+A, B, C, D = (f"GPU-{letter * 8}-1111-2222-3333-444444444444" for letter in "abcd")
+SHELLS = [shell for shell in ("dash", "bash", "busybox") if shutil.which(shell)]
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    """A node with two GPUs whose device files are in another order than their PCI addresses."""
+    folder = tmp_path / "proc"
+    for place, (uuid, minor) in enumerate([(A, 1), (B, 0)]):
+        about = folder / "driver" / "nvidia" / "gpus" / f"0000:0{place}:00.0" / "information"
+        about.parent.mkdir(parents=True)
+        about.write_text(f"Model: \t\t NVIDIA\nGPU UUID: \t {uuid}\nBus Location: \t 0\nDevice Minor: \t {minor}\n")
+    (folder / "stat").write_text(f"cpu 1 2 3\nbtime {T0 - 1000}\n")
+    return folder
+
+
+def script(event: str, folder: Path, proc: Path, *, shell: str = "sh", **env: str) -> subprocess.CompletedProcess[str]:
+    line = [shell, *(["sh"] if shell == "busybox" else []), "-s", "--", event, str(folder)]
+    known = {"PATH": os.environ["PATH"], "WHORL_PROC": str(proc), "SLURMD_NODENAME": "n01"}
+    return subprocess.run(line, input=tagging.script(), env=known | env, capture_output=True, text=True, check=False)
+
+
+JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0,1", "SLURM_JOB_UID": "1001", "SLURM_JOB_USER": "alice"}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_script_notes_a_job_in_one_file(shell: str, proc: Path, tmp_path: Path) -> None:
+    done = script("begin", tmp_path, proc, shell=shell, **JOB, SLURM_CLUSTER_NAME="whorl")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    spool = tags.read([tmp_path])
+    (event,) = spool.events
+    assert (event.kind, event.node, event.job, event.gpus) == ("begin", "n01", "7", ((A, "1"), (B, "0")))
+    assert event.text.items() >= {"user": "alice", "uid": "1001", "cluster": "whorl"}.items()
+    assert abs(event.at - time.time()) < 60
+    assert event.booted == T0 - 1000
+    assert [path for path in tmp_path.iterdir() if path.is_file()] == spool.files  # and nothing half written
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"SLURM_JOB_ID": "7"},  # a job without GPUs
+        {"SLURM_JOB_GPUS": "0"},  # no job
+    ],
+)
+def test_the_script_passes_over_jobs_without_gpus(env: dict[str, str], proc: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "tags"
+    folder.mkdir()
+    done = script("begin", folder, proc, **env)
+    assert (done.returncode, done.stderr, list(folder.iterdir())) == (0, "", [])
+
+
+def test_the_script_exits_0_whatever_happens(proc: Path, tmp_path: Path) -> None:
+    said = script("begin", tmp_path / "nowhere", proc, **JOB)
+    assert said.returncode == 0
+    assert "no tag can be written into" in said.stderr
+    assert script("began", tmp_path, proc, **JOB).returncode == 0
+    (proc / "stat").unlink()
+    os.mkfifo(proc / "stat")  # reading it never ends, as on a file system that hangs
+    folder = tmp_path / "tags"
+    folder.mkdir()
+    late = script("begin", folder, proc, **JOB, WHORL_TAG_SECONDS="1")
+    assert late.returncode == 0
+    assert "no tag was written within 1 s" in late.stderr
+    assert not tags.read([folder]).events
+
+
+def test_where_the_driver_has_not_read_a_gpu_nvidia_smi_is_asked(proc: Path, tmp_path: Path) -> None:
+    for about in proc.rglob("information"):
+        about.write_text("GPU UUID: \t GPU-????????-????\nDevice Minor: \t 0\n")
+    smi = tmp_path / "bin" / "nvidia-smi"
+    smi.parent.mkdir()
+    listed = f"GPU 0: NVIDIA H100 (UUID: {A})\n  MIG 1g.10gb Device 0: (UUID: MIG-1)\nGPU 1: NVIDIA H100 (UUID: {B})\n"
+    smi.write_text(f"#!/bin/sh\ncat <<'E'\n{listed}E\n")
+    smi.chmod(0o755)
+    assert script("begin", tmp_path, proc, **JOB, PATH=f"{smi.parent}:{os.environ['PATH']}").returncode == 0
+    (event,) = tags.read([tmp_path]).events
+    assert event.gpus == ((A, ""), (B, ""))
+
+
+def test_a_value_cannot_pass_for_another_line(proc: Path, tmp_path: Path) -> None:
+    script("begin", tmp_path, proc, **{**JOB, "SLURM_JOB_ACCOUNT": f"a\ngpu={C}", "SLURM_JOB_PARTITION": "gpu"})
+    (event,) = tags.read([tmp_path]).events
+    assert "account" not in event.text
+    assert event.text["partition"] == "gpu"
+    assert C not in dict(event.gpus)
+
+
+# -- what tags become -----------------------------------------------------------------------------------------
+
+
+def write(folder: Path, event: str, number: int, at: int, *gpus: str, node: str = "n01", **more: object) -> Path:
+    """A tag as the script writes it; `gpus` are those that the job sees."""
+    folder.mkdir(exist_ok=True)
+    said = {"event": event, "time": T0 + at, "node": node, "job": number, "uid": 1001, "user": "alice"}
+    said |= {"cluster": "whorl", "slurm_gpus": 0, "visible": ",".join(gpus), "booted": T0 - 1000} | more
+    path = folder / f"{node}-{number}-{event}-{at}.tag"
+    path.write_text("".join(f"{key}={value}\n" for key, value in [("whorl-tag", 1), *said.items(), ("end", 1)]))
+    return path
+
+
+@pytest.fixture
+def run(store: Store, tmp_path: Path) -> Any:
+    def run(**options: Any) -> Report:
+        return import_jobs(store, tag_folders=[tmp_path / "spool"], **options)
+
+    return run
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Path:
+    folder = tmp_path / "spool"
+    folder.mkdir()
+    return folder
+
+
+COLUMNS = "job_id, gpu, state, began, ended"
+
+
+def test_begin_and_end_make_an_allocation_once(run: Any, spool: Path, store: Store) -> None:
+    write(spool, "begin", 1, 100, A, B)
+    assert run().tags_stored == 1
+    running = [("1", gpu, "RUNNING", utc(T0 + 100), None) for gpu in (A, B)]
+    assert now(store, COLUMNS) == running
+    write(spool, "end", 1, 700, A, B)
+    assert [run().tags_stored, run().tags_stored] == [1, 0]
+    ended = [("1", gpu, "ENDED", utc(T0 + 100), utc(T0 + 700)) for gpu in (A, B)]
+    assert now(store, COLUMNS) == ended
+    assert now(store, "distinct gpu_from, share, source") == [("tag", 1.0, "tag")]
+
+
+def test_removed_tags_are_in_the_store_where_ends_find_their_begin(run: Any, spool: Path, store: Store) -> None:
+    write(spool, "begin", 1, 100, A)
+    write(spool, "begin", 9, 100, B).write_text("torn")
+    assert run(clear=True).tags_refused == {"it is no whole tag of whorl": ["n01-9-begin-100.tag"]}
+    assert [path.name for path in spool.iterdir()] == ["n01-9-begin-100.tag"]  # what was not stored stays
+    write(spool, "end", 1, 700, A)
+    write(spool, "end", 2, 800, B)
+    assert "1 jobs have an end and no begin" in run(clear=True).notes[0]
+    assert now(store, COLUMNS) == [("1", A, "ENDED", utc(T0 + 100), utc(T0 + 700))]
+
+
+def test_a_job_without_an_epilog_ends_with_the_boot_or_the_next_job(run: Any, spool: Path, store: Store) -> None:
+    write(spool, "begin", 1, 100, A)
+    write(spool, "begin", 2, 100, B)
+    write(spool, "begin", 3, 100, C, shared=1)
+    write(spool, "begin", 4, 500, A)  # job 1 must have ended
+    write(spool, "begin", 5, 600, C, shared=1)  # beside job 3
+    run()
+    assert now(store, "job_id, state, ended") == [
+        ("1", "LOST", utc(T0 + 500)),
+        *((number, "RUNNING", None) for number in ("2", "3", "4", "5")),
+    ]
+    write(spool, "begin", 6, 5000, A, booted=T0 + 4000)
+    write(spool, "end", 2, 900, B)  # it comes late, and is right all the same
+    run()
+    assert now(store, "job_id, state, ended") == [
+        ("1", "LOST", utc(T0 + 500)),
+        ("2", "ENDED", utc(T0 + 900)),
+        *((number, "LOST", utc(T0 + 4000)) for number in ("3", "4", "5")),
+        ("6", "RUNNING", None),
+    ]
+
+
+def test_a_requeued_job_has_two_allocations_and_a_begin_told_twice_one(run: Any, spool: Path, store: Store) -> None:
+    write(spool, "begin", 1, 100, A, restart=0)
+    write(spool, "begin", 1, 102, A, restart=0)  # from the job itself
+    write(spool, "end", 1, 300, A, restart=0)
+    write(spool, "begin", 1, 500, A, restart=1)
+    run()
+    assert now(store, "restart, state, ended") == [(0, "ENDED", utc(T0 + 300)), (1, "RUNNING", None)]
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({"visible": "0,1", "slurm_gpus": "0-1", "gpu": f"{A}:1\ngpu={B}:0"}, [A, B]),  # all of the node
+        ({"visible": "0", "slurm_gpus": "0", "gpu": f"{A}:1\ngpu={B}:0"}, None),  # an index says nothing
+        ({"visible": "0", "slurm_gpus": "0", "gpu": f"{A}:1\ngpu={B}:0", "slurm_index": "minor"}, [B]),
+        ({"visible": "0", "slurm_gpus": "2", "gpu": f"{A}:1\ngpu={B}:0", "slurm_index": "minor"}, None),
+        ({"visible": "0,1", "slurm_gpus": "0,1", "gpu": f"{A}:1\ngpu={B}:0", "mig": 1}, None),  # two instances
+        ({"visible": f"MIG-{A[4:]}", "slurm_gpus": "3", "gpu": f"{A}:1", "mig": 1}, [f"MIG-{A[4:]}"]),
+        ({"visible": "0", "slurm_gpus": "0"}, None),  # the driver did not answer
+    ],
+)
+def test_gpus_are_known_by_uuid_or_not_at_all(
+    said: dict[str, Any], expected: list[str] | None, run: Any, spool: Path, store: Store
+) -> None:
+    write(spool, "begin", 1, 100, **said)
+    report = run()
+    assert now(store, "gpu") == [(gpu,) for gpu in expected or (None,)]
+    assert bool(report.tags_unknown) == (expected is None)
+
+
+def test_accounting_takes_tags_over_whichever_comes_first(run: Any, spool: Path, store: Store, tmp_path: Path) -> None:
+    sacct = saved(tmp_path / "sacct", job(1, 2), job(2, 1, Start=T0 + 800, End=T0 + 900, Submit=T0 + 750))
+    write(spool, "begin", 1, 101, A, B)
+    write(spool, "end", 1, 700, A, B)
+    run()
+    assert import_jobs(store, file=sacct).unknown  # job 2 has no tag yet
+    write(spool, "begin", 2, 802, C)
+    run()
+    row = "job_id, gpu, source, gpu_from, account, ended"
+    expected = [("1", gpu, "sacct", "tag", "physics", utc(T0 + 700)) for gpu in (A, B)]
+    expected += [("2", C, "sacct", "tag", "physics", utc(T0 + 900))]
+    assert now(store, row) == expected
+    again = import_jobs(store, file=sacct)
+    assert (again.stored, again.with_gpus) == (0, 2)
+    assert now(store, row) == expected
+
+
+def test_nodes_without_tags_are_left_to_the_inventory(run: Any, spool: Path, store: Store, tmp_path: Path) -> None:
+    know_gpus(store, "n02", each=2)
+    write(spool, "begin", 1, 100, A, B)
+    run()
+    import_jobs(store, file=saved(tmp_path / "sacct", job(1, 4, "n[01-02]", 2)))
+    assert now(store, "node, gpu, gpu_from") == [
+        ("n01", A, "tag"),
+        ("n01", B, "tag"),
+        ("n02", "GPU-n02-0", "whole node"),
+        ("n02", "GPU-n02-1", "whole node"),
+    ]
+
+
+def test_tags_that_contradict_accounting_are_not_believed(run: Any, spool: Path, store: Store, tmp_path: Path) -> None:
+    write(spool, "begin", 1, 100, A, B)
+    run()
+    report = import_jobs(store, file=saved(tmp_path / "sacct", job(1, 3)))
+    assert now(store, "gpu, node_gpus, source") == [(None, 3, "sacct")]
+    assert "tags name another number" in str(report.unknown)
+
+
+def test_tags_of_another_user_and_other_rubbish_are_refused(run: Any, spool: Path, store: Store) -> None:
+    forged = write(spool, "begin", 1, 100, A)
+    if os.geteuid() == 0:
+        os.chown(forged, 12345, -1)
+    else:
+        forged.unlink()
+    write(spool, "begin", 2, 100, A, time="soon")
+    write(spool, "begin", 3, 100, A, job="../../etc")
+    write(spool, "begin", 4, 100, A, gpu="first")
+    (spool / ".n01-5.tag").write_text("being written")
+    refused = {why: len(names) for why, names in run().tags_refused.items()}
+    assert refused == {
+        **({"its file belongs to another user than its job": 1} if os.geteuid() == 0 else {}),
+        "it does not say when something began or ended": 1,
+        "it does not name a node and a job": 1,
+        "it names a GPU that is no UUID": 1,
+    }
+    assert now(store) == []
+
+
+def test_pseudonyms_stay_when_an_end_comes_later(run: Any, spool: Path, store: Store) -> None:
+    write(spool, "begin", 1, 100, A)
+    run(anonymise=True)
+    write(spool, "end", 1, 200, A)
+    run(clear=True)
+    ((user, state),) = now(store, '"user", state')
+    assert state == "ENDED"
+    assert user.startswith("user-")
+    assert store.sql('select count(distinct "user") n from jobs').to_pylist() == [{"n": 1}]
+
+
+def test_the_verb_runs_the_script_and_the_import_finds_its_tags(
+    store: Store, proc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key, value in {**JOB, "WHORL_PROC": str(proc), "SLURMD_NODENAME": "n01", "CUDA_VISIBLE_DEVICES": "0,1"}.items():
+        monkeypatch.setenv(key, value)
+    runner, place = CliRunner(), ["--store", str(store.root)]
+    assert runner.invoke(cli, ["jobs", "tag", "script"]).output == tagging.script()
+    for event in ("begin", "end"):
+        done = runner.invoke(cli, ["jobs", "tag", event, *place])
+        assert (done.exit_code, done.output) == (0, "")
+    done = runner.invoke(cli, ["jobs", "import", *place])
+    assert done.exit_code == 0, done.output
+    assert "tags: 2 read, 1 allocation stored" in done.output
+    assert now(store, "gpu, state") == [(A, "ENDED"), (B, "ENDED")]
+    for wrong in (["--folder", "/dev/null/x"], ["--store", "/dev/null/x"]):
+        done = runner.invoke(cli, ["jobs", "tag", "begin", *wrong])
+        assert done.exit_code == 0  # Slurm would drain the node
+        assert done.stderr
+    missing = runner.invoke(cli, ["jobs", "import", *place, "--tags", "/nowhere"])
+    assert missing.exit_code == 2
+    assert "--tags /nowhere cannot be read" in missing.stderr
