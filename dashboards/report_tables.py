@@ -19,7 +19,7 @@ from .report_figures import POINTS, Against, closely, looks, over_time, overview
 from .report_map import CELLS, where
 from .report_variability import digits, extremes, sizes, times
 from .table import MISSING, Table
-from .verdict_words import EFFECT_SAYS, effect, interval, measured, name, percent
+from .verdict_words import EFFECT_SAYS, effect, interval, least, measured, name, percent
 
 LISTED = 40
 """Verdicts in the table; `whorl verdicts --json` has all."""
@@ -33,11 +33,12 @@ def stand_out(
 ) -> list[Table | Drawing]:
     """The verdicts, and what was planted. `gpus`: those of the campaign; `names`: of them, by key."""
     parts: list[Table | Drawing] = []
+    below = _below(judged)
     if judged.rows:
         parts.append(_findings(judged, gpus))
     else:
         says = (
-            f"{judged.looks:,} comparisons; no difference is both larger than chance and large enough to matter."
+            f"{judged.looks:,} comparisons; no difference is both larger than chance and large enough to matter.{below}"
             if judged.gpus
             else f"No comparison was made: it needs at least {LEAST_GPUS} GPUs of a model."
         )
@@ -80,8 +81,13 @@ def _findings(judged: Judgement, gpus: pl.DataFrame) -> Table:
         says=f"In {judged.looks:,} comparisons. {EFFECT_SAYS[0].upper()}{EFFECT_SAYS[1:]}. Causes: parts that add up "
         "to the effect, in %. Suspected: seen in one sitting; confirmed: in two or more, at least 6 hours apart. p: "
         "the chance that a healthy GPU shows this; q: the share of false findings among those at least as clear; "
-        f"without p it was seen, which needs no test.{cut}",
+        f"without p it was seen, which needs no test.{_below(judged)}{cut}",
     )
+
+
+def _below(judged: Judgement) -> str:
+    said = least(judged.smallest)
+    return f" {said}" if said else ""
 
 
 def _row(one: Verdict, key: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..analysis.verdicts import Level, Verdict
+from ..analysis.verdicts import Level, Smallest, Verdict
 from ..analysis.verdicts.channels import CHANNELS, THROTTLED
 from .table import MISSING, many
 
@@ -47,6 +47,20 @@ def effect(one: Verdict) -> str:
 def measured(one: Verdict) -> str:
     """What the effect is of: `time`, `K/W`, `its runs`; nothing where there is none."""
     return "" if one.effect_pct is None else _OF.get(one.figure, one.figure)
+
+
+def least(given: Sequence[Smallest]) -> str | None:
+    """Below which effect no GPU could have been named, in a sentence; None where there is nothing to say."""
+    known = sorted((one for one in given if one.pct is not None), key=lambda one: one.pct or 0.0)
+    if not known:
+        whys = list(dict.fromkeys(one.why for one in given if one.why))
+        return f"No GPU could have been named for one workload alone: {whys[0]}." if whys else None
+    parts = [
+        f"{one.pct:.1f} % in {one.workload} ({many(one.gpus, 'GPU')}, {many(one.sittings, 'sitting')} each)"
+        for one in dict.fromkeys((known[0], known[-1]))
+    ]
+    of = "" if len(known) < 3 else f"; the other {len(known) - 2} workloads lie between"
+    return f"A GPU slower by less than about {' or '.join(parts)} could not have been named{of}."
 
 
 def causes(one: Verdict) -> str:

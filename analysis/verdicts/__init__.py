@@ -7,6 +7,19 @@ says how often it is right.
 from __future__ import annotations
 
 from .judging import judge, judged
-from .verdict import SCHEMA, TIME, Cause, Judgement, Kind, Level, NotJudged, State, Verdict
+from .verdict import SCHEMA, TIME, Cause, Judgement, Kind, Level, NotJudged, Smallest, State, Verdict
 
-__all__ = ["SCHEMA", "TIME", "Cause", "Judgement", "Kind", "Level", "NotJudged", "State", "Verdict", "judge", "judged"]
+__all__ = [
+    "SCHEMA",
+    "TIME",
+    "Cause",
+    "Judgement",
+    "Kind",
+    "Level",
+    "NotJudged",
+    "Smallest",
+    "State",
+    "Verdict",
+    "judge",
+    "judged",
+]

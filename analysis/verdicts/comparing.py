@@ -117,6 +117,13 @@ class _Chances:
     more: Floats
     alone: Bools
     stray: Bools
+    nearer: float
+    """By how much the sitting that lies nearest to the fleet is nearer than a GPU's level, in the median."""
+
+    def of_the_middle(self, effects: Floats) -> Floats:
+        """The chances of a GPU in the middle whose sittings are all slower by each of `effects`."""
+        seen = np.maximum(effects - self.nearer - self.null.centre, 0.0)
+        return self.null.p(seen, float(np.median(self.more)))
 
     def p(self, gpus: int) -> Floats:
         found = np.ones(gpus)
@@ -171,7 +178,7 @@ def compare(of: Levels, fleet: Fleet, least: float = LEAST, weeks: float = 0.0) 
     return Compared(
         **found, confirmed=_confirmed(of, found["centre"], found["effect"]), single=of.runs == 1, peers=peers,
         shifts=tuple(shifts), scale=null.scale(True),
-        chances=_Chances(null, known, seen, more, alone, stray),
+        chances=_Chances(null, known, seen, more, alone, stray, float(np.median(level - of.slow_side[known]))),
     )  # fmt: skip
 
 

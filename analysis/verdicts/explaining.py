@@ -14,7 +14,7 @@ from ...errors import InputError
 from ...store.names import find_gpu
 from ..probing import Probed, other_names, probed
 from .standing import Measure, by_sitting, standing
-from .verdict import Judgement, NotJudged, Verdict
+from .verdict import Judgement, NotJudged, Smallest, Verdict
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -95,13 +95,15 @@ class Explained:
     events: tuple[Happened, ...]
     """The newest first."""
     simulated: bool = False
+    smallest: tuple[Smallest, ...] = ()
+    """In its workloads, the smallest effect that could have been named."""
 
     def as_dict(self) -> dict[str, Any]:
         """The document of `whorl.explain/1`."""
         found: dict[str, Any] = {"schema": "whorl.explain/1", "cluster": self.cluster, "gpu": self.gpu}
         found |= {"name": self.name, "identity": dict(self.identity)}
         found["verdicts"] = [one.as_dict() for one in self.verdicts]
-        for name in ("not_judged", "places", "history", "events"):
+        for name in ("not_judged", "places", "history", "events", "smallest"):
             found[name] = [asdict(one) for one in getattr(self, name)]
         return found | {"conditions": {name: list(what) for name, what in self.conditions.items()}}
 
@@ -163,6 +165,12 @@ def explain(store: Store, said: str, judgements: Sequence[Judgement], *, cluster
         conditions,
         _events(store, where, gpu),
         simulated,
+        tuple(
+            one
+            for each in mine
+            for one in each.smallest
+            if one.workload in workloads and one.model in (None, row["model"])
+        ),
     )
 
 

@@ -25,7 +25,8 @@ from .history import histories
 from .looks import Look, Looks, looks
 from .own_past import discoveries
 from .saying import action_of
-from .verdict import TIME, Cause, Judgement, Kind, Level, NotJudged, State, Verdict
+from .smallest import smallest
+from .verdict import TIME, Cause, Judgement, Kind, Level, NotJudged, Smallest, State, Verdict
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -85,7 +86,7 @@ def judged(found: Probed, store: Store | None = None, *, now: datetime | None = 
     watch = judge_.of_the_past(past.watch, rows)
     return Judgement(
         found.cluster, tuple(sorted(rows, key=_severity)), tuple(said), int(some.sum()), many + past.looks,
-        tuple(sorted(watch, key=_severity)),
+        tuple(sorted(watch, key=_severity)), judge_.smallest(),
     )  # fmt: skip
 
 
@@ -132,7 +133,14 @@ class _Judge:
         joined = simes(self._p, known)
         self._q = discoveries(joined, len(joined))
         self._own = self._p.min(axis=0, initial=1.0)
+        self._known = known
         self._by_gpu: tuple[pl.DataFrame, Ints] | None = None
+
+    def smallest(self) -> tuple[Smallest, ...]:
+        """What could have been named beside those that are."""
+        named = int(((self._q <= ERROR_RATE) & (self._own <= MOST_P)).sum())
+        rate = ERROR_RATE * (named + 1) / max(len(self._q), 1)
+        return tuple(smallest(self._all.of, self._known, rate, MOST_P))
 
     # -- what needs no test -------------------------------------------------------------------------------
 

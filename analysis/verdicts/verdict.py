@@ -129,6 +129,23 @@ class NotJudged:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class Smallest:
+    """The smallest effect that could have been named in one workload alone, against the peers: about that."""
+
+    workload: str
+    model: str | None
+    pct: float | None
+    """In % of the time, of a GPU at the clock of its peers; None where none could have been."""
+    any_clock_pct: float | None
+    """The same where its clock is lower too; None where none could have been."""
+    gpus: int
+    sittings: int
+    """Of a GPU, in the median."""
+    why: str | None
+    """Why none could have been, in words."""
+
+
 @dataclass(frozen=True)
 class Judgement:
     """All that was concluded about a cluster."""
@@ -144,6 +161,9 @@ class Judgement:
     watch: tuple[Verdict, ...] = ()
     """GPUs whose newest sitting is slower than their earlier ones, but not surely enough for a finding: to be measured
     again. At most 2 of 1,000 sittings of healthy GPUs are among them."""
+
+    smallest: tuple[Smallest, ...] = ()
+    """By workload and model."""
 
     def of_gpu(self, name: str) -> tuple[Verdict, ...]:
         """The verdicts that cover a GPU."""
@@ -171,4 +191,5 @@ class Judgement:
             "rows": [one.as_dict() for one in self.rows],
             "not_judged": [asdict(one) for one in self.not_judged],
             "watch": [one.as_dict() for one in self.watch],
+            "smallest": [asdict(one) for one in self.smallest],
         }

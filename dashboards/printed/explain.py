@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...analysis.verdicts.explaining import Explained, Place, Sitting, stands_in
 from ..table import MISSING, Line, Table, count, many, number
-from ..verdict_words import interval, measured, percent
+from ..verdict_words import interval, least, measured, percent
 from .verdicts import not_judged
 
 _WORKLOADS, _SITTINGS, _EVENTS = 3, 8, 8  # shown for people; --json has all
@@ -49,6 +49,9 @@ def findings(found: Explained) -> Iterable[str | Table]:
     if not found.verdicts:
         if found.places:
             yield "nothing was found against it"
+            said = least(found.smallest)
+            if said is not None:
+                yield said
         else:
             yield "it has no runs that ended well with a time: nothing can be said of it"
         yield ""

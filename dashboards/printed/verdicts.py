@@ -11,7 +11,7 @@ from typing import Any
 
 from ...analysis.verdicts import SCHEMA, Judgement, Level, NotJudged, Verdict
 from ..table import Line, Table, many
-from ..verdict_words import EFFECT_SAYS, causes, effect, interval, measured, name, percent, short, some
+from ..verdict_words import EFFECT_SAYS, causes, effect, interval, least, measured, name, percent, short, some
 
 _LISTED = 40
 """Findings and subjects that are listed for people; --json has all."""
@@ -24,6 +24,7 @@ def document(judgements: Sequence[Judgement]) -> dict[str, Any]:
         "rows": [row.as_dict() for one in judgements for row in one.rows],
         "not_judged": [asdict(no) for one in judgements for no in one.not_judged],
         "watch": [row.as_dict() for one in judgements for row in one.watch],
+        "smallest": [{"cluster": one.cluster, **asdict(each)} for one in judgements for each in one.smallest],
     }
 
 
@@ -54,14 +55,18 @@ def _of_cluster(one: Judgement, store: str | Path) -> Iterable[str | Table]:
         yield f"cluster {one.cluster}: nothing was found ({compared})"
     else:
         yield f"cluster {one.cluster}: nothing could be judged"
+    said = least(one.smallest)
+    if said is not None:
+        yield ""
+        yield said
     yield from _to_watch(one.watch)
     yield from not_judged(one.not_judged)
     first = next((row for row in one.rows if row.level == Level.GPU), None)
     if first is not None:
         yield ""
         cluster = f" --cluster {shlex.quote(one.cluster)}"
-        said = short([first.name])[first.name]
-        yield Line(f"next: whorl explain {shlex.quote(said)} --store {shlex.quote(str(store))}{cluster}")
+        called = short([first.name])[first.name]
+        yield Line(f"next: whorl explain {shlex.quote(called)} --store {shlex.quote(str(store))}{cluster}")
     yield ""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from whorl.analysis.verdicts import Cause, Judgement, Kind, Level, NotJudged, State, Verdict
+from whorl.analysis.verdicts import Cause, Judgement, Kind, Level, NotJudged, Smallest, State, Verdict
 from whorl.analysis.verdicts.recording import newest, record, watched
 from whorl.cli import cli
 from whorl.dashboards.printed.verdicts import answer
@@ -170,6 +170,19 @@ def test_uuids_are_cut_where_no_other_gpu_begins_alike() -> None:
     assert all(one.startswith(names[one]) for one in alike)
 
 
+def test_what_could_not_have_been_named_is_said() -> None:
+    one = Smallest("gemm-fp32", MODEL, 2.31, 8.0, 16, 2, None)
+    other = replace(one, workload="stream-triad", pct=1.0)
+    said = texts(answer([replace(judgement(), smallest=(one, other))], "S"))
+    assert (
+        "A GPU slower by less than about 1.0 % in stream-triad (16 GPUs, 2 sittings each) or 2.3 % in gemm-fp32 "
+        "(16 GPUs, 2 sittings each) could not have been named." in said
+    )
+    none = replace(one, pct=None, any_clock_pct=None, why="most GPUs have one run")
+    said = texts(answer([replace(judgement(), smallest=(none,))], "S"))
+    assert "No GPU could have been named for one workload alone: most GPUs have one run." in said
+
+
 def test_nothing_found_and_nothing_judged_are_different_sentences() -> None:
     assert "nothing was found (16 GPUs judged, 32 comparisons)" in texts(answer([judgement()], "S"))
     blank = Judgement(CLUSTER, (), (NotJudged(CLUSTER, CLUSTER, "there is one GPU"),), 0, 0)
@@ -200,7 +213,7 @@ def test_the_table_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPat
 
 def test_the_slow_gpu_is_found_stored_and_explained(fleet: str) -> None:
     found = document("verdicts", "--store", fleet)
-    assert (found["schema"], set(found)) == ("whorl.verdicts/1", {"schema", "rows", "not_judged", "watch"})
+    assert (found["schema"], set(found)) == ("whorl.verdicts/1", {"schema", "rows", "not_judged", "watch", "smallest"})
     [row] = [row for row in found["rows"] if row["name"] == "n02/1"]
     assert (row["level"], row["kind"], row["state"], row["model"]) == ("gpu", "slow", "confirmed", MODEL)
     assert row["low_pct"] < 12 < row["high_pct"]
@@ -216,6 +229,8 @@ def test_the_slow_gpu_is_found_stored_and_explained(fleet: str) -> None:
     assert (told["gpu"], told["name"], told["identity"]["serial"]) == (uuid(SLOW), "n02/1", "S0005")
     assert [one["name"] for one in told["verdicts"]] == ["n02/1"]
     places = {one["workload"]: one for one in told["places"]}
+    assert {one["workload"] for one in told["smallest"]} == set(places)
+    assert all(1 <= one["pct"] < 12 for one in told["smallest"] if one["pct"] is not None)
     gemm = places["gemm-fp32"]
     assert (gemm["rank"], gemm["peers"], gemm["n"], gemm["sittings"]) == (32, 32, 3, 3)
     assert gemm["low_pct"] < 12 < gemm["high_pct"]

@@ -1,0 +1,53 @@
+"""The smallest effect that could have been named, from the comparisons that the judge made.
+
+A GPU is imagined that lies in the middle of its peers, but for one workload in which all its sittings are slower. It
+gets the chances that the judge would have given it, joined by the judge's rule over its looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ..sittings import Bools, Floats
+from .comparing import Compared
+from .looks import Look
+from .verdict import Smallest
+
+_GRID = np.linspace(np.log(0.001), np.log(1.5), 400)
+"""Of the logarithm of an effect."""
+
+
+def smallest(of: Sequence[Look], known: Bools, rate: float, most_p: float) -> Iterator[Smallest]:
+    """One for each workload with times. `known`: (looks, gpus) which GPUs have which look; `rate`: the joined chance at
+    which a GPU is named; `most_p`: the largest chance of one look that names."""
+    times = {(one.model, one.workload): place for place, one in enumerate(of) if one.what == "time"}
+    at_clock = {(one.model, one.workload): place for place, one in enumerate(of) if one.timed and one.what != "time"}
+    for key, place in times.items():
+        one, other = of[place], at_clock.get(key)
+        here = known[place]
+        looks = float(np.median(known[:, here].sum(axis=0)))
+        sittings = int(np.median(one.levels.sittings[here]))
+        alone = one.compared.single[here]
+        says = None
+        if np.mean(alone) > 0.5:
+            says = "most GPUs have one run, which names no GPU alone: measure again"
+        by_time = _chances(one.compared)
+        either = by_time if other is None else np.minimum(by_time, _chances(of[other].compared))
+        both = np.minimum(either, np.maximum(by_time, either) / 2)
+
+        def least(p: Floats, joined: Floats, looks: float = looks, relevant: float = one.relevant) -> float | None:
+            named = (joined * looks <= rate) & (p <= most_p) & (np.exp(_GRID) >= relevant)
+            return 100 * float(np.expm1(np.exp(_GRID[np.argmax(named)]))) if named.any() else None
+
+        pct = None if says else least(either, both)
+        if pct is None and says is None:
+            says = f"{int(here.sum())} GPUs with {sittings} sittings each name no GPU for this workload alone"
+        whatever = None if says else least(by_time, by_time)
+        yield Smallest(one.workload, one.model, pct, whatever, int(here.sum()), sittings, says)
+
+
+def _chances(of: Compared) -> Floats:
+    """The chance at each effect of the grid."""
+    return of.chances.of_the_middle(np.exp(_GRID))
