@@ -16,7 +16,7 @@ from ..repeats import JOBS_COUPLE
 from ..sittings import UNKNOWN, days
 from ..statistics.ordering import Floats, Ints, bounds
 from ..statistics.repeatability import Moments, icc
-from .another import Another, another_sitting
+from ..verdicts.levels import Levels, levels
 from .posterior import Observed
 from .prior import centres
 from .sittings import Sittings, sittings
@@ -30,15 +30,14 @@ class Units:
     """The units that can be distinguished, with their runs."""
 
     observed: Observed
-    centre: Floats
-    """(units,) median log time, about the median of these."""
     unit: Ints
     """(gpus,) the unit of each GPU; -1 where none of its runs counts."""
     coupled: bool
     crossing: int
     """Runs of jobs over several nodes, which say too little about one of them: left out."""
     sittings: Sittings
-    another: Another
+    levels: Levels
+    """Their levels, as the judge has them: the measured level, and how much another sitting may differ."""
 
 
 def units(runs: Runs) -> Units:
@@ -64,18 +63,17 @@ def units(runs: Runs) -> Units:
     else:
         x, owner, block, at = x[order], owner[order], block[order], at[order]
     sat, sitting = sittings(x, owner, at)
-    another = another_sitting(x, owner, at)
+    count = int(unit.max()) + 1
+    of = levels(owner, at, x, count)
     if sat.length is not None:
         x, first = _as_one(x, sitting)
         owner, block = owner[first], block[first]
-    count = int(unit.max()) + 1
     layout = np.argsort(owner, kind="stable")
     starts = bounds(owner, count)
     x, block = x[layout], block[layout]
-    centre = centres(x, starts)
-    level = float(np.median(centre))
+    level = float(np.median(centres(x, starts)))
     seen = Observed(np.clip(x - level, -_MOST, _MOST), starts, block)
-    return Units(seen, centre - level, unit, coupled, crossing, sat, another)
+    return Units(seen, unit, coupled, crossing, sat, of)
 
 
 def _jobs(runs: Runs) -> Ints:

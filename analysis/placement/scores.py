@@ -15,6 +15,7 @@ from ...store.names import gpu_name
 from ..columns import OTHERS, Runs, gpu_medians
 from ..columns import workloads as by_workload
 from ..statistics.ordering import Floats, Ints
+from ..verdicts.levels import REACH_90, WEEKS, Levels
 from .coupling import Units, units
 from .posterior import Posterior, posterior
 from .reading import Place, Readings, read
@@ -37,7 +38,7 @@ class WorkloadScores:
     runs: Ints
     """How many runs a score rests on; of coupled GPUs, how many jobs; where runs of a day are alike, how many days."""
     raw: Floats
-    """The measured median of the GPU's runs."""
+    """The measured level of the GPU, as the judge has it, over that of the fleet's median GPU."""
     belief: Floats
     """The posterior mean of the score; exactly 1 for GPUs that cannot be distinguished."""
     lower: Floats
@@ -216,7 +217,8 @@ def _scored(
 ) -> WorkloadScores:
     apart = units(runs)
     found = posterior(apart.observed, rng, replicates)
-    lower, upper = apart.another.interval(found.belief, found.lower, found.upper)
+    lower, upper = in_another_sitting(apart.levels, found.belief, found.lower, found.upper)
+    level = apart.levels.level - float(np.median(apart.levels.level))
     at = np.array([place[name] for name in runs.names], dtype=np.intp)
     _say_coupled(runs, apart, notes)
     _say_sittings(runs, apart, notes)
@@ -235,7 +237,7 @@ def _scored(
     return WorkloadScores(
         runs.workload,
         runs=np.where(unit >= 0, runs_of[unit], 0),
-        raw=over(np.exp(apart.centre)),
+        raw=over(np.exp(level)),
         belief=over(found.belief),
         lower=over(lower),
         upper=over(upper),
@@ -255,6 +257,17 @@ def _scored(
         run_ids=ids,
         notes=tuple(notes),
     )
+
+
+def in_another_sitting(of: Levels, belief: Floats, lower: Floats, upper: Floats) -> tuple[Floats, Floats]:
+    """The intervals of scores in another sitting, at another time, from those of the scores in the long run.
+
+    Runs of one sitting repeat far better than sittings do, and sittings of one week better than those of another month.
+    So how well a GPU's runs agree does not say how well its score will hold; the judge says how sittings differ.
+    """
+    reach = REACH_90 * of.later(WEEKS)
+    down, up = (np.exp(np.hypot(np.log(end / belief), reach)) for end in (lower, upper))
+    return belief / down, belief * up
 
 
 def _spread(values: npt.NDArray[Any], at: Ints, count: int, missing: object) -> npt.NDArray[Any]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+import polars as pl
 
 from ..sittings import Bools, Floats, Ints
 from ..statistics.dip import quantum
@@ -19,9 +20,11 @@ from ..statistics.outlying import tail
 from .groups import CHANCE, modes
 from .levels import LEAST, REACH_95, Levels
 from .null import Null, common_shapes
+from .states import codes
 
 LEAST_GPUS = 8
 """Of one kind, to judge any: with fewer there is no population to differ from."""
+_SHARED = ("vbios", "driver", "cabinet")
 _MATES = 0.5
 """A GPU differs from its node by at least this share of what it differs from the fleet."""
 _TOGETHER = 0.5
@@ -50,6 +53,14 @@ class Fleet:
 
     def __len__(self) -> int:
         return len(self.node)
+
+    @classmethod
+    def of(cls, gpus: pl.DataFrame) -> tuple[Fleet, dict[str, list[str]]]:
+        """Of the rows of `gpus`, and the values that the numbers stand for."""
+        known = {name: gpus[name].cast(pl.String) for name in ("node", *_SHARED)}
+        values = {name: column.drop_nulls().unique().sort().to_list() for name, column in known.items()}
+        numbers = {name: codes(column, values[name]) for name, column in known.items()}
+        return cls(numbers["node"], {name: numbers[name] for name in _SHARED}), values
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ other GPUs' changes do, so that what days do to all of them is no finding.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +21,12 @@ import polars as pl
 from ...errors import InputError
 from ...store.names import gpu_name
 from ..probing import Probed, probed
+from .comparing import LEAST_GPUS
+from .levels import LEAST, REACH_95, Levels
+from .looks import usable
 from .null import Null
-from .standing import by_sitting, standing
+from .own_past import discoveries
+from .standing import standings
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -33,11 +37,6 @@ ERROR_RATE = 0.05
 """Expected share of false ones among the GPUs named (Benjamini and Hochberg), where changes are as
 `null` takes them to be. By simulation: 0 for normal sittings, 6 to 13 % for Student's t with 4 degrees of freedom."""
 RELEVANT_PCT = 1.0
-LEAST_GPUS = 8
-"""Measured before and after, in one workload: with fewer, nobody knows how far changes usually differ."""
-_REACH = 2.6  # of Student's t with 5 degrees of freedom, 97.5 %: sittings have heavier tails than the normal one
-_FLOOR = 1e-4  # of a time: none is known better
-_OF = ["workload", "model"]
 _IDENTITY = {"driver": "driver", "vbios": "VBIOS", "node": "node", "slot": "slot", "power_limit_mw": "power limit"}
 
 
@@ -124,7 +123,7 @@ def difference(
     opened = store if isinstance(store, Store) else Store.open(store)
     campaign = probed(opened, cluster=cluster, every=True)
     at = pl.col("began").cast(pl.Datetime("us"))
-    runs = campaign.sound.filter(pl.col("value").is_finite() & (pl.col("value") > 0))
+    runs, _ = usable(campaign)
     old, new = runs.filter(at < before), runs.filter(at >= after)
     for some, word, when in ((old, "before", before), (new, "after", after)):
         if some.is_empty():
@@ -140,7 +139,7 @@ def difference(
     names = {
         gpu: gpu_name(gpu, node, slot) for gpu, node, slot in campaign.gpus.select("gpu", "node", "slot").iter_rows()
     }
-    steps, moved, looks = _compared(old, new, names)
+    steps, moved, looks = _compared(old, new, campaign.gpus, names)
     seen = [{*some["gpu"].unique()} for some in (old, new)]
     newcomers, gone = (tuple(sorted(names.get(gpu, gpu) for gpu in seen[1 - i] - seen[i])) for i in (0, 1))
     return Difference(
@@ -149,63 +148,60 @@ def difference(
     )  # fmt: skip
 
 
-def _compared(old: pl.DataFrame, new: pl.DataFrame, names: Mapping[str, str]) -> tuple[list[Step], list[Moved], int]:
-    sides = [standing(by_sitting(some)).select(*_OF, "gpu", "x", "sittings", "spread") for some in (old, new)]
-    both = sides[0].join(sides[1], on=[*_OF, "gpu"], suffix="_after", nulls_equal=True)
-    both = both.with_columns((pl.col("x_after") - pl.col("x")).alias("change")).sort("gpu")
+def _compared(
+    old: pl.DataFrame, new: pl.DataFrame, gpus: pl.DataFrame, names: Mapping[str, str]
+) -> tuple[list[Step], list[Moved], int]:
+    sides = [
+        {(one.workload, one.model): one.levels for one in standings(some, gpus, least=None)} for some in (old, new)
+    ]
+    keys = gpus["gpu"].to_list()
     told: list[tuple[Step, list[Moved]]] = []
-    looks = 0
-    for (workload, model), some in sorted(both.group_by(_OF), key=lambda item: tuple(map(str, item[0]))):
-        step, moved = _of_workload(str(workload), None if model is None else str(model), some, names)
-        looks += some.height if step.why is None else 0
-        told.append((step, moved))
-    every = [one for _, moved in told for one in moved]
-    kept = _false_discoveries(every, looks)
-    counted = {(one.workload, one.gpu) for one in kept}
-    of_step = [(step, [one for one in moved if (one.workload, one.gpu) in counted]) for step, moved in told]
-    steps = [_with(step, len(moved)) for step, moved in of_step]
+    for workload, model in sorted(sides[0].keys() & sides[1].keys(), key=lambda one: (one[0], str(one[1]))):
+        before, after = (side[workload, model] for side in sides)
+        if not (before.known & after.known).any():
+            continue
+        told.append(_of_workload(workload, model, before, after, keys, names))
+    moved = [one for _, some in told for one in some]
+    looks = sum(step.n for step, _ in told if step.why is None)
+    # Over all comparisons, also the small changes that are left out.
+    q = discoveries(np.array([one.p for one in moved]), looks)
+    kept = [replace(one, q=float(its)) for one, its in zip(moved, q, strict=True) if its <= ERROR_RATE]
+    named = {(one.workload, one.gpu) for one in kept}
+    steps = [replace(step, moved=sum((one.workload, one.gpu) in named for one in some)) for step, some in told]
     steps.sort(key=lambda one: (-abs(one.step_pct), one.workload))
     return steps, sorted(kept, key=lambda one: -abs(one.against_pct)), looks
 
 
-def _with(step: Step, moved: int) -> Step:
-    return Step(**asdict(step) | {"moved": moved})
-
-
 def _of_workload(
-    workload: str, model: str | None, some: pl.DataFrame, names: Mapping[str, str]
+    workload: str, model: str | None, old: Levels, new: Levels, keys: Sequence[str], names: Mapping[str, str]
 ) -> tuple[Step, list[Moved]]:
-    change = some["change"].to_numpy()
-    n, middle = len(change), float(np.median(change))
-    low, high = _of_median(change)
-    before, after = (math.exp(float(np.median(some[name].to_numpy()))) for name in ("x", "x_after"))
-    why = (
-        None
-        if n >= LEAST_GPUS
-        else f"{n} GPU{'' if n == 1 else 's'} measured before and after; {LEAST_GPUS} are needed"
-    )
-    low_pct, high_pct = (None if end is None else _pct(end) for end in (low, high))
+    on = np.flatnonzero(old.known & new.known)
+    change = new.level[on] - old.level[on]
+    n, middle = len(on), float(np.median(change))
+    gpus = "1 GPU" if n == 1 else f"{n} GPUs"
+    why = None if n >= LEAST_GPUS else f"{gpus} measured before and after; {LEAST_GPUS} are needed"
+    before, after = (math.exp(float(np.median(side.level[on]))) for side in (old, new))
+    low_pct, high_pct = (None if end is None else _pct(end) for end in _of_median(change))
     step = Step(workload, model, before, after, _pct(middle), low_pct, high_pct, n, 0, why)
     if why is not None:
         return step, []
     # A GPU of few sittings is known less well than the others.
-    known = np.sqrt(1 / some["sittings"].to_numpy() + 1 / some["sittings_after"].to_numpy())
-    spread = some.select(pl.mean_horizontal("spread", "spread_after").fill_null(0.0)).to_series().to_numpy()
-    more = spread * np.sqrt(np.maximum(known**2 - float(np.median(known)) ** 2, 0.0))
-    null = Null(change, _FLOOR)
+    doubt = np.hypot(old.pooled, new.pooled)[on]
+    more = np.sqrt(np.maximum(doubt**2 - float(np.median(doubt)) ** 2, 0.0))
+    null = Null(change, LEAST)
     against = change - null.centre
     p = null.p(against, more)
     moved = []
-    for place, row in enumerate(some.iter_rows(named=True)):
+    for place, gpu in enumerate(on.tolist()):
         off = float(against[place])
         if abs(_pct(off)) < RELEVANT_PCT:
             continue
-        half = _REACH * math.hypot(null.scale(off > 0), float(more[place]))
+        half = REACH_95 * math.hypot(null.scale(off > 0), float(more[place]))
         moved.append(
             Moved(
-                names.get(row["gpu"], row["gpu"]), row["gpu"], workload, math.exp(row["x"]), math.exp(row["x_after"]),
-                _pct(row["change"]), _pct(off), _pct(off - half), _pct(off + half),
-                float(p[place]), 1.0, n, row["sittings"], row["sittings_after"],
+                names.get(keys[gpu], keys[gpu]), keys[gpu], workload, math.exp(old.level[gpu]),
+                math.exp(new.level[gpu]), _pct(float(change[place])), _pct(off), _pct(off - half), _pct(off + half),
+                float(p[place]), 1.0, n, int(old.sittings[gpu]), int(new.sittings[gpu]),
             )
         )  # fmt: skip
     return step, moved
@@ -219,18 +215,6 @@ def _of_median(values: Floats) -> tuple[float | None, float | None]:
     place = max(0, int(n / 2 - 0.98 * math.sqrt(n)) - (n < 20))
     ordered = np.sort(values)
     return float(ordered[place]), float(ordered[n - 1 - place])
-
-
-def _false_discoveries(found: list[Moved], looks: int) -> list[Moved]:
-    """Those whose q value is at most the error rate; q is over all comparisons, also the small ones left out."""
-    ordered = sorted(found, key=lambda one: one.p)
-    least, kept = 1.0, []
-    for place in range(len(ordered) - 1, -1, -1):
-        one = ordered[place]
-        least = min(least, one.p * looks / (place + 1))
-        if least <= ERROR_RATE:
-            kept.append(Moved(**asdict(one) | {"q": least}))
-    return kept
 
 
 def _identity(store: Store, campaign: Probed, before: datetime) -> dict[str, int]:

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 
 from ...errors import InputError
 from ...store.names import find_gpu
 from ..probing import Probed, other_names, probed
-from .standing import Measure, by_sitting, standing
+from ..sittings import UNKNOWN, numbered
+from .looks import usable
+from .standing import Standing, standings, table
 from .verdict import Judgement, NotJudged, Smallest, Verdict
 
 if TYPE_CHECKING:
     from ...store import Store
 
-_BESIDE = (
-    Measure("value", "time", "ms"),
-    Measure("sm_clock_mhz", "sm_clock_mhz", "MHz", ratio=False),
-    Measure("power_w", "power_w", "W", ratio=False),
-    Measure("temperature_c", "temperature_c", "degC", ratio=False),
-)
 _EVENTS = 20  # the newest ones
 _FEWEST = 3  # GPUs of a day, before their median says what was usual on it
 
@@ -38,7 +35,7 @@ class Place:
     """Of the median of the peers."""
     low_pct: float | None
     high_pct: float | None
-    """95 % interval of its level in another sitting; None where no GPU has enough sittings."""
+    """95 % interval of its level in another sitting; None where no GPU has two runs."""
     rank: int
     """From the fastest, 1."""
     rank_low: int | None
@@ -175,12 +172,11 @@ def explain(store: Store, said: str, judgements: Sequence[Judgement], *, cluster
 
 
 def _measured(campaign: Probed, gpu: str) -> tuple[list[Place], list[Sitting], dict[str, list[str]]]:
-    runs = campaign.sound.filter(pl.col("value").is_finite() & (pl.col("value") > 0))
+    runs, _ = usable(campaign, columns=campaign.runs.columns)
     own = runs.filter(pl.col("gpu") == gpu)
     peers = runs.join(own.select("workload", "model").unique(), on=["workload", "model"], how="semi", nulls_equal=True)
-    sat = by_sitting(peers, _BESIDE)
-    stood = standing(sat)
-    mine = stood.filter(pl.col("gpu") == gpu).sort("ratio", descending=True, nulls_last=True)
+    stood = standings(peers, campaign.gpus)
+    mine = table(stood, campaign.gpus["gpu"].to_list()).filter(pl.col("gpu") == gpu)
     places = [
         Place(
             row["workload"],
@@ -189,34 +185,35 @@ def _measured(campaign: Probed, gpu: str) -> tuple[list[Place], list[Sitting], d
             _pct(row["ratio_high"]) if row["peers"] > 1 else None,
             *(row[name] for name in ("rank", "rank_low", "rank_high", "peers", "n", "sittings")),
         )
-        for row in mine.iter_rows(named=True)
+        for row in mine.sort("ratio", descending=True, nulls_last=True).iter_rows(named=True)
     ]
-    return places, _history(sat, stood, gpu, [one.workload for one in places]), _conditions(runs, own)
+    of = {one.workload: one for one in stood}
+    history = [sitting for one in places for sitting in _history(of[one.workload], own)]
+    return places, history, _conditions(runs, own)
 
 
-def _history(sat: pl.DataFrame, stood: pl.DataFrame, gpu: str, workloads: Sequence[str]) -> list[Sitting]:
-    beside = ["workload", "model"]
-    day = pl.col("began").dt.date()
-    by_day = sat.with_columns(day.alias("day")).group_by(*beside, "day")
-    usual = by_day.agg(pl.col("time").median().alias("usual"), pl.col("gpu").n_unique().alias("beside"))
-    mine = sat.filter(pl.col("gpu") == gpu).with_columns(day.alias("day"))
-    mine = mine.join(usual, on=[*beside, "day"], how="left", nulls_equal=True)
-    centres = stood.select(*beside, "centre", "peers").unique()
-    mine = mine.join(centres, on=beside, how="left", nulls_equal=True).sort("began", nulls_last=False)
-    found = [
-        Sitting(
-            row["workload"],
-            row["began"],
-            row["n"],
-            _pct_log(row["time"], row["centre"]) if row["peers"] > 1 else None,
-            _pct_log(row["time"], row["usual"]) if row["beside"] and row["beside"] >= _FEWEST else None,
-            row["sm_clock_mhz"],
-            row["power_w"],
-            row["temperature_c"],
+def _history(stood: Standing, own: pl.DataFrame) -> Iterator[Sitting]:
+    """The sittings of a GPU in a workload. `own`: its runs."""
+    sat, number = stood.levels.sat, int(own["gpu_no"][0])
+    runs = own.filter(pl.col("workload") == stood.workload)
+    runs = runs.with_columns(pl.Series("sitting", numbered(np.zeros(runs.height, np.int64), runs["at"].to_numpy())))
+    figures = (pl.col(name).cast(pl.Float64) for name in ("sm_clock_mhz", "power_w", "temperature_c"))
+    each = runs.group_by("sitting").agg(
+        pl.col("began").min(), pl.len(), *(one.filter(one.is_finite()).median() for one in figures)
+    )
+    alone = stood.peers[number] < 2
+    for place, row in zip(np.flatnonzero(sat.series == number), each.sort("sitting").iter_rows(), strict=True):
+        day = np.floor(sat.at) == np.floor(sat.at[place])
+        beside = len(np.unique(sat.series[day])) if sat.at[place] > UNKNOWN else 0
+        value = float(sat.value[place])
+        yield Sitting(
+            stood.workload,
+            row[1],
+            row[2],
+            None if alone else _pct(math.exp(value - stood.centre[number])),
+            None if beside < _FEWEST else _pct(math.exp(value - float(np.median(sat.value[day])))),
+            *row[3:],
         )
-        for row in mine.iter_rows(named=True)
-    ]
-    return sorted(found, key=lambda one: workloads.index(one.workload))
 
 
 def _conditions(runs: pl.DataFrame, own: pl.DataFrame) -> dict[str, list[str]]:
@@ -241,10 +238,6 @@ def _events(store: Store, cluster: str, gpu: str) -> tuple[Happened, ...]:
 
 def _pct(ratio: float | None) -> float | None:
     return None if ratio is None else 100 * (ratio - 1)
-
-
-def _pct_log(x: float | None, centre: float | None) -> float | None:
-    return None if x is None or centre is None else 100 * math.expm1(x - centre)
 
 
 def stands_in(places: Sequence[Place], verdicts: Sequence[Verdict]) -> list[str]:

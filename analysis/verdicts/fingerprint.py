@@ -1,7 +1,7 @@
 """Fingerprints: what each GPU is, figure by figure and per class of workload, beside the GPUs of its model.
 
-A figure is the median of the GPU's sittings, with the 95 % interval of another sitting (`standing`). Conditions are
-taken out where there is a model (`channels`): power at the peers' clock, idle power at the peers' temperature.
+A figure is the GPU's level, with the 95 % interval of another sitting, as the judge has them (`standing`). Conditions
+are taken out where there is a model (`channels`): power at the peers' clock, idle power at the peers' temperature.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from ...errors import StoreError
 from ...store.events import EventKind
 from ...store.outcomes import Outcome
 from ...store.schema import FINGERPRINTS, arrow_schema
-from ..measurements import SOUND
 from ..probing import CACHE, COMPUTE, LINK, MEMORY, Probed
+from ..sittings import days, numbered
 from .causes import Evidence
 from .channels import FINGERPRINT, fingerprint_figures
-from .standing import TIME, Measure, by_sitting, in_sittings, standing
+from .looks import usable
+from .standing import Measure, scaled, standings, table
+from .states import codes
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
 CLASSES = ("compute", "memory", "power", "latency", "path", "other")
 CLOCK = Measure("sm_clock_mhz", "sm_clock", "MHz")
 POWER = Measure("power_w", "power", "W")
-OF_WORKLOADS = (TIME, CLOCK, POWER)
 COUNTS = {
     "wrong_results": "runs with a wrong result",
     "failed_runs": "runs that failed, hung or were lost",
@@ -41,6 +42,7 @@ COUNTS = {
 _EVIDENCE = 20
 _NEAREST = 3
 _BY_NAME = {"sgemm": COMPUTE, "gemm": COMPUTE, "hgemm": COMPUTE, "dgemm": COMPUTE}
+_OF_RUN = ("run_id", "gpu", "model", "workload")
 _KEYS = ["cluster", "gpu", "serial", "model", "class", "workload", "figure", "unit"]
 
 
@@ -62,22 +64,25 @@ def fingerprint(campaign: Probed, serials: pl.DataFrame | None = None) -> pl.Dat
     `campaign`: from `probed(..., every=True)`. `serials`: columns gpu and serial.
     """
     runs = _with_class(campaign.runs)
-    sound = runs.filter(SOUND)
-    timed = sound.filter(pl.col("value").is_finite() & (pl.col("value") > 0))
+    timed, _ = usable(campaign, columns=(*_OF_RUN, "began", "value", *(one.column for one in (CLOCK, POWER))))
     classes = runs.select("workload", "class").unique("workload")
-    sat = by_sitting(timed, OF_WORKLOADS)
-    parts = [standing(sat, one) for one in OF_WORKLOADS]
+    keys = campaign.gpus["gpu"].to_list()
+    parts = [table(standings(timed, campaign.gpus), keys)]
+    parts += [
+        table(standings(scaled(timed, one), campaign.gpus, least=None, weeks=0.0), keys, one) for one in (CLOCK, POWER)
+    ]
     evidence = timed.select("workload", "gpu", "run_id", "began").sort("began", nulls_last=False)
     evidence = evidence.group_by("workload", "gpu").agg(
         pl.format('["{}"]', pl.col("run_id").tail(_EVIDENCE).str.join('", "')).alias("evidence")
     )
     parts[0] = parts[0].join(evidence, on=["workload", "gpu"], how="left")
+    whole = [_stability(parts[0]), _errors(runs, campaign.events)]
     parts += _channels(campaign)
     own = _shown(pl.concat(parts, how="diagonal_relaxed").join(classes, on="workload", how="left")).with_columns(
         pl.col("class").fill_null("power"), pl.when(pl.col("workload") != "").then("workload")
     )
-    whole = [_of_class(own), _stability(sat), _errors(runs, campaign.events)]
-    found = pl.concat([own, *(part for part in whole if part.height)], how="diagonal_relaxed")
+    whole = [one for one in (_of_class(own), *whole) if one.height]
+    found = pl.concat([own, *whole], how="diagonal_relaxed")
     serial = pl.DataFrame(schema={"gpu": pl.String, "serial": pl.String}) if serials is None else serials
     found = found.join(serial, on="gpu", how="left").with_columns(pl.lit(campaign.cluster).alias("cluster"))
     missing = [name for name in FINGERPRINTS.names if name not in found.columns]
@@ -106,9 +111,11 @@ def _channels(campaign: Probed) -> Iterator[pl.DataFrame]:
     """The figures besides times, at the conditions of the peers (`channels`)."""
     found = fingerprint_figures(Evidence.of(campaign))
     for channel in FINGERPRINT:
-        name = channel.name.replace(" ", "_")
-        sat = found.filter(pl.col("channel") == channel.name).rename({"value": name, "runs": "n"})
-        yield standing(sat, Measure("value", name, channel.unit, channel.log))
+        rows = found.filter(pl.col("channel") == channel.name).rename({"value": "x"})
+        least = None if channel.kind is None else channel.floor
+        stood = standings(rows, campaign.gpus, least=least, weeks=0.0)
+        measure = Measure("x", channel.name.replace(" ", "_"), channel.unit, channel.log)
+        yield table(stood, campaign.gpus["gpu"].to_list(), measure)
 
 
 def _shown(stood: pl.DataFrame) -> pl.DataFrame:
@@ -138,16 +145,17 @@ def _of_class(own: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _stability(sat: pl.DataFrame) -> pl.DataFrame:
+def _stability(times: pl.DataFrame) -> pl.DataFrame:
     """How far the GPU's own level moves from sitting to sitting, in % (a standard deviation over all workloads)."""
-    keys = ["workload", "model", "gpu"]
-    k = pl.len().over(keys)
-    moved = (pl.col("time") - pl.col("time").median().over(keys)) * (k / (k - 1)).sqrt()
-    several = sat.filter(pl.col("time").is_not_null() & (k > 1)).with_columns(moved.alias("moved"))
-    found = several.group_by("model", "gpu").agg(
-        (100 * (pl.col("moved") ** 2).mean().sqrt()).alias("value"),
-        pl.col("n").sum(),
-        pl.col("sitting").n_unique().alias("sittings"),
+    free = pl.col("sittings") - 1
+    found = (
+        times.drop_nulls("moved")
+        .group_by("model", "gpu")
+        .agg(
+            (100 * ((free * pl.col("moved")).sum() / free.sum()).sqrt()).alias("value"),
+            pl.col("n").sum(),
+            pl.col("sittings").max(),
+        )
     )
     return _counted(found, "time_spread", "%", "other")
 
@@ -165,9 +173,8 @@ def _errors(runs: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
         (pl.col("kind") == EventKind.LOST.value).sum().alias("losses"),
     )
     counted = counted.join(happened, on="gpu", how="left").with_columns(pl.col("xids", "losses").fill_null(0))
-    sittings = (
-        in_sittings(runs.select("gpu", "began")).group_by("gpu").agg(pl.col("sitting").n_unique().alias("sittings"))
-    )
+    number = numbered(codes(runs["gpu"]), runs.select(days()).to_series().to_numpy())
+    sittings = runs.select("gpu", pl.Series("sittings", number)).group_by("gpu").agg(pl.col("sittings").n_unique())
     counted = counted.join(sittings, on="gpu", how="left")
     return pl.concat(
         _counted(

@@ -6,7 +6,7 @@ What cannot be compared is said.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -34,7 +34,6 @@ RELEVANT = 0.01
 """Of a time, as a logarithm: less is not worth a look at the machine, however sure it is."""
 _SPREAD = 1e-3  # of ln clock: with less there is nothing to take out
 _KNOWN = 0.8  # share of the runs with a clock
-_SHARED = ("vbios", "driver", "cabinet")
 _COLUMNS = (
     "run_id", "gpu", "model", "workload", "node", "job_id", "began", "value", "sm_clock_mhz", "probe_version",
 )  # fmt: skip
@@ -91,16 +90,8 @@ class Looks:
 def looks(campaign: Probed, evidence: Evidence, now: datetime | None = None) -> Looks:
     """All looks at the GPUs of `campaign`."""
     gpus = [str(gpu) for gpu in campaign.gpus["gpu"]]
-    values: dict[str, list[str]] = {}
-
-    def numbers(column: str) -> Ints:
-        texts = campaign.gpus[column].cast(pl.String)
-        values[column] = texts.drop_nulls().unique().sort().to_list()
-        return codes(texts, values[column])
-
-    fleet = Fleet(numbers("node"), {name: numbers(name) for name in _SHARED})
-    said: list[NotJudged] = []
-    runs = _usable(campaign, now or latest(), said)
+    fleet, values = Fleet.of(campaign.gpus)
+    runs, said = usable(campaign, now)
     found = Looks(campaign, evidence, gpus, fleet, values, runs, [], said)
     parts = runs.drop("run_id", "value").partition_by("model", "workload", as_dict=True)
     for (model, workload), some in sorted(parts.items(), key=lambda one: tuple(map(str, one[0]))):
@@ -111,10 +102,16 @@ def looks(campaign: Probed, evidence: Evidence, now: datetime | None = None) -> 
     return found
 
 
-def _usable(campaign: Probed, now: datetime, said: list[NotJudged]) -> pl.DataFrame:
+def usable(
+    campaign: Probed, now: datetime | None = None, columns: Sequence[str] = _COLUMNS
+) -> tuple[pl.DataFrame, list[NotJudged]]:
+    """The runs that are compared, with the number of their GPU `gpu_no`, `at` (days) and `x` (ln time); and a sentence
+    for each kind of run that is left out. `columns`: of the runs."""
+    now = now or latest()
     until = now.astimezone(UTC).replace(tzinfo=None) if now.tzinfo else now
+    said = []
     at = pl.col("began").cast(pl.Datetime("ns"))
-    runs = campaign.sound.select(_COLUMNS).with_columns(
+    runs = campaign.sound.select(columns).with_columns(
         pl.Series("gpu_no", codes(campaign.sound["gpu"], campaign.gpus["gpu"].to_list())),
         at.alias("began"),
         days().alias("at"),
@@ -127,7 +124,7 @@ def _usable(campaign: Probed, now: datetime, said: list[NotJudged]) -> pl.DataFr
         for workload, n in runs.filter(bad).group_by("workload").len().sort("workload").iter_rows():
             said.append(NotJudged(campaign.cluster, workload, f"{n:,} run{'' if n == 1 else 's'} {name}: left out"))
         runs = runs.filter(~bad)
-    return runs
+    return runs, said
 
 
 def _of_times(all_: Looks, model: str | None, workload: str, runs: pl.DataFrame) -> Iterator[Look]:

@@ -16,23 +16,22 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from ...errors import InputError
 from ...store.names import plain_workload, same_work
-from ..measurements import SOUND
 from ..passive import passive
 from ..probing import Probed, campaigns, other_names, probed
+from ..sittings import Floats, Ints
+from .comparing import LEAST_GPUS
+from .looks import usable
 from .recording import newest, watched
 from .sequential import Decision, decide
-from .standing import by_sitting, standing
+from .standing import Standing, standings
 from .verdict import Kind, Level, State
 
 if TYPE_CHECKING:
     from ...store import Store
-
-Floats = npt.NDArray[np.float64]
 
 THRESHOLD_PCT = 3.0
 """Slower by more than this matters."""
@@ -125,8 +124,8 @@ def planned(
     at = (now or datetime.now(UTC)).replace(tzinfo=None)
     gpus, of = _gpus(store, cluster)
     campaign = probed(store, cluster=of, every=True) if _has_runs(store, of) else None
-    sat = _sittings(campaign, probes, at)
-    known = _known(sat, gpus["gpu"].to_list(), math.log1p(threshold_pct / 100), at)
+    runs = _runs(campaign, probes, at)
+    known = _known(campaign, runs, gpus["gpu"].to_list(), math.log1p(threshold_pct / 100), at)
     score, said = _passive(store, of, gpus, known)
     bits, chance = _worth(known, score, math.log1p(threshold_pct / 100))
     told = _told(store, of)
@@ -148,7 +147,7 @@ def planned(
     rows.sort(key=lambda item: item[0])
     fit = max(0, math.floor(budget_s / seconds))
     notes = [f"one GPU takes {seconds:.0f} s, which is longer than the budget"] if not fit else []
-    if sat is not None and sat.is_empty():
+    if runs is not None and runs.is_empty():
         notes.append(f"no runs of {' or '.join(probes)} yet: all GPUs are worth the same")
     return Planned(
         of,
@@ -184,8 +183,10 @@ def _why(
         return Why.OLD, f"{was}, but measured {days}"
     if sittings == 1:
         return Why.UNDECIDED, "one sitting: another one is needed"
-    reach, off = 196 * float(known.doubt[place]), 100 * float(known.level[place])
-    return Why.UNDECIDED, f"{off:+.1f} +/- {reach:.1f} %: too near to {threshold_pct:g} %"
+    off, half = float(known.level[place]), float(known.half[place])
+    says, low, high = (f"{100 * math.expm1(end):+.1f}" for end in (off, off - half, off + half))
+    reach = f" [{low}, {high}]" if math.isfinite(half) else ""
+    return Why.UNDECIDED, f"{says}{reach} %: too near to {threshold_pct:g} %"
 
 
 def _gpus(store: Store, cluster: str | None) -> tuple[pl.DataFrame, str]:
@@ -209,15 +210,13 @@ def _has_runs(store: Store, cluster: str) -> bool:
     return cluster in campaigns(store)["cluster"].to_list()
 
 
-def _sittings(campaign: Probed | None, probes: Collection[str], now: datetime) -> pl.DataFrame | None:
-    """The sittings of the probes, or of the same work under other names."""
+def _runs(campaign: Probed | None, probes: Collection[str], now: datetime) -> pl.DataFrame | None:
+    """The runs of the probes, or of the same work under other names."""
     if campaign is None:
         return None
     names = {name for probe in probes for name in same_work(probe)}
     wanted = [name for name in campaign.probes if plain_workload(name) in names]
-    past = pl.col("began").cast(pl.Datetime("us")) <= now
-    runs = campaign.runs.filter(SOUND & pl.col("workload").is_in(wanted) & past.fill_null(value=True))
-    return by_sitting(runs.filter(pl.col("value").is_finite() & (pl.col("value") > 0)))
+    return usable(campaign, now)[0].filter(pl.col("workload").is_in(wanted))
 
 
 @dataclass
@@ -226,69 +225,66 @@ class _Known:
 
     level: Floats
     """ln(time / peers' time), of the workload in which it is slowest; NaN where it was never measured."""
+    half: Floats
+    """Half of the 95 % interval of that in another sitting."""
     doubt: Floats
-    """Standard deviation of that."""
-    sittings: npt.NDArray[np.int64]
+    """Standard deviation of it, as the level in the long run."""
+    sittings: Ints
     age: Floats
     """Days since the last sitting."""
     last: list[datetime | None]
-    decision: npt.NDArray[np.int64]
+    decision: Ints
     sd: float
     """Of a sitting."""
     silicon: float
     """Between GPUs, without those that are far off."""
 
 
-def _known(sat: pl.DataFrame | None, gpus: Sequence[str], effect: float, now: datetime) -> _Known:
+def _known(
+    campaign: Probed | None, runs: pl.DataFrame | None, gpus: Sequence[str], effect: float, now: datetime
+) -> _Known:
     n = len(gpus)
     found = _Known(
-        np.full(n, np.nan), np.full(n, np.nan), np.zeros(n, np.int64), np.full(n, np.inf), [None] * n,
+        *np.full((3, n), np.nan), np.zeros(n, np.int64), np.full(n, np.inf), [None] * n,
         np.zeros(n, np.int64), _SITTING, _SILICON,
     )  # fmt: skip
-    if sat is None or sat.is_empty():
+    if campaign is None or runs is None or runs.is_empty():
         return found
-    stood = standing(sat)
     number = {gpu: place for place, gpu in enumerate(gpus)}
-    spread = stood["spread"].drop_nulls()
-    if len(spread):
-        found.sd = max(_LEAST, float(np.median(spread.to_numpy())))
-    off = stood.with_columns((pl.col("x") - pl.col("centre")).alias("off"))
-    if stood.height >= 8:
-        found.silicon = max(_LEAST, 1.4826 * float(np.median(np.abs(off["off"].to_numpy()))))
-    worst = off.sort("off", descending=True).group_by("gpu", maintain_order=True).first()
-    for gpu, level, sittings in worst.select("gpu", "off", "sittings").iter_rows():
-        if gpu in number:
-            found.level[number[gpu]], found.sittings[number[gpu]] = level, sittings
+    place = np.array([number.get(gpu, -1) for gpu in campaign.gpus["gpu"]])
+    stood = standings(runs, campaign.gpus)
+    again = [one.levels.again for one in stood if one.levels.between_known]
+    if again:
+        found.sd = max(_LEAST, float(np.median(again)))
+    off = np.array([one.off for one in stood])
+    if np.isfinite(off).sum() >= LEAST_GPUS:
+        found.silicon = max(_LEAST, 1.4826 * float(np.nanmedian(np.abs(off))))
+    there = np.flatnonzero(np.isfinite(off).any(axis=0) & (place >= 0))
+    worst = np.nanargmax(off[:, there], axis=0)
+    found.level[place[there]] = off[worst, there]
+    found.half[place[there]] = np.array([one.half for one in stood])[worst, there]
+    found.sittings[place[there]] = np.array([one.levels.sittings for one in stood])[worst, there]
     found.doubt = found.sd / np.sqrt(np.maximum(found.sittings, 1))
-    last = sat.group_by("gpu").agg(pl.col("began").max().cast(pl.Datetime("us")))
-    for gpu, at in last.iter_rows():
-        if gpu in number:
-            found.last[number[gpu]] = at
-            found.age[number[gpu]] = np.inf if at is None else (now - at).total_seconds() / 86_400
-    found.decision = _decisions(sat, stood, number, effect, found.sd)
+    last = runs.group_by("gpu").agg(pl.col("began").max().cast(pl.Datetime("us")))
+    for gpu, at in last.filter(pl.col("gpu").is_in(list(number))).iter_rows():
+        found.last[number[gpu]] = at
+        found.age[number[gpu]] = np.inf if at is None else (now - at).total_seconds() / 86_400
+    found.decision = _decisions(stood, place, n, effect, found.sd)
     return found
 
 
-def _decisions(
-    sat: pl.DataFrame, stood: pl.DataFrame, number: dict[str, int], effect: float, sd: float
-) -> npt.NDArray[np.int64]:
-    """Decided: slow in any workload, or fine in all that it was measured in."""
-    beside = ["workload", "model"]
-    centres = stood.select(*beside, "centre").unique()
-    each = sat.join(centres, on=beside, nulls_equal=True).filter(
-        pl.col("time").is_not_null() & pl.col("gpu").is_in(list(number))
-    )
-    slow, open_ = np.zeros(len(number), bool), np.zeros(len(number), bool)
-    for _, some in each.group_by(beside):
-        ordered = some.sort("began", nulls_last=False)
-        owner = np.array([number[gpu] for gpu in ordered["gpu"]], dtype=np.int64)
-        found, _ = decide(owner, (ordered["time"] - ordered["centre"]).to_numpy(), len(number), effect=effect, sd=sd)
+def _decisions(stood: Sequence[Standing], place: Ints, gpus: int, effect: float, sd: float) -> Ints:
+    """Decided: slow in any workload, or fine in all that it was measured in. `place`: of each GPU of the arrays."""
+    slow, open_ = np.zeros(gpus, bool), np.zeros(gpus, bool)
+    for one in stood:
+        sat = one.levels.sat
+        mine = place[sat.series] >= 0
+        owner = place[sat.series[mine]]
+        deviation = (sat.value - one.levels.steps - one.centre[sat.series])[mine]
+        found, _ = decide(owner, deviation, gpus, effect=effect, sd=sd)
         slow |= found == Decision.SLOW
-        there = np.zeros(len(number), bool)
-        there[owner] = True
-        open_ |= there & (found == Decision.OPEN)
-    fine = ~slow & ~open_
-    return np.where(slow, int(Decision.SLOW), np.where(fine, int(Decision.FINE), int(Decision.OPEN)))
+        open_[owner] |= found[owner] == Decision.OPEN
+    return np.where(slow, int(Decision.SLOW), np.where(open_, int(Decision.OPEN), int(Decision.FINE)))
 
 
 def _worth(known: _Known, score: Floats, threshold: float) -> tuple[Floats, Floats]:
@@ -343,7 +339,7 @@ def _passive(store: Store, cluster: str, gpus: pl.DataFrame, known: _Known) -> t
     if not (known.sittings == 0).any() or not _has_runs(store, cluster):
         return nothing, None
     found = passive(store, cluster=cluster)
-    worth = [one for one in found.worth if one.expected is not None and one.gpus >= 8]
+    worth = [one for one in found.worth if one.expected is not None and one.gpus >= LEAST_GPUS]
     if not worth:
         return nothing, None
     best = max(worth, key=lambda one: one.gpus)

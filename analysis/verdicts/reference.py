@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
 from ...store.conditions import stated
 from ..measurements import SOUND
+from .comparing import LEAST_GPUS
 from .online import UNKNOWN, Alarm, update
 from .recording import verdict_of
-from .standing import by_sitting, standing
+from .standing import scaled, standings
 from .verdict import Verdict
 
 if TYPE_CHECKING:
     from ...store import Store
 
-LEAST_PEERS = 8
+_OF_GPU = ("node", "slot", "model", "vbios", "driver", "cabinet")
 _LEAST = 1e-3  # no GPU is steadier from sitting to sitting
 
 
@@ -64,7 +67,7 @@ class Known:
     def peers_of(self, gpu: str, workload: str, model: str | None) -> Level | None:
         """What its peers take, for a GPU that has no level of its own."""
         peers = self.usual.get((workload, model))
-        if peers is None or peers[1] < LEAST_PEERS or workload in self.levels.get(gpu, {}):
+        if peers is None or peers[1] < LEAST_GPUS or workload in self.levels.get(gpu, {}):
             return None
         return Level(None, None, None, *peers)
 
@@ -82,17 +85,12 @@ def known(
     Without `peers_too` the runs of other GPUs are not read, and nothing is known of peers. Runs with a power limit or a
     locked clock that was asked for are left out.
     """
-    identities = store.collect(store.scan("gpus").select("gpu", "node", "slot", "model", "first_seen"))
-    last = (
-        identities.sort("first_seen", nulls_last=False)
-        .group_by("gpu")
-        .agg(pl.col(name).drop_nulls().last() for name in ("node", "slot", "model"))
-    )
+    identities = store.collect(store.scan("gpus").select("gpu", *_OF_GPU, "first_seen").sort("first_seen"))
+    last = identities.group_by("gpu").agg(pl.col(name).drop_nulls().last() for name in _OF_GPU)
     mine = last.filter(pl.col("gpu").is_in(list(gpus)))
     models = mine["model"].drop_nulls().unique().to_list()
     peers = last.filter(pl.col("model").is_in(models) | pl.col("gpu").is_in(list(gpus))) if peers_too else mine
     runs = _runs(store, peers, workloads, leave_out)
-    stood = standing(by_sitting(runs)) if runs.height else None
     mine_only = runs.filter(pl.col("gpu").is_in(list(gpus)) & pl.col("began").is_not_null()).sort("began")
     at = pl.col("began").cast(pl.Datetime("us")).dt.epoch("us") / 1e6
     past: dict[tuple[str, str], tuple[tuple[float, float], ...]] = {}
@@ -100,16 +98,17 @@ def known(
         past[str(gpu), str(workload)] = tuple(some.select("value", at).iter_rows())
     levels: dict[str, dict[str, Level]] = {}
     usual: dict[tuple[str, str | None], tuple[float, int]] = {}
-    for row in () if stood is None else stood.iter_rows(named=True):
-        of_peers = row["value"] / row["ratio"]
-        usual[row["workload"], row["model"]] = of_peers, row["peers"]
-        if row["gpu"] in gpus:
-            enough = row["peers"] >= LEAST_PEERS
-            level = Level(
-                row["value"], row["low"], row["high"], of_peers if enough else None, row["peers"], row["spread"],
-                past.get((row["gpu"], row["workload"]), ()),
+    keys = peers["gpu"].to_list()
+    for one in standings(scaled(runs), peers):
+        on = np.flatnonzero(one.levels.known)
+        usual[one.workload, one.model] = math.exp(float(np.median(one.levels.level[on]))), len(on)
+        for number in (number for number in on if keys[number] in gpus):
+            own, half, count = one.levels.level[number], one.half[number], int(one.peers[number])
+            low, high = (None if np.isnan(half) else math.exp(own + side * half) for side in (-1, 1))
+            levels.setdefault(keys[number], {})[one.workload] = Level(
+                math.exp(own), low, high, math.exp(one.centre[number]) if count >= LEAST_GPUS else None, count,
+                one.levels.again if one.levels.between_known else None, past.get((keys[number], one.workload), ()),
             )  # fmt: skip
-            levels.setdefault(row["gpu"], {})[row["workload"]] = level
     names = {
         gpu: f"{node}/{slot}"
         for gpu, node, slot in mine.select("gpu", "node", "slot").iter_rows()

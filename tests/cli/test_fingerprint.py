@@ -70,7 +70,7 @@ def test_a_fingerprint_has_each_class_and_figure_with_its_interval(fleet: str) -
     for key in (("compute", "gemm-fp32", "sm_clock"), ("compute", "gemm-fp32", "power"), ("other", None, "xids")):
         assert rows[key]["value"] is not None, key
     assert rows["compute", "gemm-fp32", "work_per_joule"]["ratio"] < 0.95
-    assert rows["other", None, "time_spread"]["value"] == pytest.approx(1.2, abs=0.5)
+    assert rows["other", None, "time_spread"]["value"] == pytest.approx(0.1, abs=0.1)  # without the step of all GPUs
     shown = whorl("fingerprint", "--store", fleet, "--gpu", "S0005")
     assert shown.output.startswith(f"n02/1 ({uuid(SLOW)}): {MODEL}, serial S0005, cluster judged")
 

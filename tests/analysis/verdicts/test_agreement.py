@@ -1,0 +1,85 @@
+"""One model under all of it: every command says the same level of a GPU, with the same interval."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from whorl.analysis.placement import scores
+from whorl.analysis.probing import probed
+from whorl.analysis.verdicts import judge
+from whorl.analysis.verdicts.causes import Evidence
+from whorl.analysis.verdicts.difference import difference
+from whorl.analysis.verdicts.explaining import explain
+from whorl.analysis.verdicts.fingerprint import fingerprint
+from whorl.analysis.verdicts.levels import REACH_90, WEEKS
+from whorl.analysis.verdicts.looks import looks
+from whorl.analysis.verdicts.planning import planned
+from whorl.analysis.verdicts.reference import known
+from whorl.store.schema import arrow_rows
+from whorl.tests.sizes import sample
+
+from ...judged_fleet import BEGAN_NS, CLUSTER, judged_store, uuid
+
+SLOW, BATCH = 5, 40
+"""A slow GPU; and the first one with another VBIOS, which makes them 3 % slower."""
+
+
+@pytest.mark.parametrize("slow", sample([BATCH + 2, SLOW], short=1))
+def test_every_command_says_the_same_level_and_interval_of_a_gpu(slow: int, tmp_path: Path) -> None:
+    store = judged_store(
+        tmp_path / "S", 64, (0, 2), slow={slow: 0.12}, time=lambda gpu, day: 1.03 if gpu >= BATCH else 1.0,
+        runs=lambda gpu: 3, spread=0.001, noise=0.001,
+    )  # fmt: skip
+    boards = {"cluster": [CLUSTER] * 64, "gpu": [uuid(gpu) for gpu in range(64)], "first_seen": [BEGAN_NS + 1] * 64}
+    boards["vbios"] = ["new" if gpu >= BATCH else "old" for gpu in range(64)]
+    store.append({"gpus": arrow_rows("gpus", boards)}, "boards")
+    judgement = judge(store)
+    [verdict] = [one for one in judgement.rows if one.level == "gpu"]
+    assert verdict.effect_pct is not None
+    assert any(one.level == "batch" and len(one.gpus) == 64 - BATCH for one in judgement.rows)
+    workload = verdict.workloads[0]
+    expected = pytest.approx((verdict.effect_pct, verdict.low_pct, verdict.high_pct, verdict.n))
+
+    [place] = [one for one in explain(store, verdict.name, [judgement]).places if one.workload == workload]
+    assert (place.effect_pct, place.low_pct, place.high_pct, place.peers) == expected
+
+    rows = fingerprint(probed(store, every=True))
+    of = (pl.col("gpu") == uuid(slow)) & (pl.col("workload") == workload) & (pl.col("figure") == "time")
+    row = rows.row(by_predicate=of, named=True)
+    assert (*(100 * (row[f"ratio{end}"] - 1) for end in ("", "_low", "_high")), row["peers"]) == expected
+
+    level = known(store, [uuid(slow)], [workload]).levels[uuid(slow)][workload]
+    assert (level.own_ms, level.low_ms, level.high_ms) == pytest.approx((row["value"], row["low"], row["high"]))
+    assert level.peers_ms == pytest.approx(row["value"] / row["ratio"])
+
+    # Placement compares GPUs with the whole fleet and believes less than was measured, but its level is the same one,
+    # and so is what another sitting may bring.
+    score = scores(store, [workload]).of[workload]
+    at = score.raw / score.raw[slow]
+    times = rows.filter((pl.col("workload") == workload) & (pl.col("figure") == "time")).sort("gpu")["value"].to_numpy()
+    assert np.sort(at) == pytest.approx(np.sort(times / row["value"]))
+    campaign = probed(store, every=True)
+    judged = next(
+        one for one in looks(campaign, Evidence.of(campaign)).of if one.what == "time" and one.workload == workload
+    )
+    reach = REACH_90 * judged.levels.later(WEEKS)
+    number = int(np.argmax(score.raw))
+    unit = score.unit[number]
+    down, up = (
+        abs(math.log(end / score.belief[number])) for end in (score.posterior.lower[unit], score.posterior.upper[unit])
+    )
+    ends = score.belief[number] * np.exp([-math.hypot(down, reach), math.hypot(up, reach)])
+    assert (score.lower[number], score.upper[number]) == pytest.approx(tuple(ends))
+
+    day = datetime.fromtimestamp(BEGAN_NS / 1e9, UTC).replace(tzinfo=None)
+    found = difference(store, day + timedelta(days=1), day + timedelta(days=1))
+    [step] = [one for one in found.steps if one.workload == workload]
+    assert (step.n, step.moved) == (64, 0)
+    plan = planned(store, [workload], budget_s=1e6, seconds=1.0, now=day + timedelta(days=3))
+    assert plan.decided.get("slow", 0) + sum(one.slow_chance > 0.5 for one in plan.gpus) == 1
