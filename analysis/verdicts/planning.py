@@ -185,7 +185,7 @@ def _why(
         return Why.UNDECIDED, "one sitting: another one is needed"
     off, half = float(known.level[place]), float(known.half[place])
     says, low, high = (f"{100 * math.expm1(end):+.1f}" for end in (off, off - half, off + half))
-    reach = f" [{low}, {high}]" if math.isfinite(half) else ""
+    reach = f" [{low}, {high}]" if math.isfinite(half) else ""  # as `explain` has it
     return Why.UNDECIDED, f"{says}{reach} %: too near to {threshold_pct:g} %"
 
 
@@ -245,8 +245,8 @@ def _known(
 ) -> _Known:
     n = len(gpus)
     found = _Known(
-        *np.full((3, n), np.nan), np.zeros(n, np.int64), np.full(n, np.inf), [None] * n,
-        np.zeros(n, np.int64), _SITTING, _SILICON,
+        np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan), np.zeros(n, np.int64), np.full(n, np.inf),
+        [None] * n, np.zeros(n, np.int64), _SITTING, _SILICON,
     )  # fmt: skip
     if campaign is None or runs is None or runs.is_empty():
         return found

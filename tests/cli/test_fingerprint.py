@@ -250,7 +250,7 @@ def test_a_gpu_near_the_threshold_tells_more_than_one_that_is_clear(tmp_path: Pa
     assert {one.reason for one in found.gpus} == {"one sitting: another one is needed"}
     again = plan(judged_store(tmp_path / "T", 32, (0, 2), noise=0.02))
     assert again.gpus
-    assert all("+/-" in one.reason and one.reason.endswith("too near to 3 %") for one in again.gpus)
+    assert all(" [" in one.reason and one.reason.endswith("too near to 3 %") for one in again.gpus)
     assert all(one.why == "not decided yet" for one in found.gpus)
     by_name = {one.name: one for one in found.gpus}
     assert by_name["n02/2"].slow_chance > 0.9
