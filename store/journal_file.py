@@ -39,6 +39,8 @@ _MOST_DESCRIPTION = 1 << 20  # bytes: more columns than any table has
 _LIVE = re.compile(r"(?P<generation>.+)\.live(?P<number>\d+)\.parquet")
 _GENERATION = re.compile(r"(?P<name>.+)-\d+-[0-9a-f]+-\d+")
 _NAME = re.compile(r"(?P<generation>.+)\.(?P<table>[a-z_]+)\.(?P<part>\d+)\.arrow")
+_GPUS = re.compile(rb"gpus=((?:[0-9a-f]{8})*);([0-9a-f]{8});")
+_MOST_HEADER = 1 << 14  # bytes; a header of all columns and 200 GPUs has fewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,7 @@ def schema_of(table: str, columns: list[str], writer: Writer, gpus: str) -> pa.S
     fields += [pa.field(WRITTEN, pa.int64()), pa.field(CHECK, pa.int32())]
     who = {name: getattr(writer, name) for name in ("name", "host", "pid_namespace", "pid", "began")}
     metadata = {"whorl.table": table, "whorl.format": str(FORMAT), "whorl.writer": json.dumps(who), "whorl.gpus": gpus}
+    metadata["whorl.found"] = f"gpus={gpus};{zlib.crc32(gpus.encode()):08x};"  # for `gpus_in`
     schema = pa.schema(fields, metadata)
     return schema.with_metadata({**metadata, "whorl.check": _check_of(schema).decode()})
 
@@ -204,10 +207,22 @@ def _check_of(schema: pa.Schema) -> bytes:
     return b"%08x" % zlib.crc32(repr((fields, metadata)).encode())
 
 
-def gpus_in(path: Path) -> frozenset[int] | None:
-    """The hashes of the GPUs that a journal's file may hold; None if the file does not say."""
+def gpus_in(path: str) -> frozenset[int] | None:
+    """The hashes of the GPUs that a journal's file may hold; None if the file does not say.
+
+    A collector that begins in a large store asks a thousand journals, so this looks for the text, which has a checksum
+    of its own, in the header's bytes. Arrow takes five times as long to open one.
+    """
     try:
-        text = head(path).metadata[b"whorl.gpus"].decode()
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            found = _GPUS.search(os.read(handle, _MOST_HEADER))
+        finally:
+            os.close(handle)
+        if found is not None and zlib.crc32(found[1]) == int(found[2], 16):
+            text = found[1].decode()
+        else:
+            text = head(Path(path)).metadata[b"whorl.gpus"].decode()
         return frozenset(int(text[i : i + 8], 16) for i in range(0, len(text), 8))
     except FileNotFoundError:
         return frozenset()

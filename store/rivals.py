@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import re
 import zlib
@@ -27,6 +26,8 @@ _DAY = re.compile(r"day=\d{4}-\d\d-\d\d")
 _TELEMETRY = f".{TELEMETRY.name}."  # in the name of a journal's file
 
 _headers: dict[Path, dict[str, frozenset[int]]] = {}  # by store: the GPUs of the open journals
+_homes: dict[str, frozenset[int]] = {}  # the GPUs of a collector's folders, by their name, which is that of each day
+_MOST_HOMES = 65_536
 
 
 def place(root: Path, rows: pa.Table, mine: set[str], generation: str | None = None) -> tuple[pa.Table, pa.Table]:
@@ -105,7 +106,7 @@ def home(root: Path, name: str, gpus: frozenset[int] | None, days: Iterable[str]
     into it.
     """
     text = placing.as_text(gpus or frozenset())
-    found = f"{name}~{zlib.crc32(text.encode()):08x}"
+    found = _home(name, text)
     for day in days:
         says = root / TELEMETRY.name / f"day={day}" / found / GPUS
         if not says.exists():
@@ -133,10 +134,27 @@ def remove_empty_homes(root: Path, before: int) -> None:
                     remove_folder_inside(root, inside)
 
 
-@functools.lru_cache(maxsize=65536)
+def _home(name: str, text: str) -> str:
+    return f"{name}~{zlib.crc32(text.encode()):08x}"
+
+
 def _gpus_of(home: str) -> frozenset[int]:
-    with os.fdopen(open_regular(Path(home, GPUS)), encoding="ascii") as file:
-        return placing.from_text(file.read())
+    """The GPUs of a collector's folder. Raises OSError and ValueError if it does not say."""
+    name = home.rpartition("/")[2]
+    gpus = _homes.get(name)
+    if gpus is None:
+        with os.fdopen(open_regular(Path(home, GPUS)), encoding="ascii") as file:
+            text = file.read()
+        gpus = placing.from_text(text)
+        if _home(name.rpartition("~")[0], text) == name:
+            _know(name, gpus)
+    return gpus
+
+
+def _know(home: str, gpus: frozenset[int]) -> None:
+    if len(_homes) >= _MOST_HOMES:
+        _homes.clear()
+    _homes[home] = gpus
 
 
 def _may_hold(home: str, gpus: frozenset[int] | None) -> bool:
@@ -158,7 +176,8 @@ def contested(root: Path, name: str, bounds: placing.Bounds) -> bool:
 
 def _open_parts(root: Path, bounds: placing.Bounds) -> list[Part]:
     """The files of journals whose header names one of the GPUs of some rows, or cannot be read."""
-    names = {name for name in names_in(root / journal_file.FOLDER) if _TELEMETRY in name}
+    folder = root / journal_file.FOLDER
+    names = {name for name in names_in(folder) if _TELEMETRY in name}
     known = _headers.setdefault(root, {})
     for gone in known.keys() - names:
         known.pop(gone, None)
@@ -166,11 +185,13 @@ def _open_parts(root: Path, bounds: placing.Bounds) -> list[Part]:
     for name in names:
         gpus = known.get(name)
         if gpus is None:
-            gpus = journal_file.gpus_in(root / journal_file.FOLDER / name)
+            gpus = journal_file.gpus_in(f"{folder}/{name}")
             if gpus:
                 known[name] = gpus
+                writer = journal_file.name_in(name.partition(_TELEMETRY)[0])
+                _know(_home(writer, placing.as_text(gpus)), gpus)  # so its folders need not be asked
         if gpus is None or bounds.gpus is None or not gpus.isdisjoint(bounds.gpus):
-            part = journal_file.named(root / journal_file.FOLDER / name)
+            part = journal_file.named(folder / name)
             found += [part] if part is not None else []
     return found
 

@@ -9,10 +9,11 @@ import pyarrow as pa
 import pytest
 
 from whorl.errors import StoreError
-from whorl.store import Journal, Store, placing, replacing, rivals
+from whorl.store import Journal, Store, journal_file, placing, replacing, rivals
 from whorl.store.compaction import compact
 from whorl.store.locks import locked
 from whorl.store.replacing import Pace
+from whorl.tests.sizes import sample
 from whorl.tests.stores import new_store
 
 
@@ -62,10 +63,44 @@ def test_a_folder_that_does_not_say_its_gpus_is_looked_into(tmp_path: Path) -> N
         one.append(batch("a", 1, 10))
     (says,) = store.root.glob("telemetry/day=*/one~*/gpus.txt")
     says.unlink()
-    rivals._gpus_of.cache_clear()
+    rivals._homes.clear()
     with journal(store, "two") as two:
         two.append(batch("a", 1, 20))
     assert powers(store) == [20]
+
+
+def test_a_folder_that_does_not_fit_its_name_is_asked_each_time(tmp_path: Path) -> None:
+    folder = tmp_path / "day=1970-01-01" / rivals._home("one", "0badcafe")
+    folder.mkdir(parents=True)
+    for text, gpus in (("12345678", {0x12345678}), ("0badcafe", {0x0BADCAFE}), ("12345678", {0x0BADCAFE})):
+        (folder / "gpus.txt").write_text(text)
+        assert rivals._gpus_of(str(folder)) == gpus
+
+
+def test_a_changed_bit_in_the_header_of_a_journal_does_not_hide_whose_it_is(tmp_path: Path) -> None:
+    store = new_store(tmp_path / "s")
+    with journal(store, "one") as one:
+        one.append(batch("a", 1, 10))
+        (path,) = store.root.glob("journal/one-*.arrow")
+        content = path.read_bytes()
+        header = 8 + int.from_bytes(content[4:8], "little")
+    mine = placing.hashes([("c", "a")])
+    damaged = tmp_path / "damaged.arrow"
+    seen = set()
+    for bit in sample(range(8 * header), short=800):
+        damaged.write_bytes(content[: bit // 8] + bytes([content[bit // 8] ^ 1 << bit % 8]) + content[bit // 8 + 1 :])
+        seen.add(journal_file.gpus_in(str(damaged)))
+    assert seen == {mine, None}
+
+
+def test_the_journal_of_an_earlier_whorl_says_whose_it_is(tmp_path: Path) -> None:
+    writer = journal_file.Writer("one", "h", "0", 1, 2)
+    schema = journal_file.schema_of("telemetry", ["ts", "gpu"], writer, "0badcafe")
+    metadata = {key: text for key, text in (schema.metadata or {}).items() if key != b"whorl.found"}
+    before = schema.with_metadata({**metadata, b"whorl.check": journal_file._check_of(schema.with_metadata(metadata))})
+    (tmp_path / "x.arrow").write_bytes(before.serialize().to_pybytes())
+    assert b"gpus=" not in (tmp_path / "x.arrow").read_bytes()
+    assert journal_file.gpus_in(str(tmp_path / "x.arrow")) == {0x0BADCAFE}
 
 
 def test_compaction_removes_the_folders_of_collectors_that_it_emptied(tmp_path: Path) -> None:
