@@ -77,7 +77,9 @@ class Journal:
             settle_s=usual.settle_s if settle_s is None else settle_s,
             grace_s=usual.grace_s if grace_s is None else grace_s,
             announce_s=usual.announce_s if settle_s is None else 0.0,
+            wait=self._wait,
         )
+        self._stop = threading.Event()
         self._clock = clock
         try:
             files.make_folder(self._folder)
@@ -101,13 +103,12 @@ class Journal:
         self._rows = 0
         self._sealer = sealing.Sealer(store.root, self._generation())
         self._waiting: list[sealing.Sealer] = []  # sealed generations that are not in place yet, because that failed
-        self._stop = threading.Event()
         self._closed = False
         self._thread: threading.Thread | None = None
+        self._seals_before = thread and self._slow
         try:
-            sealing.seal_abandoned(store.root, name, self._soon())
-        except StoreError as error:
-            log.warning("%s; rows of an earlier collector stay in its journal", error)
+            if not self._seals_before:
+                self._seal_before(self._soon())
         except BaseException:
             self._hold.release()
             raise
@@ -115,9 +116,27 @@ class Journal:
             self._thread = threading.Thread(target=self._run, name=f"journal-{name}", daemon=True)
             self._thread.start()
 
+    @property
+    def _slow(self) -> bool:
+        """Whether files change places slowly here: minutes pass until all hosts of a network file system see it."""
+        return self._pace.announce_s > 0
+
     def _soon(self) -> replacing.Pace:
         """The pace when somebody waits."""
         return replacing.Pace(min(_HASTY_SETTLE_S, self._pace.settle_s), self._pace.grace_s)
+
+    def _wait(self, seconds: float) -> None:
+        if self._stop.wait(seconds):
+            raise replacing.EndingError(f"the journal {self.name} ends; its rows stay in it")
+
+    def _seal_before(self, pace: replacing.Pace) -> None:
+        """Seal what an earlier writer of this name left."""
+        try:
+            sealing.seal_abandoned(self._root, self.name, pace, but=self._process())
+        except replacing.EndingError:
+            pass
+        except StoreError as error:
+            log.warning("%s; rows of an earlier collector stay in its journal", error)
 
     # -- writing ------------------------------------------------------------------------------------------
 
@@ -215,8 +234,11 @@ class Journal:
             stream.behind = False
         self._unsynced_since = None
 
+    def _process(self) -> str:
+        return f"{self.name}-{self._writer.pid}-{self._writer.began:x}-"
+
     def _generation(self) -> str:
-        return f"{self.name}-{self._writer.pid}-{self._writer.began:x}-{self._number}"
+        return f"{self._process()}{self._number}"
 
     def _next_part(self, old: Stream | None, table: str, batch: pa.RecordBatch) -> Stream:
         table_of(table)
@@ -290,8 +312,13 @@ class Journal:
             tick = min(tick, self.durability.seconds / 2)
         while not self._stop.wait(tick):
             try:
+                if self._seals_before:
+                    self._seals_before = False
+                    self._seal_before(self._pace)
                 self.maintain()
                 last_error = ""
+            except replacing.EndingError:
+                break
             except StoreError as error:
                 # The rows stay in the journal and the next turn tries again. A full disk is reported once.
                 if str(error) != last_error:
@@ -304,7 +331,11 @@ class Journal:
                     log.exception("the journal %s could not be sealed; the rows stay in it", self.name)
 
     def close(self) -> None:
-        """Make everything durable, seal, and release the name. A second call does no harm. Raises StoreError."""
+        """Make everything durable, seal, and release the name. A second call does no harm. Raises StoreError.
+
+        On a network file system the rows are published only: sealing would take minutes. The next journal of the name,
+        or `compact`, seals them.
+        """
         if self._closed:
             return
         self._stop.set()
@@ -312,7 +343,12 @@ class Journal:
             self._thread.join()
         try:
             self.flush()
-            self.seal(settle_s=self._soon().settle_s)
+            if self._slow:
+                with self._work:
+                    for sealer in (*self._waiting, self._sealer):
+                        sealer.publish()
+            else:
+                self.seal(settle_s=self._soon().settle_s)
         finally:
             self._closed = True
             with self._guard:

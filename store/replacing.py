@@ -61,6 +61,8 @@ class Pace:
     grace_s: float = GRACE_S
     announce_s: float = 0.0
     """Before the new files appear. On a network file system a host lists a folder from memory for a while."""
+    wait: Callable[[float], object] = time.sleep
+    """Waits some seconds. It may raise a StoreError; then the replacement is taken back."""
 
 
 OFFLINE = Pace(0.0, 0.0)
@@ -70,6 +72,10 @@ _NETWORK = Pace(_CACHED_S, _CACHED_S + GRACE_S, _CACHED_S)
 def pace_of(root: Path) -> Pace:
     """The pace that suits the file system of a store."""
     return _NETWORK if durability.of(root).seconds else Pace()
+
+
+class EndingError(StoreError):
+    """This process ends and does not wait until the files have changed places. Nothing was done."""
 
 
 class TakenError(StoreError):
@@ -216,7 +222,7 @@ def replace(
         _claim_all(root, one, [side[1] for side in sides if side[0] == "old"], claimed)
         _write(root, one, 1, sides)
         if pace.announce_s:
-            time.sleep(pace.announce_s)
+            pace.wait(pace.announce_s)
         for temporary, final in new.items():
             temporary.replace(final)
             placed.append(str(final.relative_to(root)))
@@ -224,7 +230,7 @@ def replace(
             files.sync_folder(folder)
         inside()
         if pace.settle_s:
-            time.sleep(pace.settle_s)
+            pace.wait(pace.settle_s)
         _write(root, one, 2, sides)
     except BaseException as error:
         if _path(root, one, 2).exists():  # from here on the files are replaced, whatever failed afterwards

@@ -317,10 +317,10 @@ def _put_aside(path: Path, lost: int) -> None:
         os.link(path, aside, follow_symlinks=False)
 
 
-def seal_abandoned(root: Path, name: str | None, pace: Pace) -> list[str]:
+def seal_abandoned(root: Path, name: str | None, pace: Pace, *, but: str | None = None) -> list[str]:
     """Seal the journals of dead writers: of `name`, whose lock the caller holds, or of all whose lock is free (None).
 
-    Returns the generations that were sealed. Raises StoreError.
+    Generations that begin with `but` are left. Returns the generations that were sealed. Raises StoreError.
     """
     by_generation: dict[str, list[Part]] = {}
     hidden = {file for note in replacing.notes(root).values() for table, file in note.old if table == "journal"}
@@ -331,7 +331,7 @@ def seal_abandoned(root: Path, name: str | None, pace: Pace) -> list[str]:
     failure: StoreError | None = None
     for generation in by_generation:
         owner = name_in(generation)
-        if name is not None and owner != name:
+        if (name is not None and owner != name) or (but is not None and generation.startswith(but)):
             continue
         path = root / journal_file.FOLDER / f"{owner}.lock"
         lock: contextlib.AbstractContextManager[object] = contextlib.nullcontext()

@@ -100,7 +100,7 @@ def test_the_journal_of_an_earlier_whorl_says_whose_it_is(tmp_path: Path) -> Non
     before = schema.with_metadata({**metadata, b"whorl.check": journal_file._check_of(schema.with_metadata(metadata))})
     (tmp_path / "x.arrow").write_bytes(before.serialize().to_pybytes())
     assert b"gpus=" not in (tmp_path / "x.arrow").read_bytes()
-    assert journal_file.gpus_in(str(tmp_path / "x.arrow")) == {0x0BADCAFE}
+    assert journal_file.gpus_in(str(tmp_path / "x.arrow")) == frozenset({0x0BADCAFE})
 
 
 def test_compaction_removes_the_folders_of_collectors_that_it_emptied(tmp_path: Path) -> None:

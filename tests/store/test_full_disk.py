@@ -73,11 +73,11 @@ def test_a_file_size_limit(tmp_path: Path, limit: int) -> None:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB."""
+    """A file system of 1.5 MiB."""
     place = tmp_path / "small"
     place.mkdir()
     made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], capture_output=True, text=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=1536k", "tmpfs", place], capture_output=True, text=True, check=False
     ) if shutil.which("mount") else None  # fmt: skip
     if made is None or made.returncode:
         pytest.skip(f"cannot mount a small file system: {made.stderr.strip() if made else 'there is no mount'}")

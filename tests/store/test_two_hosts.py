@@ -6,11 +6,13 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import duckdb
 import pytest
 
-from whorl.store import Journal, Store, compaction, processes, reading, replacing, retention
+from whorl.store import Journal, Store, compaction, durability, processes, reading, replacing, retention
 from whorl.tests.store.journaler import BEGAN, S, batch
 from whorl.tests.stores import new_store
 
@@ -150,6 +152,64 @@ def test_a_listing_from_memory_hides_nothing_that_changed_places(
     real = reading.names_in
     monkeypatch.setattr(reading, "names_in", lambda root, name: before.get(name) or real(root, name))
     assert len(Store.open(segments).arrow("telemetry")) == 5
+
+
+@pytest.fixture
+def networked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store on NFS."""
+    monkeypatch.setattr(durability, "_magic", lambda _: 0x6969)
+    return new_store(tmp_path / "N")
+
+
+def by_clients(store: Store) -> dict[str, int]:
+    with duckdb.connect(str(store.root / "whorl.duckdb"), read_only=True) as connection:
+        return dict(zip(("n", "keys"), connection.execute(COUNT).fetchall()[0], strict=True))
+
+
+def test_a_collector_that_ends_on_nfs_neither_waits_nor_replaces_files(
+    networked: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another host may list the store's folders from memory for a minute."""
+    waits: list[float] = []
+    monkeypatch.setattr(time, "sleep", waits.append)
+    with Journal(networked, "n", thread=False) as journal:
+        journal.append(batch(["a"], 1, 1))
+        journal.publish()
+        journal.append(batch(["a"], 2, 2))
+    assert not waits
+    assert replacing.notes(networked.root) == {}
+    assert counted(networked.root) == by_clients(networked) == {"n": 2, "keys": 2}
+    compaction.compact(networked.root, pace=replacing.OFFLINE, now=0)
+    assert not list((networked.root / "journal").glob("*.arrow"))
+    assert counted(networked.root) == by_clients(networked) == {"n": 2, "keys": 2}
+
+
+def test_a_collector_that_ends_on_nfs_while_it_seals_does_not_wait_for_that(
+    networked: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next of its name seals what it left, and stores its own rows meanwhile."""
+    monkeypatch.setattr(replacing, "_NETWORK", replacing.Pace(3600, 3600, 3600))
+    with Journal(networked, "n", segment_s=0.2) as journal:
+        journal.append(batch(["a"], 1, 1))
+        journal.publish()
+        assert in_time(lambda: bool(replacing.notes(networked.root)))
+        journal.append(batch(["a"], 2, 2))
+    assert replacing.notes(networked.root) == {}
+    assert counted(networked.root) == by_clients(networked) == {"n": 2, "keys": 2}
+    monkeypatch.setattr(replacing, "_NETWORK", replacing.Pace(0.01, 0.0, 0.01))
+    left = {path.name for path in (networked.root / "journal").glob("*.arrow")}
+    assert len(left) == 2
+    with Journal(networked, "n", publish_s=0.1) as journal:
+        journal.append(batch(["a"], 3, 3))
+        assert in_time(lambda: not left & {path.name for path in (networked.root / "journal").glob("*.arrow")})
+    assert counted(networked.root) == by_clients(networked) == {"n": 3, "keys": 3}
+
+
+def in_time(happened: Callable[[], bool]) -> bool:
+    last = time.monotonic() + 30
+    while not happened() and time.monotonic() < last:
+        time.sleep(0.02)
+    return happened()
 
 
 def test_ages_are_by_the_clock_of_the_file_system(segments: Path, monkeypatch: pytest.MonkeyPatch) -> None:
