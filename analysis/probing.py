@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -15,15 +15,10 @@ from ..errors import InputError
 from ..store.conditions import read
 from .kinds import told_apart
 from .measurements import SOUND, identities
+from .run_figures import figures, in_time
 
 if TYPE_CHECKING:
     from ..store import Store
-
-FIGURES = (
-    "time_median", "time_low", "time_high", "rate", "operation_rate", "bandwidth", "latency", "energy", "efficiency",
-    "wrong_elements", "checked_elements",
-)  # fmt: skip
-"""Figures of a run that become columns."""
 
 _RUNS = (
     "run_id", "workload", "gpu", "job_id", "began", "ended", "sm_clock_mhz", "mem_clock_mhz", "temperature_c",
@@ -51,8 +46,8 @@ class Probed:
     """One row a GPU that the campaign touched: gpu, node, cabinet, slot, model, uuid, vbios, driver, power_limit_w,
     sm_clock_max_mhz, temperature_max_operating_c, temperature_slowdown_c; sorted by cabinet, node and slot."""
     runs: pl.DataFrame
-    """One row a run: the columns of `runs`, those of `gpus`, `FIGURES`, and `value`, `low`, `high` (the median of its
-    repeats with its 95 % interval, ms; null where it has none), `repeats`, and `stresses`."""
+    """One row a run: the columns of `runs`, those of `gpus`, `run_figures.FIGURES`, and `value`, `low`, `high` (the
+    median of its repeats with its 95 % interval, ms; null where it has none), `repeats`, and `stresses`."""
     events: pl.DataFrame
     """ts, gpu, node, kind, code, detail: of these GPUs, while the campaign ran."""
     planned: int | None = None
@@ -132,6 +127,18 @@ def _only(runs: pl.DataFrame, fit: pl.Expr) -> pl.DataFrame:
     return runs if mask.all(ignore_nulls=False) else runs.filter(mask)
 
 
+def parted(runs: pl.DataFrame, *names: str) -> Iterator[tuple[tuple[str | None, ...], pl.DataFrame]]:
+    """The rows of each combination of these columns, by their names; one at a time, as all at once are a copy."""
+    code, kinds = np.zeros(runs.height, dtype=np.int64), [runs[name].cast(pl.Categorical) for name in names]
+    for kind in kinds:
+        number = (kind.to_physical().cast(pl.Int64) + 1).fill_null(0).to_numpy()
+        code = code * (int(number.max(initial=0)) + 1) + number
+    _, first = np.unique(code, return_index=True)
+    keys = [(tuple(None if kind[at] is None else str(kind[at]) for kind in kinds), code[at]) for at in first.tolist()]
+    for key, number in sorted(keys, key=lambda one: tuple(map(str, one[0]))):
+        yield key, runs.filter(pl.Series(code == number)) if len(keys) > 1 else runs
+
+
 def campaigns(store: Store) -> pl.DataFrame:
     """Every campaign: cluster, campaign, began, runs, gpus; the one that began last comes last.
 
@@ -159,7 +166,7 @@ def probed(store: Store, campaign: str | None = None, cluster: str | None = None
     names = other_names(store, where) if name is None else {}
     gpus = _gpus(store, where, runs["gpu"].unique(), names)
     events = _events(store, where, runs)
-    runs = runs.hstack(_figures(store, runs["run_id"])).hstack([_stresses(runs["conditions"])])
+    runs = runs.hstack(figures(store, runs["run_id"])).hstack([_stresses(runs["conditions"])])
     if names:
         runs = runs.with_columns(pl.col("gpu").replace(names))
     runs = runs.with_columns(
@@ -167,7 +174,7 @@ def probed(store: Store, campaign: str | None = None, cluster: str | None = None
         pl.col("time_low").alias("low"),
         pl.col("time_high").alias("high"),
     )
-    runs = _in_time(runs).join(gpus, on="gpu", how="left", maintain_order="left")
+    runs = in_time(runs, gpus)
     planned = None if name is None else _planned(store, where, name)
     missing = planned is not None and planned > runs.height
     return Probed(where, name or "", gpus, runs, events, planned if missing else None)
@@ -249,50 +256,6 @@ def _gpus(store: Store, cluster: str, names: pl.Series, others: Mapping[str, str
     )
     every = pl.DataFrame({"gpu": names.sort()}, schema={"gpu": pl.String})
     return every.join(store.collect(last), on="gpu", how="left").sort("cabinet", "node", "slot", "gpu", nulls_last=True)
-
-
-def _in_time(runs: pl.DataFrame) -> pl.DataFrame:
-    """`runs` by `began` and `gpu`, those without a time last."""
-    # Numbers are sorted several times as fast as names.
-    gpu = runs["gpu"].cast(pl.Enum(runs["gpu"].drop_nulls().unique().sort())).to_physical()
-    order = pl.select(runs["began"].cast(pl.Int64), gpu.alias("gpu")).select(
-        pl.arg_sort_by("began", "gpu", nulls_last=True, maintain_order=True)
-    )
-    return runs[order.to_series()]
-
-
-def _figures(store: Store, run_ids: pl.Series) -> pl.DataFrame:
-    """A row for each run: `FIGURES`, and of the repeats the median time and their number."""
-    rows, figure = store.scan("results").select("run_id", "figure", "value"), pl.col("figure")
-    single = _numbered(store.collect(rows.filter(figure.is_in(FIGURES))), run_ids)
-    parts = single.partition_by("figure", as_dict=True)
-    nothing = single.clear()
-    found = [_placed(parts.get((name,), nothing), "value", len(run_ids)).alias(name) for name in FIGURES]
-    times = _numbered(store.collect(rows.filter(figure == "time").drop("figure")), run_ids)
-    times = times.with_columns(pl.lit(1, pl.Int64).alias("repeats"))
-    if times["number"].n_unique() < times.height:
-        times = times.group_by("number").agg(pl.col("value").median(), pl.col("repeats").sum())
-    known = single.select("number", pl.lit(0, pl.Int64).alias("none")).unique("number")
-    found.append(_placed(times, "value", len(run_ids)).alias("time"))
-    repeats = (_placed(times, "repeats", len(run_ids)), _placed(known, "none", len(run_ids)))
-    return pl.DataFrame(found).with_columns(pl.coalesce(*repeats).alias("repeats"))
-
-
-def _numbered(rows: pl.DataFrame, run_ids: pl.Series) -> pl.DataFrame:
-    """Rows of `results` with the number of their run in `run_ids`, without those of other runs."""
-    if rows.height == len(run_ids) and (rows["run_id"] == run_ids).all():  # as an import writes them
-        return rows.with_row_index("number").drop("run_id")
-    numbers = pl.DataFrame({"run_id": run_ids}).with_row_index("number")
-    return rows.join(numbers, on="run_id", maintain_order="left").drop("run_id")
-
-
-def _placed(rows: pl.DataFrame, name: str, runs: int) -> pl.Series:
-    """(runs,) a column in the order of the runs; of several rows of a run the first, null where it has none."""
-    numbers = rows["number"].to_numpy()
-    place = np.full(runs, rows.height)
-    place[numbers[::-1]] = np.arange(rows.height)[::-1]
-    column = rows[name]
-    return column.extend_constant(None, 1)[place]
 
 
 def _events(store: Store, cluster: str, runs: pl.DataFrame) -> pl.DataFrame:

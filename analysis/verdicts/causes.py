@@ -72,8 +72,9 @@ class Evidence:
     frozen: Mapping[str, str]
     """GPUs whose power reading stood still, with a sentence."""
     _peers: dict[tuple[str | None, str], Peers] = field(default_factory=dict)
-    _tops: pl.DataFrame | None = None
+    _tops: dict[str, list[float]] | None = None
     _paths: dict[str, Any] | None = None
+    _places: dict[str, tuple[int, int]] | None = None
 
     @classmethod
     def of(cls, campaign: Probed, store: Store | None = None, batches: Mapping[str, str] | None = None) -> Evidence:
@@ -121,7 +122,10 @@ class Evidence:
 
     def _rows(self, gpus: Sequence[str]) -> dict[str, dict[str, Any]]:
         """By workload, the row of `levels` of a GPU, or the medians of several."""
-        rows = self.levels.filter(pl.col("gpu").is_in(list(gpus)))
+        if self._places is None:  # by GPU, where its rows are: `levels` is sorted by it
+            first = self.levels.select("gpu").with_row_index("at").group_by("gpu").agg(pl.col("at").min(), pl.len())
+            self._places = {gpu: (at, n) for gpu, at, n in first.iter_rows()}
+        rows = pl.concat([self.levels.slice(*self._places.get(gpu, (0, 0))) for gpu in gpus])
         if len(gpus) > 1:
             texts = [name for name, kind in rows.schema.items() if not kind.is_numeric()]
             same = [pl.col(name).first() for name in texts if name != "workload"]
@@ -229,15 +233,15 @@ class Evidence:
             tops = self.levels.drop_nulls("top").group_by("model", "gpu")
             found = tops.agg(pl.col("top").max(), pl.len().alias("probes"))
             usual = pl.col("top").median().over("model")
-            self._tops = found.with_columns(
-                usual.alias("peers"), (1.4826 * (pl.col("top") - usual).abs().median().over("model")).alias("spread")
-            )
-        mine = self._tops.filter(pl.col("gpu").is_in(list(gpus))).select(pl.col(pl.Float64, pl.UInt32).median())
-        if mine["top"][0] is None or row["clock"] is None:
+            spread = 1.4826 * (pl.col("top") - usual).abs().median().over("model")
+            rows = found.select("gpu", "top", usual.alias("peers"), spread.alias("spread"), "probes").iter_rows()
+            self._tops = {gpu: figures for gpu, *figures in rows}
+        mine = [self._tops[gpu] for gpu in gpus if gpu in self._tops]
+        if not mine or row["clock"] is None:
             return False
-        top, peers, spread, probes = (float(mine[name][0]) for name in ("top", "peers", "spread", "probes"))
+        top, peers, scatter, probes = (float(value) for value in np.median(np.array(mine, dtype=np.float64), axis=0))
         at_top = float(row["clock"]) >= top - STEP
-        return probes >= 2 and spread <= STEP and top < peers - max(0.01, 4 * spread) and at_top
+        return probes >= 2 and scatter <= STEP and top < peers - max(0.01, 4 * scatter) and at_top
 
 
 def _in_per_cent(parts: Mapping[str, Floats], effect: float) -> tuple[Cause, ...]:

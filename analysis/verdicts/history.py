@@ -14,10 +14,11 @@ import numpy as np
 import polars as pl
 
 from ..measurements import coupled_jobs
+from ..probing import parted
 from ..sittings import latest
 from .finding import Finding, Histories, Shape
 from .online import Expected, expected
-from .regimes import neighbours, with_regimes
+from .regimes import identities_seen, neighbours, with_regimes
 from .scatter import poisson_tail
 from .telling import Telling
 from .verdict import NotJudged, State
@@ -51,11 +52,9 @@ def histories(campaign: Probed, store: Store | None = None, *, now: datetime | N
     looks = 0
     known: dict[str, Expected] = {}
     if runs.height:
-        runs = with_regimes(campaign, store, coupled_jobs(runs))
-        beside = neighbours(campaign, store)
-        parts = runs.partition_by("workload", as_dict=True, maintain_order=True)
-        for (workload,), of_it in sorted(parts.items(), key=str):
-            told = Telling(campaign.cluster, str(workload), of_it, beside)
+        beside, seen = neighbours(campaign, store), identities_seen(campaign, store)
+        for (workload,), of_it in parted(runs, "workload"):
+            told = Telling(campaign.cluster, str(workload), with_regimes(seen, coupled_jobs(of_it)), beside)
             said += told.said
             found += told.findings()
             watched += told.watched()

@@ -17,7 +17,7 @@ import polars as pl
 from ...store.names import plain_workload
 from ..findings import SOME
 from ..measurements import coupled_jobs
-from ..probing import Probed
+from ..probing import Probed, parted
 from ..repeats import JOBS_COUPLE
 from ..sittings import Bools, Floats, Ints, days, latest
 from ..statistics.ordering import bounds
@@ -93,9 +93,8 @@ def looks(campaign: Probed, evidence: Evidence, now: datetime | None = None) -> 
     fleet, values = Fleet.of(campaign.gpus)
     runs, said = usable(campaign, now)
     found = Looks(campaign, evidence, gpus, fleet, values, runs, [], said)
-    parts = runs.drop("run_id", "value").partition_by("model", "workload", as_dict=True)
-    for (model, workload), some in sorted(parts.items(), key=lambda one: tuple(map(str, one[0]))):
-        found.of += _of_times(found, None if model is None else str(model), str(workload), some)
+    for (model, workload), some in parted(runs.drop("run_id", "value"), "model", "workload"):
+        found.of += _of_times(found, model, str(workload), some)
     if found.of:
         found.of += _of_channels(found)
     share_tails([look.compared for look in found.of])

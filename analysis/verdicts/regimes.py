@@ -28,12 +28,12 @@ _FIELDS = ("driver", "vbios", *PLACE)
 _SAID = ("driver", "cublas", "kernel")  # what runs themselves tell
 
 
-def with_regimes(campaign: Probed, store: Store | None, runs: pl.DataFrame) -> pl.DataFrame:
+def with_regimes(known: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
     """`runs` (gpu, node, began, versions, probe_version) with a column `had_X` for each of `SOFTWARE` and `PLACE`.
 
-    What the run itself says counts first, then what was last seen of its GPU by then. Null where nothing is known.
+    What the run itself says counts first, then what was last seen of its GPU by then (`known`, of `identities_seen`).
+    Null where nothing is known.
     """
-    known = _identities(campaign, store)
     runs = runs.with_columns(pl.col("began").cast(_NS)).sort("began", maintain_order=True)
     said = runs.select(pl.col("versions").cast(pl.String).unique())
     said = said.with_columns(
@@ -94,7 +94,7 @@ def neighbours(campaign: Probed, store: Store | None) -> Neighbours:
     return Neighbours({node: tuple(of for of in came if of[0] > came[0][0]) for node, came in seen.items()})
 
 
-def _identities(campaign: Probed, store: Store | None) -> pl.DataFrame:
+def identities_seen(campaign: Probed, store: Store | None) -> pl.DataFrame:
     """gpu, first_seen and `_FIELDS`: every identity with a time, and the drivers that events tell of."""
     if store is None:
         texts = {name: pl.String() for name in ("gpu", "driver", "vbios", "node")}

@@ -22,6 +22,7 @@ _DAY_NS = 86_400_000_000_000
 _NEWEST_RUNS = 40
 _WEEK = 7.0
 _KELVIN = 5.0  # differences in the conditions that are told beside a change
+_READ = ("temperature_c", "sm_clock_mhz", "power_w")
 _SHARES = {"sm_clock_mhz": (0.01, "SM clock", "MHz"), "power_w": (0.05, "power", "W")}
 
 
@@ -42,7 +43,10 @@ class Telling:
         places = runs.select("gpu", pl.coalesce("node", "had_node").alias("node")).unique("gpu", keep="last")
         nodes = dict(places.iter_rows())
         self.nodes: list[str | None] = [nodes.get(name) for name in self.names]
-        self.software = [name for name in SOFTWARE if runs[f"had_{name}"].n_unique() > 1]
+        # What may be different after a change: nothing else is looked up for each finding.
+        self.varying = [name for name in (*SOFTWARE, *PLACE) if runs[f"had_{name}"].n_unique() > 1]
+        self.read = {name: runs[name].cast(pl.Float64).fill_null(np.nan).to_numpy() for name in _READ}
+        self.software = [name for name in SOFTWARE if name in self.varying]
         parts = [pl.col(f"had_{name}").fill_null("") for name in self.software] or [pl.lit("")]
         regime = runs.select(pl.concat_str(parts, separator="\n").alias("regime"))["regime"]
         self.regimes: list[str] = regime.unique().sort().to_list()
@@ -53,7 +57,7 @@ class Telling:
             count=len(self.names),
             node=codes(pl.Series(self.nodes, dtype=pl.String), sorted({n for n in self.nodes if n is not None})),
             regime=codes(regime, self.regimes) if self.software else None,
-            warmth=runs["temperature_c"].cast(pl.Float64).fill_null(np.nan).to_numpy(),
+            warmth=self.read["temperature_c"],
         )
         # Runs by sitting, to find the runs of a sitting again.
         self.places = self.past.runs.order
@@ -231,24 +235,24 @@ class Telling:
 
     def _beside(self, series: int, before: Ints, after: Ints) -> Iterator[str]:
         """What else is different after: software, place, neighbours, temperature, clock, power."""
-        was, became = (self.runs[self._rows(part).tolist()] for part in (before, after))
-        last, now = self.runs[self._rows(before[-1:]).tolist()], self.runs[self._rows(after[:1]).tolist()]
-        for name in (*SOFTWARE, *PLACE):
-            old, new = (rows[f"had_{name}"].drop_nulls() for rows in (last, now))
+        was, became = self._rows(before), self._rows(after)
+        last, now = self._rows(before[-1:]).tolist(), self._rows(after[:1]).tolist()
+        for name in self.varying:
+            old, new = (self.runs[f"had_{name}"][rows].drop_nulls() for rows in (last, now))
             if len(old) and len(new) and old[-1] != new[0]:
                 yield f"{WORDS[name]} {old[-1]} to {new[0]}"
         if not self.of_nodes:
             since, until = (_date(self.past.of.at[one]) for one in (before[-1], after[0]))
             for other in self.beside.new(self.nodes[series], self.names[series], since, until):
                 yield f"GPU {other} came to its node"
-        own = _moved(was, became, "temperature_c")
+        own = self._moved(was, became, "temperature_c")
         if own is not None and abs(own[1] - own[0]) >= _KELVIN:
             yield f"its temperature {own[0]:.0f} to {own[1]:.0f} °C"
             others = self._neighbours_temperature(series, before, after)
             if others is not None and np.sign(others[1] - others[0]) == np.sign(own[1] - own[0]) != 0:
                 yield f"that of the other GPUs of its node {others[0]:.0f} to {others[1]:.0f} °C"
         for name, (least, word, unit) in _SHARES.items():
-            moved = _moved(was, became, name)
+            moved = self._moved(was, became, name)
             if moved is not None and moved[0] > 0 and abs(moved[1] / moved[0] - 1) >= least:
                 yield f"{word} {moved[0]:,.0f} to {moved[1]:,.0f} {unit}"
 
@@ -257,13 +261,19 @@ class Telling:
         node = self.nodes[series]
         if node is None or self.of_nodes:
             return None
-        others = self.runs.filter(
-            (pl.coalesce("node", "had_node") == node) & (pl.col("gpu") != self.names[series])
-        ).with_columns(pl.col("began").cast(pl.Int64) / _DAY_NS)
+        beside = (pl.coalesce("node", "had_node") == node) & (pl.col("gpu") != self.names[series])
+        others = np.flatnonzero(self.runs.select(beside.fill_null(value=False)).to_series().to_numpy())
+        began = self.runs["began"][others.tolist()].cast(pl.Int64).to_numpy() / _DAY_NS
         at = self.past.of.at
         edges = [(at[part[0]], at[part[-1]] + 1.0) for part in (before, after)]
-        was, became = (others.filter(pl.col("began").is_between(*edge)) for edge in edges)
-        return _moved(was, became, "temperature_c")
+        was, became = (others[(began >= low) & (began <= high)] for low, high in edges)
+        return self._moved(was, became, "temperature_c")
+
+    def _moved(self, was: Ints, became: Ints, name: str) -> tuple[float, float] | None:
+        """The medians of what was read in these runs; None where nothing was."""
+        old, new = (self.read[name][rows] for rows in (was, became))
+        old, new = (values[np.isfinite(values)] for values in (old, new))
+        return (float(np.median(old)), float(np.median(new))) if len(old) and len(new) else None
 
 
 def _by_job(runs: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, tuple[str, ...]]]:
@@ -283,11 +293,6 @@ def _by_job(runs: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, tuple[str, ...]
     )
     members = jobs.group_by("gpu").agg(pl.col("members").explode().unique().sort())
     return jobs.drop("members"), {str(node): tuple(gpus) for node, gpus in members.iter_rows()}
-
-
-def _moved(was: pl.DataFrame, became: pl.DataFrame, name: str) -> tuple[float, float] | None:
-    old, new = (rows[name].drop_nulls().median() for rows in (was, became))
-    return None if old is None or new is None else (float(old), float(new))  # type: ignore[arg-type]
 
 
 def _date(days: float | Floats) -> datetime:

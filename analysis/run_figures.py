@@ -1,0 +1,78 @@
+"""Runs with their figures and their GPUs, in the order of time: what `probing` reads of a store of any size.
+
+A large fleet has millions of runs, so everything goes by numbers of runs and GPUs and not by their names.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+FIGURES = (
+    "time_median", "time_low", "time_high", "rate", "operation_rate", "bandwidth", "latency", "energy", "efficiency",
+    "wrong_elements", "checked_elements",
+)  # fmt: skip
+"""Figures of a run that become columns."""
+
+_AT_ONCE = 6  # columns
+
+
+def in_time(runs: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
+    """`runs` by `began` and `gpu`, those without a time last, with the columns of their GPU. It empties `runs`."""
+    # Numbers are sorted and joined several times as fast as names.
+    names = gpus["gpu"].sort()
+    place = gpus["gpu"].arg_sort()
+    gpu = runs["gpu"].cast(pl.Enum(names)).to_physical()
+    order = pl.select(runs["began"].cast(pl.Int64), gpu.alias("gpu")).select(
+        pl.arg_sort_by("began", "gpu", nulls_last=True, maintain_order=True)
+    )["began"]
+    # A few columns at a time: a second copy of all the runs of a large fleet does not fit beside the first.
+    found: list[pl.Series] = []
+    left = runs.columns
+    while left:
+        some, left = left[:_AT_ONCE], left[_AT_ONCE:]
+        part = pl.DataFrame([runs.drop_in_place(name) for name in some])
+        empty = [name for name in some if part[name].null_count() == part.height]
+        found += part.select(
+            pl.col(name) if name in empty else pl.col(name).gather(order) for name in some
+        ).get_columns()
+    return pl.DataFrame(found).hstack(gpus.drop("gpu")[place[gpu[order]]])
+
+
+def figures(store: Store, run_ids: pl.Series) -> pl.DataFrame:
+    """A row for each run: `FIGURES`, and of the repeats the median time and their number."""
+    rows, figure = store.scan("results").select("run_id", "figure", "value"), pl.col("figure")
+    single = _numbered(store.collect(rows.filter(figure.is_in(FIGURES))), run_ids)
+    parts = single.partition_by("figure", as_dict=True)
+    nothing = single.clear()
+    found = [_placed(parts.get((name,), nothing), "value", len(run_ids)).alias(name) for name in FIGURES]
+    times = _numbered(store.collect(rows.filter(figure == "time").drop("figure")), run_ids)
+    times = times.with_columns(pl.lit(1, pl.Int64).alias("repeats"))
+    if times["number"].n_unique() < times.height:
+        times = times.group_by("number").agg(pl.col("value").median(), pl.col("repeats").sum())
+    known = single.select("number", pl.lit(0, pl.Int64).alias("none")).unique("number")
+    found.append(_placed(times, "value", len(run_ids)).alias("time"))
+    repeats = (_placed(times, "repeats", len(run_ids)), _placed(known, "none", len(run_ids)))
+    return pl.DataFrame(found).with_columns(pl.coalesce(*repeats).alias("repeats"))
+
+
+def _numbered(rows: pl.DataFrame, run_ids: pl.Series) -> pl.DataFrame:
+    """Rows of `results` with the number of their run in `run_ids`, without those of other runs."""
+    if rows.height == len(run_ids) and (rows["run_id"] == run_ids).all():  # as an import writes them
+        return rows.with_row_index("number").drop("run_id")
+    numbers = pl.DataFrame({"run_id": run_ids}).with_row_index("number")
+    return rows.join(numbers, on="run_id", maintain_order="left").drop("run_id")
+
+
+def _placed(rows: pl.DataFrame, name: str, runs: int) -> pl.Series:
+    """(runs,) a column in the order of the runs; of several rows of a run the first, null where it has none."""
+    numbers = rows["number"].to_numpy()
+    place = np.full(runs, rows.height)
+    place[numbers[::-1]] = np.arange(rows.height)[::-1]
+    column = rows[name]
+    return column.extend_constant(None, 1)[place]
