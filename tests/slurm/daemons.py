@@ -26,7 +26,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -140,6 +140,7 @@ class Slurm:
         self.folder, self.nodes = folder, nodes
         self.names = [f"n{number:02d}" for number in range(1, nodes + 1)]
         self.lua: Sequence[str] = ()  # plug-ins switched on: "job_submit", "cli_filter"
+        self.settings: Mapping[str, str] = {}  # further lines of slurm.conf
         self._started: dict[str, subprocess.Popen[bytes]] = {}
         self._answering: dict[str | None, subprocess.Popen[str]] = {}
         self._ports = _free_ports(nodes + 12)
@@ -288,10 +289,10 @@ class Slurm:
     def stop_controller(self) -> None:
         self._stop("slurmctld")
 
-    def reconfigure(self, *lua: str) -> None:
-        """Restart the controller with these plug-ins."""
+    def reconfigure(self, *lua: str, **settings: str) -> None:
+        """Restart the controller with these plug-ins and further settings of slurm.conf; the nodes read them, too."""
         self.stop_controller()
-        self.lua = lua
+        self.lua, self.settings = lua, settings
         self.start_controller()
         self.until(self._all_idle, "all nodes to be idle")
 
@@ -391,6 +392,7 @@ PriorityType=priority/multifactor
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 {"".join(f"{_LUA[name]}=lua{chr(10)}" for name in self.lua)}\
+{"".join(f"{name}={value}{chr(10)}" for name, value in self.settings.items())}\
 NodeName=DEFAULT CPUs=8 Sockets=2 CoresPerSocket=4 ThreadsPerCore=1 RealMemory=4000 State=UNKNOWN
 NodeName={every} NodeHostname={_host()} NodeAddr=127.0.0.1 Port=[{ports[10]}-{ports[9 + self.nodes]}] \
 Gres=gpu:v100:{GPUS} Feature=v100,cab1 Weight=10
