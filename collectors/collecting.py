@@ -8,7 +8,6 @@ import logging
 import os
 import platform
 import re
-import socket
 import struct
 import subprocess
 import sys
@@ -72,11 +71,6 @@ class Plan:
             raise InputError(f"a driver call of {self.hung_s:g} s may be normal: give --hung {_LEAST_HUNG_S:g} or more")
         if self.duration_s is not None and self.duration_s <= 0:
             raise InputError(f"a duration of {self.duration_s:g} s is not possible; give a positive number of seconds")
-
-
-def this_node() -> str:
-    """The name of this host, in letters that can name files."""
-    return re.sub(r"[^A-Za-z0-9._-]", "_", socket.gethostname()).lstrip("._-") or "node"
 
 
 def stay_small(backend: str) -> None:

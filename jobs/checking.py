@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import socket
 import tempfile
 import threading
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DeviceError, WhorlError
+from ..store.names import this_node
 from ..store.outcomes import Outcome
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def check(
     than the GPU's own level. `simulated`: arguments of `measure` for a simulated node (gpus, model, seed, fault).
     """
     began = time.monotonic()
-    answer = Answer(socket.gethostname().partition(".")[0])
+    answer = Answer(this_node())
     limit = [_LEAST_S if timeout is None else timeout]
     todo = _Check(store, answer, backend, warning, critical, dict(simulated or {}))
 
@@ -216,7 +216,7 @@ class _Check:
 
     def _shown(self) -> dict[str, str]:
         """The whole GPUs that the driver shows, by UUID: needs no CUDA, and touches no GPU."""
-        from ..collectors.collecting import open_backend, this_node
+        from ..collectors.collecting import open_backend
 
         backend = open_backend("nvml", {})
         assert backend is not None

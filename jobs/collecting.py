@@ -57,9 +57,10 @@ def collect(
     Raises InputError if there is no driver or GPU, or an option is not possible, and StoreError if the store cannot be
     written: acknowledged rows stay.
     """
-    from ..collectors.collecting import Collecting, Plan, this_node
+    from ..collectors.collecting import Collecting, Plan
     from ..probes.restore import restore_left_over
     from ..store.memory import give_back
+    from ..store.names import this_node
     from ..store.signals import Noted
 
     options: dict[str, Any] = {

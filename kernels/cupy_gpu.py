@@ -6,12 +6,12 @@ No setting of a GPU is changed here.
 from __future__ import annotations
 
 import ctypes
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from ..errors import DeviceError
+from ..store.names import this_node
 from .cublas import WORKSPACE_BYTES, Cublas, library
 from .cuda_errors import PEER_ALREADY_ENABLED, explained, on_another, status_of
 from .cuda_identity import NvmlView, cuda_uuid, open_context
@@ -71,7 +71,7 @@ class CupyGpu:
         return Facts(
             gpu=self._nvml.gpu,
             model=name.decode() if isinstance(name, bytes) else str(name),
-            node=socket.gethostname(),
+            node=this_node(),
             index=self.ordinal if self._nvml.index is None else self._nvml.index,
             capability=(int(properties["major"]), int(properties["minor"])),
             sms=attribute("MultiProcessorCount"),

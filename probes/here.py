@@ -91,8 +91,9 @@ def here(
     from ..collectors.recording import identify
     from ..errors import InputError
     from ..store.events import Event, EventKind
+    from ..store.journal import Journal
     from .conditions import Setting
-    from .node import NodeWatch, refuse_shared
+    from .node import NodeWatch, free_name, refuse_shared
     from .recording import Recorder, identity_of
     from .running import Through, interval_s, recent, run_here
     from .settings import Settings
@@ -103,7 +104,6 @@ def here(
     gpus = [device.facts.gpu for device in devices]
     nodes = {device.facts.gpu: device.facts.node for device in devices}
     node = devices[0].facts.node
-    recorder = Recorder(store, cluster=cluster, campaign=plan.campaign)
     memory: list[Recent] = []
     notes: list[str] = []
 
@@ -115,43 +115,42 @@ def here(
         recorder.event(replace(event, ts_ns=devices[0].now_ns(), node=nodes.get(event.gpu or "", node)))
 
     unusable = {one.gpu or f"CUDA device {one.ordinal}": one for one in _unusable(devices)}
-    for one in unusable.values():
-        tell(Event(EventKind.PROBE_FAILED, one.gpu, one.says))
-    try:
-        with ExitStack() as stack:
-            names: dict[str, str | None] = dict.fromkeys(gpus)
-            # The watch comes first: the identities that it stores hold the limits as they were before.
-            try:
-                watch = stack.enter_context(
-                    NodeWatch(feed, store, node=node, cluster=cluster, interval_s=interval_s(plan))
-                )
-                names = {gpu: watch.telemetry_of(gpu) for gpu in gpus}
-                notes += watch.notes
-            except InputError as error:
-                notes.append(f"{error}: the probes ran without telemetry")
-                identities = [identity_of(device.facts) for device in devices]
-                identify(store, identities, cluster, node, devices[0].now_ns())
-            changed = stack.enter_context(
-                Settings(gpus, lock_clock_mhz=lock_clock_mhz, power_limit_w=power_limit_w, tell=tell)
-            )
-            settings = {
-                gpu: Setting(plan.neighbours, changed.locked_clock_mhz(gpu), power_limit_w, settings_of(gpu))
-                for gpu in gpus
-            }
-            known = recent(plan, list(dict.fromkeys(name for name in names.values() if name)), interval_s(plan))
-            memory.append(known)
-            report = run_here(
-                store,
-                devices,
-                Through(known, names),
-                plan,
-                cluster=cluster,
-                settings=settings,
-                progress=progress,
-                recorder=recorder,
-            )
-    finally:
-        recorder.flush()  # that the settings were restored is an event as well
+    with ExitStack() as stack:
+        # One file of runs for the whole job: until it ends they are in a journal, from which every reader takes them.
+        journal = stack.enter_context(Journal(store, free_name(store, f"{node}.runs"), thread=False))
+        recorder = Recorder(store, cluster=cluster, campaign=plan.campaign, journal=journal)
+        stack.callback(recorder.flush)  # that the settings were restored is an event as well
+        for one in unusable.values():
+            tell(Event(EventKind.PROBE_FAILED, one.gpu, one.says))
+        names: dict[str, str | None] = dict.fromkeys(gpus)
+        # The watch comes first: the identities that it stores hold the limits as they were before.
+        try:
+            watch = stack.enter_context(NodeWatch(feed, store, node=node, cluster=cluster, interval_s=interval_s(plan)))
+            names = {gpu: watch.telemetry_of(gpu) for gpu in gpus}
+            notes += watch.notes
+        except InputError as error:
+            notes.append(f"{error}: the probes ran without telemetry")
+            identities = [identity_of(device.facts) for device in devices]
+            identify(store, identities, cluster, node, devices[0].now_ns())
+        changed = stack.enter_context(
+            Settings(gpus, lock_clock_mhz=lock_clock_mhz, power_limit_w=power_limit_w, tell=tell)
+        )
+        settings = {
+            gpu: Setting(plan.neighbours, changed.locked_clock_mhz(gpu), power_limit_w, settings_of(gpu))
+            for gpu in gpus
+        }
+        known = recent(plan, list(dict.fromkeys(name for name in names.values() if name)), interval_s(plan))
+        memory.append(known)
+        report = run_here(
+            store,
+            devices,
+            Through(known, names),
+            plan,
+            cluster=cluster,
+            settings=settings,
+            progress=progress,
+            recorder=recorder,
+        )
     report.notes += notes
     report.failures |= {name: one.says for name, one in unusable.items()}
     return report

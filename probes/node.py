@@ -19,6 +19,7 @@ from ..collectors.sampler import Sampler
 from ..errors import DeviceError, StoreError
 from ..store.journal import Journal
 from ..store.locks import is_free
+from ..store.names import this_host
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -145,16 +146,13 @@ class NodeWatch:
         """A journal beside that of this node's collector, which must not find its own name taken."""
         if self._store is None:
             return None
-        if not is_free(_lock_of(self._store, self._node)):
+        if not all(is_free(_lock_of(self._store, name)) for name in (self._node, this_host())):
             self.notes.append(
                 f"whorl collect writes the telemetry of {self._node} into this store; the probes' own readings are not "
                 f"stored beside it"
             )
             return None
-        name = f"{self._node}.probes"
-        if not is_free(_lock_of(self._store, name)):  # probes on the node's other GPUs
-            name += f"-{os.getpid()}"
-        return Journal(self._store, name)
+        return Journal(self._store, free_name(self._store, f"{self._node}.probes"))
 
     def _sample(self) -> None:
         try:
@@ -175,6 +173,11 @@ class NodeWatch:
             self._backend.close()
         if failure is not None and kind is None:
             raise failure
+
+
+def free_name(store: Store, name: str) -> str:
+    """This name for a journal, or another where probes on the node's other GPUs have it."""
+    return name if is_free(_lock_of(store, name)) else f"{name}-{os.getpid()}"
 
 
 def _lock_of(store: Store, journal: str) -> Path:

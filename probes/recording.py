@@ -22,7 +22,7 @@ from pyarrow import compute
 from ..collectors.backends import Device
 from ..collectors.rows import short_hash
 from ..errors import StoreError
-from ..store import signals
+from ..store import placing, signals
 from ..store.conditions import read
 from ..store.events import Event, event_rows
 from ..store.outcomes import EndedBy, Outcome
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from ..kernels.work import Facts
     from ..store import Store
+    from ..store.journal import Journal
 
 LONGEST_S = 10.0
 MOST = 64
@@ -74,7 +75,11 @@ class ManyRuns:
 class Recorder:
     """Gathers what a campaign found, and appends it to a store. Thread-safe."""
 
-    def __init__(self, store: Store, *, cluster: str, campaign: str, most: int = MOST) -> None:
+    def __init__(
+        self, store: Store, *, cluster: str, campaign: str, most: int = MOST, journal: Journal | None = None
+    ) -> None:
+        """Rows go into the `journal` if one is given, which makes one file of them when it ends, else into files."""
+        self._journal = journal
         self.store, self.cluster, self.campaign = store, cluster, campaign
         self.rows: dict[str, int] = {}
         """Rows stored, by table."""
@@ -156,13 +161,21 @@ class Recorder:
                 return
             self._number += 1
             try:
-                own = f"probe-{short_hash(self.campaign)}-{time.time_ns()}-{os.getpid()}-{self._number}"
-                self.store.append(made, name or own)
+                self._append(made, name)
             except StoreError as error:
                 self._failure = error
                 raise
             for name, rows in made.items():
                 self.rows[name] = self.rows.get(name, 0) + len(rows)
+
+    def _append(self, made: Mapping[str, pa.Table], name: str | None) -> None:
+        if self._journal is None:
+            own = f"probe-{short_hash(self.campaign)}-{time.time_ns()}-{os.getpid()}-{self._number}"
+            self.store.append(made, name or own + placing.named(placing.gpus_in(made.values())))
+            return
+        for table in sorted(made, key=lambda table: table == "runs"):  # a run that is seen has its results
+            for batch in made[table].combine_chunks().to_batches():
+                self._journal.append(batch, table)
 
     # -- rows ---------------------------------------------------------------------------------------------
 
@@ -269,7 +282,7 @@ class Past:
 def past_of(store: Store, cluster: str, gpus: Sequence[str]) -> Past:
     """The runs of these GPUs of a cluster that the store holds."""
     names = ["cluster", "campaign", "gpu", "workload", "began", "ended", "probe_version", "conditions", "ended_by"]
-    rows = store.arrow("runs", columns=names, gpus=gpus)
+    rows = store.arrow("runs", columns=names, gpus=[(cluster, gpu) for gpu in gpus])
     return Past(rows.filter(compute.equal(rows["cluster"], cluster)))
 
 

@@ -1,7 +1,10 @@
-"""The names that people use: one for a GPU, one for a workload, the same everywhere."""
+"""The names that people use: one for a node, one for a GPU, one for a workload, the same everywhere."""
 
 from __future__ import annotations
 
+import os
+import re
+import socket
 from collections.abc import Iterable, Mapping
 
 from ..errors import InputError
@@ -9,6 +12,23 @@ from ..errors import InputError
 _LISTED = 8  # names in an error
 _ALSO = {"gemm-fp32": ("sgemm", "gemm")}
 """By workload, the other names that it has in files of other tools and in simulated loads."""
+
+
+def this_node() -> str:
+    """The name of this node: the scheduler's inside a Slurm job, else the host's; in letters that can name files.
+
+    Several nodes of a scheduler may share a host name, and a host's may have a domain that the scheduler leaves out.
+    """
+    return _as_file(os.environ.get("SLURMD_NODENAME", "")) or this_host()
+
+
+def this_host() -> str:
+    """The name of this host, in letters that can name files."""
+    return _as_file(socket.gethostname()) or "node"
+
+
+def _as_file(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip("._-")
 
 
 def gpu_name(gpu: str, node: str | None, slot: int | None) -> str:

@@ -68,8 +68,40 @@ def hashes(gpus: Iterable[tuple[str | None, str | None]]) -> frozenset[int]:
     return frozenset(zlib.crc32(repr(pair).encode("utf-8", "surrogatepass")) for pair in gpus)
 
 
+def gpus_in(several: Iterable[pa.Table]) -> frozenset[int]:
+    """The GPUs that the rows of some tables are of, as `hashes`."""
+    found: set[tuple[str | None, str | None]] = set()
+    for rows in several:
+        if {"cluster", "gpu"} <= set(rows.column_names):
+            pairs = rows.select(["cluster", "gpu"]).group_by(["cluster", "gpu"]).aggregate([])
+            found |= set(zip(pairs["cluster"].to_pylist(), pairs["gpu"].to_pylist(), strict=True))
+    return hashes(found)
+
+
 def as_text(gpus: frozenset[int]) -> str:
     return "".join(f"{one:08x}" for one in sorted(gpus))
+
+
+_MOST_NAMED, _NAMED = 32, re.compile(r"\.g((?:[0-9a-f]{4})+)(?=\.|$)")
+
+
+def named(gpus: frozenset[int]) -> str:
+    """The end of a file's name that says of which GPUs (as `hashes`) its rows are; "" for more than a few GPUs.
+
+    The job of one node then opens the files of its own GPUs, and not those of thousands of other nodes.
+    """
+    short = sorted({one & 0xFFFF for one in gpus})
+    return "" if not 0 < len(short) <= _MOST_NAMED else ".g" + "".join(f"{one:04x}" for one in short)
+
+
+def may_name(path: Path, gpus: frozenset[int] | None) -> bool:
+    """Whether a file can hold rows of these GPUs, by its name: always, if that names none."""
+    found = _NAMED.search(path.name)
+    if found is None or gpus is None:
+        return True
+    return not {int(found[1][at : at + 4], 16) for at in range(0, len(found[1]), 4)}.isdisjoint(
+        one & 0xFFFF for one in gpus
+    )
 
 
 @functools.lru_cache(maxsize=4096)
@@ -154,7 +186,7 @@ def rivals(mine: Bounds, paths: Iterable[Path]) -> list[Path]:
     """The files that could hold a key of these rows. Raises FileNotFoundError if a file was replaced by others."""
     found = []
     for path in paths:
-        if _ended(path, mine.first):  # nearly all have
+        if not may_name(path, mine.gpus) or _ended(path, mine.first):  # nearly all
             continue
         theirs = bounds(path)
         if theirs is not None and mine.overlap(theirs):

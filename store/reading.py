@@ -69,9 +69,9 @@ def snapshot(root: Path, names: Iterable[str] = (), *, trusting: bool = False) -
         for _ in range(_TRIES):
             before = replacing.steps(root)
             parts = journal_file.parts(root)
-            kinds = {part.table for part in parts}
-            if kinds & wanted:  # what was published of a journal's tables at once counts at once
-                wanted |= {*kinds, LATE.name}
+            for kinds in _kinds(parts):
+                if kinds & wanted:  # what was published of a journal's tables at once counts at once
+                    wanted |= kinds | ({LATE.name} if TELEMETRY.name in kinds else set())
             # In this order: a run that is seen has its results.
             listed = {t.name: names_in(root, t.name) for t in (*TABLES, *BOOKKEEPING) if t.name in wanted}
             steps = replacing.steps(root)
@@ -100,6 +100,29 @@ def snapshot(root: Path, names: Iterable[str] = (), *, trusting: bool = False) -
     open_parts = [part for part in parts if replacing.key(root, part.path) not in hidden]
     noted = frozenset(one for note in after.values() for one in (*note.old, *note.new))
     return _with_journals(visible, open_parts, noted)
+
+
+def only(found: Snapshot, gpus: frozenset[int]) -> Snapshot:
+    """A snapshot without the files and journals that hold no row of these GPUs (as `placing.hashes`), by what they say
+    of themselves."""
+
+    def may_hold(part: Part) -> bool:
+        theirs = journal_file.gpus_in(part.path)
+        return theirs is None or not theirs.isdisjoint(gpus)
+
+    return Snapshot(
+        {table: [path for path in paths if placing.may_name(path, gpus)] for table, paths in found.files.items()},
+        [(part, start) for part, start in found.journals if may_hold(part)],
+        found.noted,
+    )
+
+
+def _kinds(parts: Iterable[Part]) -> list[set[str]]:
+    """The tables of each journal."""
+    found: dict[str, set[str]] = {}
+    for part in parts:
+        found.setdefault(part.generation, set()).add(part.table)
+    return list(found.values())
 
 
 def names_in(root: Path, table: str) -> set[str]:

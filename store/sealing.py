@@ -139,7 +139,7 @@ class Sealer:
         telemetry = fresh.get(TELEMETRY.name)
         with self._placing(None if telemetry is None else placing.bounds_of(telemetry)):
             # Rows that were published before count as stored: a second row of the same instant is late.
-            parts = self._placed(fresh, f"{self.generation}.live{self._number}")
+            parts = self._placed(fresh, f"{self.generation}.live{self._number}", live=True)
             upto = {path.name: size for path, size in self._read.items()}
             text = {"whorl.live": json.dumps({"number": self._number, "of": len(parts), "upto": upto})}
             moves = writing.write_temporary(parts, text)
@@ -172,8 +172,10 @@ class Sealer:
         lock.release()
         return locked(path, what, wait_s=_LOCK_WAIT_S)
 
-    def _placed(self, rows: dict[str, pa.Table], name: str) -> list[tuple[Path, Table, pa.Table]]:
-        """Where the rows of each table go; rows that replace others are separate.
+    def _placed(
+        self, rows: dict[str, pa.Table], name: str, *, live: bool = False
+    ) -> list[tuple[Path, Table, pa.Table]]:
+        """Where the rows of each table go, which a `live` journal publishes; rows that replace others are separate.
 
         The caller must hold the lock of places.
         """
@@ -183,7 +185,8 @@ class Sealer:
                 continue
             if kind != TELEMETRY:
                 data = arranging.sort(kind, rows[kind.name].drop_columns([WRITTEN]))
-                found += writing.placed(self.root, kind, data, name)
+                of = "" if live else placing.named(placing.gpus_in([data]))
+                found += writing.placed(self.root, kind, data, name + of)
                 continue
             new, late = rivals.place(self.root, rows[kind.name], set(), self.generation)
             if len(new):

@@ -43,6 +43,7 @@ _EMPTY = reading.EMPTY
 _TRIES = 20
 
 Look = Callable[[str, Sequence[Path]], None]  # checks files of a table all at once
+Gpus = Sequence[tuple[str, str]]  # cluster and GPU of each
 
 
 class _Gone(FileNotFoundError):  # noqa: N818 - never leaves this package
@@ -226,14 +227,24 @@ class Store:
             log.warning("skipped %s: %s", path, reason)
 
     def _rows(
-        self, names: Sequence[str], look: Look | None = None, *, trusting: bool = False
+        self,
+        names: Sequence[str],
+        look: Look | None = None,
+        *,
+        trusting: bool = False,
+        gpus: frozenset[int] | None = None,
     ) -> dict[str, reading.Rows]:
-        """These tables at one instant. If a file was replaced by others meanwhile, the listing is made again."""
+        """These tables at one instant. If a file was replaced by others meanwhile, the listing is made again.
+
+        Files whose names say that they hold no row of `gpus` (as `placing.hashes`) are left out.
+        """
         if not names:
             return {}
         needed = [TELEMETRY.name] if LATEST.name in names else []
         for _ in range(_TRIES):
             found = reading.snapshot(self.root, names, trusting=trusting)
+            if gpus is not None:
+                found = reading.only(found, gpus)
             with contextlib.suppress(FileNotFoundError):
                 if look is not None:
                     for name, paths in found.files.items():
@@ -269,8 +280,8 @@ class Store:
                         found[path] = f"{reason}; restore it from a backup or move it out of the store"
         return self.skipped | found
 
-    def arrow(self, name: str, columns: list[str] | None = None, gpus: Sequence[str] | None = None) -> pa.Table:
-        """A table as Arrow, in memory: all of it, or only the rows of these `gpus`.
+    def arrow(self, name: str, columns: list[str] | None = None, gpus: Gpus | None = None) -> pa.Table:
+        """A table as Arrow, in memory: all of it, or only the rows of some `gpus` (cluster and GPU of each).
 
         Raises StoreError, which names the file, where one is damaged inside.
         """
@@ -283,7 +294,8 @@ class Store:
         spec = table(name)
         wanted = columns or spec.names
         stored = older.needed(spec, wanted)
-        only = None if gpus is None else ds.field("gpu").isin(list(gpus))
+        only = None if gpus is None else ds.field("gpu").isin([gpu for _, gpu in gpus])
+        hashed = None if gpus is None else placing.hashes(gpus)
 
         def read(paths: list[Path], names: list[str]) -> pa.Table:
             whole = ds.dataset([str(path.absolute()) for path in paths], schema=arrow_schema(name), format=verified)
@@ -303,7 +315,7 @@ class Store:
             return older.as_arrow(spec, parts[0] if len(parts) == 1 else pa.concat_tables(parts), wanted)
 
         for _ in range(_TRIES):
-            rows = self._rows([name])[name]
+            rows = self._rows([name], gpus=hashed)[name]
             try:
                 return read_all(rows)
             except (OSError, pa.ArrowException):

@@ -144,7 +144,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr("whorl.probes.here.local_devices", local_devices)
     monkeypatch.setattr("whorl.collectors.collecting.open_backend", driver)
-    monkeypatch.setattr("whorl.collectors.collecting.this_node", lambda: "n01")
+    monkeypatch.setattr("whorl.jobs.checking.this_node", lambda: "n01")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return shown
 

@@ -562,6 +562,16 @@ def test_a_gpu_of_this_node_that_fails_leaves_the_others_measured(by_hand: list[
     assert runs == [{"gpu": by_hand[1].facts.gpu, "workload": name} for name in ("gemm-fp32", "launch")]
 
 
+def test_a_job_leaves_one_file_of_each_table(
+    by_hand: list[HandDevice], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("whorl.probes.recording.LONGEST_S", 0.0)  # runs are stored as soon as they are made
+    answer = probe("run", "launch", "gemm-fp32", "--suite", "quick", "--time-limit", 0.3, store=tmp_path / "S")
+    assert answer.exit_code == 0, answer.output
+    found = [path.relative_to(tmp_path / "S").parts[0] for path in (tmp_path / "S").rglob("[!_]*.parquet")]
+    assert sorted(found) == ["events", "gpus", "latest", "results", "runs", "telemetry"]
+
+
 # -- what is loaded -------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,117 @@
+"""What a job reads and writes in a store of a large campaign: the rows of its own GPUs, in few files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from whorl.probes.recording import Recorder, Run, past_of
+from whorl.probes.watch import Window
+from whorl.store import Journal, Store
+from whorl.store.names import this_host, this_node
+from whorl.store.outcomes import EndedBy, Outcome
+from whorl.store.placing import hashes, may_name, named
+
+NODES = {node: [f"GPU-{node}-{slot}" for slot in range(4)] for node in ("n01", "n02", "n03")}
+
+
+def a_run(gpu: str, number: int = 0) -> Run:
+    return Run(
+        gpu, "launch", "1", number, number + 1, Window(), (), {"clock": "free"}, {}, EndedBy.PRECISE, Outcome.OK
+    )  # fmt: skip
+
+
+def record(store: Store, gpus: list[str], journal: Journal | None = None, campaign: str = "c") -> Recorder:
+    recorder = Recorder(store, cluster="k", campaign=campaign, journal=journal)
+    for number, gpu in enumerate(gpus):
+        recorder.run(a_run(gpu, number))
+    recorder.flush()
+    return recorder
+
+
+def measured(store: Store, gpus: list[str], campaign: str = "c") -> list[str]:
+    return sorted(gpu for gpu, _ in past_of(store, "k", gpus).runs_of(campaign))
+
+
+def files(store: Store, table: str) -> list[Path]:
+    return [path for path in store.files(table) if not path.name.startswith("_")]
+
+
+def test_a_job_opens_the_files_of_its_own_gpus_only(store: Store) -> None:
+    for gpus in NODES.values():
+        record(store, gpus)
+    for path in files(store, "runs"):
+        if not may_name(path, hashes([("k", NODES["n01"][0])])):
+            path.write_bytes(b"torn")
+    reader = Store.open(store.root)
+    assert measured(reader, NODES["n01"]) == NODES["n01"]
+    assert reader.skipped == {}
+    assert measured(reader, NODES["n02"]) == []
+    assert len(reader.skipped) == 1
+
+
+def test_files_that_name_no_gpus_are_read_too(store: Store) -> None:
+    record(store, NODES["n01"])
+    record(store, [f"GPU-{number}" for number in range(100)])  # too many to be named
+    found = store.arrow("runs")
+    (path,) = [path for path in files(store, "runs") if may_name(path, hashes([("k", "GPU-7")]))]
+    assert may_name(path, hashes([("k", NODES["n01"][0])]))
+    assert measured(store, ["GPU-7", "GPU-8", NODES["n01"][2]]) == ["GPU-7", "GPU-8", NODES["n01"][2]]
+    assert sum(len(store.arrow("runs", gpus=[("k", gpu)])) for gpu in set(found["gpu"].to_pylist())) == len(found)
+
+
+def test_other_campaigns_and_clusters_are_not_its_own(store: Store) -> None:
+    record(store, NODES["n01"], campaign="other")
+    past = past_of(store, "k", NODES["n01"])
+    assert past.runs_of("c") == {}
+    assert (past.began_ns, past.ended_ns) == (0, 4)
+    assert past_of(store, "elsewhere", NODES["n01"]).ended_ns is None
+
+
+@pytest.mark.parametrize("gpus", [0, 1, 16, 100])
+def test_a_name_says_of_which_gpus_its_rows_are(gpus: int) -> None:
+    inside = [("k", f"GPU-{number}") for number in range(gpus)]
+    path = Path(f"probe-1-2{named(hashes(inside))}.parquet")
+    assert len(path.name) < 255
+    assert all(may_name(path, hashes([one])) for one in inside)
+    assert may_name(path, None)
+    others = [("k", f"other-{number}") for number in range(1000)]
+    assert sum(may_name(path, hashes([one])) for one in others) <= (10 if 0 < gpus <= 16 else 1000)
+
+
+def test_a_journal_of_runs_is_read_at_once_and_becomes_one_file(store: Store) -> None:
+    with Journal(store, "n01.runs", thread=False) as journal:
+        for number in range(5):  # five times that something is due
+            recorder = Recorder(store, cluster="k", campaign="c", journal=journal)
+            recorder.run(a_run(NODES["n01"][number % 4], number))
+            recorder.flush()
+        assert recorder.rows == {"runs": 1}
+        assert measured(store, NODES["n01"]) == NODES["n01"]
+        assert measured(store, NODES["n02"]) == []
+        assert files(store, "runs") == []
+    assert len(files(store, "runs")) == 1
+    assert measured(store, NODES["n01"]) == NODES["n01"]
+    assert not may_name(files(store, "runs")[0], hashes([("k", NODES["n02"][0])]))
+    assert len(store.arrow("runs")) == 5
+
+
+def test_what_a_dead_job_had_measured_is_known_to_the_next(store: Store) -> None:
+    journal = Journal(store, "n01.runs", thread=False)
+    record(store, NODES["n01"][:2], journal)
+    journal._hold.release()  # as when its process dies: nothing is closed
+    assert measured(store, NODES["n01"]) == NODES["n01"][:2]
+    with Journal(store, "n01.runs", thread=False) as after:
+        record(store, NODES["n01"][2:], after)
+    assert measured(store, NODES["n01"]) == NODES["n01"]
+    assert len(pa.compute.unique(store.arrow("runs")["run_id"])) == 4
+
+
+def test_a_node_has_the_schedulers_name_inside_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURMD_NODENAME", "n05")
+    assert this_node() == "n05"
+    monkeypatch.setenv("SLURMD_NODENAME", "../n 5")
+    assert this_node() == "n_5"
+    monkeypatch.delenv("SLURMD_NODENAME")
+    assert this_node() == this_host()
