@@ -107,7 +107,7 @@ def only(found: Snapshot, gpus: frozenset[int]) -> Snapshot:
     of themselves."""
 
     def may_hold(part: Part) -> bool:
-        theirs = journal_file.gpus_in(part.path)
+        theirs = journal_file.gpus_in(str(part.path))
         return theirs is None or not theirs.isdisjoint(gpus)
 
     return Snapshot(
