@@ -39,12 +39,25 @@ class Node:
     gpus: int = 0
     cpus: int | None = None
     host: str = ""  # its NodeHostName
+    reason: str = ""  # why an administrator or Slurm itself took it out
 
     @property
     def usable(self) -> bool:
         """Whether it runs jobs: it may be busy, but is neither down nor drained nor kept back."""
         flags = {flag.rstrip("*~#!%$@^-") for flag in self.state.upper().split("+")}
         return not flags & _UNUSABLE and not self.state.endswith("*")
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition as the scheduler has it."""
+
+    name: str
+    default: bool
+    up: bool
+    root_only: bool
+    groups: tuple[str, ...]  # whose users may use it; empty: every user
+    longest_min: float  # the longest job
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +98,17 @@ class Slurm:
 
     def call(self, *command: str) -> str:
         """The output of a command. Raises SchedulerError where it is missing, fails, or does not end in time."""
-        done = self._run(*command)
+        done = self.ask(*command)
         if done.returncode:
-            message = _message_of(done.stderr) or _message_of(done.stdout) or f"status {done.returncode}"
+            message = message_of(done.stderr) or message_of(done.stdout) or f"status {done.returncode}"
             raise SchedulerError(f"Slurm refused `{' '.join(command[:3])}`: {message}")
         return done.stdout
 
-    def _run(self, *command: str) -> subprocess.CompletedProcess[str]:
+    def ask(self, *command: str, text: str | None = None, keep: Sequence[int] = ()) -> subprocess.CompletedProcess[str]:
+        """Run a command, which may refuse. `text` is its input; files of the numbers `keep` stay open in it.
+
+        Raises SchedulerError where it is missing, does not end in time, or no controller answers.
+        """
         try:
             done = subprocess.run(  # noqa: S603  Slurm's own commands, arguments as a list
                 command,
@@ -100,8 +117,9 @@ class Slurm:
                 errors="replace",
                 timeout=self.timeout_s,
                 env=self._environment | {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0"},  # lists of tasks in full
-                stdin=subprocess.DEVNULL,
                 check=False,
+                pass_fds=keep,
+                **({"stdin": subprocess.DEVNULL} if text is None else {"input": text}),
             )
         except FileNotFoundError as error:
             raise SchedulerError(
@@ -128,11 +146,11 @@ class Slurm:
         SchedulerError (`absent`) where Slurm is not installed or not configured.
         """
         self.configured()
-        done = self._run("scontrol", "ping")
+        done = self.ask("scontrol", "ping")
         if "configuration file" in done.stderr:
-            raise SchedulerError(f"Slurm's commands cannot use slurm.conf: {_message_of(done.stderr)}")
+            raise SchedulerError(f"Slurm's commands cannot use slurm.conf: {message_of(done.stderr)}")
         if " is UP" not in done.stdout:
-            message = _message_of(done.stdout.partition("*")[0]) or _message_of(done.stderr) or "no answer"
+            message = message_of(done.stdout.partition("*")[0]) or message_of(done.stderr) or "no answer"
             raise SchedulerError(f"Slurm's controller does not answer: {message}")
 
     def configured(self) -> None:
@@ -146,13 +164,14 @@ class Slurm:
         found = [node(line) for line in self.call("scontrol", "-o", "show", "nodes").splitlines()]
         return {n.name: n for n in found if n is not None}
 
+    def partitions(self) -> dict[str, Partition]:
+        """Every partition that this user may see, by name."""
+        found = [partition(line) for line in self.call("scontrol", "-o", "show", "partitions").splitlines()]
+        return {one.name: one for one in found if one is not None}
+
     def default_partition(self) -> str | None:
         """The partition of jobs that name none; None where there is no such."""
-        for line in self.call("scontrol", "-o", "show", "partitions").splitlines():
-            fields = _fields(line)
-            if fields.get("Default") == "YES":
-                return fields.get("PartitionName")
-        return None
+        return next((one.name for one in self.partitions().values() if one.default), None)
 
     def jobs(self, job: str) -> list[Job]:
         """The records of a job: one, or several of an array. Raises InputError where there is no such job."""
@@ -187,12 +206,12 @@ class Slurm:
         starts = []
         for extra in ([], [f"--exclude={excluded}"]):
             try:
-                done = client._run(*asked, *extra)
+                done = client.ask(*asked, *extra)
             except SchedulerError as error:
                 return Wait(None, str(error))
             match = _START.search(done.stderr + done.stdout)
             if match is None:
-                return Wait(None, _message_of(done.stderr) or "Slurm gave no start time")
+                return Wait(None, message_of(done.stderr) or "Slurm gave no start time")
             starts.append(dt.datetime.fromisoformat(match[1]).astimezone())
         return Wait((starts[1] - starts[0]).total_seconds())
 
@@ -223,6 +242,23 @@ def node(line: str) -> Node | None:
         gpus=gres_gpus(fields.get("Gres", "")) or _tres_gpus(fields.get("CfgTRES", "")),
         cpus=int(cpus) if cpus.isdigit() else None,
         host=fields.get("NodeHostName", ""),
+        reason=_text(fields.get("Reason", "").partition(" [")[0]),
+    )
+
+
+def partition(line: str) -> Partition | None:
+    """A line of `scontrol -o show partitions`; None where it is no partition."""
+    fields = _fields(line)
+    if not fields.get("PartitionName"):
+        return None
+    groups = _names(fields.get("AllowGroups", ""))
+    return Partition(
+        name=fields["PartitionName"],
+        default=fields.get("Default") == "YES",
+        up=fields.get("State", "UP") == "UP",
+        root_only=fields.get("RootOnly") == "YES",
+        groups=() if "ALL" in groups else groups,
+        longest_min=_minutes(fields.get("MaxTime", "")),
     )
 
 
@@ -268,6 +304,15 @@ def _asked_gpus(tres: str) -> int:
     return int(match[1]) if match else 0
 
 
+def _minutes(limit: str) -> float:
+    """A limit of time: UNLIMITED, 30:00, 1:00:00, 2-00:00:00."""
+    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", limit)
+    if match is None:
+        return math.inf
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return (days * 24 + hours) * 60 + minutes + seconds / 60
+
+
 def _least(number: str) -> int:
     """The least of a range such as 2-4; 1 where it says nothing."""
     match = re.match(r"\d+", number)
@@ -297,7 +342,7 @@ def _names(value: str) -> tuple[str, ...]:
     return tuple(name for name in value.split(",") if name not in _NONE)
 
 
-def _message_of(text: str) -> str:
+def message_of(text: str) -> str:
     """What a command of Slurm's said, in one line."""
     lines = [re.sub(r"^\w+: (?:error: |fatal: )?", "", line).strip() for line in text.splitlines() if line.strip()]
     return "; ".join(lines)[:300]

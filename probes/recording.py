@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -104,7 +104,7 @@ class Recorder:
     def event(self, event: Event) -> None:
         """Take something that happened; it must have its time."""
         with self._lock:
-            self._events.append(event)
+            self._events.append(replace(event, campaign=self.campaign, job_id=self._job))
 
     def take(self, name: str, rows: pa.Table) -> None:
         """Take rows of any table, to be stored with the next runs."""

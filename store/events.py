@@ -90,6 +90,9 @@ class EventKind(StrEnum):
     SETTINGS_NOT_RESTORED = "settings_not_restored", "a setting could not be restored: restore it by hand"
     SETTINGS_LEFT_OVER = "settings_left_over", "what became of settings that an earlier process left changed"
 
+    # of campaigns through a batch system
+    JOB_SUBMITTED = "job_submitted", "a job was submitted that measures the node; it is its try number `n`", "n"
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -112,6 +115,8 @@ class Event:
     n: int | None = None
     duration_ns: int | None = None
     version: str | None = None
+    campaign: str | None = None
+    job_id: str | None = None
 
 
 TYPED = ("workload", "metric", "quality", "code", "before", "value", "n", "duration_ns", "version")
@@ -129,7 +134,7 @@ def event_rows(events: Sequence[Event], *, cluster: str, node: str | None = None
         "gpu": [one.gpu for one in events],
         "node": [one.node or node for one in events],
         "kind": [one.kind for one in events],
-        **{name: [getattr(one, name) for one in events] for name in TYPED},
+        **{name: [getattr(one, name) for one in events] for name in (*TYPED, "campaign", "job_id")},
         "detail": [one.detail for one in events],
     }
     for name in ("before", "value"):  # a counter may have more digits than a double: the sentence has them all

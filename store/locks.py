@@ -29,6 +29,11 @@ class Lock:
     def __init__(self, handle: int) -> None:
         self._handle = handle
 
+    @property
+    def handle(self) -> int:
+        """The number of the open file: a child that keeps it holds the lock too, until it ends."""
+        return self._handle
+
     def release(self) -> None:
         if self._handle >= 0:
             os.close(self._handle)

@@ -191,6 +191,8 @@ EVENTS = Table(
         Column("n", "BIGINT", "", "how many: ticks, wrong elements, MIG instances"),
         Column("duration_ns", "BIGINT", "ns", "how long"),
         Column("version", "VARCHAR", "", "version of the driver", reads=_VERSION),
+        Column("campaign", "VARCHAR", "", "the campaign in which it happened; NULL where it belongs to none"),
+        Column("job_id", "VARCHAR", "", "the batch job in which it happened; NULL where it belongs to none"),
         Column("detail", "VARCHAR", "", "the same in a sentence, for people"),
         IMPORT,
     ),

@@ -1,0 +1,199 @@
+"""`whorl campaign`: every GPU of a cluster, through its batch system."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .options import Span, json_option, store_option
+
+if TYPE_CHECKING:
+    from ..jobs.campaign.asking import Asked
+    from ..jobs.campaign.planning import How
+
+_SUITES = ("quick", "standard", "full")
+
+_asked_options = (
+    click.argument("names", nargs=-1, metavar="[NAME]..."),
+    store_option,
+    click.option("--suite", type=click.Choice(_SUITES), help="How thoroughly; without NAMEs, also which probes."),
+    click.option("--campaign", metavar="NAME", help="Name of the campaign.  [default: the last one that is like this]"),
+    click.option(
+        "--neighbours",
+        type=click.Choice(["idle", "busy"]),
+        help="One GPU of a node after another, or all at once.  [default: busy where the probes allow it]",
+    ),
+    click.option("--partition", metavar="NAME", help="Only nodes of this partition. Several with commas."),
+    click.option("--nodes", metavar="HOSTS", help="Only these nodes: n[01-16]."),
+    click.option("--cluster", metavar="NAME", help="Name of the cluster.  [default: as Slurm calls it]"),
+    click.option("--fleet", metavar="FILE", help="Simulated GPUs on the nodes: the file that describes them."),
+)
+_how_options = (
+    click.option("--qos", metavar="NAME", help="Quality of service of the jobs."),
+    click.option("--account", metavar="NAME", help="Account that the jobs are charged to."),
+    click.option("--nice", type=click.IntRange(0), help="Lower the jobs' priority by this.  [default: 1000]"),
+    click.option("--setup", multiple=True, metavar="LINE", help="Shell line before measuring. Repeatable."),
+    click.option("--sbatch", "sbatch", multiple=True, metavar="OPTION", help="Another option of sbatch. Repeatable."),
+    click.option("--program", metavar="WORDS", help="How a node calls whorl.  [default: with this Python]"),
+    click.option("--template", metavar="FILE", help="Your own job script."),
+    click.option("--output", metavar="DIR", help="Folder of the jobs' output.  [default: logs/CAMPAIGN in the store]"),
+    click.option("--start-up", type=Span(), help="What a job takes beside measuring.  [default: 2min]"),
+)
+_budget_option = click.option(
+    "--budget", type=Span(), metavar="TIME", help="GPU time that the campaign may be allocated: 200h."
+)
+
+
+def _with(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def decorated(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorated
+
+
+@click.group("campaign", short_help="Measure every GPU of a cluster, through its batch system.")
+def campaign() -> None:
+    """Measure every GPU of a cluster through Slurm, in the gaps between other jobs.
+
+    \b
+    whorl campaign plan   --suite quick --store S     what it costs; nothing is sent
+    whorl campaign run    --suite quick --store S     stop it and run it again as you like
+    whorl campaign status --store S                   covered, waiting, failed
+
+    docs/campaigns.md explains it.
+    """
+
+
+@campaign.command("plan", short_help="What would be measured, and what it costs; nothing is sent.")
+@_with(*_asked_options, *_how_options, _budget_option, json_option)
+def plan(store: str, budget: float | None, as_json: bool, **given: Any) -> None:
+    """Say how many nodes and GPUs a campaign would measure now, and how many GPU-hours that takes. Nothing is sent."""
+    from ..jobs.campaign import status as campaigns
+    from .campaign_report import plan_answer, plan_document
+    from .output import print_json, show
+
+    how = _how(given)
+    found = campaigns.plan(store, _asked(given), how=how)
+    hours = None if budget is None else budget / 3600
+    if as_json:
+        print_json(plan_document(found, how, hours))
+    else:
+        show(plan_answer(found, how, hours))
+
+
+@campaign.command("run", short_help="Submit jobs until every node is measured; stop and go on as you like.")
+@_with(*_asked_options, *_how_options, _budget_option)
+@click.option(
+    "--max-pending",
+    type=click.IntRange(1),
+    default=8,
+    show_default=True,
+    help="So many jobs wait in the queue at most.",
+)
+@click.option("--patience", type=Span(), help="Give up if Slurm does not answer for so long.  [default: 10min]")
+@click.option("--once", is_flag=True, help="Submit what may be submitted now, and end: for cron.")
+@json_option
+def run(
+    store: str,
+    budget: float | None,
+    max_pending: int,
+    patience: float | None,
+    once: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Submit one short job for each node that is not measured, a few at a time, until every node is.
+
+    You may stop it at any time (Ctrl-C), and run it again: it goes on with what is missing. What is measured stands in
+    the store, what was submitted in the queue. A node gets three tries; a GPU that failed is not tried again.
+
+    Exit status 0; 6 if a GPU or a node failed; 1 if nodes are left because they are not available or the budget is
+    spent; 5 if Slurm is not here, does not answer, or refuses.
+    """
+    from ..jobs.campaign.driving import PATIENCE_S, Limits
+    from ..jobs.campaign.driving import run as drive
+    from . import output
+    from .campaign_report import status_answer, status_document
+    from .ending import Ending, stays
+
+    def begins(name: str) -> None:
+        again = shlex.join(["whorl", "campaign", "run", "--store", store, "--campaign", name])
+        stays(f"jobs that were submitted stay in the queue; to go on, run the command again, or: {again}")
+        if sys.stderr.isatty():
+            output.tell(f"campaign {name}")
+
+    limits = Limits(
+        max_pending=max_pending,
+        budget_h=None if budget is None else budget / 3600,
+        patience_s=PATIENCE_S if patience is None else patience,
+        once=once,
+    )
+    with output.Progress() as progress, Ending():
+        found = drive(store, _asked(given), how=_how(given), limits=limits, progress=progress, begins=begins)
+    if as_json:
+        output.print_json(status_document(found))
+    else:
+        output.show(status_answer(found, store))
+    if found.has_failures:
+        sys.exit(6)
+    if not once and not found.is_complete:
+        sys.exit(1)
+
+
+@campaign.command("status", short_help="How far a campaign is: covered, waiting, failed.")
+@store_option
+@click.option("--campaign", "name", metavar="NAME", help="The campaign.  [default: the last one]")
+@click.option("--all", "every", is_flag=True, help="List every node, not only those that are not covered.")
+@json_option
+def status(store: str, name: str | None, every: bool, as_json: bool) -> None:
+    """Say which nodes are covered, which wait, and which failed and why. Nothing is sent."""
+    from ..jobs.campaign import status as campaigns
+    from .campaign_report import status_answer, status_document
+    from .output import print_json, show
+
+    found = campaigns.status(store, name)
+    if as_json:
+        print_json(status_document(found))
+    else:
+        show(status_answer(found, store, every=every))
+
+
+def _asked(given: dict[str, Any]) -> Asked:
+    from ..jobs.campaign.asking import Asked
+
+    return Asked(
+        campaign=given["campaign"],
+        suite=given["suite"],
+        probes=given["names"] or None,
+        neighbours=given["neighbours"],
+        partition=given["partition"],
+        nodes=given["nodes"],
+        fleet=None if given["fleet"] is None else str(Path(given["fleet"]).resolve()),
+        cluster=given["cluster"],
+    )
+
+
+def _how(given: dict[str, Any]) -> How:
+    from ..jobs.campaign.planning import NICE, START_UP_S, How
+
+    def path(name: str) -> Path | None:
+        return None if given[name] is None else Path(given[name])
+
+    return How(
+        qos=given["qos"],
+        account=given["account"],
+        nice=NICE if given["nice"] is None else given["nice"],
+        setup=given["setup"],
+        options=given["sbatch"],
+        program=tuple(shlex.split(given["program"])) if given["program"] else None,
+        template=path("template"),
+        output=path("output"),
+        start_up_s=START_UP_S if given["start_up"] is None else given["start_up"],
+    )

@@ -1,0 +1,164 @@
+"""The nodes that a campaign covers, as Slurm has them, and the campaign's own jobs in the queue."""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ...errors import InputError
+from ..hostlist import compress, expand
+from ..naming import within
+from ..slurm import Node, Partition, Slurm
+from .asking import Request
+
+PREFIX = "whorl"
+_ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE"}
+_ENDED |= {"OUT_OF_MEMORY", "REVOKED"}
+_HELD = ("JobHeldAdmin", "JobHeldUser", "launch failed requeued held", "launch_failed_requeued_held", "BadConstraints")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A node with GPUs that the campaign covers."""
+
+    name: str
+    gpus: int
+    state: str
+    """As Slurm spells it."""
+    idle: bool
+    partition: str | None = None
+    """The partition that its job is sent to."""
+    why_not: str | None = None
+    """Why no job can be sent to it now; None where one can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """A job of the campaign, as the queue has it."""
+
+    id: str
+    node: str
+    attempt: int
+    """Which try it is, from 1."""
+    state: str
+    reason: str
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended: Slurm still shows it for some minutes."""
+        return self.state in _ENDED
+
+    @property
+    def pending(self) -> bool:
+        return not self.ended and self.state not in ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING")
+
+    @property
+    def held(self) -> bool:
+        """Whether it does not start before somebody releases it."""
+        return self.pending and self.reason in _HELD
+
+
+def job_name(campaign: str, node: str, attempt: int) -> str:
+    """The name by which a job is found again in the queue."""
+    return f"{PREFIX}:{campaign}:{node}" + (f":{attempt}" if attempt > 1 else "")
+
+
+def own_jobs(slurm: Slurm, campaign: str) -> list[Queued]:
+    """The campaign's jobs of this user: those that wait or run, and those that ended some minutes ago."""
+    found = []
+    for line in slurm.call("squeue", "--me", "-h", "-t", "all", "-o", "%A|%T|%r|%j").splitlines():
+        number, state, reason, name = [*line.strip().split("|", 3), "", "", ""][:4]
+        parts = name.split(":")
+        if parts[:2] == [PREFIX, campaign] and len(parts) in (3, 4):
+            attempt = int(parts[3]) if len(parts) == 4 and parts[3].isdigit() else 1
+            found.append(Queued(number, parts[2], attempt, state, reason))
+    return found
+
+
+def cluster_name(slurm: Slurm) -> str | None:
+    """What Slurm calls this cluster; None where it does not say."""
+    for line in slurm.call("scontrol", "show", "config").splitlines():
+        key, _, value = line.partition("=")
+        if key.strip() == "ClusterName":
+            return value.strip() or None
+    return None
+
+
+def targets(
+    nodes: Mapping[str, Node],
+    partitions: Mapping[str, Partition],
+    request: Request,
+    minutes: Callable[[int], int],
+    *,
+    reserved: bool = False,
+) -> list[Target]:
+    """The nodes with GPUs that the campaign covers, in the order of their names.
+
+    `minutes` is the limit of a job on a node with so many GPUs. `reserved`: the jobs go to a reservation.
+    Raises InputError for a partition or node that Slurm does not know, and where no node has GPUs.
+    """
+    for name in (request.partition or "").split(","):
+        if name and name not in partitions:
+            raise InputError(f"Slurm has no partition {name}; it has {', '.join(sorted(partitions))}")
+    asked = None if request.nodes is None else set(expand(request.nodes))
+    if asked is not None and asked - nodes.keys():
+        raise InputError(f"Slurm has no node {compress(asked - nodes.keys())}, which --nodes names")
+    chosen = [one for one in nodes.values() if asked is None or one.name in asked]
+    chosen = [one for one in chosen if within(one, request.partition)]
+    found = [_target(one, partitions, request, minutes(one.gpus), reserved=reserved) for one in chosen if one.gpus]
+    if not found:
+        where = f"of partition {request.partition}" if request.partition else "of Slurm"
+        where = f"among {request.nodes}" if request.nodes else where
+        have = sorted({name for one in nodes.values() if one.gpus for name in one.partitions})
+        has = f": the partitions with GPUs are {', '.join(have)}" if have else ""
+        raise InputError(f"no node {where} has GPUs by its Gres{has}")
+    return sorted(found, key=lambda one: one.name)
+
+
+def _target(
+    node: Node, partitions: Mapping[str, Partition], request: Request, minutes: int, *, reserved: bool
+) -> Target:
+    state = node.state.upper()
+    idle = state.split("+")[0].rstrip("~#%$@^-") == "IDLE"
+    chosen, why_not = _partition(node, partitions, request, minutes)
+    if not node.usable:
+        why_not = state.lower() + (f": {node.reason}" if node.reason else "")
+    elif "RESERVED" in state.split("+") and not reserved:
+        why_not = "reserved"
+    return Target(node.name, node.gpus, node.state, idle, chosen, why_not)
+
+
+def _partition(
+    node: Node, partitions: Mapping[str, Partition], request: Request, minutes: int
+) -> tuple[str | None, str | None]:
+    """The partition that a job on the node is sent to, or why there is none."""
+    names = request.partition.split(",") if request.partition else sorted(node.partitions, key=_by_default(partitions))
+    own = [partitions[name] for name in names if name in node.partitions and name in partitions]
+    allowed = [one for one in own if one.up and not one.root_only and _member(one)]
+    fitting = [one for one in allowed if one.longest_min >= minutes]
+    if fitting:
+        return fitting[0].name, None
+    if allowed:
+        longest = max(one.longest_min for one in allowed)
+        return None, f"its partition allows jobs of {longest:g} min, and this one asks for {minutes} min"
+    if own:
+        return None, f"partition {', '.join(one.name for one in own)} is down or closed to this user"
+    return None, "it is in no partition that this user sees"
+
+
+def _by_default(partitions: Mapping[str, Partition]) -> Callable[[str], bool]:
+    return lambda name: name not in partitions or not partitions[name].default
+
+
+def _member(partition: Partition) -> bool:
+    """Whether this user is in one of the groups that may use a partition."""
+    if not partition.groups or os.geteuid() == 0:
+        return True
+    own = set()
+    for number in {os.getegid(), *os.getgroups()}:
+        with contextlib.suppress(KeyError):
+            own.add(grp.getgrgid(number).gr_name)
+    return bool(own & set(partition.groups))
