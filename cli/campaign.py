@@ -98,6 +98,7 @@ def plan(store: str, budget: float | None, as_json: bool, **given: Any) -> None:
     help="So many jobs wait in the queue at most.",
 )
 @click.option("--patience", type=Span(), help="Give up if Slurm does not answer for so long.  [default: 10min]")
+@click.option("--settle", type=Span(), help="Wait for a job's runs for so long after its end.  [default: 20s]")
 @click.option("--once", is_flag=True, help="Submit what may be submitted now, and end: for cron.")
 @json_option
 def run(
@@ -105,6 +106,7 @@ def run(
     budget: float | None,
     max_pending: int,
     patience: float | None,
+    settle: float | None,
     once: bool,
     as_json: bool,
     **given: Any,
@@ -117,7 +119,7 @@ def run(
     Exit status 0; 6 if a GPU or a node failed; 1 if nodes are left because they are not available or the budget is
     spent; 5 if Slurm is not here, does not answer, or refuses.
     """
-    from ..jobs.campaign.driving import PATIENCE_S, Limits
+    from ..jobs.campaign.driving import PATIENCE_S, SETTLE_S, Limits
     from ..jobs.campaign.driving import run as drive
     from . import output
     from .campaign_report import status_answer, status_document
@@ -133,6 +135,7 @@ def run(
         max_pending=max_pending,
         budget_h=None if budget is None else budget / 3600,
         patience_s=PATIENCE_S if patience is None else patience,
+        settle_s=SETTLE_S if settle is None else settle,
         once=once,
     )
     with output.Progress() as progress, Ending():

@@ -57,6 +57,8 @@ class BatchJob:
     """Further options of the scheduler, one directive each: `--constraint=a100`."""
     store: str | None = None
     """The folder that the command writes to."""
+    comment: str | None = None
+    """What tells a campaign's jobs from those of another one of the same name."""
 
 
 def values(job: BatchJob) -> Mapping[str, Sequence[str]]:
@@ -76,6 +78,7 @@ def values(job: BatchJob) -> Mapping[str, Sequence[str]]:
         "output": job.output,
         "command": shlex.join(job.command),
         "store": job.store,
+        "comment": job.comment,
     }
     found: dict[str, Sequence[str]] = {name: () if value is None else (value,) for name, value in single.items()}
     found |= {"setup": tuple(job.setup), "option": tuple(job.options)}

@@ -1,6 +1,6 @@
 """What the store has of a campaign, node by node: which GPUs are measured, which failed, and how often it was tried.
 
-Table `runs` is the truth: a job that ran without a run did not measure. Events tell what was not possible on a GPU,
+Table `runs` decides: a job that ran and stored no run did not measure. Events tell what was not possible on a GPU,
 and which jobs were submitted.
 """
 
@@ -130,8 +130,8 @@ def _gpus(store: Store, request: Request) -> list[Gpu]:
         done AS (SELECT gpu, workload FROM mine WHERE ended_by IS DISTINCT FROM '{EndedBy.FAILED}'
                  UNION SELECT gpu, workload FROM told WHERE kind = '{EventKind.PROBE_NOT_RUN}'),
         counted AS (SELECT gpu, count(*) AS n FROM done WHERE workload IN ({probes}) GROUP BY gpu),
-        failed AS (SELECT gpu, any_value(node) AS node, arg_max(why, at) AS why FROM (
-            SELECT gpu, NULL AS node, workload || ': ' || coalesce(status_detail, 'failed') AS why, ended AS at
+        failed AS (SELECT gpu, any_value(node) AS node, arg_max(why, ended) AS why FROM (
+            SELECT gpu, NULL AS node, workload || ': ' || coalesce(status_detail, 'failed') AS why, ended
             FROM mine WHERE ended_by = '{EndedBy.FAILED}'
             UNION ALL SELECT coalesce(gpu, detail), node, detail, ts FROM told
             WHERE kind = '{EventKind.PROBE_FAILED}' AND workload IS NULL) GROUP BY gpu),

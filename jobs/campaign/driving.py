@@ -164,7 +164,7 @@ class _Driver:
 
     def _looked(self) -> Status:
         """How far the campaign is. The queue is asked before the store is read: no job that ends between is missed."""
-        queue = self._patiently(lambda: own_jobs(self._slurm, self._request.campaign))
+        queue = self._patiently(lambda: own_jobs(self._slurm, self._request))
         found = assess(self._request, self._site, queue, coverage(self._store, self._request))
         now = time.monotonic()
         live = {job.node for job in queue if not job.ended}
@@ -208,7 +208,8 @@ class _Driver:
         tried = [one for one in found.nodes if one.tries and one.job is None and self._held.get(one.name, 0) <= now]
         if len(tried) < _HOPELESS or _has_runs(found):
             return
-        first = replace(tried[0], state=NodeState.FAILED, why=f"{tried[0].tries} jobs stored nothing")
+        jobs = "1 job" if tried[0].tries == 1 else f"{tried[0].tries} jobs"
+        first = replace(tried[0], state=NodeState.FAILED, why=f"{jobs} stored nothing")
         shown = with_outputs(replace(found, nodes=[first]), self._store.root, self._how).nodes[0]
         raise SchedulerError(
             f"the jobs on {len(tried)} nodes ended and stored nothing, so no more are sent; {shown.name}: {shown.why}"
@@ -236,7 +237,8 @@ class _Driver:
         idle = [one for one in free if one.target and one.target.idle]
         busy = [one for one in free if not (one.target and one.target.idle)]
         # Jobs for busy nodes may wait for days: they leave room for nodes that become idle.
-        room_busy = max(1, self._limits.max_pending // 2) - len(pending)
+        waiting = sum(1 for one in pending if not (one.target and one.target.idle))
+        room_busy = max(1, self._limits.max_pending // 2) - waiting
         return [*idle[: max(room, 0)], *busy[: max(min(room_busy, room - len(idle)), 0)]]
 
     def _submit(self, found: Status, wanted: Sequence[NodeStatus]) -> list[str]:

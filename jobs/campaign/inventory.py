@@ -66,13 +66,20 @@ def job_name(campaign: str, node: str, attempt: int) -> str:
     return f"{PREFIX}:{campaign}:{node}" + (f":{attempt}" if attempt > 1 else "")
 
 
-def own_jobs(slurm: Slurm, campaign: str) -> list[Queued]:
+def comment_of(request: Request) -> str | None:
+    """What tells the jobs of this campaign from those of a campaign of the same name in another store."""
+    return None if request.began_ns is None else f"{PREFIX}:{request.began_ns}"
+
+
+def own_jobs(slurm: Slurm, request: Request) -> list[Queued]:
     """The campaign's jobs of this user: those that wait or run, and those that ended some minutes ago."""
-    found = []
-    for line in slurm.call("squeue", "--me", "-h", "-t", "all", "-o", "%A|%T|%r|%j").splitlines():
-        number, state, reason, name = [*line.strip().split("|", 3), "", "", ""][:4]
+    found, own = [], comment_of(request)
+    for line in slurm.call("squeue", "--me", "-h", "-t", "all", "-o", "%A|%T|%r|%j|%k").splitlines():
+        number, state, reason, name, comment = [*line.strip().split("|", 4), "", "", "", ""][:5]
         parts = name.split(":")
-        if parts[:2] == [PREFIX, campaign] and len(parts) in (3, 4):
+        # A site may have its own template, or change comments: only a comment of another campaign counts.
+        foreign = comment.startswith(f"{PREFIX}:") and comment != own
+        if parts[:2] == [PREFIX, request.campaign] and len(parts) in (3, 4) and not foreign:
             attempt = int(parts[3]) if len(parts) == 4 and parts[3].isdigit() else 1
             found.append(Queued(number, parts[2], attempt, state, reason))
     return found

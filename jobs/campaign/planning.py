@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..batch import BatchJob
 from .asking import Request
-from .inventory import Target, job_name
+from .inventory import Target, comment_of, job_name
 
 START_UP_S = 120.0
 """What a job takes beside measuring: Python and CUDA start, kernels are compiled. A guess on the safe side."""
@@ -111,4 +111,6 @@ def batch_job(
         output=str(output_of(output_folder(store, request, how), target.name)),
         setup=how.setup,
         options=how.options,
+        store=str(store.resolve()),
+        comment=comment_of(request),
     )

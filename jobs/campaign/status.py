@@ -198,7 +198,7 @@ def status(
     site, queue, note = None, [], None
     try:
         slurm.check()
-        queue = own_jobs(slurm, request.campaign)  # before the store is read: a job that ends between is not missed
+        queue = own_jobs(slurm, request)  # before the store is read: a job that ends between is not missed
         site = site_of(slurm, request, how)
     except SchedulerError as error:
         if not error.absent:
@@ -247,6 +247,6 @@ def plan(store: Store | str | Path, asked: Asked, *, how: How | None = None, slu
     slurm.check()
     if request.is_new and request.cluster is None and request.fleet is None:  # a simulated cluster has its own name
         request = replace(request, cluster=cluster_name(slurm))
-    queue = own_jobs(slurm, request.campaign)
+    queue = own_jobs(slurm, request)
     site = site_of(slurm, request, how)
     return assess(request, site, queue, coverage(opened, request))

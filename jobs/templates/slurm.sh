@@ -1,6 +1,7 @@
 #!/bin/bash
 # Measures all GPUs of one node. Made by `whorl campaign`; docs/campaigns.md says how to change it.
 #SBATCH --job-name={{name|sh}}
+#SBATCH --comment={{comment|sh}}
 #SBATCH --nodes=1
 #SBATCH --nodelist={{node|sh}}
 #SBATCH --exclusive

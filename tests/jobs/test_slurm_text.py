@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
 import pytest
 
 from whorl.errors import InputError, SchedulerError
-from whorl.jobs.slurm import Node, Slurm, gres_gpus, node, nodes_for, record
+from whorl.jobs.slurm import Node, Partition, Slurm, gres_gpus, node, nodes_for, partition, record
 
 # As a 22.05 prints it, and as later versions do: more fields, a reason with words in it.
 NODE = (
@@ -33,9 +34,22 @@ JOB = (
 def test_a_node() -> None:
     found = node(NODE)
     assert found == Node(
-        "n01", "IDLE+DRAIN", ("batch", "debug"), ("v100", "cab1"), ("v100",), weight=10, gpus=4, cpus=8, host="vm"
-    )
+        "n01", "IDLE+DRAIN", ("batch", "debug"), ("v100", "cab1"), ("v100",), weight=10, gpus=4, cpus=8, host="vm",
+        reason="slow",
+    )  # fmt: skip
     assert not found.usable
+
+
+def test_a_partition() -> None:
+    line = (
+        "PartitionName=batch AllowGroups=staff,gpu AllowAccounts=ALL Default=YES MaxTime=1-02:03:30 RootOnly=NO "
+        "PriorityTier=1 State=DRAIN TRES=cpu=8"
+    )
+    minutes = 26 * 60 + 3.5
+    assert partition(line) == Partition("batch", True, False, False, ("staff", "gpu"), minutes)
+    found = partition("PartitionName=open AllowGroups=ALL MaxTime=UNLIMITED RootOnly=YES State=UP")
+    assert found == Partition("open", False, True, True, (), math.inf)
+    assert partition("") is None
 
 
 def test_a_node_of_a_later_version() -> None:

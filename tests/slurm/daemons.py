@@ -6,7 +6,8 @@ In a test (fixtures `slurm` and `slurm_session` in tests/slurm/conftest.py):
         done = slurm.run("sbatch", "--parsable", "--wrap=true", user="alice")   # None: as root, Slurm's administrator
         slurm.whorl("advise", "apply", done.stdout.strip(), user="alice")       # whorl itself, as that user
 
-Nodes are n01, n02, ... with GPUS GPUs each in the partition `batch` (all) and `debug` (n01 only). The GPUs are
+Nodes are n01, n02, ... with GPUS GPUs each in the partition `batch` (all), `urgent` (all; its jobs preempt those of
+`batch`) and `debug` (n01 only). The GPUs are
 character devices of the unused major 120, which nothing opens: with plain files Slurm would schedule the jobs but
 never tell them their GPUs. There is no accounting, therefore no database; it starts in about a second. Everything
 lies in one folder, and what was started is stopped by its process id.
@@ -210,6 +211,24 @@ class Slurm:
         status, stdout, stderr = json.loads(answering.stdout.readline())
         return subprocess.CompletedProcess(["whorl", *arguments], status, stdout, stderr)
 
+    def python_of_jobs(self, user: str) -> tuple[list[str], dict[str, str]]:
+        """A Python with whorl that a job of this user can start, and its environment. Skips where there is none.
+
+        A job has no right to read what only root can: the interpreter of the tests may lie there.
+        """
+        site = next(path for path in sys.path if path.endswith("site-packages"))
+        found = Path(__file__).resolve().parents[2] / ".venv" / "tree"
+        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        paths = os.pathsep.join([str(found), site])
+        system = shutil.which(version, path="/usr/local/bin:/usr/bin:/bin")
+        for program, more in ((sys.executable, {}), (system, {"PYTHONPATH": paths})):
+            # Through a shell, as in a job: setpriv itself could still start what only root may read.
+            words = ["sh", "-c", 'exec "$0" -c "import whorl, duckdb"', program or version]
+            with contextlib.suppress(OSError):
+                if self.run(*words, user=user, env=more).returncode == 0:
+                    return words[-1:], more
+        pytest.skip(f"jobs of {user} cannot start whorl here: no Python that this user may read has it")
+
     def submit(self, *options: str, user: str | None = "alice", env: dict[str, str] | None = None) -> str:
         """Submit a job that sleeps; returns its id."""
         done = self.run("sbatch", "--parsable", "--output=/dev/null", "--wrap=sleep 300", *options, user=user, env=env)
@@ -396,8 +415,11 @@ AccountingStorageType=accounting_storage/none
 NodeName=DEFAULT CPUs=8 Sockets=2 CoresPerSocket=4 ThreadsPerCore=1 RealMemory=4000 State=UNKNOWN
 NodeName={every} NodeHostname={_host()} NodeAddr=127.0.0.1 Port=[{ports[10]}-{ports[9 + self.nodes]}] \
 Gres=gpu:v100:{GPUS} Feature=v100,cab1 Weight=10
-PartitionName=batch Nodes={every} Default=YES MaxTime=1:00:00 DefaultTime=10 State=UP OverSubscribe=NO
-PartitionName=debug Nodes={self.names[0]} MaxTime=5 State=UP
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=batch Nodes={every} Default=YES MaxTime=1:00:00 DefaultTime=10 State=UP OverSubscribe=NO PriorityTier=10
+PartitionName=urgent Nodes={every} MaxTime=5 State=UP OverSubscribe=NO PriorityTier=20 PreemptMode=OFF
+PartitionName=debug Nodes={self.names[0]} MaxTime=5 State=UP PriorityTier=10 PreemptMode=OFF
 """)
         (etc / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nConstrainDevices=no\n")
         (etc / "plugstack.conf").write_text("")

@@ -105,7 +105,7 @@ def test_only_nodes_of_the_partition(slurm: Slurm, store: str) -> None:
     assert advised(slurm, store, "--partition", "debug", "--format", "exclude") == "\n"
     done = slurm.whorl(*ASKING, "--store", store, "--partition", "nope", user="alice")
     assert done.returncode == 2
-    assert done.stderr == "whorl: the scheduler has no partition nope with nodes; it has batch, debug\n"
+    assert done.stderr == "whorl: the scheduler has no partition nope with nodes; it has batch, debug, urgent\n"
 
 
 def test_nodelist_names_nodes_that_run_jobs(slurm: Slurm, store: str) -> None:

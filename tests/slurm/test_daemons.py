@@ -51,4 +51,4 @@ def test_doctor_says_yes_where_the_controller_answers(slurm: Slurm) -> None:
     document = json.loads(slurm.whorl("doctor", "--json", user="alice").stdout)
     (found,) = [one for one in document["findings"] if one["what"] == "Slurm"]
     assert found["works"]
-    assert "2 partitions" in found["detail"]
+    assert "3 partitions" in found["detail"]

@@ -1,0 +1,150 @@
+"""Campaigns on a real Slurm: every GPU is measured once, whatever happens to nodes, jobs and drivers."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+
+from .campaigns import Site, counted_calls, every_gpu
+from .daemons import Slurm
+
+pytestmark = pytest.mark.slurm
+
+PROBES = ("gemm-fp32", "launch", "stream-triad")
+
+
+def test_every_gpu_is_measured_once_whatever_happens(slurm: Slurm) -> None:
+    """One node is drained and comes back, one is busy, one job is preempted, and the driver is killed twice."""
+    site = Site(slurm, "seconds_per_job = 4\n")
+    slurm.run("scontrol", "update", "nodename=n06", "state=drain", "reason=fan")
+    busy = slurm.submit("--exclusive", "--nodelist=n05", user="bob")
+    slurm.nodes_of(busy)
+    options = ("launch", "--suite", "quick", "--campaign", "autumn", "--max-pending", "4")
+
+    with site.driver(*options):
+        slurm.until(lambda: site.job("n01", "RUNNING") is not None, "the job on n01")
+    urgent = slurm.submit("--partition=urgent", "--exclusive", "--nodelist=n01", "--time=1", user="bob")
+    assert slurm.nodes_of(urgent) == ["n01"]
+    slurm.until(lambda: site.job("n01", "PENDING") is not None, "the preempted job to wait again")
+    preempted = site.job("n01", "PENDING") or ""
+    slurm.run("scancel", urgent)
+
+    with site.driver(*options):
+        slurm.until(lambda: len(site.submitted()) == 5, "a job for each node but the drained one", 40)
+    found = site.status()
+    why = {one["node"]: (one["state"], one["why"]) for one in found["by_node"]}
+    assert why["n06"] == ("unavailable", "idle+drain: fan")
+    assert why["n05"][0] == "waiting"
+
+    slurm.until(lambda: "BeginTime" in slurm.field(preempted, "Reason") or not site.job("n01", "PENDING"), "requeue")
+    slurm.run("scontrol", "update", f"jobid={preempted}", "StartTime=now")
+    slurm.run("scancel", busy)
+    slurm.run("scontrol", "update", "nodename=n06", "state=resume")
+    done = site.campaign("run", *options, "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert found["complete"]
+    assert found["gpus"] == {"expected": 24, "covered": 24, "partial": 0, "failed": 0}
+    assert site.runs("autumn") == every_gpu(slurm, "launch")
+    assert site.submitted() == {f"whorl:autumn:{node}": 1 for node in slurm.names}
+
+    # A second campaign is independent. Its driver asks Slurm no more often than it must.
+    path, calls = counted_calls(site.folder / "bin")
+    with site.driver("launch", "--suite", "quick", "--campaign", "winter", path=path) as second:
+        out, error = second.communicate(timeout=60)
+    assert second.returncode == 0, out + error
+    assert site.runs("winter") == every_gpu(slurm, "launch")
+    assert site.runs("autumn") == every_gpu(slurm, "launch")
+    made = calls.read_text().splitlines()
+    assert sum(line.startswith("sbatch") for line in made) == 6
+    assert len(made) <= 3 * 6, made
+
+
+def test_a_plan_sends_nothing(slurm: Slurm) -> None:
+    site = Site(slurm)
+    slurm.run("scontrol", "update", "nodename=n06", "state=drain", "reason=fan")
+    done = site.campaign("plan", "--suite", "quick", "--budget", "1h", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["schema"] == "whorl.campaign.plan/1"
+    assert (found["jobs"], found["gpus"], found["gpus_to_do"]) == (5, 24, 20)
+    assert found["unavailable"] == [{"node": "n06", "why": "idle+drain: fan"}]
+    assert (found["neighbours"], found["began"], found["new"]) == ("busy", None, True)
+    each_s = found["seconds_per_gpu"]
+    assert found["gpu_hours_measured"] == pytest.approx(20 * each_s / 3600)
+    # A node of four GPUs is allocated for as long as its job: all at once, or one after another; and two minutes more.
+    assert found["gpu_hours_allocated"] == pytest.approx(20 * (each_s + 120) / 3600)
+    assert found["gpu_hours_allocated_by_neighbours"]["idle"] == pytest.approx(20 * (4 * each_s + 120) / 3600)
+    assert found["jobs_within_budget"] == int(1 / (4 * (each_s + 120) / 3600))
+    assert not site.store.exists()
+    assert not site.submitted()
+    said = site.campaign("plan", "--suite", "quick").stdout
+    assert "6 nodes with 24 GPUs: 5 to do, 1 unavailable" in said
+    assert "not available: n06 (idle+drain: fan)" in said
+
+
+def test_a_gpu_that_fails_is_not_tried_again_and_a_missing_one_is_said(slurm: Slurm) -> None:
+    """n01 has a GPU that is lost at once, n02 one fewer than Slurm says."""
+    site = Site(slurm, 'planted = { "n01/1" = "lost" }\ngpus = { n02 = 3 }\n')
+    done = site.campaign("run", *PROBES, "--suite", "quick", "--nodes", "n[01-02]", "--json")
+    assert done.returncode == 6, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    first, second = found["by_node"]
+    assert (first["state"], first["covered"], first["failed"], first["tries"]) == ("covered", 3, 1, 1)
+    assert [one["state"] for one in first["by_gpu"]].count("failed") == 1
+    assert (second["state"], second["covered"], second["tries"]) == ("failed", 3, 3)
+    assert second["why"].startswith("its jobs found 3 GPUs, but Slurm says 4")
+    assert site.submitted()["whorl:" + found["campaign"] + ":n02:3"] == 1
+    assert all(n == 1 for n in site.runs(found["campaign"]).values()), "a further try measures what is missing only"
+
+
+def test_jobs_that_cannot_measure_are_not_sent_to_the_whole_cluster(slurm: Slurm) -> None:
+    site = Site(slurm)
+    done = site.campaign(
+        "run", "launch", "--suite", "quick", "--setup", "echo no driver here; exit 7", "--max-pending", "4"
+    )
+    assert done.returncode == 5
+    assert "the jobs on 4 nodes ended and stored nothing, so no more are sent; n01: 1 job stored nothing" in done.stderr
+    assert "ends: no driver here" in done.stderr
+    assert len(site.submitted()) == 4
+
+
+def test_one_driver_of_a_campaign_at_a_time(slurm: Slurm) -> None:
+    site = Site(slurm, "seconds_per_job = 30\n")
+    options = (*PROBES, "--suite", "quick", "--campaign", "autumn", "--nodes", "n01")
+    with site.driver(*options) as first:
+        slurm.until(lambda: site.job("n01", "RUNNING") is not None, "the job on n01")
+        done = site.campaign("run", *options)
+        assert done.returncode == 3
+        assert "holds campaign autumn" in done.stderr
+        first.send_signal(signal.SIGINT)
+        _, error = first.communicate(timeout=30)
+    assert first.returncode == 130
+    assert "jobs that were submitted stay in the queue; to go on" in error
+    assert site.job("n01") is not None
+    other = site.campaign("run", "--campaign", "autumn", "--suite", "full")
+    assert other.returncode == 2
+    assert "campaign autumn was begun with --suite quick" in other.stderr
+
+
+def test_what_cannot_be_planned_is_said(slurm: Slurm) -> None:
+    site = Site(slurm)
+
+    def refused(*options: str, status: int = 2) -> str:
+        done = site.campaign("run", "launch", "--suite", "quick", *options)
+        assert done.returncode == status, done.stdout + done.stderr
+        assert done.stderr.count("\n") == 1, done.stderr
+        return done.stderr
+
+    assert "Slurm has no partition gpu; it has batch, debug, urgent" in refused("--partition", "gpu")
+    assert "Slurm has no node n[07-09], which --nodes names" in refused("--nodes", "n[05-09]")
+    assert "cannot name a campaign of jobs" in refused("--campaign", "a:b")
+    assert "Slurm refused the job for node n01: " in refused("--sbatch=--constraint=nothing", status=5)
+    assert not site.submitted()
+    none = site.campaign("status", "--campaign", "spring")
+    assert none.returncode == 2
+    assert "has no campaign spring of jobs" in none.stderr
+    slurm.run("chmod", "a-w", *map(str, (site.store / "runs", site.store / "events")))
+    assert "cannot be written by this user" in refused("--campaign", "other", status=3)
