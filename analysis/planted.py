@@ -18,7 +18,7 @@ from .verdicts import Judgement, Kind
 from .verdicts.causes import Evidence
 from .verdicts.channels import RISE, channels
 from .verdicts.comparing import LEAST_GPUS
-from .verdicts.looks import RELEVANT
+from .verdicts.levels import RELEVANT
 
 LOOKS_LIKE = {
     "brake": Kind.UNDER_CAP,

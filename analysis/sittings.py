@@ -36,6 +36,11 @@ def days(column: str = "began") -> pl.Expr:
     return (pl.col(column).cast(pl.Datetime("ns")).cast(pl.Int64) / 86_400e9).fill_null(UNKNOWN)
 
 
+def date_of(at: float | np.float64) -> datetime:
+    """The date (UTC without a zone, as in tables) that so many days are."""
+    return datetime(1970, 1, 1) + timedelta(days=float(at))  # noqa: DTZ001
+
+
 def begins(owner: Ints, at: Floats, pause: float = PAUSE, longest: float = LONGEST) -> Bools:
     """At which runs a sitting begins, of runs sorted by `owner` (the number of a GPU, or of a GPU in a workload), and
     time."""

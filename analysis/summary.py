@@ -1,4 +1,8 @@
-"""How the GPUs of a fleet vary: one row for each cluster, workload and level, with all its figures."""
+"""How the GPUs of a fleet vary: one row for each cluster, workload and level, with all its figures.
+
+These describe a sample, as published studies do: the medians of all runs of each GPU, whatever their day. What a GPU's
+level is, and will be in another sitting, the judge says (`verdicts/levels.py`).
+"""
 
 from __future__ import annotations
 

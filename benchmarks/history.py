@@ -37,12 +37,14 @@ import polars as pl
 
 from whorl.analysis.probing import probed
 from whorl.analysis.verdicts.history import histories
+from whorl.analysis.verdicts.levels import RELEVANT
 from whorl.analysis.verdicts.noise import Noise, estimate
-from whorl.analysis.verdicts.online import Expected, expected, update
-from whorl.analysis.verdicts.own_past import RELEVANT, interval, shapes
+from whorl.analysis.verdicts.online import update
+from whorl.analysis.verdicts.own_past import interval, shapes
 from whorl.analysis.verdicts.past import ALARM, Past, past
 from whorl.analysis.verdicts.sittings import Runs, Sittings, groups_median, sittings
 from whorl.benchmarks.machine import machine
+from whorl.benchmarks.reporting import ends
 from whorl.store import Store
 
 Floats = npt.NDArray[np.float64]
@@ -56,21 +58,17 @@ SITTING, RUN = 0.001, 0.0008  # standard deviations of made fleets: those of the
 
 
 def per_thousand(count: int, of: int) -> dict[str, Any]:
-    """A rate with its n and 95 % interval (Wilson)."""
-    return {"per_1000": round(1000 * count / of, 3) if of else None, "count": count, "n": of, **wilson(count, of, 1000)}
+    """A rate with its n and 95 % interval."""
+    return {"per_1000": round(1000 * count / of, 3) if of else None, "count": count, "n": of, **_ends(count, of, 1000)}
 
 
 def share(count: int, of: int) -> dict[str, Any]:
-    return {"share": round(count / of, 3) if of else None, "count": count, "n": of, **wilson(count, of, 1)}
+    return {"share": round(count / of, 3) if of else None, "count": count, "n": of, **_ends(count, of, 1)}
 
 
-def wilson(count: int, of: int, times: float) -> dict[str, Any]:
-    if not of:
-        return {"low": None, "high": None}
-    z, p = 1.96, count / of
-    middle, reach = p + z * z / (2 * of), z * np.sqrt(p * (1 - p) / of + z * z / (4 * of * of))
-    low, high = ((middle + sign * reach) / (1 + z * z / of) for sign in (-1, 1))
-    return {"low": round(times * max(low, 0.0), 3), "high": round(times * min(high, 1.0), 3)}
+def _ends(count: int, of: int, times: float) -> dict[str, float | None]:
+    low, high = (round(times * end, 3) for end in ends(count, of)) if of else (None, None)
+    return {"low": low, "high": high}
 
 
 # The Longhorn files
@@ -202,7 +200,7 @@ def _online(
 ) -> dict[str, Any]:
     """The detector for single runs, on each GPU from its first run on; a change is planted in its last sitting."""
     series, at, value, sitting = runs.series, runs.at, runs.value, runs.sitting
-    plain = {"first": expected(noises["second"]), "second": expected(noises["first"])}
+    plain = {"first": noises["second"], "second": noises["first"]}
     alarms: list[dict[str, Any]] = []
     found, n = dict.fromkeys(PLANTED, 0), 0
     starts = np.searchsorted(series, np.arange(of.count + 1))
@@ -553,7 +551,7 @@ def in_lines(document: str) -> str:
 
 def online_rates(sittings_each: int = 6000) -> dict[str, Any]:
     """False alarms of the detector for single runs, and after how many sittings it sees a change."""
-    noise = Expected((0.0,), (2 * SITTING**2,), RUN**2, 4.0)
+    noise = Noise(np.zeros(1), np.full(1, 2 * SITTING**2), RUN**2, 4.0, 0)
     answer: dict[str, Any] = {}
     for name, draw, remembers in (
         ("normal", normal, 0.0), ("t4", tailed(4), 0.0), ("t3", tailed(3), 0.0), ("AR(1), 0.8", normal, 0.8),
@@ -577,7 +575,7 @@ def online_rates(sittings_each: int = 6000) -> dict[str, Any]:
 
 
 def _stream(
-    draw: Draw, rng: np.random.Generator, weeks: int, runs: int, remembers: float, noise: Expected, since: int = 0,
+    draw: Draw, rng: np.random.Generator, weeks: int, runs: int, remembers: float, noise: Noise, since: int = 0,
     size: float = 0.0,
 ) -> list[int]:  # fmt: skip
     state, told, day = None, [], 0.0

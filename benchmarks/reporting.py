@@ -27,14 +27,18 @@ def wall_times(seconds: list[float], counted: str) -> dict[str, Any]:
     }
 
 
+def ends(count: int, of: int) -> tuple[float, float]:
+    """The 95 % interval of a share by Wilson's score."""
+    z, p = 1.96, count / of
+    middle, half = p + z * z / (2 * of), z * math.sqrt(p * (1 - p) / of + z * z / (4 * of * of))
+    return max(0.0, (middle - half) / (1 + z * z / of)), min(1.0, (middle + half) / (1 + z * z / of))
+
+
 def share(hits: int, n: int) -> dict[str, Any]:
     """A share with its n and its 95 % Wilson interval."""
     if not n:
         return {"n": 0, "share": None, "interval": None}
-    z, p = 1.96, hits / n
-    middle, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    bounds = [max(0.0, (middle - half) / (1 + z * z / n)), min(1.0, (middle + half) / (1 + z * z / n))]
-    return {"n": n, "hits": hits, "share": round(p, 4), "interval": [round(bound, 4) for bound in bounds]}
+    return {"n": n, "hits": hits, "share": round(hits / n, 4), "interval": [round(end, 4) for end in ends(hits, n)]}
 
 
 def as_json(value: Any, indent: str = "") -> str:
@@ -56,7 +60,5 @@ def as_json(value: Any, indent: str = "") -> str:
 
 def wilson(count: int, of: int) -> dict[str, float]:
     """A share in %, with its 95 % interval by Wilson's score."""
-    share, z2 = count / of, 1.96**2
-    middle, half = share + z2 / (2 * of), 1.96 * math.sqrt(share * (1 - share) / of + z2 / (4 * of * of))
-    low, high = ((middle + side * half) / (1 + z2 / of) for side in (-1, 1))
-    return {"pct": round(100 * share, 1), "low": round(100 * low, 1), "high": round(100 * high, 1)}
+    low, high = ends(count, of)
+    return {"pct": round(100 * count / of, 1), "low": round(100 * low, 1), "high": round(100 * high, 1)}

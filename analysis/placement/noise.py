@@ -3,6 +3,8 @@
 A core, Student's t with few degrees of freedom, whose scale comes from differences between runs of one GPU; and the
 runs far from their GPU, whatever their distribution, as they were seen: a fleet in which every tenth run is half as
 long again must not believe three such runs in a row to be a slow GPU.
+
+The judge needs the spread of a level alone (`verdicts/levels.py`); a posterior needs the density of a single run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""The posterior of the GPUs' scores, from the runs of one workload."""
+"""The posterior of the GPUs' scores, from the runs of one workload.
+
+It is not the judge's level (`verdicts/levels.py`) but what placement should expect: a GPU measured slow is, on average,
+less slow next time, so its level is shrunk towards the fleet, and GPUs that cannot be told apart are equal. How much
+another sitting differs, and the measured level (`raw`), are the judge's.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,9 @@ If no GPU differs, a run might as well have been another GPU's, whatever its dis
 neither many small differences nor one large one is missed: the sum over the GPUs of the log likelihood ratio of a
 time of the GPU's own against the fleet's, and the largest of them. Runs of one job move together, since they share
 what the job met.
+
+The judge asks by the ICC whether differences are large enough to name a GPU; placement asks whether there are any: a
+small difference that repeats is worth choosing by.
 """
 
 from __future__ import annotations

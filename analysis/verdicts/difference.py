@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from ...errors import InputError
 from ...store.names import gpu_name
 from ..probing import Probed, probed
+from ..sittings import Floats
 from .comparing import LEAST_GPUS
-from .levels import LEAST, REACH_95, Levels
+from .levels import LEAST, REACH_95, Levels, in_pct
 from .looks import usable
 from .null import Null
 from .own_past import discoveries
@@ -30,8 +30,6 @@ from .standing import standings
 
 if TYPE_CHECKING:
     from ...store import Store
-
-Floats = npt.NDArray[np.float64]
 
 ERROR_RATE = 0.05
 """Expected share of false ones among the GPUs named (Benjamini and Hochberg), where changes are as
@@ -181,8 +179,8 @@ def _of_workload(
     gpus = "1 GPU" if n == 1 else f"{n} GPUs"
     why = None if n >= LEAST_GPUS else f"{gpus} measured before and after; {LEAST_GPUS} are needed"
     before, after = (math.exp(float(np.median(side.level[on]))) for side in (old, new))
-    low_pct, high_pct = (None if end is None else _pct(end) for end in _of_median(change))
-    step = Step(workload, model, before, after, _pct(middle), low_pct, high_pct, n, 0, why)
+    low_pct, high_pct = (None if end is None else in_pct(end) for end in _of_median(change))
+    step = Step(workload, model, before, after, in_pct(middle), low_pct, high_pct, n, 0, why)
     if why is not None:
         return step, []
     # A GPU of few sittings is known less well than the others.
@@ -194,14 +192,14 @@ def _of_workload(
     moved = []
     for place, gpu in enumerate(on.tolist()):
         off = float(against[place])
-        if abs(_pct(off)) < RELEVANT_PCT:
+        if abs(in_pct(off)) < RELEVANT_PCT:
             continue
         half = REACH_95 * math.hypot(null.scale(off > 0), float(more[place]))
         moved.append(
             Moved(
                 names.get(keys[gpu], keys[gpu]), keys[gpu], workload, math.exp(old.level[gpu]),
-                math.exp(new.level[gpu]), _pct(float(change[place])), _pct(off), _pct(off - half), _pct(off + half),
-                float(p[place]), 1.0, n, int(old.sittings[gpu]), int(new.sittings[gpu]),
+                math.exp(new.level[gpu]), in_pct(float(change[place])), in_pct(off), in_pct(off - half),
+                in_pct(off + half), float(p[place]), 1.0, n, int(old.sittings[gpu]), int(new.sittings[gpu]),
             )
         )  # fmt: skip
     return step, moved
@@ -232,7 +230,3 @@ def _identity(store: Store, campaign: Probed, before: datetime) -> dict[str, int
     both = seen.join(last, on="gpu", suffix="_after")
     changed = {word: int((both[name] != both[f"{name}_after"]).sum()) for name, word in _IDENTITY.items()}
     return {word: n for word, n in changed.items() if n}
-
-
-def _pct(log: float) -> float:
-    return 100 * math.expm1(log)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -15,6 +14,7 @@ from ...errors import InputError
 from ...store.names import find_gpu
 from ..probing import Probed, other_names, probed
 from ..sittings import UNKNOWN, numbered
+from .levels import in_pct
 from .looks import usable
 from .standing import Standing, standings, table
 from .verdict import Judgement, NotJudged, Smallest, Verdict
@@ -210,8 +210,8 @@ def _history(stood: Standing, own: pl.DataFrame) -> Iterator[Sitting]:
             stood.workload,
             row[1],
             row[2],
-            None if alone else _pct(math.exp(value - stood.centre[number])),
-            None if beside < _FEWEST else _pct(math.exp(value - float(np.median(sat.value[day])))),
+            None if alone else in_pct(value - stood.centre[number]),
+            None if beside < _FEWEST else in_pct(value - float(np.median(sat.value[day]))),
             *row[3:],
         )
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from .online import Expected
 from .verdict import NotJudged, State
 
 
@@ -57,12 +55,6 @@ class Finding:
     looks: str
     joined_with: tuple[str, ...]
     """What else changed then, in words."""
-    pct_a_week: float | None = None
-    low_pct_a_week: float | None = None
-    high_pct_a_week: float | None = None
-    """Of a drift, with its 95 % interval."""
-    share: float | None = None
-    """Of an unstable GPU: the share of its runs or sittings."""
 
 
 @dataclass(frozen=True)
@@ -80,5 +72,3 @@ class Histories:
     not_judged: tuple[NotJudged, ...]
     looks: int
     """GPUs and workloads that were compared with their own past."""
-    expected: Mapping[str, Expected] = field(default_factory=dict)
-    """By workload, how much healthy GPUs move by themselves: what `online.update` needs."""

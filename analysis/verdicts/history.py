@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,13 +15,12 @@ import polars as pl
 
 from ..measurements import coupled_jobs
 from ..probing import parted
-from ..sittings import latest
 from .finding import Finding, Histories, Shape
-from .online import Expected, expected
+from .looks import usable, without
 from .regimes import identities_seen, neighbours, with_regimes
 from .scatter import poisson_tail
 from .telling import Telling
-from .verdict import NotJudged, State
+from .verdict import State
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -46,11 +45,12 @@ def histories(campaign: Probed, store: Store | None = None, *, now: datetime | N
     With its `store` it is also told what driver, firmware, place and neighbours changed then. Runs after `now` (UTC;
     the present and an hour where None) are left out, and `not_judged` says so.
     """
-    runs, said = _usable(campaign, now or latest())
+    runs, said = usable(campaign, now, _COLUMNS)
+    runs = without(runs, pl.col("began").is_null(), "no date: its past is not looked at", campaign.cluster, said)
+    runs = runs.with_columns(pl.lit(campaign.cluster).alias("cluster"))
     found: list[Finding] = []
     watched: list[Finding] = []
     looks = 0
-    known: dict[str, Expected] = {}
     if runs.height:
         beside, seen = neighbours(campaign, store), identities_seen(campaign, store)
         for (workload,), of_it in parted(runs, "workload"):
@@ -59,8 +59,6 @@ def histories(campaign: Probed, store: Store | None = None, *, now: datetime | N
             found += told.findings()
             watched += told.watched()
             looks += told.past.looks
-            if told.past.noise is not None:
-                known[str(workload)] = expected(told.past.noise)
     found = _nodes_together(_dates_together(found, campaign), campaign)
     by_kind = {kind: tuple(sorted((one for one in found if one.kind is kind), key=_clear)) for kind in Shape}
     return Histories(
@@ -71,37 +69,11 @@ def histories(campaign: Probed, store: Store | None = None, *, now: datetime | N
         tuple(sorted(watched, key=_clear)),
         tuple(said),
         looks,
-        known,
     )
 
 
 def _clear(one: Finding) -> tuple[float, float, str, str]:
     return (one.p, -abs(one.effect_pct), one.gpu or one.group or "", one.workload)
-
-
-def _usable(campaign: Probed, now: datetime) -> tuple[pl.DataFrame, list[NotJudged]]:
-    """The runs with a time and a duration, and a sentence for each kind of run that is left out."""
-    until = now.astimezone(UTC).replace(tzinfo=None) if now.tzinfo else now
-    at = pl.col("began").cast(pl.Datetime("ns"))
-    duration = pl.col("value").cast(pl.Float64)
-    fits = {
-        "have no date": at.is_not_null(),
-        "have a date in the future: correct the clock of their node": at.is_null() | (at <= until),
-        "have no duration above 0": duration.is_finite().fill_null(False) & (duration > 0).fill_null(False),
-    }
-    runs = campaign.sound.select(_COLUMNS).with_columns(
-        pl.lit(campaign.cluster).alias("cluster"), at.alias("began"), pl.col("workload").cast(pl.String)
-    )
-    said = []
-    for why, fit in fits.items():
-        if runs.select(fit.all()).item():
-            continue
-        for workload, n in runs.filter(~fit).group_by("workload").len().sort("workload").iter_rows():
-            many = "1 run was" if n == 1 else f"{n:,} runs were"
-            of_it = why.replace("have", "it has", 1) if n == 1 else f"they {why}"
-            said.append(NotJudged(campaign.cluster, str(workload), f"history: {many} left out, as {of_it}"))
-        runs = runs.filter(fit)
-    return runs, said
 
 
 def _dates_together(found: list[Finding], campaign: Probed) -> list[Finding]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,11 +17,12 @@ import polars as pl
 
 from ...store.names import gpu_name
 from ..probing import Probed, probed
-from ..sittings import Bools, Floats, Ints
+from ..sittings import Bools, Floats, Ints, date_of
 from .causes import Evidence
 from .channels import looks_of as channel_looks
 from .comparing import Shift
 from .history import histories
+from .levels import RELEVANT, in_pct
 from .looks import Look, Looks, looks
 from .own_past import discoveries
 from .saying import action_of
@@ -37,11 +38,9 @@ MOST_P = 1e-3
 """A chance above it names no GPU, however many are faulty."""
 SHOWS_P = 0.01
 """A named GPU shows it in looks with at most this chance."""
-_BATCH_RELEVANT = 0.01
 _NAMED = 6  # GPUs in a sentence
 _STEP = "Find out what changed then (driver, firmware, room), and try the earlier state on one node."
 _RUNS = 40  # ids in a verdict, the newest
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - tables hold UTC without a zone
 
 
 def judge(
@@ -164,7 +163,7 @@ class _Judge:
             if look.what != "time":
                 continue
             for shift in look.compared.shifts:
-                if shift.what != "node" and abs(shift.effect) >= _BATCH_RELEVANT:
+                if shift.what != "node" and abs(shift.effect) >= RELEVANT:
                     key = (shift.what, shift.value) if shift.what != "mode" else ("mode", frozenset(shift.gpus))
                     by_batch.setdefault(key, []).append((look, shift))
         found = []
@@ -178,7 +177,7 @@ class _Judge:
                 value = self._all.values[what][shift.value]
                 name, shares = f"{what} {value}", f"{what} {value}"
             slow = shift.effect > 0
-            by = f"{abs(_pct(shift.effect)):.1f} % {'slower' if slow else 'faster'}"
+            by = f"{abs(in_pct(shift.effect)):.1f} % {'slower' if slow else 'faster'}"
             says = f"{len(names)} GPUs are {by} than the others"
             found.append(
                 self._of_shift(
@@ -202,7 +201,7 @@ class _Judge:
                 row, np.unique(self._all.fleet.node[np.isfinite(look.compared.effect) & (self._all.fleet.node >= 0)])
             ] = True
             for shift in look.compared.shifts:
-                if shift.what == "node" and abs(shift.effect) >= _BATCH_RELEVANT:
+                if shift.what == "node" and abs(shift.effect) >= RELEVANT:
                     p[row, shift.value] = shift.p
                     shifts.setdefault(shift.value, []).append((look, shift))
         joined = simes(p, known)
@@ -235,8 +234,8 @@ class _Judge:
         return Verdict(
             level, name, tuple(self._names[gpu] for gpu in shift.gpus), self._campaign.cluster, look.model,
             tuple(dict.fromkeys(workloads)), kind, State.CONFIRMED if confirmed else State.SUSPECTED,
-            _pct(shift.effect), _pct(shift.effect - half), _pct(shift.effect + half), p, p if q is None else q, shift.n,
-            causes, says, first, last, runs, action,
+            in_pct(shift.effect), in_pct(shift.effect - half), in_pct(shift.effect + half), p, p if q is None else q,
+            shift.n, causes, says, first, last, runs, action,
             f"{shift.n} {'nodes' if (self._all.fleet.node >= 0).any() else 'GPUs'} of the same model",
         )  # fmt: skip
 
@@ -260,7 +259,7 @@ class _Judge:
             found.append(self._slow(gpu, timed, slow, shown))
         elif timed:
             look = max(timed, key=lambda one: abs(one.compared.effect[gpu]))
-            says = f"{abs(_pct(look.compared.effect[gpu])):.1f} % faster in {look.workload}{_how(look)}"
+            says = f"{abs(in_pct(look.compared.effect[gpu])):.1f} % faster in {look.workload}{_how(look)}"
             found.append(self._row(gpu, look, timed, Kind.FAST, (), says, action_of(Kind.FAST)))
         kinds = {one.kind for one in found}
         for look in sorted(others, key=lambda one: float(self._p[self._all.of.index(one), gpu])):
@@ -303,7 +302,7 @@ class _Judge:
         first, last, runs = self._evidence([self._all.gpus[gpu]], workloads, look, gpu)
         confirmed = any(other.compared.confirmed[gpu] for other in (look, *shown))
         of_model = f" of {look.model}" if look.model else ""
-        effect, low, high = (_in_pct(look, float(value[gpu])) for value in (one.effect, one.low, one.high))
+        effect, low, high = (_inin_pct(look, float(value[gpu])) for value in (one.effect, one.low, one.high))
         return Verdict(
             Level.GPU, self._names[gpu], (self._names[gpu],), self._campaign.cluster, self._models[gpu], workloads,
             kind, State.CONFIRMED if confirmed else State.SUSPECTED,
@@ -377,7 +376,7 @@ class _Judge:
             off = (sat.value - look.levels.steps)[own] - look.compared.centre[gpu]
             shows = sat.at[own][off * np.sign(whole) >= abs(whole) / 2]
             if len(shows) and shows[0] > 0:
-                first = _EPOCH + timedelta(days=float(shows[0]))
+                first = date_of(shows[0])
         return first, None if began.is_empty() else began[-1], tuple(rows["run_id"].cast(pl.String).to_list()[-_RUNS:])
 
 
@@ -401,14 +400,10 @@ def _backed(place: int, of: Sequence[Look]) -> Floats:
     return p
 
 
-def _pct(effect: float) -> float:
-    return 100 * math.expm1(effect)
-
-
-def _in_pct(look: Look, value: float) -> float | None:
+def _inin_pct(look: Look, value: float) -> float | None:
     """An effect of a look in per cent; None where it has none: the sentence of a temperature says how many kelvin."""
     if not math.isfinite(value):
         return None
     if look.channel is None or look.channel.log:
-        return _pct(value)
+        return in_pct(value)
     return 100 * value if look.channel.unit == "share" else None

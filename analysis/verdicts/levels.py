@@ -7,6 +7,7 @@ decides anything.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,6 +23,8 @@ _BETWEEN_TO_WITHIN = 1.3
 cluster 61 to 65 % of a GPU's variance lies between days (docs/operating-characteristics.md)."""
 LEAST = 1e-4
 """No figure is known better than to a ten-thousandth."""
+RELEVANT = 0.01
+"""Of a time, as a logarithm: less is not worth a look at the machine, however sure it is."""
 WEEKS = 0.0015
 """How much the level of a GPU's times changes from one week to another (robust standard deviation of the logarithm):
 SGEMM on 272 GPUs of a public cluster, between the halves of six weeks (docs/operating-characteristics.md)."""
@@ -30,6 +33,11 @@ _SEEN_WEEKS = 14.0
 REACH_95, REACH_90 = 2.6, 2.015
 """Half of an interval over its standard deviation, of Student's t with 5 degrees of freedom: sittings have heavier
 tails than the normal distribution."""
+
+
+def in_pct(effect: float) -> float:
+    """A logarithm of a ratio in per cent."""
+    return 100 * math.expm1(effect)
 
 
 @dataclass(frozen=True)

@@ -25,13 +25,11 @@ from ..statistics.repeatability import Moments, icc
 from .causes import Evidence
 from .channels import CHANNELS, Channel, channels
 from .comparing import LEAST_GPUS, Compared, Fleet, compare, share_tails
-from .levels import WEEKS, Levels, levels
+from .levels import RELEVANT, WEEKS, Levels, levels
 from .sittings import groups_median
 from .states import codes, line
 from .verdict import NotJudged
 
-RELEVANT = 0.01
-"""Of a time, as a logarithm: less is not worth a look at the machine, however sure it is."""
 _SPREAD = 1e-3  # of ln clock: with less there is nothing to take out
 _KNOWN = 0.8  # share of the runs with a clock
 _COLUMNS = (
@@ -108,22 +106,30 @@ def usable(
     for each kind of run that is left out. `columns`: of the runs."""
     now = now or latest()
     until = now.astimezone(UTC).replace(tzinfo=None) if now.tzinfo else now
-    said = []
-    at = pl.col("began").cast(pl.Datetime("ns"))
     runs = campaign.sound.select(columns).with_columns(
         pl.Series("gpu_no", codes(campaign.sound["gpu"], campaign.gpus["gpu"].to_list())),
-        at.alias("began"),
+        pl.col("began").cast(pl.Datetime("ns")),
         days().alias("at"),
         pl.col("value").cast(pl.Float64).log().alias("x"),
     )
     late = (pl.col("began") > until).fill_null(value=False)
-    for name, bad in (("have no time above 0", ~pl.col("x").is_finite()), ("have a date in the future", late)):
-        if not runs.select(bad.any()).item():
-            continue
-        for workload, n in runs.filter(bad).group_by("workload").len().sort("workload").iter_rows():
-            said.append(NotJudged(campaign.cluster, workload, f"{n:,} run{'' if n == 1 else 's'} {name}: left out"))
-        runs = runs.filter(~bad)
+    said: list[NotJudged] = []
+    for what, bad in (
+        ("no time above 0", ~pl.col("x").is_finite()),
+        ("a date in the future: correct the clock of their node", late),
+    ):
+        runs = without(runs, bad, what, campaign.cluster, said)
     return runs, said
+
+
+def without(runs: pl.DataFrame, bad: pl.Expr, what: str, cluster: str, said: list[NotJudged]) -> pl.DataFrame:
+    """`runs` without the bad ones, and a sentence for each of their workloads. `what`: that they have."""
+    if not runs.select(bad.any()).item():
+        return runs
+    for workload, n in runs.filter(bad).group_by("workload").len().sort("workload").iter_rows():
+        many = f"1 run was left out, as it has {what}" if n == 1 else f"{n:,} runs were left out, as they have {what}"
+        said.append(NotJudged(cluster, str(workload), many))
+    return runs.filter(~bad)
 
 
 def _of_times(all_: Looks, model: str | None, workload: str, runs: pl.DataFrame) -> Iterator[Look]:

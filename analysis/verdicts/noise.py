@@ -3,7 +3,8 @@
 Three things are taken from the sittings of the whole fleet, by medians, so that the GPUs which really changed do not
 count: by how much two sittings of one GPU differ, depending on the time between them (a variogram: it holds for
 independent days, for days that resemble each other and for random walks alike); by how much runs of one sitting
-differ; and how heavy the tails are.
+differ; and how heavy the tails are. The interval of a level (`levels`) needs one number for sittings at any time; a
+change needs to know how much two sittings so many days apart differ.
 """
 
 from __future__ import annotations
@@ -57,13 +58,13 @@ class Noise:
     """(j,) temperatures, and by what the variance is multiplied from each on: hot GPUs move more. It never falls."""
     rough: Floats = field(default_factory=lambda: np.ones(1))
 
-    def roughness(self, warmth: Floats) -> Floats:
+    def roughness(self, warmth: Floats | float) -> Floats:
         """By what the variance is multiplied at these temperatures; 1 where they are unknown."""
         place = np.searchsorted(self.warm, np.nan_to_num(warmth, nan=-np.inf), "right") - 1
         found: Floats = self.rough[np.clip(place, 0, len(self.rough) - 1)]
         return found
 
-    def difference(self, gap: Floats, runs_a: Floats, runs_b: Floats) -> Floats:
+    def difference(self, gap: Floats | float, runs_a: Floats | float, runs_b: Floats | float) -> Floats:
         """The variance of the difference of two sittings so many days apart, of so many runs."""
         place = np.clip(np.searchsorted(self.gaps, gap, "right") - 1, 0, len(self.gaps) - 1)
         with np.errstate(divide="ignore"):
@@ -71,10 +72,9 @@ class Noise:
         found: Floats = self.between[place] + more
         return found
 
-    @property
-    def sitting_sd(self) -> float:
-        """Of one sitting of many runs against another some days apart."""
-        return float(np.sqrt(self.between[min(len(self.between) - 1, len(self.between) // 2)] / 2))
+
+UNKNOWN = Noise(np.zeros(1), np.full(1, 2 * 0.005**2), 0.002**2, 3.0, 0)
+"""Where nothing is known: half a per cent from sitting to sitting."""
 
 
 def estimate(of: Sittings, runs: Runs | None = None) -> Noise | None:

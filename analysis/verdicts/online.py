@@ -2,7 +2,7 @@
 
     state = None
     for value, at in runs:                    # a duration in any unit, and seconds since 1970
-        state, alarm = update(state, value, at, expected=expected(noise))
+        state, alarm = update(state, value, at, expected=noise)
 
 Every sitting multiplies a score by how much better a changed level explains it than the old one does (the likelihood
 ratio of Student's t, a mixture over sizes of change). Under no change the expected score grows by 1 a sitting, so an
@@ -17,17 +17,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..sittings import LONGEST, PAUSE
-
-if TYPE_CHECKING:
-    from .noise import Noise
+from .levels import RELEVANT
+from .noise import UNKNOWN, Noise
 
 SCHEMA = "whorl.watch/1"
 SITTINGS = 500.0
 """A healthy GPU raises a false alarm on average not before this many sittings."""
-RELEVANT = 0.01
 
 _DAY_S = 86_400.0
 _KEPT = 64  # runs of the present sitting
@@ -41,46 +39,6 @@ _REMEMBERED = 20.0  # sittings of own scatter
 _SURE_RUNS = 3  # in a sitting: from so many on, a middle that is wrong means two wrong runs
 _WANDERED = 0.7  # of the variance of a difference is left with many sittings in the level
 _FREEDOM = 5.0  # at most: tails are never taken to be lighter
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """How much a healthy GPU moves by itself, as `noise` found it over the fleet. Of logarithms."""
-
-    gaps: tuple[float, ...] = (0.0,)
-    between: tuple[float, ...] = (2 * 0.005**2,)
-    """Where nothing is known: half a per cent from sitting to sitting."""
-    within: float = 0.002**2
-    freedom: float = 3.0
-    a_kelvin: float = 0.0
-    warm: tuple[float, ...] = ()
-    rough: tuple[float, ...] = ()
-
-    def scale(self, gap_days: float, runs: int, warmth: float | None) -> float:
-        """Of the difference of a sitting of so many runs from the level, so many days after the last one."""
-        place = max((i for i, gap in enumerate(self.gaps) if gap <= gap_days), default=0)
-        rough = max(
-            (f for t, f in zip(self.warm, self.rough, strict=True) if warmth is not None and warmth >= t), default=1
-        )
-        return math.sqrt((self.between[place] + self.within / max(runs, 1)) * max(rough, 1.0))
-
-
-UNKNOWN = Expected()
-
-
-def expected(noise: Noise | None) -> Expected:
-    """What `noise` says, in plain numbers."""
-    if noise is None:
-        return UNKNOWN
-    return Expected(
-        tuple(noise.gaps.tolist()),
-        tuple(noise.between.tolist()),
-        float(noise.within),
-        noise.freedom,
-        noise.a_kelvin,
-        tuple(noise.warm[1:].tolist()),
-        tuple(noise.rough[1:].tolist()),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +66,7 @@ def update(
     at_s: float,
     *,
     warmth: float | None = None,
-    expected: Expected = UNKNOWN,
+    expected: Noise = UNKNOWN,
 ) -> tuple[dict[str, Any] | None, Alarm | None]:
     """The state after one more run, and an alarm where the GPU has left its level.
 
@@ -149,20 +107,21 @@ def _sitting(before: dict[str, Any] | None, x: float, at_s: float, warmth: float
     return {**(before or start), **present}
 
 
-def _away(now: State, expected: Expected) -> tuple[float, float, float]:
+def _away(now: State, expected: Noise) -> tuple[float, float, float]:
     """By how much the present sitting is off the level: its middle, its side nearest to the level, and the scale."""
     low, high = _middles(now["values"])
     middle = (low + high) / 2 - now["level"]
     nearest = max(low - now["level"], 0.0) + min(high - now["level"], 0.0)
     gap = (now["began_s"] - now["ended_s"]) / _DAY_S
-    scale = expected.scale(gap, len(now["values"]), now["present_warmth"])
+    warmth = math.nan if now["present_warmth"] is None else now["present_warmth"]
+    scale = math.sqrt(expected.difference(gap, len(now["values"]), math.inf) * expected.roughness(warmth))
     usual = _PRIOR * _usual(expected.freedom)
     own = (usual + now["scatter"]) / (usual + now["weight"] * _usual(expected.freedom))
     # The level is surer than one sitting where many are in it, but it may have wandered since.
     return middle, nearest, scale * max(1.0, own) * math.sqrt(_WANDERED + (1 - _WANDERED) / now["n"])
 
 
-def _judged(now: dict[str, Any], expected: Expected) -> tuple[dict[str, Any], Alarm | None]:
+def _judged(now: dict[str, Any], expected: Noise) -> tuple[dict[str, Any], Alarm | None]:
     if now["n"] == 0 or now["told"]:
         return now, None
     middle, nearest, scale = _away(now, expected)
@@ -175,7 +134,7 @@ def _judged(now: dict[str, Any], expected: Expected) -> tuple[dict[str, Any], Al
     return {**now, "told": True}, alarm
 
 
-def _closed(now: dict[str, Any], expected: Expected) -> dict[str, Any]:
+def _closed(now: dict[str, Any], expected: Noise) -> dict[str, Any]:
     """The state after its sitting: the score, the level and the scatter know it."""
     low, high = _middles(now["values"])
     middle = (low + high) / 2

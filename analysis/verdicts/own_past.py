@@ -15,11 +15,10 @@ import numpy as np
 
 from ..sittings import Bools, Floats, Ints
 from ..statistics.student import quantile, upper_tail
+from .levels import RELEVANT
 from .noise import Noise, mean_size
 from .sittings import Sittings
 
-RELEVANT = 0.01
-"""Of a time: a smaller change is not worth a look at the machine."""
 GLITCH = 1e-3
 """The share of runs that are wrong for no reason that lasts; so a change that one run could make has no smaller p."""
 LEAST_TO_DRIFT = 5
@@ -65,9 +64,8 @@ class Shapes:
     slope_p: Floats
     slope_df: Floats
     misfit_change: Floats
-    """Mean distance of the sittings from two levels, from a line, from one level."""
+    """Mean distance of the sittings from two levels, and from a line."""
     misfit_drift: Floats
-    misfit_level: Floats
 
     @property
     def drifts(self) -> Bools:
@@ -94,7 +92,7 @@ def shapes(of: Sittings, noise: Noise, series: Ints) -> Shapes:
     if not parts:
         nothing = np.zeros(0)
         whole = np.zeros(0, np.int64)
-        return Shapes(whole, whole, whole, *[nothing] * 15)
+        return Shapes(whole, whole, whole, *[nothing] * 14)
     found = Shapes(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
     return found if not (found.sittings > _LONGEST).any() else _of_long(of, noise, found)
 
@@ -206,15 +204,13 @@ def _shapes(of: Sittings, noise: Noise, series: Ints) -> tuple[Ints | Floats, ..
         split[better] = k
         for name, found in (("p", p), ("df", df), ("change", change), ("sd", sd), ("misfit", misfit)):
             best[name][better] = np.broadcast_to(found, (many,))[better]
-    middle, _, _ = _middles(value, low, high, n)
-    level = np.nansum(np.abs(value - middle[:, None]), axis=1) / n
     own = np.maximum(best["sd"] ** 2, LEAST_SD**2)
     another = noise.difference(np.array([_ANOTHER]), np.array([3.0]), np.array([3.0]))[0] / 2
     slope, slope_sd, slope_p, slope_df, line = _drift(at, value, n, pairs, noise)
     return (
         series, whole, np.minimum(split * together, whole - 1), best["change"], np.sqrt(own),
         np.sqrt(own + another), np.minimum(best["p"] * (n - 1), 1.0), best["df"], newest, newest_sd, newest_p,
-        slope, slope_sd, slope_p, slope_df, best["misfit"], line, level,
+        slope, slope_sd, slope_p, slope_df, best["misfit"], line,
     )  # fmt: skip
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..sittings import Floats, Ints
+from .levels import RELEVANT
 from .noise import LEAST, Noise, estimate
-from .own_past import RELEVANT, Shapes, discoveries, shapes, worth
+from .own_past import Shapes, discoveries, shapes, worth
 from .scatter import Scatter, scatter
 from .sittings import Runs, Sittings, groups_median, sittings
 from .together import Common, days, turns

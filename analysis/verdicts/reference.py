@@ -14,7 +14,8 @@ import polars as pl
 from ...store.conditions import stated
 from ..measurements import SOUND
 from .comparing import LEAST_GPUS
-from .online import UNKNOWN, Alarm, update
+from .noise import UNKNOWN
+from .online import Alarm, update
 from .recording import verdict_of
 from .standing import scaled, standings
 from .verdict import Verdict
@@ -44,7 +45,9 @@ class Level:
 
     def left(self, time_ms: float, at_s: float) -> Alarm | None:
         """Whether the GPU has left its own level with one more run (`online`); None where it has not."""
-        own = UNKNOWN if self.spread is None else replace(UNKNOWN, between=(2 * max(self.spread, _LEAST) ** 2,))
+        own = (
+            UNKNOWN if self.spread is None else replace(UNKNOWN, between=np.full(1, 2 * max(self.spread, _LEAST) ** 2))
+        )
         state, alarm = None, None
         for value, at in (*self.past, (time_ms, at_s)):
             state, told = update(state, value, at, expected=own)

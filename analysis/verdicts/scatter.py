@@ -13,8 +13,9 @@ import numpy as np
 
 from ..sittings import Bools, Floats, Ints
 from ..statistics.student import quantile
+from .levels import RELEVANT
 from .noise import Noise
-from .own_past import GLITCH, RELEVANT
+from .own_past import GLITCH
 from .sittings import Runs, Sittings, groups_median
 
 _FAR = 6.0  # standard deviations

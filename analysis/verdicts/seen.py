@@ -72,7 +72,7 @@ def seen_things(campaign: Probed, frozen: Mapping[str, str]) -> tuple[Seen, ...]
         n = max(told.height, 1)
         looks = "it fell off the bus" + (f" {n} times" if n > 1 else "")
         one = _seen(gpu, Kind.LOST, looks, own, told["ts"])
-        found[gpu, Kind.LOST] = one if one.runs else _last_good(one, runs)
+        found[gpu, Kind.LOST] = one if one.runs else _last_good(one, campaign.sound)
     for (gpu,), own in no_time.filter(pl.col("status") != Outcome.LOST.value).group_by(["gpu"], maintain_order=True):
         if (str(gpu), Kind.LOST) in found:
             continue
@@ -99,7 +99,7 @@ def seen_things(campaign: Probed, frozen: Mapping[str, str]) -> tuple[Seen, ...]
 
 def _last_good(one: Seen, runs: pl.DataFrame) -> Seen:
     """A loss that no run shows, with the last run that ended well before it."""
-    good = runs.filter((pl.col("gpu") == one.gpu) & SOUND & pl.col("value").is_not_null()).drop_nulls("began")
+    good = runs.filter(pl.col("gpu") == one.gpu).drop_nulls("began").sort("began")
     if one.first_seen is not None:
         good = good.filter(pl.col("began").cast(pl.Datetime("ns")) < pl.lit(one.first_seen).cast(pl.Datetime("ns")))
     if good.is_empty():

@@ -13,10 +13,8 @@ import math
 from enum import IntEnum
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from ..sittings import Floats, Ints
 
 ALPHA, BETA = 0.001, 0.05
 """Chance that a GPU at the level of its peers is called slow, and that one slower by `effect` is called fine."""

@@ -1,7 +1,8 @@
 """In what state each GPU ran each workload, beside its peers: time, clock, power, temperature, and what held the clock.
 
 Logarithms of times (ms), clocks (MHz) and powers (W); temperatures in degC; shares of the time of a run. A figure that
-nobody recorded is null.
+nobody recorded is null. A cause is told from means, as a clock that was held for a part of a run changes the mean and
+not the median; how slow a GPU is, the levels of the judge say (`levels`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ OF = ("model", "workload")
 """GPUs that are alike in these are peers."""
 MOVING = ("time", "clock", "power", "temperature")
 """What differs from run to run."""
-LOGS = ("time", "clock", "memory_clock", "power", "limit", "energy")
 SHARES = ("heat", "brake", "slowed", "capped")
 """Of the time of a run in which the clock was held by heat, by the power brake, by the hardware for any reason, and by
 the power limit."""

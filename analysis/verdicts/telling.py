@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Iterator
+from datetime import datetime
 
 import numpy as np
 import polars as pl
 
-from ..sittings import PAUSE, Floats, Ints
+from ..sittings import PAUSE, Ints, date_of
 from .finding import Finding, Shape
+from .levels import in_pct
 from .own_past import interval
 from .past import past
 from .regimes import PLACE, SOFTWARE, WORDS, Neighbours
@@ -17,7 +18,6 @@ from .states import codes
 from .together import Common
 from .verdict import NotJudged, State
 
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  times in tables are UTC without a zone
 _DAY_NS = 86_400_000_000_000
 _NEWEST_RUNS = 40
 _WEEK = 7.0
@@ -102,8 +102,8 @@ class Telling:
         names = [self.names[one] for one in common.series]
         gpus = tuple(gpu for name in names for gpu in self.members[name])
         joined = () if common.what is None else tuple(self._software(*common.what))
-        began, before = _date(common.began), _date(common.before)
-        effect, low, high = (_pct(value) for value in (common.effect, common.low, common.high))
+        began, before = date_of(common.began), date_of(common.before)
+        effect, low, high = (in_pct(value) for value in (common.effect, common.low, common.high))
         of = self.past.of
         mine = np.flatnonzero((of.at >= common.began) & np.isin(of.series, common.series))
         ways = "slower" if effect > 0 else "faster"
@@ -134,8 +134,8 @@ class Telling:
             move, reach = float(np.median(value[after]) - np.median(value[before])), float(shapes.another_sd[row])
         df = np.array([shapes.change_df[row]])
         low, high = (float(bound[0]) for bound in interval(np.array([move]), np.array([reach]), df))
-        effect, low, high = (_pct(value) for value in (move, low, high))
-        since, at = _date(self.past.of.at[before[-1]]), _date(self.past.of.at[after[0]])
+        effect, low, high = (in_pct(value) for value in (move, low, high))
+        since, at = date_of(self.past.of.at[before[-1]]), date_of(self.past.of.at[after[0]])
         joined = tuple(self._beside(series, before, after))
         ways = "slower" if effect > 0 else "faster"
         sittings = "1 sitting" if len(after) == 1 else f"{len(after)} sittings"
@@ -144,7 +144,7 @@ class Telling:
             f"since {at:%Y-%m-%d} ({sittings}; last seen as before on {since:%Y-%m-%d})"
         )
         if end < self.past.of.first[series] + self.past.of.per_series[series]:
-            looks += f", until {_date(self.past.of.at[end]):%Y-%m-%d}"
+            looks += f", until {date_of(self.past.of.at[end]):%Y-%m-%d}"
         looks += f"; then: {', '.join(joined)}" if joined else ""
         state = State.CONFIRMED if len(after) >= 2 else State.SUSPECTED
         return self._finding(
@@ -160,8 +160,8 @@ class Telling:
         slope = np.array([shapes.slope[row]])
         low, high = interval(slope, np.array([shapes.slope_sd[row]]), np.array([shapes.slope_df[row]]))
         days = float(self.past.of.at[mine[-1]] - self.past.of.at[mine[0]])
-        sizes = tuple(_pct(float(value[0]) * days) for value in (slope, low, high))
-        weekly = tuple(_pct(float(value[0]) * _WEEK) for value in (slope, low, high))
+        sizes = tuple(in_pct(float(value[0]) * days) for value in (slope, low, high))
+        weekly = tuple(in_pct(float(value[0]) * _WEEK) for value in (slope, low, high))
         joined = tuple(self._beside(series, mine[: len(mine) // 2], mine[len(mine) // 2 :]))
         ways = "slower" if slope[0] > 0 else "faster"
         looks = (
@@ -171,7 +171,7 @@ class Telling:
         looks += f"; meanwhile: {', '.join(joined)}" if joined else ""
         return self._finding(
             Shape.DRIFT, series, (sizes[0], sizes[1], sizes[2]), float(shapes.slope_p[row]),
-            float(self.past.drift_q[row]), (None, None), State.CONFIRMED, mine, looks, joined, weekly=weekly,
+            float(self.past.drift_q[row]), (None, None), State.CONFIRMED, mine, looks, joined,
         )  # fmt: skip
 
     def _unstable(self, series: int) -> Finding:
@@ -183,7 +183,7 @@ class Telling:
         counts, of = (scatter.slow_runs, scatter.runs) if by_runs else (scatter.far_sittings, scatter.sittings)
         sizes = scatter.run_size if by_runs else scatter.sitting_size
         rate = scatter.run_rate if by_runs else scatter.sitting_rate
-        effect, low, high = (_pct(float(one[series])) for one in (sizes.median, sizes.low, sizes.high))
+        effect, low, high = (in_pct(float(one[series])) for one in (sizes.median, sizes.low, sizes.high))
         many, all_of = int(counts[series]), int(of[series])
         what = "runs are slower than their sitting" if by_runs else "sittings are away from its level"
         looks = (
@@ -193,21 +193,18 @@ class Telling:
         state = State.CONFIRMED if len(mine) >= 2 else State.SUSPECTED
         return self._finding(
             Shape.UNSTABLE, series, (effect, low, high), float(scatter.p[series]),
-            float(self.past.scatter_q[series]), (None, None), state, mine, looks, (), share=many / all_of,
+            float(self.past.scatter_q[series]), (None, None), state, mine, looks, (),
         )  # fmt: skip
 
     def _finding(
         self, kind: Shape, series: int, effect: tuple[float, float | None, float | None], p: float, q: float,
         when: tuple[datetime | None, datetime | None], state: State, shown: Ints, looks: str, joined: tuple[str, ...],
-        *, weekly: Sequence[float] | None = None, share: float | None = None,
     ) -> Finding:  # fmt: skip
         name = self.names[series]
-        week: Sequence[float | None] = (None, None, None) if weekly is None else weekly
         return Finding(
             kind, None if self.of_nodes else name, f"node {name}" if self.of_nodes else None, self.members[name],
             self.workload, effect[0], effect[1], effect[2], p, q, int(self.past.of.per_series[series]), when[1],
-            when[0], state, _date(self.past.of.at[shown[0]]), self._last(shown), self._ids(shown), looks, joined,
-            week[0], week[1], week[2], share,
+            when[0], state, date_of(self.past.of.at[shown[0]]), self._last(shown), self._ids(shown), looks, joined,
         )  # fmt: skip
 
     # the way back to runs
@@ -223,7 +220,7 @@ class Telling:
 
     def _last(self, sittings: Ints) -> datetime | None:
         rows = self._rows(sittings[-_NEWEST_RUNS:])
-        return _date(float(self.runs["began"][rows.tolist()].cast(pl.Int64).max()) / _DAY_NS) if len(rows) else None
+        return date_of(float(self.runs["began"][rows.tolist()].cast(pl.Int64).max()) / _DAY_NS) if len(rows) else None
 
     # what else changed
 
@@ -242,7 +239,7 @@ class Telling:
             if len(old) and len(new) and old[-1] != new[0]:
                 yield f"{WORDS[name]} {old[-1]} to {new[0]}"
         if not self.of_nodes:
-            since, until = (_date(self.past.of.at[one]) for one in (before[-1], after[0]))
+            since, until = (date_of(self.past.of.at[one]) for one in (before[-1], after[0]))
             for other in self.beside.new(self.nodes[series], self.names[series], since, until):
                 yield f"GPU {other} came to its node"
         own = self._moved(was, became, "temperature_c")
@@ -293,11 +290,3 @@ def _by_job(runs: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, tuple[str, ...]
     )
     members = jobs.group_by("gpu").agg(pl.col("members").explode().unique().sort())
     return jobs.drop("members"), {str(node): tuple(gpus) for node, gpus in members.iter_rows()}
-
-
-def _date(days: float | Floats) -> datetime:
-    return _EPOCH + timedelta(days=float(days))
-
-
-def _pct(logarithm: float) -> float:
-    return float(100 * np.expm1(logarithm))

@@ -12,9 +12,9 @@ import numpy as np
 
 from ..sittings import Bools, Floats, Ints
 from ..statistics.student import quantile, upper_tail
+from .levels import RELEVANT
 from .sittings import Sittings, groups_median, spread
 
-RELEVANT = 0.01
 CERTAIN = 1e-3
 """The p below which something that the GPUs share is a finding."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from whorl.analysis.verdicts.levels import RELEVANT
 from whorl.analysis.verdicts.noise import Noise, estimate
-from whorl.analysis.verdicts.own_past import RELEVANT, shapes
+from whorl.analysis.verdicts.own_past import shapes
 from whorl.analysis.verdicts.past import ALARM
 from whorl.analysis.verdicts.sittings import Sittings, sittings
 from whorl.tests.analysis.longhorn import needs_longhorn, runs
