@@ -46,7 +46,7 @@ def read(text: str, name: str, cluster: str | None, time_zone: str | None) -> Re
     rows = _known(rows)
     if cluster is not None:
         rows = rows.with_columns(pl.lit(cluster).alias("Cluster"))
-    elif rows["Cluster"].is_null().all():
+    elif rows.height and rows["Cluster"].is_null().all():
         raise InputError(f"{name} does not say which cluster it is of: give --cluster NAME")
     rows = _without_steps(rows, out)
     rows = add_times(rows, name, time_zone, out.refused, out.notes)

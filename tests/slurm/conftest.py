@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
+from . import accounted
+from .accounted import Accounted
 from .daemons import USERS, Slurm, ensure_users, why_not
+
+Cluster = TypeVar("Cluster", bound=Slurm)
 
 
 @pytest.fixture(scope="session")
 def slurm_session() -> Iterator[Slurm]:
     """The daemons. Skips, with the reason, where they cannot be started."""
-    reason = why_not() or ensure_users()
+    with _started(Slurm, why_not() or ensure_users()) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def accounted_slurm() -> Iterator[Accounted]:
+    """Daemons of another cluster, which keeps accounts. Skips, with the reason, where they cannot be started."""
+    with _started(Accounted, why_not() or ensure_users() or accounted.why_not()) as cluster:
+        yield cluster
+
+
+@contextlib.contextmanager
+def _started(kind: Callable[[Path], Cluster], reason: str | None) -> Iterator[Cluster]:
     if reason:
         pytest.skip(f"no Slurm here: {reason}")
     # pytest's own folders are closed to the ordinary users of the tests.
     folder = Path(tempfile.mkdtemp(prefix="whorl-slurm-"))
     folder.chmod(0o755)
-    cluster: Slurm | None = None
+    cluster: Cluster | None = None
     try:
-        cluster = Slurm(folder)
+        cluster = kind(folder)
         try:
             cluster.start()
         except (AssertionError, OSError, subprocess.SubprocessError, pytest.fail.Exception) as error:

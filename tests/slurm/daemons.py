@@ -135,7 +135,12 @@ def _free_ports(wanted: int) -> list[int]:
 
 
 class Slurm:
-    """A cluster of `nodes` nodes in `folder`, which must be readable to everyone."""
+    """A cluster of `nodes` nodes in `folder`, which must be readable to everyone.
+
+    Accounted (accounted.py) is one that keeps accounts.
+    """
+
+    stopped_in_order: Sequence[str] = ("slurmctld", "slurmd", "munged")
 
     def __init__(self, folder: Path, nodes: int = 6) -> None:
         self.folder, self.nodes = folder, nodes
@@ -290,6 +295,7 @@ class Slurm:
         (self.folder / "out").chmod(0o1777)
         self._configure()
         self._start_munge()
+        self._start_database()
         self.start_controller()
         for name in self.names:
             (self.folder / "spool" / name).mkdir(exist_ok=True)
@@ -324,7 +330,7 @@ class Slurm:
             with contextlib.suppress(AssertionError, subprocess.TimeoutExpired):
                 self.cancel_all()
                 self.until(lambda: not self.run("squeue", "-h", "-a", "-t", "R,CG").stdout.strip(), "jobs to end", 10)
-        for name in sorted(self._started, key=lambda n: ("slurmctld", "slurmd", "munged").index(n.partition(".")[0])):
+        for name in sorted(self._started, key=lambda n: self.stopped_in_order.index(n.partition(".")[0])):
             process = self._started[name]
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
@@ -334,6 +340,13 @@ class Slurm:
     def _all_idle(self) -> bool:
         states = self.node_states()
         return len(states) == self.nodes and all(state == "IDLE" for state in states.values())
+
+    def _start_database(self) -> None:
+        """Start what accounting needs: nothing here."""
+
+    def _further_settings(self) -> str:
+        """Lines of slurm.conf."""
+        return "JobAcctGatherType=jobacct_gather/none\nAccountingStorageType=accounting_storage/none\n"
 
     def _start_munge(self) -> None:
         home = self.folder / "munge"
@@ -408,8 +421,7 @@ MailProg=/bin/true
 SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0,defer_batch=0
 PriorityType=priority/multifactor
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
+{self._further_settings()}\
 {"".join(f"{_LUA[name]}=lua{chr(10)}" for name in self.lua)}\
 {"".join(f"{name}={value}{chr(10)}" for name, value in self.settings.items())}\
 NodeName=DEFAULT CPUs=8 Sockets=2 CoresPerSocket=4 ThreadsPerCore=1 RealMemory=4000 State=UNKNOWN

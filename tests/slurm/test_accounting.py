@@ -1,0 +1,142 @@
+"""Real accounts of a real Slurm: arrays, requeues, shared nodes, a drained node, hostile names; and their tags."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whorl.errors import SchedulerError
+from whorl.jobs.accounting.importing import Report, import_jobs
+from whorl.store import Store
+from whorl.store.schema import arrow_rows
+from whorl.tests.jobs.accounts import now
+
+from .accounted import Accounted, uuid
+from .daemons import GPUS, Slurm
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture
+def here(accounted_slurm: Accounted, monkeypatch: pytest.MonkeyPatch) -> Accounted:
+    """The cluster, for whorl in this process."""
+    for name, value in accounted_slurm.environment().items():
+        monkeypatch.setenv(name, value)
+    return accounted_slurm
+
+
+def import_all(store: Store, **options: Any) -> Report:
+    return import_jobs(store, since=dt.datetime.now(dt.UTC).replace(tzinfo=None) - dt.timedelta(hours=1), **options)
+
+
+def know_nodes(store: Store, cluster: Accounted, *nodes: str) -> None:
+    rows: dict[str, Any] = {
+        "gpu": [uuid(node, device) for node in nodes for device in range(GPUS)],
+        "node": [node for node in nodes for _ in range(GPUS)],
+        "slot": [GPUS - 1 - device for _ in nodes for device in range(GPUS)],
+    }
+    number = len(rows["gpu"])
+    rows |= {"cluster": ["whorl"] * number, "first_seen": [dt.datetime(2026, 1, 1)] * number}  # noqa: DTZ001
+    store.append({"gpus": arrow_rows("gpus", rows)}, "gpus")
+
+
+def test_what_really_ran_is_what_is_stored(here: Accounted, store: Store, tmp_path: Path) -> None:
+    know_nodes(store, here, "n01", "n02")
+    short, go = "--wrap=true", here.folder / "out" / "go"
+    held = f"--wrap=until [ -e {go} ]; do sleep 0.1; done"
+    whole = here.submit("--gres=gpu:4", "-w", "n01", short)
+    two = here.submit("-N2", "--exclusive", "-w", "n01,n02", short, user="bob")
+    shared = [here.submit("--gres=gpu:1", "-w", "n03", held, user=user) for user in ("alice", "bob")]
+    evil = here.submit("--gres=gpu:1", "-w", "n03", "--job-name", f"a|b\n99|99|whorl|root|n01\n{'|' * 30}", short)
+    array = here.submit("--gres=gpu:2", "-w", "n04", "-a", "1-2", short)
+    drained = here.submit("--gres=gpu:4", "-w", "n05", held)
+    lost = here.submit("--gres=gpu:2", "-w", "n06", "--no-requeue")
+    requeued = here.submit("--gres=gpu:1", "-w", "n04", "--requeue", user="bob")
+    without = here.submit("-w", "n04", short)
+    never = here.submit("--gres=gpu:4", "--begin=now+1hour")
+    for job in (drained, lost, requeued, *shared):
+        here.nodes_of(job)
+    here.run("scontrol", "update", "nodename=n05", "state=drain", "reason=test")
+    here.run("scontrol", "update", "nodename=n06", "state=down", "reason=test")
+    here.until(lambda: {drained, requeued, *shared} <= here.accounted("-s", "R"), "the accounts to have the jobs")
+    import_all(store)
+    assert {drained, *shared} <= {job for (job,) in now(store, "raw_id", "state = 'RUNNING' and ended is null")}
+
+    go.touch()
+    here.run("scontrol", "requeue", requeued)
+    here.until(lambda: "BeginTime" in here.field(requeued, "Reason"), "the requeued job to wait")
+    here.run("scontrol", "update", f"jobid={requeued}", "StartTime=now")
+    here.until(lambda: requeued in here.accounted("-s", "R"), "the accounts to have the second run")
+    here.run("scancel", requeued, never)
+    ended = ("-j", requeued, "-D", "-s", "CA", "-S", "now-1hour", "-E", "now")
+    here.until(lambda: bool(here.accounted(*ended)), "the accounts to have both")
+    here.settle()
+    import_all(store)
+    found: dict[str, list[tuple[Any, ...]]] = {}
+    for job, *rest in now(store, "job_id, state, node, gpu, node_gpus, job_gpus"):
+        found.setdefault(job, []).append(tuple(rest))
+    assert found.keys() == {
+        *(whole, two, *shared, evil, drained, lost, requeued),
+        *(f"{array}_{task}" for task in (1, 2)),
+    }
+    assert without not in found  # it has no GPU
+    assert never not in found  # it never began
+    all_of = {node: [(node, uuid(node, device), 1) for device in range(GPUS)] for node in ("n01", "n02")}
+    assert found[whole] == [("COMPLETED", *row, 4) for row in all_of["n01"]]
+    assert found[two] == [("COMPLETED", *row, 8) for node in ("n01", "n02") for row in all_of[node]]
+    for job in (*shared, evil):
+        assert found[job] == [("COMPLETED", "n03", None, 1, 1)]  # accounting does not say which
+    assert found[drained] == [("COMPLETED", "n05", None, 4, 4)]  # the store knows no GPUs there
+    assert found[lost] == [("NODE_FAIL", "n06", None, 2, 2)]
+    assert [row[0] for row in found[requeued]] == ["CANCELLED", "REQUEUED"]
+    owners = dict(now(store, 'distinct job_id, "user"'))
+    assert {owners[two], owners[shared[1]]} == {"bob"}
+    assert {owners[whole], owners[evil]} == {"alice"}
+    assert set(now(store, "distinct ended is null, began <= ended, account")) == {(False, True, "physics")}
+
+    # With the tags of the same jobs: by UUID wherever CUDA_VISIBLE_DEVICES or the whole node make it certain.
+    assert here.spool_of_tags.stat().st_size
+    tagged = import_all(store, tag_folders=[here.spool_of_tags])
+    assert not tagged.tags_refused
+    assert now(store, "gpu, gpu_from", f"job_id = '{drained}'") == [(uuid("n05", d), "tag") for d in range(GPUS)]
+    assert now(store, "gpu, gpu_from", f"job_id = '{shared[0]}'") == [(None, None)]
+    assert now(store, "count(*)", "source = 'tag'") == [(0,)]  # accounting explains all of them
+    again = import_all(store, tag_folders=[here.spool_of_tags])
+    assert (again.stored, again.tags_stored) == (0, 0)
+
+
+def test_the_index_of_slurm_is_believed_where_the_site_says_what_it_is(here: Accounted, store: Store) -> None:
+    (here.folder / "etc" / "minor").touch()
+    try:
+        go = here.folder / "out" / "together"
+        held = f"--wrap=until [ -e {go} ]; do sleep 0.1; done"
+        jobs = [here.submit("--gres=gpu:1", "-w", "n03", held) for _ in range(2)]
+        for job in jobs:
+            here.nodes_of(job)
+        go.touch()
+        here.settle()
+    finally:
+        (here.folder / "etc" / "minor").unlink()
+    import_all(store, tag_folders=[here.spool_of_tags])
+    found = now(store, "gpu, gpu_from", f"job_id in ('{jobs[0]}', '{jobs[1]}')")
+    assert found == [(uuid("n03", device), "tag") for device in (0, 1)]
+
+
+def test_accounting_that_does_not_answer_is_one_sentence(here: Accounted, store: Store) -> None:
+    here.stop_accounting()
+    try:
+        with pytest.raises(SchedulerError, match="does not answer: check that slurmdbd and its database run"):
+            import_all(store)
+    finally:
+        here.start_accounting()
+    assert now(store) == []
+
+
+def test_a_cluster_without_accounts_says_what_to_do(slurm: Slurm) -> None:
+    done = slurm.whorl("jobs", "import", "--store", str(slurm.folder / "out" / "store"), "--since", "1d", user="alice")
+    assert done.returncode == 5
+    assert "Slurm keeps no accounts here" in done.stderr
+    assert "whorl jobs tag" in done.stderr
