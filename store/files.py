@@ -93,11 +93,39 @@ def make_folder(folder: Path) -> None:
     sync_folder(folder.parent)
 
 
+_CLASSES = (
+    (stat.S_IWGRP, stat.S_IRGRP, stat.S_IXGRP),
+    (stat.S_IWOTH, stat.S_IROTH, stat.S_IXOTH),
+)  # of a group and of all others: to write, to read, to enter
+
+
 def share(path: Path) -> None:
-    """Give a new file or folder the write permissions of the folder that it is in. Raises OSError."""
-    mode, wanted = path.lstat().st_mode, path.parent.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    """Let those who may write to the folder that a new folder is in use that one, too, whatever this user's umask says.
+
+    Raises OSError.
+    """
+    mode, above = path.lstat().st_mode, path.parent.stat().st_mode
+    wanted = sum(write | read | enter for write, read, enter in _CLASSES if above & write)
     if not stat.S_ISLNK(mode) and mode & wanted != wanted:
         path.chmod(stat.S_IMODE(mode) | wanted)
+
+
+def share_file(handle: int, folder: Path, *, writable: bool = False) -> None:
+    """Let those who may write to a folder read a new file in it, or also write to it (`writable`). Raises OSError."""
+    mode, above = os.fstat(handle).st_mode, folder.stat().st_mode
+    wanted = sum(read | (write if writable else 0) for write, read, _ in _CLASSES if above & write)
+    if mode & wanted != wanted:
+        os.fchmod(handle, stat.S_IMODE(mode) | wanted)
+
+
+def share_store(root: Path) -> None:
+    """Let a group use a new store in a folder that was made for it: one with the setgid bit that it may write to.
+
+    Raises OSError.
+    """
+    above = root.parent.stat().st_mode
+    if above & stat.S_ISGID and above & stat.S_IWGRP:
+        root.chmod(stat.S_IMODE(root.stat().st_mode) | stat.S_ISGID | stat.S_IRWXG)
 
 
 def clock(folder: Path) -> float:
@@ -186,6 +214,8 @@ def put(path: Path, content: bytes, mode: int | None = None) -> None:
         with temporary.open("xb") as file:
             if mode is not None:
                 os.fchmod(file.fileno(), mode)
+            else:
+                share_file(file.fileno(), path.parent)
             file.write(content)
             file.flush()
             sync(file.fileno())

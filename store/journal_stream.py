@@ -36,6 +36,7 @@ class Stream:
         except OSError as error:
             raise failed_append(path, error) from error
         try:
+            files.share_file(self.handle, path.parent)
             _write(self.handle, self.schema.serialize())
             self._good = self._end = os.fstat(self.handle).st_size
             files.sync(self.handle)

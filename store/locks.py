@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..errors import StoreError
 from . import processes
-from .files import failed, open_regular
+from .files import failed, open_regular, share_file
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ def _open(path: Path) -> int:
         os.close(handle)
         raise OSError(errno.EINVAL, "it is no lock file of whorl's: remove it", str(path))
     with contextlib.suppress(OSError):  # another user's file keeps its permissions
-        os.fchmod(handle, status.st_mode & 0o777 | path.parent.stat().st_mode & 0o022)
+        share_file(handle, path.parent, writable=True)
     return handle
 
 

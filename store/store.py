@@ -127,7 +127,9 @@ class Store:
         if root.is_dir() and not all(_ours(p.name) for p in root.iterdir()):
             raise StoreError(f"{root} has other contents and no {_ABOUT}; choose an empty or a new folder for a store")
         try:
-            root.mkdir(parents=True, exist_ok=True)
+            if not root.exists():
+                root.mkdir(parents=True, exist_ok=True)
+                files.share_store(root)
         except OSError as error:
             raise files.failed("make", root, error) from error
         store = cls(root)

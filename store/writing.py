@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import arranging, footers, light, placing
-from .files import failed, make_folder, remove, sync, temporary_name
+from .files import failed, make_folder, remove, share_file, sync, temporary_name
 from .schema import LATE, MINUTES, TELEMETRY, Table
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ def growing(
     if footers.CHECK in (schema.metadata or {}):  # of the file that the rows were read from
         schema = schema.with_metadata({key: text for key, text in schema.metadata.items() if key != footers.CHECK})
     with path.open("x+b") as file:
+        share_file(file.fileno(), path.parent)
         writer = light.writer(
             file,
             schema,

@@ -1,0 +1,67 @@
+"""A store that a group shares: what one user makes there, the others can read, and they can write beside it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from whorl.store import Journal, Store
+
+ROWS = pa.table({"run_id": ["a"], "gpu": ["g"], "cluster": ["c"]})
+
+
+@pytest.fixture(autouse=True)
+def closed_umask() -> Iterator[None]:
+    """A user whose files nobody else may read by default."""
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+def filled(root: Path) -> Store:
+    store = Store.create(root)
+    readings = pa.table({"ts": pa.array([1], pa.timestamp("ns")), "gpu": ["g"], "cluster": ["c"], "power_mw": [7]})
+    store.append({"runs": ROWS, "telemetry": readings}, "one")
+    with Journal(store, "n01.runs", thread=False) as journal:
+        journal.append(ROWS.to_batches()[0], "runs")
+        path = next(store.root.glob("journal/*.arrow"))
+        assert mode(path) & 0o040 == store.root.stat().st_mode & 0o040
+    return store
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_in_a_folder_of_a_group_a_store_is_the_groups(tmp_path: Path) -> None:
+    tmp_path.chmod(0o2770)
+    store = filled(tmp_path / "S")
+    for path in (store.root, *store.root.rglob("*")):
+        wanted = 0o070 if path.is_dir() else 0o060 if path.suffix == ".lock" else 0o040
+        assert mode(path) & 0o077 == wanted, path
+        assert not path.is_dir() or mode(path) & stat.S_ISGID, path
+
+
+@pytest.mark.parametrize("above", [0o755, 0o770, 0o1777, 0o2750])
+def test_in_any_other_folder_it_is_the_users_own(tmp_path: Path, above: int) -> None:
+    tmp_path.chmod(above)
+    store = filled(tmp_path / "S")
+    assert [path for path in (store.root, *store.root.rglob("*")) if mode(path) & 0o077] == []
+
+
+def test_a_store_in_a_folder_that_anybody_may_write_to_is_not_for_anybody(tmp_path: Path) -> None:
+    tmp_path.chmod(0o2777)
+    store = filled(tmp_path / "S")
+    assert [path for path in (store.root, *store.root.rglob("*")) if mode(path) & 0o007] == []
+
+
+def test_a_store_that_was_there_keeps_its_permissions(tmp_path: Path) -> None:
+    tmp_path.chmod(0o2770)
+    (tmp_path / "S").mkdir(mode=0o700)
+    (tmp_path / "S").chmod(0o700)
+    assert mode(filled(tmp_path / "S").root) == 0o700
