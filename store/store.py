@@ -15,6 +15,7 @@ import json
 import logging
 import os
 import threading
+import time
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -40,6 +41,7 @@ log = logging.getLogger(__name__)
 _ABOUT = "store.toml"
 _DEMO = "store"  # in the folder of a demo, beside its report
 _EMPTY = reading.EMPTY
+_MAKING_S = 3.0  # to make a store takes a third of a second
 _TRIES = 20
 
 Look = Callable[[str, Sequence[Path]], None]  # checks files of a table all at once
@@ -73,6 +75,9 @@ class Store:
         """The store at `path`. Raises StoreError if there is none, FormatError if a newer whorl made it."""
         root = _root(path)
         about = root / _ABOUT
+        last = time.monotonic() + _MAKING_S
+        while not about.exists() and _half_made(root) and time.monotonic() < last:
+            time.sleep(0.1)  # somebody makes it just now
         try:
             text = about.read_text(encoding="utf-8")
         except FileNotFoundError:

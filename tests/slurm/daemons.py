@@ -16,6 +16,7 @@ lies in one folder, and what was started is stopped by its process id.
 from __future__ import annotations
 
 import contextlib
+import grp
 import json
 import os
 import pwd
@@ -35,6 +36,7 @@ import pytest
 from whorl.jobs import hostlist
 
 USERS = ("alice", "bob")
+GROUP = "whorl-tests"  # of these users
 GPUS = 4
 COMMANDS = (
     "munge",
@@ -92,7 +94,19 @@ def ensure_users() -> str | None:
             refused = _refused("useradd", "--create-home", name)
             if refused:
                 return f"there is no user {name}, and none can be made: {refused}"
+    for name in USERS:
+        if name not in _members(GROUP):
+            refused = _refused("groupadd", "--force", GROUP) or _refused("usermod", "--append", "--groups", GROUP, name)
+            if refused:
+                return f"there is no group {GROUP}, and none can be made: {refused}"
     return None
+
+
+def _members(group: str) -> list[str]:
+    try:
+        return grp.getgrnam(group).gr_mem
+    except KeyError:
+        return []
 
 
 def _refused(*command: str) -> str | None:
