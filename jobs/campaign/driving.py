@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from ...errors import InputError, SchedulerError, StoreError
 from ...store.events import Event, EventKind, event_rows
+from ...store.files import make_folder
 from ...store.locks import Lock, locked
 from ..batch import render
 from ..slurm import Slurm
@@ -100,7 +101,10 @@ def run(
         request = declare(opened, request)
         folder = output_folder(opened.root, request, how)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            if opened.root in folder.parents:
+                make_folder(folder)  # other users of the store write there, too
+            else:
+                folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"{folder}, where the jobs write, cannot be made: {error.strerror}") from error
         if begins:
