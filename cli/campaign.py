@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..jobs.campaign.planning import How
 
 _SUITES = ("quick", "standard", "full")
+_SCHEDULERS = ("slurm", "pbs", "lsf", "flux", "kubernetes")
 
 _asked_options = (
     click.argument("names", nargs=-1, metavar="[NAME]..."),
@@ -66,6 +67,7 @@ def campaign() -> None:
     whorl campaign plan   --suite quick --store S     what it costs; nothing is sent
     whorl campaign run    --suite quick --store S     stop it and run it again as you like
     whorl campaign status --store S                   covered, waiting, failed
+    whorl campaign render --scheduler pbs --suite quick    a script for another scheduler
 
     docs/campaigns.md explains it.
     """
@@ -166,6 +168,52 @@ def status(store: str, name: str | None, every: bool, as_json: bool) -> None:
         print_json(status_document(found))
     else:
         show(status_answer(found, store, every=every))
+
+
+@campaign.command("render", short_help="Print the script that measures one node, for any scheduler.")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--scheduler", type=click.Choice(_SCHEDULERS), required=True, help="Whose script.")
+@click.option("--suite", type=click.Choice(_SUITES), help="How thoroughly; without NAMEs, also which probes.")
+@click.option(
+    "--store",
+    metavar="DIR",
+    envvar="WHORL_STORE",
+    show_envvar=True,
+    default="fleet",
+    show_default=True,
+    help="The store, as the node sees it.",
+)
+@click.option("--campaign", metavar="NAME", help="Name of the campaign.  [default: from the suite and the day]")
+@click.option("--gpus", type=click.IntRange(1), default=4, show_default=True, help="GPUs of the node.")
+@click.option("--node", metavar="NAME", help="The node.  [default: the scheduler chooses]")
+@click.option("--neighbours", type=click.Choice(["idle", "busy"]), help="As for run.")
+@click.option("--cluster", metavar="NAME", help="Name of the cluster in the store.")
+@click.option("--partition", metavar="NAME", help="The partition or queue.")
+@click.option("--qos", metavar="NAME", help="Quality of service; for Kubernetes the priority class.")
+@click.option("--account", metavar="NAME", help="Account, project or bank.")
+@click.option("--setup", multiple=True, metavar="LINE", help="Shell line before measuring. Repeatable.")
+@click.option("--option", "options", multiple=True, metavar="WORDS", help="Another directive. Repeatable.")
+@click.option("--program", metavar="WORDS", help="How the node calls whorl.  [default: with this Python]")
+@click.option("--template", metavar="FILE", help="Your own template.")
+@click.option("--output", metavar="FILE", help="The job's output.  [default: the scheduler's]")
+@click.option("--start-up", type=Span(), help="What the job takes beside measuring.  [default: 2min]")
+def render(store: str, scheduler: str, gpus: int, node: str | None, options: tuple[str, ...], **given: Any) -> None:
+    """Print the script that measures all GPUs of one node, to read, change and submit.
+
+    \b
+    whorl campaign render --scheduler pbs --suite quick --store S > job.sh
+
+    No scheduler is asked. `whorl campaign run` sends such scripts by itself, to Slurm only.
+    """
+    from ..jobs.campaign.rendering import script
+
+    if scheduler == "kubernetes" and not given["program"]:
+        given["program"] = "whorl"  # this Python is not in the image
+    given |= {"sbatch": options, "nice": None, "nodes": None, "fleet": None}
+    made = script(store, _asked(given), scheduler, how=_how(given), gpus=gpus, node=node)
+    for name in made.left_out:
+        click.echo(f"whorl: note: the script for {scheduler} has no place for --{name}: it is left out", err=True)
+    click.echo(made.text, nl=False)
 
 
 def _asked(given: dict[str, Any]) -> Asked:

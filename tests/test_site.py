@@ -72,11 +72,13 @@ def test_a_line_of_cron_calls_whorl_with_what_the_configuration_says(tmp_path: P
     text = (SITE / "whorl.conf").read_text()
     text = text.replace("/opt/whorl/bin/whorl", str(program)).replace("/shared/fleet", '"/a b/fleet"')
     conf.write_text(text)
-    (entry,) = [line for line in CRON.read_text().splitlines() if "jobs import" in line]
+    (entry,) = [line for line in CRON.read_text().splitlines() if "campaign run" in line]
     command = entry.split(None, 6)[6].replace("\\%", "%").replace("/etc/whorl/whorl.conf", str(conf))
     command = command.replace("logger -t whorl", "cat")
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
-    assert re.fullmatch(r"jobs;import;--store;/a b/fleet;--since;3d;", done.stdout)
+    assert re.fullmatch(
+        r"campaign;run;--once;--suite;quick;--campaign;monthly-\d{4}-\d\d;--store;/a b/fleet;", done.stdout
+    )
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)

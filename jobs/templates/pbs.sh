@@ -2,7 +2,7 @@
 # This file was never run on a real PBS Pro or OpenPBS: read it before you use it.
 # Measures all GPUs of one node. Submit it with `qsub FILE`; docs/campaigns.md says how to change it.
 #PBS -N {{name|plain}}
-#PBS -l select=1:ncpus={{gpus}}:ngpus={{gpus}}:host={{node}}
+#PBS -l select=1:ncpus={{gpus}}:ngpus={{gpus}}:host={{node|sh}}
 #PBS -l select=1:ncpus={{gpus}}:ngpus={{gpus}}{{!node}}
 #PBS -l place=exclhost
 #PBS -l walltime={{walltime}}

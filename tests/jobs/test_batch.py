@@ -188,7 +188,7 @@ def test_kubernetes_reads_what_was_meant(tmp_path: Path) -> None:
     job = parsed("kubernetes", FULL)
     assert job["metadata"]["name"] == "whorl-autumn-n01"
     pod = job["spec"]["template"]["spec"]
-    assert job["spec"]["activeDeadlineSeconds"] == 5400
+    assert pod["activeDeadlineSeconds"] == 5400
     assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "batch"
     [term] = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert term == {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n01"]}]}

@@ -1,0 +1,69 @@
+"""docs/first-campaign.md on a real Slurm, as an ordinary user types it."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ..sizes import is_long
+from ..test_docs import ROOT, shell_commands
+from .daemons import Slurm
+
+pytestmark = pytest.mark.slurm
+
+PAGE = ROOT / "docs" / "first-campaign.md"
+INSTALLED = 3  # commands that install: the tests run in their result
+
+
+def installed(slurm: Slurm, folder: Path) -> str:
+    """A folder for PATH with the command `whorl`, as an environment on a shared file system has it."""
+    words, environment = slurm.python_of_jobs("alice")
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
+    program = folder / "whorl-env" / "bin" / "whorl"
+    program.parent.mkdir(parents=True)
+    program.write_text("\n".join(["#!/bin/sh", *lines, f'exec {shlex.join(words)} -m whorl "$@"', ""]))
+    program.chmod(0o755)
+    return str(program.parent)
+
+
+def shortened(command: str) -> str:
+    """Fewer nodes and one probe of the suite; with --long the command as it stands."""
+    if is_long():
+        return command
+    return command.replace("n[01-06]", "n[01-04]").replace("--suite quick", "gemm-fp32 --suite quick")
+
+
+def test_every_command_of_the_page_runs_as_it_stands(slurm: Slurm) -> None:
+    """In its order, in one empty folder, typed by alice. Without --long, commands that only read share a process."""
+    commands = shell_commands(PAGE.read_text())
+    assert commands[INSTALLED - 1] == ". whorl-env/bin/activate"
+    folder = slurm.folder / "out" / "first"
+    folder.mkdir()
+    shutil.chown(folder, "alice")
+    path = f"{installed(slurm, folder)}:{slurm.environment()['PATH']}"
+    printed: dict[str, str] = {}
+    for command in commands[INSTALLED:]:
+        if is_long() or not command.startswith("whorl ") or command.startswith("whorl campaign run"):
+            line = f"cd {folder} && {shortened(command)}"
+            done = slurm.run("bash", "-c", line, user="alice", env={"PATH": path}, timeout=300)
+        else:
+            words = shlex.split(shortened(command))[1:]
+            files = ("fleet", "sim.toml", "first.html")
+            done = slurm.whorl(*(str(folder / word) if word in files else word for word in words), user="alice")
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        printed[command] = done.stdout
+    assert (folder / "first.html").stat().st_size > 100_000
+
+    def answer(words: str) -> str:
+        (found,) = [text for command, text in printed.items() if command.startswith(words)]
+        return found
+
+    assert f"{6 if is_long() else 4} nodes" in answer("whorl campaign plan")
+    assert "n02/1" in answer("whorl verdicts")
+    assert answer("whorl advise --store fleet --workload gemm-fp32 --gpus 4").startswith("Exclude n02")
+    assert answer("whorl advise --store fleet --workload gemm-fp32 --format exclude") == "n02\n"
+    job = answer("sbatch").split()[-1]
+    assert slurm.field(job, "ExcNodeList") == "n02"
