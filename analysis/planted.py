@@ -13,12 +13,14 @@ from typing import Protocol
 import numpy as np
 import polars as pl
 
-from .probing import Probed, slowest
+from .probing import Probed
 from .verdicts import Judgement, Kind
 from .verdicts.causes import Evidence
 from .verdicts.channels import RISE, channels
 from .verdicts.comparing import LEAST_GPUS
 from .verdicts.levels import RELEVANT
+from .verdicts.looks import usable
+from .verdicts.standing import standings, table
 
 LOOKS_LIKE = {
     "brake": Kind.UNDER_CAP,
@@ -95,10 +97,12 @@ def _missed(fault: Fault, slow: int, judged: Judgement, ended_ns: int | None, ca
         return "two of five of its runs give wrong results: by chance, none did here"
     if not judged.gpus:
         return f"there were too few GPUs to compare it with: {LEAST_GPUS} of a model are needed"
-    excess, rise, n, parts = slowest(campaign, fault.uuid), _rise(campaign, fault.uuid), campaign.gpus.height, []
-    if excess is not None and excess[1] >= 100 * RELEVANT:
-        probe, pct, n = excess
-        parts.append(f"it is {pct:.1f} % slower than the median in {probe}")
+    rise, n, parts = _rise(campaign, fault.uuid), campaign.gpus.height, []
+    times = table(standings(usable(campaign)[0], campaign.gpus), campaign.gpus["gpu"].to_list())
+    own = times.filter(pl.col("gpu") == fault.uuid).sort("ratio")
+    if own.height and (ratio := float(own["ratio"][-1])) >= 1 + RELEVANT:
+        n = int(own["peers"][-1])
+        parts.append(f"it is {100 * (ratio - 1):.1f} % slower than its peers in {own['workload'][-1]}")
     if rise is not None and rise >= RISE.relevant:
         parts.append(f"its temperature rises {100 * math.expm1(rise):.0f} % more a watt than that of its peers")
     if not parts:

@@ -275,18 +275,6 @@ def _events(store: Store, cluster: str, runs: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def slowest(campaign: Probed, gpu: str) -> tuple[str, float, int] | None:
-    """The probe in which a GPU is slowest against the GPUs of its model: its name, the excess of the GPU's time over
-    their median in %, and how many GPUs of the model have a time in it. None where it has no time."""
-    of_model = ["model", "workload"]
-    beside = campaign.sound.with_columns(
-        (100 * (pl.col("value") / pl.col("value").median().over(of_model) - 1)).alias("excess"),
-        pl.col("gpu").n_unique().over(of_model).alias("n"),
-    )
-    own = beside.filter(pl.col("gpu") == gpu).sort("excess", "workload")
-    return None if own.is_empty() else (str(own["workload"][-1]), float(own["excess"][-1]), int(own["n"][-1]))
-
-
 def _stresses(conditions: pl.Series) -> pl.Series:
     """What the probe stresses, by conditions."""
     kinds = conditions.unique()

@@ -174,8 +174,8 @@ def _longhorn(found: Result) -> Iterator[str]:
     yield ""
     yield (
         "The second half spans four days, in which a GPU's level repeats to 0.06 %; from one half to the other it "
-        "changes by 0.15 %. The intervals allow for these 0.15 % where sittings span less than two weeks. That number "
-        "is from these files, so the coverage of the second way is no independent test."
+        "changes by 0.15 %. The intervals allow for these 0.15 %, of each of the two times, where sittings span less "
+        "than two weeks. That number is from these files, so the coverage of the second way is no independent test."
     )
     yield ""
 

@@ -24,7 +24,7 @@ def verdicts(store: str, cluster: str | None, campaign: str | None, since: datet
 
     The findings are stored in table `verdicts`, beside the earlier ones. docs/verdicts.md explains them.
     """
-    from ..analysis.verdicts.concluding import conclude
+    from ..analysis.verdicts.recording import conclude
     from ..dashboards.printed.verdicts import answer, document
     from ..store import Store
     from .output import Progress, print_json, show, tell

@@ -10,9 +10,9 @@ import polars as pl
 
 from ..analysis.probing import probed
 from ..analysis.timelines import Timelines, timelines
-from ..analysis.verdicts.concluding import judgements
 from ..analysis.verdicts.explaining import Explained, Sitting, explain, find, stands_in
 from ..analysis.verdicts.fingerprinting import Fingerprints, fingerprints
+from ..analysis.verdicts.recording import judgements
 from .page import Drawing, Section, page, refuse_unwritable, write_page
 from .printed.explain import events, findings, places
 from .printed.fingerprint import figures

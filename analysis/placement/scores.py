@@ -312,7 +312,7 @@ def _say_sittings(runs: Runs, apart: Units, notes: list[str]) -> None:
             f"{what} of {runs.workload} on one GPU within {span} are more alike than others ({100 * sat.share:.0f} % "
             f"of the variance is between such groups): each group counts as one run, {len(apart.observed.x):,} in all"
         )
-    if not sat.several_days and (np.diff(apart.observed.starts) > 1).sum() > 1:
+    if not apart.levels.between_known and (np.diff(apart.observed.starts) > 1).sum() > 1:
         notes.append(
             f"hardly any GPU has {what} of {runs.workload} from different days (or their dates are not known): the "
             f"intervals assume that days differ 1.3 times as much as {what} of one day"

@@ -33,8 +33,6 @@ class Sittings:
     """"day" or "hour" where runs of such a sitting are more alike than others and count as one, else None."""
     share: float = 0.0
     """Of the variance between runs of one GPU, what those sittings take."""
-    several_days: bool = False
-    """Whether two GPUs or more were measured in several sittings of a day."""
 
 
 def sittings(x: Floats, owner: Ints, at: Floats) -> tuple[Sittings, Ints]:
@@ -42,29 +40,28 @@ def sittings(x: Floats, owner: Ints, at: Floats) -> tuple[Sittings, Ints]:
 
     `x`: log times; `at`: when they began, in days. Runs at unknown times of an owner are one sitting, and no evidence.
     """
-    several_days, known = False, at > UNKNOWN
+    known = at > UNKNOWN
     for length, pause, longest in _LENGTHS:
         number = numbered(owner, at, pause, longest)
-        share, several = _share(x[known], owner[known], number[known])
-        several_days |= length == "day" and several >= 2
+        share = _share(x[known], owner[known], number[known])
         if share > 0.0:
-            return Sittings(length, share, several_days), number
-    return Sittings(several_days=several_days), np.arange(len(x), dtype=np.intp)
+            return Sittings(length, share), number
+    return Sittings(), np.arange(len(x), dtype=np.intp)
 
 
-def _share(x: Floats, owner: Ints, number: Ints) -> tuple[float, int]:
-    """The share of the variance between runs of one owner that its sittings take, and how many owners have several.
+def _share(x: Floats, owner: Ints, number: Ints) -> float:
+    """The share of the variance between runs of one owner that its sittings take.
 
     By analysis of variance of sittings within owners; 0 where it is not clearly more than none.
     """
     if len(x) == 0:
-        return 0.0, 0
+        return 0.0
     order = np.argsort(number, kind="stable")  # sittings are numbered by owner
     x, owner, number = x[order], owner[order], number[order]
     sittings_of = np.bincount(owner[np.diff(number, prepend=-1) != 0])
     kept = sittings_of[owner] > 1
     if not kept.any():
-        return 0.0, 0
+        return 0.0
     owner, number = (np.unique(its[kept], return_inverse=True)[1] for its in (owner, number))
     strayed = x[kept] - centres(x[kept], bounds(owner, int(owner[-1]) + 1))[owner]
     scale = 1.4826 * float(np.median(np.abs(strayed)))
@@ -76,12 +73,12 @@ def _share(x: Floats, owner: Ints, number: Ints) -> tuple[float, int]:
     of = owner[np.searchsorted(number, np.arange(len(size)))]
     runs, count, owners = len(strayed), len(size), int(owner[-1]) + 1
     if runs == count:
-        return 0.0, owners
+        return 0.0
     within = float(((strayed - mean[number]) ** 2).sum()) / (runs - count)
     between = float((size * mean**2).sum()) / (count - owners)
     usual = (runs - float((np.bincount(of, size**2) / np.bincount(owner)).sum())) / (count - owners)
     error = np.sqrt(2.0 / (count - owners) + 2.0 / (runs - count))
     if between <= (1.0 + _CLEAR * error) * within or between <= _NOTHING:
-        return 0.0, owners
+        return 0.0
     own = (between - within) / usual
-    return own / (own + within), owners
+    return own / (own + within)
