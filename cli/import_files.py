@@ -54,8 +54,8 @@ def import_files(
     """Import FILES of measurements into a store; a new store is made if needed.
 
     The format is found from the content: the files of the SC'22 variability study and its successors,
-    nvidia-smi --query-gpu streams, and any CSV or Parquet with --map; plain, .gz or .zst. Every row is
-    accounted for: kept, a duplicate, or refused with its line and the reason. Importing a file again adds
+    nvidia-smi --query-gpu streams, allocations of jobs, and any CSV or Parquet with --map; plain, .gz or .zst. Every
+    row is accounted for: kept, a duplicate, or refused with its line and the reason. Importing a file again adds
     nothing. One file is stored whole or not at all; the others of the command go on.
     """
     from ..store import Store
@@ -151,4 +151,6 @@ def _describe(report: Report) -> None:
 
 
 def _what(report: Report) -> str:
+    if report.kind == "jobs":
+        return "jobs"
     return "telemetry" if not report.workloads else " and ".join(report.workloads)

@@ -15,6 +15,7 @@ import polars as pl
 from ...errors import InputError
 from ...store import Store
 from ...store.allocations import JobSource, TagState
+from ...store.importing import superseding
 from ...store.importing.content import LINE, load
 from . import fields, mapping, pseudonyms, records, storing, tags
 
@@ -150,7 +151,7 @@ def _placed(store: Store, jobs: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, i
     clusters = jobs["cluster"].unique().to_list()
     raw = jobs["raw_id"].unique().implode()
     of_these = pl.col("cluster").is_in(clusters) & pl.col("raw_id").is_in(raw)
-    tagged = storing.newest(store, (pl.col("source") == JobSource.TAG.value) & of_these)
+    tagged = superseding.newest(store, (pl.col("source") == JobSource.TAG.value) & of_these)
     return mapping.place(jobs, tagged, mapping.inventory(store, clusters))
 
 
@@ -167,19 +168,19 @@ def _store_tags(
     """Store what tags say; returns the rows."""
     report.tags, report.tags_refused = len(spool.events), spool.refused
     if not spool.events:
-        return storing.conformed(pl.DataFrame())
+        return superseding.conformed(pl.DataFrame())
     nodes = list({event.node for event in spool.events})
     jobs = list({event.job for event in spool.events})
     without_end = pl.col("ended").is_null() | (pl.col("state") == TagState.LOST.value)
     which = pl.col("node").is_in(nodes) & (without_end | pl.col("raw_id").is_in(jobs))
-    stored = storing.newest(store, (pl.col("source") == JobSource.TAG.value) & which)
+    stored = superseding.newest(store, (pl.col("source") == JobSource.TAG.value) & which)
     joined = tags.join(spool.events, _as_tags(stored), cluster)
     report.tags_unknown = joined.unknown
     if joined.ends_alone:
         report.notes.append(f"{joined.ends_alone} jobs have an end and no begin: they began before the tags did")
     if joined.backward:
         report.notes.append(f"{joined.backward} jobs ended before they began: the clock of their node was set back")
-    rows = storing.conformed(
+    rows = superseding.conformed(
         pl.DataFrame([row for tag in joined.tags for row in tag.as_rows()], infer_schema_length=None)
     )
     said = "".join(f"{event.text}{event.gpus}" for event in spool.events)
@@ -192,11 +193,11 @@ def _store_tags(
         "cluster": cluster,
     }
     if secret is not None:  # rows that were stored have pseudonyms already
-        old = stored.select(storing.KEY).unique()
+        old = stored.select(superseding.KEY).unique()
         rows = pl.concat(
             [
-                pseudonyms.apply(rows.join(old, on=storing.KEY, how="anti", nulls_equal=True), secret),
-                rows.join(old, on=storing.KEY, how="semi", nulls_equal=True),
+                pseudonyms.apply(rows.join(old, on=superseding.KEY, how="anti", nulls_equal=True), secret),
+                rows.join(old, on=superseding.KEY, how="semi", nulls_equal=True),
             ]
         )
     report.tags_stored, _ = storing.append(store, rows, about, secret=None)
@@ -205,7 +206,7 @@ def _store_tags(
 
 def _as_tags(rows: pl.DataFrame) -> list[tags.Tag]:
     found = []
-    for _, group in rows.group_by(storing.KEY, maintain_order=True):
+    for _, group in rows.group_by(superseding.KEY, maintain_order=True):
         first = group.row(0, named=True)
         times = group.select(pl.col("began").dt.epoch("s"), pl.col("ended").dt.epoch("s")).row(0)
         own = ("job_id", "user", "account", "partition", "gpu_from", "share", "gpu", "node_gpus")
@@ -229,13 +230,13 @@ def _place_again(store: Store, tagged: pl.DataFrame) -> None:
     """Find the GPUs of stored jobs again, of which there are tags now."""
     raw = tagged["raw_id"].unique().implode()
     of_these = (pl.col("source") == JobSource.SACCT.value) & pl.col("raw_id").is_in(raw)
-    rows = storing.newest(store, of_these)
+    rows = superseding.newest(store, of_these)
     if not rows.height:
         return
     parts = pl.col("allocated").str.contains("gres/(?:shard|mps)")
     whole = [n for n in rows.columns if n not in ("gpu", "gpu_from", "share", "node_gpus", "tag", "node", "source")]
-    jobs = rows.group_by(storing.KEY, maintain_order=True).agg(
-        *(pl.col(name).first() for name in whole if name not in (*storing.KEY, "recorded", "import_id")),
+    jobs = rows.group_by(superseding.KEY, maintain_order=True).agg(
+        *(pl.col(name).first() for name in whole if name not in (*superseding.KEY, "recorded", "import_id")),
         pl.col("node").unique(maintain_order=True).alias("nodes"),
         parts.fill_null(False).first().alias("shared"),
     )

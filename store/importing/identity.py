@@ -56,7 +56,7 @@ def of_runs(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options)
     if "gpu" in bound or "slot" in bound:
         _note_unused(seen, options)
     if "gpu" in bound:
-        _named(sheet, bound["gpu"], options)
+        named(sheet, bound["gpu"], options)
     elif {"node", "slot"} <= bound.keys():
         sheet.refuse((pl.col("=place").is_null(), "no GPU identity (its place is unknown)"))
         place = pl.col("=place")
@@ -77,7 +77,7 @@ def of_telemetry(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Opt
     sheet.frame = sheet.frame.with_columns(_nothing("place", "cabinet", "node", "slot"))
     if "gpu" in bound:
         _note_unused(seen, options)
-        _named(sheet, bound["gpu"], options)
+        named(sheet, bound["gpu"], options)
         return f"column {bound['gpu'].column!r}"
     stem = options.gpu or sheet.file.split(".")[0] or "stream"
     if "index" in bound:
@@ -172,7 +172,7 @@ def _known(sheet: Sheet, said: str, seen: Seen, options: Options) -> str:
     return gpu
 
 
-def _named(sheet: Sheet, bound: Bound, options: Options) -> None:
+def named(sheet: Sheet, bound: Bound, options: Options) -> None:
     """`=gpu` and `=uuid` from a column of identities, all of one form."""
     name = bound.column
     text = pl.col(name)

@@ -18,7 +18,7 @@ import polars as pl
 
 from ...errors import InputError
 from ..outcomes import Outcome
-from . import runs, telemetry
+from . import allocations, runs, superseding, telemetry
 from .content import LINE, Sheet, read
 from .layout import Layout, Options, recognise
 from .meanings import BOARD
@@ -33,10 +33,10 @@ VERSION = "2"  # raise it when the same file would be read differently
 
 @dataclass
 class Parsed:
-    """What a file holds, before anything is stored: rows of runs or of telemetry, and the report on them."""
+    """What a file holds, before anything is stored: rows of runs, telemetry or jobs, and the report on them."""
 
     sheet: Sheet
-    kind: str  # runs | telemetry
+    kind: str  # runs | telemetry | jobs
     frame: pl.DataFrame  # the columns of the tables, and `LINE`
     events: pl.DataFrame
     duplicates: list[int]  # line numbers
@@ -65,7 +65,7 @@ def import_file(store: Store, path: Path, options: Options) -> Report:
         before = provenance.earlier(store)
         if before is not None:
             return before
-        tables = (_runs if found.kind == "runs" else _telemetry)(store, found, options)
+        tables = _TABLES[found.kind](store, found, options)
         tables["imports"] = provenance.rows(found.report)
         source = pl.lit(provenance.id).alias("import_id")
         tables = {n: frame if n == "results" else frame.with_columns(source) for n, frame in tables.items()}
@@ -86,15 +86,17 @@ def _parse(sheet: Sheet, options: Options) -> Parsed:
     events = pl.DataFrame()
     if layout.kind == "runs":
         frame, duplicates = runs.parse(sheet, layout, options, seen)
+    elif layout.kind == "jobs":
+        frame, duplicates = allocations.parse(sheet, layout, options, seen)
     else:
         frame, events, duplicates = telemetry.parse(sheet, layout, options, seen)
-    report = Report(sheet.file, layout.name, options.cluster, sheet.sha256, Counts(sheet.rows, frame.height))
+    counts = Counts(sheet.rows, frame.height)
+    report = Report(sheet.file, layout.name, options.cluster, sheet.sha256, counts, layout.kind)
     report.total.duplicates, report.total.refused = len(duplicates), sheet.refused.count
-    report.gpus = frame["gpu"].n_unique()
+    report.gpus = frame["gpu"].drop_nulls().n_unique()
     report.refusals = sheet.refused.lines
     report.placeholders, report.units, report.notes = seen.placeholders, seen.units, seen.notes
     report.ignored = layout.ignored(sheet)
-    counts = report.total
     assert counts.rows == counts.kept + counts.duplicates + counts.refused, "the rows do not add up"
     if not counts.kept:
         raise InputError(f"{sheet.file}: none of its {counts.rows} rows can be used: {_worst(report)}")
@@ -204,6 +206,17 @@ def _unseen(found: Parsed, stored: pl.DataFrame) -> pl.DataFrame:
     report.total.duplicates += frame.height - kept.height - len(contradicting)
     report.total.kept = kept.height
     return kept
+
+
+def _jobs(store: Store, found: Parsed, _: Options) -> dict[str, pl.DataFrame]:
+    """The rows of `jobs`. Allocations that the store has just so are counted as duplicates."""
+    kept = superseding.new_records(store, superseding.conformed(found.frame))
+    found.report.total.duplicates += found.frame.height - kept.height
+    found.report.total.kept = kept.height
+    return {"jobs": kept}
+
+
+_TABLES = {"runs": _runs, "telemetry": _telemetry, "jobs": _jobs}
 
 
 class _Provenance:

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from ...errors import InputError, UnitError
 from . import figures
 from .content import Sheet
-from .meanings import OTHER_NAMES, RUN_MEANINGS, SC22_UNITS, SMI_UNITS, TELEMETRY_MEANINGS, Meaning
+from .meanings import JOB_MEANINGS, OTHER_NAMES, RUN_MEANINGS, SC22_UNITS, SMI_UNITS, TELEMETRY_MEANINGS, Meaning
 from .units import UNITS, Unit, find, named, split_label
 
 METRIC_KINDS = ("number", "hex", "pstate")
+_NEEDED_OF_JOBS = {"job", "began", "ended"}
+_MEANINGS = {"runs": RUN_MEANINGS, "telemetry": TELEMETRY_MEANINGS, "jobs": JOB_MEANINGS}
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,8 @@ class Bound:
 class Layout:
     """A recognised format: which meanings the file has, by the meaning's name."""
 
-    name: str  # sc22 | nvidia-smi | mapped
-    kind: str  # runs | telemetry
+    name: str  # sc22 | nvidia-smi | allocations | mapped
+    kind: str  # runs | telemetry | jobs
     bound: dict[str, Bound]
     notes: list[str] = field(default_factory=list)
 
@@ -77,19 +79,25 @@ def recognise(sheet: Sheet, options: Options) -> Layout:
     """The layout of a sheet. Raises InputError where it has none, UnitError for a unit that is none."""
     smi = _bind(sheet, TELEMETRY_MEANINGS)
     dotted = any("." in b.column for b in smi.values() if b.meaning.kind in METRIC_KINDS)
-    runs = _bind(sheet, RUN_MEANINGS)
+    runs, jobs = _bind(sheet, RUN_MEANINGS), _bind(sheet, JOB_MEANINGS)
     if "time" in runs:
         layout = Layout("sc22", "runs", runs)
     elif "timestamp" in smi and dotted:
         layout = Layout("nvidia-smi", "telemetry", smi)
-    elif options.columns:
+    elif options.columns and not _maps_job(options):
         layout = Layout("mapped", "runs" if _maps_duration(options) else "telemetry", {})
+    elif jobs.keys() >= _NEEDED_OF_JOBS or options.columns:
+        layout = Layout("allocations", "jobs", jobs)
     elif dotted:
         raise InputError(f"{sheet.file} is a stream of nvidia-smi without `timestamp`; query that as well")
     else:
         raise InputError(_unrecognised(sheet))
     if options.columns:
         _map(sheet, layout, options)
+    lacks = _NEEDED_OF_JOBS - layout.bound.keys()
+    if layout.kind == "jobs" and (lacks or not {"gpu", "node"} & layout.bound.keys()):
+        missing = min(lacks, default="gpu")
+        raise InputError(f"{sheet.file} is of jobs and no column is {missing}: name it with --map COLUMN={missing}")
     if layout.kind == "runs":
         _bind_further(sheet, layout)
     _units(sheet, layout, options)
@@ -183,13 +191,20 @@ def _maps_duration(options: Options) -> bool:
     return any(text.partition(":")[0] == "time" for text in options.columns.values())
 
 
+def _maps_job(options: Options) -> bool:
+    """Whether a meaning is mapped that only a file of allocations has."""
+    others = {meaning.name for meaning in (*RUN_MEANINGS, *TELEMETRY_MEANINGS)}
+    only = {meaning.name for meaning in JOB_MEANINGS} - others
+    return any(text.partition(":")[0] in only for text in options.columns.values())
+
+
 def _map(sheet: Sheet, layout: Layout, options: Options) -> None:
     """Apply --map.
 
     In a known format it adds or changes columns; in an unknown format only it gives columns a meaning.
     """
     kind = layout.kind
-    every = dict.fromkeys(m.name for m in (*RUN_MEANINGS, *TELEMETRY_MEANINGS))
+    every = dict.fromkeys(m.name for meanings in _MEANINGS.values() for m in meanings)
     for column, text in options.columns.items():
         name = text.partition(":")[0]
         if name not in every and figures.named(name) is None:
@@ -197,7 +212,7 @@ def _map(sheet: Sheet, layout: Layout, options: Options) -> None:
                 f"--map {column}={text}: {name!r} is not a known meaning; known are {', '.join(every)}, and of runs "
                 f"further telemetry such as {figures.EXAMPLE}"
             )
-    meanings = {m.name: m for m in (RUN_MEANINGS if kind == "runs" else TELEMETRY_MEANINGS)}
+    meanings = {m.name: m for m in _MEANINGS[kind]}
     if kind == "runs":
         asked = (figures.named(text.partition(":")[0]) for text in options.columns.values())
         meanings |= {meaning.name: meaning for meaning in asked if meaning is not None}
@@ -208,7 +223,7 @@ def _map(sheet: Sheet, layout: Layout, options: Options) -> None:
         if column not in sheet.names:
             raise InputError(f"{sheet.file} has no column {column!r} (--map); it has {', '.join(sheet.names[:12])}")
         if name not in meanings:
-            why = "" if kind == "runs" else " (one of runs needs a COLUMN=time:UNIT)"
+            why = " (one of runs needs a COLUMN=time:UNIT)" if kind == "telemetry" else ""
             raise InputError(
                 f"--map {column}={text}: a file of {kind} has no {name!r}{why}; it has {', '.join(meanings)}"
             )

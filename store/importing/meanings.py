@@ -129,6 +129,21 @@ TELEMETRY_MEANINGS: tuple[Meaning, ...] = (
     *(_of_metric(metric) for metric in METRICS if metric.smi),
 )
 
+# An allocation of a GPU to a job: a row of the table `jobs`.
+JOB_MEANINGS: tuple[Meaning, ...] = (
+    Meaning("job", "text", "batch job", ("job_id", "jobid", "job"), column="job_id"),
+    Meaning("gpu", "identity", "the GPU: a UUID, or a name that the store knows", ("uuid", "gpu_uuid", "gpu")),
+    Meaning("node", "text", "host", ("node", "host", "hostname"), column="node"),
+    Meaning("began", "time stamp", "when the job began", ("began", "start", "start_time"), column="began"),
+    Meaning("ended", "time stamp", "when the job ended; empty: it runs", ("ended", "end", "end_time"), column="ended"),
+    Meaning("submitted", "time stamp", "when it was submitted", ("submitted", "submit_time"), column="submitted"),
+    Meaning("user", "text", "who", ("user", "user_name"), column="user"),
+    Meaning("account", "text", "the account that pays", ("account", "project"), column="account"),
+    Meaning("partition", "text", "partition or queue", ("partition", "queue"), column="partition"),
+    Meaning("state", "text", "the scheduler's state", ("state", "job_state"), column="state"),
+    _number("share", "which part of the GPU it had: 1 is all", ("share", "gpu_share"), "share", low=1e-6, high=1.0),
+)
+
 # The units of values whose label has no unit, if the tool is known.
 SMI_UNITS = {"power": "W", "energy": "mJ", "clock": "MHz", "temperature": "C", "share": "%", "memory": "MiB"}
 SC22_UNITS = {"power": "W", "clock": "MHz", "temperature": "C", DIFFERENCE: "C"}

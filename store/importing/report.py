@@ -30,6 +30,7 @@ class Report:
     cluster: str
     sha256: str
     total: Counts
+    kind: str = ""  # runs | telemetry | jobs
     workloads: dict[str, Counts] = field(default_factory=dict)
     gpus: int = 0
     refusals: dict[str, list[int]] = field(default_factory=dict)  # reason -> lines
