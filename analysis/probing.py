@@ -13,6 +13,7 @@ import polars as pl
 
 from ..errors import InputError
 from ..store.conditions import read
+from ..store.names import gpu_name
 from .kinds import told_apart
 from .measurements import SOUND, identities
 from .run_figures import figures, in_time
@@ -43,8 +44,9 @@ class Probed:
     campaign: str
     """'' where it is all runs of a cluster that belong to no campaign."""
     gpus: pl.DataFrame
-    """One row a GPU that the campaign touched: gpu, node, cabinet, slot, model, uuid, vbios, driver, power_limit_w,
-    sm_clock_max_mhz, temperature_max_operating_c, temperature_slowdown_c; sorted by cabinet, node and slot."""
+    """One row a GPU that the campaign touched: gpu, name, node, cabinet, slot, model, uuid, vbios, driver,
+    power_limit_w, sm_clock_max_mhz, temperature_max_operating_c, temperature_slowdown_c; sorted by cabinet, node and
+    slot. `name` is that of view `gpus_now`."""
     runs: pl.DataFrame
     """One row a run: the columns of `runs`, those of `gpus`, `run_figures.FIGURES`, and `value`, `low`, `high` (the
     median of its repeats with its 95 % interval, ms; null where it has none), `repeats`, and `stresses`."""
@@ -174,7 +176,7 @@ def probed(store: Store, campaign: str | None = None, cluster: str | None = None
         pl.col("time_low").alias("low"),
         pl.col("time_high").alias("high"),
     )
-    runs = in_time(runs, gpus)
+    runs = in_time(runs, gpus.drop("name"))
     planned = None if name is None else _planned(store, where, name)
     missing = planned is not None and planned > runs.height
     return Probed(where, name or "", gpus, runs, events, planned if missing else None)
@@ -255,7 +257,24 @@ def _gpus(store: Store, cluster: str, names: pl.Series, others: Mapping[str, str
         )
     )
     every = pl.DataFrame({"gpu": names.sort()}, schema={"gpu": pl.String})
-    return every.join(store.collect(last), on="gpu", how="left").sort("cabinet", "node", "slot", "gpu", nulls_last=True)
+    found = every.join(store.collect(last), on="gpu", how="left")
+    gone = _exchanged(store, cluster)
+    places = found.select("gpu", "node", "slot").iter_rows()
+    named = [gpu if gpu in gone else gpu_name(gpu, node, slot) for gpu, node, slot in places]
+    found = found.with_columns(pl.Series("name", named, dtype=pl.String))
+    return found.sort("cabinet", "node", "slot", "gpu", nulls_last=True)
+
+
+def _exchanged(store: Store, cluster: str) -> set[str]:
+    """The cards in whose slot another card was seen later, which has the slot's name: the rule of view `gpus_now`."""
+    known = store.scan("gpus").filter((pl.col("cluster") == cluster) & pl.col("parent").is_null())
+    seen = known.drop_nulls(["node", "uuid"]).sort("first_seen", nulls_last=False)
+    now = seen.group_by("gpu", maintain_order=True).agg(pl.col("uuid", "node", "slot", "first_seen").last())
+    several = store.collect(now.drop_nulls("slot").sort("first_seen", nulls_last=False)).filter(
+        pl.col("uuid").n_unique().over("node", "slot") > 1
+    )
+    last = pl.col("uuid").last().over("node", "slot")
+    return set(several.filter(pl.col("uuid") != last)["gpu"])
 
 
 def _events(store: Store, cluster: str, runs: pl.DataFrame) -> pl.DataFrame:
@@ -273,6 +292,13 @@ def _events(store: Store, cluster: str, runs: pl.DataFrame) -> pl.DataFrame:
     return store.collect(
         events.select("ts", "gpu", "node", "kind", "code", "detail").sort("ts", "gpu", nulls_last=True)
     )
+
+
+def names_of(gpus: pl.DataFrame) -> dict[str, str]:
+    """The names of `Probed.gpus` by key, in their order; of GPUs without the column `name`, made from their place."""
+    if "name" in gpus.columns:
+        return dict(gpus.select("gpu", "name").iter_rows())
+    return {gpu: gpu_name(gpu, node, slot) for gpu, node, slot in gpus.select("gpu", "node", "slot").iter_rows()}
 
 
 def _stresses(conditions: pl.Series) -> pl.Series:

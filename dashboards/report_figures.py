@@ -10,10 +10,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ..analysis.probing import Probed
+from ..analysis.probing import Probed, names_of
 from ..analysis.timelines import Timelines
 from ..analysis.verdicts import Kind, Verdict
-from ..store.names import gpu_name
 from .style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY, layout
 
 if TYPE_CHECKING:
@@ -71,15 +70,11 @@ _DRAWN = {
 }
 
 
-def label(gpu: str, node: str | None, slot: int | None) -> str:
-    """A GPU's name for a figure, a long key cut short."""
-    name = gpu_name(gpu, node, slot)
-    return name if name != gpu or len(gpu) <= 16 else gpu[:12]
-
-
 def labels(gpus: pl.DataFrame) -> dict[str, str]:
     """Short names by GPU; of GPUs whose short names are the same, the whole ones."""
-    short = {gpu: label(gpu, node, slot) for gpu, node, slot in gpus.select("gpu", "node", "slot").iter_rows()}
+    named = names_of(gpus)
+    # A long key is cut short.
+    short = {gpu: name if name != gpu or len(gpu) <= 16 else gpu[:12] for gpu, name in named.items()}
     names = list(short.values())
     return {gpu: name if names.count(name) == 1 else gpu for gpu, name in short.items()} if len(names) < 5000 else short
 

@@ -32,7 +32,11 @@ def _as_file(name: str) -> str:
 
 
 def gpu_name(gpu: str, node: str | None, slot: int | None) -> str:
-    """`node/slot` if these are known, else the key `gpu`. The view `gpus_now` has the same rule."""
+    """`node/slot` if these are known, else the key `gpu`: of one GPU that is there now.
+
+    Of the GPUs of a store, view `gpus_now` has the names: of several cards in one slot, one after another, the last
+    has its name.
+    """
     return gpu if node is None or slot is None else f"{node}/{slot}"
 
 

@@ -18,8 +18,7 @@ import numpy as np
 import polars as pl
 
 from ...errors import InputError
-from ...store.names import gpu_name
-from ..probing import Probed, probed
+from ..probing import Probed, names_of, probed
 from ..sittings import Floats
 from .comparing import LEAST_GPUS
 from .levels import LEAST, REACH_95, Levels, in_pct
@@ -134,9 +133,7 @@ def difference(
     notes = []
     if untimed := int(runs["began"].is_null().sum()):
         notes.append(f"left out: {untimed:,} runs whose time is not known")
-    names = {
-        gpu: gpu_name(gpu, node, slot) for gpu, node, slot in campaign.gpus.select("gpu", "node", "slot").iter_rows()
-    }
+    names = names_of(campaign.gpus)
     steps, moved, looks = _compared(old, new, campaign.gpus, names)
     seen = [{*some["gpu"].unique()} for some in (old, new)]
     newcomers, gone = (tuple(sorted(names.get(gpu, gpu) for gpu in seen[1 - i] - seen[i])) for i in (0, 1))

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from ...store.names import gpu_name
-from ..probing import Probed, probed
+from ..probing import Probed, names_of, probed
 from ..sittings import Bools, Floats, Ints, date_of
 from .causes import Evidence
 from .channels import looks_of as channel_looks
@@ -118,12 +117,8 @@ class _Judge:
     def __init__(self, all_: Looks) -> None:
         self._all = all_
         self._campaign = all_.campaign
-        columns = all_.campaign.gpus.select("gpu", "node", "slot", "model").iter_rows()
-        self._names: list[str] = []
-        self._models: list[str | None] = []
-        for gpu, node, slot, model in columns:
-            self._names.append(gpu_name(gpu, node, slot))
-            self._models.append(model)
+        self._names = list(names_of(all_.campaign.gpus).values())
+        self._models: list[str | None] = all_.campaign.gpus["model"].to_list()
         self._place = {gpu: place for place, gpu in enumerate(all_.gpus)}
         of = all_.of
         shape = (len(of), len(all_.gpus))

@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from ...store.names import gpu_name
+from ..probing import names_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -172,11 +172,11 @@ class Judgement:
     def by_key(self, gpus: pl.DataFrame, *, batches: bool = False) -> dict[str, tuple[Verdict, ...]]:
         """The verdicts of each GPU and of its node, by the GPU's key, the worst first; those of `batches` if asked for.
 
-        `gpus`: with gpu (the key), node and slot.
+        `gpus`: of `Probed`.
         """
         keys: dict[str, list[str]] = {}
-        for gpu, node, slot in gpus.select("gpu", "node", "slot").iter_rows():
-            keys.setdefault(gpu_name(gpu, node, slot), []).append(gpu)
+        for gpu, name in names_of(gpus).items():
+            keys.setdefault(name, []).append(gpu)
         found: dict[str, tuple[Verdict, ...]] = {}
         for one in self.rows:
             for name in one.gpus if batches or one.level is not Level.BATCH else ():

@@ -8,10 +8,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from click.testing import CliRunner, Result
 
-from whorl.analysis.verdicts import Cause, Judgement, Kind, Level, NotJudged, Smallest, State, Verdict
+from whorl.analysis.probing import probed
+from whorl.analysis.verdicts import Cause, Judgement, Kind, Level, NotJudged, Smallest, State, Verdict, judge
 from whorl.analysis.verdicts.recording import newest, record, watched
 from whorl.cli import cli
 from whorl.dashboards.printed.verdicts import answer
@@ -305,6 +307,29 @@ def test_a_gpu_that_files_name_by_place_and_by_uuid_is_one(tmp_path: Path) -> No
     assert json.loads(row["keys"]) == [uuid(SLOW)]
     planned = document("plan", "--store", str(store.root), "--budget", "1h")
     assert len(planned["gpus"]) + planned["left_out"] + sum(planned["decided"].values()) == 8
+
+
+def test_two_cards_of_one_slot_have_two_names_everywhere(tmp_path: Path) -> None:
+    """A slow card was exchanged for another one, which has the slot's name now; both have runs."""
+    path = tmp_path / "S"
+    store, new = judged_store(path, 32, (0, 2, 4), slow={SLOW: 0.12}), uuid(40)
+    later = {"cluster": [CLUSTER], "gpu": [new], "uuid": [new], "node": ["n02"], "slot": [1], "model": [MODEL]}
+    tables = {"gpus": arrow_rows("gpus", later | {"first_seen": [BEGAN_NS + 9 * DAY_NS]})}
+    for table in ("runs", "results"):
+        alike = store.sql(f"select * from {table} where gpu = '{uuid(6)}'").polars()
+        own = alike.with_columns(gpu=pl.lit(new), run_id=pl.format("{}-new", "run_id")).to_dict(as_series=False)
+        tables[table] = arrow_rows(table, own)
+    store.append(tables, "exchanged")
+    [row] = document("verdicts", "--store", str(path))["rows"]
+    assert (row["name"], row["gpus"]) == (uuid(SLOW), [uuid(SLOW)])
+    assert "slow, confirmed" in whorl("explain", uuid(SLOW), "--store", str(path)).output
+    now = whorl("explain", "n02/1", "--store", str(path)).output
+    assert now.startswith(f"n02/1 ({new})")
+    assert "nothing was found against it" in now
+    rows = document("fingerprint", "--store", str(path))["rows"]
+    assert {one["name"] for one in rows if one["gpu"] in (new, uuid(SLOW))} == {"n02/1", uuid(SLOW)}
+    found = judge(Store.open(path))
+    assert found.by_key(probed(Store.open(path), every=True).gpus).keys() == {uuid(SLOW)}
 
 
 def test_since_takes_a_date_or_how_long_ago(fleet: str) -> None:
