@@ -178,7 +178,7 @@ def _why(
         if State.CONFIRMED in told:
             return Why.FOUND, f"{told[State.CONFIRMED]} {days}: repaired since?"
         if known.decision[place] == Decision.SLOW:
-            return Why.FOUND, f"slow {days}: repaired since?"
+            return Why.OLD, f"slow {days}: still so?"
         was = "fine" if known.decision[place] == Decision.FINE else "not decided"
         return Why.OLD, f"{was}, but measured {days}"
     if sittings == 1:
