@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..statistics.ordering import Floats, Ints
+from ..statistics.student import log_density
 
 Singles = npt.NDArray[np.float32]
 
@@ -113,9 +114,7 @@ def _table(scale: float, far: Floats, share: float, span: float) -> Noise:
 
 
 def _core(at: Floats, scale: float) -> Floats:
-    log_norm = math.lgamma((FREEDOM + 1) / 2) - math.lgamma(FREEDOM / 2) - 0.5 * math.log(FREEDOM * math.pi)
-    found: Floats = np.exp(log_norm - 0.5 * (FREEDOM + 1) * np.log1p((at / scale) ** 2 / FREEDOM)) / scale
-    return found
+    return np.exp(log_density(at / scale, FREEDOM)) / scale
 
 
 def _far(x: Floats, starts: Ints, scale: float) -> Floats:

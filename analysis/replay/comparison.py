@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, stdev
 from typing import Any
 
+from ..statistics.student import quantile
 from .study import Replayed
 
 BASELINES = ("packed", "drain-outliers")
@@ -117,37 +118,5 @@ def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[f
     if n < 2:
         return None, None
     mean = fmean(values)
-    half = t_quantile((1 + confidence) / 2, n - 1) * stdev(values) / math.sqrt(n)
+    half = float(quantile((1 - confidence) / 2, n - 1)) * stdev(values) / math.sqrt(n)
     return mean - half, mean + half
-
-
-def t_quantile(probability: float, freedom: int) -> float:
-    """The quantile of Student's t with a whole number of degrees of freedom, for a probability of at least 1/2.
-
-    The distribution function in closed form (Abramowitz and Stegun 26.7.3 and 26.7.4), halved in on.
-    """
-    low, high = 0.0, 1.0
-    while _t_within(high, freedom) < 2 * probability - 1:
-        high *= 2
-    for _ in range(80):
-        middle = (low + high) / 2
-        if _t_within(middle, freedom) < 2 * probability - 1:
-            low = middle
-        else:
-            high = middle
-    return high
-
-
-def _t_within(t: float, freedom: int) -> float:
-    """The probability that |T| is at most t."""
-    angle = math.atan(t / math.sqrt(freedom))
-    cosine = math.cos(angle)
-    odd = freedom % 2
-    term = cosine if odd else 1.0
-    total = term if freedom > 1 else 0.0
-    for k in range(2 if odd else 1, freedom - 1, 2):
-        term *= cosine * cosine * k / (k + 1)
-        total += term
-    if odd:
-        return 2 / math.pi * (angle + math.sin(angle) * total)
-    return math.sin(angle) * total

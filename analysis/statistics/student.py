@@ -30,6 +30,13 @@ def upper_tail(values: npt.ArrayLike, freedom: npt.ArrayLike) -> Floats:
     return found
 
 
+def log_density(at: Floats, freedom: float) -> Floats:
+    """The logarithm of the density of t with `freedom` degrees."""
+    norm = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - 0.5 * math.log(freedom * math.pi)
+    found: Floats = norm - (freedom + 1) / 2 * np.log1p(at**2 / freedom)
+    return found
+
+
 def quantile(tail: npt.ArrayLike, freedom: npt.ArrayLike) -> Floats:
     """The value above which t with `freedom` degrees is with probability `tail` (at most a half)."""
     share, df = np.broadcast_arrays(np.asarray(tail, float), np.asarray(freedom, float))

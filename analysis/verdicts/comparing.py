@@ -16,10 +16,11 @@ import polars as pl
 
 from ..sittings import Bools, Floats, Ints
 from ..statistics.dip import quantum
-from ..statistics.outlying import tail
+from ..statistics.student import upper_tail
 from .groups import CHANCE, modes
 from .levels import LEAST, REACH_95, Levels
 from .null import Null, common_shapes
+from .sittings import groups_median
 from .states import codes
 
 LEAST_GPUS = 8
@@ -204,15 +205,9 @@ def _confirmed(of: Levels, centre: Floats, effect: Floats) -> Bools:
 
 def _units(values: Floats, node: Ints) -> Floats:
     """Medians by node; of GPUs of no known node, each its own."""
-    own = values[node < 0]
     on = node >= 0
-    if not on.any():
-        return own
-    order = np.lexsort((values[on], node[on]))
-    x, its = values[on][order], node[on][order]
-    start = np.flatnonzero(np.diff(its, prepend=-1))
-    n = np.diff(start, append=len(x))
-    return np.concatenate(((x[start + (n - 1) // 2] + x[start + n // 2]) / 2, own))
+    by_node = groups_median(values[on], node[on], int(node.max(initial=-1)) + 1)
+    return np.concatenate((by_node[np.isfinite(by_node)], values[~on]))
 
 
 def _apart(one: Floats, other: Floats) -> tuple[float, float]:
@@ -243,7 +238,8 @@ def _recorded(
             continue
         shift, doubt = _apart(theirs, ours)
         units = min(len(theirs), len(ours))
-        p = min(tail(shift / doubt, units + 1), _all_beyond(theirs, ours, float(np.median(error))))
+        far = float(upper_tail(abs(shift / doubt), 0.7 * units)) if abs(shift) >= 3 * doubt else 0.5
+        p = min(2 * far, _all_beyond(theirs, ours, float(np.median(error))))
         p = min(1.0, 2 * len(others) * p)
         if p < _BATCH_P:
             centre[mine] += shift

@@ -9,12 +9,12 @@ is not known, and it stays heavy. So all figures of a fleet together say how com
 
 from __future__ import annotations
 
-import math
 from functools import cache
 
 import numpy as np
 
 from ..sittings import Floats
+from ..statistics.student import log_density
 
 _FREEDOM = (2.5, 3.0, 4.0, 5.0, 7.0, 10.0, 20.0)
 _SHAPES = ("normal", "exponential", *_FREEDOM)
@@ -169,8 +169,7 @@ def _log_density(shape: str | float, at: Floats) -> Floats:
         return np.asarray(0.5 * np.log(2 / np.pi) - at**2 / 2)
     if isinstance(shape, str):
         return -at
-    norm = math.lgamma((shape + 1) / 2) - math.lgamma(shape / 2) - 0.5 * math.log(shape * math.pi)
-    return np.asarray(np.log(2) + norm - (shape + 1) / 2 * np.log1p(at**2 / shape))
+    return np.asarray(np.log(2) + log_density(at, shape))
 
 
 def common_shapes(evidence: Floats) -> Floats:

@@ -165,10 +165,6 @@ class Judgement:
     smallest: tuple[Smallest, ...] = ()
     """By workload and model."""
 
-    def of_gpu(self, name: str) -> tuple[Verdict, ...]:
-        """The verdicts that cover a GPU."""
-        return tuple(one for one in self.rows if name in one.gpus)
-
     def by_key(self, gpus: pl.DataFrame, *, batches: bool = False) -> dict[str, tuple[Verdict, ...]]:
         """The verdicts of each GPU and of its node, by the GPU's key, the worst first; those of `batches` if asked for.
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from whorl.analysis.statistics.student import quantile, upper_tail
+from whorl.analysis.statistics.student import log_density, quantile, upper_tail
 
 
 def test_two_and_one_degrees_of_freedom_have_closed_forms() -> None:
@@ -18,6 +19,15 @@ def test_two_and_one_degrees_of_freedom_have_closed_forms() -> None:
 def test_quantiles_of_printed_tables() -> None:
     assert quantile(0.025, [1, 2, 5, 30]) == pytest.approx([12.706, 4.303, 2.571, 2.042], abs=6e-4)
     assert quantile([0.05, 0.005], [10, 10]) == pytest.approx([1.812, 3.169], abs=6e-4)
+
+
+@pytest.mark.parametrize("freedom", [1, 2.1, 7, 60, 1400])
+def test_it_is_as_scipy_has_it(freedom: float) -> None:
+    t = np.array([0.3, 1.6, -2.5, 4.0, 9.0, 40.0])
+    assert upper_tail(t, freedom) == pytest.approx(stats.t.sf(t, freedom), rel=1e-9)
+    assert log_density(t, freedom) == pytest.approx(stats.t.logpdf(t, freedom), rel=1e-9)
+    for probability in (0.5, 0.25, 0.05, 0.005):
+        assert quantile(probability, freedom) == pytest.approx(stats.t.isf(probability, freedom), abs=1e-9)
 
 
 def test_infinite_and_missing_values() -> None:

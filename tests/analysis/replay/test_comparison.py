@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from whorl.analysis.replay.comparison import finding, gains, interval, t_quantile
+from whorl.analysis.replay.comparison import finding, gains, interval
 from whorl.analysis.replay.fleet import Fleet
 from whorl.analysis.replay.from_store import Level
 from whorl.analysis.replay.job import Job, Trace
@@ -27,12 +27,6 @@ def result(policy: str, seed: int, jct: float, scheduler: str = "fifo") -> Repla
     """A result as a replay gives it, with another average."""
     done = STUDY.run(Case(0, policy, scheduler, seed))
     return replace(done, metrics=replace(done.metrics, avg_jct_s=jct))
-
-
-@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 19, 60])
-def test_the_quantile_is_students(freedom: int) -> None:
-    for probability in (0.5, 0.75, 0.95, 0.995):
-        assert t_quantile(probability, freedom) == pytest.approx(stats.t.ppf(probability, freedom), abs=1e-9)
 
 
 def test_the_interval_holds_the_mean_as_often_as_it_says() -> None:
