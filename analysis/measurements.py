@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SOUND = pl.col("status").fill_null(Outcome.OK.value) == Outcome.OK.value
 """Of rows of `runs`: those that ended well. Imported ones may say nothing of it."""
 
-_CONDITIONS = ("sm_clock_mhz", "temperature_c", "power_w", "job_id", "began")
+_CONDITIONS = ("sm_clock_mhz", "temperature_c", "power_w", "job_id", "began", "probe_version")
 
 
 def measurements(
@@ -54,7 +54,7 @@ def measurements(
     joined = runs.join(times, on="run_id", how="left" if untimed else "inner", maintain_order="left")
     frame = store.collect(joined)
     frame = frame.join(_places(store), on=["cluster", "gpu"], how="left", maintain_order="left")
-    frame = coupled_jobs(frame)
+    frame = coupled_jobs(frame).drop("probe_version")
     plain = frame["workload"]
     frame = told_apart(store, frame)
     if workloads:
@@ -98,8 +98,11 @@ def coupled_jobs(frame: pl.DataFrame) -> pl.DataFrame:
     Published files may number the *processes* of a multi-GPU job, so that nearly every row has its own
     job_id. Where most rows of a workload do, its rows with a job_id that began on one node in the same
     second are one job instead: in the Longhorn files this gives groups of exactly four GPUs. Rows without a
-    job_id are never coupled.
+    job_id are never coupled. Nor are runs of probes (`probe_version`, where there is such a column): a probe times
+    each GPU alone, whatever the job that it runs in.
     """
+    if "probe_version" in frame.columns:
+        frame = frame.with_columns(pl.when(pl.col("probe_version").is_null()).then("job_id").alias("job_id"))
     if frame["job_id"].null_count() == frame.height:
         return frame
     keys = ["cluster", "workload"]

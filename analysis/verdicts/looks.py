@@ -181,10 +181,8 @@ def _of_times(all_: Looks, model: str | None, workload: str, runs: pl.DataFrame)
 
 
 def _coupled(runs: pl.DataFrame, times: Levels) -> float | None:
-    """Of what differs between runs of one GPU, the share that the GPUs of a job have in common; None without jobs.
-
-    Probes measure one GPU at a time, whatever the job that they run in."""
-    if runs["job_id"].null_count() == runs.height or runs["probe_version"].null_count() < runs.height:
+    """Of what differs between runs of one GPU, the share that the GPUs of a job have in common; None without jobs."""
+    if runs["job_id"].null_count() == runs.height:
         return None
     of_cluster = runs.with_columns(cluster=pl.lit(""), workload=pl.lit(""))
     jobs = coupled_jobs(of_cluster).with_columns(pl.Series("off", runs["x"].to_numpy() - times.level[runs["gpu_no"]]))

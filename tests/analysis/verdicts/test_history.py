@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from whorl.analysis import measurements
 from whorl.analysis.probing import probed
 from whorl.analysis.verdicts.finding import Histories, Shape
 from whorl.analysis.verdicts.history import histories
@@ -36,6 +37,7 @@ class Past:
         )
         self.temperature = np.full(shape, 60.0)
         self.job: list[str | None] = [None] * int(np.prod(shape))
+        self.probe_version: str | None = None
         self.identities: list[dict[str, Any]] = [
             {"gpu": f"g{i:02}", "node": f"n{i // 4}", "slot": i % 4, "driver": "535", "first_seen": BEGAN}
             for i in range(gpus)
@@ -50,6 +52,7 @@ class Past:
             "run_id": ids, "cluster": ["c"] * n, "workload": ["gemm"] * n, "gpu": gpu, "job_id": self.job,
             "began": pa.array(self.began.ravel().tolist(), pa.timestamp("ns")),
             "temperature_c": self.temperature.ravel(), "status": ["ok"] * n,
+            "probe_version": pa.array([self.probe_version] * n, pa.string()),
         }  # fmt: skip
         results = {"run_id": ids, "figure": ["time"] * n, "repeat": [0] * n, "value": self.times.ravel()}
         gpus = pl.DataFrame([{"cluster": "c", **one} for one in self.identities], infer_schema_length=None)
@@ -189,15 +192,32 @@ def test_a_newest_sitting_that_is_slower_is_to_be_measured_again(tmp_path: Path)
 
 def test_jobs_that_couple_gpus_are_one_look(tmp_path: Path) -> None:
     """All GPUs of a job wait for one another: no GPU of them can be judged by itself."""
-    past = Past(weeks=4)
-    shape = past.times.shape
-    where = np.indices(shape)
-    past.job = [f"{g // 4}-{w}-{r}" for g, w, r in zip(*(part.ravel() for part in where), strict=True)]
+    past = _in_jobs_of_a_node()
     past.times[8:12, -1] *= 1.08
     found = past.found(tmp_path / "S")
     assert found.looks == 12
     assert all(one.gpu is None for one in (*found.changes, *found.watch, *found.unstable))
     assert any("run together in jobs" in one.why for one in found.not_judged)
+
+
+def test_probes_in_one_job_are_looks_of_their_own(tmp_path: Path) -> None:
+    """A campaign measures all GPUs of a node in one job, but times each alone."""
+    past = _in_jobs_of_a_node()
+    past.probe_version = "1"
+    past.times[7, -2:] *= 1.08
+    store = past.stored(tmp_path / "S")
+    found = histories(probed(store, every=True), store, now=NOW)
+    assert found.looks == 48
+    assert [one.gpu for one in found.changes] == ["g07"]
+    assert found.not_judged == ()
+    assert measurements(store)["job_id"].null_count() == past.times.size
+
+
+def _in_jobs_of_a_node() -> Past:
+    past = Past(weeks=4)
+    where = np.indices(past.times.shape)
+    past.job = [f"{g // 4}-{w}-{r}" for g, w, r in zip(*(part.ravel() for part in where), strict=True)]
+    return past
 
 
 def test_runs_that_cannot_be_used_are_left_out_and_said(tmp_path: Path) -> None:
