@@ -64,6 +64,7 @@ def campaign() -> None:
     """Measure every GPU of a cluster through Slurm, in the gaps between other jobs.
 
     \b
+    whorl campaign doctor --store S                   what a node sees, by one tiny job
     whorl campaign plan   --suite quick --store S     what it costs; nothing is sent
     whorl campaign run    --suite quick --store S     stop it and run it again as you like
     whorl campaign status --store S                   covered, waiting, failed
@@ -214,6 +215,56 @@ def render(store: str, scheduler: str, gpus: int, node: str | None, options: tup
     for name in made.left_out:
         click.echo(f"whorl: note: the script for {scheduler} has no place for --{name}: it is left out", err=True)
     click.echo(made.text, nl=False)
+
+
+@campaign.command("doctor", short_help="One tiny job: what does a node see (driver, GPUs, CuPy, store)?")
+@store_option
+@click.option("--node", metavar="NAME", help="The node.  [default: an idle one]")
+@click.option("--partition", metavar="NAME", help="A node of this partition. Several with commas.")
+@click.option("--fleet", metavar="FILE", help="Simulated GPUs on the nodes: the file that describes them.")
+@_with(*_how_options)
+@click.option("--wait", type=Span(), help="Wait for the job's answer for so long.  [default: 5min]")
+@click.option("--here", is_flag=True, hidden=True, help="This is the job.")
+@json_option
+def doctor(
+    store: str,
+    node: str | None,
+    partition: str | None,
+    fleet: str | None,
+    wait: float | None,
+    here: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Send one job of two minutes to one node, and say what it finds there: Python, the driver, GPUs, CuPy, the store.
+
+    Do this before the first campaign. The job is like those of a campaign: give the same options.
+
+    Exit status 6 if something is missing that measuring needs; 5 if the job did not start or gave no answer in time.
+    """
+    from ..jobs.campaign import doctoring
+
+    if here:
+        click.echo(doctoring.document(doctoring.seen_here(store, fleet)))
+        return
+    from . import output
+    from .campaign_doctor import answer, document
+
+    found = doctoring.doctor(
+        store,
+        node=node,
+        partition=partition,
+        fleet=fleet,
+        how=_how(given),
+        wait_s=doctoring.WAIT_S if wait is None else wait,
+        tell=output.tell,
+    )
+    if as_json:
+        output.print_json(document(found))
+    else:
+        output.show(answer(found))
+    if not found.works:
+        sys.exit(6)
 
 
 def _asked(given: dict[str, Any]) -> Asked:

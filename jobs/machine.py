@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,8 @@ class Finding:
     needed_for: str = ""
     vital: bool = False
     """Whether whorl always needs it."""
+    number: int | None = None
+    """How many GPUs it is about."""
 
 
 def findings(store: str | None = None) -> list[Finding]:
@@ -54,20 +56,25 @@ def findings(store: str | None = None) -> list[Finding]:
     return found if store is None else found + _store(store)
 
 
-def _python() -> list[Finding]:
+def node_findings() -> list[Finding]:
+    """What a node has of the packages that measuring needs."""
     from .. import __version__
 
-    found = [
+    return [
         Finding("whorl", True, __version__, _EVERYTHING, vital=True),
         Finding("python", sys.version_info >= (3, 11), sys.version.split()[0], _EVERYTHING, vital=True),
+        *(_package(package, _EVERYTHING) for package in ("click", "numpy", "pyarrow")),
     ]
-    uses = {
-        **dict.fromkeys(("click", "numpy", "pyarrow"), _EVERYTHING),
-        "duckdb": "sql",
-        "polars": "import, analysis",
-        "rich": "tables for people",
-    }
-    return [*found, *(_package(package, use) for package, use in uses.items())]
+
+
+def gpu_findings() -> list[Finding]:
+    """What a node has of what measuring real GPUs needs; nothing of it may be missing."""
+    return [replace(one, vital=True) for one in (_nvml(), _cupy())]
+
+
+def _python() -> list[Finding]:
+    uses = {"duckdb": "sql", "polars": "import, analysis", "rich": "tables for people"}
+    return [*node_findings(), *(_package(package, use) for package, use in uses.items())]
 
 
 def _package(name: str, use: str) -> Finding:
@@ -93,7 +100,8 @@ def _nvml() -> Finding:
     backend.close()
     models = Counter(str(device.row["model"] or "unknown") for device in found)
     shown = ", ".join(f"{number} x {model}" for model, number in models.items())
-    return Finding("NVML", True, f"driver {found[0].row['driver'] or 'unknown'}, GPUs: {shown}", use)
+    detail = f"driver {found[0].row['driver'] or 'unknown'}, GPUs: {shown}"
+    return Finding("NVML", True, detail, use, number=len(found))
 
 
 def _cupy() -> Finding:

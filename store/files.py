@@ -144,6 +144,17 @@ def clock(folder: Path) -> float:
         remove(probe)
 
 
+def touch(folder: Path) -> None:
+    """Make a file in a folder and remove it. Raises StoreError where this user cannot."""
+    probe = temporary_name(folder / "touch")
+    try:
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise failed("write", folder, error) from error
+    finally:
+        remove(probe)
+
+
 def own(path: Path) -> bool:
     """Whether this user owns a file or folder. A reader does not repair a store that another user owns."""
     try:

@@ -13,8 +13,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from whorl.cli import cli
+from whorl.jobs.campaign.doctoring import seen_here
 from whorl.store import Store
 from whorl.tests.stores import new_store
+from whorl.tests.without import COMMAND, NODE, run_without
 
 module = importlib.import_module("whorl.jobs.machine")
 ask_cupy = module._cupy
@@ -192,3 +194,20 @@ def test_a_restore_file_that_cannot_be_used_is_a_finding(state: Path) -> None:
     assert not found["settings of GPUs"]["works"]
     assert "cannot be used" in found["settings of GPUs"]["detail"]
     assert whorl().exit_code == 0, "reading GPUs goes on all the same"
+
+
+def test_a_node_without_the_packages_of_the_analysis_says_what_it_sees(tmp_path: Path) -> None:
+    new_store(tmp_path / "S")
+    (tmp_path / "fleet.toml").write_text('cluster = "c"\nnodes = "n1"\n')
+    arguments = ("campaign", "doctor", "--here", "--store", tmp_path / "S", "--fleet", tmp_path / "fleet.toml")
+    done = run_without(NODE, COMMAND, *arguments)
+    assert done.returncode == 0, done.stderr
+    found = {one["what"]: one for one in json.loads(done.stdout)["findings"]}
+    assert found["store"]["works"]
+    assert "SLURMD_NODENAME is not set" in found["GPUs"]["detail"]
+
+
+def test_a_store_that_cannot_be_used_is_a_finding(tmp_path: Path) -> None:
+    (finding,) = [one for one in seen_here(tmp_path / "absent") if one.what == "store"]
+    assert not finding.works
+    assert finding.vital
