@@ -224,7 +224,7 @@ def render(store: str, scheduler: str, gpus: int, node: str | None, options: tup
 @click.option("--fleet", metavar="FILE", help="Simulated GPUs on the nodes: the file that describes them.")
 @_with(*_how_options)
 @click.option("--wait", type=Span(), help="Wait for the job's answer for so long.  [default: 5min]")
-@click.option("--here", is_flag=True, hidden=True, help="This is the job.")
+@click.option("--here", is_flag=True, help="Send no job: look here, and print what was found as JSON.")
 @json_option
 def doctor(
     store: str,
