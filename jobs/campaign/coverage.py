@@ -6,11 +6,12 @@ and which jobs were submitted.
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...store.catalog import quoted
 from ...store.events import EventKind
@@ -84,22 +85,28 @@ def coverage(store: Store | None, request: Request) -> Mapping[str, Covered]:
     def of(node: str | None) -> Covered:
         return found.setdefault(node or "", Covered())
 
-    for gpu in _gpus(store, request):
+    ran, told, places = _ran(store, request), _told(store, request), _places(store, request)
+    for gpu in _gpus(request, ran, told, places):
         of(gpu.node).gpus.append(gpu)
-    submitted = _submitted(store, request)
-    for name, n, number, _ in submitted:
-        one = of(name)
-        one.jobs.add(number)
-        one.tries = max(one.tries, n or 0)
-    sent = {number: ns for _, _, number, ns in submitted}
+    submitted = [one for one in told if one.kind == EventKind.JOB_SUBMITTED]
+    for event in submitted:
+        one = of(event.node)
+        one.jobs |= {event.job} if event.job else set()
+        one.tries = max(one.tries, event.n or 0)
+    sent = {event.job: event.ts_ns for event in submitted}
     now = time.time_ns()
-    for node, job, began, ended, measured in _jobs(store, request):
+    spans: dict[tuple[str | None, str | None], tuple[int, int]] = {}
+    for run in ran:
+        node = places.get(run.gpu, (None, None))[0]
+        of(node).measured_s += run.measured_ns / 1e9
+        began, ended = spans.get((node, run.job), (run.began_ns, run.ended_ns))
+        spans[node, run.job] = min(began, run.began_ns), max(ended, run.ended_ns)
+    for (node, job), (began, ended) in spans.items():
         one = of(node)
         one.span_s += (ended - began) / 1e9
-        one.measured_s += measured / 1e9
         one.jobs |= {job} if job else set()
         if request.fleet is None:  # a simulated fleet has a clock of its own
-            slow = (began - sent.get(job or "", began)) / 1e9
+            slow = (began - sent.get(job, began)) / 1e9
             fast = (ended - now) / 1e9
             one.skew_s = min(one.skew_s, slow) if slow < -SKEW_S else fast if fast > SKEW_S else one.skew_s
     for one in found.values():
@@ -107,64 +114,82 @@ def coverage(store: Store | None, request: Request) -> Mapping[str, Covered]:
     return found
 
 
-def _rows(store: Store, query: str) -> list[tuple[Any, ...]]:
-    return list(zip(*(column.to_pylist() for column in store.sql(query).columns), strict=True))
+class _Ran(NamedTuple):
+    """The runs of one GPU in one job; ns."""
+
+    gpu: str
+    job: str | None
+    done: list[str] | None
+    """The probes that are measured."""
+    why: str | None
+    """Why the last of those that failed did; None where none did."""
+    began_ns: int
+    ended_ns: int
+    measured_ns: int
 
 
-def _placed(request: Request) -> str:
-    cluster = "" if request.cluster is None else f"AND cluster = {quoted(request.cluster)} "
-    return (
-        "placed AS (SELECT gpu, arg_max(node, first_seen) AS node, arg_max(slot, first_seen) AS slot FROM gpus "
-        f"WHERE node IS NOT NULL {cluster}GROUP BY gpu)"
-    )
+class _Told(NamedTuple):
+    """An event of the campaign."""
+
+    kind: str
+    gpu: str | None
+    node: str | None
+    workload: str | None
+    detail: str | None
+    n: int | None
+    job: str | None
+    ts_ns: int
 
 
-def _gpus(store: Store, request: Request) -> list[Gpu]:
-    """The GPUs with runs in the campaign, or that could not be used."""
-    mine = of_campaign(request)
-    probes = ", ".join(map(quoted, request.probes))
-    rows = _rows(
-        store,
-        f"""WITH mine AS (SELECT gpu, workload, ended, ended_by, status_detail FROM runs WHERE {mine}),
-        told AS (SELECT gpu, node, workload, kind, detail, ts FROM events WHERE {mine}),
-        done AS (SELECT gpu, workload FROM mine WHERE ended_by IS DISTINCT FROM '{EndedBy.FAILED}'
-                 UNION SELECT gpu, workload FROM told WHERE kind = '{EventKind.PROBE_NOT_RUN}'),
-        counted AS (SELECT gpu, count(*) AS n FROM done WHERE workload IN ({probes}) GROUP BY gpu),
-        failed AS (SELECT gpu, any_value(node) AS node, arg_max(why, ended) AS why FROM (
-            SELECT gpu, NULL AS node, workload || ': ' || coalesce(status_detail, 'failed') AS why, ended
-            FROM mine WHERE ended_by = '{EndedBy.FAILED}'
-            UNION ALL SELECT coalesce(gpu, detail), node, detail, ts FROM told
-            WHERE kind = '{EventKind.PROBE_FAILED}' AND workload IS NULL) GROUP BY gpu),
-        {_placed(request)}
-        SELECT gpu, coalesce(placed.node, failed.node), slot, coalesce(n, 0), why, failed.gpu IS NOT NULL
-        FROM counted FULL JOIN failed USING (gpu) LEFT JOIN placed USING (gpu)""",
-    )
+def _rows(store: Store, query: str) -> Iterator[tuple[Any, ...]]:
+    return zip(*(column.to_pylist() for column in store.sql(query).columns), strict=True)
 
-    def state(done: int, failed: bool) -> GpuState:
-        if done >= len(request.probes):
-            return GpuState.COVERED
-        return GpuState.FAILED if failed else GpuState.PARTIAL
 
-    found = [Gpu(gpu, node, slot, state(n, failed), n, why) for gpu, node, slot, n, why, failed in rows]
+def _ran(store: Store, request: Request) -> list[_Ran]:
+    failed = f"ended_by = '{EndedBy.FAILED}'"
+    query = f"""SELECT gpu, job_id, list(workload) FILTER (ended_by IS DISTINCT FROM '{EndedBy.FAILED}'),
+        arg_max(workload || ': ' || coalesce(status_detail, 'failed'), ended) FILTER ({failed}),
+        min(epoch_ns(began)), max(epoch_ns(ended)), CAST(sum(epoch_ns(ended) - epoch_ns(began)) AS BIGINT)
+        FROM runs WHERE {of_campaign(request)} AND began IS NOT NULL AND ended IS NOT NULL GROUP BY gpu, job_id"""
+    return list(itertools.starmap(_Ran, _rows(store, query)))
+
+
+def _told(store: Store, request: Request) -> list[_Told]:
+    query = f"""SELECT kind, gpu, node, workload, detail, n, job_id, epoch_ns(ts) FROM events
+        WHERE {of_campaign(request)} AND (kind IN ('{EventKind.JOB_SUBMITTED}', '{EventKind.PROBE_NOT_RUN}')
+        OR (kind = '{EventKind.PROBE_FAILED}' AND workload IS NULL))"""
+    return list(itertools.starmap(_Told, _rows(store, query)))
+
+
+def _places(store: Store, request: Request) -> dict[str, tuple[str, int | None]]:
+    """The last node and slot of each GPU."""
+    where = "" if request.cluster is None else f"AND cluster = {quoted(request.cluster)}"
+    query = f"SELECT gpu, node, slot FROM gpus WHERE node IS NOT NULL {where} ORDER BY first_seen NULLS FIRST"
+    return {gpu: (node, slot) for gpu, node, slot in _rows(store, query)}
+
+
+def _gpus(
+    request: Request, ran: Sequence[_Ran], told: Sequence[_Told], places: Mapping[str, tuple[str, int | None]]
+) -> list[Gpu]:
+    """The GPUs with runs in the campaign, or that could not be used, in the order of their names."""
+    probes = set(request.probes)
+    done: dict[str, set[str]] = {}
+    failed: dict[str, str] = {}
+    nodes: dict[str, str | None] = {}
+    for run in ran:
+        done.setdefault(run.gpu, set()).update(run.done or ())
+        if run.why is not None:
+            failed[run.gpu] = run.why
+    for event in told:
+        if event.kind == EventKind.PROBE_NOT_RUN and event.gpu and event.workload:
+            done.setdefault(event.gpu, set()).add(event.workload)
+        elif event.kind == EventKind.PROBE_FAILED:
+            name = event.gpu or event.detail or ""
+            failed[name], nodes[name] = event.detail or "it could not be used", event.node
+    found = []
+    for gpu in done.keys() | failed.keys():
+        node, slot = places.get(gpu, (nodes.get(gpu), None))
+        n = len(done.get(gpu, set()) & probes)
+        state = GpuState.COVERED if n == len(probes) else GpuState.FAILED if gpu in failed else GpuState.PARTIAL
+        found.append(Gpu(gpu, node, slot, state, n, failed.get(gpu)))
     return sorted(found, key=lambda one: (one.node or "", one.slot if one.slot is not None else -1, one.gpu))
-
-
-def _submitted(store: Store, request: Request) -> list[tuple[str, int | None, str, int]]:
-    """Node, number of the try, job, and when: the jobs that were submitted."""
-    return _rows(
-        store,
-        f"SELECT node, n, coalesce(job_id, ''), epoch_ns(ts) FROM events "
-        f"WHERE kind = '{EventKind.JOB_SUBMITTED}' AND {of_campaign(request)}",
-    )
-
-
-def _jobs(store: Store, request: Request) -> list[tuple[str | None, str | None, int, int, int]]:
-    """Node, job, when its first run began and its last one ended, and how long its runs took together; ns."""
-    return _rows(
-        store,
-        f"""WITH {_placed(request)}
-        SELECT node, job_id, min(epoch_ns(began)), max(epoch_ns(ended)),
-            CAST(sum(epoch_ns(ended) - epoch_ns(began)) AS BIGINT)
-        FROM runs LEFT JOIN placed USING (gpu) WHERE {of_campaign(request)} AND began IS NOT NULL AND ended IS NOT NULL
-        GROUP BY node, job_id""",
-    )

@@ -1,0 +1,379 @@
+"""The driver of campaigns over a Slurm that refuses, hangs and loses answers; and what it makes of nodes and runs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from whorl.errors import InputError, SchedulerError, StoreError
+from whorl.jobs.campaign import driving
+from whorl.jobs.campaign.asking import Asked, Request, choose, declare, known
+from whorl.jobs.campaign.coverage import GpuState, coverage
+from whorl.jobs.campaign.driving import Limits, run
+from whorl.jobs.campaign.inventory import Target, targets
+from whorl.jobs.campaign.planning import How, allocated_h, batch_job, minutes
+from whorl.jobs.campaign.status import NodeState, Status, plan, status
+from whorl.jobs.campaign.submitting import Refusal, submit
+from whorl.jobs.slurm import Slurm, node, partition
+from whorl.store import Store
+from whorl.store.events import Event, EventKind, event_rows
+
+from ..stores import copied_stores
+from .fake_slurm import FakeSlurm, node_line, store_runs
+
+LAUNCH = Asked("autumn", "quick", ("launch",))
+REQUEST = Request("autumn", "quick", ("launch", "idle"), True, "busy", cluster="fake", began_ns=10**18)
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> FakeSlurm:
+    return FakeSlurm(tmp_path / "slurm")
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Pauses take no time, and stores are copies."""
+    now = [1000.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep, time_ns=time.time_ns)
+    monkeypatch.setattr(driving, "time", clock)
+    with copied_stores():
+        yield
+
+
+def drive(
+    slurm: FakeSlurm, store: Path, asked: Asked = LAUNCH, *, ends: Callable[[], Any] | None = None, **limits: Any
+) -> Status:
+    """Run a campaign whose jobs end, with their runs, between two looks at the queue."""
+    end = ends or (lambda: slurm.end_jobs(store, asked.campaign or ""))
+    return run(store, asked, slurm=slurm, limits=Limits(**limits), progress=lambda *_: end())
+
+
+# -- Slurm that does not do as it is told ----------------------------------------------------------------------
+
+
+def test_every_node_gets_one_job_and_the_campaign_goes_on(slurm: FakeSlurm, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    found = drive(slurm, store, max_pending=2)
+    assert found.is_complete
+    names = [f"whorl:autumn:n0{i}" for i in (1, 2, 3)]
+    assert sorted(slurm.queue().values()) == names
+    script = (slurm.folder / "script-101").read_text()
+    assert " --campaign autumn --neighbours busy --exclusive --cluster fake" in script
+    assert f"#SBATCH --output={store}/logs/autumn/n01.out" in script
+    again = drive(slurm, store, Asked())
+    assert again.is_complete
+    assert sorted(slurm.queue().values()) == names, "nothing is submitted again"
+    assert status(store, slurm=slurm).request.campaign == "autumn"
+
+
+def test_a_job_whose_number_was_lost_is_found_in_the_queue(slurm: FakeSlurm, tmp_path: Path) -> None:
+    """sbatch hands the job over, and is then cut off: the driver must not send it again."""
+    slurm.timeout_s = 1.0
+    slurm.sbatch(after="exec sleep 3\n")
+    rounds = []
+
+    def ends() -> None:
+        rounds.append(len(slurm.queue()))
+        slurm.sbatch()
+        if len(rounds) > 2:
+            slurm.end_jobs(tmp_path / "store", "autumn")
+
+    found = drive(slurm, tmp_path / "store", ends=ends)
+    assert found.is_complete
+    assert rounds[0] == 1
+    assert sorted(slurm.queue().values()) == ["whorl:autumn:n01", "whorl:autumn:n02", "whorl:autumn:n03"]
+
+
+def test_a_limit_on_jobs_is_waited_for(slurm: FakeSlurm, tmp_path: Path) -> None:
+    refuses = 'if ls {folder}/queue/1* >/dev/null 2>&1 && grep -q RUNNING {folder}/queue/1*; then echo "sbatch: error: '
+    refuses += (
+        "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)\" >&2; exit 1; fi\n"
+    )
+    slurm.sbatch(before=refuses)
+    found = drive(slurm, tmp_path / "store")
+    assert found.is_complete
+    assert len(slurm.queue()) == 3
+
+
+def test_a_limit_that_stays_ends_with_a_sentence(slurm: FakeSlurm, tmp_path: Path) -> None:
+    slurm.does("sbatch", 'echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2; exit 1\n')
+    with pytest.raises(SchedulerError, match=r"Slurm took no job for 600 s: QOSMaxSubmitJobPerUserLimit"):
+        drive(slurm, tmp_path / "store")
+
+
+def test_a_controller_that_restarts_is_waited_for(slurm: FakeSlurm, tmp_path: Path) -> None:
+    down = slurm.folder / "down"
+    before = f'if [ -f {down} ]; then rm {down}; echo "Unable to contact slurm controller" >&2; exit 1; fi\n'
+    slurm.does("squeue", "cat {folder}/queue/* 2>/dev/null; exit 0\n", before=before)
+    told = []
+
+    def progress(_: int, __: int, what: str) -> None:
+        told.append(what)
+        if len(told) == 1:
+            down.touch()
+        slurm.end_jobs(tmp_path / "store", "autumn")
+
+    assert run(tmp_path / "store", LAUNCH, slurm=slurm, progress=progress).is_complete
+    assert any("controller does not answer" in what for what in told)
+
+
+def test_a_scheduler_that_does_not_answer_is_given_up(slurm: FakeSlurm, tmp_path: Path) -> None:
+    slurm.does("squeue", 'echo "error: Unable to contact slurm controller (connect failure)" >&2; exit 1\n')
+    said = "controller does not answer.*; jobs that were submitted stay in the queue: run the command again to go on"
+    with pytest.raises(SchedulerError, match=said):
+        drive(slurm, tmp_path / "store")
+    slurm.does("scontrol", "exec sleep 5\n")
+    slurm.timeout_s = 0.2
+    with pytest.raises(SchedulerError, match=r"did not answer `scontrol` within 0.2 s"):
+        plan(tmp_path / "other", LAUNCH, slurm=slurm)
+
+
+def test_without_slurm_the_status_tells_what_the_store_has(slurm: FakeSlurm, tmp_path: Path) -> None:
+    drive(slurm, tmp_path / "store")
+    nowhere = Slurm(environment={"PATH": str(tmp_path)})
+    found = status(tmp_path / "store", slurm=nowhere)
+    assert [(one.name, one.state) for one in found.nodes] == [(f"n0{i}", "covered") for i in (1, 2, 3)]
+    assert "there is no `scontrol` here" in found.notes[0]
+    with pytest.raises(SchedulerError, match="there is no `scontrol` here"):
+        run(tmp_path / "other", LAUNCH, slurm=nowhere)
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("says", "refusal"),
+    [
+        ("QOSMaxSubmitJobPerUserLimit", Refusal.LATER),
+        ("Slurm temporarily unable to accept job, sleeping and retrying", Refusal.LATER),
+        ("Socket timed out on send/recv operation", Refusal.UNSURE),
+        ("Requested node configuration is not available", Refusal.NODE),
+        ("Invalid node name specified", Refusal.NODE),
+        ("Invalid qos specification", Refusal.OTHER),
+    ],
+)
+def test_why_a_job_is_refused(slurm: FakeSlurm, says: str, refusal: Refusal) -> None:
+    slurm.does("sbatch", f'echo "sbatch: error: Batch job submission failed: {says}" >&2; exit 1\n')
+    answer = submit(slurm, "#!/bin/sh\n")
+    assert (answer.job, answer.refusal) == (None, refusal)
+    assert says in answer.says
+
+
+def test_a_node_that_is_refused_does_not_stop_the_others(slurm: FakeSlurm, tmp_path: Path) -> None:
+    slurm.sbatch(
+        before="cat > {folder}/asked; if grep -q nodelist=n01 {folder}/asked; then echo "
+        '"sbatch: error: Requested node configuration is not available" >&2; exit 1; fi; exec < {folder}/asked\n'
+    )
+    found = drive(slurm, tmp_path / "store")
+    assert [one.state for one in found.nodes] == ["unavailable", "covered", "covered"]
+    assert "Slurm refused its job: " in (found.nodes[0].why or "")
+
+
+def test_a_budget_is_kept(slurm: FakeSlurm, tmp_path: Path) -> None:
+    """A job in the queue counts as long as it may run, one that has ended as long as it ran."""
+    one_h = allocated_h(choose(None, LAUNCH), 4, How())
+    limits = Limits(budget_h=1.5 * one_h, once=True)
+    found = run(tmp_path / "store", LAUNCH, slurm=slurm, limits=limits)
+    assert [one.state for one in found.nodes] == ["running", "to do", "to do"]
+    assert f"the budget of {1.5 * one_h:g} GPU-hours is spent or does not suffice" in found.notes[0]
+    slurm.end_jobs(tmp_path / "store", "autumn")
+    assert drive(slurm, tmp_path / "store", budget_h=1.5 * one_h).is_complete
+    assert (
+        run(tmp_path / "store", Asked("winter", "quick"), slurm=slurm, limits=Limits(budget_h=0.0)).count(
+            NodeState.TO_DO
+        )
+        == 3
+    )
+
+
+def test_one_round_for_cron(slurm: FakeSlurm, tmp_path: Path) -> None:
+    found = run(tmp_path / "store", LAUNCH, slurm=slurm, limits=Limits(max_pending=2, once=True))
+    assert [one.state for one in found.nodes] == ["running", "running", "to do"]
+    assert len(slurm.queue()) == 2
+
+
+def test_a_node_that_dies_in_its_job_is_tried_three_times(slurm: FakeSlurm, tmp_path: Path) -> None:
+    (slurm.folder / "nodes").write_text(node_line("n01"))
+    store = tmp_path / "store"
+    found = drive(slurm, store, ends=lambda: slurm.end_jobs(store, "autumn", "NODE_FAIL", measured=False), settle_s=30)
+    (only,) = found.nodes
+    assert (only.state, only.tries) == ("failed", 3)
+    assert "3 jobs measured 0 of 4 GPUs; the last one ended as NODE_FAIL" in (only.why or "")
+    assert list(slurm.queue().values()) == ["whorl:autumn:n01", "whorl:autumn:n01:2", "whorl:autumn:n01:3"]
+    for path in (slurm.folder / "queue").iterdir():
+        path.unlink()  # Slurm forgets jobs after some minutes; the store does not
+    assert drive(slurm, store).nodes[0].state == "failed"
+
+
+def test_a_store_that_cannot_be_written_gets_no_jobs(
+    slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Store.create(tmp_path / "store")
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)  # root may write everywhere
+    with pytest.raises(StoreError, match="cannot be written by this user"):
+        drive(slurm, tmp_path / "store")
+    assert not slurm.queue()
+
+
+def test_a_driver_that_was_killed_while_sbatch_ran_is_waited_for(slurm: FakeSlurm, tmp_path: Path) -> None:
+    """sbatch holds the campaign's lock: a driver that starts meanwhile would not yet see the job in the queue."""
+    store = Store.create(tmp_path / "store")
+    (slurm.folder / "held").touch()
+    slurm.sbatch(before="ls -l /proc/self/fd | grep -c campaign-autumn.lock > {folder}/locks\n")
+    assert drive(slurm, store.root).is_complete
+    assert (slurm.folder / "locks").read_text() == "1\n"
+
+
+# -- nodes -----------------------------------------------------------------------------------------------------
+
+
+def inventory(lines: str, partitions: str, request: Request = REQUEST, limit: int = 10, **options: Any) -> list[Target]:
+    nodes = {one.name: one for one in map(node, lines.splitlines()) if one}
+    known_ones = {one.name: one for one in map(partition, partitions.splitlines()) if one}
+    return targets(nodes, known_ones, request, lambda _: limit, **options)
+
+
+BATCH = "PartitionName=batch Default=YES MaxTime=1:00:00 State=UP\n"
+
+
+def test_nodes_of_typed_gres_and_several_partitions() -> None:
+    lines = (
+        node_line("n01", gres="gpu:fast:3(S:0),gpu:slow:1", partitions="debug,batch")
+        + node_line("n02", gres="gpu:8(S:0-1)", partitions="debug")
+        + node_line("n03", gres="(null)")
+        + node_line("n04", "MIXED", partitions="closed,debug")
+    )
+    partitions = (
+        BATCH + "PartitionName=debug MaxTime=0:30:00 State=UP\nPartitionName=closed MaxTime=UNLIMITED State=DOWN\n"
+    )
+    found = inventory(lines, partitions)
+    assert [(one.name, one.gpus, one.partition, one.idle) for one in found] == [
+        ("n01", 4, "batch", True),
+        ("n02", 8, "debug", True),
+        ("n04", 4, "debug", False),
+    ]
+    long = {one.name: one.why_not for one in inventory(lines, partitions, limit=45)}
+    assert long["n01"] is None
+    assert long["n02"] == "its partition allows jobs of 30 min, and this one asks for 45 min"
+
+
+def test_nodes_that_wait() -> None:
+    lines = (
+        node_line("n01", "DOWN*", more="Reason=PSU [root@2026-11-20T08:00:00]")
+        + node_line("n02", "IDLE+RESERVED")
+        + node_line("n03", "MIXED+PLANNED")
+        + node_line("n04", partitions="closed")
+        + node_line("n05", partitions="staff")
+    )
+    partitions = (
+        BATCH
+        + "PartitionName=closed State=DRAIN\nPartitionName=staff State=UP AllowGroups=nobody-at-all RootOnly=YES\n"
+    )
+    found = {one.name: one.why_not for one in inventory(lines, partitions)}
+    assert found == {
+        "n01": "down*: PSU",
+        "n02": "reserved",
+        "n03": None,
+        "n04": "partition closed is down or closed to this user",
+        "n05": "partition staff is down or closed to this user",
+    }
+    assert inventory(node_line("n02", "IDLE+RESERVED"), BATCH, reserved=True)[0].why_not is None
+
+
+def test_a_partition_without_gpus_is_said() -> None:
+    lines = node_line("n01", gres="(null)", partitions="cpu") + node_line("n02", partitions="gpu")
+    asked = Request("autumn", "quick", ("launch",), True, "busy", partition="cpu")
+    with pytest.raises(
+        InputError, match="no node of partition cpu has GPUs by its Gres: the partitions with GPUs are gpu"
+    ):
+        inventory(lines, "PartitionName=cpu State=UP\nPartitionName=gpu State=UP\n", asked)
+
+
+# -- what the store has ----------------------------------------------------------------------------------------
+
+
+def tell(store: Store, kind: EventKind, gpu: str | None, **more: Any) -> None:
+    event = Event(kind, gpu, "it is so", more.pop("ts_ns", 10**18), campaign="autumn", **more)
+    store.append({"events": pa.Table.from_batches([event_rows([event], cluster="fake")])}, f"event-{time.time_ns()}")
+
+
+def test_what_counts_as_measured(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "store")
+    store_runs(store, REQUEST, "n01", "1", failed=2)
+    store_runs(store, Request("winter", "quick", ("launch",), True, "busy", cluster="fake", began_ns=1), "n02", "2")
+    tell(store, EventKind.PROBE_FAILED, "GPU-n03-0", node="n03")
+    tell(store, EventKind.PROBE_NOT_RUN, "GPU-n01-2", workload="idle")
+    tell(store, EventKind.JOB_SUBMITTED, None, node="n04", n=2, job_id="7")
+    found = coverage(store, REQUEST)
+    assert {name: one.settled for name, one in found.items()} == {"n01": 4, "n03": 1, "n04": 0}
+    assert [gpu.state for gpu in found["n01"].gpus] == ["covered", "covered", "failed", "covered"]
+    assert found["n01"].gpus[2].why == "launch: it fell off the bus"
+    assert found["n03"].count(GpuState.FAILED) == 1
+    assert (found["n01"].tries, found["n04"].tries) == (1, 2)
+    assert found["n01"].span_s == pytest.approx(1)
+    assert found["n01"].measured_s == pytest.approx(7)
+
+
+def test_what_is_not_possible_on_a_gpu_is_not_missing(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "store")
+    only = Request("autumn", "quick", ("launch",), True, "busy", cluster="fake", began_ns=10**18)
+    store_runs(store, only, "n01", "1", gpus=1)
+    assert coverage(store, REQUEST)["n01"].count(GpuState.PARTIAL) == 1
+    tell(store, EventKind.PROBE_NOT_RUN, "GPU-n01-0", workload="idle")
+    assert coverage(store, REQUEST)["n01"].count(GpuState.COVERED) == 1
+
+
+@pytest.mark.parametrize(("off_s", "word"), [(-3600, "behind"), (3600, "ahead")])
+def test_a_clock_that_is_wrong_is_said(slurm: FakeSlurm, tmp_path: Path, off_s: int, word: str) -> None:
+    store = Store.create(tmp_path / "store")
+    request = declare(store, choose(store, LAUNCH))
+    now = time.time_ns()
+    tell(store, EventKind.JOB_SUBMITTED, None, node="n01", n=1, job_id="7", ts_ns=now)
+    store_runs(store, request, "n01", "7", began_ns=now + off_s * 10**9)
+    (note,) = status(store, slurm=slurm).notes
+    assert note.startswith(f"the clock of node n01 is {word} by at least 3,")
+    assert status(store, slurm=slurm).nodes[0].state == "covered"
+
+
+# -- what is asked ---------------------------------------------------------------------------------------------
+
+
+def test_a_campaign_goes_on_as_it_began(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "store")
+    first = declare(store, choose(store, Asked(suite="quick", partition="gpu")))
+    assert first.neighbours == "busy"
+    assert len(first.probes) == 11
+    assert choose(store, Asked()) == first
+    assert choose(store, Asked(suite="quick")) == first
+    other = choose(store, Asked(suite="full"))
+    assert other.is_new
+    assert other.neighbours == "idle", "a probe of suite full uses a second GPU"
+    assert choose(store, Asked(suite="quick", neighbours="idle")).campaign == f"{first.campaign}-2"
+    assert known(store) == [first]
+    with pytest.raises(InputError, match=r"was begun with --partition gpu: leave the option out to go on, or choose"):
+        choose(store, Asked(first.campaign, partition="cpu"))
+    with pytest.raises(InputError, match="was begun with the probes idle, "):
+        choose(store, Asked(first.campaign, probes=("launch",)))
+    with pytest.raises(InputError, match="choose what to measure: --suite quick, standard or full"):
+        choose(None, Asked())
+
+
+def test_the_time_limit_is_that_of_the_plan() -> None:
+    busy = choose(None, Asked(suite="quick"))
+    idle = choose(None, Asked(suite="quick", neighbours="idle"))
+    each_s = busy.expected_s()
+    assert minutes(busy, 6, How()) == -(-(each_s + 120) // 60)
+    assert minutes(idle, 6, How()) == -(-(6 * each_s + 120) // 60)
+    job = batch_job(Path("/s"), idle, Target("n01", 6, "IDLE", True), How(program=("whorl",)), gpus=["GPU-a"])
+    assert job.command[:3] == ["whorl", "probe", "run"]
+    assert list(job.command[-2:]) == ["--gpu", "GPU-a"]
+    assert job.minutes == minutes(idle, 6, How())
