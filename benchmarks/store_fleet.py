@@ -1,6 +1,6 @@
 """What a store of a large fleet costs one collector that publishes, and one person who runs a query. Prints JSON.
 
-    python benchmarks/store_fleet.py [--nodes 1000] [--gpus 2] [--repeats 5]
+    python benchmarks/store_fleet.py [--nodes 1000] [--gpus 2] [--repeats 5] [--only sql|publish]
 
 The files are synthetic and hold few rows. The store looks as it does at noon where `whorl store compact` runs every
 hour. Each full hour has the files that compaction makes. For the last 70 minutes each node has seven segments, its
@@ -228,6 +228,7 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, default=2, help="GPUs of each node")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--folder", type=Path, help="where to work (default: the folder for temporary files)")
+    parser.add_argument("--only", choices=("sql", "publish"))
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="whorl-fleet-", dir=given.folder))
     try:
@@ -240,9 +241,9 @@ def main() -> None:
             "machine": machine("numpy", "pyarrow", "duckdb"),
             "nodes": given.nodes,
             "store": fleet.state(),
-            "sql": querying(fleet, given.repeats),
-            "publish": publishing(fleet, given.repeats),
         }
+        parts = {"sql": querying, "publish": publishing}
+        result |= {name: part(fleet, given.repeats) for name, part in parts.items() if given.only in (None, name)}
         print(as_json(result))
     finally:
         shutil.rmtree(folder, ignore_errors=True)

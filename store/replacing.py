@@ -411,10 +411,12 @@ def recover(root: Path, grace_s: float = GRACE_S, *, every: bool = False) -> Non
     """
     with contextlib.suppress(OSError, StoreError):
         mine = f"{processes.owner()}-"
+        here = mine[: mine.rindex("-", 0, -1) + 1]  # of this host
         many = not every and len(files.names_in(root / REPLACED.name)) > _FEW
 
         def wanted(one: str) -> bool:
-            return not many or one.startswith(mine) or processes.owner_alive(one) is False
+            known = one.startswith(here) and (one.startswith(mine) or processes.owner_alive(one) is False)
+            return known or not many
 
         if not notes(root, wanted=wanted):
             return
