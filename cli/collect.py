@@ -89,7 +89,7 @@ def collect(
             seed=seed,
             tell=tell,
             begun=begun,
-            look=look,
+            look=look if progress.live else None,  # what nobody sees costs 4 % of a sweep at 10 Hz
         )
     if ended is None:
         tell("stopped before anything was read")

@@ -249,8 +249,8 @@ class Progress:
 
     def __init__(self, every_s: float = _SHOWN_EVERY_S) -> None:
         self._every_s = every_s
-        self._live = sys.stderr.isatty()
-        self._rich = self._live and importlib.util.find_spec("rich") is not None
+        self.live = sys.stderr.isatty()
+        self._rich = self.live and importlib.util.find_spec("rich") is not None
         self._bar: Bar | None = None
         self._shown = -math.inf
 
@@ -275,7 +275,7 @@ class Progress:
 
     def _show(self, what: str, done: int | None, of: int | None) -> None:
         now = time.monotonic()
-        if not self._live or now - self._shown < (self._every_s if self._rich else _TOLD_EVERY_S):
+        if not self.live or now - self._shown < (self._every_s if self._rich else _TOLD_EVERY_S):
             return
         self._shown = now
         if not self._rich:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from . import files, light
+from .journal_runs import run_from
 from .schema import FORMAT, TABLES, arrow_schema
 
 if TYPE_CHECKING:
@@ -283,29 +284,30 @@ def read(
         more = most is not None and bool(file.read(1))
     lost = 0
     joined: list[pa.Table] = []
-    batches = _alike(content, schema) if most is None else []  # all at once takes more memory
-    here = len(content) if batches else 0
+    rows_of = schema.remove(len(schema) - 1)  # without the checksum
+    batches: list[pa.RecordBatch] = []
+    here = 0
     left = 8 * len(content) + (1 << 20)  # bytes to look at: damaged data that looks like batches must not take for ever
     while here < len(content):
+        place = here
         batch, after = _batch(content, here, schema)
         if batch is None:
-            place = here
             while batch is None and left > 0 and (place := content.find(_MARK, place + 1)) >= 0:
                 batch, after = _batch(content, place, schema)
                 left -= 64 if batch is not None else max(64, after - place)
             if batch is None:
                 break
             lost += place - here
+        batch, here = run_from(content, place, after - place, batch, _check_bytes(len(batch)))
         batches.append(batch)
-        here = after
         if len(batches) == _TOGETHER:  # a batch takes 20 kB beside its few rows
-            joined.append(pa.Table.from_batches(batches, schema=schema).drop_columns([CHECK]).combine_chunks())
+            joined.append(pa.Table.from_batches(batches, schema=rows_of).combine_chunks())
             batches.clear()
     if more and not here:  # one batch that is larger, or damage: look at all of it
         return read(path, start, end, table)
     tail = b"" if more else content[here:]
     torn = _cut_short(tail, usual, schema)
-    joined.append(pa.Table.from_batches(batches, schema=schema).drop_columns([CHECK]))
+    joined.append(pa.Table.from_batches(batches, schema=rows_of))
     table = pa.concat_tables(joined).combine_chunks()
     return Content(table, start + here, len(tail) if torn else 0, lost if torn else lost + len(tail), more)
 
@@ -330,29 +332,6 @@ def _batch(content: bytes, here: int, schema: pa.Schema) -> tuple[pa.RecordBatch
     except (pa.ArrowException, OSError, EOFError, MemoryError, OverflowError):
         return None, here
     return batch, after
-
-
-def _alike(content: bytes, schema: pa.Schema) -> list[pa.RecordBatch]:
-    """The batches, if all pass their check and are as long as the first, as they nearly always are; else none.
-
-    Arrow reads them all at once, in half the time.
-    """
-    import pyarrow as pa
-
-    first, size = _batch(content, 0, schema)
-    if first is None or len(content) == size or len(content) % size:
-        return []
-    for begin in range(0, len(content), size):
-        place = begin + size - _check_bytes(len(first))
-        if content[place : place + 4] != zlib.crc32(memoryview(content)[begin:place]).to_bytes(4, "little"):
-            return []
-    try:
-        batches = list(pa.ipc.open_stream(pa.py_buffer(schema.serialize().to_pybytes() + content)))
-        for batch in batches:
-            batch.validate(full=True)
-    except (pa.ArrowException, OSError, EOFError, MemoryError, OverflowError):
-        return []
-    return batches if [len(batch) for batch in batches] == [len(first)] * (len(content) // size) else []
 
 
 def _description(content: bytes) -> bytes:

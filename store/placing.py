@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 LOCK = "placing.lock"  # held from the comparison to the rename
 
-_MANY = 100_000
+_MANY = 500
 _TIME, _HASHES = re.compile(rb"-?\d{1,19}"), re.compile(rb"(?:[0-9a-f]{8})*")
 _OLDEST = -(2**63)
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pytest
 
 from whorl.errors import StoreError
-from whorl.store import Store, compaction, durability, journal_file, replacing, sealing
+from whorl.store import Store, compaction, durability, journal_file, journal_runs, replacing, sealing
 from whorl.store.journal import Journal
 from whorl.store.schema import FORMAT
 from whorl.store.status import status
@@ -349,6 +349,38 @@ def test_a_journal_torn_at_every_byte_ends_before(store: Store, journal: Journal
         assert found.lost or len(found.table) == 3
     copy.write_bytes(whole + bytes(4096))
     assert len(journal_file.read(copy).table) == 3
+
+
+@pytest.mark.parametrize("rows", [1, 5, 8, 11])
+def test_many_alike_batches_are_read_as_each_of_them_alone(
+    store: Store, journal: Journal, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = random.Random(rows)
+    gpus = [f"g{number}" for number in range(rows)]
+    for tick in range(60):
+        made = batch(gpus, tick, draw.randrange(2**31)).to_pydict()
+        powers = [None if draw.random() < 0.2 else draw.randrange(-(2**31), 2**31) for _ in gpus]
+        made |= {"power_mw": pa.array(powers, pa.int32()), "energy_mj": pa.array([draw.getrandbits(62)] * rows)}
+        if tick % 20 == 0:
+            made["fan_speed"] = pa.array([3] * rows, pa.int32())
+        made["ts"] = pa.array(made["ts"], pa.timestamp("ns"))
+        if tick > 40:
+            made["quality"] = [draw.choice(["lost", "hung", None])] * rows
+        journal.append(pa.RecordBatch.from_pydict(made))
+    paths = [part.path for part in journal_file.parts(store.root)]
+    damaged = bytearray(paths[-1].read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    paths.append(store.root / "damaged.telemetry.0.arrow")
+    paths[-1].write_bytes(damaged)
+
+    def contents() -> list[journal_file.Content]:
+        return [journal_file.read(path, most=most) for path in paths for most in (None, 9000)]
+
+    together = contents()
+    assert sum(len(content.table) for content in together[:-2:2]) == 60 * rows
+    assert together[-2].lost
+    monkeypatch.setattr(journal_runs, "_FEWEST", 10**9)
+    assert contents() == together
 
 
 def test_a_header_that_a_kill_cut_short_is_no_damage(store: Store, journal: Journal) -> None:
