@@ -20,7 +20,7 @@ from . import report_tables as tables
 from .page import Section, page
 from .report_figures import Against, against, labels
 from .table import MISSING, many
-from .verdict_words import some
+from .verdict_words import short, some
 
 SHOWN = 6
 """GPUs whose telemetry is shown."""
@@ -153,7 +153,8 @@ def _named(judged: Judgement) -> str:
             if judged.gpus
             else "No GPU stands out, but there were too few GPUs to compare."
         )
-    listed = "; ".join(f"{one.name} ({one.kind}, {one.state})" for one in found[:6])
+    called = short(one.name for one in found)
+    listed = "; ".join(f"{called[one.name]} ({one.kind}, {one.state})" for one in found[:6])
     more = f"; and {len(found) - 6} more" if len(found) > 6 else ""
     rate = (
         f" Of the GPUs that are named for their figures, at most {100 * ERROR_RATE:g} in 100 should be healthy."

@@ -19,7 +19,7 @@ from .report_figures import POINTS, Against, closely, looks, over_time, overview
 from .report_map import CELLS, where
 from .report_variability import digits, extremes, sizes, times
 from .table import MISSING, Table
-from .verdict_words import EFFECT_SAYS, effect, interval, least, measured, name, percent
+from .verdict_words import EFFECT_SAYS, chances, effect, interval, least, measured, name, percent
 
 LISTED = 40
 """Verdicts in the table; `whorl verdicts --json` has all."""
@@ -99,14 +99,13 @@ def _row(one: Verdict, key: str) -> list[str]:
     )
     causes = ", ".join(_cause(part) for part in one.causes)
     days = dict.fromkeys(f"{at:%Y-%m-%d}" for at in (one.first_seen, one.last_seen) if at is not None)
-    chances = [f"{sign} {chance:.1g}" for sign, chance in (("p", one.p), ("q", one.q)) if chance is not None]
     return [
         what if key == one.name else f"{what} ({key})",
         f"{one.kind}, {one.state}",
         f"{size}: {causes}" if causes else size,
         one.looks,
         one.action,
-        "; ".join([" to ".join(days) or MISSING, *chances]),
+        "; ".join([" to ".join(days) or MISSING, *chances(one)]),
     ]
 
 

@@ -69,6 +69,11 @@ def causes(one: Verdict) -> str:
     return ", ".join(parts) if parts else MISSING
 
 
+def chances(one: Verdict) -> list[str]:
+    """p and q, where it has them."""
+    return [f"{sign} {chance:.1g}" for sign, chance in (("p", one.p), ("q", one.q)) if chance is not None]
+
+
 def percent(value: float | None) -> str:
     return MISSING if value is None else f"{value:+.1f}"
 

@@ -68,8 +68,8 @@ _ACTIONS: dict[Kind | tuple[Kind, str], str] = {
     Kind.UNSTABLE: "Run the probes again for longer, with `whorl collect` beside them, to find what comes and goes.",
     Kind.DRIFTING: "Plan its cleaning or repair before it gets worse; check its cooling first.",
     Kind.SENSOR: "Leave its power out of energy accounts; reload the driver or reset the GPU.",
-    Kind.MEMORY_ERRORS: "Read its counters (`nvidia-smi -q -d ECC,PAGE_RETIREMENT,ROW_REMAPPER`) and reset it if a "
-    "retirement or remapping is pending; if errors come again, replace it.",
+    Kind.MEMORY_ERRORS: "Read its counters of errors, retired pages and remapped rows (`nvidia-smi -q`). Reset it if "
+    "one is pending; if errors come again, replace it.",
     Kind.WRONG: "Take it out of service now and run the vendor's diagnostics; results computed on it are suspect.",
     Kind.FAILED: "Read the node's log for its XID errors, reset it and run the probes again.",
     Kind.LOST: "Take the node out of service; check its XID errors, its seating and its power, then reboot it.",

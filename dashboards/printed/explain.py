@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...analysis.verdicts.explaining import Explained, Place, Sitting, stands_in
 from ..table import MISSING, Line, Table, count, many, number
-from ..verdict_words import interval, least, measured, percent
+from ..verdict_words import chances, interval, least, measured, percent
 from .verdicts import not_judged
 
 _WORKLOADS, _SITTINGS, _EVENTS = 3, 8, 8  # shown for people; --json has all
@@ -66,7 +66,7 @@ def findings(found: Explained) -> Iterable[str | Table]:
             shown = [f"{part.pct:+.1f} % {part.what} {interval(part.low_pct, part.high_pct)}" for part in one.causes]
             yield f"  cause: {', '.join(shown)}"
         seen = [f"first seen {_day(one.first_seen)}, last {_day(one.last_seen)}"] if one.first_seen else []
-        chance = [f"p {number(one.p, 2)}, q {number(one.q, 2)}"] if one.p is not None else []
+        chance = chances(one)
         of = [f"compared with {one.reference}" if one.reference else f"n {count(one.n)}"]
         yield f"  evidence: {', '.join([*of, *chance, many(len(one.runs), 'run'), *seen])}"
         yield f"  what to do: {one.action}"
