@@ -20,6 +20,7 @@ from ...store.importing.content import LINE, load
 from . import fields, mapping, pseudonyms, records, storing, tags
 
 SPOOL = "tags"  # the folder of a store's own tags
+_ROWS = 500_000  # stored at once
 _OTHER_CLUSTER = (
     "the store knows GPUs of cluster {} and none of {}: jobs and GPUs meet only under one name, so give --cluster {}"
 )
@@ -138,12 +139,23 @@ def _store_records(
     report.allocations = jobs.height
     if not jobs.height:
         return
-    rows, report.unknown = _placed(store, jobs)
-    report.with_gpus = jobs.height - rows.filter(pl.col("gpu").is_null())["allocation"].n_unique()
     _note_other_cluster(store, clusters, report)
     counts = {"rows": found.lines, "refused": found.refused.count, "format": JobSource.SACCT.value}
     counts |= {"cluster": report.cluster, "duplicates": sum(found.passed.values())}
-    report.stored, report.known = storing.append(store, rows, {**about, **counts}, secret=secret)
+    for part in _in_parts(jobs):
+        rows, unknown = _placed(store, part)
+        for why, number in unknown.items():
+            report.unknown[why] = report.unknown.get(why, 0) + number
+        report.with_gpus += part.height - rows.filter(pl.col("gpu").is_null())["allocation"].n_unique()
+        stored, known = storing.append(store, rows, {**about, **counts}, secret=secret)
+        report.stored, report.known = report.stored + stored, report.known + known
+
+
+def _in_parts(jobs: pl.DataFrame) -> list[pl.DataFrame]:
+    """Jobs in the order of their beginning, in parts that have at most some `_ROWS` rows, so that memory is enough."""
+    rows = (pl.col("job_gpus").fill_null(0) + pl.col("job_nodes")).cast(pl.Int64)
+    numbered = jobs.sort("began", maintain_order=True).with_columns((rows.cum_sum() // _ROWS).alias("part"))
+    return numbered.partition_by("part", maintain_order=True, include_key=False)
 
 
 def _placed(store: Store, jobs: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:

@@ -23,12 +23,15 @@ _CONTENT = [name for name in JOBS.names if name not in ("recorded", "import_id")
 
 def newest(store: Store, which: pl.Expr) -> pl.DataFrame:
     """The rows of the newest record of each allocation that has a row of this kind."""
-    rows = store.scan(JOBS.name)
-    return _newest(store, rows.filter(which).select(KEY).unique())
+    found = store.scan(JOBS.name).filter(which).select(*KEY, "began").unique()
+    return _newest(store, store.collect(found))
 
 
-def _newest(store: Store, keys: pl.LazyFrame) -> pl.DataFrame:
-    found = store.collect(store.scan(JOBS.name).join(keys, on=KEY, how="semi", nulls_equal=True))
+def _newest(store: Store, of: pl.DataFrame) -> pl.DataFrame:
+    """The newest rows of the allocations of these rows. All rows of an allocation began at one time: few are read."""
+    span = pl.col("began").is_between(of["began"].min(), of["began"].max())
+    keys = of.select(KEY).unique().lazy()
+    found = store.collect(store.scan(JOBS.name).filter(span).join(keys, on=KEY, how="semi", nulls_equal=True))
     return found.filter(pl.col("recorded") == pl.col("recorded").max().over(KEY))
 
 
@@ -47,7 +50,7 @@ def new_records(store: Store, rows: pl.DataFrame) -> pl.DataFrame:
 
     `rows` are `conformed`. The caller holds the store's lock of importers.
     """
-    stored = _newest(store, rows.lazy().select(KEY).unique())
+    stored = _newest(store, rows)
     kept = rows.join(_changed(rows, stored), on=KEY, how="semi", nulls_equal=True)
     now, last = datetime.now(UTC).replace(tzinfo=None), stored["recorded"].max()
     if isinstance(last, datetime) and last >= now:  # the clock of another machine is ahead

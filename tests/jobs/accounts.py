@@ -59,7 +59,7 @@ def know_gpus(store: Store, *nodes: str, each: int = 4, seen: int = T0 - 86_400,
     number = len(rows["gpu"])
     rows |= {"cluster": ["whorl"] * number, "uuid": rows["gpu"], "first_seen": [utc(seen)] * number}
     rows |= {key: [value] * number for key, value in more.items()}
-    store.append({"gpus": arrow_rows("gpus", rows)}, f"gpus-{'-'.join(nodes)}-{seen}")
+    store.append({"gpus": arrow_rows("gpus", rows)}, f"gpus-{nodes[0]}-{len(nodes)}-{seen}")
 
 
 def now(store: Store, columns: str = "job_id, node, gpu", where: str = "true") -> list[tuple[Any, ...]]:
