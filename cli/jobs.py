@@ -106,7 +106,7 @@ def tag(event: str, store: str | None, folder: Path | None) -> None:
     """Note that a job begins or ends on this node, and which GPUs it has: for prolog and epilog.
 
     \b
-    whorl jobs tag script > /etc/slurm/whorl-tag    # a shell script, which takes milliseconds; start it so:
+    whorl jobs tag script > /etc/slurm/whorl-tag    # a shell script; start it so:
     sh /etc/slurm/whorl-tag begin /var/spool/whorl  # in Prolog
     sh /etc/slurm/whorl-tag end /var/spool/whorl    # in Epilog
 

@@ -18,8 +18,8 @@ from ...store.allocations import JobSource, TagState
 from ...store.importing import superseding
 from ...store.importing.content import LINE, load
 from . import fields, mapping, pseudonyms, records, storing, tags
+from .tagging import SPOOL
 
-SPOOL = "tags"  # the folder of a store's own tags
 _ROWS = 500_000  # stored at once
 _OTHER_CLUSTER = (
     "the store knows GPUs of cluster {} and none of {}: jobs and GPUs meet only under one name, so give --cluster {}"
@@ -89,8 +89,8 @@ def import_jobs(
     """Store who had which GPU: from sacct (`since`, `until`: UTC), from its saved output (`file`), and from tags.
 
     The store's own folder of tags is always read. `clear` removes the tags that were stored. Raises InputError for what
-    cannot be used, SchedulerError where accounting does not answer, StoreError where the store cannot be written; then
-    nothing is stored.
+    cannot be used and SchedulerError where accounting does not answer; then nothing is stored. Raises StoreError where
+    the store cannot be written; then some may be stored, and the rest is when it is run again.
     """
     if cluster is not None and not cluster.strip():
         raise InputError("--cluster is empty: give it a name")

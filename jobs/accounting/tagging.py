@@ -6,10 +6,11 @@ import subprocess
 from importlib.resources import files
 from pathlib import Path
 
-from ...errors import InputError, StoreError
-from .importing import SPOOL
+from ...errors import InputError
+from ...store.files import failed, make_folder
 
 SCRIPT = "tag.sh"
+SPOOL = "tags"  # the folder of a store's own tags
 
 
 def script() -> str:
@@ -20,16 +21,17 @@ def script() -> str:
 def tag(event: str, *, store: str | Path | None = None, folder: Path | None = None) -> str:
     """Note that the job of this process begins or ends; returns what the script complains about, "" if nothing.
 
-    The tag goes into `folder`, else into the store's own folder of tags. Raises InputError where neither is given.
+    The tag goes into `folder`, else into the store's own folder of tags. Raises InputError where neither is given,
+    StoreError where that folder cannot be made.
     """
     if folder is None:
         if store is None:
             raise InputError("say where the tag goes: --folder FOLDER, or --store S for the store's own folder")
         folder = Path(store) / SPOOL
         try:
-            folder.mkdir(exist_ok=True)
+            make_folder(folder)
         except OSError as error:
-            raise StoreError(f"{folder} cannot be made: {error.strerror}") from error
+            raise failed("make", folder, error) from error
     done = subprocess.run(  # noqa: S603  whorl's own script
         ["/bin/sh", "-s", "--", event, str(folder)], input=script(), capture_output=True, text=True, check=False
     )
