@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ..sizes import is_long
-from ..test_docs import ROOT, shell_commands
+from whorl.tests.sizes import is_long
+from whorl.tests.test_docs import ROOT, shell_commands
+
 from .daemons import Slurm
 
 pytestmark = pytest.mark.slurm
@@ -63,6 +64,7 @@ def test_every_command_of_the_page_runs_as_it_stands(slurm: Slurm) -> None:
 
     assert f"{6 if is_long() else 4} nodes" in answer("whorl campaign plan")
     assert "n02/1" in answer("whorl verdicts")
+    assert "together in jobs" not in answer("whorl verdicts"), "a job measures each GPU of its node for itself"
     assert answer("whorl advise --store fleet --workload gemm-fp32 --gpus 4").startswith("Exclude n02")
     assert answer("whorl advise --store fleet --workload gemm-fp32 --format exclude") == "n02\n"
     job = answer("sbatch").split()[-1]
