@@ -16,6 +16,7 @@ from .daemons import Slurm
 pytestmark = pytest.mark.slurm
 
 PAGE = ROOT / "docs" / "first-campaign.md"
+SENDING = ("whorl campaign doctor", "whorl campaign run")  # their jobs call whorl as they were called
 INSTALLED = 3  # commands that install: the tests run in their result
 
 
@@ -40,14 +41,14 @@ def shortened(command: str) -> str:
 def test_every_command_of_the_page_runs_as_it_stands(slurm: Slurm) -> None:
     """In its order, in one empty folder, typed by alice. Without --long, commands that only read share a process."""
     commands = shell_commands(PAGE.read_text())
-    assert commands[INSTALLED - 1] == ". whorl-env/bin/activate"
+    assert commands[INSTALLED - 1] == ". ~/whorl-env/bin/activate"
     folder = slurm.folder / "out" / "first"
     folder.mkdir()
     shutil.chown(folder, "alice")
     path = f"{installed(slurm, folder)}:{slurm.environment()['PATH']}"
     printed: dict[str, str] = {}
     for command in commands[INSTALLED:]:
-        if is_long() or not command.startswith("whorl ") or command.startswith("whorl campaign run"):
+        if is_long() or not command.startswith("whorl ") or command.startswith(SENDING):
             line = f"cd {folder} && {shortened(command)}"
             done = slurm.run("bash", "-c", line, user="alice", env={"PATH": path}, timeout=300)
         else:
