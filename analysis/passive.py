@@ -44,6 +44,7 @@ COLUMNS = {
     "jobs": pl.Int64,
     "reason": pl.String,
 }
+_STRETCH_NS, _RUNS_LONG = 60 * 10**9, 6  # at least, and in mean lengths of a run
 _READINGS = 5  # of telemetry in a run, at least
 _MOST_RUNS = 0.5  # share of a workload's runs that must have a figure, or a full clock
 _STUCK = 1e-3  # the chance below which a power that never changes is taken for a sensor that stands still
@@ -168,18 +169,32 @@ def _with_telemetry(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
     """The same, with the 95th percentile of the collected power and the median clock where a run has no figure."""
     if store.collect(store.scan("telemetry").head(1)).is_empty():
         return runs
-    watts = f"coalesce({', '.join(BOARD_POWER)})"
-    query = f"""
-        select r.run_id, quantile_cont({watts}, 0.95) / 1e3 as read_w, median(t.sm_clock_mhz) as read_mhz
-        from runs r join telemetry t on t.cluster = r.cluster and t.gpu = r.gpu and t.ts between r.began and r.ended
-        where {watts} is not null and coalesce(t.quality, '') not like '%power_stuck%'
-        group by r.run_id having count(*) >= {_READINGS}
-    """
-    read = store.sql(query).polars().cast({"run_id": pl.String, "read_w": pl.Float64, "read_mhz": pl.Float64})
-    return runs.join(read, on="run_id", how="left").with_columns(
+    return runs.join(read_in_runs(store), on="run_id", how="left").with_columns(
         pl.coalesce("power_p95", "read_w").alias("power_p95"),
         pl.coalesce("sm_clock_mhz", "read_mhz").alias("sm_clock_mhz"),
     )
+
+
+def read_in_runs(store: Store) -> pl.DataFrame:
+    """What telemetry says of each run's window, where it has enough readings: run_id, read_w (95th percentile of the
+    board power), read_mhz (median SM clock). benchmarks/telemetry_windows.py says what it costs."""
+    watts = f"coalesce({', '.join(BOARD_POWER)})"
+    # A reading is compared with the runs of its GPU in its stretch of time, not with all of them. Few runs lie in two.
+    usual = store.sql("select avg(epoch_ns(ended) - epoch_ns(began)) as ns from runs where ended >= began").polars()
+    stretch = int(max(_STRETCH_NS, _RUNS_LONG * (usual["ns"][0] or 0)))
+    query = f"""
+        with parts as (
+            select run_id, cluster, gpu, began, ended,
+                unnest(range(epoch_ns(began) // {stretch}, epoch_ns(ended) // {stretch} + 1)) as part
+            from runs where ended >= began
+        )
+        select r.run_id, quantile_cont({watts}, 0.95) / 1e3 as read_w, median(t.sm_clock_mhz) as read_mhz
+        from parts r join telemetry t on t.cluster = r.cluster and t.gpu = r.gpu
+            and epoch_ns(t.ts) // {stretch} = r.part and t.ts between r.began and r.ended
+        where {watts} is not null and coalesce(t.quality, '') not like '%power_stuck%'
+        group by r.run_id having count(*) >= {_READINGS}
+    """
+    return store.sql(query).polars().cast({"run_id": pl.String, "read_w": pl.Float64, "read_mhz": pl.Float64})
 
 
 def _of_workload(cluster: str, workload: str, runs: pl.DataFrame, figures: Sequence[str]) -> tuple[pl.DataFrame, Worth]:
