@@ -9,9 +9,10 @@ and temperature beside them. Of the GPUs 1 % have a fault: slower memory, slower
 level, a drift. Files are as an import writes them: one time a run, and no text of conditions.
 
 read          `probed`: the runs of the store with their figures and GPUs
+evidence      `Evidence.of`: the state of each GPU in each sitting, which the next two share
 verdicts      `judged`: batches, nodes, GPUs, causes, own history
 fingerprints  `fingerprint`: the rows of table `fingerprints`
-both          the three of them, in one process that starts with the opened store
+both          the four of them, in one process that starts with the opened store
 
 Beside it, on the same store: what is usual where there is no judge. A modified z-score of each GPU's median in each
 figure (3.5 and above is named), once by DuckDB and once by Polars. They read the same columns. They know no sittings,
@@ -154,6 +155,7 @@ class Timed:
 
 def whorl(store: Store) -> dict[str, Any]:
     from whorl.analysis.probing import probed
+    from whorl.analysis.verdicts.causes import Evidence
     from whorl.analysis.verdicts.fingerprint import fingerprint
     from whorl.analysis.verdicts.judging import judged
 
@@ -161,8 +163,9 @@ def whorl(store: Store) -> dict[str, Any]:
 
     def both() -> dict[str, Any]:
         campaign = timed("read", lambda: probed(store, every=True))
-        found = timed("verdicts", lambda: judged(campaign, store))
-        rows = timed("fingerprints", lambda: fingerprint(campaign))
+        evidence = timed("evidence", lambda: Evidence.of(campaign, store))
+        found = timed("verdicts", lambda: judged(campaign, store, evidence=evidence))
+        rows = timed("fingerprints", lambda: fingerprint(campaign, evidence=evidence))
         kinds = [f"{row.level} {row.kind}" for row in found.rows]
         return {
             "runs": campaign.runs.height, "fingerprint_rows": rows.height, "looks": found.looks,

@@ -71,6 +71,8 @@ class Evidence:
     campaign: Probed
     frozen: Mapping[str, str]
     """GPUs whose power reading stood still, with a sentence."""
+    channels: pl.DataFrame | None = None
+    """`channels.channels`, once they were asked for."""
     _peers: dict[tuple[str | None, str], Peers] = field(default_factory=dict)
     _tops: dict[str, list[float]] | None = None
     _paths: dict[str, Any] | None = None

@@ -106,9 +106,11 @@ def channels(evidence: Evidence) -> pl.DataFrame:
     Temperatures are centred on the GPUs of the same slot, as those further back in the air stream are warmer. The power
     at a fixed clock and without work is that at the peers' temperature.
     """
-    parts = [frame.select(pl.lit(channel.name).alias("channel"), *_COLUMNS) for channel, frame in _all(evidence)]
-    found = pl.concat(parts) if parts else _nothing()
-    return found.filter(pl.col("value").is_finite())
+    if evidence.channels is None:  # verdicts and fingerprints both read them
+        parts = [frame.select(pl.lit(channel.name).alias("channel"), *_COLUMNS) for channel, frame in _all(evidence)]
+        found = pl.concat(parts) if parts else _nothing()
+        evidence.channels = found.filter(pl.col("value").is_finite())
+    return evidence.channels
 
 
 def _nothing() -> pl.DataFrame:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
 from ... import __version__
@@ -19,7 +20,7 @@ from ...store.events import EventKind
 from ...store.outcomes import Outcome
 from ...store.schema import FINGERPRINTS, arrow_schema
 from ..probing import CACHE, COMPUTE, LINK, MEMORY, Probed
-from ..sittings import days, numbered
+from ..sittings import begins, days, in_order
 from .causes import Evidence
 from .channels import FINGERPRINT, fingerprint_figures
 from .looks import usable
@@ -58,26 +59,24 @@ class Neighbour:
     """How many figures both have."""
 
 
-def fingerprint(campaign: Probed, serials: pl.DataFrame | None = None) -> pl.DataFrame:
+def fingerprint(
+    campaign: Probed, serials: pl.DataFrame | None = None, evidence: Evidence | None = None
+) -> pl.DataFrame:
     """The rows of `fingerprints` of all GPUs of a cluster, without `version` and `made_at`.
 
-    `campaign`: from `probed(..., every=True)`. `serials`: columns gpu and serial.
+    `campaign`: from `probed(..., every=True)`. `serials`: columns gpu and serial. `evidence`: of this campaign, where
+    it is known already, as from judging it.
     """
-    runs = _with_class(campaign.runs)
     timed, _ = usable(campaign, columns=(*_OF_RUN, "began", "value", *(one.column for one in (CLOCK, POWER))))
-    classes = runs.select("workload", "class").unique("workload")
+    classes = _classes(campaign.runs)
     keys = campaign.gpus["gpu"].to_list()
     parts = [table(standings(timed, campaign.gpus), keys)]
     parts += [
         table(standings(scaled(timed, one), campaign.gpus, least=None, weeks=0.0), keys, one) for one in (CLOCK, POWER)
     ]
-    evidence = timed.select("workload", "gpu", "run_id", "began").sort("began", nulls_last=False)
-    evidence = evidence.group_by("workload", "gpu").agg(
-        pl.format('["{}"]', pl.col("run_id").tail(_EVIDENCE).str.join('", "')).alias("evidence")
-    )
-    parts[0] = parts[0].join(evidence, on=["workload", "gpu"], how="left")
-    whole = [_stability(parts[0]), _errors(runs, campaign.events)]
-    parts += _channels(campaign)
+    parts[0] = parts[0].join(_newest(timed), on=["workload", "gpu"], how="left")
+    whole = [_stability(parts[0]), _errors(campaign)]
+    parts += _channels(campaign, evidence or Evidence.of(campaign))
     own = _shown(pl.concat(parts, how="diagonal_relaxed").join(classes, on="workload", how="left")).with_columns(
         pl.col("class").fill_null("power"), pl.when(pl.col("workload") != "").then("workload")
     )
@@ -90,11 +89,29 @@ def fingerprint(campaign: Probed, serials: pl.DataFrame | None = None) -> pl.Dat
     return found.select(FINGERPRINTS.names).sort("gpu", "class", "workload", "figure", nulls_last=True)
 
 
-def _with_class(runs: pl.DataFrame) -> pl.DataFrame:
-    """`runs` with the class of their workload."""
+def _newest(timed: pl.DataFrame) -> pl.DataFrame:
+    """Of each workload and GPU the newest runs as a JSON list: workload, gpu, evidence."""
+    workload = codes(timed["workload"])
+    gpu, at = (timed[name].to_numpy() for name in ("gpu_no", "at"))
+    owner = gpu * (int(workload.max(initial=0)) + 1) + workload
+    order = in_order(owner, at)
+    ends = np.flatnonzero(np.diff(owner[order], append=-1)) + 1
+    sizes = np.minimum(np.diff(ends, prepend=0), _EVIDENCE)
+    last = np.cumsum(sizes)
+    rows = order[np.arange(last[-1] if len(last) else 0) + np.repeat(ends - last, sizes)]
+    groups = pl.DataFrame({"group": np.repeat(np.arange(len(ends)), sizes), "run_id": timed["run_id"][rows]})
+    listed = groups.group_by("group", maintain_order=True).agg(pl.col("run_id").str.join('", "'))
+    told = timed.select("workload", "gpu")[order[ends - 1]]
+    return told.with_columns(pl.format('["{}"]', listed["run_id"]).alias("evidence"))
+
+
+def _classes(runs: pl.DataFrame) -> pl.DataFrame:
+    """The class of each workload."""
     name = pl.col("workload").str.split(" [").list.first()
-    known = runs.group_by("workload").agg(
-        pl.col("stresses").drop_nulls().mode().first(), pl.col("latency").is_not_null().any().alias("serial_")
+    counted = runs.group_by("workload", "stresses").agg(pl.len(), pl.col("latency").is_not_null().any())
+    counted = counted.sort("len", "stresses", descending=True)
+    known = counted.group_by("workload").agg(
+        pl.col("stresses").drop_nulls().first(), pl.col("latency").any().alias("serial_")
     )
     of = (
         pl.when("serial_").then(pl.lit("latency"))
@@ -104,12 +121,12 @@ def _with_class(runs: pl.DataFrame) -> pl.DataFrame:
         .when(pl.col("stresses") == LINK).then(pl.lit("path"))
         .otherwise(name.replace_strict(_BY_NAME, default="other"))
     )  # fmt: skip
-    return runs.join(known.select("workload", of.alias("class")), on="workload", how="left", maintain_order="left")
+    return known.select("workload", of.alias("class"))
 
 
-def _channels(campaign: Probed) -> Iterator[pl.DataFrame]:
+def _channels(campaign: Probed, evidence: Evidence) -> Iterator[pl.DataFrame]:
     """The figures besides times, at the conditions of the peers (`channels`)."""
-    found = fingerprint_figures(Evidence.of(campaign))
+    found = fingerprint_figures(evidence)
     for channel in FINGERPRINT:
         rows = found.filter(pl.col("channel") == channel.name).rename({"value": "x"})
         least = None if channel.kind is None else channel.floor
@@ -160,22 +177,31 @@ def _stability(times: pl.DataFrame) -> pl.DataFrame:
     return _counted(found, "time_spread", "%", "other")
 
 
-def _errors(runs: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
+def _errors(campaign: Probed) -> pl.DataFrame:
     """What went wrong, counted."""
+    runs, events = campaign.runs, campaign.events
     status = pl.col("status").fill_null(Outcome.OK.value)
-    counted = runs.group_by("model", "gpu").agg(
-        (status == Outcome.WRONG_RESULT.value).sum().alias("wrong_results"),
-        status.is_in([Outcome.FAILED.value, Outcome.HUNG.value, Outcome.LOST.value]).sum().alias("failed_runs"),
-        pl.len().alias("n"),
+    number = codes(runs["gpu"], campaign.gpus["gpu"].to_list())
+    at = runs.select(days()).to_series().to_numpy()
+    order = in_order(number, at)
+    sittings = np.bincount(number[order][begins(number[order], at[order])], minlength=campaign.gpus.height)
+    wrong, failed = (
+        np.bincount(number[runs.select(bad).to_series().to_numpy()], minlength=campaign.gpus.height)
+        for bad in (
+            status == Outcome.WRONG_RESULT.value,
+            status.is_in([Outcome.FAILED.value, Outcome.HUNG.value, Outcome.LOST.value]),
+        )
     )
+    n = np.bincount(number, minlength=campaign.gpus.height)
+    counted = campaign.gpus.select("model", "gpu").with_columns(
+        wrong_results=pl.Series(wrong), failed_runs=pl.Series(failed), n=pl.Series(n), sittings=pl.Series(sittings)
+    )
+    counted = counted.filter(pl.col("n") > 0)
     happened = events.group_by("gpu").agg(
         (pl.col("kind") == EventKind.XID.value).sum().alias("xids"),
         (pl.col("kind") == EventKind.LOST.value).sum().alias("losses"),
     )
     counted = counted.join(happened, on="gpu", how="left").with_columns(pl.col("xids", "losses").fill_null(0))
-    number = numbered(codes(runs["gpu"]), runs.select(days()).to_series().to_numpy())
-    sittings = runs.select("gpu", pl.Series("sittings", number)).group_by("gpu").agg(pl.col("sittings").n_unique())
-    counted = counted.join(sittings, on="gpu", how="left")
     return pl.concat(
         _counted(
             counted.select("model", "gpu", pl.col(name).cast(pl.Float64).alias("value"), "n", "sittings"),

@@ -66,9 +66,11 @@ def judge(
     return judged(found, store, now=now)
 
 
-def judged(found: Probed, store: Store | None = None, *, now: datetime | None = None) -> Judgement:
-    """The same of runs that are read already."""
-    evidence = Evidence.of(found, store)
+def judged(
+    found: Probed, store: Store | None = None, *, now: datetime | None = None, evidence: Evidence | None = None
+) -> Judgement:
+    """The same of runs that are read already. `evidence`: of these runs, where it is known already."""
+    evidence = evidence or Evidence.of(found, store)
     all_ = looks(found, evidence, now)
     judge_ = _Judge(all_)
     rows = judge_.seen() + judge_.shared() + judge_.nodes() + judge_.gpus()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
+from ..probing import parted
 from ..sittings import Floats, Ints, days
 from .comparing import Fleet, compare
 from .levels import LEAST, REACH_95, WEEKS, Levels, levels
@@ -68,10 +69,11 @@ def standings(
     `least` (the judge has no look at such a figure), and for fewer than eight GPUs, all GPUs of a model are peers.
     """
     fleet, _ = Fleet.of(gpus)
-    keys = gpus["gpu"].to_list()
     found = []
-    for (workload, model), some in rows.group_by("workload", "model"):
-        gpu = codes(some["gpu"], keys)
+    if "gpu_no" not in rows.columns:
+        rows = rows.with_columns(pl.Series("gpu_no", codes(rows["gpu"], gpus["gpu"].to_list())))
+    for (workload, model), some in parted(rows, "workload", "model"):
+        gpu = some["gpu_no"].to_numpy()
         of = levels(gpu, some.select(days()).to_series().to_numpy(), some["x"].to_numpy(), len(fleet))
         if "runs" in some.columns:
             of = replace(of, runs=np.bincount(gpu, some["runs"].to_numpy(), minlength=len(fleet)).astype(np.int64))
