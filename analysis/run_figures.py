@@ -5,6 +5,7 @@ A large fleet has millions of runs, so everything goes by numbers of runs and GP
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,23 +26,34 @@ _AT_ONCE = 6  # columns
 def in_time(runs: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
     """`runs` by `began` and `gpu`, those without a time last, with the columns of their GPU. It empties `runs`."""
     # Numbers are sorted and joined several times as fast as names.
-    names = gpus["gpu"].sort()
-    place = gpus["gpu"].arg_sort()
-    gpu = runs["gpu"].cast(pl.Enum(names)).to_physical()
+    known = gpus.with_row_index("row").drop_nulls("gpu").sort("gpu")
+    gpu = runs["gpu"].cast(pl.Enum(known["gpu"])).to_physical()
     order = pl.select(runs["began"].cast(pl.Int64), gpu.alias("gpu")).select(
         pl.arg_sort_by("began", "gpu", nulls_last=True, maintain_order=True)
     )["began"]
-    # A few columns at a time: a second copy of all the runs of a large fleet does not fit beside the first.
+    # A few columns at a time, as a second copy of all the runs of a large fleet does not fit beside the first; and
+    # all columns without a value are one in memory.
+    nothing: dict[pl.DataType, pl.Series] = {}
+
+    def placed(part: pl.DataFrame, rows: pl.Series) -> Iterator[pl.Series]:
+        empty = {name: kind for name, kind in part.schema.items() if part[name].null_count() == part.height}
+        there = part.select(pl.col([name for name in part.columns if name not in empty]).gather(rows))
+        for name in part.columns:
+            if name in empty:
+                kind = empty[name]
+                if kind not in nothing:
+                    nothing[kind] = pl.repeat(None, len(rows), dtype=kind, eager=True)
+                yield nothing[kind].alias(name)
+            else:
+                yield there[name]
+
     found: list[pl.Series] = []
     left = runs.columns
     while left:
         some, left = left[:_AT_ONCE], left[_AT_ONCE:]
-        part = pl.DataFrame([runs.drop_in_place(name) for name in some])
-        empty = [name for name in some if part[name].null_count() == part.height]
-        found += part.select(
-            pl.col(name) if name in empty else pl.col(name).gather(order) for name in some
-        ).get_columns()
-    return pl.DataFrame(found).hstack(gpus.drop("gpu")[place[gpu[order]]])
+        found += placed(pl.DataFrame([runs.drop_in_place(name) for name in some]), order)
+    place = pl.select(known["row"].alias("row")).select(pl.col("row").gather(gpu.gather(order)))["row"]
+    return pl.DataFrame([*found, *placed(gpus.drop("gpu"), place)])
 
 
 def figures(store: Store, run_ids: pl.Series) -> pl.DataFrame:

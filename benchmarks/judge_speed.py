@@ -28,7 +28,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -41,7 +40,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from whorl.benchmarks.machine import machine
+from whorl.benchmarks.machine import machine, peak_mb
 from whorl.benchmarks.reporting import as_json, say
 from whorl.store import Store
 
@@ -231,8 +230,8 @@ CONTENDERS: dict[str, Callable[[Store], dict[str, Any]]] = {"whorl": whorl, "pol
 
 def one(name: str, root: Path) -> dict[str, Any]:
     found = CONTENDERS[name](Store.open(root))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"what": name, **found, "peak_mb": round(peak)}
+    peak = peak_mb()
+    return {"what": name, **found, "peak_mb": peak}
 
 
 def main() -> None:

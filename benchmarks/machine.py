@@ -26,3 +26,13 @@ def machine(*packages: str) -> dict[str, Any]:
         "python": platform.python_version(),
         **{name: importlib.metadata.version(name) for name in packages},
     }
+
+
+def peak_mb() -> int | None:
+    """The largest resident memory of this process, MiB; None where Linux does not say it.
+
+    `getrusage` would count what the process that started this one had then.
+    """
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    return next((int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM:")), None)

@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -33,7 +32,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from whorl.benchmarks.machine import machine
+from whorl.benchmarks.machine import machine, peak_mb
 from whorl.benchmarks.reporting import as_json, say
 from whorl.benchmarks.store_workload import BEGAN_NS, workload
 from whorl.store import Store
@@ -134,8 +133,8 @@ def one(name: str, root: Path) -> dict[str, Any]:
     wall, cpu = time.perf_counter(), time.process_time()
     found = CONTENDERS[name](store)
     took = {"wall_s": round(time.perf_counter() - wall, 2), "cpu_s": round(time.process_time() - cpu, 2)}
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"what": name, **took, "peak_mb": round(peak), **found}
+    peak = peak_mb()
+    return {"what": name, **took, "peak_mb": peak, **found}
 
 
 def main() -> None:
