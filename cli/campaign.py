@@ -267,6 +267,22 @@ def doctor(
         sys.exit(6)
 
 
+@campaign.command("pack", short_help="An archive of what measuring needs, for nodes without whorl.")
+@click.argument("file", metavar="FILE")
+def pack(file: str) -> None:
+    """Write FILE, a gzipped tar with whorl and the packages that measuring needs, as they are installed here.
+
+    Unpack it where the nodes find it. They need the same minor version of Python and the same kind of processor;
+    no network and no installation. CuPy is in the archive if it is installed here.
+    """
+    from ..jobs.campaign.packing import pack as make
+
+    made = make(file)
+    click.echo(f"{made.path}: {made.bytes / 2**20:,.0f} MiB, for Python {made.python} on {made.machine}")
+    click.echo(f"holds {', '.join(made.packages)}")
+    click.echo(f"next: tar -xzf {shlex.quote(str(made.path))} -C DIR, and for campaigns: --program DIR/{made.program}")
+
+
 def _asked(given: dict[str, Any]) -> Asked:
     from ..jobs.campaign.asking import Asked
 
