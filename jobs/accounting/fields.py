@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 
 from ...errors import SchedulerError
 from ..slurm import Slurm
@@ -45,6 +45,7 @@ SAVE = (
 )
 """A command whose output whorl reads."""
 _SHORT_S, _LONG_S = 30.0, 900.0
+_FORM = "%Y-%m-%dT%H:%M:%S"
 
 
 def ask(since: datetime, until: datetime | None, environment: Mapping[str, str] | None = None) -> str:
@@ -54,10 +55,11 @@ def ask(since: datetime, until: datetime | None, environment: Mapping[str, str] 
     """
     own = dict(os.environ if environment is None else environment)
     own = {key: value for key, value in own.items() if not key.startswith("SACCT_")}
+    own |= {"TZ": "UTC", "SLURM_TIME_FORMAT": "%s"}  # times that go in are UTC, those that come out seconds
     has = _fields_here(own)
-    span = [f"--starttime=uts{_seconds(since)}"] + ([f"--endtime=uts{_seconds(until)}"] if until else [])
+    span = [f"--starttime={since:{_FORM}}"] + ([f"--endtime={until:{_FORM}}"] if until else [])
     return _call(
-        Slurm(_LONG_S, own | {"SLURM_TIME_FORMAT": "%s"}),
+        Slurm(_LONG_S, own),
         "sacct",
         "--allusers",
         "--allocations",
@@ -91,7 +93,3 @@ def _call(slurm: Slurm, *command: str) -> str:
                 absent=True,
             ) from error
         raise
-
-
-def _seconds(when: datetime) -> int:
-    return int(when.replace(tzinfo=UTC).timestamp())

@@ -100,8 +100,8 @@ def _by_tag(on_nodes: pl.DataFrame, tags: pl.DataFrame) -> pl.DataFrame:
     late = (pl.col("tag_began") > pl.col("ended") + _NEAR).fill_null(False)
     away = (pl.col("tag_began") - pl.col("began")).dt.total_nanoseconds().abs()
     found = found.filter(~early & ~late).with_columns(away.alias("away"))
-    of_job = pl.col("away") == pl.col("away").min().over("cluster", "allocation", "node")
-    of_tag = pl.col("away") == pl.col("away").min().over("cluster", "tag")
+    of_job = pl.col("tag") == pl.col("tag").sort_by("away", "tag").first().over("cluster", "allocation", "node")
+    of_tag = pl.col("allocation") == pl.col("allocation").sort_by("away", "allocation").first().over("cluster", "tag")
     known = pl.col("gpu").is_not_null()
     return found.filter(of_job & of_tag).select(
         *on_nodes.columns,

@@ -13,7 +13,9 @@ from typing import Any
 from ...errors import InputError
 from ...store.allocations import GpuFrom, JobSource, TagState
 
-_UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]{8,80}")
+_HEX = "[0-9a-fA-F]"
+_WHOLE = f"{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}"  # CUDA takes the beginning of a UUID as well
+_UUID = re.compile(f"GPU-{_WHOLE}|MIG-{_WHOLE}|MIG-GPU-{_WHOLE}/[0-9]+/[0-9]+")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _BOOT_SLACK_S = 120  # the time of booting moves a little, as the clock is set
 _LONGEST = 1 << 16  # bytes

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import polars as pl
 
 from ..allocations import GpuFrom, JobSource
@@ -54,8 +52,8 @@ def _gpus(sheet: Sheet, bound: dict[str, Bound], options: Options) -> None:
     sheet.refuse((unknown & no_node, "it names neither a GPU nor a node"))
     without = sheet.frame.filter(unknown).with_columns(none)
     sheet.frame = sheet.frame.filter(~unknown)
-    identity.named(sheet, replace(bound["gpu"], mapped=True), options)
-    sheet.frame = pl.concat([sheet.frame.drop("=uuid"), without], how="vertical").sort(LINE)
+    identity.of_jobs(sheet, bound["gpu"], options)
+    sheet.frame = pl.concat([sheet.frame, without], how="diagonal").sort(LINE)
 
 
 def _frame(sheet: Sheet, bound: dict[str, Bound], cluster: str) -> pl.DataFrame:

@@ -5,6 +5,8 @@ The result is six columns: `=gpu` (the key), `=uuid`, `=place`, `=cabinet`, `=no
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
 
 from ...errors import InputError
@@ -56,7 +58,7 @@ def of_runs(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options)
     if "gpu" in bound or "slot" in bound:
         _note_unused(seen, options)
     if "gpu" in bound:
-        named(sheet, bound["gpu"], options)
+        _named(sheet, bound["gpu"], options)
     elif {"node", "slot"} <= bound.keys():
         sheet.refuse((pl.col("=place").is_null(), "no GPU identity (its place is unknown)"))
         place = pl.col("=place")
@@ -77,7 +79,7 @@ def of_telemetry(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Opt
     sheet.frame = sheet.frame.with_columns(_nothing("place", "cabinet", "node", "slot"))
     if "gpu" in bound:
         _note_unused(seen, options)
-        named(sheet, bound["gpu"], options)
+        _named(sheet, bound["gpu"], options)
         return f"column {bound['gpu'].column!r}"
     stem = options.gpu or sheet.file.split(".")[0] or "stream"
     if "index" in bound:
@@ -96,6 +98,12 @@ def of_telemetry(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Opt
             return f"column {name!r} (as {stem}:{key})"
     _constant(sheet, stem if options.gpu is None else _known(sheet, stem, seen, options))
     return "--gpu" if options.gpu else "the file's name (--gpu NAME names it)"
+
+
+def of_jobs(sheet: Sheet, bound: Bound, options: Options) -> None:
+    """Add the identity columns to a sheet of allocations of GPUs, which may have any name."""
+    sheet.frame = sheet.frame.with_columns(_nothing("place", "cabinet", "node", "slot"))
+    _named(sheet, replace(bound, mapped=True), options)
 
 
 def of_board(bound: dict[str, Bound]) -> list[pl.Expr]:
@@ -172,7 +180,7 @@ def _known(sheet: Sheet, said: str, seen: Seen, options: Options) -> str:
     return gpu
 
 
-def named(sheet: Sheet, bound: Bound, options: Options) -> None:
+def _named(sheet: Sheet, bound: Bound, options: Options) -> None:
     """`=gpu` and `=uuid` from a column of identities, all of one form."""
     name = bound.column
     text = pl.col(name)

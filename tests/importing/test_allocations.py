@@ -92,6 +92,12 @@ def test_columns_of_other_names_are_mapped_and_names_of_gpus_found(run: Any, sto
         run(row, header="job,gpu,from,to", columns={"to": "ended"}, name="other.csv")
 
 
+def test_places_are_gpus_and_rows_without_one_stand_beside_them(run: Any, store: Store) -> None:
+    rows = [f"{n},n01,{gpu},1793530000,1793540000" for n, gpu in enumerate(("c002-001-0", "c002-1-1", ""))]
+    run(*rows, header="job_id,node,gpu,start,end")
+    assert now(store, "job_id, gpu") == [("0", "c002-1-0"), ("1", "c002-1-1"), ("2", None)]
+
+
 def test_a_file_of_runs_with_times_of_jobs_stays_one_of_runs(run: Any, store: Store) -> None:
     report = run(
         f"7,{A},1793530000,1793540000,12", header="job_id,gpu,start,end,took", columns={"took": "time:ms", "gpu": "gpu"}

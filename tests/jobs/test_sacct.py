@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from whorl.jobs.accounting.importing import Report, import_jobs
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.jobs.accounts import COLUMNS, NEWER, T0, job, know_gpus, now, saved, text, utc
+from whorl.tests.sizes import count
 from whorl.tests.stores import new_store
 
 
@@ -162,6 +164,28 @@ def test_two_names_of_one_cluster_are_told(run: Any, store: Store) -> None:
     assert "give --cluster local" in " ".join(run(job(1)).notes)
     assert not run(job(2), cluster="local").notes
     assert now(store, "cluster, count(gpu)", "true group by cluster") == [("local", 4), ("whorl", 0)]
+
+
+def test_what_is_named_follows_from_what_is_known(run: Any, store: Store) -> None:
+    """Random jobs on random nodes, compared with the rule in plain words: all GPUs of all nodes, or none."""
+    random, has = Random(7), {}
+    for number in range(1, 9):
+        has[f"n{number}"] = random.randint(1, 4)
+        know_gpus(store, f"n{number}", each=has[f"n{number}"])
+    has["n9"] = 0  # nobody knows it
+    asked = {}
+    for number in range(count(400, short=60)):
+        nodes = random.sample(sorted(has), random.randint(1, 3))
+        most = sum(has[node] for node in nodes)
+        asked[str(number)] = nodes, max(1, most + random.choice([-1, 0, 0, 1]))
+    run(*(job(int(name), gpus, ",".join(nodes), len(nodes)) for name, (nodes, gpus) in asked.items()))
+    found: dict[str, list[tuple[str, str | None]]] = {}
+    for name, node, gpu in now(store):
+        found.setdefault(name, []).append((node, gpu))
+    for name, (nodes, gpus) in asked.items():
+        every = [(node, f"GPU-{node}-{slot}") for node in sorted(nodes) for slot in range(has[node])]
+        certain = gpus == len(every) and all(has[node] for node in nodes)
+        assert found[name] == (every if certain else [(node, None) for node in sorted(nodes)]), name
 
 
 # -- times ----------------------------------------------------------------------------------------------------

@@ -201,6 +201,7 @@ def test_a_requeued_job_has_two_allocations_and_a_begin_told_twice_one(run: Any,
         ({"visible": "0,1", "slurm_gpus": "0,1", "gpu": f"{A}:1\ngpu={B}:0", "mig": 1}, None),  # two instances
         ({"visible": f"MIG-{A[4:]}", "slurm_gpus": "3", "gpu": f"{A}:1", "mig": 1}, [f"MIG-{A[4:]}"]),
         ({"visible": "0", "slurm_gpus": "0"}, None),  # the driver did not answer
+        ({"visible": A[:12], "slurm_gpus": "0", "gpu": f"{A}:1\ngpu={B}:0"}, None),  # a UUID that is cut
     ],
 )
 def test_gpus_are_known_by_uuid_or_not_at_all(
