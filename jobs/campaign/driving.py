@@ -42,6 +42,7 @@ SETTLE_S = 20.0
 """After its job has ended, a node is not tried again for so long: on a shared file system its runs may come late."""
 _FIRST_S, _LONGEST_S = 1.0, 300.0  # pauses between two looks at the queue
 _GROWS, _SHRINKS = 1.5, 0.85
+_LONGER_S = 5.0  # so much longer than sbatch of a driver that was killed may run, the next driver waits
 _RENEWED_S = 10.0  # the nodes are not asked for more often
 _HOPELESS = 4
 """After so many nodes whose jobs ended while the campaign has no run at all, something is wrong with every job."""
@@ -95,9 +96,8 @@ def run(
     opened = before or Store.create(store if not isinstance(store, Store) else store.root)
     if not opened.writable():
         raise StoreError(f"{opened.root} cannot be written by this user: the jobs could store nothing there")
-    # As long as sbatch of a driver that was killed may still run, and a little longer.
     path = opened.root / f"campaign-{request.campaign}.lock"
-    with locked(path, f"campaign {request.campaign}", wait_s=slurm.timeout_s + 5) as lock:
+    with locked(path, f"campaign {request.campaign}", wait_s=slurm.timeout_s + _LONGER_S) as lock:
         request = declare(opened, request)
         folder = output_folder(opened.root, request, how)
         try:

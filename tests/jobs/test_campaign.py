@@ -24,6 +24,7 @@ from whorl.jobs.campaign.submitting import Refusal, submit
 from whorl.jobs.slurm import Slurm, node, partition
 from whorl.store import Store
 from whorl.store.events import Event, EventKind, event_rows
+from whorl.store.locks import locked
 
 from ..stores import copied_stores
 from .fake_slurm import FakeSlurm, node_line, store_runs
@@ -222,6 +223,19 @@ def test_a_store_that_cannot_be_written_gets_no_jobs(
     with pytest.raises(StoreError, match="cannot be written by this user"):
         drive(slurm, tmp_path / "store")
     assert not slurm.queue()
+
+
+def test_one_driver_of_a_campaign_at_a_time(slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store.create(tmp_path / "store")
+    monkeypatch.setattr(driving, "_LONGER_S", 0.0)
+    slurm.timeout_s = 0.5
+    with (
+        locked(store.root / "campaign-autumn.lock", "it"),
+        pytest.raises(StoreError, match="holds campaign autumn .*: stop it first, or choose another name"),
+    ):
+        drive(slurm, store.root)
+    assert not slurm.queue()
+    assert drive(slurm, store.root).is_complete
 
 
 def test_a_driver_that_was_killed_while_sbatch_ran_is_waited_for(slurm: FakeSlurm, tmp_path: Path) -> None:
