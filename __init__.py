@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from .analysis import variability
     from .dashboards.store_report import look, report
     from .jobs.advice import advise
+    from .jobs.campaign.driving import run_campaign
+    from .jobs.campaign.status import campaign_status, plan_campaign
     from .jobs.collecting import collect
     from .jobs.measuring import measure
     from .store import Store
@@ -19,14 +21,29 @@ __version__ = "0.1.0"
 _LAZY = {
     "Store": ".store",
     "advise": ".jobs.advice",
+    "campaign_status": ".jobs.campaign.status",
     "collect": ".jobs.collecting",
     "look": ".dashboards.store_report",
     "measure": ".jobs.measuring",
+    "plan_campaign": ".jobs.campaign.status",
     "report": ".dashboards.store_report",
+    "run_campaign": ".jobs.campaign.driving",
     "variability": ".analysis",
 }
 
-__all__ = ["Store", "__version__", "advise", "collect", "look", "measure", "report", "variability"]
+__all__ = [
+    "Store",
+    "__version__",
+    "advise",
+    "campaign_status",
+    "collect",
+    "look",
+    "measure",
+    "plan_campaign",
+    "report",
+    "run_campaign",
+    "variability",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -37,7 +37,7 @@ from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, say, wall_times
 from whorl.jobs.campaign.asking import Asked, Request, choose, declare, find
 from whorl.jobs.campaign.coverage import GpuState, coverage
-from whorl.jobs.campaign.driving import Limits, run
+from whorl.jobs.campaign.driving import Limits, run_campaign
 from whorl.jobs.campaign.inventory import own_jobs
 from whorl.jobs.campaign.planning import How
 from whorl.jobs.campaign.status import Status, assess, site_of
@@ -213,7 +213,7 @@ def driven(folder: Path, nodes: int, job_s: float) -> dict[str, Any]:
     thread.start()
     began = time.perf_counter()
     try:
-        found = run(store, Asked(CAMPAIGN, "quick"), slurm=slurm, limits=Limits(settle_s=0))
+        found = run_campaign(store, Asked(CAMPAIGN, "quick"), slurm=slurm, limits=Limits(settle_s=0))
     finally:
         ended.set()
         thread.join()

@@ -78,12 +78,12 @@ def campaign() -> None:
 @_with(*_asked_options, *_how_options, _budget_option, json_option)
 def plan(store: str, budget: float | None, as_json: bool, **given: Any) -> None:
     """Say how many nodes and GPUs a campaign would measure now, and how many GPU-hours that takes. Nothing is sent."""
-    from ..jobs.campaign import status as campaigns
+    from ..jobs.campaign.status import plan_campaign
     from .campaign_report import plan_answer, plan_document
     from .output import print_json, show
 
     how = _how(given)
-    found = campaigns.plan(store, _asked(given), how=how)
+    found = plan_campaign(store, _asked(given), how=how)
     hours = None if budget is None else budget / 3600
     if as_json:
         print_json(plan_document(found, how, hours))
@@ -102,6 +102,7 @@ def plan(store: str, budget: float | None, as_json: bool, **given: Any) -> None:
 )
 @click.option("--patience", type=Span(), help="Give up if Slurm does not answer for so long.  [default: 10min]")
 @click.option("--settle", type=Span(), help="Wait for a job's runs for so long after its end.  [default: 20s]")
+@click.option("--tries", type=click.IntRange(1), default=3, show_default=True, help="So many jobs a node gets at most.")
 @click.option("--once", is_flag=True, help="Submit what may be submitted now, and end: for cron.")
 @json_option
 def run(
@@ -110,6 +111,7 @@ def run(
     max_pending: int,
     patience: float | None,
     settle: float | None,
+    tries: int,
     once: bool,
     as_json: bool,
     **given: Any,
@@ -122,8 +124,7 @@ def run(
     Exit status 0; 6 if a GPU or a node failed; 1 if nodes are left because they are not available or the budget is
     spent; 5 if Slurm is not here, does not answer, or refuses.
     """
-    from ..jobs.campaign.driving import PATIENCE_S, SETTLE_S, Limits
-    from ..jobs.campaign.driving import run as drive
+    from ..jobs.campaign.driving import PATIENCE_S, SETTLE_S, Limits, run_campaign
     from . import output
     from .campaign_report import status_answer, status_document
     from .ending import Ending, stays
@@ -139,10 +140,11 @@ def run(
         budget_h=None if budget is None else budget / 3600,
         patience_s=PATIENCE_S if patience is None else patience,
         settle_s=SETTLE_S if settle is None else settle,
+        tries=tries,
         once=once,
     )
     with output.Progress() as progress, Ending():
-        found = drive(store, _asked(given), how=_how(given), limits=limits, progress=progress, begins=begins)
+        found = run_campaign(store, _asked(given), how=_how(given), limits=limits, progress=progress, begins=begins)
     if as_json:
         output.print_json(status_document(found))
     else:
@@ -160,11 +162,11 @@ def run(
 @json_option
 def status(store: str, name: str | None, every: bool, as_json: bool) -> None:
     """Say which nodes are covered, which wait, and which failed and why. Nothing is sent."""
-    from ..jobs.campaign import status as campaigns
+    from ..jobs.campaign.status import campaign_status
     from .campaign_report import status_answer, status_document
     from .output import print_json, show
 
-    found = campaigns.status(store, name)
+    found = campaign_status(store, name)
     if as_json:
         print_json(status_document(found))
     else:

@@ -104,11 +104,17 @@ class Slurm:
             raise SchedulerError(f"Slurm refused `{' '.join(command[:3])}`: {message}")
         return done.stdout
 
-    def ask(self, *command: str, text: str | None = None, keep: Sequence[int] = ()) -> subprocess.CompletedProcess[str]:
-        """Run a command, which may refuse. `text` is its input; files of the numbers `keep` stay open in it.
+    def ask(
+        self, *command: str, text: str | None = None, keep: Sequence[int] = (), without: Sequence[str] = ()
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command, which may refuse.
+
+        `text` is its input; files of the numbers `keep` stay open in it; it does not see variables of the environment
+        whose names begin with one of `without`.
 
         Raises SchedulerError where it is missing, does not end in time, or no controller answers.
         """
+        environment = {key: value for key, value in self._environment.items() if not key.startswith(tuple(without))}
         try:
             done = subprocess.run(  # noqa: S603  Slurm's own commands, arguments as a list
                 command,
@@ -116,7 +122,7 @@ class Slurm:
                 text=True,
                 errors="replace",
                 timeout=self.timeout_s,
-                env=self._environment | {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0"},  # lists of tasks in full
+                env=environment | {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0"},  # lists of tasks in full
                 check=False,
                 pass_fds=keep,
                 **({"stdin": subprocess.DEVNULL} if text is None else {"input": text}),

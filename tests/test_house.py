@@ -197,6 +197,7 @@ def _loaded(*arguments: str) -> set[str]:
         ["sim", "run", "--help"],
         ["demo", "--help"],
         ["probe", "run", "--help"],
+        ["campaign", "run", "--help"],
         ["store", "prune", "--help"],
     ],
 )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ...probes.probe import Probe
     from ...store import Store
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _PEER = "copy-p2p"  # this kernel uses a second GPU of the node, which must have nothing else to do
 
 
@@ -97,7 +97,7 @@ def choose(store: Store | None, asked: Asked) -> Request:
     """
     if asked.campaign is not None and not _NAME.fullmatch(asked.campaign):
         raise InputError(
-            f"{asked.campaign!r} cannot name a campaign of jobs: use letters, digits, and . _ + - after the first"
+            f"{asked.campaign!r} cannot name a campaign of jobs: use letters, digits, and . _ - after the first"
         )
     given = {one.name: getattr(asked, one.name) for one in fields(asked) if one.name not in ("campaign", "probes")}
     given = {name: value for name, value in given.items() if value is not None}

@@ -26,7 +26,7 @@ from .asking import Asked, Request, choose, declare
 from .coverage import GpuState, coverage
 from .inventory import cluster_name, own_jobs
 from .planning import How, allocated_h, batch_job, output_folder
-from .status import NodeState, NodeStatus, Site, Status, assess, site_of, with_outputs
+from .status import TRIES, NodeState, NodeStatus, Site, Status, assess, site_of, with_outputs
 from .submitting import Refusal, submit
 
 if TYPE_CHECKING:
@@ -60,11 +60,13 @@ class Limits:
     """GPU-hours that the campaign may be allocated."""
     patience_s: float = PATIENCE_S
     settle_s: float = SETTLE_S
+    tries: int = TRIES
+    """So many jobs a node gets; more, for nodes that failed and were mended."""
     once: bool = False
     """Submit one round, and end."""
 
 
-def run(
+def run_campaign(
     store: Store | str | Path,
     asked: Asked,
     *,
@@ -135,6 +137,7 @@ class _Driver:
         self._limit: str | None = None  # what Slurm said when it took no more jobs
         self._over_budget = False
         self._submitted = 0
+        self._counted = 0, len(site.targets)  # nodes that are covered, of how many
         self._well_s = time.monotonic()  # when Slurm last answered, and took a job or had one of ours
 
     def run(self) -> Status:
@@ -169,7 +172,7 @@ class _Driver:
     def _looked(self) -> Status:
         """How far the campaign is. The queue is asked before the store is read: no job that ends between is missed."""
         queue = self._patiently(lambda: own_jobs(self._slurm, self._request))
-        found = assess(self._request, self._site, queue, coverage(self._store, self._request))
+        found = assess(self._request, self._site, queue, coverage(self._store, self._request), self._limits.tries)
         now = time.monotonic()
         live = {job.node for job in queue if not job.ended}
         if live:
@@ -198,7 +201,7 @@ class _Driver:
                         f"{error}; jobs that were submitted stay in the queue: run the command again to go on",
                         absent=error.absent,
                     ) from error
-                self._progress(0, 0, str(error))
+                self._progress(*self._counted, str(error))
                 time.sleep(pause_s)
                 pause_s = min(pause_s * _GROWS, 60.0)
             else:
@@ -288,7 +291,8 @@ class _Driver:
             what += f"; submitted {', '.join(sent[:3])}" + (f" and {len(sent) - 3} more" if len(sent) > 3 else "")
         elif self._limit:
             what += f"; Slurm takes no more now: {self._limit}"
-        self._progress(found.count(NodeState.COVERED), len(found.nodes), what)
+        self._counted = found.count(NodeState.COVERED), len(found.nodes)
+        self._progress(*self._counted, what)
 
     def _ended(self, found: Status) -> Status:
         """How far it is, with what this driver alone knows."""

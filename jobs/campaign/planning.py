@@ -108,7 +108,7 @@ def batch_job(
         qos=how.qos,
         account=how.account,
         nice=how.nice or None,
-        output=str(output_of(output_folder(store, request, how), target.name)),
+        output=str(output_of(output_folder(store, request, how), target.name)).replace("%", "%%"),
         setup=how.setup,
         options=how.options,
         store=str(store.resolve()),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ...store import Store
 
 TRIES = 3
-"""So many jobs a node gets at most."""
+"""So many jobs a node gets, unless more are allowed."""
 _TOLD = 4  # sentences about GPUs of one node
 
 
@@ -122,8 +122,14 @@ def site_of(slurm: Slurm, request: Request, how: How, partitions: Mapping[str, P
     return Site(targets(nodes, partitions, request, limit.__getitem__, reserved=how.reserved), nodes, partitions)
 
 
-def assess(request: Request, site: Site | None, queue: Sequence[Queued], stored: Mapping[str, Covered]) -> Status:
-    """Bring together what Slurm has and what the store has."""
+def assess(
+    request: Request,
+    site: Site | None,
+    queue: Sequence[Queued],
+    stored: Mapping[str, Covered],
+    tries: int = TRIES,
+) -> Status:
+    """Bring together what Slurm has and what the store has. A node gets so many `tries`."""
     names: dict[str, str] = {}
     if site is not None:
         names = dict(known([name for name in stored if name], site.nodes).names)
@@ -136,10 +142,12 @@ def assess(request: Request, site: Site | None, queue: Sequence[Queued], stored:
         jobs.setdefault(job.node, []).append(job)
     inventory = {one.name: one for one in site.targets} if site else {}
     every = [*inventory, *sorted(by_node.keys() - inventory.keys())]
-    asked = site is not None
-    found = [
-        _node(name, inventory.get(name), by_node.get(name) or Covered(), jobs.get(name, []), asked) for name in every
-    ]
+    why = "Slurm has no such node any more" if site else "Slurm was not asked"
+
+    def node(name: str) -> NodeStatus:
+        return _node(name, inventory.get(name), by_node.get(name) or Covered(), jobs.get(name, []), tries, why)
+
+    found = [node(name) for name in every]
     status = Status(request, found)
     for one in found:
         if skew_s := one.covered.skew_s:
@@ -150,7 +158,9 @@ def assess(request: Request, site: Site | None, queue: Sequence[Queued], stored:
     return status
 
 
-def _node(name: str, target: Target | None, covered: Covered, jobs: Sequence[Queued], asked: bool) -> NodeStatus:
+def _node(
+    name: str, target: Target | None, covered: Covered, jobs: Sequence[Queued], most: int, unknown: str
+) -> NodeStatus:
     job = max((one for one in jobs if not one.ended), key=lambda one: (not one.pending, one.attempt), default=None)
     tries = max([covered.tries, len({*covered.jobs, *(one.id for one in jobs)}), *(one.attempt for one in jobs)])
     gpus = target.gpus if target else len(covered.gpus)
@@ -163,10 +173,10 @@ def _node(name: str, target: Target | None, covered: Covered, jobs: Sequence[Que
         state = NodeState.RUNNING
     elif job is not None:
         state, why = NodeState.WAITING, (target and target.why_not) or job.reason
-    elif tries >= TRIES:
+    elif tries >= most:
         state, why = NodeState.FAILED, _failure(covered, gpus, tries, jobs)
     elif target is None:
-        state, why = NodeState.UNAVAILABLE, "Slurm has no such node any more" if asked else "Slurm was not asked"
+        state, why = NodeState.UNAVAILABLE, unknown
     elif target.why_not:
         state, why = NodeState.UNAVAILABLE, target.why_not
     else:
@@ -183,7 +193,7 @@ def _failure(covered: Covered, gpus: int, tries: int, jobs: Sequence[Queued]) ->
     return f"{tries} jobs measured {covered.settled} of {gpus} GPUs{how}"
 
 
-def status(
+def campaign_status(
     store: Store | str | Path, campaign: str | None = None, *, how: How | None = None, slurm: Slurm | None = None
 ) -> Status:
     """How far a campaign is, by its name, or the newest one. Without Slurm it tells what the store has.
@@ -234,7 +244,9 @@ def _last_line(path: Path) -> str | None:
     return next((line.strip()[:300] for line in reversed(lines) if line.strip()), None)
 
 
-def plan(store: Store | str | Path, asked: Asked, *, how: How | None = None, slurm: Slurm | None = None) -> Status:
+def plan_campaign(
+    store: Store | str | Path, asked: Asked, *, how: How | None = None, slurm: Slurm | None = None
+) -> Status:
     """What a campaign would measure now; nothing is sent, and no store is made."""
     from dataclasses import replace
 

@@ -15,6 +15,21 @@ _LATER = re.compile(
     r"in a state of transition|slow it down|Job limit|could not be processed at this time",
     re.IGNORECASE,
 )
+# Variables of sbatch that would win over the script's own lines; SBATCH_ACCOUNT and others stay as the user set them.
+_OVERRIDES = (
+    "SBATCH_ARRAY",
+    "SBATCH_EXCLUSIVE",
+    "SBATCH_GPU",
+    "SBATCH_GRES",
+    "SBATCH_JOB_NAME",
+    "SBATCH_MEM",
+    "SBATCH_NO_REQUEUE",
+    "SBATCH_OPEN_MODE",
+    "SBATCH_OUTPUT",
+    "SBATCH_PARTITION",
+    "SBATCH_TIMELIMIT",
+    "SBATCH_WAIT",
+)
 _NODE = re.compile(
     r"node configuration is not available|Invalid node name|node name specified|nodes? .* not (?:available|in)",
     re.IGNORECASE,
@@ -48,7 +63,7 @@ def submit(slurm: Slurm, script: str, keep: Sequence[int] = ()) -> Answer:
     Raises SchedulerError only where there is no Slurm.
     """
     try:
-        done = slurm.ask("sbatch", "--parsable", text=script, keep=keep)
+        done = slurm.ask("sbatch", "--parsable", text=script, keep=keep, without=_OVERRIDES)
     except SchedulerError as error:
         if error.absent:
             raise

@@ -16,10 +16,10 @@ from whorl.errors import InputError, SchedulerError, StoreError
 from whorl.jobs.campaign import driving
 from whorl.jobs.campaign.asking import Asked, Request, choose, declare, known
 from whorl.jobs.campaign.coverage import GpuState, coverage
-from whorl.jobs.campaign.driving import Limits, run
+from whorl.jobs.campaign.driving import Limits, run_campaign
 from whorl.jobs.campaign.inventory import Target, targets
 from whorl.jobs.campaign.planning import How, allocated_h, batch_job, minutes
-from whorl.jobs.campaign.status import NodeState, Status, plan, status
+from whorl.jobs.campaign.status import NodeState, Status, campaign_status, plan_campaign
 from whorl.jobs.campaign.submitting import Refusal, submit
 from whorl.jobs.slurm import Slurm, node, partition
 from whorl.store import Store
@@ -57,7 +57,7 @@ def drive(
 ) -> Status:
     """Run a campaign whose jobs end, with their runs, between two looks at the queue."""
     end = ends or (lambda: slurm.end_jobs(store, asked.campaign or ""))
-    return run(store, asked, slurm=slurm, limits=Limits(**limits), progress=lambda *_: end())
+    return run_campaign(store, asked, slurm=slurm, limits=Limits(**limits), progress=lambda *_: end())
 
 
 # -- Slurm that does not do as it is told ----------------------------------------------------------------------
@@ -75,7 +75,7 @@ def test_every_node_gets_one_job_and_the_campaign_goes_on(slurm: FakeSlurm, tmp_
     again = drive(slurm, store, Asked())
     assert again.is_complete
     assert sorted(slurm.queue().values()) == names, "nothing is submitted again"
-    assert status(store, slurm=slurm).request.campaign == "autumn"
+    assert campaign_status(store, slurm=slurm).request.campaign == "autumn"
 
 
 def test_a_job_whose_number_was_lost_is_found_in_the_queue(slurm: FakeSlurm, tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_controller_that_restarts_is_waited_for(slurm: FakeSlurm, tmp_path: Pa
             down.touch()
         slurm.end_jobs(tmp_path / "store", "autumn")
 
-    assert run(tmp_path / "store", LAUNCH, slurm=slurm, progress=progress).is_complete
+    assert run_campaign(tmp_path / "store", LAUNCH, slurm=slurm, progress=progress).is_complete
     assert any("controller does not answer" in what for what in told)
 
 
@@ -137,17 +137,17 @@ def test_a_scheduler_that_does_not_answer_is_given_up(slurm: FakeSlurm, tmp_path
     slurm.does("scontrol", "exec sleep 5\n")
     slurm.timeout_s = 0.2
     with pytest.raises(SchedulerError, match=r"did not answer `scontrol` within 0.2 s"):
-        plan(tmp_path / "other", LAUNCH, slurm=slurm)
+        plan_campaign(tmp_path / "other", LAUNCH, slurm=slurm)
 
 
 def test_without_slurm_the_status_tells_what_the_store_has(slurm: FakeSlurm, tmp_path: Path) -> None:
     drive(slurm, tmp_path / "store")
     nowhere = Slurm(environment={"PATH": str(tmp_path)})
-    found = status(tmp_path / "store", slurm=nowhere)
+    found = campaign_status(tmp_path / "store", slurm=nowhere)
     assert [(one.name, one.state) for one in found.nodes] == [(f"n0{i}", "covered") for i in (1, 2, 3)]
     assert "there is no `scontrol` here" in found.notes[0]
     with pytest.raises(SchedulerError, match="there is no `scontrol` here"):
-        run(tmp_path / "other", LAUNCH, slurm=nowhere)
+        run_campaign(tmp_path / "other", LAUNCH, slurm=nowhere)
     assert not (tmp_path / "other").exists()
 
 
@@ -183,21 +183,32 @@ def test_a_budget_is_kept(slurm: FakeSlurm, tmp_path: Path) -> None:
     """A job in the queue counts as long as it may run, one that has ended as long as it ran."""
     one_h = allocated_h(choose(None, LAUNCH), 4, How())
     limits = Limits(budget_h=1.5 * one_h, once=True)
-    found = run(tmp_path / "store", LAUNCH, slurm=slurm, limits=limits)
+    found = run_campaign(tmp_path / "store", LAUNCH, slurm=slurm, limits=limits)
     assert [one.state for one in found.nodes] == ["running", "to do", "to do"]
     assert f"the budget of {1.5 * one_h:g} GPU-hours is spent or does not suffice" in found.notes[0]
     slurm.end_jobs(tmp_path / "store", "autumn")
     assert drive(slurm, tmp_path / "store", budget_h=1.5 * one_h).is_complete
     assert (
-        run(tmp_path / "store", Asked("winter", "quick"), slurm=slurm, limits=Limits(budget_h=0.0)).count(
+        run_campaign(tmp_path / "store", Asked("winter", "quick"), slurm=slurm, limits=Limits(budget_h=0.0)).count(
             NodeState.TO_DO
         )
         == 3
     )
 
 
+def test_variables_of_sbatch_do_not_win_over_the_script(slurm: FakeSlurm, tmp_path: Path) -> None:
+    slurm.sbatch(before="env > {folder}/environment\n")
+    slurm._environment |= {"SBATCH_PARTITION": "other", "SBATCH_ARRAY_INX": "1-9", "SBATCH_ACCOUNT": "physics"}
+    run_campaign(tmp_path / "50%", LAUNCH, slurm=slurm, limits=Limits(max_pending=1, once=True))
+    seen = (slurm.folder / "environment").read_text()
+    assert "SBATCH_ACCOUNT=physics" in seen
+    assert "SBATCH_PARTITION" not in seen
+    assert "SBATCH_ARRAY" not in seen
+    assert "/50%%/logs/autumn/n01.out" in (slurm.folder / "script-101").read_text()
+
+
 def test_one_round_for_cron(slurm: FakeSlurm, tmp_path: Path) -> None:
-    found = run(tmp_path / "store", LAUNCH, slurm=slurm, limits=Limits(max_pending=2, once=True))
+    found = run_campaign(tmp_path / "store", LAUNCH, slurm=slurm, limits=Limits(max_pending=2, once=True))
     assert [one.state for one in found.nodes] == ["running", "running", "to do"]
     assert len(slurm.queue()) == 2
 
@@ -213,6 +224,8 @@ def test_a_node_that_dies_in_its_job_is_tried_three_times(slurm: FakeSlurm, tmp_
     for path in (slurm.folder / "queue").iterdir():
         path.unlink()  # Slurm forgets jobs after some minutes; the store does not
     assert drive(slurm, store).nodes[0].state == "failed"
+    assert drive(slurm, store, tries=4).is_complete, "the node was mended"
+    assert list(slurm.queue().values()) == ["whorl:autumn:n01:4"]
 
 
 def test_a_store_that_cannot_be_written_gets_no_jobs(
@@ -231,7 +244,7 @@ def test_one_driver_of_a_campaign_at_a_time(slurm: FakeSlurm, tmp_path: Path, mo
     slurm.timeout_s = 0.5
     with (
         locked(store.root / "campaign-autumn.lock", "it"),
-        pytest.raises(StoreError, match="holds campaign autumn .*: stop it first, or choose another name"),
+        pytest.raises(StoreError, match=r"holds campaign autumn .*: stop it first, or choose another name"),
     ):
         drive(slurm, store.root)
     assert not slurm.queue()
@@ -353,9 +366,9 @@ def test_a_clock_that_is_wrong_is_said(slurm: FakeSlurm, tmp_path: Path, off_s: 
     now = time.time_ns()
     tell(store, EventKind.JOB_SUBMITTED, None, node="n01", n=1, job_id="7", ts_ns=now)
     store_runs(store, request, "n01", "7", began_ns=now + off_s * 10**9)
-    (note,) = status(store, slurm=slurm).notes
+    (note,) = campaign_status(store, slurm=slurm).notes
     assert note.startswith(f"the clock of node n01 is {word} by at least 3,")
-    assert status(store, slurm=slurm).nodes[0].state == "covered"
+    assert campaign_status(store, slurm=slurm).nodes[0].state == "covered"
 
 
 # -- what is asked ---------------------------------------------------------------------------------------------
