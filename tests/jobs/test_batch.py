@@ -11,8 +11,10 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
+from whorl.cli.campaign import campaign
 from whorl.errors import InputError
 from whorl.jobs.batch import TEMPLATES, BatchJob, render, schedulers, unused, values
 
@@ -138,6 +140,12 @@ def directives(scheduler: str, job: BatchJob) -> list[str]:
     """What a script asks of its scheduler, in its order."""
     mark = {"slurm": "#SBATCH ", "pbs": "#PBS ", "lsf": "#BSUB ", "flux": "# flux: "}[scheduler]
     return [line.removeprefix(mark) for line in render(scheduler, job).splitlines() if line.startswith(mark)]
+
+
+def test_the_command_knows_every_template() -> None:
+    (option,) = [one for one in campaign.commands["render"].params if one.name == "scheduler"]
+    assert isinstance(option.type, click.Choice)
+    assert sorted(option.type.choices) == schedulers()
 
 
 @pytest.mark.parametrize("scheduler", [name for name in schedulers() if name != "slurm"])
