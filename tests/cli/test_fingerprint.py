@@ -15,8 +15,10 @@ from click.testing import CliRunner, Result
 from whorl.analysis.probing import probed
 from whorl.analysis.verdicts import Judgement, Kind, Level, State, Verdict
 from whorl.analysis.verdicts.fingerprint import fingerprint
+from whorl.analysis.verdicts.fingerprinting import fingerprints
 from whorl.analysis.verdicts.recording import record
 from whorl.cli import cli
+from whorl.dashboards.printed.fingerprint import answer
 from whorl.store import Store
 from whorl.store.schema import FINGERPRINTS, arrow_rows
 from whorl.tests.sizes import sample
@@ -24,7 +26,7 @@ from whorl.tests.sizes import sample
 from ..conftest import BuiltOnce
 from ..judged_fleet import BEGAN_NS, CLUSTER, DAY_NS, MODEL, judged_store, uuid
 from ..probed_fleet import stored
-from .test_verdicts import AT, ODD
+from .test_verdicts import AT, ODD, texts
 
 SLOW, MOVED = 5, 9
 
@@ -124,11 +126,11 @@ def test_a_campaign_of_probes_has_every_class_and_the_gpus_own_figures(tmp_path:
 )
 def test_few_gpus_are_shown_with_what_cannot_be_concluded(gpus: int, says: str | None, tmp_path: Path) -> None:
     store = str(judged_store(tmp_path / "S", gpus, (0,)).root)
-    for verb in (["fingerprint"], ["fingerprint", "--gpu", "n01/0"]):
-        said = whorl(*verb, "--store", store)
-        assert said.exit_code == 0, said.output
-        assert says is None or says in said.output
-        assert says is not None or ("cannot be said" not in said.output and "none can be named" not in said.output)
+    found = fingerprints(store)
+    for given in (found, replace(found, gpu=uuid(0))):
+        said = texts(answer(given, store))
+        assert says is None or says in said
+        assert says is not None or ("cannot be said" not in said and "none can be named" not in said)
 
 
 def test_the_power_of_ordinary_jobs_stands_beside_the_probes(tmp_path: Path) -> None:

@@ -312,7 +312,7 @@ def test_a_gpu_that_files_name_by_place_and_by_uuid_is_one(tmp_path: Path) -> No
 def test_two_cards_of_one_slot_have_two_names_everywhere(tmp_path: Path) -> None:
     """A slow card was exchanged for another one, which has the slot's name now; both have runs."""
     path = tmp_path / "S"
-    store, new = judged_store(path, 32, (0, 2, 4), slow={SLOW: 0.12}), uuid(40)
+    store, new = judged_store(path, 16, (0, 2, 4), slow={SLOW: 0.12}), uuid(40)
     later = {"cluster": [CLUSTER], "gpu": [new], "uuid": [new], "node": ["n02"], "slot": [1], "model": [MODEL]}
     tables = {"gpus": arrow_rows("gpus", later | {"first_seen": [BEGAN_NS + 9 * DAY_NS]})}
     for table in ("runs", "results"):
