@@ -138,6 +138,9 @@ def test_types_are_what_the_schema_says(store: Store) -> None:
             "measurements": ["gpus", "results", "runs"],
             "verdicts_now": ["verdicts"],
             "fingerprints_now": ["fingerprints"],
+            "jobs_now": ["jobs"],
+            "jobs_on_gpu": ["gpus", "jobs"],
+            "telemetry_of_job": ["jobs", "telemetry"],
         }
         known = {c.name: c.type for name in used[view.name] for c in table(name).columns} | {"name": "VARCHAR"}
         described = store.sql(f"describe {view.name}")
