@@ -142,7 +142,7 @@ def _describe(report: Report) -> None:
             say(f"passed over: {count(number)} {why}", "  ", "    ")
         if report.allocations:
             say(f"all GPUs known by UUID: {count(report.with_gpus)} of {count(report.allocations)}", "  ", "    ")
-        for why, number in sorted(report.unknown.items(), key=lambda one: -one[1]):
+        for why, number in sorted(report.unknown.items(), key=lambda one: (-one[1], one[0])):
             say(f"not known: {count(number)} {why}", "  ", "    ")
     if report.tags or report.tags_refused:
         say(f"tags: {count(report.tags)} read, {many(report.tags_stored, 'allocation')} stored")

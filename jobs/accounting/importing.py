@@ -94,6 +94,12 @@ def import_jobs(
     """
     if cluster is not None and not cluster.strip():
         raise InputError("--cluster is empty: give it a name")
+    own = (store.root if isinstance(store, Store) else Path(store)) / SPOOL
+    folders = [*tag_folders, *([own] if own.is_dir() else [])]
+    if file is None and since is None and not folders:
+        raise InputError(
+            "say what to import: --since DATE asks sacct, --file FILE reads its saved output, --tags FOLDER reads tags"
+        )
     report = Report()
     found, about = None, {}
     if file is not None:
@@ -105,13 +111,8 @@ def import_jobs(
         text = fields.ask(since, until)
         about = {"file": "sacct", "sha256": hashlib.sha256(text.encode()).hexdigest(), "bytes": len(text.encode())}
         found = records.read(text, "sacct", cluster, None)
+    spool = tags.read(folders)
     opened = store if isinstance(store, Store) else Store.create(store)
-    own = opened.root / SPOOL
-    spool = tags.read([*tag_folders, *([own] if own.is_dir() else [])])
-    if found is None and not tag_folders and not own.is_dir():
-        raise InputError(
-            "say what to import: --since DATE asks sacct, --file FILE reads its saved output, --tags FOLDER reads tags"
-        )
     with opened.exclusive():
         secret = pseudonyms.key(opened.root, make=anonymise)
         tagged = _store_tags(opened, spool, cluster, secret, report)
@@ -119,6 +120,9 @@ def import_jobs(
             report.source = str(about["file"])
             _store_records(opened, found, about, secret, report)
         _place_again(opened, tagged)
+    named = pl.col("user").is_not_null() & ~pl.col("user").str.starts_with(pseudonyms.USER)
+    if anonymise and opened.collect(opened.scan("jobs").filter(named).head(1)).height:
+        report.notes.append("the table `jobs` still has names in records of earlier imports: nothing stored is changed")
     if secret is not None and not anonymise:
         report.notes.append("this store keeps pseudonyms of users and accounts (it has a key), and so does this import")
     if clear:

@@ -17,6 +17,7 @@ import polars as pl
 from ...errors import StoreError
 
 FILE = "pseudonyms.key"
+USER = "user-"  # begins the pseudonym of a user
 _BYTES = 32
 _SHOWN = 16  # hexadecimal digits: of a million names two are alike with a chance of 3 in 100 million
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -307,7 +308,7 @@ def test_pseudonyms_are_the_same_in_a_store_and_other_in_another(store: Store, t
 
 def test_a_store_that_has_names_gets_pseudonyms_for_what_is_imported_again(run: Any, store: Store) -> None:
     run(job(1))
-    run(job(1), anonymise=True)
+    assert "still has names" in run(job(1), anonymise=True).notes[-1]
     assert [row[0][:5] for row in now(store, '"user"')] == ["user-"]
 
 
@@ -324,6 +325,52 @@ def test_json_and_words_that_contradict(store: Store, tmp_path: Path) -> None:
     ]
     for wrong in (["--file", file, "--since", "1d"], ["--until", "1d"], ["--time-zone", "UTC", "--since", "1d"], []):
         assert whorl(store, *wrong).exit_code == 2
+
+
+@pytest.fixture
+def fake_sacct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program in place of sacct that has the fields of the file `fields`, and writes down how it is called."""
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "sacct"
+    program.write_text(
+        f"""#!/bin/sh
+        [ "$1" != --helpformat ] || exec cat {tmp_path}/fields
+        echo "$TZ $SLURM_TIME_FORMAT $SACCT_FORMAT" "$@" > {tmp_path}/called
+        cat {tmp_path}/answer
+        """
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("SACCT_FORMAT", "JobName")
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    return tmp_path
+
+
+def test_sacct_is_asked_for_the_fields_that_it_has_in_utc(fake_sacct: Path, store: Store) -> None:
+    has = tuple(name for name in NEWER if name not in ("UID", "ConsumedEnergyRaw"))
+    (fake_sacct / "fields").write_text("   ".join(has))
+    wanted = [name for name in has if name not in ("Planned", "Licenses")]
+    (fake_sacct / "answer").write_text(text(job(1, Restarts=3), columns=tuple(wanted), delimiter="\x1f"))
+    done = whorl(store, "--since", "2026-11-01T06:00:00+02:00", "--until", "2026-11-02")
+    assert done.exit_code == 0, done.output
+    assert now(store, "job_id, restart") == [("1", 3)]
+    called = (fake_sacct / "called").read_text().strip("\n").split(" ")
+    assert called[:3] == ["UTC", "%s", ""]
+    assert {"--starttime=2026-11-01T04:00:00", "--endtime=2026-11-02T00:00:00", "--delimiter=\x1f"} <= {*called}
+    assert {"--allusers", "--allocations", "--duplicates", "--parsable2"} <= {*called}
+    (asked,) = (word.removeprefix("--format=") for word in called if word.startswith("--format="))
+    assert sorted(asked.split(",")) == sorted(wanted)
+    (fake_sacct / "fields").write_text("JobIDRaw State")
+    old = whorl(store, "--since", "1d")
+    assert old.exit_code == 5
+    assert "this sacct has no field NodeList" in old.stderr
+
+
+def test_a_wrong_option_makes_no_store(tmp_path: Path) -> None:
+    for options in ([], ["--tags", "/nowhere"], ["--file", "/nowhere"]):
+        done = CliRunner().invoke(cli, ["jobs", "import", "--store", str(tmp_path / "new"), *options])
+        assert done.exit_code == 2, done.output
+    assert not (tmp_path / "new").exists()
 
 
 def test_no_sacct_is_one_sentence(store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
