@@ -17,6 +17,7 @@ from ..sittings import UNKNOWN, Bools, Floats, Ints
 from .sittings import Runs, Sittings, groups_median, middles, sittings, spread
 
 _FAR = 6.0  # robust standard deviations from which a run counts as no farther off
+_PAIRS = 8  # GPUs with two sittings, or pairs of sittings, for how much sittings differ to be known
 _DAYS_OF_ALL = 8  # GPUs with other sittings that a day needs for its effect to be known
 _BETWEEN_TO_WITHIN = 1.3
 """Where no GPU has two sittings: the standard deviation between sittings over that within one. Of SGEMM on a public
@@ -59,7 +60,7 @@ class Levels:
     within: float
     """The same of a run within a sitting."""
     between_known: bool
-    """Whether `again` was seen (some GPUs have several sittings) or taken from `within`."""
+    """Whether `again` was seen (enough GPUs have several sittings) or taken from `within`."""
     repeats: float | None
     """Of the variance of single runs, the share that lies between GPUs; None where no GPU has two runs."""
     steps: Floats
@@ -114,7 +115,9 @@ def levels(gpu: Ints, at: Floats, figure: Floats, gpus: int) -> Levels:
     within = float(np.sqrt(inside.sum() / freedom.sum())) if freedom.any() else np.nan
     off = sat.value - steps - middle[sat.series]
     several = count[sat.series] > 1
-    between_known = bool((count > 1).sum() >= _DAYS_OF_ALL)
+    shown, pairs = int((count > 1).sum()), int(np.maximum(count - 1, 0).sum())
+    # Of a small fleet most GPUs must show it.
+    between_known = shown >= _PAIRS or (pairs >= _PAIRS and 2 * shown >= int((count > 0).sum()))
     if between_known:
         # Medians of differences between sittings next to each other: drifts and steps of one GPU stay out of it.
         pair = np.flatnonzero(several[1:] & (sat.series[1:] == sat.series[:-1]))

@@ -36,10 +36,10 @@ class Level:
     high_ms: float | None
     """95 % interval of its own level in another sitting."""
     peers_ms: float | None
-    """Median of the GPUs of its model; None for fewer than eight."""
+    """The level that the judge compares it with; None for fewer than eight GPUs of its model."""
     peers: int
     spread: float | None = None
-    """Standard deviation of ln time from sitting to sitting."""
+    """Standard deviation of ln time from sitting to sitting; None where no GPUs show it."""
     past: tuple[tuple[float, float], ...] = ()
     """Its runs: the time (ms), and when it began (s since 1970), in the order of time."""
 
@@ -109,7 +109,7 @@ def known(
             own, half, count = one.levels.level[number], one.half[number], int(one.peers[number])
             low, high = (None if np.isnan(half) else math.exp(own + side * half) for side in (-1, 1))
             levels.setdefault(keys[number], {})[one.workload] = Level(
-                math.exp(own), low, high, math.exp(one.centre[number]) if count >= LEAST_GPUS else None, count,
+                math.exp(own), low, high, math.exp(one.centre[number]) if len(on) >= LEAST_GPUS else None, count,
                 one.levels.again if one.levels.between_known else None, past.get((keys[number], one.workload), ()),
             )  # fmt: skip
     names = {

@@ -105,6 +105,15 @@ def test_of_one_sitting_the_runs_say_how_much_another_may_differ_and_of_one_run_
     assert of_one["low"].null_count() == of_one["ratio_high"].null_count() == of_one["rank_low"].null_count() == 20
 
 
+def test_a_node_with_few_gpus_knows_its_own_sittings() -> None:
+    runs = fleet(4, 12, between=0.02, day=0.01, run=0.0, seed=2).unique(["gpu", "sitting_of"])
+    [one], _ = stood(runs)
+    assert one.levels.again == pytest.approx(0.01, rel=0.3)
+    assert one.half == pytest.approx(2.6 * one.levels.again * np.sqrt(1 + 1 / 12), rel=0.1)
+    [few], _ = stood(runs.filter((pl.col("gpu") == "g0000") | (pl.col("sitting_of") == 0)))
+    assert np.isnan(few.half).all()
+
+
 def test_ranks_hold_the_true_place() -> None:
     runs = fleet(40, 4, between=0.0, day=0.001, run=0.001, seed=3)
     slow = pl.when(pl.col("gpu") == "g0007").then(pl.col("value") * 1.2).otherwise("value")
