@@ -301,8 +301,8 @@ VERDICTS = Table(
             "figure",
             "VARCHAR",
             "",
-            "what the effect is of, a code: 'time', 'temperature rise', 'highest clock', "
-            "...; of 'throttled runs' it is in percentage points; NULL in older judgements",
+            "what the effect is of, a code: 'time', 'temperature rise', 'highest clock', ...; of 'throttled runs' it "
+            "is in percentage points; '' of what was seen and not measured; NULL in older judgements",
         ),
     ),
     sorted_by=("cluster", "judged_at", "place"),

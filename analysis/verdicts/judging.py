@@ -146,7 +146,7 @@ class _Judge:
                 Level.GPU, self._name(one.gpu), (self._name(one.gpu),), self._campaign.cluster,
                 self._models[self._place[one.gpu]] if one.gpu in self._place else None, one.workloads, one.kind,
                 State.CONFIRMED if one.sittings > 1 else State.SUSPECTED, None, None, None, None, None, None, (),
-                one.looks, one.first_seen, one.last_seen, one.runs[-_RUNS:], one.action,
+                one.looks, one.first_seen, one.last_seen, one.runs[-_RUNS:], one.action, figure="",
             )
             for one in self._all.evidence.seen()
         ]  # fmt: skip

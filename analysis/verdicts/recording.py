@@ -167,7 +167,8 @@ def verdict_of(row: Mapping[str, Any]) -> Verdict:
     found = {name: row[name] for name in Verdict.__slots__}
     found |= {name: tuple(json.loads(row[name])) for name in _LISTS}
     found["causes"] = tuple(Part(**part) for part in found["causes"])
-    found["figure"] = found["figure"] or TIME  # of a judgement from before the figure was stored
+    if found["figure"] is None:  # of a judgement from before the figure was stored
+        found["figure"] = TIME
     return Verdict(**found | {"level": Level(row["level"]), "kind": Kind(row["kind"]), "state": State(row["state"])})
 
 

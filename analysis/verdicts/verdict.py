@@ -102,7 +102,7 @@ class Verdict:
     """What it was compared with, in words."""
     figure: str = TIME
     """What the effect is of: "time", or the name of a channel (`channels.CHANNELS`). Of "throttled runs" it is the
-    difference of two shares of runs, in percentage points."""
+    difference of two shares of runs, in percentage points. "" of what was seen and not measured."""
 
     @property
     def timed(self) -> bool:

@@ -67,8 +67,10 @@ def findings(found: Explained) -> Iterable[str | Table]:
             yield f"  cause: {', '.join(shown)}"
         seen = [f"first seen {_day(one.first_seen)}, last {_day(one.last_seen)}"] if one.first_seen else []
         chance = chances(one)
-        of = [f"compared with {one.reference}" if one.reference else f"n {count(one.n)}"]
-        yield f"  evidence: {', '.join([*of, *chance, many(len(one.runs), 'run'), *seen])}"
+        of = f"compared with {one.reference}" if one.reference else f"n {count(one.n)}"
+        of = of if one.figure else "seen, which needs no test"
+        runs = many(len(one.runs), "run") if one.runs else "no run shows it"
+        yield f"  evidence: {', '.join([of, *chance, runs, *seen])}"
         yield f"  what to do: {one.action}"
     yield ""
 

@@ -371,6 +371,9 @@ def test_odd_fleets_get_a_sentence_and_never_a_crash(odd: str, tmp_path: Path) -
         assert done.exit_code == 0, f"{verb}: {done.output}\n{done.exception!r}"
     found = document("verdicts", "--store", str(tmp_path / "S"))
     named = {(row["kind"], row["name"]) for row in found["rows"]}
+    if odd == "a wrong result":
+        said = whorl("explain", "n01/3", "--store", str(tmp_path / "S")).output
+        assert "evidence: seen, which needs no test, " in said
     assert named == ({("wrong results", "n01/3")} if odd == "a wrong result" else set())
     if odd not in (
         "no node is known",

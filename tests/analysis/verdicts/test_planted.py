@@ -109,6 +109,7 @@ def test_every_kind_of_fault_has_its_verdict_and_no_healthy_gpu_has_any(tmp_path
         assert NAMED[kind] in kinds[gpu], kind
     assert {row.state for row in found.rows} == {State.SUSPECTED}, "one sitting confirms nothing"
     assert [row.kind for row in found.rows[:2]] == [Kind.LOST, Kind.WRONG]
+    assert all((row.figure == "") is (row.kind in SEEN.values()) for row in found.rows)
     timed = [row.timed for row in found.rows if row.kind not in SEEN.values()]
     assert timed == sorted(timed, reverse=True), "what costs time comes before what is only warm"
 
