@@ -82,7 +82,9 @@ _cluster_option = click.option("--cluster", metavar="NAME", help="The cluster, i
     type=click.Path(dir_okay=False, allow_dash=True),
     help="Choose from the nodes in this file: host lists, or the output of `kubectl get nodes -o json`.",
 )
-@click.option("--node", metavar="NAME", envvar="NODE_NAME", help="With --format nfd: the node that the file is for.")
+@click.option(
+    "--node", "file_node", metavar="NAME", envvar="NODE_NAME", help="With --format nfd: the node that the file is for."
+)
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Print only this, for a scheduler or a program.")
 @click.option(
     "--output",
@@ -94,7 +96,7 @@ _cluster_option = click.option("--cluster", metavar="NAME", help="The cluster, i
 @json_option
 @click.pass_context
 def advise(
-    ctx: click.Context, /, form: str | None, output: Path | None, node: str | None, as_json: bool, **options: Any
+    ctx: click.Context, /, form: str | None, output: Path | None, file_node: str | None, as_json: bool, **options: Any
 ) -> None:
     """Say which nodes to avoid, which GPUs are best, and what that gains, with its interval.
 
@@ -119,7 +121,7 @@ def advise(
     form = "json" if as_json else form
     if output is not None and form not in ("exclude", "nfd"):
         raise click.UsageError("--output works only with --format exclude or nfd")
-    if form == "nfd" and not node:
+    if form == "nfd" and not file_node:
         raise click.UsageError("--format nfd needs --node: the file is for one node")
     for name in ("store", "workload"):
         if not options[name]:
@@ -137,8 +139,8 @@ def advise(
         return
     for line in steering.remarks:
         click.echo(f"whorl: note: {line}", err=True)
-    if form == "nfd" and node:
-        text, note = feature_file(steering, node)
+    if form == "nfd" and file_node:
+        text, note = feature_file(steering, file_node)
         lines = text.splitlines()
         if output is not None:
             write_whole(output, text)
