@@ -46,6 +46,12 @@ def jobs() -> None:
 @click.option("--clear", is_flag=True, help="Remove the tags that were read, once they are stored.")
 @click.option("--cluster", metavar="NAME", help="Name of the cluster.  [default: what sacct says]")
 @click.option("--time-zone", metavar="ZONE", help="Zone of times in --file that are no seconds: Europe/Berlin.")
+@click.option(
+    "--gpus-per-node",
+    metavar="[NODES=]N",
+    multiple=True,
+    help="How many GPUs nodes have: 4, or n[01-18]=8. Repeatable.  [default: what Slurm says, with --since]",
+)
 @click.option("--anonymise", is_flag=True, help="Store pseudonyms of users and accounts, from now on.")
 @json_option
 def import_jobs(
@@ -57,6 +63,7 @@ def import_jobs(
     clear: bool,
     cluster: str | None,
     time_zone: str | None,
+    gpus_per_node: tuple[str, ...],
     anonymise: bool,
     as_json: bool,
 ) -> None:
@@ -89,6 +96,7 @@ def import_jobs(
         tag_folders=tag_folders,
         cluster=cluster,
         time_zone=time_zone,
+        gpus_per_node=gpus_per_node,
         anonymise=anonymise,
         clear=clear,
     )

@@ -12,12 +12,12 @@ from typing import Any
 
 import polars as pl
 
-from ...errors import InputError
+from ...errors import InputError, SchedulerError
 from ...store import Store
 from ...store.allocations import JobSource, TagState
 from ...store.importing import superseding
 from ...store.importing.content import LINE, load
-from . import fields, mapping, pseudonyms, records, storing, tags
+from . import capacity, fields, mapping, pseudonyms, records, storing, tags
 from .tagging import SPOOL
 
 _ROWS = 500_000  # stored at once
@@ -83,6 +83,7 @@ def import_jobs(
     tag_folders: Sequence[Path] = (),
     cluster: str | None = None,
     time_zone: str | None = None,
+    gpus_per_node: Sequence[str] = (),
     anonymise: bool = False,
     clear: bool = False,
 ) -> Report:
@@ -101,6 +102,7 @@ def import_jobs(
             "say what to import: --since DATE asks sacct, --file FILE reads its saved output, --tags FOLDER reads tags"
         )
     report = Report()
+    numbers = capacity.given(gpus_per_node)
     found, about = None, {}
     if file is not None:
         data = load(file)
@@ -111,6 +113,7 @@ def import_jobs(
         text = fields.ask(since, until)
         about = {"file": "sacct", "sha256": hashlib.sha256(text.encode()).hexdigest(), "bytes": len(text.encode())}
         found = records.read(text, "sacct", cluster, None)
+        numbers = _asked(report) | numbers
     spool = tags.read(folders)
     opened = store if isinstance(store, Store) else Store.create(store)
     with opened.exclusive():
@@ -118,8 +121,8 @@ def import_jobs(
         tagged = _store_tags(opened, spool, cluster, secret, report)
         if found is not None:
             report.source = str(about["file"])
-            _store_records(opened, found, about, secret, report)
-        _place_again(opened, tagged)
+            _store_records(opened, found, about, secret, numbers, report)
+        _place_again(opened, tagged, numbers)
     named = pl.col("user").is_not_null() & ~pl.col("user").str.starts_with(pseudonyms.USER)
     if anonymise and opened.collect(opened.scan("jobs").filter(named).head(1)).height:
         report.notes.append("the table `jobs` still has names in records of earlier imports: nothing stored is changed")
@@ -132,8 +135,22 @@ def import_jobs(
     return report
 
 
+def _asked(report: Report) -> dict[str, int]:
+    """How many GPUs Slurm says that each node has."""
+    try:
+        return capacity.asked()
+    except SchedulerError as error:
+        report.notes.append(f"how many GPUs a node has is not known: {error}")
+        return {}
+
+
 def _store_records(
-    store: Store, found: records.Records, about: dict[str, object], secret: bytes | None, report: Report
+    store: Store,
+    found: records.Records,
+    about: dict[str, object],
+    secret: bytes | None,
+    numbers: dict[str, int],
+    report: Report,
 ) -> None:
     report.lines, report.passed, report.refused = found.lines, found.passed, found.refused.lines
     report.notes += found.notes
@@ -147,7 +164,7 @@ def _store_records(
     counts = {"rows": found.lines, "refused": found.refused.count, "format": JobSource.SACCT.value}
     counts |= {"cluster": report.cluster, "duplicates": sum(found.passed.values())}
     for part in _in_parts(jobs):
-        rows, unknown = _placed(store, part)
+        rows, unknown = _placed(store, part, numbers)
         for why, number in unknown.items():
             report.unknown[why] = report.unknown.get(why, 0) + number
         report.with_gpus += part.height - rows.filter(pl.col("gpu").is_null())["allocation"].n_unique()
@@ -162,13 +179,14 @@ def _in_parts(jobs: pl.DataFrame) -> list[pl.DataFrame]:
     return numbered.partition_by("part", maintain_order=True, include_key=False)
 
 
-def _placed(store: Store, jobs: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
+def _placed(store: Store, jobs: pl.DataFrame, numbers: dict[str, int]) -> tuple[pl.DataFrame, dict[str, int]]:
     """Rows of jobs with the GPUs that the store's tags and inventory give."""
     clusters = jobs["cluster"].unique().to_list()
     raw = jobs["raw_id"].unique().implode()
     of_these = pl.col("cluster").is_in(clusters) & pl.col("raw_id").is_in(raw)
     tagged = superseding.newest(store, (pl.col("source") == JobSource.TAG.value) & of_these)
-    return mapping.place(jobs, tagged, mapping.inventory(store, clusters))
+    numbers = capacity.learnt(store, clusters, jobs["nodes"].explode()) | numbers
+    return mapping.place(jobs, tagged, mapping.inventory(store, clusters), numbers)
 
 
 def _note_other_cluster(store: Store, clusters: list[str], report: Report) -> None:
@@ -242,7 +260,7 @@ def _as_tags(rows: pl.DataFrame) -> list[tags.Tag]:
     return found
 
 
-def _place_again(store: Store, tagged: pl.DataFrame) -> None:
+def _place_again(store: Store, tagged: pl.DataFrame, numbers: dict[str, int]) -> None:
     """Find the GPUs of stored jobs again, of which there are tags now."""
     raw = tagged["raw_id"].unique().implode()
     of_these = (pl.col("source") == JobSource.SACCT.value) & pl.col("raw_id").is_in(raw)
@@ -256,6 +274,6 @@ def _place_again(store: Store, tagged: pl.DataFrame) -> None:
         pl.col("node").unique(maintain_order=True).alias("nodes"),
         parts.fill_null(False).first().alias("shared"),
     )
-    again, _ = _placed(store, jobs.with_columns(pl.lit(0).alias(LINE)))
+    again, _ = _placed(store, jobs.with_columns(pl.lit(0).alias(LINE)), numbers)
     about: dict[str, object] = {"file": "tags of known jobs", "format": JobSource.TAG.value, "rows": jobs.height}
     storing.append(store, again, about, secret=None)

@@ -3,19 +3,22 @@
 Slurm's accounting counts GPUs and does not say which. They are certain in two ways:
 
 * a tag on the node read their UUIDs when the job began (`tags`);
-* the job had as many GPUs as its nodes have in all, so it had all of them; the table `gpus` must have known these
-  nodes when the job began. A node with MIG instances is left out, as its instances come and go.
+* the job had as many GPUs as its nodes have in all, so it had all of them; the table `gpus` must have known every GPU
+  of these nodes when the job began, as many as the scheduler says that they have. A node with MIG instances is left
+  out, as its instances come and go.
 
 Everything else is a row for each node without a GPU, and the report says why.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from ...store.allocations import GpuFrom, JobSource
+from .capacity import EVERY
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -24,7 +27,8 @@ _NEAR = pl.duration(minutes=5)  # between the clock of a node and the controller
 SHARED_NODE = "on a node that others may share: accounting does not say which of its GPUs (use tags)"
 NOT_KNOWN = "on nodes whose GPUs the store did not know when the job began"
 MIG = "on nodes with MIG instances (use tags)"
-FEWER = "on nodes that have fewer GPUs in the store than the job had: the inventory is not complete"
+INCOMPLETE = "on nodes of which the store knew another number of GPUs than they have"
+NO_NUMBER = "on nodes of which nobody said how many GPUs they have (give --gpus-per-node)"
 PARTS = "that had parts of GPUs (shards or MPS): accounting does not say of which (use tags)"
 TAG_DIFFERS = "whose tags name another number of GPUs than accounting counts"
 
@@ -55,10 +59,13 @@ def inventory(store: Store, clusters: list[str]) -> pl.DataFrame:
     return rows.with_columns(pl.min_horizontal(left, replaced).alias("until")).drop("place")
 
 
-def place(jobs: pl.DataFrame, tags: pl.DataFrame, gpus: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
+def place(
+    jobs: pl.DataFrame, tags: pl.DataFrame, gpus: pl.DataFrame, capacity: Mapping[str, int]
+) -> tuple[pl.DataFrame, dict[str, int]]:
     """Rows of `jobs`, one a GPU, or one a node where its GPUs are not known; how many allocations are so, by reason.
 
     `jobs` has a row for each allocation, `tags` one for each GPU (or node) of a tag, `gpus` is an `inventory`.
+    `capacity` says how many GPUs a node has.
     """
     key = ["cluster", "allocation"]
     on_nodes = jobs.explode("nodes").rename({"nodes": "node"})
@@ -66,7 +73,7 @@ def place(jobs: pl.DataFrame, tags: pl.DataFrame, gpus: pl.DataFrame) -> tuple[p
     rest = on_nodes.join(tagged, on=[*key, "node"], how="anti")
     had = tagged.group_by(key).agg(pl.col("gpu").count().alias("tagged"))
     rest = rest.join(had, on=key, how="left").with_columns(pl.col("tagged").fill_null(0))
-    whole, unknown, reasons = _whole_nodes(rest, gpus)
+    whole, unknown, reasons = _whole_nodes(rest, gpus, capacity)
     rows = pl.concat([tagged, whole, unknown], how="diagonal")
     differs = _differing(rows, jobs)
     if differs.height:
@@ -113,18 +120,25 @@ def _by_tag(on_nodes: pl.DataFrame, tags: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _whole_nodes(rest: pl.DataFrame, gpus: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, int]]:
+def _whole_nodes(
+    rest: pl.DataFrame, gpus: pl.DataFrame, capacity: Mapping[str, int]
+) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, int]]:
     """The GPUs of jobs that had all of their nodes'; the nodes of the others; how many these are, by reason."""
     key = ["cluster", "allocation"]
     there = rest.join(gpus, on=["cluster", "node"])
     there = there.filter((pl.col("seen") <= pl.col("began")) & (pl.col("until") > pl.col("began")).fill_null(True))
     per_node = there.group_by(*key, "node").agg(pl.col("gpu").n_unique().alias("has"), pl.col("mig").any().alias("mig"))
+    every = capacity.get(EVERY)
+    number = pl.col("node").replace_strict(dict(capacity) or {EVERY: 0}, default=every, return_dtype=pl.Int64)
+    rest = rest.with_columns(number.alias("capacity"))
     per_job = (
         rest.join(per_node, on=[*key, "node"], how="left")
         .group_by(key)
         .agg(
             pl.col("has").sum(),
             pl.col("has").is_null().any().alias("not_known"),
+            pl.col("capacity").is_null().any().alias("no_number"),
+            (pl.col("has") != pl.col("capacity")).any().alias("incomplete"),
             pl.col("mig").any(),
             pl.col("shared").first(),
             (pl.col("job_gpus") - pl.col("tagged")).first().alias("wanted"),
@@ -137,16 +151,18 @@ def _whole_nodes(rest: pl.DataFrame, gpus: pl.DataFrame) -> tuple[pl.DataFrame, 
         .then(pl.lit(NOT_KNOWN))
         .when("mig")
         .then(pl.lit(MIG))
-        .when(pl.col("has") < pl.col("wanted"))
-        .then(pl.lit(FEWER))
         .when(pl.col("has") > pl.col("wanted"))
         .then(pl.lit(SHARED_NODE))
+        .when("no_number")
+        .then(pl.lit(NO_NUMBER))
+        .when(pl.col("incomplete") | (pl.col("has") < pl.col("wanted")))
+        .then(pl.lit(INCOMPLETE))
     )
     per_job = per_job.with_columns(reason.alias("reason"))
     certain = per_job.filter(pl.col("reason").is_null())
     whole = there.join(certain.select(key), on=key).unique([*key, "gpu"], maintain_order=True)
     whole = whole.select(
-        *(name for name in rest.columns if name != "tagged"),
+        *(name for name in rest.columns if name not in ("tagged", "capacity")),
         "gpu",
         pl.lit(None, pl.String).alias("tag"),
         pl.lit(GpuFrom.WHOLE_NODE.value).alias("gpu_from"),
@@ -154,7 +170,7 @@ def _whole_nodes(rest: pl.DataFrame, gpus: pl.DataFrame) -> tuple[pl.DataFrame, 
         pl.lit(1.0).alias("share"),
     )
     others = per_job.filter(pl.col("reason").is_not_null())
-    unknown = rest.drop("tagged").join(others.select(key), on=key)
+    unknown = rest.drop("tagged", "capacity").join(others.select(key), on=key)
     return whole, unknown, dict(others["reason"].value_counts().iter_rows())
 
 

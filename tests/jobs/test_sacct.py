@@ -25,6 +25,7 @@ from whorl.tests.stores import new_store
 @pytest.fixture
 def run(store: Store, tmp_path: Path) -> Any:
     def run(*rows: dict[str, str], columns: tuple[str, ...] = COLUMNS, **options: Any) -> Report:
+        options = {"gpus_per_node": ["4"]} | options
         return import_jobs(store, file=saved(tmp_path / "sacct.txt", *rows, columns=columns), **options)
 
     return run
@@ -142,7 +143,8 @@ def test_the_inventory_is_that_of_the_time(run: Any, store: Store) -> None:
     rows |= {"slot": [0, 0], "first_seen": [utc(T0 + 1000)] * 2}
     store.append({"gpus": arrow_rows("gpus", rows)}, "later")
     late: Any = {"Submit": T0 + 2000, "Start": T0 + 2100, "End": T0 + 2200, "ElapsedRaw": 100}
-    run(job(1), job(2, **late), job(3, 3, "n02", **late), job(4, 4, "n02", **late), job(5, 4, "n03"))
+    jobs = [job(1), job(2, **late), job(3, 3, "n02", **late), job(4, 4, "n02", **late), job(5, 4, "n03")]
+    run(*jobs, gpus_per_node=["4", "n02=3"])
     assert now(store, "job_id, gpu") == [
         *(("1", f"GPU-n01-{slot}") for slot in range(4)),
         *(("2", f"GPU-n01-{slot}") for slot in range(1, 4)),
@@ -151,6 +153,21 @@ def test_the_inventory_is_that_of_the_time(run: Any, store: Store) -> None:
         ("4", None),  # more than the store knows there
         ("5", None),  # nobody knew the node when it began
     ]
+
+
+def test_a_store_that_knows_a_part_of_a_node_names_no_gpu(run: Any, store: Store) -> None:
+    """As after `whorl probe run --gpu`, or in a job that sees its own GPUs only."""
+    know_gpus(store, "n01", "n02", each=2)
+    assert "nobody said how many" in str(run(job(1, 2), gpus_per_node=[]).unknown)
+    assert "another number of GPUs than they have" in str(run(job(1, 2)).unknown)
+    assert now(store, "gpu") == [(None,)]
+    run(job(1, 2), job(2, 2, "n02"), gpus_per_node=["4", "n02=2"])
+    found = [("1", None), ("2", "GPU-n02-0"), ("2", "GPU-n02-1")]
+    assert now(store, "job_id, gpu") == found
+    again = run(job(1, 2), job(2, 2, "n02"), gpus_per_node=[])  # what was known is known still
+    assert (again.stored, now(store, "job_id, gpu")) == (0, found)
+    with pytest.raises(InputError, match="is not \\[NODES=\\]NUMBER"):
+        run(job(1), gpus_per_node=["n01:4"])
 
 
 def test_parts_of_gpus_and_mig_instances_are_not_guessed(run: Any, store: Store) -> None:
@@ -179,7 +196,11 @@ def test_what_is_named_follows_from_what_is_known(run: Any, store: Store) -> Non
         nodes = random.sample(sorted(has), random.randint(1, 3))
         most = sum(has[node] for node in nodes)
         asked[str(number)] = nodes, max(1, most + random.choice([-1, 0, 0, 1]))
-    run(*(job(int(name), gpus, ",".join(nodes), len(nodes)) for name, (nodes, gpus) in asked.items()))
+    numbers = [f"{node}={gpus}" for node, gpus in has.items() if gpus]
+    run(
+        *(job(int(name), gpus, ",".join(nodes), len(nodes)) for name, (nodes, gpus) in asked.items()),
+        gpus_per_node=numbers,
+    )
     found: dict[str, list[tuple[str, str | None]]] = {}
     for name, node, gpu in now(store):
         found.setdefault(name, []).append((node, gpu))

@@ -234,7 +234,7 @@ def test_nodes_without_tags_are_left_to_the_inventory(run: Any, spool: Path, sto
     know_gpus(store, "n02", each=2)
     write(spool, "begin", 1, 100, A, B)
     run()
-    import_jobs(store, file=saved(tmp_path / "sacct", job(1, 4, "n[01-02]", 2)))
+    import_jobs(store, file=saved(tmp_path / "sacct", job(1, 4, "n[01-02]", 2)), gpus_per_node=["2"])
     assert now(store, "node, gpu, gpu_from") == [
         ("n01", A, "tag"),
         ("n01", B, "tag"),
