@@ -88,7 +88,7 @@ def plan(store: str, budget: float | None, as_json: bool, **given: Any) -> None:
     if as_json:
         print_json(plan_document(found, how, hours))
     else:
-        show(plan_answer(found, how, hours))
+        show(plan_answer(found, how, hours, named=given["campaign"] is not None))
 
 
 @campaign.command("run", short_help="Submit jobs until every node is measured; stop and go on as you like.")

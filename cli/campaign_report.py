@@ -75,8 +75,8 @@ def plan_document(found: Status, how: How, budget_h: float | None) -> dict[str, 
     }
 
 
-def plan_answer(found: Status, how: How, budget_h: float | None) -> Iterable[str | Table]:
-    """The plan for people."""
+def plan_answer(found: Status, how: How, budget_h: float | None, *, named: bool) -> Iterable[str | Table]:
+    """The plan for people. `named`: they chose the campaign's name."""
     request = found.request
     said = plan_document(found, how, budget_h)
     new = "new campaign" if request.is_new else "campaign"
@@ -84,6 +84,8 @@ def plan_answer(found: Status, how: How, budget_h: float | None) -> Iterable[str
         f"{new} {request.campaign}: suite {request.suite}, {many(len(request.probes), 'probe')}, neighbours "
         f"{request.neighbours}"
     )
+    if request.is_new and not named:
+        yield "that name is made from the day; --campaign NAME, here and for `whorl campaign run`, chooses another"
     yield f"{many(len(found.nodes), 'node')} with {many(said['gpus'], 'GPU')}: {_states(found)}"
     if said["jobs"]:
         yield (

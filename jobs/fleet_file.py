@@ -41,6 +41,19 @@ _NEEDED = ("cluster", "nodes")
 
 def read_fleet(path: str | Path) -> Cluster:
     """The simulated cluster that a file describes. InputError, which names the file and the key, for a wrong one."""
+    given = _read(path)
+    try:
+        return _cluster(given)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def nodes_of(path: str | Path) -> list[str]:
+    """The names of the nodes that a file lists; their GPUs are not drawn. InputError as for `read_fleet`."""
+    return expand(_read(path)["nodes"])
+
+
+def _read(path: str | Path) -> Mapping[str, Any]:
     try:
         given = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -48,7 +61,7 @@ def read_fleet(path: str | Path) -> Cluster:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"{path} is not a TOML file: {error}") from error
     try:
-        return _cluster(_checked(given))
+        return _checked(given)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 

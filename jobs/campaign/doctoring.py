@@ -124,7 +124,7 @@ def doctor(
 
     how, slurm = how or How(), Slurm()
     slurm.check()
-    target = _target(slurm, node, partition, reserved=how.reserved)
+    target = _target(slurm, node, partition, fleet, reserved=how.reserved)
     opened = Store.create(store)
     output = _output(opened.root, how) / f"{target.name}-{time.time_ns()}.out"
     words = [*(how.program or (sys.executable, "-m", "whorl")), "campaign", "doctor", "--here"]
@@ -159,12 +159,14 @@ def doctor(
     return Answer(target.name, sent.job, time.monotonic() - began, tuple(found))
 
 
-def _target(slurm: Slurm, node: str | None, partition: str | None, *, reserved: bool) -> Target:
+def _target(
+    slurm: Slurm, node: str | None, partition: str | None, fleet: str | None, *, reserved: bool
+) -> Target:
     """The node that is asked: this one, or else an idle one, or else any that takes jobs."""
     from .asking import Request
     from .inventory import targets
 
-    request = Request("doctor", "quick", (), False, "busy", partition, node)
+    request = Request("doctor", "quick", (), False, "busy", partition, node, fleet)
     every = targets(slurm.nodes(), slurm.partitions(), request, lambda _: MINUTES, reserved=reserved)
     able = [one for one in every if one.why_not is None]
     if not able:

@@ -105,19 +105,28 @@ def targets(
     """The nodes with GPUs that the campaign covers, in the order of their names.
 
     `minutes` is the limit of a job on a node with so many GPUs. `reserved`: the jobs go to a reservation.
-    Raises InputError for a partition or node that Slurm does not know, and where no node has GPUs.
+    Raises InputError for a partition that Slurm does not know, for a node that it or the simulated cluster does not
+    know, and where no node has GPUs. A campaign that was begun goes on without a node that Slurm lost.
     """
     for name in (request.partition or "").split(","):
         if name and name not in partitions:
             raise InputError(f"Slurm has no partition {name}; it has {', '.join(sorted(partitions))}")
     asked = None if request.nodes is None else set(expand(request.nodes))
-    if asked is not None and asked - nodes.keys():
+    if asked is not None and asked - nodes.keys() and request.is_new:
         raise InputError(f"Slurm has no node {compress(asked - nodes.keys())}, which --nodes names")
+    if request.fleet is not None:
+        from ..fleet_file import nodes_of  # Python needs some time for the simulator
+
+        listed = set(nodes_of(request.fleet))
+        if asked is not None and asked - listed:
+            raise InputError(f"{request.fleet} lists no node {compress(asked - listed)}, which --nodes names")
+        asked = listed if asked is None else asked
     chosen = [one for one in nodes.values() if asked is None or one.name in asked]
     chosen = [one for one in chosen if within(one, request.partition)]
     found = [_target(one, partitions, request, minutes(one.gpus), reserved=reserved) for one in chosen if one.gpus]
     if not found:
         where = f"of partition {request.partition}" if request.partition else "of Slurm"
+        where = f"that {request.fleet} lists" if request.fleet else where
         where = f"among {request.nodes}" if request.nodes else where
         have = sorted({name for one in nodes.values() if one.gpus for name in one.partitions})
         has = f": the partitions with GPUs are {', '.join(have)}" if have else ""

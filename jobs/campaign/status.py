@@ -9,7 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...errors import SchedulerError
+from ...errors import InputError, SchedulerError
+from ..hostlist import expand
 from ..naming import known
 from ..slurm import Node, Partition, Slurm
 from .asking import Asked, Request, choose, find
@@ -141,8 +142,9 @@ def assess(
     for job in queue:
         jobs.setdefault(job.node, []).append(job)
     inventory = {one.name: one for one in site.targets} if site else {}
-    every = [*inventory, *sorted(by_node.keys() - inventory.keys())]
-    why = "Slurm has no such node any more" if site else "Slurm was not asked"
+    gone = set(expand(request.nodes)) - site.nodes.keys() if site and request.nodes else set()
+    every = [*inventory, *sorted((by_node.keys() | gone) - inventory.keys())]
+    why = "Slurm has no such node any more" if site else "Slurm did not tell"
 
     def node(name: str) -> NodeStatus:
         return _node(name, inventory.get(name), by_node.get(name) or Covered(), jobs.get(name, []), tries, why)
@@ -210,8 +212,8 @@ def campaign_status(
         slurm.check()
         queue = own_jobs(slurm, request)  # before the store is read: a job that ends between is not missed
         site = site_of(slurm, request, how)
-    except SchedulerError as error:
-        if not error.absent:
+    except (SchedulerError, InputError) as error:  # the store's part is told, whatever became of nodes and files
+        if isinstance(error, SchedulerError) and not error.absent:
             raise
         note = f"{error}; nodes that were not measured yet are not known here"
     found = assess(request, site, queue, coverage(opened, request))

@@ -325,6 +325,37 @@ def test_a_partition_without_gpus_is_said() -> None:
         inventory(lines, "PartitionName=cpu State=UP\nPartitionName=gpu State=UP\n", asked)
 
 
+def test_only_the_nodes_of_a_simulated_cluster_get_jobs(slurm: FakeSlurm, tmp_path: Path) -> None:
+    file = tmp_path / "sim.toml"
+    file.write_text('cluster = "tiny"\nnodes = "n[01,03,99]"\n')
+    found = plan_campaign(tmp_path / "store", Asked(suite="quick", fleet=str(file)), slurm=slurm)
+    assert [one.name for one in found.nodes] == ["n01", "n03"]
+    with pytest.raises(InputError, match=r"sim\.toml lists no node n02, which --nodes names"):
+        plan_campaign(tmp_path / "store", Asked(suite="quick", fleet=str(file), nodes="n[01-02]"), slurm=slurm)
+    file.write_text('cluster = "tiny"\nnodes = "x[01-02]"\n')
+    with pytest.raises(InputError, match=r"no node that .*sim\.toml lists has GPUs by its Gres"):
+        plan_campaign(tmp_path / "store", Asked(suite="quick", fleet=str(file)), slurm=slurm)
+
+
+def test_a_campaign_goes_on_without_a_node_that_slurm_lost(slurm: FakeSlurm, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    drive(slurm, store, Asked("autumn", "quick", ("launch",), nodes="n[01-02]"), max_pending=1, once=True)
+    (slurm.folder / "nodes").write_text(node_line("n01") + node_line("n03"))
+    found = drive(slurm, store)
+    assert [(one.name, one.state) for one in found.nodes] == [("n01", "covered"), ("n02", "unavailable")]
+    assert found.nodes[1].why == "Slurm has no such node any more"
+
+
+def test_the_status_is_told_without_the_file_of_a_simulated_cluster(slurm: FakeSlurm, tmp_path: Path) -> None:
+    file = tmp_path / "sim.toml"
+    file.write_text('cluster = "tiny"\nnodes = "n[01-03]"\n')
+    drive(slurm, tmp_path / "store", Asked("autumn", "quick", ("launch",), fleet=str(file)))
+    file.unlink()
+    found = campaign_status(tmp_path / "store", slurm=slurm)
+    assert [one.state for one in found.nodes] == ["covered"] * 3
+    assert "sim.toml: No such file" in found.notes[0]
+
+
 # -- what the store has ----------------------------------------------------------------------------------------
 
 
