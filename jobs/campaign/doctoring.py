@@ -159,9 +159,7 @@ def doctor(
     return Answer(target.name, sent.job, time.monotonic() - began, tuple(found))
 
 
-def _target(
-    slurm: Slurm, node: str | None, partition: str | None, fleet: str | None, *, reserved: bool
-) -> Target:
+def _target(slurm: Slurm, node: str | None, partition: str | None, fleet: str | None, *, reserved: bool) -> Target:
     """The node that is asked: this one, or else an idle one, or else any that takes jobs."""
     from .asking import Request
     from .inventory import targets
