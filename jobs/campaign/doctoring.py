@@ -124,7 +124,7 @@ def doctor(
 
     how, slurm = how or How(), Slurm()
     slurm.check()
-    target = _target(slurm, node, partition, fleet, reserved=how.reserved)
+    target = _target(slurm, node, partition, None if fleet is None else str(fleet), reserved=how.reserved)
     opened = Store.create(store)
     output = _output(opened.root, how) / f"{target.name}-{time.time_ns()}.out"
     words = [*(how.program or (sys.executable, "-m", "whorl")), "campaign", "doctor", "--here"]
