@@ -55,7 +55,7 @@ def judged_store(
     for gpu in range(gpus):
         add(
             "gpus", cluster=CLUSTER, gpu=uuid(gpu), uuid=uuid(gpu), serial=f"S{gpu:04}", node=node(gpu), slot=gpu % 4,
-            model=model(gpu), driver="570.1", first_seen=BEGAN_NS,
+            model=model(gpu), driver="570.1", first_seen=BEGAN_NS + 123,  # as real clocks, with nanoseconds
         )  # fmt: skip
     for day in days:
         for gpu in range(gpus):

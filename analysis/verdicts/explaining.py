@@ -107,9 +107,9 @@ class Explained:
 
 def find(store: Store, said: str, cluster: str | None = None) -> Mapping[str, Any]:
     """The row of `gpus_now` of the GPU that `said` means: its name, UUID, serial or a part that no other has."""
-    rows = [
-        row for row in store.sql("select * from gpus_now").to_pylist() if cluster is None or row["cluster"] == cluster
-    ]
+    # Python's times have no nanoseconds.
+    every = store.sql("select * replace (cast(first_seen as timestamp) as first_seen) from gpus_now").to_pylist()
+    rows = [row for row in every if cluster is None or row["cluster"] == cluster]
     if not rows:
         raise InputError(f"{store.root} holds no GPUs{'' if cluster is None else f' of cluster {cluster!r}'}")
     clusters = sorted({str(row["cluster"]) for row in rows})
