@@ -119,7 +119,8 @@ def _unavailable(found: Status) -> Iterable[str]:
     for one in found.of(NodeState.UNAVAILABLE):
         reasons.setdefault(one.why or "unknown", []).append(one.name)
     for why, names in reasons.items():
-        yield f"not available: {compress(names)} ({why})"
+        more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
+        yield f"not available: {compress(names[:_LISTED])}{more} ({why})"
 
 
 # -- status -------------------------------------------------------------------------------------------------------

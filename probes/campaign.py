@@ -49,8 +49,7 @@ class Plan:
 
     def expected_s(self) -> float:
         """How long one GPU takes at most, by the probes' limits."""
-        effort = self.asked.effort
-        return sum(effort.expected_s(probe) for probe in self.probes) + effort.first_warm_up_s
+        return self.asked.effort.together_s(self.probes)
 
 
 @dataclass(frozen=True)

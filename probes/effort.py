@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .probe import Kind, Probe
@@ -59,6 +60,10 @@ class Effort:
             case Kind.SCAN:
                 return len(probe.scan[1] if probe.scan else ()) * 2 * self.scan_s
         return self.warm_up_s + self.limit_s
+
+    def together_s(self, probes: Iterable[Probe]) -> float:
+        """How long some probes take at most on a GPU that is cold at first."""
+        return sum(map(self.expected_s, probes)) + self.first_warm_up_s
 
     @property
     def scan_s(self) -> float:

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
 from ...store.catalog import quoted
+from ...store.query import Plain
 
 if TYPE_CHECKING:
     from ...probes.probe import Probe
@@ -62,25 +63,24 @@ class Request:
         return self.began_ns is None
 
     def expected_s(self) -> float:
-        """How long a GPU takes at most, by the limits of its probes."""
-        from ...probes.campaign import Plan
+        """How long a GPU takes at most, by the limits of its probes: as `Plan.expected_s` of the campaign on a node."""
         from ...probes.catalogue import choose
-        from ...probes.conditions import Asked as Conditions
         from ...probes.effort import EFFORTS
 
-        return Plan(choose(self.probes), Conditions(EFFORTS[self.suite]), self.campaign, self.neighbours).expected_s()
+        return EFFORTS[self.suite].together_s(choose(self.probes))
 
 
 def known(store: Store | None) -> list[Request]:
     """The campaigns that were run on this store through a batch system, the newest first."""
     if store is None:
         return []
-    rows = store.sql(
-        "SELECT campaign, cluster, asked, epoch_ns(began) FROM campaigns WHERE fleet IS NULL ORDER BY began DESC"
+    rows = select(
+        store,
+        "SELECT campaign, cluster, asked, epoch_ns(began) FROM campaigns WHERE fleet IS NULL ORDER BY began DESC",
     )
     found: dict[str, Request] = {}
     names = {one.name for one in fields(Request)}
-    for campaign, cluster, asked, began in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+    for campaign, cluster, asked, began in rows:
         try:
             given = {key: value for key, value in json.loads(asked or "").items() if key in names}
             given |= {"probes": tuple(given["probes"]), "cluster": cluster, "began_ns": began}
@@ -129,12 +129,10 @@ def choose(store: Store | None, asked: Asked) -> Request:
 
 
 def _new(asked: Asked, taken: set[str]) -> Request:
-    from ...probes.campaign import NEIGHBOURS
-
     chosen = _probes(asked)
     suite = asked.suite or "standard"
-    if asked.neighbours is not None and asked.neighbours not in NEIGHBOURS:
-        raise InputError(f"neighbours must be {' or '.join(NEIGHBOURS)}, not {asked.neighbours!r}")
+    if asked.neighbours not in (None, "idle", "busy"):
+        raise InputError(f"neighbours must be idle or busy, not {asked.neighbours!r}")
     fleet = asked.fleet
     if fleet is not None:
         if not Path(fleet).is_file():
@@ -192,6 +190,14 @@ def find(store: Store, name: str | None) -> Request:
             f"{store.root} has no campaign{which} of jobs; {has}: `whorl campaign run --store {store.root}` begins one"
         )
     return found
+
+
+def select(store: Store, query: str) -> list[tuple[Any, ...]]:
+    """The rows of an answer of numbers and texts: without loading pyarrow, which takes longer than many a query."""
+    found = store.answer(query)
+    if isinstance(found, Plain):
+        return found.rows
+    return list(zip(*(column.to_pylist() for column in found.columns), strict=True))
 
 
 def of_campaign(request: Request) -> str:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...store.catalog import quoted
 from ...store.events import EventKind
 from ...store.names import gpu_name
 from ...store.outcomes import EndedBy
-from .asking import Request, of_campaign
+from .asking import Request, of_campaign, select
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -119,8 +119,8 @@ class _Ran(NamedTuple):
 
     gpu: str
     job: str | None
-    done: list[str] | None
-    """The probes that are measured."""
+    done: str | None
+    """The probes that are measured, with commas."""
     why: str | None
     """Why the last of those that failed did; None where none did."""
     began_ns: int
@@ -141,31 +141,27 @@ class _Told(NamedTuple):
     ts_ns: int
 
 
-def _rows(store: Store, query: str) -> Iterator[tuple[Any, ...]]:
-    return zip(*(column.to_pylist() for column in store.sql(query).columns), strict=True)
-
-
 def _ran(store: Store, request: Request) -> list[_Ran]:
     failed = f"ended_by = '{EndedBy.FAILED}'"
-    query = f"""SELECT gpu, job_id, list(workload) FILTER (ended_by IS DISTINCT FROM '{EndedBy.FAILED}'),
+    query = f"""SELECT gpu, job_id, string_agg(workload, ',') FILTER (ended_by IS DISTINCT FROM '{EndedBy.FAILED}'),
         arg_max(workload || ': ' || coalesce(status_detail, 'failed'), ended) FILTER ({failed}),
         min(epoch_ns(began)), max(epoch_ns(ended)), CAST(sum(epoch_ns(ended) - epoch_ns(began)) AS BIGINT)
         FROM runs WHERE {of_campaign(request)} AND began IS NOT NULL AND ended IS NOT NULL GROUP BY gpu, job_id"""
-    return list(itertools.starmap(_Ran, _rows(store, query)))
+    return list(itertools.starmap(_Ran, select(store, query)))
 
 
 def _told(store: Store, request: Request) -> list[_Told]:
     query = f"""SELECT kind, gpu, node, workload, detail, n, job_id, epoch_ns(ts) FROM events
         WHERE {of_campaign(request)} AND (kind IN ('{EventKind.JOB_SUBMITTED}', '{EventKind.PROBE_NOT_RUN}')
         OR (kind = '{EventKind.PROBE_FAILED}' AND workload IS NULL))"""
-    return list(itertools.starmap(_Told, _rows(store, query)))
+    return list(itertools.starmap(_Told, select(store, query)))
 
 
 def _places(store: Store, request: Request) -> dict[str, tuple[str, int | None]]:
     """The last node and slot of each GPU."""
     where = "" if request.cluster is None else f"AND cluster = {quoted(request.cluster)}"
     query = f"SELECT gpu, node, slot FROM gpus WHERE node IS NOT NULL {where} ORDER BY first_seen NULLS FIRST"
-    return {gpu: (node, slot) for gpu, node, slot in _rows(store, query)}
+    return {gpu: (node, slot) for gpu, node, slot in select(store, query)}
 
 
 def _gpus(
@@ -177,7 +173,7 @@ def _gpus(
     failed: dict[str, str] = {}
     nodes: dict[str, str | None] = {}
     for run in ran:
-        done.setdefault(run.gpu, set()).update(run.done or ())
+        done.setdefault(run.gpu, set()).update((run.done or "").split(","))
         if run.why is not None:
             failed[run.gpu] = run.why
     for event in told:
