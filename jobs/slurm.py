@@ -332,12 +332,8 @@ def _tres_gpus(tres: str) -> int:
 
 def _fields(line: str) -> dict[str, str]:
     """KEY=VALUE pairs, values with spaces included; of a key that comes twice, the first, which is Slurm's own."""
-    fields: dict[str, str] = {}
-    marks = list(_FIELDS.finditer(line))
-    ends = [mark.start() for mark in marks[1:]] + [len(line)]
-    for mark, end in zip(marks, ends[: len(marks)], strict=True):
-        fields.setdefault(mark[1], line[mark.end() : end].strip())
-    return fields
+    parts = _FIELDS.split(line)  # what stands before the first key, a key, its value, a key, ...
+    return dict(zip(parts[-2:0:-2], map(str.strip, parts[:1:-2]), strict=True))  # backwards: the first one stays
 
 
 def _text(value: str) -> str:
