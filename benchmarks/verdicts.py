@@ -9,7 +9,6 @@
     masking      15 % of the GPUs are 10 % slower.
     intervals    how often the 95 % interval of a GPU holds its level in a sitting that was not used.
     longhorn     the same from one half of the dates to the other; which names recur; who is named at all.
-    speed        levels and comparison of 27,648 GPUs x 20 runs x 12 figures.
 
 docs/operating-characteristics.md is made from the result. Shares have 95 % Wilson intervals. Nothing is asserted.
 """
@@ -19,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import resource
 import tempfile
 import time
 from collections import Counter
@@ -319,24 +317,6 @@ def valleys(seed: int) -> list[dict[str, Any]]:
     return rows
 
 
-def speed(gpus: int, runs: int, figures: int) -> dict[str, Any]:
-    random = np.random.default_rng(1)
-    began = time.perf_counter()
-    seconds = 0.0
-    for _ in range(figures):
-        gpu = np.repeat(np.arange(gpus), runs)
-        at = np.tile(np.repeat(np.arange(runs // 4), 4), gpus).astype(np.float64) + 20_000
-        x = (0.017 * random.standard_normal(gpus))[gpu] + 0.001 * random.standard_normal(len(gpu))
-        start = time.perf_counter()
-        compare(levels(gpu, at, x, gpus), Fleet(np.arange(gpus) // PER_NODE))
-        seconds += time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {
-        "gpus": gpus, "runs": runs, "figures": figures, "seconds": round(seconds, 2),
-        "with_drawing_s": round(time.perf_counter() - began, 2), "peak_mb": round(peak),
-    }  # fmt: skip
-
-
 def in_lines(result: dict[str, Any]) -> str:
     """JSON with a line for each key and each row of a list: there are hundreds of rows."""
     parts = []
@@ -356,7 +336,7 @@ def main() -> None:
     parser.add_argument("--fleets", type=int, default=400, help="of a kind at most")
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument(
-        "--parts", nargs="+", default=["speed", "longhorn", "valleys", "intervals", "masking", "healthy", "faulty"]
+        "--parts", nargs="+", default=["longhorn", "valleys", "intervals", "masking", "healthy", "faulty"]
     )
     given = parser.parse_args()
 
@@ -364,7 +344,6 @@ def main() -> None:
         return int(max(4, min(given.fleets, given.gpus // gpus)))
 
     parts: dict[str, Callable[[], Any]] = {
-        "speed": lambda: speed(27_648, 20, 12),
         "longhorn": lambda: longhorn(given.longhorn) if given.longhorn else None,
         "valleys": lambda: valleys(given.seed),
         "intervals": lambda: intervals(given.seed),

@@ -42,7 +42,9 @@ def quantile(tail: npt.ArrayLike, freedom: npt.ArrayLike) -> Floats:
     share, df = np.broadcast_arrays(np.asarray(tail, float), np.asarray(freedom, float))
     if share.size == 1:
         return np.full(share.shape, _one_quantile(float(share.flat[0]), float(df.flat[0])))
-    return _quantiles(share, df)
+    # Of many GPUs few differ in these.
+    kinds, which = np.unique(np.stack([share.ravel(), df.ravel()]), axis=1, return_inverse=True)
+    return _quantiles(*kinds)[which].reshape(share.shape)
 
 
 @lru_cache(maxsize=10_000)

@@ -33,7 +33,7 @@ class Telling:
         self.cluster, self.workload, self.beside = cluster, workload, beside
         self.said: list[NotJudged] = []
         coupled = int(runs["job_id"].is_not_null().sum()) * 2 > runs.height
-        self.members: dict[str, tuple[str, ...]] = {name: (name,) for name in runs["gpu"].unique().sort()}
+        self.members: dict[str, tuple[str, ...]] = {name: (name,) for name in runs["gpu"].unique().sort().to_list()}
         self.of_nodes = coupled
         if coupled:
             self._say("its GPUs run together in jobs, so nodes were compared with their past and not GPUs")
@@ -44,9 +44,11 @@ class Telling:
         nodes = dict(places.iter_rows())
         self.nodes: list[str | None] = [nodes.get(name) for name in self.names]
         # What may be different after a change: nothing else is looked up for each finding.
-        self.varying = [name for name in (*SOFTWARE, *PLACE) if runs[f"had_{name}"].n_unique() > 1]
+        varying = [name for name in (*SOFTWARE, *PLACE) if runs[f"had_{name}"].n_unique() > 1]
+        kinds = {name: runs[f"had_{name}"].drop_nulls().unique().to_list() for name in varying}
+        self.had = {name: (codes(runs[f"had_{name}"], words), words) for name, words in kinds.items()}
         self.read = {name: runs[name].cast(pl.Float64).fill_null(np.nan).to_numpy() for name in _READ}
-        self.software = [name for name in SOFTWARE if name in self.varying]
+        self.software = [name for name in SOFTWARE if name in varying]
         parts = [pl.col(f"had_{name}").fill_null("") for name in self.software] or [pl.lit("")]
         regime = runs.select(pl.concat_str(parts, separator="\n").alias("regime"))["regime"]
         self.regimes: list[str] = regime.unique().sort().to_list()
@@ -233,11 +235,11 @@ class Telling:
     def _beside(self, series: int, before: Ints, after: Ints) -> Iterator[str]:
         """What else is different after: software, place, neighbours, temperature, clock, power."""
         was, became = self._rows(before), self._rows(after)
-        last, now = self._rows(before[-1:]).tolist(), self._rows(after[:1]).tolist()
-        for name in self.varying:
-            old, new = (self.runs[f"had_{name}"][rows].drop_nulls() for rows in (last, now))
+        last, now = self._rows(before[-1:]), self._rows(after[:1])
+        for name, (had, words) in self.had.items():
+            old, new = (had[rows][had[rows] >= 0] for rows in (last, now))
             if len(old) and len(new) and old[-1] != new[0]:
-                yield f"{WORDS[name]} {old[-1]} to {new[0]}"
+                yield f"{WORDS[name]} {words[old[-1]]} to {words[new[0]]}"
         if not self.of_nodes:
             since, until = (date_of(self.past.of.at[one]) for one in (before[-1], after[0]))
             for other in self.beside.new(self.nodes[series], self.names[series], since, until):
