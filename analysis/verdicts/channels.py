@@ -107,9 +107,11 @@ def channels(evidence: Evidence) -> pl.DataFrame:
     at a fixed clock and without work is that at the peers' temperature.
     """
     if evidence.channels is None:  # verdicts and fingerprints both read them
-        parts = [frame.select(pl.lit(channel.name).alias("channel"), *_COLUMNS) for channel, frame in _all(evidence)]
-        found = pl.concat(parts) if parts else _nothing()
-        evidence.channels = found.filter(pl.col("value").is_finite())
+        parts = [
+            frame.select(pl.lit(channel.name).alias("channel"), *_COLUMNS).filter(pl.col("value").is_finite())
+            for channel, frame in _all(evidence)
+        ]
+        evidence.channels = pl.concat(parts) if parts else _nothing()
     return evidence.channels
 
 

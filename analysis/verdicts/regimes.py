@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
 from ...store.events import EventKind
+from .states import codes
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -34,13 +36,16 @@ def with_regimes(known: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
     What the run itself says counts first, then what was last seen of its GPU by then (`known`, of `identities_seen`).
     Null where nothing is known.
     """
-    runs = runs.with_columns(pl.col("began").cast(_NS)).sort("began", maintain_order=True)
-    said = runs.select(pl.col("versions").cast(pl.String).unique())
-    said = said.with_columns(
+    runs = runs.with_columns(pl.col("began").cast(_NS), pl.col("versions").cast(pl.String))
+    if not runs["began"].is_sorted():
+        runs = runs.sort("began", maintain_order=True)
+    said = runs.select(pl.col("versions").unique()).with_columns(
         pl.col("versions").str.extract(rf'"{name}": *"([^"]*)"').alias(f"said_{name}") for name in _SAID
     )
-    runs = runs.with_columns(pl.col("versions").cast(pl.String))
-    runs = runs.join(said, on="versions", how="left", nulls_equal=True, maintain_order="left")
+    if said.height == 1:  # as of imported ones, which say nothing
+        runs = runs.with_columns(pl.lit(said[f"said_{name}"][0], pl.String).alias(f"said_{name}") for name in _SAID)
+    else:
+        runs = runs.join(said, on="versions", how="left", nulls_equal=True, maintain_order="left")
     for name in _FIELDS:
         runs = _seen(runs, known.drop_nulls(name).select("gpu", "first_seen", pl.col(name).cast(pl.String)), name)
     return runs.with_columns(
@@ -58,13 +63,12 @@ def _seen(runs: pl.DataFrame, known: pl.DataFrame, name: str) -> pl.DataFrame:
     first = known.group_by("gpu").agg(pl.col(had).first().alias("first"), (pl.col(had).n_unique() > 1).alias("several"))
     if known.is_empty():
         return runs.with_columns(pl.lit(None, pl.String).alias(had))
-    if first["several"].any():
-        runs = runs.join_asof(known, left_on="began", right_on="first_seen", by="gpu", check_sortedness=False)
-        runs = runs.drop("first_seen", strict=False)
-    else:
-        runs = runs.with_columns(pl.lit(None, pl.String).alias(had))
-    runs = runs.join(first.select("gpu", "first"), on="gpu", how="left", maintain_order="left")
-    return runs.with_columns(pl.coalesce(had, "first").alias(had)).drop("first")
+    place = codes(runs["gpu"], first["gpu"].to_list())
+    of_first = first["first"].extend_constant(None, 1)[np.where(place >= 0, place, first.height)]
+    if not first["several"].any():
+        return runs.with_columns(of_first.alias(had))
+    runs = runs.join_asof(known, left_on="began", right_on="first_seen", by="gpu", check_sortedness=False)
+    return runs.drop("first_seen", strict=False).with_columns(pl.coalesce(had, of_first).alias(had))
 
 
 @dataclass(frozen=True)
