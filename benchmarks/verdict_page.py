@@ -191,13 +191,14 @@ def _speed(found: Result) -> str:
     whorl = [row for row in rows if row["what"] == "whorl"]
     took = ", ".join(f"{part} {middle('whorl', part, 'cpu_s'):.1f}" for part in whorl[0]["parts"] if part != "both")
     beside = " and ".join(f"{middle(name, 'both', 'cpu_s'):.1f} ({name})" for name in ("duckdb", "polars"))
+    walls = [row["parts"]["both"]["wall_s"] for row in whorl]
     return (
         f"* Speed: {found['gpus']:,} GPUs x {found['runs_of_each_in_a_workload']} runs x 12 figures "
         f"({whorl[0]['runs']:,} runs), from an opened store to fingerprints and verdicts: "
-        f"{middle('whorl', 'both', 'cpu_s'):.1f} s of CPU ({took}), {middle('whorl', 'both', 'wall_s'):.0f} s by the "
-        f"clock on {found['machine']['cores']} cores with a load of {found['machine']['load_before'][0]:.0f} before, "
-        f"at most {max(row['peak_mb'] for row in whorl):,} MiB (n {len(whorl)}, medians). A modified z-score of each "
-        f"GPU's medians, which judges nothing else, takes {beside} s of CPU on the same store."
+        f"{middle('whorl', 'both', 'cpu_s'):.1f} s of CPU ({took}; median of {len(whorl)}) and at most "
+        f"{max(row['peak_mb'] for row in whorl):,} MiB. By the clock it was {min(walls):.0f} to {max(walls):.0f} s on "
+        f"{found['machine']['cores']} cores that other programs used too; most of it runs on one core. A modified "
+        f"z-score of each GPU's medians, which judges nothing else, takes {beside} s of CPU on the same store."
     )
 
 
