@@ -122,8 +122,8 @@ class Store:
         return store
 
     @classmethod
-    def create(cls, path: str | Path) -> Store:
-        """The store at `path`, made where there is none. Raises StoreError where it cannot be made."""
+    def find(cls, path: str | Path) -> Store | None:
+        """The store at `path`; None where `create` would make it. Raises StoreError where it could not."""
         root = _root(path)
         if (root / _ABOUT).exists():
             return cls.open(root)
@@ -131,6 +131,14 @@ class Store:
             raise StoreError(f"{root} is a file, but a store is a folder: choose another path")
         if root.is_dir() and not all(_ours(p.name) for p in root.iterdir()):
             raise StoreError(f"{root} has other contents and no {_ABOUT}; choose an empty or a new folder for a store")
+        return None
+
+    @classmethod
+    def create(cls, path: str | Path) -> Store:
+        """The store at `path`, made where there is none. Raises StoreError where it cannot be made."""
+        root = _root(path)
+        if found := cls.find(root):
+            return found
         try:
             if not root.exists():
                 root.mkdir(parents=True, exist_ok=True)

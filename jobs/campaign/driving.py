@@ -87,7 +87,7 @@ def run_campaign(
     how, limits, slurm = how or How(), limits or Limits(), slurm or Slurm()
     if limits.max_pending < 1:
         raise InputError(f"at least one job must be allowed to wait, not {limits.max_pending}")
-    before = store if isinstance(store, Store) else (Store.open(store) if Path(store).exists() else None)
+    before = store if isinstance(store, Store) else Store.find(store)
     request = choose(before, asked)
     slurm.check()
     if request.is_new and request.cluster is None and request.fleet is None:  # a simulated cluster has its own name

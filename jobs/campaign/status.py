@@ -256,7 +256,7 @@ def plan_campaign(
     from .inventory import cluster_name
 
     how, slurm = how or How(), slurm or Slurm()
-    opened = store if isinstance(store, Store) else (Store.open(store) if Path(store).exists() else None)
+    opened = store if isinstance(store, Store) else Store.find(store)
     request = choose(opened, asked)
     slurm.check()
     if request.is_new and request.cluster is None and request.fleet is None:  # a simulated cluster has its own name

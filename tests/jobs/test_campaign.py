@@ -346,6 +346,18 @@ def test_a_campaign_goes_on_without_a_node_that_slurm_lost(slurm: FakeSlurm, tmp
     assert found.nodes[1].why == "Slurm has no such node any more"
 
 
+def test_a_driver_that_was_killed_while_it_made_the_store_is_run_again(slurm: FakeSlurm, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()  # as an administrator made it
+    assert len(plan_campaign(store, LAUNCH, slurm=slurm).nodes) == 3
+    (store / "runs").mkdir()
+    assert len(plan_campaign(store, LAUNCH, slurm=slurm).nodes) == 3
+    assert drive(slurm, store).is_complete
+    (tmp_path / "other" / "mine").mkdir(parents=True)
+    with pytest.raises(StoreError, match="has other contents"):
+        plan_campaign(tmp_path / "other", LAUNCH, slurm=slurm)
+
+
 def test_the_status_is_told_without_the_file_of_a_simulated_cluster(slurm: FakeSlurm, tmp_path: Path) -> None:
     file = tmp_path / "sim.toml"
     file.write_text('cluster = "tiny"\nnodes = "n[01-03]"\n')
