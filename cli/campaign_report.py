@@ -100,10 +100,10 @@ def plan_answer(found: Status, how: How, budget_h: float | None, *, named: bool)
         hours = said["gpu_hours_allocated_by_neighbours"][other]
         yield f"with --neighbours {other} it would be {number(hours, 3)} allocated"
     else:
-        yield "no job is needed now"
+        yield "no job can be sent now" if found.of(NodeState.UNAVAILABLE) else "no job is needed now"
     if budget_h is not None:
         within = said["jobs_within_budget"]
-        yield f"the budget of {budget_h:g} GPU-hours allows {within:,} of these jobs"
+        yield f"the budget of {number(budget_h, 3)} GPU-hours allows {within:,} of these jobs"
     yield from _unavailable(found)
     yield from found.notes
 

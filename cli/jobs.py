@@ -86,6 +86,8 @@ def import_jobs(
         raise click.UsageError("--file has its own times: leave out --since and --until")
     if until is not None and since is None:
         raise click.UsageError("--until needs --since")
+    if until is not None and since is not None and until <= since:
+        raise click.UsageError("--until must be later than --since")
     if file is None and time_zone is not None:
         raise click.UsageError("--time-zone is for --file: sacct is asked for seconds")
     report = run(

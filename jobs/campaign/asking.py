@@ -187,7 +187,8 @@ def find(store: Store, name: str | None) -> Request:
         has = f"it has {', '.join(one.campaign for one in before[:8])}" if before else "it has none"
         which = "" if name is None else f" {name}"
         raise InputError(
-            f"{store.root} has no campaign{which} of jobs; {has}: `whorl campaign run --store {store.root}` begins one"
+            f"{store.root} has no campaign{which} of jobs; {has}: "
+            f"`whorl campaign run --suite quick --store {store.root}` begins one"
         )
     return found
 

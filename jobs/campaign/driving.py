@@ -135,7 +135,7 @@ class _Driver:
         self._live: set[str] = set()  # nodes whose jobs were in the queue at the last look
         self._refused: dict[str, str] = {}  # node -> why Slurm does not take a job for it
         self._limit: str | None = None  # what Slurm said when it took no more jobs
-        self._over_budget = False
+        self._over_budget_h: float | None = None  # what the job may take that the budget does not allow
         self._submitted = 0
         self._counted = 0, len(site.targets)  # nodes that are covered, of how many
         self._well_s = time.monotonic()  # when Slurm last answered, and took a job or had one of ours
@@ -249,13 +249,13 @@ class _Driver:
         return [*idle[: max(room, 0)], *busy[: max(min(room_busy, room - len(idle)), 0)]]
 
     def _submit(self, found: Status, wanted: Sequence[NodeStatus]) -> list[str]:
-        self._limit, self._over_budget = None, False
+        self._limit, self._over_budget_h = None, None
         budget_h = self._limits.budget_h
         spent_h = found.allocated_h + sum(self._costs_h(one) for one in found.nodes if one.job is not None)
         sent: list[Event] = []
         for one in wanted:
             if budget_h is not None and spent_h + self._costs_h(one) > budget_h:
-                self._over_budget = True
+                self._over_budget_h = self._costs_h(one)
                 break
             assert one.target is not None
             job = batch_job(self._store.root, self._request, one.target, self._how, one.tries + 1, _chosen(one))
@@ -303,9 +303,10 @@ class _Driver:
             for one in found.nodes
         ]
         found = with_outputs(replace(found, nodes=nodes), self._store.root, self._how)
-        if self._over_budget:
+        if self._over_budget_h is not None:
             found.notes.append(
-                f"the budget of {self._limits.budget_h:g} GPU-hours is spent or does not suffice for the next node"
+                f"the budget of {self._limits.budget_h:g} GPU-hours is spent or does not suffice for the next node: "
+                f"its job may take {self._over_budget_h:.2g}"
             )
         if self._limit:
             found.notes.append(f"Slurm took no more jobs: {self._limit}")

@@ -174,7 +174,7 @@ def _node(
     elif job is not None and not job.pending:
         state = NodeState.RUNNING
     elif job is not None:
-        state, why = NodeState.WAITING, (target and target.why_not) or job.reason
+        state, why = NodeState.WAITING, (target and target.why_not) or (None if job.reason == "None" else job.reason)
     elif tries >= most:
         state, why = NodeState.FAILED, _failure(covered, gpus, tries, jobs)
     elif target is None:

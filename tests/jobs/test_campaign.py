@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from whorl.cli.campaign_report import plan_answer
 from whorl.errors import InputError, SchedulerError, StoreError
 from whorl.jobs.campaign import driving
 from whorl.jobs.campaign.asking import Asked, Request, choose, declare, known
@@ -186,6 +187,7 @@ def test_a_budget_is_kept(slurm: FakeSlurm, tmp_path: Path) -> None:
     found = run_campaign(tmp_path / "store", LAUNCH, slurm=slurm, limits=limits)
     assert [one.state for one in found.nodes] == ["running", "to do", "to do"]
     assert f"the budget of {1.5 * one_h:g} GPU-hours is spent or does not suffice" in found.notes[0]
+    assert found.notes[0].endswith(f"its job may take {one_h:.2g}")
     slurm.end_jobs(tmp_path / "store", "autumn")
     assert drive(slurm, tmp_path / "store", budget_h=1.5 * one_h).is_complete
     assert (
@@ -344,6 +346,21 @@ def test_a_campaign_goes_on_without_a_node_that_slurm_lost(slurm: FakeSlurm, tmp
     found = drive(slurm, store)
     assert [(one.name, one.state) for one in found.nodes] == [("n01", "covered"), ("n02", "unavailable")]
     assert found.nodes[1].why == "Slurm has no such node any more"
+
+
+def test_a_job_that_waits_for_no_reason_yet_has_none(slurm: FakeSlurm, tmp_path: Path) -> None:
+    run_campaign(tmp_path / "store", LAUNCH, slurm=slurm, limits=Limits(once=True))
+    for path in (slurm.folder / "queue").iterdir():
+        path.write_text(path.read_text().replace("RUNNING", "PENDING"))
+    assert {(one.state, one.why) for one in campaign_status(tmp_path / "store", slurm=slurm).nodes} == {
+        ("waiting", None)
+    }
+
+
+def test_a_plan_that_can_send_nothing_does_not_say_that_nothing_is_needed(slurm: FakeSlurm, tmp_path: Path) -> None:
+    (slurm.folder / "nodes").write_text(node_line("n01", "DOWN"))
+    found = plan_campaign(tmp_path / "store", LAUNCH, slurm=slurm)
+    assert "no job can be sent now" in list(plan_answer(found, How(), None, named=True))
 
 
 def test_a_driver_that_was_killed_while_it_made_the_store_is_run_again(slurm: FakeSlurm, tmp_path: Path) -> None:

@@ -388,7 +388,8 @@ def test_sacct_is_asked_for_the_fields_that_it_has_in_utc(fake_sacct: Path, stor
 
 
 def test_a_wrong_option_makes_no_store(tmp_path: Path) -> None:
-    for options in ([], ["--tags", "/nowhere"], ["--file", "/nowhere"]):
+    backwards = ["--since", "2026-11-22", "--until", "2026-11-20"]
+    for options in ([], ["--tags", "/nowhere"], ["--file", "/nowhere"], backwards):
         done = CliRunner().invoke(cli, ["jobs", "import", "--store", str(tmp_path / "new"), *options])
         assert done.exit_code == 2, done.output
     assert not (tmp_path / "new").exists()
