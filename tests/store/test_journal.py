@@ -521,7 +521,8 @@ with Journal(Store.open(sys.argv[1]), "n", settle_s=0, grace_s=0, thread=False) 
     journal.publish()
     journal.seal()
     journal.append(batch(["a"], 0, 2))
-assert not {"duckdb", "polars"} & set(sys.modules)
+    journal.append(batch(["a"], 0, 2).select(["ts", "cluster", "gpu"]), "events")
+assert not {"duckdb", "polars", "pyarrow.acero", "pyarrow.compute"} & set(sys.modules)
 """
 
 
