@@ -186,9 +186,14 @@ def _node(
     return NodeStatus(name, state, target, covered, job, tries, why)
 
 
+def _all_found(covered: Covered) -> bool:
+    """Whether the jobs settled every GPU that they found."""
+    return 0 < len(covered.gpus) == covered.settled
+
+
 def _failure(covered: Covered, gpus: int, tries: int, jobs: Sequence[Queued]) -> str:
     """Why a node that was tried often enough is not covered."""
-    if covered.gpus and covered.settled == len(covered.gpus):
+    if _all_found(covered):
         return f"its jobs found {len(covered.gpus)} GPUs, but Slurm says {gpus}: look at its driver, or mend its Gres"
     last = max(jobs, key=lambda one: one.attempt, default=None)
     how = f"; the last one ended as {last.state}" if last else ""
@@ -223,12 +228,12 @@ def campaign_status(
 
 
 def with_outputs(found: Status, root: Path, how: How) -> Status:
-    """The same, and of failed nodes the last line that their jobs wrote."""
+    """The same, and of nodes whose jobs failed the last line that they wrote. Jobs that found too few GPUs did not."""
     from dataclasses import replace
 
     folder, told = output_folder(root, found.request, how), []
     for one in found.nodes:
-        if one.state is NodeState.FAILED:
+        if one.state is NodeState.FAILED and not _all_found(one.covered):
             path = output_of(folder, one.name)
             line = _last_line(path)
             one = replace(one, why=f"{one.why}; {path} ends: {line}" if line else f"{one.why}; no output in {path}")

@@ -357,6 +357,13 @@ def test_a_job_that_waits_for_no_reason_yet_has_none(slurm: FakeSlurm, tmp_path:
     }
 
 
+def test_a_node_with_fewer_gpus_than_slurm_lists_is_told_without_its_output(slurm: FakeSlurm, tmp_path: Path) -> None:
+    (slurm.folder / "nodes").write_text(node_line("n01", gres="gpu:v100:5"))
+    [found] = drive(slurm, tmp_path / "store").nodes
+    assert (found.state, found.tries) == ("failed", 3)
+    assert found.why == "its jobs found 4 GPUs, but Slurm says 5: look at its driver, or mend its Gres"
+
+
 def test_a_plan_that_can_send_nothing_does_not_say_that_nothing_is_needed(slurm: FakeSlurm, tmp_path: Path) -> None:
     (slurm.folder / "nodes").write_text(node_line("n01", "DOWN"))
     found = plan_campaign(tmp_path / "store", LAUNCH, slurm=slurm)
