@@ -64,11 +64,11 @@ def campaign() -> None:
     """Measure every GPU of a cluster through Slurm, in the gaps between other jobs.
 
     \b
-    whorl campaign doctor --store S                   what a node sees, by one tiny job
-    whorl campaign plan   --suite quick --store S     what it costs; nothing is sent
-    whorl campaign run    --suite quick --store S     stop it and run it again as you like
-    whorl campaign status --store S                   covered, waiting, failed
-    whorl campaign render --scheduler pbs --suite quick    a script for another scheduler
+    whorl campaign doctor --store S                what a node sees, by a tiny job
+    whorl campaign plan --suite quick --store S    what it costs; nothing is sent
+    whorl campaign run --suite quick --store S     may be stopped and run again
+    whorl campaign status --store S                covered, waiting, failed
+    whorl campaign render --scheduler pbs --suite quick --store S    for others
 
     docs/campaigns.md explains it.
     """

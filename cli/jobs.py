@@ -19,9 +19,9 @@ def jobs() -> None:
     """Who had which GPU, and from when to when: the table `jobs`.
 
     \b
-    whorl jobs import --store S --since 7d                ask Slurm's accounting
-    whorl jobs tag script > /etc/slurm/whorl-tag          for prolog and epilog: which GPUs by UUID
-    whorl jobs import --store S --tags /var/spool/whorl   read what prolog and epilog noted
+    whorl jobs import --store S --since 7d    ask Slurm's accounting
+    whorl jobs tag script > whorl-tag         for prolog and epilog: which GPUs
+    whorl jobs import --store S --tags DIR    read what prolog and epilog noted
 
     Then: whorl sql --store S "select * from jobs_on_gpu" (docs/jobs.md).
     """

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
 from ...store.catalog import quoted
-from ...store.query import Plain
 
 if TYPE_CHECKING:
     from ...probes.probe import Probe
@@ -196,6 +195,8 @@ def find(store: Store, name: str | None) -> Request:
 def select(store: Store, query: str) -> list[tuple[Any, ...]]:
     """The rows of an answer of numbers and texts: without loading pyarrow, which takes longer than many a query."""
     found = store.answer(query)
+    from ...store.query import Plain
+
     if isinstance(found, Plain):
         return found.rows
     return list(zip(*(column.to_pylist() for column in found.columns), strict=True))
