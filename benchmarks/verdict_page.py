@@ -11,6 +11,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from whorl.benchmarks.reporting import ends
+
 RESULTS = Path(__file__).parent / "results"
 Result = dict[str, Any]
 
@@ -110,6 +112,37 @@ def _faulty(rows: Sequence[Result]) -> Iterator[str]:
         false = sum(row["rules"][rule]["named_per_1000_healthy"] for row in some) / len(some)
         cells.append([*line, f"{false:.2g}"])
     yield from _table(["rule", *(f"{100 * one:g} %" for one in effects), "healthy GPUs named, of 1,000"], cells)
+
+
+def _healthy_in_short(rows: Sequence[Result]) -> str:
+    """All healthy fleets of two days together."""
+    two = [row for row in rows if row["sittings"] == 2]
+    gpus = sum(row["healthy_gpus"] for row in two)
+    named = round(sum(row["rules"]["whorl"]["named_per_1000_healthy"] * row["healthy_gpus"] / 1000 for row in two))
+    fleets = sum(row["fleets"] for row in two)
+    hits = sum(row["rules"]["whorl"]["fleets_with_a_healthy_gpu_named"]["hits"] for row in two)
+    return (
+        f"* Of {gpus:,} healthy GPUs in {fleets:,} fleets of {len({row['population'] for row in two})} populations, "
+        f"each measured on two days, {named:,} were named, in {hits:,} fleets: at most "
+        f"{100 * ends(hits, fleets)[1]:.2g} % of such fleets. The populations were known when the rules were made."
+    )
+
+
+def _found_in_short(rows: Sequence[Result]) -> str:
+    """Faults that cost 3 %, in all fleets; and where fewer than 95 % of them are found."""
+    of = [row for row in rows if row["effect"] == 0.03]
+    own = [row["rules"]["whorl"]["found"] for row in of]
+    hits, n = sum(one["hits"] for one in own), sum(one["n"] for one in own)
+    low, high = ends(hits, n)
+    fewer = [
+        f"{row['fault']} among {row['gpus']:,} GPUs of *{row['population']}* {_share(one)}, n {one['n']:,}"
+        for row, one in zip(of, own, strict=True)
+        if one["share"] < 0.95
+    ]
+    return (
+        f"* With two days, {100 * hits / n:.1f} % [{100 * low:.1f}, {100 * high:.1f}] of {n:,} faults that cost 3 % "
+        "are found, in fleets of 64 to 10,000 GPUs" + (f". Fewer: {'; '.join(fewer)}." if fewer else ".")
+    )
 
 
 def _rest(found: Result) -> Iterator[str]:
@@ -224,7 +257,8 @@ def page() -> str:
         "## In short",
         "",
         "* A GPU is named if chance would name at most 3 of 100 that are named; the tables show what was realised.",
-        "* With two days, a fault that costs 3 % in memory, or at the same clock, is found from 64 GPUs on.",
+        _healthy_in_short(found["healthy"]),
+        _found_in_short(found["faulty"]),
         (
             "* What hides a fault is the spread of its peers: a GPU that is slow because its clock is low is one of "
             "many, unless power, temperature or its own past tell more. Rules on times alone name healthy GPUs instead."

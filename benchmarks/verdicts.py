@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import tempfile
 import time
 from collections import Counter
@@ -39,7 +38,7 @@ from whorl.analysis.verdicts.levels import levels
 from whorl.analysis.verdicts.looks import looks
 from whorl.analysis.verdicts.saying import Part
 from whorl.benchmarks.machine import machine
-from whorl.benchmarks.reporting import say
+from whorl.benchmarks.reporting import say, share
 from whorl.benchmarks.verdict_fleets import FAULTS, PER_NODE, POPULATIONS, Made, made
 from whorl.store import Store
 from whorl.store.importing import Options, import_file
@@ -80,16 +79,6 @@ RULES: dict[str, Rule] = {
     "mean + 3 sd": _beyond(lambda times: float(times.mean() + 3 * times.std(ddof=1))),
 }
 """Rules used elsewhere, from their documentation: a GPU is named if one probe says so."""
-
-
-def share(hits: int, n: int) -> dict[str, Any]:
-    """A share with its n and 95 % Wilson interval."""
-    if not n:
-        return {"n": 0, "share": None, "interval": None}
-    z, p = 1.96, hits / n
-    middle, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    edges = [max(0.0, (middle - half) / (1 + z * z / n)), min(1.0, (middle + half) / (1 + z * z / n))]
-    return {"n": n, "hits": hits, "share": round(p, 4), "interval": [round(edge, 4) for edge in edges]}
 
 
 class Tally:
