@@ -152,7 +152,7 @@ def test_two_commits_under_one_name_do_not_lose_each_other(store: Store, monkeyp
 def test_writers_at_once(tmp_path: Path) -> None:
     """Four processes make one store and append to it, two of them under the same names, while it is read."""
     root = tmp_path / "store"
-    who, many = ["a", "b", "c", "c"], count(20, short=6)
+    who, many = ["a", "b", "c", "c"], count(20, short=3)
     writers = [
         subprocess.Popen([sys.executable, APPENDER, "many", root, one, str(many)], stderr=subprocess.PIPE)
         for one in who

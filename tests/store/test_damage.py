@@ -187,7 +187,7 @@ def test_plain_clients_count_a_row_once_while_it_is_corrected(store: Store) -> N
             store.append({"telemetry": rows(range(number % 100, number % 100 + 1), power=number)}, f"late{number}")
         """
     with (
-        subprocess.Popen([sys.executable, "-c", code, store.root, str(count(150, short=15))]) as writer,
+        subprocess.Popen([sys.executable, "-c", code, store.root, str(count(150, short=8))]) as writer,
         contextlib.closing(plain_client(store.root)) as plain,
     ):
         seen = set()
