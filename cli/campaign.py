@@ -46,7 +46,7 @@ _how_options = (
     click.option("--start-up", type=Span(), help="What a job takes beside measuring.  [default: 2min]"),
 )
 _budget_option = click.option(
-    "--budget", type=Span(), metavar="TIME", help="GPU time that the campaign may be allocated: 200h."
+    "--budget", type=Span(plain=False), metavar="TIME", help="GPU time that the campaign may be allocated: 200h."
 )
 
 

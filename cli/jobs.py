@@ -158,6 +158,8 @@ def _describe(report: Report) -> None:
         say(f"tags: {count(report.tags)} read, {many(report.tags_stored, 'allocation')} stored")
         for why, number in report.tags_unknown.items():
             say(f"GPUs not known: {count(number)} {why}", "  ", "    ")
+    elif not report.source:
+        say("there are no tags: nothing was stored")
     for why, lines in report.refused.items():
         tell(f"{report.source}: refused {_some('line', lines)}: {why}")
     for why, names in report.tags_refused.items():

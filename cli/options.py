@@ -42,19 +42,19 @@ class Span(click.ParamType[float]):
 
     name = "time"
 
-    def __init__(self, **words: float) -> None:
-        self._words = words
+    def __init__(self, *, plain: bool = True, **words: float) -> None:
+        """`plain`: whether a number without a unit is taken, for seconds. `words`: what may stand for a time."""
+        self._plain, self._words = plain, words
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         text = str(value).strip().lower()
         if text in self._words:
             return self._words[text]
         match = _SPAN.fullmatch(text)
-        if match is None:
+        if match is None or not (match[2] or self._plain):
             words = "".join(f", or {word!r}" for word in self._words)
-            self.fail(
-                f"{value!r} is not a time: give seconds, or a number with ms, s, min, h, d or w{words}", param, ctx
-            )
+            units = f"a number with ms, s, min, h, d or w{words}"
+            self.fail(f"{value!r} is not a time: give {'seconds, or ' if self._plain else ''}{units}", param, ctx)
         return float(match[1]) * _SECONDS[match[2] or "s"]
 
 

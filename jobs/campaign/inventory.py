@@ -113,13 +113,13 @@ def targets(
             raise InputError(f"Slurm has no partition {name}; it has {', '.join(sorted(partitions))}")
     asked = None if request.nodes is None else set(expand(request.nodes))
     if asked is not None and asked - nodes.keys() and request.is_new:
-        raise InputError(f"Slurm has no node {compress(asked - nodes.keys())}, which --nodes names")
+        raise InputError(f"Slurm has no node {compress(asked - nodes.keys())}")
     if request.fleet is not None:
         from ..fleet_file import nodes_of  # Python needs some time for the simulator
 
         listed = set(nodes_of(request.fleet))
         if asked is not None and asked - listed:
-            raise InputError(f"{request.fleet} lists no node {compress(asked - listed)}, which --nodes names")
+            raise InputError(f"{request.fleet} lists no node {compress(asked - listed)}")
         asked = listed if asked is None else asked
     chosen = [one for one in nodes.values() if asked is None or one.name in asked]
     chosen = [one for one in chosen if within(one, request.partition)]

@@ -283,11 +283,14 @@ def test_pseudonyms_stay_when_an_end_comes_later(run: Any, spool: Path, store: S
 
 
 def test_the_verb_runs_the_script_and_the_import_finds_its_tags(
-    store: Store, proc: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, proc: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for key, value in {**JOB, "WHORL_PROC": str(proc), "SLURMD_NODENAME": "n01", "CUDA_VISIBLE_DEVICES": "0,1"}.items():
         monkeypatch.setenv(key, value)
     runner, place = CliRunner(), ["--store", str(store.root)]
+    (tmp_path / "none").mkdir()
+    empty = ["jobs", "import", *place, "--tags", str(tmp_path / "none")]
+    assert "there are no tags" in runner.invoke(cli, empty).output
     assert runner.invoke(cli, ["jobs", "tag", "script"]).output == tagging.script()
     for event in ("begin", "end"):
         done = runner.invoke(cli, ["jobs", "tag", event, *place])
