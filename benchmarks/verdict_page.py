@@ -229,8 +229,8 @@ def _speed(found: Result) -> str:
         f"* Speed: {found['gpus']:,} GPUs x {found['runs_of_each_in_a_workload']} runs x 12 figures "
         f"({whorl[0]['runs']:,} runs), from an opened store to fingerprints and verdicts: "
         f"{middle('whorl', 'both', 'cpu_s'):.1f} s of CPU ({took}; median of {len(whorl)}) and at most "
-        f"{max(row['peak_mb'] for row in whorl):,} MiB. By the clock it was {min(walls):.0f} to {max(walls):.0f} s on "
-        f"{found['machine']['cores']} cores that other programs used too; most of it runs on one core. A modified "
+        f"{max(row['peak_mb'] for row in whorl):,} MiB. By the clock it was {min(walls):.1f} to {max(walls):.1f} s on "
+        f"{found['machine']['cores']} cores; most of it runs on one core. A modified "
         f"z-score of each GPU's medians, which judges nothing else, takes {beside} s of CPU on the same store."
     )
 
