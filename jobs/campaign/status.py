@@ -182,7 +182,7 @@ def _node(
     elif target.why_not:
         state, why = NodeState.UNAVAILABLE, target.why_not
     else:
-        state = NodeState.TO_DO
+        state, why = NodeState.TO_DO, _failure(covered, gpus, tries, jobs) if tries else None
     return NodeStatus(name, state, target, covered, job, tries, why)
 
 
@@ -197,7 +197,7 @@ def _failure(covered: Covered, gpus: int, tries: int, jobs: Sequence[Queued]) ->
         return f"its jobs found {len(covered.gpus)} GPUs, but Slurm says {gpus}: look at its driver, or mend its Gres"
     last = max(jobs, key=lambda one: one.attempt, default=None)
     how = f"; the last one ended as {last.state}" if last else ""
-    return f"{tries} jobs measured {covered.settled} of {gpus} GPUs{how}"
+    return f"{tries} job{'' if tries == 1 else 's'} measured {covered.settled} of {gpus} GPUs{how}"
 
 
 def campaign_status(
@@ -228,12 +228,14 @@ def campaign_status(
 
 
 def with_outputs(found: Status, root: Path, how: How) -> Status:
-    """The same, and of nodes whose jobs failed the last line that they wrote. Jobs that found too few GPUs did not."""
+    """The same, with the last line that the jobs wrote of nodes that they did not cover. Jobs that found too few GPUs
+    need none."""
     from dataclasses import replace
 
     folder, told = output_folder(root, found.request, how), []
     for one in found.nodes:
-        if one.state is NodeState.FAILED and not _all_found(one.covered):
+        tried = one.state is NodeState.FAILED or (one.state is NodeState.TO_DO and one.tries)
+        if tried and not _all_found(one.covered):
             path = output_of(folder, one.name)
             line = _last_line(path)
             one = replace(one, why=f"{one.why}; {path} ends: {line}" if line else f"{one.why}; no output in {path}")

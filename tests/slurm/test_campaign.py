@@ -117,6 +117,10 @@ def test_jobs_that_cannot_measure_are_not_sent_to_the_whole_cluster(slurm: Slurm
     assert "the jobs on 4 nodes ended and stored nothing, so no more are sent; n01: 1 job stored nothing" in done.stderr
     assert "ends: no driver here" in done.stderr
     assert len(site.submitted()) == 4
+    [first, *_] = json.loads(site.campaign("status", "--json").stdout)["by_node"]
+    assert first["state"] == "to do"
+    assert first["why"].startswith("1 job measured 0 of 4 GPUs; the last one ended as FAILED; ")
+    assert first["why"].endswith("n01.out ends: no driver here")
 
 
 def test_jobs_stay_in_the_queue_after_ctrl_c(slurm: Slurm) -> None:
