@@ -97,6 +97,7 @@ def test_the_lines_bring_the_cluster_to_the_advice_and_then_there_are_none(store
 
 
 @needs_kubectl
+@pytest.mark.long
 def test_without_the_clusters_state_the_lines_end_the_same_and_twice_is_no_harm(
     store: str, cluster: dict[str, Any]
 ) -> None:

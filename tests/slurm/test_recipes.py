@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from whorl.cli import cli
 
+from ..sizes import sample
 from .daemons import Slurm
 
 pytestmark = pytest.mark.slurm
@@ -73,7 +74,8 @@ def test_a_job_is_tagged_when_it_begins_and_ends(slurm: Slurm, site: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "script", [None, "#!/bin/sh\nexit 3\n", "#!/bin/sh\ntrap '' TERM\nsleep 60\n", "not a program"]
+    "script",
+    sample(["#!/bin/sh\ntrap '' TERM\nsleep 60\n", "#!/bin/sh\nexit 3\n", "not a program", None], short=2),
 )
 def test_a_tag_that_fails_hangs_or_is_missing_harms_no_job(slurm: Slurm, site: Path, script: str | None) -> None:
     (site / "whorl-tag").unlink(missing_ok=True)
@@ -123,7 +125,9 @@ def test_the_health_check_says_what_is_wrong_and_drains_only_where_that_is_wante
     (site / "whorl.conf").unlink()
 
 
-@pytest.mark.parametrize("text", ["WHORL=/nonexistent\n", "WHORL='\n", "exit 7\n", "WHORL=/bin/false\n"])
+@pytest.mark.parametrize(
+    "text", sample(["WHORL=/nonexistent\n", "WHORL='\n", "exit 7\n", "WHORL=/bin/false\n"], short=2)
+)
 def test_a_check_that_cannot_be_done_drains_nothing(slurm: Slurm, site: Path, text: str) -> None:
     script = site / "health_check.sh"
     conf = site / "whorl.conf"

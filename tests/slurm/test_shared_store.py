@@ -8,20 +8,20 @@ import pytest
 
 from whorl.store import Store
 
-from ..sizes import count
 from .campaigns import Site, every_gpu
 from .daemons import GROUP, Slurm
 
 pytestmark = pytest.mark.slurm
 
 
+@pytest.mark.long
 def test_two_users_fill_one_store_at_once(slurm: Slurm) -> None:
     shared = slurm.folder / "out" / "shared"
     shared.mkdir()
     shutil.chown(shared, "alice", GROUP)
     shared.chmod(0o2770)
     sites = {user: Site(slurm, user=user) for user in ("alice", "bob")}
-    each = count(3, short=1)
+    each = 3  # nodes of a user
     nodes = {"alice": f"n[01-{each:02d}]", "bob": f"n[{each + 1:02d}-{2 * each:02d}]"}
     every = {one: runs for one, runs in every_gpu(slurm, "launch").items() if int(one[0][1:3]) <= 2 * each}
     for site in sites.values():
