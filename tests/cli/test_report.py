@@ -52,6 +52,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "S"
 
 
+@pytest.mark.long
 def test_a_campaign_over_more_than_100_nodes_worth_of_gpus(campaign: Path, tmp_path: Path) -> None:
     done = report(campaign, out=tmp_path / "r.html")
     assert done.exit_code == 0, done.output

@@ -68,7 +68,7 @@ CHANGES = {
 
 SLOW = set() if is_long() else {"transformer"}
 
-RUN_HERE = sample(sorted(set(KERNELS) - SLOW), short=5)
+RUN_HERE = sample(sorted(set(KERNELS) - SLOW), short=3)
 """Kernels that the tests run: what is compiled for one test serves the others."""
 
 
@@ -95,7 +95,7 @@ def test_every_kernel_with_a_source_has_a_mistake_here() -> None:
     assert set(CHANGES) == launched
 
 
-@pytest.mark.parametrize("name", sample(sorted(set(CHANGES) - SLOW), short=5))
+@pytest.mark.parametrize("name", sample(sorted(set(CHANGES) - SLOW), short=3))
 def test_a_mistake_in_the_source_is_found(name: str) -> None:
     old, new = CHANGES[name]
     device = HostDevice(small_work(name), seed=3, edit=lambda text: text.replace(old, new) if old in text else text)
@@ -187,6 +187,7 @@ def test_the_stencil_does_the_flop_that_it_states() -> None:
     assert 2 * (multiply_adds(launch) - before) + points == work.flop
 
 
+@pytest.mark.long
 def test_a_transformer_block_without_tensor_cores_is_right_in_fp32() -> None:
     work = find_kernel("transformer").build(replace(SMALL, capability=(6, 0)), **SIZES["transformer"])
     assert isinstance(work, Work)

@@ -72,7 +72,7 @@ def test_a_client_sees_tables_views_macros_and_comments(tmp_path: Path) -> None:
 
 
 def test_clients_read_while_others_append(tmp_path: Path) -> None:
-    store, groups = Store.create(tmp_path / "s"), count(30, short=8)
+    store, groups = Store.create(tmp_path / "s"), count(30, short=5)
     with subprocess.Popen([sys.executable, APPENDER, "many", store.root, "w", str(groups)]) as writer:
         query = "SELECT (SELECT count(*) FROM runs), (SELECT count(*) FROM measurements)"
         command: list[str | Path] = [sys.executable, "-I", "-c", CLIENT, store.root / "whorl.duckdb", query]
@@ -128,7 +128,7 @@ def test_a_copy_reads_its_own_rows_before_whorl_has_opened_it(tmp_path: Path) ->
     assert client(new, "SELECT whorl_store()") == [[str(new)]]
     (tmp_path / "link").symlink_to(new)
     assert counted(tmp_path / "link")["runs"] == 0
-    for name in sample(NAMES, short=3):
+    for name in sample(NAMES, short=1):
         with pytest.raises(duckdb.Error, match=rf"may be a copy of .*{old.name}: run `whorl store status --store FOL"):
             attached(f"SELECT count(*) FROM s0.{name}", new)
     spill: dict[str, str | bool | int | float | list[str]] = {
@@ -171,7 +171,7 @@ NAMES_OF_FOLDERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", sample(NAMES_OF_FOLDERS, short=3))
+@pytest.mark.parametrize("name", sample(NAMES_OF_FOLDERS, short=1))
 def test_a_store_may_lie_anywhere(tmp_path: Path, name: str) -> None:
     """All readers and plain clients; a neighbour whose name the folder's would match as a pattern stays unread."""
     neighbour = tmp_path / name.replace("*", "x").replace("?", "x").replace("[ab]", "a").replace("[!x]", "y")
