@@ -104,7 +104,7 @@ class Engine:
         self._arrivals: Iterator[Job] = chain(trace.jobs, options.arrivals() if options.arrivals else ())
         self._next: Job | None = next(self._arrivals)
         self._arrived = 0
-        self._moments = checked(options.failures, len(fleet.node_names))
+        self._moments = checked(options.failures, fleet.node_names)
         self._moment = 0
         self._progress = progress
 

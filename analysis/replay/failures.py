@@ -16,35 +16,40 @@ _HOUR_S = 3600.0
 class Failure:
     """A node that is away from `down_s` to `up_s` (after the trace's first instant; infinite: for good)."""
 
-    node: int
+    node: int | str
+    """Its number in the fleet, or its name, which stays the same where every seed draws the order of the nodes."""
     down_s: float
     up_s: float
 
 
-def checked(failures: Sequence[Failure], nodes: int) -> list[tuple[float, int, int]]:
-    """The failures as moments (time, +1 the node comes back or -1 it goes, node), in order.
+def checked(failures: Sequence[Failure], node_names: Sequence[str]) -> list[tuple[float, int, int]]:
+    """The failures of a fleet's nodes as moments (time, +1 the node comes back or -1 it goes, node's number), in order.
 
     Raises `InputError` for an unknown node, a node that comes back before it went, or overlapping failures of a node.
     """
+    place: dict[int | str, int] = {number: number for number in range(len(node_names))}
+    place |= {name: number for number, name in enumerate(node_names)}
     moments: list[tuple[float, int, int]] = []
     last: dict[int, float] = {}
-    for one in sorted(failures, key=lambda one: (one.down_s, one.node)):
-        if not 0 <= one.node < nodes:
-            raise InputError(f"a failure names node {one.node}; the fleet has nodes 0 to {nodes - 1}")
+    for one in sorted(failures, key=lambda one: one.down_s):
+        node = place.get(one.node)
+        if node is None:
+            other = ", and none of that name" if isinstance(one.node, str) else ""
+            raise InputError(f"a failure names node {one.node}; the fleet has nodes 0 to {len(node_names) - 1}{other}")
         if not 0 <= one.down_s < one.up_s:
             raise InputError(
                 f"node {one.node} fails at {one.down_s:g} s and returns at {one.up_s:g} s: a failure must begin at "
                 "0 s or later, and end after it began"
             )
-        if one.down_s < last.get(one.node, 0.0):
+        if one.down_s < last.get(node, 0.0):
             raise InputError(
                 f"node {one.node} fails at {one.down_s:g} s, but it is still away because of an earlier failure: "
                 "failures of a node must not overlap"
             )
-        last[one.node] = one.up_s
-        moments.append((one.down_s, -1, one.node))
+        last[node] = one.up_s
+        moments.append((one.down_s, -1, node))
         if np.isfinite(one.up_s):
-            moments.append((one.up_s, 1, one.node))
+            moments.append((one.up_s, 1, node))
     # If one node comes back at the moment another goes down, the return comes first.
     return sorted(moments, key=lambda moment: (moment[0], -moment[1], moment[2]))
 
@@ -62,4 +67,4 @@ def drawn(
             back = now + random.exponential(repair_h * _HOUR_S)
             found.append(Failure(node, now, back))
             now = back + random.exponential(mtbf_h * _HOUR_S)
-    return tuple(sorted(found, key=lambda one: (one.down_s, one.node)))
+    return tuple(sorted(found, key=lambda one: one.down_s))

@@ -35,6 +35,11 @@ class Level:
     gpus_per_node: int
     locality: float = 1.0
 
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """The names of the nodes, in order."""
+        return self.draw(0).node_names
+
     def draw(self, seed: int) -> Fleet:  # noqa: ARG002 (alike for every seed)
         return Fleet.regular(self.nodes, self.gpus_per_node, locality=self.locality)
 
@@ -54,6 +59,11 @@ class Measured:
     """None: the measured fleet itself."""
     gpus_per_node: int | None = None
     locality: float = 1.0
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """The names of the nodes in the order of these names, whatever order a seed draws."""
+        return self._nodes[1]
 
     def draw(self, seed: int) -> Fleet:
         """The fleet of a seed: who stands where, and at what scores jobs run."""

@@ -88,7 +88,7 @@ def general(given: dict[str, Any]) -> Setting:
     example = fleets.draw(0)
     no_wider(traces, len(example))
     policies, schedulers = _general_names(given)
-    failures = read_failures(given["failures"], example) if given["failures"] else ()
+    failures = read_failures(given["failures"], fleets.node_names) if given["failures"] else ()
     conditions = {
         "traces": "; ".join(f"{trace.name}: {len(trace.jobs):,} jobs" for trace in traces),
         "fleet": f"{len(example):,} GPUs in {len(example.node_names):,} nodes, {what}",

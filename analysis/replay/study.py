@@ -202,8 +202,10 @@ def _outcome(study: Study, case: Case) -> Replayed | InputError:
         return error
 
 
-def read_failures(path: Path | str, fleet: Fleet) -> tuple[failures.Failure, ...]:
-    """Failures of a CSV with the columns node (a name or number of the fleet), down_s and up_s (empty: for good).
+def read_failures(path: Path | str, node_names: Sequence[str]) -> tuple[failures.Failure, ...]:
+    """Failures of a CSV with the columns node (a name, or its number in `node_names`), down_s, up_s (empty: for good).
+
+    They hold names: a number would be another node wherever a seed draws the order of the nodes.
 
     Raises:
         InputError: the file cannot be read, or a row names no node or no times.
@@ -213,14 +215,13 @@ def read_failures(path: Path | str, fleet: Fleet) -> tuple[failures.Failure, ...
     path = Path(path)
     found = sheet(path, text_of(path))
     found.need("node", "down_s", "up_s")
-    number = {name: place for place, name in enumerate(fleet.node_names)}
-    number = {str(place): place for place in range(len(fleet.node_names))} | number
+    name = {str(place): name for place, name in enumerate(node_names)} | {name: name for name in node_names}
     nodes = found.frame["node"].str.strip_chars()
-    found.check(~nodes.is_in(list(number)), "no node of the fleet is named {node!r}", "node")
+    found.check(~nodes.is_in(list(name)), "no node of the fleet is named {node!r}", "node")
     down = found.numbers("down_s")
     up = found.numbers("up_s", unknown=("",)).fill_null(float("inf"))
     found.check((down < 0) | (up <= down), "the node is away from {down_s} to {up_s} s", "down_s", "up_s")
-    return tuple(failures.Failure(number[node], start, end) for node, start, end in zip(nodes, down, up, strict=True))
+    return tuple(failures.Failure(name[node], start, end) for node, start, end in zip(nodes, down, up, strict=True))
 
 
 def no_wider(traces: Sequence[Trace], gpus: int) -> None:

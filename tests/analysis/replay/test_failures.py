@@ -94,8 +94,10 @@ def test_backfill_while_a_node_is_away() -> None:
     ("failures", "sentence"),
     [
         ((Failure(2, 0, 1),), "a failure names node 2; the fleet has nodes 0 to 1"),
+        ((Failure("n7", 0, 1),), "a failure names node n7; the fleet has nodes 0 to 1, and none of that name"),
         ((Failure(0, 5, 5),), "node 0 fails at 5 s and returns at 5 s"),
         ((Failure(0, 5, 9), Failure(0, 7, 11)), "node 0 fails at 7 s, but it is still away"),
+        ((Failure("n1", 5, 9), Failure(1, 7, 11)), "node 1 fails at 7 s, but it is still away"),
     ],
 )
 def test_failures_that_cannot_be(failures: tuple[Failure, ...], sentence: str) -> None:

@@ -9,7 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from whorl.analysis.placement import scores
+from whorl.analysis.replay import Job, Options, Trace
 from whorl.analysis.replay.from_store import Level, Measured, measured
+from whorl.analysis.replay.study import Case, General, read_failures
 from whorl.errors import InputError
 from whorl.store import Store
 
@@ -52,6 +54,24 @@ def test_the_measured_fleet_stands_as_it_is(store: str, planted: NDArray[np.floa
     assert fleet.actual["gemm"] == pytest.approx(planted[places], abs=0.02)
     assert fleet.power_w is not None
     assert fleet.power_w["gemm"][places.index(SLOW)] == pytest.approx(250 / planted[SLOW], rel=1e-3)
+
+
+@pytest.mark.parametrize("node", ["n03", "3"])
+def test_a_named_node_is_the_one_that_fails_in_every_seed(store: str, tmp_path: Path, node: str) -> None:
+    """Every seed draws the order of the nodes anew; a number is that of the order of their names."""
+    source = of(store, "gemm")
+    path = tmp_path / "failures.csv"
+    path.write_text(f"node,down_s,up_s\n{node},0,\n")
+    options = Options(failures=read_failures(path, source.node_names))
+    jobs = Trace("all that is left", (Job("wide", 0, len(NAMES) - GPUS_PER_NODE, 100, "gemm"),))
+    study = General((jobs,), source, options)
+    for seed in range(5):
+        replayed = study.run(Case(0, "packed", "fifo", seed, record=True))
+        assert replayed.outcome is not None
+        assert replayed.outcome.spans is not None
+        assert replayed.fleet is not None
+        held = {replayed.fleet.gpu_names[gpu][:3] for gpu in replayed.outcome.spans[0].gpus}
+        assert held == {name[:3] for name in NAMES} - {"n03"}
 
 
 def test_seeds_differ_in_what_jobs_run_at_and_not_in_what_is_believed(store: str) -> None:
