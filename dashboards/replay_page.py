@@ -9,10 +9,11 @@ from statistics import fmean
 import numpy as np
 
 from ..analysis.replay.comparison import Gain, finding
+from ..analysis.replay.outcome import BRIEF_S, UNFAIR
 from ..analysis.replay.study import Replayed
 from .page import Drawing, Section, page
 from .replay import BARS, gain_by_seed, gantt, jct_distribution, load_over_time, queue_over_time
-from .table import Table
+from .table import Table, number
 
 _BARS_OF_A_PAGE = 20_000  # some 10 bytes each, compressed
 
@@ -67,7 +68,7 @@ def _section(title: str, results: Sequence[Replayed], gains: Sequence[Gain], bar
     seeds = len({result.case.seed for result in results})
     if gains:
         parts.append(_gain_table(gains, policies))
-    parts.append(_figures_table(results, policies))
+    parts += [_figures_table(results, policies), _waiting_table(results, policies)]
     average = [gain for gain in gains if gain.figure == "avg_jct_s"]
     rests = f"n = {seeds} seeds; the bars are 90 % intervals of the mean (Student's t)."
     if seeds == 1:
@@ -148,10 +149,39 @@ def _figures_table(results: Sequence[Replayed], policies: Sequence[str]) -> Tabl
                     for name in ("avg_jct_s", "median_jct_s", "p99_jct_s", "makespan_s")
                 ),
                 f"{100 * fmean(one.util_held for one in own):.1f} %",
+            ]
+        )
+    header = [_of_seeds(results), "avg JCT, s", "median, s", "p99, s", "makespan, s", "GPUs held"]
+    return Table(header, rows, range(1, 6))
+
+
+def _waiting_table(results: Sequence[Replayed], policies: Sequence[str]) -> Table:
+    rows = []
+    for policy in policies:
+        own = [result.metrics for result in results if result.case.policy == policy]
+        rows.append(
+            [
+                policy,
+                *(
+                    f"{fmean(getattr(one, name) for one in own):,.0f}"
+                    for name in ("queueing_p50_s", "queueing_p95_s", "queueing_p99_s")
+                ),
+                *(
+                    number(fmean(getattr(one, name) for one in own), 3)
+                    for name in ("bounded_slowdown", "fairness_worst")
+                ),
                 f"{100 * fmean(one.unfair_share for one in own):.0f} %",
             ]
         )
+    header = [_of_seeds(results), "queueing p50, s", "p95, s", "p99, s", "bounded slowdown", "worst rho", "unfair jobs"]
+    says = (
+        "Queueing is the time for which a job had no GPUs. The slowdown is the mean over the jobs, each of "
+        f"which counts as {BRIEF_S:g} s long at least. Rho is the finish-time fairness: a job above {UNFAIR:g} is "
+        "treated unfairly."
+    )
+    return Table(header, rows, range(1, 7), says=says)
+
+
+def _of_seeds(results: Sequence[Replayed]) -> str:
     seeds = {result.case.seed for result in results}
-    first = f"mean of {len(seeds)} seeds" if len(seeds) > 1 else f"seed {min(seeds)}"
-    header = [first, "avg JCT, s", "median, s", "p99, s", "makespan, s", "GPUs held", "unfair jobs"]
-    return Table(header, rows, range(1, 7))
+    return f"mean of {len(seeds)} seeds" if len(seeds) > 1 else f"seed {min(seeds)}"

@@ -248,6 +248,7 @@ class Engine:
             jobs=self.trace.jobs,
             start_s=np.array([s.start_s for s in mine]),
             finish_s=np.array([s.finish_s for s in mine]),
+            held_s=np.array([s.held_s for s in mine]),
             gpu_seconds=np.array([s.gpu_seconds for s in mine]),
             preemptions=np.array([s.preemptions for s in mine], dtype=np.int32),
             migrations=np.array([s.migrations for s in mine], dtype=np.int32),
@@ -255,7 +256,7 @@ class Engine:
             energy_j=np.array([s.energy_j for s in mine]),
             gpus=len(self.fleet),
             end_s=self.view.now_s,
-            held_gpu_seconds=math.fsum(s.gpu_seconds for s in self._all),
+            held_gpu_seconds=math.fsum(s.gpu_seconds for s in self._all) - self.holdings.twice_s(),
             others=Others(
                 np.array([s.job.submit_s for s in others], dtype=np.float64),
                 np.array([s.finish_s for s in others], dtype=np.float64),

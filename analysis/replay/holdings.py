@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
 
 import numpy as np
 
@@ -22,7 +23,7 @@ class Holdings:
 
     def __init__(self, fleet: Fleet, view: View, options: Options) -> None:
         self.busy = 0
-        """GPUs that are held; one that is shared counts once for each job."""
+        """GPUs that are held; one that several jobs share counts once."""
         self.spans: list[Span] = []
         self.edge = -1
         """The number of the round that is decided, or was last."""
@@ -32,6 +33,9 @@ class Holdings:
         self._actual: dict[str, list[float]] = {}
         self._power: dict[str, list[float]] = {}
         self._series: list[tuple[float, int, int]] = []
+        self._sharers: Counter[int] = Counter()
+        """Of each GPU that is shared, the jobs on it."""
+        self._twice, self._twice_s, self._twice_until_s = 0, 0.0, 0.0
 
     def next_finish_s(self) -> float:
         """When the next job ends, if nothing changes; infinite if none runs."""
@@ -58,7 +62,7 @@ class Holdings:
                 state.migrations += 1
                 cost = options.migration_s
             self.close_span(state)
-            self.busy -= len(state.gpus)
+            self._free(state)
         else:
             if math.isnan(state.start_s):
                 state.start_s = now
@@ -69,8 +73,8 @@ class Holdings:
             state.lost_node = False
             state.since_s = now
             state.works_from_s = now
-        self.busy += len(gpus)
         state.gpus, state.rate, state.shared = gpus, rate, shared
+        self._take(state)
         state.began_s = now
         state.works_from_s = max(state.works_from_s, now + cost)  # what is still due of an earlier cost stays due
         scores = self._scores(state.job.workload)
@@ -107,9 +111,35 @@ class Holdings:
     def let_go(self, state: State) -> None:
         """A job holds nothing any longer; its sums are settled."""
         self.close_span(state)
-        self.busy -= len(state.gpus)
+        self._free(state)
         state.version += 1
         state.gpus = ()
+
+    def twice_s(self) -> float:
+        """GPU-seconds that stand in the sums of several jobs, beyond the first of them, until now."""
+        self._twice_s += self._twice * (self._view.now_s - self._twice_until_s)
+        self._twice_until_s = self._view.now_s
+        return self._twice_s
+
+    def _take(self, state: State) -> None:
+        """The job's GPUs are busy."""
+        self.busy += len(state.gpus)
+        if state.shared:
+            already = sum(self._sharers[gpu] > 0 for gpu in state.gpus)
+            self._sharers.update(state.gpus)
+            self._count_twice(already)
+
+    def _free(self, state: State) -> None:
+        """The job's GPUs are busy no longer, but for those that it shared."""
+        self.busy -= len(state.gpus)
+        if state.shared:
+            self._sharers.subtract(state.gpus)
+            self._count_twice(-sum(self._sharers[gpu] > 0 for gpu in state.gpus))
+
+    def _count_twice(self, more: int) -> None:
+        self.twice_s()
+        self._twice += more
+        self.busy -= more
 
     def _scores(self, workload: str) -> list[float]:
         found = self._actual.get(workload)

@@ -14,6 +14,9 @@ from .job import Job
 UNFAIR = 1.05
 """Finish-time fairness above which a job counts as treated unfairly."""
 
+BRIEF_S = 10.0
+"""Of the bounded slowdown: a shorter job counts as this long."""
+
 Counts: TypeAlias = NDArray[np.int32]
 
 
@@ -37,7 +40,7 @@ class Series:
     queue: Counts
     """Jobs that wait."""
     busy: Counts
-    """GPUs that are held."""
+    """GPUs that are held; one that several jobs share counts once."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Others:
 
 @dataclass(frozen=True)
 class Metrics:
-    """The figures of one replay. JCT is finish − submit, over the trace's jobs."""
+    """The figures of one replay, over the trace's jobs. docs/replay.md defines each, with its source."""
 
     jobs: int
     avg_jct_s: float
@@ -60,13 +63,22 @@ class Metrics:
     p99_jct_s: float
     makespan_s: float
     """Last finish − first submit."""
+    queueing_p50_s: float
+    """Of the jobs' times without GPUs, from submission to the end (see `Outcome.queueing_s`)."""
+    queueing_p95_s: float
+    queueing_p99_s: float
+    bounded_slowdown: float
+    """Mean over the jobs (see `Outcome.bounded_slowdown`)."""
     end_s: float
     util_held: float
-    """GPU-seconds held / (GPUs of the fleet × end)."""
+    """GPU-seconds held / (GPUs of the fleet × end); a GPU that jobs share counts once."""
     fairness_worst: float
     """Finish-time fairness of the job that was treated worst (see `Outcome.fairness`)."""
     unfair_share: float
     """Share of jobs whose finish-time fairness is above 1.05."""
+    shockwave_worst: float
+    """The same two by the contention that Shockwave uses (see `Outcome.shockwave_fairness`)."""
+    shockwave_unfair_share: float
     preemptions: int
     migrations: int
     restarts: int
@@ -91,6 +103,8 @@ class Outcome:
     start_s: Floats
     """The first time that the job held GPUs."""
     finish_s: Floats
+    held_s: Floats
+    """The time for which it held GPUs, over all its allocations."""
     gpu_seconds: Floats
     """GPUs × time held, over all its allocations."""
     preemptions: Counts
@@ -106,7 +120,7 @@ class Outcome:
     end_s: float
     """The replay's last moment: the last finish."""
     held_gpu_seconds: float
-    """By all jobs, others included, until the end."""
+    """By all jobs, others included, until the end; while several share a GPU, it counts once."""
     others: Others
     events: int
     """Arrivals, finishes, failures and returns."""
@@ -128,6 +142,28 @@ class Outcome:
         return self.finish_s - self.submit_s
 
     @property
+    def queueing_s(self) -> Floats:
+        """(jobs,) queueing delay: the time from submission to the end for which a job held no GPUs.
+
+        That is the wait before its first start and each wait after it was stopped or had lost its node.
+        """
+        waited: Floats = np.maximum(self.jct_s - self.held_s, 0.0)
+        return waited
+
+    def bounded_slowdown(self) -> Floats:
+        """(jobs,) max(1, JCT / max(ideal time, 10 s)).
+
+        After Feitelson et al. (JSSPP'97), but over the ideal time and not the time that a job ran: over the latter, a
+        slow GPU would make the slowdown of every job that waits smaller.
+        """
+        bounded: Floats = np.maximum(1.0, self.jct_s / np.maximum(self._ideal_s, BRIEF_S))
+        return bounded
+
+    @property
+    def _ideal_s(self) -> Floats:
+        return np.array([job.ideal_s for job in self.jobs])
+
+    @property
     def utilisation(self) -> float:
         """GPU-seconds held / (GPUs of the fleet × end)."""
         return self.held_gpu_seconds / (self.gpus * self.end_s)
@@ -136,7 +172,8 @@ class Outcome:
         """(jobs,) finish-time fairness: JCT / (ideal time × the job's mean contention); 1 is an equal share.
 
         Contention at a moment is max(1, GPUs wanted by all jobs in the system / GPUs of the fleet); its mean is over
-        the job's life. After Themis (NSDI'20), whose share of a job is that of one among N.
+        the job's life. After Themis (NSDI'20), whose share of a job is that of one among the N in the system; here
+        each has a share in proportion to the GPUs it wants, which is the same where all want one.
         """
         submit, finish = self.submit_s, self.finish_s
         width = np.array([job.gpus for job in self.jobs], dtype=np.float64)
@@ -151,15 +188,23 @@ class Outcome:
         contention = np.maximum(1.0, wanted / self.gpus)
         total = np.concatenate([[0.0], np.cumsum(contention[:-1] * np.diff(moments))])
         mean = (np.interp(finish, moments, total) - np.interp(submit, moments, total)) / (finish - submit)
-        ideal = np.array([job.ideal_s for job in self.jobs])
-        fair: Floats = (finish - submit) / (ideal * mean)
+        fair: Floats = (finish - submit) / (self._ideal_s * mean)
+        return fair
+
+    def shockwave_fairness(self) -> Floats:
+        """(jobs,) finish-time fairness as Shockwave (NSDI'23) reports it: JCT / (ideal time × max(1, jobs / GPUs)).
+
+        Its contention is of the whole trace, and counts jobs, whatever number of GPUs they want.
+        """
+        fair: Floats = self.jct_s / (self._ideal_s * max(1.0, len(self.jobs) / self.gpus))
         return fair
 
     def metrics(self, *, published: bool = False) -> Metrics:
         """The figures. `published`: p99 is the value at place int(0.99 n) of the sorted JCTs, not an interpolation."""
         jct = self.jct_s
         p99 = float(np.sort(jct)[int(0.99 * len(jct))] if published else np.quantile(jct, 0.99))
-        rho = self.fairness()
+        p50, p95, queued_p99 = (float(value) for value in np.quantile(self.queueing_s, (0.5, 0.95, 0.99)))
+        rho, rho_of_jobs = self.fairness(), self.shockwave_fairness()
         energy = float(self.energy_j.sum())
         return Metrics(
             jobs=len(jct),
@@ -167,10 +212,16 @@ class Outcome:
             median_jct_s=float(np.median(jct)),
             p99_jct_s=p99,
             makespan_s=float(self.finish_s.max() - self.submit_s.min()),
+            queueing_p50_s=p50,
+            queueing_p95_s=p95,
+            queueing_p99_s=queued_p99,
+            bounded_slowdown=float(self.bounded_slowdown().mean()),
             end_s=self.end_s,
             util_held=self.utilisation,
             fairness_worst=float(rho.max()),
             unfair_share=float((rho > UNFAIR).mean()),
+            shockwave_worst=float(rho_of_jobs.max()),
+            shockwave_unfair_share=float((rho_of_jobs > UNFAIR).mean()),
             preemptions=int(self.preemptions.sum()),
             migrations=int(self.migrations.sum()),
             restarts=int(self.restarts.sum()),

@@ -19,6 +19,7 @@ class State:
         "finish_s",
         "gpu_seconds",
         "gpus",
+        "held_s",
         "job",
         "left_s",
         "lost_node",
@@ -59,6 +60,7 @@ class State:
         self.lost_node = False
         self.start_s = _NAN
         self.finish_s = _NAN
+        self.held_s = 0.0
         self.gpu_seconds = 0.0
         self.energy_j = 0.0
         self.preemptions = 0
@@ -93,6 +95,7 @@ class State:
                 self.saved_s = min(self.saved_s, left + worked * self.speed)
         self.left_s = left
         self.attained_s = attained
+        self.held_s += elapsed_s
         self.gpu_seconds += elapsed_s * len(self.gpus)
         self.energy_j += elapsed_s * self.power_w
         self.since_s = now_s

@@ -27,21 +27,35 @@ def document(
         "rows": [result.row() for result in results if result.case.policy not in apart],
         "baselines": [result.row() for result in results if result.case.policy in apart],
         "comparisons": [gain.as_dict() for gain in gains],
+        "queueing": [_queueing(result) for result in results],
         "fairness": [_fairness(result) for result in results],
         "conditions": dict(conditions),
         "notes": list(notes),
     }
 
 
+def _case(result: Replayed) -> dict[str, Any]:
+    case = result.case
+    return {"trace": result.trace, "policy": case.policy, "scheduler": case.scheduler, "seed": case.seed}
+
+
+def _queueing(result: Replayed) -> dict[str, Any]:
+    of = result.metrics
+    return _case(result) | {
+        "p50_s": of.queueing_p50_s,
+        "p95_s": of.queueing_p95_s,
+        "p99_s": of.queueing_p99_s,
+        "bounded_slowdown": of.bounded_slowdown,
+    }
+
+
 def _fairness(result: Replayed) -> dict[str, Any]:
-    of, case = result.metrics, result.case
-    return {
-        "trace": result.trace,
-        "policy": case.policy,
-        "scheduler": case.scheduler,
-        "seed": case.seed,
+    of = result.metrics
+    return _case(result) | {
         "worst": of.fairness_worst,
         "unfair_share": of.unfair_share,
+        "shockwave_worst": of.shockwave_worst,
+        "shockwave_unfair_share": of.shockwave_unfair_share,
         "preemptions": of.preemptions,
         "migrations": of.migrations,
         "restarts": of.restarts,
@@ -72,6 +86,8 @@ def answer(
             )
             yield ""
         yield _figures(own)
+        yield ""
+        yield _waiting(own)
         yield ""
     if gains:
         yield _reading(gains)
@@ -110,22 +126,38 @@ def _reading(gains: Sequence[Gain]) -> str:
 
 def _figures(results: Sequence[Replayed]) -> Table:
     energy = any(result.metrics.energy_j is not None for result in results)
-    seeds = {result.case.seed for result in results}
-    first = f"mean of {len(seeds):,} seeds" if len(seeds) > 1 else f"seed {min(seeds)}"
-    head = [first, "avg JCT", "median", "p99", "makespan", "held", "rho", "unfair"]
+    head = [_of_seeds(results), "avg JCT", "median", "p99", "makespan", "held"]
     rows = []
     for policy in _policies(results):
         own = [result.metrics for result in results if result.case.policy == policy]
         figures = ("avg_jct_s", "median_jct_s", "p99_jct_s", "makespan_s")
         row = [policy, *(f"{fmean(getattr(one, name) for one in own):,.0f}" for name in figures)]
         row.append(f"{fmean(one.util_held for one in own):.3f}")
-        row.append(number(fmean(one.fairness_worst for one in own), 3))
-        row.append(f"{100 * fmean(one.unfair_share for one in own):.0f} %")
         if energy:
             known = [one.energy_j for one in own if one.energy_j is not None]
             row.append(number(fmean(known) / _J_PER_KWH, 4) if len(known) == len(own) else MISSING)
         rows.append(row)
-    return Table([*head, "kWh"] if energy else head, rows, range(1, 9), leaves=(5, 2, 6, 7))
+    return Table([*head, "kWh"] if energy else head, rows, range(1, 7), leaves=(5, 2))
+
+
+def _waiting(results: Sequence[Replayed]) -> Table:
+    """How long jobs had no GPUs, and how that was shared out."""
+    head = [_of_seeds(results), "queueing p50", "p95", "p99", "slowdown", "rho", "unfair"]
+    rows = []
+    for policy in _policies(results):
+        own = [result.metrics for result in results if result.case.policy == policy]
+        figures = ("queueing_p50_s", "queueing_p95_s", "queueing_p99_s")
+        row = [policy, *(f"{fmean(getattr(one, name) for one in own):,.0f}" for name in figures)]
+        row.append(number(fmean(one.bounded_slowdown for one in own), 3))
+        row.append(number(fmean(one.fairness_worst for one in own), 3))
+        row.append(f"{100 * fmean(one.unfair_share for one in own):.0f} %")
+        rows.append(row)
+    return Table(head, rows, range(1, 7), leaves=(5, 1))
+
+
+def _of_seeds(results: Sequence[Replayed]) -> str:
+    seeds = {result.case.seed for result in results}
+    return f"mean of {len(seeds):,} seeds" if len(seeds) > 1 else f"seed {min(seeds)}"
 
 
 def _policies(results: Sequence[Replayed]) -> list[str]:

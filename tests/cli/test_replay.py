@@ -256,6 +256,21 @@ def test_the_answer_is_that_of_a_hand(tmp_path: Path) -> None:
     easy = document(*shape, "--backfill", "easy")["rows"][0]
     assert easy["avg_jct_s"] == pytest.approx((100 + 140 + 30) / 3)
     assert easy["end_s"] == 150
+    case = {"trace": "t", "policy": "packed", "scheduler": "fifo", "seed": 0}
+    waited = document(*shape)
+    # Without GPUs: none, 90 s, 130 s.
+    (queueing,) = (one for one in waited["queueing"] if one["policy"] == "packed")
+    slowdown = (1 + 140 / 50 + 160 / 30) / 3
+    times = {"p50_s": 90, "p95_s": pytest.approx(126), "p99_s": pytest.approx(129.2)}
+    assert queueing == {**case, **times, "bounded_slowdown": pytest.approx(slowdown)}
+    (fair,) = (one for one in waited["fairness"] if one["policy"] == "packed")
+    assert case.items() < fair.items()
+    assert fair["shockwave_worst"] == pytest.approx(160 / (30 * 3 / 2))
+    assert fair["shockwave_unfair_share"] == pytest.approx(2 / 3)
+    table = whorl(*shape).stdout.partition("queueing p50")[2]
+    assert next(line.split() for line in table.splitlines() if line.startswith("packed")) == [
+        *("packed", "90", "126", "129", "3.04", f"{fair['worst']:.2f}", "67", "%")
+    ]
     shortest = document(*shape, "--scheduler", "srtf")["rows"][0]
     assert shortest["scheduler"] == "srtf"
 

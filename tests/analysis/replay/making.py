@@ -57,15 +57,28 @@ def sound(outcome: Outcome, fleet: Fleet, *, shared: bool = False) -> None:
             by_gpu.setdefault(gpu, []).append((span.began_s, span.ended_s))
     if not shared:
         for times in by_gpu.values():
-            times.sort()
             assert all(a[1] <= b[0] for a, b in pairwise(times))
     assert held == pytest.approx(outcome.gpu_seconds.tolist())
+    by_gpu = {gpu: _joined(times) if shared else sorted(times) for gpu, times in by_gpu.items()}
+    if shared:
+        total = sum(end - begin for times in by_gpu.values() for begin, end in times)
     assert outcome.held_gpu_seconds == pytest.approx(total)
     assert max(by_gpu) < len(fleet)
     assert (outcome.start_s >= outcome.submit_s).all()
     assert (outcome.finish_s > outcome.start_s).all()
-    if not shared:
-        assert 0 < outcome.utilisation <= 1 + 1e-9
+    assert 0 < outcome.utilisation <= 1 + 1e-9
+    assert outcome.series is None or outcome.series.busy.max() <= len(fleet)
+
+
+def _joined(times: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The same times, those that overlap as one."""
+    found: list[tuple[float, float]] = []
+    for begin, end in sorted(times):
+        if found and begin <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((begin, end))
+    return found
 
 
 def work_done(outcome: Outcome, fleet: Fleet) -> list[float]:

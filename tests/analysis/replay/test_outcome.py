@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whorl.analysis.replay import Fleet, Job, Options, replay
+from whorl.analysis.replay import Failure, Fleet, Job, Options, replay
 from whorl.tests.sizes import count
 
 from .making import flat, job, trace
@@ -35,10 +35,16 @@ def test_figures_of_a_replay_by_hand() -> None:
         "median_jct_s",
         "p99_jct_s",
         "makespan_s",
+        "queueing_p50_s",
+        "queueing_p95_s",
+        "queueing_p99_s",
+        "bounded_slowdown",
         "end_s",
         "util_held",
         "fairness_worst",
         "unfair_share",
+        "shockwave_worst",
+        "shockwave_unfair_share",
         "preemptions",
         "migrations",
         "restarts",
@@ -63,6 +69,42 @@ def test_fairness_by_hand() -> None:
     slow = replay(trace(job("a", 5, 2, 100)), flat(2, 1, locality=1.5))
     assert slow.fairness().tolist() == [1.5]
     assert (slow.metrics().fairness_worst, slow.metrics().unfair_share) == (1.5, 1)
+
+
+def test_shockwave_counts_the_jobs_of_the_whole_trace() -> None:
+    jobs = trace(*(job(str(number), 100 * number, 2, 100) for number in range(5)))
+    outcome = replay(jobs, flat(1, 2))
+    assert outcome.fairness().tolist() == [1] * 5  # one after the other: nobody is in another's way
+    assert outcome.shockwave_fairness().tolist() == pytest.approx([1 / (5 / 2)] * 5)
+    few = replay(trace(job("a", 0, 2, 100), job("b", 50, 2, 100)), flat(1, 4))
+    assert few.shockwave_fairness().tolist() == [1, 1]
+    slow = replay(trace(job("a", 0, 2, 100), job("b", 1000, 1, 100)), flat(2, 1, locality=1.5)).metrics()
+    assert (slow.shockwave_worst, slow.shockwave_unfair_share) == (1.5, 0.5)
+
+
+def test_queueing_is_the_time_without_gpus_also_after_a_stop() -> None:
+    jobs = trace(job("long", 0, 1, 1000), job("short", 100, 1, 50), job("last", 500, 1, 2000))
+    outcome = replay(jobs, flat(1, 1), scheduler="srtf")
+    # long 0 to 100 and 150 to 1050, short 100 to 150, last 1050 to 3050
+    assert outcome.queueing_s.tolist() == [50, 0, 550]
+    figures = outcome.metrics()
+    assert figures.queueing_p50_s == 50
+    assert figures.queueing_p95_s == pytest.approx(50 + 0.9 * 500)
+    assert figures.queueing_p99_s == pytest.approx(50 + 0.98 * 500)
+    lost = replay(trace(job("a", 0, 1, 100)), flat(1, 1), options=Options(failures=(Failure(0, 40, 60),)))
+    assert lost.held_s.tolist() == [40 + 100]
+    assert lost.queueing_s.tolist() == [20]
+
+
+def test_a_slowdown_is_bounded_on_both_sides() -> None:
+    jobs = trace(job("long", 0, 2, 100), job("brief", 50, 2, 1), job("wide", 60, 2, 40, "A"))
+    fleet = Fleet.regular(1, 2, {"A": [0.5, 0.5]})
+    outcome = replay(jobs, fleet)
+    # brief 100 to 101 after 50 s, and counts as 10 s; wide 101 to 121, and its ideal time is 40 s.
+    assert outcome.bounded_slowdown().tolist() == pytest.approx([1, 51 / 10, 61 / 40])
+    alone = replay(trace(job("fast", 0, 2, 40, "A"), job("brief", 900, 1, 1)), fleet)
+    assert alone.bounded_slowdown().tolist() == [1, 1]
+    assert outcome.metrics().bounded_slowdown == pytest.approx((1 + 5.1 + 61 / 40) / 3)
 
 
 def test_others_load_the_contention() -> None:

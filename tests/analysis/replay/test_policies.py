@@ -370,6 +370,18 @@ def test_a_co_location_policy_puts_two_jobs_on_a_gpu() -> None:
     assert np.isnan(shared.energy_j).all()  # whose the power of a shared GPU is, is not known
 
 
+def test_a_shared_gpu_is_busy_once() -> None:
+    jobs = trace(*(job(str(number), 0, 1, 60) for number in range(31)))
+    outcome = replay(jobs, flat(4, 4), BESIDE, options=RECORD)
+    assert outcome.series is not None
+    assert outcome.series.busy[0] == 16
+    # 30 jobs at 0.6 in pairs until 100 s, one alone until 60 s.
+    assert outcome.held_gpu_seconds == pytest.approx(15 * 100 + 60)
+    assert outcome.gpu_seconds.sum() == pytest.approx(30 * 100 + 60)  # what each job held
+    assert outcome.utilisation == pytest.approx((15 * 100 + 60) / (16 * 100))
+    sound(outcome, flat(4, 4), shared=True)
+
+
 def test_what_a_restart_costs_stays_due_when_the_rate_changes() -> None:
     jobs = trace(job("a", 0, 1, 60), job("b", 8, 1, 1000))
     outcome = replay(jobs, flat(1, 1), BESIDE, options=Options(failures=(Failure(0, 5, 6),), restart_s=10))
