@@ -15,12 +15,12 @@ import polars as pl
 
 from .probing import Probed
 from .verdicts import Judgement, Kind
-from .verdicts.causes import Evidence
+from .verdicts.answers.standing import standings, table
+from .verdicts.causes.evidence import Evidence
 from .verdicts.channels import RISE, channels
 from .verdicts.comparing import LEAST_GPUS
-from .verdicts.levels import RELEVANT
+from .verdicts.levels.estimate import RELEVANT
 from .verdicts.looks import usable
-from .verdicts.standing import standings, table
 
 LOOKS_LIKE = {
     "brake": Kind.UNDER_CAP,

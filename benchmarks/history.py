@@ -36,13 +36,13 @@ import numpy.typing as npt
 import polars as pl
 
 from whorl.analysis.probing import probed
-from whorl.analysis.verdicts.history import histories
-from whorl.analysis.verdicts.levels import RELEVANT
-from whorl.analysis.verdicts.noise import Noise, estimate
-from whorl.analysis.verdicts.online import update
-from whorl.analysis.verdicts.own_past import interval, shapes
-from whorl.analysis.verdicts.past import ALARM, Past, past
-from whorl.analysis.verdicts.sittings import Runs, Sittings, groups_median, sittings
+from whorl.analysis.verdicts.levels.estimate import RELEVANT
+from whorl.analysis.verdicts.levels.noise import Noise, estimate
+from whorl.analysis.verdicts.levels.sittings import Runs, Sittings, groups_median, sittings
+from whorl.analysis.verdicts.past.history import histories
+from whorl.analysis.verdicts.past.one_workload import ALARM, Past, past
+from whorl.analysis.verdicts.past.online import update
+from whorl.analysis.verdicts.past.own_past import interval, shapes
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import ends
 from whorl.store import Store

@@ -153,8 +153,8 @@ class Timed:
 
 def whorl(store: Store) -> dict[str, Any]:
     from whorl.analysis.probing import probed
-    from whorl.analysis.verdicts.causes import Evidence
-    from whorl.analysis.verdicts.fingerprint import fingerprint
+    from whorl.analysis.verdicts.answers.fingerprint import fingerprint
+    from whorl.analysis.verdicts.causes.evidence import Evidence
     from whorl.analysis.verdicts.judging import judged
 
     timed = Timed()

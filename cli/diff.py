@@ -26,7 +26,7 @@ def diff(store: str, before: datetime, after: datetime, cluster: str | None, as_
     What changed for all GPUs alike, as at a driver update, is said once. Then come the GPUs that moved against it,
     with intervals, and those that are new or gone.
     """
-    from ..analysis.verdicts.difference import difference
+    from ..analysis.verdicts.answers.difference import difference
     from ..dashboards.printed.diff import answer
     from .output import Progress, print_json, show
 

@@ -21,7 +21,7 @@ def fingerprint(store: str, cluster: str | None, name: str | None, as_json: bool
 
     Every figure has the 95 % interval of another sitting. docs/verdicts.md explains the figures.
     """
-    from ..analysis.verdicts.fingerprinting import fingerprints
+    from ..analysis.verdicts.answers.fingerprinting import fingerprints
     from ..dashboards.printed.fingerprint import answer, document
     from .output import Progress, print_json, show, tell
 

@@ -10,7 +10,7 @@ import click
 from .options import Span, cluster_option, json_option, store_option
 
 if TYPE_CHECKING:
-    from ..analysis.verdicts.planning import Planned
+    from ..analysis.verdicts.answers.planning import Planned
     from ..dashboards.table import Table
     from ..jobs.planning import Command
 

@@ -10,8 +10,8 @@ import polars as pl
 
 from ..analysis.probing import probed
 from ..analysis.timelines import Timelines, timelines
-from ..analysis.verdicts.explaining import Explained, Sitting, explain, find, stands_in
-from ..analysis.verdicts.fingerprinting import Fingerprints, fingerprints
+from ..analysis.verdicts.answers.explaining import Explained, Sitting, explain, find, stands_in
+from ..analysis.verdicts.answers.fingerprinting import Fingerprints, fingerprints
 from ..analysis.verdicts.recording import judgements
 from .page import Drawing, Section, page, refuse_unwritable, write_page
 from .printed.explain import events, findings, places

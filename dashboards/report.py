@@ -14,7 +14,7 @@ from ..analysis.probing import Probed
 from ..analysis.timelines import Timelines
 from ..analysis.verdicts import Judgement, Kind, State
 from ..analysis.verdicts.judging import ERROR_RATE, MOST_P
-from ..analysis.verdicts.levels import RELEVANT
+from ..analysis.verdicts.levels.estimate import RELEVANT
 from ..store.conditions import read
 from . import report_tables as tables
 from .page import Section, page

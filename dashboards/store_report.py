@@ -20,7 +20,7 @@ from ..analysis.planted import Planted
 from ..analysis.probing import Probed, probed
 from ..analysis.timelines import Timelines, timelines
 from ..analysis.verdicts import Judgement, Verdict, judge, judged
-from ..analysis.verdicts.explaining import Explained
+from ..analysis.verdicts.answers.explaining import Explained
 from ..errors import InputError
 from ..store.names import find_gpu, find_workload
 from .gpu_page import gpu_report

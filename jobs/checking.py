@@ -23,7 +23,7 @@ from ..store.names import this_node
 from ..store.outcomes import Outcome
 
 if TYPE_CHECKING:
-    from ..analysis.verdicts.reference import Known, Level
+    from ..analysis.verdicts.answers.reference import Known, Level
     from ..probes.campaign import Report
     from ..store import Store
 
@@ -243,7 +243,7 @@ class _Check:
 
     def _missing(self, store: Store, here: Mapping[str, str]) -> None:
         """GPUs that the store last saw on this node, and that are not shown any more."""
-        from ..analysis.verdicts.reference import last_seen_on
+        from ..analysis.verdicts.answers.reference import last_seen_on
 
         if os.environ.get("CUDA_VISIBLE_DEVICES") is not None:
             return  # a job sees its own GPUs only
@@ -271,7 +271,7 @@ class _Check:
     # -- what it means ----------------------------------------------------------------------------------------
 
     def _judge(self, store: Store, report: Report | None, here: Mapping[str, str]) -> None:
-        from ..analysis.verdicts.reference import known
+        from ..analysis.verdicts.answers.reference import known
 
         gpus = list(here)
         before = None if report is None else report.campaign

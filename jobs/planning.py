@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..errors import InputError
 
 if TYPE_CHECKING:
-    from ..analysis.verdicts.planning import Planned
+    from ..analysis.verdicts.answers.planning import Planned
     from ..store import Store
 
 PROBES = ("gemm-fp32", "stream-triad")
@@ -48,7 +48,7 @@ def plan(
 
     InputError where there are no GPUs, several clusters and none named, or no such probe.
     """
-    from ..analysis.verdicts.planning import planned
+    from ..analysis.verdicts.answers.planning import planned
     from ..probes.campaign import Plan
     from ..probes.catalogue import choose
     from ..probes.conditions import Asked

@@ -15,7 +15,7 @@ from ...store.names import gpu_name
 from ..columns import OTHERS, Runs, gpu_medians
 from ..columns import workloads as by_workload
 from ..statistics.ordering import Floats, Ints
-from ..verdicts.levels import REACH_90, WEEKS, Levels
+from ..verdicts.levels.estimate import REACH_90, WEEKS, Levels
 from .coupling import Units, units
 from .posterior import Posterior, posterior
 from .reading import Place, Readings, read

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import polars as pl
 
 from ..probing import COMPUTE
-from .causes import Evidence
-from .holding import STEP, Peers
-from .states import OF, line, spread
+from .causes.evidence import Evidence
+from .causes.holding import STEP, Peers
+from .causes.states import OF, line, spread
 from .verdict import Kind
 
 _COLUMNS = ("model", "workload", "gpu", "node", "slot", "sitting", "began", "runs", "value")

@@ -17,13 +17,13 @@ import polars as pl
 
 from ..probing import Probed, names_of, probed
 from ..sittings import Bools, Floats, Ints, date_of
-from .causes import Evidence
+from .causes.evidence import Evidence
 from .channels import looks_of as channel_looks
 from .comparing import Shift
-from .history import histories
-from .levels import RELEVANT, in_pct
+from .levels.estimate import RELEVANT, in_pct
 from .looks import Look, Looks, looks
-from .own_past import discoveries
+from .past.history import histories
+from .past.own_past import discoveries
 from .saying import action_of
 from .smallest import smallest
 from .verdict import TIME, Cause, Judgement, Kind, Level, NotJudged, Smallest, State, Verdict
@@ -313,7 +313,7 @@ class _Judge:
 
     def of_the_past(self, findings: Iterable[object], rows: Sequence[Verdict]) -> list[Verdict]:
         """Findings about a GPU's own past, of GPUs whose verdict does not say it already."""
-        from .finding import Finding, Shape
+        from .past.finding import Finding, Shape
 
         found = []
         for one in findings:

@@ -22,12 +22,12 @@ from ..repeats import JOBS_COUPLE
 from ..sittings import Bools, Floats, Ints, days, latest
 from ..statistics.ordering import bounds
 from ..statistics.repeatability import Moments, icc
-from .causes import Evidence
+from .causes.evidence import Evidence
+from .causes.states import codes, line
 from .channels import CHANNELS, Channel, channels
 from .comparing import LEAST_GPUS, Compared, Fleet, compare, share_tails
-from .levels import RELEVANT, WEEKS, Levels, levels
-from .sittings import groups_median
-from .states import codes, line
+from .levels.estimate import RELEVANT, WEEKS, Levels, levels
+from .levels.sittings import groups_median
 from .verdict import NotJudged
 
 _SPREAD = 1e-3  # of ln clock: with less there is nothing to take out

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
-from ...analysis.verdicts.difference import ERROR_RATE, Difference
+from ...analysis.verdicts.answers.difference import ERROR_RATE, Difference
 from ..table import Line, Table, count, many, number
 from ..verdict_words import interval, percent, short, some
 

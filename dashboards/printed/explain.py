@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from ...analysis.verdicts.explaining import Explained, Place, Sitting, stands_in
+from ...analysis.verdicts.answers.explaining import Explained, Place, Sitting, stands_in
 from ..table import MISSING, Line, Table, count, many, number
 from ..verdict_words import chances, interval, least, measured, percent
 from .verdicts import not_judged

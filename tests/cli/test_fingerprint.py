@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 
 from whorl.analysis.probing import probed
 from whorl.analysis.verdicts import Judgement, Kind, Level, State, Verdict
-from whorl.analysis.verdicts.fingerprint import fingerprint
-from whorl.analysis.verdicts.fingerprinting import fingerprints
+from whorl.analysis.verdicts.answers.fingerprint import fingerprint
+from whorl.analysis.verdicts.answers.fingerprinting import fingerprints
 from whorl.analysis.verdicts.recording import record
 from whorl.cli import cli
 from whorl.dashboards.printed.fingerprint import answer
@@ -207,7 +207,7 @@ def plan(store: Store, *arguments: str, now: str = "2026-09-20") -> Any:
     from whorl.jobs import planning
 
     at = datetime.fromisoformat(now)
-    from whorl.analysis.verdicts.planning import planned
+    from whorl.analysis.verdicts.answers.planning import planned
 
     budget = float(arguments[0]) if arguments else 1e6
     return planned(store, planning.PROBES, budget_s=budget, seconds=14.0, now=at)

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from whorl.analysis.verdicts.comparing import Compared, Fleet, compare
 from whorl.analysis.verdicts.judging import ERROR_RATE, MOST_P
-from whorl.analysis.verdicts.levels import RELEVANT, levels
-from whorl.analysis.verdicts.own_past import discoveries
+from whorl.analysis.verdicts.levels.estimate import RELEVANT, levels
+from whorl.analysis.verdicts.past.own_past import discoveries
 
 PER_NODE = 4
 

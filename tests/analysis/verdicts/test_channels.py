@@ -10,7 +10,7 @@ import pytest
 
 from whorl.analysis.probing import COMPUTE, Probed
 from whorl.analysis.verdicts import Kind
-from whorl.analysis.verdicts.causes import Evidence
+from whorl.analysis.verdicts.causes.evidence import Evidence
 from whorl.analysis.verdicts.channels import (
     CHANNELS,
     HUNGRY,

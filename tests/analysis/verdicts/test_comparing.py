@@ -7,9 +7,9 @@ import pytest
 
 from whorl.analysis.sittings import UNKNOWN
 from whorl.analysis.verdicts.comparing import Fleet, compare
-from whorl.analysis.verdicts.groups import modes, valley
-from whorl.analysis.verdicts.levels import levels
-from whorl.analysis.verdicts.null import Null
+from whorl.analysis.verdicts.levels.estimate import levels
+from whorl.analysis.verdicts.levels.groups import modes, valley
+from whorl.analysis.verdicts.levels.null import Null
 
 from ...sizes import count
 from .populations import POPULATIONS, Runs, compared, draw, named

@@ -6,9 +6,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from whorl.analysis.verdicts.heated import by_heat, goes_with
+from whorl.analysis.verdicts.causes.heated import by_heat, goes_with
+from whorl.analysis.verdicts.past.scatter import sizes
 from whorl.analysis.verdicts.saying import Part
-from whorl.analysis.verdicts.scatter import sizes
 from whorl.tests.sizes import count
 
 ROW = {"temperature": 82.0, "peers_temperature": 66.0}

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from whorl.analysis import measurements
 from whorl.analysis.probing import probed
-from whorl.analysis.verdicts.finding import Histories, Shape
-from whorl.analysis.verdicts.history import histories
-from whorl.analysis.verdicts.past import past
+from whorl.analysis.verdicts.past.finding import Histories, Shape
+from whorl.analysis.verdicts.past.history import histories
+from whorl.analysis.verdicts.past.one_workload import past
 from whorl.analysis.verdicts.verdict import State
 from whorl.store import Store
 from whorl.store.events import Event, EventKind, event_rows

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from whorl.analysis.verdicts.noise import UNKNOWN, Noise, estimate
-from whorl.analysis.verdicts.online import SITTINGS, Alarm, level, update
-from whorl.analysis.verdicts.sittings import sittings
+from whorl.analysis.verdicts.levels.noise import UNKNOWN, Noise, estimate
+from whorl.analysis.verdicts.levels.sittings import sittings
+from whorl.analysis.verdicts.past.online import SITTINGS, Alarm, level, update
 from whorl.tests.sizes import count
 
 WEEK_S = 7 * 86_400.0

@@ -1,0 +1,289 @@
+"""Fingerprints: what each GPU is, figure by figure and per class of workload, beside the GPUs of its model.
+
+A figure is the GPU's level, with the 95 % interval of another sitting, as the judge has them (`standing`). Conditions
+are taken out where there is a model (`channels`): power at the peers' clock, idle power at the peers' temperature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from .... import __version__
+from ....errors import StoreError
+from ....store.events import EventKind
+from ....store.outcomes import Outcome
+from ....store.schema import FINGERPRINTS, arrow_schema
+from ...probing import CACHE, COMPUTE, LINK, MEMORY, Probed
+from ...sittings import begins, days, in_order
+from ..causes.evidence import Evidence
+from ..causes.states import codes
+from ..channels import FINGERPRINT, fingerprint_figures
+from ..looks import usable
+from .standing import Measure, scaled, standings, table
+
+if TYPE_CHECKING:
+    from ....store import Store
+
+CLASSES = ("compute", "memory", "power", "latency", "path", "other")
+CLOCK = Measure("sm_clock_mhz", "sm_clock", "MHz")
+POWER = Measure("power_w", "power", "W")
+COUNTS = {
+    "wrong_results": "runs with a wrong result",
+    "failed_runs": "runs that failed, hung or were lost",
+    "xids": "errors that the driver told of",
+    "losses": "times that it did not answer any more",
+}
+"""Errors that are counted, of each GPU."""
+_EVIDENCE = 20
+_NEAREST = 3
+_BY_NAME = {"sgemm": COMPUTE, "gemm": COMPUTE, "hgemm": COMPUTE, "dgemm": COMPUTE}
+_OF_RUN = ("run_id", "gpu", "model", "workload")
+_KEYS = ["cluster", "gpu", "serial", "model", "class", "workload", "figure", "unit"]
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A GPU whose fingerprint is like another one's."""
+
+    gpu: str
+    name: str
+    distance: float
+    """Root mean square of the differences, each in standard deviations of the peers."""
+    figures: int
+    """How many figures both have."""
+
+
+def fingerprint(
+    campaign: Probed, serials: pl.DataFrame | None = None, evidence: Evidence | None = None
+) -> pl.DataFrame:
+    """The rows of `fingerprints` of all GPUs of a cluster, without `version` and `made_at`.
+
+    `campaign`: from `probed(..., every=True)`. `serials`: columns gpu and serial. `evidence`: of this campaign, where
+    it is known already, as from judging it.
+    """
+    timed, _ = usable(campaign, columns=(*_OF_RUN, "began", "value", *(one.column for one in (CLOCK, POWER))))
+    classes = _classes(campaign.runs)
+    keys = campaign.gpus["gpu"].to_list()
+    parts = [table(standings(timed, campaign.gpus), keys)]
+    parts += [
+        table(standings(scaled(timed, one), campaign.gpus, least=None, weeks=0.0), keys, one) for one in (CLOCK, POWER)
+    ]
+    parts[0] = parts[0].join(_newest(timed), on=["workload", "gpu"], how="left")
+    whole = [_stability(parts[0]), _errors(campaign)]
+    parts += _channels(campaign, evidence or Evidence.of(campaign))
+    own = _shown(pl.concat(parts, how="diagonal_relaxed").join(classes, on="workload", how="left")).with_columns(
+        pl.col("class").fill_null("power"), pl.when(pl.col("workload") != "").then("workload")
+    )
+    whole = [one for one in (_of_class(own), *whole) if one.height]
+    found = pl.concat([own, *whole], how="diagonal_relaxed")
+    serial = pl.DataFrame(schema={"gpu": pl.String, "serial": pl.String}) if serials is None else serials
+    found = found.join(serial, on="gpu", how="left").with_columns(pl.lit(campaign.cluster).alias("cluster"))
+    missing = [name for name in FINGERPRINTS.names if name not in found.columns]
+    found = found.with_columns(pl.lit(None).alias(name) for name in missing)
+    return found.select(FINGERPRINTS.names).sort("gpu", "class", "workload", "figure", nulls_last=True)
+
+
+def _newest(timed: pl.DataFrame) -> pl.DataFrame:
+    """Of each workload and GPU the newest runs as a JSON list: workload, gpu, evidence."""
+    workload = codes(timed["workload"])
+    gpu, at = (timed[name].to_numpy() for name in ("gpu_no", "at"))
+    owner = gpu * (int(workload.max(initial=0)) + 1) + workload
+    order = in_order(owner, at)
+    ends = np.flatnonzero(np.diff(owner[order], append=-1)) + 1
+    sizes = np.minimum(np.diff(ends, prepend=0), _EVIDENCE)
+    last = np.cumsum(sizes)
+    rows = order[np.arange(last[-1] if len(last) else 0) + np.repeat(ends - last, sizes)]
+    groups = pl.DataFrame({"group": np.repeat(np.arange(len(ends)), sizes), "run_id": timed["run_id"][rows]})
+    listed = groups.group_by("group", maintain_order=True).agg(pl.col("run_id").str.join('", "'))
+    told = timed.select("workload", "gpu")[order[ends - 1]]
+    return told.with_columns(pl.format('["{}"]', listed["run_id"]).alias("evidence"))
+
+
+def _classes(runs: pl.DataFrame) -> pl.DataFrame:
+    """The class of each workload."""
+    name = pl.col("workload").str.split(" [").list.first()
+    counted = runs.group_by("workload", "stresses").agg(pl.len(), pl.col("latency").is_not_null().any())
+    counted = counted.sort("len", "stresses", descending=True)
+    known = counted.group_by("workload").agg(
+        pl.col("stresses").drop_nulls().first(), pl.col("latency").any().alias("serial_")
+    )
+    of = (
+        pl.when("serial_").then(pl.lit("latency"))
+        .when(name.str.starts_with("power-") | (name == "idle")).then(pl.lit("power"))
+        .when(pl.col("stresses") == COMPUTE).then(pl.lit("compute"))
+        .when(pl.col("stresses").is_in([MEMORY, CACHE])).then(pl.lit("memory"))
+        .when(pl.col("stresses") == LINK).then(pl.lit("path"))
+        .otherwise(name.replace_strict(_BY_NAME, default="other"))
+    )  # fmt: skip
+    return known.select("workload", of.alias("class"))
+
+
+def _channels(campaign: Probed, evidence: Evidence) -> Iterator[pl.DataFrame]:
+    """The figures besides times, at the conditions of the peers (`channels`)."""
+    found = fingerprint_figures(evidence)
+    for channel in FINGERPRINT:
+        rows = found.filter(pl.col("channel") == channel.name).rename({"value": "x"})
+        least = None if channel.kind is None else channel.floor
+        stood = standings(rows, campaign.gpus, least=least, weeks=0.0)
+        measure = Measure("x", channel.name.replace(" ", "_"), channel.unit, channel.log)
+        yield table(stood, campaign.gpus["gpu"].to_list(), measure)
+
+
+def _shown(stood: pl.DataFrame) -> pl.DataFrame:
+    """A GPU without peers has no ratio: it is not like the others, as there are none."""
+    alone = pl.col("peers") < 2
+    return stood.with_columns(
+        pl.when(~alone).then(pl.col(name)).alias(name) for name in ("ratio", "ratio_low", "ratio_high", "rank")
+    )
+
+
+def _of_class(own: pl.DataFrame) -> pl.DataFrame:
+    """The time of a class: the median of the ratios of its workloads, and of the ends of their intervals."""
+    times = own.filter((pl.col("figure") == "time") & pl.col("ratio").is_not_null())
+    ratios = ("ratio", "ratio_low", "ratio_high")
+    found = times.group_by("class", "model", "gpu").agg(
+        pl.col(*ratios).median(), pl.col("n").sum(), pl.col("sittings").max()
+    )
+    beside = ["class", "model"]
+    return found.with_columns(
+        pl.lit("time").alias("figure"),
+        pl.lit("").alias("unit"),
+        pl.col("ratio").alias("value"),
+        pl.col("ratio_low").alias("low"),
+        pl.col("ratio_high").alias("high"),
+        pl.col("ratio").rank("min").over(beside).cast(pl.Int64).alias("rank"),
+        pl.len().over(beside).alias("peers"),
+    )
+
+
+def _stability(times: pl.DataFrame) -> pl.DataFrame:
+    """How far the GPU's own level moves from sitting to sitting, in % (a standard deviation over all workloads)."""
+    free = pl.col("sittings") - 1
+    found = (
+        times.drop_nulls("moved")
+        .group_by("model", "gpu")
+        .agg(
+            (100 * ((free * pl.col("moved")).sum() / free.sum()).sqrt()).alias("value"),
+            pl.col("n").sum(),
+            pl.col("sittings").max(),
+        )
+    )
+    return _counted(found, "time_spread", "%", "other")
+
+
+def _errors(campaign: Probed) -> pl.DataFrame:
+    """What went wrong, counted."""
+    runs, events = campaign.runs, campaign.events
+    status = pl.col("status").fill_null(Outcome.OK.value)
+    number = codes(runs["gpu"], campaign.gpus["gpu"].to_list())
+    at = runs.select(days()).to_series().to_numpy()
+    order = in_order(number, at)
+    sittings = np.bincount(number[order][begins(number[order], at[order])], minlength=campaign.gpus.height)
+    wrong, failed = (
+        np.bincount(number[runs.select(bad).to_series().to_numpy()], minlength=campaign.gpus.height)
+        for bad in (
+            status == Outcome.WRONG_RESULT.value,
+            status.is_in([Outcome.FAILED.value, Outcome.HUNG.value, Outcome.LOST.value]),
+        )
+    )
+    n = np.bincount(number, minlength=campaign.gpus.height)
+    counted = campaign.gpus.select("model", "gpu").with_columns(
+        wrong_results=pl.Series(wrong), failed_runs=pl.Series(failed), n=pl.Series(n), sittings=pl.Series(sittings)
+    )
+    counted = counted.filter(pl.col("n") > 0)
+    happened = events.group_by("gpu").agg(
+        (pl.col("kind") == EventKind.XID.value).sum().alias("xids"),
+        (pl.col("kind") == EventKind.LOST.value).sum().alias("losses"),
+    )
+    counted = counted.join(happened, on="gpu", how="left").with_columns(pl.col("xids", "losses").fill_null(0))
+    return pl.concat(
+        _counted(
+            counted.select("model", "gpu", pl.col(name).cast(pl.Float64).alias("value"), "n", "sittings"),
+            name,
+            "",
+            "other",
+        )
+        for name in COUNTS
+    )
+
+
+def _counted(found: pl.DataFrame, figure: str, unit: str, of: str) -> pl.DataFrame:
+    """A figure of the GPU without an interval."""
+    return found.with_columns(
+        pl.lit(figure).alias("figure"),
+        pl.lit(unit).alias("unit"),
+        pl.lit(of).alias("class"),
+        pl.len().over("model").alias("peers"),
+        pl.col("value").rank("min").over("model").cast(pl.Int64).alias("rank"),
+    )
+
+
+def with_passive(found: pl.DataFrame, passive: pl.DataFrame, serials: pl.DataFrame) -> pl.DataFrame:
+    """With the passive fingerprints (`analysis.passive`) as figure `passive_power`: power of ordinary jobs at full load
+    and clock, % above the median GPU's; who draws less is expected to be faster in compute."""
+    scored = passive.filter(pl.col("score").is_not_null())
+    if scored.is_empty():
+        return found
+    model = found.select("gpu", "model").unique("gpu")
+    rows = scored.select(
+        "cluster", "gpu", "workload", value="score", low="low", high="high", rank="rank", n="runs",
+        peers=pl.len().over("workload"), figure=pl.lit("passive_power"), unit=pl.lit("%"), **{"class": pl.lit("power")},
+    ).join(model, on="gpu", how="left").join(serials, on="gpu", how="left")  # fmt: skip
+    missing = [pl.lit(None).alias(name) for name in FINGERPRINTS.names if name not in rows.columns]
+    rows = rows.with_columns(missing).select(FINGERPRINTS.names)
+    return pl.concat([found, rows], how="vertical_relaxed").sort("gpu", "class", "workload", "figure", nulls_last=True)
+
+
+# -- alike ------------------------------------------------------------------------------------------------------
+
+
+def nearest(found: pl.DataFrame, gpu: str, names: dict[str, str], most: int = _NEAREST) -> list[Neighbour]:
+    """The GPUs of the same model whose figures are most like those of `gpu`, of those that share half of them."""
+    ratios = found.filter(pl.col("workload").is_not_null() & (pl.col("ratio") > 0))
+    mine = ratios.filter(pl.col("gpu") == gpu).select("workload", "figure", "model", own="ratio")
+    if mine.is_empty():
+        return []
+    beside = ratios.join(mine, on=["workload", "figure", "model"], how="inner", nulls_equal=True)
+    x = pl.col("ratio").log()
+    scale = 1.4826 * (x - x.median()).abs().median().over("workload", "figure")
+    apart = pl.when(scale > 0).then((x - pl.col("own").log()) / scale)
+    beside = beside.with_columns(apart.alias("apart")).drop_nulls("apart").filter(pl.col("gpu") != gpu)
+    by_gpu = beside.group_by("gpu").agg(
+        (pl.col("apart") ** 2).mean().sqrt().alias("distance"), pl.len().alias("figures")
+    )
+    by_gpu = by_gpu.filter(2 * pl.col("figures") >= mine.height).sort("distance", "gpu").head(most)
+    return [Neighbour(key, names.get(key, key), distance, n) for key, distance, n in by_gpu.iter_rows()]
+
+
+# -- in the store -----------------------------------------------------------------------------------------------
+
+
+def store_fingerprint(store: Store, found: pl.DataFrame) -> tuple[str, ...]:
+    """Store a fingerprint beside the earlier ones, unless the newest is of the same runs. Returns notes for people."""
+    if not store.writable():
+        return (f"the fingerprint is not stored: this user may only read {store.root}",)
+    same = ["cluster", "gpu", "class", "workload", "figure", "n", "sittings"]
+    with_version = found.with_columns(pl.lit(__version__).alias("version"))
+    clusters = found["cluster"].unique().to_list()
+    known = store.scan("fingerprints").filter(pl.col("cluster").is_in(clusters))
+    last = store.collect(
+        known.filter(pl.col("made_at") == pl.col("made_at").max().over("cluster")).select(*same, "version")
+    )
+    wanted = with_version.select(*same, "version").cast(last.schema)
+    if wanted.sort(same, nulls_last=True).equals(last.sort(same, nulls_last=True)):
+        return ()
+    at = datetime.now(UTC).replace(tzinfo=None)
+    rows = with_version.with_columns(pl.lit(at).cast(pl.Datetime("ns")).alias("made_at"))
+    schema = arrow_schema(FINGERPRINTS.name)
+    table = rows.select(FINGERPRINTS.names).to_arrow().cast(schema.remove_metadata())
+    try:
+        store.append({FINGERPRINTS.name: table}, f"fingerprint-{at:%Y%m%dT%H%M%S%f}")
+    except StoreError as error:
+        return (f"the fingerprint is not stored: {error}",)
+    return ()

@@ -1,0 +1,162 @@
+"""What a store knows of a few GPUs, read without reading the rest: their own levels, their peers, their findings."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from ....store.conditions import stated
+from ...measurements import SOUND
+from ..comparing import LEAST_GPUS
+from ..levels.noise import UNKNOWN
+from ..past.online import Alarm, update
+from ..recording import verdict_of
+from ..verdict import Verdict
+from .standing import scaled, standings
+
+if TYPE_CHECKING:
+    from ....store import Store
+
+_OF_GPU = ("node", "slot", "model", "vbios", "driver", "cabinet")
+_LEAST = 1e-3  # no GPU is steadier from sitting to sitting
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The usual time of a GPU in a workload, ms; None where it is unknown."""
+
+    own_ms: float | None
+    low_ms: float | None
+    high_ms: float | None
+    """95 % interval of its own level in another sitting."""
+    peers_ms: float | None
+    """The level that the judge compares it with; None for fewer than eight GPUs of its model."""
+    peers: int
+    spread: float | None = None
+    """Standard deviation of ln time from sitting to sitting; None where no GPUs show it."""
+    past: tuple[tuple[float, float], ...] = ()
+    """Its runs: the time (ms), and when it began (s since 1970), in the order of time."""
+
+    def left(self, time_ms: float, at_s: float) -> Alarm | None:
+        """Whether the GPU has left its own level with one more run (`online`); None where it has not."""
+        own = (
+            UNKNOWN if self.spread is None else replace(UNKNOWN, between=np.full(1, 2 * max(self.spread, _LEAST) ** 2))
+        )
+        state, alarm = None, None
+        for value, at in (*self.past, (time_ms, at_s)):
+            state, told = update(state, value, at, expected=own)
+            alarm = told or alarm
+        return alarm if alarm is not None and state is not None and alarm.at_s >= state["began_s"] else None
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a store knows of a few GPUs."""
+
+    names: Mapping[str, str]
+    levels: Mapping[str, Mapping[str, Level]]
+    """GPU -> workload -> level."""
+    verdicts: Mapping[str, Sequence[Verdict]]
+    """GPU -> findings of the newest judgement that cover it."""
+    usual: Mapping[tuple[str, str | None], tuple[float, int]] = field(default_factory=dict)
+    """(workload, model) -> median of the GPUs, and how many there are."""
+
+    def peers_of(self, gpu: str, workload: str, model: str | None) -> Level | None:
+        """What its peers take, for a GPU that has no level of its own."""
+        peers = self.usual.get((workload, model))
+        if peers is None or peers[1] < LEAST_GPUS or workload in self.levels.get(gpu, {}):
+            return None
+        return Level(None, None, None, *peers)
+
+
+def known(
+    store: Store,
+    gpus: Collection[str],
+    workloads: Collection[str],
+    *,
+    leave_out: str | None = None,
+    peers_too: bool = True,
+) -> Known:
+    """What is known of GPUs in these workloads (names of probes), without the runs of one campaign.
+
+    Without `peers_too` the runs of other GPUs are not read, and nothing is known of peers. Runs with a power limit or a
+    locked clock that was asked for are left out.
+    """
+    identities = store.collect(store.scan("gpus").select("gpu", *_OF_GPU, "first_seen").sort("first_seen"))
+    last = identities.group_by("gpu").agg(pl.col(name).drop_nulls().last() for name in _OF_GPU)
+    mine = last.filter(pl.col("gpu").is_in(list(gpus)))
+    models = mine["model"].drop_nulls().unique().to_list()
+    peers = last.filter(pl.col("model").is_in(models) | pl.col("gpu").is_in(list(gpus))) if peers_too else mine
+    runs = _runs(store, peers, workloads, leave_out)
+    mine_only = runs.filter(pl.col("gpu").is_in(list(gpus)) & pl.col("began").is_not_null()).sort("began")
+    at = pl.col("began").cast(pl.Datetime("us")).dt.epoch("us") / 1e6
+    past: dict[tuple[str, str], tuple[tuple[float, float], ...]] = {}
+    for (gpu, workload), some in mine_only.group_by("gpu", "workload", maintain_order=True):
+        past[str(gpu), str(workload)] = tuple(some.select("value", at).iter_rows())
+    levels: dict[str, dict[str, Level]] = {}
+    usual: dict[tuple[str, str | None], tuple[float, int]] = {}
+    keys = peers["gpu"].to_list()
+    for one in standings(scaled(runs), peers):
+        on = np.flatnonzero(one.levels.known)
+        usual[one.workload, one.model] = math.exp(float(np.median(one.levels.level[on]))), len(on)
+        for number in (number for number in on if keys[number] in gpus):
+            own, half, count = one.levels.level[number], one.half[number], int(one.peers[number])
+            low, high = (None if np.isnan(half) else math.exp(own + side * half) for side in (-1, 1))
+            levels.setdefault(keys[number], {})[one.workload] = Level(
+                math.exp(own), low, high, math.exp(one.centre[number]) if len(on) >= LEAST_GPUS else None, count,
+                one.levels.again if one.levels.between_known else None, past.get((keys[number], one.workload), ()),
+            )  # fmt: skip
+    names = {
+        gpu: f"{node}/{slot}"
+        for gpu, node, slot in mine.select("gpu", "node", "slot").iter_rows()
+        if node is not None and slot is not None
+    }
+    return Known(names, levels, findings(store, gpus), usual)
+
+
+def _runs(store: Store, peers: pl.DataFrame, workloads: Collection[str], leave_out: str | None) -> pl.DataFrame:
+    """The sound runs of these GPUs and workloads under no special conditions, with their median times as `value`."""
+    # The driver's own limit is no special condition; the keys are null where nothing was asked for.
+    asked = pl.any_horizontal(
+        *((stated(key) != "none").fill_null(value=False) for key in ("asked_power_limit_w", "locked_clock_mhz"))
+    )
+    of = pl.col("workload").is_in(list(workloads)) & pl.col("gpu").is_in(peers["gpu"].implode())
+    runs = store.scan("runs").filter(of & SOUND & ~asked)
+    if leave_out is not None:
+        runs = runs.filter(pl.col("campaign").ne_missing(leave_out))
+    frame = store.collect(runs.select("run_id", "workload", "gpu", "began"))
+    times = store.scan("results").filter(of & pl.col("figure").is_in(["time", "time_median"]))
+    value = pl.coalesce(pl.col("value").filter(pl.col("figure") == "time_median").first(), pl.col("value").median())
+    taken = store.collect(times.group_by("run_id").agg(value.alias("value")))
+    frame = frame.join(taken, on="run_id").join(peers.select("gpu", "model"), on="gpu", how="left")
+    return frame.filter(pl.col("value").is_finite() & (pl.col("value") > 0))
+
+
+def findings(store: Store, gpus: Collection[str]) -> dict[str, list[Verdict]]:
+    """The findings of the newest judgement of each cluster that cover these GPUs, by GPU."""
+    judged = store.scan("judgements").filter(pl.col("campaign").is_null()).sort("judged_at").group_by("cluster").last()
+    chosen = store.collect(judged.select("judgement"))["judgement"].implode()
+    rows = store.collect(store.scan("verdicts").filter(pl.col("judgement").is_in(chosen)).sort("place"))
+    found: dict[str, list[Verdict]] = {}
+    for row in rows.iter_rows(named=True):
+        for gpu in set(json.loads(row["keys"])) & set(gpus):
+            found.setdefault(gpu, []).append(verdict_of(row))
+    return found
+
+
+def last_seen_on(store: Store, node: str) -> dict[str, str]:
+    """The whole GPUs with a UUID that were seen on a node last, and nowhere else since: GPU -> its name."""
+    seen = store.scan("gpus").filter(pl.col("node").is_not_null() & pl.col("uuid").is_not_null())
+    frame = store.collect(
+        seen.select("gpu", "node", "slot", "parent", "first_seen").sort("first_seen", nulls_last=False)
+    )
+    last = frame.group_by("gpu").last().filter((pl.col("node") == node) & pl.col("parent").is_null())
+    # Of two cards that were in one slot, the later one is there.
+    last = last.sort("first_seen", nulls_last=False).group_by("slot").last().sort("slot")
+    return {gpu: f"{node}/{slot}" for gpu, slot in last.select("gpu", "slot").iter_rows()}

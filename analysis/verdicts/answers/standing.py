@@ -1,0 +1,136 @@
+"""Where each GPU stands among its peers, figure by figure: the levels and the comparison of the judge, as tables.
+
+`explain`, `fingerprint`, `check`, `plan` and `diff` read them, so that they say of a GPU what `verdicts` says of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import polars as pl
+
+from ...probing import parted
+from ...sittings import Floats, Ints, days
+from ..causes.states import codes
+from ..comparing import Fleet, compare
+from ..levels.estimate import LEAST, REACH_95, WEEKS, Levels, levels
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A figure of a run: the column of `Probed.runs`, its name in `fingerprints`, its unit."""
+
+    column: str
+    name: str
+    unit: str
+    ratio: bool = True
+    """Whether peers are compared by ratio; a temperature in degrees Celsius is not."""
+
+
+TIME = Measure("value", "time", "ms")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One figure of one workload over all GPUs: arrays of shape (gpus,), NaN for a GPU without it."""
+
+    workload: str
+    model: str | None
+    levels: Levels
+    """On the scale of the comparison (logarithms for a ratio)."""
+    centre: Floats
+    """The level that each GPU is compared with."""
+    half: Floats
+    """Half of the 95 % interval of the level in another sitting."""
+    peers: Ints
+    """GPUs compared, itself included."""
+
+    @property
+    def off(self) -> Floats:
+        """From the centre."""
+        return self.levels.level - self.centre
+
+
+def scaled(runs: pl.DataFrame, measure: Measure = TIME) -> pl.DataFrame:
+    """`runs` with a measure as `x`, on the scale of the comparison; without those where it is not finite."""
+    value = pl.col(measure.column).cast(pl.Float64)
+    x = pl.when(value > 0).then(value.log()) if measure.ratio else value
+    return runs.with_columns(x.alias("x")).filter(pl.col("x").is_finite())
+
+
+def standings(
+    rows: pl.DataFrame, gpus: pl.DataFrame, *, least: float | None = LEAST, weeks: float = WEEKS
+) -> list[Standing]:
+    """By workload and model, from rows with workload, model, gpu, began, x and, where a row is of several, runs.
+
+    `gpus`: their keys, in the order of the arrays, and what they may share. `least`, `weeks`: as of `compare`; without
+    `least` (the judge has no look at such a figure), and for fewer than eight GPUs, all GPUs of a model are peers.
+    """
+    fleet, _ = Fleet.of(gpus)
+    found = []
+    if "gpu_no" not in rows.columns:
+        rows = rows.with_columns(pl.Series("gpu_no", codes(rows["gpu"], gpus["gpu"].to_list())))
+    for (workload, model), some in parted(rows, "workload", "model"):
+        gpu = some["gpu_no"].to_numpy()
+        of = levels(gpu, some.select(days()).to_series().to_numpy(), some["x"].to_numpy(), len(fleet))
+        if "runs" in some.columns:
+            of = replace(of, runs=np.bincount(gpu, some["runs"].to_numpy(), minlength=len(fleet)).astype(np.int64))
+        compared = None if least is None else compare(of, fleet, least, weeks)
+        if compared is None:
+            centre = np.where(of.known, np.median(of.level[of.known]), np.nan)
+            peers = np.where(of.known, int(of.known.sum()), 0)
+        else:
+            centre, peers = compared.centre, compared.peers
+        half = REACH_95 * of.apart(weeks)
+        found.append(Standing(str(workload), None if model is None else str(model), of, centre, half, peers))
+    return sorted(found, key=lambda one: (one.workload, one.model or ""))
+
+
+_WHOLE = ("rank", "rank_low", "rank_high", "peers", "n", "sittings")
+_COLUMNS = (
+    dict.fromkeys(("workload", "model", "gpu", "figure", "unit"), pl.String())
+    | dict.fromkeys(("value", "low", "high", "ratio", "ratio_low", "ratio_high", "moved"), pl.Float64())
+    | dict.fromkeys(_WHOLE, pl.Int64())
+)
+
+
+def table(of: Iterable[Standing], gpus: Sequence[str], measure: Measure = TIME) -> pl.DataFrame:
+    """One row a workload and GPU that have the measure: workload, model, gpu, figure, unit, value, low, high, ratio,
+    ratio_low, ratio_high (all null where unknown; of a difference, `ratio` is null), rank with rank_low and rank_high
+    (of a rank in another sitting, among the peers), peers, n, sittings, and moved (variance of its own sittings)."""
+    return pl.concat([pl.DataFrame(schema=_COLUMNS), *(_rows(one, gpus, measure) for one in of)])
+
+
+def _rows(one: Standing, gpus: Sequence[str], measure: Measure) -> pl.DataFrame:
+    of = one.levels
+    on = np.flatnonzero(of.known)
+    x, half, off = of.level[on], one.half[on], one.off[on]
+    strayed = of.sat.value - of.steps - of.level[of.sat.series]
+    moved = np.bincount(of.sat.series, strayed**2, minlength=of.sat.count) / np.maximum(of.sittings - 1, 1)
+    columns: dict[str, object] = {"moved": np.where(of.sittings > 1, moved, np.nan)[on]}
+    for end, side in (("", 0), ("low", -1), ("high", 1)):
+        at, apart = x + side * half if side else x, off + side * half if side else off
+        columns[end or "value"] = np.exp(at) if measure.ratio else at
+        columns[f"ratio_{end}".rstrip("_")] = np.exp(apart) if measure.ratio else np.full(len(on), np.nan)
+    columns |= {"peers": one.peers[on], "n": of.runs[on], "sittings": of.sittings[on]}
+    columns |= zip(_WHOLE[:3], _ranks(x, half, one.centre[on]), strict=True)
+    columns |= {"workload": one.workload, "model": one.model, "figure": measure.name, "unit": measure.unit}
+    columns["gpu"] = [gpus[gpu] for gpu in on.tolist()]
+    frame = pl.DataFrame(columns).with_columns(pl.col(pl.Float64).fill_nan(None))
+    return frame.select(pl.col(name).cast(kind) for name, kind in _COLUMNS.items())
+
+
+def _ranks(x: Floats, half: Floats, centre: Floats) -> Floats:
+    """(3, gpus) ranks with their ends: a GPU stands behind those of its peers whose interval ends before its own
+    begins."""
+    found = np.full((3, len(x)), np.nan)
+    for own in np.unique(centre):
+        mine = centre == own
+        low, high = x[mine] - half[mine], x[mine] + half[mine]
+        found[0, mine] = np.searchsorted(np.sort(x[mine]), x[mine]) + 1
+        if np.isfinite(low).all():
+            found[1, mine] = np.searchsorted(np.sort(high), low) + 1
+            found[2, mine] = np.searchsorted(np.sort(low), high, side="right")
+    return found

@@ -1,0 +1,151 @@
+"""The figures of sittings (`analysis.sittings`): medians of their runs.
+
+A series is one GPU in one workload. Times are in days since 1970, values are natural logarithms of times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ...sittings import Bools, Floats, Ints, begins, in_order
+
+_SPARSE = 4  # times the values: a table of groups that is larger is not worth it
+_NORMAL = 1.4826  # times the median absolute deviation: the standard deviation of a normal distribution
+
+
+@dataclass(frozen=True)
+class Sittings:
+    """All sittings, sorted by series and time: arrays of one length."""
+
+    series: Ints
+    """Numbers of the series, from 0."""
+    at: Floats
+    """When it began."""
+    value: Floats
+    """The median of its runs."""
+    low: Floats
+    """The lower median: of an even number the smaller of the middle two, so one high run of two cannot raise it."""
+    high: Floats
+    """The upper median."""
+    runs: Ints
+    warmth: Floats
+    """The median temperature of its runs, °C; NaN where unknown."""
+    count: int
+    """How many series there are; some may have no sitting."""
+
+    def __len__(self) -> int:
+        return len(self.series)
+
+    @cached_property
+    def per_series(self) -> Ints:
+        """(count,) how many sittings each series has."""
+        return np.bincount(self.series, minlength=self.count).astype(np.int64)
+
+    @cached_property
+    def first(self) -> Ints:
+        """(count,) the place of the first sitting of each series."""
+        return np.cumsum(self.per_series) - self.per_series
+
+    @cached_property
+    def place(self) -> Ints:
+        """The number of each sitting within its series, from 0."""
+        return np.arange(len(self)) - self.first[self.series]
+
+    def keep(self, mask: Bools) -> Sittings:
+        """Those sittings; the series keep their numbers."""
+        return self.take(np.flatnonzero(mask), self.series[mask], self.count)
+
+    def take(self, places: Ints, series: Ints, count: int) -> Sittings:
+        """The sittings at these places, as those of other series."""
+        values = (self.value[places], self.low[places], self.high[places])
+        return Sittings(series, self.at[places], *values, self.runs[places], self.warmth[places], count)
+
+    def less(self, effect: Floats) -> Sittings:
+        """The same with `effect`, one for each sitting, taken out of its values."""
+        return replace(self, value=self.value - effect, low=self.low - effect, high=self.high - effect)
+
+    def padded(self, series: Ints, *names: str) -> tuple[Any, ...]:
+        """(len(series), longest) arrays of these columns, NaN (0 for `runs`) behind the last sitting of each series."""
+        lengths = self.per_series[series]
+        columns = np.arange(int(lengths.max(initial=0)))
+        there = columns < lengths[:, None]
+        source = np.where(there, self.first[series][:, None] + columns, 0)
+        return tuple(
+            np.where(there, getattr(self, name)[source], 0 if name in ("runs", "series") else np.nan) for name in names
+        )
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Runs, sorted by series and time."""
+
+    series: Ints
+    at: Floats
+    value: Floats
+    sitting: Ints
+    """The place of each run's sitting in `Sittings`."""
+    order: Ints
+    """Where each run was before."""
+
+
+def sittings(
+    series: Ints, at: Floats, value: Floats, count: int | None = None, warmth: Floats | None = None
+) -> tuple[Sittings, Runs]:
+    """The sittings of runs in any order. Runs without a finite time or value must not be among them."""
+    count = int(series.max(initial=-1)) + 1 if count is None else count
+    order = in_order(series, at)
+    series, at, value = series[order], at[order], value[order]
+    new = begins(series, at)
+    of = np.cumsum(new) - 1
+    first = np.flatnonzero(new)
+    runs = np.diff(np.append(first, len(series)))
+    ranked = _ranked(value, of, runs)
+    low, high = ranked[first + (runs - 1) // 2], ranked[first + runs // 2]
+    warm = np.full(len(first), np.nan)
+    if warmth is not None:
+        known = np.isfinite(warmth[order])
+        warm = groups_median(warmth[order][known], of[known], len(first))
+    found = Sittings(series[first], at[first], (low + high) / 2, low, high, runs, warm, count)
+    return found, Runs(series, at, value, of, order)
+
+
+def groups_median(values: Floats, groups: Ints, count: int) -> Floats:
+    """(count,) the median of the values of each group; NaN for a group without any."""
+    low, high = middles(values, groups, count)
+    found: Floats = (low + high) / 2
+    return found
+
+
+def middles(values: Floats, groups: Ints, count: int) -> tuple[Floats, Floats]:
+    """(count,) the lower and the upper median of each group: the same of an odd number; NaN for a group without any."""
+    sizes = np.bincount(groups, minlength=count)
+    first = np.cumsum(sizes) - sizes
+    ranked = np.append(_ranked(values, groups, sizes), np.nan)
+    last = len(values)
+    low = np.where(sizes > 0, first + np.maximum(sizes - 1, 0) // 2, last)
+    high = np.where(sizes > 0, first + sizes // 2, last)
+    return ranked[np.minimum(low, last)], ranked[np.minimum(high, last)]
+
+
+def _ranked(values: Floats, groups: Ints, sizes: Ints) -> Floats:
+    """The values sorted by group and, within each, by size."""
+    widest = int(sizes.max(initial=0))
+    if widest * len(sizes) > _SPARSE * len(values) or (np.diff(groups) < 0).any():
+        found: Floats = values[np.lexsort((values, groups))]
+        return found
+    # Small groups that lie together are the rows of a table, which is sorted much faster.
+    there = np.arange(widest) < sizes[:, None]
+    table = np.full(there.shape, np.inf)
+    table[there] = values
+    table.sort(axis=1)
+    ranked: Floats = table[there]
+    return ranked
+
+
+def spread(values: Floats) -> float:
+    """The standard deviation, robustly, of values around 0; NaN where there are none."""
+    return _NORMAL * float(np.median(np.abs(values))) if len(values) else float("nan")
