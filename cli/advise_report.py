@@ -67,7 +67,7 @@ def answer(steering: Steering, wait: Wait, remarks: Sequence[str]) -> Iterable[s
 
 def _gains(advice: Advice) -> Iterable[str | Table]:
     """What each choice saves; first against a random choice that avoids the slow nodes, too."""
-    if not advice.gains:
+    if not advice.repeatable:  # the finding says that there is no gain, or that none is known
         return
     order = list(_AGAINST)
     gains = sorted(advice.gains, key=lambda g: (order.index(g.against) if g.against in order else 9, g.choice))

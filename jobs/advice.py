@@ -208,7 +208,7 @@ def feature_file(steering: Steering, node: str) -> tuple[str, str | None]:
     """
     if not kubernetes.is_name(node):
         raise InputError(f"--node {node!r} cannot be the name of a node of Kubernetes: see `kubectl get nodes`")
-    own = [name for name in steering.names.names.values() if known([name], {node: Node(node, "")}).names]
+    own = list(known(steering.names.names.values(), {node: Node(node, "")}).names)
     value = _values(steering).get(own[0]) if len(own) == 1 else None
     text = kubernetes.feature_file(steering.advice.workload, node, value, dt.datetime.now(dt.UTC))
     if not own:

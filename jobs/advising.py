@@ -16,7 +16,7 @@ from .naming import Known, known, within
 from .slurm import Node, Slurm, Wait, nodes_for
 
 if TYPE_CHECKING:
-    from ..analysis.placement import Advice, Scores
+    from ..analysis.placement import Advice, Scores, Suspect
     from ..store import Store
     from .kubernetes import KubeNode
 
@@ -118,7 +118,7 @@ def steer(
     the nodes is no error: the advice is then on all that were measured, and none of it is for the scheduler. Raises
     InputError, SchedulerError.
     """
-    from ..analysis.placement import advise, scores
+    from ..analysis.placement import advise, scores, suspects
 
     wanted, cluster = _settled(store, wanted)
     found = scores(store, (), cluster=cluster, **({} if wanted.seed is None else {"seed": wanted.seed}))
@@ -139,8 +139,14 @@ def steer(
             raise InputError(sentence)
         remarks.append(sentence)
         bounded, foreign, partition, nodes = False, True, None, {}
-    elif names.unknown:
-        remarks.append(f"left out: {where} {_some(names.unknown)}, which {_were(names.unknown)} measured")
+    unclear = {name for same in names.unclear.values() for name in same}
+    unknown = [name for name in names.unknown if name not in unclear]
+    if unknown and names.names:
+        remarks.append(f"left out: {where} {_some(unknown)}, which {_were(unknown)} measured")
+    remarks += [
+        f"left out: {' and '.join(same)} were measured, and {node} can be only one of them: give it its full name"
+        for node, same in names.unclear.items()
+    ]
     if names.elsewhere:
         remarks.append(
             f"{_some(names.elsewhere)} {_were(names.elsewhere)} measured but not in partition {partition}: left out"
@@ -156,10 +162,11 @@ def steer(
     if usable is not None and partition is not None:
         # Nodes that nobody measured count in the share that is excluded and in what is left.
         usable |= {name for name, node in nodes.items() if node.gpus} - set(names.names.values())
-    advice = _advise(advise, found, wanted, usable)
+    suspected = suspects(store, found, wanted.workload, wanted.soft)
+    advice = _advise(advise, found, wanted, usable, suspected)
     other = advice
     if placing and unusable and len(unusable) < len(names.names):
-        other = _advise(advise, found, wanted, (usable or set()) - set(unusable))
+        other = _advise(advise, found, wanted, (usable or set()) - set(unusable), suspected)
     return Steering(advice, other, partition, nodes, names, unusable, tuple(remarks), slurm, foreign)
 
 
@@ -175,7 +182,9 @@ def _named(
     return Known(hosts, tuple(name for name in measured if name not in hosts), ()), "not a valid host name:"
 
 
-def _advise(advise: Any, found: Scores, wanted: Wanted, usable: set[str] | None) -> Advice:
+def _advise(
+    advise: Any, found: Scores, wanted: Wanted, usable: set[str] | None, suspected: Sequence[Suspect]
+) -> Advice:
     asked: dict[str, Any] = {"replicates": wanted.replicates, "seed": wanted.seed}
     given: Advice = advise(
         found,
@@ -187,6 +196,7 @@ def _advise(advise: Any, found: Scores, wanted: Wanted, usable: set[str] | None)
         soft=wanted.soft,
         max_share=wanted.max_share,
         max_age=wanted.max_age,
+        suspected=suspected,
         **{name: value for name, value in asked.items() if value is not None},
     )
     return given

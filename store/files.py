@@ -212,7 +212,8 @@ def failed(action: str, path: Path, error: OSError) -> StoreError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         reason = "no space is left there; nothing was stored: free some space and run the command again"
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        reason = "this user has no write permission there: change the permissions or choose another store"
+        verb = "read" if action == "read" else "write"
+        reason = f"this user has no {verb} permission there: change the permissions or choose another store"
     else:
         reason = error.strerror or str(error)
     return StoreError(f"cannot {action} {path}: {reason}")

@@ -76,9 +76,9 @@ class Store:
         root = _root(path)
         about = root / _ABOUT
         last = time.monotonic() + _MAKING_S
-        while not about.exists() and _half_made(root) and time.monotonic() < last:
-            time.sleep(0.1)  # somebody makes it just now
         try:
+            while not about.exists() and _half_made(root) and time.monotonic() < last:
+                time.sleep(0.1)  # somebody makes it just now
             text = about.read_text(encoding="utf-8")
         except FileNotFoundError:
             if _half_made(root):

@@ -7,6 +7,7 @@ nothing. docs/placement.md has the definitions and how well they hold.
 from __future__ import annotations
 
 from .advice import Advice, Cost, Staleness, advise
+from .once import Suspect, suspects
 from .reading import Place, available
 from .scores import Scores, WorkloadScores, scores
 from .tiers import NodeEvidence
@@ -21,8 +22,10 @@ __all__ = [
     "PlacedSet",
     "Scores",
     "Staleness",
+    "Suspect",
     "WorkloadScores",
     "advise",
     "available",
     "scores",
+    "suspects",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 
 from ...errors import InputError
 from ..statistics.ordering import Floats, Ints
+from .once import Suspect
 from .saying import finding
 from .scores import SEED, Scores, WorkloadScores
 from .tiers import HARD, SOFT, NodeEvidence, Nodes, age, evidence, nodes_of, stale, tier, when
@@ -78,6 +79,8 @@ class Advice:
     cost: Cost
     staleness: Staleness
     notes: tuple[str, ...]
+    suspected: tuple[Suspect, ...] = ()
+    """GPUs that are slow beyond doubt, but in one sitting; only where nobody knows what repeats. None is excluded."""
 
     @property
     def leaves_all(self) -> bool:
@@ -113,13 +116,14 @@ def advise(
     replicates: int = DRAWS,
     seed: int = SEED,
     now: datetime | None = None,
+    suspected: Sequence[Suspect] = (),
 ) -> Advice:
     """The advice for a synchronous job of `workload` on `gpus` GPUs.
 
     `partition`: the nodes that may be used; all, where None. `locality`: factor on the time of a job that spans
     nodes. `hard`, `soft`: slowdowns from which a node is excluded or put behind others, if its interval lies above.
     `max_share`: of the nodes, never more than this share is excluded; None: `MAX_SHARE`, or one node. `max_age`: in
-    days. `replicates`: draws behind the intervals. `now`: UTC without zone.
+    days. `replicates`: draws behind the intervals. `now`: UTC without zone. `suspected`: as `suspects` finds them.
 
     Raises `InputError` for a workload without scores, for fewer GPUs than one and for more than were measured.
     """
@@ -129,6 +133,7 @@ def advise(
     now = now or datetime.now(UTC).replace(tzinfo=None)
     notes = scores.notes_on(workload)
     nodes = nodes_of(scores, workload, partition)
+    suspected = tuple(its for its in suspected if partition is None or its.node in partition)
     unknown = _unmeasured(partition, nodes, notes)
     usable = _usable(one, nodes, partition is not None)
     if gpus < 1:
@@ -161,7 +166,7 @@ def advise(
         cluster=scores.cluster,
         workload=workload,
         gpus=gpus,
-        finding=finding(one, gpus, width, sensitive, its, hard, found.gains, prefer, kept),
+        finding=finding(one, gpus, width, sensitive, its, hard, found.gains, prefer, kept, suspected),
         repeatable=one.repeatable,
         sensitive=sensitive,
         reason=one.reason,
@@ -176,6 +181,7 @@ def advise(
         cost=cost,
         staleness=staleness,
         notes=tuple(notes),
+        suspected=suspected,
     )
 
 

@@ -122,7 +122,10 @@ def _untold(gpus: int) -> Posterior:
     if gpus == 1:
         reason = "only one GPU was measured, so there is nothing to compare"
     else:
-        reason = "fewer than two GPUs were measured twice, so it is not known which differences repeat: measure again"
+        reason = (
+            "fewer than two GPUs were measured twice, so it is not known which differences repeat: measure again on "
+            "another day"
+        )
     unknown = np.full(gpus, np.nan)
     table = np.ones((1, 1, len(prior.PROBABILITIES)), dtype=np.float32)
     nobody = np.zeros(gpus, dtype=np.bool_)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from ...errors import InputError
+from ...errors import InputError, StoreError
 from ...store.conditions import stated, states
 from ...store.events import EventKind
 from ...store.names import plain_workload
@@ -88,10 +88,11 @@ def read(store: Store, workloads: Sequence[str], cluster: str | None) -> Reading
     """The runs of `workloads` (all of the cluster, where empty) on `cluster` (the only one, where None).
 
     Raises `InputError`, which lists what there is, for an empty store, a cluster or workload that it does not have,
-    and a cluster left open where several have the workloads.
+    and a cluster left open where several have the workloads; `StoreError` where its files cannot be read.
     """
     known = available(store)
     untimed = _untimed(store, known)
+    _check_readable(store)
     for (on, workload), why in untimed.items():
         if workload in workloads and cluster in (None, on) and not any(w == workload for _, w in known):
             raise InputError(why)
@@ -128,6 +129,19 @@ def read(store: Store, workloads: Sequence[str], cluster: str | None) -> Reading
     kept = tuple(workload for workload in chosen if workload not in left_out)
     no_times = {workload: why for (on, workload), why in untimed.items() if on == cluster}
     return Readings(cluster, kept, frame, places, tuple(notes), left_out, no_times)
+
+
+def _check_readable(store: Store) -> None:
+    """Raise StoreError for a table of which nothing can be read: without it the answer would be a wrong one."""
+    for table in ("runs", "results", "gpus"):
+        no_rows = store.collect(store.scan(table).select(pl.len())).item() == 0
+        skipped = [path for path in store.skipped if path.relative_to(store.root).parts[0] == table]
+        if no_rows and skipped:
+            files = "1 file" if len(skipped) == 1 else f"{len(skipped):,} files"
+            raise StoreError(
+                f"{store.root} cannot be read: {files} of {table} could not be, for example {skipped[0]}: "
+                f"{store.skipped[skipped[0]]}"
+            )
 
 
 def _simulated(store: Store, cluster: str, frame: pl.DataFrame) -> set[str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .once import Suspect
     from .scores import WorkloadScores
     from .tiers import NodeEvidence
     from .worth import Gain
@@ -23,17 +24,20 @@ def finding(
     gains: Sequence[Gain],
     prefer: Sequence[str],
     kept: str | None,
+    suspected: Sequence[Suspect] = (),
 ) -> str:
     """What to do with a job of `gpus` GPUs of a workload, and how much time that saves.
 
     `one`: its scores. `width`: the relative distance between the 5th and 95th percentile of the scores. `slow`: the
     hard and the soft nodes, the worst first. `hard`: the slowdown from which a node is excluded. `kept`: why some
-    hard nodes are not excluded.
+    hard nodes are not excluded. `suspected`: slow beyond doubt, where it is not known what repeats; the worst first.
     """
     workload, reason = one.workload, one.reason
     drained = [node.node for node in slow if node.tier == "hard"]
     exclude = [node.node for node in slow if node.excluded]
     elsewhere = _elsewhere(prefer)
+    if reason is not None and one.p is None and suspected:
+        return _suspicion(workload, suspected)
     if reason is not None and one.p is None:
         return f"No measurable benefit: for {workload}, {reason}."  # it is unknown whether any node is as good
     if reason is not None:
@@ -63,6 +67,20 @@ def _soft(slow: Sequence[NodeEvidence], hard: float) -> str:
         why = "but does not stand out: too many nodes are slow, or there are too few runs to rule out chance"
     more = f"; {len(slow) - 1:,} more {'is' if len(slow) == 2 else 'are'} slow too" if len(slow) > 1 else ""
     return f"{worst.node} takes {time}, {why}{more}"
+
+
+def _suspicion(workload: str, suspected: Sequence[Suspect]) -> str:
+    worst = suspected[0]
+    more = f" ({', '.join(its.gpu_name for its in suspected[1:_NAMED])}" if len(suspected) > 1 else ""
+    more += f" and {len(suspected) - _NAMED:,} more" if len(suspected) > _NAMED else ""
+    more += f" {'is' if len(suspected) == 2 else 'are'} slow too)" if more else ""
+    p = "" if worst.p is None else f" (p = {worst.p:.0e})" if worst.p >= 1e-12 else " (p < 1e-12)"
+    seen = len(worst.workloads)
+    where = f"{workload}, and is slow in {seen} workloads" if seen > 1 else workload
+    return (
+        f"{worst.gpu_name} takes {worst.slowdown:.2f} times the usual time in {where}: beyond doubt{p}{more}. "
+        "Exclude nothing yet: all of this is of one sitting, and a second one is missing. Measure again on another day."
+    )
 
 
 def _named(nodes: Sequence[str]) -> str:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from click.testing import CliRunner, Result
 
 from whorl.cli import cli, output
+from whorl.simulation.identity import identities
+from whorl.simulation.models import V100
 
 from ..advised_fleet import gpu, write_store
 
@@ -97,6 +103,70 @@ def test_a_campaign_over_a_simulated_fleet_has_no_age(tmp_path: Path) -> None:
     refused = advise(str(tmp_path / "S"), "--no-scheduler", workload="idle")
     assert refused.exit_code == 2
     assert "the runs of idle on made measure no time, so no GPU can be slow in it" in refused.stderr
+
+
+def test_after_one_campaign_a_gpu_that_is_slow_beyond_doubt_is_named_and_not_excluded(tmp_path: Path) -> None:
+    from ..probed_fleet import stored
+
+    made, fleet = stored(tmp_path / "S", 64, 3, kinds=("brake",), telemetry=False)
+    [slow] = [gpu for gpu in range(64) if fleet.fault_of(gpu).slowdown_share]
+    uuid = identities(3, 64, V100.name)[slow].uuid
+    [(node, slot)] = made.collect(made.scan("gpus").filter(pl.col("uuid") == uuid).select("node", "slot")).rows()
+    braked = f"{node}/{slot}"
+    result = advise(str(tmp_path / "S"), "--no-scheduler", workload="gemm-fp32")
+    text = " ".join(result.stdout.split())
+    assert text.startswith(f"{braked} takes 1.")
+    assert "beyond doubt (p" in text
+    assert "a second one is missing. Measure again on another day." in text
+    assert "sbatch --exclude" not in text
+    assert "0.0 %" not in text.partition("Cost:")[0], "what is not known is no gain of 0"
+    found = document(str(tmp_path / "S"), "--no-scheduler", workload="gemm-fp32")
+    assert (found["exclude"], found["nodes"]) == ([], [])
+    (suspect,) = found["suspected"]
+    assert (suspect["gpu"], suspect["gpu_name"]) == (uuid, braked)
+    assert suspect["slowdown"] > 1.1
+    assert "gemm-fp32" in suspect["workloads"]
+    listed = advise(str(tmp_path / "S"), "--no-scheduler", "--format", "exclude", workload="gemm-fp32")
+    assert listed.stdout == "\n"
+    assert f"nothing is excluded. {braked} takes" in listed.stderr
+    calm = advise(str(tmp_path / "S"), "--no-scheduler", workload="stream-triad").stdout
+    assert "beyond doubt" not in calm
+    assert "measure again on another day" in " ".join(calm.split())
+
+
+@pytest.mark.parametrize("table", ["runs", "results", "gpus"])
+def test_a_store_that_cannot_be_read_is_said_to_be(store: str, table: str) -> None:
+    """Not that there are no runs, or no times, or no nodes. The owner may read; root may read everything."""
+    importlib.import_module("pyarrow.parquet")  # others may not be able to read it where the tests run
+    assert advise(store, "--no-scheduler").exit_code == 0, "nor the other modules"
+    folder = Path(tempfile.mkdtemp(prefix="whorl-locked-"))
+    copy = shutil.copytree(store, folder / "S")
+    folder.chmod(0o755)
+    files = list((copy / table).glob("*.parquet"))
+    others = os.geteuid() == 0
+    try:
+        for path in files:
+            path.chmod(0)
+        if others:
+            os.seteuid(65534)
+        result = advise(str(copy), "--no-scheduler")
+        for path in (copy / "store.toml", copy):
+            if others:
+                os.seteuid(0)
+            path.chmod(0)
+            if others:
+                os.seteuid(65534)
+            locked = advise(str(copy), "--no-scheduler")
+            assert locked.exit_code == 3
+            assert f"cannot read {copy}/store.toml: this user has no read permission there" in locked.stderr
+    finally:
+        if others:
+            os.seteuid(0)
+        copy.chmod(0o755)
+        shutil.rmtree(folder)
+    assert result.exit_code == 3
+    assert f"{copy} cannot be read: {len(files)} files of {table} could not be" in result.stderr
+    assert "this user has no permission to read it" in result.stderr
 
 
 def test_a_workload_may_be_called_by_its_other_names(store: str) -> None:

@@ -133,7 +133,7 @@ def test_what_was_measured_once_is_not_said_to_do(tmp_path: Path) -> None:
     fleet.run("minds", _slow(g20=1.08), noise(rng, 80, 4, 0.005))
     advice = advise(scores(fleet.store(tmp_path / "S")), "once", now=NOW)
     assert advice.finding.startswith("No measurable benefit: for once, fewer than two GPUs were measured twice, so ")
-    assert advice.finding.endswith("measure again.")
+    assert advice.finding.endswith("measure again on another day.")
     assert advice.prefer == ()
     assert not any("as well as any" in note for note in advice.notes)
 
