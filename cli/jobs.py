@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from ..errors import InputError
 from .options import When, json_option, store_option
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ def jobs() -> None:
     "--gpus-per-node",
     metavar="[NODES=]N",
     multiple=True,
-    help="How many GPUs nodes have: 4, or n[01-18]=8. Repeatable.  [default: what Slurm says, with --since]",
+    help="How many GPUs nodes have: 4, or n[01-18]=8. Repeatable.  [default: what Slurm says, with --since and for tags]",
 )
 @click.option("--anonymise", is_flag=True, help="Store pseudonyms of users and accounts, from now on.")
 @json_option
@@ -78,6 +80,8 @@ def import_jobs(
     `jobs_now` shows it. Accounting does not say which GPUs of a node a job had. They are stored where a tag read
     their UUIDs, and where the job had all of them; else the row has the node and no GPU. Tags in the store's own
     folder are always read.
+
+    Exit status 2 if a line or a tag was refused; the others are stored.
     """
     from ..jobs.accounting.importing import import_jobs as run
     from .output import print_json
@@ -106,6 +110,8 @@ def import_jobs(
         print_json(report.as_dict())
     else:
         _describe(report)
+    if report.refused or report.tags_refused:
+        sys.exit(InputError.exit_code)
 
 
 @jobs.command("tag")

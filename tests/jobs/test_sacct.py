@@ -257,7 +257,7 @@ def test_bad_lines_are_refused_with_their_number_and_the_others_stored(store: St
     file = tmp_path / "bad.txt"
     file.write_text(text(*rows) + "7|8\n")
     done = whorl(store, "--file", file)
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == 2, done.output
     assert [row[0] for row in now(store, "job_id")] == ["1"]
     for line, why in {
         3: "it ended before it began: a clock was set back",
@@ -338,7 +338,9 @@ def test_a_store_that_has_names_gets_pseudonyms_for_what_is_imported_again(run: 
 
 def test_json_and_words_that_contradict(store: Store, tmp_path: Path) -> None:
     file = saved(tmp_path / "x", job(1), job(2, End=T0))
-    document = json.loads(whorl(store, "--file", file, "--json").stdout)
+    done = whorl(store, "--file", file, "--json")
+    document = json.loads(done.stdout)
+    assert done.exit_code == 2
     assert document["schema"] == "whorl.jobs_import/1"
     assert document["accounting"]["stored"] == 1
     assert document["accounting"]["refused"] == [
