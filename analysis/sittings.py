@@ -22,7 +22,7 @@ LONGEST = 1.0
 UNKNOWN = -1e6
 """Stands for a time that is not known: the runs at unknown times of a GPU are one sitting."""
 AHEAD = timedelta(hours=1)
-"""A date so far after now counts as one of now: clocks of nodes differ, and a simulated one runs ahead."""
+"""A date so far after now counts as one of now: clocks of nodes differ."""
 _NEAR = 1e-8  # what rounding leaves of a time
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from whorl.analysis import measurements
 from whorl.analysis.probing import probed
+from whorl.analysis.verdicts.looks import usable
 from whorl.analysis.verdicts.past.finding import Histories, Shape
 from whorl.analysis.verdicts.past.history import histories
 from whorl.analysis.verdicts.past.one_workload import past
@@ -38,6 +39,7 @@ class Past:
         self.temperature = np.full(shape, 60.0)
         self.job: list[str | None] = [None] * int(np.prod(shape))
         self.probe_version: str | None = None
+        self.conditions: str | None = None
         self.identities: list[dict[str, Any]] = [
             {"gpu": f"g{i:02}", "node": f"n{i // 4}", "slot": i % 4, "driver": "535", "first_seen": BEGAN}
             for i in range(gpus)
@@ -53,6 +55,7 @@ class Past:
             "began": pa.array(self.began.ravel().tolist(), pa.timestamp("ns")),
             "temperature_c": self.temperature.ravel(), "status": ["ok"] * n,
             "probe_version": pa.array([self.probe_version] * n, pa.string()),
+            "conditions": pa.array([self.conditions] * n, pa.string()),
         }  # fmt: skip
         results = {"run_id": ids, "figure": ["time"] * n, "repeat": [0] * n, "value": self.times.ravel()}
         gpus = pl.DataFrame([{"cluster": "c", **one} for one in self.identities], infer_schema_length=None)
@@ -245,6 +248,16 @@ def test_a_clock_that_is_a_little_ahead_loses_no_run(tmp_path: Path) -> None:
     store = past.stored(tmp_path / "S")
     said = [one.why for one in histories(probed(store, every=True), store).not_judged]
     assert "1 run was left out, as it has a date in the future: correct the clock of their node" in said
+
+
+def test_a_simulated_clock_may_be_far_ahead(tmp_path: Path) -> None:
+    past = Past(gpus=4, weeks=2)
+    past.conditions = '{"simulated": true}'
+    past.began[:, 1] = datetime.now(UTC).replace(tzinfo=None) + timedelta(hours=7)
+    found = probed(past.stored(tmp_path / "S"), every=True)
+    runs, said = usable(found)
+    assert (runs.height, said) == (24, [])
+    assert usable(found, datetime.now(UTC))[0].height == 12, "who asks about a time gets what was known then"
 
 
 def test_one_sitting_is_no_past(tmp_path: Path) -> None:
