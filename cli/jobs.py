@@ -52,7 +52,7 @@ def jobs() -> None:
     "--gpus-per-node",
     metavar="[NODES=]N",
     multiple=True,
-    help="How many GPUs nodes have: 4, or n[01-18]=8. Repeatable.  [default: what Slurm says, with --since and for tags]",
+    help="How many GPUs nodes have: 4, or n[01-18]=8. Repeatable.  [default: what Slurm says, if it is asked]",
 )
 @click.option("--anonymise", is_flag=True, help="Store pseudonyms of users and accounts, from now on.")
 @json_option

@@ -115,10 +115,13 @@ def import_jobs(
         found = records.read(text, "sacct", cluster, None)
         numbers = _asked(report) | numbers
     spool = tags.read(folders)
+    of_tags = numbers
+    if since is None and any(one.by_index and numbers.get(one.node) is None for one in spool.events):
+        of_tags = numbers if capacity.EVERY in numbers else _asked(report) | numbers
     opened = store if isinstance(store, Store) else Store.create(store)
     with opened.exclusive():
         secret = pseudonyms.key(opened.root, make=anonymise)
-        tagged = _store_tags(opened, spool, cluster, secret, report)
+        tagged = _store_tags(opened, spool, cluster, secret, of_tags, report)
         if found is not None:
             report.source = str(about["file"])
             _store_records(opened, found, about, secret, numbers, report)
@@ -197,7 +200,12 @@ def _note_other_cluster(store: Store, clusters: list[str], report: Report) -> No
 
 
 def _store_tags(
-    store: Store, spool: tags.Spool, cluster: str | None, secret: bytes | None, report: Report
+    store: Store,
+    spool: tags.Spool,
+    cluster: str | None,
+    secret: bytes | None,
+    numbers: dict[str, int],
+    report: Report,
 ) -> pl.DataFrame:
     """Store what tags say; returns the rows."""
     report.tags, report.tags_refused = len(spool.events), spool.refused
@@ -208,7 +216,8 @@ def _store_tags(
     without_end = pl.col("ended").is_null() | (pl.col("state") == TagState.LOST.value)
     which = pl.col("node").is_in(nodes) & (without_end | pl.col("raw_id").is_in(jobs))
     stored = superseding.newest(store, (pl.col("source") == JobSource.TAG.value) & which)
-    joined = tags.join(spool.events, _as_tags(stored), cluster)
+    every = numbers.get(capacity.EVERY)
+    joined = tags.join(spool.events, _as_tags(stored), cluster, lambda node: numbers.get(node, every))
     report.tags_unknown = joined.unknown
     if joined.ends_alone:
         report.notes.append(f"{joined.ends_alone} jobs have an end and no begin: they began before the tags did")

@@ -8,8 +8,9 @@
 # WHORL_TAG_SECONDS (5) at the latest, also where the file system or the driver hangs. It passes over jobs without GPUs.
 #
 # Which GPUs a job has is certain if it has all of the node, and if CUDA_VISIBLE_DEVICES holds UUIDs. For other jobs,
-# whorl does not guess. If you know that Slurm's index of a GPU is the number of its device file (gres.conf lists
-# /dev/nvidia0, /dev/nvidia1, ... in this order, on one line or lines of one type), say so: WHORL_SLURM_INDEX=minor.
+# and for indices on a node where a GPU has vanished, whorl does not guess. If you know that Slurm's index of a GPU is
+# the number of its device file (gres.conf lists /dev/nvidia0, /dev/nvidia1, ... in this order, on one line or lines of
+# one type), say so: WHORL_SLURM_INDEX=minor.
 # If jobs share GPUs here (shards, MPS), say so: WHORL_SHARED=1.
 
 event=${1:-} folder=${2:-${WHORL_TAGS:-}} limit=${WHORL_TAG_SECONDS:-5} proc=${WHORL_PROC:-/proc}

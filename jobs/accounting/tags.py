@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +22,8 @@ _LONGEST = 1 << 16  # bytes
 _FIRST, _LAST = 631_152_000, 4_102_444_800  # 1990 to 2100
 PLAIN_INDEX = "on a part of a node with no UUIDs in CUDA_VISIBLE_DEVICES: an index does not say which GPU it is"
 NO_LIST = "on a node whose GPUs the tag could not list"
+NO_NUMBER = "on a node of which nobody said how many GPUs it has (give --gpus-per-node)"
+OTHER_NUMBER = "on a node whose driver listed another number of GPUs than Slurm has for it"
 
 
 @dataclass(frozen=True)
@@ -45,14 +47,30 @@ class Event:
         said = self.text.get("booted", "")
         return int(said) if said.isdigit() and _FIRST < int(said) <= self.at + _BOOT_SLACK_S else None
 
-    def job_gpus(self) -> tuple[list[str] | None, int | None, str]:
-        """The UUIDs of the job's GPUs, or None; how many it has; and why they are not certain."""
-        visible = self.text.get("visible", "").split(",")
-        if all(_UUID.fullmatch(one) for one in visible):
-            return sorted(visible), len(visible), ""
+    @property
+    def visible(self) -> list[str] | None:
+        """The UUIDs in CUDA_VISIBLE_DEVICES; None where it holds something else."""
+        found = self.text.get("visible", "").split(",")
+        return sorted(found) if all(_UUID.fullmatch(one) for one in found) else None
+
+    @property
+    def by_index(self) -> bool:
+        """Whether only indices say which GPUs the job has."""
+        return self.kind == "begin" and bool(self.gpus) and self.visible is None
+
+    def job_gpus(self, number: int | None) -> tuple[list[str] | None, int | None, str]:
+        """The UUIDs of the job's GPUs, or None; how many it has; and why they are not certain.
+
+        `number` is how many GPUs the node has by the scheduler's configuration. Where the driver listed fewer, no
+        index counts: nobody knows which GPU is missing.
+        """
+        if self.visible is not None:
+            return self.visible, len(self.visible), ""
         indices = _numbers(self.text.get("slurm_gpus", ""))
         if indices is None or not self.gpus:
             return None, None if indices is None else len(indices), NO_LIST
+        if number != len(self.gpus):
+            return None, len(indices), NO_NUMBER if number is None else OTHER_NUMBER
         if len(indices) == len(self.gpus) and "mig" not in self.text:
             return sorted(uuid for uuid, _ in self.gpus), len(indices), ""
         by_minor = {int(minor): uuid for uuid, minor in self.gpus if minor.isdigit()}
@@ -162,10 +180,13 @@ class Joined:
     unknown: dict[str, int] = field(default_factory=dict)  # why the GPUs are not certain -> how many
 
 
-def join(events: Sequence[Event], stored: Sequence[Tag], cluster: str | None) -> Joined:
+def join(
+    events: Sequence[Event], stored: Sequence[Tag], cluster: str | None, number: Callable[[str], int | None]
+) -> Joined:
     """Pair begins with ends, and close what has no end: at the boot of its node, or when the next job has its GPU.
 
-    `stored` are earlier tags that may belong to these. `cluster` overrides what the tags say.
+    `stored` are earlier tags that may belong to these. `cluster` overrides what the tags say. `number` says how many
+    GPUs a node has.
     """
     out = Joined([])
     known = {(tag.cluster, tag.allocation): tag for tag in stored}
@@ -180,7 +201,7 @@ def join(events: Sequence[Event], stored: Sequence[Tag], cluster: str | None) ->
             mine = of_job.setdefault((where, event.node, event.job), [])
             if any(_same(known[key], event) for key in mine):
                 continue
-            made = _begun(where, event, out)
+            made = _begun(where, event, out, number(event.node))
             known[where, made.allocation] = made
             mine.append((where, made.allocation))
             begins.setdefault((where, event.node), []).append(event)
@@ -206,8 +227,8 @@ def _same(tag: Tag, event: Event) -> bool:
     return again and tag.began <= event.at and (tag.ended is None or event.at <= tag.ended)
 
 
-def _begun(cluster: str, event: Event, out: Joined) -> Tag:
-    uuids, number, why = event.job_gpus()
+def _begun(cluster: str, event: Event, out: Joined, of_node: int | None) -> Tag:
+    uuids, number, why = event.job_gpus(of_node)
     if uuids is None:
         out.unknown[why] = out.unknown.get(why, 0) + 1
     say = event.text.get

@@ -122,7 +122,7 @@ def write(folder: Path, event: str, number: int, at: int, *gpus: str, node: str 
 @pytest.fixture
 def run(store: Store, tmp_path: Path) -> Any:
     def run(**options: Any) -> Report:
-        return import_jobs(store, tag_folders=[tmp_path / "spool"], **options)
+        return import_jobs(store, tag_folders=[tmp_path / "spool"], **{"gpus_per_node": ["2"]} | options)
 
     return run
 
@@ -213,6 +213,21 @@ def test_gpus_are_known_by_uuid_or_not_at_all(
     assert bool(report.tags_unknown) == (expected is None)
 
 
+@pytest.mark.parametrize("index", [{}, {"slurm_index": "minor"}])
+def test_no_index_counts_where_a_gpu_has_vanished_or_the_number_is_not_known(
+    index: dict[str, Any], run: Any, spool: Path, store: Store
+) -> None:
+    """Slurm gave the GPUs 0 and 1 of three. The driver lists two: which ones these are, nobody knows."""
+    listed = {"visible": "0,1", "slurm_gpus": "0,1", "gpu": f"{A}:1\ngpu={B}:0"} | index
+    write(spool, "begin", 1, 100, **listed)
+    assert run(gpus_per_node=["3"]).tags_unknown == {tags.OTHER_NUMBER: 1}
+    write(spool, "begin", 2, 200, **listed)
+    assert run(gpus_per_node=["n02=2"]).tags_unknown == {tags.NO_NUMBER: 1}
+    write(spool, "begin", 3, 300, A, slurm_gpus="0")
+    assert run(gpus_per_node=["3"]).tags_unknown == {}, "a UUID needs no number"
+    assert now(store, "job_id, gpu, node_gpus") == [("1", None, 2), ("2", None, 2), ("3", A, 1)]
+
+
 def test_accounting_takes_tags_over_whichever_comes_first(run: Any, spool: Path, store: Store, tmp_path: Path) -> None:
     sacct = saved(tmp_path / "sacct", job(1, 2), job(2, 1, Start=T0 + 800, End=T0 + 900, Submit=T0 + 750))
     write(spool, "begin", 1, 101, A, B)
@@ -295,7 +310,7 @@ def test_the_verb_runs_the_script_and_the_import_finds_its_tags(
     for event in ("begin", "end"):
         done = runner.invoke(cli, ["jobs", "tag", event, *place])
         assert (done.exit_code, done.output) == (0, "")
-    done = runner.invoke(cli, ["jobs", "import", *place])
+    done = runner.invoke(cli, ["jobs", "import", *place, "--gpus-per-node", "2"])
     assert done.exit_code == 0, done.output
     assert "tags: 2 read, 1 allocation stored" in done.output
     assert now(store, "gpu, state") == [(A, "ENDED"), (B, "ENDED")]
@@ -303,6 +318,11 @@ def test_the_verb_runs_the_script_and_the_import_finds_its_tags(
         done = runner.invoke(cli, ["jobs", "tag", "begin", *wrong])
         assert done.exit_code == 0  # Slurm would drain the node
         assert done.stderr
+    torn = store.root / "tags" / "torn.tag"
+    torn.write_text("torn")
+    done = runner.invoke(cli, ["jobs", "import", *place])
+    assert done.exit_code == 2
+    assert "refused tag torn.tag: it is no whole tag of whorl" in done.stderr
     missing = runner.invoke(cli, ["jobs", "import", *place, "--tags", "/nowhere"])
     assert missing.exit_code == 2
     assert "--tags /nowhere cannot be read" in missing.stderr
