@@ -7,7 +7,7 @@ question about a real fleet use `replay` itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -22,6 +22,8 @@ from .fleet import Fleet
 from .job import Job, Trace
 from .options import Options
 from .outcome import Outcome
+from .policies import Policy
+from .policies.packed import pack
 from .profiles import Profiles
 from .published_trace import CLASSES
 
@@ -69,7 +71,8 @@ def pal_sc24(
     _fits(trace)
     fleet, generator = published_fleet(profiles, seed=seed, clipped=clipped)
     options = published_options(trace, record=record)
-    outcome = replay(trace, fleet, policy, scheduler, options=options, seed=generator)
+    row = _WITHOUT_OUTLIERS if policy == BASELINE else policy
+    outcome = replay(trace, fleet, row, scheduler, options=options, seed=generator)
     return replace(outcome, policy=policy, seed=seed, notes=(*profiles.notes, *outcome.notes))
 
 
@@ -123,6 +126,27 @@ def sensitivity(trace: Trace, profiles: Profiles) -> Sensitivity:
         pal_s=average("pal"),
         pal_clipped_s=average("pal", clipped=True),
     )
+
+
+def _outliers(fleet: Fleet, classes: Set[str], widest: int) -> NDArray[np.bool_]:
+    """(gpus,) those whose score is an outlier (mean + 3 sd) in one of the trace's classes: single GPUs, not nodes.
+
+    Where too few GPUs would be left for the widest job, the least slow of them are kept.
+    """
+    known = sorted(classes & set(fleet.belief))
+    avoided = np.zeros(len(fleet), dtype=np.bool_)
+    worst = np.zeros(len(fleet))
+    for name in known:
+        avoided |= outlying(fleet.belief[name])
+        worst = np.maximum(worst, fleet.belief[name])
+    lacking = widest - int(np.count_nonzero(~avoided))
+    if lacking > 0:
+        candidates = np.flatnonzero(avoided)
+        avoided[candidates[np.argsort(worst[candidates], kind="stable")][:lacking]] = False
+    return avoided
+
+
+_WITHOUT_OUTLIERS = Policy(BASELINE, "packed-sticky that never takes an outlier", place=pack, avoids=_outliers)
 
 
 def _later(trace: Trace) -> Iterator[Job]:

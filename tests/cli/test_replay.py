@@ -132,7 +132,7 @@ def test_baselines_are_always_there(jobs: Path, store: str) -> None:
 
 
 def test_a_policy_that_knows_the_gpus_gains_measurably(jobs: Path, store: str) -> None:
-    """One GPU is 2.5 times slower: staying off it gains, and over that the rest of the knowledge gains little."""
+    """One GPU is 2.5 times slower: staying off it gains. Draining its node loses three good GPUs of a busy fleet."""
     found = document(
         *("--trace", jobs, "--store", store, "--class", "quiet=none", "--policy", "pm-first-sticky,random"),
         *("--seeds", "6", "--seed", "10"),
@@ -143,7 +143,8 @@ def test_a_policy_that_knows_the_gpus_gains_measurably(jobs: Path, store: str) -
     assert best["n"] == 6
     assert best["measurable"]
     assert 0 < best["lower_pct"] < best["mean_pct"] < best["upper_pct"]
-    assert gains["pm-first-sticky", "drain-outliers"]["mean_pct"] < best["mean_pct"]
+    assert gains["drain-outliers", "packed"]["upper_pct"] < 0
+    assert gains["pm-first-sticky", "drain-outliers"]["measurable"]
     assert len(best["per_seed"]) == 6
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whorl.analysis.replay import POLICIES, Allocation, Failure, Fleet, Job, Options, Policy, View, replay
+from whorl.analysis.replay import POLICIES, Allocation, Failure, Fleet, Job, Options, Outcome, Policy, View, replay
 from whorl.analysis.replay.cluster import Cluster
 from whorl.analysis.replay.policies import fastest, packed
 from whorl.errors import InputError
@@ -130,23 +130,49 @@ def test_weights_see_the_classes_of_the_trace_only() -> None:
         assert first_gpus(outcome) == {"j": (gpu,)}
 
 
-def test_drained_outliers_are_never_given() -> None:
-    scores = [1.0 + 0.001 * (gpu % 3) for gpu in range(32)]
-    scores[5] = 2.8
-    jobs = trace(*(job(str(i), i, 1 + i % 5, 100, "A") for i in range(60)))
-    outcome = replay(jobs, scored(8, 4, scores), "drain-outliers", options=RECORD)
+def nodes_given(outcome: Outcome, fleet: Fleet) -> set[int]:
+    """The nodes that any job held a GPU of; of a recorded replay."""
     assert outcome.spans is not None
-    assert not any(5 in span.gpus for span in outcome.spans)
-    assert any(5 in span.gpus for span in replay(jobs, scored(8, 4, scores), options=RECORD).spans or ())
+    return {int(fleet.node[gpu]) for span in outcome.spans for gpu in span.gpus}
 
 
-def test_draining_leaves_enough_for_the_widest_job() -> None:
+@pytest.mark.parametrize(
+    ("planted", "drained"),
+    [
+        ({}, set()),
+        ({5: 2.8}, {1}),
+        ({5: 2.0, 17: 1.4}, {1, 4}),  # mean + 3 sd is 1.6: the slow one would hide the other
+        ({5: 2.0, 6: 1.4}, {1}),
+        (dict.fromkeys((1, 9, 17, 25), 1.4), {0, 2, 4, 6}),  # mean + 3 sd is 1.45
+        ({5: 1.08}, set()),  # nobody drains a node for this
+    ],
+)
+def test_the_nodes_of_gpus_that_are_far_off_are_drained(planted: dict[int, float], drained: set[int]) -> None:
+    scores = [planted.get(gpu, 1.0 + 0.001 * (gpu % 3)) for gpu in range(32)]
+    fleet = scored(8, 4, scores)
+    jobs = trace(*(job(str(i), i, 1 + i % 5, 100, "A") for i in range(60)))
+    outcome = replay(jobs, fleet, "drain-outliers", options=RECORD)
+    assert nodes_given(outcome, fleet) == set(range(8)) - drained
+    assert nodes_given(replay(jobs, fleet, options=RECORD), fleet) == set(range(8))
+
+
+def test_gpus_that_differ_much_are_not_all_far_off() -> None:
+    spread = np.exp(0.08 * np.random.default_rng(1).standard_normal(400))
+    assert np.count_nonzero(spread > 1.1) > 20
+    assert not packed.far_off(spread).any()
+    assert packed.far_off(np.append(spread, 1.4))[-1]
+
+
+def test_draining_leaves_enough_for_the_widest_job_and_half_of_the_nodes() -> None:
     scores = [1.0] * 40
-    scores[5], scores[6] = 9.0, 8.0
+    scores[5], scores[14] = 8.0, 9.0
     fleet = scored(10, 4, scores)
-    outcome = replay(trace(job("wide", 0, 39, 10, "A")), fleet, "drain-outliers", options=RECORD)
-    assert 5 not in first_gpus(outcome)["wide"]
-    assert 6 in first_gpus(outcome)["wide"]
+    for wide, drained in ((32, {1, 3}), (33, {3}), (36, {3}), (37, set())):
+        outcome = replay(trace(job("wide", 0, wide, 10, "A")), fleet, "drain-outliers", options=RECORD)
+        assert nodes_given(outcome, fleet).isdisjoint(drained)
+        assert set(fleet.node[packed.on_drained_nodes(fleet, {"A"}, wide)].tolist()) == drained
+    scores = [1.0, 1.0, 1.0, 2.0] * 3 + [1.0] * 8
+    assert packed.on_drained_nodes(scored(5, 4, scores), {"A"}, 1).tolist() == [True] * 8 + [False] * 12
 
 
 def test_outliers_of_a_class_that_the_trace_has_not_stay() -> None:
@@ -154,7 +180,7 @@ def test_outliers_of_a_class_that_the_trace_has_not_stay() -> None:
     scores[0] = 3.0
     fleet = Fleet.regular(8, 4, {"A": scores, "B": [1.0] * 32})
     assert first_gpus(replay(trace(job("b", 0, 1, 1, "B")), fleet, "drain-outliers", options=RECORD)) == {"b": (0,)}
-    assert first_gpus(replay(trace(job("a", 0, 1, 1, "A")), fleet, "drain-outliers", options=RECORD)) == {"a": (1,)}
+    assert first_gpus(replay(trace(job("a", 0, 1, 1, "A")), fleet, "drain-outliers", options=RECORD)) == {"a": (4,)}
 
 
 # By scores
