@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import fcntl
+import gc
 import importlib.util
 import os
 import shutil
@@ -85,6 +86,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("long") and not sizes.is_long():
             item.add_marker(pytest.mark.skip(reason="long: runs with --long (make test-all)"))
+
+
+def pytest_collection_finish() -> None:
+    """Search no more for cycles among what thousands of collected tests consist of: a search took 0.15 s each time."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
