@@ -39,7 +39,7 @@ from whorl.benchmarks.store_engines import DuckDB, Files, SQLite, Whorl
 from whorl.benchmarks.store_postgres import Postgres, postgres_programs, postgres_server, postgres_version
 from whorl.benchmarks.store_questions import QUESTIONS
 from whorl.benchmarks.store_workload import METRICS, NODE, Workload, entropy_bytes, workload
-from whorl.store.reading import EMPTY
+from whorl.store.readers.reading import EMPTY
 
 GOALS = {
     "commit_p50_ms": 5.0,

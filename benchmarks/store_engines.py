@@ -22,7 +22,7 @@ from whorl.benchmarks.store_workload import BEGAN_NS, METRICS, Workload
 from whorl.store import Store
 from whorl.store.compaction import compact
 from whorl.store.journal import Journal
-from whorl.store.replacing import Pace
+from whorl.store.rows.replacing import Pace
 
 
 class DuckDB:

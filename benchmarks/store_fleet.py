@@ -35,9 +35,11 @@ import pyarrow as pa
 
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, say
-from whorl.store import Journal, Store, arranging, contents, journal_file, placing, replacing, rivals, writing
-from whorl.store import files as store_files
+from whorl.store import Journal, Store
+from whorl.store.rows import arranging, contents, journal_file, placing, replacing, writing
 from whorl.store.schema import LATEST, TELEMETRY
+from whorl.store.system import files as store_files
+from whorl.store.writers import rivals
 
 HOUR, MINUTE, SECOND = 3600 * 10**9, 60 * 10**9, 10**9
 ROWS_A_FILE = 1_500_000  # rows of one compacted file

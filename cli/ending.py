@@ -7,7 +7,7 @@ import signal
 
 import click
 
-from ..store import signals
+from ..store.system import signals
 
 _STAYS = "what was stored stays, and the command can be run again"
 

@@ -37,8 +37,8 @@ def sql(store: str, as_json: bool, as_csv: bool, unsafe: bool, query: str) -> No
           from latest join gpus_now using (cluster, gpu)"
     """
     from ..store import Store
-    from ..store.memory import uncollected
-    from ..store.query import Plain
+    from ..store.readers.query import Plain
+    from ..store.system.memory import uncollected
     from .output import print_json, print_rows
 
     exclusive("as_json", "as_csv")({"as_json": as_json, "as_csv": as_csv})

@@ -179,7 +179,7 @@ def _seconds(keep: str | None) -> int | None:
 
 
 def _busy(root: Path, *, as_json: bool) -> bool:
-    from ..store import locks
+    from ..store.system import locks
 
     if locks.is_free(root / locks.COMPACTING):
         return False

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, StoreError
 from ..store.events import Event, EventKind
-from ..store.memory import give_back
+from ..store.system.memory import give_back
 from .backends import Backend, find_backend
 
 if TYPE_CHECKING:

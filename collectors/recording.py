@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..store.journal import Journal
-    from ..store.template import Template
+    from ..store.writers.template import Template
 
 
 class StoreRecorder:

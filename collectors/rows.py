@@ -15,7 +15,7 @@ from ..store.schema import arrow_schema
 from .backends import Device, Status, Sweep
 
 if TYPE_CHECKING:
-    from ..store.template import Template
+    from ..store.writers.template import Template
 
 _INT32 = np.iinfo(np.int32)
 _NEVER = np.iinfo(np.int64).min  # no reading has this value

@@ -29,7 +29,7 @@ from .rows import Filler, Rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..store.template import Template
+    from ..store.writers.template import Template
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, StoreError
-from ..store.files import write_bytes
+from ..store.system.files import write_bytes
 from .table import Table
 
 if TYPE_CHECKING:

@@ -59,9 +59,9 @@ def collect(
     """
     from ..collectors.collecting import Collecting, Plan
     from ..probes.restore import restore_left_over
-    from ..store.memory import give_back
     from ..store.names import this_node
-    from ..store.signals import Noted
+    from ..store.system.memory import give_back
+    from ..store.system.signals import Noted
 
     options: dict[str, Any] = {
         key: value for key, value in (("gpus", gpus), ("model", model), ("seed", seed)) if value is not None

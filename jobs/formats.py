@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ..errors import InputError
-from ..store import files
+from ..store.system import files
 from .hostlist import compress
 from .slurm import Node
 

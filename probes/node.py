@@ -18,8 +18,8 @@ from ..collectors.recording import StoreRecorder
 from ..collectors.sampler import Sampler
 from ..errors import DeviceError, StoreError
 from ..store.journal import Journal
-from ..store.locks import is_free
 from ..store.names import this_host
+from ..store.system.locks import is_free
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..collectors.backends import Device as Read
     from ..kernels.device import Device
     from ..store import Store
-    from ..store.template import Template
+    from ..store.writers.template import Template
 
 _FIRST_S = 10.0  # the first reading of a GPU can take seconds
 _LAST_S = 10.0

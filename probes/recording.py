@@ -22,11 +22,12 @@ from pyarrow import compute
 from ..collectors.backends import Device
 from ..collectors.rows import short_hash
 from ..errors import StoreError
-from ..store import placing, signals
 from ..store.conditions import read
 from ..store.events import Event, event_rows
 from ..store.outcomes import EndedBy, Outcome
+from ..store.rows import placing
 from ..store.schema import arrow_rows
+from ..store.system import signals
 from .figures import Figure
 from .watch import Window
 

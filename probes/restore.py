@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, WhorlError
-from ..store import files, locks, processes
+from ..store.system import files, locks, processes
 
 if TYPE_CHECKING:
     from ..collectors.nvml_settings import Control, Controls

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
-from ..store import signals
 from ..store.events import Event, EventKind
+from ..store.system import signals
 from .restore import Before, Claim, bring_back, exclusively, pending, restore_dead, state_folder
 
 if TYPE_CHECKING:

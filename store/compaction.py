@@ -17,12 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError
-from . import arranging, files, journal_file, latest, light, placing, reading, replacing, rivals, sealing, writing
-from .journal_file import WRITTEN
-from .locks import COMPACTING, Lock, locked
-from .placing import Bounds
-from .replacing import Pace
+from .readers import reading
+from .rows import arranging, journal_file, placing, replacing, writing
+from .rows.journal_file import WRITTEN
+from .rows.placing import Bounds
+from .rows.replacing import Pace
 from .schema import LATE, LATEST, TABLES, TELEMETRY, Table, arrow_schema
+from .system import files, light
+from .system.locks import COMPACTING, Lock, locked
+from .writers import latest, rivals, sealing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -307,7 +310,7 @@ def present(spec: Table, path: Path) -> pa.Table:
 
 def sound(spec: Table, paths: Iterable[Path]) -> list[Path]:
     """The files that can be read: others are left alone."""
-    from .soundness import reason_to_skip
+    from .rows.soundness import reason_to_skip
 
     good = []
     for path in paths:

@@ -22,13 +22,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError
-from . import durability, files, journal_file, processes, replacing, sealing, soundness
-from .background import Background, open_background
-from .journal_stream import Stream, failed_append, gpus_of
-from .locks import COMPACTING, is_free, locked
-from .memory import give_back
+from .rows import journal_file, replacing, soundness
 from .schema import table as table_of
-from .template import Template
+from .system import durability, files, processes
+from .system.background import Background, open_background
+from .system.locks import COMPACTING, is_free, locked
+from .system.memory import give_back
+from .writers import sealing
+from .writers.journal_stream import Stream, failed_append, gpus_of
+from .writers.template import Template
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,9 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ..errors import InputError, StoreError
-from . import compaction, files, journal_file, placing, reading, replacing, writing
-from .replacing import Pace
+from . import compaction
+from .readers import reading
+from .rows import journal_file, placing, replacing, writing
+from .rows.replacing import Pace
 from .schema import LATE, MINUTES, REPLACED, TELEMETRY, arrow_schema
+from .system import files
 
 if TYPE_CHECKING:
     import polars as pl

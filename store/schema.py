@@ -407,7 +407,7 @@ LATE = Table(
 
 REPLACED = Table(
     "replaced",
-    "a file that is replaced by others, or one of these others: see store/replacing.py",
+    "a file that is replaced by others, or one of these others: see store/rows/replacing.py",
     (
         Column("table_name", "VARCHAR", "", "the table, or `journal`"),
         Column("file", "VARCHAR", "", "folder and name"),

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import StoreError
-from . import durability, journal_file, light, placing, processes, reading, replacing, retention
-from .locks import is_free
+from . import retention
+from .readers import reading
+from .rows import journal_file, placing, replacing
 from .schema import LATE, MINUTES, TABLES, TELEMETRY
+from .system import durability, light, processes
+from .system.locks import is_free
 
 if TYPE_CHECKING:
     from .store import Store

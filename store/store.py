@@ -23,18 +23,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ..errors import FormatError, QueryError, StoreError
-from . import commits, files, journal_file, older, placing, reading, replacing, writing
-from .arranging import KEY
-from .footers import stamp
+from .readers import older, reading
+from .rows import journal_file, placing, replacing, writing
+from .rows.arranging import KEY
+from .rows.footers import stamp
+from .rows.soundness import damage, forget, looks_whole, reason_to_skip
 from .schema import BOOKKEEPING, CATALOG, FORMAT, LATE, LATEST, TABLES, TELEMETRY, arrow_schema, table
-from .soundness import damage, forget, looks_whole, reason_to_skip
+from .system import files
+from .writers import commits
 
 if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-    from . import query
-    from .answer import ArrowAnswer
+    from .readers import query
+    from .readers.answer import ArrowAnswer
 
 log = logging.getLogger(__name__)
 
@@ -156,7 +159,7 @@ class Store:
         for spec in (*TABLES, *BOOKKEEPING):
             writing.replace_parquet(self.root / spec.name / _EMPTY, spec, arrow_schema(spec.name).empty_table())
         if _has_duckdb():
-            from . import catalog
+            from .readers import catalog
 
             catalog.write(self.root)
 
@@ -393,7 +396,7 @@ class Store:
         Read-only, with no access to anything outside the store, unless `unsafe`. A file that is damaged inside is
         skipped; with `unsafe`, where a statement may have had effects, StoreError names it.
         """
-        from .answer import ArrowAnswer
+        from .readers.answer import ArrowAnswer
 
         return ArrowAnswer(cast("pa.Table", self._answer(query, unsafe=unsafe)))
 
@@ -402,7 +405,7 @@ class Store:
         return self._answer(query, unsafe=unsafe, plain=True)
 
     def _answer(self, query: str, *, unsafe: bool, plain: bool = False) -> query.Answer:
-        from . import query as sql
+        from .readers import query as sql
 
         for _ in range(_TRIES):
             with self._querying:
@@ -426,7 +429,7 @@ class Store:
 
     def _connected(self, query: str, *, unsafe: bool) -> tuple[query.Connection, dict[str, reading.Rows]]:
         """A connection to DuckDB that has the rows of this moment: the kept one if its files are still the same."""
-        from . import query as sql
+        from .readers import query as sql
 
         for _ in range(_TRIES):
             kept, self._kept = self._kept, None

@@ -18,7 +18,7 @@ from threading import Thread, current_thread, main_thread
 from typing import Any, TypeVar
 
 from ...errors import WhorlError
-from ...store import signals
+from ...store.system import signals
 
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")

@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from ...errors import InputError
-from ...store.files import failed, make_folder
+from ...store.system.files import failed, make_folder
 
 SCRIPT = "tag.sh"
 SPOOL = "tags"  # the folder of a store's own tags

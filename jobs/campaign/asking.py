@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
-from ...store.catalog import quoted
+from ...store.readers.catalog import quoted
 
 if TYPE_CHECKING:
     from ...probes.probe import Probe
@@ -195,7 +195,7 @@ def find(store: Store, name: str | None) -> Request:
 def select(store: Store, query: str) -> list[tuple[Any, ...]]:
     """The rows of an answer of numbers and texts: without loading pyarrow, which takes longer than many a query."""
     found = store.answer(query)
-    from ...store.query import Plain
+    from ...store.readers.query import Plain
 
     if isinstance(found, Plain):
         return found.rows

@@ -76,7 +76,8 @@ def _simulated(fleet: str | Path) -> list[Finding]:
 
 def _store(root: Path) -> list[Finding]:
     """Whether runs can be stored from here, and whether the clock is that of the store's files."""
-    from ...store import Store, files
+    from ...store import Store
+    from ...store.system import files
 
     try:
         opened = Store.open(root)
@@ -174,7 +175,7 @@ def _target(slurm: Slurm, node: str | None, partition: str | None, fleet: str | 
 
 
 def _output(root: Path, how: How) -> Path:
-    from ...store.files import make_folder
+    from ...store.system.files import make_folder
 
     folder = (how.output or root / "logs" / "doctor").resolve()
     try:

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from ...errors import InputError, SchedulerError, StoreError
 from ...store.events import Event, EventKind, event_rows
-from ...store.files import make_folder
-from ...store.locks import Lock, locked
+from ...store.system.files import make_folder
+from ...store.system.locks import Lock, locked
 from ..batch import render
 from ..slurm import Slurm
 from .asking import Asked, Request, choose, declare

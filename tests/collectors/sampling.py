@@ -13,8 +13,8 @@ import pyarrow as pa
 from whorl.collectors.backends import Backend, Device
 from whorl.collectors.nvml import Nvml
 from whorl.collectors.sampler import Counts, Sampler
-from whorl.store import journal_file
-from whorl.store.template import Template
+from whorl.store.rows import journal_file
+from whorl.store.writers.template import Template
 
 PATIENCE_S = 20.0
 

@@ -229,7 +229,7 @@ def test_a_store_that_may_not_be_written(nvml_library: NvmlLibrary, tmp_path: Pa
         code = (
             "import os, sys, whorl.cli, whorl.collectors.collecting, whorl.collectors.sampler, whorl.store.journal\n"
             "import whorl.collectors.nvml, whorl.collectors.recording, whorl.collectors.rows, pynvml, pyarrow\n"
-            "import whorl.probes.restore, whorl.store.sealing, ssl, pyarrow.parquet, pyarrow.compute\n"
+            "import whorl.probes.restore, whorl.store.writers.sealing, ssl, pyarrow.parquet, pyarrow.compute\n"
             "os.setgid(65534); os.setuid(65534)\n"
             "sys.argv = ['whorl', 'collect', '--duration', '1', '--store', sys.argv[1]]\n"
             "whorl.cli.main()\n"

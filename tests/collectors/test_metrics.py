@@ -66,7 +66,8 @@ VERB = "from whorl.cli import cli\ncli()"
 COLLECTED = """
 import json, time
 from whorl.cli import cli
-from whorl.store import Store, replacing, retention
+from whorl.store import Store, retention
+from whorl.store.rows import replacing
 nvml, simulated = (Path(sys.argv[1], backend) for backend in ("nvml", "simulated"))
 for store in (nvml, simulated):
     line = ["collect", "--store", str(store), "--backend", store.name, "--interval", "0.05", "--duration", "1s"]

@@ -17,7 +17,7 @@ from whorl.collectors.sampler import Sampler
 from whorl.collectors.simulated import Simulated
 from whorl.errors import StoreError
 from whorl.store.metrics import METRICS, ROW
-from whorl.store.template import Template
+from whorl.store.writers.template import Template
 
 from ..nvml_library import NvmlLibrary
 from .sampling import Kept, Running, as_rows, sampling

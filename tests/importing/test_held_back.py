@@ -40,7 +40,9 @@ def test_what_a_dead_import_decided_is_seen_by_one_that_was_open_already(store: 
     code = """
 import os, signal, sys
 from pathlib import Path
-from whorl.store import Store, commits, files
+from whorl.store import Store
+from whorl.store.writers import commits
+from whorl.store.system import files
 from whorl.store.importing import Options, import_file
 commits._finish = lambda root, intent: os.kill(os.getpid(), signal.SIGKILL)
 import_file(Store.open(sys.argv[1]), Path(sys.argv[2]), Options())

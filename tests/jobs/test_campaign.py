@@ -27,7 +27,7 @@ from whorl.jobs.campaign.submitting import Refusal, submit
 from whorl.jobs.slurm import Slurm, node, partition
 from whorl.store import Store
 from whorl.store.events import Event, EventKind, event_rows
-from whorl.store.locks import locked
+from whorl.store.system.locks import locked
 
 from ..stores import copied_stores
 from .fake_slurm import FakeSlurm, node_line, store_runs

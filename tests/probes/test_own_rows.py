@@ -12,7 +12,7 @@ from whorl.probes.watch import Window
 from whorl.store import Journal, Store
 from whorl.store.names import this_host, this_node
 from whorl.store.outcomes import EndedBy, Outcome
-from whorl.store.placing import hashes, may_name, named
+from whorl.store.rows.placing import hashes, may_name, named
 
 NODES = {node: [f"GPU-{node}-{slot}" for slot in range(4)] for node in ("n01", "n02", "n03")}
 

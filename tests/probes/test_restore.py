@@ -20,7 +20,7 @@ from whorl.errors import InputError
 from whorl.probes import restore
 from whorl.probes.restore import pending, restore_left_over, state_folder
 from whorl.probes.settings import Settings
-from whorl.store import processes
+from whorl.store.system import processes
 
 from ..nvml_library import NvmlLibrary
 from .changing import BUSY, PATIENCE_S, clock_mhz, limit_w, notes, process_with_settings, uuids

@@ -20,7 +20,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from whorl.errors import StoreError
-from whorl.store import Store, files
+from whorl.store import Store
+from whorl.store.system import files
 from whorl.tests.store.dying import DURABLE, fails_at, forked, killed_in_turn
 
 

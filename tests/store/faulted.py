@@ -23,7 +23,9 @@ from typing import Any
 import pyarrow as pa
 
 from whorl.errors import WhorlError
-from whorl.store import Journal, Store, compaction, processes, replacing, retention
+from whorl.store import Journal, Store, compaction, retention
+from whorl.store.rows import replacing
+from whorl.store.system import processes
 from whorl.tests.store.journaler import BEGAN, S, batch
 
 GROUP = ("gpus", "runs", "results", "events")

@@ -24,8 +24,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from whorl.errors import StoreError
-from whorl.store import Store, files, replacing
+from whorl.store import Store
 from whorl.store.journal import Journal
+from whorl.store.rows import replacing
+from whorl.store.system import files
 from whorl.tests.store.dying import DURABLE, fails_at, forked, killed_in_turn
 
 S = 10**9

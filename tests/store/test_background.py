@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from whorl.errors import StoreError
-from whorl.store import background, files, journal
-from whorl.store.background import open_background
+from whorl.store import journal
 from whorl.store.journal import Journal
+from whorl.store.system import background, files
+from whorl.store.system.background import open_background
 from whorl.tests.store.journaler import batch
 from whorl.tests.stores import new_store
 

@@ -12,7 +12,9 @@ import pyarrow as pa
 import pytest
 
 from whorl.errors import WhorlError
-from whorl.store import Journal, Store, compaction, footers, replacing, sealing
+from whorl.store import Journal, Store, compaction
+from whorl.store.rows import footers, replacing
+from whorl.store.writers import sealing
 from whorl.tests.sizes import count, sample
 from whorl.tests.store.journaler import BEGAN, S, batch
 from whorl.tests.stores import new_store

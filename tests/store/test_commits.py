@@ -17,7 +17,9 @@ import pyarrow as pa
 import pytest
 
 from whorl.errors import StoreError
-from whorl.store import Store, commits, files, processes
+from whorl.store import Store
+from whorl.store.system import files, processes
+from whorl.store.writers import commits
 from whorl.tests.sizes import count
 from whorl.tests.store.appender import group
 

@@ -12,7 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from whorl.store import Journal, Store, contents, footers, light, query, soundness
+from whorl.store import Journal, Store
+from whorl.store.readers import query
+from whorl.store.rows import contents, footers, soundness
+from whorl.store.system import light
 from whorl.tests.sizes import count
 from whorl.tests.stores import new_store
 

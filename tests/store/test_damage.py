@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from whorl.errors import StoreError
-from whorl.store import Journal, Store, compaction, replacing, retention
+from whorl.store import Journal, Store, compaction, retention
+from whorl.store.rows import replacing
 from whorl.tests.sizes import count
 from whorl.tests.store.journaler import BEGAN, S
 from whorl.tests.stores import plain_client
@@ -156,7 +157,8 @@ def test_a_collector_waits_while_a_compaction_seals_what_its_forerunner_left(sto
     code = """if True:
         import sys
         from pathlib import Path
-        from whorl.store import compaction, locks
+        from whorl.store import compaction
+        from whorl.store.system import locks
         root = Path(sys.argv[1])
         (root / "journal").mkdir(exist_ok=True)
         with compaction.lock(root), locks.locked(root / "journal" / "n.lock", "a journal named n"):

@@ -9,10 +9,12 @@ import pyarrow as pa
 import pytest
 
 from whorl.errors import StoreError
-from whorl.store import Journal, Store, journal_file, placing, replacing, rivals
+from whorl.store import Journal, Store
 from whorl.store.compaction import compact
-from whorl.store.locks import locked
-from whorl.store.replacing import Pace
+from whorl.store.rows import journal_file, placing, replacing
+from whorl.store.rows.replacing import Pace
+from whorl.store.system.locks import locked
+from whorl.store.writers import rivals
 from whorl.tests.sizes import sample
 from whorl.tests.stores import new_store
 

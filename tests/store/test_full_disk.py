@@ -21,7 +21,8 @@ import pyarrow as pa
 import pytest
 
 from whorl.errors import StoreError
-from whorl.store import Store, files, processes
+from whorl.store import Store
+from whorl.store.system import files, processes
 from whorl.tests.store.appender import group
 from whorl.tests.stores import new_store
 
@@ -128,7 +129,8 @@ AS_NOBODY = """
 import os, sys
 import duckdb, polars, pyarrow.dataset, pyarrow.parquet, pyarrow as pa  # while this user may read them
 from whorl.errors import StoreError
-from whorl.store import Store, query
+from whorl.store import Store
+from whorl.store.readers import query
 os.setgid(65534)
 os.setuid(65534)
 for root in sys.argv[1:]:

@@ -14,8 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from whorl.errors import QueryError, StoreError
-from whorl.store import Journal, Store, compaction, files, journal_file, processes, query, replacing
+from whorl.store import Journal, Store, compaction
+from whorl.store.readers import query
+from whorl.store.rows import journal_file, replacing
 from whorl.store.schema import REPLACED, arrow_schema
+from whorl.store.system import files, processes
 from whorl.tests.store.journaler import batch
 from whorl.tests.stores import new_store
 

@@ -22,10 +22,13 @@ import pyarrow as pa
 import pytest
 
 from whorl.errors import StoreError
-from whorl.store import Store, compaction, durability, journal_file, journal_runs, replacing, sealing
+from whorl.store import Store, compaction
 from whorl.store.journal import Journal
+from whorl.store.rows import journal_file, journal_runs, replacing
 from whorl.store.schema import FORMAT
 from whorl.store.status import status
+from whorl.store.system import durability
+from whorl.store.writers import sealing
 from whorl.tests.sizes import count
 from whorl.tests.store.journaler import BEGAN, batch
 from whorl.tests.stores import new_store, plain_client

@@ -12,8 +12,9 @@ import pyarrow as pa
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from whorl.store import Store, compaction, replacing, retention
+from whorl.store import Store, compaction, retention
 from whorl.store.journal import Journal
+from whorl.store.rows import replacing
 from whorl.store.schema import arrow_schema
 from whorl.tests.sizes import count
 from whorl.tests.stores import new_store, plain_client

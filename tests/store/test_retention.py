@@ -20,7 +20,8 @@ from click.testing import CliRunner
 from whorl.cli import cli, output
 from whorl.cli.store import _print_pruned
 from whorl.errors import InputError, StoreError
-from whorl.store import Journal, Store, compaction, replacing, retention
+from whorl.store import Journal, Store, compaction, retention
+from whorl.store.rows import replacing
 from whorl.store.schema import MINUTES, TELEMETRY, arrow_schema
 
 S = 10**9
@@ -130,7 +131,7 @@ def test_days_that_compacting_has_just_joined_are_left_and_it_is_said_until_when
     [said] = re.findall(r"again at (....-..-.. ..:..:..) \(UTC\) or later$", sentence)
     assert datetime.fromisoformat(f"{said}+00:00").timestamp() == math.ceil(left["free_at"])
     now = left["free_at"]
-    monkeypatch.setattr("whorl.store.files.clock", lambda _: now)
+    monkeypatch.setattr("whorl.store.system.files.clock", lambda _: now)
     would = retention.prune(store.root, 90 * 86_400, dry_run=True)
     assert (would.rows, would.waiting, would.free_at) == (12, 0, None)  # the time that it said has come
     done = retention.prune(Store.open(store.root).root, 90 * 86_400)

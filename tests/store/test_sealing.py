@@ -11,8 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from whorl.store import Store, journal_file, sealing, segment
+from whorl.store import Store
 from whorl.store.journal import Journal
+from whorl.store.rows import journal_file
+from whorl.store.writers import sealing, segment
 from whorl.tests.store.journaler import BEGAN, batch
 from whorl.tests.stores import new_store
 

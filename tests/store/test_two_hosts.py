@@ -12,7 +12,10 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from whorl.store import Journal, Store, compaction, durability, processes, reading, replacing, retention
+from whorl.store import Journal, Store, compaction, retention
+from whorl.store.readers import reading
+from whorl.store.rows import replacing
+from whorl.store.system import durability, processes
 from whorl.tests.store.journaler import BEGAN, S, batch
 from whorl.tests.stores import new_store
 
@@ -24,7 +27,8 @@ def flock(handle, how):
     raise OSError(errno.ENOLCK, "No locks available")
 fcntl.flock = flock
 from whorl.errors import StoreError
-from whorl.store import compaction, replacing, writing
+from whorl.store import compaction
+from whorl.store.rows import replacing, writing
 root = Path(sys.argv[1])
 real = writing.write_temporary
 def write_temporary(*args, **kwargs):  # the other host has read the same files by now
@@ -228,7 +232,7 @@ def test_a_full_disk_while_it_compacts_or_prunes_is_an_error(segments: Path, mon
     from click.testing import CliRunner
 
     from whorl.cli import cli
-    from whorl.store import writing
+    from whorl.store.rows import writing
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")

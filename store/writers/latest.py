@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import arranging, light, placing
-from .journal_file import name_in, whole
-from .schema import LATEST, Table, arrow_schema
+from ..rows import arranging, placing
+from ..rows.journal_file import name_in, whole
+from ..schema import LATEST, Table, arrow_schema
+from ..system import light
 
 if TYPE_CHECKING:
     import pyarrow as pa

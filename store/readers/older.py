@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, cast
 
-from .schema import Table, arrow_schema
+from ..schema import Table, arrow_schema
 
 if TYPE_CHECKING:
     import polars as pl

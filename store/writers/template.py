@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from . import journal_file
+from ..rows import journal_file
 
 if TYPE_CHECKING:
     import pyarrow as pa

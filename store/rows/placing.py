@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import light
+from ..schema import TELEMETRY, arrow_schema
+from ..system import light
 from .arranging import KEY, gpu_codes, numbers, one, take
 from .footers import footer
 from .journal_file import WRITTEN
-from .schema import TELEMETRY, arrow_schema
 
 if TYPE_CHECKING:
     import numpy as np

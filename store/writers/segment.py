@@ -12,13 +12,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import arranging, journal_file, light, placing, rivals, writing
-from .files import remove, temporary_name
-from .footers import footer
-from .journal_file import WRITTEN
-from .memory import give_back
-from .placing import Bounds
-from .schema import TELEMETRY, arrow_schema
+from ..rows import arranging, journal_file, placing, writing
+from ..rows.footers import footer
+from ..rows.journal_file import WRITTEN
+from ..rows.placing import Bounds
+from ..schema import TELEMETRY, arrow_schema
+from ..system import light
+from ..system.files import remove, temporary_name
+from ..system.memory import give_back
+from . import rivals
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,8 +8,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import StoreError
-from . import files, journal_file, placing
+from ...errors import StoreError
+from ..rows import journal_file, placing
+from ..system import files
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from . import files, light
+from ..schema import FORMAT, TABLES, arrow_schema
+from ..system import files, light
 from .journal_runs import run_from
-from .schema import FORMAT, TABLES, arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa

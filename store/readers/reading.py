@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import StoreError
-from . import contents, journal_file, light, placing, replacing
-from .arranging import conform, take
-from .files import files_under
-from .footers import footer, stamp
-from .journal_file import WRITTEN, Part
-from .schema import BOOKKEEPING, LATE, LATEST, TABLES, TELEMETRY, arrow_schema
+from ...errors import StoreError
+from ..rows import contents, journal_file, placing, replacing
+from ..rows.arranging import conform, take
+from ..rows.footers import footer, stamp
+from ..rows.journal_file import WRITTEN, Part
+from ..schema import BOOKKEEPING, LATE, LATEST, TABLES, TELEMETRY, arrow_schema
+from ..system import light
+from ..system.files import files_under
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -26,11 +26,11 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import StoreError
-from .arranging import KEY
-from .files import failed, write_bytes
+from ...errors import StoreError
+from ..rows.arranging import KEY
+from ..schema import CATALOG, FORMAT, LATE, LATEST, TABLES, TELEMETRY, VIEWS, Table
+from ..system.files import failed, write_bytes
 from .older import as_sql
-from .schema import CATALOG, FORMAT, LATE, LATEST, TABLES, TELEMETRY, VIEWS, Table
 
 if TYPE_CHECKING:
     import duckdb

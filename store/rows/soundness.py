@@ -11,9 +11,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..schema import FORMAT, arrow_schema
 from . import footers, placing
 from .footers import CHANGED, Shape, distrust, footer, is_intact, stamp
-from .schema import FORMAT, arrow_schema
 
 _MOST = 65536  # files whose state is remembered
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from uuid import uuid4
 
-from ..errors import StoreError
+from ...errors import StoreError
 from . import processes
 
 TEMPORARY = ".tmp-"

@@ -31,14 +31,14 @@ try:  # the package around it builds relations and expressions: 0.2 s of CPU, fo
 except ImportError:  # a release of DuckDB has moved it
     import duckdb  # type: ignore[no-redef]
 
-from ..errors import QueryError
-from .arranging import KEY
+from ...errors import QueryError
+from ..rows.arranging import KEY
+from ..rows.footers import is_intact, stamp
+from ..rows.soundness import State, known, remember
+from ..schema import FORMAT, TABLES, VIEWS, Table, View, table
 from .catalog import literal, pattern, quoted, select_list
-from .footers import is_intact, stamp
 from .older import as_sql
 from .reading import EMPTY, Rows
-from .schema import FORMAT, TABLES, VIEWS, Table, View, table
-from .soundness import State, known, remember
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -31,9 +31,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
-from ..errors import StoreError
-from . import durability, files, locks, processes, writing
-from .schema import LATE, LATEST, REPLACED, TABLES, arrow_schema
+from ...errors import StoreError
+from ..schema import LATE, LATEST, REPLACED, TABLES, arrow_schema
+from ..system import durability, files, locks, processes
+from . import writing
 
 log = logging.getLogger(__name__)
 
@@ -173,7 +174,7 @@ def _sides(path: Path) -> dict[str, tuple[str, ...]]:
 
     Raises OSError, pyarrow.ArrowException and what damaged content raises.
     """
-    from . import light
+    from ..system import light
     from .soundness import reason_to_skip
 
     about = light.metadata(path).metadata or {}

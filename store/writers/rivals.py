@@ -10,11 +10,12 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import StoreError
-from . import arranging, contents, journal_file, placing, processes, replacing
-from .files import make_folder, names_in, open_regular, put, remove_folder_inside, remove_inside
-from .journal_file import WRITTEN, Part
-from .schema import LATE, TELEMETRY
+from ...errors import StoreError
+from ..rows import arranging, contents, journal_file, placing, replacing
+from ..rows.journal_file import WRITTEN, Part
+from ..schema import LATE, TELEMETRY
+from ..system import processes
+from ..system.files import make_folder, names_in, open_regular, put, remove_folder_inside, remove_inside
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import light
+from ..system import light
 
 CHECK = b"whorl.check"  # in the metadata: the checksum of the footer, made with `UNCHECKED` in its place
 UNCHECKED = b"--------"

@@ -15,16 +15,18 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import StoreError
-from . import arranging, contents, files, journal_file, latest, placing, replacing, rivals, segment, writing
-from .footers import footer
-from .journal_file import WRITTEN, Part, live_of, name_in
-from .locks import Lock, is_free, locked
-from .memory import give_back
-from .replacing import Pace
-from .schema import LATE, TABLES, TELEMETRY, Table, arrow_schema
+from ...errors import StoreError
+from ..rows import arranging, contents, journal_file, placing, replacing, writing
+from ..rows.footers import footer
+from ..rows.journal_file import WRITTEN, Part, live_of, name_in
+from ..rows.replacing import Pace
+from ..rows.soundness import reason_to_skip
+from ..schema import LATE, TABLES, TELEMETRY, Table, arrow_schema
+from ..system import files
+from ..system.locks import Lock, is_free, locked
+from ..system.memory import give_back
+from . import latest, rivals, segment
 from .segment import Segment, Source, UnreadableError
-from .soundness import reason_to_skip
 
 if TYPE_CHECKING:
     import pyarrow as pa

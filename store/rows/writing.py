@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import arranging, footers, light, placing
-from .files import failed, make_folder, remove, share_file, sync, temporary_name
-from .schema import LATE, MINUTES, TELEMETRY, Table
+from ..schema import LATE, MINUTES, TELEMETRY, Table
+from ..system import light
+from ..system.files import failed, make_folder, remove, share_file, sync, temporary_name
+from . import arranging, footers, placing
 
 if TYPE_CHECKING:
     import pyarrow as pa

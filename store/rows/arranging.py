@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..errors import StoreError
-from . import light
-from .schema import Table, arrow_schema
+from ...errors import StoreError
+from ..schema import Table, arrow_schema
+from ..system import light
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import files, footers
+from ..schema import FORMAT, TELEMETRY, arrow_schema
+from ..system import files
+from . import footers
 from .footers import Footer, Shape, footer, stamp
-from .schema import FORMAT, TELEMETRY, arrow_schema
 from .soundness import reason_to_skip
 
 NAME = "footers.json"  # in a collector's folder, after a checksum

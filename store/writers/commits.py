@@ -28,9 +28,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from ..errors import StoreError
-from . import arranging, latest, placing, processes, rivals
-from .files import (
+from ...errors import StoreError
+from ..rows import arranging, placing
+from ..rows.writing import metadata_of, placed, write_parquet
+from ..schema import BOOKKEEPING, FORMAT, LATE, TABLES, TELEMETRY, Table
+from ..system import processes
+from ..system.files import (
     TEMPORARY,
     failed,
     files_under,
@@ -43,9 +46,8 @@ from .files import (
     temporary_name,
     write_bytes,
 )
-from .locks import locked
-from .schema import BOOKKEEPING, FORMAT, LATE, TABLES, TELEMETRY, Table
-from .writing import metadata_of, placed, write_parquet
+from ..system.locks import locked
+from . import latest, rivals
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,7 +11,7 @@ import stat
 import time
 from pathlib import Path
 
-from ..errors import StoreError
+from ...errors import StoreError
 from . import processes
 from .files import failed, open_regular, share_file
 

@@ -1,0 +1,1 @@
+"""Rows in files, Parquet and journals: put in order, written, checked, replaced."""

@@ -1,0 +1,1 @@
+"""What a store needs of the operating system: files, locks, processes, signals, memory."""
