@@ -150,8 +150,9 @@ class _Lists(click.Command):
 def replay(ctx: click.Context, /, **given: Any) -> None:
     """Replay job traces on the measured fleet under several placement policies, and compare these seed by seed.
 
-    The baselines `packed` and `drain-outliers` (packed without the few far-off GPUs) are always run: a policy is
-    worth what it gains beyond them. docs/replay.md says what is simulated and how to read the answer.
+    The baselines `packed` and `drain-outliers` (packed without the few far-off GPUs) are always run, and every policy
+    runs beside itself without scores: it is worth what it gains beyond all three. docs/replay.md says what is
+    simulated and how to read the answer.
 
     \b
     whorl replay --trace T.csv --store S --policy packed,pal --seeds 20
@@ -182,12 +183,12 @@ def replay(ctx: click.Context, /, **given: Any) -> None:
         from ..dashboards.page import write_page
         from ..dashboards.replay_page import replay_page
 
-        write_page(plot, replay_page(of.results, of.gains, conditions=of.conditions, notes=of.notes))
+        write_page(plot, replay_page(of.results, of.findings, conditions=of.conditions, notes=of.notes))
     if given["as_json"]:
         apart = setting.added if setting.apart else ()
-        print_json(printed.document(of.results, of.gains, of.conditions, of.notes, apart))
+        print_json(printed.document(of.results, of.gains, of.findings, of.conditions, of.notes, apart))
     else:
-        show(printed.answer(of.results, of.gains, of.conditions, of.notes, setting.clocks))
+        show(printed.answer(of.results, of.findings, of.conditions, of.notes, setting.clocks))
     if plot is not None:
         click.echo(f"figures: {plot}", err=True)
     if of.refused:

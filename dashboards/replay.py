@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..analysis.replay.comparison import Gain
+from ..analysis.replay.findings import heading
 from ..analysis.replay.fleet import Fleet
 from ..analysis.replay.outcome import Outcome
 from .style import SKY, SLOWNESS, layout, line_of
@@ -191,7 +192,8 @@ def _slowdown(outcome: Outcome, fleet: Fleet | None, job: int, gpus: Sequence[in
 
 
 def gain_by_seed(gains: Sequence[Gain]) -> Figure:
-    """What each policy gained over one baseline in every seed, and beside it the mean with its 90 % interval."""
+    """What each policy gained over one baseline, or over itself without scores, in every seed; beside it the mean with
+    its 90 % interval."""
     from plotly.graph_objects import Scatter
     from plotly.subplots import make_subplots
 
@@ -241,7 +243,7 @@ def gain_by_seed(gains: Sequence[Gain]) -> Figure:
     figure.update_layout(
         layout(
             380,
-            yaxis={"title": {"text": f"gain over {gains[0].against}, %"}, "zeroline": True, "zerolinewidth": 2},
+            yaxis={"title": {"text": f"gain {heading(gains[0])}, %"}, "zeroline": True, "zerolinewidth": 2},
             yaxis2={"zeroline": True, "zerolinewidth": 2},
             xaxis={"title": {"text": "seed"}, "tickformat": "d", "zeroline": False},
             xaxis2={"title": {"text": "mean"}, "showticklabels": False, "showgrid": False},

@@ -8,7 +8,8 @@ from statistics import fmean
 
 import numpy as np
 
-from ..analysis.replay.comparison import Gain, finding
+from ..analysis.replay.comparison import Gain
+from ..analysis.replay.findings import ALL, BETTER, ONE_SEED, Finding, columns, heading, without_scores
 from ..analysis.replay.outcome import BRIEF_S, UNFAIR
 from ..analysis.replay.study import Replayed
 from .page import Drawing, Section, page
@@ -19,7 +20,7 @@ _BARS_OF_A_PAGE = 20_000  # some 10 bytes each, compressed
 
 
 def replay_page(
-    results: Sequence[Replayed], gains: Sequence[Gain], *, conditions: Mapping[str, str], notes: Sequence[str]
+    results: Sequence[Replayed], findings: Sequence[Finding], *, conditions: Mapping[str, str], notes: Sequence[str]
 ) -> str:
     """The page as HTML. What happens over time is drawn from the recorded results, those of the first seed."""
     groups = [
@@ -30,58 +31,76 @@ def replay_page(
     bars = max(200, min(BARS, _BARS_OF_A_PAGE // max(1, recorded)))
     sections, summary = [], []
     for trace, scheduler, members in groups:
-        own = [gain for gain in gains if (gain.trace, gain.scheduler) == (trace, scheduler)]
+        own = [one for one in findings if (one.trace, one.scheduler) == (trace, scheduler)]
         where = f"{trace}, {scheduler}" if len(groups) > 1 else ""
         summary += _summary(own, where)
         sections.append(_section(f"{trace}, {scheduler}", members, own, bars))
+    together = [one for one in findings if one.trace == ALL]
+    for scheduler, of_all in groupby(together, key=lambda one: one.scheduler):
+        own = list(of_all)
+        summary += _summary(own, f"{ALL}, {scheduler}")
+        sections.append(Section(f"{ALL}, {scheduler}", "", _gains(own)))
     names = list(dict.fromkeys(trace for trace, _, _ in groups))
     title = f"Replay of {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
     return page(title, summary, sections, conditions=conditions, notes=notes)
 
 
-def _summary(gains: Sequence[Gain], where: str) -> list[str]:
-    """The policy that gains most over the baseline that is hardest for it, in a sentence."""
-    own: dict[str, list[Gain]] = {}
-    against = {gain.against for gain in gains}
-    for gain in gains:
-        if gain.figure == "avg_jct_s" and gain.policy not in against:
-            own.setdefault(gain.policy, []).append(gain)
+def _summary(findings: Sequence[Finding], where: str) -> list[str]:
+    """The policy that gains most over what is hardest for it, in a sentence."""
+    own = [one for one in findings if one.finding and one.gains]
     if not own:
         return []
-    best = max(own, key=lambda policy: min(gain.mean_pct for gain in own[policy]))
+    best = max(own, key=lambda one: (one.finding == BETTER, min(gain.mean_pct for gain in one.gains)))
     place = f"{where}: " if where else ""
-    found = finding(own[best])
-    if found in ("worse", "no measurable gain"):
-        return [f"{place}No policy gains measurably over {' and '.join(sorted(against))} ({own[best][0].n} seeds)."]
+    seeds = best.gains[0].n
+    if best.finding not in (BETTER, ONE_SEED):
+        over = " and ".join(gain.against for gain in best.gains if gain.against != without_scores(best.policy))
+        return [f"{place}No policy gains measurably over {over} and over itself without scores ({seeds} seeds)."]
     sizes = " and ".join(
         f"{abs(gain.mean_pct):.1f} % {'shorter' if gain.mean_pct >= 0 else 'longer'} than with {gain.against}"
         + ("" if gain.lower_pct is None else f" (90 % interval {gain.lower_pct:.1f} to {gain.upper_pct:.1f})")
-        for gain in own[best]
+        for gain in best.gains
     )
-    rests = "one seed, which is not evidence" if own[best][0].n < 2 else f"{own[best][0].n} seeds"
-    return [f"{place}With {best} the average completion time is {sizes}; {rests}."]
+    rests = "one seed, which is not evidence" if seeds < 2 else f"{seeds} seeds"
+    return [f"{place}With {best.policy} the average completion time is {sizes}; {rests}."]
 
 
-def _section(title: str, results: Sequence[Replayed], gains: Sequence[Gain], bars: int) -> Section:
-    parts: list[Table | Drawing] = []
-    policies = list(dict.fromkeys(result.case.policy for result in results))
-    seeds = len({result.case.seed for result in results})
-    if gains:
-        parts.append(_gain_table(gains, policies))
-    parts += [_figures_table(results, policies), _waiting_table(results, policies)]
-    average = [gain for gain in gains if gain.figure == "avg_jct_s"]
-    rests = f"n = {seeds} seeds; the bars are 90 % intervals of the mean (Student's t)."
+def _gains(findings: Sequence[Finding]) -> list[Table | Drawing]:
+    """The gains of all policies, as a table and seed by seed."""
+    shown = [one for one in findings if one.gains]
+    if not shown:
+        return []
+    over = columns(shown)
+    rows, drawn = [], dict[str, list[Gain]]()
+    for one in shown:
+        found = {heading(gain): gain for gain in one.gains}
+        for name in over:
+            if name in found:
+                drawn.setdefault(name, []).append(found[name])
+        texts = (_gain_text(found.get(name)) for name in over)
+        rows.append([one.policy, *texts, one.finding, str(max(gain.n for gain in one.gains))])
+    seeds = max(gain.n for one in shown for gain in one.gains)
+    rests = (
+        f"n = {seeds} seeds; each draws what is not sure of the scores, the order of nodes and, after the first, the "
+        "jobs. The bars are 90 % intervals for this fleet and jobs like these (Student's t)."
+    )
     if seeds == 1:
         rests = "One seed is not evidence and has no interval."
-    against = list(dict.fromkeys(gain.against for gain in average))[::-1]
-    if average:
-        parts.append(
-            Drawing(
-                "Gain in average completion time, seed by seed",
-                f"Above 0 the policy is faster than the baseline with the same seed. {rests}",
-                {f"over {name}": gain_by_seed([g for g in average if g.against == name]) for name in against},
-            )
-        )
+    return [
+        Table(["gain in average JCT", *over, "finding", "seeds"], rows, [len(over) + 2]),
+        Drawing(
+            "Gain in average completion time, seed by seed",
+            "Above 0 the policy is faster than the baseline, or than itself without scores, with the same seed. "
+            f"{rests}",
+            {name: gain_by_seed(drawn[name]) for name in reversed(over)},
+        ),
+    ]
+
+
+def _section(title: str, results: Sequence[Replayed], findings: Sequence[Finding], bars: int) -> Section:
+    policies = list(dict.fromkeys(result.case.policy for result in results))
+    seeds = len({result.case.seed for result in results})
+    parts = [*_gains(findings), _figures_table(results, policies), _waiting_table(results, policies)]
     n = f"n = {results[0].metrics.jobs:,} jobs x {seeds} seed{'s' if seeds > 1 else ''}"
     pooled = {
         policy: np.concatenate([result.jct_s for result in results if result.case.policy == policy])
@@ -118,17 +137,6 @@ def _over_time(results: Sequence[Replayed], bars: int) -> list[Drawing]:
             {policy: figure for policy, (figure, _) in drawn.items()},
         ),
     ]
-
-
-def _gain_table(gains: Sequence[Gain], policies: Sequence[str]) -> Table:
-    found = {(gain.policy, gain.against, gain.figure): gain for gain in gains}
-    against = list(dict.fromkeys(gain.against for gain in gains))
-    rows = []
-    for policy in policies:
-        own = [found.get((policy, name, "avg_jct_s")) for name in against]
-        if any(own):
-            rows.append([policy, *(_gain_text(gain) for gain in own), str(max(gain.n for gain in own if gain))])
-    return Table(["gain in average JCT", *(f"over {name}" for name in against), "seeds"], rows, [len(against) + 1])
 
 
 def _gain_text(gain: Gain | None) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...errors import InputError, WhorlError
 from .comparison import Gain, gains
+from .findings import Finding, findings
+from .policies import find_policy
 from .setting import Setting
-from .study import Case, Replayed, cases, run_all
+from .study import Case, Replayed, cases, controls, run_all
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,8 @@ class Answered:
     refused: Sequence[tuple[Case, WhorlError]]
     """Cases that cannot be replayed, and why."""
     gains: Sequence[Gain]
+    """Of the traces as they are, over the seeds."""
+    findings: Sequence[Finding]
     conditions: dict[str, str]
     notes: list[str]
 
@@ -43,14 +47,35 @@ def answered(
     """
     some = range(setting.seed, setting.seed + seeds)
     conditions = setting.conditions | {"seeds": f"{some[0]}" if len(some) == 1 else f"{some[0]} to {some[-1]}"}
-    wanted = cases(
-        len(setting.study.traces), [*setting.policies, *setting.added], setting.schedulers, some, record=record
-    )
+    traces, policies = len(setting.study.traces), [*setting.policies, *setting.added]
+    controlled = _controlled(setting, some)
+    wanted = cases(traces, policies, setting.schedulers, some, record=record)
+    wanted += controls(traces, policies, controlled, setting.schedulers, some)
     if progress is not None:
         progress(0, len(wanted))
-    results, refused = run_all(setting.study, wanted, workers=workers, progress=progress)
-    found = Answered(setting, results, refused, [], conditions, [])
+    everything, left_out = run_all(setting.study, wanted, workers=workers, progress=progress)
+    results = [one for one in everything if not (one.case.resampled or one.case.flat)]
+    refused = [(case, error) for case, error in left_out if not (case.resampled or case.flat)]
+    lost = [str(error) for case, error in left_out if case.resampled or case.flat]
+    found = Answered(setting, results, refused, [], [], conditions, [])
     if not results:
         raise InputError("; ".join(found.reasons))
     notes = [*setting.notes, *(note for one in results for note in one.notes), *found.reasons]
-    return Answered(setting, results, refused, gains(results, setting.against), conditions, list(dict.fromkeys(notes)))
+    notes += [
+        f"{lost.count(why):,} replays for the findings (other jobs of a trace, or without scores) are left out: {why}"
+        for why in dict.fromkeys(lost)
+        if why not in found.reasons
+    ]
+    compared = [one for one in everything if one.case.resampled or one.case.seed == some[0]]
+    return replace(
+        found,
+        gains=gains(results, setting.against),
+        findings=findings(compared, setting.against, controlled),
+        notes=list(dict.fromkeys(notes)),
+    )
+
+
+def _controlled(setting: Setting, seeds: Sequence[int]) -> list[str]:
+    """The policies whose choices scores can change."""
+    looking = [name for name in setting.policies if name not in setting.against and not find_policy(name).blind]
+    return looking if looking and setting.study.informed(seeds) else []

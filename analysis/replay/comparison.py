@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, stdev
 from typing import Any
+
+import numpy as np
 
 from ..statistics.student import quantile
 from .study import Replayed
@@ -79,29 +81,30 @@ def gains(
                         for seed, other in sorted(policies[baseline].items())
                         if seed in own
                     )
-                    found.append(_summary(trace, scheduler, policy, baseline, figure, pairs))
+                    found.append(summary(trace, scheduler, policy, baseline, figure, pairs, interval))
     return found
-
-
-def finding(own: Sequence[Gain]) -> str:
-    """What a policy's gains over all baselines come to: it is better if it measurably beats every one of them."""
-    if any(gain.n < 2 for gain in own):
-        return "one seed is not evidence"
-    if any(gain.measurable and gain.mean_pct < 0 for gain in own):
-        return "worse"
-    return "better" if all(gain.measurable for gain in own) else "no measurable gain"
 
 
 def _gain(own: float, other: float) -> float:
     return 100 * (1 - own / other)
 
 
-def _summary(
-    trace: str, scheduler: str, policy: str, against: str, figure: str, pairs: tuple[tuple[int, float], ...]
+Interval = Callable[[Sequence[float]], tuple[float | None, float | None]]
+
+
+def summary(
+    trace: str,
+    scheduler: str,
+    policy: str,
+    against: str,
+    figure: str,
+    pairs: tuple[tuple[int, float], ...],
+    limits: Interval,
 ) -> Gain:
+    """The gain of (seed, gain in %), with an interval by `limits`."""
     # Averaged as ratios, for which twice as fast and half as fast cancel.
     logs = [math.log1p(-gain / 100) for _, gain in pairs]
-    low, high = interval(logs)
+    low, high = limits(logs)
     mean = _as_gain(fmean(logs))
     lower, upper = (None, None) if low is None or high is None else (_as_gain(high), _as_gain(low))
     measurable = lower is not None and upper is not None and (lower >= LEAST_PCT or upper <= -LEAST_PCT)
@@ -114,9 +117,28 @@ def _as_gain(log: float) -> float:
 
 def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float | None, float | None]:
     """The two-sided interval of the mean by Student's t; None, None for fewer than two values."""
+    return _about_mean(values, confidence, 1 / max(1, len(values)))
+
+
+def foretold(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float | None, float | None]:
+    """The two-sided interval in which one more value would lie; None, None for fewer than two.
+
+    Where there are enough values (19 for 90 %), by their ranks: one more is as likely to be below the lowest as between
+    any two that are neighbours, whatever their distribution. Else by Student's t. It grows no narrower with more
+    values: they only tell better how far values lie apart.
+    """
+    tail = (1 - confidence) / 2
+    if (len(values) + 1) * tail < 1 - 1e-9:
+        return _about_mean(values, confidence, 1 + 1 / max(1, len(values)))
+    low, high = np.quantile(values, (tail, 1 - tail), method="weibull").tolist()
+    return low, high
+
+
+def _about_mean(values: Sequence[float], confidence: float, share: float) -> tuple[float | None, float | None]:
+    """The mean and about it what a variance of `share` times that of a value reaches."""
     n = len(values)
     if n < 2:
         return None, None
     mean = fmean(values)
-    half = float(quantile((1 - confidence) / 2, n - 1)) * stdev(values) / math.sqrt(n)
+    half = float(quantile((1 - confidence) / 2, n - 1)) * stdev(values) * math.sqrt(share)
     return mean - half, mean + half

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -66,6 +66,10 @@ class Fleet:
 
     def __len__(self) -> int:
         return len(self.node)
+
+    def flat(self) -> Fleet:
+        """The same fleet, of which policies are shown no difference: every believed score is 1."""
+        return replace(self, belief={name: np.ones(len(self)) for name in self.belief})
 
     @classmethod
     def regular(

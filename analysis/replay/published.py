@@ -54,14 +54,15 @@ def pal_sc24(
     *,
     seed: int = SEED,
     clipped: bool = False,
+    flat: bool = False,
     record: bool = False,
 ) -> Outcome:
     """A trace under one of `POLICIES` or `BASELINE`, and one of `SCHEDULERS`, as the artifact simulates it.
 
     Its figures are `Outcome.metrics(published=True)`. `seed` draws the scores and then the random placements; the
-    artifact knows 42 alone. `clipped`: outlying scores are lowered to the next-worst GPU's. `record` is
-    that of `replay`. Raises InputError for another policy or scheduler, for a job wider than the 64 GPUs, and where
-    later arrivals keep a job of the trace from ever ending, as LAS lets them.
+    artifact knows 42 alone. `clipped`: outlying scores are lowered to the next-worst GPU's. `flat`: the policy is shown
+    1 for every score. `record` is that of `replay`. Raises InputError for another policy or scheduler, for a job wider
+    than the 64 GPUs, and where later arrivals keep a job of the trace from ever ending, as LAS lets them.
     """
     if policy not in (*POLICIES, BASELINE):
         raise InputError(f"no policy of the published simulation is named {policy!r}; it has {', '.join(POLICIES)}")
@@ -70,6 +71,7 @@ def pal_sc24(
         raise InputError(f"no scheduler of the published simulation is named {scheduler!r}; it has {known}")
     _fits(trace)
     fleet, generator = published_fleet(profiles, seed=seed, clipped=clipped)
+    fleet = fleet.flat() if flat else fleet
     options = published_options(trace, record=record)
     row = _WITHOUT_OUTLIERS if policy == BASELINE else policy
     outcome = replay(trace, fleet, row, scheduler, options=options, seed=generator)

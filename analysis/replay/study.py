@@ -25,10 +25,11 @@ from .options import Options
 from .outcome import Metrics, Outcome
 from .profiles import Profiles
 from .published import pal_sc24, published_fleet
+from .resampling import resampled
 from .workers import answers
 
 _PAYS_S = 3.0  # of work left, from which starting further processes is worth it
-_FAILURES = 3  # word of the random numbers that failures are drawn with
+_FAILURES, _JOBS = 3, 5  # words of the random numbers that failures and jobs are drawn with
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,10 @@ class Case:
     seed: int
     record: bool = False
     """Keep the outcome whole, with its spans and series, for drawing."""
+    resampled: bool = False
+    """The jobs are drawn again from the trace's, by the seed."""
+    flat: bool = False
+    """The policy is shown 1 for every score: its control."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,10 @@ class Study(Protocol):
     @property
     def traces(self) -> Sequence[object]: ...
 
+    def informed(self, seeds: Sequence[int]) -> bool:
+        """Whether policies see any difference between GPUs."""
+        ...
+
     def run(self, case: Case) -> Replayed: ...
 
 
@@ -104,9 +113,14 @@ class General:
     """Mean time between failures of a node; None for none but those of `options`."""
     repair_h: float = 24.0
 
+    def informed(self, seeds: Sequence[int]) -> bool:
+        """Whether policies see any difference between GPUs."""
+        return any(np.ptp(scores) > 0 for seed in seeds for scores in self.fleets.draw(seed).belief.values())
+
     def run(self, case: Case) -> Replayed:
-        trace = self.traces[case.trace]
+        trace = _jobs_of(case, self.traces)
         fleet = self.fleets.draw(case.seed)
+        fleet = fleet.flat() if case.flat else fleet
         options = replace(self.options, record=case.record)
         if self.mtbf_h is not None:
             options = replace(options, failures=(*options.failures, *self._failures(trace, fleet, case.seed)))
@@ -132,11 +146,20 @@ class Published:
     traces: tuple[Trace, ...]
     profiles: Profiles
 
+    def informed(self, seeds: Sequence[int]) -> bool:  # noqa: ARG002 (the scores of the profiles always differ)
+        return True
+
     def run(self, case: Case) -> Replayed:
-        trace = self.traces[case.trace]
-        outcome = pal_sc24(trace, self.profiles, case.policy, case.scheduler, seed=case.seed, record=case.record)
+        trace = _jobs_of(case, self.traces)
+        of = (trace, self.profiles, case.policy, case.scheduler)
+        outcome = pal_sc24(*of, seed=case.seed, flat=case.flat, record=case.record)
         fleet = published_fleet(self.profiles, seed=case.seed)[0] if case.record else None
         return _replayed(case, outcome, outcome.metrics(published=True), fleet)
+
+
+def _jobs_of(case: Case, traces: Sequence[Trace]) -> Trace:
+    trace = traces[case.trace]
+    return resampled(trace, np.random.default_rng([case.seed, _JOBS, case.trace])) if case.resampled else trace
 
 
 def _replayed(case: Case, outcome: Outcome, metrics: Metrics, fleet: Fleet | None) -> Replayed:
@@ -152,6 +175,16 @@ def cases(
         Case(trace, policy, scheduler, seed, record and seed == seeds[0])
         for trace, scheduler, seed, policy in product(range(traces), schedulers, seeds, policies)
     ]
+
+
+def controls(
+    traces: int, policies: Sequence[str], controlled: Sequence[str], schedulers: Sequence[str], seeds: Sequence[int]
+) -> list[Case]:
+    """What findings need beside `cases`: the policies on other jobs for each seed but the first, and the controls."""
+    found = cases(traces, policies, schedulers, seeds[1:]) + [
+        replace(case, flat=True) for case in cases(traces, controlled, schedulers, seeds)
+    ]
+    return [replace(case, resampled=case.seed != seeds[0]) for case in found]
 
 
 Progress = Callable[[int, int], None]

@@ -73,12 +73,12 @@ class View:
         return self._sf[workload]
 
     def class_rank(self, workload: str) -> int:
-        """The place of a class in the order in which classes choose; the insensitive last."""
+        """The place of a class in the order in which classes choose; last those whose GPUs do not differ, together."""
         if self._class_order is None:
             order = self.options.class_order
             if order is None:
                 spread = {name: float(np.std(scores) / np.mean(scores)) for name, scores in self._belief.items()}
-                order = tuple(sorted(spread, key=lambda name: (-spread[name], name)))
+                order = tuple(sorted((name for name in spread if spread[name] > 0), key=lambda n: (-spread[n], n)))
             self._class_order = {name: rank for rank, name in enumerate(order)}
         return self._class_order.get(workload, len(self._class_order))
 

@@ -7,7 +7,8 @@ from itertools import groupby
 from statistics import fmean
 from typing import Any
 
-from ...analysis.replay.comparison import Gain, finding
+from ...analysis.replay.comparison import Gain
+from ...analysis.replay.findings import ALL, Finding, columns, heading, of_control
 from ...analysis.replay.study import Replayed
 from ..table import MISSING, Line, Table, number
 
@@ -17,6 +18,7 @@ _J_PER_KWH = 3.6e6
 def document(
     results: Sequence[Replayed],
     gains: Sequence[Gain],
+    findings: Sequence[Finding],
     conditions: Mapping[str, str],
     notes: Sequence[str],
     apart: Sequence[str] = (),
@@ -27,6 +29,7 @@ def document(
         "rows": [result.row() for result in results if result.case.policy not in apart],
         "baselines": [result.row() for result in results if result.case.policy in apart],
         "comparisons": [gain.as_dict() for gain in gains],
+        "findings": [one.as_dict() for one in findings],
         "queueing": [_queueing(result) for result in results],
         "fairness": [_fairness(result) for result in results],
         "conditions": dict(conditions),
@@ -64,12 +67,12 @@ def _fairness(result: Replayed) -> dict[str, Any]:
 
 def answer(
     results: Sequence[Replayed],
-    gains: Sequence[Gain],
+    findings: Sequence[Finding],
     conditions: Mapping[str, str],
     notes: Sequence[str],
     clocks: Mapping[str, Sequence[str]],
 ) -> Iterable[str | Table]:
-    """The comparison and the figures for people.
+    """The findings and the figures for people.
 
     `clocks`: by scheduler, the policies whose decisions wait for the edge of a round while their baselines' do not.
     """
@@ -78,7 +81,7 @@ def answer(
         own = list(members)
         if several:
             yield Line(f"{trace}, {scheduler}")
-        yield from _gains([g for g in gains if (g.trace, g.scheduler) == (trace, scheduler)], _policies(own))
+        yield from _gains([one for one in findings if (one.trace, one.scheduler) == (trace, scheduler)])
         if scheduler in clocks:
             yield (
                 f"{', '.join(clocks[scheduler])}: these wait for the edges of rounds and the baselines do not, "
@@ -89,38 +92,41 @@ def answer(
         yield ""
         yield _waiting(own)
         yield ""
-    if gains:
-        yield _reading(gains)
+    together = [one for one in findings if one.trace == ALL]
+    for scheduler, its in groupby(together, key=lambda one: one.scheduler):
+        yield Line(f"{ALL}, {scheduler}")
+        yield from _gains(list(its))
+    if any(one.gains for one in findings):
+        yield _reading(findings)
         yield ""
     yield from (f"{name}: {text}" for name, text in conditions.items())
     yield from (f"note: {note}" for note in notes)
 
 
-def _gains(gains: Sequence[Gain], replayed: Sequence[str]) -> Iterable[str | Table]:
-    against = list(dict.fromkeys(gain.against for gain in gains))
-    policies = [name for name in replayed if any(gain.policy == name for gain in gains)]
-    if not policies:
+def _gains(findings: Sequence[Finding]) -> Iterable[str | Table]:
+    shown = [one for one in findings if one.gains]
+    if not shown:
         return
-    found = {(gain.policy, gain.against): gain for gain in gains if gain.figure == "avg_jct_s"}
-    head = ["gain in avg JCT", *(f"over {name}" for name in against), "finding"]
+    over = columns(shown)
     rows = []
-    for policy in policies:
-        own = [found.get((policy, name)) for name in against]
-        verdict = "" if policy in against else finding([gain for gain in own if gain is not None])
-        rows.append([policy, *(gain.as_text() if gain else "" for gain in own), verdict])
-    yield Table(head, rows, wrapped=(len(head) - 1,))
+    for one in shown:
+        found = {heading(gain): gain.as_text() for gain in one.gains}
+        rows.append([one.policy, *(found.get(name, "") for name in over), one.finding])
+    yield Table(["gain in avg JCT", *over, "finding"], rows, wrapped=(len(over) + 1,))
     yield ""
 
 
-def _reading(gains: Sequence[Gain]) -> str:
+def _reading(findings: Sequence[Finding]) -> str:
     """What a gain is, and of how many seeds."""
-    n = max(gain.n for gain in gains)
+    n = max(gain.n for one in findings for gain in one.gains)
     if n < 2:
         return "A gain is the share of the time saved. One seed is not evidence. Times are in seconds."
-    both = " and ".join(dict.fromkeys(gain.against for gain in gains))
+    both = " and ".join(dict.fromkeys(gain.against for one in findings for gain in one.gains if not of_control(gain)))
     return (
-        f"A gain is the share of the time saved: its mean over {n:,} seeds with the 90 % interval of that mean, for "
-        f"these traces on this fleet. Better: a measurable gain over both {both}. Times are in seconds."
+        f"A gain is the share of the time saved: its mean over {n:,} seeds with the 90 % interval for this fleet and "
+        "jobs like these. Each seed draws what is not sure of the scores, the order of nodes and, after the first, "
+        f"the jobs. Better: a measurable gain over {both}, and over the policy itself without scores. No gain by "
+        "scores: not over itself. Times are in seconds, for the traces as they are."
     )
 
 

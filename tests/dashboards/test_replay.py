@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from whorl.analysis.replay.comparison import gains
+from whorl.analysis.replay.comparison import BASELINES, gains
+from whorl.analysis.replay.findings import findings
 from whorl.analysis.replay.fleet import Fleet
 from whorl.analysis.replay.job import Job, Trace
 from whorl.analysis.replay.options import Options
@@ -131,29 +132,36 @@ def test_every_policy_has_a_look_of_its_own() -> None:
 
 
 def test_the_page_says_what_was_found(results: list[Replayed]) -> None:
-    found = gains(results)
+    found = findings(results, BASELINES, [])
     text = replay_page(results, found, conditions={"seeds": "0 to 2"}, notes=["said"])
     assert len(text.encode()) < 2_500_000
     assert "n = 4 jobs x 3 seeds" in text
     assert "Only the first" not in text
-    best = next(gain for gain in found if (gain.policy, gain.against) == ("packed", "drain-outliers"))
+    every = [gain for one in found for gain in one.gains]
+    best = next(gain for gain in every if (gain.policy, gain.against) == ("packed", "drain-outliers"))
     assert f"<td>{best.as_text()}" in text
     one = [replace(result) for result in results if result.case.seed == 0]
-    lone = replay_page(one, gains(one), conditions={}, notes=[])
+    lone = replay_page(one, findings(one, BASELINES, []), conditions={}, notes=[])
     assert "one seed, which is not evidence" in lone
     assert "One seed is not evidence and has no interval." in lone
     assert "<th>seed 0</th>" in lone
     assert "1 seeds" not in lone
+    assert "No policy gains measurably over packed and drain-outliers and over itself without scores" in text
 
 
 @pytest.mark.browser
 @needs_browser
 def test_a_browser_draws_the_page(results: list[Replayed], tmp_path: Path) -> None:
     path = tmp_path / "replay.html"
-    path.write_text(replay_page(results, gains(results), conditions={}, notes=[]))
+    path.write_text(replay_page(results, findings(results, BASELINES, []), conditions={}, notes=[]))
     for width in (1280, 500):
         document = rendered(path, tmp_path / f"profile{width}", width=width)
         assert document.count('data-drawn="1"') == document.count('data-figure="') == 5
-        for title in ("job completion time, s", "jobs waiting", "GPUs held, %", "gain over drain-outliers, %"):
+        for title in (
+            "job completion time, s",
+            "jobs waiting",
+            "GPUs held, %",
+            "gain over itself without scores, %",
+        ):
             assert title in document
         assert len(re.findall(r'class="point"><path', document)) >= 4  # the bars of the Gantt chart

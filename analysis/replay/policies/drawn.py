@@ -25,6 +25,7 @@ POLICIES = (
         "any free GPUs; jobs keep them",
         place=draw,
         redraws=True,
+        blind=True,
         aliases=("random-sticky",),
     ),
     Policy(
@@ -34,5 +35,6 @@ POLICIES = (
         sticky=False,
         by_rounds=True,
         redraws=True,
+        blind=True,
     ),
 )

@@ -106,6 +106,7 @@ POLICIES = (
         "packed",
         "on the fullest node that has room for the job; jobs keep their GPUs",
         place=pack,
+        blind=True,
         aliases=("packed-sticky",),
     ),
     Policy(
@@ -114,6 +115,7 @@ POLICIES = (
         place=pack,
         sticky=False,
         by_rounds=True,
+        blind=True,
     ),
     Policy(
         "weights",

@@ -48,4 +48,6 @@ class Policy:
     """`avoids(fleet, classes of the trace, width of its widest job)`: (gpus,) GPUs that no job is given."""
     ranks: Callable[[Fleet, Set[str]], Ints] | None = None
     """`ranks(fleet, classes of the trace)`: (nodes,) the order in which nodes are taken, where the policy has one."""
+    blind: bool = False
+    """Looks at no scores: beside itself without scores it gains nothing, and needs no such control."""
     aliases: tuple[str, ...] = ()
