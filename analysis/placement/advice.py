@@ -22,7 +22,7 @@ MAX_SHARE = 0.05
 """The share of the nodes that may be excluded where none is stated, and one node however few there are."""
 MAX_AGE_DAYS = 90.0
 
-_LEAST_LEFT = 2
+LEAST_LEFT = 2
 """Of the GPUs that a job asks for, how many times as many must be left to choose from."""
 _FAST = 0.25
 """The share of the nodes that is offered as fast."""
@@ -252,9 +252,9 @@ def _excluded(
     chosen: set[str] = set()
     kept: str | None = None
     for name in drained:
-        if left - size[name] < _LEAST_LEFT * gpus:
+        if left - size[name] < LEAST_LEFT * gpus:
             notes.append(
-                f"{name} is certainly slow, but not excluded: without it fewer than {_LEAST_LEFT * gpus:,} GPUs would "
+                f"{name} is certainly slow, but not excluded: without it fewer than {LEAST_LEFT * gpus:,} GPUs would "
                 "be left, twice what the job needs"
             )
             kept = "too few GPUs would be left"

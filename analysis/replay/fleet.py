@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError
+
+if TYPE_CHECKING:
+    from .advised import Advised
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int32]
@@ -35,6 +38,8 @@ class Fleet:
     """Factor on the run time of a job that spans nodes."""
     power_w: Mapping[str, Floats] | None = None
     """Class -> (gpus,) power while the class runs; NaN where unknown."""
+    advised: Advised | None = None
+    """What `whorl advise` says of its nodes; None where nothing was measured."""
 
     def __post_init__(self) -> None:
         gpus = len(self.node)
@@ -68,8 +73,8 @@ class Fleet:
         return len(self.node)
 
     def flat(self) -> Fleet:
-        """The same fleet, of which policies are shown no difference: every believed score is 1."""
-        return replace(self, belief={name: np.ones(len(self)) for name in self.belief})
+        """The same fleet, of which policies are shown no difference: every score is 1, and nothing is advised."""
+        return replace(self, belief={name: np.ones(len(self)) for name in self.belief}, advised=None)
 
     @classmethod
     def regular(

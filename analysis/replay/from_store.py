@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError
+from .advised import Advised, seated
 from .fleet import Fleet, Floats, Ints
 
 if TYPE_CHECKING:
-    from ..placement import Scores
+    from ..placement import Advice, Scores
 
 _PLACES, _SCORES = 1, 2  # words of the random numbers: who stands where, and what the scores are
 _NODE = 4  # GPUs of a node, where no node is known
@@ -74,17 +75,19 @@ class Measured:
             node, names, order = _shuffled(node, names, places)
             rows = dict.fromkeys(self.workloads, self._own_order[order])
             gpus = tuple(self.scores.gpus[place] for place in self._own_order[order])
+            advised = Advised(self.scores, names, self._asked)
         else:
             rows = {name: row for group in self._groups for row in [self._rows(group, places)] for name in group}
             within = np.arange(len(node)) - np.searchsorted(node, node)
             gpus = tuple(f"{names[n]}/{slot}" for n, slot in zip(node, within, strict=True))
+            advised = Advised(seated(self.scores, rows, gpus, [names[n] for n in node]), names)
         actual, belief, power = {}, {}, {}
         for name in self.workloads:
             drawn, row = self.scores.draw(chances, name), rows[name]
             actual[name] = _or_median(drawn)[row]
             belief[name] = _or_median(self.scores.belief(name))[row]
             power[name] = self.scores.power(name)[row]
-        return Fleet(node, names, gpus, actual, belief, self.locality, power or None)
+        return Fleet(node, names, gpus, actual, belief, self.locality, power or None, advised)
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -129,6 +132,11 @@ class Measured:
                     f"seed{again}"
                 )
         return (*self.scores.notes, *found)
+
+    @cached_property
+    def _asked(self) -> dict[tuple[str, int], Advice | None]:
+        """The advice on the measured fleet, which is the same for every seed."""
+        return {}
 
     @cached_property
     def _groups(self) -> list[tuple[str, ...]]:

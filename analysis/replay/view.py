@@ -33,8 +33,12 @@ class View:
         """The replay's stream of random numbers."""
         self.node = fleet.node
         """(gpus,) number of the node."""
+        self.first = np.array(cluster.first[:-1])
+        """(nodes,) number of the first GPU of each."""
         self.locality = fleet.locality
         """What spanning nodes costs, as a factor on time."""
+        self.advised = fleet.advised
+        """What `whorl advise` says of the nodes; None where nothing was measured."""
         self.now_s = 0.0
         self.order: Sequence[int] = ()
         """All jobs in the system by number, in the order of the scheduler."""

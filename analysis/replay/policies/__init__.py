@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from ....errors import InputError
-from . import drawn, fastest, packed
+from . import advised, drawn, fastest, packed
 from .policy import Policy
 
-POLICIES: tuple[Policy, ...] = (*packed.POLICIES, *drawn.POLICIES, *fastest.POLICIES)
+POLICIES: tuple[Policy, ...] = (
+    *packed.POLICIES,
+    *advised.POLICIES,
+    *drawn.POLICIES,
+    *fastest.POLICIES,
+)
 """Every policy; a new one is a row in its family's file, and its family here."""
 
 

@@ -1,0 +1,208 @@
+"""Policies that follow the advice: what it excludes and weighs is what `whorl advise` says, node by node."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from whorl.analysis.placement import Scores, scores
+from whorl.analysis.replay import POLICIES, Failure, Fleet, Options, Outcome, View, replay
+from whorl.analysis.replay.advised import WEIGHTS, Advised
+from whorl.analysis.replay.cluster import Cluster
+from whorl.analysis.replay.from_store import measured
+from whorl.jobs.advice import advise
+from whorl.jobs.formats import HARD, SOFT, WEIGHT
+from whorl.store import Store
+from whorl.tests.sizes import count
+
+from .making import first_gpus, job, sound, trace
+from .measured_fleet import GPUS_PER_NODE, NAMES, NODES, fleet_store
+
+RECORD = Options(record=True)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """n02 is twice as slow in gemm and n04 1.4 times, n05 a little; n01 is slow in stream."""
+    rng = np.random.default_rng(0)
+    gemm = np.exp(0.02 * rng.standard_normal(len(NAMES)))
+    gemm[[9, 17, 20]] = 2.0, 1.4, 1.075
+    stream = np.exp(0.003 * rng.standard_normal(len(NAMES)))
+    stream[5] = 1.3
+    return fleet_store(tmp_path_factory.mktemp("advised"), {"gemm": gemm, "stream": stream})
+
+
+@pytest.fixture(scope="module")
+def found(store: str) -> Scores:
+    return scores(Store.open(store))
+
+
+def nodes_of(outcome: Outcome, fleet: Fleet, workload: str) -> set[str]:
+    """The nodes on which jobs of a workload were; of a recorded replay."""
+    assert outcome.spans is not None
+    return {
+        fleet.node_names[fleet.node[gpu]]
+        for span in outcome.spans
+        if outcome.jobs[span.job].workload == workload
+        for gpu in span.gpus
+    }
+
+
+def busy(seed: int, jobs: int = 80) -> list[tuple[float, int, float, str]]:
+    draw = random.Random(seed)
+    return [
+        (20.0 * n, draw.choice((1, 2, 4, 6)), draw.uniform(50, 400), draw.choice(("gemm", "stream", "")))
+        for n in range(jobs)
+    ]
+
+
+def test_it_is_the_advice_that_whorl_advise_gives(store: str, found: Scores) -> None:
+    fleet = measured(found, ["gemm", "stream"]).draw(3)
+    assert fleet.advised is not None
+    names = np.array(fleet.node_names)
+    tiers: dict[str, int] = {}
+    for workload in ("gemm", "stream"):
+        said = {gpus: advise(store, workload, gpus=gpus, no_scheduler=True) for gpus in (1, 14, 15)}
+        assert [len(one.exclude) for one in said.values()] == [1, 1, 0]  # without it, 28 GPUs are left
+        for gpus, one in said.items():
+            assert sorted(names[fleet.advised.barred(workload, gpus)]) == sorted(one.exclude)
+        for node, tier in said[1].tiers.items():
+            tiers[node] = max(tiers.get(node, 0), {HARD: 2, SOFT: 1}[tier])
+    assert tiers == {"n01": 2, "n02": 2, "n04": 2, "n05": 1}
+    assert dict(zip(names.tolist(), fleet.advised.weights.tolist(), strict=True)) == dict.fromkeys(names, 0) | tiers
+    assert not fleet.advised.barred("", 1).any()
+    assert not fleet.advised.barred("gemm", 33).any()  # no such advice is given: more GPUs than there are
+
+
+def test_weights_are_those_that_are_printed_for_slurm() -> None:
+    assert WEIGHTS == WEIGHT
+
+
+def test_a_job_is_kept_off_what_is_slow_for_it(found: Scores) -> None:
+    fleet = measured(found, ["gemm", "stream"]).draw(1)
+    jobs = trace(*(job(str(n), *one) for n, one in enumerate(busy(4))))
+    outcome = replay(jobs, fleet, "advice-exclude", options=RECORD)
+    sound(outcome, fleet)
+    everywhere = set(fleet.node_names)
+    # n04 is slow beyond doubt, too, but of 8 nodes one at most is excluded unless more is allowed.
+    assert nodes_of(outcome, fleet, "gemm") == everywhere - {"n02"}
+    assert nodes_of(outcome, fleet, "stream") == everywhere - {"n01"}
+    assert nodes_of(outcome, fleet, "") >= {"n01", "n02"}
+    for gpus, kept_off in ((14, {"n02"}), (32, set())):
+        wide = replay(trace(job("wide", 0, gpus, 10, "gemm")), fleet, "advice-exclude", options=RECORD)
+        assert nodes_of(wide, fleet, "gemm").isdisjoint(kept_off)
+
+
+def test_nodes_of_more_weight_come_later(found: Scores) -> None:
+    fleet = measured(found, ["gemm", "stream"]).draw(1)
+    jobs = trace(*(job(str(n), n, 4, 1000, ("gemm", "stream", "")[n % 3]) for n in range(8)))
+    outcome = replay(jobs, fleet, "advice-weights", options=RECORD)
+    order = [fleet.node_names[fleet.node[gpus[0]]] for gpus in first_gpus(outcome).values()]
+    usual = [name for name in fleet.node_names if name not in ("n01", "n02", "n04", "n05")]
+    hard = [name for name in fleet.node_names if name in ("n01", "n02", "n04")]
+    assert order == [*usual, "n05", *hard]
+    over_two = replay(trace(job("wide", 0, 18, 10, "gemm")), fleet, "advice-weights", options=RECORD)
+    assert nodes_of(over_two, fleet, "gemm") == {*usual, "n05"}
+
+
+def test_the_advice_gains_where_a_gpu_is_slow_and_nothing_where_none_is(found: Scores, tmp_path: Path) -> None:
+    jobs = trace(*(job(str(n), 150.0 * n, 1 + n % 4, 900, "gemm") for n in range(60)))
+    fleets = (measured(found, ["gemm"]).draw(seed) for seed in range(100))
+    fleet = next(one for one in fleets if one.node_names[0] == "n02")  # packed takes the first node that fits
+    packed, *advised = (
+        replay(jobs, fleet, name).jct_s.mean() for name in ("packed", "advice-exclude", "advice-weights")
+    )
+    assert max(advised) < packed
+    noise = fleet_store(tmp_path, {"gemm": np.ones(len(NAMES))}, noise=0.05)
+    level = measured(scores(Store.open(noise)), ["gemm"]).draw(0)
+    for name in ("advice-exclude", "advice-weights"):
+        for alike in (level, fleet.flat(), Fleet.regular(NODES, GPUS_PER_NODE, {"gemm": [1.0] * len(NAMES)})):
+            assert replay(jobs, alike, name).finish_s.tolist() == replay(jobs, alike).finish_s.tolist()
+
+
+def test_a_drawn_fleet_is_advised_by_its_own_nodes(found: Scores) -> None:
+    fleet = measured(found, ["gemm", "stream"], nodes=60, gpus_per_node=4).draw(2)
+    assert fleet.advised is not None
+    for workload, slow in (("gemm", 1.35), ("stream", 1.25)):
+        worst = np.zeros(60)
+        np.maximum.at(worst, fleet.node, fleet.belief[workload])
+        barred = fleet.advised.barred(workload, 4)
+        assert barred.sum() == 3  # 5 % of the nodes
+        assert sorted(worst[barred]) == pytest.approx(sorted(worst)[-3:])
+        assert (fleet.advised.weights[worst > slow] == 2).all()
+    single = measured(found, ["gemm"], nodes=10, gpus_per_node=3).draw(2)  # drawn one by one
+    assert single.advised is not None
+    barred = single.advised.barred("gemm", 2)
+    assert single.node[np.argmax(single.belief["gemm"])] in np.flatnonzero(barred)
+    same = measured(found, ["gemm"], nodes=10, gpus_per_node=3).draw(2)
+    assert same.advised is not None
+    assert same.advised.barred("gemm", 2).tolist() == barred.tolist()
+
+
+class Told(Advised):
+    """Advice that a test states."""
+
+    def __init__(self, weights: Sequence[int]) -> None:
+        self.weights = np.array(weights, dtype=np.int32)
+
+    def barred(self, workload: str, gpus: int) -> NDArray[np.bool_]:
+        return np.asarray(self.weights > 1)
+
+
+def plain_pack(free: Sequence[Sequence[int]], weight: Sequence[int], wanted: int) -> list[int] | None:
+    """A node of the least weight that holds the job, the snuggest of these; else the least weight first, emptiest."""
+    holding = [node for node in range(len(free)) if len(free[node]) >= wanted]
+    if holding:
+        return list(free[min(holding, key=lambda node: (weight[node], len(free[node]), node))][:wanted])
+    if sum(map(len, free)) < wanted:
+        return None
+    order = sorted(range(len(free)), key=lambda node: (weight[node], -len(free[node]), node))
+    return sorted([gpu for node in order for gpu in free[node]][:wanted])
+
+
+@settings(max_examples=count(300, short=60), deadline=None)
+@given(
+    nodes=st.lists(st.tuples(st.integers(1, 5), st.integers(0, 2)), min_size=1, max_size=8),
+    wanted=st.integers(1, 16),
+    seed=st.integers(0, 10**6),
+)
+def test_placing_is_as_it_is_said(nodes: list[tuple[int, int]], wanted: int, seed: int) -> None:
+    draw = random.Random(seed)
+    node = [number for number, (size, _) in enumerate(nodes) for _ in range(size)]
+    weight = [one for _, one in nodes]
+    names = tuple(f"n{n}" for n in range(len(nodes)))
+    gpus = tuple(map(str, range(len(node))))
+    alike = {"A": np.ones(len(node))}
+    fleet = Fleet(np.array(node, dtype=np.int32), names, gpus, alike, alike, advised=Told(weight))
+    held = [gpu for gpu in range(len(node)) if draw.random() < 0.4]
+    cluster = Cluster(fleet.node)
+    cluster.take(held)
+    seen = View(fleet, cluster, Options(), draw)
+    free = [[gpu for gpu in range(len(node)) if node[gpu] == n and gpu not in held] for n in range(len(nodes))]
+    rows = {one.name: one.place for one in POLICIES}
+    weigh, exclude = rows["advice-weights"], rows["advice-exclude"]
+    assert weigh is not None
+    assert exclude is not None
+    one = job("j", 0, wanted, 1, "A")
+    given_gpus = weigh(seen, one)
+    assert (None if given_gpus is None else sorted(given_gpus)) == plain_pack(free, weight, wanted)
+    left = [[] if weight[n] > 1 else free[n] for n in range(len(nodes))]
+    given_gpus = exclude(seen, one)
+    assert (None if given_gpus is None else sorted(given_gpus)) == plain_pack(left, [0] * len(nodes), wanted)
+
+
+def test_a_node_that_is_down_is_neither_given_nor_waited_for(found: Scores) -> None:
+    fleet = measured(found, ["gemm", "stream"]).draw(1)
+    down = tuple(Failure(node, 0, 10_000) for node in range(4))
+    jobs = trace(*(job(str(n), *one) for n, one in enumerate(busy(5, 30))))
+    for name in ("advice-exclude", "advice-weights"):
+        outcome = replay(jobs, fleet, name, options=Options(record=True, failures=down))
+        sound(outcome, fleet)
+        assert outcome.finish_s.max() < 10_000
