@@ -73,7 +73,7 @@ esac
 SQUEUE = "cat {folder}/queue/* 2>/dev/null\nexit 0\n"
 SBATCH = """id=$(($(cat {folder}/last) + 1)); echo $id > {folder}/last
 name=$(sed -n "s/^#SBATCH --job-name=//p" | tr -d "'")
-echo "$id|RUNNING|None|$name|" > {folder}/queue/$id.new
+echo "$id|RUNNING|None|$(id -u)|$name|" > {folder}/queue/$id.new
 mv {folder}/queue/$id.new {folder}/queue/$id
 echo $id
 """
@@ -151,7 +151,7 @@ def filled(folder: Path, names: list[str], wanted: int) -> tuple[Store, Request,
 
 def assessed(store: Store, slurm: Slurm, how: How) -> Status:
     request = find(store, CAMPAIGN)
-    queue = own_jobs(slurm, request)
+    queue = own_jobs(slurm, request, store.root)
     return assess(request, site_of(slurm, request, how), queue, coverage(store, request))
 
 

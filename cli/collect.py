@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--duration", type=Span(), help="Stop after this time; without it, at Ctrl-C or SIGTERM.")
 @click.option("--backend", metavar="NAME", default="nvml", show_default=True, help="What is read: nvml or simulated.")
 @click.option("--durable", type=Span(tick=0.0), help="'tick', or the longest time until a reading is safe on the disk.")
-@click.option("--cluster", metavar="NAME", help="Name of the cluster.  [default: $SLURM_CLUSTER_NAME, else local]")
+@click.option("--cluster", metavar="NAME", help="Name of the cluster.  [default: as Slurm calls it, else local]")
 @click.option("--node", metavar="NAME", help="Name of this node.  [default: its host name]")
 @click.option(
     "--hung", type=Span(), help="A driver call that takes longer counts as hanging.  [default: 5s, or ten intervals]"

@@ -221,9 +221,16 @@ def write_filter(output: Path, steering: Steering) -> str:
     partition = steering.partition
     if partition is None or steering.scheduler is None:
         raise InputError("Slurm has no default partition: choose the partition of the file with --partition")
-    is_default = steering.scheduler.default_partition() == partition
-    nodes = list(steering.nodes.values())
-    write_whole(output, filter_file(steering.exclude, nodes, partition, is_default, time.time()))
+    scheduler, nodes = steering.scheduler, list(steering.nodes.values())
+    found = scheduler.partitions().get(partition)
+    if found is None:
+        raise InputError(f"the file for the submit filters is about one partition, not {partition}: choose one")
+    write_whole(
+        output,
+        filter_file(
+            steering.exclude, nodes, partition, found.default, time.time(), scheduler.together(), found.least_nodes
+        ),
+    )
     return f"{output}: {len(steering.exclude)} of {len(nodes)} nodes of partition {partition}"
 
 

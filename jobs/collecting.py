@@ -6,7 +6,6 @@ ended.counts.rows
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,7 +58,7 @@ def collect(
     """
     from ..collectors.collecting import Collecting, Plan
     from ..probes.restore import restore_left_over
-    from ..store.names import this_node
+    from ..store.names import this_cluster, this_node
     from ..store.system.memory import give_back
     from ..store.system.signals import Noted
 
@@ -76,7 +75,7 @@ def collect(
         backend=backend,
         durable_s=durable,
         hung_s=hung,
-        cluster=cluster or os.environ.get("SLURM_CLUSTER_NAME") or "local",
+        cluster=cluster or this_cluster(),
         node=node or this_node(),
     )
     if backend == "simulated":

@@ -1,7 +1,7 @@
 """The file that describes a simulated cluster, for `whorl probe run --fleet FILE`: a few keys in TOML.
 
-    cluster = "tiny"
     nodes = "n[01-06]"
+    seed = 3
 
 docs/simulation.md explains every key.
 """
@@ -19,7 +19,7 @@ from ..simulation.cluster import Cluster, SimulatedNode
 from ..simulation.fleet import GPUS_PER_NODE, Fleet
 from ..simulation.models import find_model
 from ..simulation.spread import USUAL, find_population
-from ..store.names import find_gpu
+from ..store.names import find_gpu, this_cluster
 from .hostlist import expand
 
 _MOST_GPUS = 1_000_000
@@ -36,7 +36,6 @@ _KEYS: dict[str, tuple[type | tuple[type, ...], str]] = {
     "gpus": (dict, "a table of numbers by node, as {n02 = 3}"),
     "seconds_per_job": ((int, float), "a number of seconds"),
 }
-_NEEDED = ("cluster", "nodes")
 
 
 def read_fleet(path: str | Path) -> Cluster:
@@ -51,6 +50,15 @@ def read_fleet(path: str | Path) -> Cluster:
 def nodes_of(path: str | Path) -> list[str]:
     """The names of the nodes that a file lists; their GPUs are not drawn. InputError as for `read_fleet`."""
     return expand(_read(path)["nodes"])
+
+
+def cluster_of(path: str | Path) -> str | None:
+    """The name of the cluster that a file states. InputError as for `read_fleet`."""
+    return _stated(_read(path))
+
+
+def _stated(given: Mapping[str, Any]) -> str | None:
+    return given["cluster"].strip() if "cluster" in given else None
 
 
 def _read(path: str | Path) -> Mapping[str, Any]:
@@ -73,9 +81,10 @@ def _checked(given: Mapping[str, Any]) -> Mapping[str, Any]:
         kind, says = _KEYS[key]
         if not isinstance(value, kind) or isinstance(value, bool):
             raise InputError(f"{key} must be {says}, not {value!r}")
-    missing = [key for key in _NEEDED if not str(given.get(key, "")).strip()]
-    if missing:
-        raise InputError(f"{' and '.join(missing)} must be given")
+    if not given.get("nodes", "").strip():
+        raise InputError("nodes must be given")
+    if not given.get("cluster", "a name").strip():
+        raise InputError("cluster is empty: write a name, or leave the line out")
     return given
 
 
@@ -108,7 +117,7 @@ def _cluster(given: Mapping[str, Any]) -> Cluster:
         at=_planted(given.get("planted", {}), nodes, per_node),
         per_node=per_node,
     )
-    return Cluster(given["cluster"].strip(), tuple(nodes), fleet, present, seconds)
+    return Cluster(_stated(given) or this_cluster(), tuple(nodes), fleet, present, seconds)
 
 
 def _planted(given: Mapping[str, Any], nodes: list[str], per_node: int) -> dict[int, str]:

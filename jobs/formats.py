@@ -6,8 +6,10 @@ Features are `whorl_WORKLOAD_prefer` and `whorl_WORKLOAD_avoid`. A node whose we
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -90,25 +92,46 @@ def _relabelled(features: Sequence[str], workload: str, wanted: Sequence[str]) -
     return kept + list(wanted)
 
 
-def filter_file(excluded: Sequence[str], nodes: Sequence[Node], partition: str, is_default: bool, now: float) -> str:
+def filter_file(
+    excluded: Sequence[str],
+    nodes: Sequence[Node],
+    partition: str,
+    is_default: bool,
+    now: float,
+    together: Iterable[Collection[str]] = (),
+    least: int = 1,
+) -> str:
     """The file for the submit filters: the exclude list, and what they need to leave a job alone.
 
-    `nodes` are those of `partition`. The second line says when it was written, the length of the first (a torn or
-    edited file is not believed), the partition, and how many nodes, GPUs and CPUs of it are left that run jobs, so
-    that no job is made unschedulable.
+    `nodes` are those of `partition`; `together` as from Slurm.together; `least` nodes has any job of the partition.
+    The second line says when it was written, the length of the first (a torn or edited file is not believed), the
+    partition, and the most nodes that a job may take so that no exclusion keeps it from starting.
     """
     line = compress(excluded)
-    left = [node for node in nodes if node.usable and node.name not in set(excluded)]
+    most = most_nodes(excluded, nodes, together)
     facts = {
         "written": int(now),
         "length": len(line),
         "partition": partition,
         "default": int(is_default),
-        "nodes": len(left),
-        "gpus": sum(node.gpus for node in left),
-        "cpus": sum(node.cpus or 0 for node in left),
+        "most": most if most >= least else 0,
     }
     return f"{line}\n# whorl {' '.join(f'{key}={value}' for key, value in facts.items())}\n"
+
+
+def most_nodes(excluded: Collection[str], nodes: Sequence[Node], together: Iterable[Collection[str]] = ()) -> int:
+    """The most nodes that a job may take so that it can start without the excluded ones, if it can start with them.
+
+    Two nodes are alike if their hardware is and each set of `together` has both or neither: one can then stand in for
+    the other in any job that does not choose nodes by name or feature. So there must be as many of each excluded
+    node's kind left that run jobs. A tenth of these, at least one, is kept in reserve, for nodes that go out of use
+    before the advice is made again.
+    """
+    sets = list(together)
+    kinds = {node.name: (node.kind, tuple(node.name in one for one in sets)) for node in nodes}
+    left = Counter(kinds[node.name] for node in nodes if node.usable and node.name not in excluded)
+    counts = [left[kinds[name]] for name in excluded if name in kinds]
+    return min((count - math.ceil(count / 10) for count in counts), default=0)
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import InputError, SchedulerError
+from .hostlist import expand
 
 TIMEOUT_S = 10.0
 _NONE = {"", "(null)", "N/A", "n/a", "None"}
@@ -23,6 +24,8 @@ _FIELDS = re.compile(r"(?:^|\s)([A-Za-z][\w:/]*)=")
 _GRES = re.compile(r"(?:^|,)gpu(?::[^:,()]+)?:(\d+)(?:\([^)]*\))?(?=,|$)")
 _UNUSABLE = {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "ERROR", "INVAL", "INVALID_REG", "UNKNOWN"}
 _UNUSABLE |= {"FUTURE", "MAINT", "MAINTENANCE", "NOT_RESPONDING", "NO_RESPOND", "POWER_DOWN", "POWERING_DOWN"}
+_KIND = ["Arch", "Boards", "Sockets", "CoresPerSocket", "ThreadsPerCore", "CPUTot", "CPUEfctv", "CoreSpecCount"]
+_KIND += ["CPUSpecList", "MemSpecLimit", "RealMemory", "TmpDisk", "Gres", "CfgTRES"]
 _START = re.compile(r"to start at (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
 
 
@@ -40,6 +43,7 @@ class Node:
     cpus: int | None = None
     host: str = ""  # its NodeHostName
     reason: str = ""  # why an administrator or Slurm itself took it out
+    kind: str = ""  # its GRES, processors, memory, ...: equal where a job that fits on one node fits on the other
 
     @property
     def usable(self) -> bool:
@@ -58,6 +62,7 @@ class Partition:
     root_only: bool
     groups: tuple[str, ...]  # whose users may use it; empty: every user
     longest_min: float  # the longest job
+    least_nodes: int = 1  # of a job
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +184,16 @@ class Slurm:
         """The partition of jobs that name none; None where there is no such."""
         return next((one.name for one in self.partitions().values() if one.default), None)
 
+    def together(self) -> list[frozenset[str]]:
+        """Sets of nodes that Slurm may keep for some jobs or within which a job must stay.
+
+        They are those of a reservation, now or later, and those that the highest switches or blocks join.
+        """
+        shown = [self.ask("scontrol", "-o", "show", what) for what in ("reservations", "topology")]
+        reserved, joined = ([_nodes_in(line) for line in one.stdout.splitlines()] for one in shown)
+        highest = [one for one in joined if not any(one < other for other in joined)]
+        return [one for one in (*reserved, *highest) if one]
+
     def jobs(self, job: str) -> list[Job]:
         """The records of a job: one, or several of an array. Raises InputError where there is no such job."""
         if not re.fullmatch(r"\d+(?:_\d+)?(?:\+\d+)?", job):
@@ -249,6 +264,7 @@ def node(line: str) -> Node | None:
         cpus=int(cpus) if cpus.isdigit() else None,
         host=fields.get("NodeHostName", ""),
         reason=_text(fields.get("Reason", "").partition(" [")[0]),
+        kind=" ".join(f"{name}={fields[name]}" for name in _KIND if name in fields),
     )
 
 
@@ -265,6 +281,7 @@ def partition(line: str) -> Partition | None:
         root_only=fields.get("RootOnly") == "YES",
         groups=() if "ALL" in groups else groups,
         longest_min=_minutes(fields.get("MaxTime", "")),
+        least_nodes=_least(fields.get("MinNodes", "")),
     )
 
 
@@ -297,6 +314,11 @@ def record(line: str) -> Job | None:
         admin_comment=_text(fields.get("AdminComment", "")),
         reason=_text(fields.get("Reason", "")),
     )
+
+
+def _nodes_in(line: str) -> frozenset[str]:
+    listed = _fields(line).get("Nodes", "")
+    return frozenset() if listed in _NONE else frozenset(expand(listed))
 
 
 def gres_gpus(gres: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -92,13 +91,14 @@ def here(
     from ..errors import InputError
     from ..store.events import Event, EventKind
     from ..store.journal import Journal
+    from ..store.names import this_cluster
     from .conditions import Setting
     from .node import NodeWatch, free_name, refuse_shared
     from .recording import Recorder, identity_of
     from .running import Through, interval_s, recent, run_here
     from .settings import Settings
 
-    cluster = cluster or os.environ.get("SLURM_CLUSTER_NAME") or "local"
+    cluster = cluster or this_cluster()
     if exclusive:
         refuse_shared(devices)
     gpus = [device.facts.gpu for device in devices]

@@ -6,10 +6,13 @@ import os
 import re
 import socket
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from ..errors import InputError
 
 _LISTED = 8  # names in an error
+_SLURM_CONF = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/etc/slurm-llnl/slurm.conf")
+_CLUSTER_NAME = re.compile(r'^[ \t]*ClusterName[ \t]*=[ \t]*"?([^\s"#]+)', re.IGNORECASE | re.MULTILINE)
 _ALSO = {"gemm-fp32": ("sgemm", "gemm")}
 """By workload, the other names that it has in files of other tools and in simulated loads."""
 
@@ -25,6 +28,25 @@ def this_node() -> str:
 def this_host() -> str:
     """The name of this host, in letters that can name files."""
     return _as_file(socket.gethostname()) or "node"
+
+
+def this_cluster() -> str:
+    """The name of this cluster: as Slurm calls it, also in its accounting; `local` where there is no Slurm.
+
+    Jobs have it in SLURM_CLUSTER_NAME. For others, such as services, slurm.conf says it. Slurm makes it lower case.
+    """
+    named = os.environ.get("SLURM_CLUSTER_NAME")
+    if named:
+        return named
+    configured = os.environ.get("SLURM_CONF")
+    for path in [configured] if configured else _SLURM_CONF:
+        try:
+            text = Path(path).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        if found := _CLUSTER_NAME.search(text):
+            return found[1].lower()
+    return "local"
 
 
 def _as_file(name: str) -> str:

@@ -149,7 +149,7 @@ class Store:
         except OSError as error:
             raise files.failed("make", root, error) from error
         store = cls(root)
-        store._furnish(datetime.now(UTC).isoformat(timespec="seconds"))
+        store._furnish(datetime.now(UTC).isoformat(timespec="microseconds"))
         return store
 
     def _furnish(self, created: object, keep: object = None) -> None:
@@ -517,3 +517,12 @@ def _damaged(about: Path, reason: str) -> StoreError:
     return StoreError(
         f"{about} is damaged ({reason}); restore it from a backup, or copy the table folders into a new store"
     )
+
+
+def made_at(root: Path) -> str | None:
+    """When the store at `root` was made, as it says: the same on all machines. None where it says nothing."""
+    try:
+        created = tomllib.loads((root / _ABOUT).read_text(encoding="utf-8")).get("created")
+    except (OSError, ValueError):
+        return None
+    return created if isinstance(created, str) and created != "unknown" else None

@@ -5,9 +5,11 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import duckdb
@@ -34,7 +36,9 @@ def new_store(path: str | Path) -> Store:
     if not root.exists():
         shutil.copytree(template, root)
         about = root / "store.toml"
-        about.write_text(about.read_text().replace(str(template), str(root.resolve())))
+        text = about.read_text().replace(str(template), str(root.resolve()))
+        made = datetime.now(UTC).isoformat(timespec="microseconds")
+        about.write_text(re.sub(r'(?m)^created = ".*"$', f'created = "{made}"', text))
     return Store.open(root)
 
 

@@ -3,12 +3,28 @@
 --
 --     WHORL_ADVISE=gemm-fp32 sbatch job.sh
 --
--- It fails open: whatever is wrong with the file, the job is submitted as the user wrote it. The file is written by
+-- It fails open: whatever is wrong with the file, the job is submitted as the user wrote it. It acts only on jobs of
+-- which it can count the nodes; every other job stays as it was written. The file is written by
 -- `whorl advise --format exclude --output`, whole or not at all. Slurm links Lua 5.1 to 5.4: only what all have.
 
 local FOLDER = "/etc/slurm/whorl" -- FOLDER/WORKLOAD.exclude
 local OLDEST_S = 7 * 86400 -- advice that nobody refreshed for so long is not followed
 local LONGEST = 65536 -- bytes read
+
+-- What such a job may ask for: options that do not change on which nodes it can run, or which are counted below.
+-- A word after an option: not with that word in its value. An option that is not here: the job is left alone.
+local COUNTED = { partition = true, exclude = true, nodes = true, ntasks = true, ["ntasks-per-node"] = true,
+  gpus = true, ["gpus-per-node"] = true, ["gpus-per-task"] = true, gres = true }
+for option in ([[account acctg-freq array begin bell chdir comment cpu-bind cpu-freq cpus-per-gpu cpus-per-task error
+  exclusive export export-file get-user-env gpu-bind gpu-freq gres-flags hold input interactive job-name kill-command
+  kill-on-bad-exit kill-on-invalid-dep label licenses mail-type mail-user mem mem-bind mem-per-cpu mem-per-gpu mincpus
+  mpi nice no-bell no-kill no-requeue no-shell open-mode output oversubscribe parsable priority profile propagate pty
+  qos quiet requeue signal task-epilog task-prolog test-only time time-min tmp unbuffered verbose wait wait-all-nodes
+  wckey wrap x11]]):gmatch("%S+") do
+  COUNTED[option] = true
+end
+COUNTED.dependency = "expand" -- gives its nodes to another job
+COUNTED.distribution = "arbitrary" -- names its nodes
 
 local function read(workload)
   if not workload:match("^[%w_.-]+$") or workload:find("..", 1, true) then return nil end
@@ -20,71 +36,113 @@ local function read(workload)
   if not list or list == "" or not list:match("^[%w%[%],._-]+$") then return nil end
   local advice = { list = list }
   for key, value in facts:gmatch("(%w+)=(%S+)") do advice[key] = tonumber(value) or value end
-  if advice.length ~= #list or type(advice.written) ~= "number" then return nil end
+  if advice.length ~= #list or type(advice.written) ~= "number" or type(advice.most) ~= "number" then return nil end
   if os.time() - advice.written > OLDEST_S then return nil end
   return advice
 end
 
--- The least number in an option such as "4", "2-6" or "gpu:v100:8"; 0 where there is none.
-local function least(option)
-  if option == nil then return 0 end
-  option = tostring(option)
-  return tonumber(option:match("^(%d+)") or option:match("[:=](%d+)$")) or 0
-end
-
 -- How many names a user's own list has, as "a,b"; nil where that cannot be told without expanding it.
-local function counted(list)
+local function names(list)
   if list == nil or list == "" then return 0 end
   if list:find("[%[/]") then return nil end
   local _, commas = list:gsub(",", "")
   return commas + 1
 end
 
--- Whether so much is left in the partition without the nodes of the advice and of the user's own list.
-local function enough(advice, own, nodes, gpus, cpus)
-  local all = tonumber(advice.nodes) or 0
-  if own == nil or all <= own then return false end
-  local share = (all - own) / all
-  return math.max(nodes, 1) <= all - own
-    and gpus <= (tonumber(advice.gpus) or 0) * share
-    and cpus <= (tonumber(advice.cpus) or 0) * share
+-- GPUs in "8", "v100:8" or "v100:4,a100:4"; nil where it says something else.
+local function total(gpus)
+  local sum = 0
+  for part in (gpus .. ","):gmatch("([^,]*),") do
+    local number = part:match("^(%d+)$") or part:match("^[%w_.-]+:(%d+)$")
+    if not number then return nil end
+    sum = sum + tonumber(number)
+  end
+  return sum
 end
 
-local function fits(options, advice)
+local function contents(path)
+  local file = io.open(path, "r")
+  if not file then return nil end
+  local text = file:read(4 * 1024 * 1024) -- Slurm takes scripts of at most this size
+  file:close()
+  return text
+end
+
+-- Why the job may have several parts, each with nodes of its own: this runs before Slurm reads the second one.
+local function parts(options, offset)
+  local line = contents("/proc/self/cmdline")
+  if offset ~= 0 or not line or ("\0" .. line):find("\0:\0", 1, true) then return "it is a heterogeneous job" end
+  if options["type"] ~= "sbatch" or options["wrap"] ~= nil then return nil end
+  local script = contents((options["argv"] or {})[1] or "")
+  if not script then return "its script is in no file that can be read" end
+  return (script:find("hetjob", 1, true) or script:find("packjob", 1, true)) and "it is a heterogeneous job" or nil
+end
+
+-- The most nodes that a job can need: the upper number of --nodes. Without it, each node has a task or a GPU of the job.
+local function most_nodes(options, given)
+  local nodes = options["nodes"]
+  if nodes ~= nil and nodes ~= "1-0" then return tonumber(nodes:match("^(%d+)$") or nodes:match("^%d+%-(%d+)$")) end
+  local gpus = total(given.gpus and options["gpus"] or "0")
+  local tasks, on_each = tonumber(options["ntasks"] or 1), tonumber(options["ntasks-per-node"] or 1)
+  return gpus and tasks and on_each and gpus + math.max(tasks, on_each, 1)
+end
+
+-- Why a job is left alone; nil where it finds enough nodes without those of the advice.
+local function why_not(options, offset, advice)
+  -- The options that were given, as {"nodes":"4","argv":["job.sh"]}: escaped signs out, then only keys have a colon.
+  local listed, given = slurm.json_cli_options(options), {}
+  if type(listed) ~= "string" then return "this Slurm cannot list its options" end
+  for key, colon in listed:gsub("\\.", ""):gmatch('"([^"]*)"%s*(:?)') do
+    if colon == ":" and key ~= "argv" and key:sub(1, 6) ~= "spank:" then -- those act when the job runs
+      local counted = COUNTED[key]
+      if not counted or (counted ~= true and tostring(options[key]):find(counted, 1, true)) then
+        return "it has --" .. key
+      end
+      given[key] = true
+    end
+  end
   local partition = options["partition"]
   if partition == nil or partition == "" then
-    if advice.default ~= 1 then return false end
+    if advice.default ~= 1 then return "the advice is for partition " .. advice.partition end
   elseif partition ~= advice.partition then
-    return false
+    return "the advice is for partition " .. advice.partition
   end
-  if options["constraint"] ~= nil or options["reservation"] ~= nil then return false end -- other nodes than counted
-  local tasks = math.max(least(options["ntasks"]), 1)
-  local cpus = tasks * math.max(least(options["cpus-per-task"]), 1)
-  local gpus = math.max(least(options["gpus"]), tasks * least(options["gpus-per-task"]))
-  return enough(advice, counted(options["exclude"]), least(options["nodes"]), gpus, cpus)
+  local problem = parts(options, offset)
+  if problem then return problem end
+  local own, most = names(options["exclude"]), most_nodes(options, given)
+  if not own or not most then return "its nodes cannot be counted" end
+  if most + own > advice.most then return "it may need more nodes than are surely left" end
+  return nil
 end
 
-function slurm_cli_setup_defaults(options, early) return slurm.SUCCESS end
+-- Loaded at the end of a script of the site's own, whorl comes after it, and only where that lets the job pass.
+local site = slurm_cli_pre_submit
 
 function slurm_cli_pre_submit(options, offset)
+  if site then
+    local answer = site(options, offset)
+    if answer ~= slurm.SUCCESS then return answer end
+  end
   pcall(function()
     local workload = os.getenv("WHORL_ADVISE")
-    if not workload or workload == "" or options["nodelist"] ~= nil then return end
+    if not workload or workload == "" then return end
     -- A step inside a job inherits the variable: the job has its nodes already.
     if os.getenv("SLURM_JOB_ID") and options["type"] ~= "sbatch" then return end
     local advice = read(workload)
-    if not advice or not fits(options, advice) then return end
+    if not advice then return end
+    local problem = why_not(options, offset, advice)
+    if problem then
+      slurm.log_info("whorl: nothing is excluded: %s", problem)
+      return
+    end
     local own = options["exclude"]
     options["exclude"] = (own and own ~= "" and own .. "," or "") .. advice.list
-    local comment = options["comment"]
-    if not own then -- so that `whorl advise apply` can refresh it
-      options["comment"] = (comment and comment ~= "" and comment .. " " or "") .. "whorl:excluded=" .. advice.list
-    end
     slurm.log_info("whorl: --exclude=%s (slow for %s)", advice.list, workload)
   end)
   return slurm.SUCCESS
 end
 
-function slurm_cli_post_submit(offset, job_id, step_id) return slurm.SUCCESS end
+slurm_cli_setup_defaults = slurm_cli_setup_defaults or function(options, early) return slurm.SUCCESS end
+slurm_cli_post_submit = slurm_cli_post_submit or function(offset, job_id, step_id) return slurm.SUCCESS end
 
 return slurm.SUCCESS

@@ -4,7 +4,8 @@
 --
 --     sbatch --comment=whorl=gemm-fp32 job.sh
 --
--- It fails open: whatever is wrong with the file, the job is submitted as the user wrote it. The file is written by
+-- It fails open: whatever is wrong with the file, the job is submitted as the user wrote it. It acts only on jobs of
+-- which it can count the nodes; every other job stays as it was written. The file is written by
 -- `whorl advise --format exclude --output`, whole or not at all. Slurm links Lua 5.1 to 5.4: only what all have.
 
 local FOLDER = "/etc/slurm/whorl" -- FOLDER/WORKLOAD.exclude
@@ -25,7 +26,7 @@ local function read(workload)
   if not list or list == "" or not list:match("^[%w%[%],._-]+$") then return nil end
   local advice = { list = list }
   for key, value in facts:gmatch("(%w+)=(%S+)") do advice[key] = tonumber(value) or value end
-  if advice.length ~= #list or type(advice.written) ~= "number" then return nil end
+  if advice.length ~= #list or type(advice.written) ~= "number" or type(advice.most) ~= "number" then return nil end
   return advice
 end
 
@@ -52,54 +53,84 @@ local function given(number)
 end
 
 -- How many names a user's own list has, as "a,b"; nil where that cannot be told without expanding it.
-local function counted(list)
+local function names(list)
   if list == nil or list == "" then return 0 end
   if list:find("[%[/]") then return nil end
   local _, commas = list:gsub(",", "")
   return commas + 1
 end
 
--- Whether so much is left in the partition without the nodes of the advice and of the user's own list.
-local function enough(advice, own, nodes, gpus, cpus)
-  local all = tonumber(advice.nodes) or 0
-  if own == nil or all <= own then return false end
-  local share = (all - own) / all
-  return math.max(nodes, 1) <= all - own
-    and gpus <= (tonumber(advice.gpus) or 0) * share
-    and cpus <= (tonumber(advice.cpus) or 0) * share
+-- GPUs in "gres:gpu:v100:4,gres:gpu:a100:4" or "gres/gpu=8", 0 where nothing is asked; nil where it says more.
+local function total(tres)
+  local sum = 0
+  for part in (tres or ""):gmatch("[^,]+") do
+    local number = part:match("^gres[:/]gpu[:=](%d+)$") or part:match("^gres[:/]gpu:[%w_.-]+[:=](%d+)$")
+    if not number and not part:match("^cpu[:=]%d+$") then return nil end
+    sum = sum + (tonumber(number) or 0)
+  end
+  return sum
 end
 
--- GPUs in "gres:gpu:v100:8" or "gres/gpu=8".
-local function asked(tres)
-  return tonumber((tres or ""):match("gpu[^,]*[:=](%d+)")) or 0
+-- The most nodes that a job can need: the upper number of --nodes. Without it, each node has a task or a GPU of the job.
+local function most_nodes(job)
+  if given(job.max_nodes) > 0 then return given(job.max_nodes) end
+  local tasks, gpus = given(job.num_tasks), total(job.tres_per_job)
+  if tasks == 0 then
+    if given(job.ntasks_per_tres) > 0 then return nil end
+    tasks = math.ceil(given(job.min_cpus) / math.max(given(job.cpus_per_task), 1))
+  end
+  return gpus and math.max(given(job.min_nodes), gpus + math.max(tasks, 1))
 end
 
-local function fits(job, advice)
+-- Fields and options that name nodes or kinds of nodes, or whose nodes are not counted.
+local CHOICES = { req_nodes = "nodelist", features = "constraint", batch_features = "batch", prefer = "prefer",
+  reservation = "reservation", clusters = "clusters", burst_buffer = "bb", tres_per_socket = "gpus-per-socket" }
+
+-- Why a job is left alone; nil where it finds enough nodes without those of the advice.
+local function why_not(job, advice)
   local partition = job.partition
   if partition == nil or partition == "" then
-    if advice.default ~= 1 then return false end
+    if advice.default ~= 1 then return "the advice is for partition " .. advice.partition end
   elseif partition ~= advice.partition then
-    return false
+    return "the advice is for partition " .. advice.partition
   end
-  if (job.features or "") ~= "" or (job.reservation or "") ~= "" then return false end -- other nodes than counted
-  local tasks = math.max(given(job.num_tasks), 1)
-  local cpus = tasks * math.max(given(job.cpus_per_task), 1)
-  local gpus = math.max(asked(job.tres_per_job), tasks * asked(job.tres_per_task))
-  return enough(advice, counted(job.exc_nodes), given(job.min_nodes), gpus, cpus)
+  for field, option in pairs(CHOICES) do
+    if (job[field] or "") ~= "" then return "it has --" .. option end
+  end
+  if given(job.contiguous) > 0 or given(job.req_switch) > 0 then return "its nodes must lie together" end
+  if given(job.immediate) > 0 then return "it must not wait" end
+  if (tonumber(job.het_job_offset) or 65535) < 65533 then return "it is part of a heterogeneous job" end
+  if (job.dependency or ""):find("expand", 1, true) then return "it is for another job" end
+  local own, most = names(job.exc_nodes), total(job.tres_per_task) and most_nodes(job)
+  if not own or not most then return "its nodes cannot be counted" end
+  if most + own > advice.most then return "it may need more nodes than are surely left" end
+  return nil
 end
 
+-- Loaded at the end of a script of the site's own, whorl comes after it, and only where that lets the job pass.
+local site = slurm_job_submit
+
 function slurm_job_submit(job, partitions, uid)
+  if site then
+    local answer = site(job, partitions, uid)
+    if answer ~= slurm.SUCCESS then return answer end
+  end
   local ok, problem = pcall(function()
     local workload = (" " .. (job.comment or "")):match("%swhorl=(%S+)")
-    if not workload or (job.req_nodes ~= nil and job.req_nodes ~= "") then return end
-    local advice = advice_for(workload)
-    if not advice or not fits(job, advice) then return end
-    local own = job.exc_nodes
+    local advice = workload and advice_for(workload)
+    if not advice then return end
+    local reason = why_not(job, advice)
+    if reason then
+      slurm.log_user("whorl: nothing is excluded: %s", reason)
+      return
+    end
+    local own, noted = job.exc_nodes, job.admin_comment
     if own ~= nil and own ~= "" then
       job.exc_nodes = own .. "," .. advice.list
     else
       job.exc_nodes = advice.list
-      job.admin_comment = "whorl:excluded=" .. advice.list -- so that `whorl advise apply` can refresh it
+      local note = "whorl:excluded=" .. advice.list -- so that `whorl advise apply` can refresh it
+      job.admin_comment = (noted and noted ~= "" and noted .. " " or "") .. note
     end
     slurm.log_user("whorl: %s excluded (slow for %s); without whorl= in --comment nothing is", advice.list, workload)
   end)
@@ -107,6 +138,6 @@ function slurm_job_submit(job, partitions, uid)
   return slurm.SUCCESS
 end
 
-function slurm_job_modify(job, record, partitions, uid) return slurm.SUCCESS end
+slurm_job_modify = slurm_job_modify or function(job, record, partitions, uid) return slurm.SUCCESS end
 
 return slurm.SUCCESS

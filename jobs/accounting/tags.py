@@ -12,6 +12,7 @@ from typing import Any
 
 from ...errors import InputError
 from ...store.allocations import GpuFrom, JobSource, TagState
+from ...store.names import this_cluster
 
 _HEX = "[0-9a-fA-F]"
 _WHOLE = f"{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}"  # CUDA takes the beginning of a UUID as well
@@ -193,7 +194,7 @@ def join(
     of_job: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
     for key, tag in known.items():
         of_job.setdefault((tag.cluster, tag.node, tag.job), []).append(key)
-    named = [(cluster or event.text.get("cluster") or "local", event) for event in events]
+    named = [(cluster or event.text.get("cluster") or this_cluster(), event) for event in events]
     named.sort(key=lambda one: one[1].at)
     begins: dict[tuple[str, str], list[Event]] = {}
     for where, event in named:

@@ -160,7 +160,7 @@ def _probes(asked: Asked) -> Sequence[Probe]:
 
 
 def declare(store: Store, request: Request) -> Request:
-    """Keep what a new campaign measures, in table `campaigns`."""
+    """Keep what a new campaign measures, in table `campaigns`; one that is kept already is returned as it is."""
     from ...store.schema import arrow_rows
 
     if not request.is_new:

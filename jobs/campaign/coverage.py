@@ -79,7 +79,7 @@ class Covered:
 def coverage(store: Store | None, request: Request) -> Mapping[str, Covered]:
     """By the store's name of the node, what the store has of the campaign."""
     found: dict[str, Covered] = {}
-    if store is None or request.is_new:
+    if store is None:
         return found
 
     def of(node: str | None) -> Covered:

@@ -24,7 +24,7 @@ from ..batch import render
 from ..slurm import Slurm
 from .asking import Asked, Request, choose, declare
 from .coverage import GpuState, coverage
-from .inventory import cluster_name, own_jobs
+from .inventory import own_jobs, with_cluster
 from .planning import How, allocated_h, batch_job, output_folder
 from .status import TRIES, NodeState, NodeStatus, Site, Status, assess, site_of, with_outputs
 from .submitting import Refusal, submit
@@ -90,8 +90,7 @@ def run_campaign(
     before = store if isinstance(store, Store) else Store.find(store)
     request = choose(before, asked)
     slurm.check()
-    if request.is_new and request.cluster is None and request.fleet is None:  # a simulated cluster has its own name
-        request = replace(request, cluster=cluster_name(slurm))
+    request = with_cluster(request, slurm)
     site = site_of(slurm, request, how)  # says what is wrong with the options before a store is made
     for one in site.targets[:1]:
         render("slurm", batch_job(Path("store"), request, one, how), how.template)
@@ -100,7 +99,6 @@ def run_campaign(
         raise StoreError(f"{opened.root} cannot be written by this user: the jobs could store nothing there")
     path = opened.root / f"campaign-{request.campaign}.lock"
     with locked(path, f"campaign {request.campaign}", wait_s=slurm.timeout_s + _LONGER_S) as lock:
-        request = declare(opened, request)
         folder = output_folder(opened.root, request, how)
         try:
             if opened.root in folder.parents:
@@ -171,8 +169,11 @@ class _Driver:
 
     def _looked(self) -> Status:
         """How far the campaign is. The queue is asked before the store is read: no job that ends between is missed."""
-        queue = self._patiently(lambda: own_jobs(self._slurm, self._request))
-        found = assess(self._request, self._site, queue, coverage(self._store, self._request), self._limits.tries)
+        queue = self._patiently(lambda: own_jobs(self._slurm, self._request, self._store.root))
+        stored = coverage(self._store, self._request)
+        if queue or stored:  # also of a driver that was killed after its first job
+            self._request = declare(self._store, self._request)
+        found = assess(self._request, self._site, queue, stored, self._limits.tries)
         now = time.monotonic()
         live = {job.node for job in queue if not job.ended}
         if live:
@@ -261,6 +262,7 @@ class _Driver:
             job = batch_job(self._store.root, self._request, one.target, self._how, one.tries + 1, _chosen(one))
             answer = submit(self._slurm, render("slurm", job, self._how.template), keep=(self._lock.handle,))
             if answer.job is not None:
+                self._request = declare(self._store, self._request)  # a campaign begins with its first job
                 spent_h += self._costs_h(one)
                 sent.append(_event(self._request, one, answer.job))
                 continue

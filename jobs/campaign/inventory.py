@@ -6,7 +6,8 @@ import contextlib
 import grp
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ...errors import InputError
 from ..hostlist import compress, expand
@@ -66,26 +67,47 @@ def job_name(campaign: str, node: str, attempt: int) -> str:
     return f"{PREFIX}:{campaign}:{node}" + (f":{attempt}" if attempt > 1 else "")
 
 
-def comment_of(request: Request) -> str | None:
-    """What tells the jobs of this campaign from those of a campaign of the same name in another store."""
-    return None if request.began_ns is None else f"{PREFIX}:{request.began_ns}"
+def comment_of(store: Path) -> str | None:
+    """What tells the jobs of this store's campaigns from those of campaigns of the same names in another store."""
+    from ...store.store import made_at
+
+    made = made_at(store)
+    return made and f"{PREFIX}:{made}"
 
 
-def own_jobs(slurm: Slurm, request: Request) -> list[Queued]:
-    """The campaign's jobs of this user: those that wait or run, and those that ended some minutes ago."""
-    found, own = [], comment_of(request)
-    for line in slurm.call("squeue", "--me", "-h", "-t", "all", "-o", "%A|%T|%r|%j|%k").splitlines():
-        number, state, reason, name, comment = [*line.strip().split("|", 4), "", "", "", ""][:5]
+def own_jobs(slurm: Slurm, request: Request, store: Path | None) -> list[Queued]:
+    """The campaign's jobs: those that wait or run, and those that ended some minutes ago.
+
+    Another user may have submitted some of them, if Slurm shows his jobs.
+    """
+    found, own = [], None if store is None else comment_of(store)
+    for line in slurm.call("squeue", "-h", "-t", "all", "-o", "%A|%T|%r|%U|%j|%k").splitlines():
+        number, state, reason, user, name, comment = [*line.strip().split("|", 5), "", "", "", "", ""][:6]
         parts = name.split(":")
-        # A site may have its own template, or change comments: only a comment of another campaign counts.
-        foreign = comment.startswith(f"{PREFIX}:") and comment != own
+        if user == str(os.geteuid()):
+            # A site may have its own template, or change comments: only a comment of another store counts.
+            foreign = comment.startswith(f"{PREFIX}:") and comment != own
+        else:  # anybody may have a campaign of this name
+            foreign = own is None or comment != own
         if parts[:2] == [PREFIX, request.campaign] and len(parts) in (3, 4) and not foreign:
             attempt = int(parts[3]) if len(parts) == 4 and parts[3].isdigit() else 1
             found.append(Queued(number, parts[2], attempt, state, reason))
     return found
 
 
-def cluster_name(slurm: Slurm) -> str | None:
+def with_cluster(request: Request, slurm: Slurm) -> Request:
+    """The same, with the cluster's name: as asked, else as the file of a simulated cluster says, else as Slurm says."""
+    if request.cluster is not None or not request.is_new:
+        return request
+    stated = None
+    if request.fleet is not None:
+        from ..fleet_file import cluster_of  # Python needs some time for the simulator
+
+        stated = cluster_of(request.fleet)
+    return replace(request, cluster=stated or _cluster_name(slurm))
+
+
+def _cluster_name(slurm: Slurm) -> str | None:
     """What Slurm calls this cluster; None where it does not say."""
     for line in slurm.call("scontrol", "show", "config").splitlines():
         key, _, value = line.partition("=")

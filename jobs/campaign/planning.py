@@ -112,5 +112,5 @@ def batch_job(
         setup=how.setup,
         options=how.options,
         store=str(store.resolve()),
-        comment=comment_of(request),
+        comment=comment_of(store),
     )

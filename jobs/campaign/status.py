@@ -15,7 +15,7 @@ from ..naming import known
 from ..slurm import Node, Partition, Slurm
 from .asking import Asked, Request, choose, find
 from .coverage import Covered, GpuState, coverage
-from .inventory import Queued, Target, own_jobs, targets
+from .inventory import Queued, Target, own_jobs, targets, with_cluster
 from .planning import How, minutes, output_folder, output_of
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def campaign_status(
     site, queue, note = None, [], None
     try:
         slurm.check()
-        queue = own_jobs(slurm, request)  # before the store is read: a job that ends between is not missed
+        queue = own_jobs(slurm, request, opened.root)  # before the store is read: a job that ends between is not missed
         site = site_of(slurm, request, how)
     except (SchedulerError, InputError) as error:  # the store's part is told, whatever became of nodes and files
         if isinstance(error, SchedulerError) and not error.absent:
@@ -257,17 +257,13 @@ def plan_campaign(
     store: Store | str | Path, asked: Asked, *, how: How | None = None, slurm: Slurm | None = None
 ) -> Status:
     """What a campaign would measure now; nothing is sent, and no store is made."""
-    from dataclasses import replace
-
     from ...store import Store
-    from .inventory import cluster_name
 
     how, slurm = how or How(), slurm or Slurm()
     opened = store if isinstance(store, Store) else Store.find(store)
     request = choose(opened, asked)
     slurm.check()
-    if request.is_new and request.cluster is None and request.fleet is None:  # a simulated cluster has its own name
-        request = replace(request, cluster=cluster_name(slurm))
-    queue = own_jobs(slurm, request)
+    request = with_cluster(request, slurm)
+    queue = own_jobs(slurm, request, None if opened is None else opened.root)
     site = site_of(slurm, request, how)
     return assess(request, site, queue, coverage(opened, request))

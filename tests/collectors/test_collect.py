@@ -97,7 +97,9 @@ def test_a_minute_in_small(nvml: NvmlLibrary, tmp_path: Path, monkeypatch: pytes
     """From the first line to the last: rows, identities, events, and energy that agrees with power."""
     nvml.write("gpus 4", "model H100", "load 1 0.5")
     store = tmp_path / "S"
-    monkeypatch.setenv("SLURM_CLUSTER_NAME", "turing")
+    monkeypatch.delenv("SLURM_CLUSTER_NAME", raising=False)  # as in a service
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    (tmp_path / "slurm.conf").write_text("ClusterName=turing\n")
     arguments = command(store, "--interval", "20ms", "--duration", "5s", "--slow-interval", "1")
     done = subprocess.run(arguments, env=nvml.environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -23,7 +23,8 @@ esac
 _SBATCH = """id=$(($(cat {folder}/last) + 1)); echo $id > {folder}/last
 cat > {folder}/script-$id
 name=$(sed -n "s/^#SBATCH --job-name=//p" {folder}/script-$id | tr -d "'")
-echo "$id|RUNNING|None|$name|" > {folder}/queue/$id
+comment=$(sed -n "s/^#SBATCH --comment=//p" {folder}/script-$id | tr -d "'")
+echo "$id|RUNNING|None|$(id -u)|$name|$comment" > {folder}/queue/$id
 echo $id
 """
 
@@ -57,7 +58,7 @@ class FakeSlurm(Slurm):
     def queue(self) -> dict[str, str]:
         """Number -> name of every job that was submitted."""
         lines = (path.read_text().split("|") for path in sorted((self.folder / "queue").iterdir()))
-        return {line[0]: line[3] for line in lines}
+        return {line[0]: line[4] for line in lines}
 
     def end_jobs(self, store: Path, campaign: str, state: str = "COMPLETED", *, measured: bool = True) -> None:
         """End the jobs that run; those that `measured` leave their runs."""
@@ -66,7 +67,7 @@ class FakeSlurm(Slurm):
             if "RUNNING" in text:
                 if measured:
                     opened = Store.open(store)
-                    store_runs(opened, find(opened, campaign), text.split("|")[3].split(":")[2], path.name)
+                    store_runs(opened, find(opened, campaign), text.split("|")[4].split(":")[2], path.name)
                 path.write_text(text.replace("RUNNING", state))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from whorl.cli import cli
-from whorl.cli.campaign_report import plan_answer
+from whorl.cli.campaign_report import plan_answer, status_document
 from whorl.errors import InputError, SchedulerError, StoreError
 from whorl.jobs.campaign import driving
 from whorl.jobs.campaign.asking import Asked, Request, choose, declare, known
@@ -242,6 +243,70 @@ def test_a_store_that_cannot_be_written_gets_no_jobs(
     assert not slurm.queue()
 
 
+def test_a_campaign_begins_with_the_first_job_that_slurm_takes(slurm: FakeSlurm, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    slurm.does("sbatch", 'echo "sbatch: error: Invalid qos specification" >&2; exit 1\n')
+    with pytest.raises(SchedulerError, match=r"Slurm refused the job for node n01: .*Invalid qos"):
+        drive(slurm, store)
+    assert known(Store.open(store)) == []
+    slurm.sbatch()
+    drive(slurm, store, once=True)
+    assert [one.campaign for one in known(Store.open(store))] == ["autumn"]
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_driver_that_is_killed_after_its_first_job_sends_it_once(
+    slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool
+) -> None:
+    """Slurm has the job, and the store does not know the campaign yet."""
+    store = tmp_path / "store"
+
+    def killed(*_: object) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(driving, "declare", killed)
+        with pytest.raises(SystemExit):
+            drive(slurm, store)
+    assert list(slurm.queue().values()) == ["whorl:autumn:n01"]
+    assert known(Store.open(store)) == []
+    if ended:  # and Slurm has forgotten it
+        request = replace(choose(Store.open(store), LAUNCH), cluster="fake")
+        store_runs(Store.open(store), request, "n01", "101", began_ns=time.time_ns())
+        (slurm.folder / "queue" / "101").unlink()
+    assert drive(slurm, store).is_complete
+    rest = ["whorl:autumn:n02", "whorl:autumn:n03"]
+    assert sorted(slurm.queue().values()) == (rest if ended else ["whorl:autumn:n01", *rest])
+
+
+def test_jobs_of_another_user_count_if_they_are_of_this_store(slurm: FakeSlurm, tmp_path: Path) -> None:
+    store, other_store, once = tmp_path / "store", tmp_path / "other", Limits(once=True)
+    run_campaign(store, LAUNCH, slurm=slurm, limits=replace(once, max_pending=1))
+    (job,) = (slurm.folder / "queue").iterdir()
+    other = job.read_text().replace(f"|{os.geteuid()}|", "|4242|")
+    assert other != job.read_text()
+    job.write_text(other)
+    state = {one.name: one.state for one in campaign_status(store, slurm=slurm).nodes}
+    assert state == {"n01": "running", "n02": "to do", "n03": "to do"}
+    assert drive(slurm, store).is_complete
+    assert sorted(slurm.queue().values()) == [f"whorl:autumn:n0{i}" for i in (1, 2, 3)]
+    elsewhere = run_campaign(other_store, LAUNCH, slurm=slurm, limits=once)
+    assert elsewhere.count(NodeState.RUNNING) == 3, "the jobs of the first store are not its own"
+    assert len(slurm.queue()) == 6
+
+
+def test_a_job_without_its_comment_counts_only_for_its_user(slurm: FakeSlurm, tmp_path: Path) -> None:
+    """A site may remove comments; and anybody may have a campaign of this name."""
+    store = tmp_path / "store"
+    run_campaign(store, LAUNCH, slurm=slurm, limits=Limits(once=True, max_pending=1))
+    (job,) = (slurm.folder / "queue").iterdir()
+    bare = job.read_text().partition("whorl:2")[0] + "\n"
+    job.write_text(bare)
+    assert campaign_status(store, slurm=slurm).count(NodeState.RUNNING) == 1
+    job.write_text(bare.replace(f"|{os.geteuid()}|", "|4242|"))
+    assert campaign_status(store, slurm=slurm).count(NodeState.RUNNING) == 0
+
+
 def test_one_driver_of_a_campaign_at_a_time(slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store.create(tmp_path / "store")
     monkeypatch.setattr(driving, "_LONGER_S", 0.0)
@@ -339,6 +404,19 @@ def test_only_the_nodes_of_a_simulated_cluster_get_jobs(slurm: FakeSlurm, tmp_pa
     file.write_text('cluster = "tiny"\nnodes = "x[01-02]"\n')
     with pytest.raises(InputError, match=r"no node that .*sim\.toml lists has GPUs by its Gres"):
         plan_campaign(tmp_path / "store", Asked(suite="quick", fleet=str(file)), slurm=slurm)
+
+
+@pytest.mark.parametrize(("stated", "name"), [('cluster = "tiny"\n', "tiny"), ("", "fake")])
+def test_a_simulated_cluster_has_the_name_that_its_file_states_or_that_slurm_has(
+    slurm: FakeSlurm, tmp_path: Path, stated: str, name: str
+) -> None:
+    file = tmp_path / "sim.toml"
+    file.write_text(stated + 'nodes = "n[01-03]"\n')
+    asked = Asked("autumn", "quick", ("launch",), fleet=str(file))
+    assert plan_campaign(tmp_path / "store", asked, slurm=slurm).request.cluster == name
+    drive(slurm, tmp_path / "store", asked)
+    assert status_document(campaign_status(tmp_path / "store", slurm=slurm))["cluster"] == name
+    assert f" --cluster {name} " in (slurm.folder / "script-101").read_text()
 
 
 def test_a_campaign_goes_on_without_a_node_that_slurm_lost(slurm: FakeSlurm, tmp_path: Path) -> None:

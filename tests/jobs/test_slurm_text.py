@@ -35,9 +35,13 @@ def test_a_node() -> None:
     found = node(NODE)
     assert found == Node(
         "n01", "IDLE+DRAIN", ("batch", "debug"), ("v100", "cab1"), ("v100",), weight=10, gpus=4, cpus=8, host="vm",
-        reason="slow",
+        reason="slow", kind=found.kind if found else "",
     )  # fmt: skip
     assert not found.usable
+    alike, other = node(NODE.replace("n01", "n02").replace("slow", "")), node(NODE.replace("gpu:v100:4", "gpu:a100:4"))
+    assert alike is not None
+    assert other is not None
+    assert alike.kind == found.kind != other.kind
 
 
 def test_a_partition() -> None:

@@ -167,7 +167,7 @@ def test_a_job_can_be_made_to_last(store: Store, tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("nodes = 'n1'", "cluster must be given"),
+        ("cluster = ' '\nnodes = 'n1'", "cluster is empty: write a name, or leave the line out"),
         ("cluster = 'c'\nnodes = 'n[1-'", "brackets are not paired"),
         ("cluster = 'c'\nnodes = 'n1,n1'", "nodes names n1 twice"),
         ("cluster = 'c'\nnodes = ''", "nodes must be given"),
@@ -189,6 +189,22 @@ def test_a_wrong_file_is_refused_in_one_sentence(tmp_path: Path, text: str, says
         read_fleet(path)
     assert says in str(refused.value)
     assert str(path) in str(refused.value)
+
+
+@pytest.mark.parametrize("around", ["job", "service", "nowhere"])
+def test_a_cluster_without_a_name_has_that_of_slurm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, around: str
+) -> None:
+    """A job is told it; a service finds it in slurm.conf."""
+    monkeypatch.delenv("SLURM_CLUSTER_NAME", raising=False)
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    if around != "nowhere":
+        (tmp_path / "slurm.conf").write_text("# ClusterName=old\nSlurmUser=slurm\n clustername = Turing # ours\n")
+    if around == "job":
+        monkeypatch.setenv("SLURM_CLUSTER_NAME", "turing")
+    name = "local" if around == "nowhere" else "turing"
+    assert read_fleet(written(tmp_path, "nodes = 'n1'")).name == name
+    assert read_fleet(written(tmp_path, "cluster = 'own'\nnodes = 'n1'")).name == "own"
 
 
 def test_what_does_not_fit_is_refused(

@@ -22,19 +22,19 @@ Cluster = TypeVar("Cluster", bound=Slurm)
 @pytest.fixture(scope="session")
 def slurm_session() -> Iterator[Slurm]:
     """The daemons. Skips, with the reason, where they cannot be started."""
-    with _started(Slurm, why_not() or ensure_users()) as cluster:
+    with started(Slurm, why_not() or ensure_users()) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def accounted_slurm() -> Iterator[Accounted]:
     """Daemons of another cluster, which keeps accounts. Skips, with the reason, where they cannot be started."""
-    with _started(Accounted, why_not() or ensure_users() or accounted.why_not()) as cluster:
+    with started(Accounted, why_not() or ensure_users() or accounted.why_not()) as cluster:
         yield cluster
 
 
 @contextlib.contextmanager
-def _started(kind: Callable[[Path], Cluster], reason: str | None) -> Iterator[Cluster]:
+def started(kind: Callable[[Path], Cluster], reason: str | None) -> Iterator[Cluster]:
     if reason:
         pytest.skip(f"no Slurm here: {reason}")
     # pytest's own folders are closed to the ordinary users of the tests.

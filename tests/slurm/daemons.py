@@ -438,14 +438,14 @@ PriorityType=priority/multifactor
 {self._further_settings()}\
 {"".join(f"{_LUA[name]}=lua{chr(10)}" for name in self.lua)}\
 {"".join(f"{name}={value}{chr(10)}" for name, value in self.settings.items())}\
-NodeName=DEFAULT CPUs=8 Sockets=2 CoresPerSocket=4 ThreadsPerCore=1 RealMemory=4000 State=UNKNOWN
-NodeName={every} NodeHostname={_host()} NodeAddr=127.0.0.1 Port=[{ports[10]}-{ports[9 + self.nodes]}] \
-Gres=gpu:v100:{GPUS} Feature=v100,cab1 Weight=10
+NodeName=DEFAULT CPUs=8 Sockets=2 CoresPerSocket=4 ThreadsPerCore=1 RealMemory=4000 State=UNKNOWN Weight=10
+{self._node_lines()}\
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 PartitionName=batch Nodes={every} Default=YES MaxTime=1:00:00 DefaultTime=10 State=UP OverSubscribe=NO PriorityTier=10
 PartitionName=urgent Nodes={every} MaxTime=5 State=UP OverSubscribe=NO PriorityTier=20 PreemptMode=OFF
 PartitionName=debug Nodes={self.names[0]} MaxTime=5 State=UP PriorityTier=10 PreemptMode=OFF
+{self._partition_lines()}\
 """)
         (etc / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nConstrainDevices=no\n")
         (etc / "plugstack.conf").write_text("")
@@ -456,7 +456,25 @@ PartitionName=debug Nodes={self.names[0]} MaxTime=5 State=UP PriorityTier=10 Pre
                     os.mknod(device, 0o20666, os.makedev(DEVICE_MAJOR, number))
                 except OSError as error:
                     pytest.skip(f"device nodes cannot be made here: {error}")
-        (etc / "gres.conf").write_text(f"Name=gpu Type=v100 File={self.folder}/dev/nvidia[0-{GPUS - 1}]\n")
+        (etc / "gres.conf").write_text(self._gres_lines())
+
+    def _placed(self, first: int, last: int) -> str:
+        """The beginning of a line of slurm.conf about some of the nodes, counted from 1."""
+        ports = f"{self._ports[9 + first]}-{self._ports[9 + last]}"
+        names = hostlist.compress(self.names[first - 1 : last])
+        return f"NodeName={names} NodeHostname={_host()} NodeAddr=127.0.0.1 Port=[{ports}]"
+
+    def _node_lines(self) -> str:
+        """What slurm.conf says of the nodes."""
+        return f"{self._placed(1, self.nodes)} Gres=gpu:v100:{GPUS} Feature=v100,cab1\n"
+
+    def _partition_lines(self) -> str:
+        """Further partitions."""
+        return ""
+
+    def _gres_lines(self) -> str:
+        """What gres.conf says of the GPUs."""
+        return f"Name=gpu Type=v100 File={self.folder}/dev/nvidia[0-{GPUS - 1}]\n"
 
 
 _LUA = {"job_submit": "JobSubmitPlugins", "cli_filter": "CliFilterPlugins"}

@@ -25,13 +25,14 @@ BAD = {
     "garbage": "\x00\xff n01,;rm -rf /\n\n\n",
     "a list without the facts": "n01\n",
     "torn": "n[01-02",
-    "cut": "n0\n# whorl written={now} length=3 partition=batch default=1 nodes=5 gpus=20 cpus=40\n",
+    "cut": "n0\n# whorl written={now} length=3 partition=batch default=1 most=4\n",
     "facts cut": "n01\n# whorl written={now} length=3 partit",
-    "facts that are none": "n01\n# whorl written=now length=3 partition=batch default=1 nodes=x gpus= cpus=40\n",
-    "old": "n01\n# whorl written=1700000000 length=3 partition=batch default=1 nodes=5 gpus=20 cpus=40\n",
-    "of another partition": "n01\n# whorl written={now} length=3 partition=debug default=0 nodes=5 gpus=20 cpus=40\n",
-    "nothing is left": "n01\n# whorl written={now} length=3 partition=batch default=1 nodes=0 gpus=0 cpus=0\n",
-    "nothing to exclude": "\n# whorl written={now} length=0 partition=batch default=1 nodes=6 gpus=24 cpus=48\n",
+    "facts that are none": "n01\n# whorl written=now length=3 partition=batch default=1 most=x\n",
+    "old": "n01\n# whorl written=1700000000 length=3 partition=batch default=1 most=4\n",
+    "of an older whorl": "n01\n# whorl written={now} length=3 partition=batch default=1 nodes=5 gpus=20 cpus=40\n",
+    "of another partition": "n01\n# whorl written={now} length=3 partition=debug default=0 most=4\n",
+    "nothing is left": "n01\n# whorl written={now} length=3 partition=batch default=1 most=0\n",
+    "nothing to exclude": "\n# whorl written={now} length=0 partition=batch default=1 most=6\n",
     "long": "n" * 100_000,
 }
 
@@ -102,13 +103,15 @@ def test_the_users_own_choices_stand(filtered: tuple[Slurm, str]) -> None:
     assert excluded(filtered, "--partition=batch") == "n01"
 
 
-def test_a_job_that_needs_every_node_gets_them(filtered: tuple[Slurm, str]) -> None:
+def test_a_job_that_may_need_too_many_nodes_is_left_alone(filtered: tuple[Slurm, str]) -> None:
+    """Of the five nodes that are left, one is kept in reserve."""
     put(filtered[0], good(filtered[0], "n01"))
-    for options in (["--nodes=6"], ["--ntasks=48"], ["--gpus=24"], ["--gpus=v100:21"], ["-n24", "--gpus-per-task=1"]):
+    for options in (["--nodes=5"], ["--nodes=1-5"], ["-n5"], ["--gpus=4"], ["-n3", "--gpus=v100:2"]):
         assert excluded(filtered, *options) == ""
-    assert excluded(filtered, "--nodes=5", "--exclude=n06") == "n06"
-    assert excluded(filtered, "--gpus=20") == "n01"
-    assert excluded(filtered, "--nodes=5") == "n01"
+    assert excluded(filtered, "--nodes=4", "--exclude=n06") == "n06"
+    for options in (["--nodes=4"], ["--nodes=2-4", "-n30"], ["-n4"], ["--gpus=3"], ["-n2", "--gpus=v100:2"]):
+        assert excluded(filtered, *options) == "n01"
+    assert excluded(filtered, "--nodes=3", "--exclude=n06") == "n[01,06]"
 
 
 @pytest.mark.parametrize("kind", sorted(BAD))
@@ -160,20 +163,102 @@ def test_the_file_that_whorl_writes(filtered: tuple[Slurm, str], tmp_path: Path)
     failed = slurm.whorl(*asking, "--store", str(tmp_path / "none"))
     assert failed.returncode == 3
     assert path.read_text() == "what was before", "a failure leaves the file"
-    done = slurm.whorl(*asking, "--store", str(write_store(tmp_path / "fleet")))
+    asking += ["--store", str(write_store(tmp_path / "fleet"))]
+    done = slurm.whorl(*asking)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert done.stderr.endswith("1 of 6 nodes of partition batch\n")
     assert excluded(filtered) == "n02"
+    assert excluded(filtered, "--nodes=4") == "n02"
     assert excluded(filtered, "--nodes=6") == ""
+    several = slurm.whorl(*asking, "--partition", "batch,urgent")
+    assert (several.returncode, several.stderr.count("\n")) == (2, 1)
+    assert "is about one partition, not batch,urgent: choose one" in several.stderr
+    # Nodes of a reservation cannot stand in for others.
+    options = ["nodes=n[03-05]", "starttime=now+1hour", "duration=10", "users=root"]
+    assert slurm.run("scontrol", "create", "reservation=kept", *options).returncode == 0
+    try:
+        assert slurm.whorl(*asking).returncode == 0
+    finally:
+        slurm.run("scontrol", "delete", "reservation=kept")
+    assert path.read_text().endswith(" most=1\n")
+    assert excluded(filtered, "--nodes=2") == ""
 
 
-def test_what_a_filter_excluded_can_be_refreshed(filtered: tuple[Slurm, str]) -> None:
+def test_what_job_submit_excluded_can_be_refreshed(filtered: tuple[Slurm, str]) -> None:
+    """The other filter has only fields that a site's own checks may read: it changes none of these."""
     from whorl.jobs.applying import change
 
-    slurm = filtered[0]
+    slurm, name = filtered
     put(slurm, good(slurm, "n01"))
     job = submit(filtered)
     client = Client(environment=slurm.environment())
     refreshed = change(client.jobs(job)[0], ["n04"], client.nodes())
     assert slurm.run(*refreshed.command, user="alice").returncode == 0
-    assert slurm.field(job, "ExcNodeList") == "n04"
+    if name == "job_submit":
+        assert slurm.field(job, "ExcNodeList") == "n04"
+    else:
+        assert client.jobs(job)[0].comment.split()[0] == "mine"
+        assert slurm.field(job, "ExcNodeList") == "n[01,04]"
+
+
+def test_a_heterogeneous_job_is_left_alone(filtered: tuple[Slurm, str]) -> None:
+    slurm, name = filtered
+    put(slurm, good(slurm, "n01"))
+    asking, env = ASKING[name]
+    script = slurm.folder / "out" / "parts.sh"
+    script.write_text("#!/bin/sh\n#SBATCH --nodes=2\n#SBATCH hetjob\n#SBATCH --nodes=1\ntrue\n")
+    script.chmod(0o755)
+    for line in ([str(script)], ["--wrap=true", "--nodes=2", ":", "--nodes=1"]):
+        done = slurm.run("sbatch", "--hold", "--parsable", *asking, *line, user="alice", env=env)
+        assert done.returncode == 0, done.stderr
+        shown = slurm.run("scontrol", "-o", "show", "job", done.stdout.strip()).stdout
+        assert shown.count("HetJobOffset=") == 2
+        assert shown.count("ExcNodeList=(null)") == 2, shown
+    script.write_text("#!/bin/sh\n#SBATCH --nodes=2\ntrue\n")
+    done = slurm.run("sbatch", "--hold", "--parsable", *asking, str(script), user="alice", env=env)
+    assert slurm.field(done.stdout.strip(), "ExcNodeList") == "n01", "a script of one part"
+
+
+SITES = {
+    "cli_filter": """
+function slurm_cli_setup_defaults(options, early) return slurm.SUCCESS end
+function slurm_cli_pre_submit(options, offset)
+  if options["comment"] == nil then slurm.log_error("no project") return slurm.ERROR end
+  options["job-name"] = "of-the-site"
+  return slurm.SUCCESS
+end
+function slurm_cli_post_submit(offset, job, step) return slurm.SUCCESS end
+""",
+    "job_submit": """
+function slurm_job_submit(job, partitions, uid)
+  if job.comment == nil then slurm.log_user("no project") return slurm.ERROR end
+  job.name, job.admin_comment = "of-the-site", "seen"
+  if job.name == "x" then return slurm.ERROR end
+  return slurm.SUCCESS
+end
+function slurm_job_modify(job, record, partitions, uid)
+  if job.comment == "forbidden" then slurm.log_user("forbidden") return slurm.ERROR end
+  return slurm.SUCCESS
+end
+""",
+}
+
+
+def test_the_checks_of_the_site_go_on_to_work(filtered: tuple[Slurm, str]) -> None:
+    """The site's script comes first; whorl's, loaded at its end, only sees the jobs that it lets pass."""
+    slurm, name = filtered
+    put(slurm, good(slurm, "n01"))
+    etc = slurm.folder / "etc"
+    script, alone = etc / f"{name}.lua", (etc / f"{name}.lua").read_text()
+    (etc / f"whorl_{name}.lua").write_text(alone)
+    try:
+        script.write_text(f'{SITES[name]}dofile("{etc}/whorl_{name}.lua")\nreturn slurm.SUCCESS\n')
+        job = submit(filtered)
+        assert (slurm.field(job, "ExcNodeList"), slurm.field(job, "JobName")) == ("n01", "of-the-site")
+        refused = slurm.run("sbatch", "--hold", "--wrap=true", user="alice", env={"WHORL_ADVISE": "sgemm"})
+        assert (refused.returncode != 0, "no project" in refused.stderr) == (True, True)
+        if name == "job_submit":
+            assert "seen whorl:excluded=n01" in slurm.run("scontrol", "-o", "show", "job", job).stdout
+            assert slurm.run("scontrol", "update", f"jobid={job}", "comment=forbidden", user="alice").returncode != 0
+    finally:
+        script.write_text(alone)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from whorl.store import Store
 from whorl.tests.sizes import is_long
 from whorl.tests.test_docs import ROOT, shell_commands
 
@@ -68,5 +69,7 @@ def test_every_command_of_the_page_runs_as_it_stands(slurm: Slurm) -> None:
     assert "together in jobs" not in answer("whorl verdicts"), "a job measures each GPU of its node for itself"
     assert answer("whorl advise --store fleet --workload gemm-fp32 --gpus 4").startswith("Exclude n02")
     assert answer("whorl advise --store fleet --workload gemm-fp32 --format exclude") == "n02\n"
+    named = Store.open(folder / "fleet").sql("select distinct cluster from gpus").to_pylist()
+    assert named == [{"cluster": "whorl"}], "as Slurm calls it: jobs that are imported meet their GPUs"
     job = answer("sbatch").split()[-1]
     assert slurm.field(job, "ExcNodeList") == "n02"

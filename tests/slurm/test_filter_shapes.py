@@ -1,0 +1,270 @@
+"""Jobs of random forms, with and without advice, on a real Slurm of two kinds of nodes: none is worse off with it.
+
+Each form is submitted as its user wrote it and through each of the two filters of docs/slurm. What Slurm takes without
+a filter it must take with it, and nothing may wait longer for it: the cluster is idle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import random
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from whorl.jobs.formats import filter_file
+from whorl.jobs.hostlist import compress, expand
+from whorl.jobs.slurm import Slurm as Client
+from whorl.tests.sizes import count, sample
+
+from .conftest import started
+from .daemons import GPUS, Slurm, ensure_users, why_not
+from .test_filters import SCRIPTS
+
+pytestmark = pytest.mark.slurm
+
+NODES, V100 = 12, 8  # the others have A100
+ISSUED = (
+    "-N8 --gres=gpu:v100:4",
+    "--gpus=v100:32",
+    "--ntasks=12 --ntasks-per-node=1 --gpus-per-node=4",
+    "-n12 --cpus-per-gpu=8 --gpus=12",
+    "--gpus=12 --gpus-per-node=1",
+    "--nodefile={folder}/every",
+)
+"""Forms that were once refused because of the advice on n03."""
+
+Chooser = Callable[[random.Random], str]
+
+
+def _number(option: str, *choices: object) -> Chooser:
+    return lambda rng: f"{option}{rng.choice(choices)}"
+
+
+SIZE: list[Chooser] = [
+    lambda rng: f"-N{rng.randint(1, 13)}",
+    lambda rng: f"-N{(least := rng.randint(1, 12))}-{rng.randint(least, 14)}",
+    lambda rng: f"-n{rng.choice([1, 2, 3, 5, 7, 8, 11, 12, 16, 32, 64, 96])}",
+    lambda rng: f"--gpus={rng.choice(['', '', 'v100:', 'a100:'])}{rng.choice([1, 2, 3, 5, 8, 11, 12, 16, 28, 32])}",
+    _number("--gpus=", "v100:4,a100:4", "v100:1,a100:16", "v100:28"),
+]
+OTHER: list[Chooser] = [
+    _number("--gres=", "gpu:1", "gpu:4", "gpu:v100:4", "gpu:a100:2", "gpu:v100:1,gpu:a100:1", "gpu", "none"),
+    _number("--gpus-per-node=", 1, 2, 4, "v100:4", "a100:1", "v100:3"),
+    _number("--gpus-per-task=", 1, 2, "v100:1", "a100:4"),
+    _number("--gpus-per-socket=", 1, 2),
+    _number("--ntasks-per-node=", 1, 2, 4, 8),
+    _number("--ntasks-per-gpu=", 1, 2),
+    _number("--ntasks-per-socket=", 1, 4),
+    _number("--ntasks-per-core=", 1, 2),
+    _number("--cpus-per-gpu=", 1, 2, 4, 8),
+    _number("--mem-per-gpu=", 500, 1000, 2000),
+    _number("--mem-per-cpu=", 200, 500, 2000),
+    _number("--mem=", 0, 1000, 4000),
+    _number("-c", 1, 2, 3, 8),
+    _number("--mincpus=", 1, 4, 8),
+    _number("--sockets-per-node=", 1, 2),
+    _number("--extra-node-info=", "2:4:1", "1:2:1"),
+    _number("--exclusive", "", "=user"),
+    _number("--exclude=", "n01", "n03", "n01,n02", "n[04-06]", "n12"),
+    _number("--nodelist=", "n03", "n01", "n[03-04]"),
+    _number("--constraint=", "v100", "a100", "v100|a100", "[cab1*2&cab2*1]", "cab1"),
+    _number("--prefer=", "v100", "cab2"),
+    _number("--partition=", "batch", "urgent", "debug", "batch,urgent", "debug,batch"),
+    _number("--array=", "1-3", "0-9%2"),
+    _number("--dependency=", "singleton", "afterany:1"),
+    _number("--distribution=", "block", "cyclic", "plane=2"),
+    _number("--hint=", "nomultithread", "compute_bound"),
+    _number("--nice=", 10),
+    _number("--time=", 1, 10),
+    _number("--switches=", 1, 2),
+    _number("--begin=", "now"),
+    _number("--signal=", "USR1@10"),
+    _number("--tmp=", 0),
+    *(_number(option, "") for option in ("--contiguous", "--spread-job", "--use-min-nodes", "--overcommit")),
+    *(_number(option, "") for option in ("--oversubscribe", "--requeue", "--gres-flags=enforce-binding", "--no-kill")),
+    _number("--gpu-bind=", "none", "closest"),
+    _number("--reservation=", "kept"),
+    _number("--licenses=", "tool:1"),
+    _number("--core-spec=", 1),
+    _number("--deadline=", "now+1hour"),
+]
+
+
+def shapes(number: int, seed: int) -> Iterator[list[str]]:
+    """That many forms, always the same ones."""
+    rng = random.Random(seed)
+    for _ in range(number):
+        sizes = rng.sample(SIZE, rng.choice([0, 1, 1, 1, 2, 2]))
+        others = rng.sample(OTHER, rng.choice([0, 1, 1, 2, 2, 3]))
+        yield [choose(rng) for choose in (*sizes, *others)]
+
+
+class Kinds(Slurm):
+    """Eight nodes of four V100, and four of four A100."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, NODES)
+
+    def _node_lines(self) -> str:
+        return (
+            f"{self._placed(1, V100)} Gres=gpu:v100:{GPUS} Feature=v100,cab1\n"
+            f"{self._placed(V100 + 1, NODES)} Gres=gpu:a100:{GPUS} Feature=a100,cab2\n"
+        )
+
+    def _gres_lines(self) -> str:
+        kinds = {"v100": self.names[:V100], "a100": self.names[V100:]}
+        return "".join(
+            f"NodeName={compress(names)} Name=gpu Type={kind} File={self.folder}/dev/nvidia[0-{GPUS - 1}]\n"
+            for kind, names in kinds.items()
+        )
+
+    advised: Sequence[str] = ()
+
+    def advise(self, *excluded: str) -> None:
+        """Write the file for the filters."""
+        self.advised = excluded
+        client = Client(environment=self.environment())
+        nodes = list(client.nodes().values())
+        text = filter_file(excluded, nodes, "batch", True, time.time(), client.together())
+        (self.folder / "advice" / "sgemm.exclude").write_text(text)
+
+
+@pytest.fixture(scope="module")
+def kinds() -> Iterator[Kinds]:
+    """The daemons with both filters. A user asks one of them by the environment, the other by the job's comment."""
+    for name in ("cli_filter", "job_submit"):
+        if not list(Path("/usr/lib").glob(f"**/{name}_lua.so")):
+            pytest.skip("this Slurm is built without Lua")
+    with started(Kinds, why_not() or ensure_users()) as cluster:
+        folder = cluster.folder / "advice"
+        folder.mkdir()
+        for name in ("cli_filter", "job_submit"):
+            script = (SCRIPTS / f"{name}.lua").read_text().replace('"/etc/slurm/whorl"', f'"{folder}"')
+            script = script.replace("local FRESH_S = 60", "local FRESH_S = -1")
+            (cluster.folder / "etc" / f"{name}.lua").write_text(script)
+        (cluster.folder / "out" / "every").write_text("".join(f"{name}\n" for name in cluster.names))
+        cluster.reconfigure("cli_filter", "job_submit", Licenses="tool:4")
+        yield cluster
+
+
+class Answer:
+    """What Slurm says to a job."""
+
+    def __init__(self, text: str, taken: bool) -> None:
+        self.text, self.taken = text, taken
+        self.followed = "whorl: --exclude=" in text or "excluded (slow for" in text
+        found = re.search(r"to start at (\S+) .*? nodes? (\S+)", text)
+        self.start = dt.datetime.fromisoformat(found[1]) if found else None
+        self.nodes = expand(found[2]) if found else []
+
+
+ASKING = {"cli_filter": ([], {"WHORL_ADVISE": "sgemm"}), "job_submit": (["--comment=whorl=sgemm"], {})}
+
+
+def ask(cluster: Slurm, command: Sequence[str], options: Sequence[str], asking: str | None) -> Answer:
+    more, env = ASKING[asking] if asking else ([], {})
+    done = cluster.run(*command[:1], "--test-only", *more, *options, *command[1:], user="alice", env=env)
+    return Answer(done.stdout + done.stderr, done.returncode == 0)
+
+
+BATCH = ("sbatch", "--wrap=true")
+
+
+def check(
+    cluster: Slurm, options: Sequence[str], excluded: Sequence[str], command: Sequence[str] = BATCH
+) -> dict[str, bool]:
+    """Submit a form with and without each filter; returns which of them acted on a job that Slurm takes."""
+    plain, acted = ask(cluster, command, options, None), {}
+    for name in ASKING:
+        advised = ask(cluster, command, options, name)
+        if plain.taken:
+            assert advised.taken, f"{command} {options} is refused because of {name}: {advised.text}"
+            assert (advised.start is None) == (plain.start is None), advised.text
+            if plain.start and advised.start:
+                later = advised.start - plain.start
+                assert later < dt.timedelta(seconds=30), f"{command} {options} waits {later} because of {name}"
+            if advised.followed:
+                assert not set(excluded) & set(advised.nodes), advised.text
+        acted[name] = advised.followed and plain.taken
+    return acted
+
+
+@pytest.mark.parametrize("form", sample(ISSUED, short=3))
+def test_forms_that_were_refused(kinds: Kinds, form: str) -> None:
+    kinds.advise("n03")
+    options = form.format(folder=kinds.folder / "out").split()
+    assert ask(kinds, BATCH, options, None).taken
+    assert check(kinds, options, ["n03"]) == {"cli_filter": False, "job_submit": False}
+
+
+def test_forms_whose_nodes_are_counted(kinds: Kinds) -> None:
+    """Of the seven V100 nodes that are left, one is kept in reserve."""
+    kinds.advise("n03")
+    both = {"cli_filter": True, "job_submit": True}
+    for form in (
+        "",
+        "-N6 --gpus-per-node=4",
+        "-N2-6 -n32 --exclusive",
+        "-n2 -c8 --gpus=2",
+        "--gres=gpu:v100:2 --mem=0",
+    ):
+        assert check(kinds, form.split(), ["n03"]) == both, form
+    assert check(kinds, ["-N4"], ["n03"], ["srun", "true"]) == both
+
+
+@contextlib.contextmanager
+def as_it_is(cluster: Kinds) -> Iterator[None]:
+    yield
+
+
+@contextlib.contextmanager
+def reserved(cluster: Kinds) -> Iterator[None]:
+    """Two nodes are alice's, who may use the others, too; the whole cluster is another's in half an hour."""
+    made = [
+        ["reservation=kept", "nodes=n[07-08]", "starttime=now", "users=alice", "duration=20"],
+        ["reservation=later", "nodes=ALL", "starttime=now+30minutes", "users=root", "duration=60", "flags=ignore_jobs"],
+    ]
+    for one in made:
+        done = cluster.run("scontrol", "create", *one)
+        assert done.returncode == 0, done.stderr
+    cluster.advise(*cluster.advised)
+    try:
+        yield
+    finally:
+        for name in ("kept", "later"):
+            cluster.run("scontrol", "delete", f"reservation={name}")
+
+
+@contextlib.contextmanager
+def drained_later(cluster: Kinds) -> Iterator[None]:
+    """A node goes out of use after the advice was written: it is the reserve."""
+    cluster.run("scontrol", "update", "nodename=n05", "state=drain", "reason=test")
+    try:
+        yield
+    finally:
+        cluster.run("scontrol", "update", "nodename=n05", "state=resume")
+
+
+CONDITIONS: list[tuple[list[str], Callable[[Kinds], contextlib.AbstractContextManager[None]]]] = [
+    (["n03"], as_it_is),
+    (["n02", "n11"], as_it_is),
+    (["n03"], reserved),
+    (["n03"], drained_later),
+]
+
+
+@pytest.mark.parametrize("condition", sample(range(len(CONDITIONS)), short=1))
+def test_no_form_is_worse_off_with_advice(kinds: Kinds, condition: int) -> None:
+    excluded, state = CONDITIONS[condition]
+    kinds.advise(*excluded)
+    number, acted = count(200, short=8), 0
+    with state(kinds):
+        for i, options in enumerate(shapes(number, seed=condition)):
+            command = ("srun", "true") if i % 4 == 3 and "--array" not in " ".join(options) else BATCH
+            acted += sum(check(kinds, options, excluded, command).values())
+    assert acted >= number // 5, "the filters act on common forms"
