@@ -8,8 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import InputError
 from .fleet import Ints
+
+
+class NotFreeError(Exception):
+    """GPUs are to be taken that are not free, or one stands twice among them."""
 
 
 class Cluster:
@@ -74,10 +77,12 @@ class Cluster:
         return found
 
     def take(self, gpus: Sequence[int]) -> None:
-        """These are no longer free. Raises `InputError` when one is not free or stands twice."""
-        for node, bits in self._by_node(gpus).items():
+        """These are no longer free. Raises `NotFreeError` when one is not free or stands twice."""
+        wanted = self._by_node(gpus)
+        for node, bits in wanted.items():
             if self.free_bits[node] & bits != bits:
-                raise InputError(f"a policy assigned GPUs of node {node} that are not free")
+                raise NotFreeError
+        for node, bits in wanted.items():
             self._set(node, self.free_bits[node] ^ bits)
         if self._free is not None:
             self._free[list(gpus)] = False
@@ -115,7 +120,7 @@ class Cluster:
             bit = 1 << (gpu - first[node])
             bits = found.get(node, 0)
             if bits & bit:
-                raise InputError(f"a policy assigned the GPU {gpu} twice to one job")
+                raise NotFreeError
             found[node] = bits | bit
         return found
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from heapq import heappop, heappush, merge
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...errors import InputError
+from . import checking
 from .backfill import ByWidth, InOrder, PlannedEnds, Waiting
+from .cluster import NotFreeError
+from .holdings import EDGE
 from .job import Allocation, Job
 from .state import State
 
@@ -40,8 +43,13 @@ class Decisions:
         options: Options,
         view: View,
         holdings: Holdings,
+        *,
+        rounds: bool,
     ) -> None:
-        """`jobs`: those of the trace. `view` holds the jobs on their way (`View.states`) and the cluster."""
+        """`jobs`: those of the trace. `view` holds the jobs on their way (`View.states`) and the cluster.
+
+        `rounds`: decisions are made at the edges of rounds.
+        """
         self.policy = policy
         self.made = 0
         self.waiting: list[tuple[Key, int]] = []
@@ -52,6 +60,10 @@ class Decisions:
         self._view, self._cluster, self._holdings = view, view.cluster, holdings
         self._key = scheduler.key
         self._round_s = options.round_s
+        self._keeps = rounds and max(options.preemption_s, options.migration_s, options.restart_s) > 0
+        self._keeping = False
+        """Whether the last decision left jobs alone that the next one may stop or move."""
+        self._in_vain = options.stops_in_vain
         if (policy.place is None) == (policy.decide is None):
             raise InputError(f"the policy {policy.name} must have either place or decide")
         self._patience_s = options.patience_s
@@ -102,7 +114,7 @@ class Decisions:
 
     def restless(self) -> bool:
         """Whether the next round can bring another decision although nothing happens until then."""
-        if self._restless:
+        if self._restless or self._keeping:
             return bool(self.waiting or self.running)
         return self._restless_queue and bool(self.waiting)
 
@@ -159,7 +171,6 @@ class Decisions:
                 self._start(state, gpus)
 
     def _start(self, state: State, gpus: tuple[int, ...]) -> None:
-        self._cluster.take(gpus)
         self._leave_queue(state.number)
         self._hold(state, Allocation(gpus))
         if self._planned is not None:
@@ -168,57 +179,144 @@ class Decisions:
             self._planned.add(state.planned_s, state.number, len(gpus))
 
     def _preempting(self) -> None:
-        """Start jobs in order; for one that does not fit, stop running jobs from the end of the order, those behind it.
+        """Start jobs in order; for one that does not fit, stop running jobs that are behind it, if it can then start.
 
-        They stay stopped if it still does not fit, which ends the decision; stopped jobs may find other GPUs in it.
-        A job that was started in it is not stopped in it.
+        The first that cannot ends the decision. Stopped jobs may find other GPUs in it. A job that was started in it
+        is not stopped in it.
         """
-        waiting, cluster, states = self.waiting, self._cluster, self._view.states
+        waiting, states = self.waiting, self._view.states
+        self._keeping = False
         if not waiting:
             return
-        candidates = self._running_in_order()
+        kept = self._kept()
+        self._keeping = bool(kept)
+        candidates = [one for one in self._running_in_order() if one[1] not in kept]
         stopped: dict[int, State] = {}
         granted: dict[int, tuple[int, ...]] = {}
         while waiting:
             head = waiting[0]
             state = states[head[1]]
-            gpus = self._place(state) if state.job.gpus <= cluster.free_count else None
-            while gpus is None and candidates and candidates[-1] > head:
-                key, number = candidates.pop()
-                stopped[number] = states[number]
-                cluster.give(states[number].gpus)
-                self._enqueue(states[number], key)
-                if state.job.gpus <= cluster.free_count:
-                    gpus = self._place(state)
+            gpus = self._place(state) if state.job.gpus <= self._cluster.free_count else None
+            if gpus is None and candidates and candidates[-1] > head:
+                gpus = self._stop_for(head, candidates, stopped)
             if gpus is None:
                 break
-            cluster.take(gpus)
             self._leave_queue(state.number)
             granted[state.number] = gpus
         self._carry_out(stopped, granted)
 
+    def _stop_for(
+        self, head: tuple[Key, int], candidates: list[tuple[Key, int]], stopped: dict[int, State]
+    ) -> tuple[int, ...] | None:
+        """What the head of the queue is given once running jobs behind it are stopped, from the end of the order.
+
+        Nobody is stopped if it still cannot start, unless that is how it was published.
+        """
+        states, cluster = self._view.states, self._cluster
+        state = states[head[1]]
+        behind = candidates[bisect_left(candidates, head) :][::-1]
+        if not self._in_vain:
+            behind = self._needed_first(behind, state.job.gpus - cluster.free_count)
+        gpus: tuple[int, ...] | None = None
+        taken: dict[int, Key] = {}
+        for key, number in behind:
+            taken[number] = key
+            cluster.give(states[number].gpus)
+            gpus = self._place(state) if state.job.gpus <= cluster.free_count else None
+            if gpus is not None:
+                break
+        if gpus is None and not self._in_vain:
+            for number in taken:
+                cluster.take(states[number].gpus)
+            return None
+        for number, key in taken.items():
+            stopped[number] = states[number]
+            self._enqueue(states[number], key)
+        candidates[:] = [one for one in candidates if one[1] not in taken]
+        return gpus
+
+    def _needed_first(self, behind: list[tuple[Key, int]], lacking: int) -> list[tuple[Key, int]]:
+        """Those to stop for `lacking` more GPUs first, as few as will do; none at all if all of them are not enough.
+
+        As many from the end of the order as have the GPUs; then each of these that the others suffice without runs
+        on, whoever is served first before the others.
+        """
+        states = self._view.states
+        needed: list[tuple[Key, int]] = []
+        for one in behind:
+            if lacking <= 0:
+                break
+            needed.append(one)
+            lacking -= len(states[one[1]].gpus)
+        if lacking > 0:
+            return []
+        spared = set()
+        for one in reversed(needed):
+            if lacking + len(states[one[1]].gpus) <= 0:
+                lacking += len(states[one[1]].gpus)
+                spared.add(one[1])
+        needed = [one for one in needed if one[1] not in spared]
+        first = {number for _, number in needed}
+        return needed + [one for one in behind if one[1] not in first]
+
+    def _kept(self) -> set[int]:
+        """Running jobs that have not yet worked for as long as their start or move cost: they stay where they are."""
+        if not self._keeps:
+            return set()
+        end = self._view.now_s + EDGE * self._round_s
+        return {number for number, state in self.running.items() if state.keeps_until_s > end}
+
     def _anew(self) -> None:
         """Take all GPUs back and place the first jobs of the queue that fit together, in the policy's order.
+
+        Where that would stop or move jobs that stay where they are, the others are placed around them.
+        """
+        cluster, states = self._cluster, self._view.states
+        back, granted = self._place_all()
+        kept = self._kept()
+        self._keeping = any(number in back and granted.get(number) != states[number].gpus for number in kept)
+        if self._keeping:
+            for gpus in granted.values():
+                cluster.give(gpus)
+            for state in back.values():
+                cluster.take(state.gpus)
+            self._placed = None
+            back, granted = self._place_all(kept)
+            self._placed = None
+        for number in granted:
+            if number not in back:
+                self._leave_queue(number)
+        for number, state in back.items():
+            if number not in granted:
+                self._enqueue(state, self._order(state, state.attained_at(self._view.now_s)))
+        self._carry_out(back, granted)
+
+    def _place_all(self, kept: Set[int] = frozenset()) -> tuple[dict[int, State], dict[int, tuple[int, ...]]]:
+        """The running jobs whose GPUs are taken back, and what jobs are given; `kept`: those that stay where they are.
 
         Where the policy goes by the free GPUs and the job alone, jobs up to the first one that differs from the last
         decision's would get what they hold, so the rest only is placed.
         """
         cluster, view, states = self._cluster, self._view, self._view.states
         first: list[int] = []
-        left = cluster.capacity
+        left = cluster.capacity - sum(len(states[number].gpus) for number in kept)
         for _, number in self._in_system():
+            if number in kept:
+                continue
             left -= states[number].job.gpus
             if left < 0:
                 break
             first.append(number)
-        order = list(first if self.policy.arrange is None else self.policy.arrange(view, first))
+        order = first
+        if self.policy.arrange is not None:
+            order = checking.arranged(self.policy.name, self.policy.arrange(view, first), first)
         same = 0
         if self._placed is not None and not self.policy.redraws:
             for last, number in zip(self._placed, order, strict=False):
                 if last != number:
                     break
                 same += 1
-        keep = set(order[:same])
+        keep = kept | set(order[:same])
         back = {number: state for number, state in self.running.items() if number not in keep}
         for state in back.values():
             cluster.give(state.gpus)
@@ -228,15 +326,9 @@ class Decisions:
             gpus = self._place(states[number])
             if gpus is None:
                 break
-            cluster.take(gpus)
             granted[number] = gpus
             self._placed.append(number)
-            if number not in back:
-                self._leave_queue(number)
-        for number, state in back.items():
-            if number not in granted:
-                self._enqueue(state, self._order(state, state.attained_at(self._view.now_s)))
-        self._carry_out(back, granted)
+        return back, granted
 
     def _all_at_once(self) -> None:
         """Ask the policy what every job holds."""
@@ -244,8 +336,7 @@ class Decisions:
         assert self.policy.decide is not None
         self.made += 1
         view.order = [number for _, number in self._in_system()]
-        granted = self.policy.decide(view)
-        self._check(granted)
+        granted = checking.granted(self.policy.name, self.policy.decide(view), states, view.available())
         for number in [number for number in self.running if number not in granted]:
             state = self.running.pop(number)
             self._holdings.stop(state)
@@ -258,16 +349,19 @@ class Decisions:
     # Parts of them
 
     def _place(self, state: State) -> tuple[int, ...] | None:
+        """The free GPUs that the policy gives a job, which are then taken; None: it is to wait."""
         assert self.policy.place is not None
         self.made += 1
-        gpus = self.policy.place(self._view, state.job)
-        if gpus is None:
+        view, name = self._view, self.policy.name
+        given = self.policy.place(view, state.job)
+        if given is None:
             return None
-        if len(gpus) != state.job.gpus:
-            raise InputError(
-                f"the policy {self.policy.name} gave job {state.job.name} {len(gpus)} GPUs; it wants {state.job.gpus}"
-            )
-        return tuple(gpus) if isinstance(gpus, range) else tuple(sorted(gpus))
+        gpus = checking.placed(name, state.job, given, len(view.node))
+        try:
+            self._cluster.take(gpus)
+        except NotFreeError:
+            raise InputError(checking.not_free(name, state.job, gpus, view.free, view.available())) from None
+        return gpus
 
     def _hold(self, state: State, allocation: Allocation) -> None:
         self.running[state.number] = state
@@ -312,25 +406,3 @@ class Decisions:
 
     def _in_system(self) -> Iterator[tuple[Key, int]]:
         return merge(self.waiting, self._running_in_order())
-
-    def _check(self, granted: object) -> None:
-        """Raise `InputError` where what a policy decided cannot be."""
-        name, states = self.policy.name, self._view.states
-        assert isinstance(granted, dict)
-        holders: dict[int, tuple[int, bool]] = {}
-        available = self._view.available()
-        for number, allocation in granted.items():
-            if number not in states:
-                raise InputError(f"the policy {name} gives GPUs to job number {number}, which is not in the system")
-            job, gpus = states[number].job, allocation.gpus
-            if not gpus or list(gpus) != sorted(set(gpus)):
-                raise InputError(f"the policy {name} gives job {job.name} no GPUs, or not in ascending order")
-            if not allocation.rate > 0:
-                raise InputError(f"the policy {name} gives job {job.name} the rate {allocation.rate:g}: it must be > 0")
-            for gpu in gpus:
-                if not (0 <= gpu < len(available) and available[gpu]):
-                    raise InputError(f"the policy {name} gives job {job.name} the GPU {gpu}, which is not available")
-                if gpu in holders and not (allocation.shared and holders[gpu][1]):
-                    other = states[holders[gpu][0]].job.name
-                    raise InputError(f"the policy {name} gives GPU {gpu} to jobs {other} and {job.name}")
-                holders[gpu] = (number, allocation.shared)

@@ -17,7 +17,7 @@ from itertools import chain
 import numpy as np
 
 from ...errors import InputError
-from .checking import check_job, check_trace
+from .checking import check_job, check_trace, naming
 from .cluster import Cluster
 from .deciding import Decisions
 from .failures import checked
@@ -36,7 +36,7 @@ Progress = Callable[[int, int, float], None]
 
 _PROGRESS_EVERY = 512
 _QUIET_ROUNDS = 100_000
-"""Rounds in which nothing runs, comes or changes, after which a policy is taken to do nothing for ever."""
+"""Rounds in which nothing happens and no work is done, after which a policy is taken to do nothing for ever."""
 
 
 def replay(
@@ -61,7 +61,8 @@ def replay(
     row = find_policy(policy) if isinstance(policy, str) else policy
     order = find_scheduler(scheduler) if isinstance(scheduler, str) else scheduler
     engine = Engine(trace, fleet, row, order, options or Options(), seed, progress)
-    engine.run()
+    with naming(trace):
+        engine.run()
     return engine.outcome(time.perf_counter() - began)
 
 
@@ -78,7 +79,8 @@ class Engine:
         seed: int | random.Random,
         progress: Progress | None,
     ) -> None:
-        check_trace(trace, fleet)
+        with naming(trace):
+            check_trace(trace, fleet)
         self.trace, self.fleet, self.policy, self.scheduler = trace, fleet, policy, scheduler
         self.options = options
         classes = {job.workload for job in trace.jobs}
@@ -86,9 +88,6 @@ class Engine:
         avoided = None if policy.avoids is None else policy.avoids(fleet, classes, widest)
         ranks = None if policy.ranks is None else policy.ranks(fleet, classes)
         self.cluster = Cluster(fleet.node, avoided, ranks)
-        for job in trace.jobs:
-            if job.gpus > self.cluster.capacity:
-                raise InputError(f"job {job.name} wants {job.gpus} GPUs; {policy.name} uses {self.cluster.capacity}")
         self.seed = None if isinstance(seed, random.Random) else seed
         stream = seed if isinstance(seed, random.Random) else random.Random(seed)  # noqa: S311 (no secret)
         self.view = View(fleet, self.cluster, options, stream)
@@ -97,8 +96,9 @@ class Engine:
         self.rounds = options.quantised or (by_rounds if options.rounds is None else options.rounds)
         self.events = 0
         self.holdings = Holdings(fleet, self.view, options)
-        self.decisions = Decisions(trace.jobs, policy, scheduler, options, self.view, self.holdings)
+        self.decisions = Decisions(trace.jobs, policy, scheduler, options, self.view, self.holdings, rounds=self.rounds)
         self._quiet = 0
+        self._left_s = math.inf
         self._ended = 0
         self._all: list[State] = []
         self._arrivals: Iterator[Job] = chain(trace.jobs, options.arrivals() if options.arrivals else ())
@@ -112,6 +112,12 @@ class Engine:
 
     def run(self) -> None:
         """Until the last job of the trace has ended."""
+        for job in self.trace.jobs:
+            if job.gpus > self.cluster.capacity:
+                raise InputError(
+                    f"job {job.name} asks for {job.gpus:,} GPUs and the policy {self.policy.name} uses "
+                    f"{self.cluster.capacity:,} of the fleet's {len(self.fleet):,}; leave out the job or the policy"
+                )
         jobs = len(self.trace.jobs)
         while self._ended < jobs:
             moment = self._soonest()
@@ -133,17 +139,24 @@ class Engine:
         """The edge at which the next decision is due: the first that is not before the next event, or the very next."""
         round_s = self.options.round_s
         if self.decisions.restless() and moment > (self.holdings.edge + 1) * round_s:
-            self._quiet = self._quiet + 1 if math.isinf(moment) else 0
-            if self._quiet > _QUIET_ROUNDS:
-                return math.inf
+            if self._quiet % _QUIET_ROUNDS == 0:
+                before, self._left_s = self._left_s, self._work_left_s()
+                if self._quiet and self._left_s >= before:
+                    return math.inf
+            self._quiet += 1
             self.holdings.edge += 1
         elif math.isinf(moment):
             return moment
         else:
+            self._quiet = 0
             self.holdings.edge = math.ceil(moment / round_s - EDGE)
             if self.holdings.edge * round_s < moment:
                 self.holdings.edge += 1
         return self.holdings.edge * round_s
+
+    def _work_left_s(self) -> float:
+        """Of all jobs that have come, as of the last decision."""
+        return math.fsum(state.left_at(self.view.now_s) for state in self.states.values())
 
     def _soonest(self) -> float:
         """The moment of the next event; infinite if there is none."""
@@ -182,7 +195,10 @@ class Engine:
         if number >= len(self.trace.jobs):
             check_job(job, self.fleet)
             if job.gpus > self.cluster.capacity and self._moment >= len(self._moments):
-                raise InputError(f"job {job.name} wants {job.gpus} GPUs; there are {self.cluster.capacity}")
+                raise InputError(
+                    f"job {job.name} asks for {job.gpus:,} GPUs and the policy {self.policy.name} uses "
+                    f"{self.cluster.capacity:,}"
+                )
         self._arrived += 1
         self._next = next(self._arrivals, None)
         state = State(number, job)
@@ -218,13 +234,20 @@ class Engine:
                     is_open = number >= self._arrived or number in self.states
                     if is_open and job.gpus > self.cluster.capacity:
                         raise InputError(
-                            f"job {job.name} waits for ever: it wants {job.gpus} GPUs and {self.cluster.capacity} "
-                            f"are left after {self.view.now_s:g} s"
+                            f"job {job.name} waits for ever: it asks for {job.gpus:,} GPUs and after "
+                            f"{self.view.now_s:g} s, when a node has failed, the policy {self.policy.name} uses "
+                            f"{self.cluster.capacity:,}; leave out the job, or let the node return"
                         )
         self.decisions.cluster_changed()
 
     def _stuck(self) -> str:
         waiting = [state.job for state in self.states.values() if not state.gpus]
+        if not waiting or self.holdings.busy:
+            job = next(iter(self.states.values())).job
+            return (
+                f"job {job.name} never ends: the policy {self.policy.name} stops or moves it, round after round, "
+                "before it has done any work; let the policy leave it alone, or lower what this costs"
+            )
         job = waiting[0]
         return (
             f"job {job.name} waits for ever: {self.policy.name} gives it no GPUs although nothing else will happen "

@@ -77,6 +77,8 @@ class Holdings:
         self._take(state)
         state.began_s = now
         state.works_from_s = max(state.works_from_s, now + cost)  # what is still due of an earlier cost stays due
+        if cost:
+            state.keeps_until_s = state.works_from_s + cost
         scores = self._scores(state.job.workload)
         slowdown = max(map(scores.__getitem__, gpus))
         if self._node[gpus[0]] != self._node[gpus[-1]]:

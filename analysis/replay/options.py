@@ -33,6 +33,8 @@ class Options:
     """A job ends, and holds its GPUs, until the edge of the round in which its work is done. Needs rounds."""
     preempt: bool = True
     """False: a job that runs keeps running under LAS and SRTF, which then only order the queue. Sticky policies."""
+    stops_in_vain: bool = False
+    """True: jobs that were stopped for one that still does not fit stay stopped, as in PAL's simulator (SC'24)."""
     patience_s: float | None = None
     """A job that has waited for this long at a stretch, in whole rounds, goes before all that have not from then on.
 
@@ -41,7 +43,11 @@ class Options:
     backfill: str = "none"
     """"none", or "easy": later jobs may start where they do not delay the first job that waits."""
     preemption_s: float = 0.0
-    """Time without progress at the start of a job that was stopped for another."""
+    """Time without progress at the start of a job that was stopped for another.
+
+    By rounds, a job that has paid one of these three costs is neither stopped nor moved before it has then worked for
+    as long: a cost of a round or more would otherwise use up every round, and no job would ever end.
+    """
     migration_s: float = 0.0
     """Time without progress after a change of GPUs without a stop."""
     restart_s: float = 0.0

@@ -92,6 +92,7 @@ def published_options(trace: Trace, *, record: bool = False) -> Options:
         round_s=ROUND_S,
         rounds=True,
         quantised=True,
+        stops_in_vain=True,
         patience_s=PATIENCE_S,
         arrivals=lambda: _later(trace),
         bins=lambda values: binned(values).sf,
@@ -160,7 +161,7 @@ def _later(trace: Trace) -> Iterator[Job]:
         job = jobs[copy % len(jobs)]
         yield replace(job, name=f"{job.name}, copy {copy // len(jobs) + 1}", submit_s=now)
     raise InputError(
-        f"{trace.name}: after {LATER_JOBS:,} later arrivals some jobs of the trace have not ended, and may never: "
+        f"after {LATER_JOBS:,} later arrivals some jobs of the trace have not ended, and may never: "
         f"the copies that the published simulation goes on submitting ask for more than {NODES * GPUS_PER_NODE} GPUs "
         "can do, and this scheduler prefers them; use fifo for this trace"
     )

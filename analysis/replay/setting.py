@@ -19,7 +19,7 @@ from .policies import POLICIES, find_policy
 from .profiles import profiles
 from .published_trace import published_trace
 from .schedulers import SCHEDULERS, find_scheduler
-from .study import General, Published, Study, no_wider, read_failures
+from .study import General, Published, Study, read_failures
 from .traces import Reading, assign, read_trace
 
 DEFAULT = "packed,pm-first,pal"
@@ -86,7 +86,6 @@ def general(given: dict[str, Any]) -> Setting:
         traces = assign(traces, (), chosen)
         fleets, what, notes = _level(given)
     example = fleets.draw(0)
-    no_wider(traces, len(example))
     policies, schedulers = _general_names(given)
     failures = read_failures(given["failures"], fleets.node_names) if given["failures"] else ()
     conditions = {

@@ -21,6 +21,7 @@ class State:
         "gpus",
         "held_s",
         "job",
+        "keeps_until_s",
         "left_s",
         "lost_node",
         "migrations",
@@ -55,6 +56,7 @@ class State:
         self.began_s = 0.0  # of this allocation
         self.since_s = 0.0  # up to here everything is in the sums
         self.works_from_s = 0.0  # from here on the speed holds
+        self.keeps_until_s = 0.0  # until here it has not yet worked for as long as what its start or move cost
         self.planned_s = math.inf  # the end that backfill plans with
         self.version = 0  # of the allocation: a finish foretold for an older one is void
         self.lost_node = False

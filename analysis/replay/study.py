@@ -255,14 +255,3 @@ def read_failures(path: Path | str, node_names: Sequence[str]) -> tuple[failures
     up = found.numbers("up_s", unknown=("",)).fill_null(float("inf"))
     found.check((down < 0) | (up <= down), "the node is away from {down_s} to {up_s} s", "down_s", "up_s")
     return tuple(failures.Failure(name[node], start, end) for node, start, end in zip(nodes, down, up, strict=True))
-
-
-def no_wider(traces: Sequence[Trace], gpus: int) -> None:
-    """Stop with one sentence where a job asks for more GPUs than there are."""
-    for trace in traces:
-        job = max(trace.jobs, key=lambda job: job.gpus)
-        if job.gpus > gpus:
-            raise InputError(
-                f"{trace.name}: job {job.name} asks for {job.gpus:,} GPUs and the fleet has {gpus:,}; replay it on a "
-                "larger fleet (--nodes, --gpus-per-node), or leave the job out"
-            )

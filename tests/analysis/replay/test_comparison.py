@@ -11,11 +11,13 @@ import pytest
 from scipy import stats
 
 from whorl.analysis.replay.comparison import foretold, gains, interval
+from whorl.analysis.replay.failures import Failure
 from whorl.analysis.replay.fleet import Fleet
 from whorl.analysis.replay.from_store import Level
 from whorl.analysis.replay.job import Job, Trace
 from whorl.analysis.replay.options import Options
-from whorl.analysis.replay.study import Case, General, Replayed, cases, no_wider, read_failures, run_all
+from whorl.analysis.replay.policies import POLICIES, Policy
+from whorl.analysis.replay.study import Case, General, Replayed, cases, read_failures, run_all
 from whorl.errors import InputError
 from whorl.tests.analysis.replay.asked import Lottery
 
@@ -153,7 +155,44 @@ def test_failures_are_read_by_the_names_of_nodes(tmp_path: Path) -> None:
             read_failures(path, names)
 
 
-def test_a_job_wider_than_the_fleet_is_named() -> None:
-    no_wider([TRACE], 3)
-    with pytest.raises(InputError, match="t: job j2 asks for 3 GPUs and the fleet has 2"):
-        no_wider([TRACE], 2)
+class OneFarOff:
+    """A fleet of 16 GPUs, one of which is an outlier."""
+
+    def draw(self, seed: int) -> Fleet:
+        return Fleet.regular(4, 4, {"A": [3.0, *[1.0] * 15]})
+
+
+def test_a_job_that_never_fits_costs_no_other_trace_and_no_other_policy() -> None:
+    """The sentence names trace and job, and the policy where that is why."""
+    too_wide = Trace("wide", (Job("vast", 0, 17, 10, "A"),))
+    two_too_wide = Trace("nearly", (Job("all", 0, 16, 10, "A"),))
+    study = General((too_wide, TRACE, two_too_wide), OneFarOff(), Options(failures=(Failure("n0", 1, math.inf),)))
+    found, refused = run_all(study, cases(3, ["packed", "drain-outliers"], ["fifo"], [0]))
+    assert [(one.trace, one.case.policy) for one in found] == [("t", "packed"), ("t", "drain-outliers")]
+    assert list(dict.fromkeys(str(error) for _, error in refused)) == [
+        "wide: job vast asks for 17 GPUs and the fleet has 16; replay it on a larger fleet (--nodes, --gpus-per-node), "
+        "or leave the job out",
+        "nearly: job all waits for ever: it asks for 16 GPUs and after 1 s, when a node has failed, the policy packed "
+        "uses 12; leave out the job, or let the node return",
+        "nearly: job all waits for ever: it asks for 16 GPUs and after 1 s, when a node has failed, the policy "
+        "drain-outliers uses 12; leave out the job, or let the node return",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("policy", "sentence"),
+    [
+        (Policy("bad", "", place=lambda view, job: [0] * job.gpus), "job j1 the GPU 0 twice"),
+        (Policy("bad", "", place=lambda view, job: range(job.gpus)), "job j1 the GPU 0, which another job holds"),
+        (Policy("bad", "", decide=lambda view: [0]), "dict"),  # type: ignore[arg-type, return-value]
+    ],
+)
+def test_a_policy_that_answers_what_cannot_be_costs_no_other(
+    policy: Policy, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("whorl.analysis.replay.policies.POLICIES", (*POLICIES, policy))
+    found, refused = run_all(STUDY, cases(1, ["packed", "bad", "pal"], ["fifo"], [0, 1]))
+    assert [one.case.policy for one in found] == ["packed", "pal"] * 2
+    for _, error in refused:
+        assert str(error).startswith("t: the policy bad ")
+        assert sentence in str(error)

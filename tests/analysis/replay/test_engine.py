@@ -123,13 +123,42 @@ def test_las_shares_by_rounds() -> None:
     assert outcome.preemptions.tolist() == [1, 0]
 
 
-def test_preempted_jobs_stay_stopped_where_the_job_still_does_not_fit() -> None:
+def test_nobody_is_stopped_for_a_job_that_still_does_not_fit() -> None:
     """The least remaining is the running 2-GPU job's; the newcomer wants 4, so stopping the other helps nobody."""
     jobs = trace(job("shortest", 0, 2, 50), job("longest", 0, 1, 500), job("wide", 10, 4, 100))
-    outcome = replay(jobs, flat(1, 4), "packed", "srtf", options=Options(record=True))
-    assert finishes(outcome) == {"shortest": 50, "wide": 150, "longest": 640}
-    assert outcome.preemptions.tolist() == [0, 1, 0]
+    outcome = replay(jobs, flat(1, 4), "packed", "srtf")
+    assert finishes(outcome) == {"shortest": 50, "wide": 150, "longest": 600}
+    assert outcome.preemptions.tolist() == [0, 1, 0]  # at 50 s, when it makes room
     assert outcome.gpu_seconds.tolist() == [100, 500, 400]
+    published = replay(jobs, flat(1, 4), "packed", "srtf", options=Options(stops_in_vain=True))
+    assert finishes(published) == {"shortest": 50, "wide": 150, "longest": 640}
+    # On eight GPUs, four of them were idle for 990 s.
+    jobs = trace(job("shortest", 0, 4, 1000), job("longest", 0, 4, 5000), job("wide", 10, 8, 2000))
+    outcome = replay(jobs, flat(1, 8), "packed", "srtf")
+    assert finishes(outcome) == {"shortest": 1000, "wide": 3000, "longest": 7000}
+    assert outcome.gpu_seconds.tolist() == [4000, 20_000, 16_000]
+
+
+def test_a_job_whose_gpus_are_not_needed_runs_on() -> None:
+    """The last in the order has one GPU, the one before it three: for three GPUs, these are enough."""
+    jobs = trace(job("last", 0, 1, 900), job("before", 0, 3, 500), job("new", 10, 3, 100))
+    outcome = replay(jobs, flat(1, 4), "packed", "srtf")
+    assert finishes(outcome) == {"new": 110, "before": 600, "last": 900}
+    assert outcome.preemptions.tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("policy", ["packed", "packed-nonsticky", "pal"])
+@pytest.mark.parametrize("cost", [99, 100, 101, 1000, 10_000])
+def test_a_cost_of_a_round_or_more_lets_jobs_end(policy: str, cost: float) -> None:
+    """LAS would stop each of two jobs before it had worked at all, for ever."""
+    jobs = trace(job("a", 0, 1, 1000), job("b", 0, 1, 1000))
+    options = Options(round_s=100, preemption_s=cost, migration_s=cost, record=True)
+    outcome = replay(jobs, flat(1, 1), policy, "las", options=options)
+    sound(outcome, flat(1, 1))
+    # What is paid for is then worked for as long: no more than half of the time is lost.
+    assert outcome.gpu_seconds.sum() == 2000 + cost * outcome.preemptions.sum()
+    assert outcome.gpu_seconds.sum() <= 2 * 2000 + 2 * cost
+    assert outcome.preemptions.sum() > 0
 
 
 def test_only_as_many_are_stopped_as_the_job_needs() -> None:
@@ -273,8 +302,8 @@ def test_progress_is_told_and_may_end_the_replay() -> None:
 @pytest.mark.parametrize(
     ("jobs", "sentence"),
     [
-        ([], "the trace made has no jobs"),
-        ([job("a", 0, 5, 1)], "job a wants 5 GPUs; the fleet has 4"),
+        ([], "the trace has no jobs"),
+        ([job("a", 0, 5, 1)], "job a asks for 5 GPUs and the fleet has 4; replay it on a larger fleet"),
         ([job("a", 0, 0, 1)], "job a wants 0 GPUs: it must want at least one"),
         ([job("a", 0, 1, 0)], "job a runs for 0 s: it must run for more than 0 s"),
         ([job("a", 0, 1, float("nan"))], "job a runs for nan s"),
@@ -288,7 +317,7 @@ def test_progress_is_told_and_may_end_the_replay() -> None:
 def test_a_trace_that_cannot_be_replayed(jobs: list[Job], sentence: str) -> None:
     with pytest.raises(InputError) as raised:
         replay(trace(*jobs), scored(1, 4, [1.0] * 4))
-    assert str(raised.value).startswith(sentence)
+    assert str(raised.value).startswith(f"made: {sentence}")
 
 
 @pytest.mark.parametrize(

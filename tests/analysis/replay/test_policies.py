@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from whorl.tests.sizes import count
 from .making import finishes, first_gpus, flat, job, scored, sound, trace, work_done
 
 RECORD = Options(record=True)
+ODD: Any = "odd"
 
 
 def view(fleet: Fleet, held: Sequence[int] = (), *, options: Options | None = None, ranks: bool = False) -> View:
@@ -439,11 +441,18 @@ def test_foreign_policies_conserve_work(seed: int, by_rounds: bool) -> None:
         ({0: Allocation((9,))}, "gives job a the GPU 9, which is not available"),
         ({0: Allocation(())}, "gives job a no GPUs, or not in ascending order"),
         ({0: Allocation((1, 0))}, "gives job a no GPUs, or not in ascending order"),
-        ({0: Allocation((0,), rate=0.0)}, "gives job a the rate 0: it must be > 0"),
+        ({0: Allocation((0,), rate=0.0)}, "gives job a the rate 0.0: it must be a number > 0"),
+        ({0: Allocation((0,), rate=float("nan"))}, "gives job a the rate nan: it must be a number > 0"),
+        ({0: Allocation((0,), rate=ODD)}, "gives job a the rate odd: it must be a number > 0"),
+        ({0: Allocation((ODD,))}, r"gives job a \('odd',\), which is no list of GPU numbers"),
+        ({0: Allocation(ODD)}, "gives job a 'odd', which is no list of GPU numbers"),
+        ({0: (0,)}, r"gives job a \(0,\), which is no Allocation"),
         ({7: Allocation((0,))}, "gives GPUs to job number 7, which is not in the system"),
+        ([Allocation((0,))], r"decides \[Allocation\(.*\)\]; it must give a dict of job numbers and allocations"),
+        (None, "decides None; it must give a dict"),
     ],
 )
-def test_what_a_policy_may_not_decide(decided: dict[int, Allocation], sentence: str) -> None:
+def test_what_a_policy_may_not_decide(decided: Any, sentence: str) -> None:
     policy = Policy("foreign", "", decide=lambda view: decided)
     with pytest.raises(InputError, match=f"the policy foreign {sentence}"):
         replay(trace(job("a", 0, 1, 1), job("b", 0, 1, 1)), flat(1, 2), policy)
@@ -452,15 +461,52 @@ def test_what_a_policy_may_not_decide(decided: dict[int, Allocation], sentence: 
 @pytest.mark.parametrize(
     ("gpus", "sentence"),
     [
-        ([0], "gave job a 1 GPUs; it wants 2"),
-        ([0, 0], "assigned the GPU 0 twice"),
-        ([1, 2], "of node 0 that are not free"),
+        ([0], "1 GPUs; it wants 2"),
+        ([0, 0], "the GPU 0 twice"),
+        ([1, 2], "the GPU 2, which another job holds"),
+        (range(1, 3), "the GPU 2, which another job holds"),
+        ([1, 4], "the GPU 4, which is not available"),
+        ([1, 6], "the GPU 6; the fleet has 0 to 5"),
+        ([-1, 1], "the GPU -1; the fleet has 0 to 5"),
+        ([0.0, 1.0], r"\[0.0, 1.0\], which is no list of GPU numbers"),
+        (2, "2, which is no list of GPU numbers"),
     ],
 )
-def test_what_a_policy_may_not_place(gpus: list[int], sentence: str) -> None:
-    policy = Policy("foreign", "", place=lambda view, job: [2] if job.name == "first" else gpus)
-    with pytest.raises(InputError, match=sentence):
-        replay(trace(job("first", 0, 1, 1), job("a", 0, 2, 1)), flat(1, 3), policy)
+@pytest.mark.parametrize("sticky", [True, False])
+def test_what_a_policy_may_not_place(gpus: Any, sentence: str, sticky: bool) -> None:
+    policy = Policy("foreign", "", place=lambda view, job: [2] if job.name == "first" else gpus, sticky=sticky)
+    away = Options(failures=(Failure("n1", 0, 50),))
+    with pytest.raises(InputError, match=f"^made: the policy foreign gives job a {sentence}"):
+        replay(trace(job("first", 0, 1, 100), job("a", 0, 2, 1)), flat(2, 3), policy, options=away)
+
+
+def test_what_a_policy_may_not_arrange() -> None:
+    policy = Policy("foreign", "", place=packed.pack, sticky=False, arrange=lambda view, jobs: [5, *jobs])
+    with pytest.raises(InputError, match=r"the policy foreign arranges jobs number \[5, 0\]; it was asked for \[0\]"):
+        replay(trace(job("a", 0, 1, 1)), flat(1, 1), policy)
+
+
+def test_a_policy_may_give_what_counts_as_numbers() -> None:
+    """Arrays of numpy as well; an answer is a dict of plain numbers to the replay."""
+
+    def last(view: View, job: Job) -> Any:
+        return np.flatnonzero(view.free)[::-1][: job.gpus]
+
+    arrays = Policy("arrays", "", place=last)
+    outcome = replay(trace(job("a", 0, 2, 10)), flat(1, 4), arrays, options=RECORD)
+    assert first_gpus(outcome) == {"a": (2, 3)}
+    assert all(type(gpu) is int for gpu in first_gpus(outcome)["a"])
+    granted = Policy("granted", "", decide=lambda view: {0: Allocation(np.array([1, 3]))})  # type: ignore[arg-type]
+    assert first_gpus(replay(trace(job("a", 0, 2, 10)), flat(1, 4), granted, options=RECORD)) == {"a": (1, 3)}
+
+
+def test_a_policy_that_stops_jobs_before_they_work_is_told_of() -> None:
+    """Each round another of two jobs has the one GPU, and a round is what a start costs."""
+    turns = Policy("turns", "", decide=lambda view: {int(view.now_s // 100) % 2: Allocation((0,))}, by_rounds=True)
+    jobs = trace(job("a", 0, 1, 500), job("b", 0, 1, 500))
+    assert replay(jobs, flat(1, 1), turns, options=Options(round_s=100)).end_s == 1000
+    with pytest.raises(InputError, match="job a never ends: the policy turns stops or moves it, round after round"):
+        replay(jobs, flat(1, 1), turns, options=Options(round_s=100, preemption_s=100))
 
 
 @pytest.mark.parametrize("by_rounds", [False, True])
