@@ -51,6 +51,7 @@ _cluster_option = click.option("--cluster", metavar="NAME", help="The cluster, i
 @_store_option
 @_workload_option
 @_cluster_option
+@click.option("--model", metavar="NAME", help="Only GPUs of this model: its name, or a part of it, as a100.")
 @click.option("--gpus", type=click.IntRange(1), default=1, show_default=True, help="How many GPUs the job uses.")
 @click.option("--partition", metavar="NAME", envvar="SBATCH_PARTITION", help="Only nodes of this partition.")
 @click.option("--max-share", type=Share(), help="Exclude at most this share of the nodes.  [default: 5%, or one node]")

@@ -53,19 +53,37 @@ def document(steering: Steering, wait: Wait, remarks: Sequence[str]) -> dict[str
 def answer(steering: Steering, wait: Wait, remarks: Sequence[str]) -> Iterable[str | Table]:
     """The advice for people."""
     advice = steering.advice
-    yield advice.finding
+    kinds = advice.kinds or (advice,)
+    for kind in advice.kinds:
+        yield f"{kind.workload}: {kind.finding}"
+    if not advice.kinds:
+        yield advice.finding
     if steering.exclude:
         yield Line(f"\n    sbatch --exclude={compress(steering.exclude)} ...")
     yield ""
-    yield from _gains(advice)
-    yield from _nodes(steering)
-    yield from _sets(steering)
+    placed = {kind.workload: kind for kind in steering.placing.kinds or (steering.placing,)}
+    for kind in kinds:
+        of = f"{advice.workload} on {advice.cluster}" + (f", {kind.workload}" if advice.kinds else "")
+        yield from _gains(kind, of)
+        yield from _nodes(steering, kind)
+        if kind.workload in placed:
+            yield from _sets(steering, placed[kind.workload], kind.workload if advice.kinds else None)
+    yield from _compared(advice)
     yield _cost(advice, wait)
     yield _age(advice)
     yield from (f"Note: {_sentence(remark)}" for remark in (*remarks, *advice.notes))
 
 
-def _gains(advice: Advice) -> Iterable[str | Table]:
+def _compared(advice: Advice) -> Iterable[str | Table]:
+    """What the scores are relative to."""
+    named = [f"{one}: {one.usual_ms:,.4g} ms" for one in advice.references]
+    if len(named) == 1:
+        yield f"Compared: {advice.references[0]}, with each other."
+    else:
+        yield f"Compared, each set with itself (the time of its median GPU): {'; '.join(named)}."
+
+
+def _gains(advice: Advice, of: str) -> Iterable[str | Table]:
     """What each choice saves; first against a random choice that avoids the slow nodes, too."""
     if not advice.repeatable:  # the finding says that there is no gain, or that none is known
         return
@@ -81,7 +99,7 @@ def _gains(advice: Advice) -> Iterable[str | Table]:
         ]
         for gain in gains
     ]
-    title = f"Time saved by a job of {many(advice.gpus, 'GPU')} ({advice.workload} on {advice.cluster})"
+    title = f"Time saved by a job of {many(advice.gpus, 'GPU')} ({of})"
     yield Table(("choice", "against", "saved", "[90 %]", ""), rows, (2,), title, wrapped=(0, 1, 4))
     yield ""
 
@@ -90,8 +108,8 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f} %".replace("-0.0", "0.0")
 
 
-def _nodes(steering: Steering) -> Iterable[str | Table]:
-    nodes = steering.advice.nodes
+def _nodes(steering: Steering, advice: Advice) -> Iterable[str | Table]:
+    nodes = advice.nodes
     if not nodes:
         return
     head = ["node", "tier", "worst GPU", "slowdown", "[90 %]", "runs", "days ago", "clock", "power", "temperature"]
@@ -102,7 +120,9 @@ def _nodes(steering: Steering) -> Iterable[str | Table]:
         leaves.insert(1, 10)
         for row in rows:
             row.append(steering.nodes[row[0]].state if row[0] in steering.nodes else MISSING)
-    title = "Slow nodes, by their slowest GPU; the fleet's median in brackets"
+    whose = f" of {advice.workload}" if steering.advice.kinds else ""
+    beside = "their own VBIOS" if len(advice.references) > 1 else "the GPUs compared"
+    title = f"Slow nodes{whose}, by their slowest GPU; the median of {beside} in brackets"
     yield Table(head, rows, (3, 5, 6), title, leaves=leaves)
     if len(nodes) > _LISTED:
         yield f"and {len(nodes) - _LISTED} more: --json has them"
@@ -131,8 +151,7 @@ def _beside(value: float | None, fleet: float | None, unit: str) -> str:
     return f"{value:,.0f} {unit}" + (f" ({fleet:,.0f})" if fleet is not None else "")
 
 
-def _sets(steering: Steering) -> Iterable[str | Table]:
-    advice = steering.placing
+def _sets(steering: Steering, advice: Advice, label: str | None) -> Iterable[str | Table]:
     sets = [(name, found) for name, found in (("packed", advice.packed), ("anywhere", advice.spread)) if found]
     if not sets:
         return
@@ -142,7 +161,7 @@ def _sets(steering: Steering) -> Iterable[str | Table]:
         rows.append([name, f"{placed.slowdown:.3f}", interval, count(len(placed.nodes))])
     known = 4 if advice.cost.nodes else 3  # the number of nodes is the last column
     head = ("set", "time", "[90 %]", "nodes")[:known]
-    title = "Best sets: predicted time, 1 = the fleet's median GPU"
+    title = f"Best sets{f' of {label}' if label else ''}: predicted time, 1 = the median GPU"
     yield Table(head, [row[:known] for row in rows], (1, 3)[: known - 2], title)
     for name, placed in sets:
         if placed.nodes:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, SchedulerError
 from . import kubernetes
-from .advising import Steering, Wanted, steer
+from .advising import Steering, steer
 from .applying import Change, change, pending, workload_of
+from .asked import Wanted
 from .formats import filter_file, node_lines, write_whole
 from .hostlist import compress
 from .kubernetes import KubeNode
@@ -36,6 +37,7 @@ def advise(
     workload: str,
     *,
     cluster: str | None = None,
+    model: str | None = None,
     gpus: int = 1,
     partition: str | None = None,
     max_share: float | None = None,
@@ -62,6 +64,7 @@ def advise(
     wanted = wishes(
         workload,
         cluster=cluster,
+        model=model,
         gpus=gpus,
         max_share=max_share,
         hard=hard,
@@ -95,13 +98,19 @@ def advise(
         placing=form in (None, "nodelist", "json"),
         lenient=form in (None, "json", "exclude", "prefer") and not to_file,
     )
-    return replace(steering, remarks=((remark,) if remark else ()) + steering.remarks, cluster=cluster_nodes)
+    first = [remark] if remark else []
+    if partition is not None and slurm is None:
+        first.append(
+            f"partition {partition} was not used: no scheduler says which nodes it has (--nodes FILE lists some)"
+        )
+    return replace(steering, remarks=(*first, *steering.remarks), cluster=cluster_nodes)
 
 
 def wishes(
     workload: str,
     *,
     cluster: str | None = None,
+    model: str | None = None,
     gpus: int = 1,
     max_share: float | None = None,
     hard: float = 1.1,
@@ -117,7 +126,7 @@ def wishes(
             raise InputError(f"--{name} {value} is not a factor: write a number such as 1.2")
     if soft > hard:
         raise InputError(f"--soft {soft:g} is above --hard {hard:g}")
-    return Wanted(workload, cluster, gpus, hard, soft, max_share, max_age, locality_penalty, replicates, seed)
+    return Wanted(workload, cluster, model, gpus, hard, soft, max_share, max_age, locality_penalty, replicates, seed)
 
 
 def _opened(store: Store | str | Path) -> Store:

@@ -4,39 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import InputError
-from ..store.names import find_workload, plain_workload
+from .asked import Asked, Wanted
 from .formats import preference
 from .hostlist import compress, expand
 from .naming import Known, known, within
 from .slurm import Node, Slurm, Wait, nodes_for
 
 if TYPE_CHECKING:
-    from ..analysis.placement import Advice, Scores, Suspect
+    from ..analysis.placement import Advice
     from ..store import Store
     from .kubernetes import KubeNode
 
 _HOST = re.compile(r"[A-Za-z0-9_.-]+")
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What is asked: the options of `whorl advise` that are about the advice."""
-
-    workload: str
-    cluster: str | None = None
-    gpus: int = 1
-    hard: float = 1.1
-    soft: float = 1.05
-    max_share: float | None = None
-    max_age: float = 90.0  # days
-    locality: float = 1.0
-    replicates: int | None = None
-    seed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -118,11 +102,8 @@ def steer(
     the nodes is no error: the advice is then on all that were measured, and none of it is for the scheduler. Raises
     InputError, SchedulerError.
     """
-    from ..analysis.placement import advise, scores, suspects
-
-    wanted, cluster = _settled(store, wanted)
-    found = scores(store, (), cluster=cluster, **({} if wanted.seed is None else {"seed": wanted.seed}))
-    measured = sorted({name for name in found.nodes if name is not None})
+    asked = Asked.of(store, wanted)
+    measured = sorted(asked.nodes)
     nodes = slurm.nodes() if slurm is not None else {}
     _check_partition(nodes, partition)
     names, where = _named(measured, nodes if slurm is not None else None, listed, partition)
@@ -133,7 +114,7 @@ def steer(
     if bounded and not names.names:
         theirs = list(listed or nodes)
         sentence = _none_known(
-            measured, theirs, partition if names.elsewhere else None, found.cluster, slurm is not None
+            measured, theirs, partition if names.elsewhere else None, asked.found.cluster, slurm is not None
         )
         if not lenient or listed is not None or names.elsewhere:
             raise InputError(sentence)
@@ -162,11 +143,12 @@ def steer(
     if usable is not None and partition is not None:
         # Nodes that nobody measured count in the share that is excluded and in what is left.
         usable |= {name for name, node in nodes.items() if node.gpus} - set(names.names.values())
-    suspected = suspects(store, found, wanted.workload, wanted.soft)
-    advice = _advise(advise, found, wanted, usable, suspected)
+    if usable is not None:
+        asked = asked.within(usable)
+    advice = asked.advice(usable)
     other = advice
     if placing and unusable and len(unusable) < len(names.names):
-        other = _advise(advise, found, wanted, (usable or set()) - set(unusable), suspected)
+        other = asked.advice((usable or set()) - set(unusable))
     return Steering(advice, other, partition, nodes, names, unusable, tuple(remarks), slurm, foreign)
 
 
@@ -180,39 +162,6 @@ def _named(
         return known(measured, listed), "the list of nodes does not contain"
     hosts = {name: name for name in measured if _HOST.fullmatch(name)}
     return Known(hosts, tuple(name for name in measured if name not in hosts), ()), "not a valid host name:"
-
-
-def _advise(
-    advise: Any, found: Scores, wanted: Wanted, usable: set[str] | None, suspected: Sequence[Suspect]
-) -> Advice:
-    asked: dict[str, Any] = {"replicates": wanted.replicates, "seed": wanted.seed}
-    given: Advice = advise(
-        found,
-        wanted.workload,
-        gpus=wanted.gpus,
-        partition=usable,
-        locality=wanted.locality,
-        hard=wanted.hard,
-        soft=wanted.soft,
-        max_share=wanted.max_share,
-        max_age=wanted.max_age,
-        suspected=suspected,
-        **{name: value for name, value in asked.items() if value is not None},
-    )
-    return given
-
-
-def _settled(store: Store, wanted: Wanted) -> tuple[Wanted, str | None]:
-    """What is wanted with the workload as the store calls it, and the cluster: that asked for, else the only one."""
-    from ..analysis.placement import available
-
-    known = [(cluster, name) for cluster, name in available(store) if wanted.cluster in (None, cluster)]
-    said = find_workload(wanted.workload, {one for _, name in known for one in (name, plain_workload(name))})
-    clusters = sorted({cluster for cluster, name in known if said in (name, plain_workload(name))})
-    if wanted.cluster is None and len(clusters) > 1:
-        raise InputError(f"{said} was measured on {', '.join(clusters)}: choose one with --cluster")
-    kind = find_workload(said, {name for cluster, name in known if cluster in clusters})
-    return replace(wanted, workload=kind), wanted.cluster or (clusters[0] if clusters else None)
 
 
 def read_names(path: Path | None, text: str) -> list[str]:

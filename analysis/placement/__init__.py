@@ -7,10 +7,13 @@ nothing. docs/placement.md has the definitions and how well they hold.
 from __future__ import annotations
 
 from .advice import Advice, Cost, Staleness, advise
+from .asking import kinds_of
 from .once import Suspect, suspects
 from .reading import Place, available
+from .references import Reference
 from .scores import Scores, WorkloadScores, scores
 from .tiers import NodeEvidence
+from .together import together
 from .worth import Gain, PlacedSet
 
 __all__ = [
@@ -20,12 +23,15 @@ __all__ = [
     "NodeEvidence",
     "Place",
     "PlacedSet",
+    "Reference",
     "Scores",
     "Staleness",
     "Suspect",
     "WorkloadScores",
     "advise",
     "available",
+    "kinds_of",
     "scores",
     "suspects",
+    "together",
 ]

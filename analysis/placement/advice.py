@@ -13,6 +13,7 @@ import numpy as np
 from ...errors import InputError
 from ..statistics.ordering import Floats, Ints
 from .once import Suspect
+from .references import Reference
 from .saying import finding
 from .scores import SEED, Scores, WorkloadScores
 from .tiers import HARD, SOFT, NodeEvidence, Nodes, age, evidence, nodes_of, stale, tier, when
@@ -26,6 +27,8 @@ LEAST_LEFT = 2
 """Of the GPUs that a job asks for, how many times as many must be left to choose from."""
 _FAST = 0.25
 """The share of the nodes that is offered as fast."""
+_SEVERAL = 0.15
+"""Between the 5th and 95th percentile, as logarithms: GPUs of one model differ less."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,12 @@ class Advice:
     notes: tuple[str, ...]
     suspected: tuple[Suspect, ...] = ()
     """GPUs that are slow beyond doubt, but in one sitting; only where nobody knows what repeats. None is excluded."""
+    references: tuple[Reference, ...] = ()
+    """What the scores are relative to: the GPUs of one model, or of each of its board variants."""
+    usual_ms: float = math.nan
+    """The time of the median GPU of all that are compared."""
+    kinds: tuple[Advice, ...] = ()
+    """Where the GPUs are of several models, the advice on each: see `together`."""
 
     @property
     def leaves_all(self) -> bool:
@@ -147,9 +156,10 @@ def advise(
     tiers = {name: tier(one, its, hard, soft) for name, its in zip(nodes.names, nodes.gpus, strict=True)}
     slow = sorted(
         ((name, *slow_by) for name, slow_by in tiers.items() if slow_by is not None),
-        key=lambda row: (row[1] != "hard", -one.belief[row[2]], row[0]),
+        key=lambda row: (row[1] != "hard", -one.slow(one.belief)[row[2]], row[0]),
     )
     drained = [name for name, level, _ in slow if level == "hard"]
+    _say_compared(scores, one, partition is not None, notes)
     _say_homeless(scores, one, hard, soft, notes)
     _say_doubtful(scores, one, usable, hard, soft, notes)
     exclude, cost, kept = _excluded(drained, nodes, unknown, gpus, max_share, notes)
@@ -182,6 +192,8 @@ def advise(
         staleness=staleness,
         notes=tuple(notes),
         suspected=suspected,
+        references=one.references,
+        usual_ms=one.usual_ms,
     )
 
 
@@ -202,12 +214,29 @@ def _usable(one: WorkloadScores, nodes: Nodes, bounded: bool) -> Ints:
     return np.flatnonzero(np.isfinite(one.belief))
 
 
+def _say_compared(scores: Scores, one: WorkloadScores, bounded: bool, notes: list[str]) -> None:
+    """Note what cannot be told by comparing these GPUs."""
+    for number, reference in enumerate(one.references):
+        if reference.nodes == 1 and reference.gpus > 1:
+            host = {scores.nodes[gpu] for gpu in np.flatnonzero(one.reference == number)} - {None}
+            notes.append(
+                f"{reference} are compared only with each other: whether {host.pop()} is slow as a whole cannot be told"
+            )
+    level = np.log(one.raw[np.isfinite(one.raw)])
+    if not bounded and one.references[0].model is None and np.ptp(np.quantile(level, (0.05, 0.95))) > _SEVERAL:
+        notes.append(
+            "the store does not name the model of these GPUs, and their times differ as those of several models may: "
+            "then choose a partition (--partition), or import the models (`whorl import --map COLUMN=model`)"
+        )
+
+
 def _say_homeless(scores: Scores, one: WorkloadScores, hard: float, soft: float, notes: list[str]) -> None:
     for gpu in np.flatnonzero(np.isfinite(one.belief) & np.array([node is None for node in scores.nodes])):
         found = tier(one, [int(gpu)], hard, soft)
         if found is not None and found[0] == "hard":
+            takes = one.slow(one.belief)[gpu]
             notes.append(
-                f"{scores.name(int(gpu))} is certainly slow ({one.belief[gpu]:.2f} times the usual time), but its node "
+                f"{scores.name(int(gpu))} is certainly slow ({takes:.2f} times the usual time), but its node "
                 "is not known: find it"
             )
 
@@ -219,7 +248,8 @@ def _say_doubtful(
     if not one.repeatable:
         return
     homeless = [gpu for gpu, node in enumerate(scores.nodes) if node is None]
-    doubtful = (one.upper > hard) & (one.lower <= soft) & (one.runs > 1)
+    lower, upper = one.slow(one.lower), one.slow(one.upper)
+    doubtful = (upper > hard) & (lower <= soft) & (one.runs > 1)
     may = [int(gpu) for gpu in np.union1d(usable, np.array(homeless, dtype=np.intp)) if doubtful[gpu]]
     may.sort(key=lambda gpu: -one.belief[gpu])
     if may:
@@ -229,8 +259,8 @@ def _say_doubtful(
         others = len(may) - 1
         more = f"; {others:,} other{' is' if others == 1 else 's are'} like it" if others else ""
         notes.append(
-            f"the runs of {scores.name(gpu)}{where} disagree: it takes between {one.lower[gpu]:.2f} and "
-            f"{one.upper[gpu]:.2f} times the usual time{more}; measure again"
+            f"the runs of {scores.name(gpu)}{where} disagree: it takes between {lower[gpu]:.2f} and "
+            f"{upper[gpu]:.2f} times the usual time{more}; measure again"
         )
 
 

@@ -6,13 +6,14 @@ several of them is suspected after one campaign.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...store.names import plain_workload
-from ..verdicts import Kind, Level, judge
+from ..verdicts import Kind, Level, Verdict, judge
 from .scores import Scores
 
 if TYPE_CHECKING:
@@ -36,26 +37,32 @@ class Suspect:
     """In which it shows."""
 
 
-def suspects(store: Store, scores: Scores, workload: str, soft: float) -> tuple[Suspect, ...]:
-    """The GPUs that the judge names and that took more than `soft` times the usual time in `workload`, slowest first.
-
-    None is looked for where the scores can tell what repeats.
+def suspects(store: Store, scores: Scores, workloads: Iterable[str], soft: float) -> dict[str, tuple[Suspect, ...]]:
+    """By workload, the GPUs that the judge names and that took more than `soft` times the usual time in it, the
+    slowest first. None is looked for where the scores can tell what repeats.
     """
+    once = [name for name in workloads if scores.one(name).p is None]
+    if not once:
+        return {}
+    found = judge(store, cluster=scores.cluster).rows
+    slow = [one for one in found if one.level is not Level.BATCH and one.kind is not Kind.FAST and one.timed]
+    return {name: _in(scores, name, slow, soft) for name in once}
+
+
+def _in(scores: Scores, workload: str, verdicts: Iterable[Verdict], soft: float) -> tuple[Suspect, ...]:
     one = scores.one(workload)
-    if one.p is not None:
-        return ()
+    slow = one.slow(one.raw)
     number = {scores.name(gpu): gpu for gpu in range(len(scores.gpus))}
     found: dict[int, Suspect] = {}
-    for verdict in judge(store, cluster=scores.cluster).rows:
-        shows = plain_workload(workload) in {plain_workload(name) for name in verdict.workloads}
-        if verdict.level is Level.BATCH or verdict.kind is Kind.FAST or not verdict.timed or not shows:
+    for verdict in verdicts:
+        if plain_workload(workload) not in {plain_workload(name) for name in verdict.workloads}:
             continue
         for name in verdict.gpus:
             gpu = number.get(name)
-            if gpu is None or not np.isfinite(one.raw[gpu]) or one.raw[gpu] <= soft:
+            if gpu is None or not np.isfinite(slow[gpu]) or slow[gpu] <= soft:
                 continue
             its = Suspect(
-                scores.gpus[gpu], name, scores.nodes[gpu], float(one.raw[gpu]), verdict.p, verdict.kind.value,
+                scores.gpus[gpu], name, scores.nodes[gpu], float(slow[gpu]), verdict.p, verdict.kind.value,
                 verdict.workloads,
             )  # fmt: skip
             found.setdefault(gpu, its)

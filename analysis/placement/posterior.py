@@ -7,7 +7,7 @@ another sitting differs, and the measured level (`raw`), are the judge's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,13 @@ class Observed:
     starts: Ints
     block: Ints
     """(runs,) the job of a run, -1 for a run of its own."""
+
+    def without(self, usual: Floats) -> Observed:
+        """The same about what is usual for each GPU, (gpus,), instead of about the fleet."""
+        if not usual.any():
+            return self
+        x = self.x - np.repeat(usual, np.diff(self.starts))
+        return replace(self, x=x - float(np.median(prior.centres(x, self.starts))))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Place:
-    """The place of a GPU. Node and slot are None if they are not known or contradictory."""
+    """The place of a GPU, and its board. Node and slot are None if they are not known or contradictory."""
 
     node: str | None = None
     slot: int | None = None
@@ -31,6 +31,9 @@ class Place:
     """(first seen, driver version) in the order of time."""
     simulated: bool = False
     """Whether all its runs say that the GPU is simulated: then their times are simulated too."""
+    model: str | None = None
+    vbios: str | None = None
+    """As seen last."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,10 @@ def _untimed(store: Store, timed: Sequence[tuple[str, str]]) -> dict[tuple[str, 
     return found
 
 
-def read(store: Store, workloads: Sequence[str], cluster: str | None) -> Readings:
+def read(store: Store, workloads: Sequence[str], cluster: str | None, nodes: Collection[str] | None = None) -> Readings:
     """The runs of `workloads` (all of the cluster, where empty) on `cluster` (the only one, where None).
+
+    `nodes`: only those of GPUs that are there.
 
     Raises `InputError`, which lists what there is, for an empty store, a cluster or workload that it does not have,
     and a cluster left open where several have the workloads; `StoreError` where its files cannot be read.
@@ -126,7 +131,11 @@ def read(store: Store, workloads: Sequence[str], cluster: str | None) -> Reading
     simulated = _simulated(store, cluster, frame)
     places = _places(store, cluster, names.identity, frame, notes)
     places = {gpu: replace(places[gpu], simulated=gpu in simulated) for gpu in places}
-    kept = tuple(workload for workload in chosen if workload not in left_out)
+    if nodes is not None:
+        places = {gpu: place for gpu, place in places.items() if place.node in nodes}
+        frame = frame.filter(pl.col("gpu").is_in(list(places)))
+    there = set(frame["workload"].cast(pl.String).unique()) if nodes is not None else measured
+    kept = tuple(workload for workload in chosen if workload in there)
     no_times = {workload: why for (on, workload), why in untimed.items() if on == cluster}
     return Readings(cluster, kept, frame, places, tuple(notes), left_out, no_times)
 
@@ -182,12 +191,14 @@ def _places(
     store: Store, cluster: str, identity: dict[str, str], frame: pl.DataFrame, notes: list[str]
 ) -> dict[str, Place]:
     seen = store.scan("gpus").filter(pl.col("cluster") == cluster)
-    seen = seen.select("gpu", "node", "slot", "driver", "first_seen").unique()
-    rows = store.collect(seen.sort("gpu", "first_seen", "node", "slot", "driver", nulls_last=False))
+    columns = ["node", "slot", "driver", "model", "vbios"]
+    seen = seen.select("gpu", "first_seen", *columns).unique()
+    rows = store.collect(seen.sort("gpu", "first_seen", *columns, nulls_last=False))
     newest: dict[str, datetime | None] = dict(frame.group_by("gpu").agg(pl.col("began").max()).iter_rows())
     spots: dict[str, set[tuple[str, int | None]]] = {}
     versions: dict[str, list[tuple[datetime | None, str]]] = {}
-    for gpu, node, slot, driver, first_seen in rows.iter_rows():
+    boards: dict[str, dict[str, str]] = {}
+    for gpu, first_seen, node, slot, driver, model, vbios in rows.iter_rows():
         name = identity.get(gpu, gpu)
         if name not in newest:
             continue
@@ -195,6 +206,8 @@ def _places(
             spots.setdefault(name, set()).add((node, slot))
         if driver is not None:
             versions.setdefault(name, []).append((first_seen, driver))
+        its = {"model": model, "vbios": vbios}
+        boards.setdefault(name, {}).update((what, value) for what, value in its.items() if value is not None)
     moved = sorted(gpu for gpu, found in spots.items() if len({node for node, _ in found}) > 1)
     if moved:
         notes.append(f"{_some(moved)}: seen on more than one node, so treated as having no known node")
@@ -212,7 +225,13 @@ def _places(
     found_at = {gpu: nowhere if gpu in gone else at.get(gpu, nowhere) for gpu in newest}
     reloads = _reloads(store, cluster)
     return {
-        gpu: Place(node, slot, _changes(versions.get(gpu, []) + reloads.get(at.get(gpu, nowhere)[0], [])))
+        gpu: Place(
+            node,
+            slot,
+            _changes(versions.get(gpu, []) + reloads.get(at.get(gpu, nowhere)[0], [])),
+            model=boards.get(gpu, {}).get("model"),
+            vbios=boards.get(gpu, {}).get("vbios"),
+        )
         for gpu, (node, slot) in found_at.items()
     }
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from ..verdicts.levels.estimate import REACH_90, WEEKS, Levels
 from .coupling import Units, units
 from .posterior import Posterior, posterior
 from .reading import Place, Readings, read
+from .references import Reference, references, variants
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -31,7 +33,8 @@ REFITS = 20
 class WorkloadScores:
     """One workload over the GPUs of a fleet: arrays of one length, NaN (NaT, 0 runs) for a GPU not measured in it.
 
-    A score is a time over that of the fleet's median GPU: 1 is usual, higher is slower.
+    A score is a time over that of the fleet's median GPU: 1 is usual, higher is slower. Whether a GPU is slow is said
+    by its score over that of its `reference`: see `slow`.
     """
 
     workload: str
@@ -66,9 +69,15 @@ class WorkloadScores:
     """Relative standard deviations: of a run about its GPU, of the GPUs' scores."""
     coupled: bool
     """Whether jobs couple the GPUs, so that all GPUs of a set have one score."""
+    references: tuple[Reference, ...]
+    """What the GPUs are compared with: one set, or one for each board variant."""
+    reference: Ints
+    """(gpus,) the number of each GPU's reference; -1 for a GPU not measured."""
     unit: Ints
     """(gpus,) the set of GPUs that a GPU is scored with; -1 for a GPU not measured."""
     posterior: Posterior
+    usual_ms: float
+    """The time of the fleet's median GPU."""
     run_ids: Mapping[str, tuple[str, ...]]
     """The runs of each GPU, in the order of time."""
     notes: tuple[str, ...] = ()
@@ -77,7 +86,19 @@ class WorkloadScores:
     def draw(self, rng: np.random.Generator) -> Floats:
         """(gpus,) what the scores may be, one draw of all together."""
         drawn = self.posterior.draw(rng)
-        return np.where(self.unit >= 0, drawn[self.unit], np.nan)
+        return np.where(self.unit >= 0, drawn[self.unit], np.nan) * self.usual
+
+    @cached_property
+    def usual(self) -> Floats:
+        """(gpus,) the score of the median GPU of each GPU's reference: 1 where there is one reference."""
+        if len(self.references) == 1:
+            return np.ones(len(self.reference))
+        times = np.array([one.usual_ms for one in self.references])
+        return np.where(self.reference >= 0, times[self.reference] / self.usual_ms, np.nan)
+
+    def slow(self, scores: Floats) -> Floats:
+        """(gpus,) `scores` over those of the references: above 1 a GPU is slower than its like."""
+        return scores / self.usual
 
 
 @dataclass(frozen=True)
@@ -163,17 +184,19 @@ def scores(
     workloads: Sequence[str] = (),
     *,
     cluster: str | None = None,
+    nodes: Collection[str] | None = None,
     seed: int = SEED,
     replicates: int = REFITS,
 ) -> Scores:
     """The scores of the GPUs of `cluster` in `workloads`; all of the cluster's, where none is named.
 
-    `cluster` may be left out where only one has all the workloads. `replicates`: refits of the prior, each to a
-    bootstrap sample of the GPUs; the same seed gives the same scores. docs/placement.md says how they are made.
+    `cluster` may be left out where only one has all the workloads. `nodes`: only the GPUs there are compared.
+    `replicates`: refits of the prior, each to a bootstrap sample of the GPUs; the same seed gives the same scores.
+    docs/placement.md says how they are made.
 
     Raises `InputError` for an empty store and for a workload or cluster that it does not have.
     """
-    found = read(store, workloads, cluster)
+    found = read(store, workloads, cluster, nodes)
     names = sorted(found.places, key=lambda gpu: _order(gpu, found.places[gpu]))
     place = {gpu: number for number, gpu in enumerate(names)}
     notes = list(found.notes)
@@ -189,7 +212,7 @@ def scores(
                 raise
             left_out[workload] = str(error)
             continue
-        of[workload] = _scored(runs, place, rng, replicates, its)
+        of[workload] = _scored(runs, found.places, place, rng, replicates, its)
         notes += its
     notes += [f"{workload} was left out: {why}" for workload, why in left_out.items()]
     places = tuple(found.places[gpu] for gpu in names)
@@ -213,12 +236,29 @@ def _runs(found: Readings, workload: str, notes: list[str]) -> Runs:
 
 
 def _scored(
-    runs: Runs, place: dict[str, int], rng: np.random.Generator, replicates: int, notes: list[str]
+    runs: Runs,
+    places: Mapping[str, Place],
+    place: dict[str, int],
+    rng: np.random.Generator,
+    replicates: int,
+    notes: list[str],
 ) -> WorkloadScores:
     apart = units(runs)
-    found = posterior(apart.observed, rng, replicates)
+    middle = float(np.median(apart.levels.level))
+    level = apart.levels.level - middle
+    boards = [places[name] for name in runs.names]
+    several = np.diff(apart.observed.starts) > 1
+    # Sets of GPUs that jobs couple have no one board; where nothing repeats, nor do variants.
+    can = not apart.coupled and several.sum() > 1
+    variant = variants(apart.levels, boards) if can else np.zeros(len(boards), dtype=np.intp)
+    of_gpu = np.where(apart.unit >= 0, level[apart.unit], np.nan)
+    compared = references(of_gpu, variant, boards, float(np.exp(middle)))
+    usual = np.ones(len(level))
+    if len(compared) > 1:
+        usual[apart.unit] = np.array([one.usual_ms for one in compared])[variant] / np.exp(middle)
+        _say_variants(runs.workload, compared, notes)
+    found = posterior(apart.observed.without(np.log(usual)), rng, replicates)
     lower, upper = in_another_sitting(apart.levels, found.belief, found.lower, found.upper)
-    level = apart.levels.level - float(np.median(apart.levels.level))
     at = np.array([place[name] for name in runs.names], dtype=np.intp)
     _say_coupled(runs, apart, notes)
     _say_sittings(runs, apart, notes)
@@ -238,22 +278,25 @@ def _scored(
         runs.workload,
         runs=np.where(unit >= 0, runs_of[unit], 0),
         raw=over(np.exp(level)),
-        belief=over(found.belief),
-        lower=over(lower),
-        upper=over(upper),
+        belief=over(found.belief * usual),
+        lower=over(lower * usual),
+        upper=over(upper * usual),
         standing_out=np.where(unit >= 0, found.standing_out[unit], False),
         newest=_spread(newest, at, len(place), np.datetime64("NaT")),
         oldest=_spread(oldest, at, len(place), np.datetime64("NaT")),
         **others,
-        repeatable=found.repeatable,
-        reason=found.reason,
+        repeatable=found.repeatable or len(compared) > 1,
+        reason=found.reason if len(compared) == 1 else None,
         p=found.p,
         icc=found.icc,
         sigma_within=found.sigma_within,
         sigma_between=found.sigma_between,
         coupled=apart.coupled,
+        references=compared,
+        reference=_spread(variant, at, len(place), -1),
         unit=unit,
         posterior=found,
+        usual_ms=float(np.exp(middle)),
         run_ids=ids,
         notes=tuple(notes),
     )
@@ -286,6 +329,15 @@ def _when(runs: Runs) -> tuple[npt.NDArray[Any], npt.NDArray[Any], dict[str, tup
     found = by_gpu.agg(newest=pl.col("began").max(), oldest=pl.col("began").min(), run_id=pl.col("run_id"))
     ids = {runs.names[gpu]: tuple(its) for gpu, its in found.select("gpu", "run_id").iter_rows()}
     return found["newest"].to_numpy(), found["oldest"].to_numpy(), ids
+
+
+def _say_variants(workload: str, compared: Sequence[Reference], notes: list[str]) -> None:
+    main, *others = compared
+    notes += [
+        f"{one} take {one.usual_ms / main.usual_ms:.2f} times as long in {workload} as {main}: whether a GPU is slow "
+        "is said beside boards of its own VBIOS"
+        for one in others
+    ]
 
 
 def _say_coupled(runs: Runs, apart: Units, notes: list[str]) -> None:

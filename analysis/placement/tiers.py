@@ -34,6 +34,7 @@ class NodeEvidence:
     worst_gpu_name: str
     """`node/slot` where that is known, else as `worst_gpu`."""
     slowdown: float
+    """Over the median GPU of `reference`."""
     lower: float
     upper: float
     runs: int
@@ -50,6 +51,8 @@ class NodeEvidence:
     fleet_sm_clock_mhz: float | None
     fleet_power_w: float | None
     fleet_temperature_c: float | None
+    reference: str
+    """The GPUs that it is compared with, in words: of its model and board variant."""
 
 
 @dataclass(frozen=True)
@@ -81,15 +84,18 @@ def nodes_of(scores: Scores, workload: str, usable: Collection[str] | None) -> N
 def tier(one: WorkloadScores, gpus: Sequence[int], hard: float, soft: float) -> tuple[str, int] | None:
     """The tier of a node with these GPUs and the GPU that puts it there; None for a usual node.
 
-    Never "hard" by one run, and only by a GPU that stands out of the whole fleet.
+    Never "hard" by one run, and only by a GPU that stands out of all that are compared. A GPU is slow beside those of
+    its own model and board variant.
     """
     found: tuple[str, int] | None = None
-    for gpu in sorted(gpus, key=lambda gpu: -one.belief[gpu]):
-        if not one.repeatable or not np.isfinite(one.lower[gpu]):
+    usual = one.usual
+    for gpu in sorted(gpus, key=lambda gpu: -one.belief[gpu] / usual[gpu]):
+        lower = one.lower[gpu] / usual[gpu]
+        if not one.repeatable or not np.isfinite(lower):
             continue
-        if one.lower[gpu] > hard and one.runs[gpu] >= _FEWEST_RUNS and one.standing_out[gpu]:
+        if lower > hard and one.runs[gpu] >= _FEWEST_RUNS and one.standing_out[gpu]:
             return "hard", gpu
-        if found is None and one.lower[gpu] > soft:
+        if found is None and lower > soft:
             found = "soft", gpu
     return found
 
@@ -100,16 +106,18 @@ def evidence(
     """What says that `node` is slow: GPU number `gpu`."""
     one = scores.of[workload]
     newest = when(one, gpu)
+    belief, lower, upper = (values[gpu] / one.usual[gpu] for values in (one.belief, one.lower, one.upper))
     conditions = {name: getattr(one, name) for name in ("sm_clock_mhz", "power_w", "temperature_c")}
+    alike = one.reference == one.reference[gpu]
     return NodeEvidence(
         node,
         tier,
         excluded,
         scores.gpus[gpu],
         scores.name(gpu),
-        float(one.belief[gpu]),
-        float(one.lower[gpu]),
-        float(one.upper[gpu]),
+        float(belief),
+        float(lower),
+        float(upper),
         int(one.runs[gpu]),
         one.run_ids.get(scores.gpus[gpu], ()),
         newest,
@@ -117,7 +125,8 @@ def evidence(
         age(scores, one, gpu, now),
         stale(scores, one, gpu, now, max_age),
         **{name: _known(values[gpu]) for name, values in conditions.items()},
-        **{f"fleet_{name}": _median(values) for name, values in conditions.items()},
+        **{f"fleet_{name}": _median(values[alike]) for name, values in conditions.items()},
+        reference=str(one.references[one.reference[gpu]]),
     )
 
 

@@ -298,6 +298,34 @@ def test_a_sentence_keeps_its_dots(store: str, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == "Note: not 5 nodes (n[1,3], ...). any node will do.\n"
 
 
+def test_of_two_models_the_answer_has_a_part_for_each(tmp_path: Path) -> None:
+    from ..analysis.placement.test_kinds import A100, V100, Mixed
+
+    root = str(Mixed().measured({"a2": 1.4}).kept(tmp_path / "S").root)
+    text = advise(root, "--no-scheduler", "--gpus", "4", workload="w").stdout
+    assert text.startswith(f"{A100}: Exclude a2")
+    for part in (f"\n{V100}: w runs", "sbatch --exclude=a2 ...", f"w on c, {A100})", f"w on c, {V100})"):
+        assert part in text
+    assert f"Best sets of {V100}: predicted time" in text
+    assert "Slow nodes of NVIDIA" in text
+    assert "Slow nodes of Tesla" not in text
+    compared = text.partition("Compared, each set with itself (the time of its median GPU): ")[2].split()
+    assert " ".join(compared).startswith(f"16 GPUs ({A100}) on 4 nodes: 1")
+    found = document(root, "--no-scheduler", workload="w")
+    assert ([kind["workload"] for kind in found["kinds"]], found["gains"]) == ([A100, V100], [])
+    assert found["scheduler"]["nodelist"].startswith("a")
+    one = advise(root, "--no-scheduler", "--model", "v100", workload="w").stdout
+    assert one.startswith("w runs almost equally fast")
+    assert "Compared: 12 GPUs (Tesla V100-SXM2-16GB) on 3 nodes, with each other." in one
+    refused = advise(root, "--no-scheduler", "--model", "h100", workload="w")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert refused.stderr == f"whorl: no GPU of model 'h100' was measured in w; there are {A100}, {V100}\n"
+    for form, expected in (("exclude", "a2"), ("kubernetes", "kubectl label --overwrite node a2 whorl.io/w=exclude")):
+        assert expected in advise(root, "--no-scheduler", "--format", form, workload="w").stdout.splitlines()
+    ignored = advise(root, "--no-scheduler", "--partition", "a100", "--format", "exclude", workload="w").stderr
+    assert "partition a100 was not used: no scheduler says which nodes it has" in ignored
+
+
 def test_apply_needs_a_scheduler(store: str) -> None:
     result = whorl("advise", "apply", "12", "--store", store)
     assert (result.exit_code, result.stdout) == (5, "")

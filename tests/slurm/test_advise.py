@@ -6,13 +6,15 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ..advised_fleet import write_store
+from ..analysis.placement.fleets import Fleet, noise
 from .daemons import Slurm
 
 pytestmark = pytest.mark.slurm
@@ -202,3 +204,40 @@ def test_a_silent_controller_is_one_sentence_in_bounded_time(slurm: Slurm, store
     (finding,) = [one for one in json.loads(done["doctor"].stdout)["findings"] if one["what"] == "Slurm"]
     assert not finding["works"]
     assert "`scontrol ping`" in finding["detail"]
+
+
+def _two_models(path: Path, nodes: Sequence[str] = ("n01", "n02", "n03", "n04", "n05", "n06")) -> str:
+    """V100 in n01 to n03, A100 in the others; n05 is slow."""
+    fleet, rng = Fleet(4 * len(nodes)), np.random.default_rng(3)
+    usual = np.array([1.5 if node > "n03" else 2.5 for node in nodes]).repeat(4)
+    usual[[place for place, node in enumerate(np.repeat(nodes, 4)) if node == "n05"]] *= 1.4
+    fleet.run("sgemm", usual, noise(rng, fleet.gpus, 4, 0.003))
+    for gpu, name in enumerate(fleet.names):
+        node = nodes[gpu // 4]
+        fleet.identity(name, node=node, slot=gpu % 4, model="A100" if node > "n03" else "V100")
+    return str(fleet.store(path, places=False).root)
+
+
+def test_of_two_models_each_is_compared_with_its_like_in_the_partition_asked(slurm: Slurm, tmp_path: Path) -> None:
+    store = _two_models(tmp_path / "S")
+    assert advised(slurm, store, "--partition", "batch", "--format", "exclude", user=None) == "n05\n"
+    text = advised(slurm, store, "--partition", "batch", "--gpus", "4", user=None)
+    assert text.startswith("A100: Exclude n05")
+    assert "\nV100: " in text
+    debug = advised(slurm, store, "--partition", "debug", user=None)  # n01 only
+    assert "A100" not in debug
+    assert "Compared: 12 GPUs (V100) on 3 nodes" in debug
+    weights = advised(slurm, store, "--partition", "batch", "--format", "weights", user=None).splitlines()
+    assert "# n05: avoid for 'sgemm'; before: Weight=10 Features=v100,cab1" in weights
+    assert not [line for line in weights if "avoid" in line and "n05" not in line]
+    placed = advised(slurm, store, "--gpus", "4", "--format", "nodelist", user=None).strip()
+    assert placed in ("n04", "n06"), "the best set is on the faster model"
+
+
+def test_a_partition_without_measured_gpus_is_an_error(slurm: Slurm, tmp_path: Path) -> None:
+    store = _two_models(tmp_path / "S", ("n04", "n05", "n06"))
+    done = slurm.whorl(*ASKING, "--store", store, "--partition", "debug")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "whorl: none of the measured nodes is in partition debug: the store has n[04-06], the partition n01\n"
+    )

@@ -58,8 +58,8 @@ def test_every_command_says_the_same_level_and_interval_of_a_gpu(slow: int, tmp_
     assert (level.own_ms, level.low_ms, level.high_ms) == pytest.approx((row["value"], row["low"], row["high"]))
     assert level.peers_ms == pytest.approx(row["value"] / row["ratio"])
 
-    # Placement compares GPUs with the whole fleet and believes less than was measured, but its level is the same one,
-    # and so is what another sitting may bring.
+    # Placement gives times over the whole fleet's and believes less than was measured, but its level is the same one.
+    # So is the batch that a GPU is compared with, and what another sitting may bring.
     score = scores(store, [workload]).of[workload]
     at = score.raw / score.raw[slow]
     times = rows.filter((pl.col("workload") == workload) & (pl.col("figure") == "time")).sort("gpu")["value"].to_numpy()
@@ -71,11 +71,12 @@ def test_every_command_says_the_same_level_and_interval_of_a_gpu(slow: int, tmp_
     reach = REACH_90 * judged.levels.later(WEEKS)
     number = int(np.argmax(score.raw))
     unit = score.unit[number]
-    down, up = (
-        abs(math.log(end / score.belief[number])) for end in (score.posterior.lower[unit], score.posterior.upper[unit])
-    )
-    ends = score.belief[number] * np.exp([-math.hypot(down, reach), math.hypot(up, reach)])
-    assert (score.lower[number], score.upper[number]) == pytest.approx(tuple(ends))
+    assert 100 * (score.slow(score.raw)[slow] - 1) == pytest.approx(verdict.effect_pct, abs=0.1)
+    assert [one.vbios for one in score.references] == ["old", "new"]
+    belief = score.slow(score.belief)[number]
+    down, up = (abs(math.log(end / belief)) for end in (score.posterior.lower[unit], score.posterior.upper[unit]))
+    ends = belief * np.exp([-math.hypot(down, reach), math.hypot(up, reach)])
+    assert tuple(score.slow(ends_)[number] for ends_ in (score.lower, score.upper)) == pytest.approx(tuple(ends))
 
     day = datetime.fromtimestamp(BEGAN_NS / 1e9, UTC).replace(tzinfo=None)
     found = difference(store, day + timedelta(days=1), day + timedelta(days=1))
