@@ -190,12 +190,13 @@ def _narrowest(table: Table, place: int) -> int:
 
 
 def _print_cells(table: Table) -> None:
-    """Row by row, a line per column."""
+    """Row by row, a line per column that has something in it."""
     longest = max(map(len, table.header))
     for position, row in enumerate(table.rows, start=1):
         click.echo(f"row {position}")
         for name, cell in zip(table.header, row, strict=True):
-            say(cell, f"  {name.ljust(longest)}  ", " " * (longest + 4))
+            if cell:
+                say(cell, f"  {name.ljust(longest)}  ", " " * (longest + 4))
 
 
 def _print_aligned(table: Table) -> None:

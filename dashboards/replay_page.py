@@ -77,12 +77,12 @@ def _gains(findings: Sequence[Finding]) -> list[Table | Drawing]:
         for name in over:
             if name in found:
                 drawn.setdefault(name, []).append(found[name])
-        texts = (_gain_text(found.get(name)) for name in over)
+        texts = (found[name].as_text() if name in found else "" for name in over)
         rows.append([one.policy, *texts, one.finding, str(max(gain.n for gain in one.gains))])
     seeds = max(gain.n for one in shown for gain in one.gains)
     rests = (
         f"n = {seeds} seeds; each draws what is not sure of the scores, the order of nodes and, after the first, the "
-        "jobs. The bars are 90 % intervals for this fleet and jobs like these (Student's t)."
+        "jobs. The bars are 90 % intervals for this fleet and jobs like these."
     )
     if seeds == 1:
         rests = "One seed is not evidence and has no interval."
@@ -137,12 +137,6 @@ def _over_time(results: Sequence[Replayed], bars: int) -> list[Drawing]:
             {policy: figure for policy, (figure, _) in drawn.items()},
         ),
     ]
-
-
-def _gain_text(gain: Gain | None) -> str:
-    if gain is None:
-        return ""
-    return gain.as_text() if gain.measurable or gain.n < 2 else f"{gain.as_text()}, not measurable"
 
 
 def _figures_table(results: Sequence[Replayed], policies: Sequence[str]) -> Table:

@@ -63,6 +63,8 @@ def test_where_no_table_fits_each_row_takes_a_line_per_column(
 ) -> None:
     text = printed(FOUND, 30, monkeypatch, capsys)
     assert text.startswith("row 1\n  GPU       n1 / 0\n")
+    blank = Table(["policy", "over itself"], [["packed", ""], ["pal", "a sentence of some words"]])
+    assert printed(blank, 20, monkeypatch, capsys).splitlines()[:3] == ["row 1", "  policy       packed", "row 2"]
 
 
 def test_a_node_without_rich_prints_plain_lines(

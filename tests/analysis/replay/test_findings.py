@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from whorl.analysis.replay import POLICIES, Fleet, Job, Trace, replay
+from whorl.analysis.replay.advised import Advised
 from whorl.analysis.replay.findings import ALL, Finding, findings, without_scores
 from whorl.analysis.replay.from_store import Level
 from whorl.analysis.replay.options import Options
@@ -97,6 +99,16 @@ def test_every_seed_but_the_first_has_other_jobs_and_controls_have_the_same() ->
     assert not General(TRACES[:1], Level(4, 2), Options()).informed([8])
 
 
+class FirstIsSlow(Advised):
+    """Advice against the first of six nodes."""
+
+    def __init__(self) -> None:
+        self.weights = np.array([2, 0, 0, 0, 0, 0], dtype=np.int32)
+
+    def barred(self, workload: str, gpus: int) -> NDArray[np.bool_]:
+        return self.weights > 0
+
+
 def test_policies_that_are_said_to_look_at_no_scores_look_at_none() -> None:
     """And the others do: their controls choose otherwise on some fleet."""
     blind = {policy.name for policy in POLICIES if policy.blind}
@@ -105,7 +117,7 @@ def test_policies_that_are_said_to_look_at_no_scores_look_at_none() -> None:
     for seed in range(3):
         scores = 1 + np.random.default_rng(seed).exponential(0.3, 24)
         scores[5] = 9.0
-        fleet = Fleet.regular(6, 4, {"w": scores})
+        fleet = replace(Fleet.regular(6, 4, {"w": scores}), advised=FirstIsSlow())
         for policy in POLICIES:
             known, flat = (replay(TRACES[0], one, policy).finish_s.tolist() for one in (fleet, fleet.flat()))
             if known != flat:
