@@ -20,6 +20,7 @@ from . import kubernetes
 from .advising import Steering, steer
 from .applying import Change, change, pending, workload_of
 from .asked import Wanted
+from .counting import Site
 from .formats import filter_file, node_lines, write_whole
 from .hostlist import compress
 from .kubernetes import KubeNode
@@ -277,8 +278,8 @@ def apply(
     workload = workload or workload_of(waiting) or _only_workload(opened, job)
     partition = ",".join(waiting[0].partitions) or None
     steering = steer(opened, wishes(workload, cluster=cluster, **limits), slurm=slurm, partition=partition)
-    everything = slurm.nodes()
-    changes = [change(one, steering.exclude, everything) for one in waiting]
+    site = Site.of(slurm)
+    changes = [change(one, steering.exclude, site) for one in waiting]
     if not dry_run:
         _update(slurm, [one for one in changes if one.needed], made)
     return Applied(steering, workload, changes, len(records) - len(waiting))

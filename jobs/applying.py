@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InputError
+from .counting import Count, Site
 from .hostlist import compress, expand
-from .slurm import Job, Node, update_command
+from .requests import Job
+from .slurm import update_command
 
 _TOKEN = re.compile(r"(?:^|\s)whorl:excluded=(\S*)")
 _WORKLOAD = re.compile(r"(?:^|\s)whorl=(\S+)")
@@ -67,11 +69,12 @@ def pending(jobs: Sequence[Job], named: str, uid: int) -> list[Job]:
     return waiting
 
 
-def change(job: Job, advised: Sequence[str], nodes: Mapping[str, Node]) -> Change:
+def change(job: Job, advised: Sequence[str], site: Site) -> Change:
     """What `advised` (nodes to avoid, the worst first) means for a job.
 
-    The job keeps the nodes that its owner excluded; it avoids none that its owner asked for; and so many usable nodes
-    are left that it can start: of the advised ones, the mildest are then not excluded.
+    The job keeps the nodes that its owner excluded; it avoids none that its owner asked for, and none that it could not
+    use; and so many nodes of each kind are left that it can start if it could before. Of a job of which that cannot be
+    counted, whorl excludes nothing, and takes back what it excluded before.
     """
     notes: list[str] = []
     before = expand(job.excluded)
@@ -79,19 +82,17 @@ def change(job: Job, advised: Sequence[str], nodes: Mapping[str, Node]) -> Chang
     earlier = set(expand(token[1])) if token else set()
     own = [name for name in before if name not in earlier]
     required = set(expand(job.required))
-    kept = [name for name in advised if name in nodes and name not in own and name not in required]
     asked_for = sorted(required & set(advised))
     if asked_for:
         notes.append(f"{compress(asked_for)} is not excluded, because the job asks for it")
-    left = {name: node for name, node in nodes.items() if _fits(job, node) and name not in own}
+    others = [name for name in advised if name not in own and name not in required]
     added: list[str] = []
-    for name in kept:
-        without = {other: node for other, node in left.items() if other != name}
-        if name in left and not _enough(job, list(without.values())):
-            notes.append(f"{name} is not excluded: without it, the job could not start")
-            continue
-        left = without
-        added.append(name)
+    why_not = site.why_not(job) if others else None
+    if why_not:
+        notes.append(f"whorl excludes nothing for it, because {why_not}")
+    else:
+        added, kept = _excludable(job, others, set(own), site)
+        notes += kept
     comment = _TOKEN.sub("", job.comment).strip() if _TOKEN.search(job.comment) else job.comment
     if added:
         comment = f"{comment} whorl:excluded={compress(added)}".strip()
@@ -100,22 +101,17 @@ def change(job: Job, advised: Sequence[str], nodes: Mapping[str, Node]) -> Chang
     return Change(job.id, compress(before), after, comment if comment != job.comment else None, tuple(notes), needed)
 
 
-def _enough(job: Job, nodes: Sequence[Node]) -> bool:
-    """Whether a job could start on these nodes, were they idle."""
-    cpus = [node.cpus for node in nodes]
-    return (
-        len(nodes) >= job.nodes
-        and sum(node.gpus for node in nodes) >= job.gpus
-        and (None in cpus or sum(filter(None, cpus)) >= job.cpus)
-    )
-
-
-def _fits(job: Job, node: Node) -> bool:
-    """Whether a job could run on a node; features count where they are plain names that must all be there."""
-    wanted = re.split(r"[&,]", job.features) if re.fullmatch(r"[\w&,.]+", job.features) else []
-    return (
-        node.usable
-        and (not job.partitions or bool(set(job.partitions) & set(node.partitions)))
-        and node.gpus >= job.gpus_per_node
-        and set(wanted) <= set(node.active)
-    )
+def _excludable(job: Job, advised: Sequence[str], own: set[str], site: Site) -> tuple[list[str], list[str]]:
+    """Of the advised nodes those that the job can do without, and sentences about the others that it could use."""
+    count = Count(job, site, own)
+    added: list[str] = []
+    notes: list[str] = []
+    for name in advised:
+        if name not in count.usable:
+            continue
+        why = count.spare(name)
+        if why is None:
+            added.append(name)
+        else:
+            notes.append(f"{name} is not excluded: {why}")
+    return added, notes

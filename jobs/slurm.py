@@ -16,16 +16,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import InputError, SchedulerError
+from . import shown
 from .hostlist import expand
+from .requests import Devices, Job, devices, record
 
 TIMEOUT_S = 10.0
-_NONE = {"", "(null)", "N/A", "n/a", "None"}
-_FIELDS = re.compile(r"(?:^|\s)([A-Za-z][\w:/]*)=")
-_GRES = re.compile(r"(?:^|,)gpu(?::[^:,()]+)?:(\d+)(?:\([^)]*\))?(?=,|$)")
+_KIND = ["Arch", "Boards", "Sockets", "CoresPerSocket", "ThreadsPerCore", "CPUTot", "CPUEfctv", "CoreSpecCount"]
+_KIND += ["CPUSpecList", "MemSpecLimit", "RealMemory", "TmpDisk", "Gres", "CfgTRES", "RestrictedCoresPerGPU"]
+# Of a partition: what limits how much a job gets on a node.
+_CAPS = ("MaxCPUsPerNode", "MaxCPUsPerSocket", "MaxMemPerNode", "MaxMemPerCPU", "JobDefaults")
 _UNUSABLE = {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "ERROR", "INVAL", "INVALID_REG", "UNKNOWN"}
 _UNUSABLE |= {"FUTURE", "MAINT", "MAINTENANCE", "NOT_RESPONDING", "NO_RESPOND", "POWER_DOWN", "POWERING_DOWN"}
-_KIND = ["Arch", "Boards", "Sockets", "CoresPerSocket", "ThreadsPerCore", "CPUTot", "CPUEfctv", "CoreSpecCount"]
-_KIND += ["CPUSpecList", "MemSpecLimit", "RealMemory", "TmpDisk", "Gres", "CfgTRES"]
 _START = re.compile(r"to start at (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
 
 
@@ -43,7 +44,11 @@ class Node:
     cpus: int | None = None
     host: str = ""  # its NodeHostName
     reason: str = ""  # why an administrator or Slurm itself took it out
+    devices: tuple[Devices, ...] = ()
+    cores: int | None = None  # that jobs may use
+    memory: float | None = None  # MiB that jobs may use
     kind: str = ""  # its GRES, processors, memory, ...: equal where a job that fits on one node fits on the other
+    disk: float | None = None  # MiB
 
     @property
     def usable(self) -> bool:
@@ -63,27 +68,17 @@ class Partition:
     groups: tuple[str, ...]  # whose users may use it; empty: every user
     longest_min: float  # the longest job
     least_nodes: int = 1  # of a job
+    capped: bool = False  # whether a job may get less of a node than the node has
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """A job, or the tasks of an array that are alike, as the scheduler has them."""
+class Reservation:
+    """A reservation that this user may see."""
 
-    id: str  # as `scontrol update jobid=` takes it: 12, 12_3, 12_[3-5]
-    state: str
-    user: str
-    uid: int | None
-    partitions: tuple[str, ...]
-    nodes: int  # at least
-    gpus: int  # in all
-    gpus_per_node: int
-    cpus: int  # in all
-    required: str  # host list
-    excluded: str  # host list
-    features: str
-    comment: str
-    admin_comment: str
-    reason: str
+    name: str
+    nodes: tuple[str, ...]
+    cores: int | None  # of these nodes, those that are reserved
+    flags: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +175,29 @@ class Slurm:
         found = [partition(line) for line in self.call("scontrol", "-o", "show", "partitions").splitlines()]
         return {one.name: one for one in found if one is not None}
 
+    def caps_jobs(self) -> bool:
+        """Whether slurm.conf limits how much a job gets on a node, or what belongs to a GPU."""
+        lines = self.call("scontrol", "show", "config").splitlines()
+        pairs = {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in lines)}
+        return any(_is_cap(pairs.get(name, "")) for name in _CAPS)
+
+    def reservations(self) -> dict[str, Reservation]:
+        """Every reservation that this user may see, by name."""
+        found = [reservation(line) for line in self.call("scontrol", "-o", "show", "reservations").splitlines()]
+        return {one.name: one for one in found if one is not None}
+
+    def fabric(self) -> dict[str, str]:
+        """Node -> the part of the network that a job cannot leave; empty where Slurm knows no topology."""
+        parts: list[tuple[int, str, list[str]]] = []
+        for line in self.ask("scontrol", "-o", "show", "topology").stdout.splitlines():
+            fields = shown.fields(line)
+            block, name = fields.get("BlockName"), fields.get("SwitchName")
+            members = expand(shown.said(fields.get("Nodes", "")))
+            if block or name:
+                parts.append((-len(members) if block else len(members), block or name or "", members))
+        # The last one stays: the largest of the switches, the smallest of the blocks.
+        return {node: name for _, name, members in sorted(parts) for node in members}
+
     def default_partition(self) -> str | None:
         """The partition of jobs that name none; None where there is no such."""
         return next((one.name for one in self.partitions().values() if one.default), None)
@@ -187,12 +205,14 @@ class Slurm:
     def together(self) -> list[frozenset[str]]:
         """Sets of nodes that Slurm may keep for some jobs or within which a job must stay.
 
-        They are those of a reservation, now or later, and those that the highest switches or blocks join.
+        They are those of a reservation, now or later, and those of a part of the network.
         """
-        shown = [self.ask("scontrol", "-o", "show", what) for what in ("reservations", "topology")]
-        reserved, joined = ([_nodes_in(line) for line in one.stdout.splitlines()] for one in shown)
-        highest = [one for one in joined if not any(one < other for other in joined)]
-        return [one for one in (*reserved, *highest) if one]
+        parts: dict[str, set[str]] = {}
+        for name, part in self.fabric().items():
+            parts.setdefault(part, set()).add(name)
+        return [
+            frozenset(one) for one in (*(r.nodes for r in self.reservations().values() if r.nodes), *parts.values())
+        ]
 
     def jobs(self, job: str) -> list[Job]:
         """The records of a job: one, or several of an array. Raises InputError where there is no such job."""
@@ -216,7 +236,7 @@ class Slurm:
     def _comments(self, job: str) -> dict[str, str]:
         lines = self.call("squeue", "-h", "-a", "-j", job, "-o", "%i|%k").splitlines()
         pairs = (line.partition("|")[::2] for line in lines if "|" in line)
-        return {re.sub(r"%\d+\]$", "]", number.strip()): _text(comment) for number, comment in pairs}
+        return {re.sub(r"%\d+\]$", "]", number.strip()): shown.said(comment) for number, comment in pairs}
 
     def wait_for(self, nodes: int, gpus_per_node: int, partition: str | None, excluded: str) -> Wait:
         """How much later such a job would start for excluding a host list, as `sbatch --test-only` sees it now."""
@@ -249,31 +269,39 @@ def update_command(job: str, excluded: str, comment: str | None) -> list[str]:
 
 def node(line: str) -> Node | None:
     """A line of `scontrol -o show nodes`; None where it is no node."""
-    fields = _fields(line)
+    fields = shown.fields(line)
     if not fields.get("NodeName"):
         return None
-    weight, cpus = fields.get("Weight", ""), fields.get("CPUTot", "")
+    weight, cpus, memory, threads = (
+        _whole(fields.get(key, "")) for key in ("Weight", "CPUTot", "RealMemory", "ThreadsPerCore")
+    )
+    cores = _whole(fields.get("CPUEfctv", ""))
+    cores = cpus if cores is None else cores
     return Node(
         name=fields["NodeName"],
         state=fields.get("State", "UNKNOWN").split(" ")[0],
-        partitions=_names(fields.get("Partitions", "")),
-        available=_names(fields.get("AvailableFeatures", fields.get("Features", ""))),
-        active=_names(fields.get("ActiveFeatures", fields.get("Features", ""))),
-        weight=int(weight) if weight.isdigit() else None,
+        partitions=shown.names(fields.get("Partitions", "")),
+        available=shown.names(fields.get("AvailableFeatures", fields.get("Features", ""))),
+        active=shown.names(fields.get("ActiveFeatures", fields.get("Features", ""))),
+        weight=weight,
         gpus=gres_gpus(fields.get("Gres", "")) or _tres_gpus(fields.get("CfgTRES", "")),
-        cpus=int(cpus) if cpus.isdigit() else None,
+        cpus=cpus,
         host=fields.get("NodeHostName", ""),
-        reason=_text(fields.get("Reason", "").partition(" [")[0]),
+        reason=shown.said(fields.get("Reason", "").partition(" [")[0]),
+        devices=_devices(fields),
+        cores=None if cores is None else cores // max(threads or 1, 1),
+        memory=None if memory is None else memory - (_whole(fields.get("MemSpecLimit", "")) or 0),
         kind=" ".join(f"{name}={fields[name]}" for name in _KIND if name in fields),
+        disk=_whole(fields.get("TmpDisk", "")),
     )
 
 
 def partition(line: str) -> Partition | None:
     """A line of `scontrol -o show partitions`; None where it is no partition."""
-    fields = _fields(line)
+    fields = shown.fields(line)
     if not fields.get("PartitionName"):
         return None
-    groups = _names(fields.get("AllowGroups", ""))
+    groups = shown.names(fields.get("AllowGroups", ""))
     return Partition(
         name=fields["PartitionName"],
         default=fields.get("Default") == "YES",
@@ -281,55 +309,42 @@ def partition(line: str) -> Partition | None:
         root_only=fields.get("RootOnly") == "YES",
         groups=() if "ALL" in groups else groups,
         longest_min=_minutes(fields.get("MaxTime", "")),
-        least_nodes=_least(fields.get("MinNodes", "")),
+        least_nodes=_whole(fields.get("MinNodes", "")) or 1,
+        capped=any(_is_cap(fields.get(name, "")) for name in _CAPS),
     )
 
 
-def record(line: str) -> Job | None:
-    """A line of `scontrol -o show job`; None where it is no job."""
-    fields = _fields(line)
-    if not fields.get("JobId"):
+def reservation(line: str) -> Reservation | None:
+    """A line of `scontrol -o show reservations`; None where it is no reservation."""
+    fields = shown.fields(line)
+    if not fields.get("ReservationName"):
         return None
-    user, _, uid = fields.get("UserId", "").partition("(")
-    number = fields["JobId"]
-    task = fields.get("ArrayTaskId", "").partition("%")[0]
-    if task not in _NONE:
-        number = f"{fields.get('ArrayJobId', number)}_{task if task.isdigit() else f'[{task}]'}"
-    nodes, tasks, cpus = (_least(fields.get(key, "")) for key in ("NumNodes", "NumTasks", "NumCPUs"))
-    by_job, by_task, by_node = (_asked_gpus(fields.get(f"TresPer{what}", "")) for what in ("Job", "Task", "Node"))
-    return Job(
-        id=number,
-        state=fields.get("JobState", "UNKNOWN"),
-        user=user,
-        uid=int(uid.rstrip(")")) if uid.rstrip(")").isdigit() else None,
-        partitions=_names(fields.get("Partition", "")),
-        nodes=nodes,
-        gpus=max(by_job, by_task * tasks, by_node * nodes),
-        gpus_per_node=by_node,
-        cpus=cpus,
-        required=_text(fields.get("ReqNodeList", "")),
-        excluded=_text(fields.get("ExcNodeList", "")),
-        features=_text(fields.get("Features", "")),
-        comment=_text(fields.get("Comment", "")),
-        admin_comment=_text(fields.get("AdminComment", "")),
-        reason=_text(fields.get("Reason", "")),
+    cores = fields.get("CoreCnt", "")
+    return Reservation(
+        name=fields["ReservationName"],
+        nodes=tuple(expand(shown.said(fields.get("Nodes", "")))),
+        cores=int(cores) if cores.isdigit() else None,
+        flags=shown.names(fields.get("Flags", "")),
     )
-
-
-def _nodes_in(line: str) -> frozenset[str]:
-    listed = _fields(line).get("Nodes", "")
-    return frozenset() if listed in _NONE else frozenset(expand(listed))
 
 
 def gres_gpus(gres: str) -> int:
     """GPUs in a node's Gres: gpu:v100:4(S:0-1) is 4, gpu:fast:3,gpu:slow:1 is 4."""
-    return sum(map(int, _GRES.findall("" if gres in _NONE else gres)))
+    return sum(one.count for one in devices(gres) if one.name == "gpu")
 
 
-def _asked_gpus(tres: str) -> int:
-    """GPUs that a job asks for: gres:gpu:v100:2, gres/gpu=2."""
-    match = re.search(r"gpu(?:[:=][^:=,]+)??[:=](\d+)(?=,|$)", tres)
-    return int(match[1]) if match else 0
+def _devices(fields: Mapping[str, str]) -> tuple[Devices, ...]:
+    found = devices(shown.said(fields.get("Gres", "")))
+    counted = _tres_gpus(fields.get("CfgTRES", ""))
+    return found if found or not counted else (Devices("gpu", "", counted),)
+
+
+def _is_cap(value: str) -> bool:
+    return value not in ("UNLIMITED", "NONE") and not shown.is_none(value)
+
+
+def _whole(number: str) -> int | None:
+    return int(number) if number.isdigit() else None
 
 
 def _minutes(limit: str) -> float:
@@ -341,29 +356,9 @@ def _minutes(limit: str) -> float:
     return (days * 24 + hours) * 60 + minutes + seconds / 60
 
 
-def _least(number: str) -> int:
-    """The least of a range such as 2-4; 1 where it says nothing."""
-    match = re.match(r"\d+", number)
-    return int(match[0]) if match else 1
-
-
 def _tres_gpus(tres: str) -> int:
     match = re.search(r"(?:^|,)gres/gpu=(\d+)", tres)
     return int(match[1]) if match else 0
-
-
-def _fields(line: str) -> dict[str, str]:
-    """KEY=VALUE pairs, values with spaces included; of a key that comes twice, the first, which is Slurm's own."""
-    parts = _FIELDS.split(line)  # what stands before the first key, a key, its value, a key, ...
-    return dict(zip(parts[-2:0:-2], map(str.strip, parts[:1:-2]), strict=True))  # backwards: the first one stays
-
-
-def _text(value: str) -> str:
-    return "" if value in _NONE else value
-
-
-def _names(value: str) -> tuple[str, ...]:
-    return tuple(name for name in value.split(",") if name not in _NONE)
 
 
 def message_of(text: str) -> str:

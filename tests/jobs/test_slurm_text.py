@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from whorl.errors import InputError, SchedulerError
-from whorl.jobs.slurm import Node, Partition, Slurm, gres_gpus, node, nodes_for, partition, record
+from whorl.jobs.requests import Devices, devices, record
+from whorl.jobs.slurm import Node, Partition, Slurm, gres_gpus, node, nodes_for, partition, reservation
 
 # As a 22.05 prints it, and as later versions do: more fields, a reason with words in it.
 NODE = (
@@ -35,7 +36,9 @@ def test_a_node() -> None:
     found = node(NODE)
     assert found == Node(
         "n01", "IDLE+DRAIN", ("batch", "debug"), ("v100", "cab1"), ("v100",), weight=10, gpus=4, cpus=8, host="vm",
-        reason="slow", kind=found.kind if found else "",
+        reason="slow", devices=(Devices("gpu", "v100", 4),), cores=8, memory=4000,
+        kind="Arch=x86_64 CoresPerSocket=4 CPUTot=8 CPUEfctv=8 RealMemory=4000 Gres=gpu:v100:4 "
+        "CfgTRES=cpu=8,mem=4000M,billing=8",
     )  # fmt: skip
     assert not found.usable
     alike, other = node(NODE.replace("n01", "n02").replace("slow", "")), node(NODE.replace("gpu:v100:4", "gpu:a100:4"))
@@ -60,6 +63,7 @@ def test_a_node_of_a_later_version() -> None:
     found = node(LATER)
     assert found is not None
     assert (found.available, found.active, found.gpus, found.usable) == ((), (), 8, True)
+    assert found.devices == (Devices("gpu", "h100", 8), Devices("nvme", "", 1))
 
 
 @pytest.mark.parametrize(
@@ -92,8 +96,8 @@ def test_tasks_of_an_array() -> None:
     found = record(JOB)
     assert found is not None
     assert (found.id, found.state, found.user, found.uid) == ("4_[3-5]", "PENDING", "alice", 1001)
-    assert (found.partitions, found.nodes, found.cpus) == (("batch", "debug"), 3, 3)
-    assert (found.gpus, found.gpus_per_node) == (12, 4)
+    assert (found.partitions, found.nodes, found.most_nodes) == (("batch", "debug"), 3, 3)
+    assert (found.gpus, found.per_node) == (12, (Devices("gpu", "v100", 4),))
     assert (found.required, found.excluded, found.features) == ("n05", "n[01-02]", "v100&cab1")
     assert (found.comment, found.admin_comment) == ("mine", "")
 
@@ -112,6 +116,93 @@ def test_the_gpus_of_a_job(asked: str, gpus: int) -> None:
     found = record(f"JobId=1 JobState=PENDING {asked}")
     assert found is not None
     assert found.gpus == gpus
+
+
+@pytest.mark.parametrize(
+    ("tres", "found"),
+    [
+        ("gres:gpu:v100:1,gres:gpu:a100:2", (Devices("gpu", "v100", 1), Devices("gpu", "a100", 2))),
+        ("gres/gpu:1g.5gb=2", (Devices("gpu", "1g.5gb", 2),)),
+        ("cpu=4,gres/gpu=1", (Devices("gpu", "", 1),)),
+        ("gres:gpu", (Devices("gpu", "", 1),)),
+        ("(null)", ()),
+    ],
+)
+def test_devices_by_type(tres: str, found: tuple[Devices, ...]) -> None:
+    assert devices(tres) == found
+
+
+PLAIN = "JobId=1 JobState=PENDING Partition=batch NumNodes=2 NumTasks=4 CPUs/Task=2 ReqB:S:C:T=0:0:*:*"
+
+
+@pytest.mark.parametrize(
+    ("asked", "countable"),
+    [
+        ("NtasksPerN:B:S:C=2:0:*:* CoreSpec=* Socks/Node=* GresEnforceBind=No", True),
+        ("NtasksPerN:B:S:C=2:0:2:*", False),
+        ("NtasksPerN:B:S:C=0:0:*:1", False),
+        ("CoreSpec=1", False),
+        ("Socks/Node=2", False),
+        ("CpusPerTres=gres:gpu:2", False),
+        ("MemPerTres=gres:gpu:500", False),
+        ("TresPerSocket=gres:gpu:1", False),
+        ("NtasksPerTRES=2", False),
+        ("GresEnforceBind=YesSpreadJob=Yes", False),
+    ],
+)
+def test_whether_the_room_on_a_node_can_be_counted(asked: str, countable: bool) -> None:
+    found = record(f"{PLAIN} {asked}")
+    assert found is not None
+    assert (found.countable, found.strict) == (countable, "")
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ("Contiguous=1", "--contiguous"),
+        ("Switches=1@00:05:00", "--switches"),
+        ("HetJobId=1 HetJobOffset=0", "heterogeneous"),
+        ("SegmentSize=4", "--segment"),
+        ("Deadline=2026-12-24T12:00:00", "deadline"),
+    ],
+)
+def test_what_a_job_asks_of_its_nodes_together(asked: str, why: str) -> None:
+    found = record(f"{PLAIN} Contiguous=0 {asked}" if "Cont" not in asked else f"{PLAIN} {asked}")
+    assert found is not None
+    assert why in found.strict
+
+
+def test_a_job_of_which_slurm_does_not_say_how_large_it_is() -> None:
+    found = record(PLAIN.replace("NumTasks=4", "NumTasks=N/A"))
+    assert found is not None
+    assert found.strict == "Slurm does not say how large it is"
+
+
+def test_a_name_of_a_job_that_looks_like_fields() -> None:
+    found = record(
+        "JobId=3 JobName=x NumNodes=9-9 UserId=bob(1) HetJobId=4 UserId=alice(1001) GroupId=alice(1001) MCS_label=N/A "
+        "JobState=PENDING Partition=batch NumNodes=2K-2K NumTasks=4"
+    )
+    assert found is not None
+    assert (found.user, found.nodes, found.most_nodes, found.strict) == ("alice", 2048, 2048, "")
+
+
+def test_a_reservation() -> None:
+    found = reservation("ReservationName=mine Nodes=n[01-03] NodeCnt=3 CoreCnt=24 Flags=MAINT,REPLACE_DOWN Users=alice")
+    assert found is not None
+    assert (found.name, found.nodes, found.cores) == ("mine", ("n01", "n02", "n03"), 24)
+    assert found.flags == ("MAINT", "REPLACE_DOWN")
+    assert reservation("No reservations in the system") is None
+
+
+def test_limits_of_a_partition() -> None:
+    usual = (
+        "PartitionName=a MaxCPUsPerNode=UNLIMITED SelectTypeParameters=NONE JobDefaults=(null) MaxMemPerNode=UNLIMITED"
+    )
+    for line, capped, least in ((usual, False, 1), (f"{usual} MaxCPUsPerSocket=4 MinNodes=3", True, 3)):
+        found = partition(line)
+        assert found is not None
+        assert (found.capped, found.least_nodes) == (capped, least)
 
 
 @pytest.mark.parametrize("line", ["", "nonsense", "=", "NodeName= State=IDLE", "JobId="])

@@ -15,6 +15,7 @@ import pytest
 from . import accounted
 from .accounted import Accounted
 from .daemons import USERS, Slurm, ensure_users, why_not
+from .mixed import Mixed
 
 Cluster = TypeVar("Cluster", bound=Slurm)
 
@@ -30,6 +31,13 @@ def slurm_session() -> Iterator[Slurm]:
 def accounted_slurm() -> Iterator[Accounted]:
     """Daemons of another cluster, which keeps accounts. Skips, with the reason, where they cannot be started."""
     with started(Accounted, why_not() or ensure_users() or accounted.why_not()) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def mixed_slurm() -> Iterator[Mixed]:
+    """Daemons of a cluster with several kinds of nodes. Skips, with the reason, where they cannot be started."""
+    with started(Mixed, why_not() or ensure_users()) as cluster:
         yield cluster
 
 

@@ -187,12 +187,13 @@ def test_the_file_that_whorl_writes(filtered: tuple[Slurm, str], tmp_path: Path)
 def test_what_job_submit_excluded_can_be_refreshed(filtered: tuple[Slurm, str]) -> None:
     """The other filter has only fields that a site's own checks may read: it changes none of these."""
     from whorl.jobs.applying import change
+    from whorl.jobs.counting import Site
 
     slurm, name = filtered
     put(slurm, good(slurm, "n01"))
     job = submit(filtered)
     client = Client(environment=slurm.environment())
-    refreshed = change(client.jobs(job)[0], ["n04"], client.nodes())
+    refreshed = change(client.jobs(job)[0], ["n04"], Site.of(client))
     assert slurm.run(*refreshed.command, user="alice").returncode == 0
     if name == "job_submit":
         assert slurm.field(job, "ExcNodeList") == "n04"

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from whorl.cli import cli
+from whorl.tests.sizes import sample
 
-from ..sizes import sample
 from .daemons import Slurm
 
 pytestmark = pytest.mark.slurm

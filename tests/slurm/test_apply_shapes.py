@@ -1,0 +1,189 @@
+"""A job that can start before `whorl advise apply` can start after it, whatever its shape: random jobs on a real Slurm.
+
+Slurm itself says what can start: `sbatch --test-only` with the same options, and for some of the jobs their start.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from whorl.cli import cli
+from whorl.jobs.applying import Change, change
+from whorl.jobs.counting import Site
+from whorl.jobs.hostlist import expand
+from whorl.jobs.slurm import Slurm as Client
+from whorl.tests.sizes import count, sample
+
+from ..advised_fleet import write_store
+from .mixed import Mixed
+from .shapes import shape
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture
+def mixed(mixed_slurm: Mixed) -> Iterator[Mixed]:
+    """Nodes of several kinds, and no jobs."""
+    mixed_slurm.cancel_all()
+    yield mixed_slurm
+    mixed_slurm.cancel_all()
+
+
+@pytest.fixture
+def reservations(mixed: Mixed) -> Iterator[None]:
+    """Some nodes for alice, others for alice and bob, one for nobody here."""
+    every = {"mine": ("n02,n04", "alice"), "ours": ("n03,n05,n06", "alice,bob"), "closed": ("n09", "root")}
+    for name, (nodes, users) in every.items():
+        line = [f"ReservationName={name}", f"Nodes={nodes}", f"Users={users}", "StartTime=now", "Duration=UNLIMITED"]
+        made = mixed.run("scontrol", "create", "reservation", *line)
+        assert made.returncode == 0, made.stderr
+    yield
+    mixed.cancel_all()
+    mixed.until(lambda: not mixed.run("squeue", "-h").stdout, "the jobs to end")
+    for name in every:
+        mixed.run("scontrol", "delete", f"ReservationName={name}")
+
+
+def why_not(mixed: Mixed, options: list[str], excluded: str) -> str:
+    """What Slurm says against a job of this shape; "" where it can start."""
+    later = ("--exclude", "--array", "--dependency", "--begin")
+    asked = [option for option in options if not option.startswith(later)]
+    done = mixed.run("sbatch", "--test-only", "--wrap=true", f"--exclude={excluded}", *asked, user="alice")
+    return done.stderr if done.returncode else ""
+
+
+@dataclass(frozen=True)
+class Tried:
+    job: str
+    options: list[str]
+    made: Change
+    could_start: bool
+
+
+def tried(mixed: Mixed, seed: int, site: Site) -> Tried | None:
+    """Advise a random job at random, and change it; None where Slurm refuses such a job."""
+    options = shape(seed)
+    line = ["sbatch", "--parsable", "--hold", "--output=/dev/null", "--wrap=sleep 300", *options]
+    submitted = mixed.run(*line, user="alice")
+    if submitted.returncode:
+        return None
+    job = submitted.stdout.strip()
+    record = Client(environment=mixed.environment()).jobs(job)[0]
+    rng = random.Random(-seed)
+    made = change(record, rng.sample(mixed.names, rng.randint(1, 4)), site)
+    could_start = not why_not(mixed, options, record.excluded)
+    if made.needed:
+        updated = mixed.run(*made.command, user="alice")
+        assert updated.returncode == 0, updated.stderr
+        if could_start:
+            assert why_not(mixed, options, made.after) == "", f"seed {seed}: {options} without {made.after}"
+    return Tried(job, options, made, could_start)
+
+
+def share_advised(mixed: Mixed, seeds: range, short: int) -> float:
+    """Try many jobs: the share of those that can start which got advice."""
+    site = Site.of(Client(environment=mixed.environment()))
+    advised = []
+    for seed in sample(seeds, short):
+        found = tried(mixed, seed, site)
+        if found is not None:
+            mixed.run("scancel", found.job)
+            advised += [found.made.needed] if found.could_start else []
+    return sum(advised) / len(advised)
+
+
+def test_random_jobs_can_start_with_the_advice(mixed: Mixed) -> None:
+    assert share_advised(mixed, range(600), short=30) > 0.2, "advice that is never given would pass, too"
+
+
+def test_random_jobs_can_start_beside_reservations(mixed: Mixed, reservations: None) -> None:
+    assert share_advised(mixed, range(1000, 1400), short=15) > 0.1
+
+
+def test_advised_jobs_do_start(mixed: Mixed) -> None:
+    """Not only by `--test-only`: they are released and run."""
+    site = Site.of(Client(environment=mixed.environment()))
+    later = "--dependency", "--begin", "--array", "--reservation"
+    started = 0
+    for seed in range(2000, 3000):
+        found = tried(mixed, seed, site)
+        if found is None:
+            continue
+        if found.could_start and found.made.needed and not any(one.startswith(later) for one in found.options):
+            mixed.run("scontrol", "release", found.job)
+            assert not set(mixed.nodes_of(found.job)) & set(expand(found.made.after)), f"seed {seed}"
+            started += 1
+        mixed.run("scancel", found.job)
+        if started == count(40, short=1):
+            break
+    assert started == count(40, short=1)
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[str]:
+    """n02 is slow."""
+    folder = Path(tempfile.mkdtemp(prefix="whorl-shapes-"))
+    yield str(write_store(folder))
+    shutil.rmtree(folder)
+
+
+def apply(mixed: Mixed, store: str, monkeypatch: pytest.MonkeyPatch, *options: str) -> tuple[str, Result]:
+    """Submit a job that waits, and advise it."""
+    for name, value in mixed.environment().items():
+        monkeypatch.setenv(name, value)
+    job = mixed.submit("--hold", *options, user=None)
+    done = CliRunner().invoke(cli, ["advise", "apply", job, "--store", store, "--workload", "sgemm"])
+    assert done.exit_code == 0, done.output
+    return job, done
+
+
+@pytest.mark.parametrize(
+    ("options", "avoids"),
+    [
+        (["--nodes=3", "--gres=gpu:v100:4"], "no nodes"),
+        (["--nodes=2", "--gres=gpu:v100:4"], "n02"),
+        (["--gpus=v100:8"], "n02"),
+        (["--gpus=v100:13"], "no nodes"),
+        (["--nodes=2", "--gres=gpu:a100:4"], "no nodes"),  # n02 has no A100
+        (["--nodes=4", "--partition=old"], "no nodes"),
+        (["--nodes=3", "--exclude=n07", "--gres=gpu:4"], "n[02,07]"),
+        (["--ntasks=3", "--gpus-per-task=v100:4"], "no nodes"),
+        (["--nodes=2", "--constraint=[v100*1&a100*1]"], "n02"),
+    ],
+)
+def test_kinds_of_gpus_in_one_partition(
+    mixed: Mixed, store: str, monkeypatch: pytest.MonkeyPatch, options: list[str], avoids: str
+) -> None:
+    job, done = apply(mixed, store, monkeypatch, *options)
+    assert done.stdout == f"job {job} avoids {avoids}\n", done.stderr
+
+
+def test_jobs_in_a_reservation(mixed: Mixed, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    reserved = ["ReservationName=two", "Nodes=n[02-03]", "Users=root", "StartTime=now", "Duration=60"]
+    assert mixed.run("scontrol", "create", "reservation", *reserved).returncode == 0
+    try:
+        job, done = apply(mixed, store, monkeypatch, "--reservation=two", "--nodes=2")
+        assert done.stdout == f"job {job} avoids no nodes\n"
+        assert "n02 is not excluded: the job may need 2 nodes of its kind in partition batch" in done.stderr
+        job, done = apply(mixed, store, monkeypatch, "--reservation=two", "--nodes=1")
+        assert done.stdout == f"job {job} avoids n02\n"
+        mixed.run("scontrol", "release", job)
+        assert mixed.nodes_of(job) == ["n03"]
+    finally:
+        mixed.cancel_all()
+        mixed.until(lambda: not mixed.run("squeue", "-h").stdout, "the jobs to end")
+        mixed.run("scontrol", "delete", "ReservationName=two")
+
+
+def test_a_job_that_cannot_be_counted_is_left_alone(mixed: Mixed, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, done = apply(mixed, store, monkeypatch, "--contiguous", "--nodes=2")
+    assert done.stdout == f"job {job} avoids no nodes\n"
+    assert f"job {job}: whorl excludes nothing for it, because it asks for neighbouring nodes" in done.stderr
