@@ -13,6 +13,7 @@ import numpy as np
 from click.testing import CliRunner
 
 from whorl.cli import cli
+from whorl.tests.stores import copied_stores
 
 SLOW = {(2, 1): 2.0, (5, 0): 1.08}
 TIME_MS = {"sgemm": 2500.0, "pagerank": 800.0}
@@ -46,8 +47,9 @@ def write_store(folder: Path, *, nodes: int = 6, domain: str = "") -> Path:
                         host = f"n{node:02d}{domain}"
                         rows.writerow([number, gpu(node, slot), host, slot, workload, f"{took:.4f}", when])
     mapped = [part for column, meaning in COLUMNS.items() for part in ("--map", f"{column}={meaning}")]
-    done = CliRunner().invoke(
-        cli, ["import", "--store", str(store), "--cluster", "small", *mapped, "--map", "when=began", str(path)]
-    )
+    with copied_stores():
+        done = CliRunner().invoke(
+            cli, ["import", "--store", str(store), "--cluster", "small", *mapped, "--map", "when=began", str(path)]
+        )
     assert done.exit_code == 0, done.output
     return store

@@ -161,9 +161,30 @@ def store(tmp_path: Path) -> Store:
     return new_store(tmp_path / "store")
 
 
+@pytest.fixture(scope="module")
+def stores_are_copied() -> Iterator[None]:
+    """Commands called in this process copy an empty store; those in processes of their own make it."""
+    from whorl.tests.stores import copied_stores
+
+    with copied_stores():
+        yield
+
+
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for the restore files of this test, in this process and those that it starts."""
     folder = tmp_path / "state"
     monkeypatch.setenv("WHORL_STATE", str(folder))
     return folder
+
+
+@pytest.fixture
+def few_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A suite has two of its probes, for tests of something else; all with `--long`."""
+    from whorl.probes import catalogue
+
+    suite = catalogue.suite
+    if not sizes.is_long():
+        monkeypatch.setattr(
+            catalogue, "suite", lambda name: tuple(one for one in suite(name) if one.name in ("idle", "gemm-fp32"))
+        )

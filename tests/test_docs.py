@@ -24,6 +24,7 @@ def shell_commands(page: str) -> list[str]:
     return [line for block in blocks for line in block.splitlines()]
 
 
+@pytest.mark.usefixtures("few_probes", "stores_are_copied")
 def test_every_command_of_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In its order, in one empty folder. The installation is left out: the tests run in its result."""
     monkeypatch.chdir(tmp_path)

@@ -82,8 +82,7 @@ def test_a_function_takes_what_its_verb_takes_with_the_same_defaults(words: tupl
         assert parameters[name].default == wanted, f"{function.__name__}({name}=...)"
 
 
-def test_an_answer_is_read_by_what_reads_arrow(tmp_path: Path) -> None:
-    store = Store.create(tmp_path / "S")
+def test_an_answer_is_read_by_what_reads_arrow(store: Store) -> None:
     answer = store.sql("select 1 as a, 'x' as b union all select 2, 'y' order by a")
     assert pa.table(answer).equals(answer.table)
     assert pl.DataFrame(answer).rows() == [(1, "x"), (2, "y")]

@@ -1,4 +1,4 @@
-"""What the tests of the commands share: stores made in a moment, and a suite of few probes."""
+"""What the tests of the commands share: stores made in a moment."""
 
 from __future__ import annotations
 
@@ -6,24 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from ..sizes import is_long
-from ..stores import copied_stores
+from ..sizes import count
 
 
 @pytest.fixture(scope="module", autouse=True)
-def stores_are_copied() -> Iterator[None]:
-    """Commands called in this process copy an empty store; those in processes of their own make it."""
-    with copied_stores():
+def every_store_is_copied(stores_are_copied: None) -> None:
+    """For all tests here."""
+
+
+@pytest.fixture(scope="module")
+def few_replicates() -> Iterator[None]:
+    """Intervals from fewer bootstrap replicates take a tenth of the time, for tests that are not about their width."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("whorl.dashboards.store_report.REPLICATES", count(500, short=50))
         yield
-
-
-@pytest.fixture
-def few_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A suite has two of its probes, for tests of something else; all with `--long`."""
-    from whorl.probes import catalogue
-
-    suite = catalogue.suite
-    if not is_long():
-        monkeypatch.setattr(
-            catalogue, "suite", lambda name: tuple(one for one in suite(name) if one.name in ("idle", "gemm-fp32"))
-        )

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +20,14 @@ from whorl.cli import cli
 from whorl.store import Store
 from whorl.tests.sizes import count, sample
 
+pytestmark = pytest.mark.usefixtures("few_replicates")
+
 FEW = ("--backend", "simulated", "--gpus", "24")
+MANY = count(64, short=32)
 
 
 def run(*arguments: str, out: Path) -> Result:
     return CliRunner().invoke(cli, ["demo", "--out", str(out), *arguments], catch_exceptions=False)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def few_replicates() -> Iterator[None]:
-    """Intervals from fewer bootstrap replicates take a tenth of the time; no test here is about their width."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("whorl.dashboards.store_report.REPLICATES", count(500, short=50))
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +36,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
     out = tmp_path_factory.mktemp("demo") / "D"
     kinds = ("brake", "pinned", "slow_memory", "wrong_results")
     done = run(
-        "--gpus", "64", *(part for kind in kinds for part in ("--fault", kind)), "--seed", "4", "--json", out=out
+        "--gpus", str(MANY), *(part for kind in kinds for part in ("--fault", kind)), "--seed", "4", "--json", out=out
     )
     assert done.exit_code == 0, done.output
     return out, json.loads(done.stdout)
@@ -52,7 +46,7 @@ def test_what_was_planted_is_found_and_nothing_else(shown: tuple[Path, dict[str,
     _, document = shown
     assert document["schema"] == "whorl.demo/1"
     assert document["simulated"] is True
-    assert (document["gpus"], document["suite"], document["seed"]) == (64, "quick", 4)
+    assert (document["gpus"], document["suite"], document["seed"]) == (MANY, "quick", 4)
     assert {one["kind"]: one["found"] for one in document["planted"]} == {
         "brake": "under its cap",
         "pinned": "pinned clock",
@@ -76,9 +70,9 @@ def test_the_store_holds_the_campaign_with_its_telemetry(shown: tuple[Path, dict
         "select count(*) as runs, count(distinct gpu) as gpus, count(distinct workload) as probes from runs "
         f"where campaign = '{document['campaign']}'"
     ).to_pylist()
-    assert row == {"runs": document["runs"], "gpus": 64, "probes": len(document["probes"])}
-    [row] = store.sql("select count(distinct gpu) as gpus, count(*) / 64 as readings from telemetry").to_pylist()
-    assert row["gpus"] == 64
+    assert row == {"runs": document["runs"], "gpus": MANY, "probes": len(document["probes"])}
+    [row] = store.sql(f"select count(distinct gpu) as gpus, count(*) / {MANY} as readings from telemetry").to_pylist()
+    assert row["gpus"] == MANY
     assert row["readings"] > document["seconds"]  # two a second, or more than one at least
 
 

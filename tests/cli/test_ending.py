@@ -15,16 +15,14 @@ from click.testing import CliRunner
 
 from whorl.cli import _dependency, cli
 from whorl.store import Store
-from whorl.tests.sizes import sample
+from whorl.tests.sizes import count, sample
 from whorl.tests.stores import new_store
 from whorl.tests.without import COMMAND, run_without
-
-LINES = [f"sgemm,GPU-00000000-0000-0000-0000-{i % 40:012d},{1_590_000_000 + i},{2400 + i % 97}" for i in range(80_000)]
 
 
 def test_a_reader_that_has_enough_ends_it_as_a_signal_would(tmp_path: Path) -> None:
     new_store(tmp_path / "S")
-    query = "select range from range(200000)"
+    query = "select range from range(20000)"  # more than a pipe holds
     command = [sys.executable, "-m", "whorl", "sql", "--store", str(tmp_path / "S"), query]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -61,10 +59,13 @@ def test_without_standard_output_a_command_does_its_work(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("delay", sample([0.8, 0.3, 1.5], short=1))
 def test_an_interrupted_import_can_be_run_again(delay: float, tmp_path: Path) -> None:
-    files = []
+    files, rows = [], count(20_000, short=10_000)
     for number in range(4):
         files.append(tmp_path / f"{number}.csv")
-        files[-1].write_text("\n".join(["exp,uuid,ts,perf", *LINES[number * 20_000 : (number + 1) * 20_000]]))
+        every = range(number * rows, (number + 1) * rows)
+        line = "sgemm,GPU-00000000-0000-0000-0000-{:012d},{},{}"
+        lines = [line.format(i % 40, 1_590_000_000 + i, 2400 + i % 97) for i in every]
+        files[-1].write_text("\n".join(["exp,uuid,ts,perf", *lines]))
     store = tmp_path / "S"
     command = [sys.executable, "-m", "whorl", "import", "--store", str(store), *map(str, files)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -76,9 +77,9 @@ def test_an_interrupted_import_can_be_run_again(delay: float, tmp_path: Path) ->
         assert "whorl: interrupted" in errors
     if (store / "store.toml").exists():
         counted = Store.open(store).sql("select count(*) n from runs").to_pylist()[0]["n"]
-        assert counted % 20_000 == 0
+        assert counted % rows == 0
     subprocess.run(command, check=True, capture_output=True)
-    assert Store.open(store).sql("select count(*) n from measurements").to_pylist() == [{"n": 80_000}]
+    assert Store.open(store).sql("select count(*) n from measurements").to_pylist() == [{"n": 4 * rows}]
 
 
 def test_an_interrupt_that_a_library_answers_in_its_own_way_is_an_interrupt_all_the_same(

@@ -25,6 +25,8 @@ from whorl.tests.stores import new_store
 
 from ..probed_fleet import BEGAN_NS, CLUSTER, stored
 
+pytestmark = pytest.mark.usefixtures("few_replicates")
+
 LONGHORN = Path(__file__).parents[2].parent / "shared" / "data" / "longhorn"
 
 

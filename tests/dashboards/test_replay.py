@@ -21,6 +21,7 @@ from whorl.dashboards.replay import binned_steps, gain_by_seed, gantt, jct_distr
 from whorl.dashboards.replay_page import replay_page
 from whorl.dashboards.style import line_of
 
+from ..sizes import sample
 from .browser import needs_browser, rendered
 
 H = 3600.0
@@ -154,7 +155,7 @@ def test_the_page_says_what_was_found(results: list[Replayed]) -> None:
 def test_a_browser_draws_the_page(results: list[Replayed], tmp_path: Path) -> None:
     path = tmp_path / "replay.html"
     path.write_text(replay_page(results, findings(results, BASELINES, []), conditions={}, notes=[]))
-    for width in (1280, 500):
+    for width in sample([500, 1280], short=1):
         document = rendered(path, tmp_path / f"profile{width}", width=width)
         assert document.count('data-drawn="1"') == document.count('data-figure="') == 5
         for title in (

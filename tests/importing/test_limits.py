@@ -35,6 +35,7 @@ def test_a_small_archive_of_very_much_is_one_sentence(tmp_path: Path, kind: str)
         load(path)
 
 
+@pytest.mark.usefixtures("stores_are_copied")
 def test_a_name_that_is_no_utf8_or_steers_a_terminal_is_shown_as_text(tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(b"\x1b[31mred\xff.csv")
     path.write_text("a,b\n1,2\n")

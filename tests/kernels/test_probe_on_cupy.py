@@ -23,7 +23,10 @@ from whorl.tests.kernels.fake_cupy import CUDARuntimeError, FakeRuntime, Library
 from whorl.tests.kernels.test_arithmetic import small_work
 from whorl.tests.sizes import sample
 
-pytestmark = pytest.mark.skipif(hosting.COMPILER is None, reason="no g++ to compile CUDA C for the host with")
+pytestmark = [
+    pytest.mark.skipif(hosting.COMPILER is None, reason="no g++ to compile CUDA C for the host with"),
+    pytest.mark.usefixtures("stores_are_copied"),
+]
 
 
 COLUMNS = ["kind", "gpu", "detail"]

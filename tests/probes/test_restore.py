@@ -23,6 +23,7 @@ from whorl.probes.settings import Settings
 from whorl.store.system import processes
 
 from ..nvml_library import NvmlLibrary
+from ..sizes import sample
 from .changing import BUSY, PATIENCE_S, clock_mhz, limit_w, notes, process_with_settings, uuids
 
 
@@ -60,7 +61,10 @@ def test_what_a_killed_process_left_is_brought_back_and_told(nvml: NvmlLibrary, 
     assert restore_left_over() == []
 
 
-@pytest.mark.parametrize("command", [["doctor"], ["collect", "--store", "s", "--duration", "0.2", "--interval", "0.1"]])
+COMMANDS = [["doctor"], ["collect", "--store", "s", "--duration", "0.2", "--interval", "0.1"]]
+
+
+@pytest.mark.parametrize("command", sample(COMMANDS, short=1))
 def test_the_next_command_restores(nvml: NvmlLibrary, state: Path, tmp_path: Path, command: list[str]) -> None:
     path, gpus = left_by_a_killed_process(nvml, state)
     done = subprocess.run(

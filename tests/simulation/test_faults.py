@@ -206,6 +206,7 @@ def whorl(*arguments: str) -> str:
     )
 
 
+@pytest.mark.usefixtures("stores_are_copied")
 def test_the_store_has_sizes_and_the_population_and_refuses_others(tmp_path: Path) -> None:
     folder = str(tmp_path / "S")
     common = ("--store", folder, "--cluster", "c", "--fault", "slow_memory=3%", "--fault", "lost")

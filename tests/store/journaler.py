@@ -6,7 +6,9 @@
                                        compacting: it dies at that step; prints one line a step, the last of them 100
     journaler.py prune STORE STRIDE    prunes copies of the store, killed0 and so on, each by a child that dies STRIDE
                                        steps later than the one before; prints one line each, the last of them 100
-    journaler.py stream STORE SECONDS  journals for so long, and until something was compacted, and compacts meanwhile
+    journaler.py stream STORE SECONDS PAUSE_S
+                              journals for so long, and until something was compacted, and compacts meanwhile;
+                              the pause is that between two rows
 
 Rows that were acknowledged are in the file `acknowledged` beside the store, one line each: gpu, second, power.
 """
@@ -118,7 +120,7 @@ def _die_pruning(root: Path, fatal: int) -> int:
     return 0 if failed() else 100
 
 
-def _stream(root: Path, seconds: float) -> None:
+def _stream(root: Path, seconds: float, pause_s: float) -> None:
     store = Store.open(root)
     noted = Acknowledging(root)
     stop, compacted = threading.Event(), threading.Event()
@@ -139,7 +141,7 @@ def _stream(root: Path, seconds: float) -> None:
         while time.monotonic() < last or (time.monotonic() < last + 60 and not compacted.is_set()):
             noted(journal, "g", number, number)
             number += 1
-            time.sleep(0.002)
+            time.sleep(pause_s)
     stop.set()
     thread.join()
 
@@ -154,4 +156,4 @@ if __name__ == "__main__":
     elif verb == "prune":
         _prune(root, int(rest[0]))
     else:
-        _stream(root, float(rest[0]))
+        _stream(root, *map(float, rest))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import shutil
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,11 +24,19 @@ BATCHES, PUBLISHED = 24, 16
 ROWS = [(BEGAN + second * S, gpu, second) for second in range(BATCHES) for gpu in ("a", "b")]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def views_are_right() -> Iterator[None]:
+    """The stores here are copies, whose views do not matter: to make them takes a third of a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Store, "_views_point_here", lambda *_: True)
+        yield
+
+
 @pytest.fixture(scope="module")
 def dead(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The store of a collector that was killed: sixteen batches were published, eight are in its journal only."""
     root = tmp_path_factory.mktemp("dead") / "S"
-    with Journal(Store.create(root), "n", thread=False, settle_s=0, grace_s=0) as journal:
+    with Journal(new_store(root), "n", thread=False, settle_s=0, grace_s=0) as journal:
         for second in range(BATCHES):
             journal.append(batch(["a", "b"], second, second))
             if second + 1 in (PUBLISHED // 2, PUBLISHED):
@@ -167,10 +176,7 @@ def kinds(root: Path) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("seed", sample([5, *range(40), 133, 167, 169], short=1))
-def test_one_flipped_bit_in_any_kind_of_file_is_no_traceback(
-    every_kind: Path, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Store, "_views_point_here", lambda *_: True)  # a copy, whose views do not matter here
+def test_one_flipped_bit_in_any_kind_of_file_is_no_traceback(every_kind: Path, tmp_path: Path, seed: int) -> None:
     expected = {*ROWS, (BEGAN, "c", 6)}
     found = kinds(every_kind)
     assert {"late.parquet", "latest.parquet", "replaced.parquet", "pending.json", "journal.arrow"} <= found.keys()

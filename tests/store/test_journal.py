@@ -29,7 +29,7 @@ from whorl.store.schema import FORMAT
 from whorl.store.status import status
 from whorl.store.system import durability
 from whorl.store.writers import sealing
-from whorl.tests.sizes import count
+from whorl.tests.sizes import count, is_long
 from whorl.tests.store.journaler import BEGAN, batch
 from whorl.tests.stores import new_store, plain_client
 from whorl.tests.without import NODE, run_without
@@ -164,7 +164,7 @@ def test_readers_see_no_row_twice_and_none_less_while_files_change_places(store:
     command: list[str | Path] = [sys.executable, "-c", CLIENT, store.root]
     pipe = subprocess.PIPE
     with (
-        running("stream", store.root, str(count(9, short=2))) as writer,
+        running("stream", store.root, *(("9", "0.002") if is_long() else ("2", "0.02"))) as writer,
         subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as plain,
     ):
         assert plain.stdin is not None
@@ -188,7 +188,7 @@ def test_readers_see_no_row_twice_and_none_less_while_files_change_places(store:
             assert answer[0] >= seen, "a plain client misses rows that it saw before"
             seen = answer[0]
             answered += 1
-            time.sleep(count(0, short=200) / 1000)
+            time.sleep(count(0, short=400) / 1000)
     assert writer.returncode == 0
     assert answered > 10 * gone
     assert seen > 0

@@ -26,7 +26,7 @@ def _whorl(*arguments: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def longhorn(tmp_path_factory: pytest.TempPathFactory) -> Store:
+def longhorn(stores_are_copied: None, tmp_path_factory: pytest.TempPathFactory) -> Store:
     path = tmp_path_factory.mktemp("longhorn") / "S"
     files = [str(file) for file in sorted(FOLDER.glob("*.csv.gz"))]
     _whorl("import", "--store", str(path), "--cluster", "longhorn", *files)
