@@ -13,6 +13,7 @@ plain one, and no function in it may run SQL from a string, because the tree doe
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import re
@@ -234,8 +235,9 @@ def _shape(name: str, rows: Rows) -> tuple[object, ...]:
     return files, tuple(rows.contested), rows.late is None, rows.live is None
 
 
-def _used(view: View) -> set[str]:
-    return {spec.name for spec in TABLES if re.search(rf"\b{spec.name}\b", view.sql)}
+@functools.cache
+def _used(view: View) -> frozenset[str]:
+    return frozenset(re.findall(r"\w+", view.sql)) & {spec.name for spec in TABLES}
 
 
 def mentioned(query: str, *, unsafe: bool = False) -> list[str]:
