@@ -10,6 +10,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from statistics import mean, median, stdev
 
 TAU = {
@@ -75,7 +76,7 @@ class Oracle:
             for name in "ABCD":
                 drawn[name].append(self.rng.choice(self.perf[name]) / middles[name])
         self.scores = self.scores or drawn
-        self.sf = {name: levels(scores) for name, scores in self.scores.items()}
+        self.sf = {name: levels(tuple(scores)) for name, scores in self.scores.items()}
         self.gaps = random.Random(1)
         self.jobs: list[OracleJob] = []
         self.next_submit = self.rows[0][1]
@@ -219,7 +220,8 @@ class Oracle:
         return self.held / (self.gpus * self.end)
 
 
-def levels(scores: Sequence[float]) -> list[float]:
+@cache
+def levels(scores: tuple[float, ...]) -> list[float]:
     """The score of each GPU's group over the median group's: k-means by trying every end of every group."""
     limit = mean(scores) + 3 * stdev(scores)
     k = min(2 + sum(score > limit for score in scores), len(set(scores)))
