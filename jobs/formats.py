@@ -104,34 +104,39 @@ def filter_file(
     """The file for the submit filters: the exclude list, and what they need to leave a job alone.
 
     `nodes` are those of `partition`; `together` as from Slurm.together; `least` nodes has any job of the partition.
-    The second line says when it was written, the length of the first (a torn or edited file is not believed), the
-    partition, and the most nodes that a job may take so that no exclusion keeps it from starting.
+    The first line is the list. Then there is a line for each kind of node that may lose some: how many nodes a job may
+    need so that it can start without these, and their list. The last line says when the file was written, the length
+    of what stands before (a torn or edited file is not believed), and the partition.
     """
-    line = compress(excluded)
-    most = most_nodes(excluded, nodes, together)
-    facts = {
-        "written": int(now),
-        "length": len(line),
-        "partition": partition,
-        "default": int(is_default),
-        "most": most if most >= least else 0,
-    }
-    return f"{line}\n# whorl {' '.join(f'{key}={value}' for key, value in facts.items())}\n"
+    lists = [
+        f"# {most} {compress(names)}"
+        for names, most in largest_jobs(excluded, nodes, together)
+        if most >= max(least, 1)
+    ]
+    text = "\n".join([compress(excluded), *lists])
+    facts = {"written": int(now), "length": len(text), "partition": partition, "default": int(is_default)}
+    return f"{text}\n# whorl {' '.join(f'{key}={value}' for key, value in facts.items())}\n"
 
 
-def most_nodes(excluded: Collection[str], nodes: Sequence[Node], together: Iterable[Collection[str]] = ()) -> int:
-    """The most nodes that a job may take so that it can start without the excluded ones, if it can start with them.
+def largest_jobs(
+    excluded: Sequence[str], nodes: Sequence[Node], together: Iterable[Collection[str]] = ()
+) -> list[tuple[list[str], int]]:
+    """The excluded nodes by kind, and the most nodes that a job may need to start without those, if it can with them.
 
-    Two nodes are alike if their hardware is and each set of `together` has both or neither: one can then stand in for
-    the other in any job that does not choose nodes by name or feature. So there must be as many of each excluded
-    node's kind left that run jobs. A tenth of these, at least one, is kept in reserve, for nodes that go out of use
-    before the advice is made again.
+    Two nodes are of one kind if their hardware is and each set of `together` has both or neither: one can then stand
+    in for the other in any job that does not choose nodes by name or feature. So as many as the job may need must be
+    left that run jobs. A tenth of these, at least one, is kept in reserve, for nodes that go out of use before the
+    advice is made again.
     """
     sets = list(together)
     kinds = {node.name: (node.kind, tuple(node.name in one for one in sets)) for node in nodes}
-    left = Counter(kinds[node.name] for node in nodes if node.usable and node.name not in excluded)
-    counts = [left[kinds[name]] for name in excluded if name in kinds]
-    return min((count - math.ceil(count / 10) for count in counts), default=0)
+    avoided = set(excluded)
+    left = Counter(kinds[node.name] for node in nodes if node.usable and node.name not in avoided)
+    found: dict[tuple[str, tuple[bool, ...]], list[str]] = {}
+    for name in excluded:
+        if name in kinds:
+            found.setdefault(kinds[name], []).append(name)
+    return [(names, left[kind] - math.ceil(left[kind] / 10)) for kind, names in found.items()]
 
 
 def write_whole(path: Path, text: str) -> None:

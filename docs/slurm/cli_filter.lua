@@ -32,11 +32,15 @@ local function read(workload)
   if not file then return nil end
   local text = file:read(LONGEST)
   file:close()
-  local list, facts = (text or ""):match("^([^\n]*)\n# whorl ([^\n]*)\n$")
-  if not list or list == "" or not list:match("^[%w%[%],._-]+$") then return nil end
-  local advice = { list = list }
+  local body, facts = (text or ""):match("^(.*)\n# whorl ([^\n]*)\n$")
+  if not body or body == "" then return nil end
+  local advice = { kinds = {} }
   for key, value in facts:gmatch("(%w+)=(%S+)") do advice[key] = tonumber(value) or value end
-  if advice.length ~= #list or type(advice.written) ~= "number" or type(advice.most) ~= "number" then return nil end
+  if advice.length ~= #body or type(advice.written) ~= "number" then return nil end
+  advice.partition = tostring(advice.partition)
+  for most, list in body:gmatch("\n# (%d+) ([%w%[%],._-]+)") do
+    table.insert(advice.kinds, { most = tonumber(most), list = list })
+  end
   if os.time() - advice.written > OLDEST_S then return nil end
   return advice
 end
@@ -87,32 +91,40 @@ local function most_nodes(options, given)
   return gpus and tasks and on_each and gpus + math.max(tasks, on_each, 1)
 end
 
--- Why a job is left alone; nil where it finds enough nodes without those of the advice.
-local function why_not(options, offset, advice)
+-- The nodes of the advice without which enough of their kind are left for a job that may need so many; nil if none.
+local function spared(advice, need)
+  local lists = {}
+  for _, kind in ipairs(advice.kinds) do
+    if need <= kind.most then table.insert(lists, kind.list) end
+  end
+  return lists[1] and table.concat(lists, ",")
+end
+
+-- The nodes to exclude for a job; nil, and why, where it is left alone.
+local function choice(options, offset, advice)
   -- The options that were given, as {"nodes":"4","argv":["job.sh"]}: escaped signs out, then only keys have a colon.
   local listed, given = slurm.json_cli_options(options), {}
-  if type(listed) ~= "string" then return "this Slurm cannot list its options" end
+  if type(listed) ~= "string" then return nil, "this Slurm cannot list its options" end
   for key, colon in listed:gsub("\\.", ""):gmatch('"([^"]*)"%s*(:?)') do
     if colon == ":" and key ~= "argv" and key:sub(1, 6) ~= "spank:" then -- those act when the job runs
       local counted = COUNTED[key]
       if not counted or (counted ~= true and tostring(options[key]):find(counted, 1, true)) then
-        return "it has --" .. key
+        return nil, "it has --" .. key
       end
       given[key] = true
     end
   end
   local partition = options["partition"]
   if partition == nil or partition == "" then
-    if advice.default ~= 1 then return "the advice is for partition " .. advice.partition end
+    if advice.default ~= 1 then return nil, "the advice is for partition " .. advice.partition end
   elseif partition ~= advice.partition then
-    return "the advice is for partition " .. advice.partition
+    return nil, "the advice is for partition " .. advice.partition
   end
   local problem = parts(options, offset)
-  if problem then return problem end
+  if problem then return nil, problem end
   local own, most = names(options["exclude"]), most_nodes(options, given)
-  if not own or not most then return "its nodes cannot be counted" end
-  if most + own > advice.most then return "it may need more nodes than are surely left" end
-  return nil
+  if not own or not most then return nil, "its nodes cannot be counted" end
+  return spared(advice, most + own), "it may need more nodes than are surely left"
 end
 
 -- Loaded at the end of a script of the site's own, whorl comes after it, and only where that lets the job pass.
@@ -130,14 +142,14 @@ function slurm_cli_pre_submit(options, offset)
     if os.getenv("SLURM_JOB_ID") and options["type"] ~= "sbatch" then return end
     local advice = read(workload)
     if not advice then return end
-    local problem = why_not(options, offset, advice)
-    if problem then
+    local list, problem = choice(options, offset, advice)
+    if not list then
       slurm.log_info("whorl: nothing is excluded: %s", problem)
       return
     end
     local own = options["exclude"]
-    options["exclude"] = (own and own ~= "" and own .. "," or "") .. advice.list
-    slurm.log_info("whorl: --exclude=%s (slow for %s)", advice.list, workload)
+    options["exclude"] = (own and own ~= "" and own .. "," or "") .. list
+    slurm.log_info("whorl: --exclude=%s (slow for %s)", list, workload)
   end)
   return slurm.SUCCESS
 end

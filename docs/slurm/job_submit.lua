@@ -22,11 +22,15 @@ local function read(workload)
   if not file then return nil end
   local text = file:read(LONGEST)
   file:close()
-  local list, facts = (text or ""):match("^([^\n]*)\n# whorl ([^\n]*)\n$")
-  if not list or list == "" or not list:match("^[%w%[%],._-]+$") then return nil end
-  local advice = { list = list }
+  local body, facts = (text or ""):match("^(.*)\n# whorl ([^\n]*)\n$")
+  if not body or body == "" then return nil end
+  local advice = { kinds = {} }
   for key, value in facts:gmatch("(%w+)=(%S+)") do advice[key] = tonumber(value) or value end
-  if advice.length ~= #list or type(advice.written) ~= "number" or type(advice.most) ~= "number" then return nil end
+  if advice.length ~= #body or type(advice.written) ~= "number" then return nil end
+  advice.partition = tostring(advice.partition)
+  for most, list in body:gmatch("\n# (%d+) ([%w%[%],._-]+)") do
+    table.insert(advice.kinds, { most = tonumber(most), list = list })
+  end
   return advice
 end
 
@@ -86,25 +90,33 @@ end
 local CHOICES = { req_nodes = "nodelist", features = "constraint", batch_features = "batch", prefer = "prefer",
   reservation = "reservation", clusters = "clusters", burst_buffer = "bb", tres_per_socket = "gpus-per-socket" }
 
--- Why a job is left alone; nil where it finds enough nodes without those of the advice.
-local function why_not(job, advice)
+-- The nodes of the advice without which enough of their kind are left for a job that may need so many; nil if none.
+local function spared(advice, need)
+  local lists = {}
+  for _, kind in ipairs(advice.kinds) do
+    if need <= kind.most then table.insert(lists, kind.list) end
+  end
+  return lists[1] and table.concat(lists, ",")
+end
+
+-- The nodes to exclude for a job; nil, and why, where it is left alone.
+local function choice(job, advice)
   local partition = job.partition
   if partition == nil or partition == "" then
-    if advice.default ~= 1 then return "the advice is for partition " .. advice.partition end
+    if advice.default ~= 1 then return nil, "the advice is for partition " .. advice.partition end
   elseif partition ~= advice.partition then
-    return "the advice is for partition " .. advice.partition
+    return nil, "the advice is for partition " .. advice.partition
   end
   for field, option in pairs(CHOICES) do
-    if (job[field] or "") ~= "" then return "it has --" .. option end
+    if (job[field] or "") ~= "" then return nil, "it has --" .. option end
   end
-  if given(job.contiguous) > 0 or given(job.req_switch) > 0 then return "its nodes must lie together" end
-  if given(job.immediate) > 0 then return "it must not wait" end
-  if (tonumber(job.het_job_offset) or 65535) < 65533 then return "it is part of a heterogeneous job" end
-  if (job.dependency or ""):find("expand", 1, true) then return "it is for another job" end
+  if given(job.contiguous) > 0 or given(job.req_switch) > 0 then return nil, "its nodes must lie together" end
+  if given(job.immediate) > 0 then return nil, "it must not wait" end
+  if (tonumber(job.het_job_offset) or 65535) < 65533 then return nil, "it is part of a heterogeneous job" end
+  if (job.dependency or ""):find("expand", 1, true) then return nil, "it is for another job" end
   local own, most = names(job.exc_nodes), total(job.tres_per_task) and most_nodes(job)
-  if not own or not most then return "its nodes cannot be counted" end
-  if most + own > advice.most then return "it may need more nodes than are surely left" end
-  return nil
+  if not own or not most then return nil, "its nodes cannot be counted" end
+  return spared(advice, most + own), "it may need more nodes than are surely left"
 end
 
 -- Loaded at the end of a script of the site's own, whorl comes after it, and only where that lets the job pass.
@@ -119,20 +131,20 @@ function slurm_job_submit(job, partitions, uid)
     local workload = (" " .. (job.comment or "")):match("%swhorl=(%S+)")
     local advice = workload and advice_for(workload)
     if not advice then return end
-    local reason = why_not(job, advice)
-    if reason then
-      slurm.log_user("whorl: nothing is excluded: %s", reason)
+    local list, problem = choice(job, advice)
+    if not list then
+      slurm.log_user("whorl: nothing is excluded: %s", problem)
       return
     end
     local own, noted = job.exc_nodes, job.admin_comment
     if own ~= nil and own ~= "" then
-      job.exc_nodes = own .. "," .. advice.list
+      job.exc_nodes = own .. "," .. list
     else
-      job.exc_nodes = advice.list
-      local note = "whorl:excluded=" .. advice.list -- so that `whorl advise apply` can refresh it
+      job.exc_nodes = list
+      local note = "whorl:excluded=" .. list -- so that `whorl advise apply` can refresh it
       job.admin_comment = (noted and noted ~= "" and noted .. " " or "") .. note
     end
-    slurm.log_user("whorl: %s excluded (slow for %s); without whorl= in --comment nothing is", advice.list, workload)
+    slurm.log_user("whorl: %s excluded (slow for %s); without whorl= in --comment nothing is", list, workload)
   end)
   if not ok then slurm.log_error("whorl: %s", tostring(problem)) end
   return slurm.SUCCESS

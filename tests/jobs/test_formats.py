@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from whorl.errors import InputError
-from whorl.jobs.formats import filter_file, most_nodes, node_lines, own_weight, preference, write_whole
-from whorl.jobs.hostlist import expand
+from whorl.jobs.formats import filter_file, largest_jobs, node_lines, own_weight, preference, write_whole
+from whorl.jobs.hostlist import compress, expand
 from whorl.jobs.naming import known
 from whorl.jobs.slurm import Node
 
@@ -99,30 +99,30 @@ def test_prefer_only_what_enough_nodes_have() -> None:
 
 
 def test_the_file_for_filters_says_how_large_a_job_may_be() -> None:
-    line, facts, end = filter_file(["n02"], list(fleet().values()), "batch", True, 1700000000.5).split("\n")
-    assert line == "n02"
-    assert facts == "# whorl written=1700000000 length=3 partition=batch default=1 most=4"
+    line, jobs, facts, end = filter_file(["n02"], list(fleet().values()), "batch", True, 1700000000.5).split("\n")
+    assert (line, jobs) == ("n02", "# 4 n02")
+    assert facts == "# whorl written=1700000000 length=11 partition=batch default=1"
     assert end == ""
-    assert "most=0" in filter_file(["n02"], list(fleet().values()), "batch", True, 0.0, least=5), "any job has 5 nodes"
+    larger = filter_file(["n02"], list(fleet().values()), "batch", True, 0.0, least=5)
+    assert larger.startswith("n02\n# whorl "), "any job of the partition has five nodes"
 
 
 def test_a_job_may_be_as_large_as_what_is_left_of_each_kind() -> None:
-    def most(excluded: list[str], nodes: dict[str, Node], *together: set[str]) -> int:
-        return most_nodes(excluded, list(nodes.values()), together)
+    def most(excluded: list[str], nodes: dict[str, Node], *together: set[str]) -> dict[str, int]:
+        return {compress(names): most for names, most in largest_jobs(excluded, list(nodes.values()), together)}
 
     nodes = fleet(20)
-    assert most(["n02"], nodes) == 17, "of 19, a tenth is kept in reserve"
+    assert most(["n02"], nodes) == {"n02": 17}, "of 19, a tenth is kept in reserve"
     down = nodes | {f"n{i:02d}": replace(nodes["n01"], name=f"n{i:02d}", state="DOWN*") for i in range(16, 21)}
-    assert most(["n02"], down) == 12, "one that runs no jobs is no rest"
+    assert most(["n02"], down) == {"n02": 12}, "one that runs no jobs is no rest"
     for name in ("n01", "n02", "n03"):
         nodes[name] = replace(nodes[name], kind="Gres=gpu:a100:4")
-    assert most(["n02"], nodes) == 1, "only another A100 can stand in for an A100"
-    assert most(["n04"], nodes) == 14
-    assert most(["n02", "n04"], nodes) == 1
-    assert most(["n01", "n02", "n03"], nodes) == 0
-    assert most(["n04"], nodes, {"n04", "n05", "n06"}) == 1, "two others are reserved with it"
-    assert most(["n09"], nodes, {"n04", "n05", "n06"}) == 11
-    assert most(["n99"], nodes) == most([], nodes) == 0
+    assert most(["n02"], nodes) == {"n02": 1}, "only another A100 can stand in for an A100"
+    assert most(["n04", "n02", "n05"], nodes) == {"n[04-05]": 13, "n02": 1}
+    assert most(["n01", "n02", "n03"], nodes) == {"n[01-03]": 0}
+    assert most(["n04"], nodes, {"n04", "n05", "n06"}) == {"n04": 1}, "two others are reserved with it"
+    assert most(["n09"], nodes, {"n04", "n05", "n06"}) == {"n09": 11}
+    assert most(["n99"], nodes) == most([], nodes) == {}
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:

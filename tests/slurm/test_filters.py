@@ -19,20 +19,22 @@ pytestmark = pytest.mark.slurm
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "docs" / "slurm"
 ASKING = {"cli_filter": (["--comment=mine"], {"WHORL_ADVISE": "sgemm"}), "job_submit": (["--comment=whorl=sgemm"], {})}
+FACTS = "# whorl written={now} length=11 partition=batch default=1\n"
 BAD = {
     "missing": None,
     "empty": "",
     "garbage": "\x00\xff n01,;rm -rf /\n\n\n",
-    "a list without the facts": "n01\n",
+    "a list without the facts": "n01\n# 4 n01\n",
     "torn": "n[01-02",
-    "cut": "n0\n# whorl written={now} length=3 partition=batch default=1 most=4\n",
-    "facts cut": "n01\n# whorl written={now} length=3 partit",
-    "facts that are none": "n01\n# whorl written=now length=3 partition=batch default=1 most=x\n",
-    "old": "n01\n# whorl written=1700000000 length=3 partition=batch default=1 most=4\n",
+    "cut": f"n01\n# 4 n0\n{FACTS}",
+    "facts cut": "n01\n# 4 n01\n# whorl written={now} length=11 partit",
+    "facts that are none": "n01\n# 4 n01\n# whorl written=now length=11 partition=batch default=1\n",
+    "old": "n01\n# 4 n01\n# whorl written=1700000000 length=11 partition=batch default=1\n",
     "of an older whorl": "n01\n# whorl written={now} length=3 partition=batch default=1 nodes=5 gpus=20 cpus=40\n",
-    "of another partition": "n01\n# whorl written={now} length=3 partition=debug default=0 most=4\n",
-    "nothing is left": "n01\n# whorl written={now} length=3 partition=batch default=1 most=0\n",
-    "nothing to exclude": "\n# whorl written={now} length=0 partition=batch default=1 most=6\n",
+    "of another partition": "n01\n# 4 n01\n# whorl written={now} length=11 partition=debug default=0\n",
+    "no kind has enough": "n01\n# whorl written={now} length=3 partition=batch default=1\n",
+    "not a number of nodes": f"n01\n# x n01\n{FACTS}",
+    "nothing to exclude": "\n# whorl written={now} length=0 partition=batch default=1\n",
     "long": "n" * 100_000,
 }
 
@@ -114,6 +116,12 @@ def test_a_job_that_may_need_too_many_nodes_is_left_alone(filtered: tuple[Slurm,
     assert excluded(filtered, "--nodes=3", "--exclude=n06") == "n[01,06]"
 
 
+def test_each_kind_of_node_bounds_its_own_list(filtered: tuple[Slurm, str]) -> None:
+    lists = "n[01,05]\n# 1 n05\n# 3 n01"
+    put(filtered[0], f"{lists}\n# whorl written={{now}} length={len(lists)} partition=batch default=1\n")
+    assert [excluded(filtered, f"-N{nodes}") for nodes in (1, 2, 3, 4)] == ["n[01,05]", "n01", "n01", ""]
+
+
 @pytest.mark.parametrize("kind", sorted(BAD))
 def test_with_a_bad_file_jobs_are_submitted_as_they_are(filtered: tuple[Slurm, str], kind: str) -> None:
     put(filtered[0], BAD[kind])
@@ -180,7 +188,7 @@ def test_the_file_that_whorl_writes(filtered: tuple[Slurm, str], tmp_path: Path)
         assert slurm.whorl(*asking).returncode == 0
     finally:
         slurm.run("scontrol", "delete", "reservation=kept")
-    assert path.read_text().endswith(" most=1\n")
+    assert path.read_text().startswith("n02\n# 1 n02\n# whorl ")
     assert excluded(filtered, "--nodes=2") == ""
 
 
