@@ -25,35 +25,48 @@ BINS = 400
 """Of a line over time."""
 BARS = 2_500
 """Of a Gantt chart."""
+WIDEST, NARROWEST = 5.0, 1.5
+"""Of lines, in pixels."""
+RATIOS = (0.01, 0.1, 0.2, 0.5, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10, 100)
 
 
 def jct_distribution(jct_s: Mapping[str, Floats]) -> Figure:
     """The share of jobs that were done within a time, by policy. `jct_s`: (jobs,) in s, pooled over the seeds."""
-    from plotly.graph_objects import Figure, Scatter
-
-    lines = line_of(jct_s)
-    traces = []
+    curves = {}
     for policy, times in jct_s.items():
-        share = np.linspace(0, 1, min(POINTS, max(2, len(times))))
-        colour, dash = lines[policy]
-        traces.append(
-            Scatter(
-                x=_single(np.quantile(times, share)),
-                y=_single(100 * share),
-                name=policy,
-                mode="lines",
-                line={"color": colour, "dash": dash, "width": 2},
-                hovertemplate=f"{policy}<br>%{{y:.0f}} % of jobs within %{{x:,.0f}} s<extra></extra>",
-            )
-        )
-    return Figure(
-        traces,
-        layout(
-            380,
-            xaxis={"title": {"text": "job completion time, s"}, "type": "log", "dtick": 1},
-            yaxis={"title": {"text": "share of jobs, %"}, "range": [0, 101]},
-        ),
+        share = _shares(times)
+        curves[policy] = np.quantile(times, share), 100 * share
+    return _curves(
+        curves,
+        "<br>%{y:.0f} % of jobs within %{x:,.0f} s",
+        380,
+        xaxis={"title": {"text": "job completion time, s"}, "type": "log", "dtick": 1},
+        yaxis={"title": {"text": "share of jobs, %"}, "range": [0, 101]},
     )
+
+
+def jct_against(jct_s: Mapping[str, Floats], baseline: str) -> Figure:
+    """The time within which a share of the jobs was done, over that time with `baseline`, by policy."""
+    curves = {}
+    for policy, times in jct_s.items():
+        share = _shares(times)
+        curves[policy] = 100 * share, np.quantile(times, share) / np.quantile(jct_s[baseline], share)
+    return _curves(
+        curves,
+        f"<br>%{{x:.0f}} % of jobs within %{{y:.2f}} times the time of {baseline}",
+        380,
+        xaxis={"title": {"text": "share of jobs, %"}, "range": [0, 100]},
+        yaxis={
+            "title": {"text": f"completion time / that of {baseline}"},
+            "type": "log",
+            "tickvals": RATIOS,
+            "ticktext": [f"{ratio:g}" for ratio in RATIOS],
+        },
+    )
+
+
+def _shares(times: Floats) -> Floats:
+    return np.linspace(0, 1, min(POINTS, max(2, len(times))))
 
 
 def queue_over_time(outcomes: Mapping[str, Outcome]) -> Figure:
@@ -67,37 +80,55 @@ def load_over_time(outcomes: Mapping[str, Outcome]) -> Figure:
 
 
 def _over_time(outcomes: Mapping[str, Outcome], what: str, scale: Any, title: str, hover: str) -> Figure:
-    from plotly.graph_objects import Figure, Scatter
-
-    lines = line_of(outcomes)
     end = max(outcome.end_s for outcome in outcomes.values())
     edges = np.linspace(0, end, BINS + 1)
-    traces = []
+    curves = {}
     for policy, outcome in outcomes.items():
         assert outcome.series is not None
         values = getattr(outcome.series, what) * scale(outcome)
-        colour, dash = lines[policy]
         until = (
             int(np.searchsorted(edges, outcome.end_s, side="right")) - 1
         )  # a replay that has ended has no queue to show
+        curves[policy] = edges[:until] / 3600, binned_steps(outcome.series.time_s, values, edges)[:until]
+    return _curves(
+        curves,
+        f", hour %{{x:,.1f}}<br>{hover}",
+        320,
+        shape="hv",
+        xaxis={"title": {"text": "time since the trace began, h"}, "range": [0, end / 3600]},
+        yaxis={"title": {"text": title}, "rangemode": "tozero"},
+    )
+
+
+def _curves(
+    curves: Mapping[str, tuple[Floats, Floats]], hover: str, height: int, *, shape: str = "linear", **axes: Any
+) -> Figure:
+    """Lines by policy. Lines that are the same are one, which has all their names; the first are drawn widest.
+
+    So a line that lies on others for a part of its way leaves an edge of them to be seen.
+    """
+    from plotly.graph_objects import Figure, Scatter
+
+    looks = line_of(curves)
+    alike: dict[tuple[bytes, bytes], list[str]] = {}
+    for policy, (x, y) in curves.items():
+        alike.setdefault((_single(x).tobytes(), _single(y).tobytes()), []).append(policy)
+    traces = []
+    for names, width in zip(alike.values(), np.linspace(WIDEST, NARROWEST, len(alike)), strict=True):
+        x, y = curves[names[0]]
+        colour, dash = looks[names[0]]
+        name = " = ".join(names)
         traces.append(
             Scatter(
-                x=_single(edges[:until] / 3600),
-                y=_single(binned_steps(outcome.series.time_s, values, edges)[:until]),
-                name=policy,
+                x=_single(x),
+                y=_single(y),
+                name="<br>= ".join(names),
                 mode="lines",
-                line={"color": colour, "dash": dash, "width": 1.5, "shape": "hv"},
-                hovertemplate=f"{policy}, hour %{{x:,.1f}}<br>{hover}<extra></extra>",
+                line={"color": colour, "dash": dash, "width": round(float(width), 2), "shape": shape},
+                hovertemplate=f"{name}{hover}<extra></extra>",
             )
         )
-    return Figure(
-        traces,
-        layout(
-            320,
-            xaxis={"title": {"text": "time since the trace began, h"}, "range": [0, end / 3600]},
-            yaxis={"title": {"text": title}, "rangemode": "tozero"},
-        ),
-    )
+    return Figure(traces, layout(height, **axes))
 
 
 def binned_steps(time_s: Floats, values: Floats, edges: Floats) -> Floats:
@@ -192,29 +223,26 @@ def _slowdown(outcome: Outcome, fleet: Fleet | None, job: int, gpus: Sequence[in
 
 
 def gain_by_seed(gains: Sequence[Gain]) -> Figure:
-    """What each policy gained over one baseline, or over itself without scores, in every seed; beside it the mean with
-    its 90 % interval."""
-    from plotly.graph_objects import Scatter
-    from plotly.subplots import make_subplots
+    """What each policy gained over one baseline, or over itself without scores: a row of points, one for each seed, and
+    on it the mean with its 90 % interval. Seeds have no order, so nothing joins them."""
+    from plotly.graph_objects import Figure, Scatter
 
     lines = line_of(gain.policy for gain in gains)
-    figure = make_subplots(rows=1, cols=2, shared_yaxes=True, column_widths=[0.72, 0.28], horizontal_spacing=0.03)
-    for gain in gains:
+    rows = list(range(len(gains)))[::-1]  # the first one is at the top
+    traces = []
+    for row, gain in zip(rows, gains, strict=True):
         colour, dash = lines[gain.policy]
-        symbol = "circle" if dash == "solid" else "circle-open"
-        figure.add_trace(
+        symbol, points = "" if dash == "solid" else "-open", len(gain.per_seed)
+        traces.append(
             Scatter(
-                x=[seed for seed, _ in gain.per_seed],
-                y=[value for _, value in gain.per_seed],
+                x=[value for _, value in gain.per_seed],
+                y=row + (np.linspace(-0.25, 0.25, points) if points > 1 else np.zeros(1)),
                 name=gain.policy,
-                legendgroup=gain.policy,
-                mode="lines+markers",
-                line={"color": colour, "dash": "dot", "width": 0.75},
-                marker={"color": colour, "symbol": symbol, "size": 7, "line": {"width": 1.5, "color": colour}},
-                hovertemplate=f"{gain.policy}, seed %{{x}}<br>%{{y:+.1f}} %<extra></extra>",
-            ),
-            1,
-            1,
+                mode="markers",
+                marker={"color": colour, "symbol": f"circle{symbol}", "size": 6, "opacity": 0.7},
+                customdata=[seed for seed, _ in gain.per_seed],
+                hovertemplate=f"{gain.policy}, seed %{{customdata}}<br>%{{x:+.1f}} %<extra></extra>",
+            )
         )
         bounds = None
         if gain.lower_pct is not None and gain.upper_pct is not None:
@@ -222,37 +250,36 @@ def gain_by_seed(gains: Sequence[Gain]) -> Figure:
                 "type": "data",
                 "array": [gain.upper_pct - gain.mean_pct],
                 "arrayminus": [gain.mean_pct - gain.lower_pct],
-                "thickness": 1.5,
-                "width": 5,
+                "thickness": 2,
+                "width": 6,
                 "color": colour,
             }
-        figure.add_trace(
+        traces.append(
             Scatter(
-                x=[gain.policy],
-                y=[gain.mean_pct],
-                error_y=bounds,
-                legendgroup=gain.policy,
-                showlegend=False,
+                x=[gain.mean_pct],
+                y=[row],
+                error_x=bounds,
                 mode="markers",
-                marker={"color": colour, "symbol": symbol, "size": 9, "line": {"width": 1.5, "color": colour}},
-                hovertemplate=f"{gain.policy}, mean of {gain.n} seeds<br>%{{y:+.2f}} %<extra></extra>",
-            ),
-            1,
-            2,
+                marker={"color": colour, "symbol": "diamond", "size": 11},
+                hovertemplate=f"{gain.policy}, mean of {gain.n} seeds<br>%{{x:+.2f}} %<extra></extra>",
+            )
         )
-    figure.update_layout(
+    return Figure(
+        traces,
         layout(
-            380,
-            yaxis={"title": {"text": f"gain {heading(gains[0])}, %"}, "zeroline": True, "zerolinewidth": 2},
-            yaxis2={"zeroline": True, "zerolinewidth": 2},
-            xaxis={"title": {"text": "seed"}, "tickformat": "d", "zeroline": False},
-            xaxis2={"title": {"text": "mean"}, "showticklabels": False, "showgrid": False},
-        )
+            90 + 30 * len(gains),
+            showlegend=False,
+            margin={"l": 64, "r": 16, "t": 24, "b": 52},
+            xaxis={"title": {"text": f"gain {heading(gains[0])}, %"}, "zeroline": True, "zerolinewidth": 2},
+            yaxis={
+                "tickvals": rows,
+                "ticktext": [gain.policy for gain in gains],
+                "range": [-0.6, len(gains) - 0.4],
+                "showgrid": False,
+                "zeroline": False,
+            },
+        ),
     )
-    seeds = gains[0].per_seed
-    if len(seeds) < 10:
-        figure.update_xaxes(tickvals=[seed for seed, _ in seeds], col=1)
-    return figure
 
 
 def _single(values: Floats) -> NDArray[np.float32]:

@@ -17,7 +17,15 @@ from whorl.analysis.replay.options import Options
 from whorl.analysis.replay.outcome import Outcome
 from whorl.analysis.replay.policies import POLICIES
 from whorl.analysis.replay.study import General, Replayed, cases, run_all
-from whorl.dashboards.replay import binned_steps, gain_by_seed, gantt, jct_distribution, load_over_time, queue_over_time
+from whorl.dashboards.replay import (
+    binned_steps,
+    gain_by_seed,
+    gantt,
+    jct_against,
+    jct_distribution,
+    load_over_time,
+    queue_over_time,
+)
 from whorl.dashboards.replay_page import replay_page
 from whorl.dashboards.style import line_of
 
@@ -60,6 +68,29 @@ def test_the_distribution_is_that_of_the_jobs() -> None:
     for share in (10, 50, 99):
         at = np.interp(share, line.y, line.x)
         assert (times <= at).mean() == pytest.approx(share / 100, abs=0.004)
+
+
+def test_curves_that_coincide_are_told_apart() -> None:
+    times = np.exp(np.random.default_rng(1).normal(8, 1, 300))
+    near = times.copy()
+    near[:30] *= 1.3
+    jct = {"packed": times, "weights": near, "pal": times[::-1], "random": 2 * times}
+    for figure in (jct_distribution(jct), jct_against(jct, "packed")):
+        assert [line.name.replace("<br>", " ") for line in figure.data] == ["packed = pal", "weights", "random"]
+        widths = [line.line.width for line in figure.data]
+        assert widths == sorted(set(widths), reverse=True)  # what is drawn first shows beside what is drawn on it
+        assert "packed = pal" in figure.data[0].hovertemplate
+    same, _, twice = jct_against(jct, "packed").data
+    assert set(same.y) == {1}
+    assert twice.y == pytest.approx([2] * len(twice.y))
+
+
+def test_lines_over_time_of_policies_that_did_the_same_are_one(results: list[Replayed]) -> None:
+    outcomes = {one.case.policy: one.outcome for one in results if one.outcome is not None}
+    outcomes["pal"] = outcomes["packed"]
+    for figure in (load_over_time(outcomes), queue_over_time(outcomes)):
+        assert "packed<br>= pal" in [line.name for line in figure.data]
+        assert len(figure.data) < len(outcomes)
 
 
 def test_lines_over_time_end_with_their_replay(results: list[Replayed]) -> None:
@@ -118,11 +149,15 @@ def test_gains_are_drawn_seed_by_seed_with_their_interval(results: list[Replayed
     own = gains(results, ["packed"], ["avg_jct_s"])
     figure = gain_by_seed(own)
     for gain, points, mean in zip(own, figure.data[::2], figure.data[1::2], strict=True):
-        assert list(zip(points.x, points.y, strict=True)) == list(gain.per_seed)
-        assert mean.y[0] == gain.mean_pct
-        assert mean.y[0] + mean.error_y.array[0] == pytest.approx(gain.upper_pct)
-        assert mean.y[0] - mean.error_y.arrayminus[0] == pytest.approx(gain.lower_pct)
-        assert points.line.color == mean.marker.color == line_of([gain.policy])[gain.policy][0]
+        assert list(zip(points.customdata, points.x, strict=True)) == list(gain.per_seed)
+        assert points.mode == mean.mode == "markers"  # seeds have no order: no line joins them
+        assert mean.x[0] == gain.mean_pct
+        assert mean.x[0] + mean.error_x.array[0] == pytest.approx(gain.upper_pct)
+        assert mean.x[0] - mean.error_x.arrayminus[0] == pytest.approx(gain.lower_pct)
+        assert points.marker.color == mean.marker.color == line_of([gain.policy])[gain.policy][0]
+        row = list(figure.layout.yaxis.ticktext).index(gain.policy)
+        assert mean.y[0] == figure.layout.yaxis.tickvals[row]
+        assert np.abs(np.asarray(points.y) - mean.y[0]).max() < 0.5  # in its own row
 
 
 def test_every_policy_has_a_look_of_its_own() -> None:
@@ -159,7 +194,9 @@ def test_a_browser_draws_the_page(results: list[Replayed], tmp_path: Path) -> No
         document = rendered(path, tmp_path / f"profile{width}", width=width)
         assert document.count('data-drawn="1"') == document.count('data-figure="') == 5
         for title in (
-            "job completion time, s",
+            "completion time / that of packed",
+            "queueing p50, s",
+            "bounded slowdown",
             "jobs waiting",
             "GPUs held, %",
             "gain over itself without scores, %",
