@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +89,12 @@ _cluster_option = click.option("--cluster", metavar="NAME", help="The cluster, i
 )
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Print only this, for a scheduler or a program.")
 @click.option(
+    "--and",
+    "own",
+    metavar="HOSTLIST",
+    help="With --format exclude: nodes that you exclude anyway; they are printed too.",
+)
+@click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     help="With --format exclude: write a file for the submit filters. With nfd: the file of the node.",
@@ -97,14 +104,21 @@ _cluster_option = click.option("--cluster", metavar="NAME", help="The cluster, i
 @json_option
 @click.pass_context
 def advise(
-    ctx: click.Context, /, form: str | None, output: Path | None, file_node: str | None, as_json: bool, **options: Any
+    ctx: click.Context,
+    /,
+    form: str | None,
+    own: str | None,
+    output: Path | None,
+    file_node: str | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Say which nodes to avoid, which GPUs are best, and what that gains, with its interval.
 
     \b
     whorl advise --store S --workload gemm-fp32 --gpus 16
-    sbatch --exclude="$(whorl advise --store S --workload W --format exclude)" JOB
-    whorl advise apply JOBID --store S
+    whorl advise apply JOBID --store S --workload W     # your own job, while it waits
+    salloc --exclude="$(whorl advise --store S --workload W --gpus 16 --format exclude)" --gpus=16
 
     Formats: exclude, a host list, possibly empty; prefer, a feature for --prefer; nodelist, the best packed set;
     weights, `scontrol` lines for an administrator, as a difference, never applied; kubernetes, `kubectl` lines for
@@ -116,12 +130,15 @@ def advise(
         return
     from ..jobs.advice import advise, feature_file, lines_for, write_filter
     from ..jobs.formats import write_whole
+    from ..jobs.hostlist import compress
     from . import advise_report as report
     from .output import print_json, show
 
     form = "json" if as_json else form
     if output is not None and form not in ("exclude", "nfd"):
         raise click.UsageError("--output works only with --format exclude or nfd")
+    if own is not None and (form != "exclude" or output is not None):
+        raise click.UsageError("--and works only with --format exclude, without --output")
     if form == "nfd" and not file_node:
         raise click.UsageError("--format nfd needs --node: the file is for one node")
     for name in ("store", "workload"):
@@ -131,7 +148,11 @@ def advise(
         raise click.UsageError("--no-scheduler and --nodes cannot be used together")
     listed = _names(options.pop("nodes"))
     options["max_age"] /= _DAY_S
-    steering = advise(options.pop("store"), **options, nodes=listed, form=form, to_file=output is not None)
+    mine = _own(own)
+    with _printed_anyway(mine):
+        steering = advise(
+            options.pop("store"), **options, nodes=listed, own=mine, form=form, to_file=output is not None
+        )
     if form == "json":
         print_json(report.document(steering, steering.wait(), steering.remarks))
         return
@@ -150,11 +171,40 @@ def advise(
         click.echo(write_filter(output, steering), err=True)
         return
     else:
-        lines, note = lines_for(form, steering)
+        lines, note = lines_for(form, steering, mine)
+        unknown = sorted(set(mine) - set(steering.nodes)) if steering.nodes and not steering.partition else []
+        if unknown:
+            click.echo(
+                f"whorl: note: Slurm knows no node {compress(unknown)} (--and), and refuses such a job", err=True
+            )
     if note:
         click.echo(f"whorl: note: {note}", err=True)
     for line in lines:
         click.echo(line)
+
+
+def _own(listed: str | None) -> list[str]:
+    """The nodes of `--and`: a host list, or as for Slurm's own option the path of a file, which has a slash."""
+    from ..jobs.advising import read_names
+    from ..jobs.hostlist import expand
+
+    if listed is None:
+        return []
+    return read_names(*_text_of(listed)) if "/" in listed else expand(listed)
+
+
+@contextlib.contextmanager
+def _printed_anyway(own: Sequence[str]) -> Iterator[None]:
+    """Print the user's own nodes also where there is no advice: the job must not lose them."""
+    from ..errors import WhorlError
+    from ..jobs.hostlist import compress
+
+    try:
+        yield
+    except WhorlError:
+        if own:
+            click.echo(compress(own))
+        raise
 
 
 def _names(path: str | None) -> Sequence[str] | Mapping[str, KubeNode] | None:

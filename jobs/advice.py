@@ -50,6 +50,7 @@ def advise(
     nodes: Sequence[str] | Mapping[str, KubeNode] | None = None,
     replicates: int | None = None,
     seed: int | None = None,
+    own: Sequence[str] = (),
     form: str | None = None,
     to_file: bool = False,
 ) -> Steering:
@@ -57,8 +58,9 @@ def advise(
 
     The arguments are the options of `whorl advise` (docs/cli.md): `max_share` is a share of 1, `max_age` is in days,
     and `nodes` are the names to choose from instead of the scheduler's, or the nodes of a Kubernetes cluster as
-    `kubernetes.read` gives them. `form` and `to_file` say what will be printed. If that is for the scheduler
-    (`exclude`, `prefer`, `nodelist`, `weights`, `kubernetes`, `taints`), one that does not answer is an error.
+    `kubernetes.read` gives them. `own` are the nodes that the user excludes anyway. `form` and `to_file` say what
+    will be printed. If that is for the scheduler (`exclude`, `prefer`, `nodelist`, `weights`, `kubernetes`,
+    `taints`), one that does not answer is an error.
 
     Raises InputError, StoreError, SchedulerError.
     """
@@ -96,6 +98,7 @@ def advise(
         slurm=slurm,
         listed=listed,
         partition=partition if slurm else None,
+        leave_out=own,
         placing=form in (None, "nodelist", "json"),
         lenient=form in (None, "json", "exclude", "prefer") and not to_file,
     )
@@ -163,8 +166,8 @@ def _cluster() -> tuple[Mapping[str, KubeNode] | None, str | None]:
         return None, f"what the cluster has now is not known: {error}; every measured node gets a line"
 
 
-def lines_for(form: str, steering: Steering) -> tuple[list[str], str | None]:
-    """The lines of one of the formats, and a note for standard error.
+def lines_for(form: str, steering: Steering, own: Sequence[str] = ()) -> tuple[list[str], str | None]:
+    """The lines of one of the formats, and a note for standard error. `own` nodes are excluded, too.
 
     Raises InputError if the format cannot be given.
     """
@@ -172,7 +175,7 @@ def lines_for(form: str, steering: Steering) -> tuple[list[str], str | None]:
     if form == "exclude":
         why = "The scheduler knows none of these nodes." if steering.foreign else advice.finding
         note = why if advice.leaves_all and not steering.foreign else f"nothing is excluded. {why}"
-        return [compress(steering.exclude)], None if steering.exclude else note
+        return [compress([*own, *steering.exclude])], None if steering.exclude else note
     if form == "prefer":
         expression, why = steering.prefer()
         return [expression], f"nothing to prefer: {why}" if why else None
@@ -277,8 +280,10 @@ def apply(
     opened = _opened(store)
     workload = workload or workload_of(waiting) or _only_workload(opened, job)
     partition = ",".join(waiting[0].partitions) or None
-    steering = steer(opened, wishes(workload, cluster=cluster, **limits), slurm=slurm, partition=partition)
     site = Site.of(slurm)
+    useless = {name for name, node in site.nodes.items() if not any(site.fits(one, node) for one in waiting)}
+    wanted = wishes(workload, cluster=cluster, **limits)
+    steering = steer(opened, wanted, slurm=slurm, partition=partition, leave_out=useless)
     changes = [change(one, steering.exclude, site) for one in waiting]
     if not dry_run:
         _update(slurm, [one for one in changes if one.needed], made)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -93,14 +93,16 @@ def steer(
     slurm: Slurm | None = None,
     listed: Mapping[str, Node] | None = None,
     partition: str | None = None,
+    leave_out: Collection[str] = (),
     placing: bool = False,
     lenient: bool = False,
 ) -> Steering:
     """Advice for a workload over the nodes that the scheduler has, or that are `listed`, or all where neither is given.
 
-    `placing`: also advise over the nodes that run jobs now, where some do not. `lenient`: a scheduler that has none of
-    the nodes is no error: the advice is then on all that were measured, and none of it is for the scheduler. Raises
-    InputError, SchedulerError.
+    `leave_out`: nodes, under the scheduler's names, on which the job does not run anyway: they do not count.
+    `placing`: also advise over the nodes that run jobs now, where some do not. `lenient`: a scheduler that has none
+    of the nodes is no error: the advice is then on all that were measured, and none of it is for the scheduler.
+    Raises InputError, SchedulerError.
     """
     asked = Asked.of(store, wanted)
     measured = sorted(asked.nodes)
@@ -143,6 +145,10 @@ def steer(
     if usable is not None and partition is not None:
         # Nodes that nobody measured count in the share that is excluded and in what is left.
         usable |= {name for name, node in nodes.items() if node.gpus} - set(names.names.values())
+    if leave_out:
+        usable = {n for n in (measured if usable is None else usable) if names.names.get(n, n) not in leave_out}
+        if not usable & set(measured):
+            raise InputError(f"no node that the job can use was measured ({wanted.workload})")
     if usable is not None:
         asked = asked.within(usable)
     advice = asked.advice(usable)

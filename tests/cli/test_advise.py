@@ -192,6 +192,38 @@ def test_exclude_is_one_line_possibly_empty(store: str) -> None:
     assert result.stderr.startswith("whorl: note: nothing is excluded. No measurable benefit")
 
 
+def test_the_users_own_nodes_are_printed_with_the_others(store: str, tmp_path: Path) -> None:
+    def printed(own: str, *options: str, workload: str = "sgemm") -> str:
+        result = advise(store, "--format", "exclude", "--and", own, *options, workload=workload)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    assert printed("n05") == "n[02,05]\n"
+    assert printed("n06,n[03-04]") == "n[02-04,06]\n"
+    assert printed("n02") == "n02\n"
+    assert printed("n05", workload="pagerank") == "n05\n"
+    assert printed("elsewhere") == "elsewhere,n02\n"
+    listed = tmp_path / "mine"
+    listed.write_text("n04\nn05\n")
+    assert printed(str(listed)) == "n[02,04-05]\n"
+    assert printed("n[03-06]", "--gpus", "4") == "n[03-06]\n", "one usual node is left, and the job needs twice that"
+    assert printed("n[05-06]", "--gpus", "4") == "n[02,05-06]\n"
+
+
+def test_the_users_own_nodes_are_not_lost_where_there_is_no_advice(store: str, tmp_path: Path) -> None:
+    own = ("--format", "exclude", "--and", "n05")
+    gone = advise(str(tmp_path / "none"), *own)
+    assert (gone.exit_code, gone.stdout) == (3, "n05\n")
+    assert gone.stderr.startswith("whorl: ")
+    every = advise(store, "--format", "exclude", "--and", "n[01-06]")
+    assert (every.exit_code, every.stdout) == (2, "n[01-06]\n")
+    assert "no node that the job can use was measured" in every.stderr
+    for options in (["--and", "n05"], ["--format", "prefer", "--and", "n05"], [*own, "--output", str(tmp_path / "x")]):
+        refused = advise(store, *options)
+        assert refused.exit_code == 2
+        assert "--and works only with --format exclude" in refused.stderr
+
+
 def test_without_a_scheduler_the_names_are_the_stores_and_that_is_said(store: str) -> None:
     for form, printed in (("exclude", "n02\n"), ("nodelist", None)):
         result = advise(store, "--format", form, "--gpus", "4")

@@ -70,6 +70,15 @@ def test_names_that_slurm_does_not_know_are_dropped(slurm: Slurm, store: str) ->
     assert "left out: the scheduler does not know n[07-09], which were measured" in done.stderr
 
 
+def test_the_users_own_exclusion_is_kept(slurm: Slurm, store: str) -> None:
+    listed = advised(slurm, store, "--format", "exclude", "--and", "n05")
+    job = slurm.submit("--hold", "--exclude=n05", f"--exclude={listed.strip()}")
+    assert slurm.field(job, "ExcNodeList") == "n[02,05]"
+    done = slurm.whorl(*ASKING, "--store", store, "--format", "exclude", "--and", "n05,n77", user="alice")
+    assert done.stdout == "n[02,05,77]\n", "what the user wrote stays"
+    assert "Slurm knows no node n77 (--and), and refuses such a job" in done.stderr
+
+
 def test_names_with_a_domain_are_found(slurm: Slurm, tmp_path: Path) -> None:
     store = write_store(tmp_path, domain=".site.example")
     assert advised(slurm, str(store), "--format", "exclude", user=None) == "n02\n"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +14,14 @@ from pathlib import Path
 import pytest
 
 from whorl.jobs.slurm import Slurm as Client
+from whorl.tests.sizes import sample
 
 from ..advised_fleet import write_store
 from .daemons import Slurm
 
 pytestmark = pytest.mark.slurm
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +118,26 @@ def test_the_job_stays_schedulable(slurm: Slurm, store: str, asked: list[str]) -
     assert "n02 is not excluded: the job may need 6 nodes of its kind in partition batch" in done.stderr
     slurm.run("scontrol", "release", job, user="alice")
     assert len(slurm.nodes_of(job)) == 6
+
+
+@pytest.mark.parametrize(
+    ("asked", "avoids"), sample([("--nodes=6", ""), ("--nodes=5", "n02"), ("--gpus=v100:24 --exclude=n06", "n06")], 1)
+)
+def test_the_line_of_the_docs_gets_no_job_refused(slurm: Slurm, store: str, asked: str, avoids: str) -> None:
+    """As it stands in docs/slurm/README.md, with a store, a workload and a job that are there."""
+    (line,) = re.findall(r"^    (job=\$\(sbatch .*)$", (DOCS / "slurm" / "README.md").read_text(), re.MULTILINE)
+    for page in (DOCS / "cli.md", DOCS.parent / "README.md"):
+        assert line.replace("/shared/fleet", "fleet") in page.read_text(), "the same line everywhere"
+    line = line.replace("/shared/fleet", store).replace("gemm-fp32", "sgemm")
+    line = line.replace("job.sh", f"{asked} --output=/dev/null --wrap='sleep 300'")
+    whorl = f'whorl() {{ {sys.executable} -B -m whorl "$@"; }}'
+    done = slurm.run("bash", "-c", f"{whorl}\n{line}", user="alice", read_all=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    match = re.fullmatch(r"job (\d+) avoids (\S+|no nodes)\n", done.stdout)
+    assert match is not None
+    assert match[2] == (avoids or "no nodes")
+    assert slurm.field(match[1], "JobState") in ("PENDING", "RUNNING")
+    assert "n02" not in slurm.nodes_of(match[1]) or avoids != "n02"
 
 
 def test_advice_for_a_job_that_waits_behind_another(slurm: Slurm, store: str) -> None:
