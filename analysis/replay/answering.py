@@ -29,8 +29,14 @@ class Answered:
 
     @property
     def reasons(self) -> list[str]:
-        """Why cases were refused, each reason once."""
-        return list(dict.fromkeys(str(error) for _, error in self.refused))
+        """Why cases were refused, each reason once, with the policies that it leaves out."""
+        policies: dict[str, list[str]] = {}
+        for case, error in self.refused:
+            policies.setdefault(str(error), []).append(case.policy)
+        return [
+            why if all(name in why for name in names) else f"{why} (left out: {', '.join(dict.fromkeys(names))})"
+            for why, names in policies.items()
+        ]
 
 
 def answered(
@@ -64,7 +70,7 @@ def answered(
     notes += [
         f"{lost.count(why):,} replays for the findings (other jobs of a trace, or without scores) are left out: {why}"
         for why in dict.fromkeys(lost)
-        if why not in found.reasons
+        if why not in {str(error) for _, error in refused}
     ]
     compared = [one for one in everything if one.case.resampled or one.case.seed == some[0]]
     return replace(

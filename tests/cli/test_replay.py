@@ -452,3 +452,17 @@ def test_a_policy_that_cannot_be_replayed_costs_no_other(jobs: Path) -> None:
     assert len([line for line in result.stderr.splitlines() if "pal" in line]) == 1
     alone = refusal("--trace", jobs, "--as-published", "pal-sc24", "--profiles", jobs)
     assert alone.startswith("whorl: ")
+
+
+def test_a_job_that_never_fits_costs_no_other_trace(tmp_path: Path, jobs: Path) -> None:
+    wide = trace(tmp_path, "0,1,0,5,m", "vast,25,9,5,m", name="wide.csv")
+    shape = ("--nodes", "6", "--gpus-per-node", "4", "--policy", "packed,pal")
+    result = whorl("--trace", wide, jobs, *shape, "--json")
+    assert result.exit_code == 2
+    assert {row["trace"] for row in json.loads(result.stdout)["rows"]} == {"busy"}
+    assert result.stderr.strip().splitlines()[-1] == (
+        "whorl: wide: job vast asks for 25 GPUs and the fleet has 24; replay it on a larger fleet (--nodes, "
+        "--gpus-per-node), or leave the job out (left out: packed, pal, drain-outliers)"
+    )
+    alone = refusal("--trace", wide, *shape)
+    assert "job vast asks for 25 GPUs and the fleet has 24" in alone
