@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import sys
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Mapping, Sequence
-from itertools import accumulate, islice
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, chain, islice
 from typing import Protocol
 
 from .job import Job
@@ -57,8 +57,20 @@ class PlannedEnds:
                 self._lasts[at - 1] = self._lasts[at]
             del self._blocks[at], self._sums[at], self._lasts[at]
 
-    def reservation(self, lacking: int) -> tuple[float, int]:
-        """The end by which `lacking` GPUs are returned, and how many are returned by then; infinite if never."""
+    def reservation(self, lacking: int, of: Callable[[int], int] | None = None) -> tuple[float, int]:
+        """The end by which `lacking` GPUs are returned, and how many are returned by then; infinite if never.
+
+        `of(number)`: how many of the GPUs of a job count; all if None.
+        """
+        if of is not None:
+            end, total = math.inf, 0
+            for at, number, _ in chain.from_iterable(self._blocks):
+                if at > end:
+                    break
+                total += of(number)
+                if total >= lacking:
+                    end = at
+            return end, total
         totals = list(accumulate(self._sums))
         at = bisect_left(totals, lacking)
         if at == len(totals):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from heapq import heappop, heappush, merge
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ...errors import InputError
 from . import checking
@@ -146,6 +149,8 @@ class Decisions:
                 break
             gpus = self._place(state)
             if gpus is None:
+                if self._barred(state) is not None:
+                    break
                 return  # The policy waits for GPUs that are not free, for an unknown time: no job overtakes.
             self._start(state, gpus)
         if self._planned is not None and waiting and cluster.free_count:
@@ -154,12 +159,15 @@ class Decisions:
     def _backfill(self, planned: PlannedEnds) -> None:
         now, cluster = self._view.now_s, self._cluster
         after = self.waiting[0]
-        wanted = self._view.states[after[1]].job.gpus
-        end, returned = planned.reservation(wanted - cluster.free_count)
-        spare = cluster.free_count + returned - wanted
+        head = self._view.states[after[1]]
+        barred = self._barred(head)
+        free, of = self._for_it(barred)
+        end, returned = planned.reservation(head.job.gpus - free, of)
+        spare = free + returned - head.job.gpus
         time_s = max(end, now) - now
         while cluster.free_count:
-            number = self._index.next(after, cluster.free_count, spare, time_s)
+            besides = 0 if barred is None else cluster.free_count - self._for_it(barred)[0]
+            number = self._index.next(after, cluster.free_count, spare + besides, time_s)
             if number is None:
                 return
             state = self._view.states[number]
@@ -167,7 +175,11 @@ class Decisions:
             gpus = self._place(state)
             if gpus is not None:
                 if state.limit_s > time_s:
-                    spare -= len(gpus)
+                    taken = len(gpus) if barred is None else self._not_on(barred, gpus)
+                    if taken > spare:
+                        cluster.give(gpus)
+                        continue
+                    spare -= taken
                 self._start(state, gpus)
 
     def _start(self, state: State, gpus: tuple[int, ...]) -> None:
@@ -216,7 +228,8 @@ class Decisions:
         state = states[head[1]]
         behind = candidates[bisect_left(candidates, head) :][::-1]
         if not self._in_vain:
-            behind = self._needed_first(behind, state.job.gpus - cluster.free_count)
+            free, of = self._for_it(self._barred(state))
+            behind = self._needed_first(behind, state.job.gpus - free, of)
         gpus: tuple[int, ...] | None = None
         taken: dict[int, Key] = {}
         for key, number in behind:
@@ -235,25 +248,29 @@ class Decisions:
         candidates[:] = [one for one in candidates if one[1] not in taken]
         return gpus
 
-    def _needed_first(self, behind: list[tuple[Key, int]], lacking: int) -> list[tuple[Key, int]]:
+    def _needed_first(
+        self, behind: list[tuple[Key, int]], lacking: int, of: Callable[[int], int] | None
+    ) -> list[tuple[Key, int]]:
         """Those to stop for `lacking` more GPUs first, as few as will do; none at all if all of them are not enough.
 
         As many from the end of the order as have the GPUs; then each of these that the others suffice without runs
-        on, whoever is served first before the others.
+        on, whoever is served first before the others. `of(number)`: how many GPUs of a job count; all if None.
         """
         states = self._view.states
+        has = {number: len(states[number].gpus) if of is None else of(number) for _, number in behind}
+        behind = [one for one in behind if has[one[1]]]
         needed: list[tuple[Key, int]] = []
         for one in behind:
             if lacking <= 0:
                 break
             needed.append(one)
-            lacking -= len(states[one[1]].gpus)
+            lacking -= has[one[1]]
         if lacking > 0:
             return []
         spared = set()
         for one in reversed(needed):
-            if lacking + len(states[one[1]].gpus) <= 0:
-                lacking += len(states[one[1]].gpus)
+            if lacking + has[one[1]] <= 0:
+                lacking += has[one[1]]
                 spared.add(one[1])
         needed = [one for one in needed if one[1] not in spared]
         first = {number for _, number in needed}
@@ -347,6 +364,21 @@ class Decisions:
             self._hold(states[number], allocation)
 
     # Parts of them
+
+    def _barred(self, state: State) -> NDArray[np.bool_] | None:
+        """(nodes,) those that the policy never gives a job; None: it may be given all."""
+        return None if self.policy.bars is None else self.policy.bars(self._view, state.job)
+
+    def _for_it(self, barred: NDArray[np.bool_] | None) -> tuple[int, Callable[[int], int] | None]:
+        """How many free GPUs a job may be given that is kept off these nodes, and how many of those a job holds."""
+        cluster, states = self._cluster, self._view.states
+        if barred is None:
+            return cluster.free_count, None
+        besides = sum(cluster.counts[node] for node in np.flatnonzero(barred).tolist())
+        return cluster.free_count - besides, lambda number: self._not_on(barred, states[number].gpus)
+
+    def _not_on(self, barred: NDArray[np.bool_], gpus: Sequence[int]) -> int:
+        return len(gpus) - int(np.count_nonzero(barred[self._view.node[list(gpus)]]))
 
     def _place(self, state: State) -> tuple[int, ...] | None:
         """The free GPUs that the policy gives a job, which are then taken; None: it is to wait."""

@@ -68,6 +68,7 @@ POLICIES = (
         "advice-exclude",
         "packed, off the nodes that `whorl advise` excludes for the job's workload and size",
         place=pack_off_the_excluded,
+        bars=barred,
     ),
     Policy(
         "advice-weights",

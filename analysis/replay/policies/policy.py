@@ -46,6 +46,8 @@ class Policy:
     """The order in which the jobs about to run may choose; the first of the queue that fit, together, are given."""
     avoids: Callable[[Fleet, Set[str], int], NDArray[np.bool_]] | None = None
     """`avoids(fleet, classes of the trace, width of its widest job)`: (gpus,) GPUs that no job is given."""
+    bars: Callable[[View, Job], NDArray[np.bool_] | None] | None = None
+    """`bars(view, job)`: (nodes,) nodes that `place` never gives this job; None: it may be given all."""
     ranks: Callable[[Fleet, Set[str]], Ints] | None = None
     """`ranks(fleet, classes of the trace)`: (nodes,) the order in which nodes are taken, where the policy has one."""
     blind: bool = False

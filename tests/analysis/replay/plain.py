@@ -2,13 +2,13 @@
 
 What a person writes first: at every event the queue is gone through from its head and every node is looked at. The
 rules are those of whorl's `packed` under FIFO, with or without EASY backfill, so that both must give the same times; it
-shares no code with whorl.
+shares no code with whorl. A job may be kept off some nodes, as by Slurm's --exclude.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass
@@ -22,6 +22,8 @@ class PlainJob:
     start: float = -1.0
     finish: float = -1.0
     on: tuple[int, ...] = ()
+    off: set[int] = field(default_factory=set)
+    """Nodes that it is never given."""
 
 
 def plain_replay(
@@ -43,7 +45,7 @@ def plain_replay(
         while coming and coming[0].submit == now:
             waiting.append(coming.pop(0))
             events += 1
-        while waiting and (gpus := _pack(free, per_node, waiting[0].gpus)):
+        while waiting and (gpus := _pack(free, per_node, waiting[0])):
             _begin(waiting.pop(0), gpus, now, free, per_node, score, locality, running)
         if easy and waiting:
             _backfill(waiting, running, now, free, per_node, score, locality)
@@ -59,35 +61,43 @@ def _backfill(
     score: Sequence[float],
     locality: float,
 ) -> None:
-    have = sum(map(sum, free))
-    ends = sorted((job.start + job.limit, job.gpus) for job in running)
+    head = waiting[0]
+
+    def of_use(gpus: Sequence[int]) -> int:
+        return sum(gpu // per_node not in head.off for gpu in gpus) if head.off else len(gpus)
+
+    have = sum(sum(slots) for node, slots in enumerate(free) if node not in head.off)
+    ends = sorted((job.start + job.limit, of_use(job.on)) for job in running)
     end = next(planned for planned, _ in ends if have + _returned(ends, planned) >= waiting[0].gpus)
     spare = have + _returned(ends, end) - waiting[0].gpus
     time = max(end, now) - now
     for job in waiting[1:]:
-        if job.limit <= time or job.gpus <= spare:
-            gpus_of = _pack(free, per_node, job.gpus)
-            if gpus_of:
-                waiting.remove(job)
-                if job.limit > time:
-                    spare -= job.gpus
-                _begin(job, gpus_of, now, free, per_node, score, locality, running)
+        if not head.off and job.limit > time and job.gpus > spare:
+            continue
+        gpus_of = _pack(free, per_node, job)
+        if gpus_of and (job.limit <= time or of_use(gpus_of) <= spare):
+            waiting.remove(job)
+            if job.limit > time:
+                spare -= of_use(gpus_of)
+            _begin(job, gpus_of, now, free, per_node, score, locality, running)
 
 
 def _returned(ends: list[tuple[float, int]], moment: float) -> int:
     return sum(gpus for planned, gpus in ends if planned <= moment)
 
 
-def _pack(free: list[list[bool]], per_node: int, wanted: int) -> list[int]:
+def _pack(free: list[list[bool]], per_node: int, job: PlainJob) -> list[int]:
     """The GPUs of the snuggest node, or of those with most free ones; none if too few are free."""
-    counts = [sum(node) for node in free]
+    wanted = job.gpus
+    counts = [0 if node in job.off else sum(slots) for node, slots in enumerate(free)]
     if sum(counts) < wanted:
         return []
     holding = [(count, node) for node, count in enumerate(counts) if count >= wanted]
     order = [min(holding)[1]] if holding else sorted(range(len(free)), key=lambda node: (-counts[node], node))
     found: list[int] = []
     for node in order:
-        found += [node * per_node + slot for slot in range(per_node) if free[node][slot]][: wanted - len(found)]
+        if counts[node]:
+            found += [node * per_node + slot for slot in range(per_node) if free[node][slot]][: wanted - len(found)]
         if len(found) == wanted:
             break
     return found

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +23,9 @@ from whorl.jobs.formats import HARD, SOFT, WEIGHT
 from whorl.store import Store
 from whorl.tests.sizes import count
 
-from .making import first_gpus, job, sound, trace
+from .making import finishes, first_gpus, job, sound, trace
 from .measured_fleet import GPUS_PER_NODE, NAMES, NODES, fleet_store
+from .plain import PlainJob, plain_replay
 
 RECORD = Options(record=True)
 
@@ -196,6 +198,72 @@ def test_placing_is_as_it_is_said(nodes: list[tuple[int, int]], wanted: int, see
     left = [[] if weight[n] > 1 else free[n] for n in range(len(nodes))]
     given_gpus = exclude(seen, one)
     assert (None if given_gpus is None else sorted(given_gpus)) == plain_pack(left, [0] * len(nodes), wanted)
+
+
+class Excluded(Advised):
+    """Nodes that a test excludes, by class."""
+
+    def __init__(self, nodes: int, excluded: Mapping[str, set[int]]) -> None:
+        self._all, self._excluded = nodes, excluded
+
+    def barred(self, workload: str, gpus: int) -> NDArray[np.bool_]:
+        return np.array([node in self._excluded.get(workload, set()) for node in range(self._all)], dtype=np.bool_)
+
+
+def kept_off(excluded: Mapping[str, set[int]], nodes: int, size: int, scores: Mapping[str, Sequence[float]]) -> Fleet:
+    return replace(Fleet.regular(nodes, size, scores), advised=Excluded(nodes, excluded))
+
+
+@pytest.mark.parametrize("easy", [False, True])
+@settings(max_examples=count(300, short=60), deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_exclusions_equal_a_plain_replay(easy: bool, seed: int) -> None:
+    """Each class of jobs is kept off its own nodes; whoever waits for the others is not delayed by backfill."""
+    draw = random.Random(seed)
+    nodes, size = draw.randint(2, 6), draw.randint(1, 4)
+    excluded = {name: set(draw.sample(range(nodes), draw.randint(0, nodes - 1))) for name in ("A", "B")}
+    scores = [draw.choice((1.0, 1.1, 2.0)) for _ in range(nodes * size)]
+    at, jobs, plain = 0.0, [], []
+    for number in range(40):
+        at += draw.choice((0, 0, 7, 30))
+        name = draw.choice(("A", "B"))
+        gpus = draw.randint(1, size * (nodes - len(excluded[name])))
+        ideal = draw.uniform(5, 200)
+        limit = ideal * draw.choice((1, 2, 5))
+        jobs.append(job(str(number), at, gpus, ideal, name, limit))
+        plain.append(PlainJob(at, gpus, ideal, limit, off=excluded[name]))
+    plain_replay(plain, nodes, size, scores, 1.0, easy)
+    fleet = kept_off(excluded, nodes, size, {"A": scores, "B": scores})
+    options = Options(record=True, backfill="easy" if easy else "none")
+    outcome = replay(trace(*jobs), fleet, "advice-exclude", options=options)
+    sound(outcome, fleet)
+    assert outcome.start_s.tolist() == [one.start for one in plain]
+    assert outcome.finish_s.tolist() == [one.finish for one in plain]
+
+
+def test_others_go_past_a_job_that_waits_for_the_nodes_left_to_it() -> None:
+    fleet = kept_off({"A": {1}}, 2, 2, {"A": [1.0] * 4, "B": [1.0] * 4})
+    jobs = trace(
+        job("first", 0, 2, 100, "B"),  # on node 0
+        job("second", 1, 2, 50, "A"),  # waits for node 0, though node 1 is free
+        job("long", 2, 1, 500, "B"),  # on node 1, where "second" never goes
+        job("short", 3, 1, 90, "B"),
+    )
+    outcome = replay(jobs, fleet, "advice-exclude", options=Options(record=True, backfill="easy"))
+    assert outcome.start_s.tolist() == [0, 100, 2, 3]
+    assert replay(jobs, fleet, "advice-exclude").start_s.tolist() == [0, 100, 100, 100]
+
+
+def test_nobody_is_stopped_on_nodes_that_do_not_help() -> None:
+    fleet = kept_off({"A": {0}}, 2, 2, {"A": [1.0] * 4, "B": [1.0] * 4})
+    jobs = trace(
+        job("last", 0, 2, 1000, "B"),  # on node 0, where "a" never goes
+        job("next", 1, 2, 900, "A"),  # on node 1
+        job("a", 10, 2, 20, "A"),
+    )
+    outcome = replay(jobs, fleet, "advice-exclude", "srtf", options=RECORD)
+    assert outcome.preemptions.tolist() == [0, 1, 0]
+    assert finishes(outcome) == {"last": 1000, "next": 921, "a": 30}
 
 
 def test_a_node_that_is_down_is_neither_given_nor_waited_for(found: Scores) -> None:
