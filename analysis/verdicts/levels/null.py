@@ -126,10 +126,9 @@ class _Side:
         on = np.flatnonzero(self._weights.sum(axis=0) > 1e-9)
         for place in on:
             at = distance / np.sqrt(self._scales[place] ** 2 + more**2)
-            for row in range(len(_SHAPES)):
-                weight = self._weights[row, place]
-                if weight > 1e-12:
-                    found += weight * np.exp(_lookup(log_tail[row], at))
+            rows = np.flatnonzero(self._weights[:, place] > 1e-12)
+            for weight, tail in zip(self._weights[rows, place], np.exp(_lookup(log_tail[rows], at)), strict=True):
+                found += weight * tail
         return np.minimum(found, 1.0)
 
 
@@ -139,15 +138,20 @@ _STEP, _REACH = 0.05, 60.0
 
 
 def _lookup(table: Floats, at: Floats | float) -> Floats:
-    """The table's value at |t|, straight between its points; beyond its end as a power of t, as the tails of t fall."""
+    """A table's value at |t|, straight between its points; beyond its end as a power of t, as the tails of t fall.
+
+    `table`: (steps,), or (rows, steps) for the values of each row.
+    """
     at = np.asarray(at, dtype=np.float64)
-    place = np.minimum(at / _STEP, len(table) - 2)
+    place = np.minimum(at / _STEP, table.shape[-1] - 2)
     low = place.astype(np.intp)
-    found: Floats = table[low] + (place - low) * (table[low + 1] - table[low])
+    begin = table[..., low]
+    found: Floats = begin + (place - low) * (table[..., low + 1] - begin)
     far = at > _REACH
     if far.any():
-        slope = (table[-1] - table[-201]) / (np.log(_REACH) - np.log(_REACH - 200 * _STEP))
-        found = np.where(far, table[-1] + slope * (np.log(np.where(far, at, _REACH)) - np.log(_REACH)), found)
+        end = table[..., -1:]
+        slope = (end - table[..., -201:-200]) / (np.log(_REACH) - np.log(_REACH - 200 * _STEP))
+        found = np.where(far, end + slope * (np.log(np.where(far, at, _REACH)) - np.log(_REACH)), found)
     return found
 
 
