@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -177,17 +178,22 @@ def test_no_analysis_knows_what_was_planted() -> None:
             assert not re.search(r"\btruth\b|\bTRUTH\b", path.read_text()), path
 
 
-def _loaded(*arguments: str) -> set[str]:
-    code = f"import sys; sys.argv = {['whorl', *arguments]!r}\nfrom whorl.cli import cli\n"
-    code += "try:\n    cli(standalone_mode=False)\nexcept SystemExit:\n    pass\n"
-    code += "print('\\n'.join(sys.modules), file=sys.stderr)"
+def _loaded(*lines: Sequence[str]) -> dict[str, set[str]]:
+    """The packages that are loaded once each line was given, one after another in one process."""
+    code = f"import sys\nfrom whorl.cli import cli\nfor line in {lines!r}:\n    try:\n        "
+    code += "cli(line, standalone_mode=False)\n    except SystemExit:\n        pass\n"
+    code += "    print(*line, *sys.modules, sep='|', file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return {name.partition(".")[0] for name in done.stderr.split()}
+    found = [words.split("|") for words in done.stderr.splitlines()]
+    return {
+        " ".join(line): {name.partition(".")[0] for name in words[len(line) :]}
+        for line, words in zip(lines, found, strict=True)
+    }
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_help_is_light() -> None:
+    heavy = {"polars", "duckdb", "pyarrow", "numpy", "dash", "scipy", "cupy"}
+    helps = [
         ["--help"],
         ["import", "--help"],
         ["variability", "--help"],
@@ -199,15 +205,12 @@ def _loaded(*arguments: str) -> set[str]:
         ["probe", "run", "--help"],
         ["campaign", "run", "--help"],
         ["store", "prune", "--help"],
-    ],
-)
-def test_help_is_light(arguments: list[str]) -> None:
-    heavy = {"polars", "duckdb", "pyarrow", "numpy", "dash", "scipy", "cupy"}
-    assert not heavy & _loaded(*arguments)
+    ]
+    assert {line: heavy & loaded for line, loaded in _loaded(*helps).items() if heavy & loaded} == {}
 
 
 def test_the_list_of_probes_needs_numpy_at_most() -> None:
-    assert not {"pyarrow", "polars", "duckdb", "cupy"} & _loaded("probe", "list")
+    assert not {"pyarrow", "polars", "duckdb", "cupy"} & _loaded(["probe", "list"])["probe list"]
 
 
 def test_importing_whorl_is_light() -> None:

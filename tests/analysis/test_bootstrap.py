@@ -121,7 +121,7 @@ def test_the_intervals_cover_the_truth() -> None:
         "icc": 0.8,
     }
     hits = dict.fromkeys(truth, 0)
-    fleets = count(400, short=80)
+    fleets = count(400, short=40)
     noise = 3 * np.sqrt(0.05 * 0.95 / fleets)
     for seed in range(fleets):
         values, gpu = simulated(seed, 100, 8)

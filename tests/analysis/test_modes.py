@@ -92,7 +92,7 @@ def test_the_table_comes_out_again() -> None:
 @pytest.mark.parametrize("n", [4, 7, 13, 40, 150, 3000])
 def test_p_values_of_uniform_samples_are_uniform(n: int) -> None:
     rng = np.random.default_rng([12, n])
-    samples = count(1000, short=300)
+    samples = count(1000, short=150)
     p = np.array([dip_p(dip(np.sort(rng.random(n))), n) for _ in range(samples)])
     for level in (0.05, 0.1, 0.5):
         # Few values share the least possible dip: then p = 1 is common and the test only more careful.
@@ -117,7 +117,7 @@ UNIMODAL: dict[str, Callable[[np.random.Generator, int], Floats]] = {
 @pytest.mark.parametrize("law", UNIMODAL)
 @pytest.mark.parametrize("n", [20, 300])
 def test_one_mode_is_called_one(law: str, n: int) -> None:
-    alarms, samples = 0, count(1000, short=150)
+    alarms, samples = 0, count(1000, short=80)
     for seed in range(samples):
         x = np.sort(UNIMODAL[law](np.random.default_rng([13, n, seed]), n))
         alarms += len(modes_test(x, quantum(x)).splits) > 0
@@ -127,13 +127,13 @@ def test_one_mode_is_called_one(law: str, n: int) -> None:
 @pytest.mark.parametrize("step", [0.5, 1.0, 3.0])
 @pytest.mark.parametrize("runs", [1, 4, 5])
 def test_rounding_to_a_few_levels_is_no_mode(step: float, runs: int) -> None:
-    alarms = 0
-    for seed in range(100):
+    alarms, samples = 0, count(100, short=30)
+    for seed in range(samples):
         rng = np.random.default_rng([14, runs, seed])
         x = np.round((rng.normal(0, 1, (500, 1)) + rng.normal(0, 0.5, (500, runs))) / step) * step
         test = modes_test(np.sort(np.median(x, axis=1)), quantum(np.sort(x.ravel())))
         alarms += test.p is not None and test.p < 0.05
-    assert alarms <= 5 + 3 * np.sqrt(100 * 0.05 * 0.95)
+    assert alarms <= samples * 0.05 + 3 * np.sqrt(samples * 0.05 * 0.95)
 
 
 def test_the_dip_without_spreading_would_cry_wolf() -> None:
@@ -144,7 +144,7 @@ def test_the_dip_without_spreading_would_cry_wolf() -> None:
 
 @pytest.mark.parametrize("shares", [(0.12, 0.88), (0.5, 0.5), (0.2, 0.5, 0.3), (0.3, 0.1, 0.4, 0.2)])
 def test_heaps_are_found_where_they_are(shares: tuple[float, ...]) -> None:
-    for seed in range(20):
+    for seed in range(count(20, short=5)):
         rng = np.random.default_rng([15, seed])
         sizes = np.round(400 * np.array(shares)).astype(int)
         x = np.sort(np.concatenate([rng.normal(100 + 10 * i, 1, size) for i, size in enumerate(sizes)]))

@@ -338,7 +338,7 @@ def test_nothing_outside_is_read(store: Store, outside: Path, query: str) -> Non
     assert result.stdout == ""
 
 
-@pytest.mark.parametrize(("query", "target"), sample(itertools.product(WRITING, TARGETS), short=24))
+@pytest.mark.parametrize(("query", "target"), sample(itertools.product(WRITING, TARGETS), short=12))
 def test_nothing_is_written(store: Store, outside: Path, query: str, target: str) -> None:
     result = whorl(store, query.format(t=target.format(o=outside, s=store.root)))
     assert result.exit_code == 4, result.output

@@ -239,7 +239,7 @@ def test_the_slow_gpu_is_found_stored_and_explained(fleet: str) -> None:
     assert [one["n"] for one in told["history"] if one["workload"] == "gemm-fp32"] == [1, 1, 1]
 
 
-@pytest.mark.parametrize("name", ["n02/1", uuid(SLOW), uuid(SLOW).upper(), "00000005-", "S0005"])
+@pytest.mark.parametrize("name", sample(["n02/1", uuid(SLOW), uuid(SLOW).upper(), "00000005-", "S0005"], short=3))
 def test_a_gpu_is_explained_by_any_of_its_names(fleet: str, name: str) -> None:
     said = whorl("explain", name, "--store", fleet)
     assert said.exit_code == 0, said.output

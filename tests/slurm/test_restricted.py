@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ..sizes import sample
 from .daemons import why_not
 
 pytestmark = pytest.mark.slurm
@@ -18,11 +19,14 @@ pytestmark = pytest.mark.slurm
 
 @pytest.mark.parametrize(
     ("forbidden", "reason"),
-    [
-        ("mknod", "device nodes cannot be made here"),
-        ("setuid", "commands cannot be run as the user"),
-        (None, "needs the packages slurm-wlm, slurm-wlm-basic-plugins and munge"),
-    ],
+    sample(
+        [
+            ("mknod", "device nodes cannot be made here"),
+            ("setuid", "commands cannot be run as the user"),
+            (None, "needs the packages slurm-wlm, slurm-wlm-basic-plugins and munge"),
+        ],
+        short=2,
+    ),
 )
 def test_what_is_forbidden_skips(forbidden: str | None, reason: str, tmp_path: Path) -> None:
     if why_not():

@@ -196,7 +196,7 @@ def test_a_store_may_lie_anywhere(tmp_path: Path, name: str) -> None:
     assert "place = " in (root / "store.toml").read_text()
 
 
-@pytest.mark.parametrize("name", [b"\xff", b"back\\slash"])
+@pytest.mark.parametrize("name", sample([b"\xff", b"back\\slash"], short=1))
 def test_a_path_that_duckdb_cannot_take_is_a_sentence(tmp_path: Path, name: bytes) -> None:
     with pytest.raises(StoreError, match="choose a path in UTF-8 and without a backslash"):
         Store.create(tmp_path / os.fsdecode(name))
