@@ -68,8 +68,9 @@ def heading(gain: Gain) -> str:
 
 
 def columns(found: Sequence[Finding]) -> list[str]:
-    """The heads of the columns of these findings, the controls last."""
-    heads = list(dict.fromkeys(heading(gain) for one in found for gain in one.gains))
+    """The heads of the columns of these findings, as the policy with most gains has them: the controls last."""
+    fullest = sorted(found, key=lambda one: -len(one.gains))
+    heads = list(dict.fromkeys(heading(gain) for one in fullest for gain in one.gains))
     return sorted(heads, key=ITSELF.__eq__)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from whorl.analysis.replay import POLICIES, Fleet, Job, Trace, replay
 from whorl.analysis.replay.advised import Advised
-from whorl.analysis.replay.findings import ALL, Finding, findings, without_scores
+from whorl.analysis.replay.findings import ALL, Finding, columns, findings, without_scores
 from whorl.analysis.replay.from_store import Level
 from whorl.analysis.replay.options import Options
 from whorl.analysis.replay.resampling import resampled
@@ -56,6 +56,9 @@ def test_better_is_better_than_every_baseline_and_than_itself_without_scores() -
     assert found((90.0, 110.0), (200.0, 244.0)).finding == "no measurable gain"
     assert found((110.0, 112.2), (200.0, 204.0)).finding == "worse"
     assert [gain.against for gain in found(fast, middling).gains] == [*BASELINES, "pal without scores"]
+    rows = [(name, False, 100.0, 101.0) for name in ("packed", "drain-outliers", "pal")]
+    heads = columns(findings(results(*rows), BASELINES, []))
+    assert heads == ["over packed", "over drain-outliers", "over itself without scores"]
 
 
 def test_what_cannot_be_compared_is_not_better() -> None:
