@@ -40,6 +40,8 @@ class Fleet:
     """Class -> (gpus,) power while the class runs; NaN where unknown."""
     advised: Advised | None = None
     """What `whorl advise` says of its nodes; None where nothing was measured."""
+    usual: Mapping[str, Floats] | None = None
+    """Class -> (gpus,) the believed score of the median GPU of the same board variant; None: 1 of all."""
 
     def __post_init__(self) -> None:
         gpus = len(self.node)
@@ -74,7 +76,7 @@ class Fleet:
 
     def flat(self) -> Fleet:
         """The same fleet, of which policies are shown no difference: every score is 1, and nothing is advised."""
-        return replace(self, belief={name: np.ones(len(self)) for name in self.belief}, advised=None)
+        return replace(self, belief={name: np.ones(len(self)) for name in self.belief}, advised=None, usual=None)
 
     @classmethod
     def regular(

@@ -81,13 +81,14 @@ class Measured:
             within = np.arange(len(node)) - np.searchsorted(node, node)
             gpus = tuple(f"{names[n]}/{slot}" for n, slot in zip(node, within, strict=True))
             advised = Advised(seated(self.scores, rows, gpus, [names[n] for n in node]), names)
-        actual, belief, power = {}, {}, {}
+        actual, belief, power, usual = {}, {}, {}, {}
         for name in self.workloads:
             drawn, row = self.scores.draw(chances, name), rows[name]
             actual[name] = _or_median(drawn)[row]
             belief[name] = _or_median(self.scores.belief(name))[row]
             power[name] = self.scores.power(name)[row]
-        return Fleet(node, names, gpus, actual, belief, self.locality, power or None, advised)
+            usual[name] = _or_median(self.scores.one(name).usual)[row]
+        return Fleet(node, names, gpus, actual, belief, self.locality, power or None, advised, usual)
 
     @cached_property
     def notes(self) -> tuple[str, ...]:

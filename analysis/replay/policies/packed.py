@@ -86,7 +86,8 @@ def on_drained_nodes(fleet: Fleet, classes: Set[str], widest: int) -> NDArray[np
     """
     worst = np.zeros(len(fleet))
     for name in classes & set(fleet.belief):
-        belief = fleet.belief[name]
+        # A GPU is slow beside its like: nobody drains a board variant.
+        belief = fleet.belief[name] if fleet.usual is None else fleet.belief[name] / fleet.usual[name]
         worst = np.where(far_off(belief), np.maximum(worst, belief), worst)
     nodes = len(fleet.node_names)
     of_node = np.zeros(nodes)

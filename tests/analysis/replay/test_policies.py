@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -156,6 +157,16 @@ def test_the_nodes_of_gpus_that_are_far_off_are_drained(planted: dict[int, float
     outcome = replay(jobs, fleet, "drain-outliers", options=RECORD)
     assert nodes_given(outcome, fleet) == set(range(8)) - drained
     assert nodes_given(replay(jobs, fleet, options=RECORD), fleet) == set(range(8))
+
+
+def test_a_slower_board_variant_is_not_drained() -> None:
+    variant = np.where(np.arange(40) < 12, 1.3, 1.0)
+    scores = variant * (1 + 0.002 * (np.arange(40) % 4))
+    scores[5] *= 1.5
+    fleet = scored(10, 4, scores.tolist())
+    of_like = replace(fleet, usual={"A": variant})
+    assert set(fleet.node[packed.on_drained_nodes(of_like, {"A"}, 1)].tolist()) == {1}
+    assert set(fleet.node[packed.on_drained_nodes(fleet, {"A"}, 1)].tolist()) == {0, 1, 2}
 
 
 def test_gpus_that_differ_much_are_not_all_far_off() -> None:
