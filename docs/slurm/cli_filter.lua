@@ -8,11 +8,11 @@
 -- `whorl advise --format exclude --output`, whole or not at all. Slurm links Lua 5.1 to 5.4: only what all have.
 
 local FOLDER = "/etc/slurm/whorl" -- FOLDER/WORKLOAD.exclude
-local OLDEST_S = 7 * 86400 -- advice that nobody refreshed for so long is not followed
+local OLDEST_S = 86400 -- advice that nobody refreshed for so long is not followed
 local LONGEST = 65536 -- bytes read
 
 -- What such a job may ask for: options that do not change on which nodes it can run, or which are counted below.
--- A word after an option: not with that word in its value. An option that is not here: the job is left alone.
+-- A pattern after an option: not with such a value. An option that is not here: the job is left alone.
 local COUNTED = { partition = true, exclude = true, nodes = true, ntasks = true, ["ntasks-per-node"] = true,
   gpus = true, ["gpus-per-node"] = true, ["gpus-per-task"] = true, gres = true }
 for option in ([[account acctg-freq array begin bell chdir comment cpu-bind cpu-freq cpus-per-gpu cpus-per-task error
@@ -25,6 +25,7 @@ for option in ([[account acctg-freq array begin bell chdir comment cpu-bind cpu-
 end
 COUNTED.dependency = "expand" -- gives its nodes to another job
 COUNTED.distribution = "arbitrary" -- names its nodes
+COUNTED.exclusive = "^[mt]" -- "mcs", "topo": its nodes depend on each other
 
 local function read(workload)
   if not workload:match("^[%w_.-]+$") or workload:find("..", 1, true) then return nil end
@@ -82,13 +83,14 @@ local function parts(options, offset)
   return (script:find("hetjob", 1, true) or script:find("packjob", 1, true)) and "it is a heterogeneous job" or nil
 end
 
--- The most nodes that a job can need: the upper number of --nodes. Without it, each node has a task or a GPU of the job.
+-- The most nodes that a job can need: the upper number of --nodes, or one for each task or GPU, whichever are more.
 local function most_nodes(options, given)
   local nodes = options["nodes"]
-  if nodes ~= nil and nodes ~= "1-0" then return tonumber(nodes:match("^(%d+)$") or nodes:match("^%d+%-(%d+)$")) end
+  if given.nodes then return tonumber(nodes:match("^(%d+)$") or nodes:match("^%d+%-(%d+)$")) end
+  if nodes ~= nil and nodes ~= "1-0" then return nil end
   local gpus = total(given.gpus and options["gpus"] or "0")
   local tasks, on_each = tonumber(options["ntasks"] or 1), tonumber(options["ntasks-per-node"] or 1)
-  return gpus and tasks and on_each and gpus + math.max(tasks, on_each, 1)
+  return gpus and tasks and on_each and math.max(gpus, tasks, on_each, 1)
 end
 
 -- The nodes of the advice without which enough of their kind are left for a job that may need so many; nil if none.
@@ -108,7 +110,7 @@ local function choice(options, offset, advice)
   for key, colon in listed:gsub("\\.", ""):gmatch('"([^"]*)"%s*(:?)') do
     if colon == ":" and key ~= "argv" and key:sub(1, 6) ~= "spank:" then -- those act when the job runs
       local counted = COUNTED[key]
-      if not counted or (counted ~= true and tostring(options[key]):find(counted, 1, true)) then
+      if not counted or (counted ~= true and tostring(options[key]):find(counted)) then
         return nil, "it has --" .. key
       end
       given[key] = true

@@ -9,7 +9,7 @@
 -- `whorl advise --format exclude --output`, whole or not at all. Slurm links Lua 5.1 to 5.4: only what all have.
 
 local FOLDER = "/etc/slurm/whorl" -- FOLDER/WORKLOAD.exclude
-local OLDEST_S = 7 * 86400 -- advice that nobody refreshed for so long is not followed
+local OLDEST_S = 86400 -- advice that nobody refreshed for so long is not followed
 local LONGEST = 65536 -- bytes read
 local FRESH_S = 60 -- a file is looked at again after this time
 local MOST = 64 -- workloads remembered
@@ -75,7 +75,7 @@ local function total(tres)
   return sum
 end
 
--- The most nodes that a job can need: the upper number of --nodes. Without it, each node has a task or a GPU of the job.
+-- The most nodes that a job can need: the upper number of --nodes, or one for each task or GPU, whichever are more.
 local function most_nodes(job)
   if given(job.max_nodes) > 0 then return given(job.max_nodes) end
   local tasks, gpus = given(job.num_tasks), total(job.tres_per_job)
@@ -83,7 +83,7 @@ local function most_nodes(job)
     if given(job.ntasks_per_tres) > 0 then return nil end
     tasks = math.ceil(given(job.min_cpus) / math.max(given(job.cpus_per_task), 1))
   end
-  return gpus and math.max(given(job.min_nodes), gpus + math.max(tasks, 1))
+  return gpus and math.max(given(job.min_nodes), gpus, tasks, 1)
 end
 
 -- Fields and options that name nodes or kinds of nodes, or whose nodes are not counted.
@@ -110,7 +110,9 @@ local function choice(job, advice)
   for field, option in pairs(CHOICES) do
     if (job[field] or "") ~= "" then return nil, "it has --" .. option end
   end
-  if given(job.contiguous) > 0 or given(job.req_switch) > 0 then return nil, "its nodes must lie together" end
+  if given(job.contiguous) > 0 or given(job.req_switch) > 0 or given(job.segment_size) > 0 or given(job.shared) > 2 then
+    return nil, "its nodes depend on each other"
+  end
   if given(job.immediate) > 0 then return nil, "it must not wait" end
   if (tonumber(job.het_job_offset) or 65535) < 65533 then return nil, "it is part of a heterogeneous job" end
   if (job.dependency or ""):find("expand", 1, true) then return nil, "it is for another job" end

@@ -109,6 +109,17 @@ class Kinds(Slurm):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, NODES)
+        self.lua, self.settings = ("cli_filter", "job_submit"), {"Licenses": "tool:4"}
+
+    def start(self) -> None:
+        for name in ("advice", "etc", "out"):
+            (self.folder / name).mkdir()
+        for name in self.lua:
+            script = (SCRIPTS / f"{name}.lua").read_text().replace('"/etc/slurm/whorl"', f'"{self.folder}/advice"')
+            script = script.replace("local FRESH_S = 60", "local FRESH_S = -1")
+            (self.folder / "etc" / f"{name}.lua").write_text(script)
+        (self.folder / "out" / "every").write_text("".join(f"{name}\n" for name in self.names))
+        super().start()
 
     def _node_lines(self) -> str:
         return (
@@ -141,14 +152,6 @@ def kinds() -> Iterator[Kinds]:
         if not list(Path("/usr/lib").glob(f"**/{name}_lua.so")):
             pytest.skip("this Slurm is built without Lua")
     with started(Kinds, why_not() or ensure_users()) as cluster:
-        folder = cluster.folder / "advice"
-        folder.mkdir()
-        for name in ("cli_filter", "job_submit"):
-            script = (SCRIPTS / f"{name}.lua").read_text().replace('"/etc/slurm/whorl"', f'"{folder}"')
-            script = script.replace("local FRESH_S = 60", "local FRESH_S = -1")
-            (cluster.folder / "etc" / f"{name}.lua").write_text(script)
-        (cluster.folder / "out" / "every").write_text("".join(f"{name}\n" for name in cluster.names))
-        cluster.reconfigure("cli_filter", "job_submit", Licenses="tool:4")
         yield cluster
 
 

@@ -29,7 +29,7 @@ BAD = {
     "cut": f"n01\n# 4 n0\n{FACTS}",
     "facts cut": "n01\n# 4 n01\n# whorl written={now} length=11 partit",
     "facts that are none": "n01\n# 4 n01\n# whorl written=now length=11 partition=batch default=1\n",
-    "old": "n01\n# 4 n01\n# whorl written=1700000000 length=11 partition=batch default=1\n",
+    "old": "n01\n# 4 n01\n# whorl written={days_ago} length=11 partition=batch default=1\n",
     "of an older whorl": "n01\n# whorl written={now} length=3 partition=batch default=1 nodes=5 gpus=20 cpus=40\n",
     "of another partition": "n01\n# 4 n01\n# whorl written={now} length=11 partition=debug default=0\n",
     "no kind has enough": "n01\n# whorl written={now} length=3 partition=batch default=1\n",
@@ -68,7 +68,10 @@ def put(slurm: Slurm, text: str | None) -> None:
     path = slurm.folder / "advice" / "sgemm.exclude"
     path.unlink(missing_ok=True)
     if text is not None:
-        path.write_text(text.replace("{now}", str(int(time.time()))), encoding="latin-1")
+        path.write_text(
+            text.replace("{now}", str(int(time.time()))).replace("{days_ago}", str(int(time.time()) - 2 * 86400)),
+            encoding="latin-1",
+        )
 
 
 def submit(filtered: tuple[Slurm, str], *options: str, asks: bool = True) -> str:
@@ -108,10 +111,10 @@ def test_the_users_own_choices_stand(filtered: tuple[Slurm, str]) -> None:
 def test_a_job_that_may_need_too_many_nodes_is_left_alone(filtered: tuple[Slurm, str]) -> None:
     """Of the five nodes that are left, one is kept in reserve."""
     put(filtered[0], good(filtered[0], "n01"))
-    for options in (["--nodes=5"], ["--nodes=1-5"], ["-n5"], ["--gpus=4"], ["-n3", "--gpus=v100:2"]):
+    for options in (["--nodes=5"], ["--nodes=1-5"], ["-n5"], ["--gpus=5"], ["-n5", "--gpus=v100:2"]):
         assert excluded(filtered, *options) == ""
     assert excluded(filtered, "--nodes=4", "--exclude=n06") == "n06"
-    for options in (["--nodes=4"], ["--nodes=2-4", "-n30"], ["-n4"], ["--gpus=3"], ["-n2", "--gpus=v100:2"]):
+    for options in (["--nodes=4"], ["--nodes=2-4", "-n30"], ["-n4"], ["--gpus=4"], ["-n4", "--gpus=v100:4"]):
         assert excluded(filtered, *options) == "n01"
     assert excluded(filtered, "--nodes=3", "--exclude=n06") == "n[01,06]"
 
