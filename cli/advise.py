@@ -280,7 +280,7 @@ def apply(
             click.echo(f"job {change.job} {did} {change.after or 'no nodes'}")
     if done.left_alone:
         click.echo(f"whorl: note: {done.left_alone} tasks of {job} no longer wait and were not changed", err=True)
-    if not any(change.after for change in done.changes):
+    if not any(change.after or change.notes for change in done.changes):
         click.echo(f"whorl: note: {done.steering.advice.finding}", err=True)
 
 

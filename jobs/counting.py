@@ -34,12 +34,12 @@ class Site:
     partitions: Mapping[str, Partition] = field(default_factory=dict)
     reservations: Mapping[str, Reservation] = field(default_factory=dict)
     fabric: Mapping[str, str] = field(default_factory=dict)  # node -> the network that a job cannot leave
-    capped: bool = False  # whether jobs may get less of a node than it has
+    caps: frozenset[str] = frozenset()  # of what jobs may get less on a node than is there: cpu, mem, gpu
 
     @classmethod
     def of(cls, slurm: Slurm) -> Site:
         """Ask a scheduler. Raises SchedulerError."""
-        return cls(slurm.nodes(), slurm.partitions(), slurm.reservations(), slurm.fabric(), slurm.caps_jobs())
+        return cls(slurm.nodes(), slurm.partitions(), slurm.reservations(), slurm.fabric(), slurm.caps())
 
     def why_not(self, job: Job) -> str | None:
         """Why it cannot be counted what a job needs: a clause for people. None where it can be counted."""
@@ -172,10 +172,11 @@ class Count:
     def _suffices(self, partition: str) -> bool:
         """Whether the nodes that are left surely suffice: some of them, each with at least as much room."""
         found = self.site.partitions.get(partition)
-        if found is None or found.capped or self.site.capped:
+        if found is None or self._capped(found):
             return False
         serving = self._serving.get(partition, Counter())
         most = math.inf if self.job.most_nodes is None else max(self.job.most_nodes, self.job.nodes)
+        most = min(most, found.most_nodes)
         for network, room in serving:
             there = sum(
                 count
@@ -185,6 +186,13 @@ class Count:
             if self._nodes_for(room, found.least_nodes) <= min(there, most):
                 return True
         return False
+
+    def _capped(self, partition: Partition) -> bool:
+        """Whether the job may get less of a node in this partition than there is room for."""
+        job, caps = self.job, partition.caps | self.site.caps
+        devices = job.per_job or job.per_task or job.per_node
+        memory = job.memory_per_cpu or job.memory_per_node
+        return "cpu" in caps or ("mem" in caps and memory > 0) or ("gpu" in caps and bool(devices))
 
     def _nodes_for(self, room: tuple[int, ...], least: int) -> int:
         """Nodes of such room that hold all of the job."""
@@ -216,7 +224,7 @@ class Count:
         most = max(least, job.tasks + sum(one.count for one in job.per_job))
         if job.most_nodes is not None:
             most = min(most, max(job.most_nodes, least))
-        if room is not None and found and not found.capped and not self.site.capped:
+        if room is not None and found and not self._capped(found):
             most = min(most, self._nodes_for(room, least))
         return most
 

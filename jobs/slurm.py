@@ -23,8 +23,9 @@ from .requests import Devices, Job, devices, record
 TIMEOUT_S = 10.0
 _KIND = ["Arch", "Boards", "Sockets", "CoresPerSocket", "ThreadsPerCore", "CPUTot", "CPUEfctv", "CoreSpecCount"]
 _KIND += ["CPUSpecList", "MemSpecLimit", "RealMemory", "TmpDisk", "Gres", "CfgTRES", "RestrictedCoresPerGPU"]
-# Of a partition: what limits how much a job gets on a node.
-_CAPS = ("MaxCPUsPerNode", "MaxCPUsPerSocket", "MaxMemPerNode", "MaxMemPerCPU", "JobDefaults")
+# What limits how much a job gets on a node, and of what; JobDefaults give CPUs or memory to each GPU.
+_CAPS = {"MaxCPUsPerNode": "cpu", "MaxCPUsPerSocket": "cpu", "MaxMemPerNode": "mem", "MaxMemPerCPU": "mem"}
+_CAPS |= {"JobDefaults": "gpu"}
 _UNUSABLE = {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "ERROR", "INVAL", "INVALID_REG", "UNKNOWN"}
 _UNUSABLE |= {"FUTURE", "MAINT", "MAINTENANCE", "NOT_RESPONDING", "NO_RESPOND", "POWER_DOWN", "POWERING_DOWN"}
 _START = re.compile(r"to start at (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
@@ -68,7 +69,8 @@ class Partition:
     groups: tuple[str, ...]  # whose users may use it; empty: every user
     longest_min: float  # the longest job
     least_nodes: int = 1  # of a job
-    capped: bool = False  # whether a job may get less of a node than the node has
+    most_nodes: float = math.inf
+    caps: frozenset[str] = frozenset()  # of what a job may get less on a node than is there: cpu, mem, gpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +177,11 @@ class Slurm:
         found = [partition(line) for line in self.call("scontrol", "-o", "show", "partitions").splitlines()]
         return {one.name: one for one in found if one is not None}
 
-    def caps_jobs(self) -> bool:
-        """Whether slurm.conf limits how much a job gets on a node, or what belongs to a GPU."""
+    def caps(self) -> frozenset[str]:
+        """Of what a job may get less on a node than is there, in all partitions: cpu, mem, gpu."""
         lines = self.call("scontrol", "show", "config").splitlines()
         pairs = {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in lines)}
-        return any(_is_cap(pairs.get(name, "")) for name in _CAPS)
+        return _caps(pairs)
 
     def reservations(self) -> dict[str, Reservation]:
         """Every reservation that this user may see, by name."""
@@ -310,7 +312,8 @@ def partition(line: str) -> Partition | None:
         groups=() if "ALL" in groups else groups,
         longest_min=_minutes(fields.get("MaxTime", "")),
         least_nodes=_whole(fields.get("MinNodes", "")) or 1,
-        capped=any(_is_cap(fields.get(name, "")) for name in _CAPS),
+        most_nodes=_whole(fields.get("MaxNodes", "")) or math.inf,
+        caps=_caps(fields),
     )
 
 
@@ -339,8 +342,9 @@ def _devices(fields: Mapping[str, str]) -> tuple[Devices, ...]:
     return found if found or not counted else (Devices("gpu", "", counted),)
 
 
-def _is_cap(value: str) -> bool:
-    return value not in ("UNLIMITED", "NONE") and not shown.is_none(value)
+def _caps(fields: Mapping[str, str]) -> frozenset[str]:
+    values = ((fields.get(name, ""), what) for name, what in _CAPS.items())
+    return frozenset(what for value, what in values if value != "UNLIMITED" and not shown.is_none(value))
 
 
 def _whole(number: str) -> int | None:

@@ -176,6 +176,15 @@ def test_a_partition_that_limits_what_a_job_gets_on_a_node() -> None:
     assert change(job, ["n02"], SITE).after == "n02"
     assert change(job, ["n02"], where).after == ""
     assert change(replace(job, tasks=5), ["n02"], where).after == "n02"
+    few = partition("PartitionName=batch State=UP MaxTime=UNLIMITED MaxNodes=1")
+    assert few is not None
+    large = {"n07": built("n07", CPUTot="16", CPUEfctv="16")}
+    big = replace(FREE, tasks=10)
+    assert change(big, ["n07"], Site(NODES | large, SITE.partitions)).after == "n07", "two of the others do as well"
+    assert change(big, ["n07"], Site(NODES | large, {"batch": few})).after == ""
+    memory = Site(NODES, SITE.partitions, caps=frozenset({"mem"}))
+    assert change(job, ["n02"], memory).after == "n02", "it does not ask for memory"
+    assert change(replace(job, memory_per_cpu=100.0), ["n02"], memory).after == ""
 
 
 def test_names_that_are_gone_are_dropped() -> None:

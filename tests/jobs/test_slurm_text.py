@@ -196,13 +196,17 @@ def test_a_reservation() -> None:
 
 
 def test_limits_of_a_partition() -> None:
-    usual = (
-        "PartitionName=a MaxCPUsPerNode=UNLIMITED SelectTypeParameters=NONE JobDefaults=(null) MaxMemPerNode=UNLIMITED"
+    usual = "MaxCPUsPerNode=UNLIMITED SelectTypeParameters=NONE JobDefaults=(null) MaxMemPerNode=UNLIMITED"
+    cases = (
+        ("", "", 1),
+        ("MaxCPUsPerSocket=4 MinNodes=3", "cpu", 3),
+        ("MaxMemPerCPU=400", "mem", 1),
+        ("JobDefaults=DefCpuPerGPU=3", "gpu", 1),
     )
-    for line, capped, least in ((usual, False, 1), (f"{usual} MaxCPUsPerSocket=4 MinNodes=3", True, 3)):
-        found = partition(line)
+    for more, caps, least in cases:
+        found = partition(f"PartitionName=a {more} {usual}")
         assert found is not None
-        assert (found.capped, found.least_nodes) == (capped, least)
+        assert (",".join(found.caps), found.least_nodes) == (caps, least)
 
 
 @pytest.mark.parametrize("line", ["", "nonsense", "=", "NodeName= State=IDLE", "JobId="])
