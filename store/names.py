@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -51,6 +52,22 @@ def this_cluster() -> str:
 
 def _as_file(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip("._-")
+
+
+def spellings(names: Iterable[str]) -> dict[str, str]:
+    """Each name of a node as it is written most often: case makes no other node, nor does a domain that all share."""
+    every = list(names)
+    domains: dict[str, set[str]] = {}
+    for name in every:
+        host, _, domain = name.lower().partition(".")
+        domains.setdefault(host, set()).add(domain)
+    alike: dict[str, Counter[str]] = {}
+    for name in every:
+        host = name.lower().partition(".")[0]
+        one_node = len(domains[host] - {""}) <= 1
+        alike.setdefault(host if one_node else name.lower(), Counter())[name] += 1
+    usual = {key: min(count, key=lambda name: (-count[name], name)) for key, count in alike.items()}
+    return {name: usual[key] for key, count in alike.items() for name in count}
 
 
 def gpu_name(gpu: str, node: str | None, slot: int | None) -> str:

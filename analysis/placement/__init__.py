@@ -11,9 +11,10 @@ from .asking import kinds_of
 from .once import Suspect, suspects
 from .reading import Place, available
 from .references import Reference
-from .scores import Scores, WorkloadScores, scores
+from .scores import Scores, scores
 from .tiers import NodeEvidence
 from .together import together
+from .workload_scores import WorkloadScores
 from .worth import Gain, PlacedSet
 
 __all__ = [

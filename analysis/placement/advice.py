@@ -12,11 +12,14 @@ import numpy as np
 
 from ...errors import InputError
 from ..statistics.ordering import Floats, Ints
+from .noting import say_compared, say_doubtful, say_homeless
+from .offering import fast, slow_elsewhere
 from .once import Suspect
 from .references import Reference
 from .saying import finding
-from .scores import SEED, Scores, WorkloadScores
+from .scores import SEED, Scores
 from .tiers import HARD, SOFT, NodeEvidence, Nodes, age, evidence, nodes_of, stale, tier, when
+from .workload_scores import WorkloadScores
 from .worth import DRAWS, Gain, PlacedSet, worth
 
 MAX_SHARE = 0.05
@@ -25,10 +28,6 @@ MAX_AGE_DAYS = 90.0
 
 LEAST_LEFT = 2
 """Of the GPUs that a job asks for, how many times as many must be left to choose from."""
-_FAST = 0.25
-"""The share of the nodes that is offered as fast."""
-_SEVERAL = 0.15
-"""Between the 5th and 95th percentile, as logarithms: GPUs of one model differ less."""
 
 
 @dataclass(frozen=True)
@@ -159,16 +158,16 @@ def advise(
         key=lambda row: (row[1] != "hard", -one.slow(one.belief)[row[2]], row[0]),
     )
     drained = [name for name, level, _ in slow if level == "hard"]
-    _say_compared(scores, one, partition is not None, notes)
-    _say_homeless(scores, one, hard, soft, notes)
-    _say_doubtful(scores, one, usable, hard, soft, notes)
+    say_compared(scores, one, partition is not None, notes)
+    say_homeless(scores, one, hard, soft, notes)
+    say_doubtful(scores, one, usable, hard, soft, notes)
     exclude, cost, kept = _excluded(drained, nodes, unknown, gpus, max_share, notes)
     width = _width(one.belief[usable])
     sensitive = one.repeatable and (bool(drained) or width >= soft - 1.0)
     rng = np.random.default_rng(seed)
     found = worth(scores, one, usable, gpus, locality, _on(scores, drained), _on(scores, exclude), replicates, rng)
     staleness = _staleness(scores, one, usable, now, max_age)
-    prefer = _fast(nodes, one, gpus, exclude) if sensitive else _slow_elsewhere(scores, one, nodes, hard, soft, notes)
+    prefer = fast(nodes, one, gpus, exclude) if sensitive else slow_elsewhere(scores, one, nodes, hard, soft, notes)
     its = tuple(
         evidence(scores, workload, name, gpu, level, name in exclude, now, max_age) for name, level, gpu in slow
     )
@@ -212,56 +211,6 @@ def _usable(one: WorkloadScores, nodes: Nodes, bounded: bool) -> Ints:
     if nodes.names or bounded:
         return np.array(sorted(gpu for its in nodes.gpus for gpu in its), dtype=np.intp)
     return np.flatnonzero(np.isfinite(one.belief))
-
-
-def _say_compared(scores: Scores, one: WorkloadScores, bounded: bool, notes: list[str]) -> None:
-    """Note what cannot be told by comparing these GPUs."""
-    for number, reference in enumerate(one.references):
-        if reference.nodes == 1 and reference.gpus > 1:
-            host = {scores.nodes[gpu] for gpu in np.flatnonzero(one.reference == number)} - {None}
-            notes.append(
-                f"{reference} are compared only with each other: whether {host.pop()} is slow as a whole cannot be told"
-            )
-    level = np.log(one.raw[np.isfinite(one.raw)])
-    if not bounded and one.references[0].model is None and np.ptp(np.quantile(level, (0.05, 0.95))) > _SEVERAL:
-        notes.append(
-            "the store does not name the model of these GPUs, and their times differ as those of several models may: "
-            "then choose a partition (--partition), or import the models (`whorl import --map COLUMN=model`)"
-        )
-
-
-def _say_homeless(scores: Scores, one: WorkloadScores, hard: float, soft: float, notes: list[str]) -> None:
-    for gpu in np.flatnonzero(np.isfinite(one.belief) & np.array([node is None for node in scores.nodes])):
-        found = tier(one, [int(gpu)], hard, soft)
-        if found is not None and found[0] == "hard":
-            takes = one.slow(one.belief)[gpu]
-            notes.append(
-                f"{scores.name(int(gpu))} is certainly slow ({takes:.2f} times the usual time), but its node "
-                "is not known: find it"
-            )
-
-
-def _say_doubtful(
-    scores: Scores, one: WorkloadScores, usable: Ints, hard: float, soft: float, notes: list[str]
-) -> None:
-    """Note the GPUs that may be hard and may be usual."""
-    if not one.repeatable:
-        return
-    homeless = [gpu for gpu, node in enumerate(scores.nodes) if node is None]
-    lower, upper = one.slow(one.lower), one.slow(one.upper)
-    doubtful = (upper > hard) & (lower <= soft) & (one.runs > 1)
-    may = [int(gpu) for gpu in np.union1d(usable, np.array(homeless, dtype=np.intp)) if doubtful[gpu]]
-    may.sort(key=lambda gpu: -one.belief[gpu])
-    if may:
-        gpu = may[0]
-        known = scores.nodes[gpu] is not None and scores.places[gpu].slot is None
-        where = f" on {scores.nodes[gpu]}" if known else ""
-        others = len(may) - 1
-        more = f"; {others:,} other{' is' if others == 1 else 's are'} like it" if others else ""
-        notes.append(
-            f"the runs of {scores.name(gpu)}{where} disagree: it takes between {lower[gpu]:.2f} and "
-            f"{upper[gpu]:.2f} times the usual time{more}; measure again"
-        )
 
 
 def _on(scores: Scores, nodes: Collection[str]) -> np.typing.NDArray[np.bool_]:
@@ -332,48 +281,3 @@ def _staleness(scores: Scores, one: WorkloadScores, usable: Ints, now: datetime,
         simulated_gpus=sum(scores.places[gpu].simulated for gpu in usable),
         says=says,
     )
-
-
-def _fast(nodes: Nodes, one: WorkloadScores, gpus: int, exclude: set[str]) -> tuple[str, ...]:
-    """The fastest nodes, best first: a quarter of all nodes, or twice as many as the job needs if that is more."""
-    score = nodes.scores(one.belief)
-    best = sorted((name for name in score if name not in exclude), key=lambda name: (score[name], name))
-    size = {name: len(its) for name, its in zip(nodes.names, nodes.gpus, strict=True)}
-    enough = int(np.searchsorted(np.cumsum([size[name] for name in best]), 2 * gpus)) + 1
-    usual = float(np.median(list(score.values()))) if score else 0.0
-    count = max(int(_FAST * len(score)), enough)
-    return tuple(name for name in best[:count] if score[name] < usual)
-
-
-def _slow_elsewhere(
-    scores: Scores, own: WorkloadScores, nodes: Nodes, hard: float, soft: float, notes: list[str]
-) -> tuple[str, ...]:
-    """The nodes that are soft in another, sensitive workload: a job that is not sensitive leaves the good ones to it.
-
-    Hard nodes are never offered. Nor are nodes that are or may be slow in the job's `own` workload: if its differences
-    repeat, the whole interval of a node's slowest GPU must lie below `soft`. If it is not known whether they repeat,
-    no node is offered.
-    """
-    if own.p is None:
-        return ()
-    worst: dict[str, float] = {}
-    broken: set[str] = set()
-    for name, its in zip(nodes.names, nodes.gpus, strict=True):
-        if own.repeatable and not max(own.upper[gpu] for gpu in its) < soft:
-            broken.add(name)
-    for other, one in scores.of.items():
-        if one is own or not one.repeatable:
-            continue
-        theirs = nodes_of(scores, other, nodes.names)
-        for name, its in zip(theirs.names, theirs.gpus, strict=True):
-            found = tier(one, its, hard, soft)
-            if found is not None and found[0] == "hard":
-                broken.add(name)
-            elif found is not None:
-                worst[name] = max(worst.get(name, 0.0), float(one.belief[found[1]]))
-    listed = tuple(sorted(worst.keys() - broken, key=lambda name: (-worst[name], name)))
-    if listed:
-        which = f"1 node ({listed[0]}) is" if len(listed) == 1 else f"{len(listed):,} nodes are"
-        serve = "serves" if len(listed) == 1 else "serve"
-        notes.append(f"{which} slow in other workloads, but {serve} {own.workload} as well as any other")
-    return listed

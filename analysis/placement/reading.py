@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ import polars as pl
 from ...errors import InputError, StoreError
 from ...store.conditions import stated, states
 from ...store.events import EventKind
-from ...store.names import plain_workload
+from ...store.names import plain_workload, spellings
 from ..across_workloads import linked_names
 from ..kinds import told_apart
 from ..measurements import SOUND, identities, measurements
@@ -194,6 +194,7 @@ def _places(
     columns = ["node", "slot", "driver", "model", "vbios"]
     seen = seen.select("gpu", "first_seen", *columns).unique()
     rows = store.collect(seen.sort("gpu", "first_seen", *columns, nulls_last=False))
+    spelt = spellings(rows["node"].drop_nulls().to_list())
     newest: dict[str, datetime | None] = dict(frame.group_by("gpu").agg(pl.col("began").max()).iter_rows())
     spots: dict[str, set[tuple[str, int | None]]] = {}
     versions: dict[str, list[tuple[datetime | None, str]]] = {}
@@ -203,7 +204,7 @@ def _places(
         if name not in newest:
             continue
         if node is not None:
-            spots.setdefault(name, set()).add((node, slot))
+            spots.setdefault(name, set()).add((spelt[node], slot))
         if driver is not None:
             versions.setdefault(name, []).append((first_seen, driver))
         its = {"model": model, "vbios": vbios}
@@ -223,7 +224,7 @@ def _places(
         notes.append(f"{_some(sorted(homeless))}: the node is not known, so the advice about nodes does not use them")
     nowhere = (None, None)
     found_at = {gpu: nowhere if gpu in gone else at.get(gpu, nowhere) for gpu in newest}
-    reloads = _reloads(store, cluster)
+    reloads = _reloads(store, cluster, spelt)
     return {
         gpu: Place(
             node,
@@ -236,7 +237,9 @@ def _places(
     }
 
 
-def _reloads(store: Store, cluster: str) -> dict[str | None, list[tuple[datetime | None, str]]]:
+def _reloads(
+    store: Store, cluster: str, spelt: Mapping[str, str]
+) -> dict[str | None, list[tuple[datetime | None, str]]]:
     """The driver version of each node after each time that the collector saw it reloaded."""
     events = store.scan("events").filter(
         pl.col("cluster") == cluster, pl.col("kind") == EventKind.DRIVER_RELOADED.value
@@ -244,7 +247,7 @@ def _reloads(store: Store, cluster: str) -> dict[str | None, list[tuple[datetime
     rows = store.collect(events.select("node", "ts", "version").drop_nulls())
     found: dict[str | None, list[tuple[datetime | None, str]]] = {}
     for node, ts, driver in rows.iter_rows():
-        found.setdefault(node, []).append((ts, driver))
+        found.setdefault(spelt.get(node, node), []).append((ts, driver))
     return found
 
 

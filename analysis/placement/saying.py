@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .once import Suspect
-    from .scores import WorkloadScores
     from .tiers import NodeEvidence
+    from .workload_scores import WorkloadScores
     from .worth import Gain
 
 _NAMED = 4

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,87 +17,16 @@ from ..columns import workloads as by_workload
 from ..statistics.ordering import Floats, Ints
 from ..verdicts.levels.estimate import REACH_90, WEEKS, Levels
 from .coupling import Units, units
-from .posterior import Posterior, posterior
+from .posterior import posterior
 from .reading import Place, Readings, read
 from .references import Reference, references, variants
+from .workload_scores import WorkloadScores
 
 if TYPE_CHECKING:
     from ...store import Store
 
 SEED = 2022
 REFITS = 20
-
-
-@dataclass(frozen=True)
-class WorkloadScores:
-    """One workload over the GPUs of a fleet: arrays of one length, NaN (NaT, 0 runs) for a GPU not measured in it.
-
-    A score is a time over that of the fleet's median GPU: 1 is usual, higher is slower. Whether a GPU is slow is said
-    by its score over that of its `reference`: see `slow`.
-    """
-
-    workload: str
-    runs: Ints
-    """How many runs a score rests on; of coupled GPUs, how many jobs; where runs of a day are alike, how many days."""
-    raw: Floats
-    """The measured level of the GPU, as the judge has it, over that of the fleet's median GPU."""
-    belief: Floats
-    """The posterior mean of the score; exactly 1 for GPUs that cannot be distinguished."""
-    lower: Floats
-    upper: Floats
-    """A 90 % interval of the score in another sitting, at another time; NaN if it is not known which differences
-    repeat."""
-    standing_out: npt.NDArray[np.bool_]
-    """GPUs that stand out: they differ by more than chance gives the largest of all GPUs."""
-    newest: npt.NDArray[np.datetime64]
-    oldest: npt.NDArray[np.datetime64]
-    sm_clock_mhz: Floats
-    power_w: Floats
-    temperature_c: Floats
-    """Medians over the GPU's runs."""
-    repeatable: bool
-    """Whether the test showed that differences between GPUs repeat, at the 5 % level."""
-    reason: str | None
-    """Why not."""
-    p: float | None
-    """Of the permutation test."""
-    icc: float | None
-    """ICC(1) of log times, by GPU; by coupled set of GPUs where jobs couple them."""
-    sigma_within: float | None
-    sigma_between: float | None
-    """Relative standard deviations: of a run about its GPU, of the GPUs' scores."""
-    coupled: bool
-    """Whether jobs couple the GPUs, so that all GPUs of a set have one score."""
-    references: tuple[Reference, ...]
-    """What the GPUs are compared with: one set, or one for each board variant."""
-    reference: Ints
-    """(gpus,) the number of each GPU's reference; -1 for a GPU not measured."""
-    unit: Ints
-    """(gpus,) the set of GPUs that a GPU is scored with; -1 for a GPU not measured."""
-    posterior: Posterior
-    usual_ms: float
-    """The time of the fleet's median GPU."""
-    run_ids: Mapping[str, tuple[str, ...]]
-    """The runs of each GPU, in the order of time."""
-    notes: tuple[str, ...] = ()
-    """What was left out or assumed in this workload, sentences."""
-
-    def draw(self, rng: np.random.Generator) -> Floats:
-        """(gpus,) what the scores may be, one draw of all together."""
-        drawn = self.posterior.draw(rng)
-        return np.where(self.unit >= 0, drawn[self.unit], np.nan) * self.usual
-
-    @cached_property
-    def usual(self) -> Floats:
-        """(gpus,) the score of the median GPU of each GPU's reference: 1 where there is one reference."""
-        if len(self.references) == 1:
-            return np.ones(len(self.reference))
-        times = np.array([one.usual_ms for one in self.references])
-        return np.where(self.reference >= 0, times[self.reference] / self.usual_ms, np.nan)
-
-    def slow(self, scores: Floats) -> Floats:
-        """(gpus,) `scores` over those of the references: above 1 a GPU is slower than its like."""
-        return scores / self.usual
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from datetime import datetime, timedelta
 import numpy as np
 
 from ..statistics.ordering import Floats
-from .scores import Scores, WorkloadScores
+from .scores import Scores
+from .workload_scores import WorkloadScores
 
 HARD = 1.1
 """More than what silicon and cooling make of healthy boards: on Longhorn 391 of 392 stay below 1.08 in SGEMM."""

@@ -8,7 +8,8 @@ import numpy as np
 
 from ..statistics.ordering import Floats, Ints
 from . import sets
-from .scores import Scores, WorkloadScores
+from .scores import Scores
+from .workload_scores import WorkloadScores
 
 DRAWS = 400
 

@@ -72,6 +72,16 @@ def test_the_gain_is_that_of_not_meeting_the_slow_gpu_and_nothing_more(tmp_path:
     assert _gain(advice, "packed", "drained").lower <= 0.0 <= _gain(advice, "packed", "drained").upper
 
 
+def test_a_slow_gpu_is_not_hidden_by_slower_ones(tmp_path: Path) -> None:
+    """Four GPUs at 1.4 times the usual time, of 16, make what chance gives the largest of 16 large."""
+    for seed in range(count(40, short=2)):
+        rng = np.random.default_rng(seed)
+        known = _slow(16, g4=1.4, g5=1.4, g6=1.4, g7=1.4, g13=1.25) * np.exp(rng.normal(0.0, 0.01, 16))
+        fleet = Fleet(16).run("w", known, noise(rng, 16, 4, 0.005))
+        advice = advise(scores(fleet.store(tmp_path / f"S{seed}")), "w", max_share=1.0, now=NOW)
+        assert advice.exclude == ("n0001", "n0003")
+
+
 def test_a_slow_gpu_is_found_whenever_it_was_measured_three_times_and_never_from_once(tmp_path: Path) -> None:
     fleet = Fleet(80)
     once = frozenset({(9, 1), (9, 2)})
