@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -256,6 +257,13 @@ end
 }
 
 
+def load(script: Path, text: str) -> None:
+    """Change a script so that slurmctld reads it again, which it does with a newer one, to the second."""
+    newer = max(script.stat().st_mtime, time.time()) + 10
+    script.write_text(text)
+    os.utime(script, times=(newer, newer))
+
+
 def test_the_checks_of_the_site_go_on_to_work(filtered: tuple[Slurm, str]) -> None:
     """The site's script comes first; whorl's, loaded at its end, only sees the jobs that it lets pass."""
     slurm, name = filtered
@@ -264,7 +272,7 @@ def test_the_checks_of_the_site_go_on_to_work(filtered: tuple[Slurm, str]) -> No
     script, alone = etc / f"{name}.lua", (etc / f"{name}.lua").read_text()
     (etc / f"whorl_{name}.lua").write_text(alone)
     try:
-        script.write_text(f'{SITES[name]}dofile("{etc}/whorl_{name}.lua")\nreturn slurm.SUCCESS\n')
+        load(script, f'{SITES[name]}pcall(dofile, "{etc}/whorl_{name}.lua")\nreturn slurm.SUCCESS\n')
         job = submit(filtered)
         assert (slurm.field(job, "ExcNodeList"), slurm.field(job, "JobName")) == ("n01", "of-the-site")
         refused = slurm.run("sbatch", "--hold", "--wrap=true", user="alice", env={"WHORL_ADVISE": "sgemm"})
@@ -272,5 +280,8 @@ def test_the_checks_of_the_site_go_on_to_work(filtered: tuple[Slurm, str]) -> No
         if name == "job_submit":
             assert "seen whorl:excluded=n01" in slurm.run("scontrol", "-o", "show", "job", job).stdout
             assert slurm.run("scontrol", "update", f"jobid={job}", "comment=forbidden", user="alice").returncode != 0
+        load(script, f'{SITES[name]}pcall(dofile, "{etc}/none.lua")\nreturn slurm.SUCCESS\n')
+        job = submit(filtered)
+        assert (slurm.field(job, "ExcNodeList"), slurm.field(job, "JobName")) == ("(null)", "of-the-site")
     finally:
-        script.write_text(alone)
+        load(script, alone)
