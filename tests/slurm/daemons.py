@@ -16,6 +16,7 @@ lies in one folder, and what was started is stopped by its process id.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import grp
 import json
 import os
@@ -27,6 +28,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -84,6 +86,12 @@ def why_not() -> str | None:
 
 def ensure_users() -> str | None:
     """Make the ordinary users of the tests where they are missing; returns why that failed."""
+    with Path(tempfile.gettempdir(), "whorl-tests-users.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another worker may be at it
+        return _make_users()
+
+
+def _make_users() -> str | None:
     for name in USERS:
         try:
             pwd.getpwnam(name)
@@ -137,7 +145,8 @@ def _host() -> str:
 
 def _free_ports(wanted: int) -> list[int]:
     """That many consecutive free ports on loopback: slurm.conf takes the nodes' ports as a range."""
-    for base in range(26800 + os.getpid() % 1000 * 20, 60000, wanted):
+    # Workers that start clusters at the same time look at other ports: 130 are enough for all of one worker.
+    for base in range(26800 + os.getpid() % 250 * 130, 60000, wanted):
         with contextlib.ExitStack() as stack:
             try:
                 for port in range(base, base + wanted):

@@ -15,7 +15,7 @@ from whorl.store.schema import arrow_rows
 from whorl.tests.jobs.accounts import now
 
 from .accounted import Accounted, uuid
-from .daemons import GPUS, Slurm
+from .daemons import GPUS
 
 pytestmark = pytest.mark.slurm
 
@@ -134,10 +134,3 @@ def test_accounting_that_does_not_answer_is_one_sentence(here: Accounted, store:
     finally:
         here.start_accounting()
     assert now(store) == []
-
-
-def test_a_cluster_without_accounts_says_what_to_do(slurm: Slurm) -> None:
-    done = slurm.whorl("jobs", "import", "--store", str(slurm.folder / "out" / "store"), "--since", "1d", user="alice")
-    assert done.returncode == 5
-    assert "Slurm keeps no accounts here" in done.stderr
-    assert "whorl jobs tag" in done.stderr

@@ -138,3 +138,10 @@ def test_a_check_that_cannot_be_done_drains_nothing(slurm: Slurm, site: Path, te
         conf.unlink()
     assert ended.returncode == 0
     assert set(slurm.node_states().values()) == {"IDLE"}
+
+
+def test_a_cluster_without_accounts_says_what_to_do(slurm: Slurm) -> None:
+    done = slurm.whorl("jobs", "import", "--store", str(slurm.folder / "out" / "store"), "--since", "1d", user="alice")
+    assert done.returncode == 5
+    assert "Slurm keeps no accounts here" in done.stderr
+    assert "whorl jobs tag" in done.stderr
