@@ -3,7 +3,7 @@
     python benchmarks/replay_findings.py [--noise 400] [--real 40] > benchmarks/results/replay_findings.json
 
 Many stores of each kind, each with its own fleet of 32 GPUs in 8 nodes, its own noise, its own trace (or traces) of 60
-jobs and its own 20 seeds, with a locality penalty of 1.3. Shares have their n and their 95 % Wilson
+jobs (one kind: 240) and its own 20 seeds, with a locality penalty of 1.3. Shares have their n and their 95 % Wilson
 interval.
 
 `told_to_differ`: stores whose GPUs were said to differ. `better`: how often a policy was found better. `better_before`:
@@ -111,6 +111,7 @@ REAL = {
     "differ_6": Kind("GPUs differ by 6 %", between=0.06),
     "differ_6_3_traces": Kind("GPUs differ by 6 %, 3 traces", between=0.06, traces=3),
     "differ_12": Kind("GPUs differ by 12 %", between=0.12),
+    "differ_6_240_jobs": Kind("GPUs differ by 6 %, a trace of 240 jobs", between=0.06, jobs=240),
 }
 
 
