@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, SchedulerError
+from ..store.names import plain_workload
 from . import kubernetes
 from .advising import Steering, steer
 from .applying import Change, change, pending, workload_of
@@ -306,7 +307,7 @@ def _only_workload(store: Store, job: str) -> str:
     """The store's workload, if it has only one."""
     from ..analysis.placement import available
 
-    workloads = sorted({workload for _, workload in available(store)})
+    workloads = sorted({plain_workload(workload) for _, workload in available(store)})
     if len(workloads) != 1:
         has = ", ".join(workloads) or "none"
         raise InputError(

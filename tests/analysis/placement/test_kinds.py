@@ -186,3 +186,9 @@ def test_boards_that_differ_only_by_variant_have_no_slow_node(tmp_path: Path) ->
         assert len(advice.references) == 2
         assert (advice.exclude, advice.nodes) == ((), ())
         assert advice.reason is None
+
+
+def test_a_store_of_one_work_on_two_models_has_one_workload_for_a_job_that_names_none(tmp_path: Path) -> None:
+    store = Mixed().measured({}).kept(tmp_path / "S")
+    assert jobs._only_workload(store, "12") == "w"
+    assert jobs.advise(store, "w", no_scheduler=True).advice.kinds
