@@ -21,6 +21,7 @@ from whorl.dashboards.store_report import Looked, look
 from whorl.simulation.sample import write_sample
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
+from whorl.tests.sizes import count
 from whorl.tests.stores import new_store
 
 from ..probed_fleet import BEGAN_NS, CLUSTER, stored
@@ -37,9 +38,9 @@ def report(store: object, *arguments: object, out: Path) -> Result:
 
 @pytest.fixture(scope="module")
 def campaign(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with one campaign over 104 GPUs, one of which is slow."""
+    """A store with one campaign over many GPUs, one of which is slow."""
     path = tmp_path_factory.mktemp("campaign") / "S"
-    stored(path, 104, 3, kinds=("pinned",))
+    stored(path, count(104, short=32), 3, kinds=("pinned",))
     return path
 
 
