@@ -105,7 +105,7 @@ def _excludable(job: Job, advised: Sequence[str], own: set[str], site: Site) -> 
     """Of the advised nodes those that the job can do without, and sentences about the others that it could use."""
     count = Count(job, site, own)
     added: list[str] = []
-    notes: list[str] = []
+    kept: dict[str, list[str]] = {}  # why -> nodes
     for name in advised:
         if name not in count.usable:
             continue
@@ -113,5 +113,6 @@ def _excludable(job: Job, advised: Sequence[str], own: set[str], site: Site) -> 
         if why is None:
             added.append(name)
         else:
-            notes.append(f"{name} is not excluded: {why}")
-    return added, notes
+            kept.setdefault(why, []).append(name)
+    are = {why: "is" if len(names) == 1 else "are" for why, names in kept.items()}
+    return added, [f"{compress(names)} {are[why]} not excluded: {why}" for why, names in kept.items()]

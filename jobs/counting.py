@@ -48,7 +48,7 @@ class Site:
         for name in job.reservations:
             reservation = self.reservations.get(name)
             if reservation is None:
-                return f"you may not see its reservation {name}"
+                return f"Slurm shows you no reservation {name}"
             if not reservation.nodes:
                 return f"its reservation {name} names no nodes"
             if any(flag.startswith("REPLACE") for flag in reservation.flags):

@@ -143,7 +143,7 @@ def test_a_reservation_is_counted_by_its_nodes() -> None:
     ("job", "line", "why"),
     [
         (replace(JOB, strict="it limits its switches (--switches)"), "", "it limits its switches (--switches)"),
-        (replace(JOB, reservations=("r",)), "", "you may not see its reservation r"),
+        (replace(JOB, reservations=("r",)), "", "Slurm shows you no reservation r"),
         (replace(JOB, reservations=("r",)), "r Nodes=(null) Flags=ANY_NODES", "its reservation r names no nodes"),
         (replace(JOB, reservations=("r",)), "r Nodes=n[01-03] CoreCnt=24 Flags=REPLACE_DOWN", "Slurm may replace"),
         (replace(JOB, reservations=("r",)), "r Nodes=n[01-03] CoreCnt=6 Flags=", "has only a part of its nodes' cores"),

@@ -6,6 +6,7 @@ Slurm itself says what can start: `sbatch --test-only` with the same options, an
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -125,6 +126,39 @@ def test_advised_jobs_do_start(mixed: Mixed) -> None:
         if started == count(40, short=1):
             break
     assert started == count(40, short=1)
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "placement.md"
+BY_NUMBER = (
+    *("--nodes=2", "--ntasks=9", "--ntasks-per-node=2", "--cpus-per-task=2", "--mincpus=4", "--mem=1000"),
+    *(
+        "--mem-per-cpu=100",
+        "--tmp=0",
+        "--gpus=a100:6",
+        "--gpus-per-node=a100:2",
+        "--gpus-per-task=1 --ntasks=2",
+        "--gres=gpu:1",
+    ),
+    *("--exclusive", "--exclude=n01", "--constraint=a100|v100"),
+)
+BY_KIND = ("--nodelist=n05", "--prefer=a100", "--cpus-per-gpu=2 --gpus=1", "--mem-per-gpu=100 --gpus=1")
+ALONE = ("--contiguous", "--switches=1", "--deadline=now+1hour")
+
+
+def test_the_forms_that_the_docs_say_are_counted(mixed: Mixed) -> None:
+    """There is one n08, so that nothing can replace it by kind; there are three nodes like n04."""
+    text = PAGE.read_text()
+    client = Client(environment=mixed.environment())
+    site = Site.of(client)
+    for rule, forms in {"By number.": BY_NUMBER, "By kind.": BY_KIND, "Left alone": ALONE}.items():
+        listed = re.findall(rf"\*\*{re.escape(rule)}\*\*(.*)", text)[-1]  # the filters leave other jobs alone
+        options = set(re.findall(r"`(--[a-z-]+)`", listed)) - {"--segment"}  # newer than the Slurm of the tests
+        assert options == {form.partition("=")[0] for form in forms}
+        for form in forms:
+            record = client.jobs(mixed.submit("--hold", *form.split()))[0]
+            whole, one_of_three = (change(record, [name], site) for name in ("n08", "n04"))
+            assert bool(whole.after) == (rule == "By number."), form
+            assert bool(one_of_three.after) == (rule != "Left alone"), form
 
 
 @pytest.fixture(scope="module")
