@@ -220,8 +220,8 @@ class Count:
         job, room = self.job, self._room[node.name]
         found = self.site.partitions.get(partition)
         least = max(job.nodes, found.least_nodes if found else 1)
-        # Each node of a smallest set has a task or a device for which the others have no room.
-        most = max(least, job.tasks + sum(one.count for one in job.per_job))
+        # One node for each task or device is enough, as each that Slurm gives to the job has room for a task.
+        most = max(least, job.tasks, sum(one.count for one in job.per_job))
         if job.most_nodes is not None:
             most = min(most, max(job.most_nodes, least))
         if room is not None and found and not self._capped(found):

@@ -133,6 +133,8 @@ def _strict(fields: dict[str, str]) -> str:
         return "it asks for neighbouring nodes (--contiguous)"
     if not shown.is_none(fields.get("Switches", "")):
         return "it limits its switches (--switches)"
+    if fields.get("OverSubscribe") in ("MCS", "TOPO"):
+        return "it keeps other jobs away from more than its nodes (--exclusive=mcs or topo)"
     if not shown.is_none(fields.get("Deadline", "")):
         return "it has a deadline, and may have to wait longer"
     if fields.get("SegmentSize", "0") not in ("", "0"):

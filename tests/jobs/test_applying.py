@@ -124,8 +124,8 @@ def test_what_is_not_understood_leaves_a_node_of_the_same_kind() -> None:
     job = replace(JOB, nodes=2, most_nodes=2, features="[old*1&new*1]")
     assert change(job, ["n01", "n03"], site(nodes)).after == "n03", "there are two old nodes and four new ones"
     assert change(replace(job, features=""), ["n01", "n03"], site(nodes)).after == "n[01,03]"
-    layout = replace(FREE, per_job=(Devices("gpu", "", 3),), countable=False)
-    assert change(layout, ["n01", "n02"], SITE).after == "n[01-02]", "a task and three GPUs: four nodes at most"
+    layout = replace(FREE, per_job=(Devices("gpu", "", 4),), countable=False)
+    assert change(layout, ["n01", "n02"], SITE).after == "n[01-02]", "a task and four GPUs: four nodes at most"
     assert change(layout, ["n01", "n02", "n03"], SITE).after == "n[01-02]"
 
 

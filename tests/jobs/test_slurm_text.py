@@ -163,6 +163,7 @@ def test_whether_the_room_on_a_node_can_be_counted(asked: str, countable: bool) 
         ("Switches=1@00:05:00", "--switches"),
         ("HetJobId=1 HetJobOffset=0", "heterogeneous"),
         ("SegmentSize=4", "--segment"),
+        ("OverSubscribe=TOPO", "--exclusive=mcs or topo"),
         ("Deadline=2026-12-24T12:00:00", "deadline"),
     ],
 )
