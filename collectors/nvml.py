@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -131,13 +132,13 @@ class Nvml:
             reader.read(slow=slow)
 
     def sweep(self, stamps: list[int]) -> Sweep:
-        values, status = [], bytearray()
+        values, status = array("q"), bytearray()
         for reader, silent, stamp in zip(self._readers, self._silent, stamps, strict=True):
             read = (NO_VALUES, bytes([silent]) * len(METRICS)) if reader is None else reader.take(stamp)
-            values.append(read[0])
+            values.extend(read[0])
             status += read[1]
-        shape = (len(values), len(METRICS))
-        return Sweep(np.array(values, np.int64).reshape(shape).T, np.frombuffer(status, np.uint8).reshape(shape).T)
+        shape = (len(self._readers), len(METRICS))
+        return Sweep(np.frombuffer(values, np.int64).reshape(shape).T, np.frombuffer(status, np.uint8).reshape(shape).T)
 
     def happened(self) -> list[Event]:
         """XIDs, and what opening found out."""

@@ -19,8 +19,10 @@ from ..store.metrics import METRICS, Call, Field, Part, Stamp
 from .backends import Status
 
 _FIELD = "IIqqII"  # nvmlFieldValue_t: id, scope, time stamp, latency, type, return code; then 8 bytes of value
-_STAMP, _TYPE, _RETURNED, _VALUE, _WORDS = 2, 4, 5, 6, 7
-_FIELD_BYTES = 40
+_RETURNED, _WORDS = 5, 7
+_READ = "24xII"  # of it, what a tick reads: type, return code, value
+_TYPE_READ, _RETURNED_READ, _VALUE_READ, _WORDS_READ = 0, 1, 2, 3
+_FIELD_BYTES, _STAMP = 40, 8  # and where its time stamp lies
 _SLOT_BYTES = 64  # of one call; the largest structure, nvmlMemory_v2_t, has 40
 _DOUBLE, _LONG = 0, 3  # types: most values are unsigned long long
 _BY_TYPE = {  # types shorter than 8 bytes, whose other bytes are undefined; all other types have 8
@@ -35,6 +37,7 @@ _OTHER_CLOCK_US = 60_000_000  # a time stamp that is off by more than this comes
 _MOST = 2**63 - 1
 _NONE = Status.UNSUPPORTED
 NO_VALUES = [0] * len(METRICS)
+_stamp_at = struct.Struct("<q").unpack_from
 _MEANINGS = {
     0: Status.OK,
     **dict.fromkeys((2, 3, 13, 25, 26), Status.UNSUPPORTED),  # invalid argument, no such function or version
@@ -59,6 +62,25 @@ class _PreparedCall:
     code: int  # its first return code
     fast: bool = False
     rows: dict[int, Call] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where the values of a fast or slow tick lie in the buffer."""
+
+    types: tuple[int, ...]
+    """Of the field values, as the driver gives them."""
+    unpack: Callable[[Any], tuple[Any, ...]]
+    fields_end: int
+    """How many words the field values have; those of the calls follow."""
+    pick: itemgetter[Any]
+    """The word of each metric."""
+    further: list[tuple[int, int]]
+    """Metric and word: the further parts of sums."""
+    scaled: list[tuple[int, int]]
+    rounded: list[int]
+    stamps: list[tuple[int, int]]
+    """Metric and number of the field value whose time stamp it is."""
 
 
 class Reader:
@@ -99,7 +121,7 @@ class Reader:
         self._was_read, self._slow, self._refused, self._codes = False, False, 0, [0]
         self._returned: object = None  # the return codes that gave the statuses below
         self._status = b""
-        self._lay_out((_LONG,) * len(self._fields))
+        self._layouts = [self._layout((_LONG,) * len(self._fields), slow=slow) for slow in (False, True)]
 
     # -- what the device supports -------------------------------------------------------------------------
 
@@ -175,36 +197,40 @@ class Reader:
             way = way.older
         return call
 
-    def _lay_out(self, types: tuple[int, ...]) -> None:
-        """Compile the `struct` format of the buffer, and the position of each metric in it. `types` are the types of
-        the field values as the driver gives them."""
-        self._types = types
+    def _layout(self, types: tuple[int, ...], *, slow: bool) -> _Layout:
+        """How to read the buffer after a fast or slow `read`. `types` are those of the field values that it filled."""
+        fields = self._fields[: self._number[slow]]
+        types = types[: len(fields)]
         places: dict[int, list[int]] = {}  # row of the metric -> its position, or those of the parts of its sum
         layout = "<"
-        for at, ((row, _, _), kind) in enumerate(zip(self._fields, types, strict=True)):
-            layout += _FIELD + _BY_TYPE.get(kind, "Q")
-            places.setdefault(row, []).append(_WORDS * at + _VALUE)
-        self._end = words = _WORDS * len(types)
+        for at, ((row, _, _), kind) in enumerate(zip(fields, types, strict=True)):
+            layout += _READ + _BY_TYPE.get(kind, "Q")
+            places.setdefault(row, []).append(_WORDS_READ * at + _VALUE_READ)
+        fields_end = words = _WORDS_READ * len(types)
         end = _FIELD_BYTES * len(types)
         for call in self._calls:
-            for row, spec in sorted(call.rows.items(), key=lambda one: one[1].offset):
+            for row, spec in sorted(call.rows.items(), key=lambda one: one[1].offset) if slow or call.fast else ():
                 begin = call.slot + spec.offset
                 layout += f"{begin - end}x{_CODES[spec.type]}"
                 places[row], words, end = [words], words + 1, begin + struct.calcsize(_CODES[spec.type])
-        self._unpack = struct.Struct(f"<{layout[1:]}{self._constants - end}xqq").unpack_from
         nothing, window = words, words + 1
         every = [places.get(row, [window if isinstance(m.nvml, Part) else nothing]) for row, m in enumerate(METRICS)]
-        self._pick = itemgetter(*(parts[0] for parts in every))
-        self._further = [(row, at) for row, parts in enumerate(every) for at in parts[1:]]
-        self._scaled = [(row, METRICS[row].scale) for row in places if METRICS[row].scale != 1]
-        floats = {_WORDS * at + _VALUE for at, kind in enumerate(types) if kind == _DOUBLE}
-        self._rounded = [row for row, parts in enumerate(every) if floats.intersection(parts)]
-        stamped = {one: _WORDS * at for at, (_, one, _) in enumerate(self._fields)}
-        self._stamps = [
-            (row, stamped[m.nvml.id])
-            for row, m in enumerate(METRICS)
-            if isinstance(m.nvml, Stamp) and m.nvml.id in stamped
-        ]
+        floats = {_WORDS_READ * at + _VALUE_READ for at, kind in enumerate(types) if kind == _DOUBLE}
+        stamped = {one: at for at, (_, one, _) in enumerate(fields)}
+        return _Layout(
+            types,
+            struct.Struct(f"{layout}{self._constants - end}xqq").unpack_from,
+            fields_end,
+            itemgetter(*(parts[0] for parts in every)),
+            further=[(row, at) for row, parts in enumerate(every) for at in parts[1:]],
+            scaled=[(row, METRICS[row].scale) for row in places if METRICS[row].scale != 1],
+            rounded=[row for row, parts in enumerate(every) if floats.intersection(parts)],
+            stamps=[
+                (row, stamped[m.nvml.id])
+                for row, m in enumerate(METRICS)
+                if isinstance(m.nvml, Stamp) and m.nvml.id in stamped
+            ],
+        )
 
     # -- reading ------------------------------------------------------------------------------------------
 
@@ -223,22 +249,24 @@ class Reader:
         if not self._was_read:
             return NO_VALUES, bytes([Status.UNREAD]) * len(METRICS)
         self._was_read = False
-        words = self._unpack(self._memory)
-        if words[_TYPE : self._end : _WORDS] != self._types:
-            self._lay_out(words[_TYPE : self._end : _WORDS])
-            words = self._unpack(self._memory)
-        returned = (self._slow, self._refused, words[_RETURNED : self._end : _WORDS], self._codes)
+        layout = self._layouts[self._slow]
+        words = layout.unpack(self._memory)
+        types = words[_TYPE_READ : layout.fields_end : _WORDS_READ]
+        if types != layout.types:
+            layout = self._layouts[self._slow] = self._layout(types, slow=self._slow)
+            words = layout.unpack(self._memory)
+        returned = (self._slow, self._refused, words[_RETURNED_READ : layout.fields_end : _WORDS_READ], self._codes)
         if returned != self._returned:
             self._returned, self._status = returned, self._statuses(returned[2])
-        values, status = list(self._pick(words)), self._status
-        for row in self._rounded:
+        values, status = list(layout.pick(words)), self._status
+        for row in layout.rounded:
             values[row] = round(values[row]) if abs(values[row]) < 2.0**62 else 0
-        for row, at in self._further:
+        for row, at in layout.further:
             values[row] += words[at]
-        for row, scale in self._scaled:
+        for row, scale in layout.scaled:
             values[row] *= scale
-        for row, at in self._stamps:
-            age = stamp_ns // 1000 - words[at + _STAMP]
+        for row, at in layout.stamps:
+            age = stamp_ns // 1000 - _stamp_at(self._memory, _FIELD_BYTES * at + _STAMP)[0]
             values[row] = max(age, 0)
             if abs(age) > _OTHER_CLOCK_US and status[row] == Status.OK:
                 values[row], status = 0, _with(status, row, Status.UNSUPPORTED)
@@ -251,11 +279,11 @@ class Reader:
     def _statuses(self, returned: tuple[int, ...]) -> bytes:
         """The status of each metric, from the return codes of the field values and the calls."""
         worst: dict[int, Status] = {}  # the worst status of the parts of a sum
-        for (row, _, _), code in zip(self._fields, returned, strict=True):
+        for (row, _, _), code in zip(self._fields[: len(returned)], returned, strict=True):
             worst[row] = max(worst.get(row, Status.OK), meaning(self._refused or code))
         found = [worst.get(row, unasked) for row, unasked in enumerate(self._unasked)]
-        for row, at in self._stamps:
-            found[row] = meaning(self._refused or returned[at // _WORDS])
+        for row, at in self._layouts[self._slow].stamps:
+            found[row] = meaning(self._refused or returned[at])
         for call, code in zip([a for a in self._calls if self._slow or a.fast], self._codes, strict=True):
             for row in call.rows:
                 found[row] = meaning(code)
