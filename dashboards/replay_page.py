@@ -86,7 +86,7 @@ def _gains(findings: Sequence[Finding]) -> list[Table | Drawing]:
     seeds = max(gain.n for one in shown for gain in one.gains)
     rests = (
         f"n = {seeds} seeds; each draws what is not sure of the scores, the order of nodes and, after the first, the "
-        "jobs. The bars are 90 % intervals for this fleet and jobs like these."
+        "jobs. The bars are 90 % intervals for another such trace."
     )
     if seeds == 1:
         rests = "One seed is not evidence and has no interval."

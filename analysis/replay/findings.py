@@ -5,8 +5,8 @@ looks at scores also runs with all scores at 1, and what it gains over that is t
 
 The unit is the seed. It draws all that is not sure: the scores at which jobs run, the order of the nodes, the random
 numbers of the policy, the failures and, after the first seed, the jobs of every trace. So how far the gains of the
-seeds lie apart is how far the gain of this fleet with such jobs may lie from their mean; more seeds tell it better,
-and do not make it less.
+seeds lie apart is how far the gain in another such trace may lie from their mean; more seeds tell it better, and do
+not make it less.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Finding:
     """"" for a baseline."""
     gains: tuple[Gain, ...]
     """Over each other baseline and, last, over the policy without scores (not for baselines). Each interval is that of
-    the gain of this fleet with jobs like these."""
+    the gain in another such trace on this fleet."""
 
     def as_dict(self) -> dict[str, Any]:
         about = {"trace": self.trace, "scheduler": self.scheduler, "policy": self.policy, "finding": self.finding}

@@ -123,10 +123,10 @@ def _reading(findings: Sequence[Finding]) -> str:
         return "A gain is the share of the time saved. One seed is not evidence. Times are in seconds."
     both = " and ".join(dict.fromkeys(gain.against for one in findings for gain in one.gains if not of_control(gain)))
     return (
-        f"A gain is the share of the time saved: its mean over {n:,} seeds with the 90 % interval for this fleet and "
-        "jobs like these. Each seed draws what is not sure of the scores, the order of nodes and, after the first, "
-        f"the jobs. Better: a measurable gain over {both}, and over the policy itself without scores. No gain by "
-        "scores: not over itself. Times are in seconds, for the traces as they are."
+        f"A gain is the share of the time saved: its mean over {n:,} seeds with the 90 % interval for another "
+        "such trace on this fleet. Each seed draws what is not sure of the scores, the order of nodes and, after the "
+        f"first, the jobs. Better: a measurable gain over {both}, and over the policy itself without scores. No gain "
+        "by scores: not over itself. Times are in seconds, for the traces as they are."
     )
 
 
