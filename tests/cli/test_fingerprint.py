@@ -83,7 +83,10 @@ def test_the_slowest_gpu_comes_first_and_neighbours_are_alike(fleet: str) -> Non
     alike = document("fingerprint", "--store", fleet, "--gpu", "n02/1")["neighbours"]
     assert alike == sorted(alike, key=lambda one: one["distance"])
     assert all(one["gpu"] != uuid(SLOW) for one in alike)
-    others = [document("fingerprint", "--store", fleet, "--gpu", name)["neighbours"] for name in ("n01/0", "n04/2")]
+    others = [
+        document("fingerprint", "--store", fleet, "--gpu", name)["neighbours"]
+        for name in sample(("n01/0", "n04/2"), short=1)
+    ]
     assert all("n02/1" not in {one["name"] for one in some} for some in others)
 
 

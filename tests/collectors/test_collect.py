@@ -70,7 +70,7 @@ def until(condition: Callable[[], object], process: subprocess.Popen[str]) -> No
     while not condition():
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < last, "it did not come to pass"
-        time.sleep(0.2)  # looking costs more than waiting
+        time.sleep(0.4)  # looking costs more than waiting
 
 
 def ask(store: Path, query: str) -> list[dict[str, Any]]:

@@ -174,7 +174,7 @@ def test_the_page_fetches_nothing(faulty: tuple[Store, dict[str, str], str]) -> 
     assert re.findall(r'(?:src|href)\s*=\s*"(?!#)|url\(|@import|https?:', page) == []
 
 
-@pytest.mark.parametrize("gpus", sample([1000, 256], short=1))
+@pytest.mark.parametrize("gpus", sample([640, 1000, 256], short=1))
 def test_the_page_is_light(tmp_path: Path, gpus: int) -> None:
     store, _ = stored(tmp_path / "s", gpus, 2, kinds=KINDS)
     page = made(store, replicates=10)
