@@ -117,8 +117,9 @@ def advise(
 
     \b
     whorl advise --store S --workload gemm-fp32 --gpus 16
-    whorl advise apply JOBID --store S --workload W     # your own job, while it waits
-    salloc --exclude="$(whorl advise --store S --workload W --gpus 16 --format exclude)" --gpus=16
+    whorl advise apply JOBID --store S --workload W   # your own waiting job
+    salloc --gpus=16 --exclude="$(
+      whorl advise --store S --workload W --gpus 16 --format exclude)"
 
     Formats: exclude, a host list, possibly empty; prefer, a feature for --prefer; nodelist, the best packed set;
     weights, `scontrol` lines for an administrator, as a difference, never applied; kubernetes, `kubectl` lines for
