@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Sequence, Set
-from heapq import heappop, heappush, merge
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from heapq import merge
+from itertools import chain, takewhile
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from .backfill import ByWidth, InOrder, PlannedEnds, Waiting
 from .cluster import NotFreeError
 from .holdings import EDGE
 from .job import Allocation, Job
+from .queued import Entry, Key, Queue, fewest
 from .state import State
 
 if TYPE_CHECKING:
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from .policies.policy import Policy
     from .schedulers import Scheduler
     from .view import View
-
-
-Key: TypeAlias = Any
-"""A scheduler's key; where patience ends, after whether the job has any left. One kind in one replay."""
 
 
 class Decisions:
@@ -55,13 +51,10 @@ class Decisions:
         """
         self.policy = policy
         self.made = 0
-        self.waiting: list[tuple[Key, int]] = []
-        """(key, number) in the scheduler's order; the key of a waiting job does not change."""
+        self.queue = Queue(scheduler, options, view)
         self.running: dict[int, State] = {}
-        self._keys: dict[int, Key] = {}
         self._placed: list[int] | None = None  # in the order of placing, as of the last decision; None: do not rely on
         self._view, self._cluster, self._holdings = view, view.cluster, holdings
-        self._key = scheduler.key
         self._round_s = options.round_s
         self._keeps = rounds and max(options.preemption_s, options.migration_s, options.restart_s) > 0
         self._keeping = False
@@ -69,10 +62,6 @@ class Decisions:
         self._in_vain = options.stops_in_vain
         if (policy.place is None) == (policy.decide is None):
             raise InputError(f"the policy {policy.name} must have either place or decide")
-        self._patience_s = options.patience_s
-        self._impatient: list[tuple[float, int]] = []  # a heap of those below; those that have started are void
-        self._impatient_s: dict[int, float] = {}
-        """When each job that waits loses patience."""
         preempts = scheduler.preempts and options.preempt
         stops = preempts or (options.patience_s is not None and options.preempt)
         if policy.decide is not None:
@@ -91,7 +80,7 @@ class Decisions:
                 raise InputError("backfill needs jobs that are not stopped: use fifo, no patience, or no preemption")
             self._planned = PlannedEnds()
             indexed = not scheduler.preempts and options.arrivals is None and options.patience_s is None
-            self._index: Waiting = ByWidth(jobs) if indexed else InOrder(self.waiting, view.states)
+            self._index: Waiting = ByWidth(jobs) if indexed else InOrder(self.queue.waiting, view.states)
         self._restless_queue = policy.place is not None and policy.sticky and preempts
         self._restless = policy.decide is not None or (not policy.sticky and (policy.redraws or scheduler.preempts))
 
@@ -99,7 +88,7 @@ class Decisions:
 
     def wait(self, state: State) -> None:
         """The job waits from now on."""
-        self._enqueue(state, self._order(state, state.attained_s))
+        self.queue.add(state, self.queue.key(state, state.attained_s))
         if self._planned is not None:
             self._index.wait(state.number)
 
@@ -118,31 +107,14 @@ class Decisions:
     def restless(self) -> bool:
         """Whether the next round can bring another decision although nothing happens until then."""
         if self._restless or self._keeping:
-            return bool(self.waiting or self.running)
-        return self._restless_queue and bool(self.waiting)
-
-    def next_impatient_s(self) -> float:
-        """When the next job that waits loses patience; infinite if none does."""
-        while self._impatient:
-            at, number = self._impatient[0]
-            if self._impatient_s.get(number) == at:
-                return at
-            heappop(self._impatient)
-        return math.inf
-
-    def lose_patience(self) -> None:
-        """Jobs that have waited too long go to the front."""
-        while self.next_impatient_s() <= self._view.now_s:
-            state = self._view.states[heappop(self._impatient)[1]]
-            self._leave_queue(state.number)
-            state.patient = False
-            self._enqueue(state, self._order(state, state.attained_s))
+            return bool(self.queue.waiting or self.running)
+        return self._restless_queue and bool(self.queue.waiting)
 
     # The ways of deciding
 
     def _in_order(self) -> None:
         """Start jobs in order until one must wait."""
-        waiting, cluster = self.waiting, self._cluster
+        waiting, cluster = self.queue.waiting, self._cluster
         while waiting:
             state = self._view.states[waiting[0][1]]
             if state.job.gpus > cluster.free_count:
@@ -158,7 +130,7 @@ class Decisions:
 
     def _backfill(self, planned: PlannedEnds) -> None:
         now, cluster = self._view.now_s, self._cluster
-        after = self.waiting[0]
+        after = self.queue.waiting[0]
         head = self._view.states[after[1]]
         barred = self._barred(head)
         free, of = self._for_it(barred)
@@ -171,7 +143,7 @@ class Decisions:
             if number is None:
                 return
             state = self._view.states[number]
-            after = (self._keys[number], number)
+            after = self.queue.entry(number)
             gpus = self._place(state)
             if gpus is not None:
                 if state.limit_s > time_s:
@@ -183,7 +155,7 @@ class Decisions:
                 self._start(state, gpus)
 
     def _start(self, state: State, gpus: tuple[int, ...]) -> None:
-        self._leave_queue(state.number)
+        self.queue.remove(state.number)
         self._hold(state, Allocation(gpus))
         if self._planned is not None:
             self._index.start(state.number)
@@ -196,13 +168,15 @@ class Decisions:
         The first that cannot ends the decision. Stopped jobs may find other GPUs in it. A job that was started in it
         is not stopped in it.
         """
-        waiting, states = self.waiting, self._view.states
+        waiting, states = self.queue.waiting, self._view.states
         self._keeping = False
         if not waiting:
             return
         kept = self._kept()
         self._keeping = bool(kept)
-        candidates = [one for one in self._running_in_order() if one[1] not in kept]
+        candidates = self.queue.in_order(self.running)
+        if kept:
+            candidates = [one for one in candidates if one[1] not in kept]
         stopped: dict[int, State] = {}
         granted: dict[int, tuple[int, ...]] = {}
         while waiting:
@@ -213,23 +187,27 @@ class Decisions:
                 gpus = self._stop_for(head, candidates, stopped)
             if gpus is None:
                 break
-            self._leave_queue(state.number)
+            self.queue.remove(state.number)
             granted[state.number] = gpus
         self._carry_out(stopped, granted)
 
-    def _stop_for(
-        self, head: tuple[Key, int], candidates: list[tuple[Key, int]], stopped: dict[int, State]
-    ) -> tuple[int, ...] | None:
+    def _stop_for(self, head: Entry, candidates: list[Entry], stopped: dict[int, State]) -> tuple[int, ...] | None:
         """What the head of the queue is given once running jobs behind it are stopped, from the end of the order.
 
         Nobody is stopped if it still cannot start, unless that is how it was published.
         """
         states, cluster = self._view.states, self._cluster
         state = states[head[1]]
-        behind = candidates[bisect_left(candidates, head) :][::-1]
-        if not self._in_vain:
-            free, of = self._for_it(self._barred(state))
-            behind = self._needed_first(behind, state.job.gpus - free, of)
+        behind: Iterable[Entry] = takewhile(lambda entry: entry > head, reversed(candidates))
+        free, of = self._for_it(self._barred(state))
+        lacking = state.job.gpus - free
+        if not self._in_vain and lacking > 0:
+            width = of or (lambda number: len(states[number].gpus))
+            needed = fewest(((entry, width(entry[1])) for entry in behind), lacking)
+            if not needed:
+                return None
+            others = takewhile(lambda entry: entry > head, reversed(candidates))  # where the policy waits for more
+            behind = chain(needed, (entry for entry in others if entry not in needed and width(entry[1])))
         gpus: tuple[int, ...] | None = None
         taken: dict[int, Key] = {}
         for key, number in behind:
@@ -244,37 +222,13 @@ class Decisions:
             return None
         for number, key in taken.items():
             stopped[number] = states[number]
-            self._enqueue(states[number], key)
-        candidates[:] = [one for one in candidates if one[1] not in taken]
+            self.queue.add(states[number], key)
+        before = len(candidates) - len(taken)
+        while candidates and candidates[-1][1] in taken:
+            candidates.pop()
+        if len(candidates) > before:
+            candidates[:] = [one for one in candidates if one[1] not in taken]
         return gpus
-
-    def _needed_first(
-        self, behind: list[tuple[Key, int]], lacking: int, of: Callable[[int], int] | None
-    ) -> list[tuple[Key, int]]:
-        """Those to stop for `lacking` more GPUs first, as few as will do; none at all if all of them are not enough.
-
-        As many from the end of the order as have the GPUs; then each of these that the others suffice without runs
-        on, whoever is served first before the others. `of(number)`: how many GPUs of a job count; all if None.
-        """
-        states = self._view.states
-        has = {number: len(states[number].gpus) if of is None else of(number) for _, number in behind}
-        behind = [one for one in behind if has[one[1]]]
-        needed: list[tuple[Key, int]] = []
-        for one in behind:
-            if lacking <= 0:
-                break
-            needed.append(one)
-            lacking -= has[one[1]]
-        if lacking > 0:
-            return []
-        spared = set()
-        for one in reversed(needed):
-            if lacking + has[one[1]] <= 0:
-                lacking += has[one[1]]
-                spared.add(one[1])
-        needed = [one for one in needed if one[1] not in spared]
-        first = {number for _, number in needed}
-        return needed + [one for one in behind if one[1] not in first]
 
     def _kept(self) -> set[int]:
         """Running jobs that have not yet worked for as long as their start or move cost: they stay where they are."""
@@ -302,10 +256,10 @@ class Decisions:
             self._placed = None
         for number in granted:
             if number not in back:
-                self._leave_queue(number)
+                self.queue.remove(number)
         for number, state in back.items():
             if number not in granted:
-                self._enqueue(state, self._order(state, state.attained_at(self._view.now_s)))
+                self.queue.add(state, self.queue.key(state, state.attained_at(self._view.now_s)))
         self._carry_out(back, granted)
 
     def _place_all(self, kept: Set[int] = frozenset()) -> tuple[dict[int, State], dict[int, tuple[int, ...]]]:
@@ -360,7 +314,7 @@ class Decisions:
             self.wait(state)
         for number, allocation in granted.items():
             if number not in self.running:
-                self._leave_queue(number)
+                self.queue.remove(number)
             self._hold(states[number], allocation)
 
     # Parts of them
@@ -409,32 +363,5 @@ class Decisions:
         for number, gpus in granted.items():
             self._hold(self._view.states[number], Allocation(gpus))
 
-    def _order(self, state: State, attained_s: float) -> Key:
-        key = self._key(state.job, attained_s)
-        return key if self._patience_s is None else (state.patient, key)
-
-    def _enqueue(self, state: State, key: Key) -> None:
-        number = state.number
-        self._keys[number] = key
-        insort(self.waiting, (key, number))
-        if self._patience_s is not None and state.patient:
-            round_s, now = self._round_s, self._view.now_s
-            # A job waits from the edge at which it is admitted; the round in which it is stopped does not count.
-            since = math.ceil(state.job.submit_s / round_s) * round_s if math.isnan(state.start_s) else now + round_s
-            self._impatient_s[number] = since + self._patience_s
-            heappush(self._impatient, (since + self._patience_s, number))
-
-    def _leave_queue(self, number: int) -> None:
-        self._impatient_s.pop(number, None)
-        entry = (self._keys.pop(number), number)
-        if self.waiting[0] == entry:
-            del self.waiting[0]
-        else:
-            del self.waiting[bisect_left(self.waiting, entry)]
-
-    def _running_in_order(self) -> list[tuple[Key, int]]:
-        now = self._view.now_s
-        return sorted((self._order(state, state.attained_at(now)), number) for number, state in self.running.items())
-
-    def _in_system(self) -> Iterator[tuple[Key, int]]:
-        return merge(self.waiting, self._running_in_order())
+    def _in_system(self) -> Iterator[Entry]:
+        return merge(self.queue.waiting, self.queue.in_order(self.running))

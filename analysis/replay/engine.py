@@ -128,10 +128,10 @@ class Engine:
             self._until(moment)
             if self._ended < jobs:
                 self.view.now_s = moment
-                self.decisions.lose_patience()
+                self.decisions.queue.lose_patience()
                 self.decisions.decide()
                 if self.options.record:
-                    self.holdings.note(len(self.decisions.waiting))
+                    self.holdings.note(len(self.decisions.queue.waiting))
         if self._progress is not None:
             self._progress(self._ended, jobs, self.view.now_s)
 
@@ -160,7 +160,7 @@ class Engine:
 
     def _soonest(self) -> float:
         """The moment of the next event; infinite if there is none."""
-        soonest = min(self.holdings.next_finish_s(), self.decisions.next_impatient_s())
+        soonest = min(self.holdings.next_finish_s(), self.decisions.queue.next_impatient_s())
         if self._next is not None:
             soonest = min(soonest, self._next.submit_s)
         if self._moment < len(self._moments):
@@ -215,7 +215,7 @@ class Engine:
         if state.number < len(self.trace.jobs):
             self._ended += 1
         if self.options.record:
-            self.holdings.note(len(self.decisions.waiting))
+            self.holdings.note(len(self.decisions.queue.waiting))
 
     def _change_of_node(self) -> None:
         _, sign, node = self._moments[self._moment]
@@ -261,7 +261,7 @@ class Engine:
                 state.settle(self.view.now_s, None)
                 self.holdings.close_span(state)
         if self.options.record:
-            self.holdings.note(len(self.decisions.waiting))
+            self.holdings.note(len(self.decisions.queue.waiting))
         mine, others = self._all[: len(self.trace.jobs)], self._all[len(self.trace.jobs) :]
         return Outcome(
             trace=self.trace.name,

@@ -491,6 +491,20 @@ def test_what_a_policy_may_not_place(gpus: Any, sentence: str, sticky: bool) -> 
         replay(trace(job("first", 0, 1, 100), job("a", 0, 2, 1)), flat(2, 3), policy, options=away)
 
 
+def test_jobs_are_stopped_for_what_a_policy_waits_for() -> None:
+    """It wants one node. The last in the order is on another: the job before it is stopped too, and goes there."""
+
+    def one_node(view: View, job: Job) -> Sequence[int] | None:
+        nodes = [node for node, count in enumerate(view.cluster.counts) if count >= job.gpus]
+        return view.cluster.first_free(nodes[0], job.gpus) if nodes else None
+
+    jobs = trace(job("first", 0, 1, 20), job("last", 0, 1, 900), job("before", 1, 1, 800), job("new", 10, 2, 100))
+    outcome = replay(jobs, flat(2, 2), Policy("one node", "", place=one_node), "srtf")
+    assert finishes(outcome) == {"first": 20, "last": 910, "new": 110, "before": 801}
+    assert outcome.preemptions.tolist() == [0, 1, 0, 0]
+    assert outcome.migrations.tolist() == [0, 0, 1, 0]
+
+
 def test_what_a_policy_may_not_arrange() -> None:
     policy = Policy("foreign", "", place=packed.pack, sticky=False, arrange=lambda view, jobs: [5, *jobs])
     with pytest.raises(InputError, match=r"the policy foreign arranges jobs number \[5, 0\]; it was asked for \[0\]"):
