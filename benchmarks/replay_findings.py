@@ -112,6 +112,7 @@ REAL = {
     "differ_6_3_traces": Kind("GPUs differ by 6 %, 3 traces", between=0.06, traces=3),
     "differ_12": Kind("GPUs differ by 12 %", between=0.12),
     "differ_6_240_jobs": Kind("GPUs differ by 6 %, a trace of 240 jobs", between=0.06, jobs=240),
+    "differ_12_3_traces": Kind("GPUs differ by 12 %, 3 traces", between=0.12, traces=3),
 }
 
 
