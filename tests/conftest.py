@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .nvml_library import SONAME, NvmlLibrary, compile_library, load_here, unload_sessions
+from whorl.tests.nvml_library import SONAME, NvmlLibrary, compile_library, load_here, unload_sessions
 
 if TYPE_CHECKING:
     from whorl.store import Store

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .test_docs import ROOT, complaint
+from whorl.tests.test_docs import ROOT, complaint
 
 SITE = ROOT / "docs" / "site"
 SCRIPTS = sorted((ROOT / "docs" / "slurm").glob("*.sh"))

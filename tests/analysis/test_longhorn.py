@@ -10,8 +10,7 @@ import pytest
 from scipy import stats
 
 from whorl.analysis import Variability, across, variability
-
-from .longhorn import WORKLOADS, identities, needs_longhorn, runs
+from whorl.tests.analysis.longhorn import WORKLOADS, identities, needs_longhorn, runs
 
 pytestmark = needs_longhorn
 

@@ -17,9 +17,8 @@ from whorl.analysis.passive import LONGHORN, passive, passive_fingerprints
 from whorl.store import Store
 from whorl.store.importing import Options, import_file
 from whorl.store.schema import arrow_rows
+from whorl.tests.analysis.longhorn import FOLDER, needs_longhorn
 from whorl.tests.stores import new_store
-
-from .longhorn import FOLDER, needs_longhorn
 
 GPUS, JOBS = 40, 6
 SECOND = 10**9

@@ -11,9 +11,8 @@ import pytest
 from whorl.analysis import measurements, untrusted, variability
 from whorl.analysis.probing import probed, stresses
 from whorl.errors import InputError
+from whorl.tests.probed_fleet import CLUSTER, PROBES, stored, uuids
 from whorl.tests.stores import new_store
-
-from ..probed_fleet import CLUSTER, PROBES, stored, uuids
 
 
 def test_the_time_of_a_wrong_result_counts_nowhere(tmp_path: Path) -> None:

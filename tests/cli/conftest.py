@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ..sizes import count
+from whorl.tests.sizes import count
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -18,8 +18,7 @@ from click.testing import CliRunner, Result
 from whorl.cli import cli, output
 from whorl.simulation.identity import identities
 from whorl.simulation.models import V100
-
-from ..advised_fleet import gpu, write_store
+from whorl.tests.advised_fleet import gpu, write_store
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +88,7 @@ def test_the_document(store: str) -> None:
 
 def test_a_campaign_over_a_simulated_fleet_has_no_age(tmp_path: Path) -> None:
     """Simulated campaigns begin in January 2026, whenever they run; the probe `idle` never has a time."""
-    from ..probed_fleet import stored
+    from whorl.tests.probed_fleet import stored
 
     for campaign in ("one", "two", "three"):
         stored(tmp_path / "S", 32, 3, kinds=("brake",), telemetry=False, campaign=campaign)
@@ -106,7 +105,7 @@ def test_a_campaign_over_a_simulated_fleet_has_no_age(tmp_path: Path) -> None:
 
 
 def test_after_one_campaign_a_gpu_that_is_slow_beyond_doubt_is_named_and_not_excluded(tmp_path: Path) -> None:
-    from ..probed_fleet import stored
+    from whorl.tests.probed_fleet import stored
 
     made, fleet = stored(tmp_path / "S", 64, 3, kinds=("brake",), telemetry=False)
     [slow] = [gpu for gpu in range(64) if fleet.fault_of(gpu).slowdown_share]
@@ -331,7 +330,7 @@ def test_a_sentence_keeps_its_dots(store: str, capsys: pytest.CaptureFixture[str
 
 
 def test_of_two_models_the_answer_has_a_part_for_each(tmp_path: Path) -> None:
-    from ..analysis.placement.test_kinds import A100, V100, Mixed
+    from whorl.tests.analysis.placement.test_kinds import A100, V100, Mixed
 
     root = str(Mixed().measured({"a2": 1.4}).kept(tmp_path / "S").root)
     text = advise(root, "--no-scheduler", "--gpus", "4", workload="w").stdout

@@ -21,11 +21,10 @@ from whorl.jobs import checking
 from whorl.jobs.checking import Answer, Status
 from whorl.probes.here import Local
 from whorl.store import Store
-
-from ..conftest import BuiltOnce
-from ..judged_fleet import CLUSTER, MODEL, judged_store, uuid
-from ..nvml_library import NvmlLibrary
-from .test_verdicts import AT
+from whorl.tests.cli.test_verdicts import AT
+from whorl.tests.conftest import BuiltOnce
+from whorl.tests.judged_fleet import CLUSTER, MODEL, judged_store, uuid
+from whorl.tests.nvml_library import NvmlLibrary
 
 
 def whorl(*arguments: str) -> Result:

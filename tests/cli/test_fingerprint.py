@@ -21,12 +21,11 @@ from whorl.cli import cli
 from whorl.dashboards.printed.fingerprint import answer
 from whorl.store import Store
 from whorl.store.schema import FINGERPRINTS, arrow_rows
+from whorl.tests.cli.test_verdicts import AT, ODD, texts
+from whorl.tests.conftest import BuiltOnce
+from whorl.tests.judged_fleet import BEGAN_NS, CLUSTER, DAY_NS, MODEL, judged_store, uuid
+from whorl.tests.probed_fleet import stored
 from whorl.tests.sizes import sample
-
-from ..conftest import BuiltOnce
-from ..judged_fleet import BEGAN_NS, CLUSTER, DAY_NS, MODEL, judged_store, uuid
-from ..probed_fleet import stored
-from .test_verdicts import AT, ODD, texts
 
 SLOW, MOVED = 5, 9
 

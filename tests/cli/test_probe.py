@@ -29,12 +29,11 @@ from whorl.kernels.work import Work
 from whorl.probes import catalogue
 from whorl.simulation.models import find_model
 from whorl.store import Store
+from whorl.tests.nvml_library import NvmlLibrary
+from whorl.tests.probes.hand_device import FACTS, HandDevice
 from whorl.tests.sizes import count, sample
 from whorl.tests.stores import new_store
 from whorl.tests.without import COMMAND, NODE, run_without
-
-from ..nvml_library import NvmlLibrary
-from ..probes.hand_device import FACTS, HandDevice
 
 WHORL = [sys.executable, "-m", "whorl"]
 PATIENCE_S = 120

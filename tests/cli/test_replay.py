@@ -18,9 +18,8 @@ from click.testing import CliRunner, Result
 
 from whorl.cli import cli
 from whorl.store.importing import Options, import_file
+from whorl.tests.analysis.replay.measured_fleet import fleet_store
 from whorl.tests.stores import new_store
-
-from ..analysis.replay.measured_fleet import fleet_store
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 PHILLY, LONGHORN = DATA / "traces" / "sia-philly", DATA / "longhorn"
@@ -240,7 +239,7 @@ def test_all_decide_by_one_clock_unless_asked_otherwise(jobs: Path, store: str) 
 
 def test_only_what_has_times_is_offered_as_a_class(tmp_path: Path) -> None:
     """The probe `idle` has runs and no times: nothing can be replayed at it."""
-    from ..probed_fleet import stored
+    from whorl.tests.probed_fleet import stored
 
     store, _ = stored(tmp_path / "S", 8, telemetry=False)
     jobs = trace(tmp_path, "1,1,0,100,quiet")

@@ -21,10 +21,9 @@ from whorl.dashboards.store_report import Looked, look
 from whorl.simulation.sample import write_sample
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
+from whorl.tests.probed_fleet import BEGAN_NS, CLUSTER, stored
 from whorl.tests.sizes import count
 from whorl.tests.stores import new_store
-
-from ..probed_fleet import BEGAN_NS, CLUSTER, stored
 
 pytestmark = pytest.mark.usefixtures("few_replicates")
 

@@ -12,9 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from whorl.cli import cli
+from whorl.tests.probed_fleet import stored
 from whorl.tests.stores import new_store
-
-from ..probed_fleet import stored
 
 LONGHORN = Path(__file__).resolve().parents[3] / "shared" / "data" / "longhorn"
 

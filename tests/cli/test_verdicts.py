@@ -21,10 +21,9 @@ from whorl.dashboards.table import Table
 from whorl.dashboards.verdict_words import short
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
+from whorl.tests.conftest import BuiltOnce
+from whorl.tests.judged_fleet import BEGAN_NS, CLUSTER, DAY_NS, MODEL, judged_store, uuid
 from whorl.tests.sizes import sample
-
-from ..conftest import BuiltOnce
-from ..judged_fleet import BEGAN_NS, CLUSTER, DAY_NS, MODEL, judged_store, uuid
 
 SLOW = 5
 AT = datetime.fromisoformat("2026-09-03T12:00")

@@ -28,10 +28,9 @@ from whorl.collectors.sampler import Sampler
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.journal import Journal
+from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.sizes import sample
 from whorl.tests.stores import new_store
-
-from ..nvml_library import NvmlLibrary
 
 PATIENCE_S = 60.0
 WHORL = [sys.executable, "-m", "whorl", "collect"]

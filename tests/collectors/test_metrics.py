@@ -17,8 +17,7 @@ from whorl.errors import InputError
 from whorl.store import metrics
 from whorl.store.metrics import BOARD_POWER, METRICS, Call
 from whorl.store.schema import MINUTES, TELEMETRY
-
-from ..nvml_library import NvmlLibrary
+from whorl.tests.nvml_library import NvmlLibrary
 
 # Two rows more, of fields that the C library of tests/native answers and whorl does not read.
 MORE = """

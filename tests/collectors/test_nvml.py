@@ -15,9 +15,8 @@ from whorl.collectors.nvml import Nvml, function
 from whorl.collectors.nvml_reader import Reader, meaning
 from whorl.collectors.rows import Rows
 from whorl.store.metrics import METRICS, Call, Field
-
-from ..nvml_library import NvmlLibrary
-from .sampling import as_rows, sampling
+from whorl.tests.collectors.sampling import as_rows, sampling
+from whorl.tests.nvml_library import NvmlLibrary
 
 STILL = 1_790_000_004.03  # where the library's clock stands in tests of values
 

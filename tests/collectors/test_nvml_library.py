@@ -16,7 +16,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from ..nvml_library import SOURCES, NvmlLibrary
+from whorl.tests.nvml_library import SOURCES, NvmlLibrary
 
 NOW = 1_790_000_000.0  # where the tests let the library's clock stand
 ALL_LINKS = 0xFFFFFFFF

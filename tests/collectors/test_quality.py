@@ -11,10 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from whorl.collectors.quality import Finding, Quality
-
-from ..nvml_library import NvmlLibrary
-from ..sizes import sample
-from .sampling import sampling
+from whorl.tests.collectors.sampling import sampling
+from whorl.tests.nvml_library import NvmlLibrary
+from whorl.tests.sizes import sample
 
 INTERVAL = 0.1
 Floats = NDArray[np.float64]

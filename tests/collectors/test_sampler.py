@@ -18,9 +18,8 @@ from whorl.collectors.simulated import Simulated
 from whorl.errors import StoreError
 from whorl.store.metrics import METRICS, ROW
 from whorl.store.writers.template import Template
-
-from ..nvml_library import NvmlLibrary
-from .sampling import Kept, Running, as_rows, sampling
+from whorl.tests.collectors.sampling import Kept, Running, as_rows, sampling
+from whorl.tests.nvml_library import NvmlLibrary
 
 READINGS = ("power_mw", "energy_mj", "sm_clock_mhz", "temperature_c", "utilization")
 

@@ -14,8 +14,7 @@ import pytest
 
 from whorl.dashboards.page import Drawing, Section, page
 from whorl.dashboards.table import Table
-
-from .browser import needs_browser, rendered
+from whorl.tests.dashboards.browser import needs_browser, rendered
 
 NASTY = '<script>document.title = "gone"</script> & "quoted" {braces}'
 

@@ -28,9 +28,8 @@ from whorl.dashboards.replay import (
 )
 from whorl.dashboards.replay_page import replay_page
 from whorl.dashboards.style import line_of
-
-from ..sizes import sample
-from .browser import needs_browser, rendered
+from whorl.tests.dashboards.browser import needs_browser, rendered
+from whorl.tests.sizes import sample
 
 H = 3600.0
 

@@ -21,11 +21,10 @@ from whorl.dashboards.report import probe_report, to_show
 from whorl.dashboards.report_figures import against, closely, labels, looks
 from whorl.dashboards.report_map import _Grid
 from whorl.store import Store
-
-from ..probed_fleet import BEGAN_NS, CLUSTER, PROBES, stored, uuids
-from ..sizes import sample
-from .browser import needs_browser, rendered
-from .test_page import unpacked
+from whorl.tests.dashboards.browser import needs_browser, rendered
+from whorl.tests.dashboards.test_page import unpacked
+from whorl.tests.probed_fleet import BEGAN_NS, CLUSTER, PROBES, stored, uuids
+from whorl.tests.sizes import sample
 
 KINDS = ("brake", "pinned", "slow_memory", "stuck_sensor", "wrong_results", "lost")
 

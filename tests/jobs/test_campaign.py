@@ -29,9 +29,8 @@ from whorl.jobs.slurm import Slurm, node, partition
 from whorl.store import Store
 from whorl.store.events import Event, EventKind, event_rows
 from whorl.store.system.locks import locked
-
-from ..stores import copied_stores
-from .fake_slurm import FakeSlurm, node_line, store_runs
+from whorl.tests.jobs.fake_slurm import FakeSlurm, node_line, store_runs
+from whorl.tests.stores import copied_stores
 
 LAUNCH = Asked("autumn", "quick", ("launch",))
 REQUEST = Request("autumn", "quick", ("launch", "idle"), True, "busy", cluster="fake", began_ns=10**18)

@@ -19,8 +19,7 @@ from whorl.errors import InputError, SchedulerError
 from whorl.jobs import kubernetes
 from whorl.jobs.kubernetes import KubeNode, feature_file, key, label_lines, taint_lines
 from whorl.tests.advised_fleet import write_store
-
-from .kube_api import node, serving
+from whorl.tests.jobs.kube_api import node, serving
 
 needs_kubectl = pytest.mark.skipif(not shutil.which("kubectl"), reason="no kubectl here")
 KEY = "whorl.io/sgemm"

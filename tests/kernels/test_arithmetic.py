@@ -11,9 +11,8 @@ import pytest
 
 from whorl.kernels.catalogue import KERNELS, find_kernel
 from whorl.kernels.work import Launch, Work
+from whorl.tests.kernels.hosting import COMPILER, SMALL, HostDevice, multiply_adds
 from whorl.tests.sizes import is_long, sample
-
-from .hosting import COMPILER, SMALL, HostDevice, multiply_adds
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no g++ here")
 

@@ -18,8 +18,7 @@ from whorl.kernels.inputs import DISTRIBUTIONS
 from whorl.kernels.sizing import MEMORY_SHARE, MOST_MEMORY, bytes_per_s, flop_per_s
 from whorl.kernels.sources import FOLDER, source
 from whorl.kernels.work import PRECISIONS, Copy, Facts, Gemm, Kernel, Launch, Unfit, Work
-
-from .hosting import facts_of
+from whorl.tests.kernels.hosting import facts_of
 
 DEVICES = {
     "V100": facts_of((7, 0)),

@@ -12,10 +12,9 @@ from whorl.kernels.catalogue import KERNELS, find_kernel
 from whorl.kernels.fma import chain_launch
 from whorl.kernels.sources import FOLDER, source
 from whorl.kernels.work import Launch, Work
-
-from ..sizes import sample
-from .compiling import MULTIPLY_ADDS, CompileError, compiled, instructions, library
-from .hosting import facts_of
+from whorl.tests.kernels.compiling import MULTIPLY_ADDS, CompileError, compiled, instructions, library
+from whorl.tests.kernels.hosting import facts_of
+from whorl.tests.sizes import sample
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no NVRTC here")
 

@@ -14,9 +14,8 @@ from whorl.kernels.gemm import OUT, PERIOD
 from whorl.kernels.inputs import DISTRIBUTIONS, numbers
 from whorl.kernels.rounding import nearest
 from whorl.kernels.work import Expected, Gemm, Work
+from whorl.tests.kernels.hosting import COMPILER, SMALL, HostDevice
 from whorl.tests.sizes import sample
-
-from .hosting import COMPILER, SMALL, HostDevice
 
 Doubles = NDArray[np.float64]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pynvml
 
-from ..nvml_library import NvmlLibrary
+from whorl.tests.nvml_library import NvmlLibrary
 
 PATIENCE_S = 20.0
 BUSY = ("model H100", "root yes", "gpus 3", "load 10 1")  # always busy: a locked clock shows

@@ -20,10 +20,9 @@ from whorl.kernels.device import Device
 from whorl.probes.node import NodeWatch, refuse_shared
 from whorl.probes.watch import Recent
 from whorl.store import Store
-
-from ..collectors.sampling import as_rows
-from ..nvml_library import NvmlLibrary
-from .changing import BUSY, PATIENCE_S, uuids
+from whorl.tests.collectors.sampling import as_rows
+from whorl.tests.nvml_library import NvmlLibrary
+from whorl.tests.probes.changing import BUSY, PATIENCE_S, uuids
 
 
 class Fed:

@@ -19,8 +19,7 @@ from whorl.probes.probe import Kind
 from whorl.probes.protocol import Measured, Unrun, measure
 from whorl.probes.watch import Window
 from whorl.store.outcomes import Outcome
-
-from .hand_device import FACTS, QUICK, HandDevice, a_probe, constant, find
+from whorl.tests.probes.hand_device import FACTS, QUICK, HandDevice, a_probe, constant, find
 
 
 def run(device: HandDevice, **changes: Any) -> Measured:

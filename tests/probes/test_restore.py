@@ -21,10 +21,9 @@ from whorl.probes import restore
 from whorl.probes.restore import pending, restore_left_over, state_folder
 from whorl.probes.settings import Settings
 from whorl.store.system import processes
-
-from ..nvml_library import NvmlLibrary
-from ..sizes import sample
-from .changing import BUSY, PATIENCE_S, clock_mhz, limit_w, notes, process_with_settings, uuids
+from whorl.tests.nvml_library import NvmlLibrary
+from whorl.tests.probes.changing import BUSY, PATIENCE_S, clock_mhz, limit_w, notes, process_with_settings, uuids
+from whorl.tests.sizes import sample
 
 
 def left_by_a_killed_process(nvml: NvmlLibrary, state: Path, *statements: str) -> tuple[Path, list[str]]:

@@ -34,9 +34,8 @@ from whorl.simulation.load import find_load
 from whorl.simulation.models import V100
 from whorl.simulation.stepping import Readings
 from whorl.store import Store
-
-from ..sizes import count, sample
-from ..stores import new_store
+from whorl.tests.sizes import count, sample
+from whorl.tests.stores import new_store
 
 KINDS = ("lost", "wrong_results", "brake")
 TABLES = ("gpus", "truth", "runs", "results", "telemetry", "events")

@@ -25,8 +25,7 @@ from whorl.probes.watch import Reading, Window
 from whorl.store import Store
 from whorl.store.events import Event, EventKind
 from whorl.store.outcomes import EndedBy, Outcome
-
-from .hand_device import FACTS, QUICK, HandDevice, HandLoaded, a_probe, constant, find
+from whorl.tests.probes.hand_device import FACTS, QUICK, HandDevice, HandLoaded, a_probe, constant, find
 
 TWO = (a_probe("one"), a_probe("two"))
 

@@ -15,9 +15,8 @@ from whorl.errors import DeviceError, InputError
 from whorl.probes.restore import pending, restore_left_over
 from whorl.probes.settings import Settings
 from whorl.store.events import Event, EventKind
-
-from ..nvml_library import NvmlLibrary
-from .changing import BUSY, PATIENCE_S, clock_mhz, limit_w, notes, process_with_settings, uuids
+from whorl.tests.nvml_library import NvmlLibrary
+from whorl.tests.probes.changing import BUSY, PATIENCE_S, clock_mhz, limit_w, notes, process_with_settings, uuids
 
 
 class Told(list[Event]):

@@ -10,8 +10,7 @@ import subprocess
 from pathlib import Path
 
 from whorl.jobs.accounting import tagging
-
-from .daemons import GPUS, USERS, Slurm, _host, _which
+from whorl.tests.slurm.daemons import GPUS, USERS, Slurm, _host, _which
 
 COMMANDS = ("slurmdbd", "mariadbd", "mariadb", "mariadb-install-db", "sacctmgr", "sacct")
 _PLUGIN = "accounting_storage_mysql.so"

@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 
 from whorl.store import Store
-
-from .daemons import Slurm
+from whorl.tests.slurm.daemons import Slurm
 
 _numbers = itertools.count()
 COMMANDS = ("scontrol", "squeue", "sbatch", "sinfo", "scancel")

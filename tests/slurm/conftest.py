@@ -12,10 +12,10 @@ from typing import TypeVar
 
 import pytest
 
-from . import accounted
-from .accounted import Accounted
-from .daemons import USERS, Slurm, ensure_users, why_not
-from .mixed import Mixed
+from whorl.tests.slurm import accounted
+from whorl.tests.slurm.accounted import Accounted
+from whorl.tests.slurm.daemons import USERS, Slurm, ensure_users, why_not
+from whorl.tests.slurm.mixed import Mixed
 
 Cluster = TypeVar("Cluster", bound=Slurm)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .daemons import GPUS, Slurm
+from whorl.tests.slurm.daemons import GPUS, Slurm
 
 NODES = 9
 

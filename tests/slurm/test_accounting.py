@@ -13,9 +13,8 @@ from whorl.jobs.accounting.importing import Report, import_jobs
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.jobs.accounts import now
-
-from .accounted import Accounted, uuid
-from .daemons import GPUS
+from whorl.tests.slurm.accounted import Accounted, uuid
+from whorl.tests.slurm.daemons import GPUS
 
 pytestmark = pytest.mark.slurm
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ..advised_fleet import write_store
-from ..analysis.placement.fleets import Fleet, noise
-from ..sizes import sample
-from .daemons import Slurm
+from whorl.tests.advised_fleet import write_store
+from whorl.tests.analysis.placement.fleets import Fleet, noise
+from whorl.tests.sizes import sample
+from whorl.tests.slurm.daemons import Slurm
 
 pytestmark = pytest.mark.slurm
 

@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from whorl.jobs.slurm import Slurm as Client
+from whorl.tests.advised_fleet import write_store
 from whorl.tests.sizes import sample
-
-from ..advised_fleet import write_store
-from .daemons import Slurm
+from whorl.tests.slurm.daemons import Slurm
 
 pytestmark = pytest.mark.slurm
 

@@ -21,11 +21,10 @@ from whorl.jobs.applying import Change, change
 from whorl.jobs.counting import Site
 from whorl.jobs.hostlist import expand
 from whorl.jobs.slurm import Slurm as Client
+from whorl.tests.advised_fleet import write_store
 from whorl.tests.sizes import count, sample
-
-from ..advised_fleet import write_store
-from .mixed import Mixed
-from .shapes import shape
+from whorl.tests.slurm.mixed import Mixed
+from whorl.tests.slurm.shapes import shape
 
 pytestmark = pytest.mark.slurm
 

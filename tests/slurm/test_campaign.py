@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from .campaigns import Site, counted_calls, every_gpu
-from .daemons import Slurm
+from whorl.tests.slurm.campaigns import Site, counted_calls, every_gpu
+from whorl.tests.slurm.daemons import Slurm
 
 pytestmark = pytest.mark.slurm
 

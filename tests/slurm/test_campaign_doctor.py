@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from .campaigns import Site
-from .daemons import Slurm
+from whorl.tests.slurm.campaigns import Site
+from whorl.tests.slurm.daemons import Slurm
 
 pytestmark = pytest.mark.slurm
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .daemons import GPUS, Slurm
+from whorl.tests.slurm.daemons import GPUS, Slurm
 
 pytestmark = pytest.mark.slurm
 

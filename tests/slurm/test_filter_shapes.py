@@ -20,10 +20,9 @@ from whorl.jobs.formats import filter_file
 from whorl.jobs.hostlist import compress, expand
 from whorl.jobs.slurm import Slurm as Client
 from whorl.tests.sizes import count, sample
-
-from .conftest import started
-from .daemons import GPUS, Slurm, ensure_users, why_not
-from .test_filters import SCRIPTS
+from whorl.tests.slurm.conftest import started
+from whorl.tests.slurm.daemons import GPUS, Slurm, ensure_users, why_not
+from whorl.tests.slurm.test_filters import SCRIPTS
 
 pytestmark = pytest.mark.slurm
 

@@ -12,9 +12,8 @@ import pytest
 
 from whorl.jobs.formats import filter_file
 from whorl.jobs.slurm import Slurm as Client
-
-from ..advised_fleet import write_store
-from .daemons import Slurm
+from whorl.tests.advised_fleet import write_store
+from whorl.tests.slurm.daemons import Slurm
 
 pytestmark = pytest.mark.slurm
 

@@ -11,9 +11,8 @@ import pytest
 
 from whorl.store import Store
 from whorl.tests.sizes import is_long
+from whorl.tests.slurm.daemons import Slurm
 from whorl.tests.test_docs import ROOT, shell_commands
-
-from .daemons import Slurm
 
 pytestmark = pytest.mark.slurm
 

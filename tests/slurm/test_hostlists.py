@@ -7,8 +7,7 @@ import random
 import pytest
 
 from whorl.jobs.hostlist import compress, expand
-
-from .daemons import Slurm
+from whorl.tests.slurm.daemons import Slurm
 
 pytestmark = pytest.mark.slurm
 

@@ -11,8 +11,7 @@ from click.testing import CliRunner
 
 from whorl.cli import cli
 from whorl.tests.sizes import sample
-
-from .daemons import Slurm
+from whorl.tests.slurm.daemons import Slurm
 
 pytestmark = pytest.mark.slurm
 

@@ -8,8 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from whorl.cli import cli
-
-from .daemons import Slurm
+from whorl.tests.slurm.daemons import Slurm
 
 pytestmark = pytest.mark.slurm
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ..sizes import sample
-from .daemons import why_not
+from whorl.tests.sizes import sample
+from whorl.tests.slurm.daemons import why_not
 
 pytestmark = pytest.mark.slurm
 

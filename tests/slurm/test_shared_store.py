@@ -7,9 +7,8 @@ import shutil
 import pytest
 
 from whorl.store import Store
-
-from .campaigns import Site, every_gpu
-from .daemons import GROUP, Slurm
+from whorl.tests.slurm.campaigns import Site, every_gpu
+from whorl.tests.slurm.daemons import GROUP, Slurm
 
 pytestmark = pytest.mark.slurm
 

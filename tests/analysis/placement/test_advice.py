@@ -11,9 +11,8 @@ import pytest
 
 from whorl.analysis.placement import Advice, Gain, Scores, advise, scores, sets
 from whorl.errors import InputError
+from whorl.tests.analysis.placement.fleets import BEGAN, Fleet, Floats, noise
 from whorl.tests.sizes import count
-
-from .fleets import BEGAN, Fleet, Floats, noise
 
 NOW = BEGAN + timedelta(days=10)
 

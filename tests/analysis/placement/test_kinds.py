@@ -14,9 +14,8 @@ from whorl.errors import InputError
 from whorl.jobs import advice as jobs
 from whorl.jobs.advising import Steering
 from whorl.store import Store
+from whorl.tests.analysis.placement.fleets import Fleet, Floats, noise
 from whorl.tests.sizes import count
-
-from .fleets import Fleet, Floats, noise
 
 V100, A100 = "Tesla V100-SXM2-16GB", "NVIDIA A100-SXM4-40GB"
 TIME = {V100: 2.5, A100: 1.5}

@@ -9,9 +9,8 @@ from whorl.analysis.placement import prior
 from whorl.analysis.placement.noise import Noise, core_scale, noises
 from whorl.analysis.placement.posterior import Observed, Posterior, posterior
 from whorl.analysis.placement.repeatable import permutation_test
+from whorl.tests.analysis.placement.fleets import Floats
 from whorl.tests.sizes import count, is_long
-
-from .fleets import Floats
 
 
 def _observed(values: Floats) -> Observed:

@@ -11,9 +11,8 @@ import pytest
 from whorl.analysis.placement import advise, available, scores
 from whorl.errors import InputError
 from whorl.store import Store
+from whorl.tests.analysis.placement.fleets import BEGAN, Fleet, Floats, noise
 from whorl.tests.stores import new_store
-
-from .fleets import BEGAN, Fleet, Floats, noise
 
 
 def _log_normal(seed: int, gpus: int, sd: float) -> Floats:

@@ -12,9 +12,8 @@ from whorl.analysis.placement import advise, scores
 from whorl.analysis.placement.sittings import Sittings, sittings
 from whorl.analysis.sittings import UNKNOWN
 from whorl.analysis.statistics.ordering import Floats, Ints
+from whorl.tests.analysis.placement.fleets import BEGAN, Fleet
 from whorl.tests.sizes import count
-
-from .fleets import BEGAN, Fleet
 
 HOUR = 3600 * 10**6
 DAY = 24 * HOUR

@@ -21,11 +21,10 @@ from whorl.analysis.replay.from_store import measured
 from whorl.jobs.advice import advise
 from whorl.jobs.formats import HARD, SOFT, WEIGHT
 from whorl.store import Store
+from whorl.tests.analysis.replay.making import finishes, first_gpus, job, sound, trace
+from whorl.tests.analysis.replay.measured_fleet import GPUS_PER_NODE, NAMES, NODES, fleet_store
+from whorl.tests.analysis.replay.plain import PlainJob, plain_replay
 from whorl.tests.sizes import count
-
-from .making import finishes, first_gpus, job, sound, trace
-from .measured_fleet import GPUS_PER_NODE, NAMES, NODES, fleet_store
-from .plain import PlainJob, plain_replay
 
 RECORD = Options(record=True)
 

@@ -14,9 +14,8 @@ from whorl.analysis.replay import Job, Options, Trace, replay
 from whorl.analysis.replay.backfill import ByWidth, InOrder, PlannedEnds
 from whorl.analysis.replay.state import State
 from whorl.errors import InputError
+from whorl.tests.analysis.replay.making import finishes, flat, job, sound, trace
 from whorl.tests.sizes import count
-
-from .making import finishes, flat, job, sound, trace
 
 EASY = Options(backfill="easy", record=True)
 

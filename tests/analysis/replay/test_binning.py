@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whorl.analysis.replay.binning import binned, grouped, outlying
-
-from . import oracle
+from whorl.tests.analysis.replay import oracle
 
 Floats = npt.NDArray[np.float64]
 

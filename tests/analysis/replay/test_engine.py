@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from whorl.analysis.replay import POLICIES, SCHEDULERS, Fleet, Job, Options, Trace, replay
 from whorl.errors import InputError
+from whorl.tests.analysis.replay.making import finishes, first_gpus, flat, job, scored, sound, trace, work_done
+from whorl.tests.analysis.replay.plain import PlainJob, plain_replay
 from whorl.tests.sizes import count
-
-from .making import finishes, first_gpus, flat, job, scored, sound, trace, work_done
-from .plain import PlainJob, plain_replay
 
 TWO_ROUNDS = Options(round_s=100, rounds=True)
 

@@ -14,9 +14,8 @@ from whorl.analysis.replay import POLICIES, Failure, Job, Options, replay
 from whorl.analysis.replay.failures import drawn
 from whorl.analysis.replay.state import State
 from whorl.errors import InputError
+from whorl.tests.analysis.replay.making import finishes, flat, job, sound, trace
 from whorl.tests.sizes import count
-
-from .making import finishes, flat, job, sound, trace
 
 LONG = trace(job("a", 0, 2, 100))
 

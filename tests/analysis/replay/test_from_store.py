@@ -14,8 +14,7 @@ from whorl.analysis.replay.from_store import Level, Measured, measured
 from whorl.analysis.replay.study import Case, General, read_failures
 from whorl.errors import InputError
 from whorl.store import Store
-
-from .measured_fleet import GPUS_PER_NODE, NAMES, NODES, fleet_store
+from whorl.tests.analysis.replay.measured_fleet import GPUS_PER_NODE, NAMES, NODES, fleet_store
 
 SLOW = 13  # place of the GPU that is planted slow
 

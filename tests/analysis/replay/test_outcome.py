@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whorl.analysis.replay import Failure, Fleet, Job, Options, replay
+from whorl.tests.analysis.replay.making import flat, job, trace
 from whorl.tests.sizes import count
-
-from .making import flat, job, trace
 
 
 def test_figures_of_a_replay_by_hand() -> None:

@@ -17,9 +17,8 @@ from whorl.analysis.replay import POLICIES, Allocation, Failure, Fleet, Job, Opt
 from whorl.analysis.replay.cluster import Cluster
 from whorl.analysis.replay.policies import fastest, packed
 from whorl.errors import InputError
+from whorl.tests.analysis.replay.making import finishes, first_gpus, flat, job, scored, sound, trace, work_done
 from whorl.tests.sizes import count
-
-from .making import finishes, first_gpus, flat, job, scored, sound, trace, work_done
 
 RECORD = Options(record=True)
 ODD: Any = "odd"

@@ -14,8 +14,7 @@ from whorl.analysis.replay.draws import drawn_scores, later_gaps
 from whorl.analysis.replay.profiles import profiles
 from whorl.analysis.replay.published_trace import published_trace
 from whorl.errors import InputError
-
-from ..longhorn import FOLDER, needs_longhorn, raw
+from whorl.tests.analysis.longhorn import FOLDER, needs_longhorn, raw
 
 EXPS = ("resnet", "bert", "pagerank")
 

@@ -28,10 +28,9 @@ from whorl.analysis.replay.published import (
 from whorl.analysis.replay.published_trace import class_of, published_trace
 from whorl.analysis.replay.traces.philly import SECONDS_PER_ITERATION
 from whorl.errors import InputError
+from whorl.tests.analysis.longhorn import FOLDER, needs_longhorn
+from whorl.tests.analysis.replay.oracle import Oracle
 from whorl.tests.sizes import count, sample
-
-from ..longhorn import FOLDER, needs_longhorn
-from .oracle import Oracle
 
 TRACES = FOLDER.parent / "traces" / "sia-philly"
 

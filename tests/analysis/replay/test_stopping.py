@@ -7,10 +7,9 @@ from fractions import Fraction
 
 from whorl.analysis.replay import Failure, Options, replay
 from whorl.analysis.replay.outcome import Outcome
+from whorl.tests.analysis.replay.making import job, scored, sound, trace
+from whorl.tests.analysis.replay.plain_stopping import Plain, Task
 from whorl.tests.sizes import count
-
-from .making import job, scored, sound, trace
-from .plain_stopping import Plain, Task
 
 ROUND_S = 100
 

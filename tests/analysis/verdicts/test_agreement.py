@@ -22,9 +22,8 @@ from whorl.analysis.verdicts.causes.evidence import Evidence
 from whorl.analysis.verdicts.levels.estimate import REACH_90, WEEKS
 from whorl.analysis.verdicts.looks import looks
 from whorl.store.schema import arrow_rows
+from whorl.tests.judged_fleet import BEGAN_NS, CLUSTER, judged_store, uuid
 from whorl.tests.sizes import sample
-
-from ...judged_fleet import BEGAN_NS, CLUSTER, judged_store, uuid
 
 SLOW, BATCH = 5, 40
 """A slow GPU; and the first one with another VBIOS, which makes them 3 % slower."""

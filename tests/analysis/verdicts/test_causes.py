@@ -17,9 +17,8 @@ from whorl.analysis.verdicts import Kind
 from whorl.analysis.verdicts.causes.evidence import Evidence, Explained
 from whorl.analysis.verdicts.causes.states import sittings
 from whorl.analysis.verdicts.saying import Part
-
-from ..longhorn import needs_longhorn, raw
-from .made import COPY, FMA, GEMM, PROBES, RUN_S, STREAM, Change, campaign_of, fleet
+from whorl.tests.analysis.longhorn import needs_longhorn, raw
+from whorl.tests.analysis.verdicts.made import COPY, FMA, GEMM, PROBES, RUN_S, STREAM, Change, campaign_of, fleet
 
 GPU = "GPU-007"
 

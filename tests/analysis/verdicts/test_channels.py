@@ -26,8 +26,7 @@ from whorl.analysis.verdicts.channels import (
     fingerprint_figures,
     looks_of,
 )
-
-from .made import GEMM, RUN_S, Change, Probe, fleet
+from whorl.tests.analysis.verdicts.made import GEMM, RUN_S, Change, Probe, fleet
 
 GPU = "GPU-007"
 

@@ -10,9 +10,8 @@ from whorl.analysis.verdicts.comparing import Fleet, compare
 from whorl.analysis.verdicts.levels.estimate import levels
 from whorl.analysis.verdicts.levels.groups import modes, valley
 from whorl.analysis.verdicts.levels.null import Null
-
-from ...sizes import count
-from .populations import POPULATIONS, Runs, compared, draw, named
+from whorl.tests.analysis.verdicts.populations import POPULATIONS, Runs, compared, draw, named
+from whorl.tests.sizes import count
 
 
 @pytest.mark.parametrize("population", POPULATIONS)

@@ -6,9 +6,8 @@ import pytest
 
 from whorl.analysis.verdicts import Judgement, Kind, Level, State, judge
 from whorl.store.importing import Options, import_file
-
-from ...stores import new_store
-from ..longhorn import FOLDER, WORKLOADS, needs_longhorn
+from whorl.tests.analysis.longhorn import FOLDER, WORKLOADS, needs_longhorn
+from whorl.tests.stores import new_store
 
 pytestmark = needs_longhorn
 

@@ -13,9 +13,8 @@ import pytest
 from whorl.analysis.probing import CACHE, COMPUTE, LINK, MEMORY, OTHER, Probed
 from whorl.analysis.verdicts.causes.evidence import Evidence
 from whorl.analysis.verdicts.channels import channels, fingerprint_figures
+from whorl.tests.analysis.verdicts.made import campaign_of
 from whorl.tests.sizes import sample
-
-from .made import campaign_of
 
 REASONS = (
     "{}", '{"power_cap": 1.0}', '{"power_brake": 3, "hw_slowdown": 2}', '{"thermal_software": 1e9}', "no JSON", None,

@@ -17,9 +17,8 @@ from whorl.analysis.verdicts.comparing import LEAST_GPUS
 from whorl.analysis.verdicts.saying import Part
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
+from whorl.tests.probed_fleet import BEGAN_NS, CLUSTER, PROBES, stored, uuids
 from whorl.tests.sizes import sample
-
-from ...probed_fleet import BEGAN_NS, CLUSTER, PROBES, stored, uuids
 
 CAUSES = {"brake": Part.BRAKE, "hot": Part.HEAT, "pinned": Part.PINNED, "slow_memory": Part.MEMORY}
 SEEN = {"stuck_sensor": Kind.SENSOR, "wrong_results": Kind.WRONG, "lost": Kind.LOST}

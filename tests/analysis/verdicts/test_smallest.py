@@ -13,9 +13,8 @@ from whorl.analysis.probing import Probed
 from whorl.analysis.verdicts import Smallest, judged
 from whorl.analysis.verdicts.causes.evidence import Evidence
 from whorl.analysis.verdicts.looks import looks
+from whorl.tests.analysis.verdicts.made import Change, fleet
 from whorl.tests.sizes import sample
-
-from .made import Change, fleet
 
 
 def made(seed: int, changes: Mapping[int, Mapping[str, Change]] | None = None, sittings: int = 3) -> Probed:

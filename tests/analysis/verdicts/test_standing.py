@@ -9,10 +9,9 @@ import pytest
 from whorl.analysis.sittings import UNKNOWN, numbered
 from whorl.analysis.verdicts.answers.standing import Standing, scaled, standings, table
 from whorl.analysis.verdicts.levels.estimate import WEEKS
+from whorl.tests.analysis.longhorn import needs_longhorn
+from whorl.tests.analysis.longhorn import runs as longhorn
 from whorl.tests.sizes import count
-
-from ..longhorn import needs_longhorn
-from ..longhorn import runs as longhorn
 
 
 def starts(*hours: float | None) -> int:
