@@ -206,7 +206,7 @@ def driven(folder: Path, nodes: int, job_s: float) -> dict[str, Any]:
             for path in (folder / "driven-slurm" / "queue").glob("*[0-9]"):
                 text = path.read_text()
                 if "RUNNING" in text and time.monotonic() - since.setdefault(path, time.monotonic()) > job_s:
-                    store_node(store, find(store, CAMPAIGN), text.split("|")[3].split(":")[2], path.name)
+                    store_node(store, find(store, CAMPAIGN), text.split("|")[4].split(":")[2], path.name)
                     path.write_text(text.replace("RUNNING", "COMPLETED"))
 
     thread = threading.Thread(target=machines)
