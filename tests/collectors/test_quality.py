@@ -31,13 +31,16 @@ def readings(power: Floats, *, busy: Floats | None = None, energy: Floats | None
     return np.stack([power, np.full(n, np.nan), 100 * share, clock, total], axis=1)[:, :, None]
 
 
-def judged(rows: Floats, *, interval: float = INTERVAL, period: float = 0.1) -> tuple[list[Finding], str | None]:
-    """What is found over all the readings, and the marks at their end."""
+def judged(
+    rows: Floats, *, interval: float = INTERVAL, period: float = 0.1, times: Floats | None = None
+) -> tuple[list[Finding], str | None]:
+    """What is found over all the readings, and the marks at their end. `times` in s; by default every `interval`."""
+    at = interval * np.arange(len(rows), dtype=np.float64) if times is None else times
     quality = Quality(rows.shape[2], interval_s=interval, period_s=period, window_s=60.0)
     found: list[Finding] = []
     for tick, row in enumerate(rows):
         found += quality.note(
-            np.nan_to_num(row).astype(np.int64), ~np.isnan(row), [round(tick * interval * 1e9)] * rows.shape[2]
+            np.nan_to_num(row).astype(np.int64), ~np.isnan(row), [round(at[tick] * 1e9)] * rows.shape[2]
         )
     return found, quality.texts[0]
 
@@ -109,6 +112,17 @@ def test_a_sensor_that_recovers_is_told() -> None:
     found, mark = judged(readings(np.rint(power)))
     assert [f.kind for f in found] == ["slow_sensor", "sensor_recovered"]
     assert mark is None
+
+
+def test_readings_that_come_late_now_and_then_do_not_end_the_mark_of_a_slow_sensor() -> None:
+    """A busy node holds the reader up: the gaps between new values are no longer alike."""
+    n, every = 2000, 10
+    power = np.rint(np.repeat(400_000 + noise(7, n // every), every))
+    late = np.random.default_rng(8).random(n) < 0.05
+    times = INTERVAL * np.cumsum(np.where((np.arange(n) > n // 2) & late, 12, 1))
+    found, mark = judged(readings(power), times=times)
+    assert mark == "power_slow"
+    assert [f.kind for f in found] == ["slow_sensor"]
 
 
 @pytest.mark.parametrize("seed", sample(range(5), short=1))
