@@ -238,7 +238,8 @@ def _outcome(study: Study, case: Case) -> Replayed | InputError:
 def read_failures(path: Path | str, node_names: Sequence[str]) -> tuple[failures.Failure, ...]:
     """Failures of a CSV with the columns node (a name, or its number in `node_names`), down_s, up_s (empty: for good).
 
-    They hold names: a number would be another node wherever a seed draws the order of the nodes.
+    Upper and lower case are the same. They hold names: a number would be another node wherever a seed draws the order
+    of the nodes.
 
     Raises:
         InputError: the file cannot be read, or a row names no node or no times.
@@ -247,10 +248,11 @@ def read_failures(path: Path | str, node_names: Sequence[str]) -> tuple[failures
 
     path = Path(path)
     found = sheet(path, text_of(path))
-    found.need("node", "down_s", "up_s")
-    name = {str(place): name for place, name in enumerate(node_names)} | {name: name for name in node_names}
-    nodes = found.frame["node"].str.strip_chars()
-    found.check(~nodes.is_in(list(name)), "no node of the fleet is named {node!r}", "node")
+    found.need("node", "down_s", "up_s", do="Add what is missing (up_s may be empty: the node stays away)")
+    name = {str(place): name for place, name in enumerate(node_names)} | {name.lower(): name for name in node_names}
+    nodes = found.frame["node"].str.strip_chars().str.to_lowercase()
+    there = ", ".join(node_names[:3]) + (f", ... {node_names[-1]}" if len(node_names) > 3 else "")
+    found.check(~nodes.is_in(list(name)), f"no node of the fleet is named {{node!r}}; there are {there}", "node")
     down = found.numbers("down_s")
     up = found.numbers("up_s", unknown=("",)).fill_null(float("inf"))
     found.check((down < 0) | (up <= down), "the node is away from {down_s} to {up_s} s", "down_s", "up_s")

@@ -41,15 +41,12 @@ class Sheet:
     def fail(self, line: int, what: str) -> NoReturn:
         raise InputError(f"{self.file}, line {line}: {what}")
 
-    def need(self, *names: str) -> None:
-        """Stop with one sentence where columns are missing."""
+    def need(self, *names: str, do: str = "Export the file again with them, or give the right --trace-format") -> None:
+        """Stop with one sentence where columns are missing; `do` says what to do."""
         missing = [name for name in names if name not in self.frame.columns]
         if missing:
             columns = "columns" if len(missing) > 1 else "column"
-            raise InputError(
-                f"{self.file} has no {columns} {', '.join(missing)}; it has {', '.join(self.names)}. "
-                "Export the file again with them, or give the right --trace-format"
-            )
+            raise InputError(f"{self.file} has no {columns} {', '.join(missing)}; it has {', '.join(self.names)}. {do}")
 
     @property
     def names(self) -> list[str]:

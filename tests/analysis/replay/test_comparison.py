@@ -146,13 +146,17 @@ def test_a_case_that_cannot_be_replayed_costs_no_other(monkeypatch: pytest.Monke
 def test_failures_are_read_by_the_names_of_nodes(tmp_path: Path) -> None:
     names = Fleet.regular(3, 2).node_names
     path = tmp_path / "failures.csv"
-    path.write_text("node,down_s,up_s\nn2,5,10\n0,7,\n")
+    path.write_text("node,down_s,up_s\nN2,5,10\n0,7,\n")
     found = read_failures(path, names)
     assert [(one.node, one.down_s, one.up_s) for one in found] == [("n2", 5.0, 10.0), ("n0", 7.0, math.inf)]
-    for row, sentence in (("n9,1,2", "no node of the fleet is named 'n9'"), ("n1,5,5", "away from 5 to 5 s")):
+    unknown = "no node of the fleet is named 'n9'; there are n0, n1, n2"
+    for row, sentence in (("n9,1,2", unknown), ("n1,5,5", "away from 5 to 5 s")):
         path.write_text(f"node,down_s,up_s\n{row}\n")
         with pytest.raises(InputError, match=f"line 2: .*{sentence}"):
             read_failures(path, names)
+    path.write_text("node,down_s\nn1,5\n")
+    with pytest.raises(InputError, match=r"no column up_s; it has node, down_s\. Add what is missing"):
+        read_failures(path, names)
 
 
 class OneFarOff:

@@ -73,7 +73,7 @@ def test_the_unit_of_the_csvs_duration_can_be_said(tmp_path: Path) -> None:
             "job 1 has a time of 1.7e+12 s, which is over 300 years; check the unit of the times",
         ),
         ("1,1,0,1e11,m", "job 1 has a time of 1e+11 s"),
-        ("1,1.5,5,4,m", "line 3: num_gpus is 1.5"),
+        ("1,1.5,5,4,m", "line 3: num_gpus is 1.5; it must be a whole number"),
         ("1,2,5,soon,m", "line 3: duration is 'soon', which is not a finite number"),
         ("1,2,5,nan,m", "line 3: duration is 'nan', which is not a finite number"),
         ("1,2,,4,m", "line 3: submit_time is '', which is not a finite number"),
