@@ -150,8 +150,8 @@ class _Lists(click.Command):
 def replay(ctx: click.Context, /, **given: Any) -> None:
     """Replay job traces on the measured fleet under several placement policies, and compare these seed by seed.
 
-    The baselines `packed` and `drain-outliers` (packed without the few far-off GPUs) are always run, and every policy
-    runs beside itself without scores: it is worth what it gains beyond all three. docs/replay.md says what is
+    The baselines `packed` and `drain-outliers` (packed without the nodes of far-off GPUs) are always run, and every
+    policy runs beside itself without scores: it is worth what it gains beyond all three. docs/replay.md says what is
     simulated and how to read the answer.
 
     \b
