@@ -50,10 +50,10 @@ local function advice_for(workload)
   return advice
 end
 
--- A number of a job, 0 where it was not asked for: Slurm says so with a number near 2^16, 2^32 or 2^64.
+-- A number of a job, 0 where it was not asked for: Slurm says so with the last ones below 2^16, 2^32 or 2^64.
 local function given(number)
   number = tonumber(number) or 0
-  return (number >= 65533 and 0) or number
+  return ((number >= 4294967293 or (number >= 65533 and number <= 65535)) and 0) or number
 end
 
 -- How many names a user's own list has, as "a,b"; nil where that cannot be told without expanding it.

@@ -117,6 +117,10 @@ def test_a_job_that_may_need_too_many_nodes_is_left_alone(filtered: tuple[Slurm,
     for options in (["--nodes=4"], ["--nodes=2-4", "-n30"], ["-n4"], ["--gpus=4"], ["-n4", "--gpus=v100:4"]):
         assert excluded(filtered, *options) == "n01"
     assert excluded(filtered, "--nodes=3", "--exclude=n06") == "n[01,06]"
+    asking, env = ASKING[filtered[1]]
+    for options in (["-n70000"], ["-N70000"]):  # Slurm's "not asked for" is 65534 in shorter numbers
+        huge = filtered[0].run("sbatch", "--wrap=true", *asking, *options, user="alice", env=env)
+        assert "whorl: nothing is excluded: it may need more nodes than are surely left" in huge.stderr
 
 
 def test_each_kind_of_node_bounds_its_own_list(filtered: tuple[Slurm, str]) -> None:
