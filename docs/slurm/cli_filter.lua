@@ -116,6 +116,9 @@ local function choice(options, offset, advice)
       given[key] = true
     end
   end
+  -- Asked for by a variable of the environment, these two are not on that list.
+  if (options["switches"] or "unset") ~= "unset" then return nil, "it has --switches" end
+  if options["type"] == "srun" and os.getenv("SLURM_IMMEDIATE") then return nil, "it has --immediate" end
   local partition = options["partition"]
   if partition == nil or partition == "" then
     if advice.default ~= 1 then return nil, "the advice is for partition " .. advice.partition end

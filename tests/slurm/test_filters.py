@@ -123,6 +123,19 @@ def test_a_job_that_may_need_too_many_nodes_is_left_alone(filtered: tuple[Slurm,
         assert "whorl: nothing is excluded: it may need more nodes than are surely left" in huge.stderr
 
 
+def test_what_the_environment_asks_for_counts_too(filtered: tuple[Slurm, str]) -> None:
+    """Slurm's list of the options that were given lacks these two."""
+    slurm, name = filtered
+    put(slurm, good(slurm, "n01"))
+    asking, env = ASKING[name]
+    job = slurm.submit("--hold", *asking, "--nodes=2", env=env | {"SBATCH_REQ_SWITCH": "1"})
+    assert slurm.field(job, "ExcNodeList") == "(null)"
+    if name == "cli_filter":
+        assert "--exclude=n01" in slurm.run("srun", "--test-only", "true", env=env).stderr
+        at_once = slurm.run("srun", "--test-only", "true", env=env | {"SLURM_IMMEDIATE": "5"}).stderr
+        assert "nothing is excluded: it has --immediate" in at_once
+
+
 def test_each_kind_of_node_bounds_its_own_list(filtered: tuple[Slurm, str]) -> None:
     lists = "n[01,05]\n# 1 n05\n# 3 n01"
     put(filtered[0], f"{lists}\n# whorl written={{now}} length={len(lists)} partition=batch default=1\n")
