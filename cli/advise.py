@@ -127,6 +127,9 @@ def advise(
     docs/placement.md has the method.
     """
     if ctx.invoked_subcommand is not None:
+        printing = {"--format": form, "--and": own, "--output": output, "--json": as_json or None}
+        for name in (name for name, value in printing.items() if value is not None):
+            raise click.UsageError(f"{name} before apply has no effect: leave it out (--json may follow apply)")
         ctx.obj = options
         return
     from ..jobs.advice import advise, feature_file, lines_for, write_filter

@@ -289,6 +289,8 @@ def test_the_locality_penalty_moves_the_best_set(store: str) -> None:
         (["--format", "prefer", "--output", "x"], "--output works only with --format exclude"),
         (["--format", "exclude", "--output", "x", "--no-scheduler"], "--output needs the scheduler"),
         (["--cluster", "other", "--no-scheduler"], "other"),
+        (["--and", "n05", "apply", "12"], "--and before apply has no effect"),
+        (["--json", "apply", "12"], "--json before apply has no effect"),
     ],
 )
 def test_what_cannot_be_asked(store: str, options: list[str], sentence: str) -> None:
