@@ -44,7 +44,9 @@ def _store_option(command: Any) -> Any:
     )(command)
 
 
-_workload_option = click.option("--workload", metavar="NAME", help="The workload whose runs are used.")
+_workload_option = click.option(
+    "--workload", metavar="NAME", help="The workload whose runs are used.  [default: the store's only one]"
+)
 _cluster_option = click.option("--cluster", metavar="NAME", help="The cluster, if several have the workload.")
 
 
@@ -145,9 +147,8 @@ def advise(
         raise click.UsageError("--and works only with --format exclude, without --output")
     if form == "nfd" and not file_node:
         raise click.UsageError("--format nfd needs --node: the file is for one node")
-    for name in ("store", "workload"):
-        if not options[name]:
-            raise click.UsageError(f"Missing option '--{name}'.")
+    if not options["store"]:
+        raise click.UsageError("Missing option '--store'.")
     if options["no_scheduler"] and options["nodes"]:
         raise click.UsageError("--no-scheduler and --nodes cannot be used together")
     listed = _names(options.pop("nodes"))

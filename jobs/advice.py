@@ -36,7 +36,7 @@ MAX_AGE_D = 90.0
 
 def advise(
     store: Store | str | Path,
-    workload: str,
+    workload: str | None = None,
     *,
     cluster: str | None = None,
     model: str | None = None,
@@ -57,16 +57,17 @@ def advise(
 ) -> Steering:
     """Which nodes a workload should avoid, which GPUs are best, and what that gains, in the scheduler's names.
 
-    The arguments are the options of `whorl advise` (docs/cli.md): `max_share` is a share of 1, `max_age` is in days,
-    and `nodes` are the names to choose from instead of the scheduler's, or the nodes of a Kubernetes cluster as
-    `kubernetes.read` gives them. `own` are the nodes that the user excludes anyway. `form` and `to_file` say what
-    will be printed. If that is for the scheduler (`exclude`, `prefer`, `nodelist`, `weights`, `kubernetes`,
-    `taints`), one that does not answer is an error.
+    The arguments are the options of `whorl advise` (docs/cli.md). Without `workload` it is the only one of the
+    store. `max_share` is a share of 1, `max_age` is in days, and `nodes` are the names to choose from instead of
+    the scheduler's, or the nodes of a Kubernetes cluster as `kubernetes.read` gives them. `own` are the nodes that
+    the user excludes anyway. `form` and `to_file` say what will be printed. If that is for the scheduler
+    (`exclude`, `prefer`, `nodelist`, `weights`, `kubernetes`, `taints`), one that does not answer is an error.
 
     Raises InputError, StoreError, SchedulerError.
     """
+    opened = _opened(store)
     wanted = wishes(
-        workload,
+        workload or _only_workload(opened, "which workload is meant? Give --workload"),
         cluster=cluster,
         model=model,
         gpus=gpus,
@@ -88,7 +89,6 @@ def advise(
     listed = {name: Node(name, "") for name in nodes} if nodes is not None else None
     if cluster_nodes is not None:
         listed = {name: node.listed for name, node in cluster_nodes.items()}
-    opened = _opened(store)
     if to_file and form != "nfd":
         if slurm is None:
             raise InputError("--output needs the scheduler: the file states what is left of the partition")
@@ -279,7 +279,8 @@ def apply(
     records = slurm.jobs(job)
     waiting = pending(records, job, os.getuid())
     opened = _opened(store)
-    workload = workload or workload_of(waiting) or _only_workload(opened, job)
+    unknown = f"the workload of job {job} is not known: give --workload, or whorl=NAME in its comment"
+    workload = workload or workload_of(waiting) or _only_workload(opened, unknown)
     partition = ",".join(waiting[0].partitions) or None
     site = Site.of(slurm)
     useless = {name for name, node in site.nodes.items() if not any(site.fits(one, node) for one in waiting)}
@@ -303,14 +304,11 @@ def _update(slurm: Slurm, changes: Sequence[Change], made: Callable[[Change], No
             raise
 
 
-def _only_workload(store: Store, job: str) -> str:
-    """The store's workload, if it has only one."""
+def _only_workload(store: Store, unknown: str) -> str:
+    """The store's workload, if it has only one; else the sentence `unknown` is the error."""
     from ..analysis.placement import available
 
     workloads = sorted({plain_workload(workload) for _, workload in available(store)})
     if len(workloads) != 1:
-        has = ", ".join(workloads) or "none"
-        raise InputError(
-            f"the workload of job {job} is not known: give --workload, or whorl=NAME in its comment; it has {has}"
-        )
+        raise InputError(f"{unknown}; the store has {', '.join(workloads) or 'none'}")
     return workloads[0]

@@ -301,7 +301,10 @@ def test_what_cannot_be_asked(store: str, options: list[str], sentence: str) -> 
 
 
 def test_what_is_missing(store: str, tmp_path: Path) -> None:
-    assert "Missing option '--workload'" in whorl("advise", "--store", store).stderr
+    unsaid = whorl("advise", "--store", store)
+    assert unsaid.exit_code == 2
+    assert "which workload is meant? Give --workload; the store has " in unsaid.stderr
+    assert "sgemm" in unsaid.stderr
     assert "Missing option '--store'" in whorl("advise", "--workload", "sgemm").stderr
     assert "Missing option '--store'" in whorl("advise", "apply", "12").stderr
     unknown = advise(store, workload="linpack")
