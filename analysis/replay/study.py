@@ -255,5 +255,6 @@ def read_failures(path: Path | str, node_names: Sequence[str]) -> tuple[failures
     found.check(~nodes.is_in(list(name)), f"no node of the fleet is named {{node!r}}; there are {there}", "node")
     down = found.numbers("down_s")
     up = found.numbers("up_s", unknown=("",)).fill_null(float("inf"))
-    found.check((down < 0) | (up <= down), "the node is away from {down_s} to {up_s} s", "down_s", "up_s")
+    found.check(down < 0, "down_s is {down_s}: it must be at least 0", "down_s")
+    found.check(up <= down, "down_s is {down_s} and up_s is {up_s}: up_s must be the later one", "down_s", "up_s")
     return tuple(failures.Failure(name[node], start, end) for node, start, end in zip(nodes, down, up, strict=True))

@@ -172,7 +172,7 @@ def spaced(path: Path, text: str, names: Sequence[str], comment: str) -> Sheet:
 
 def _sheet(path: Path, names: list[str], rows: Sequence[Sequence[str]], lines: Iterable[int]) -> Sheet:
     if not rows:
-        raise InputError(f"{path} has no jobs")
+        raise InputError(f"{path} has no rows")
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InputError(f"{path} has the column {twice[0]!r} twice; remove one")

@@ -298,7 +298,7 @@ def test_a_compressed_trace_is_the_same_trace(tmp_path: Path) -> None:
         (b"\n\n", "is empty"),
         (b"a,b\n1,2\n", "is no known trace format"),
         (b"\xff\xfe\x00", "is not UTF-8 text: byte 0"),
-        (HEAD.encode(), "has no jobs"),
+        (HEAD.encode(), "has no rows"),
         (b"job_id,job_id,num_gpus,submit_time,duration\n1,1,1,1,1\n", "the column 'job_id' twice"),
     ],
 )
