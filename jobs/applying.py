@@ -79,7 +79,7 @@ def change(job: Job, advised: Sequence[str], site: Site) -> Change:
     notes: list[str] = []
     before = expand(job.excluded)
     token = _TOKEN.search(job.comment) or _TOKEN.search(job.admin_comment)
-    earlier = set(expand(token[1])) if token else set()
+    earlier = set(_noted(job, token[1])) if token else set()
     own = [name for name in before if name not in earlier]
     required = set(expand(job.required))
     asked_for = sorted(required & set(advised))
@@ -99,6 +99,17 @@ def change(job: Job, advised: Sequence[str], site: Site) -> Change:
     after = compress([*own, *added])
     needed = after != compress(before) or comment != job.comment
     return Change(job.id, compress(before), after, comment if comment != job.comment else None, tuple(notes), needed)
+
+
+def _noted(job: Job, listed: str) -> list[str]:
+    """The nodes that whorl noted in a job's comment."""
+    try:
+        return expand(listed)
+    except InputError:
+        raise InputError(
+            f"the comment of job {job.id} has whorl:excluded={listed}, which is no host list: take it out of the "
+            "comment (`scontrol update`)"
+        ) from None
 
 
 def _excludable(job: Job, advised: Sequence[str], own: set[str], site: Site) -> tuple[list[str], list[str]]:

@@ -225,7 +225,7 @@ class Slurm:
         try:
             text = self.call("scontrol", "-o", "show", "job", job)
         except SchedulerError as error:
-            if "Invalid job id" in str(error):
+            if re.search("Invalid job id|Job .* not found", str(error)):  # the second: no such task of an array
                 raise InputError(f"Slurm knows no job {job}: it may have ended long ago") from error
             raise
         found = [job for job in map(record, text.splitlines()) if job is not None]

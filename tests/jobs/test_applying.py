@@ -80,6 +80,11 @@ def test_what_the_sites_filter_put_there_counts_as_whorls() -> None:
     assert (done.after, done.comment) == ("n03", "whorl=sgemm whorl:excluded=n03")
 
 
+def test_a_note_that_is_no_host_list_is_told_of() -> None:
+    with pytest.raises(InputError, match=r"the comment of job 12 has whorl:excluded=n\[01, which is no host list"):
+        change(replace(JOB, comment="whorl:excluded=n[01"), ["n02"], SITE)
+
+
 def test_a_node_that_the_job_asks_for_is_not_excluded() -> None:
     done = change(replace(JOB, required="n[02-03]", nodes=2, most_nodes=2), ["n02", "n05"], SITE)
     assert done.after == "n05"

@@ -106,6 +106,8 @@ def test_jobs_that_are_not_ones_own(slurm: Slurm, store: str) -> None:
 
 def test_jobs_that_are_not_there(slurm: Slurm, store: str) -> None:
     assert apply(slurm, store, "999999").stderr == "whorl: Slurm knows no job 999999: it may have ended long ago\n"
+    task = f"{slurm.submit('--hold', '--array=1-2')}_9"
+    assert apply(slurm, store, task).stderr == f"whorl: Slurm knows no job {task}: it may have ended long ago\n"
     assert "'12;id' is not a job id" in apply(slurm, store, "12;id").stderr
 
 
