@@ -14,6 +14,7 @@ from ..analysis.replay.findings import ALL, BETTER, ONE_SEED, Finding, columns, 
 from ..analysis.replay.outcome import BRIEF_S, UNFAIR
 from ..analysis.replay.study import Replayed
 from .page import Drawing, Section, page
+from .printed.replay import of_seeds
 from .replay import BARS, Floats, gain_by_seed, gantt, jct_against, jct_distribution, load_over_time, queue_over_time
 from .table import Table, number
 
@@ -163,7 +164,7 @@ def _figures_table(results: Sequence[Replayed], policies: Sequence[str]) -> Tabl
                 f"{100 * fmean(one.util_held for one in own):.1f} %",
             ]
         )
-    header = [_of_seeds(results), "avg JCT, s", "median, s", "p99, s", "makespan, s", "GPUs held"]
+    header = [of_seeds(results), "avg JCT, s", "median, s", "p99, s", "makespan, s", "GPUs held"]
     return Table(header, rows, range(1, 6))
 
 
@@ -185,15 +186,10 @@ def _waiting_table(results: Sequence[Replayed], policies: Sequence[str]) -> Tabl
                 f"{100 * fmean(one.unfair_share for one in own):.0f} %",
             ]
         )
-    header = [_of_seeds(results), "queueing p50, s", "p95, s", "p99, s", "bounded slowdown", "worst rho", "unfair jobs"]
+    header = [of_seeds(results), "queueing p50, s", "p95, s", "p99, s", "bounded slowdown", "worst rho", "unfair jobs"]
     says = (
         "Queueing is the time for which a job had no GPUs. The slowdown is the mean over the jobs, each of "
         f"which counts as {BRIEF_S:g} s long at least. Rho is the finish-time fairness: a job above {UNFAIR:g} is "
         "treated unfairly."
     )
     return Table(header, rows, range(1, 7), says=says)
-
-
-def _of_seeds(results: Sequence[Replayed]) -> str:
-    seeds = {result.case.seed for result in results}
-    return f"mean of {len(seeds)} seeds" if len(seeds) > 1 else f"seed {min(seeds)}"

@@ -132,7 +132,7 @@ def _reading(findings: Sequence[Finding]) -> str:
 
 def _figures(results: Sequence[Replayed]) -> Table:
     energy = any(result.metrics.energy_j is not None for result in results)
-    head = [_of_seeds(results), "avg JCT", "median", "p99", "makespan", "held"]
+    head = [of_seeds(results), "avg JCT", "median", "p99", "makespan", "held"]
     rows = []
     for policy in _policies(results):
         own = [result.metrics for result in results if result.case.policy == policy]
@@ -148,7 +148,7 @@ def _figures(results: Sequence[Replayed]) -> Table:
 
 def _waiting(results: Sequence[Replayed]) -> Table:
     """How long jobs had no GPUs, and how that was shared out."""
-    head = [_of_seeds(results), "queueing p50", "p95", "p99", "slowdown", "rho", "unfair"]
+    head = [of_seeds(results), "queueing p50", "p95", "p99", "slowdown", "rho", "unfair"]
     rows = []
     for policy in _policies(results):
         own = [result.metrics for result in results if result.case.policy == policy]
@@ -161,7 +161,8 @@ def _waiting(results: Sequence[Replayed]) -> Table:
     return Table(head, rows, range(1, 7), leaves=(5, 1))
 
 
-def _of_seeds(results: Sequence[Replayed]) -> str:
+def of_seeds(results: Sequence[Replayed]) -> str:
+    """The head of the column of policies: over which seeds the figures are."""
     seeds = {result.case.seed for result in results}
     return f"mean of {len(seeds):,} seeds" if len(seeds) > 1 else f"seed {min(seeds)}"
 
