@@ -101,8 +101,8 @@ _cluster_option = click.option("--cluster", metavar="NAME", help="The cluster, i
     type=click.Path(dir_okay=False, path_type=Path),
     help="With --format exclude: write a file for the submit filters. With nfd: the file of the node.",
 )
-@click.option("--replicates", type=click.IntRange(20, 100_000), help="Bootstrap replicates for the intervals.")
-@click.option("--seed", type=click.IntRange(0), help="Seed of the bootstrap.")
+@click.option("--replicates", type=click.IntRange(20, 100_000), help="Draws behind the intervals.  [default: 400]")
+@click.option("--seed", type=click.IntRange(0), help="Seed of the draws.  [default: 2022]")
 @json_option
 @click.pass_context
 def advise(

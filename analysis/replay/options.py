@@ -75,7 +75,7 @@ class Options:
         for name in ("preemption_s", "migration_s", "restart_s"):
             cost = getattr(self, name)
             if not (math.isfinite(cost) and cost >= 0):
-                raise InputError(f"the cost {name} must be at least 0 s, not {cost:g}")
+                raise InputError(f"the cost {name} must be at least 0 s and finite, not {cost:g}")
         if self.backfill not in ("none", "easy"):
             raise InputError(f"backfill must be none or easy, not {self.backfill!r}")
         if self.on_failure not in ("restart", "resume"):
