@@ -77,7 +77,7 @@ def test_the_comment_names_the_workload(slurm: Slurm, store: str) -> None:
     other = slurm.submit("--hold")
     unsaid = apply(slurm, store, other, workload=None)
     assert unsaid.returncode == 2
-    assert "it has pagerank, sgemm" in unsaid.stderr
+    assert "the store has pagerank, sgemm" in unsaid.stderr
 
 
 def test_the_waiting_tasks_of_an_array(slurm: Slurm, store: str) -> None:
