@@ -107,7 +107,8 @@ class Asked:
                 **{name: value for name, value in options.items() if value is not None},
             )
             if small:
-                note = f"left out, because the job does not fit there: {there}"
+                left_out = " and ".join(f"{self._model(kind)} (GPUs: {room[kind]:,})" for kind in small)
+                note = f"left out, because the job does not fit there: {left_out}"
                 one = replace(one, notes=(*one.notes, note))
             parts.append(one)
         return parts[0] if self.named else together(parts)

@@ -42,10 +42,8 @@ def preference(workload: str, nodes: Iterable[Node], avoided: Collection[str], w
     if not having:
         return "", f"no node has the feature {label}: --format weights prints the commands that set it"
     if len(usable) < wanted:
-        return (
-            "",
-            f"only {len(usable)} nodes have the feature {label}, but the job needs {wanted}: Slurm would refuse it",
-        )
+        have = f"only {len(usable)} of the nodes with the feature {label} can be used"
+        return "", f"{have}, but the job needs {wanted}: Slurm would refuse it"
     return label, ""
 
 

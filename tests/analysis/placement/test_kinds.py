@@ -99,7 +99,7 @@ def test_the_nodes_of_a_partition_or_a_model_get_advice_of_their_own(tmp_path: P
         asked(store, gpus=20)
     large = asked(store, gpus=14).advice
     assert {node[0] for node in large.packed.nodes} == {"a"} if large.packed else False
-    assert f"left out, because the job does not fit there: 12 of {V100}" in large.notes
+    assert f"left out, because the job does not fit there: {V100} (GPUs: 12)" in large.notes
 
 
 def test_a_kind_may_be_asked_for_by_its_whole_name(tmp_path: Path) -> None:
