@@ -120,7 +120,7 @@ POLICIES = (
     ),
     Policy(
         "weights",
-        "on the nodes whose worst GPU is best, like Slurm's node weights",
+        "on the nodes whose worst GPU is best: a weight for every node, finer than advice-weights",
         place=pack_by_rank,
         ranks=node_weights,
     ),
