@@ -170,7 +170,7 @@ def test_the_gpus_of_this_node_are_measured_where_there_are_any(
     assert "planted" not in done.stdout
     assert "healthy" not in done.stdout
     [why] = [line for line in done.stdout.splitlines() if "2 GPUs ran it" in line]
-    assert why.startswith("not judged: gemm-fp32")
+    assert why.startswith("not judged: ")
     assert why.endswith("(2 GPUs ran it; 8 are needed to tell which differ)")
     document = json.loads(run("--json", out=tmp_path / "D").stdout)
     assert (document["planted"], document["falsely_named"], document["stand_out"]) == (None, None, [])

@@ -134,7 +134,7 @@ def test_the_line_of_the_docs_gets_no_job_refused(slurm: Slurm, store: str, aske
     whorl = f'whorl() {{ {sys.executable} -B -m whorl "$@"; }}'
     done = slurm.run("bash", "-c", f"{whorl}\n{line}", user="alice", read_all=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    match = re.fullmatch(r"job (\d+) avoids (\S+|no nodes)\n", done.stdout)
+    match = re.fullmatch(r"job (\d+) (?:already )?avoids (\S+|no nodes)\n", done.stdout)
     assert match is not None
     assert match[2] == (avoids or "no nodes")
     assert slurm.field(match[1], "JobState") in ("PENDING", "RUNNING")
