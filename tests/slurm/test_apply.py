@@ -122,7 +122,7 @@ def test_the_job_stays_schedulable(slurm: Slurm, store: str, asked: list[str]) -
 
 
 @pytest.mark.parametrize(
-    ("asked", "avoids"), sample([("--nodes=6", ""), ("--nodes=5", "n02"), ("--gpus=v100:24 --exclude=n06", "n06")], 1)
+    ("asked", "avoids"), sample([("--nodes=6", ""), ("--nodes=5", "n02"), ("--gpus=v100:20 --exclude=n06", "n06")], 1)
 )
 def test_the_line_of_the_docs_gets_no_job_refused(slurm: Slurm, store: str, asked: str, avoids: str) -> None:
     """As it stands in docs/slurm/README.md, with a store, a workload and a job that are there."""
