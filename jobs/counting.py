@@ -3,12 +3,11 @@
 There are two ways to know, for each partition that the job may run in; one is enough.
 
 * **By number**: the job asks only for what can be counted (nodes, tasks, CPUs, memory, disk, GPUs, plain features, one
-  whole reservation), and so many nodes are left that surely serve it, and each of which holds so many tasks and GPUs,
-  that they suffice.
+  whole reservation). Each node that is left surely holds a known number of its tasks and GPUs. Together they hold all.
 * **By kind**: for each excluded node, a node that can stand for it is left. Two nodes are of one kind if they are alike
   in all that the job can ask for: partition, hardware, GRES, reservations, network, and the features that it speaks of.
   If the job can start, it can start on a smallest set of nodes, and no such set has more nodes of a kind than
-  `_Count.needed`. If so many of the kind are left, or all that there were, others of its kind replace the excluded
+  `Count._needed` says. If that many of the kind are left, or all that there were, they take the place of the excluded
   ones. What the job wrote need not be understood for this.
 """
 

@@ -98,7 +98,8 @@ def test_the_nodes_of_a_partition_or_a_model_get_advice_of_their_own(tmp_path: P
     with pytest.raises(InputError, match=f"needs 20 GPUs of one model, but there are only 16 of {A100} and 12 of "):
         asked(store, gpus=20)
     large = asked(store, gpus=14).advice
-    assert {node[0] for node in large.packed.nodes} == {"a"} if large.packed else False
+    assert large.packed is not None
+    assert {node[0] for node in large.packed.nodes} == {"a"}
     assert f"left out, because the job does not fit there: {V100} (GPUs: 12)" in large.notes
 
 
