@@ -1,4 +1,4 @@
-"""What `nvidia-smi --query-gpu=... --format=csv -l 1` would print beside one node of a simulated fleet.
+"""What `nvidia-smi --query-gpu=... --format=csv -l 1` would print beside one node of a simulated fleet, and its jobs.
 
 The temperature follows a two-stage thermal model (die 1.5 s, heat sink 35 s) and at every second the clock is
 the highest whose power fits under the cap at that temperature (docs/simulation.md), without the control loop's own
@@ -31,6 +31,15 @@ _MAY_FAIL = (3, 8)  # power.draw and memory.used
 _IDLE_MIB, _LOADED_MIB = 4, 7884  # three square float matrices of n = 25536, and the context
 _DIE_SHARE, _DIE_S = 0.35, 1.5
 _SINK_SHARE, _SINK_S = 0.65, 35.0
+_BEGINS = datetime(2026, 3, 1, 10, 0, 0, 123_000, tzinfo=UTC)
+_JOBS = (
+    (4201, "alice", "physics", 0, 8, 102, 1.0),
+    (4201, "alice", "physics", 1, 8, 102, 1.0),
+    (4202, "bob", "chemistry", 2, 8, 102, 0.5),
+    (4203, "carol", "physics", 2, 8, 102, 0.5),
+    (4204, "bob", "chemistry", 3, 55, 102, 1.0),
+)
+"""Job, user, account, device, first and last second, share. Device 3 works for 45 s before a job has it."""
 
 
 def node_csv(fleet: Fleet, gpus: Sequence[Identity], node: int) -> str:
@@ -46,7 +55,7 @@ def node_csv(fleet: Fleet, gpus: Sequence[Identity], node: int) -> str:
     cold = fleet.idle().temperature_c[members]
     rise = fleet.steady(SGEMM).temperature_c[members] - cold
     unreadable = set(random.choice(SECONDS * GPUS_PER_NODE, _UNREADABLE, replace=False).tolist())
-    at = datetime(2026, 3, 1, 10, 0, 0, 123_000, tzinfo=UTC)
+    at = _BEGINS
     die = sink = 0.0  # share of the way from the idle to the loaded temperature
     lines = [HEADER]
     for second in range(SECONDS):
@@ -78,6 +87,21 @@ def node_csv(fleet: Fleet, gpus: Sequence[Identity], node: int) -> str:
                 fields[_MAY_FAIL[reading % len(_MAY_FAIL)]] = "[N/A]"
             lines.append(", ".join(fields))
         at = at.replace(microsecond=123_000) + timedelta(seconds=1)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def jobs_csv(gpus: Sequence[Identity], node: int) -> str:
+    """Who had the node's GPUs in these two minutes: one row for each GPU of each job.
+
+    One job has two GPUs, two jobs share one GPU, and one GPU works for a while without a job that is known.
+    """
+    members = gpus[node * GPUS_PER_NODE : (node + 1) * GPUS_PER_NODE]
+    second = _BEGINS.replace(microsecond=0)
+    lines = ["job_id,user,account,node,gpu,began,ended,share"]
+    for job, user, account, device, first, last, share in _JOBS:
+        who = members[device]
+        began, ended = (f"{second + timedelta(seconds=at):%Y-%m-%d %H:%M:%S}" for at in (first, last))
+        lines.append(f"{job},{user},{account},{who.host},{who.uuid},{began},{ended},{share:g}")
     return "".join(f"{line}\n" for line in lines)
 
 

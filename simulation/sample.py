@@ -14,9 +14,9 @@ from .campaigns import gemm_csv, pagerank_csv, resnet_csv
 from .fleet import GPUS_PER_NODE, NODES_PER_CABINET, Fleet
 from .identity import identities
 from .models import V100
-from .nvidia_smi import node_csv
+from .nvidia_smi import jobs_csv, node_csv
 
-FILES = ("gemm.csv", "pagerank.csv", "resnet.csv", "nvidia-smi.csv")
+FILES = ("gemm.csv", "pagerank.csv", "resnet.csv", "nvidia-smi.csv", "jobs.csv")
 GPUS = 96
 SEED = 47
 """A seed whose three planted GPUs are the fleet's slow outliers under SGEMM, and no other GPU is."""
@@ -66,6 +66,7 @@ def write_sample(folder: Path, *, gpus: int = GPUS, seed: int = SEED) -> Sample:
         pagerank_csv(fleet, who),
         resnet_csv(fleet, who),
         node_csv(fleet, who, braked // GPUS_PER_NODE),
+        jobs_csv(who, braked // GPUS_PER_NODE),
     )
     paths = tuple(folder / name for name in FILES)
     try:

@@ -171,6 +171,27 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*")), "no part of a file stays behind"
 
 
+def test_the_jobs_file_says_who_had_the_gpus_of_the_stream(sample: Sample) -> None:
+    jobs, readings = _rows(sample, "jobs.csv"), _rows(sample, "nvidia-smi.csv")
+    share: dict[str, float] = defaultdict(float)
+    for job in jobs:
+        share[job["gpu"]] += float(job["share"])
+    assert set(share) == {reading["uuid"] for reading in readings}
+    assert set(share.values()) == {1.0}
+    assert {float(job["share"]) for job in jobs} == {1.0, 0.5}
+    busy: dict[str, list[datetime]] = defaultdict(list)
+    for reading in readings:
+        if reading["utilization.gpu [%]"] != "0 %":
+            busy[reading["uuid"]].append(datetime.fromisoformat(reading["timestamp"].replace("/", "-")))
+    unknown = 0
+    for gpu, times in busy.items():
+        mine = [job for job in jobs if job["gpu"] == gpu]
+        began = min(datetime.fromisoformat(job["began"]) for job in mine)
+        assert all(at < datetime.fromisoformat(job["ended"]) for at in times for job in mine)
+        unknown += sum(at < began for at in times)
+    assert unknown == 45  # seconds in which a GPU works and no job is known
+
+
 def test_the_command_writes_names_and_refuses(tmp_path: Path) -> None:
     spoken = CliRunner().invoke(command, ["--help"]).output
     assert f"[default: {GPUS}]" in spoken
@@ -179,7 +200,7 @@ def test_the_command_writes_names_and_refuses(tmp_path: Path) -> None:
     done = CliRunner().invoke(command, [str(folder), "--gpus", "8", "--seed", "3"], catch_exceptions=False)
     assert done.exit_code == 0
     lines = done.output.splitlines()
-    assert sum(line.startswith("wrote ") for line in lines) == 4
+    assert sum(line.startswith("wrote ") for line in lines) == len(FILES)
     assert sum(line.startswith("planted ") for line in lines) == 3
     assert lines[-1] == f"next: whorl import --store S --cluster sample '{folder}'/*"
 
