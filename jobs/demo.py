@@ -59,6 +59,7 @@ def measure_demo(
     """
     from ..probes import here
     from ..store import Store
+    from .demo_jobs import record_jobs
 
     simulated = {"gpus": gpus, "model": model, "seed": seed, "faults": faults, "fault": fault or None}
     asked = [name for name, value in simulated.items() if value is not None]
@@ -76,6 +77,7 @@ def measure_demo(
     for number in range(sittings):
         plan = plan if number == 0 else _plan(suite)
         report, planted = _simulated(store, fleet, plan, _part_of(progress, number, sittings))
+        record_jobs(store, report)
     if why:
         report.notes.insert(0, f"the fleet is simulated, because no GPU can be measured here: {why}")
     return Demo(store, report, sittings, planted, fleet.seed)

@@ -12,6 +12,7 @@ class JobSource(Code):
     SACCT = "sacct", "Slurm's accounting (`whorl jobs import`)"
     TAG = "tag", "a tag of a prolog or epilog (`whorl jobs tag`)"
     CSV = "csv", "a file of allocations (`whorl import`)"
+    SIMULATED = "simulated", "an invented job on a simulated fleet (`whorl demo`)"
 
 
 class GpuFrom(Code):

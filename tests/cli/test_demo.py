@@ -76,6 +76,24 @@ def test_the_store_holds_the_campaign_with_its_telemetry(shown: tuple[Path, dict
     assert row["readings"] > document["seconds"]  # two a second, or more than one at least
 
 
+def test_each_node_was_measured_by_one_job_of_an_invented_user(shown: tuple[Path, dict[str, Any]]) -> None:
+    out, document = shown
+    store = Store.open(out / "store")
+    jobs = store.sql(
+        "select job_id, count(*) as gpus, count(distinct node) as nodes, min(job_gpus) as said, "
+        "any_value(user) as user from jobs_on_gpu where source = 'simulated' group by job_id"
+    ).to_pylist()
+    assert len(jobs) == document["sittings"] * -(-MANY // 4)
+    assert {(job["gpus"], job["nodes"], job["said"]) for job in jobs} == {(4, 1, 4)}
+    assert {job["user"] for job in jobs} == {"alice", "bob", "carol"}
+    [row] = store.sql(
+        "select count(*) as runs, count(job) as within from runs r left join (select gpu, job_id as job, "
+        "j.began as first, j.ended as last from jobs_now j) using (gpu) where r.began >= first and r.ended <= last"
+    ).to_pylist()
+    [every] = store.sql("select count(*) as runs from runs").to_pylist()
+    assert row == {"runs": every["runs"], "within": every["runs"]}
+
+
 def test_the_report_is_one_page_that_names_what_was_found(shown: tuple[Path, dict[str, Any]]) -> None:
     out, document = shown
     page = (out / "report.html").read_text()
