@@ -90,6 +90,14 @@ class EventKind(StrEnum):
     SETTINGS_NOT_RESTORED = "settings_not_restored", "a setting could not be restored: restore it by hand"
     SETTINGS_LEFT_OVER = "settings_left_over", "what became of settings that an earlier process left changed"
 
+    # of files of jobs
+    JOB_REFUSED = (
+        "job_refused",
+        "the import did not store an allocation of job `job_id`; of one that ended before it began, `duration_ns` is "
+        "negative",
+        "duration_ns",
+    )
+
     # of campaigns through a batch system
     JOB_SUBMITTED = "job_submitted", "a job was submitted that measures the node; it is its try number `n`", "n"
 

@@ -1,59 +1,103 @@
-"""Turn a sheet of allocations, one GPU of one job a row, into rows of `jobs`."""
+"""Turn a sheet of allocations, one job a row with its GPU or GPUs, into rows of `jobs`."""
 
 from __future__ import annotations
+
+import re
 
 import polars as pl
 
 from ..allocations import GpuFrom, JobSource
+from ..events import EventKind
 from . import identity, superseding
 from .content import LINE, Sheet
 from .layout import Bound, Layout, Options
 from .stamps import times
 from .values import Seen, is_placeholder, numbers, parsed
 
-_BACKWARD = "it ended before it began: a clock was set back, or the columns were exchanged"
+BACKWARD = "it ended before it began: a clock was set back, or the columns were exchanged"
+_BETWEEN = re.compile(r"[;,|]\s*|\s+(?=(?:GPU|MIG)-)", re.IGNORECASE)  # between the GPUs of one field
+_NUMBERS = re.compile(r"^(?:.*\(IDX:)?([0-9]{1,3}(?:-[0-9]{1,3})?(?:\s*[;,|]\s*[0-9]{1,3}(?:-[0-9]{1,3})?)*)\)?$")
+_MOST = 128  # GPUs of one node
 
 
-def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[pl.DataFrame, list[int]]:
-    """The allocations of a sheet (columns of `jobs`, and LINE) and the lines of duplicates.
+def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[pl.DataFrame, pl.DataFrame, list[int]]:
+    """The allocations of a sheet (columns of `jobs`, and LINE), events about refused rows, the lines of duplicates.
 
-    Impossible rows are refused in the sheet. Raises InputError.
+    A row that names several GPUs becomes one row for each. Impossible rows are refused in the sheet. Raises InputError.
     """
     bound = layout.bound
     duplicates = identity.drop_duplicates(sheet, identity.row_texts(sheet))
+    texts = sheet.frame
     for name in ("began", "ended", "submitted"):
         if name in bound:
             times(sheet, bound[name], seen, minus_one=False, stream=False, time_zone=options.time_zone)
+    stamps = sheet.frame.select(LINE, "=began", "=ended")
     if "share" in bound:
         numbers(sheet, [bound["share"]], seen, minus_one=False)
     began, ended = pl.col("=began"), pl.col("=ended")
     sheet.refuse(
         (is_placeholder(bound["job"].column, minus_one=False), "it names no job"),
         (began.is_null(), f"{bound['began'].column} is missing"),
-        ((ended < began).fill_null(False), _BACKWARD),
+        ((ended < began).fill_null(False), BACKWARD),
     )
     _gpus(sheet, bound, options)
     frame = _frame(sheet, bound, options.cluster)
     once = frame.sort(pl.col("ended").is_null(), pl.col(LINE), descending=[True, False])
     once = once.unique(superseding.KEY, keep="last")  # running and ended, in one file
-    duplicates += frame.join(once, on=LINE, how="anti")[LINE].to_list()
-    return once.sort(LINE), duplicates
+    duplicates += frame.join(once, on=LINE, how="anti")[LINE].unique().sort().to_list()
+    return once.sort(LINE), _refused(texts.join(stamps, on=LINE, how="left"), sheet, bound), duplicates
 
 
 def _gpus(sheet: Sheet, bound: dict[str, Bound], options: Options) -> None:
-    """`=gpu`: the GPU of each row; NULL where the row has only a node."""
+    """`=gpu`: a row for each GPU of each row; NULL where the row has only a node."""
     none = pl.lit(None, pl.String).alias("=gpu")
-    if "gpu" not in bound:
+    named = bound.get("gpu") or bound.get("index")
+    if named is None:
         sheet.refuse((is_placeholder(bound["node"].column, minus_one=False), "it names no node"))
         sheet.frame = sheet.frame.with_columns(none)
         return
-    unknown = is_placeholder(bound["gpu"].column, minus_one=False)
+    unknown = is_placeholder(named.column, minus_one=False)
     no_node = is_placeholder(bound["node"].column, minus_one=False) if "node" in bound else pl.lit(True)
     sheet.refuse((unknown & no_node, "it names neither a GPU nor a node"))
     without = sheet.frame.filter(unknown).with_columns(none)
     sheet.frame = sheet.frame.filter(~unknown)
-    identity.of_jobs(sheet, bound["gpu"], options)
-    sheet.frame = pl.concat([sheet.frame, without], how="diagonal").sort(LINE)
+    _one_each(sheet, named.column, bound)
+    identity.of_jobs(sheet, named, options)
+    refused = [line for lines in sheet.refused.lines.values() for line in lines]
+    whole = sheet.frame.filter(~pl.col(LINE).is_in(refused))  # with one of its GPUs, the row is refused
+    sheet.frame = pl.concat([whole, without], how="diagonal").sort(LINE)
+
+
+def _one_each(sheet: Sheet, column: str, bound: dict[str, Bound]) -> None:
+    """A row for each GPU that a field lists. The number of a GPU on its node becomes its name, `node/number`."""
+    node = bound["node"].column if "node" in bound else None
+    pairs = sheet.frame.select(pl.col(column).alias("gpus"), pl.lit(None).alias("node") if node is None else node)
+    known = {pair: _listed(*pair) for pair in pairs.unique().iter_rows()}
+    lists = pl.Series(column, [known[pair] for pair in pairs.iter_rows()], pl.List(pl.String))
+    sheet.frame = sheet.frame.with_columns(lists)
+    listed = pl.col(column).list.len()
+    where = "its GPU is a number, so its node is needed too (--map COLUMN=node)"
+    sheet.refuse(
+        (pl.col(column).is_null(), where),
+        ((listed == 0) | (listed > _MOST), f"{column} is no list of GPUs"),
+    )
+    sheet.frame = sheet.frame.explode(column)
+
+
+def _listed(text: str, node: str | None) -> list[str] | None:
+    """The GPUs of a field; empty where it cannot be read, None where it has numbers of an unknown node."""
+    found = _NUMBERS.match(text)
+    if found is None:
+        return list(dict.fromkeys(part.strip() for part in _BETWEEN.split(text) if part.strip()))
+    if not node:
+        return None
+    numbers: dict[int, None] = {}
+    for part in _BETWEEN.split(found[1].replace(" ", "")):
+        first, _, last = part.partition("-")
+        if last and not int(first) <= int(last):
+            return []
+        numbers |= dict.fromkeys(range(int(first), int(last or first) + 1))
+    return [f"{node}/{number}" for number in numbers]
 
 
 def _frame(sheet: Sheet, bound: dict[str, Bound], cluster: str) -> pl.DataFrame:
@@ -80,4 +124,28 @@ def _frame(sheet: Sheet, bound: dict[str, Bound], cluster: str) -> pl.DataFrame:
     began = pl.col("began").dt.epoch("ms").cast(pl.String)
     return frame.with_columns(
         pl.concat_str("job_id", where, began, separator="@").alias("allocation"), pl.col("job_id").alias("raw_id")
+    )
+
+
+def _refused(texts: pl.DataFrame, sheet: Sheet, bound: dict[str, Bound]) -> pl.DataFrame:
+    """An event for each refused row that has a time: whoever adds up the energy of jobs must know of it."""
+    why = [(line, reason) for reason, lines in sheet.refused.lines.items() for line in lines]
+    rows = texts.join(pl.DataFrame(why, {LINE: pl.Int64, "why": pl.String}, orient="row"), on=LINE)
+
+    def said(name: str) -> pl.Expr:
+        if name not in bound:
+            return pl.lit(None, pl.String)
+        column = bound[name].column
+        return pl.when(~is_placeholder(column, minus_one=False)).then(pl.col(column))
+
+    times = pl.col("=began"), pl.col("=ended")
+    job = pl.format("job {}", said("job").fill_null("without a name"))
+    return rows.filter(pl.coalesce(*times).is_not_null()).select(
+        pl.coalesce(*times).alias("ts"),
+        pl.lit(EventKind.JOB_REFUSED.value).alias("kind"),
+        pl.when(said("gpu").str.contains("^(?i:GPU|MIG)-[0-9A-Fa-f-]{36}$")).then(said("gpu")).alias("gpu"),
+        said("node").alias("node"),
+        said("job").alias("job_id"),
+        pl.when(times[1] < times[0]).then((times[1] - times[0]).dt.total_nanoseconds()).alias("duration_ns"),
+        pl.format("{} is not stored: {} ({}, line {})", job, "why", pl.lit(sheet.file), LINE).alias("detail"),
     )

@@ -59,7 +59,7 @@ class Refused:
             return frame
         lines = pl.DataFrame({LINE: frame[LINE], "rule": found})
         for number, (_, reason) in enumerate(rules):
-            self.add(reason, lines.filter(pl.col("rule") == number)[LINE].to_list())
+            self.add(reason, lines.filter(pl.col("rule") == number)[LINE].unique(maintain_order=True).to_list())
         return frame.filter(found.is_null())
 
 

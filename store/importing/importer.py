@@ -87,10 +87,10 @@ def _parse(sheet: Sheet, options: Options) -> Parsed:
     if layout.kind == "runs":
         frame, duplicates = runs.parse(sheet, layout, options, seen)
     elif layout.kind == "jobs":
-        frame, duplicates = allocations.parse(sheet, layout, options, seen)
+        frame, events, duplicates = allocations.parse(sheet, layout, options, seen)
     else:
         frame, events, duplicates = telemetry.parse(sheet, layout, options, seen)
-    counts = Counts(sheet.rows, frame.height)
+    counts = Counts(sheet.rows, frame[LINE].n_unique())
     report = Report(sheet.file, layout.name, options.cluster, sheet.sha256, counts, layout.kind)
     report.total.duplicates, report.total.refused = len(duplicates), sheet.refused.count
     report.gpus = frame["gpu"].drop_nulls().n_unique()
@@ -174,9 +174,9 @@ def _telemetry(store: Store, found: Parsed, options: Options) -> dict[str, pl.Da
     cluster = pl.lit(options.cluster).alias("cluster")
     named = ["gpu", "uuid", *BOARD]
     gpus = frame.group_by(named).agg(ts.min().alias("first_seen")).sort(named, nulls_last=True).with_columns(cluster)
-    events = found.events.filter(gpu.is_in(frame["gpu"].unique().implode())).with_columns(cluster)
+    events = found.events.filter(gpu.is_in(frame["gpu"].unique().implode()))
     readings = frame.drop(LINE, "uuid", *BOARD).with_columns(cluster)
-    return {"telemetry": readings, "events": events, "gpus": gpus}
+    return {"telemetry": readings, "events": _new_events(store, events, options.cluster), "gpus": gpus}
 
 
 def _unseen(found: Parsed, stored: pl.DataFrame) -> pl.DataFrame:
@@ -208,12 +208,25 @@ def _unseen(found: Parsed, stored: pl.DataFrame) -> pl.DataFrame:
     return kept
 
 
-def _jobs(store: Store, found: Parsed, _: Options) -> dict[str, pl.DataFrame]:
-    """The rows of `jobs`. Allocations that the store has just so are counted as duplicates."""
+def _jobs(store: Store, found: Parsed, options: Options) -> dict[str, pl.DataFrame]:
+    """The rows of `jobs`. Rows whose allocations the store has just so are counted as duplicates."""
     kept = superseding.new_records(store, superseding.conformed(found.frame))
-    found.report.total.duplicates += found.frame.height - kept.height
-    found.report.total.kept = kept.height
-    return {"jobs": kept}
+    report = found.report
+    lines = found.frame.join(kept, on=superseding.KEY, how="semi", nulls_equal=True)[LINE].n_unique()
+    report.total.duplicates += found.frame[LINE].n_unique() - lines
+    report.total.kept = lines
+    return {"jobs": kept, "events": _new_events(store, found.events, options.cluster)}
+
+
+def _new_events(store: Store, events: pl.DataFrame, cluster: str) -> pl.DataFrame:
+    """The events that the store does not have: the rows of a longer file are refused again."""
+    events = events.with_columns(pl.lit(cluster).alias("cluster"))
+    if not events.height:
+        return events
+    same = [c for c in events.columns if c != "detail"]
+    of_these = pl.col("kind").is_in(events["kind"].unique().implode())
+    known = store.collect(store.scan("events").filter(of_these).select(same))
+    return events.join(known, on=same, how="anti", nulls_equal=True)
 
 
 _TABLES = {"runs": _runs, "telemetry": _telemetry, "jobs": _jobs}

@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 from ...errors import InputError, UnitError
 from . import figures
 from .content import Sheet
-from .meanings import JOB_MEANINGS, OTHER_NAMES, RUN_MEANINGS, SC22_UNITS, SMI_UNITS, TELEMETRY_MEANINGS, Meaning
+from .meanings import (
+    JOB_MEANINGS,
+    JOB_UNITS,
+    OTHER_NAMES,
+    RUN_MEANINGS,
+    SC22_UNITS,
+    SMI_UNITS,
+    TELEMETRY_MEANINGS,
+    Meaning,
+)
 from .units import UNITS, Unit, find, named, split_label
 
 METRIC_KINDS = ("number", "hex", "pstate")
@@ -95,7 +104,7 @@ def recognise(sheet: Sheet, options: Options) -> Layout:
     if options.columns:
         _map(sheet, layout, options)
     lacks = _NEEDED_OF_JOBS - layout.bound.keys()
-    if layout.kind == "jobs" and (lacks or not {"gpu", "node"} & layout.bound.keys()):
+    if layout.kind == "jobs" and (lacks or not {"gpu", "index", "node"} & layout.bound.keys()):
         missing = min(lacks, default="gpu")
         raise InputError(f"{sheet.file} is of jobs and no column is {missing}: name it with --map COLUMN={missing}")
     if layout.kind == "runs":
@@ -267,7 +276,7 @@ def _units(sheet: Sheet, layout: Layout, options: Options) -> None:
             raise InputError(f"{sheet.file}: --unit {column}={text}: {target.meaning.name} has no unit")
         target.unit = named(text, target.meaning.dimension, "--unit")
         target.source = "--unit"
-    known = {"sc22": SC22_UNITS, "nvidia-smi": SMI_UNITS}.get(layout.name, {})
+    known = {"sc22": SC22_UNITS, "nvidia-smi": SMI_UNITS, "allocations": JOB_UNITS}.get(layout.name, {})
     for bound in layout.bound.values():
         dimension = bound.meaning.dimension
         if bound.unit is None and dimension in known:

@@ -132,7 +132,13 @@ TELEMETRY_MEANINGS: tuple[Meaning, ...] = (
 # An allocation of a GPU to a job: a row of the table `jobs`.
 JOB_MEANINGS: tuple[Meaning, ...] = (
     Meaning("job", "text", "batch job", ("job_id", "jobid", "job"), column="job_id"),
-    Meaning("gpu", "identity", "the GPU: a UUID, or a name that the store knows", ("uuid", "gpu_uuid", "gpu")),
+    Meaning(
+        "gpu",
+        "identity",
+        "the GPU or GPUs: UUIDs, names that the store knows, or numbers on the node",
+        ("uuid", "gpu_uuid", "gpu", "gpus", "gpu_uuids"),
+    ),
+    Meaning("index", "identity", "number of the GPU on its node", ("index", "gpu_index", "gpu_id", "gpu_ids")),
     Meaning("node", "text", "host", ("node", "host", "hostname"), column="node"),
     Meaning("began", "time stamp", "when the job began", ("began", "start", "start_time"), column="began"),
     Meaning("ended", "time stamp", "when the job ended; empty: it runs", ("ended", "end", "end_time"), column="ended"),
@@ -141,11 +147,21 @@ JOB_MEANINGS: tuple[Meaning, ...] = (
     Meaning("account", "text", "the account that pays", ("account", "project"), column="account"),
     Meaning("partition", "text", "partition or queue", ("partition", "queue"), column="partition"),
     Meaning("state", "text", "the scheduler's state", ("state", "job_state"), column="state"),
-    _number("share", "which part of the GPU it had: 1 is all", ("share", "gpu_share"), "share", low=1e-6, high=1.0),
+    _number(
+        "share",
+        "part of the GPU that it had: 1, or 100 %, is all",
+        ("share", "gpu_share"),
+        "share",
+        dimension="share",
+        unit="ratio",
+        low=1e-6,
+        high=1.0,
+    ),
 )
 
-# The units of values whose label has no unit, if the tool is known.
+# The units of values whose label has no unit, if the tool or format is known.
 SMI_UNITS = {"power": "W", "energy": "mJ", "clock": "MHz", "temperature": "C", "share": "%", "memory": "MiB"}
+JOB_UNITS = {"share": "ratio"}
 SC22_UNITS = {"power": "W", "clock": "MHz", "temperature": "C", DIFFERENCE: "C"}
 
 # Texts that stand for "unknown" (compared in lower case).

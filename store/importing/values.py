@@ -87,7 +87,7 @@ def numbers(
     for bound in items:
         name, meaning = bound.column, bound.meaning
         value, known = pl.col(parsed(meaning)), ~pl.col(missing(meaning))
-        limits = f"{meaning.low:g} to {meaning.high:g} {meaning.unit}".rstrip()
+        limits = f"{meaning.low:g} to {meaning.high:g} {meaning.unit}".removesuffix("ratio").rstrip()
         rules.append((known & value.is_null(), f"{name} is not a readable {meaning.dimension or 'number'}"))
         rules.append((known & ~_inside(bound), f"{name} is outside {limits}"))
         if meaning.name == required:

@@ -79,6 +79,73 @@ def test_rows_that_cannot_be_are_refused_with_their_line(run: Any, store: Store)
         10: "share is outside 1e-06 to 1",
     }
     assert now(store, "count(*)") == [(4,)]
+    told = "select ts, job_id, gpu, node, duration_ns, detail from events where kind = 'job_refused' order by detail"
+    events = store.sql(told).to_pylist()
+    assert [(e["job_id"], e["gpu"], e["node"]) for e in events] == [
+        ("11", A, "n01"), ("12", A, "n01"), ("13", None, None), ("14", A, "n01"), (None, A, "n01"),
+    ]  # fmt: skip
+    assert (events[0]["ts"], events[0]["duration_ns"]) == (dt.datetime(2026, 11, 1, 10), -3600 * 10**9)
+    assert events[0]["detail"] == f"job 11 is not stored: {lines[6]} (jobs.csv, line 6)"
+    assert [e["duration_ns"] for e in events[1:]] == [None] * 4
+    run(*ROWS, f"11,bob,,n01,{A},2026-11-01 10:00:00,2026-11-01 09:00:00,1", name="again.csv")
+    assert store.sql("select count(*) as n from events").to_pylist() == [{"n": 5}]  # it was told before
+
+
+def test_a_row_may_name_several_gpus(run: Any, store: Store) -> None:
+    report = run(
+        f'7,n01,"{A},{B.upper()}",1793530000,1793540000',
+        f"8,n01,{A};{A},1793540000,1793550000",
+        f"9,n01,{A[:-1]}3 | {A[:-1]}4,1793530000,1793540000",
+        f"10,n01,{A} {B},1793550000,1793560000",
+        f"11,n01,{A} GPU-1,1793560000,1793570000",
+        header="job_id,node,gpus,start,end",
+    )
+    assert (report.total.rows, report.total.kept, report.gpus) == (5, 4, 4)
+    assert report.refusals == {"gpus is not a UUID": [6]}  # a row is stored with all its GPUs, or not
+    found = sorted(now(store, "job_id, gpu"))
+    assert found == sorted(
+        [("7", A), ("7", B), ("8", A), ("9", f"{A[:-1]}3"), ("9", f"{A[:-1]}4"), ("10", A), ("10", B)]
+    )
+    again = run(
+        f'7,n01,"{A},{B}",1793530000,1793540000', "12,n01,,1793530000,1793540000", header="job_id,node,gpus,start,end"
+    )
+    assert (again.total.kept, again.total.duplicates) == (1, 1)
+
+
+def test_numbers_of_gpus_are_looked_up_on_their_node(run: Any, store: Store) -> None:
+    known = {"cluster": ["fleet"] * 3, "gpu": [A, B, "GPU-c"], "uuid": [A, B, "GPU-c"], "node": ["n01", "n01", "n02"]}
+    store.append({"gpus": arrow_rows("gpus", known | {"slot": [0, 1, 0]})}, "gpus")
+    times = "1793530000,1793540000"
+    report = run(
+        f'1,n01,"0,1",{times}',
+        f"2,n02,0,{times}",
+        f"3,n01,0-1,{times}",
+        f"4,n01,gpu:v100:2(IDX:0-1),{times}",
+        f"5,n03,2,{times}",
+        f"6,,1,{times}",
+        f"7,n01,1-0,{times}",
+        f"8,n01,0-999,{times}",
+        header="job_id,node,gpu_index,began,ended",
+    )
+    assert report.refusals == {
+        "its GPU is a number, so its node is needed too (--map COLUMN=node)": [7],
+        "gpu_index is no list of GPUs": [8, 9],
+    }
+    assert sorted(now(store, "job_id, gpu")) == [
+        ("1", A), ("1", B), ("2", "GPU-c"), ("3", A), ("3", B), ("4", A), ("4", B), ("5", "n03/2"),
+    ]  # fmt: skip
+    with pytest.raises(InputError, match="so its node is needed too"):
+        run(f"1,0,{times}", header="job_id,gpu,began,ended", name="bare.csv")
+
+
+def test_a_share_may_be_in_percent(run: Any, store: Store) -> None:
+    times = "1793530000,1793540000"
+    run(f"1,{A},{times},25", f"2,{B},{times},100", header="job_id,gpu,began,ended,share [%]")
+    run(f"3,{A},{times},50 %", f"4,{B},{times},12.5%", header="job_id,gpu,began,ended,share", name="b.csv")
+    run(f"5,{A},{times},40", header="job_id,gpu,began,ended,part", columns={"part": "share:%"}, name="c.csv")
+    assert sorted(now(store, "job_id, share")) == [("1", 0.25), ("2", 1), ("3", 0.5), ("4", 0.125), ("5", 0.4)]
+    with pytest.raises(InputError, match=r"line 2 has '40'; .*use --map and --unit"):
+        run(f"5,{A},{times},40", f"6,{A},{times},60", header="job_id,gpu,began,ended,share", name="d.csv")
 
 
 def test_columns_of_other_names_are_mapped_and_names_of_gpus_found(run: Any, store: Store) -> None:
