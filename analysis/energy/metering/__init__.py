@@ -1,0 +1,12 @@
+"""The energy of one GPU as a function of time, with an interval: from its counter where that can be trusted, else from
+power. `meters` makes one meter a GPU from a store; `Meter.over` gives the energy of any windows.
+"""
+
+from __future__ import annotations
+
+from .findings import Note, Problem, Reason
+from .meter import Energies, Meter
+from .reading import meters
+from .readings import Readings
+
+__all__ = ["Energies", "Meter", "Note", "Problem", "Readings", "Reason", "meters"]

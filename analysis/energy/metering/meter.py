@@ -1,0 +1,134 @@
+"""A meter: the energy of one GPU as a function of time, and how far it may be wrong.
+
+All figures are differences of functions that only grow with time, so the figures of two windows side by side add up to
+those of both. Only the ends of a window add something of their own: where a reading is placed in time is not exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .findings import Note, Reason
+from .readings import Floats, Times
+
+_REFUSED_FROM = 0.5  # of a window without readings that count
+_PARTS = ("measured_j", "below_j", "above_j", "variance_j2", "measured_s", "counter_s", "stuck_s", "zero_s")
+
+
+@dataclass(frozen=True)
+class Energies:
+    """The energy of one GPU in n windows; arrays (n,)."""
+
+    energy_j: Floats
+    """Best estimate; over(a, b) + over(b, c) is over(a, c). It is there also where `reason` refuses it."""
+    measured_j: Floats
+    """Of it, what a sensor measured; the rest fills gaps."""
+    below_j: Floats
+    """How much less it could be: bounds, from gaps, ends of the window and what the counter and power disagree by."""
+    above_j: Floats
+    """How much more."""
+    variance_j2: Floats
+    """Of sampling: what the sensor did not see. Independent from window to window."""
+    measured_s: Floats
+    """Time with readings."""
+    counter_s: Floats
+    """Of it, time for which the energy counter was used."""
+    reason: NDArray[np.str_]
+    """Why it is no honest figure, a `Reason`; '' where it is one."""
+
+
+@dataclass(frozen=True)
+class Meter:
+    """The energy of one GPU as a function of time."""
+
+    cluster: str
+    gpu: str
+    first_ns: int
+    """Time of the first reading, UTC."""
+    last_ns: int
+    idle_w: float | None
+    """What it draws without work; None where it was never seen idle."""
+    idle_n: int
+    """Of how many readings that is the median."""
+    limit_w: float | None
+    """Its power limit; None where unknown."""
+    highest_w: float
+    """The most that it can draw, as far as is known: for bounds."""
+    lowest_w: float
+    notes: tuple[Note, ...]
+    empty: Reason | None
+    """Why it has no energy at all."""
+    knots_s: Floats
+    """(k,) since `first_ns`."""
+    energy_j: Floats
+    """(k,) from the first knot to each."""
+    slope_j: Floats
+    """(k - 1,) of a segment: its energy to the fraction f of it is slope * f + bend * f**2."""
+    bend_j: Floats
+    edge_w: Floats
+    """(k - 1,) by how much the power may differ within a segment and around it."""
+    lag_s: float
+    """How late a reading is, at most."""
+    parts: Floats
+    """(parts, k) the other figures to each knot, in the order of `_PARTS`."""
+
+    def over(self, began: Times, ended: Times) -> Energies:
+        """The energy from `began` to `ended` (ns UTC, arrays). Raises ValueError where one ends before it begins."""
+        began, ended = np.asarray(began, np.int64), np.asarray(ended, np.int64)
+        if (ended < began).any():
+            raise ValueError("a window ends before it begins")
+        length = (ended - began) / 1e9
+        first, since = self._at(began)
+        last, until = self._at(ended)
+        sums = dict(zip(_PARTS, until[1:-1] - since[1:-1], strict=True))
+        outside = length - (last - first)
+        edges = since[-1] + until[-1]
+        # What was not measured before the first reading and after the last is not in the energy: it may be more.
+        beyond = outside * self.highest_w
+        return Energies(
+            until[0] - since[0],
+            sums["measured_j"],
+            sums["below_j"] + edges,
+            sums["above_j"] + edges + beyond,
+            sums["variance_j2"],
+            sums["measured_s"],
+            sums["counter_s"],
+            self._reasons(length, sums),
+        )
+
+    def _at(self, when: Times) -> tuple[Floats, Floats]:
+        """The time on the meter and (2 + parts, n): energy, parts and the doubt of a window's end there."""
+        if len(self.knots_s) < 2:
+            return np.zeros(len(when)), np.zeros((2 + len(_PARTS), len(when)))
+        inside = np.clip((when - self.first_ns) / 1e9, 0.0, self.knots_s[-1])
+        at = np.clip(np.searchsorted(self.knots_s, inside, "right") - 1, 0, len(self.knots_s) - 2)
+        step = self.knots_s[at + 1] - self.knots_s[at]
+        share = (inside - self.knots_s[at]) / step
+        found = np.empty((2 + len(_PARTS), len(when)))
+        found[0] = self.energy_j[at] + self.slope_j[at] * share + self.bend_j[at] * share**2
+        found[1:-1] = self.parts[:, at] + share * (self.parts[:, at + 1] - self.parts[:, at])
+        found[-1] = self.edge_w[at] * (share * (1 - share) * step + self.lag_s)
+        return inside, found
+
+    def _reasons(self, length: Floats, sums: dict[str, Floats]) -> NDArray[np.str_]:
+        reasons = np.full(len(length), "", dtype=f"<U{max(len(one) for one in Reason)}")
+        if self.empty is not None:
+            reasons[:] = self.empty
+            return reasons
+        refused = sums["measured_s"] < _REFUSED_FROM * length
+        missing = length - sums["measured_s"]
+        reasons[refused] = Reason.GAPS
+        reasons[refused & (sums["stuck_s"] > missing / 2)] = Reason.STUCK
+        reasons[refused & (sums["zero_s"] > missing / 2)] = Reason.ZERO
+        unread = sums["measured_s"] + sums["stuck_s"] + sums["zero_s"] == 0
+        reasons[unread & (length > 0)] = Reason.NO_TELEMETRY
+        return reasons
+
+
+def no_energies(n: int, reason: Reason) -> Energies:
+    """What n windows of a GPU without any meter have."""
+    zeros = {field.name: np.zeros(n) for field in fields(Energies) if field.name != "reason"}
+    return Energies(**zeros, reason=np.full(n, reason.value))
