@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @click.option(
     "--gpu", metavar="NAME", help="The GPU, if a file does not name it: node/slot, UUID or a part; else a new name."
 )
+@click.option("--model", metavar="NAME", help="The GPUs' product name, if a file has none: its power sensor follows.")
 @click.option("--workload", metavar="NAME", help="The workload; overrides what a file says.")
 @click.option(
     "--map",
@@ -44,6 +45,7 @@ def import_files(
     store: str,
     cluster: str,
     gpu: str | None,
+    model: str | None,
     workload: str | None,
     mapping: tuple[str, ...],
     units: tuple[str, ...],
@@ -65,6 +67,7 @@ def import_files(
     options = Options(
         cluster=cluster,
         gpu=gpu,
+        model=model,
         workload=workload,
         columns=_pairs(mapping, "--map"),
         units=_pairs(units, "--unit"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..store.power_sensors import sensor_of_chip
 from .backends import Device
 
-_AMPERE, _PASCAL, _VOLTA, _TURING = 7, 4, 5, 6  # NVML's architecture numbers
 _GA100 = 0x20  # first byte of its PCI device ids; other Ampere parts have 0x22 to 0x25
 _UNKNOWN = 0xFFFFFFFF
 
@@ -102,22 +102,12 @@ def instances(handle: Any, physical: Device, position: int) -> list[tuple[Device
 
 
 def power_window(handle: Any) -> tuple[int | None, int | None]:
-    """Over how many ms this part averages the power it reports, and how often it has a new value; None if unknown.
-
-    Periods and windows as measured by Yang, Adamek and Armour (SC24, doi 10.1109/SC41406.2024.00028). From Ampere
-    on the driver reports a mean of 1 s, but for GA100, where it is the sensor's own window.
-    """
+    """Over how many ms this part averages the power it reports, and how often it has a new value; None if unknown."""
     import pynvml as nv
 
     architecture = asked(nv.nvmlDeviceGetArchitecture, handle)
-    if architecture is None or architecture == _UNKNOWN or architecture < _PASCAL:
+    if architecture is None or architecture == _UNKNOWN:
         return None, None
-    if architecture in (_PASCAL, _VOLTA):
-        return 10, 20
-    if architecture == _TURING:
-        return 100, 100
-    if architecture == _AMPERE:
-        pci = asked(nv.nvmlDeviceGetPciInfo_v3, handle)
-        if pci is not None and pci.pciDeviceId >> 24 == _GA100:
-            return 25, 100
-    return 1000, 100
+    pci = asked(nv.nvmlDeviceGetPciInfo_v3, handle)
+    sensor = sensor_of_chip(architecture, ga100=pci is not None and pci.pciDeviceId >> 24 == _GA100)
+    return (None, None) if sensor is None else (sensor.draw_ms, sensor.period_ms)

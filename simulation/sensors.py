@@ -1,9 +1,7 @@
 """What the driver of a simulated GPU reports: one row per model, and the noise of the power sensor.
 
-The power sensors see part of the time only (Yang, Adámek and Armour, SC'24, arXiv 2312.02741): on V100 a new value
-every 20 ms, averaged over 10 ms; on A100 and later one every 100 ms over the last 25 ms. On H100 and H200 what the
-driver calls the power draw is another value, the mean of the last second. Power is constant within a control step
-of 20 ms here, so a window of 10 ms has the step's value.
+The power sensors see part of the time only (`store/power_sensors.py`). Power is constant within a control step of
+20 ms here, so a window of 10 ms has the step's value.
 """
 
 from __future__ import annotations
@@ -13,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..store.power_sensors import sensor_of_model
 from .draws import stream
-from .models import A100, H100, H200, V100
+from .models import A100, H100, H200, V100, GpuModel
 from .physics import Floats
 
 
@@ -37,11 +36,20 @@ class Sensors:
         return self.average_window_ms or self.instant_window_ms
 
 
+def _sensors(model: GpuModel, *, memory_temperature: bool = False, remapped_rows: bool = True) -> Sensors:
+    chip = sensor_of_model(model.name)
+    assert chip is not None
+    assert chip.period_ms
+    assert chip.window_ms
+    average = chip.draw_ms if chip.draw_ms != chip.window_ms else None
+    return Sensors(chip.period_ms, chip.window_ms, average, memory_temperature, remapped_rows)
+
+
 SENSORS = {
-    V100.name: Sensors(20, 10, remapped_rows=False),
-    A100.name: Sensors(100, 25, memory_temperature=True),
-    H100.name: Sensors(100, 25, 1000, memory_temperature=True),
-    H200.name: Sensors(100, 25, 1000, memory_temperature=True),
+    V100.name: _sensors(V100, remapped_rows=False),
+    A100.name: _sensors(A100, memory_temperature=True),
+    H100.name: _sensors(H100, memory_temperature=True),
+    H200.name: _sensors(H200, memory_temperature=True),
 }
 
 NOISE_SHARE = 0.0008

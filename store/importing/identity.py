@@ -106,13 +106,14 @@ def of_jobs(sheet: Sheet, bound: Bound, options: Options) -> None:
     _named(sheet, replace(bound, mapped=True), options)
 
 
-def of_board(bound: dict[str, Bound]) -> list[pl.Expr]:
+def of_board(bound: dict[str, Bound], options: Options) -> list[pl.Expr]:
     """What a file says about the GPUs themselves, for the table `gpus`: the columns `BOARD`."""
     columns = {key: bound[key].column for key in BOARD if key in bound}
     known = [
         pl.when(~is_placeholder(name, minus_one=False)).then(pl.col(name)).alias(key) for key, name in columns.items()
     ]
-    return known + [pl.lit(None, pl.String).alias(key) for key in BOARD if key not in columns]
+    said = {"model": options.model}
+    return known + [pl.lit(said.get(key), pl.String).alias(key) for key in BOARD if key not in columns]
 
 
 def _nothing(*keys: str) -> list[pl.Expr]:

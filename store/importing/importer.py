@@ -28,7 +28,7 @@ from .values import Seen
 if TYPE_CHECKING:
     from ..store import Store
 
-VERSION = "2"  # raise it when the same file would be read differently
+VERSION = "3"  # raise it when the same file would be read differently
 
 
 @dataclass
@@ -60,7 +60,8 @@ def import_file(store: Store, path: Path, options: Options) -> Report:
     before = provenance.earlier(store)
     if before is not None:
         return before
-    found = _parse(sheet, replace(options, known=partial(_known, store, options.cluster)))
+    known, models = (partial(_known, store, options.cluster, column) for column in ("name", "model"))
+    found = _parse(sheet, replace(options, known=known, models=models))
     with store.exclusive():  # no other import may store the same rows between the check and the append
         before = provenance.earlier(store)
         if before is not None:
@@ -73,15 +74,17 @@ def import_file(store: Store, path: Path, options: Options) -> Report:
     return found.report
 
 
-def _known(store: Store, cluster: str) -> dict[str, str]:
-    """The GPUs of a cluster: key -> name."""
-    rows = store.sql("select cluster, gpu, name from gpus_now").to_pylist()
-    return {row["gpu"]: row["name"] for row in rows if row["cluster"] == cluster}
+def _known(store: Store, cluster: str, column: str) -> dict[str, str]:
+    """The GPUs of a cluster: key -> name or model."""
+    rows = store.sql(f"select cluster, gpu, {column} as it from gpus_now where {column} is not null").to_pylist()
+    return {row["gpu"]: row["it"] for row in rows if row["cluster"] == cluster}
 
 
 def _parse(sheet: Sheet, options: Options) -> Parsed:
     layout = recognise(sheet, options)
     seen = Seen(notes=layout.notes)
+    if options.model is not None and "model" in layout.bound:
+        seen.notes.append("the file names the model of its GPUs, so --model is not used")
     workloads = _workloads(sheet, layout, options)
     events = pl.DataFrame()
     if layout.kind == "runs":
@@ -187,7 +190,7 @@ def _unseen(found: Parsed, stored: pl.DataFrame) -> pl.DataFrame:
     """
     frame, report = found.frame, found.report
     contents = [c for c in stored.columns if c not in ("ts", "cluster", "gpu", "import_id")]
-    metrics = [c for c in frame.columns if c in contents and c != "quality"]
+    metrics = [c for c in frame.columns if c in contents and c not in ("quality", "power_window_ms")]
     known = stored.select("gpu", "ts", *contents)
     both = frame.join(
         known.with_columns(seen=True), on=["gpu", "ts"], how="left", suffix=" stored", maintain_order="left"

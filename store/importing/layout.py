@@ -35,10 +35,12 @@ class Options:
     columns: Mapping[str, str] = field(default_factory=dict)  # --map: column -> meaning[:unit]
     units: Mapping[str, str] = field(default_factory=dict)  # --unit: column -> unit; "" is the time column
     time_zone: str = "UTC"  # of time stamps that state none
+    model: str | None = None  # product name of the GPUs where the file has none
     known: Callable[[], Mapping[str, str]] = dict  # the cluster's GPUs in the store: key -> name
+    models: Callable[[], Mapping[str, str]] = dict  # and key -> product name
 
     def __post_init__(self) -> None:
-        for option in ("cluster", "gpu", "workload"):
+        for option in ("cluster", "gpu", "workload", "model"):
             name = getattr(self, option)
             if name is not None and not name.strip():
                 raise InputError(f"--{option} is empty: give it a name")
@@ -52,6 +54,7 @@ class Options:
             "map": dict(sorted(self.columns.items())),
             "unit": dict(sorted(self.units.items())),
             "time_zone": self.time_zone,
+            **({} if self.model is None else {"model": self.model}),
         }
 
 

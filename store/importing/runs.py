@@ -165,7 +165,7 @@ def _frame(sheet: Sheet, layout: Layout, options: Options) -> pl.DataFrame:
             for one in bound.values()
             if _is_figure(one)
         ),
-        *identity.of_board(bound),
+        *identity.of_board(bound, options),
         pl.col(LINE),
     ]
     out = frame.select(columns)

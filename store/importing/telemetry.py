@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import polars as pl
 
 from ...errors import InputError
 from ..events import EventKind
+from ..power_sensors import sensor_of_model
 from ..schema import TELEMETRY
 from . import identity
 from .content import LINE, Sheet
@@ -46,13 +49,27 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
         pl.col("=timestamp").alias("ts"),
         pl.col("=gpu").alias("gpu"),
         pl.col("=uuid").alias("uuid"),
-        *identity.of_board(bound),
+        *identity.of_board(bound, options),
         *(pl.col(parsed(b.meaning)).round().cast(_kind(b.meaning.column)).alias(b.meaning.column) for b in metrics),
         pl.col(LINE),
     ]
     frame = sheet.frame.select(columns)
+    if "power_mw" in frame.columns:
+        frame = _with_window(frame, options.models())
+        if frame.filter(pl.col("power_window_ms").is_null())["model"].is_null().any():
+            seen.notes.append("the GPU's model is not known: --model NAME says it, and so what its power sensor sees")
     frame, events = _stuck(frame, seen)
     return frame, events, duplicates
+
+
+def _with_window(frame: pl.DataFrame, models: Mapping[str, str]) -> pl.DataFrame:
+    """With `power_window_ms` where the model is known, from the file or the store, and its sensor has been measured."""
+    said = frame.select("gpu", "model").unique()
+    known = {(gpu, model): sensor_of_model(model or models.get(gpu)) for gpu, model in said.iter_rows()}
+    windows = [(*key, sensor.draw_ms) for key, sensor in known.items() if sensor is not None]
+    schema = {"gpu": pl.String, "model": pl.String, "power_window_ms": pl.Int32}
+    table = pl.DataFrame(windows, schema, orient="row")
+    return frame.join(table, on=["gpu", "model"], how="left", nulls_equal=True, maintain_order="left")
 
 
 def _kind(column: str) -> type[pl.Int32] | type[pl.Int64]:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from whorl.store.importing import Parsed
+from whorl.store import Store
+from whorl.store.importing import Options, Parsed, import_file
+from whorl.store.schema import arrow_rows
 
 # ruff: noqa: DTZ001 - the store's times are UTC without a zone
 
@@ -188,6 +190,44 @@ def test_a_zone_that_is_none(zone: str, write: Write, refusal: Callable[..., str
     assert refusal(path, time_zone=zone) == (
         f"--time-zone {zone}: there is no such time zone; an example is Europe/Berlin"
     )
+
+
+@pytest.mark.parametrize(
+    ("model", "window"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 25),
+        ("NVIDIA A30", 25),
+        ("NVIDIA H100 80GB HBM3", 1000),
+        ("NVIDIA GH200 480GB", 1000),
+        ("NVIDIA RTX A6000", 1000),
+        ("NVIDIA RTX 6000 Ada Generation", 1000),
+        ("Quadro RTX 6000", 100),
+        ("Tesla V100-SXM2-16GB", 10),
+        ("Tesla K80", None),
+        ("Vega 20", None),
+    ],
+)
+def test_what_the_power_reading_averages_over_goes_by_the_model(
+    model: str, window: int | None, write: Write, parse: Parse
+) -> None:
+    rows = [f"2023/07/14 10:12:0{s}, {model}, 250, 45" for s in range(3)]
+    stream = write("timestamp, name, power.draw [W], temperature.gpu", "\n".join(rows))
+    assert parse(stream).frame["power_window_ms"].to_list() == [window] * 3
+    bare = write("timestamp, power.draw [W]", "2023/07/14 10:12:00, 250", name="b.csv")
+    assert parse(bare).frame["power_window_ms"].to_list() == [None]
+    assert any("--model NAME" in note for note in parse(bare).report.notes)
+    said = parse(bare, model=model)
+    assert said.frame.select("model", "power_window_ms").row(0) == (model, window)
+    assert not any("--model NAME" in note for note in said.report.notes)
+    assert any("--model is not used" in note for note in parse(stream, model="A100").report.notes)
+
+
+def test_the_model_of_a_stream_from_the_store(write: Write, store: Store) -> None:
+    known = {"cluster": ["fleet"], "gpu": [UUID], "uuid": [UUID], "node": ["n01"], "slot": [0]}
+    store.append({"gpus": arrow_rows("gpus", known | {"model": ["NVIDIA A100-PCIE-40GB"]})}, "gpus")
+    path = write("timestamp, power.draw [W]", "2023/07/14 10:12:00, 250")
+    import_file(store, path, Options(gpu="n01/0"))
+    assert store.sql("select gpu, power_window_ms from telemetry").to_pylist() == [{"gpu": UUID, "power_window_ms": 25}]
 
 
 def test_a_stuck_power_sensor(write: Write, parse: Parse) -> None:
