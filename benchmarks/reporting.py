@@ -27,7 +27,7 @@ def wall_times(seconds: list[float], counted: str) -> dict[str, Any]:
     }
 
 
-def ends(count: int, of: int) -> tuple[float, float]:
+def ends(count: float, of: int) -> tuple[float, float]:
     """The 95 % interval of a share by Wilson's score."""
     z, p = 1.96, count / of
     middle, half = p + z * z / (2 * of), z * math.sqrt(p * (1 - p) / of + z * z / (4 * of * of))
