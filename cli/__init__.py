@@ -148,6 +148,7 @@ def cli() -> None:
     whorl explain NAME --store S    one GPU: rank, history, cause, what to do
     whorl variability --store S     how much the GPUs differ
     whorl advise --store S --workload gemm-fp32  which nodes a job should avoid
+    whorl energy --store S          what energy the GPUs used
     whorl sql --store S "select name, model from gpus_now"
 
     Exit status: 0 done; 1 a check failed; 2 bad input or option, or the output could not be written; 3 the store
@@ -179,6 +180,7 @@ _SECTIONS = {
         "report": "report:report",
         "variability": "variability:variability",
     },
+    "Count energy": {"energy": "energy:energy"},
     "Place jobs": {"advise": "advise:advise", "replay": "replay:replay"},
     "Look into the store": {"sql": "sql:sql", "schema": "schema:schema", "store": "store:store_group"},
 }

@@ -64,7 +64,7 @@ def add_up(
     """
     by = list(by)
     known = pl.col("reason").is_null() & pl.col("energy_j").is_not_null()
-    boards = pieces.group_by([*by, "cluster", "gpu"] if by else ["cluster", "gpu"]).agg(
+    boards = pieces.group_by(list(dict.fromkeys([*by, "cluster", "gpu"]))).agg(
         *(pl.col(name).sum() for name in ("below_j", "above_j", "variance_j2", "sensed_j", "sensed_s", "measured_s")),
         *(_sum(name) for name in ("energy_j", "idle_j", *also)),
         _sum("energy_j", pl.col("energy_j").filter(known)).fill_null(0.0).alias("known_j"),

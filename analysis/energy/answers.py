@@ -1,0 +1,207 @@
+"""The rows of `whorl energy`: the energy of a store by job, user, account, GPU, node or day, with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from ...errors import InputError
+from .booked import Booked, booked
+from .pieces import Kind, add_up
+
+if TYPE_CHECKING:
+    from ...store import Store
+
+SCHEMA = "whorl.energy/1"
+
+
+class By(StrEnum):
+    """What the rows are of."""
+
+    JOB = "job"
+    USER = "user"
+    ACCOUNT = "account"
+    GPU = "gpu"
+    NODE = "node"
+    DAY = "day"
+
+    @property
+    def of_people(self) -> bool:
+        """Whether rows are of jobs, so that energy of nobody has rows of its own."""
+        return self in (By.JOB, By.USER, By.ACCOUNT)
+
+
+METERED = "metered"
+"""`kind` of a row of a GPU, a node or a day: all of its energy, whoever used it."""
+
+_COSTS = ("co2e_g", "cost")
+_FIGURES = ("energy_j", "low_j", "high_j", "idle_j", "duration_s", "method", "reason", *_COSTS)
+_MORE = ("gpu_s", "measured_s", "known_j", "gpus")
+_OF_JOB = ("user", "account", "state", "began", "ended", "allocations", "scheduler_j")
+_PARTS = {Kind.JOB: "attributed_j", Kind.IDLE: "idle_time_j", Kind.UNATTRIBUTED: "unattributed_j"}
+_ALLOCATIONS = (
+    "select cluster, allocation, any_value(job_id) as job_id, any_value(raw_id) as raw_id, any_value(user) as user, "
+    "any_value(account) as account, any_value(state) as state, min(began) as began, "
+    "case when count(ended) = count(*) then max(ended) end as ended, max(job_energy_j) as scheduler_j "
+    "from jobs_now group by cluster, allocation"
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Energy by one of the groupings. `rows` has a row for each, the largest first; `total` is one row of all."""
+
+    by: By
+    rows: pl.DataFrame
+    total: dict[str, Any]
+    booked: Booked
+    jobs: pl.DataFrame = field(repr=False)
+    """The allocations that the store knows."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return self.booked.notes
+
+
+def energy(
+    store: Store | str | Path,
+    by: str = By.JOB,
+    *,
+    job: str | None = None,
+    cluster: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Answer:
+    """The energy of a store's GPUs by job, user, account, GPU, node or day; or of one job, if `job` is given.
+
+    `since` and `until` are UTC without zone. Raises InputError for a job or cluster that the store
+    does not know, and where it has no telemetry in that time.
+    """
+    from ...store import Store as Opened
+
+    opened = store if isinstance(store, Opened) else Opened.open(store)
+    by = By(by)
+    jobs = opened.sql(_ALLOCATIONS).polars()
+    gpus = None
+    if job is not None:
+        jobs = _of_job(opened, jobs, job, cluster)
+        gpus, since, until = _of_these(opened, jobs, since, until)
+    found = booked(
+        opened,
+        cluster=cluster,
+        gpus=gpus,
+        since=since,
+        until=until,
+        by_day=by is By.DAY,
+        progress=progress,
+    )
+    pieces = found.pieces
+    if job is not None:
+        pieces = pieces.join(jobs.select("cluster", "allocation"), on=["cluster", "allocation"], how="semi")
+    if by in (By.JOB, By.USER, By.ACCOUNT):
+        pieces = pieces.join(
+            jobs.select("cluster", "allocation", "job_id", "user", "account"),
+            on=["cluster", "allocation"],
+            how="left",
+            nulls_equal=True,
+        )
+    if by is By.DAY:
+        pieces = pieces.with_columns(pl.col("began").dt.date().alias("day"))
+    rows = _of_people(pieces, by, jobs, found) if by.of_people else _of_things(opened, pieces, by, found)
+    [total] = add_up(pieces, [], sensor=found.sensor, also=_COSTS).to_dicts() if pieces.height else [{}]
+    return Answer(by, rows, total, found, jobs)
+
+
+def _of_people(pieces: pl.DataFrame, by: By, jobs: pl.DataFrame, found: Booked) -> pl.DataFrame:
+    """Rows of jobs, users or accounts; what nobody used stands in rows of its own."""
+    key = {By.JOB: "job_id", By.USER: "user", By.ACCOUNT: "account"}[by]
+    rows = add_up(pieces, ["cluster", "kind", key], sensor=found.sensor, also=_COSTS)
+    counted = pieces.group_by("cluster", "kind", key).agg(
+        pl.col("job_id").drop_nulls().n_unique().alias("jobs"),
+    )
+    rows = rows.join(counted, on=["cluster", "kind", key], how="left", nulls_equal=True)
+    more: tuple[str, ...] = ("jobs",)
+    if by is By.JOB:
+        of_job = (
+            jobs.sort("began")
+            .group_by("cluster", "job_id")
+            .agg(
+                pl.col("user").drop_nulls().last(),
+                pl.col("account").drop_nulls().last(),
+                pl.col("state").last(),
+                pl.col("began").min(),
+                pl.when(pl.col("ended").null_count() == 0).then(pl.col("ended").max()).alias("ended"),
+                pl.len().alias("allocations"),
+                pl.when(pl.col("scheduler_j").null_count() == 0).then(pl.col("scheduler_j").sum()).alias("scheduler_j"),
+            )
+        )
+        rows = rows.join(of_job, on=["cluster", "job_id"], how="left", nulls_equal=True)
+        more = _OF_JOB
+    order = pl.col("kind").replace_strict({Kind.JOB: 0, Kind.IDLE: 1, Kind.UNATTRIBUTED: 2}, default=3)
+    return rows.sort(order, pl.col("known_j"), descending=[False, True], maintain_order=True).select(
+        "cluster", key, "kind", *_FIGURES, *_MORE, *more
+    )
+
+
+def _of_things(store: Store, pieces: pl.DataFrame, by: By, found: Booked) -> pl.DataFrame:
+    """Rows of GPUs, nodes or days: all of their energy, and its parts."""
+    key = by.value
+    rows = add_up(pieces, ["cluster", key], sensor=found.sensor, also=_COSTS)
+    parts = pieces.group_by("cluster", key).agg(
+        pl.col("energy_j").filter(pl.col("kind") == kind).sum().alias(name) for kind, name in _PARTS.items()
+    )
+    rows = rows.join(parts, on=["cluster", key], how="left", nulls_equal=True)
+    shown: tuple[str, ...] = (key,)
+    if by is By.GPU:
+        named = store.sql("select cluster, gpu, name, node, model from gpus_now").polars()
+        rows = rows.join(named, on=["cluster", "gpu"], how="left", nulls_equal=True)
+        shown = ("gpu", "name", "node", "model")
+    rows = rows.with_columns(pl.lit(METERED).alias("kind"))
+    rows = rows.sort("day", "cluster") if by is By.DAY else rows.sort("known_j", descending=True, maintain_order=True)
+    return rows.select("cluster", *shown, "kind", *_FIGURES, *_MORE, *_PARTS.values())
+
+
+def _of_job(store: Store, jobs: pl.DataFrame, job: str, cluster: str | None) -> pl.DataFrame:
+    """The allocations of a job: by its number, the number that the job itself sees, or all tasks of an array."""
+    mine = (pl.col("job_id") == job) | (pl.col("raw_id") == job) | pl.col("job_id").str.starts_with(f"{job}_")
+    if cluster is not None:
+        mine &= pl.col("cluster") == cluster
+    found = jobs.filter(mine)
+    if found.is_empty():
+        where = "" if cluster is None else f" of cluster {cluster}"
+        known = sorted(jobs["job_id"].drop_nulls().unique().to_list())
+        hint = (
+            f"it knows {len(known):,} jobs, such as {', '.join(known[:3])}"
+            if known
+            else "its table jobs is empty: `whorl jobs import` or `whorl import` fills it"
+        )
+        raise InputError(f"{store.root} knows no job {job}{where}; {hint}")
+    if len(clusters := sorted(found["cluster"].drop_nulls().unique())) > 1:
+        raise InputError(f"clusters {' and '.join(clusters)} both have a job {job}: choose one with --cluster")
+    return found
+
+
+def _of_these(
+    store: Store, jobs: pl.DataFrame, since: datetime | None, until: datetime | None
+) -> tuple[list[tuple[str, str]] | None, datetime | None, datetime | None]:
+    """The physical GPUs of these allocations (None: not all are known) and the time that they cover."""
+    names = ", ".join("'" + one.replace("'", "''") + "'" for one in jobs["allocation"].unique().to_list())
+    rows = store.sql(
+        "select j.cluster, j.gpu, g.parent from jobs_now j left join gpus_now g on g.gpu = j.gpu and g.cluster is not "
+        f"distinct from j.cluster where j.allocation in ({names})"
+    ).polars()
+    first, last = jobs["began"].min(), None if jobs["ended"].null_count() else jobs["ended"].max()
+    assert first is None or isinstance(first, datetime)
+    assert last is None or isinstance(last, datetime)
+    since = first if since is None or (first is not None and first > since) else since
+    until = last if until is None or (last is not None and last < until) else until
+    if rows["gpu"].null_count():
+        return None, since, until
+    return rows.select("cluster", pl.coalesce("parent", "gpu")).unique().rows(), since, until
