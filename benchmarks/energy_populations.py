@@ -343,3 +343,7 @@ def main() -> None:
     rows = list(judged(given.seed, given.trials, by_whorl))
     head = {"benchmark": "energy_populations", "machine": machine("numpy", "polars", "scipy")}
     print(as_json({**head, "boards": given.trials, "seed": given.seed, **report(rows)}))
+
+
+if __name__ == "__main__":
+    main()
