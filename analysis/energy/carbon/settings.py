@@ -1,0 +1,325 @@
+"""The settings of energy: where the machines stand, what a kWh costs, and what else no sensor knows.
+
+A TOML file, `energy.toml` in the folder of the store, or the file that `--settings` names. docs/carbon.md explains each
+key. Values that change are lists of tables with `from` and `until`:
+
+    zone = "DE"
+    pue = 1.25
+    [[price]]
+    value = 0.21
+    from = 2026-01-01
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from ....errors import InputError
+from ....store.outcomes import Code
+from ....store.sensor_error import SENSOR_ERROR, SensorError
+from . import given
+from .dated import ALWAYS, NEVER, Dated, spans_of
+
+FILE = "energy.toml"
+
+
+class Method(Code):
+    """How the grams of a kWh are found."""
+
+    LOCATION = "location", "what the grid of the zone emitted: hours of a file, else a year's mean"
+    MARKET = "market", "what the contract for electricity says"
+
+
+class Service(Code):
+    """A service on the network that knows intensities by zone and hour."""
+
+    ELECTRICITY_MAPS = "electricity_maps", "Electricity Maps"
+    WATTTIME = "watttime", "WattTime"
+
+
+@dataclass(frozen=True)
+class HoursFile:
+    """A file of intensities by hour. `zone` is for a file without a column of zones."""
+
+    path: Path
+    zone: str | None = None
+    time_zone: str | None = None  # of times that state none; None: that of the settings
+    source: str | None = None
+    column: str | None = None  # where several could be the intensity
+
+
+@dataclass(frozen=True)
+class Factor:
+    """Grams of a kWh as the site states them, for a zone (of the location) or for the contract (of the market)."""
+
+    g_per_kwh: float
+    source: str
+    year: int
+    method: Method = Method.LOCATION
+    zone: str | None = None  # NULL only for the market's
+    began: int = ALWAYS
+    ended: int = NEVER
+    cluster: str | None = None
+
+
+@dataclass(frozen=True)
+class Embodied:
+    """What making a board emitted, in kg CO2e, and over how many years it is spread. None: for every model."""
+
+    kg: float
+    years: float
+    source: str
+    model: str | None = None
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A service on the network that knows intensities. Keys are read from the environment, never from the file."""
+
+    service: Service
+    url: str
+    cache: Path  # the file that keeps what it answered, a file of intensities by hour
+    timeout_s: float
+    zones: tuple[tuple[str, str], ...] = ()  # of the settings -> of the service, where they differ
+    variables: tuple[str, ...] = ()  # of the environment
+    signal: str | None = None  # of WattTime: co2_aoer is the mean of all plants, co2_moer of the marginal ones
+
+    @property
+    def source(self) -> str:
+        """What the service and its figures are called."""
+        return f"{self.service.meaning} {self.signal}" if self.signal else self.service.meaning
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a site has stated; everything is optional."""
+
+    path: Path | None = None
+    time_zone: str = "UTC"
+    currency: str | None = None
+    method: Method = Method.LOCATION
+    zones: tuple[Dated, ...] = ()
+    pue: tuple[Dated, ...] = ()
+    price: tuple[Dated, ...] = ()
+    host_w: tuple[Dated, ...] = ()  # what the rest of a node draws, for each GPU in it
+    hours: tuple[HoursFile, ...] = ()
+    factors: tuple[Factor, ...] = ()
+    embodied: tuple[Embodied, ...] = ()
+    sensor: SensorError = SENSOR_ERROR
+    adapters: tuple[Adapter, ...] = field(default=())
+
+    def zones_of(self, cluster: str) -> list[tuple[int, int, str]]:
+        """Where a cluster stood: (began, ended, zone) in order."""
+        return [(began, ended, str(zone)) for began, ended, zone in spans_of(self.zones, cluster)]
+
+
+NONE = Settings()
+"""Nothing is stated."""
+
+
+def find_settings(store: Path, path: str | Path | None = None) -> Settings:
+    """The settings: of `path`, else of `energy.toml` in the folder of the store, else none. Raises InputError."""
+    if path is not None:
+        return read_settings(Path(path))
+    usual = store / FILE
+    return read_settings(usual) if usual.is_file() else NONE
+
+
+def read_settings(path: Path) -> Settings:
+    """The settings in a file. Raises InputError, which names the file and the key."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such file; docs/carbon.md says what to write in it") from None
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"{path} is not a TOML file: {error}") from error
+    try:
+        return _settings(table, path)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+_KEYS = (
+    "time_zone", "currency", "method", "zone", "pue", "price", "host_w", "intensity", "factor", "embodied", "sensor",
+    "electricity_maps", "watttime",
+)  # fmt: skip
+_DATES = ("from", "until", "cluster")
+
+
+def _settings(table: dict[str, Any], path: Path) -> Settings:
+    given.only(table, _KEYS)
+    zone = given.text(table, "time_zone") or "UTC"
+    _zone_info(zone)
+    method = given.code(table, "method", Method, Method.LOCATION)
+    settings = Settings(
+        path=path,
+        time_zone=zone,
+        currency=given.text(table, "currency"),
+        method=method,
+        zones=_dated(table, "zone", zone),
+        pue=_dated(table, "pue", zone, low=1.0, high=5.0),
+        price=_dated(table, "price", zone, low=-1e6),
+        host_w=_dated(table, "host_w", zone, high=1e5),
+        hours=tuple(_hours(table, path.parent)),
+        factors=tuple(_factors(table, zone)),
+        embodied=tuple(_embodied(table)),
+        sensor=_sensor(table),
+        adapters=tuple(_adapters(table, path.parent)),
+    )
+    if settings.price and settings.currency is None:
+        raise InputError('price needs a currency: write currency = "EUR"')
+    return settings
+
+
+def _zone_info(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise InputError(f"there is no time zone {name!r}; an example is Europe/Berlin") from error
+
+
+def _instant(table: dict[str, Any], key: str, zone: str, missing: int, where: str) -> int:
+    if key not in table:
+        return missing
+    value = table[key]
+    if isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime.combine(value, time())
+    if not isinstance(value, datetime):
+        raise InputError(f"{key} of {where} must be a date, as 2026-01-31, not {value!r}")
+    if value.tzinfo is None:
+        value = value.replace(tzinfo=_zone_info(zone))
+    since = value - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
+
+
+def _validity(table: dict[str, Any], zone: str, where: str) -> dict[str, Any]:
+    began, ended = _instant(table, "from", zone, ALWAYS, where), _instant(table, "until", zone, NEVER, where)
+    if ended <= began:
+        raise InputError(f"until of {where} is not after from")
+    return {"began": began, "ended": ended, "cluster": given.text(table, "cluster", where=where)}
+
+
+def _dated(
+    table: dict[str, Any], key: str, zone: str, low: float = 0.0, high: float = float("inf")
+) -> tuple[Dated, ...]:
+    """A value for all times, or a list of tables of values that are dated. Without limits: texts for `zone`."""
+    if key not in table:
+        return ()
+    items = table[key] if isinstance(table[key], list) else [{"value": table[key]}]
+    found: list[Dated] = []
+    for item, where in given.tables(items, key, ("value", *_DATES)):
+        value: float | str = (
+            given.name(item, "value", where) if key == "zone" else given.number(item, "value", where, low, high)
+        )
+        one = Dated(value, **_validity(item, zone, where))
+        if any(one.meets(other) for other in found):
+            raise InputError(f"{where} holds at times at which another {key} holds: give each an end with until")
+        found.append(one)
+    return tuple(found)
+
+
+def _hours(table: dict[str, Any], folder: Path) -> Iterator[HoursFile]:
+    value = table.get("intensity", [])
+    items = [value] if isinstance(value, str | dict) else value
+    if not isinstance(items, list):
+        raise InputError(f"intensity must be the name of a file, not {items!r}")
+    items = [{"file": item} if isinstance(item, str) else item for item in items]
+    for item, where in given.tables(items, "intensity", ("file", "zone", "time_zone", "source", "column")):
+        texts = {key: given.text(item, key, where=where) for key in ("zone", "time_zone", "source", "column")}
+        if texts["time_zone"]:
+            _zone_info(texts["time_zone"])
+        yield HoursFile(folder / given.name(item, "file", where), **texts)
+
+
+def _factors(table: dict[str, Any], zone: str) -> Iterator[Factor]:
+    found: list[Factor] = []
+    for item, where in given.tables(
+        table.get("factor", []), "factor", ("zone", "g_per_kwh", "source", "year", "method", *_DATES)
+    ):
+        method = given.code(item, "method", Method, Method.LOCATION, where)
+        name = given.text(item, "zone", where=where)
+        if method is Method.LOCATION and name is None:
+            raise InputError(f'zone of {where} is missing: write the zone that it is for, as zone = "DE"')
+        one = Factor(
+            given.number(item, "g_per_kwh", where, 0.0, 5_000.0),
+            given.name(item, "source", where),
+            int(given.number(item, "year", where, 1990, 2200)),
+            method,
+            name,
+            **_validity(item, zone, where),
+        )
+        for other in found:
+            same = (other.method, other.zone, other.cluster) == (one.method, one.zone, one.cluster)
+            if same and one.began < other.ended and other.began < one.ended:
+                raise InputError(f"{where} holds at times at which another factor holds: give each an end with until")
+        found.append(one)
+        yield one
+
+
+def _embodied(table: dict[str, Any]) -> Iterator[Embodied]:
+    value = table.get("embodied", [])
+    items: Sequence[Any] = [value] if isinstance(value, dict) else value
+    seen = set()
+    for item, where in given.tables(items, "embodied", ("kg", "years", "source", "model")):
+        one = Embodied(
+            given.number(item, "kg", where, 0.0, 1e6),
+            given.number(item, "years", where, 0.1, 100.0),
+            given.name(item, "source", where),
+            given.text(item, "model", where=where),
+        )
+        if one.model in seen:
+            raise InputError(f"{where} names a model for the second time")
+        seen.add(one.model)
+        yield one
+
+
+def _sensor(table: dict[str, Any]) -> SensorError:
+    if "sensor" not in table:
+        return SENSOR_ERROR
+    ((item, where),) = given.tables([table["sensor"]], "sensor", ("gain_pct", "offset_w"))
+    return SensorError.stated(
+        given.number(item, "gain_pct", where, 0.0, 100.0),
+        given.number(item, "offset_w", where, 0.0, 1_000.0),
+    )
+
+
+_SERVICES = {
+    Service.ELECTRICITY_MAPS: ("https://api.electricitymaps.com/v3", ("ELECTRICITY_MAPS_KEY",), None),
+    Service.WATTTIME: ("https://api.watttime.org", ("WATTTIME_USER", "WATTTIME_PASSWORD"), "co2_aoer"),
+}
+_SIGNALS = ("co2_aoer", "co2_moer")
+
+
+def _adapters(table: dict[str, Any], folder: Path) -> Iterator[Adapter]:
+    for service, (url, variables, signal) in _SERVICES.items():
+        if service not in table:
+            continue
+        keys = ("url", "cache", "timeout_s", "zones", "variables", *(("signal",) if signal else ()))
+        ((item, where),) = given.tables([table[service]], service, keys)
+        zones = item.get("zones", {})
+        if not isinstance(zones, dict) or not all(isinstance(one, str) for one in zones.values()):
+            raise InputError(f'zones of {where} must be a table of names, as {{ DE = "DE" }}')
+        named = item.get("variables", list(variables))
+        if not isinstance(named, list) or len(named) != len(variables) or not all(isinstance(v, str) for v in named):
+            raise InputError(f"variables of {where} must name {len(variables)} variables of the environment")
+        if signal and item.get("signal", signal) not in _SIGNALS:
+            raise InputError(f"signal of {where} must be {' or '.join(_SIGNALS)}, not {item['signal']!r}")
+        yield Adapter(
+            service,
+            (given.text(item, "url", url, where) or url).rstrip("/"),
+            folder / (given.text(item, "cache", f"{service}.csv", where) or f"{service}.csv"),
+            given.number(item, "timeout_s", where, 0.1, 600.0, missing=10.0),
+            tuple(sorted(zones.items())),
+            tuple(named),
+            given.text(item, "signal", signal, where),
+        )
+    if all(service in table for service in _SERVICES):
+        raise InputError("electricity_maps and watttime are both given: keep one")

@@ -1,0 +1,132 @@
+"""Files of intensities by hour: units, time zones, holes, and what is refused."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from whorl.analysis.energy.carbon.hours import Hours, read_hours
+from whorl.errors import InputError, UnitError
+
+_HOUR = 3600 * 10**9
+
+
+def _read(path: Path, text: str, zone: str | None = None, time_zone: str = "UTC", column: str | None = None) -> Hours:
+    path.write_text(text)
+    (found,) = read_hours(path, zone=zone, time_zone=time_zone, column=column)
+    return found
+
+
+def _ns(*when: int) -> int:
+    return int(datetime(*when, tzinfo=UTC).timestamp()) * 10**9  # type: ignore[misc, arg-type]
+
+
+@pytest.mark.parametrize(
+    ("header", "g"),
+    [
+        ("g_per_kwh", 2.0),
+        ("gCO2e/kWh", 2.0),
+        ("intensity [kg/MWh]", 2.0),
+        ("Carbon intensity gCO₂eq/kWh (Life cycle)", 2.0),
+        ("kgCO2/kWh", 2000.0),
+        ("tCO2e/GWh", 2.0),
+        ("lbs_co2_per_mwh", 2 * 0.45359237),
+    ],
+)
+def test_the_header_says_the_unit(tmp_path: Path, header: str, g: float) -> None:
+    found = _read(tmp_path / "a.csv", f"time;zone;{header}\n2026-01-01T00:00Z;DE;2\n")
+    assert found.zone == "DEU"
+    assert found.g_per_kwh.tolist() == pytest.approx([g])
+
+
+def test_a_file_of_electricity_maps_gives_the_life_cycle(tmp_path: Path) -> None:
+    text = (
+        "Datetime (UTC),Country,Zone name,Zone id,Carbon intensity gCO₂eq/kWh (direct),"
+        "Carbon intensity gCO₂eq/kWh (Life cycle)\n2026-01-01 00:00:00,Germany,Germany,DE,300,350\n"
+    )
+    found = _read(tmp_path / "a.csv", text, time_zone="Asia/Tokyo")
+    assert (found.began.tolist(), found.g_per_kwh.tolist()) == ([_ns(2026, 1, 1)], [350])
+    direct = _read(tmp_path / "a.csv", text, column="Carbon intensity gCO₂eq/kWh (direct)")
+    assert direct.g_per_kwh.tolist() == [300]
+
+
+def test_the_hour_that_occurs_twice_is_read_in_order(tmp_path: Path) -> None:
+    text = "time,g_per_kwh\n" + "".join(
+        f"2025-10-26 {hour},{g}\n" for g, hour in enumerate(["01:00", "02:00", "02:00", "03:00"])
+    )
+    found = _read(tmp_path / "a.csv", text, "DE", "Europe/Berlin")
+    first = _ns(2025, 10, 25, 23)
+    assert found.began.tolist() == [first + i * _HOUR for i in range(4)]
+    assert found.g_per_kwh.tolist() == [0, 1, 2, 3]
+    with pytest.raises(InputError, match="line 3 has no readable time in Europe/Berlin"):
+        _read(
+            tmp_path / "a.csv",
+            "time,g_per_kwh\n2026-03-29 01:00,1\n2026-03-29 02:00,2\n2026-03-29 03:00,2\n",
+            "DE",
+            "Europe/Berlin",
+        )
+
+
+def test_holes_stay_holes(tmp_path: Path) -> None:
+    text = "time,g_per_kwh\n2026-01-01T00:00Z,1\n2026-01-01T01:00Z,\n2026-01-01T02:00Z,3\n2026-01-01T05:00Z,4\n"
+    found = _read(tmp_path / "a.csv", text, "DE")
+    hours = [(began // _HOUR % 24, ended // _HOUR % 24) for began, ended in zip(found.began, found.ended, strict=True)]
+    assert hours == [(0, 1), (2, 3), (5, 6)]
+
+
+def test_days_and_parquet_and_several_zones(tmp_path: Path) -> None:
+    days = _read(
+        tmp_path / "a.csv",
+        "date,g/kWh\n2026-03-28,1\n2026-03-29,2\n2026-03-30,3\n2026-03-31,4\n",
+        "DE",
+        "Europe/Berlin",
+    )
+    assert ((days.ended - days.began) // _HOUR).tolist() == [24, 23, 24, 24]
+    frame = pl.DataFrame(
+        {"zone": ["DE", "FR"], "time": [datetime(2026, 1, 1, 1, tzinfo=UTC)] * 2, "kg_per_mwh": [1.5, 2.5]}
+    )
+    frame.with_columns(pl.col("time").dt.convert_time_zone("Europe/Berlin")).write_parquet(tmp_path / "a.parquet")
+    both = read_hours(tmp_path / "a.parquet", zone=None, time_zone="UTC")
+    assert [(one.zone, one.began[0], one.g_per_kwh[0]) for one in both] == [
+        ("DEU", _ns(2026, 1, 1, 1), 1.5),
+        ("FRA", _ns(2026, 1, 1, 1), 2.5),
+    ]
+    (france,) = read_hours(tmp_path / "a.parquet", zone="France", time_zone="UTC")
+    assert france.zone == "FRA"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("time,intensity\n2026-01-01T00:00Z,1\n", "no name of a column says a unit"),
+        ("when,g/kWh\n2026-01-01T00:00Z,1\n", "has no column of times"),
+        ("time,g/kWh\n2026-01-01T00:00Z,-1\n", "line 2: g/kWh is '-1', not a number from 0 to 5,000"),
+        ("time,g/kWh\n2026-01-01T00:00Z,many\n", "line 2: g/kWh is 'many'"),
+        ("time,kg/kWh\n2026-01-01T00:00Z,400\n", "line 2: kg/kWh is '400', not a number from 0 to 5"),
+        (
+            "time,g/kWh\n2026-01-01T00:00Z,1\n2026-01-01T00:00Z,2\n",
+            "lines 2 and 3 give different values for the same hour",
+        ),
+        ("time,g/kWh\n2026-01-01T00:00Z,1\n,2\n2026-01-01T01:00Z,2\n", "line 3 has no time"),
+        ("time,g/kWh,kg/MWh\n2026-01-01T00:00Z,1,1\n", "several columns could be the intensity"),
+        ("time,g/kWh\n2026-01-01T00:00Z,1,5\n2026-01-01T01:00Z,1\n2026-01-01T02:00Z,1\n", "line 2: it has 3 fields"),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_sentence(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(InputError) as error:
+        _read(tmp_path / "a.csv", text, "DE")
+    assert says in str(error.value)
+    assert str(tmp_path / "a.csv") in str(error.value)
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    text = "time,g/kWh\n2026-01-01T00:00Z,1\n"
+    with pytest.raises(InputError, match="no column of zones: name its zone"):
+        _read(tmp_path / "a.csv", text)
+    with pytest.raises(UnitError, match="the name of the column 'time'"):
+        _read(tmp_path / "a.csv", text, "DE", column="time")
+    with pytest.raises(InputError, match="there is no such file"):
+        read_hours(tmp_path / "none.csv", zone=None, time_zone="UTC")

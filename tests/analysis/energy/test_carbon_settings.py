@@ -1,0 +1,127 @@
+"""The settings of energy: what they mean, and what is refused with which sentence."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from whorl.analysis.energy.carbon.dated import ALWAYS, NEVER
+from whorl.analysis.energy.carbon.factors import canonical, shipped, table
+from whorl.analysis.energy.carbon.settings import NONE, Method, find_settings, read_settings
+from whorl.errors import InputError
+from whorl.store.sensor_error import SENSOR_ERROR
+
+
+def _ns(*when: int) -> int:
+    return int(datetime(*when, tzinfo=UTC).timestamp()) * 10**9  # type: ignore[misc, arg-type]
+
+
+def test_all_keys_are_understood(tmp_path: Path) -> None:
+    path = tmp_path / "energy.toml"
+    path.write_text(
+        """
+        time_zone = "Europe/Berlin"
+        currency = "EUR"
+        method = "location"
+        pue = 1.25
+        host_w = 70
+        intensity = ["de.csv", "fr.csv"]
+        embodied = { kg = 150, years = 5, source = "maker's sheet" }
+        sensor = { gain_pct = 2, offset_w = 1.5 }
+        electricity_maps = { zones = { DEU = "DE" }, timeout_s = 3 }
+
+        [[zone]]
+        value = "DE"
+        until = 2026-04-01
+        [[zone]]
+        value = "FR"
+        from = 2026-04-01
+        [[price]]
+        value = 0.2
+        cluster = "alpha"
+        [[price]]
+        value = 0.3
+        [[factor]]
+        zone = "DE"
+        g_per_kwh = 25
+        source = "the supplier"
+        year = 2025
+        """
+    )
+    found = read_settings(path)
+    moved = _ns(2026, 3, 31, 22)  # midnight of 1 April in Berlin, in summer time
+    assert found.zones_of("any") == [(ALWAYS, moved, "DE"), (moved, NEVER, "FR")]
+    assert [(one.value, one.cluster) for one in found.price] == [(0.2, "alpha"), (0.3, None)]
+    assert [one.path for one in found.hours] == [tmp_path / "de.csv", tmp_path / "fr.csv"]
+    assert (found.embodied[0].kg, found.factors[0].method) == (150, Method.LOCATION)
+    assert found.adapters[0].cache == tmp_path / "electricity_maps.csv"
+    assert found.sensor.boards is None
+    assert found.sensor.covariance[0][0] < SENSOR_ERROR.covariance[0][0]
+
+
+def test_settings_are_found_in_the_folder_of_the_store(tmp_path: Path) -> None:
+    assert find_settings(tmp_path) == NONE
+    (tmp_path / "energy.toml").write_text('zone = "DE"')
+    (tmp_path / "other.toml").write_text('zone = "FR"')
+    assert find_settings(tmp_path).zones[0].value == "DE"
+    assert find_settings(tmp_path, tmp_path / "other.toml").zones[0].value == "FR"
+    with pytest.raises(InputError, match="there is no such file"):
+        find_settings(tmp_path, tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("pua = 1.2", "there is no key 'pua'; there are time_zone"),
+        ("pue = 0.8", "pue must be from 1 to 5, not 0.8"),
+        ("pue = true", "pue must be a number"),
+        ("pue = nan", "pue must be a number"),
+        ("pue = [1.2]", "pue must be a table with the keys value"),
+        ('pue = "1.2"', "pue must be a number, not '1.2'"),
+        ("price = 0.2", 'price needs a currency: write currency = "EUR"'),
+        ('zone = ""', "zone is empty"),
+        ("zone = 4", "zone must be a text in quotes"),
+        ('time_zone = "Berlin"', "there is no time zone 'Berlin'"),
+        ('method = "both"', "method must be location or market, not 'both'"),
+        ("intensity = 3", "intensity must be the name of a file"),
+        ("[[pue]]\nvalue = 1.2\nfrom = 3", "from of pue must be a date"),
+        ("[[pue]]\nvalue = 1.2\nfrom = 2026-01-01\nuntil = 2025-01-01", "until of pue is not after from"),
+        (
+            "[[pue]]\nvalue = 1.2\nfrom = 2026-01-01\n[[pue]]\nvalue = 1.3",
+            "pue number 2 holds at times at which another",
+        ),
+        ("[[pue]]\nfrom = 2026-01-01", "pue is missing"),
+        ("[[factor]]\ng_per_kwh = 3\nsource = 's'\nyear = 2024", "zone of factor is missing"),
+        ("[[factor]]\nzone = 'DE'\ng_per_kwh = 3\nyear = 2024", "source of factor is missing"),
+        ("[[factor]]\nzone = 'DE'\ng_per_kwh = -3\nsource = 's'\nyear = 2024", "g_per_kwh of factor must be from 0 to"),
+        ("embodied = 150", "embodied must be a list of tables"),
+        ("embodied = { kg = 150, years = 5 }", "source of embodied is missing"),
+        ("sensor = { gain_pct = 2 }", "offset_w of sensor is missing"),
+        ("electricity_maps = { key = 'secret' }", "there is no key 'key' in electricity_maps"),
+        ("electricity_maps = {}\nwatttime = {}", "both given: keep one"),
+        ("watttime = { signal = 'health_damage' }", "signal of watttime must be co2_aoer or co2_moer"),
+        ("zone = ", "is not a TOML file"),
+    ],
+)
+def test_wrong_settings_are_refused_in_one_sentence(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "energy.toml"
+    path.write_text(text)
+    with pytest.raises(InputError) as error:
+        read_settings(path)
+    assert str(path) in str(error.value)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_the_shipped_table_names_year_and_zone_of_every_value() -> None:
+    rows = table().values()
+    assert len(rows) > 200
+    assert all(0 < one.g_per_kwh < 1500 and 2020 <= one.year <= 2026 and one.name for one in rows)
+    germany = shipped("DE")
+    assert germany is not None
+    assert (germany.zone, germany.g_per_kwh, germany.year) == ("DEU", 344.14, 2024)
+    assert canonical("germany") == canonical("DEU") == canonical(" de ") == "DEU"
+    # A part of a country is not the country: a site must say what it wants.
+    assert shipped("US-CAL-CISO") is None
