@@ -139,7 +139,7 @@ def _campaign(runs: pl.DataFrame, node: npt.NDArray[Any], gpus: int) -> Probed:
         *(pl.lit(None, text).alias(name) for name in _TEXTS),
         *(
             pl.lit(None, number).alias(name)
-            for name in ("low", "high", "energy", "efficiency", "wrong_elements", "checked_elements")
+            for name in ("low", "high", "energy", "efficiency", "latency", "wrong_elements", "checked_elements")
         ),
     ).drop("gpu_at")  # fmt: skip
     nothing: dict[str, Any] = {"gpu": text, "node": text, "kind": text, "code": pl.Int64, "detail": text}
