@@ -106,7 +106,7 @@ def made(
             )
         )  # fmt: skip
     names = [f"n{number // PER_NODE}/{number % PER_NODE}" for number in range(gpus)]
-    return Made(_campaign(pl.concat(frames), node, gpus), faulty, names, medians)
+    return Made(campaign_of(pl.concat(frames), node, gpus), faulty, names, medians)
 
 
 def _silicon(random: np.random.Generator, gpus: int, population: str) -> Floats:
@@ -120,7 +120,7 @@ def _silicon(random: np.random.Generator, gpus: int, population: str) -> Floats:
     return random.standard_normal(gpus)
 
 
-def _campaign(runs: pl.DataFrame, node: npt.NDArray[Any], gpus: int) -> Probed:
+def campaign_of(runs: pl.DataFrame, node: npt.NDArray[Any], gpus: int) -> Probed:
     """The runs as `probed` reads them from a store."""
     text, number = pl.String(), pl.Float64()
     identity = pl.DataFrame(

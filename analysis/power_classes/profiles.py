@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 RUNS = 50
 """Of a workload with more runs, this many are read."""
 _READINGS = 30  # of a workload, at least
-_LITTLE, _MUCH = 30.0, 60.0  # % of the time with memory traffic
+LITTLE, MUCH = 30.0, 60.0
+"""% of the time with memory traffic: up to the first a workload uses compute, from the second on memory."""
 _WAITING = 50.0  # % of the time with a kernel
 
 
@@ -59,9 +60,9 @@ class Profile:
             return None
         if self.utilization < _WAITING:
             return Use.WAITING
-        if self.memory_utilization >= _MUCH:
+        if self.memory_utilization >= MUCH:
             return Use.MEMORY
-        return Use.COMPUTE if self.memory_utilization <= _LITTLE else Use.BOTH
+        return Use.COMPUTE if self.memory_utilization <= LITTLE else Use.BOTH
 
     def as_row(self) -> dict[str, Any]:
         """The figures of the row of `power_classes`. `above_limit`: share of the spike vector above the limit."""

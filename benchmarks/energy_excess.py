@@ -1,0 +1,313 @@
+"""What `whorl energy excess` says of fleets whose truth is known. Prints JSON.
+
+    python benchmarks/energy_excess.py > benchmarks/results/energy_excess.json
+
+    healthy   no fault is planted: how many fleets have a GPU shown to cost energy or time though it costs none, beside
+              rules that others would use on the same fingerprints; how often the 95 % interval holds the truth.
+    planted   2 % of the GPUs are slow, and 2 % hungry: the share that is shown, the excess that is said over the true
+              one, and how often the interval holds it.
+
+The truth is in true watts; every board has a sensor of its own, drawn with gain and offset of the 19 boards that were
+measured against a meter (`store.sensor_error`; normal with their mean and covariance), or from others. A job takes the
+GPU's levels of a random mix of the workloads of its kind, so that no fingerprint has just its work. Shares have 95 %
+Wilson intervals. Nothing is asserted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from whorl.analysis.energy.choices.excess import BUSY, add, excess
+from whorl.analysis.energy.choices.levels import levels
+from whorl.analysis.energy.pieces import SCHEMA
+from whorl.analysis.probing import COMPUTE, MEMORY
+from whorl.analysis.verdicts.answers.fingerprint import fingerprint
+from whorl.benchmarks.machine import machine
+from whorl.benchmarks.reporting import as_json, say, share
+from whorl.benchmarks.verdict_fleets import campaign_of
+from whorl.store.sensor_error import MEASURED_BOARDS
+
+Floats = npt.NDArray[np.float64]
+
+WORK = {"gemm": (297.0, COMPUTE), "fma": (220.0, COMPUTE), "stream": (145.0, MEMORY), "copy": (150.0, MEMORY)}
+"""Power (W) and what it stresses."""
+IDLE_W = 45.0
+LIMIT_W = 300.0
+POPULATIONS = ("normal", "alike", "t5 silicon", "narrow sensors", "wide sensors", "held by the limit", "one sitting")
+"""GPUs differ by 1.7 % in gemm, 0.5 % in others, 2 % in power (robustly); no differences at all; heavy tails; sensors
+that differ by 1 %; by twice as much as the measured ones, with t3 tails; gemm at the power limit, held by the board's
+own sensor; each GPU measured in one sitting only."""
+SLOW, HUNGRY = 0.12, 0.20
+_RUN, _DAY = 0.0015, 0.002
+_JOBS, _DAYS = 14, 14
+_DAY_S = 86_400.0
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """A fleet, what is seen of it, and its true excess."""
+
+    fingerprints: pl.DataFrame
+    pieces: pl.DataFrame
+    busy: pl.DataFrame
+    energy_j: Floats
+    """(gpus,) the true excess of each."""
+    time_s: Floats
+    slow: npt.NDArray[np.bool_]
+    hungry: npt.NDArray[np.bool_]
+
+
+def made(random: np.random.Generator, gpus: int, population: str, planted: float = 0.0) -> Fleet:
+    """A fleet of one model; `planted`: the share of its GPUs that is slow, and that is hungry."""
+    time, power, gain, offset = _boards(random, gpus, population)
+    order = random.permutation(gpus)
+    n = round(planted * gpus)
+    slow, hungry = (np.isin(np.arange(gpus), some) for some in (order[:n], order[n : 2 * n]))
+    time = time + np.log1p(SLOW) * slow[:, None]
+    power = power + np.log1p(HUNGRY) * hungry[:, None]
+    watts = np.array([watts for watts, _ in WORK.values()]) * np.exp(power)
+    if population == "held by the limit":  # the board's own sensor holds what it draws, and the clock follows
+        held = (LIMIT_W - offset) / (1 + gain)
+        time[:, 0] += np.log(watts[:, 0] / held).clip(min=-0.2) / 2.4
+        watts[:, 0] = held
+    read = (1 + gain)[:, None] * watts + offset[:, None]
+    found = fingerprint(_campaign(random, time, read, 1 if population == "one sitting" else 3))
+    return _with_jobs(random, found, time, watts, gain, offset, slow, hungry)
+
+
+def _boards(random: np.random.Generator, gpus: int, population: str) -> tuple[Floats, Floats, Floats, Floats]:
+    def drawn(shape: tuple[int, ...]) -> Floats:
+        return (
+            random.standard_t(5, shape) / np.sqrt(5 / 3)
+            if population == "t5 silicon"
+            else random.standard_normal(shape)
+        )
+
+    alike = 0.0 if population == "alike" else 1.0
+    silicon, own = drawn((gpus, 1)), drawn((gpus, len(WORK)))
+    time = alike * (np.array([0.016, 0.003, 0.001, 0.001]) * silicon + 0.004 * own)
+    power = alike * 0.02 * drawn((gpus, 1)) + alike * 0.004 * random.standard_normal((gpus, len(WORK)))
+    if population == "narrow sensors" or population == "alike":
+        return time, power, 0.01 * random.standard_normal(gpus), 0.5 * random.standard_normal(gpus)
+    if population == "wide sensors":
+        return time, power, 0.05 * random.standard_t(3, gpus), 8 * random.standard_normal(gpus)
+    measured = np.array([[gain / 100, offset] for _, gain, offset in MEASURED_BOARDS])
+    gain, offset = random.multivariate_normal(measured.mean(axis=0), np.cov(measured.T), gpus).T
+    return time, power, gain, offset
+
+
+def _campaign(random: np.random.Generator, time: Floats, read: Floats, sittings: int) -> Any:
+    gpus, runs = len(time), 3
+    each = sittings * runs
+    gpu = np.repeat(np.arange(gpus), each)
+    day = np.tile(np.repeat(np.arange(sittings), runs), gpus)
+    at = 1_790_000_000_000_000 + day * 15 * 86_400_000_000 + np.tile(np.arange(runs), gpus * sittings) * 60_000_000
+    frames = []
+    for place, (name, (_, stresses)) in enumerate(WORK.items()):
+        moved = (_DAY * random.standard_normal((gpus, sittings)))[gpu, day] + _RUN * random.standard_normal(len(gpu))
+        watts = read[gpu, place] * np.exp(0.002 * random.standard_normal(len(gpu)))
+        frames.append(
+            pl.DataFrame(
+                {
+                    "run_id": np.arange(len(gpu)) + place * len(gpu), "gpu_at": gpu, "workload": [name] * len(gpu),
+                    "began": at + place * 10_000_000, "value": np.exp(3.0 + time[gpu, place] + moved),
+                    "sm_clock_mhz": 1400.0, "power_w": watts, "temperature_c": 60.0, "stresses": [stresses] * len(gpu),
+                }
+            )
+        )  # fmt: skip
+    return campaign_of(pl.concat(frames), np.arange(gpus) // 4, gpus)
+
+
+def _with_jobs(
+    random: np.random.Generator, found: pl.DataFrame, time: Floats, watts: Floats, gain: Floats, offset: Floats,
+    slow: npt.NDArray[np.bool_], hungry: npt.NDArray[np.bool_],
+) -> Fleet:  # fmt: skip
+    """Each GPU has jobs of a day: the truth of each, and what is read of it."""
+    gpus = len(time)
+    kind = random.integers(2, size=(gpus, _JOBS))  # compute or memory
+    mix = random.random((gpus, _JOBS))
+    busy = random.uniform(0.5, 1.0, (gpus, _JOBS))
+
+    def mixed(of: Floats) -> Floats:
+        first = np.where(kind == 0, of[:, [0]], of[:, [2]])
+        second = np.where(kind == 0, of[:, [1]], of[:, [3]])
+        return mix * first + (1 - mix) * second
+
+    usual_time, usual_energy = np.median(time, axis=0), np.median(time + np.log(watts), axis=0)
+    t, e = mixed(time - usual_time), mixed(time + np.log(watts) - usual_energy)
+    work_j = busy * _DAY_S * mixed(watts)
+    true_j = work_j + (1 - busy) * _DAY_S * IDLE_W
+    read_j = (1 + gain)[:, None] * true_j + offset[:, None] * _DAY_S
+    rows = gpus * _JOBS
+    names = np.repeat([f"GPU-{one:05d}" for one in range(gpus)], _JOBS)
+    began = 1_791_000_000_000_000_000 + np.tile(np.arange(_JOBS) * int(_DAY_S * 1e9), gpus)
+    since = pl.Series(began).cast(pl.Datetime("ns"))
+    one = {
+        "cluster": ["made"] * rows, "gpu": names, "node": [f"n{at // 4}" for at in np.repeat(np.arange(gpus), _JOBS)],
+        "began": since, "ended": since + timedelta(seconds=_DAY_S),
+        "kind": ["job"] * rows, "allocation": [str(at) for at in range(rows)], "share": [1.0] * rows,
+        "energy_j": read_j.ravel(), "idle_j": np.repeat((1 + gain) * IDLE_W + offset, _JOBS) * _DAY_S,
+        "below_j": [0.0] * rows, "above_j": [0.0] * rows, "variance_j2": [0.0] * rows, "sensed_j": read_j.ravel(),
+        "sensed_s": [_DAY_S] * rows, "measured_s": [_DAY_S] * rows, "method": ["power"] * rows, "reason": [None] * rows,
+    }  # fmt: skip
+    use = {
+        "cluster": ["made"] * rows, "gpu": names, "allocation": one["allocation"], "busy": busy.ravel(),
+        "memory": (busy * np.where(kind == 0, 0.15, 0.8)).ravel(), "workload": [None] * rows,
+    }  # fmt: skip
+    excess_j, excess_s = (work_j * -np.expm1(-e)).sum(axis=1), (busy * _DAY_S * -np.expm1(-t)).sum(axis=1)
+    return Fleet(
+        found, pl.DataFrame(one, schema=SCHEMA), pl.DataFrame(use, schema=BUSY), excess_j, excess_s, slow, hungry
+    )
+
+
+# -- rules that others would use ------------------------------------------------------------------------------------
+
+
+def _rules(fleet: Fleet) -> dict[str, npt.NDArray[np.bool_]]:
+    """GPUs that cost energy by the energy for the same work: the mean over the workloads, of readings alone."""
+    wide = fleet.fingerprints.filter(pl.col("figure") == "work_per_joule").sort("gpu", "workload")
+    values = -np.log(wide["value"].to_numpy().reshape(-1, len(WORK)))
+    x = (values - np.median(values, axis=0)).mean(axis=1)
+    low, high = np.quantile(x, (0.25, 0.75))
+    return {
+        "above the median": x > 0,
+        "5 % above the median": x > np.log(1.05),
+        "Tukey's fence": x > high + 1.5 * (high - low),
+    }
+
+
+@dataclass
+class Tally:
+    """Counts over fleets of one kind."""
+
+    gpus: int = 0
+    fleets: int = 0
+    covered: dict[str, int] = field(default_factory=dict)
+    known: dict[str, int] = field(default_factory=dict)
+    false: dict[str, int] = field(default_factory=dict)
+    false_fleets: dict[str, int] = field(default_factory=dict)
+    widths: dict[str, list[float]] = field(default_factory=dict)
+    found: dict[str, int] = field(default_factory=dict)
+    planted: dict[str, int] = field(default_factory=dict)
+    ratios: dict[str, list[float]] = field(default_factory=dict)
+    total_covered: int = 0
+
+    def add(self, fleet: Fleet) -> None:
+        limits = fleet.pieces.select("cluster", "gpu").unique().with_columns(limit_w=pl.lit(LIMIT_W))
+        rows = excess(fleet.pieces, levels(fleet.fingerprints, limits), fleet.busy)
+        by_gpu = add(rows, ["cluster", "gpu"]).sort("gpu")
+        self.fleets += 1
+        self.gpus += by_gpu.height
+        faulty = fleet.slow | fleet.hungry
+        for name, truth, planted in (
+            ("excess_j", fleet.energy_j, {"slow": fleet.slow, "hungry": fleet.hungry}),
+            ("excess_s", fleet.time_s, {"slow": fleet.slow}),
+        ):
+            said, low, high = (by_gpu[f"{name}{end}"].to_numpy() for end in ("", "_low", "_high"))
+            shown = by_gpu[f"{name}_shown"].fill_null(value=False).to_numpy()
+            known = np.isfinite(said)
+            inside = (low <= truth) & (truth <= high)
+            self._plus(self.known, name, int(known.sum()))
+            self._plus(self.covered, name, int((inside & known).sum()))
+            if known.any():
+                width = np.median((high - low)[known]) / np.median(_scale(fleet, name))
+                self.widths.setdefault(name, []).append(float(width))
+            rules = {"whorl": shown, **(_rules(fleet) if name == "excess_j" else {})}
+            for rule, named in rules.items():
+                false = int((named & (truth <= 0) & ~faulty).sum())
+                self._plus(self.false, f"{name} {rule}", false)
+                self._plus(self.false_fleets, f"{name} {rule}", int(false > 0))
+                for fault, those in planted.items():
+                    self._plus(self.found, f"{name} {fault} {rule}", int((named & those).sum()))
+            for fault, those in planted.items():
+                self._plus(self.planted, f"{name} {fault}", int(those.sum()))
+                self._plus(self.covered, f"{name} {fault}", int((inside & those).sum()))
+                self.ratios.setdefault(f"{name} {fault}", []).extend(
+                    (said[those & known] / truth[those & known]).tolist()
+                )
+        total = add(rows, ["cluster"]).row(0, named=True)
+        if total["excess_j"] is not None:
+            self.total_covered += int(total["excess_j_low"] <= fleet.energy_j.sum() <= total["excess_j_high"])
+
+    @staticmethod
+    def _plus(counts: dict[str, int], key: str, n: int) -> None:
+        counts[key] = counts.get(key, 0) + n
+
+    def as_dict(self) -> dict[str, Any]:
+        answer: dict[str, Any] = {"fleets": self.fleets, "gpus": self.gpus}
+        for name in ("excess_j", "excess_s"):
+            answer[name] = {
+                "interval_holds_the_truth": share(self.covered[name], self.known[name]),
+                "median_width_of_busy": _quantiles(self.widths.get(name, []), 0.5),
+            }
+            for key, n in self.false_fleets.items():
+                if key.startswith(name):
+                    rule = key.removeprefix(f"{name} ")
+                    answer[name][f"fleets_with_a_false_one: {rule}"] = share(n, self.fleets)
+                    answer[name][f"false_per_1000_gpus: {rule}"] = round(1000 * self.false[key] / self.gpus, 2)
+            for key, n in self.planted.items():
+                if n and key.startswith(name):
+                    answer[key] = {
+                        **{
+                            f"shown: {rule.removeprefix(key + ' ')}": share(hits, n)
+                            for rule, hits in self.found.items()
+                            if rule.startswith(key)
+                        },
+                        "interval_holds_the_truth": share(self.covered[key], n),
+                        "said_over_true": _quantiles(self.ratios[key], 0.05, 0.5, 0.95),
+                    }
+        answer["total_interval_holds_the_truth"] = share(self.total_covered, self.fleets)
+        return answer
+
+
+def _quantiles(values: list[float], *at: float) -> list[float] | None:
+    return [round(float(q), 4) for q in np.quantile(values, at)] if values else None
+
+
+def _scale(fleet: Fleet, name: str) -> Floats:
+    """What the width is a share of: all energy or busy time of a GPU."""
+    if name == "excess_j":
+        return np.asarray(fleet.pieces["energy_j"].to_numpy().reshape(-1, _JOBS).sum(axis=1))
+    return np.asarray(_DAY_S * fleet.busy["busy"].to_numpy().reshape(-1, _JOBS).sum(axis=1))
+
+
+def measured(
+    fleets: int, gpus: int, seed: int, planted: float, tell: Callable[[str], None] = say
+) -> list[dict[str, Any]]:
+    """The figures of each population."""
+    rows = []
+    for place, population in enumerate(POPULATIONS):
+        tell(f"{population}: {fleets} fleets of {gpus} GPUs")
+        tally = Tally()
+        for number in range(fleets):
+            tally.add(made(np.random.default_rng([seed, place, number]), gpus, population, planted))
+        rows.append({"population": population, "gpus_of_a_fleet": gpus, **tally.as_dict()})
+    return rows
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--fleets", type=int, default=300)
+    parser.add_argument("--gpus", type=int, default=128)
+    parser.add_argument("--seed", type=int, default=2026)
+    given = parser.parse_args()
+    answer = {
+        "machine": machine(), "slow": SLOW, "hungry": HUNGRY,
+        "healthy": measured(given.fleets, given.gpus, given.seed, 0.0),
+        "planted": measured(given.fleets, given.gpus, given.seed + 1, 0.02),
+    }  # fmt: skip
+    sys.stdout.write(as_json(answer) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,244 @@
+"""What the place of jobs cost: levels from fingerprints, and the excess of jobs, GPUs and nodes."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from whorl.analysis.energy.choices.busy import busy
+from whorl.analysis.energy.choices.excess import BUSY, Unknown, add, excess
+from whorl.analysis.energy.choices.levels import LEAST, Measure, levels
+from whorl.analysis.energy.pieces import SCHEMA
+from whorl.benchmarks.energy_excess import LIMIT_W, made
+from whorl.store import Store
+from whorl.store.schema import arrow_rows
+
+NOON = datetime(2026, 11, 2, 12, tzinfo=UTC).replace(tzinfo=None)
+WORK = {"gemm": ("compute", 250.0), "fma": ("compute", 200.0), "stream": ("memory", 150.0)}
+"""Class and usual power (W)."""
+
+
+def gpu_name(number: int) -> str:
+    return f"GPU-{number:02}"
+
+
+def fingerprints(
+    time: dict[int, float] | None = None,
+    power: dict[int, float] | None = None,
+    *,
+    gpus: int = 16,
+    spread: float = 0.001,
+    repeats: float | None = 0.004,
+    workloads: dict[str, tuple[str, float]] | None = None,
+) -> pl.DataFrame:
+    """Rows of `fingerprints_now`: GPUs that are alike but for factors of time and power; readings of power `spread`."""
+    rows: list[dict[str, Any]] = []
+
+    def row(gpu: int, of: str, workload: str, figure: str, value: float) -> None:
+        high = None if repeats is None else value * math.exp(repeats)
+        rows.append(
+            {"cluster": "c", "gpu": gpu_name(gpu), "model": "A100", "class": of, "workload": workload, "figure": figure,
+             "value": value, "high": high, "n": 4, "sittings": 2}
+        )  # fmt: skip
+
+    for gpu in range(gpus):
+        wave = spread * math.sqrt(2) * math.cos(2 * math.pi * gpu / gpus)
+        for workload, (of, watts) in (workloads or WORK).items():
+            seconds = 1.0 * (time or {}).get(gpu, 1.0)
+            drawn = watts * (power or {}).get(gpu, 1.0) * math.exp(wave)
+            row(gpu, of, workload, "time", 1e3 * seconds)
+            row(gpu, of, workload, "power", drawn)
+            row(gpu, of, workload, "work_per_joule", 1 / (seconds * drawn))
+        row(gpu, "power", "idle", "idle_power", 50.0 * (power or {}).get(gpu, 1.0))
+    return pl.DataFrame(rows, schema_overrides={"high": pl.Float64})
+
+
+def limits(watts: float = 400.0, gpus: int = 16) -> pl.DataFrame:
+    return pl.DataFrame({"cluster": ["c"] * gpus, "gpu": [gpu_name(one) for one in range(gpus)], "limit_w": watts})
+
+
+def job(gpu: int, allocation: str, s: float = 3600, watts: float = 250, **other: Any) -> dict[str, Any]:
+    row = dict.fromkeys(SCHEMA) | {
+        "cluster": "c", "gpu": gpu_name(gpu), "node": f"n{gpu // 4}", "kind": "job", "allocation": allocation,
+        "share": 1.0, "began": NOON, "ended": NOON + timedelta(seconds=s), "energy_j": watts * s, "idle_j": 50 * s,
+        "below_j": 0.0, "above_j": 0.0, "variance_j2": 0.0, "sensed_j": watts * s, "sensed_s": s, "measured_s": s,
+        "method": "power",
+    }  # fmt: skip
+    return row | other
+
+
+def pieces(*rows: dict[str, Any]) -> pl.DataFrame:
+    return pl.DataFrame(list(rows), schema=SCHEMA)
+
+
+def use(*rows: tuple[int, str, float | None, float | None]) -> pl.DataFrame:
+    """GPU, allocation, share of the time with a kernel, share with memory traffic."""
+    full = [("c", gpu_name(gpu), allocation, share, memory, None) for gpu, allocation, share, memory in rows]
+    return pl.DataFrame(full, schema=BUSY, orient="row")
+
+
+def level(found: pl.DataFrame, gpu: int, measure: Measure, **of: str) -> dict[str, Any]:
+    return found.filter(gpu=gpu_name(gpu), measure=measure.value, **of).row(0, named=True)
+
+
+def test_levels_are_relative_to_the_median_gpu_in_each_workload_and_use() -> None:
+    found = levels(fingerprints({3: 1.2}, {5: 1.1}), limits())
+    assert level(found, 3, Measure.TIME, workload="gemm")["x"] == pytest.approx(math.log(1.2))
+    assert level(found, 3, Measure.TIME, use="compute")["x"] == pytest.approx(math.log(1.2))
+    assert level(found, 3, Measure.ENERGY, use="memory")["x"] == pytest.approx(math.log(1.2), abs=0.004)
+    assert level(found, 5, Measure.TIME, use="any")["x"] == pytest.approx(0)
+    assert level(found, 5, Measure.ENERGY, use="both")["x"] == pytest.approx(math.log(1.1), abs=0.004)
+    assert level(found, 5, Measure.IDLE)["x"] == pytest.approx(math.log(1.1))
+
+
+def test_a_level_needs_peers_and_repeats() -> None:
+    assert levels(fingerprints(gpus=LEAST - 1), limits()).is_empty()
+    assert levels(fingerprints(repeats=None), limits()).is_empty()
+    assert not levels(fingerprints(gpus=LEAST), limits()).is_empty()
+
+
+def test_a_use_whose_workloads_disagree_is_known_less_well() -> None:
+    one = fingerprints()
+    slow_gemm = (pl.col("gpu") == gpu_name(3)) & (pl.col("workload") == "gemm") & (pl.col("figure") == "time")
+    other = one.with_columns(pl.when(slow_gemm).then(pl.col("value") * 1.2).otherwise("value").alias("value"))
+    alike, apart = (level(levels(rows, limits()), 3, Measure.TIME, use="compute") for rows in (one, other))
+    assert apart["x"] == pytest.approx(math.log(1.2) / 2)
+    assert apart["sd"] > 5 * alike["sd"]
+
+
+def test_the_error_of_sensors_is_the_spread_of_readings_below_the_limit_and_else_that_of_measured_boards() -> None:
+    near, far = (levels(fingerprints(spread=one, gpus=64), limits(gpus=64)) for one in (0.001, 0.03))
+    assert level(near, 3, Measure.ENERGY, use="compute")["sensor_sd"] < 0.003
+    assert level(far, 3, Measure.ENERGY, use="compute")["sensor_sd"] == pytest.approx(0.03, rel=0.7)
+    held = levels(fingerprints(spread=0.001, workloads={"gemm": ("compute", 250.0)}), limits(255.0))
+    assert 0.02 < level(held, 3, Measure.ENERGY, use="compute")["sensor_sd"] < 0.06
+    assert level(held, 3, Measure.TIME, use="compute")["sensor_sd"] == 0
+
+
+def test_the_excess_of_a_slow_gpu_is_of_its_busy_time_and_energy_only() -> None:
+    found = levels(fingerprints({3: 1.25}), limits())
+    rows = excess(pieces(job(3, "a", watts=200)), found, use((3, "a", 0.5, 0.02)))
+    row = rows.row(0, named=True)
+    assert row["excess_s"] == pytest.approx(0.5 * 3600 * 0.2)
+    busy_j = 200 * 3600 - 50 * 0.5 * 3600
+    assert row["excess_j"] == pytest.approx(busy_j * 0.2, rel=0.01)
+    assert row["excess_j_low"] < 0.2 * busy_j < row["excess_j_high"]
+    assert row["basis"] == "compute"
+    [gpu] = add(rows, ["cluster", "gpu"]).to_dicts()
+    assert gpu["excess_s_shown"]
+    assert gpu["excess_j_shown"]
+
+
+def test_a_job_of_one_workload_is_compared_in_this_workload() -> None:
+    rows = fingerprints()
+    slow = (pl.col("gpu") == gpu_name(3)) & (pl.col("workload") == "stream") & (pl.col("figure") == "time")
+    found = levels(
+        rows.with_columns(pl.when(slow).then(pl.col("value") * 2).otherwise("value").alias("value")), limits()
+    )
+    ran = use((3, "a", 1.0, 0.02), (3, "b", 1.0, 0.02)).with_columns(
+        pl.when(pl.col("allocation") == "a").then(pl.lit("stream")).alias("workload")
+    )
+    own, other = excess(pieces(job(3, "a"), job(3, "b")), found, ran).sort("allocation").to_dicts()
+    assert own["excess_s"] == pytest.approx(1800)
+    assert own["basis"] == "stream"
+    assert other["excess_s"] == pytest.approx(0)
+
+
+def test_gpus_nodes_and_jobs_add_up_to_the_same_excess() -> None:
+    random = np.random.default_rng(1)
+    found = levels(fingerprints({1: 1.1, 6: 0.95}, {2: 1.2}), limits())
+    jobs = [(gpu, f"j{random.integers(5)}") for gpu in range(16)]
+    rows = excess(
+        pieces(*(job(gpu, name, watts=float(random.uniform(100, 300))) for gpu, name in jobs)), found,
+        use(*((gpu, name, float(random.random()), 0.1) for gpu, name in jobs)),
+    )  # fmt: skip
+    sums = [add(rows, ["cluster", by]).select(pl.col("excess_j", "excess_s").sum()).row(0)
+            for by in ("gpu", "node", "allocation")]  # fmt: skip
+    assert sums[1] == pytest.approx(sums[0])
+    assert sums[2] == pytest.approx(sums[0])
+    total = add(rows, ["cluster"]).row(0, named=True)
+    assert total["excess_j"] == pytest.approx(sums[0][0])
+    gpus = add(rows, ["cluster", "gpu"])
+    apart = (gpus["excess_j_high"] - gpus["excess_j"]).to_numpy()
+    assert math.sqrt((apart**2).sum()) * 0.9 < total["excess_j_high"] - total["excess_j"] < apart.sum()
+
+
+def test_what_is_not_known_is_null_with_a_reason() -> None:
+    found = levels(fingerprints(), limits())
+    rows = pieces(job(3, "a"), job(3, "b"), job(20, "c"), job(3, "d", energy_j=None, reason="sensor stuck"))
+    told = {
+        row["allocation"]: row
+        for row in excess(rows, found, use((3, "a", 0.9, None), (20, "c", 0.9, 0.1), (3, "d", 0.9, 0.1))).to_dicts()
+    }
+    assert told["a"]["basis"] == "any"
+    assert told["b"]["excess_s"] is None
+    assert told["b"]["excess_s_reason"] == Unknown.NO_USE
+    assert told["b"]["excess_j"] is not None  # its energy above the idle power is known
+    assert told["c"]["excess_s"] is None
+    assert told["c"]["excess_j_reason"] == told["c"]["excess_s_reason"] == Unknown.NO_LEVEL
+    assert told["d"]["excess_j"] is None
+    assert told["d"]["excess_j_reason"] == "sensor stuck"
+    assert told["d"]["excess_s"] is not None
+
+
+def test_without_utilisation_the_excess_is_between_that_of_no_waiting_and_of_nothing_but_waiting() -> None:
+    found = levels(fingerprints({3: 1.25}), limits())
+    row = excess(pieces(job(3, "a", watts=200)), found, use((3, "a", None, None))).row(0, named=True)
+    assert row["excess_j_low"] < 0.2 * 150 * 3600 < row["excess_j"] < 0.2 * 200 * 3600 < row["excess_j_high"]
+
+
+def test_a_gpu_that_leaks_costs_while_nobody_has_it() -> None:
+    found = levels(fingerprints(None, {3: 1.25}), limits())
+    idle = job(3, "a", watts=62.5) | {"kind": "idle", "allocation": None, "idle_j": 62.5 * 3600}
+    row = excess(pieces(idle), found, use()).row(0, named=True)
+    assert row["excess_j"] == pytest.approx(12.5 * 3600)
+    assert row["excess_s"] is None
+
+
+def test_cost_follows_the_energy() -> None:
+    found = levels(fingerprints({3: 1.25}), limits())
+    priced = pieces(job(3, "a")).with_columns(cost=pl.lit(2.0), co2e_g=pl.lit(None, pl.Float64))
+    row = excess(priced, found, use((3, "a", 1.0, 0.1))).row(0, named=True)
+    assert row["excess_cost"] == pytest.approx(2.0 * row["excess_j"] / row["energy_j"])
+    assert row["excess_co2e_g"] is None
+
+
+@pytest.mark.parametrize("population", ["normal", "held by the limit"])
+def test_planted_gpus_are_found_and_the_interval_holds_the_true_excess(population: str) -> None:
+    fleet = made(np.random.default_rng(7), 64, population, 0.05)
+    gpus = fleet.pieces.select("cluster", "gpu").unique().with_columns(limit_w=pl.lit(LIMIT_W))
+    found = add(excess(fleet.pieces, levels(fleet.fingerprints, gpus), fleet.busy), ["cluster", "gpu"]).sort("gpu")
+    shown = found["excess_s_shown"].to_numpy()
+    assert shown[fleet.slow].all()
+    assert (fleet.time_s[shown] > 0).all()
+    for name, truth in (("excess_s", fleet.time_s), ("excess_j", fleet.energy_j)):
+        inside = (found[f"{name}_low"].to_numpy() <= truth) & (truth <= found[f"{name}_high"].to_numpy())
+        assert inside.mean() > 0.9
+    said = found["excess_j"].to_numpy()[fleet.hungry].sum()
+    assert said == pytest.approx(fleet.energy_j[fleet.hungry].sum(), rel=0.4)
+
+
+def test_use_comes_from_the_telemetry_of_each_job(store: Store) -> None:
+    at = [NOON + timedelta(seconds=10 * second) for second in range(60)]
+    columns: dict[str, Any] = {
+        "ts": at, "cluster": ["c"] * 60, "gpu": [gpu_name(1)] * 60, "utilization": [100] * 30 + [50] * 30,
+        "memory_utilization": [80] * 30 + [None] * 30,
+    }  # fmt: skip
+    ran: dict[str, Any] = {"run_id": ["r"], "workload": ["gemm"], "job_id": ["7"]}
+    had: dict[str, Any] = {"allocation": ["a"], "job_id": ["7"], "began": [NOON], "recorded": [NOON]}
+    for rows in (ran, had):
+        rows |= {"cluster": ["c"], "gpu": [gpu_name(1)]}
+    tables = {"telemetry": columns, "runs": ran, "jobs": had}
+    store.append({name: arrow_rows(name, rows) for name, rows in tables.items()}, "use")
+    later = NOON + timedelta(seconds=300)
+    found = busy(store, pieces(
+        job(1, "a", s=300), job(1, "b", s=300, began=later, ended=later + timedelta(seconds=300)), job(2, "c"),
+    )).sort("allocation").to_dicts()  # fmt: skip
+    assert [row["busy"] for row in found] == [1.0, 0.5]
+    assert [row["memory"] for row in found] == [0.8, None]
+    assert [row["workload"] for row in found] == ["gemm", None]
