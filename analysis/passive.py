@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from ..store.metrics import BOARD_POWER
+from ..store.metrics import BOARD_POWER, power_is_trusted
 from .across_workloads import linked_names
 from .measurements import identities, measurements
 from .statistics.correlation import correlate, spearman_interval
@@ -191,7 +191,7 @@ def read_in_runs(store: Store) -> pl.DataFrame:
         select r.run_id, quantile_cont({watts}, 0.95) / 1e3 as read_w, median(t.sm_clock_mhz) as read_mhz
         from parts r join telemetry t on t.cluster = r.cluster and t.gpu = r.gpu
             and epoch_ns(t.ts) // {stretch} = r.part and t.ts between r.began and r.ended
-        where {watts} is not null and coalesce(t.quality, '') not like '%power_stuck%'
+        where {watts} is not null and {power_is_trusted("t.quality")}
         group by r.run_id having count(*) >= {_READINGS}
     """
     return store.sql(query).polars().cast({"run_id": pl.String, "read_w": pl.Float64, "read_mhz": pl.Float64})

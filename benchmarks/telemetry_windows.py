@@ -36,6 +36,7 @@ from whorl.benchmarks.machine import machine, peak_mb
 from whorl.benchmarks.reporting import as_json, say
 from whorl.benchmarks.store_workload import BEGAN_NS, workload
 from whorl.store import Store
+from whorl.store.metrics import power_is_trusted
 
 THREADS = dict.fromkeys(("POLARS_MAX_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "2")
 PART, SHORT = 400, 100  # GPUs made at a time; runs of a GPU
@@ -74,7 +75,7 @@ def minutes(store: Store) -> dict[str, Any]:
     found = store.sql(f"""
         select cluster, gpu, epoch_ns(ts) // {60 * 10**9} as minute, avg({WATTS}) as mean_w, max({WATTS}) as max_w,
             quantile_cont({WATTS}, 0.95) as p95_w, median(sm_clock_mhz) as mhz
-        from telemetry where {WATTS} is not null and coalesce(quality, '') not like '%power_stuck%' group by all
+        from telemetry where {WATTS} is not null and {power_is_trusted()} group by all
     """).polars()
     return {"windows": found.height}
 
@@ -85,7 +86,7 @@ def duckdb(store: Store) -> dict[str, Any]:
         with read as (
             select r.run_id, count(*) as n, quantile_cont({WATTS}, 0.95) / 1e3 as w, median(t.sm_clock_mhz) as mhz
             from {runs} r join {telemetry} t on t.cluster = r.cluster and t.gpu = r.gpu and t.ts between began and ended
-            where {WATTS} is not null and coalesce(t.quality, '') not like '%power_stuck%' group by r.run_id
+            where {WATTS} is not null and {power_is_trusted('t.quality')} group by r.run_id
         ) select count(*), avg(w), avg(mhz) from read where n >= 5
     """).fetchone()  # fmt: skip
     assert found is not None

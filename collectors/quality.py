@@ -1,8 +1,9 @@
 """Tests whether a power sensor can be trusted, from its readings alone.
 
-Three marks, for `telemetry.quality`; docs/collect.md has the rules with their reasons and false-alarm rates:
+Four marks, for `telemetry.quality`; docs/collect.md has the rules with their reasons and false-alarm rates:
 
     power_stuck       the reading does not move while what it depends on does
+    power_zero        every reading is 0 W
     power_quantised   readings come in coarse steps
     power_slow        a new value comes far less often than it is read
 """
@@ -25,7 +26,12 @@ _UTILIZATION, _CLOCK, _POWER = 30, 0.10, 0.20  # movement that a live sensor mus
 _SLOW = 4  # times rarer than it should be
 _LEAST = 30  # readings
 _LEAST_CHANGES = 5
-_KINDS = {"stuck": EventKind.STUCK_SENSOR, "quantised": EventKind.QUANTISED_SENSOR, "slow": EventKind.SLOW_SENSOR}
+_KINDS = {
+    "stuck": EventKind.STUCK_SENSOR,
+    "zero": EventKind.ZERO_POWER,
+    "quantised": EventKind.QUANTISED_SENSOR,
+    "slow": EventKind.SLOW_SENSOR,
+}
 
 
 @dataclass(frozen=True)
@@ -122,7 +128,11 @@ class Quality:
     ) -> dict[str, _Mark]:
         power = readings[0]
         marks = {}
-        if full and (moved := _stuck(readings, time)):
+        if not power.any():
+            span = float(time[-1] - time[0])
+            detail = f"all power readings of {span:.0f} s are 0 W, which no GPU draws: the sensor does not work"
+            marks["zero"] = _Mark(detail, duration_ns=round(span * 1e9))
+        elif full and (moved := _stuck(readings, time)):
             span, stayed = float(time[-1] - time[0]), float(power[0])
             detail = f"the power reading stayed at {stayed / 1000:.3f} W for {span:.0f} s while {moved}"
             marks["stuck"] = _Mark(detail, stayed, round(span * 1e9))

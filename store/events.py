@@ -64,6 +64,13 @@ class EventKind(StrEnum):
         "value",
         "duration_ns",
     )
+    ZERO_POWER = (
+        "zero_power",
+        "`n` power readings within `duration_ns` were 0 W, which no GPU draws",
+        "quality",
+        "n",
+        "duration_ns",
+    )
     QUANTISED_SENSOR = "quantised_sensor", "power readings are multiples of `value` mW", "quality", "value"
     SLOW_SENSOR = "slow_sensor", "a new power value comes every `duration_ns` only", "quality", "duration_ns"
     SENSOR_RECOVERED = "sensor_recovered", "the mark `quality` is no longer true", "quality"

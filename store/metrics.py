@@ -232,6 +232,14 @@ def board_power_mw() -> pl.Expr:
     return pl.coalesce(BOARD_POWER)
 
 
+UNTRUSTED_POWER = ("power_stuck", "power_zero")  # marks of `telemetry.quality`: such power is no measurement
+
+
+def power_is_trusted(quality: str = "quality") -> str:
+    """SQL: whether the column `quality` has none of these marks."""
+    return f"NOT regexp_matches(coalesce({quality}, ''), '{'|'.join(UNTRUSTED_POWER)}')"
+
+
 def board_power_of(values: Mapping[str, float | NDArray[np.float64]]) -> NDArray[np.float64]:
     """The same of floats or numpy arrays by column, NaN where not known."""
     import numpy as np

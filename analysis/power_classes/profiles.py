@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from ...store.metrics import BOARD_POWER
+from ...store.metrics import BOARD_POWER, power_is_trusted
 from ..measurements import measurements
 from ..statistics.ordering import Floats
 from .spikes import SMOOTHING, distances, spike_vector
@@ -104,7 +104,7 @@ def _readings(store: Store) -> pl.DataFrame:
         from numbered r
         join telemetry t on t.cluster = r.cluster and t.gpu = r.gpu and t.ts between r.began and r.ended
         left join gpus_now g on g.cluster = r.cluster and g.gpu = r.gpu
-        where r.number <= {RUNS} and {watts} is not null and coalesce(t.quality, '') not like '%power_stuck%'
+        where r.number <= {RUNS} and {watts} is not null and {power_is_trusted("t.quality")}
     """
     numbers = pl.col("watts", "utilization", "memory_utilization", "limit_w").cast(pl.Float64)
     return store.sql(query).polars().with_columns(pl.col("run_id").cast(pl.String), numbers).sort("run_id", "ts")

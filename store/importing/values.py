@@ -210,11 +210,16 @@ def _inside(bound: Bound) -> pl.Expr:
     return value.is_between(bound.meaning.low, bound.meaning.high).fill_null(False)
 
 
+def _zero_watts(bound: Bound) -> pl.Expr:
+    """Readings of a sensor that does not work: they are marked later, and say nothing of the column's unit."""
+    return pl.lit(bound.meaning.unit == "mW") & (pl.col(parsed(bound.meaning)) == 0)
+
+
 def _check_columns(sheet: Sheet, items: Sequence[Bound], unknown: list[int]) -> None:
     """Refuse the file if a column does not hold what its name and unit say."""
     inside = sheet.counts(*(_inside(b) for b in items))
     medians = sheet.frame.select(
-        pl.col(parsed(b.meaning)).filter(_inside(b)).median().alias(parsed(b.meaning)) for b in items
+        pl.col(parsed(b.meaning)).filter(_inside(b) & ~_zero_watts(b)).median().alias(parsed(b.meaning)) for b in items
     )
     for bound, good, without in zip(items, inside, unknown, strict=True):
         meaning, name = bound.meaning, bound.column

@@ -90,6 +90,18 @@ def test_a_quantised_sensor(step: int, noisy: float) -> None:
     assert f"multiples of {step // 1000} W" in found[0].detail
 
 
+def test_a_sensor_that_reads_0_w() -> None:
+    power = np.zeros(2000)
+    power[1200:] = 50_000 + noise(4, 800)
+    found, mark = judged(readings(power, busy=np.zeros(2000)))
+    assert [(one.kind, one.quality) for one in found] == [
+        ("zero_power", "power_zero"),
+        ("sensor_recovered", "power_zero"),
+    ]
+    assert mark is None
+    assert judged(readings(np.zeros(700), busy=waves(700)))[1] == "power_zero"  # and not stuck as well
+
+
 def test_a_quantised_sensor_stays_marked_where_its_readings_say_little() -> None:
     power = np.rint((400_000 + noise(2, 2000, 20_000.0)) / 10_000) * 10_000
     power[1000:] = 400_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime as at
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -230,11 +231,87 @@ def test_the_model_of_a_stream_from_the_store(write: Write, store: Store) -> Non
     assert store.sql("select gpu, power_window_ms from telemetry").to_pylist() == [{"gpu": UUID, "power_window_ms": 25}]
 
 
+SMI = "timestamp, power.draw [W], temperature.gpu, utilization.gpu [%]"
+
+
+def stream(*readings: tuple[object, ...], began: at = at(2023, 7, 14, 10, 12), step: int = 1) -> str:
+    """Rows of an nvidia-smi stream, `step` seconds apart."""
+    times = [(began + timedelta(seconds=step * s)).strftime("%Y/%m/%d %H:%M:%S.%f") for s in range(len(readings))]
+    return "\n".join(", ".join(map(str, (time, *row))) for time, row in zip(times, readings, strict=True))
+
+
 def test_a_stuck_power_sensor(write: Write, parse: Parse) -> None:
-    rows = [f"2023/07/14 10:{12 + s // 60:02d}:{s % 60:02d}, 46.19, {32 + s // 10}" for s in range(200)]
-    found = parse(write("timestamp, power.draw [W], temperature.gpu", "\n".join(rows)))
+    rows = [(46.19, 32 + s // 10, 50) for s in range(200)]
+    found = parse(write(SMI, stream(*rows)))
     assert found.frame["quality"].unique().to_list() == ["power_stuck"]
-    assert found.events["kind"].to_list() == ["stuck_sensor"]
-    moving = [row.replace("46.19", "46.20") if i == 150 else row for i, row in enumerate(rows)]
-    fine = parse(write("timestamp, power.draw [W], temperature.gpu", "\n".join(moving)))
+    assert found.events.select("kind", "value", "duration_ns").rows() == [("stuck_sensor", 46190.0, 199 * 10**9)]
+    moving = [(46.19 + (s // 90) / 100, *row[1:]) for s, row in enumerate(rows)]
+    fine = parse(write(SMI, stream(*moving)))
     assert fine.frame["quality"].null_count() == 200
+    assert not fine.events.height
+
+
+def test_a_sensor_that_is_stuck_for_a_part_of_the_stream(write: Write, parse: Parse) -> None:
+    works = [(60 + 0.01 * (s % 7), 40, 0) for s in range(150)]
+    stuck = [(61.5, 40 + s // 20, 100 * (s > 50)) for s in range(120)]
+    found = parse(write(SMI, stream(*works, *stuck, *works)))
+    assert [n for n, mark in enumerate(found.frame["quality"]) if mark == "power_stuck"] == list(range(150, 270))
+    assert found.events["ts"].to_list() == [at(2023, 7, 14, 10, 14, 30)]
+    assert any("120 power readings over 119 s are 61.5 W" in note for note in found.report.notes)
+
+
+@pytest.mark.parametrize(
+    ("watts", "heat", "share"),
+    [
+        (lambda s: 30.25, lambda s: 70 - s // 10, 0),  # an idle GPU cools down
+        (lambda s: 250, lambda s: 40 + s // 10, 100),  # a sensor of whole watts, at the power limit
+        (lambda s: 30.25, lambda s: 40 + s % 2, 0),  # nothing moves
+    ],
+)
+def test_a_constant_reading_alone_is_no_stuck_sensor(
+    watts: Callable[[int], float], heat: Callable[[int], int], share: int, write: Write, parse: Parse
+) -> None:
+    before = [(watts(0) + 1 + s % 2, heat(0), share) for s in range(20)]
+    rows = [*before, *((watts(s), heat(s), share) for s in range(200))]
+    assert parse(write(SMI, stream(*rows))).frame["quality"].null_count() == 220
+
+
+def test_readings_of_0_w_are_marked_and_kept(write: Write, parse: Parse) -> None:
+    dead = parse(write(SMI, stream(*[(0, 40 + s // 10, 100) for s in range(30)])))  # no reason to refuse the file
+    assert dead.frame["power_mw"].to_list() == [0] * 30
+    assert dead.frame["quality"].to_list() == ["power_zero"] * 30
+    assert dead.events.select("kind", "n", "duration_ns").rows() == [("zero_power", 30, 29 * 10**9)]
+    some = parse(write(SMI, stream(*[(0 if s in (3, 9) else 50.1 + s, 40, 0) for s in range(12)])))
+    assert [n for n, mark in enumerate(some.frame["quality"]) if mark == "power_zero"] == [3, 9]
+    assert any("2 power readings are 0 W" in note for note in some.report.notes)
+
+
+def test_a_clock_that_was_set_back(write: Write, parse: Parse) -> None:
+    rows = [(50 + s / 10, 40, 0) for s in range(60)]
+    late = at(2023, 7, 14, 10, 12, 30, 500000)
+    found = parse(write(SMI, "\n".join([stream(*rows), stream(*rows, began=late)])))
+    assert found.frame.height == 120
+    assert found.events.select("kind", "ts", "duration_ns").rows() == [("clock_step", late, -29_500_000_000)]
+    apart = [stream(*rows, began=at(2023, 7, 14, 11)), stream(*rows)]  # two logs in the wrong order
+    assert not parse(write(SMI, "\n".join(apart))).events.height
+    assert not parse(write(SMI, "\n".join(reversed(stream(*rows).split("\n"))))).events.height  # the newest first
+
+
+def test_summer_time_that_ends_in_a_stream(write: Write, parse: Parse) -> None:
+    hour = [(50 + s / 100, 40, 0) for s in range(60)]
+    first, second = at(2023, 10, 29, 2), at(2023, 10, 29, 2, 0, 0, 7000)
+    path = write(SMI, "\n".join([stream(*hour, began=first, step=60), stream(*hour, began=second, step=60)]))
+    found = parse(path)
+    assert found.events["duration_ns"].to_list() == [-3_599_993_000_000]
+    assert any("go back by 3599.993 s (line 62)" in note for note in found.report.notes)
+    read = parse(path, time_zone="Europe/Berlin")
+    assert not read.events.height
+    assert read.frame["ts"].is_sorted()
+
+
+def test_a_clock_that_was_set_back_by_whole_seconds(write: Write, parse: Parse) -> None:
+    rows = [(50 + s / 10, 40, 0) for s in range(120)]
+    again = [(49.5, 41, 0)] * 30
+    found = parse(write(SMI, "\n".join([stream(*rows), stream(*again, began=at(2023, 7, 14, 10, 13, 50))])))
+    assert found.report.refusals == {"it is a second reading of the same GPU at the same time": list(range(122, 132))}
+    assert found.events["kind"].to_list() == ["clock_step"]
