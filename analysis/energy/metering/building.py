@@ -5,139 +5,191 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from . import counters
 from .findings import Note, Problem, Reason
 from .meter import Meter
-from .readings import Floats, Readings
+from .power import power_of
+from .readings import Floats, Readings, Times
+from .sampling import unseen
 
 _LONGEST_STEPS = 3.0  # a pause of more usual intervals than this is a gap
 _SHORTEST_GAP_S = 1.0
-_ABOVE_LIMIT = 2.0  # power over this many limits is no power of the board
-_NEVER_W = 5000.0  # of one GPU, whatever its limit
+_BLOCK = 32  # intervals that tell what is usual
 _UNKNOWN_LIMIT = 1.5  # times the highest reading, where no limit is known
-_LAG_S = 0.1  # a new value comes every 0.1 s at the rarest (docs/energy.md)
+_FLOOR = 0.1  # of the power limit: no board draws less, where it was never seen idle
 _IDLE_READINGS = 5
-_JUMP = 1.5  # times the highest power that a counter may show
-_CREEP = 0.3  # of the power: a counter that grows by less stands still
+_OFTEN = 0.99  # quantile of the readings that counts as the most that work draws
+_LIKELY = 0.75  # of the power limit: work may draw as much, also where none was seen
+_AGREE = 0.02  # a difference between counter and power that needs no mention
+_AGREE_S = 10.0  # less time than this tells nothing of it
 
 
-def build(cluster: str, gpu: str, readings: Readings) -> Meter:
-    """The meter of one GPU."""
-    notes: list[Note] = []
-    power, stuck, zero = _usable(readings, notes)
+def build(cluster: str, gpu: str, readings: Readings, *, events: tuple[Note, ...] = ()) -> Meter:
+    """The meter of one GPU. `events` are notes from elsewhere."""
+    notes = list(events)
+    power = power_of(readings, notes)
     counter = np.where((readings.counter_j >= 0) & (readings.counter_j < 2.0**53), readings.counter_j, np.nan)
-    some = ~(np.isnan(power) & np.isnan(counter)) | stuck | zero
-    if not some.any():
-        return _empty(cluster, gpu, readings, Reason.NO_SENSOR if len(readings.ts_ns) else Reason.NO_TELEMETRY)
-    ts, power, counter, stuck, zero = readings.ts_ns[some], power[some], counter[some], stuck[some], zero[some]
+    some = ~(np.isnan(power.watts) & np.isnan(counter)) | power.stuck | power.zero
+    if np.count_nonzero(some) < 2:
+        empty = Reason.NO_SENSOR if len(readings.ts_ns) and not some.any() else Reason.NO_TELEMETRY
+        return _empty(cluster, gpu, readings, notes, empty)
+    ts, watts, counter = readings.ts_ns[some], power.watts[some], counter[some]
+    utilization = readings.utilization[some]
     times = (ts - ts[0]) / 1e9
-    known = ~np.isnan(power)
-    idle_w, idle_n = _idle(power, readings.utilization[some])
-    seen = float(power[known].max()) if known.any() else 0.0
-    lowest = float(min(power[known].min(), idle_w or np.inf)) if known.any() else 0.0
-    limit = readings.limit_w
-    highest = max(limit or 0.0, seen) if limit else _UNKNOWN_LIMIT * seen
-    if len(ts) < 2:
-        return _empty(cluster, gpu, readings, Reason.GAPS)
-
     step = np.diff(times)
-    usual = float(np.median(step))
-    gap = step > max(_LONGEST_STEPS * usual, _SHORTEST_GAP_S)
-    shape = np.interp(times, times[known], power[known]) if known.any() else np.full(len(times), highest / 2)
+    known = ~np.isnan(watts)
+    idle_w, idle_n = _idle(watts, utilization)
+    floor_w, full_w, highest_w = _levels(watts[known], idle_w, readings.limit_w)
+
+    if known.any():
+        shape = np.interp(times + power.shift_s, times[known], watts[known])
+        sensed = _near(times, known) & ~_beside(power.stuck[some] | power.zero[some])
+    else:
+        shape, sensed = np.full(len(times), (floor_w + highest_w) / 2), np.zeros(len(step), bool)
     slope, bend = step * shape[:-1], step * np.diff(shape) / 2
     by_power = slope + bend
-    grown = np.diff(counter)
-    with np.errstate(invalid="ignore"):
-        counted = (grown >= 0) & (grown <= _JUMP * highest * step + 1.0) & (grown >= _CREEP * by_power - 1.0)
-    fallen = np.flatnonzero(grown < 0)
-    notes += [_note(Problem.COUNTER_RESET, ts, int(i), float(grown[i])) for i in fallen]
-    factor = np.ones(len(step))
-    np.divide(grown, by_power, out=factor, where=counted & (by_power > 0))
-    slope, bend = slope * factor, bend * factor
-    energy = np.where(counted, grown, by_power)
+    rate, locked = np.zeros(len(step)), np.zeros(len(step))
+    if np.count_nonzero(known) > 1:
+        hidden = unseen(times, shape, utilization, power.sensor, floor_w=floor_w, full_w=full_w)
+        rate, locked = hidden.rate_w2s, hidden.locked_w**2
 
-    blind_stuck = (stuck[:-1] | stuck[1:]) & ~counted
-    blind_zero = (zero[:-1] | zero[1:]) & ~counted & ~blind_stuck
-    blind = (gap & ~counted) | blind_stuck | blind_zero
-    notes += [_note(Problem.GAP, ts, int(i), float(energy[i])) for i in np.flatnonzero(gap & blind)]
-    measured = np.where(blind, 0.0, step)
-    below = np.where(blind, np.maximum(energy - lowest * step, 0.0), 0.0)
-    above = np.where(blind, np.maximum(highest * step - energy, 0.0), 0.0)
-    swing = np.abs(np.diff(shape))
-    variance = np.where(blind | counted, 0.0, (swing * step) ** 2 / 3)
+    count, told = counters.counted(ts, counter, by_power, sensed, highest_w or np.inf)
+    notes += told
+    trusted = count.trusted
+    factor = np.divide(count.energy_j, by_power, out=np.ones(len(step)), where=trusted & (by_power > 0))
+    energy = np.where(trusted, count.energy_j, by_power)
+    slope, bend = np.where(by_power > 0, slope * factor, energy), np.where(by_power > 0, bend * factor, 0.0)
+
+    blind = ~trusted & ~sensed
+    slope, bend = np.where(blind, energy, slope), np.where(blind, 0.0, bend)
+    least = np.clip(np.maximum(floor_w * step, np.where(trusted, 0.0, count.energy_j)), 0.0, highest_w * step)
+    below = np.where(blind, np.maximum(energy - least, 0.0), 0.0)
+    above = np.where(blind, np.maximum(highest_w * step - energy, 0.0), 0.0)
+    notes += _gaps(ts, blind & ~_beside(power.stuck[some] | power.zero[some]), energy)
+    differ = _compare(ts, by_power, energy, rate, trusted & sensed, step, notes)
+    below += np.where(trusted, max(differ, 0.0) * energy, 0.0)
+    above += np.where(trusted, max(-differ, 0.0) * energy, 0.0)
+    # A counter is read as often as anything else, but what it adds up may be the readings of the same sensor.
+    sees = min(1.0, power.sensor.window_s / power.sensor.period_s)
+    usual = max(float(np.median(step)), power.sensor.period_s)
+    rate = np.where(trusted, rate * power.sensor.period_s / usual * (1 - sees), rate)
+    locked = np.where(trusted, locked * (1 - sees), locked)
+    long = ~_near(times, np.ones(len(times), bool))
     parts = np.array(
         [
             np.where(blind, 0.0, energy),
             below,
             above,
-            variance,
-            measured,
-            np.where(counted & ~blind, step, 0.0),
-            np.where(blind_stuck, step, 0.0),
-            np.where(blind_zero, step, 0.0),
+            np.where(blind, 0.0, rate * step),
+            np.where(blind, 0.0, locked * step),
+            np.where(blind, 0.0, step),
+            np.where(trusted, step, 0.0),
+            np.where(blind & _beside(power.stuck[some]), step, 0.0),
+            np.where(blind & _beside(power.zero[some]), step, 0.0),
         ]
     )
+    swing = np.where(long, highest_w - floor_w, _swing(times, shape, power.sensor.window_s + power.sensor.period_s))
     return Meter(
-        cluster,
-        gpu,
-        int(ts[0]),
-        int(ts[-1]),
-        idle_w,
-        idle_n,
-        limit,
-        highest,
-        lowest,
-        tuple(notes),
-        None,
-        times,
-        _from_zero(energy),
-        slope,
-        bend,
-        _around(swing),
-        _LAG_S,
-        np.array([_from_zero(part) for part in parts]),
-    )
+        cluster, gpu, int(ts[0]), int(ts[-1]), idle_w, idle_n, readings.limit_w, floor_w, highest_w, tuple(notes), None,
+        times, _from_zero(energy), slope, bend, swing, power.lag_s, np.array([_from_zero(part) for part in parts]),
+    )  # fmt: skip
 
 
-def _usable(readings: Readings, notes: list[Note]) -> tuple[Floats, NDArray[np.bool_], NDArray[np.bool_]]:
-    """Power without readings that cannot be, and which readings are of a stuck sensor or of 0 W."""
-    power = readings.power_w.copy()
-    stuck = readings.stuck & ~np.isnan(power)
-    zero = power <= 0.0
-    most = _NEVER_W if readings.limit_w is None else min(_NEVER_W, _ABOVE_LIMIT * readings.limit_w)
-    impossible = power > most
-    power[stuck | zero | impossible] = np.nan
-    for problem, which in ((Problem.STUCK, stuck), (Problem.ZERO, zero), (Problem.IMPOSSIBLE, impossible)):
-        if which.any():
-            at = np.flatnonzero(which)
-            began, ended = int(readings.ts_ns[at[0]]), int(readings.ts_ns[at[-1]])
-            notes.append(Note(problem, began, ended, n=len(at)))
-    return power, stuck, zero & ~stuck
+def _levels(watts: Floats, idle_w: float | None, limit_w: float | None) -> tuple[float, float, float]:
+    """The least that the GPU draws, the most that its work draws often, and the most that it can draw at all."""
+    if not len(watts):
+        return (_FLOOR * limit_w, _LIKELY * limit_w, limit_w) if limit_w else (0.0, 0.0, 0.0)
+    lowest, seen = float(watts.min()), float(watts.max())
+    often = float(np.partition(watts, int(_OFTEN * (len(watts) - 1)))[int(_OFTEN * (len(watts) - 1))])
+    if limit_w is None:
+        floor = lowest if idle_w is not None else 0.0
+        return floor, often, _UNKNOWN_LIMIT * seen
+    floor = lowest if idle_w is not None else min(lowest, _FLOOR * limit_w)
+    return floor, max(often, _LIKELY * limit_w), max(limit_w, seen)
 
 
-def _idle(power: Floats, utilization: Floats) -> tuple[float | None, int]:
-    idle = power[(utilization == 0) & ~np.isnan(power)]
+def _idle(watts: Floats, utilization: Floats) -> tuple[float | None, int]:
+    idle = watts[(utilization == 0) & ~np.isnan(watts)]
     return (float(np.median(idle)), len(idle)) if len(idle) >= _IDLE_READINGS else (None, len(idle))
 
 
-def _around(swing: Floats) -> Floats:
-    """The largest swing of a segment and its neighbours."""
-    padded = np.pad(swing, 1)
-    found: Floats = np.maximum(np.maximum(padded[:-2], padded[1:-1]), padded[2:])
+def _near(times: Floats, known: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """By interval, whether the readings around it are no gap apart."""
+    n = len(times)
+    if known.all():
+        apart = np.diff(times)
+    else:
+        at = np.where(known, np.arange(n), -1)
+        before = np.maximum.accumulate(at)[:-1]
+        after = np.minimum.accumulate(np.where(known, np.arange(n), n)[::-1])[::-1][1:]
+        apart = np.where((before < 0) | (after >= n), np.inf, times[np.minimum(after, n - 1)] - times[before])
+    size = min(_BLOCK, len(apart))
+    starts = np.minimum(np.arange(0, len(apart), size), len(apart) - size)
+    usual = np.median(np.diff(times)[starts[:, None] + np.arange(size)], axis=1)
+    usual = np.repeat(usual, size)[: len(apart)]
+    near: NDArray[np.bool_] = apart <= np.maximum(_LONGEST_STEPS * usual, _SHORTEST_GAP_S)
+    return near
+
+
+def _beside(which: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """By interval, whether one of its ends is such a reading."""
+    return which[:-1] | which[1:]
+
+
+def _swing(times: Floats, shape: Floats, around_s: float) -> Floats:
+    """By interval, the range of the power within it and `around_s` before and after."""
+    low, high = np.minimum(shape[:-1], shape[1:]), np.maximum(shape[:-1], shape[1:])
+    reach = 1 + int(around_s / max(float(np.median(np.diff(times))), 1e-3))
+    while reach > 0:  # doubling: each pass widens by twice as much
+        by = min(reach, len(low))
+        low = np.minimum(low, np.minimum(_shifted(low, by), _shifted(low, -by)))
+        high = np.maximum(high, np.maximum(_shifted(high, by), _shifted(high, -by)))
+        reach //= 2
+    return high - low
+
+
+def _shifted(values: Floats, by: int) -> Floats:
+    found = np.empty_like(values)
+    if by > 0:
+        found[:by], found[by:] = values[0], values[:-by]
+    else:
+        found[by:], found[:by] = values[-1], values[-by:]
     return found
+
+
+def _gaps(ts: Times, gap: NDArray[np.bool_], energy: Floats) -> list[Note]:
+    """One note for each stretch without readings."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], gap.view(np.int8), [0]])))
+    began, ended = edges[::2], edges[1::2]
+    upto = _from_zero(energy)
+    return counters.some_notes(Problem.GAP, ts[began], ts[ended], upto[ended] - upto[began])
+
+
+def _compare(
+    ts: Times, by_power: Floats, energy: Floats, rate: Floats, both: NDArray[np.bool_], step: Floats, notes: list[Note]
+) -> float:
+    """By which share of it the counter has more than the integrated power, beyond what sampling explains."""
+    power, counter = float(by_power[both].sum()), float(energy[both].sum())
+    if not power or not counter or step[both].sum() < _AGREE_S:
+        return 0.0
+    doubt = 2 * float((rate * step)[both].sum()) ** 0.5 + _AGREE * power
+    apart = counter - power
+    if abs(apart) <= doubt:
+        return 0.0
+    at = np.flatnonzero(both)
+    percent = 100 * apart / power
+    notes.append(Note(Problem.DISAGREE, int(ts[at[0]]), int(ts[at[-1] + 1]), apart, percent))
+    return float((apart - doubt if apart > 0 else apart + doubt) / counter)
 
 
 def _from_zero(steps: Floats) -> Floats:
     return np.concatenate([[0.0], np.cumsum(steps)])
 
 
-def _note(problem: Problem, ts: NDArray[np.int64], at: int, joules: float) -> Note:
-    return Note(problem, int(ts[at]), int(ts[at + 1]), joules)
-
-
-def _empty(cluster: str, gpu: str, readings: Readings, reason: Reason) -> Meter:
+def _empty(cluster: str, gpu: str, readings: Readings, notes: list[Note], reason: Reason) -> Meter:
     first, last = (int(readings.ts_ns[0]), int(readings.ts_ns[-1])) if len(readings.ts_ns) else (0, 0)
-    none = np.zeros(0)
+    none, limit = np.zeros(0), readings.limit_w
     return Meter(
-        cluster, gpu, first, last, None, 0, readings.limit_w, readings.limit_w or 0.0, 0.0, (), reason, np.zeros(1),
-        np.zeros(1), none, none, none, 0.0, np.zeros((8, 1)),
+        cluster, gpu, first, last, None, 0, limit, 0.0, limit or 0.0, tuple(notes), reason,
+        np.zeros(1), np.zeros(1), none, none, none, 0.0, np.zeros((9, 1)),
     )  # fmt: skip

@@ -13,9 +13,12 @@ from numpy.typing import NDArray
 
 from .findings import Note, Reason
 from .readings import Floats, Times
+from .sampling import LOCKED_S
 
 _REFUSED_FROM = 0.5  # of a window without readings that count
-_PARTS = ("measured_j", "below_j", "above_j", "variance_j2", "measured_s", "counter_s", "stuck_s", "zero_s")
+_PARTS = (
+    "measured_j", "below_j", "above_j", "variance_j2", "locked_j2", "measured_s", "counter_s", "stuck_s", "zero_s"
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -55,9 +58,9 @@ class Meter:
     """Of how many readings that is the median."""
     limit_w: float | None
     """Its power limit; None where unknown."""
-    highest_w: float
-    """The most that it can draw, as far as is known: for bounds."""
     lowest_w: float
+    """The least and the most that it can draw, as far as is known: the bounds of gaps."""
+    highest_w: float
     notes: tuple[Note, ...]
     empty: Reason | None
     """Why it has no energy at all."""
@@ -69,9 +72,9 @@ class Meter:
     """(k - 1,) of a segment: its energy to the fraction f of it is slope * f + bend * f**2."""
     bend_j: Floats
     edge_w: Floats
-    """(k - 1,) by how much the power may differ within a segment and around it."""
+    """(k - 1,) the range of the power within a segment and around it."""
     lag_s: float
-    """How late a reading is, at most."""
+    """By how much the energy of a step in power may be displaced: its height times this."""
     parts: Floats
     """(parts, k) the other figures to each knot, in the order of `_PARTS`."""
 
@@ -93,7 +96,7 @@ class Meter:
             sums["measured_j"],
             sums["below_j"] + edges,
             sums["above_j"] + edges + beyond,
-            sums["variance_j2"],
+            sums["variance_j2"] + sums["locked_j2"] * np.minimum(length, LOCKED_S),
             sums["measured_s"],
             sums["counter_s"],
             self._reasons(length, sums),

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from ....store.metrics import board_power_mw
 from .building import build
 from .meter import Meter
 from .readings import Floats, Readings
@@ -37,7 +36,7 @@ def meters(
     if gpus is not None:
         wanted = pl.DataFrame(list(gpus), schema={"cluster": pl.String, "gpu": pl.String}, orient="row")
         counts = counts.join(wanted, on=["cluster", "gpu"], how="semi", nulls_equal=True)
-    limits = _limits(store)
+    boards = _boards(store)
     part = (pl.col("len").cum_sum() - 1) // _ROWS
     for chunk in counts.with_columns(part.alias("part")).partition_by("part", maintain_order=True):
         keys = chunk.select("cluster", "gpu")
@@ -45,7 +44,7 @@ def meters(
         mine = store.collect(rows.filter(pl.col("gpu").is_in(names)))
         mine = mine.join(keys, on=["cluster", "gpu"], how="semi", nulls_equal=True).sort("cluster", "gpu", "ts")
         for (on, gpu), frame in mine.group_by("cluster", "gpu", maintain_order=True):
-            yield build(str(on), str(gpu), _readings(frame, limits.get((str(on), str(gpu)))))
+            yield build(str(on), str(gpu), _readings(frame, *boards.get((str(on), str(gpu)), (None, None))))
 
 
 def _rows(store: Store, cluster: str | None, since_ns: int | None, until_ns: int | None) -> pl.LazyFrame:
@@ -60,7 +59,8 @@ def _rows(store: Store, cluster: str | None, since_ns: int | None, until_ns: int
         "cluster",
         "gpu",
         "ts",
-        (board_power_mw() / 1000).alias("power_w"),
+        (pl.col("power_mw") / 1000).alias("power_w"),
+        (pl.col("power_instant_mw") / 1000).alias("instant_w"),
         (pl.col("energy_mj") / 1000).alias("counter_j"),
         (pl.col("utilization") / 100).alias("utilization"),
         (pl.col("power_window_ms") / 1000).alias("window_s"),
@@ -74,13 +74,15 @@ def _instances(store: Store) -> pl.DataFrame:
     return store.collect(store.scan("gpus").filter(pl.col("parent").is_not_null()).select("cluster", "gpu").unique())
 
 
-def _limits(store: Store) -> dict[tuple[str, str], float]:
+def _boards(store: Store) -> dict[tuple[str, str], tuple[float | None, str | None]]:
+    """By cluster and GPU: its power limit (W) and its model."""
     limit = pl.max_horizontal("power_limit_mw", "power_limit_default_mw").max() / 1000
-    found = store.collect(store.scan("gpus").group_by("cluster", "gpu").agg(limit.alias("limit_w")).drop_nulls())
-    return {(str(on), str(gpu)): float(limit) for on, gpu, limit in found.iter_rows()}
+    model = pl.col("model").drop_nulls().last()
+    found = store.collect(store.scan("gpus").group_by("cluster", "gpu").agg(limit.alias("limit_w"), model))
+    return {(on, gpu): (limit, model) for on, gpu, limit, model in found.iter_rows()}
 
 
-def _readings(frame: pl.DataFrame, limit_w: float | None) -> Readings:
+def _readings(frame: pl.DataFrame, limit_w: float | None, model: str | None) -> Readings:
     ts = frame["ts"].cast(pl.Int64).to_numpy()
     fresh = np.concatenate([[True], np.diff(ts) > 0])  # a second row of the same instant is left out
 
@@ -93,9 +95,11 @@ def _readings(frame: pl.DataFrame, limit_w: float | None) -> Readings:
     return Readings(
         ts[fresh],
         column("power_w"),
+        column("instant_w"),
         column("counter_j"),
         column("utilization"),
         column("window_s"),
         frame["stuck"].to_numpy()[fresh],
         float(highest) if highest is not None else limit_w,
+        model,
     )

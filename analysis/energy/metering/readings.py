@@ -17,7 +17,9 @@ class Readings:
 
     ts_ns: Times
     power_w: Floats
-    """Board power: the instantaneous reading, else what the driver reports."""
+    """Board power as the driver reports it."""
+    instant_w: Floats
+    """Its instantaneous reading."""
     counter_j: Floats
     """The driver's energy counter."""
     utilization: Floats
@@ -28,3 +30,4 @@ class Readings:
     """The reading is marked: its power sensor is stuck."""
     limit_w: float | None = None
     """The highest power limit that is known."""
+    model: str | None = None

@@ -22,7 +22,8 @@ def readings(power: object, every_s: float = 1.0, **other: object) -> Readings:
     watts = np.asarray(power, float)
     unknown = np.full(len(watts), np.nan)
     given = {
-        "ts_ns": (np.arange(len(watts)) * every_s * S).astype(np.int64), "power_w": watts, "counter_j": unknown,
+        "ts_ns": (np.arange(len(watts)) * every_s * S).astype(np.int64), "power_w": watts, "instant_w": unknown,
+        "counter_j": unknown,
         "utilization": unknown, "window_s": unknown, "stuck": np.zeros(len(watts), bool), "limit_w": 400.0,
     }  # fmt: skip
     return Readings(**(given | other))  # type: ignore[arg-type]
