@@ -17,6 +17,7 @@ import polars as pl
 from ....store.outcomes import Code
 from .dated import NONE as NO_CODE
 from .dated import Steps, Times
+from .fetching import fetch
 from .grid import Grid, grid
 from .settings import Method, Settings
 
@@ -56,8 +57,10 @@ class NoFigure(Code):
 def cuts(settings: Settings, since: int, until: int, clusters: Sequence[str]) -> Times:
     """The times (ns) between `since` and `until` at which a factor, PUE or price of these clusters changes.
 
-    Pieces must be cut there before `co2_and_cost`. Raises InputError for a file of hours that cannot be read.
+    Pieces must be cut there before `co2_and_cost`. If the settings name a service, it is asked for hours that no file
+    has. Raises InputError for a file of hours that cannot be read, and what `fetching.fetch` raises.
     """
+    fetch(settings, since, until, clusters)
     made = grid(settings)
     found = [np.empty(0, np.int64)]
     for cluster in clusters:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from datetime import UTC, date, datetime, time
 from typing import Any, TypeVar
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from ....errors import InputError
 from ....store.outcomes import Code
@@ -80,3 +82,26 @@ def code(table: dict[str, Any], key: str, codes: type[C], missing: C, where: str
     if value not in list(codes):
         raise InputError(f"{_called(key, where)} must be {' or '.join(codes)}, not {value!r}")
     return codes(value)
+
+
+def zone_info(called: str) -> ZoneInfo:
+    """The time zone of this name."""
+    try:
+        return ZoneInfo(called)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise InputError(f"there is no time zone {called!r}; an example is Europe/Berlin") from error
+
+
+def instant(table: dict[str, Any], key: str, zone: str, missing: int, where: str) -> int:
+    """A date or time as ns UTC; what has no zone is in `zone`."""
+    if key not in table:
+        return missing
+    value = table[key]
+    if isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime.combine(value, time())
+    if not isinstance(value, datetime):
+        raise InputError(f"{key} of {where} must be a date, as 2026-01-31, not {value!r}")
+    if value.tzinfo is None:
+        value = value.replace(tzinfo=zone_info(zone))
+    since = value - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000

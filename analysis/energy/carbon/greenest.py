@@ -15,6 +15,7 @@ from ....errors import InputError
 from ....store.outcomes import Code
 from .dated import EMPTY, Floats, Steps, Times
 from .factors import canonical
+from .fetching import fetch
 from .grid import Grid, grid
 from .settings import Method, Settings
 
@@ -83,8 +84,8 @@ def greenest(
 ) -> Greenest:
     """The greenest start of a job of `duration_s` at `watts` that must end by `deadline` (ns UTC, as `now`).
 
-    The zone is that of the cluster, if none is named. Raises InputError where the job does not fit, or a file of hours
-    cannot be read.
+    The zone is that of the cluster, if none is named. If the settings name a service, it is asked for the last weeks.
+    Raises InputError where the job does not fit, or a file of hours cannot be read; and what `fetching.fetch` raises.
     """
     if not (duration_s > 0 and watts >= 0):
         raise InputError(f"a job must take more than 0 s and at least 0 W, not {duration_s:g} s and {watts:g} W")
@@ -96,6 +97,7 @@ def greenest(
         )
     if settings.method is Method.MARKET:
         return Greenest(None, None, None, reason=NoStart.MARKET)
+    fetch(settings, now - _WEEKS * _WEEK, now, [cluster], zone)
     made = grid(settings)
     where = canonical(zone) if zone else made.zone_at(cluster, np.array([now]))[0]
     if where is None:

@@ -15,10 +15,8 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from ....errors import InputError
 from ....store.outcomes import Code
@@ -157,7 +155,7 @@ _DATES = ("from", "until", "cluster")
 def _settings(table: dict[str, Any], path: Path) -> Settings:
     given.only(table, _KEYS)
     zone = given.text(table, "time_zone") or "UTC"
-    _zone_info(zone)
+    given.zone_info(zone)
     method = given.code(table, "method", Method, Method.LOCATION)
     settings = Settings(
         path=path,
@@ -179,29 +177,8 @@ def _settings(table: dict[str, Any], path: Path) -> Settings:
     return settings
 
 
-def _zone_info(name: str) -> ZoneInfo:
-    try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise InputError(f"there is no time zone {name!r}; an example is Europe/Berlin") from error
-
-
-def _instant(table: dict[str, Any], key: str, zone: str, missing: int, where: str) -> int:
-    if key not in table:
-        return missing
-    value = table[key]
-    if isinstance(value, date) and not isinstance(value, datetime):
-        value = datetime.combine(value, time())
-    if not isinstance(value, datetime):
-        raise InputError(f"{key} of {where} must be a date, as 2026-01-31, not {value!r}")
-    if value.tzinfo is None:
-        value = value.replace(tzinfo=_zone_info(zone))
-    since = value - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
-
-
 def _validity(table: dict[str, Any], zone: str, where: str) -> dict[str, Any]:
-    began, ended = _instant(table, "from", zone, ALWAYS, where), _instant(table, "until", zone, NEVER, where)
+    began, ended = given.instant(table, "from", zone, ALWAYS, where), given.instant(table, "until", zone, NEVER, where)
     if ended <= began:
         raise InputError(f"until of {where} is not after from")
     return {"began": began, "ended": ended, "cluster": given.text(table, "cluster", where=where)}
@@ -235,7 +212,7 @@ def _hours(table: dict[str, Any], folder: Path) -> Iterator[HoursFile]:
     for item, where in given.tables(items, "intensity", ("file", "zone", "time_zone", "source", "column")):
         texts = {key: given.text(item, key, where=where) for key in ("zone", "time_zone", "source", "column")}
         if texts["time_zone"]:
-            _zone_info(texts["time_zone"])
+            given.zone_info(texts["time_zone"])
         yield HoursFile(folder / given.name(item, "file", where), **texts)
 
 
@@ -312,9 +289,12 @@ def _adapters(table: dict[str, Any], folder: Path) -> Iterator[Adapter]:
             raise InputError(f"variables of {where} must name {len(variables)} variables of the environment")
         if signal and item.get("signal", signal) not in _SIGNALS:
             raise InputError(f"signal of {where} must be {' or '.join(_SIGNALS)}, not {item['signal']!r}")
+        address = given.text(item, "url", url, where) or url
+        if not address.startswith(("https://", "http://")):
+            raise InputError(f"url of {where} must begin with https://, not {address!r}")
         yield Adapter(
             service,
-            (given.text(item, "url", url, where) or url).rstrip("/"),
+            address.rstrip("/"),
             folder / (given.text(item, "cache", f"{service}.csv", where) or f"{service}.csv"),
             given.number(item, "timeout_s", where, 0.1, 600.0, missing=10.0),
             tuple(sorted(zones.items())),
