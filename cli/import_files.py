@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @click.option(
     "--gpu", metavar="NAME", help="The GPU, if a file does not name it: node/slot, UUID or a part; else a new name."
 )
+@click.option("--node", metavar="NAME", help="The host of a stream's GPUs, if a file does not name it.")
 @click.option("--model", metavar="NAME", help="The GPUs' product name, if a file has none: its power sensor follows.")
 @click.option("--workload", metavar="NAME", help="The workload; overrides what a file says.")
 @click.option(
@@ -39,17 +40,20 @@ if TYPE_CHECKING:
     help="The unit of a column, or of the duration; overrides what was found. Repeatable.",
 )
 @click.option("--time-zone", default="UTC", show_default=True, help="Zone of time stamps that have none.")
+@click.option("--header", metavar="NAMES", help="Names of the columns, with commas, for files without a header line.")
 @json_option
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 def import_files(
     store: str,
     cluster: str,
     gpu: str | None,
+    node: str | None,
     model: str | None,
     workload: str | None,
     mapping: tuple[str, ...],
     units: tuple[str, ...],
     time_zone: str,
+    header: str | None,
     as_json: bool,
     files: tuple[Path, ...],
 ) -> None:
@@ -67,11 +71,13 @@ def import_files(
     options = Options(
         cluster=cluster,
         gpu=gpu,
+        node=node,
         model=model,
         workload=workload,
         columns=_pairs(mapping, "--map"),
         units=_pairs(units, "--unit"),
         time_zone=time_zone,
+        header=header,
     )
     opened = Store.create(store) if any(path.exists() for path in files) else None  # a wrong name makes no store
     reports, errors = [], []

@@ -111,8 +111,8 @@ def load(path: Path) -> bytes:
         raise InputError(f"{path} does not fit into memory when it is unpacked; split it") from None
 
 
-def read(path: Path) -> Sheet:
-    """The file at `path` as a sheet: CSV or Parquet, plain or compressed.
+def read(path: Path, header: str | None = None) -> Sheet:
+    """The file at `path` as a sheet: CSV or Parquet, plain or compressed. `header` has the names where it has none.
 
     Raises InputError as `load` does, and where it is not text, or has no rows.
     """
@@ -120,9 +120,11 @@ def read(path: Path) -> Sheet:
     name = path.name.encode("utf-8", "backslashreplace").decode()  # which may not be UTF-8
     sheet = Sheet(name, hashlib.sha256(data).hexdigest(), len(data), [], pl.DataFrame(), 0, Refused())
     if data[:4] == b"PAR1":
+        if header is not None:
+            raise InputError(f"{path} is Parquet, which names its columns: leave out --header")
         _from_parquet(sheet, data, path)
     else:
-        _from_text(sheet, data, path)
+        _from_text(sheet, data, path, header)
     return sheet
 
 
@@ -176,7 +178,7 @@ def _from_parquet(sheet: Sheet, data: bytes, path: Path) -> None:
     sheet.names = [name for name in sheet.names if name]
 
 
-def _from_text(sheet: Sheet, data: bytes, path: Path) -> None:
+def _from_text(sheet: Sheet, data: bytes, path: Path, given: str | None) -> None:
     if data[:2] in (b"\xff\xfe", b"\xfe\xff") or data.count(b"\x00") * 20 > len(data) > 0:
         raise InputError(f"{path} is not text in UTF-8 (it holds zero bytes); export it as CSV in UTF-8")
     whole = pl.Series("text", [data.decode("utf-8-sig", "replace")])
@@ -188,8 +190,14 @@ def _from_text(sheet: Sheet, data: bytes, path: Path) -> None:
         raise InputError(f"{path} is empty ({len(data)} bytes): nothing to import")
     header = table["text"][0]
     delimiter = max(",;\t", key=header.count)
-    sheet.names = _columns(_split(header, delimiter, path), path)
-    table = table.slice(1)
+    if given is None:
+        sheet.names = _columns(_split(header, delimiter, path), path)
+        table = table.slice(1)
+    elif not re.search("[0-9]", header):
+        raise InputError(f"{path} begins with the names of its columns ({header}): leave out --header")
+    else:
+        sheet.names = _columns(_split(given, ",", path), path)
+        header = given
     if not table.height:
         raise InputError(_NO_ROWS.format(path))
     sheet.rows = table.height

@@ -76,19 +76,24 @@ def of_runs(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options)
 
 def of_telemetry(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options) -> str:
     """Add the GPU of each row to a sheet of telemetry and say where it was taken from."""
-    sheet.frame = sheet.frame.with_columns(_nothing("place", "cabinet", "node", "slot"))
+    sheet.frame = sheet.frame.with_columns(*_nothing("place", "cabinet"), *_on_node(bound, options))
+    if "index" in bound:
+        index = bound["index"].column
+        refuse_strange(sheet, (index, ~pl.col(index).str.contains("^[0-9]{1,3}$"), "index of a GPU"))
+        sheet.frame = sheet.frame.with_columns(pl.col(index).cast(pl.Int64).alias("=slot"))
     if "gpu" in bound:
         _note_unused(seen, options)
         _named(sheet, bound["gpu"], options)
         return f"column {bound['gpu'].column!r}"
     stem = options.gpu or sheet.file.split(".")[0] or "stream"
     if "index" in bound:
-        name = bound["index"].column
-        refuse_strange(sheet, (name, ~pl.col(name).str.contains("^[0-9]{1,3}$"), "index of a GPU"))
-        # An index names a GPU on its own host only: the file's name keeps those of two hosts apart.
-        gpu = pl.lit(f"{stem}:") + pl.col(name).cast(pl.Int64).cast(pl.String)
+        # An index names a GPU on its own host only: the host, else the file's name, keeps those of two hosts apart.
+        host, number = pl.coalesce("=node", pl.lit(stem)), pl.col("=slot").cast(pl.String)
+        keys = {name: key for key, name in options.known().items()}
+        spoken = host + "/" + number
+        gpu = pl.when(spoken.is_in(list(keys))).then(spoken.replace(keys)).otherwise(host + ":" + number)
         sheet.frame = sheet.frame.with_columns(gpu.alias("=gpu"), pl.lit(None, pl.String).alias("=uuid"))
-        return f"column {name!r} (as {stem}:index)"
+        return f"column {index!r} (as {'node' if sheet.frame['=node'].count() else stem}:index)"
     for key in ("serial", "pci_bus_id"):
         if key in bound and sheet.frame[bound[key].column].n_unique() > 1:
             name = bound[key].column
@@ -98,6 +103,15 @@ def of_telemetry(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Opt
             return f"column {name!r} (as {stem}:{key})"
     _constant(sheet, stem if options.gpu is None else _known(sheet, stem, seen, options))
     return "--gpu" if options.gpu else "the file's name (--gpu NAME names it)"
+
+
+def _on_node(bound: dict[str, Bound], options: Options) -> list[pl.Expr]:
+    """`=node` of a stream's rows, and no `=slot` yet."""
+    node = pl.lit(options.node, pl.String)
+    if "node" in bound:
+        name = bound["node"].column
+        node = pl.coalesce(pl.when(~is_placeholder(name, minus_one=False)).then(pl.col(name)), node)
+    return [node.alias("=node"), *_nothing("slot")]
 
 
 def of_jobs(sheet: Sheet, bound: Bound, options: Options) -> None:

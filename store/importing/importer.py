@@ -46,7 +46,7 @@ class Parsed:
 
 def read_file(path: Path, options: Options) -> Parsed:
     """Read and parse one file; nothing is stored. Raises InputError (UnitError) if it cannot be used."""
-    return _parse(read(path), options)
+    return _parse(read(path, options.header), options)
 
 
 def import_file(store: Store, path: Path, options: Options) -> Report:
@@ -55,7 +55,7 @@ def import_file(store: Store, path: Path, options: Options) -> Report:
     Raises InputError (UnitError) where the file cannot be used as a whole, and StoreError where the store
     cannot be written; nothing of the file is stored then.
     """
-    sheet = read(path)
+    sheet = read(path, options.header)
     provenance = _Provenance(sheet, options)
     before = provenance.earlier(store)
     if before is not None:
@@ -175,10 +175,11 @@ def _telemetry(store: Store, found: Parsed, options: Options) -> dict[str, pl.Da
     span = ts.is_between(found.frame["ts"].min(), found.frame["ts"].max())
     frame = _unseen(found, store.collect(known.filter(span)))
     cluster = pl.lit(options.cluster).alias("cluster")
-    named = ["gpu", "uuid", *BOARD]
+    of_gpus = ["uuid", "node", "slot", *BOARD]
+    named = ["gpu", *of_gpus]
     gpus = frame.group_by(named).agg(ts.min().alias("first_seen")).sort(named, nulls_last=True).with_columns(cluster)
     events = found.events.filter(gpu.is_in(frame["gpu"].unique().implode()))
-    readings = frame.drop(LINE, "uuid", *BOARD).with_columns(cluster)
+    readings = frame.drop(LINE, *of_gpus).with_columns(cluster)
     return {"telemetry": readings, "events": _new_events(store, events, options.cluster), "gpus": gpus}
 
 

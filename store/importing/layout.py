@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -36,11 +37,13 @@ class Options:
     units: Mapping[str, str] = field(default_factory=dict)  # --unit: column -> unit; "" is the time column
     time_zone: str = "UTC"  # of time stamps that state none
     model: str | None = None  # product name of the GPUs where the file has none
+    node: str | None = None  # the host of a stream's GPUs where the file has none
+    header: str | None = None  # the names of the columns, separated by commas, where the file has none
     known: Callable[[], Mapping[str, str]] = dict  # the cluster's GPUs in the store: key -> name
     models: Callable[[], Mapping[str, str]] = dict  # and key -> product name
 
     def __post_init__(self) -> None:
-        for option in ("cluster", "gpu", "workload", "model"):
+        for option in ("cluster", "gpu", "workload", "model", "node", "header"):
             name = getattr(self, option)
             if name is not None and not name.strip():
                 raise InputError(f"--{option} is empty: give it a name")
@@ -54,7 +57,7 @@ class Options:
             "map": dict(sorted(self.columns.items())),
             "unit": dict(sorted(self.units.items())),
             "time_zone": self.time_zone,
-            **({} if self.model is None else {"model": self.model}),
+            **{name: value for name in ("model", "node", "header") if (value := getattr(self, name)) is not None},
         }
 
 
@@ -120,11 +123,10 @@ def _unrecognised(sheet: Sheet) -> str:
     shown = ", ".join(sheet.names[:12]) + (", ..." if len(sheet.names) > 12 else "")
     if [name.lower() for name in sheet.names] == ["timestamp"]:
         return f"{sheet.file} has only time stamps (no metric, no duration): nothing to import"
-    first = sheet.names[0] if sheet.names else ""
-    if first[:4].isdigit():
+    if any(re.match("[0-9]{4}", name) for name in sheet.names):
         return (
             f"{sheet.file}: the first line looks like data, not like column names ({shown}); "
-            f"export it again with a header (nvidia-smi: without noheader)"
+            f"name the columns, for example --header timestamp,uuid,power.draw (the list behind --query-gpu)"
         )
     return (
         f"{sheet.file}: no known format has the columns {shown}; say what they mean, for example "

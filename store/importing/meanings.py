@@ -123,6 +123,7 @@ OTHER_NAMES = {
 TELEMETRY_MEANINGS: tuple[Meaning, ...] = (
     Meaning("gpu", "identity", "the GPU: a UUID", ("uuid", "gpu_uuid")),
     Meaning("index", "identity", "the driver's index of the GPU", ("index", "gpu_index")),
+    Meaning("node", "identity", "host", ("node", "host", "hostname")),
     Meaning("model", "text", "product name", ("name", "gpu_name")),
     *_BOARD,
     Meaning("timestamp", "time stamp", "when the reading was taken", ("timestamp",), column="ts"),

@@ -44,7 +44,7 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     columns = [
         pl.col("=timestamp").alias("ts"),
         pl.col("=gpu").alias("gpu"),
-        pl.col("=uuid").alias("uuid"),
+        *(pl.col(f"={name}").alias(name) for name in ("uuid", "node", "slot")),
         *identity.of_board(bound, options),
         *(pl.col(parsed(b.meaning)).round().cast(_kind(b.meaning.column)).alias(b.meaning.column) for b in metrics),
         pl.col(LINE),

@@ -48,6 +48,22 @@ def test_several_gpus_by_uuid_and_by_index(write: Write, parse: Parse) -> None:
     assert sorted(named.frame["gpu"].unique().to_list()) == ["n9:0", "n9:1"]
 
 
+def test_the_node_gives_gpus_their_name_and_an_index_its_gpu(write: Write, store: Store) -> None:
+    rows = "\n".join(f"{i}, 2023/07/14 10:12:0{s}.483, 5{i}" for s in range(3) for i in (0, 1))
+    import_file(store, write("index, timestamp, temperature.gpu", rows), Options(node="n7"))
+    assert [tuple(row.values()) for row in store.sql("select name, gpu from gpus_now order by gpu").to_pylist()] == [
+        ("n7/0", "n7:0"),
+        ("n7/1", "n7:1"),
+    ]
+    of_host = "\n".join(f"n8, {row}, {UUID}" for row in rows.split("\n")[::2])
+    import_file(store, write("host, index, timestamp, temperature.gpu, uuid", of_host, name="b.csv"), Options())
+    assert store.sql("select name from gpus_now where uuid is not null").to_pylist() == [{"name": "n8/0"}]
+    later = "\n".join(f"n8, {row}" for row in rows.replace("10:12", "11:12").split("\n"))
+    import_file(store, write("host, index, timestamp, temperature.gpu", later, name="c.csv"), Options())
+    found = store.sql("select distinct gpu from telemetry where hour(ts) = 11 order by gpu").to_pylist()
+    assert [row["gpu"] for row in found] == [UUID, "n8:1"]
+
+
 def test_the_gpu_from_the_option_or_the_name(write: Write, parse: Parse) -> None:
     path = write("timestamp, temperature.gpu", "2023/07/14 10:12:00, 50", name="a100-7.log.csv")
     assert parse(path).frame["gpu"].to_list() == ["a100-7"]
@@ -146,7 +162,21 @@ def test_a_second_reading_at_one_instant(write: Write, parse: Parse) -> None:
 
 def test_a_stream_without_time_or_header(write: Write, refusal: Callable[..., str]) -> None:
     assert "without `timestamp`" in refusal(write("power.draw [W], temperature.gpu", "250, 40"))
-    assert "without noheader" in refusal(write(line(0), line(1)))
+    assert "--header timestamp,uuid,power.draw" in refusal(write(line(0), line(1)))
+    assert "--header timestamp,uuid,power.draw" in refusal(write(f"0, {line(0)}", f"1, {line(1)}"))
+    assert "leave out --header" in refusal(write(HEADER, line(1)), header="timestamp,power.draw")
+    assert "does not contain time stamps" in refusal(
+        write(line(0), line(1)), header="power.draw,uuid,timestamp,a,b,c,d"
+    )
+
+
+def test_a_stream_whose_columns_are_named_by_an_option(write: Write, parse: Parse) -> None:
+    names = "timestamp,uuid,power.draw,temperature.gpu,clocks.sm,utilization.gpu,pstate"
+    bare = parse(write(line(0), "\n".join(line(s) for s in range(1, 10)), name="bare.csv"), header=names)
+    whole = parse(write(HEADER, "\n".join(line(s) for s in range(10))))
+    assert bare.frame.drop("=line").equals(whole.frame.drop("=line"))
+    assert bare.frame["=line"].to_list() == list(range(1, 11))
+    assert bare.report.total.rows == 10
 
 
 def zoned(write: Write, parse: Parse, zone: str, *clocks: str) -> list[at]:
