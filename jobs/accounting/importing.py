@@ -161,6 +161,7 @@ def _store_records(
     clusters = jobs["cluster"].unique().sort().to_list()
     report.cluster = ", ".join(clusters)
     report.allocations = jobs.height
+    storing.append_events(store, found.backward)
     if not jobs.height:
         return
     _note_other_cluster(store, clusters, report)

@@ -9,6 +9,7 @@ from typing import TypeVar
 import polars as pl
 
 from ...errors import InputError
+from ...store.events import EventKind
 from ...store.importing.content import LINE, Refused
 from .. import hostlist
 from . import tres
@@ -29,6 +30,8 @@ class Records:
     """
 
     frame: pl.DataFrame
+    backward: pl.DataFrame = field(default_factory=pl.DataFrame)
+    """Events about jobs that ended before they began: whoever adds up the energy of jobs must know of them."""
     lines: int = 0
     passed: dict[str, int] = field(default_factory=dict)
     refused: Refused = field(default_factory=Refused)
@@ -54,6 +57,7 @@ def read(text: str, name: str, cluster: str | None, time_zone: str | None) -> Re
     rows = _with_gpus(rows, name, out)
     rows = _with_nodes(rows, out)
     backward = pl.col("ended") < pl.col("began")
+    out.backward = _events(rows.filter(backward), name)
     rows = out.refused.take(
         rows,
         [
@@ -237,6 +241,21 @@ def _columns(rows: pl.DataFrame) -> pl.DataFrame:
         "nodes",
         "shared",
         LINE,
+    )
+
+
+def _events(rows: pl.DataFrame, name: str) -> pl.DataFrame:
+    """Events `job_refused` about jobs that ended before they began."""
+    job = pl.coalesce("JobID", "JobIDRaw")
+    said = "job {} is not stored: it ended before it began ({}, line {})"
+    return rows.select(
+        pl.col("began").alias("ts"),
+        pl.col("Cluster").alias("cluster"),
+        pl.lit(EventKind.JOB_REFUSED.value).alias("kind"),
+        pl.when(pl.col("nodes").list.len() == 1).then(pl.col("nodes").list.first()).alias("node"),
+        job.alias("job_id"),
+        (pl.col("ended") - pl.col("began")).dt.total_nanoseconds().alias("duration_ns"),
+        pl.format(said, job.fill_null("without a number"), pl.lit(name), LINE).alias("detail"),
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from ...store.allocations import JOBS
-from ...store.importing.superseding import KEY, conformed, new_records
+from ...store.importing.superseding import KEY, conformed, new_events, new_records
 from . import pseudonyms
 
 if TYPE_CHECKING:
@@ -39,3 +39,11 @@ def append(store: Store, rows: pl.DataFrame, about: dict[str, object], *, secret
     imports = pl.DataFrame([row], schema_overrides={"imported_at": pl.Datetime("ns")})
     store.append({JOBS.name: kept.to_arrow(), "imports": imports.to_arrow()}, f"jobs-{name}")
     return stored, every - stored
+
+
+def append_events(store: Store, events: pl.DataFrame) -> None:
+    """Store the events that the store does not have. The caller holds the store's lock of importers."""
+    kept = new_events(store, events)
+    if kept.height:
+        name = hashlib.sha256(kept.write_csv().encode()).hexdigest()[:16]
+        store.append({"events": kept.to_arrow()}, f"jobs-{name}")

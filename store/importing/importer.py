@@ -180,7 +180,7 @@ def _telemetry(store: Store, found: Parsed, options: Options) -> dict[str, pl.Da
     gpus = frame.group_by(named).agg(ts.min().alias("first_seen")).sort(named, nulls_last=True).with_columns(cluster)
     events = found.events.filter(gpu.is_in(frame["gpu"].unique().implode()))
     readings = frame.drop(LINE, *of_gpus).with_columns(cluster)
-    return {"telemetry": readings, "events": _new_events(store, events, options.cluster), "gpus": gpus}
+    return {"telemetry": readings, "events": superseding.new_events(store, events, options.cluster), "gpus": gpus}
 
 
 def _unseen(found: Parsed, stored: pl.DataFrame) -> pl.DataFrame:
@@ -219,18 +219,7 @@ def _jobs(store: Store, found: Parsed, options: Options) -> dict[str, pl.DataFra
     lines = found.frame.join(kept, on=superseding.KEY, how="semi", nulls_equal=True)[LINE].n_unique()
     report.total.duplicates += found.frame[LINE].n_unique() - lines
     report.total.kept = lines
-    return {"jobs": kept, "events": _new_events(store, found.events, options.cluster)}
-
-
-def _new_events(store: Store, events: pl.DataFrame, cluster: str) -> pl.DataFrame:
-    """The events that the store does not have: the rows of a longer file are refused again."""
-    events = events.with_columns(pl.lit(cluster).alias("cluster"))
-    if not events.height:
-        return events
-    same = [c for c in events.columns if c != "detail"]
-    of_these = pl.col("kind").is_in(events["kind"].unique().implode())
-    known = store.collect(store.scan("events").filter(of_these).select(same))
-    return events.join(known, on=same, how="anti", nulls_equal=True)
+    return {"jobs": kept, "events": superseding.new_events(store, found.events, options.cluster)}
 
 
 _TABLES = {"runs": _runs, "telemetry": _telemetry, "jobs": _jobs}

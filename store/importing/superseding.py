@@ -1,4 +1,4 @@
-"""Rows of the table `jobs`: those that the store does not have yet, or has otherwise.
+"""Rows of the table `jobs`, and events: those that the store does not have yet, or has otherwise.
 
 Nothing stored is changed: an allocation that is other than stored gets the rows of a new record, and `jobs_now` shows
 the newest. A record that knows less, of a job that has ended by now, is left out.
@@ -68,3 +68,15 @@ def _changed(rows: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
     running = rows.filter(pl.col("ended").is_null()).select(KEY).unique()
     stale = running.join(over, on=KEY, how="semi", nulls_equal=True)
     return pl.concat([new, fewer]).unique().join(stale, on=KEY, how="anti", nulls_equal=True)
+
+
+def new_events(store: Store, events: pl.DataFrame, cluster: str | None = None) -> pl.DataFrame:
+    """The events that the store does not have: the rows of a longer file are refused again."""
+    if cluster is not None:
+        events = events.with_columns(pl.lit(cluster).alias("cluster"))
+    if not events.height:
+        return events
+    same = [c for c in events.columns if c != "detail"]
+    of_these = pl.col("kind").is_in(events["kind"].unique().implode())
+    known = store.collect(store.scan("events").filter(of_these).select(same))
+    return events.join(known, on=same, how="anti", nulls_equal=True)

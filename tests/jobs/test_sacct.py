@@ -268,6 +268,12 @@ def test_bad_lines_are_refused_with_their_number_and_the_others_stored(store: St
         8: f"it has 2 fields, but the header names {len(COLUMNS)}",
     }.items():
         assert f"bad.txt: refused line {line}: {why}" in done.stderr
+    whorl(store, "--file", file)
+    told = store.sql("select ts, cluster, node, job_id, duration_ns, detail from events").to_pylist()
+    assert [tuple(row.values()) for row in told] == [
+        (utc(T0 + 100), "whorl", "n01", "2", -50 * 10**9,
+         "job 2 is not stored: it ended before it began (bad.txt, line 3)")
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
