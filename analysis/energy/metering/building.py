@@ -48,10 +48,10 @@ def build(cluster: str, gpu: str, readings: Readings, *, events: tuple[Note, ...
         shape, sensed = np.full(len(times), (floor_w + highest_w) / 2), np.zeros(len(step), bool)
     slope, bend = step * shape[:-1], step * np.diff(shape) / 2
     by_power = slope + bend
-    rate, locked = np.zeros(len(step)), np.zeros(len(step))
+    rate, beat, ahead, locked = np.zeros((4, len(step)))
     if np.count_nonzero(known) > 1:
         hidden = unseen(times, shape, utilization, power.sensor, floor_w=floor_w, full_w=full_w)
-        rate, locked = hidden.rate_w2s, hidden.locked_w**2
+        rate, beat, ahead, locked = hidden.rate_w2s, hidden.beat_w2, hidden.beat_j2, hidden.locked_w2
 
     count, told = counters.counted(ts, counter, by_power, sensed, highest_w or np.inf)
     notes += told
@@ -73,7 +73,7 @@ def build(cluster: str, gpu: str, readings: Readings, *, events: tuple[Note, ...
     sees = min(1.0, power.sensor.window_s / power.sensor.period_s)
     usual = max(float(np.median(step)), power.sensor.period_s)
     rate = np.where(trusted, rate * power.sensor.period_s / usual * (1 - sees), rate)
-    locked = np.where(trusted, locked * (1 - sees), locked)
+    beat, ahead, locked = (np.where(trusted, each * (1 - sees), each) for each in (beat, ahead, locked))
     long = ~_near(times, np.ones(len(times), bool))
     parts = np.array(
         [
@@ -81,6 +81,8 @@ def build(cluster: str, gpu: str, readings: Readings, *, events: tuple[Note, ...
             below,
             above,
             np.where(blind, 0.0, rate * step),
+            np.where(blind, 0.0, beat * step),
+            np.where(blind, 0.0, ahead * step),
             np.where(blind, 0.0, locked * step),
             np.where(blind, 0.0, step),
             np.where(trusted, step, 0.0),
@@ -191,5 +193,5 @@ def _empty(cluster: str, gpu: str, readings: Readings, notes: list[Note], reason
     none, limit = np.zeros(0), readings.limit_w
     return Meter(
         cluster, gpu, first, last, None, 0, limit, 0.0, limit or 0.0, tuple(notes), reason,
-        np.zeros(1), np.zeros(1), none, none, none, 0.0, np.zeros((9, 1)),
+        np.zeros(1), np.zeros(1), none, none, none, 0.0, np.zeros((11, 1)),
     )  # fmt: skip

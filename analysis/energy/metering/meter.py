@@ -17,7 +17,8 @@ from .sampling import LOCKED_S
 
 _REFUSED_FROM = 0.5  # of a window without readings that count
 _PARTS = (
-    "measured_j", "below_j", "above_j", "variance_j2", "locked_j2", "measured_s", "counter_s", "stuck_s", "zero_s"
+    "measured_j", "below_j", "above_j", "variance_j2", "beat_w2s", "beat_j2s", "locked_w2s",
+    "measured_s", "counter_s", "stuck_s", "zero_s",
 )  # fmt: skip
 
 
@@ -87,6 +88,9 @@ class Meter:
         first, since = self._at(began)
         last, until = self._at(ended)
         sums = dict(zip(_PARTS, until[1:-1] - since[1:-1], strict=True))
+        seconds = np.maximum(length, 1e-9)
+        beats = np.minimum(sums["beat_w2s"] * seconds, sums["beat_j2s"] / seconds)
+        locked = sums["locked_w2s"] * np.minimum(length, LOCKED_S)
         outside = length - (last - first)
         edges = since[-1] + until[-1]
         # What was not measured before the first reading and after the last is not in the energy: it may be more.
@@ -96,7 +100,7 @@ class Meter:
             sums["measured_j"],
             sums["below_j"] + edges,
             sums["above_j"] + edges + beyond,
-            sums["variance_j2"] + sums["locked_j2"] * np.minimum(length, LOCKED_S),
+            sums["variance_j2"] + beats + locked,
             sums["measured_s"],
             sums["counter_s"],
             self._reasons(length, sums),

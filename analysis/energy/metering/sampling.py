@@ -17,14 +17,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ....store.sensor_error import NORMAL_95
 from .readings import Floats
 
 LOCKED_S = 60.0
 """How long a load is taken to stay locked to the sensor; after that its place in the sensor's period is another one."""
 _BLOCK = 64  # readings whose variance is taken together
-_SCALES_S = (0.4, 4.0)  # lengths of means whose differences are looked at
-_CHI_MEDIAN = 0.4549  # median of a squared normal draw
-_TWO_SIGMA = 1.96
+_CROSSINGS = 3  # of their mean by readings that go to and fro
+_LOBE = 0.3  # mean square of the energy that a sine is ahead of its mean by, over (time between crossings x rms)**2
+_AROUND = 16  # readings before and after that tell whether readings vary
+_LIKE = 4  # of them at least
 _FULL = 0.99  # utilisation from which a load cannot hide work
 
 
@@ -41,9 +43,13 @@ class Unseen:
     """By interval between two readings, (n - 1,)."""
 
     rate_w2s: Floats
-    """Variance of the energy per second."""
-    locked_w: Floats
-    """Standard deviation of the power while a load is locked to the sensor."""
+    """Variance of the energy per second, of what differs from reading to reading."""
+    beat_w2: Floats
+    """Variance of the power of readings that go to and fro, as a load near the sensor's period makes them."""
+    beat_j2: Floats
+    """Variance of the energy that these are ahead or behind, however long it lasts."""
+    locked_w2: Floats
+    """Variance of the power while a load is locked to the sensor."""
 
 
 def unseen(
@@ -54,55 +60,68 @@ def unseen(
     `floor_w` is what the GPU draws without work, `full_w` the most that work draws, as far as is known.
     """
     step = np.diff(times_s)
-    usual = max(float(np.median(step)), sensor.period_s)
-    if usual > 1.3 * float(np.median(step)):  # read more often than there are new values
+    read_every = float(np.median(step))
+    usual = max(read_every, sensor.period_s)
+    locked = _locked(power_w, utilization, floor_w, full_w, around=round(_AROUND * usual / read_every))
+    if usual > 1.3 * read_every:  # read more often than there are new values
         grid = np.arange(times_s[0], times_s[-1] + usual, usual)
-        at = np.minimum(np.searchsorted(times_s, grid, "right") - 1, len(times_s) - 1)
-        power_w, utilization = power_w[at], utilization[at]
-        block_of = np.minimum(((times_s[:-1] - times_s[0]) / usual).astype(np.intp), len(at) - 1) // _BLOCK
+        power_w = power_w[np.minimum(np.searchsorted(times_s, grid, "right") - 1, len(times_s) - 1)]
+        block_of = ((times_s[:-1] - times_s[0]) / usual).astype(np.intp) // _BLOCK
     else:
         block_of = np.arange(len(step)) // _BLOCK
-    long_run, level, spread2, share = _blocks(power_w, utilization, usual)
-    blocks = len(level) - 1
-    block_of = np.minimum(block_of, blocks)
+    rate, beat, ahead = _blocks(power_w, usual)
+    block_of = np.minimum(block_of, len(rate) - 1)
+    longer = np.maximum(step / usual, 1.0)
     not_seen = np.clip(1.0 - sensor.window_s / np.maximum(step, usual), 0.0, 1.0)
-    locked = _locked(level, spread2, share, floor_w, full_w)
-    return Unseen(long_run[block_of] * np.maximum(step / usual, 1.0) * not_seen, locked[block_of] * np.sqrt(not_seen))
+    return Unseen(
+        rate[block_of] * longer * not_seen,
+        beat[block_of] * not_seen,
+        ahead[block_of] * not_seen,
+        (locked[:-1] + locked[1:]) / 2 * not_seen,
+    )
 
 
-def _blocks(power: Floats, utilization: Floats, usual: float) -> tuple[Floats, Floats, Floats, Floats]:
-    """By block of readings: long-run variance, W^2 s; mean and variance of the readings; mean utilisation."""
+def _blocks(power: Floats, usual: float) -> tuple[Floats, Floats, Floats]:
+    """By block of readings: variance of the energy per second; variance of power and of energy of beats."""
     n = len(power)
     size = min(_BLOCK, n)
     starts = np.minimum(np.arange(0, n, size), n - size)  # the last block overlaps the one before
-    at = starts[:, None] + np.arange(size)
-    inside = power[at]
-    level, spread2 = inside.mean(axis=1), inside.var(axis=1)
-    known = ~np.isnan(utilization[at])
-    share = np.where(
-        known.any(axis=1), np.where(known, utilization[at], 0).sum(axis=1) / np.maximum(known.sum(axis=1), 1), np.nan
-    )
+    inside = power[starts[:, None] + np.arange(size)]
+    spread2 = inside.var(axis=1)
     bend = np.diff(inside, 2, axis=1) if size > 2 else np.zeros((len(starts), 1))
-    found = usual * (bend**2).mean(axis=1) / 6
+    rate = usual * (bend**2).mean(axis=1) / 6
     if size <= 2:
-        found += usual * spread2
-    upto = np.concatenate([np.zeros((len(starts), 1)), np.cumsum(inside, axis=1)], axis=1)
-    for seconds in _SCALES_S:
-        scale = min(round(seconds / usual), size // 3)
-        if scale >= 2:
-            means = (upto[:, scale:] - upto[:, :-scale]) / scale
-            apart = means[:, scale:] - means[:, :-scale]
-            found = np.maximum(found, scale * usual * np.median(apart**2, axis=1) / _CHI_MEDIAN / 2)
-    return found * (1 + 4 / size), level, spread2, share
+        rate += usual * spread2
+    above = inside > inside.mean(axis=1)[:, None]
+    crossings = (above[:, 1:] != above[:, :-1]).sum(axis=1)
+    beat = np.where(crossings >= _CROSSINGS, spread2, 0.0)
+    ahead = _LOBE * beat * (size * usual / np.maximum(crossings, 1)) ** 2
+    return rate * (1 + 4 / size), beat, ahead
 
 
-def _locked(level: Floats, spread2: Floats, share: Floats, floor_w: float, full_w: float) -> Floats:
-    """By block, the standard deviation of what may hide, W."""
-    share = np.where(np.isnan(share), 0.5, share)  # nothing tells how busy it was
-    above = np.maximum(level - floor_w, 0.0)
+def _locked(power: Floats, utilization: Floats, floor_w: float, full_w: float, around: int) -> Floats:
+    """By reading, the variance of what may hide, W^2.
+
+    `around` readings before and after tell whether readings like this one vary: then nothing is locked.
+    """
+    share = np.where(np.isnan(utilization), 0.5, utilization)  # nothing tells how busy it was
+    partly = (share > 0) & (share < _FULL)
+    if not partly.any():
+        return np.zeros(len(power))
+    above = np.maximum(power - floor_w, 0.0)
     less = (1 - share) * above  # all that was seen is work
     more = np.maximum(share * (full_w - floor_w) - above, 0.0)  # all that was seen is the pause
-    hidden = np.maximum(less, more) / _TWO_SIGMA
-    hidden[(share <= 0) | (share >= _FULL)] = 0.0
-    found: Floats = np.sqrt(np.maximum(hidden**2 - spread2, 0.0))
+    hidden = np.where(partly, np.maximum(less, more) / NORMAL_95, 0.0) ** 2
+    n, first, second = (_running(of, around) for of in (partly.astype(np.float64), partly * above, partly * above**2))
+    n = np.maximum(n, 1)
+    spread2 = np.where(n >= _LIKE, second / n - (first / n) ** 2, 0.0)
+    found: Floats = np.maximum(hidden - np.maximum(spread2, 0.0), 0.0)
+    return found
+
+
+def _running(values: Floats, around: int) -> Floats:
+    """The sum of each value and those `around` it on either side."""
+    around = min(around, len(values) - 1)
+    upto = np.concatenate([np.zeros(around + 1), np.cumsum(values)])
+    found: Floats = np.concatenate([upto[2 * around + 1 :], np.full(around, upto[-1])]) - upto[: len(values)]
     return found
