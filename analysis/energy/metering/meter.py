@@ -35,7 +35,7 @@ class Energies:
     above_j: Floats
     """How much more."""
     variance_j2: Floats
-    """Of sampling: what the sensor did not see. Independent from window to window."""
+    """Of sampling: what the sensor did not see. Independent from window to window where these last some minutes."""
     measured_s: Floats
     """Time with readings."""
     counter_s: Floats

@@ -112,7 +112,8 @@ def _locked(power: Floats, utilization: Floats, floor_w: float, full_w: float, a
     less = (1 - share) * above  # all that was seen is work
     more = np.maximum(share * (full_w - floor_w) - above, 0.0)  # all that was seen is the pause
     hidden = np.where(partly, np.maximum(less, more) / NORMAL_95, 0.0) ** 2
-    n, first, second = (_running(of, around) for of in (partly.astype(np.float64), partly * above, partly * above**2))
+    one = partly.astype(np.float64)
+    n, first, second = (_running(of, around) for of in (one, one * above, one * above**2))
     n = np.maximum(n, 1)
     spread2 = np.where(n >= _LIKE, second / n - (first / n) ** 2, 0.0)
     found: Floats = np.maximum(hidden - np.maximum(spread2, 0.0), 0.0)
