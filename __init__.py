@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .analysis import variability
     from .dashboards.store_report import look, report
+    from .jobs import ledger
     from .jobs.advice import advise
     from .jobs.campaign.driving import run_campaign
     from .jobs.campaign.status import campaign_status, plan_campaign
@@ -31,12 +32,15 @@ _LAZY = {
     "variability": ".analysis",
 }
 
+_MODULES = {"ledger": ".jobs.ledger"}
+
 __all__ = [
     "Store",
     "__version__",
     "advise",
     "campaign_status",
     "collect",
+    "ledger",
     "look",
     "measure",
     "plan_campaign",
@@ -49,4 +53,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(import_module(_LAZY[name], __name__), name)
+    if name in _MODULES:
+        return import_module(_MODULES[name], __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

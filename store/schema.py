@@ -17,6 +17,7 @@ from .columns import Table as Table
 from .columns import View as View
 from .metrics import METRICS
 from .outcomes import EndedBy, Outcome
+from .spans import SPANS, SPANS_TOTAL
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -392,7 +393,7 @@ OF_TELEMETRY = {*TELEMETRY.names, *(part.name for column in TELEMETRY.columns fo
 
 TABLES: tuple[Table, ...] = (
     GPUS, TELEMETRY, CAMPAIGNS, RUNS, RESULTS, EVENTS, JOBS, IMPORTS, JUDGEMENTS, VERDICTS, FINGERPRINTS, TRUTH,
-    LATEST, MINUTES,
+    SPANS, LATEST, MINUTES,
 )  # fmt: skip
 
 # -- bookkeeping: no tables for people -----------------------------------------------------------------------
@@ -518,6 +519,7 @@ TELEMETRY_OF_JOB = View(
 
 VIEWS: tuple[View, ...] = (
     GPUS_NOW, MEASUREMENTS, HISTORY, VERDICTS_NOW, FINGERPRINTS_NOW, JOBS_NOW, JOBS_ON_GPU, TELEMETRY_OF_JOB,
+    SPANS_TOTAL,
 )  # fmt: skip
 
 

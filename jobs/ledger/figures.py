@@ -1,0 +1,68 @@
+"""What a span used, as a figure with an interval, or the reason why there is none."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...store.outcomes import Code
+from ...store.sensor_error import NORMAL_95, SENSOR_ERROR, SensorError
+from .curve import ABOVE, BELOW, COUNTER_S, DOUBT, ENERGY, SENSED_J, SENSED_S, VARIANCE, WIDTH
+
+Floats = NDArray[np.float64]
+
+
+class Why(Code):
+    """Why a span has no energy."""
+
+    OPEN = "open", "it has not ended yet"
+    NO_GPU = "no gpu", "no GPU could be read; `problem()` says why"
+    NO_SENSOR = "no sensor", "a GPU of the ledger tells neither energy nor power, as MIG instances do not"
+    GAPS = "mostly gaps", "for half of its time or more the GPUs did not answer"
+    SHORT = "too short", "it cannot be told from nothing: the sensor is too slow for it; several of them add up"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Energy with its 95 % interval, J; `energy_j` is None where it has a `reason` (a code of `Why`).
+
+    Where the span was too short, the interval is there and holds; where it is mostly gaps too. `method` is "counter"
+    or "power": what most of it was read from. `measured` is the share of its time with readings.
+    """
+
+    energy_j: float | None
+    low_j: float | None
+    high_j: float | None
+    method: str | None
+    measured: float | None
+    reason: Why | None
+
+
+def missing(reason: Why) -> Figure:
+    """A figure that is not there."""
+    return Figure(None, None, None, None, None, reason)
+
+
+def figure(used: Floats, most_w: Floats, sensor: SensorError = SENSOR_ERROR) -> Figure:
+    """The figure of what `splitting` counted, for GPUs that draw `most_w` at most."""
+    by_gpu = used[:-1].reshape(-1, WIDTH)
+    total = [float(one) for one in by_gpu.sum(axis=0)]
+    seconds = float(used[-1])
+    if not len(by_gpu) or seconds <= 0:
+        return missing(Why.NO_GPU if not len(by_gpu) else Why.SHORT)
+    below, above = total[BELOW] + total[DOUBT], total[ABOVE] + total[DOUBT]
+    boards = sensor.variance(by_gpu[:, SENSED_J], by_gpu[:, SENSED_S]).sum()
+    sensed = np.array(total[SENSED_J]), np.array(total[SENSED_S])
+    half = math.hypot(float(sensor.half_width(*sensed, boards)), NORMAL_95 * math.sqrt(max(total[VARIANCE], 0.0)))
+    shift = float(sensor.shift(*sensed))
+    energy = max(total[ENERGY], 0.0)
+    most = float(most_w.sum()) * seconds
+    low = min(max(energy + min(shift - half, 0.0) - below, 0.0), energy)
+    high = max(min(energy + max(shift + half, 0.0) + above, most), energy)
+    measured = min(total[SENSED_S] / (len(by_gpu) * seconds), 1.0)
+    reason = Why.GAPS if measured <= 0.5 else Why.SHORT if total[DOUBT] >= energy else None
+    method = None if not total[SENSED_S] else "counter" if 2 * total[COUNTER_S] >= total[SENSED_S] else "power"
+    return Figure(None if reason else energy, low, high, method, measured, reason)

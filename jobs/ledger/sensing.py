@@ -1,0 +1,134 @@
+"""Reads the sensors of some GPUs through a backend, into their curves."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...collectors.backends import Backend, Device, Status, find_backend
+from ...collectors.clock import Clock
+from ...errors import InputError
+from ...store.metrics import BOARD_POWER, ROW
+from .curve import Curve
+
+log = logging.getLogger(__name__)
+
+_PERIOD_S = 0.1  # of a sensor that nothing is known of: that of most boards since Volta
+_SHORTEST_S, _LONGEST_S = 0.02, 0.05  # between two readings
+_LOOK_AGAIN_S = 2.0
+
+
+class Sensing:
+    """The sensors of the GPUs that are asked for: by UUID or NVML index; None for those that this process may use.
+
+    Raises InputError where there is no such GPU, or the backend cannot be opened. One thread at a time may call it.
+    """
+
+    def __init__(self, backend: str | Backend, gpus: Sequence[str | int] | None, clock: Clock) -> None:
+        self._clock = clock
+        self._backend: Backend = find_backend(backend)() if isinstance(backend, str) else backend
+        self._backend.open()
+        try:
+            devices = list(self._backend.devices())
+            self._positions = _chosen(devices, _visible(devices) if gpus is None else gpus)
+        except BaseException:
+            self._backend.close()
+            raise
+        self.gpus = tuple(devices[position].gpu for position in self._positions)
+        self.node: str | None = next((d.row["node"] for d in devices if d.row.get("node")), None)
+        period_s = (self._backend.period_ms or 1000 * _PERIOD_S) / 1000
+        self.every_s = min(max(period_s / 2, _SHORTEST_S), _LONGEST_S)
+        self.settled_s = 3 * max(period_s, _PERIOD_S)  # after so long, no new value is to be expected
+        self.curves = tuple(Curve(_limit_w(devices[position]), period_s) for position in self._positions)
+        self._look_at = 0.0
+
+    def read(self) -> None:
+        """Read all sensors once."""
+        backend = self._backend
+        devices = backend.devices()
+        wanted = set(self._positions)
+        times, stamps = [0.0] * len(devices), [0] * len(devices)
+        for position in range(len(devices)):
+            if position in wanted:
+                began = self._clock.steady()
+                stamps[position] = self._clock.wall()
+                backend.read(position, slow=False)
+                times[position] = (began + self._clock.steady()) / 2e9
+        sweep = backend.sweep(stamps)
+        lost = False
+        for position, curve in zip(self._positions, self.curves, strict=True):
+            status, values = sweep.status[:, position], sweep.values[:, position]
+            answers = {
+                name: float(values[ROW[name]]) / 1000
+                for name in ("energy_mj", *BOARD_POWER)
+                if status[ROW[name]] == Status.OK
+            }
+            power = next((answers[name] for name in BOARD_POWER if name in answers), None)
+            window = ROW["power_window_ms"]
+            window_s = float(values[window]) / 1000 if status[window] == Status.OK else 0.0
+            curve.read(times[position], answers.get("energy_mj"), power, window_s)
+            if np.any((status == Status.LOST) | (status == Status.DRIVER)):
+                lost = True
+        if lost and times[self._positions[0]] >= self._look_at:
+            self._look_at = times[self._positions[0]] + _LOOK_AGAIN_S
+            backend.look_again(frozenset(), contextlib.nullcontext)
+
+    def end(self) -> float | None:
+        """Up to when every curve reaches; None while one has not begun."""
+        ends = [curve.end for curve in self.curves]
+        return None if None in ends else min(end for end in ends if end is not None)
+
+    def close(self) -> None:
+        """Leave the driver."""
+        self._backend.close()
+
+
+def _limit_w(device: Device) -> float | None:
+    limits = [device.row.get(name) for name in ("power_limit_max_mw", "power_limit_default_mw", "power_limit_mw")]
+    return max((one / 1000 for one in limits if one), default=None)
+
+
+def _visible(devices: Sequence[Device]) -> Sequence[str | int]:
+    """The GPUs that CUDA shows to this process.
+
+    Raises InputError where it names them by CUDA's own numbers, which say nothing about NVML's.
+    """
+    whole = [device for device in devices if device.parent is None]
+    asked = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if asked is None:
+        return [device.gpu for device in whole]
+    names = [name.strip() for name in asked.split(",") if name.strip()]
+    if not all(name.isdigit() for name in names):
+        return names
+    alike = len({device.row.get("model") for device in whole}) <= 1
+    if alike or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
+        return [int(name) for name in names]
+    raise InputError(
+        f"CUDA_VISIBLE_DEVICES is {asked!r}, and the GPUs of this node are of several models, which CUDA numbers in "
+        "its own order: set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name the GPUs: ledger.open(gpus=[...])"
+    )
+
+
+def _chosen(devices: Sequence[Device], asked: Sequence[str | int]) -> list[int]:
+    found: list[int] = []
+    for one in asked:
+        matches = [
+            position
+            for position, device in enumerate(devices)
+            if (
+                device.row.get("nvml_index") == one and device.parent is None
+                if isinstance(one, int)
+                else device.gpu.startswith(one)
+            )
+        ]
+        if len(matches) != 1:
+            there = ", ".join(f"{d.row.get('nvml_index')}: {d.gpu}" for d in devices) or "none"
+            raise InputError(f"{len(matches) or 'no'} GPUs are called {one!r}; there are {there}")
+        found += [match for match in matches if match not in found]
+    if not found:
+        raise InputError("no GPU is chosen: CUDA_VISIBLE_DEVICES is empty, or this node has none")
+    return found
