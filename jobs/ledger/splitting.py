@@ -155,6 +155,8 @@ class Splitting:
         before = np.cumsum(steps, axis=0)  # without what the event itself moves
         after = before + moved
         self._counted, self._potential = counted[-1], after[-1]
+        if not changes:  # spans ended around others that go on
+            return
 
         nodes: list[Node] = []
         kept: list[Floats] = []  # where the spans changed that changed before these events
