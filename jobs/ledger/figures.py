@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,9 @@ from numpy.typing import NDArray
 from ...store.outcomes import Code
 from ...store.sensor_error import NORMAL_95, SENSOR_ERROR, SensorError
 from .curve import ABOVE, BELOW, COUNTER_S, DOUBT, ENERGY, SENSED_J, SENSED_S, VARIANCE, WIDTH
+
+if TYPE_CHECKING:
+    from .spans import Span
 
 Floats = NDArray[np.float64]
 
@@ -66,3 +70,18 @@ def figure(used: Floats, most_w: Floats, sensor: SensorError = SENSOR_ERROR) -> 
     reason = Why.GAPS if measured <= 0.5 else Why.SHORT if total[DOUBT] >= energy else None
     method = None if not total[SENSED_S] else "counter" if 2 * total[COUNTER_S] >= total[SENSED_S] else "power"
     return Figure(None if reason else energy, low, high, method, measured, reason)
+
+
+def figure_of(span: Span, *, own: bool) -> Figure:
+    """What a finished span used, with the spans inside it or without."""
+    book = span.book
+    assert book is not None
+    if book.why is not None:
+        return missing(book.why)
+    if span.used is None:
+        return missing(Why.OPEN)
+    used = span.used
+    if own and span.used_inside is not None:
+        used = used - span.used_inside
+        used[DOUBT:-1:WIDTH] += 2 * span.used_inside[DOUBT:-1:WIDTH]
+    return figure(used, book.most_w)

@@ -14,6 +14,7 @@ from ...errors import WhorlError
 from ...store import Store
 from ...store.names import this_cluster, this_node
 from ...store.schema import arrow_rows
+from .figures import figure_of
 
 if TYPE_CHECKING:
     from .spans import Span
@@ -69,8 +70,6 @@ class Keeper:
         return {name: [row[name] for row in rows] for name in rows[0]}
 
     def _row(self, span: Span, shift_ns: int) -> dict[str, Any]:
-        from .ledger import figure_of
-
         whole, own = figure_of(span, own=False), span.used
         if own is not None and span.used_inside is not None:
             own = own - span.used_inside

@@ -21,8 +21,7 @@ import numpy as np
 
 from ...collectors.clock import Clock, SystemClock
 from ...errors import WhorlError
-from .curve import DOUBT, WIDTH
-from .figures import Figure, Why, figure, missing
+from .figures import Figure, Why, figure_of, missing
 from .spans import INHERITED, Parent, Span
 from .splitting import Splitting
 from .totals import Quote, Totals, quote
@@ -335,21 +334,6 @@ class Ledger:
         """In a child process there is no thread: it begins anew, and the parent's spans stay the parent's."""
         self._making = threading.Lock()
         self._book = None
-
-
-def figure_of(span: Span, *, own: bool) -> Figure:
-    """What a finished span used, with the spans inside it or without."""
-    book = span.book
-    assert book is not None
-    if book.why is not None:
-        return missing(book.why)
-    if span.used is None:
-        return missing(Why.OPEN)
-    used = span.used
-    if own and span.used_inside is not None:
-        used = used - span.used_inside
-        used[DOUBT:-1:WIDTH] += 2 * span.used_inside[DOUBT:-1:WIDTH]
-    return figure(used, book.most_w)
 
 
 _LEDGERS: weakref.WeakSet[Ledger] = weakref.WeakSet()
