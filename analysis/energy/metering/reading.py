@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
 from .building import build
+from .happened import happened
 from .meter import Meter
 from .readings import Floats, Readings
 
@@ -36,7 +38,7 @@ def meters(
     if gpus is not None:
         wanted = pl.DataFrame(list(gpus), schema={"cluster": pl.String, "gpu": pl.String}, orient="row")
         counts = counts.join(wanted, on=["cluster", "gpu"], how="semi", nulls_equal=True)
-    boards = _boards(store)
+    boards, noticed = _boards(store), happened(store, cluster, since_ns, until_ns)
     part = (pl.col("len").cum_sum() - 1) // _ROWS
     for chunk in counts.with_columns(part.alias("part")).partition_by("part", maintain_order=True):
         keys = chunk.select("cluster", "gpu")
@@ -44,7 +46,9 @@ def meters(
         mine = store.collect(rows.filter(pl.col("gpu").is_in(names)))
         mine = mine.join(keys, on=["cluster", "gpu"], how="semi", nulls_equal=True).sort("cluster", "gpu", "ts")
         for (on, gpu), frame in mine.group_by("cluster", "gpu", maintain_order=True):
-            yield build(str(on), str(gpu), _readings(frame, *boards.get((str(on), str(gpu)), (None, None))))
+            key = (str(on), str(gpu))
+            meter = build(*key, _readings(frame, *boards.get(key, (None, None))))
+            yield replace(meter, notes=(*meter.notes, *noticed[key])) if key in noticed else meter
 
 
 def _rows(store: Store, cluster: str | None, since_ns: int | None, until_ns: int | None) -> pl.LazyFrame:
