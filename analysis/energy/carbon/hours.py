@@ -55,11 +55,11 @@ def read_hours(path: Path, *, zone: str | None, time_zone: str, column: str | No
     if named is None and zone is None:
         raise InputError(f'{path} has no column of zones: name its zone in the settings, as zone = "DE"')
     frame = _times(sheet, path, time, named, "UTC" if re.search(r"\butc\b", time, re.IGNORECASE) else time_zone)
-    found = (
-        pl.col(named).map_elements(canonical, return_dtype=pl.String)
-        if named is not None
-        else pl.lit(canonical(zone or ""))
-    )
+    if named is None:
+        found = pl.lit(canonical(zone or ""))
+    else:
+        names = frame[named].unique().to_list()
+        found = pl.col(named).replace_strict(names, [canonical(name) for name in names], return_dtype=pl.String)
     frame = frame.with_columns(found.alias("zone"))
     if named is not None and zone is not None:
         frame = frame.filter(pl.col("zone") == canonical(zone))

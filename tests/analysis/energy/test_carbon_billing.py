@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import polars as pl
 import pytest
@@ -174,3 +175,49 @@ def test_steps_give_at_each_time_what_their_spans_say(data: st.DataObject) -> No
     changes = steps.cuts(-5, 65).tolist()
     assert all((steps.at(np.array([t - 1, t]))[0] != steps.at(np.array([t - 1, t]))[1]) for t in changes)
     assert steps.starts[0] == ALWAYS
+
+
+def test_plain_sql_gives_the_same_grams_and_money(tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+    hours = [_MIDNIGHT + timedelta(hours=hour) for hour in range(72) if hour % 7 != 3]
+    rows = [f"{zone},{hour:%Y-%m-%d %H:%M:%S},{random.uniform(20, 700):.1f}" for zone in ("DE", "FR") for hour in hours]
+    (tmp_path / "grid.csv").write_text("zone,time,g_per_kwh\n" + "\n".join(rows) + "\n")
+    text = """
+    currency = "EUR"
+    intensity = "grid.csv"
+    [[zone]]
+    value = "FR"
+    cluster = "beta"
+    [[zone]]
+    value = "DE"
+    [[pue]]
+    value = 1.4
+    until = 2026-01-02
+    [[pue]]
+    value = 1.1
+    from = 2026-01-02
+    [[price]]
+    value = 0.30
+    cluster = "beta"
+    [[price]]
+    value = 0.25
+    """
+    settings = _settings(tmp_path, text)
+    edges = [*range(73)]
+    pieces = pl.concat([_pieces(edges, random.uniform(0, 1e6, 72).tolist(), name) for name in ("alpha", "beta")])
+    billed = co2_and_cost(pieces, settings)
+    answer = duckdb.execute(
+        f"""
+        select p.cluster,
+               sum(energy_j / 3.6e6 * pue * coalesce(h.g_per_kwh, if(p.cluster = 'beta', 44.18, 344.14))) as co2e_g,
+               sum(energy_j / 3.6e6 * pue * if(p.cluster = 'beta', 0.30, 0.25)) as cost
+        from (select *, if(began < timestamp '2026-01-02', 1.4, 1.1) as pue from pieces) p
+        left join read_csv('{tmp_path / "grid.csv"}') h
+          on h.zone = if(p.cluster = 'beta', 'FR', 'DE') and h."time" = date_trunc('hour', p.began)
+        group by p.cluster order by p.cluster
+        """
+    ).fetchall()
+    ours = billed.group_by("cluster").agg(pl.col("co2e_g", "cost").sum()).sort("cluster").rows()
+    assert [row[0] for row in answer] == ["alpha", "beta"]
+    for sql, whorl in zip(answer, ours, strict=True):
+        assert whorl[1:] == pytest.approx(sql[1:], rel=1e-12)
