@@ -2,17 +2,20 @@
 
 The grams of the hours to come are those of the site's files where these reach that far: a forecast. Else an hour is
 taken to be like the same hour of the week was in the last weeks. How well that works is tried on these weeks: each
-is taken out in turn, the start is chosen from the others, and what it would have saved in that week is counted.
+is taken out in turn, the start is chosen from the others, and what it would have saved in that week is counted. If that
+does not show that waiting saves anything, the job should start now.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from ....errors import InputError
 from ....store.outcomes import Code
+from ...statistics.student import quantile
 from .dated import EMPTY, Floats, Steps, Times
 from .factors import canonical
 from .fetching import fetch
@@ -25,6 +28,8 @@ _WEEKS = 8
 """The profile is of so many weeks, if the files have them."""
 _FEWEST = 3
 """A profile of fewer weeks is not tried: with one week taken out, one alone would remain."""
+_SURE = 0.95
+"""Where all starts are equal, whorl says so in that share of cases, and names a later start by chance in the rest."""
 _PARTS = 12  # of an hour, when a step is shorter
 _J_PER_KWH = 3.6e6
 
@@ -37,7 +42,7 @@ class Outlook(Code):
 
 
 class NoStart(Code):
-    """Why no start is greener than another."""
+    """Why no start is known to be greener than one now."""
 
     NO_ZONE = "no zone", 'the settings name no zone: write zone = "DE" in energy.toml'
     MARKET = "market", "grams of the contract (method market) do not depend on the hour"
@@ -45,31 +50,29 @@ class NoStart(Code):
         "no hours",
         "the files know nothing of the hours to come, and not three whole weeks before: every start is equal",
     )
+    NOT_SHOWN = "not shown", "the past weeks do not show that any later start emits less: start now"
 
 
 @dataclass(frozen=True)
 class Greenest:
     """The greenest start (ns UTC) of a job, and what it saves against a start now.
 
-    The grams are of the whole job with PUE. `low_g` and `high_g`: the least and the most that it would have saved in
-    each of `weeks` past weeks, with the start chosen from the others; None for a forecast. Without a start, `reason`
-    says why and the figures are None. The energy is the same at every start.
+    The grams are of the whole job with PUE. Of a forecast, `saved_g` is what it says. Of past weeks, it is the mean of
+    what the start would have saved in each of these `weeks`, chosen from the others; `low_g` to `high_g` is the 95 %
+    prediction interval for one more week (Student's t). Without a figure, `reason` says why and the figures are None;
+    if the past weeks do not show a saving, `start` is now. The energy is the same at every start.
     """
 
     start: int | None
     g: float | None
     now_g: float | None
+    saved_g: float | None = None
     low_g: float | None = None
     high_g: float | None = None
     weeks: int | None = None
     outlook: Outlook | None = None
     zone: str | None = None
     reason: NoStart | None = None
-
-    @property
-    def saved_g(self) -> float | None:
-        """What the start saves against one now."""
-        return None if self.g is None or self.now_g is None else self.now_g - self.g
 
 
 def greenest(
@@ -113,13 +116,18 @@ def greenest(
     pue = float(made.pue(cluster).at(np.array([now]))[0])
     to_g = watts * (1.0 if np.isnan(pue) else pue) / _J_PER_KWH
     start, g, now_g = _best(ahead, now, deadline, length)
-    low, high = None, None
-    if outlook is Outlook.WEEKS:
-        saved = _tried(past, now, deadline, length)
-        low, high = float(saved.min()) * to_g, float(saved.max()) * to_g
-    return Greenest(
-        start, g * to_g, now_g * to_g, low, high, len(past) if outlook is Outlook.WEEKS else None, outlook, where
-    )
+    g, now_g = g * to_g, now_g * to_g
+    if outlook is Outlook.FORECAST:
+        return Greenest(start, g, now_g, now_g - g, outlook=outlook, zone=where)
+    if start == now:
+        return Greenest(now, now_g, now_g, 0.0, weeks=len(past), outlook=outlook, zone=where)
+    saved = _tried(past, now, deadline, length) * to_g
+    mean, spread, n = float(saved.mean()), float(saved.std(ddof=1)), len(saved)
+    of_mean = float(quantile(1 - _SURE, n - 1)) * spread / math.sqrt(n)
+    if mean <= of_mean:
+        return Greenest(now, now_g, now_g, 0.0, None, None, n, outlook, where, NoStart.NOT_SHOWN)
+    of_week = float(quantile(0.025, n - 1)) * spread * math.sqrt(1 + 1 / n)
+    return Greenest(start, now_g - mean, now_g, mean, mean - of_week, mean + of_week, n, outlook, where)
 
 
 def _known(made: Grid, zone: str) -> Steps:

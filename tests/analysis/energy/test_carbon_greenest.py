@@ -80,10 +80,14 @@ def test_without_a_forecast_the_last_weeks_count(tmp_path: Path) -> None:
 
 
 def test_weeks_that_tell_nothing_promise_no_saving(tmp_path: Path) -> None:
-    values = np.random.default_rng(2).normal(300, 100, 6 * 168).clip(0)
-    found = _find(_settings(tmp_path, values.tolist(), -len(values)))
-    assert found.low_g is not None
-    assert found.low_g < 0  # in some of the weeks, waiting would have cost
+    now = 0
+    for seed in range(20):
+        values = np.random.default_rng(seed).normal(300, 100, 6 * 168).clip(0)
+        found = _find(_settings(tmp_path, values.tolist(), -len(values)))
+        now += found.start == _NOW
+        if found.reason is not None:
+            assert (found.reason, found.saved_g, found.low_g) == (NoStart.NOT_SHOWN, 0, None)
+    assert now >= 16  # by chance, some weeks agree: once in twenty
 
 
 def test_without_hours_every_start_is_equal_and_the_reason_is_given(tmp_path: Path) -> None:
