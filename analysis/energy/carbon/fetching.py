@@ -28,6 +28,9 @@ _HOUR = 3600 * 10**9
 _SETTLED = 48 * _HOUR
 """After that time, an hour that a service does not know is taken as one that it never will."""
 
+_MOST = 400 * 24
+"""Hours of a zone that are asked for at once: a year and a month."""
+
 Kept = dict[tuple[str, int], tuple[str, str]]
 """By zone and hour: g/kWh and time as the file has them."""
 
@@ -50,6 +53,11 @@ def fetch(settings: Settings, since: int, until: int, clusters: Sequence[str], z
     kept = _read(adapter.cache)
     for name, parts in wanted.items():
         missing = _missing(settings, name, np.unique(np.concatenate(parts)), kept)
+        if len(missing) > _MOST:
+            raise InputError(
+                f"{adapter.service.meaning} would be asked for {len(missing) // 24:,} days of {name}: ask for a "
+                "shorter time, or give a file with intensity in the settings"
+            )
         if len(missing):
             _ask(adapter, name, missing, kept)
             if kept:

@@ -190,6 +190,8 @@ def test_a_service_that_is_silent_or_gone_is_one_sentence(
     lost = _settings(tmp_path, place.url, more='cache = "no folder/cache.csv"')
     with pytest.raises(StoreError, match="name another file with cache"):
         billing.cuts(lost, _BEGAN, _BEGAN + _HOUR, ["alpha"])
+    with pytest.raises(InputError, match="would be asked for 731 days of DEU: ask for a shorter time"):
+        billing.cuts(settings, _BEGAN - 731 * 24 * _HOUR, _BEGAN, ["alpha"])
     (tmp_path / "electricity_maps.csv").write_text("a,b\n1,2\n")
     with pytest.raises(InputError, match="is not as whorl wrote it"):
         billing.cuts(_settings(tmp_path, place.url), _BEGAN, _BEGAN + _HOUR, ["alpha"])
