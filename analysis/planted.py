@@ -34,6 +34,7 @@ LOOKS_LIKE = {
     "throttling": Kind.UNSTABLE,
     "slow_nvlink": Kind.SLOW,
     "retired_pages": Kind.MEMORY_ERRORS,
+    "zero_power": Kind.SENSOR,
 }
 """The kind of verdict that each kind of fault should have."""
 _SLOW = ("brake", "hot", "pinned", "slow_memory")

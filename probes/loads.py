@@ -343,6 +343,7 @@ def _steady_run(claimed: Claim, load: Load, run: int, at_ns: int) -> ManyRuns:
     faults = [fleet.fault_of(gpu) for gpu in range(n)]
     stuck = np.array([fault.sticks for fault in faults]) & (onset <= since_s)
     power[stuck] = fleet.idle().reported_power_w[stuck]  # frozen between two runs
+    power[np.array([fault.blind for fault in faults])] = 0.0
     absent = np.array([fault.falls for fault in faults]) & (onset <= since_s) & (since_s < end)
     times = relative * factors(fleet, load, number, STEADY_REPEATS)
     wrong = fleet.wrong_elements(run=number)

@@ -2,7 +2,7 @@
 
     plant(64, seed=1, faults=None, kinds=["slow_memory=3%", "lost"])
 
-Every kind but two has a size, a share from 0 to 1; what it means is in its row. Source: docs/simulation.md.
+Every kind but three has a size, a share from 0 to 1; what it means is in its row. Source: docs/simulation.md.
 """
 
 from __future__ import annotations
@@ -62,6 +62,8 @@ class Fault:
     """Whether its power reading freezes at some time."""
     falls: bool = False
     """Whether it falls off the bus at some time."""
+    blind: bool = False
+    """Whether its power sensor reads 0 W at all times; the energy counter works."""
     retires: bool = False
     """Whether pages of its memory were retired: the driver says so when it is loaded."""
 
@@ -184,6 +186,7 @@ RETIRED_PAGES = Fault(
     effects=lambda size: {"memory_factor": 1 - size},
     retires=True,
 )
+ZERO_POWER = Fault("zero_power", "the power sensor reads 0 W; the energy counter works", blind=True)
 
 # The order of the first three is part of a seed's fleet; new rows go to the end.
 FAULTS = tuple(
@@ -200,6 +203,7 @@ FAULTS = tuple(
         THROTTLING,
         SLOW_NVLINK,
         RETIRED_PAGES,
+        ZERO_POWER,
     )
 )
 HEALTHY = Fault("ok", "nothing", share=1.0 - sum(fault.share for fault in FAULTS))

@@ -117,6 +117,7 @@ class Simulation:
         endless = load.busy_s == inf or not self._idle_steps  # without a gap, work follows work
         self._busy_steps = _NEVER if endless else ceil(load.busy_s / STEP_S - 1e-9)
         self._busy = np.zeros(n, dtype=np.bool_)
+        self._blind = np.array([fleet.fault_of(gpu).blind for gpu in range(n)], dtype=np.bool_)
         self._retired = np.array([int(fleet.fault_of(gpu).retires) for gpu in range(n)], dtype=np.int64)
         self._onset_s, self._end_s = onsets(fleet.fault, fleet.seed, span_s)
         self._incidents = self._plan()
@@ -298,6 +299,7 @@ class Simulation:
         instant, average = (np.rint(1000 * watts).astype(np.int64) for watts in self._power_w())
         for gpu, (stuck, stuck_average) in self._frozen.items():
             instant[gpu], average[gpu] = round(1000 * stuck), round(1000 * stuck_average)
+        instant[self._blind] = average[self._blind] = 0
         working, under = loop.speed > 0, loop.bin < loop.top
         since = step - loop.span_since
         held, loaded = loop.held + since * under, loop.loaded + since * working

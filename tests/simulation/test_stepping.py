@@ -443,6 +443,19 @@ def test_a_stuck_sensor_freezes_while_all_else_goes_on() -> None:
     assert len(set(columns["sm_clock_mhz"])) > 1
 
 
+def test_a_sensor_that_reads_0_w_leaves_the_energy_counter() -> None:
+    one = simulation(H100, load=find_load("square"), span_s=100.0, kinds=("zero_power",))
+    dark = np.arange(len(one.fleet)) == fault_at(one.fleet, "zero_power")
+    joules = []
+    for second in range(10, 40, 5):
+        one.advance(BEGAN + second * S)
+        values = one.readings().values
+        for name in ("power_mw", "power_instant_mw", "power_average_mw"):
+            assert ((values[name] == 0) == dark).all()
+        joules.append(int(values["energy_mj"][dark][0]))
+    assert min(np.diff(joules)) > 10_000
+
+
 def test_lost_gpus_are_told_and_every_second_one_returns() -> None:
     one = simulation(gpus=16, load=find_load("constant"), span_s=100.0, kinds=("lost", "lost"))
     gone = sorted(one.fleet.planted)

@@ -144,10 +144,11 @@ def _seen(gpu: str, kind: Kind, looks: str, runs: pl.DataFrame, events: pl.Serie
 
 
 def frozen_power(campaign: Probed, store: Store | None) -> dict[str, str]:
-    """GPUs whose power reading stood still while their load moved, with a sentence: in the telemetry of the `store`,
-    by an event of a collector, or because runs of different load have the same power to the milliwatt."""
+    """GPUs whose power reading is 0 W or stood still while their load moved, with a sentence: in the telemetry of the
+    `store`, by an event of a collector, or because runs of different load have the same power to the milliwatt."""
     found = {} if store is None else frozen_readings(store, campaign)
-    stuck = campaign.events.filter(pl.col("kind") == EventKind.STUCK_SENSOR.value).drop_nulls("gpu")
+    bad = [EventKind.STUCK_SENSOR.value, EventKind.ZERO_POWER.value]
+    stuck = campaign.events.filter(pl.col("kind").is_in(bad)).drop_nulls("gpu")
     for gpu, detail in stuck.select("gpu", "detail").iter_rows():
         found.setdefault(gpu, detail or "its power reading stood still while its load moved")
     known = campaign.runs.filter(pl.col("power_w").is_finite() & (pl.col("power_w") > 0))

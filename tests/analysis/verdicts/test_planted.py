@@ -11,7 +11,7 @@ import pytest
 from whorl.analysis.probing import Probed, probed
 from whorl.analysis.verdicts import Judgement, Kind, Level, State, judge, judged
 from whorl.analysis.verdicts.causes.evidence import Evidence
-from whorl.analysis.verdicts.causes.seen import Seen, frozen_readings, seen_things
+from whorl.analysis.verdicts.causes.seen import Seen, frozen_power, frozen_readings, seen_things
 from whorl.analysis.verdicts.channels import RISE, THROTTLED, channels
 from whorl.analysis.verdicts.comparing import LEAST_GPUS
 from whorl.analysis.verdicts.saying import Part
@@ -223,6 +223,14 @@ def test_a_reading_is_frozen_only_where_the_load_moves_for_long(
     assert list(found) == ([gpu] if frozen else [])
     if frozen:
         assert found[gpu].startswith("the power reading stayed at 151.500 W for 12 s (")
+
+
+@pytest.mark.parametrize("kind", ["stuck_sensor", "zero_power"])
+def test_what_a_collector_says_of_a_power_sensor_is_enough(kind: str, tmp_path: Path) -> None:
+    campaign = probed(stored(tmp_path / "s", 8, telemetry=False)[0])
+    row = {"ts": None, "gpu": campaign.gpus["gpu"][3], "node": None, "kind": kind, "code": None, "detail": "all 0 W"}
+    told = replace(campaign, events=pl.DataFrame([row], schema=campaign.events.schema))
+    assert frozen_power(told, None) == {row["gpu"]: "all 0 W"}
 
 
 def test_retired_pages_and_losses_are_told_with_what_the_store_has_of_them(tmp_path: Path) -> None:
