@@ -82,7 +82,7 @@ def excess(
     seconds, joules, resting = (rows[name].cast(pl.Float64).to_numpy() for name in ("gpu_s", "energy_j", "idle_j"))
     share = rows["busy"].to_numpy()
     of_time = _excess(seconds * share, seconds * share, time, gpus)
-    least, most = _busy_energy(joules, resting, share)
+    least, most = busy_energy(joules, resting, share)
     of_work = _excess(least, most, energy, gpus)
     waiting = np.where(is_job, joules - (least + most) / 2, joules)
     of_rest = _excess(waiting, waiting, idle, gpus)
@@ -132,6 +132,12 @@ def _use() -> pl.Expr:
     )  # fmt: skip
 
 
+def use_of(busy: float | None, memory: float | None) -> str:
+    """What a job uses that has kernels and memory traffic for these shares of the time."""
+    shares = pl.DataFrame({"busy": [busy], "memory": [memory]}, schema={"busy": pl.Float64, "memory": pl.Float64})
+    return str(shares.select(_use()).item())
+
+
 _LEVEL = ("x", "sd", "reference", "sensor_sd", "freedom", "model", "runs", "sittings", "gpus", "basis")
 
 
@@ -162,7 +168,7 @@ def _with_level(rows: pl.DataFrame, levels: pl.DataFrame, measure: Measure) -> p
     return found
 
 
-def _busy_energy(joules: Floats, resting: Floats, share: Floats) -> tuple[Floats, Floats]:
+def busy_energy(joules: Floats, resting: Floats, share: Floats) -> tuple[Floats, Floats]:
     """The least and the most energy of the busy time: between what is above the idle power, and all."""
     above = np.clip(joules - np.nan_to_num(resting), 0.0, None)
     known = np.isfinite(share)

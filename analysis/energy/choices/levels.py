@@ -66,7 +66,7 @@ _POWER = "power"
 _MEDIAN = 1.2533  # the standard error of a median over that of a mean
 _MOST_FREEDOM = 18  # of Student's t of sensors: their tails are heavier than the normal distribution's
 _PRIOR = 4.0  # weight of what is usual in the fleet beside a GPU's own workloads
-_CLASSES: Mapping[str, Sequence[str]] = {
+CLASSES: Mapping[str, Sequence[str]] = {
     Use.COMPUTE: ("compute",),
     Use.MEMORY: ("memory",),
     Use.BOTH: ("compute", "memory"),
@@ -187,8 +187,8 @@ def _of_uses(own: pl.DataFrame, sensors: _Sensors) -> Iterator[pl.DataFrame]:
     """The level in each use that has workloads."""
     if own["measure"][0] == Measure.IDLE:
         return
-    usual = _wander(own.filter(pl.col("class").is_in(_CLASSES[ANY])))[0]
-    for use, classes in _CLASSES.items():
+    usual = _wander(own.filter(pl.col("class").is_in(CLASSES[ANY])))[0]
+    for use, classes in CLASSES.items():
         part = own.filter(pl.col("class").is_in(classes))
         if use == Use.BOTH and part["class"].n_unique() < 2:
             continue
