@@ -24,7 +24,8 @@ def readings(power: object, every_s: float = 1.0, **other: object) -> Readings:
     given = {
         "ts_ns": (np.arange(len(watts)) * every_s * S).astype(np.int64), "power_w": watts, "instant_w": unknown,
         "counter_j": unknown,
-        "utilization": unknown, "window_s": unknown, "stuck": np.zeros(len(watts), bool), "limit_w": 400.0,
+        "utilization": unknown, "window_s": unknown, "stuck": np.zeros(len(watts), bool),
+        "limit_w": np.full(len(watts), 400.0),
     }  # fmt: skip
     return Readings(**(given | other))  # type: ignore[arg-type]
 
