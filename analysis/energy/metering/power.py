@@ -83,8 +83,7 @@ def _without_impossible(
         zero = watts < _LEAST_W
         most = _NEVER_W if limit_w is None else min(_NEVER_W, _ABOVE_LIMIT * limit_w)
         impossible = watts > most
-    stuck = (readings.stuck & ~np.isnan(watts)) | _stuck(readings, watts)
-    zero &= ~stuck
+    stuck = ((readings.stuck & ~np.isnan(watts)) | _stuck(readings, watts)) & ~zero
     for problem, which in ((Problem.STUCK, stuck), (Problem.ZERO, zero), (Problem.IMPOSSIBLE, impossible)):
         if which.any():
             at = np.flatnonzero(which)
