@@ -17,7 +17,7 @@ import argparse
 import math
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,21 +90,23 @@ class Judged:
     low_j: float
     high_j: float
     reason: str
+    piece: dict[str, Any]
+    """The piece of energy that the figures are of."""
 
 
-Answer = tuple[float, float, float, str]  # best, low, high (J), reason
-Answering = Callable[[Store, list[Trial]], dict[str, list[Answer]]]  # by GPU, for each of its windows
+FOR_EVER = ("locked", "locked_busy")  # loads that no program keeps up
+SUMS = (8, 64)  # boards whose energies are added up
 
 
-def trial(rng: Random, number: int) -> Trial:
-    """A board of any kind."""
+def trial(rng: Random, number: int, longest_ms: float = LONGEST_MS) -> Trial:
+    """A board of any kind, with up to so much time of load."""
     load = str(rng.choice(list(LOADS)))
     kind = str(rng.choice(list(SENSORS)))
     sensor = SENSORS[kind]
     polling = str(rng.choice(list(POLLING_MS)))
     interval = float(rng.uniform(*POLLING_MS[polling]))
     margin = 3.0 * interval + 2000.0
-    least, most = max(1e4, 10.0 * interval), min(LONGEST_MS, ROWS * interval)
+    least, most = max(1e4, 10.0 * interval), max(1e4, 10.0 * interval, min(longest_ms, ROWS * interval))
     inner = least * (most / least) ** rng.random()
     length = int(inner + 2 * margin)
     job = (int(margin), int(margin + inner)) if rng.random() < 0.6 else None
@@ -117,7 +119,7 @@ def trial(rng: Random, number: int) -> Trial:
     at_ms = polls(rng, 0.0, float(length), interval)
     missing = int(rng.integers(1, 4)) if rng.random() < 0.3 else 0
     at_ms = at_ms[gaps(rng, at_ms, missing)]
-    source = str(rng.choice(["rows", "rows", "rows", "stream", "stream, no model"]))
+    source = str(rng.choice(["rows", "rows", "rows", "stream", "stream, no model", "stream, power only"]))
     counter = None
     if sensor.counter and source == "rows" and rng.random() < 0.4:
         counter = "full" if rng.random() < 0.7 else "readings"
@@ -211,34 +213,27 @@ def stream(one: Trial) -> str:
     if named:
         columns["name"] = [one.sensor.model] * len(times)
     columns["power.draw [W]"] = np.round(readings.power_w, 2)
-    if readings.instant_w is not None:
-        columns["power.draw.instant [W]"] = np.round(readings.instant_w, 2)
-    columns["utilization.gpu [%]"] = readings.utilization.astype(np.int64)
-    columns["power.limit [W]"] = [one.sensor.limit_w] * len(times)
+    if one.says["source"] != "stream, power only":
+        if readings.instant_w is not None:
+            columns["power.draw.instant [W]"] = np.round(readings.instant_w, 2)
+        columns["utilization.gpu [%]"] = readings.utilization.astype(np.int64)
+        columns["power.limit [W]"] = [one.sensor.limit_w] * len(times)
     return pl.DataFrame(columns).fill_nan(None).write_csv(null_value="[N/A]")
 
 
 # -- the answers ----------------------------------------------------------------------------------------------
 
 
-def by_whorl(store: Store, trials: list[Trial]) -> dict[str, list[Answer]]:
-    """The energy of each window as whorl gives it, with its interval: one piece, of one board."""
+def answers(store: Store, trials: list[Trial]) -> dict[tuple[str, int], tuple[dict[str, Any], dict[str, Any]]]:
+    """By board and number of the window: the figures that whorl gives, and the piece of energy that they are of."""
     windows = {one.gpu: nanoseconds(np.array([[w.began, w.ended] for w in one.windows])) for one in trials}
-    found = []
-    for meter in meters(store, cluster=CLUSTER):
-        began, ended = windows[meter.gpu].T
-        found.append(whole_gpu(meter, began, ended))
-    answers: dict[str, list[Answer]] = {
-        one.gpu: [(math.nan, math.nan, math.nan, "no meter")] * len(one.windows) for one in trials
+    found = pl.concat([whole_gpu(meter, *windows[meter.gpu].T) for meter in meters(store, cluster=CLUSTER)])
+    keys = ["board", "window"]
+    figures = {(row["board"], row["window"]): row for row in add_up(found, keys).iter_rows(named=True)}
+    return {
+        (row["board"], row["window"]): (figures[row["board"], row["window"]], row)
+        for row in found.iter_rows(named=True)
     }
-    if found:
-        figures = ("board", "window", "energy_j", "low_j", "high_j", "reason")
-        for gpu, number, best, low, high, reason in (
-            add_up(pl.concat(found), ["board", "window"]).select(figures).iter_rows()
-        ):
-            none = math.nan
-            answers[gpu][number] = (none, none, none, reason) if best is None else (best, low, high, "")
-    return answers
 
 
 def whole_gpu(meter: Meter, began: Any, ended: Any) -> pl.DataFrame:
@@ -258,20 +253,31 @@ def whole_gpu(meter: Meter, began: Any, ended: Any) -> pl.DataFrame:
 # -- the judgement --------------------------------------------------------------------------------------------
 
 
-def judged(seed: int, trials: int, answering: Answering) -> Iterator[Judged]:
+def judged(seed: int, trials: int, longest_ms: float = LONGEST_MS) -> Iterator[Judged]:
     """Draw boards, store them, ask for the energy of their windows."""
     rng = np.random.default_rng(seed)
     for first in range(0, trials, BATCH):
-        some = [trial(rng, number) for number in range(first, min(first + BATCH, trials))]
+        some = [trial(rng, number, longest_ms) for number in range(first, min(first + BATCH, trials))]
         with tempfile.TemporaryDirectory() as made:
             store = Store.create(Path(made) / "store")
             stored(store, some, Path(made))
-            answers = answering(store, some)
-        for one in some:
-            for window, (best, low, high, reason) in zip(one.windows, answers[one.gpu], strict=True):
-                says = {**one.says, "window": window.kind, "length": length_class(window)}
-                yield Judged(one.gpu, says, window.true_j, window.trapezoid_j, best, low, high, reason)
+            yield from compared(store, some)
         say(f"{min(first + BATCH, trials)} of {trials} boards")
+
+
+def compared(store: Store, trials: list[Trial]) -> Iterator[Judged]:
+    """The windows of boards in a store, with what whorl says of them."""
+    found = answers(store, trials)
+    for one in trials:
+        for number, window in enumerate(one.windows):
+            figures, piece = found[one.gpu, number]
+            best, low, high = (
+                math.nan if figures[name] is None else figures[name] for name in ("energy_j", "low_j", "high_j")
+            )
+            says = {**one.says, "window": window.kind, "length": length_class(window)}
+            yield Judged(
+                one.gpu, says, window.true_j, window.trapezoid_j, best, low, high, figures["reason"] or "", piece
+            )
 
 
 def figures(rows: list[Judged]) -> dict[str, Any]:
@@ -310,14 +316,19 @@ def _quantiles(shares: Floats) -> list[float] | None:
 
 
 def report(rows: list[Judged]) -> dict[str, Any]:
-    """Coverage over all windows, by each property, and by pairs of them where it is clearly too low."""
-    found: dict[str, Any] = {"all": figures(rows)}
+    """Coverage over all windows, by each property, and by pairs of them where it is clearly too low.
+
+    Loads that are locked to the sensor for ever, which no program keeps up, count in `all` and `by_load` only.
+    """
+    real = [row for row in rows if row.says["load"] not in FOR_EVER]
+    found: dict[str, Any] = {"all": figures(rows), "without_loads_locked_for_ever": figures(real)}
     by: dict[str, dict[str, list[Judged]]] = {group: defaultdict(list) for group in GROUPS}
     pairs: dict[str, list[Judged]] = defaultdict(list)
     for row in rows:
-        for group in GROUPS:
-            by[group][row.says[group]].append(row)
+        by["load"][row.says["load"]].append(row)
+    for row in real:
         for i, one in enumerate(GROUPS):
+            by[one][row.says[one]] += [] if one == "load" else [row]
             for other in GROUPS[i + 1 :]:
                 pairs[f"{one} {row.says[one]}, {other} {row.says[other]}"].append(row)
     found |= {f"by_{group}": {name: figures(some) for name, some in sorted(by[group].items())} for group in GROUPS}
@@ -327,6 +338,7 @@ def report(rows: list[Judged]) -> dict[str, Any]:
         for name, one in sorted(low.items(), key=lambda item: item[1]["covered_pct"] or 0.0)
         if one["windows"] and one["interval"][1] < 95.0
     }
+    found["sums_of_boards"] = {f"{boards} boards": summed(real, boards) for boards in SUMS}
     reasons: dict[str, int] = defaultdict(int)
     for row in rows:
         if np.isnan(row.best_j):
@@ -335,12 +347,31 @@ def report(rows: list[Judged]) -> dict[str, Any]:
     return found
 
 
+def summed(rows: list[Judged], boards: int) -> dict[str, Any]:
+    """Coverage of the energy of so many boards together, each with one window and the sensor of a published board."""
+    first = {row.gpu: row for row in reversed(rows) if row.says["boards"] == "published" and not np.isnan(row.best_j)}
+    some = list(first.values())[: len(first) // boards * boards]
+    if not some:
+        return {"sums": 0}
+    pieces = pl.DataFrame([row.piece for row in some], schema_overrides=SCHEMA)
+    group = np.arange(len(some)) // boards
+    got = add_up(pieces.with_columns(pl.Series("group", group)), ["group"])
+    true = np.bincount(group, [row.true_j for row in some])
+    low, high = got["low_j"].to_numpy(), got["high_j"].to_numpy()
+    return {
+        "sums": len(true),
+        **_covered(int(((low <= true) & (true <= high)).sum()), len(true), len(true)),
+        "half_width_pct": _quantiles((high - low) / 2 / true),
+        "error_pct": _quantiles(np.abs(got["energy_j"].to_numpy() - true) / true),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=2000, help="boards to draw")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    rows = list(judged(given.seed, given.trials, by_whorl))
+    rows = list(judged(given.seed, given.trials))
     head = {"benchmark": "energy_populations", "machine": machine("numpy", "polars", "scipy")}
     print(as_json({**head, "boards": given.trials, "seed": given.seed, **report(rows)}))
 
