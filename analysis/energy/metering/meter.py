@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ....store.sensor_error import NORMAL_95
 from .findings import Note, Reason
 from .readings import Floats, Times
 from .sampling import LOCKED_S
@@ -97,12 +98,17 @@ class Meter:
         edges = since[-1] + until[-1]
         # What was not measured before the first reading and after the last is not in the energy: it may be more.
         beyond = outside * self.highest_w
+        # No doubt goes further than the least and the most that the GPU can draw.
+        energy = until[0] - since[0]
+        less = np.maximum(energy - self.lowest_w * (last - first), 0.0)
+        more = np.maximum(self.highest_w * (last - first) - energy, 0.0)
+        variance = sums["variance_j2"] + beats + locked
         return Energies(
-            until[0] - since[0],
+            energy,
             sums["measured_j"],
-            sums["below_j"] + edges,
-            sums["above_j"] + edges + beyond,
-            sums["variance_j2"] + beats + locked,
+            np.minimum(sums["below_j"] + edges, less),
+            np.minimum(sums["above_j"] + edges, more) + beyond,
+            np.minimum(variance, (np.maximum(less, more) / NORMAL_95) ** 2),
             sums["measured_s"],
             sums["counter_s"],
             self._reasons(length, sums),
