@@ -20,8 +20,11 @@ import numpy as np
 from ....store.sensor_error import NORMAL_95
 from .readings import Floats
 
-LOCKED_S = 60.0
-"""How long a load is taken to stay locked to the sensor; after that its place in the sensor's period is another one."""
+LOCKED_S = 10.0
+"""How long a load is taken to stay locked to the sensor; after that its place in the sensor's period is another one.
+
+A sensor that sees 25 of 100 ms has the same part of a load for 10 s if their periods, or simple ratios of them, differ
+by less than 0.25 %. That no load keeps this up for longer is assumed."""
 _BLOCK = 64  # readings whose variance is taken together
 _CROSSINGS = 3  # of their mean by readings that go to and fro
 _LOBE = 0.3  # mean square of the energy that a sine is ahead of its mean by, over (time between crossings x rms)**2
