@@ -1,0 +1,151 @@
+"""Claims: which allocation had which physical GPU, or how much of it, from when to when. Read from `jobs_now`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from ..metering.readings import Floats, Times
+
+if TYPE_CHECKING:
+    from ....store import Store
+
+Key = tuple[str | None, str | None]
+"""Cluster and GPU, or cluster and node."""
+Ints = NDArray[np.int64]
+
+_SLICES = {"A30": 4}  # compute slices of a GPU that can be cut into instances, by a word of its model
+_SLICES_ELSE = 7
+_PROFILE = re.compile(r"(?:^|\b)(?:\d+c\.)?(\d+)g\.")
+OPEN = np.iinfo(np.int64).min
+"""`ended` of a job that runs, or of which nobody knows when it ended."""
+
+
+@dataclass(frozen=True)
+class Claims:
+    """All claims, one a row, with those of one GPU side by side. `frame` has the same rows, for people.
+
+    Columns of `frame`: cluster, allocation, job_id, node, claimed (the GPU as the job names it), gpu (the physical
+    one; NULL where nobody knows it), node_gpus.
+    """
+
+    frame: pl.DataFrame
+    began: Times
+    ended: Times
+    """OPEN where it is not known."""
+    recorded: Times
+    """When the row was stored."""
+    share: Floats
+    """Of the physical GPU; NaN where unknown."""
+    of_gpu: dict[Key, range]
+    """The rows of each physical GPU, in order of `began`."""
+    of_node: dict[Key, Ints]
+    """The rows of each node whose GPU nobody knows; under the node None those that name no node either."""
+    backward: Ints
+    """The rows that end before they begin; they claim nothing."""
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """What the table `gpus` says: rows of `gpus_now` by cluster and GPU, with a MIG instance's physical GPU."""
+
+    node: dict[Key, str | None]
+    limit_w: dict[Key, float]
+    parent: dict[Key, str]
+    share: dict[Key, float]
+    """Of a MIG instance with a profile: which part of its GPU it is."""
+
+    @classmethod
+    def read(cls, store: Store) -> Fleet:
+        """The fleet of a store."""
+        answer = store.sql(
+            "SELECT cluster, gpu, node, model, parent, mig_profile, "
+            "coalesce(power_limit_max_mw, power_limit_default_mw, power_limit_mw) / 1e3 AS limit_w FROM gpus_now"
+        )
+        rows = list(answer.polars().iter_rows(named=True))
+        models: dict[Key, str | None] = {(row["cluster"], row["gpu"]): row["model"] for row in rows}
+        fleet = cls({}, {}, {}, {})
+        for row in rows:
+            key = row["cluster"], row["gpu"]
+            fleet.node[key] = row["node"]
+            if row["limit_w"]:
+                fleet.limit_w[key] = row["limit_w"]
+            if row["parent"]:
+                fleet.parent[key] = row["parent"]
+                share = profile_share(row["mig_profile"], models.get((row["cluster"], row["parent"])) or row["model"])
+                if share is not None:
+                    fleet.share[key] = share
+        return fleet
+
+
+def profile_share(profile: str | None, model: str | None) -> float | None:
+    """Which part of a GPU a MIG profile is, by its compute slices: 3/7 of 3g.20gb. None where it cannot be read."""
+    found = _PROFILE.search(profile or "")
+    if found is None:
+        return None
+    slices = next((n for word, n in _SLICES.items() if word in (model or "").split()), _SLICES_ELSE)
+    return min(int(found[1]) / slices, 1.0)
+
+
+def read_claims(
+    store: Store, fleet: Fleet, *, since_ns: int | None = None, until_ns: int | None = None, cluster: str | None = None
+) -> Claims:
+    """The allocations that touch the time from `since_ns` to `until_ns`, and those that end before they begin."""
+    wanted = ["TRUE"]
+    if until_ns is not None:
+        wanted.append(f"began < make_timestamp_ns({int(until_ns)})")
+    if since_ns is not None:
+        wanted.append(f"(ended IS NULL OR ended >= make_timestamp_ns({int(since_ns)}) OR ended < began)")
+    answer = store.sql(
+        "SELECT cluster, allocation, job_id, node, gpu AS claimed, share, node_gpus, began, ended, recorded "
+        f"FROM jobs_now WHERE began IS NOT NULL AND {' AND '.join(wanted)}"
+    )
+    jobs = answer.polars()
+    return claims(jobs if cluster is None else jobs.filter(pl.col("cluster") == cluster), fleet)
+
+
+def claims(jobs: pl.DataFrame, fleet: Fleet) -> Claims:
+    """The claims of rows of `jobs_now`."""
+    instances = pl.DataFrame(
+        [(cluster, gpu, parent, fleet.share.get((cluster, gpu))) for (cluster, gpu), parent in fleet.parent.items()],
+        schema={"cluster": pl.String, "claimed": pl.String, "parent": pl.String, "part": pl.Float64},
+        orient="row",
+    )
+    jobs = jobs.join(instances, on=["cluster", "claimed"], how="left", nulls_equal=True)
+    share = pl.col("share").cast(pl.Float64)
+    in_mig = pl.col("parent").is_not_null()
+    jobs = jobs.with_columns(
+        pl.coalesce("parent", "claimed").alias("gpu"),
+        pl.when(in_mig).then(share.fill_null(1.0) * pl.col("part")).otherwise(share).alias("share"),
+    )
+    jobs = jobs.sort("cluster", "gpu", "began", "ended", "allocation", nulls_last=True)
+    frame = jobs.select("cluster", "allocation", "job_id", "node", "claimed", "gpu", "node_gpus")
+    began = jobs["began"].cast(pl.Int64).to_numpy()
+    ended = jobs["ended"].cast(pl.Int64).fill_null(OPEN).to_numpy()
+    recorded = jobs["recorded"].cast(pl.Int64).fill_null(OPEN).to_numpy()
+    backward = (ended != OPEN) & (ended < began)
+    numbered = frame.with_row_index("row")
+    groups = numbered.filter(pl.col("gpu").is_not_null()).group_by("cluster", "gpu", maintain_order=True)
+    of_gpu = {
+        (cluster, gpu): range(first, first + n)
+        for cluster, gpu, first, n in groups.agg(pl.col("row").first(), pl.len()).iter_rows()
+    }
+    unknown = numbered.filter(pl.col("gpu").is_null())
+    of_node: dict[Key, Ints] = {
+        (cluster, node): np.array(rows, np.int64)
+        for cluster, node, rows in unknown.group_by("cluster", "node", maintain_order=True).agg("row").iter_rows()
+    }
+    shares = np.array(jobs["share"].fill_null(float("nan")).to_numpy(), np.float64)
+    shares[~(shares > 0)] = np.nan
+    return Claims(frame, began, ended, recorded, shares, of_gpu, of_node, np.flatnonzero(backward))
+
+
+def column(frame: pl.DataFrame, name: str, rows: Ints) -> pl.Series:
+    """The values of a column in some rows; NULL where the row is negative."""
+    known = pl.Series("row", rows, pl.Int64)
+    return frame[name].gather(pl.select(pl.when(known >= 0).then(known)).to_series())

@@ -1,0 +1,71 @@
+"""Stores with GPUs, readings and jobs, made in a few lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from whorl.store import Store
+from whorl.store.schema import arrow_rows
+from whorl.tests.stores import new_store
+
+S = 1_000_000_000
+NOON = int(datetime(2026, 11, 2, 12, tzinfo=UTC).timestamp()) * S
+"""Times in these tests are s after it."""
+
+
+def at(seconds: float) -> int:
+    return NOON + round(seconds * S)
+
+
+def rows(name: str, records: Sequence[Mapping[str, Any]]) -> pa.Table:
+    names = list(dict.fromkeys(key for record in records for key in record))
+    return arrow_rows(name, {key: [record.get(key) for record in records] for key in names})
+
+
+def job(number: int | str, gpu: str | None, began: float, ended: float | None, **other: Any) -> dict[str, Any]:
+    return {
+        "cluster": "c", "allocation": f"{number}.0", "job_id": str(number), "raw_id": str(number), "user": "ada",
+        "account": "physics", "state": "COMPLETED", "began": at(began), "ended": None if ended is None else at(ended),
+        "node": "n1", "gpu": gpu, "share": 1.0, "node_gpus": 1, "recorded": at(1e6), "source": "csv",
+    } | other  # fmt: skip
+
+
+def readings(gpu: str, seconds: Sequence[float], watts: Sequence[float], **other: Any) -> pa.Table:
+    """Telemetry of a GPU; utilisation is 0 up to 60 W. Further columns in `other`."""
+    power = np.asarray(watts, float)
+    columns = {
+        "ts": [at(s) for s in seconds], "cluster": ["c"] * len(power), "gpu": [gpu] * len(power),
+        "power_mw": np.round(power * 1000).astype(int).tolist(),
+        "utilization": np.where(power > 60, 100, 0).tolist(), "power_limit_mw": [300_000] * len(power),
+    }  # fmt: skip
+    return arrow_rows("telemetry", columns | other)
+
+
+def gpu(name: str, **other: Any) -> dict[str, Any]:
+    return {"cluster": "c", "gpu": name, "uuid": name, "node": "n1", "model": "A100-SXM4-80GB",
+            "power_limit_mw": 300_000, "power_limit_default_mw": 300_000, "first_seen": at(-1e6)} | other  # fmt: skip
+
+
+def store_of(
+    path: Path,
+    gpus: Sequence[Mapping[str, Any]],
+    telemetry: Sequence[pa.Table],
+    jobs: Sequence[Mapping[str, Any]],
+    events: Sequence[Mapping[str, Any]] = (),
+) -> Store:
+    store = new_store(path)
+    tables = {"gpus": rows("gpus", gpus)} if gpus else {}
+    if telemetry:
+        tables["telemetry"] = pa.concat_tables(telemetry, promote_options="default")
+    if jobs:
+        tables["jobs"] = rows("jobs", jobs)
+    if events:
+        tables["events"] = rows("events", events)
+    store.append(tables, "made")
+    return store

@@ -1,0 +1,222 @@
+"""Whose the energy of a GPU was: every case of the books on a GPU of 50 W without work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from whorl.analysis.energy.attributing import Books, JobProblem, JobReason, books
+from whorl.analysis.energy.attributing.claims import profile_share
+from whorl.analysis.energy.pieces import add_up
+from whorl.tests.analysis.energy.stored import at, gpu, job, readings, store_of
+
+IDLE_W = 50.0
+
+
+def load(*busy: tuple[float, float, float], to: float = 1000, name: str = "GPU-a", step: float = 1.0) -> pa.Table:
+    """A second-by-second reading: 50 W, but `watts` from `began` to `ended` of each busy time."""
+    seconds = np.arange(0, to + step, step)
+    watts = np.full(len(seconds), IDLE_W)
+    for began, ended, level in busy:
+        watts[(seconds >= began) & (seconds <= ended)] = level
+    return readings(name, seconds.tolist(), watts.tolist())
+
+
+def made(
+    path: Path, telemetry: Sequence[pa.Table], jobs: Sequence[dict[str, Any]], *, gpus: Sequence[dict[str, Any]] = (),
+    **other: Any,
+) -> Books:  # fmt: skip
+    found = books(store_of(path / "s", gpus or [gpu("GPU-a")], telemetry, jobs), **other)
+    balanced(found)
+    return found
+
+
+def balanced(found: Books) -> None:
+    """attributed + idle + unattributed = metered, of every GPU."""
+    sums = found.pieces.filter(pl.col("gpu").is_not_null()).group_by("cluster", "gpu").agg(pl.col("energy_j").sum())
+    both = found.metered.join(sums, on=["cluster", "gpu"])
+    assert both.height == found.metered.height
+    assert both["energy_j"].to_numpy() == pytest.approx(both["metered_j"].to_numpy(), rel=1e-9, abs=1e-9)
+
+
+def of_jobs(found: Books) -> dict[str, float | None]:
+    sums = add_up(found.pieces.filter(pl.col("kind") == "job"), ["allocation"])
+    return dict(sums.select(pl.col("allocation").str.strip_suffix(".0"), "energy_j").iter_rows())
+
+
+def of_kinds(found: Books) -> dict[str, float]:
+    return dict(found.pieces.group_by("kind").agg(pl.col("energy_j").sum()).iter_rows())
+
+
+def test_an_exclusive_job_has_its_time_and_the_rest_is_idle(tmp_path: Path) -> None:
+    found = made(tmp_path, [load((200, 400, 250))], [job(1, "GPU-a", 200, 400)])
+    assert of_jobs(found)["1"] == pytest.approx(200 * 250, rel=0.01)
+    assert of_kinds(found)["idle"] == pytest.approx(800 * 50, rel=0.01)
+    row = found.pieces.filter(pl.col("kind") == "job").row(0, named=True)
+    assert row["idle_j"] == pytest.approx(200 * 50, rel=0.01)
+    assert row["share"] == 1
+    assert row["node"] == "n1"
+
+
+def test_work_without_a_job_is_unattributed(tmp_path: Path) -> None:
+    found = made(tmp_path, [load((200, 400, 250), (600, 720, 200))], [job(1, "GPU-a", 200, 400)])
+    kinds = of_kinds(found)
+    assert kinds["unattributed"] == pytest.approx(120 * 200, rel=0.05)
+    assert kinds["idle"] == pytest.approx(680 * 50, rel=0.05)
+
+
+def test_equal_shares_of_one_gpu_have_equal_energy(tmp_path: Path) -> None:
+    jobs = [job(1, "GPU-a", 200, 400, share=0.5), job(2, "GPU-a", 200, 400, share=0.5)]
+    found = of_jobs(made(tmp_path, [load((200, 400, 250))], jobs))
+    assert found["1"] == pytest.approx(found["2"])
+    assert found["1"] == pytest.approx(100 * 250, rel=0.01)
+
+
+def test_the_share_that_nobody_holds_is_idle_and_who_works_has_the_rest(tmp_path: Path) -> None:
+    found = made(tmp_path, [load((200, 400, 250))], [job(1, "GPU-a", 200, 400, share=0.25)])
+    assert of_jobs(found)["1"] == pytest.approx(200 * (0.25 * 50 + 200), rel=0.01)
+    assert of_kinds(found)["idle"] == pytest.approx(800 * 50 + 200 * 0.75 * 50, rel=0.01)
+
+
+def test_mig_instances_share_by_their_profiles_and_by_activity_where_it_is_read(tmp_path: Path) -> None:
+    big, small = "MIG-big", "MIG-small"
+    gpus = [
+        gpu("GPU-a"), gpu(big, uuid=None, parent="GPU-a", mig_profile="3g.40gb"),
+        gpu(small, uuid=None, parent="GPU-a", mig_profile="2g.20gb"),
+    ]  # fmt: skip
+    jobs = [job(1, big, 200, 400), job(2, small, 200, 400)]
+    found = of_jobs(made(tmp_path / "by share", [load((200, 400, 250))], jobs, gpus=gpus))
+    assert found["1"] == pytest.approx(200 * (50 * 3 / 7 + 200 * 3 / 5), rel=0.01)
+    assert found["2"] == pytest.approx(200 * (50 * 2 / 7 + 200 * 2 / 5), rel=0.01)
+
+    seconds = list(range(0, 1001, 10))
+    nothing = {"power_mw": [None] * 101, "power_limit_mw": [None] * 101}
+    activity = [
+        readings(big, seconds, [0] * 101, **nothing | {"utilization": [20] * 101}),
+        readings(small, seconds, [0] * 101, **nothing | {"utilization": [90] * 101}),
+    ]
+    found = of_jobs(made(tmp_path / "by activity", [load((200, 400, 250)), *activity], jobs, gpus=gpus))
+    assert found["1"] == pytest.approx(200 * (50 * 3 / 7 + 200 * 0.6 / 2.4), rel=0.01)
+    assert found["2"] == pytest.approx(200 * (50 * 2 / 7 + 200 * 1.8 / 2.4), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("profile", "model", "share"),
+    [
+        ("1g.10gb", "A100", 1 / 7), ("7g.80gb", "H100", 1), ("1g.10gb+me", "H100", 1 / 7),
+        ("1c.3g.20gb", "A100", 3 / 7),
+        ("2g.12gb", "NVIDIA A30", 0.5), ("MIG 4g.40gb", None, 4 / 7), ("", "A100", None), (None, None, None),
+    ],
+)  # fmt: skip
+def test_the_share_of_a_mig_profile(profile: str | None, model: str | None, share: float | None) -> None:
+    assert profile_share(profile, model) == share
+
+
+def test_jobs_that_overlap_on_one_gpu_split_it_and_are_named(tmp_path: Path) -> None:
+    jobs = [job(1, "GPU-a", 200, 400), job(2, "GPU-a", 300, 500)]
+    found = made(tmp_path, [load((200, 500, 250))], jobs)
+    assert of_jobs(found) == {"1": pytest.approx(150 * 250, rel=0.01), "2": pytest.approx(150 * 250, rel=0.01)}
+    problem = found.problems.row(0, named=True)
+    assert (problem["problem"], problem["job_id"], problem["other_job_id"]) == (JobProblem.OVERLAP, "1", "2")
+    assert problem["joules"] == pytest.approx(100 * 250, rel=0.01)
+
+
+def test_an_unknown_share_is_what_the_others_left(tmp_path: Path) -> None:
+    jobs = [job(1, "GPU-a", 200, 400, share=0.6), job(2, "GPU-a", 200, 400, share=None)]
+    found = made(tmp_path, [load((200, 400, 250))], jobs)
+    assert of_jobs(found)["2"] == pytest.approx(0.4 * 200 * 250, rel=0.01)
+    assert found.problems["problem"].to_list() == [JobProblem.SHARE_NOT_KNOWN]
+
+
+def test_a_requeued_job_has_both_its_times(tmp_path: Path) -> None:
+    jobs = [job(1, "GPU-a", 100, 200), job(1, "GPU-a", 600, 800, allocation="1.1", restart=1)]
+    found = made(tmp_path, [load((100, 200, 250), (600, 800, 150))], jobs)
+    assert sum(energy or 0 for energy in of_jobs(found).values()) == pytest.approx(100 * 250 + 200 * 150, rel=0.02)
+
+
+def test_a_job_that_runs_has_the_gpu_to_its_last_reading(tmp_path: Path) -> None:
+    found = made(tmp_path, [load((200, 1000, 250))], [job(1, "GPU-a", 200, None, state="RUNNING")])
+    assert of_jobs(found)["1"] == pytest.approx(800 * 250, rel=0.01)
+
+
+def test_the_time_asked_for_cuts_jobs_and_idle_time(tmp_path: Path) -> None:
+    jobs = [job(1, "GPU-a", 200, 400)]
+    found = made(tmp_path, [load((200, 400, 250))], jobs, since_ns=at(300), until_ns=at(600))
+    assert of_jobs(found)["1"] == pytest.approx(100 * 250, rel=0.01)
+    assert of_kinds(found)["idle"] == pytest.approx(200 * 50, rel=0.03)
+
+
+def test_pieces_end_at_every_cut_and_add_up_to_the_same(tmp_path: Path) -> None:
+    jobs = [job(1, "GPU-a", 200, 400), job(2, None, 100, 500), job(3, "GPU-gone", 100, 500)]
+    whole = made(tmp_path / "1", [load((200, 400, 250))], jobs)
+    cut = made(tmp_path / "2", [load((200, 400, 250))], jobs, cuts=[at(250), at(300), at(999_999)])
+    for time in (at(250), at(300)):
+        crossing = cut.pieces.filter(pl.col("began").cast(pl.Int64) < time, pl.col("ended").cast(pl.Int64) > time)
+        assert crossing.height == 0
+    for column in ("energy_j", "above_j", "measured_s"):
+        one, two = (found.pieces.group_by("allocation").agg(pl.col(column).sum()) for found in (whole, cut))
+        both = one.join(two, on="allocation", nulls_equal=True)
+        assert both[column].to_numpy() == pytest.approx(both[f"{column}_right"].to_numpy(), rel=0.05)
+
+
+def test_a_job_whose_gpu_nobody_knows_is_bounded_by_what_is_unattributed_on_its_node(tmp_path: Path) -> None:
+    jobs = [job(1, "GPU-a", 0, 1000), job(2, None, 200, 400)]
+    telemetry = [load((0, 1000, 250)), load((200, 400, 150), name="GPU-b")]
+    found = made(tmp_path, telemetry, jobs, gpus=[gpu("GPU-a"), gpu("GPU-b")])
+    other = found.pieces.filter(pl.col("gpu") == "GPU-b")
+    assert other.filter(pl.col("kind") == "unattributed")["energy_j"].sum() == pytest.approx(200 * 150, rel=0.01)
+    row = add_up(found.pieces.filter(pl.col("allocation") == "2.0"), []).row(0, named=True)
+    assert (row["energy_j"], row["reason"]) == (None, JobReason.GPU_NOT_KNOWN)
+    bound = found.pieces.filter(pl.col("allocation") == "2.0")["above_j"].sum()
+    assert bound == pytest.approx(200 * 150, rel=0.05)
+    assert found.problems["problem"].to_list() == [JobProblem.GPU_NOT_KNOWN]
+
+
+def test_jobs_without_readings_have_a_reason_and_no_zero(tmp_path: Path) -> None:
+    jobs = [job(1, "GPU-b", 0, 100), job(2, "GPU-who", 0, 100), job(3, "GPU-a", 2000, 2100), job(4, "GPU-a", 100, 50)]
+    found = made(tmp_path, [load()], jobs, gpus=[gpu("GPU-a"), gpu("GPU-b")])
+    assert of_jobs(found) == {"1": None, "2": None, "3": None, "4": None}
+    reasons = dict(found.pieces.filter(pl.col("kind") == "job").select("allocation", "reason").iter_rows())
+    assert reasons == {
+        "1.0": "no telemetry", "2.0": "no telemetry", "3.0": "no telemetry", "4.0": JobReason.BACKWARD,
+    }  # fmt: skip
+    assert dict(found.problems.select("job_id", "problem").iter_rows()) == {
+        "1": JobProblem.NO_TELEMETRY, "2": JobProblem.UNKNOWN_GPU, "4": JobProblem.BACKWARD,
+    }  # fmt: skip
+    bounds = dict(found.pieces.filter(pl.col("kind") == "job").select("allocation", "above_j").iter_rows())
+    assert bounds["1.0"] == pytest.approx(100 * 300)
+
+
+def test_a_gpu_that_was_never_idle_splits_all_by_share(tmp_path: Path) -> None:
+    found = made(tmp_path, [load((0, 1000, 250))], [job(1, "GPU-a", 200, 400, share=0.25)])
+    assert of_jobs(found)["1"] == pytest.approx(0.25 * 200 * 250, rel=0.01)
+    kinds = of_kinds(found)
+    assert "idle" not in kinds
+    assert kinds["unattributed"] == pytest.approx(800 * 250 + 0.75 * 200 * 250, rel=0.01)
+
+
+def test_a_time_without_readings_is_not_called_idle(tmp_path: Path) -> None:
+    seconds = [*range(301), *range(700, 1001)]
+    found = made(tmp_path, [readings("GPU-a", seconds, [IDLE_W] * len(seconds))], [])
+    gap = found.pieces.filter(pl.col("kind") == "unattributed")
+    assert (gap["ended"] - gap["began"]).dt.total_seconds().sum() == pytest.approx(400, abs=61)
+
+
+def test_the_result_does_not_depend_on_how_many_gpus_are_in_a_frame(tmp_path: Path) -> None:
+    telemetry = [load((200, 400, 250), name=f"GPU-{i}") for i in range(3)]
+    jobs = [job(i, f"GPU-{i}", 200, 400) for i in range(3)]
+    found = made(tmp_path, telemetry, jobs, gpus=[gpu(f"GPU-{i}") for i in range(3)])
+    only = books(store_of(tmp_path / "s", [], [], []), gpus=[("c", "GPU-1")])
+    assert only.pieces["gpu"].unique().to_list() == ["GPU-1"]
+    assert of_jobs(only)["1"] == of_jobs(found)["1"]
+
+
+def test_no_jobs_and_no_readings_make_empty_books(tmp_path: Path) -> None:
+    found = books(store_of(tmp_path / "s", [gpu("GPU-a")], [], []))
+    assert (found.pieces.height, found.metered.height, found.problems.height) == (0, 0, 0)
