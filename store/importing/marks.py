@@ -70,8 +70,12 @@ def _stuck(power: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """
     changed = (pl.col("power") != pl.col("power").shift()) | (pl.col("gpu") != pl.col("gpu").shift())
     power = power.with_columns(changed.fill_null(True).cum_sum().alias("run"))
-    constant = pl.col("power").n_unique().over("gpu") == 1
-    coarse = (pl.col("power") % _COARSE_MW == 0).all().over("gpu")
+    runs = power["run"].rle().struct.unnest()
+    long = power.filter(pl.col("run").is_in(runs.filter(pl.col("len") >= _READINGS)["value"].implode()))
+    constant, coarse = pl.col("power").n_unique() == 1, (pl.col("power") % _COARSE_MW == 0).all()
+    sensors = power.filter(pl.col("gpu").is_in(long["gpu"].unique().implode()))
+    sensors = sensors.group_by("gpu").agg(constant.alias("constant"), coarse.alias("coarse"))
+    power = long.join(sensors, on="gpu", maintain_order="left")
     moved = [pl.lit(False)]
     if "utilization" in power.columns:
         share = pl.col("utilization")
@@ -79,7 +83,7 @@ def _stuck(power: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     if "temperature_c" in power.columns:
         heat = pl.col("temperature_c")
         ranged, rose = heat - heat.min().over("run"), heat - heat.cum_min().over("run")
-        power = power.with_columns(pl.when(constant).then(ranged).when(~coarse).then(rose).alias("moved_k"))
+        power = power.with_columns(pl.when("constant").then(ranged).when(~pl.col("coarse")).then(rose).alias("moved_k"))
         moved.append(pl.col("moved_k").max() >= _MOVED_KELVIN)
     spans = power.group_by("run", maintain_order=True).agg(
         pl.col("gpu").first(),
@@ -89,8 +93,7 @@ def _stuck(power: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         _span().alias("duration_ns"),
         pl.any_horizontal(*(each.fill_null(False) for each in moved)).alias("moved"),
     )
-    long = (pl.col("readings") >= _READINGS) & (pl.col("duration_ns") >= _SECONDS * 10**9)
-    spans = spans.filter(long & pl.col("moved") & (pl.col("power") > 0))
+    spans = spans.filter(pl.col("moved") & (pl.col("power") > 0) & (pl.col("duration_ns") >= _SECONDS * 10**9))
     seconds, watts = pl.col("duration_ns") // 10**9, pl.col("power") / 1000
     said = (
         "power sensor stuck: {} power readings over {} s are {} W while temperature or utilisation changed: do not use "
