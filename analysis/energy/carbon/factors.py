@@ -42,6 +42,7 @@ def table() -> dict[str, ZoneFactor]:
 def canonical(zone: str) -> str:
     """One spelling of a zone: DE, deu and Germany are DEU. A zone that the table lacks is itself, in capitals."""
     wanted = zone.strip().casefold()
+    wanted = {"uk": "gb"}.get(wanted, wanted)
     for one in table().values():
         if wanted in (one.zone.casefold(), (one.code or one.zone).casefold(), one.name.casefold()):
             return one.zone

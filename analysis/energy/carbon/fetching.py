@@ -18,11 +18,12 @@ import numpy as np
 
 from ....errors import InputError, StoreError
 from ....store.system.files import temporary_name
+from .adapters import Adapter
 from .dated import Times
 from .factors import canonical, table
 from .grid import Basis, grid
 from .services import ask
-from .settings import Adapter, Method, Settings
+from .settings import Method, Settings
 
 _HOUR = 3600 * 10**9
 _SETTLED = 48 * _HOUR
@@ -40,9 +41,9 @@ def fetch(settings: Settings, since: int, until: int, clusters: Sequence[str], z
 
     Raises InputError and WhorlError as `services.ask`, StoreError where the answers cannot be kept.
     """
-    if not settings.adapters or settings.method is Method.MARKET:
+    adapter = settings.adapter
+    if adapter is None or settings.method is Method.MARKET:
         return
-    (adapter,) = settings.adapters
     until = min(until, time.time_ns() // _HOUR * _HOUR)
     since = since // _HOUR * _HOUR
     wanted: dict[str, list[Times]] = {}
@@ -143,4 +144,7 @@ def _write(path: Path, kept: Kept) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise StoreError(f"cannot write {path}: {error.strerror}; name another file with cache") from error
+        raise StoreError(
+            f"cannot write {path}: {error.strerror}; copy the settings to a folder of yours, and name them with "
+            "--settings"
+        ) from error

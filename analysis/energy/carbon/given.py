@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from ....errors import InputError
 from ....store.outcomes import Code
+from .dated import ALWAYS, NEVER
 
 C = TypeVar("C", bound=Code)
 
@@ -104,4 +105,5 @@ def instant(table: dict[str, Any], key: str, zone: str, missing: int, where: str
     if value.tzinfo is None:
         value = value.replace(tzinfo=zone_info(zone))
     since = value - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
+    at = (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
+    return min(max(at, ALWAYS), NEVER)  # the year 9999 is no int64

@@ -141,10 +141,10 @@ def _read(settings: Settings) -> dict[str, list[tuple[Hours, str]]]:
         zone = file.time_zone or settings.time_zone
         for hours in read_hours(file.path, zone=file.zone, time_zone=zone, column=file.column):
             found.setdefault(hours.zone, []).append((hours, file.source or file.path.name))
-    for adapter in settings.adapters:
-        if adapter.cache.is_file():
-            for hours in read_hours(adapter.cache, zone=None, time_zone="UTC"):
-                found.setdefault(hours.zone, []).append((hours, adapter.source))
+    adapter = settings.adapter
+    if adapter is not None and adapter.cache.is_file():
+        for hours in read_hours(adapter.cache, zone=None, time_zone="UTC"):
+            found.setdefault(hours.zone, []).append((hours, adapter.source))
     return found
 
 
@@ -155,6 +155,6 @@ def _grid(settings: Settings, _files: tuple[tuple[Path, int, int], ...]) -> Grid
 
 def grid(settings: Settings) -> Grid:
     """The grid of these settings; made again when a file of hours has changed. Raises InputError."""
-    paths = [*(file.path for file in settings.hours), *(adapter.cache for adapter in settings.adapters)]
+    paths = [*(file.path for file in settings.hours), *([settings.adapter.cache] if settings.adapter else [])]
     stats = [(path, path.stat()) for path in paths if path.is_file()]
     return _grid(settings, tuple((path, one.st_mtime_ns, one.st_size) for path, one in stats))

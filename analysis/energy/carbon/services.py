@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ....errors import InputError, WhorlError
-from .settings import Adapter, Service
+from .adapters import Adapter, Service
 
 Row = tuple[int, float]
 """ns UTC of the begin, and g/kWh."""
@@ -101,7 +101,7 @@ def _text(when: datetime) -> str:
 
 def _get(adapter: Adapter, url: str, headers: dict[str, str]) -> dict[str, Any]:
     """The JSON object at a URL."""
-    request = urllib.request.Request(url, headers={"Accept": "application/json", **headers})  # noqa: S310 - see settings
+    request = urllib.request.Request(url, headers={"Accept": "application/json", **headers})  # noqa: S310 - see adapters
     name, host = adapter.service.meaning, urllib.parse.urlsplit(adapter.url).netloc
     try:
         with urllib.request.build_opener(_NoRedirection).open(request, timeout=adapter.timeout_s) as answer:

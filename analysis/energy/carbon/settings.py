@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from ....errors import InputError
 from ....store.outcomes import Code
 from ....store.sensor_error import SENSOR_ERROR, SensorError
 from . import given
+from .adapters import KEYS as _OF_ADAPTERS
+from .adapters import Adapter, read_adapter
 from .dated import ALWAYS, NEVER, Dated, spans_of
 
 FILE = "energy.toml"
@@ -32,13 +34,6 @@ class Method(Code):
 
     LOCATION = "location", "what the grid of the zone emitted: hours of a file, else a year's mean"
     MARKET = "market", "what the contract for electricity says"
-
-
-class Service(Code):
-    """A service on the network that knows intensities by zone and hour."""
-
-    ELECTRICITY_MAPS = "electricity_maps", "Electricity Maps"
-    WATTTIME = "watttime", "WattTime"
 
 
 @dataclass(frozen=True)
@@ -77,24 +72,6 @@ class Embodied:
 
 
 @dataclass(frozen=True)
-class Adapter:
-    """A service on the network that knows intensities. Keys are read from the environment, never from the file."""
-
-    service: Service
-    url: str
-    cache: Path  # the file that keeps what it answered, a file of intensities by hour
-    timeout_s: float
-    zones: tuple[tuple[str, str], ...] = ()  # of the settings -> of the service, where they differ
-    variables: tuple[str, ...] = ()  # of the environment
-    signal: str | None = None  # of WattTime: co2_aoer is the mean of all plants, co2_moer of the marginal ones
-
-    @property
-    def source(self) -> str:
-        """What the service and its figures are called."""
-        return f"{self.service.meaning} {self.signal}" if self.signal else self.service.meaning
-
-
-@dataclass(frozen=True)
 class Settings:
     """What a site has stated; everything is optional."""
 
@@ -110,7 +87,7 @@ class Settings:
     factors: tuple[Factor, ...] = ()
     embodied: tuple[Embodied, ...] = ()
     sensor: SensorError = SENSOR_ERROR
-    adapters: tuple[Adapter, ...] = field(default=())
+    adapter: Adapter | None = None
 
     def zones_of(self, cluster: str) -> list[tuple[int, int, str]]:
         """Where a cluster stood: (began, ended, zone) in order."""
@@ -126,11 +103,14 @@ def find_settings(store: Path, path: str | Path | None = None) -> Settings:
     if path is not None:
         return read_settings(Path(path))
     usual = store / FILE
-    return read_settings(usual) if usual.is_file() else NONE
+    return read_settings(usual, trusted=False) if usual.is_file() else NONE
 
 
-def read_settings(path: Path) -> Settings:
-    """The settings in a file. Raises InputError, which names the file and the key."""
+def read_settings(path: Path, *, trusted: bool = True) -> Settings:
+    """The settings in a file. Raises InputError, which names the file and the key.
+
+    A file that came with a store is not `trusted`: whoever can write to the store must not say where keys are sent.
+    """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -140,19 +120,19 @@ def read_settings(path: Path) -> Settings:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"{path} is not a TOML file: {error}") from error
     try:
-        return _settings(table, path)
+        return _settings(table, path, trusted=trusted)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 
 
 _KEYS = (
     "time_zone", "currency", "method", "zone", "pue", "price", "host_w", "intensity", "factor", "embodied", "sensor",
-    "electricity_maps", "watttime",
+    *_OF_ADAPTERS,
 )  # fmt: skip
 _DATES = ("from", "until", "cluster")
 
 
-def _settings(table: dict[str, Any], path: Path) -> Settings:
+def _settings(table: dict[str, Any], path: Path, *, trusted: bool) -> Settings:
     given.only(table, _KEYS)
     zone = given.text(table, "time_zone") or "UTC"
     given.zone_info(zone)
@@ -170,7 +150,7 @@ def _settings(table: dict[str, Any], path: Path) -> Settings:
         factors=tuple(_factors(table, zone)),
         embodied=tuple(_embodied(table)),
         sensor=_sensor(table),
-        adapters=tuple(_adapters(table, path.parent)),
+        adapter=read_adapter(table, path.parent, trusted=trusted),
     )
     if settings.price and settings.currency is None:
         raise InputError('price needs a currency: write currency = "EUR"')
@@ -266,40 +246,3 @@ def _sensor(table: dict[str, Any]) -> SensorError:
         given.number(item, "gain_pct", where, 0.0, 100.0),
         given.number(item, "offset_w", where, 0.0, 1_000.0),
     )
-
-
-_SERVICES = {
-    Service.ELECTRICITY_MAPS: ("https://api.electricitymaps.com/v3", ("ELECTRICITY_MAPS_KEY",), None),
-    Service.WATTTIME: ("https://api.watttime.org", ("WATTTIME_USER", "WATTTIME_PASSWORD"), "co2_aoer"),
-}
-_SIGNALS = ("co2_aoer", "co2_moer")
-
-
-def _adapters(table: dict[str, Any], folder: Path) -> Iterator[Adapter]:
-    for service, (url, variables, signal) in _SERVICES.items():
-        if service not in table:
-            continue
-        keys = ("url", "cache", "timeout_s", "zones", "variables", *(("signal",) if signal else ()))
-        ((item, where),) = given.tables([table[service]], service, keys)
-        zones = item.get("zones", {})
-        if not isinstance(zones, dict) or not all(isinstance(one, str) for one in zones.values()):
-            raise InputError(f'zones of {where} must be a table of names, as {{ DE = "DE" }}')
-        named = item.get("variables", list(variables))
-        if not isinstance(named, list) or len(named) != len(variables) or not all(isinstance(v, str) for v in named):
-            raise InputError(f"variables of {where} must name {len(variables)} variables of the environment")
-        if signal and item.get("signal", signal) not in _SIGNALS:
-            raise InputError(f"signal of {where} must be {' or '.join(_SIGNALS)}, not {item['signal']!r}")
-        address = given.text(item, "url", url, where) or url
-        if not address.startswith(("https://", "http://")):
-            raise InputError(f"url of {where} must begin with https://, not {address!r}")
-        yield Adapter(
-            service,
-            address.rstrip("/"),
-            folder / (given.text(item, "cache", f"{service}.csv", where) or f"{service}.csv"),
-            given.number(item, "timeout_s", where, 0.1, 600.0, missing=10.0),
-            tuple(sorted(zones.items())),
-            tuple(named),
-            given.text(item, "signal", signal, where),
-        )
-    if all(service in table for service in _SERVICES):
-        raise InputError("electricity_maps and watttime are both given: keep one")

@@ -10,6 +10,7 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -187,9 +188,10 @@ def test_a_service_that_is_silent_or_gone_is_one_sentence(
         billing.cuts(settings, _BEGAN, _BEGAN + _HOUR, ["alpha"])
     place.answer = _of_electricity_maps
     monkeypatch.setenv("ELECTRICITY_MAPS_KEY", "a-key")
-    lost = _settings(tmp_path, place.url, more='cache = "no folder/cache.csv"')
-    with pytest.raises(StoreError, match="name another file with cache"):
-        billing.cuts(lost, _BEGAN, _BEGAN + _HOUR, ["alpha"])
+    assert settings.adapter is not None
+    lost = replace(settings.adapter, cache=tmp_path / "no folder" / "cache.csv")
+    with pytest.raises(StoreError, match="copy the settings to a folder of yours"):
+        billing.cuts(replace(settings, adapter=lost), _BEGAN, _BEGAN + _HOUR, ["alpha"])
     with pytest.raises(InputError, match="would be asked for 731 days of DEU: ask for a shorter time"):
         billing.cuts(settings, _BEGAN - 731 * 24 * _HOUR, _BEGAN, ["alpha"])
     (tmp_path / "electricity_maps.csv").write_text("a,b\n1,2\n")

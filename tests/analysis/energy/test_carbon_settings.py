@@ -38,6 +38,7 @@ def test_all_keys_are_understood(tmp_path: Path) -> None:
         [[zone]]
         value = "FR"
         from = 2026-04-01
+        until = 9999-12-31
         [[price]]
         value = 0.2
         cluster = "alpha"
@@ -56,7 +57,8 @@ def test_all_keys_are_understood(tmp_path: Path) -> None:
     assert [(one.value, one.cluster) for one in found.price] == [(0.2, "alpha"), (0.3, None)]
     assert [one.path for one in found.hours] == [tmp_path / "de.csv", tmp_path / "fr.csv"]
     assert (found.embodied[0].kg, found.factors[0].method) == (150, Method.LOCATION)
-    assert found.adapters[0].cache == tmp_path / "electricity_maps.csv"
+    assert found.adapter is not None
+    assert found.adapter.cache == tmp_path / "electricity_maps.csv"
     assert found.sensor.boards is None
     assert found.sensor.covariance[0][0] < SENSOR_ERROR.covariance[0][0]
 
@@ -69,6 +71,15 @@ def test_settings_are_found_in_the_folder_of_the_store(tmp_path: Path) -> None:
     assert find_settings(tmp_path, tmp_path / "other.toml").zones[0].value == "FR"
     with pytest.raises(InputError, match="there is no such file"):
         find_settings(tmp_path, tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("key", ['url = "https://elsewhere.example"', 'variables = ["MY_SECRET"]'])
+def test_settings_that_came_with_a_store_do_not_say_where_keys_go(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "energy.toml"
+    path.write_text(f"[electricity_maps]\n{key}\n")
+    with pytest.raises(InputError, match="count only in a file that you name with --settings"):
+        find_settings(tmp_path)
+    assert find_settings(tmp_path, path).adapter is not None
 
 
 @pytest.mark.parametrize(
@@ -100,7 +111,11 @@ def test_settings_are_found_in_the_folder_of_the_store(tmp_path: Path) -> None:
         ("embodied = { kg = 150, years = 5 }", "source of embodied is missing"),
         ("sensor = { gain_pct = 2 }", "offset_w of sensor is missing"),
         ("electricity_maps = { key = 'secret' }", "there is no key 'key' in electricity_maps"),
-        ("electricity_maps = {}\nwatttime = {}", "both given: keep one"),
+        ("electricity_maps = {}\nwatttime = {}", "electricity_maps and watttime are both given: keep one"),
+        ("watttime = { url = 'ftp://x' }", "url of watttime must begin with https://"),
+        ("watttime = { cache = '../x.csv' }", "cache of watttime must be the name of a file, without a folder"),
+        ("watttime = { variables = ['A'] }", "variables of watttime must be a list of 2 variables"),
+        ("electricity_maps = { zones = 'DE' }", "zones of electricity_maps must be a table of names"),
         ("watttime = { signal = 'health_damage' }", "signal of watttime must be co2_aoer or co2_moer"),
         ("zone = ", "is not a TOML file"),
     ],
@@ -123,5 +138,6 @@ def test_the_shipped_table_names_year_and_zone_of_every_value() -> None:
     assert germany is not None
     assert (germany.zone, germany.g_per_kwh, germany.year) == ("DEU", 344.14, 2024)
     assert canonical("germany") == canonical("DEU") == canonical(" de ") == "DEU"
+    assert canonical("UK") == canonical("gb") == "GBR"
     # A part of a country is not the country: a site must say what it wants.
     assert shipped("US-CAL-CISO") is None
