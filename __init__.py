@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .analysis import variability
+    from .analysis.energy.answers import energy
     from .dashboards.store_report import look, report
     from .jobs import ledger
     from .jobs.advice import advise
@@ -24,6 +25,7 @@ _LAZY = {
     "advise": ".jobs.advice",
     "campaign_status": ".jobs.campaign.status",
     "collect": ".jobs.collecting",
+    "energy": ".analysis.energy.answers",
     "look": ".dashboards.store_report",
     "measure": ".jobs.measuring",
     "plan_campaign": ".jobs.campaign.status",
@@ -40,6 +42,7 @@ __all__ = [
     "advise",
     "campaign_status",
     "collect",
+    "energy",
     "ledger",
     "look",
     "measure",

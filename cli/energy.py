@@ -1,51 +1,23 @@
-"""`whorl energy`: the energy of GPUs, with intervals."""
+"""`whorl energy`: joules, grams and money by job, user, account, GPU, node or day, with intervals."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from pathlib import Path
 
 import click
 
-from .options import When, exclusive, json_option
+from .energy_options import joined, shared
+from .energy_reconcile import reconcile
+from .options import exclusive, json_option
 
-_BY = ("gpu", "node", "day")
-
-
-def shared(command: Any) -> Any:
-    """The options that `whorl energy` and its sub-verbs share. They may stand before the sub-verb too."""
-    for option in reversed(
-        (
-            click.option(
-                "--store",
-                metavar="DIR",
-                envvar="WHORL_STORE",
-                show_envvar=True,
-                help="The store: a folder of tables.",
-            ),
-            click.option("--cluster", metavar="NAME", help="Only this cluster."),
-            click.option("--since", type=When(), help="Only from this time on: 2026-11-01 (UTC), or 7d ago."),
-            click.option("--until", type=When(), help="Only up to this time.  [default: now]"),
-        )
-    ):
-        command = option(command)
-    return command
+_BY = ("job", "user", "account", "gpu", "node", "day")
 
 
-def joined(inherited: dict[str, Any] | None, given: dict[str, Any]) -> dict[str, Any]:
-    """The shared options of a sub-verb: its own, else those that stand before it. Raises UsageError without a store."""
-    both = {**(inherited or {}), **{name: value for name, value in given.items() if value is not None}}
-    options = {name: both.get(name) for name in ("store", "cluster", "since", "until")}
-    if not options["store"]:
-        raise click.UsageError("Missing option '--store'.")
-    if options["since"] and options["until"] and options["until"] <= options["since"]:
-        raise click.UsageError("--until must be later than --since")
-    return options
-
-
-@click.group("energy", invoke_without_command=True, short_help="What energy the GPUs used.")
+@click.group("energy", invoke_without_command=True, short_help="Joules, grams and money, by job, user, GPU and more.")
 @shared
-@click.option("--by", type=click.Choice(_BY), default="gpu", show_default=True, help="What the rows are of.")
+@click.option("--by", type=click.Choice(_BY), default="job", show_default=True, help="What the rows are of.")
+@click.option("--job", metavar="JOBID", help="Only this job, with everything that is known of it.")
 @json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @click.pass_context
@@ -56,36 +28,47 @@ def energy(
     cluster: str | None,
     since: datetime | None,
     until: datetime | None,
+    settings: Path | None,
     by: str,
+    job: str | None,
     as_json: bool,
     as_csv: bool,
 ) -> None:
-    """Say what energy the GPUs used. Every figure has its 95 % interval.
+    """Say what energy the GPUs used, and who used it. Every figure has its 95 % interval.
 
     \b
-    whorl energy --store S --by node --since 30d
+    whorl energy --store S --by user --since 30d
+    whorl energy --store S --job 4242            one job: idle share, CO2e, what-if
+    whorl energy reconcile --store S             metered, and whether the books balance
+
+    What no job used has rows of its own: idle (the GPU did nothing), and unattributed (it worked for somebody who is
+    not known). All rows add up to what was metered. Jobs come from the table `jobs` (docs/jobs.md).
+
+    Carbon and cost need a file of settings. docs/energy.md explains everything.
     """
-    given = {"store": store, "cluster": cluster, "since": since, "until": until}
+    given = {"store": store, "cluster": cluster, "since": since, "until": until, "settings": settings}
     if ctx.invoked_subcommand is not None:
-        for name, value in (("--json", as_json), ("--csv", as_csv)):
+        for name, value in (("--job", job), ("--json", as_json), ("--csv", as_csv)):
             if value:
                 raise click.UsageError(f"{name} must follow {ctx.invoked_subcommand}, not precede it")
         ctx.obj = given
         return
     from ..analysis.energy import answers
     from ..dashboards.printed import energy as printed
-    from .output import Progress, print_json, show, tell
+    from ..dashboards.printed.energy_job import answer as of_job
+    from .output import Progress, print_json, show
 
     exclusive("as_json", "as_csv")({"as_json": as_json, "as_csv": as_csv})
     options = joined(None, given)
     with Progress() as progress:
-        found = answers.energy(options.pop("store"), by, **options, progress=progress.say)
+        found = answers.energy(options.pop("store"), by, job=job, **options, progress=progress.say)
     if as_json:
         print_json(printed.document(found))
         return
-    for note in found.notes:
-        tell(f"note: {note}")
     if as_csv:
-        click.echo(printed.as_csv(found), nl=False)
+        click.echo(printed.rows_as_csv(found.rows), nl=False)
     else:
-        show(printed.answer(found, store or ""))
+        show(of_job(found) if job is not None else printed.answer(found, str(store)))
+
+
+energy.add_command(reconcile)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from ...errors import InputError
-from .booked import Booked, booked
+from .booked import COSTS, Booked, booked
 from .pieces import Kind, add_up
 
 if TYPE_CHECKING:
@@ -40,9 +40,8 @@ class By(StrEnum):
 METERED = "metered"
 """`kind` of a row of a GPU, a node or a day: all of its energy, whoever used it."""
 
-_COSTS = ("co2e_g", "cost")
-_FIGURES = ("energy_j", "low_j", "high_j", "idle_j", "duration_s", "method", "reason", *_COSTS)
-_MORE = ("gpu_s", "measured_s", "known_j", "gpus")
+_FIGURES = ("energy_j", "low_j", "high_j", "idle_j", "duration_s", "method", "reason", "co2e_g", "cost")
+_MORE = ("gpu_s", "measured_s", "known_j", "gpus", "host_j", "embodied_g")
 _OF_JOB = ("user", "account", "state", "began", "ended", "allocations", "scheduler_j")
 _PARTS = {Kind.JOB: "attributed_j", Kind.IDLE: "idle_time_j", Kind.UNATTRIBUTED: "unattributed_j"}
 _ALLOCATIONS = (
@@ -61,12 +60,8 @@ class Answer:
     rows: pl.DataFrame
     total: dict[str, Any]
     booked: Booked
-    jobs: pl.DataFrame = field(repr=False)
-    """The allocations that the store knows."""
-
-    @property
-    def notes(self) -> Sequence[str]:
-        return self.booked.notes
+    gpus: pl.DataFrame | None = None
+    """If one job was asked for: a row for each of its GPUs."""
 
 
 def energy(
@@ -77,11 +72,13 @@ def energy(
     cluster: str | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
+    settings: str | Path | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Answer:
     """The energy of a store's GPUs by job, user, account, GPU, node or day; or of one job, if `job` is given.
 
-    `since` and `until` are UTC without zone. Raises InputError for a job or cluster that the store
+    `since` and `until` are UTC without zone. `settings` is a file with carbon, prices and more; without one,
+    `energy.toml` in the store's folder is used if it is there. Raises InputError for a job or cluster that the store
     does not know, and where it has no telemetry in that time.
     """
     from ...store import Store as Opened
@@ -99,30 +96,33 @@ def energy(
         gpus=gpus,
         since=since,
         until=until,
+        settings=settings,
         by_day=by is By.DAY,
         progress=progress,
     )
-    pieces = found.pieces
-    if job is not None:
-        pieces = pieces.join(jobs.select("cluster", "allocation"), on=["cluster", "allocation"], how="semi")
-    if by in (By.JOB, By.USER, By.ACCOUNT):
-        pieces = pieces.join(
-            jobs.select("cluster", "allocation", "job_id", "user", "account"),
-            on=["cluster", "allocation"],
-            how="left",
-            nulls_equal=True,
-        )
+    named = jobs.select("cluster", "allocation", "job_id", "user", "account")
+    # A job on GPUs that nobody read is a row of its own, but nothing of it was metered.
+    pieces = found.lit if by.of_people else found.counted
+    pieces = pieces.join(named, on=["cluster", "allocation"], how="left" if job is None else "inner", nulls_equal=True)
     if by is By.DAY:
         pieces = pieces.with_columns(pl.col("began").dt.date().alias("day"))
     rows = _of_people(pieces, by, jobs, found) if by.of_people else _of_things(opened, pieces, by, found)
-    [total] = add_up(pieces, [], sensor=found.sensor, also=_COSTS).to_dicts() if pieces.height else [{}]
-    return Answer(by, rows, total, found, jobs)
+    total = _added(found.counted if job is None else pieces, [], found)
+    parts = None if job is None else _of_gpus(opened, pieces, found)
+    return Answer(by, rows, total.to_dicts()[0] if total.height else {}, found, parts)
+
+
+def _added(pieces: pl.DataFrame, by: list[str], found: Booked) -> pl.DataFrame:
+    """The pieces added up; no grams and no money of what is no figure."""
+    rows = add_up(pieces, by, sensor=found.sensor, also=COSTS)
+    known = pl.col("energy_j").is_not_null()
+    return rows.with_columns(pl.when(known).then(pl.col("co2e_g", "cost")))
 
 
 def _of_people(pieces: pl.DataFrame, by: By, jobs: pl.DataFrame, found: Booked) -> pl.DataFrame:
     """Rows of jobs, users or accounts; what nobody used stands in rows of its own."""
     key = {By.JOB: "job_id", By.USER: "user", By.ACCOUNT: "account"}[by]
-    rows = add_up(pieces, ["cluster", "kind", key], sensor=found.sensor, also=_COSTS)
+    rows = _added(pieces, ["cluster", "kind", key], found)
     counted = pieces.group_by("cluster", "kind", key).agg(
         pl.col("job_id").drop_nulls().n_unique().alias("jobs"),
     )
@@ -153,19 +153,32 @@ def _of_people(pieces: pl.DataFrame, by: By, jobs: pl.DataFrame, found: Booked) 
 def _of_things(store: Store, pieces: pl.DataFrame, by: By, found: Booked) -> pl.DataFrame:
     """Rows of GPUs, nodes or days: all of their energy, and its parts."""
     key = by.value
-    rows = add_up(pieces, ["cluster", key], sensor=found.sensor, also=_COSTS)
+    rows = _added(pieces, ["cluster", key], found)
     parts = pieces.group_by("cluster", key).agg(
         pl.col("energy_j").filter(pl.col("kind") == kind).sum().alias(name) for kind, name in _PARTS.items()
     )
     rows = rows.join(parts, on=["cluster", key], how="left", nulls_equal=True)
     shown: tuple[str, ...] = (key,)
     if by is By.GPU:
-        named = store.sql("select cluster, gpu, name, node, model from gpus_now").polars()
-        rows = rows.join(named, on=["cluster", "gpu"], how="left", nulls_equal=True)
+        rows = rows.join(_named(store), on=["cluster", "gpu"], how="left", nulls_equal=True)
         shown = ("gpu", "name", "node", "model")
     rows = rows.with_columns(pl.lit(METERED).alias("kind"))
     rows = rows.sort("day", "cluster") if by is By.DAY else rows.sort("known_j", descending=True, maintain_order=True)
     return rows.select("cluster", *shown, "kind", *_FIGURES, *_MORE, *_PARTS.values())
+
+
+def _of_gpus(store: Store, pieces: pl.DataFrame, found: Booked) -> pl.DataFrame:
+    """Rows of the GPUs of a job."""
+    keys = ["cluster", "job_id", "gpu"]
+    rows = _added(pieces, keys, found)
+    rows = rows.join(_named(store), on=["cluster", "gpu"], how="left", nulls_equal=True, maintain_order="left")
+    share = (pl.col("gpu_s") / pl.col("duration_s")).alias("share")
+    shown = rows.select(*keys, "name", "node", "model", share, *_FIGURES, "gpu_s", "measured_s", "known_j")
+    return shown.sort("job_id", "node", "name", "gpu", nulls_last=True)
+
+
+def _named(store: Store) -> pl.DataFrame:
+    return store.sql("select cluster, gpu, name, node, model from gpus_now").polars()
 
 
 def _of_job(store: Store, jobs: pl.DataFrame, job: str, cluster: str | None) -> pl.DataFrame:

@@ -1,24 +1,37 @@
-"""The books of a store: its pieces of energy over a time, with what they cost where the site has stated that."""
+"""The books of a store with grams and money: its pieces of energy over a time, and what they stand on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
 from ...errors import InputError
-from ...store.sensor_error import SENSOR_ERROR, SensorError
+from ...store.sensor_error import SensorError
+from .attributing.booking import Booking
+from .carbon.billing import co2_and_cost, factors_used, join_used
+from .carbon.billing import cuts as changes
+from .carbon.dated import Steps, steps_of
+from .carbon.settings import Settings, find_settings
 from .metering import Meter, meters
-from .pieces import SCHEMA, Kind
+from .pieces import Kind
 
 if TYPE_CHECKING:
     from ...store import Store
 
+COSTS = ("co2e_g", "cost", "embodied_g", "host_j")
+"""Sums beside the energy: grams of it, money, grams of making the boards, and energy of the rest of the nodes."""
+
 _DAY_NS = 86_400_000_000_000
+_KEYS = ["cluster", "gpu"]
+_AROUND_NS, _AROUND_FEW_NS = 3_600_000_000_000, _DAY_NS
+"""So much before and after is read too, so that windows have no open ends and what a GPU draws without work is known.
+More of it where only some GPUs are read."""
 
 
 @dataclass(frozen=True)
@@ -26,17 +39,37 @@ class Booked:
     """All pieces of a time, and what they stand on."""
 
     pieces: pl.DataFrame
+    """Columns of `pieces.SCHEMA` and `billing.COLUMNS`, and `host_j`."""
+    metered: pl.DataFrame
+    """A row for each GPU with readings: `attributing.METERED`."""
+    problems: pl.DataFrame
+    """What is wrong with readings and jobs: a row for each."""
+    factors: pl.DataFrame
+    """What the grams stand on: a row for each source, with its year."""
+    settings: Settings
+    sensor: SensorError
     since: datetime
     until: datetime
-    sensor: SensorError
-    notes: Sequence[str]
-    currency: str | None = None
-    """Of `cost`; None where the site states no price."""
 
     @property
-    def priced(self) -> bool:
-        """Whether any piece has grams or a cost."""
-        return not (self.pieces["co2e_g"].is_null().all() and self.pieces["cost"].is_null().all())
+    def lit(self) -> pl.DataFrame:
+        """The pieces without the times for which nobody had the GPU and nobody read it: nothing is said of them."""
+        return self.pieces.filter(~DARK)
+
+    @property
+    def counted(self) -> pl.DataFrame:
+        """Of these, the pieces of GPUs that were read: what was metered."""
+        return self.lit.join(self.metered.select(_KEYS), on=_KEYS, how="semi", nulls_equal=True)
+
+    @property
+    def dark_s(self) -> float:
+        """How much GPU time `lit` leaves out."""
+        lasted = (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9
+        return float(self.pieces.filter(DARK).select((pl.col("share") * lasted).sum()).item() or 0.0)
+
+
+DARK = (pl.col("kind") != Kind.JOB.value) & pl.col("reason").is_not_null()
+"""Pieces of times for which nobody had the GPU and nobody read it."""
 
 
 def booked(
@@ -46,73 +79,95 @@ def booked(
     gpus: Collection[tuple[str, str]] | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
+    settings: str | Path | None = None,
     by_day: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Booked:
     """The pieces of the store's GPUs, or of some of them, from `since` to `until` (UTC, without zone).
 
-    With `by_day` they are cut at midnight, UTC. Raises InputError where there is no telemetry in that time.
+    With `by_day` they are cut at midnight, UTC. `settings` is a file; None: `energy.toml` of the store, if it is there.
+    Raises InputError where there is no telemetry in that time, and for settings that cannot be used.
     """
-    first, last = _covered(store, cluster, since, until)
-    cuts = np.arange(-(-first // _DAY_NS) * _DAY_NS, last, _DAY_NS) if by_day else np.array([], np.int64)
-    found = []
-    for number, meter in enumerate(meters(store, cluster=cluster, gpus=gpus, since_ns=first, until_ns=last), 1):
+    stated = find_settings(store.root, settings)
+    first, last, clusters = _covered(store, cluster, since, until)
+    cuts = [changes(stated, first, last, clusters)]
+    hosts = {name: steps_of(stated.host_w, name) for name in clusters}
+    cuts += [steps.cuts(first, last) for steps in hosts.values()]
+    if by_day:
+        cuts.append(np.arange(-(-first // _DAY_NS) * _DAY_NS, last, _DAY_NS))
+    booking = Booking(
+        store,
+        cuts=np.unique(np.concatenate(cuts)).tolist(),
+        since_ns=first,
+        until_ns=last,
+        cluster=cluster,
+        gpus=gpus,
+    )
+    around = _AROUND_NS if gpus is None else _AROUND_FEW_NS
+    read = meters(store, cluster=cluster, gpus=gpus, since_ns=first - around, until_ns=last + around)
+    models = _models(store) if stated.embodied else {}
+    billed, used = [], []
+    for part in booking.pieces(_told(read, progress)):
+        with_host = part.with_columns(_host(part, hosts))
+        billed.append(co2_and_cost(with_host, stated, models))
+        used.append(factors_used(billed[-1], stated))
+    if not any(map(len, billed)):
+        raise InputError(
+            f"{store.root} has neither telemetry nor jobs from {_time(first):%Y-%m-%d %H:%M} to "
+            f"{_time(last):%Y-%m-%d %H:%M} UTC: choose another time with --since and --until, or leave these out"
+        )
+    sensor = stated.sensor
+    return Booked(
+        pl.concat(billed, rechunk=False), booking.metered, booking.problems, join_used(used), stated, sensor,
+        _time(first), _time(last),
+    )  # fmt: skip
+
+
+def _told(read: Iterator[Meter], progress: Callable[[str], None] | None) -> Iterator[Meter]:
+    for number, meter in enumerate(read, 1):
         if progress is not None:
             progress(f"metering GPUs: {number:,}")
-        found.append(_whole(meter, cuts))
-    pieces = pl.concat(found) if found else pl.DataFrame(schema=SCHEMA)
-    nodes = store.sql("select cluster, gpu, node from gpus_now").polars()
-    pieces = pieces.drop("node").join(nodes, on=["cluster", "gpu"], how="left", nulls_equal=True).select(SCHEMA.keys())
-    pieces = pieces.with_columns(pl.lit(None, pl.Float64).alias("co2e_g"), pl.lit(None, pl.Float64).alias("cost"))
-    return Booked(pieces, _time(first), _time(last), SENSOR_ERROR, [])
+        yield meter
 
 
-def _covered(store: Store, cluster: str | None, since: datetime | None, until: datetime | None) -> tuple[int, int]:
-    """The time that is looked at, ns: what was asked for, within what the telemetry covers."""
+def _host(part: pl.DataFrame, hosts: dict[str, Steps]) -> pl.Series:
+    """Energy of the rest of the node, the share of each piece; NULL where it is not stated."""
+    began, ended = (part[name].cast(pl.Int64).to_numpy() for name in ("began", "ended"))
+    watts = np.full(len(part), np.nan)
+    clusters = part["cluster"].to_numpy()
+    for name, steps in hosts.items():
+        mine = clusters == name
+        watts[mine] = steps.at(began[mine])
+    joules = watts * part["share"].to_numpy() * (ended - began) / 1e9
+    return pl.Series("host_j", joules, pl.Float64).fill_nan(None)
+
+
+def _models(store: Store) -> dict[tuple[str, str], str]:
+    rows = store.sql("select cluster, gpu, model from gpus_now where model is not null").to_pylist()
+    return {(row["cluster"], row["gpu"]): row["model"] for row in rows}
+
+
+def _covered(
+    store: Store, cluster: str | None, since: datetime | None, until: datetime | None
+) -> tuple[int, int, Sequence[str]]:
+    """The time that is looked at, ns: what was asked for, else what the telemetry covers; and the clusters."""
     rows = store.scan("telemetry")
     if cluster is not None:
         rows = rows.filter(pl.col("cluster") == cluster)
-    spans = store.collect(rows.select(pl.col("ts").min().alias("first"), pl.col("ts").max().alias("last")))
-    first, last = (spans[name].cast(pl.Int64)[0] for name in ("first", "last"))
+    spans = rows.group_by("cluster").agg(pl.col("ts").min().alias("first"), pl.col("ts").max().alias("last"))
+    found = store.collect(spans.sort("cluster"))
     of = "" if cluster is None else f" of cluster {cluster}"
-    if first is None:
+    if found.is_empty():
         raise InputError(f"{store.root} has no telemetry{of}: `whorl collect` or `whorl import` adds some")
-    began = first if since is None else max(first, _ns(since))
-    ended = last if until is None else min(last, _ns(until))
+    first, last = int(found["first"].cast(pl.Int64).min()), int(found["last"].cast(pl.Int64).max())  # type: ignore[arg-type]
+    began = first if since is None else _ns(since)
+    ended = last if until is None else _ns(until)
     if ended <= began:
         raise InputError(
             f"{store.root} has no telemetry{of} in this time: it has some from {_time(first):%Y-%m-%d %H:%M} to "
             f"{_time(last):%Y-%m-%d %H:%M} UTC"
         )
-    return began, ended
-
-
-def _whole(meter: Meter, cuts: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pl.DataFrame:
-    """All energy of a GPU, cut at the cuts."""
-    inside = cuts[(cuts > meter.first_ns) & (cuts < meter.last_ns)]
-    edges = np.concatenate([[meter.first_ns], inside, [meter.last_ns]]).astype(np.int64)
-    found = meter.over(edges[:-1], edges[1:])
-    seconds = np.diff(edges) / 1e9
-    columns = {
-        "cluster": [meter.cluster] * len(seconds),
-        "gpu": [meter.gpu] * len(seconds),
-        "began": edges[:-1],
-        "ended": edges[1:],
-        "kind": [Kind.UNATTRIBUTED.value] * len(seconds),
-        "share": np.ones(len(seconds)),
-        "energy_j": found.energy_j,
-        "idle_j": None if meter.idle_w is None else np.minimum(meter.idle_w * seconds, found.energy_j),
-        "below_j": found.below_j,
-        "above_j": found.above_j,
-        "variance_j2": found.variance_j2,
-        "sensed_j": found.measured_j,
-        "sensed_s": found.measured_s,
-        "measured_s": found.measured_s,
-        "method": np.where(found.counter_s * 2 >= found.measured_s, "counter", "power"),
-        "reason": [str(one) or None for one in found.reason],
-    }
-    frame = pl.DataFrame({name: columns.get(name, [None] * len(seconds)) for name in SCHEMA}, strict=False)
-    return frame.cast(SCHEMA)  # type: ignore[arg-type]
+    return began, ended, found["cluster"].to_list()
 
 
 def _ns(when: datetime) -> int:

@@ -12,38 +12,55 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from ...analysis.energy.answers import SCHEMA, Answer, By
+from ...analysis.energy.attributing import JobReason
+from ...analysis.energy.carbon.billing import NoFigure
+from ...analysis.energy.metering import Reason
 from ...analysis.energy.pieces import Kind
 from ..table import MISSING, Line, Table, count, many, number
 
 _LISTED = 40
 """Rows that are listed for people; --json has all."""
 _UNITS = (("kWh", 3.6e6), ("Wh", 3.6e3), ("J", 1.0))
+TIMES = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
 _MOST_AS = 0.1
 """The largest energy of a table has at least this much of its unit."""
+
+_FACTORS = 5
+
+REASONS: Mapping[str, str] = {reason.value: reason.meaning for reason in (*Reason, *JobReason)}
+"""What the codes of `reason` mean."""
 
 Row = Mapping[str, Any]
 
 
 def document(found: Answer) -> dict[str, Any]:
     """The document of `whorl.energy/1`."""
+    booked = found.booked
     return {
         "schema": SCHEMA,
         "rows": found.rows.to_dicts(),
         "by": found.by.value,
+        "since": booked.since,
+        "until": booked.until,
         "total": found.total or None,
-        "since": found.booked.since,
-        "until": found.booked.until,
-        "notes": list(found.notes),
+        "not_read_s": booked.dark_s,
+        "currency": booked.settings.currency,
+        "settings": None if booked.settings.path is None else str(booked.settings.path),
+        "factors": booked.factors.to_dicts(),
+        "sensor": booked.sensor.describe(),
+        **({} if found.gpus is None else {"gpus": found.gpus.to_dicts()}),
     }
 
 
-def as_csv(found: Answer) -> str:
-    """The rows as CSV, with a header. A missing value is an empty field."""
+def rows_as_csv(rows: pl.DataFrame) -> str:
+    """Rows as CSV, with a header. A missing value is an empty field."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(found.rows.columns)
-    writer.writerows([_field(value) for value in row] for row in found.rows.iter_rows())
+    writer.writerow(rows.columns)
+    writer.writerows([_field(value) for value in row] for row in rows.iter_rows())
     return text.getvalue()
 
 
@@ -53,10 +70,12 @@ def _field(value: Any) -> Any:
     return "" if value is None or (isinstance(value, float) and not math.isfinite(value)) else value
 
 
-def unit_of(joules: Iterable[float | None]) -> tuple[str, float]:
-    """The unit of a column of energies: its name, and how many J it has."""
-    most = max((abs(one) for one in joules if one is not None and math.isfinite(one)), default=0.0)
-    return next((unit for unit in _UNITS if most >= _MOST_AS * unit[1]), _UNITS[-1])
+def unit_of(
+    values: Iterable[float | None], units: Sequence[tuple[str, float]] = _UNITS, least: float = _MOST_AS
+) -> tuple[str, float]:
+    """The unit of a column of energies: its name, and how many J it has. The largest value has `least` of it."""
+    most = max((abs(one) for one in values if one is not None and math.isfinite(one)), default=0.0)
+    return next((unit for unit in units if most >= least * unit[1]), units[-1])
 
 
 def answer(found: Answer, store: str | Path) -> Iterable[str | Table]:
@@ -79,29 +98,35 @@ def answer(found: Answer, store: str | Path) -> Iterable[str | Table]:
 
 def _table(found: Answer, rows: Sequence[Row]) -> Table:
     unit, joules = unit_of([row["high_j"] or row["energy_j"] for row in rows] + [found.total.get("energy_j")])
-    costs = found.booked.priced
-    header = [*_heads(found.by), "GPU h", unit, "[95 %]"]
-    body = [[*_names(found.by, row), _hours(row), *_energy(row, joules)] for row in rows]
+    time, seconds = unit_of([row["gpu_s"] for row in rows], TIMES, 1.0)
+    header = [*_heads(found.by), f"GPU {time}", unit, "[95 %]"]
+    body = [[*_names(found.by, row), number(row["gpu_s"] / seconds, 3), *with_interval(row, joules)] for row in rows]
     if found.by.of_people:
         header.append("idle %")
         for cells, row in zip(body, rows, strict=True):
-            cells.append(_percent(row["idle_j"], row["energy_j"]) if row["kind"] == Kind.JOB else "")
+            cells.append(percent(row["idle_j"], row["energy_j"]) if row["kind"] == Kind.JOB else "")
     else:
         header += ["jobs %", "idle %", "unattributed %"]
         for cells, row in zip(body, rows, strict=True):
             whole = row["known_j"] if row["energy_j"] is None else row["energy_j"]
-            cells += [_percent(row[name], whole) for name in ("attributed_j", "idle_time_j", "unattributed_j")]
+            cells += [percent(row[name], whole) for name in ("attributed_j", "idle_time_j", "unattributed_j")]
     header.append("measured %")
     for cells, row in zip(body, rows, strict=True):
-        cells.append(_percent(row["measured_s"], row["gpu_s"]))
-    if costs:
-        header += ["CO2e g", f"cost {found.booked.currency or ''}".rstrip()]
+        cells.append(percent(row["measured_s"], row["gpu_s"]))
+    for name, head in costs_of(found):
+        header.append(head)
         for cells, row in zip(body, rows, strict=True):
-            cells += [number(row["co2e_g"]), number(row["cost"])]
+            cells.append(number(row[name]))
     names = len(_heads(found.by))
     right = [place for place in range(names, len(header)) if header[place] != "[95 %]"]
-    title = f"{found.booked.since:%Y-%m-%d %H:%M} to {found.booked.until:%Y-%m-%d %H:%M} UTC"
+    title = f"{found.booked.since:%Y-%m-%d %H:%M:%S} to {found.booked.until:%Y-%m-%d %H:%M:%S} UTC"
     return Table(header, body, right, title=title, leaves=tuple(range(1, names))[::-1])
+
+
+def costs_of(found: Answer) -> list[tuple[str, str]]:
+    """The columns of grams and money that have a figure, with their heads."""
+    heads = {"co2e_g": "CO2e g", "cost": f"cost {found.booked.settings.currency or ''}".rstrip()}
+    return [(name, head) for name, head in heads.items() if not found.rows[name].is_null().all()]
 
 
 def _heads(by: By) -> tuple[str, ...]:
@@ -133,18 +158,16 @@ def _names(by: By, row: Row) -> list[str]:
     return [f"{day:%Y-%m-%d}" if isinstance(day, date) else MISSING, row["cluster"] or MISSING, gpus]
 
 
-def _hours(row: Row) -> str:
-    return number(row["gpu_s"] / 3600, 3)
-
-
-def _energy(row: Row, joules: float) -> tuple[str, str]:
+def with_interval(row: Row, joules: float) -> tuple[str, str]:
+    """An energy and its 95 % interval, in a unit that has so many joules."""
     if row["energy_j"] is None:
         return MISSING, MISSING
     low, high = (number(row[name] / joules) for name in ("low_j", "high_j"))
     return number(row["energy_j"] / joules), f"[{low}, {high}]"
 
 
-def _percent(part: float | None, whole: float | None) -> str:
+def percent(part: float | None, whole: float | None) -> str:
+    """A part of a whole, in per cent."""
     if part is None or not whole:
         return MISSING
     return f"{100 * part / whole:.0f}"
@@ -154,19 +177,51 @@ def _explained(found: Answer, rows: Sequence[Row]) -> Iterable[str]:
     total = found.total
     if total.get("energy_j") is not None:
         unit, joules = unit_of([total["energy_j"]])
-        energy, bounds = _energy(total, joules)
+        energy, bounds = with_interval(total, joules)
         yield (
-            f"in all: {energy} {unit} {bounds} metered on {many(total['gpus'], 'GPU')}, "
-            f"{_percent(total['measured_s'], total['gpu_s'])} % of their time with readings"
+            f"metered in all: {energy} {unit} {bounds} on {many(total['gpus'], 'GPU')}; "
+            f"{percent(total['measured_s'], total['gpu_s'])} % of that time has readings"
         )
     reasons = Counter(row["reason"] for row in rows if row["energy_j"] is None)
     for reason, n in reasons.most_common():
-        yield f"n/a for {many(n, 'row')}: {reason}"
-    if found.by.of_people:
+        yield f"n/a in {many(n, 'row')}: {REASONS.get(reason, reason)}"
+    if found.booked.dark_s > 0:
         yield (
-            "idle: no job had the GPU and it did nothing; unattributed: it worked, and nobody knows for whom; idle %: "
-            "what the GPUs would have drawn without work"
+            f"not counted: {number(found.booked.dark_s / 3600, 3)} GPU hours without readings in which no job had the "
+            "GPU"
         )
+    if found.by.of_people:
+        kinds = {row["kind"] for row in rows}
+        meant = {
+            Kind.IDLE: "(idle): no job had the GPU, and it did nothing",
+            Kind.UNATTRIBUTED: "(unattributed): it worked, and nobody knows for whom",
+        }
+        said = "".join(f". {what}" for kind, what in meant.items() if kind in kinds)
+        yield f"idle %: the part that the GPUs would have drawn without work{said}"
+    yield f"95 % intervals; of the power sensors: {found.booked.sensor.describe()}"
+    yield from carbon(found)
+
+
+def carbon(found: Answer) -> Iterable[str]:
+    """What the grams and the money stand on; what to give where there are none."""
+    booked = found.booked
+    for row in booked.factors.head(_FACTORS).iter_rows(named=True):
+        low, high = (number(row[name]) for name in ("low_g_per_kwh", "high_g_per_kwh"))
+        grams = low if low == high else f"{low} to {high}"
+        where = f"zone {row['zone']}" if row["zone"] else "contract"
+        year = "" if row["year"] is None else f", {row['year']}"
+        pue = "no PUE is given, so it is without the building" if row["pue"] is None else f"PUE {number(row['pue'])}"
+        yield f"CO2e: {grams} g per kWh, {where} ({row['method']}-based){year}, source: {row['source']}; {pue}"
+    if len(booked.factors) > _FACTORS:
+        yield f"and {len(booked.factors) - _FACTORS} more sources of CO2e: --json has all"
+    if booked.settings.path is None:
+        yield "for CO2e and cost, write a file energy.toml in the store's folder (docs/carbon.md)"
+        return
+    for name, what in (("carbon_reason", "CO2e"), ("cost_reason", "cost")):
+        why = booked.counted[name].drop_nulls().value_counts(sort=True)
+        code = next((one for one in why[name] if one != NoFigure.NO_ENERGY), None)
+        if code is not None:
+            yield f"{what} n/a: {NoFigure(code).meaning}"
 
 
 def _next(found: Answer, store: str | Path) -> Iterable[str]:

@@ -16,13 +16,47 @@ from whorl.simulation.sample import write_sample
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.stores import new_store
 
-INTEGRAL = """
-select gpu, sum((power_w + before_w) / 2 * epoch_ns_apart / 1e9) as joules, min(ts) as first, max(ts) as last
-from (
-    select gpu, ts, power_mw / 1e3 as power_w, lag(power_mw) over w / 1e3 as before_w,
-        epoch_ns(ts) - epoch_ns(lag(ts) over w) as epoch_ns_apart
-    from telemetry where power_mw is not null window w as (partition by gpu order by ts)
-) group by gpu
+# The rules of docs/energy.md in plain SQL. `pieces`: what each job used of each GPU, and what no job used.
+BOOKS = """
+with reading as (
+    select gpu, epoch_ns(ts) as t1, power_mw / 1e3 as watt from telemetry where power_mw is not null
+), step as (
+    select gpu, t1, lead(t1) over w as t2, watt, lead(watt) over w as next
+    from reading window w as (partition by gpu order by t1)
+), gpu as (
+    select gpu, min(epoch_ns(ts)) as first, max(epoch_ns(ts)) as last,
+        median(power_mw) filter (utilization = 0) / 1e3 as idle_w
+    from telemetry where power_mw is not null group by gpu
+), job as (
+    select job_id, user, account, gpu, share, epoch_ns(began) as a, epoch_ns(ended) as b from jobs_now
+), held as (
+    select gpu, min(a) as a, max(b) as b from job group by gpu
+), free as (
+    select gpu, first as a, held.a as b from gpu join held using (gpu)
+    union all select gpu, held.b, last from gpu join held using (gpu)
+), minute as (  -- of the time that nobody had the GPU
+    select gpu, greatest(a, mark) as a, least(b, mark + 60000000000) as b
+    from free, unnest(range(a // 60000000000 * 60000000000, b, 60000000000)) as m(mark)
+), span as (
+    select gpu, a, b from job union select gpu, a, b from minute
+), used as (
+    select gpu, a, b, sum(
+        (2 * watt + (next - watt) * (greatest(t1, a) + least(t2, b) - 2 * t1) / (t2 - t1)) / 2
+        * (least(t2, b) - greatest(t1, a)) / 1e9
+    ) as joules
+    from span join step using (gpu) where t1 < b and t2 > a group by all
+), known as (
+    select *, (b - a) / 1e9 as lasted, least(idle_w * (b - a) / 1e9, joules) as idle
+    from used join gpu using (gpu)
+), pieces as (
+    select 'job' as kind, job_id, user, account, gpu, a, b, share * lasted as gpu_s, share * idle as idle_j,
+        share * idle + (joules - idle) * share / sum(share) over (partition by gpu, a, b) as energy_j
+    from job join known using (gpu, a, b)
+    union all
+    select if(joules <= (1.15 * idle_w + 5) * lasted, 'idle', 'unattributed'), null, null, null, gpu, a, b, lasted,
+        idle, joules
+    from minute join known using (gpu, a, b)
+)
 """
 
 
@@ -58,14 +92,80 @@ def sql(store: Path, query: str) -> list[dict[str, Any]]:
 def test_energy_by_gpu_is_the_integral_of_its_power(sampled: Path) -> None:
     found = document("--store", str(sampled), "--by", "gpu")
     assert found["schema"] == "whorl.energy/1"
-    again = {row["gpu"]: row["joules"] for row in sql(sampled, INTEGRAL)}
+    whole = """
+        select gpu, sum((watt + next) / 2 * (t2 - t1) / 1e9) as joules from step where t2 is not null group by gpu
+    """
+    again = {row["gpu"]: row["joules"] for row in sql(sampled, BOOKS + whole)}
     assert {row["gpu"]: row["energy_j"] for row in found["rows"]} == pytest.approx(again, rel=1e-9)
+    parts = """
+        select gpu, sum(energy_j) filter (kind = 'job') as attributed_j, sum(energy_j) filter (kind = 'idle') as
+        idle_time_j, coalesce(sum(energy_j) filter (kind = 'unattributed'), 0) as unattributed_j, sum(idle_j) as idle_j
+        from pieces group by gpu
+    """
+    rows = {row["gpu"]: row for row in found["rows"]}
+    for row in sql(sampled, BOOKS + parts):
+        mine = rows[row.pop("gpu")]
+        assert {name: mine[name] for name in row} == pytest.approx(row, rel=1e-9)
     for row in found["rows"]:
         assert row["low_j"] < row["energy_j"] < row["high_j"]
         assert row["method"] == "power"
         assert row["reason"] is None
         assert row["measured_s"] == pytest.approx(row["gpu_s"]) == pytest.approx(row["duration_s"])
     assert found["total"]["energy_j"] == pytest.approx(sum(again.values()), rel=1e-9)
+
+
+@pytest.mark.parametrize("by", ["job", "user", "account"])
+def test_energy_of_jobs_and_people_again_by_sql(sampled: Path, by: str) -> None:
+    key = "job_id" if by == "job" else by
+    found = document("--store", str(sampled), "--by", by)
+    again = sql(
+        sampled,
+        f"{BOOKS} select kind, {key}, sum(energy_j) as energy_j, sum(idle_j) as idle_j, sum(gpu_s) as gpu_s, "
+        f"count(distinct gpu) as gpus from pieces group by all",
+    )
+    rows = {(row["kind"], row[key]): row for row in found["rows"]}
+    assert len(rows) == len(found["rows"]) == len(again)
+    for row in again:
+        mine = rows[row.pop("kind"), row.pop(key)]
+        assert {name: mine[name] for name in row} == pytest.approx(row, rel=1e-9)
+        assert mine["low_j"] < mine["energy_j"] < mine["high_j"]
+        assert mine["measured_s"] == pytest.approx(row["gpu_s"])
+    assert found["total"]["energy_j"] == pytest.approx(sum(row["energy_j"] for row in again), rel=1e-9)
+
+
+def test_one_job_has_the_figures_that_it_has_among_all(sampled: Path) -> None:
+    every = {row["job_id"]: row for row in document("--store", str(sampled))["rows"]}
+    for job in ("4201", "4203"):
+        found = document("--store", str(sampled), "--job", job)
+        assert found["rows"] == [every[job]]
+        assert sum(row["energy_j"] for row in found["gpus"]) == pytest.approx(every[job]["energy_j"], rel=1e-12)
+        assert len(found["gpus"]) == every[job]["gpus"]
+    [job] = document("--store", str(sampled), "--job", "4201")["rows"]
+    assert job["duration_s"] == 94.0  # of wall time, on two GPUs
+    assert job["gpu_s"] == 188.0
+
+
+def test_the_sample_shows_people_whose_energy_it_was(sampled: Path) -> None:
+    shown = whorl("--store", str(sampled)).stdout
+    lines = {line.split()[0]: line.split() for line in shown.splitlines() if line}
+    assert lines["4201"][1:4] == ["alice", "physics", "2"]
+    assert "(idle)" in lines
+    assert "(unattributed)" in lines
+    assert f"next: whorl energy --store {sampled} --job 4201" in shown
+
+
+def test_the_books_of_the_sample_balance(sampled: Path) -> None:
+    result = whorl("reconcile", "--store", str(sampled), "--json")
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert found["schema"] == "whorl.energy.reconcile/1"
+    assert found["balances"] is True
+    assert found["problems"] == []
+    assert len(found["rows"]) == 4
+    for row in found["rows"]:
+        parts = row["attributed_j"] + row["idle_time_j"] + row["unattributed_j"]
+        assert parts == pytest.approx(row["metered_j"], rel=1e-9)
+        assert row["not_read_s"] == 0
 
 
 @pytest.mark.parametrize("by", ["node", "day"])
@@ -87,6 +187,12 @@ def test_a_store_without_telemetry_is_refused_with_what_to_do(tmp_path: Path) ->
     result = whorl("--store", str(tmp_path / "S"))
     assert result.exit_code == 2
     assert "has no telemetry: `whorl collect` or `whorl import` adds some" in result.stderr
+
+
+def test_an_unknown_job_is_refused_with_jobs_that_there_are(sampled: Path) -> None:
+    result = whorl("--store", str(sampled), "--job", "9")
+    assert result.exit_code == 2
+    assert "knows no job 9; it knows 4 jobs, such as 4201, 4202, 4203" in result.stderr
 
 
 def test_a_time_without_telemetry_is_refused_with_what_there_is(sampled: Path) -> None:

@@ -1,0 +1,124 @@
+"""What `whorl energy reconcile` says: where the metered energy of each GPU went, and what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from ...analysis.energy.attributing import JobProblem
+from ...analysis.energy.balance import CLOSE, SCHEMA, Balance
+from ...analysis.energy.carbon.billing import NoFigure
+from ...analysis.energy.metering import Problem
+from ...analysis.energy.pieces import Kind
+from ..table import MISSING, Table, count, many, number
+from .energy import unit_of
+
+_LISTED = 40
+_EXAMPLES = 5
+_MEANS = {one.value: one.meaning for one in (*Problem, *JobProblem, *NoFigure)}
+
+Row = Mapping[str, Any]
+
+
+def document(found: Balance) -> dict[str, Any]:
+    """The document of `whorl.energy.reconcile/1`: `rows` of GPUs, and `problems`, each with a sentence."""
+    return {
+        "schema": SCHEMA,
+        "rows": found.gpus.to_dicts(),
+        "problems": [{**row, "sentence": sentence(row)} for row in found.problems.iter_rows(named=True)],
+        "balances": found.balances,
+        "since": found.booked.since,
+        "until": found.booked.until,
+        "not_read_s": found.booked.dark_s,
+    }
+
+
+def sentence(row: Row) -> str:
+    """A problem in words: of what, when, and what was done."""
+    return f"{about(row)}: {_MEANS.get(row['problem'], row['problem'])}"
+
+
+def about(row: Row) -> str:
+    """What a problem concerns."""
+    places = ((what, row[what.lower()]) for what in ("GPU", "node", "cluster"))
+    of = [f"{what} {name}" for what, name in places if name][:1]
+    of += [f"job {row['job_id']}"] if row["job_id"] else []
+    of += [f"and job {row['other_job_id']}"] if row["other_job_id"] else []
+    when = f", {_at(row['began'])} to {_at(row['ended'])}" if row["began"] is not None else ""
+    joules = f", {number(row['joules'])} J" if row["joules"] is not None else ""
+    differ = f", {row['percent']:+.1f} %" if row["percent"] is not None else ""
+    times = f", {row['n']:,} times" if row["n"] > 1 else ""
+    return f"{' '.join(of)}{when}{joules}{differ}{times}"
+
+
+def answer(found: Balance) -> Iterable[str | Table]:
+    """The books of each GPU for people, whether they balance, and what is wrong."""
+    rows = found.gpus.to_dicts()
+    unit, joules = unit_of([row["metered_j"] for row in rows])
+    names = ("metered_j", "attributed_j", "idle_time_j", "unattributed_j")
+    body = [
+        [
+            row["name"] or row["gpu"],
+            *(number(row[name] / joules) if row[name] is not None else MISSING for name in names),
+            f"{row['difference_j']:.1e}",
+            number(row["gaps_s"] / 3600, 3),
+            count(row["problems"]),
+        ]
+        for row in rows[:_LISTED]
+    ]
+    yield Table(
+        (
+            "GPU",
+            f"metered {unit}",
+            "= of jobs",
+            f"+ {Kind.IDLE}",
+            f"+ {Kind.UNATTRIBUTED}",
+            "rest J",
+            "gaps h",
+            "problems",
+        ),
+        body,
+        tuple(range(1, 8)),
+        title=f"{found.booked.since:%Y-%m-%d %H:%M:%S} to {found.booked.until:%Y-%m-%d %H:%M:%S} UTC",
+        leaves=(6,),
+    )
+    if len(rows) > _LISTED:
+        yield f"and {len(rows) - _LISTED:,} more: --json has all"
+    yield ""
+    totals = [number(sum(row[name] or 0.0 for row in rows) / joules) for name in names]
+    said = "the books balance" if found.balances else f"THE BOOKS DO NOT BALANCE to {CLOSE:g}: please report it"
+    yield (
+        f"{many(len(rows), 'GPU')}: {totals[0]} {unit} metered = {totals[1]} of jobs + {totals[2]} idle + {totals[3]} "
+        f"unattributed; {said}"
+    )
+    if found.booked.dark_s > 0:
+        guess = number(float(found.gpus["not_read_j"].sum()) / joules)
+        yield (
+            f"not counted: {number(found.booked.dark_s / 3600, 3)} GPU hours with neither readings nor a job; a guess "
+            f"between what the GPUs draw without work and their power limit would be {guess} {unit}"
+        )
+    yield ""
+    yield from _problems(found)
+
+
+def _problems(found: Balance) -> Iterable[str | Table]:
+    rows = found.problems.to_dicts()
+    if not rows:
+        yield "no problems were found in the readings and jobs"
+        return
+    kinds: dict[str, list[Row]] = {}
+    for row in rows:
+        kinds.setdefault(row["problem"], []).append(row)
+    for kind, of_kind in sorted(kinds.items(), key=lambda one: -len(one[1])):
+        gpus = len({(row["cluster"], row["gpu"]) for row in of_kind if row["gpu"]})
+        where = f" on {many(gpus, 'GPU')}" if gpus else ""
+        yield f"{kind}, {many(sum(row['n'] for row in of_kind), 'time')}{where}: {_MEANS.get(kind, kind)}"
+        for one in of_kind[:_EXAMPLES]:
+            yield f"  {about(one)}"
+        if len(of_kind) > _EXAMPLES:
+            yield f"  and {len(of_kind) - _EXAMPLES:,} more: --json has all"
+
+
+def _at(when: datetime | None) -> str:
+    return "now" if when is None else f"{when:%Y-%m-%d %H:%M:%S}"

@@ -1,0 +1,96 @@
+"""What `whorl energy --job` says: one job's energy, its parts, and what other figures there are of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from ...analysis.energy.answers import Answer
+from ..table import MISSING, Table, many, number
+from .energy import REASONS, carbon, costs_of, percent, unit_of, with_interval
+
+Row = Mapping[str, Any]
+
+
+def answer(found: Answer) -> Iterable[str | Table]:
+    """A job for people: its energy and what it is made of, then each of its GPUs."""
+    for row in found.rows.iter_rows(named=True):
+        yield from _of(found, row)
+        yield ""
+    yield f"95 % intervals; of the power sensors: {found.booked.sensor.describe()}"
+    yield from carbon(found)
+
+
+def _of(found: Answer, row: Row) -> Iterable[str | Table]:
+    whose = f" of {row['user']}" if row["user"] else ""
+    whose += f" ({row['account']})" if row["account"] else ""
+    state = f", {row['state']}" if row["state"] else ""
+    runs = f", {row['allocations']} runs" if row["allocations"] > 1 else ""
+    yield (
+        f"job {row['job_id']}{whose}{state}: {_at(row['began'])} to {_at(row['ended'], 'now')} UTC{runs}, "
+        f"{lasted(row['duration_s'])} on {many(row['gpus'], 'GPU')}"
+    )
+    yield ""
+    yield Table(("of the job", "figure", "which is"), [list(line) for line in _lines(found, row)], wrapped=(2,))
+    yield ""
+    assert found.gpus is not None
+    mine = [one for one in found.gpus.iter_rows(named=True) if one["job_id"] == row["job_id"]]
+    unit, joules = unit_of([one["high_j"] for one in mine])
+    rows = [
+        [
+            one["name"] or one["gpu"],
+            one["model"] or MISSING,
+            number(one["share"], 3),
+            lasted(one["duration_s"]),
+            *with_interval(one, joules),
+            percent(one["idle_j"], one["energy_j"]),
+            percent(one["measured_s"], one["gpu_s"]),
+            one["method"] or MISSING,
+        ]
+        for one in mine
+    ]
+    yield Table(
+        ("GPU", "model", "share", "time", unit, "[95 %]", "idle %", "measured %", "by"),
+        rows,
+        (2, 3, 4, 6, 7),
+        leaves=(1,),
+    )
+
+
+def _lines(found: Answer, row: Row) -> Iterable[tuple[str, str, str]]:
+    """Name, figure, and what to know about it."""
+    unit, joules = unit_of([row["high_j"]])
+    if row["energy_j"] is None:
+        yield "energy", MISSING, REASONS.get(row["reason"], row["reason"] or "")
+    else:
+        energy, bounds = with_interval(row, joules)
+        measured = percent(row["measured_s"], row["gpu_s"])
+        yield "energy", f"{energy} {unit} {bounds}", f"by {row['method']}; {measured} % of the time has readings"
+    if row["idle_j"] is not None:
+        idle = number(row["idle_j"] / joules)
+        yield (
+            "idle share",
+            f"{percent(row['idle_j'], row['energy_j'])} %",
+            f"{idle} {unit} that its GPUs would have drawn without work",
+        )
+    if row["scheduler_j"] is not None:
+        yield (
+            "scheduler",
+            f"{number(row['scheduler_j'] / joules)} {unit}",
+            "its accounting, of whole nodes with host and memory; jobs on one node at one time each count all of it",
+        )
+    for name, head in costs_of(found):
+        what, _, in_ = head.partition(" ")
+        yield what, f"{number(row[name])} {in_}", ""
+
+
+def lasted(seconds: float) -> str:
+    """A duration for people."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _at(when: datetime | None, missing: str = MISSING) -> str:
+    return missing if when is None else f"{when:%Y-%m-%d %H:%M:%S}"

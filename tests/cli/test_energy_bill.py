@@ -1,0 +1,142 @@
+"""Grams, money and intervals of `whorl energy` on GPUs of steady power, again by plain SQL."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from whorl.cli import cli
+from whorl.store import Store
+from whorl.store.sensor_error import MEASURED_BOARDS
+from whorl.tests.analysis.energy.stored import gpu, job, readings, store_of
+from whorl.tests.conftest import BuiltOnce
+
+HOUR = 3600
+SETTINGS = """
+zone = "DE"
+pue = 1.2
+currency = "EUR"
+intensity = "de.csv"
+[[price]]
+value = 0.2
+until = 2026-11-02T14:00:00Z
+[[price]]
+value = 0.3
+from = 2026-11-02T14:00:00Z
+[[host_w]]
+value = 50
+"""
+GRAMS = [300, 500, 400]
+"""Of a kWh, hour by hour from noon."""
+
+# Two GPUs of steady power; job 7 has both, from 12:30 to 14:30.
+PIECES = """
+with gpu as (select gpu, median(power_mw) / 1e3 as watt from telemetry group by gpu),
+hour as (
+    select timestamp '2026-11-02 12:00' + number * interval 1 hour as first, g, price
+    from (values (0, 300, 0.2), (1, 500, 0.2), (2, 400, 0.3)) as t(number, g, price)
+),
+piece as (
+    select gpu, watt, g, price, 1.2 / 3.6e6 as kwh,
+        (epoch_ns(least(ended, first + interval 1 hour)) - epoch_ns(greatest(began, first))) / 1e9 as s
+    from jobs_now join gpu using (gpu), hour where first < ended and first + interval 1 hour > began
+)
+"""
+
+
+def whorl(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["energy", *arguments], catch_exceptions=False)
+
+
+def document(*arguments: str) -> dict[str, Any]:
+    result = whorl(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return dict(json.loads(result.stdout))
+
+
+@pytest.fixture(scope="module")
+def steady(built_once: BuiltOnce) -> Path:
+    """A store of two GPUs of steady power for three hours, with `energy.toml`."""
+
+    def build(folder: Path) -> None:
+        seconds = range(0, 3 * HOUR + 1, 10)
+        store = store_of(
+            folder / "store",
+            [gpu("GPU-a"), gpu("GPU-b")],
+            [readings("GPU-a", seconds, [250.0] * len(seconds)), readings("GPU-b", seconds, [150.0] * len(seconds))],
+            [job(7, name, HOUR / 2, 2.5 * HOUR) for name in ("GPU-a", "GPU-b")],
+        )
+        (store.root / "energy.toml").write_text(SETTINGS)
+        hours = [f"DE,2026-11-02T{12 + hour}:00Z,{grams}" for hour, grams in enumerate(GRAMS)]
+        (store.root / "de.csv").write_text("\n".join(["zone,time,g_per_kwh", *hours, ""]))
+
+    return built_once("steady-energy", build) / "store"
+
+
+def test_grams_and_money_again_by_sql(steady: Path) -> None:
+    [row] = [one for one in document("--store", str(steady))["rows"] if one["kind"] == "job"]
+    query = """
+        select sum(watt * s) as energy_j, sum((watt + 50) * s * kwh * g) as co2e_g, sum(50 * s) as host_j,
+            sum((watt + 50) * s * kwh * price) as cost, sum(s) as gpu_s from piece
+    """
+    [again] = Store.open(steady).sql(PIECES + query).to_pylist()
+    assert {name: row[name] for name in again} == pytest.approx(again, rel=1e-9)
+    assert row["energy_j"] == pytest.approx(400 * 2 * HOUR)
+
+
+def test_every_factor_is_named_with_its_source(steady: Path) -> None:
+    found = document("--store", str(steady))
+    [factor] = found["factors"]
+    assert (factor["zone"], factor["basis"], factor["method"], factor["pue"]) == ("DEU", "hours", "location", 1.2)
+    assert (factor["low_g_per_kwh"], factor["high_g_per_kwh"]) == (300, 500)
+    shown = whorl("--store", str(steady)).stdout
+    assert "300.0 to 500.0 g per kWh, zone DEU (location-based)" in shown
+    assert "de.csv" in shown
+    assert "cost EUR" in shown
+
+
+def test_the_interval_of_steady_power_is_the_sensors_error_again_by_sql(steady: Path) -> None:
+    """95 % of one more board of those that were held against a meter; boards are independent."""
+    boards = ", ".join(f"({gain}, {offset})" for _, gain, offset in MEASURED_BOARDS)
+    [again] = (
+        Store.open(steady)
+        .sql(
+            f"""
+        with board as (
+            select 1 / (1 + gain / 100) - 1 as h, -w / (1 + gain / 100) as p from (values {boards}) as t(gain, w)
+        ),
+        error as (
+            select avg(h) as h, avg(p) as p, var_samp(h) as hh, var_samp(p) as pp, covar_samp(h, p) as hp from board
+        ), used as (
+            select median(power_mw) / 1e3 * 7200 as j, 7200.0 as s from telemetry group by gpu
+        ), doubt as (
+            select sum(hh * j * j + 2 * hp * j * s + pp * s * s) as apart,
+                any_value(hh) * sum(j) ** 2 + 2 * any_value(hp) * sum(j) * sum(s) + any_value(pp) * sum(s) ** 2
+                as shared,
+                sum(j) as j, sum(j) * any_value(h) + sum(s) * any_value(p) as shift
+            from used, error
+        )
+        select j + least(shift - 2.100922 * sqrt(apart + shared / 19), 0) as low_j,
+            j + greatest(shift + 2.100922 * sqrt(apart + shared / 19), 0) as high_j from doubt
+        """
+        )
+        .to_pylist()
+    )
+    [row] = [one for one in document("--store", str(steady))["rows"] if one["kind"] == "job"]
+    assert {name: row[name] for name in again} == pytest.approx(again, rel=2e-3)  # and its ends in time
+
+
+def test_without_settings_the_answer_says_what_to_give(steady: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "none.toml"
+    empty.write_text("")
+    found = document("--store", str(steady), "--settings", str(empty))
+    assert {row["co2e_g"] for row in found["rows"]} == {row["cost"] for row in found["rows"]} == {None}
+    shown = whorl("--store", str(steady), "--settings", str(empty)).stdout
+    assert 'CO2e n/a: the settings name no zone for this cluster and time: write zone = "DE"' in shown
+    assert "cost n/a: no price holds on this cluster at this time" in shown
+    balance = whorl("reconcile", "--store", str(steady), "--settings", str(empty), "--json")
+    assert [one["problem"] for one in json.loads(balance.stdout)["problems"]] == ["no zone", "no price"]
