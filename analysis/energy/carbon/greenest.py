@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
@@ -73,6 +74,12 @@ class Greenest:
     outlook: Outlook | None = None
     zone: str | None = None
     reason: NoStart | None = None
+
+    @property
+    def start_time(self) -> datetime | None:
+        """The start, in UTC."""
+        since = datetime(1970, 1, 1, tzinfo=UTC)
+        return None if self.start is None else since + timedelta(microseconds=self.start // 1000)
 
 
 def greenest(

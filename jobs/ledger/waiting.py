@@ -1,0 +1,54 @@
+"""When a job that can wait should start, so that its electricity emits least."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...errors import InputError, WhorlError
+
+if TYPE_CHECKING:
+    from ...analysis.energy.carbon.greenest import Greenest
+
+
+def greenest_start(
+    settings: str | Path,
+    *,
+    hours: float,
+    watts: float,
+    deadline: datetime,
+    now: datetime | None = None,
+    cluster: str = "",
+    zone: str | None = None,
+) -> Greenest:
+    """The greenest start of a job of so many `hours` at so many `watts` that must end by `deadline`.
+
+    `settings` is an `energy.toml` with the zone and a file of hours (docs/carbon.md). `deadline` and `now` (if not
+    given: the time now) need a time zone. The answer has `start_time` (None where nothing is known of the zone),
+    `saved_g` with its interval, and `reason`. Raises InputError where the job does not fit or a file cannot be used,
+    WhorlError where a service that the settings name does not answer, or a package for analysis is missing.
+    """
+    try:
+        from ...analysis.energy.carbon.greenest import greenest
+        from ...analysis.energy.carbon.settings import read_settings
+    except ModuleNotFoundError as error:
+        raise WhorlError(
+            f"the greenest start needs the package {error.name}: install whorl with all it needs"
+        ) from error
+    return greenest(
+        read_settings(Path(settings)),
+        duration_s=hours * 3600,
+        watts=watts,
+        now=_ns(now or datetime.now(UTC), "now"),
+        deadline=_ns(deadline, "deadline"),
+        cluster=cluster,
+        zone=zone,
+    )
+
+
+def _ns(when: datetime, name: str) -> int:
+    if when.tzinfo is None:
+        raise InputError(f"{name} has no time zone: write datetime(..., tzinfo=UTC), or call .astimezone() of it")
+    since = when - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
