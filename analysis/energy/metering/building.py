@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,22 +26,30 @@ _AGREE = 0.02  # a difference between counter and power that needs no mention
 _AGREE_S = 10.0  # less time than this tells nothing of it
 
 
-def build(cluster: str, gpu: str, readings: Readings, *, events: tuple[Note, ...] = ()) -> Meter:
-    """The meter of one GPU. `events` are notes from elsewhere."""
+def build(
+    cluster: str,
+    gpu: str,
+    readings: Readings,
+    limit_w: float | None = None,
+    model: str | None = None,
+    events: Sequence[Note] = (),
+) -> Meter:
+    """The meter of one GPU. `limit_w` is its power limit where the readings have none; `events` were told elsewhere."""
     notes = list(events)
-    power = power_of(readings, notes)
+    limit_w = readings.highest_limit_w or limit_w
+    power = power_of(readings, limit_w, model, notes)
     counter = np.where((readings.counter_j >= 0) & (readings.counter_j < 2.0**53), readings.counter_j, np.nan)
     some = ~(np.isnan(power.watts) & np.isnan(counter)) | power.stuck | power.zero
     if np.count_nonzero(some) < 2:
         empty = Reason.NO_SENSOR if len(readings.ts_ns) and not some.any() else Reason.NO_TELEMETRY
-        return _empty(cluster, gpu, readings, notes, empty)
+        return _empty(cluster, gpu, readings, limit_w, notes, empty)
     ts, watts, counter = readings.ts_ns[some], power.watts[some], counter[some]
     utilization = readings.utilization[some]
     times = (ts - ts[0]) / 1e9
     step = np.diff(times)
     known = ~np.isnan(watts)
     idle_w, idle_n = _idle(watts, utilization)
-    floor_w, full_w, highest_w = _levels(watts[known], idle_w, readings.limit_w)
+    floor_w, full_w, highest_w = _levels(watts[known], idle_w, limit_w)
 
     if known.any():
         shape = np.interp(times + power.shift_s, times[known], watts[known])
@@ -50,7 +60,10 @@ def build(cluster: str, gpu: str, readings: Readings, *, events: tuple[Note, ...
     by_power = slope + bend
     rate, beat, ahead, locked = np.zeros((4, len(step)))
     if np.count_nonzero(known) > 1:
-        hidden = unseen(times, shape, utilization, power.sensor, floor_w=floor_w, full_w=full_w)
+        spread, every = (None if each is None else each[some] for each in (readings.spread_w, readings.every_s))
+        hidden = unseen(
+            times, shape, utilization, power.sensor, floor_w=floor_w, full_w=full_w, spread_w=spread, every_s=every
+        )
         rate, beat, ahead, locked = hidden.rate_w2s, hidden.beat_w2, hidden.beat_j2, hidden.locked_w2
 
     count, told = counters.counted(ts, counter, by_power, sensed, highest_w or np.inf)
@@ -65,6 +78,9 @@ def build(cluster: str, gpu: str, readings: Readings, *, events: tuple[Note, ...
     least = np.clip(np.maximum(floor_w * step, np.where(trusted, 0.0, count.energy_j)), 0.0, highest_w * step)
     below = np.where(blind, np.maximum(energy - least, 0.0), 0.0)
     above = np.where(blind, np.maximum(highest_w * step - energy, 0.0), 0.0)
+    for note in events:  # a clock that was set back shows the same time twice
+        if note.problem == Problem.CLOCK_STEP and note.seconds is not None and note.seconds < 0:
+            above[min(int(np.searchsorted(ts, note.began_ns)), len(above) - 1)] -= note.seconds * highest_w
     notes += _gaps(ts, blind & ~_beside(power.stuck[some] | power.zero[some]), energy)
     differ = _compare(ts, by_power, energy, rate, trusted & sensed, step, notes)
     below += np.where(trusted, max(differ, 0.0) * energy, 0.0)
@@ -92,8 +108,9 @@ def build(cluster: str, gpu: str, readings: Readings, *, events: tuple[Note, ...
     )
     swing = np.where(long, highest_w - floor_w, _swing(times, shape, power.sensor.window_s + power.sensor.period_s))
     return Meter(
-        cluster, gpu, int(ts[0]), int(ts[-1]), idle_w, idle_n, readings.limit_w, floor_w, highest_w, tuple(notes), None,
-        times, _from_zero(energy), slope, bend, swing, power.lag_s, np.array([_from_zero(part) for part in parts]),
+        cluster, gpu, int(ts[0]), int(ts[-1]), int(ts[0]), idle_w, idle_n, limit_w, floor_w, highest_w, tuple(notes),
+        None, times, _from_zero(energy), slope, bend, swing, power.lag_s,
+        np.array([_from_zero(part) for part in parts]),
     )  # fmt: skip
 
 
@@ -188,10 +205,10 @@ def _from_zero(steps: Floats) -> Floats:
     return np.concatenate([[0.0], np.cumsum(steps)])
 
 
-def _empty(cluster: str, gpu: str, readings: Readings, notes: list[Note], reason: Reason) -> Meter:
+def _empty(cluster: str, gpu: str, readings: Readings, limit: float | None, notes: list[Note], reason: Reason) -> Meter:
     first, last = (int(readings.ts_ns[0]), int(readings.ts_ns[-1])) if len(readings.ts_ns) else (0, 0)
-    none, limit = np.zeros(0), readings.limit_w
+    none = np.zeros(0)
     return Meter(
-        cluster, gpu, first, last, None, 0, limit, 0.0, limit or 0.0, tuple(notes), reason,
+        cluster, gpu, first, last, first, None, 0, limit, 0.0, limit or 0.0, tuple(notes), reason,
         np.zeros(1), np.zeros(1), none, none, none, 0.0, np.zeros((11, 1)),
     )  # fmt: skip

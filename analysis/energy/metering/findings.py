@@ -45,5 +45,7 @@ class Note:
     """Energy that it concerns: best estimate in a gap, size of a step of the counter."""
     percent: float | None = None
     """Of a disagreement: how much more the counter has than the integrated power."""
+    seconds: float | None = None
+    """Of a step of the clock: by how much it was set, back where that is negative."""
     n: int = 1
     """How many findings of this kind the row stands for."""

@@ -43,7 +43,8 @@ def happened(store: Store, cluster: str | None, since_ns: int | None, until_ns: 
     found: dict[tuple[str, str], list[Note]] = {}
     for row in events.drop_nulls("gpu").sort("at").iter_rows(named=True):
         # The times that the clock showed twice lie after a step back; those that it never showed, before a step ahead.
-        ends = sorted((row["at"], row["at"] - (row["duration_ns"] or 0)))
-        note = Note(_PROBLEMS[row["kind"]], *(ends if row["kind"] == EventKind.CLOCK_STEP else (row["at"], row["at"])))
+        stepped = row["duration_ns"] or 0 if row["kind"] == EventKind.CLOCK_STEP else 0
+        began, ended = sorted((row["at"], row["at"] - stepped))
+        note = Note(_PROBLEMS[row["kind"]], began, ended, seconds=stepped / 1e9 if stepped else None)
         found.setdefault((row["cluster"], row["gpu"]), []).append(note)
     return {key: tuple(notes) for key, notes in found.items()}

@@ -6,7 +6,7 @@ those of both. Only the ends of a window add something of their own: where a rea
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,8 +52,10 @@ class Meter:
     cluster: str
     gpu: str
     first_ns: int
-    """Time of the first reading, UTC."""
+    """When the time that it meters begins, UTC: at its first reading, or later where less was asked for."""
     last_ns: int
+    origin_ns: int
+    """Time of the first knot."""
     idle_w: float | None
     """What it draws without work; None where it was never seen idle."""
     idle_n: int
@@ -67,7 +69,7 @@ class Meter:
     empty: Reason | None
     """Why it has no energy at all."""
     knots_s: Floats
-    """(k,) since `first_ns`."""
+    """(k,) since `origin_ns`."""
     energy_j: Floats
     """(k,) from the first knot to each."""
     slope_j: Floats
@@ -112,11 +114,20 @@ class Meter:
             self._reasons(length, sums),
         )
 
+    def between(self, since_ns: int | None, until_ns: int | None) -> Meter | None:
+        """The same meter of less time; None where it has none of it."""
+        first = self.first_ns if since_ns is None else max(self.first_ns, since_ns)
+        last = self.last_ns if until_ns is None else min(self.last_ns, until_ns)
+        if first > last:
+            return None
+        notes = tuple(note for note in self.notes if note.ended_ns >= first and note.began_ns <= last)
+        return replace(self, first_ns=first, last_ns=last, notes=notes)
+
     def _at(self, when: Times) -> tuple[Floats, Floats]:
         """The time on the meter and (2 + parts, n): energy, parts and the doubt of a window's end there."""
         if len(self.knots_s) < 2:
             return np.zeros(len(when)), np.zeros((2 + len(_PARTS), len(when)))
-        inside = np.clip((when - self.first_ns) / 1e9, 0.0, self.knots_s[-1])
+        inside = np.clip((when - self.origin_ns) / 1e9, 0.0, self.knots_s[-1])
         at = np.clip(np.searchsorted(self.knots_s, inside, "right") - 1, 0, len(self.knots_s) - 2)
         step = self.knots_s[at + 1] - self.knots_s[at]
         share = (inside - self.knots_s[at]) / step

@@ -37,11 +37,11 @@ class Power:
     """By how much the energy of a step may still be displaced: its height times this."""
 
 
-def power_of(readings: Readings, notes: list[Note]) -> Power:
+def power_of(readings: Readings, limit_w: float | None, model: str | None, notes: list[Note]) -> Power:
     """Choose between the readings of power, and take out what cannot be; adds to `notes`."""
     step = np.diff(readings.ts_ns) / 1e9
     usual = float(np.median(step)) if len(step) else _LONGEST_S
-    known = sensor_of_model(readings.model)
+    known = sensor_of_model(model)
     told = readings.window_s[~np.isnan(readings.window_s)]
     window = float(np.median(told)) if len(told) else _seconds(known.draw_ms if known else None)
     period = _seconds(known.period_ms if known else None) or (
@@ -58,14 +58,16 @@ def power_of(readings: Readings, notes: list[Note]) -> Power:
     else:
         watts, window = np.where(np.isnan(instant), reported, instant), part
     if known is not None and window is None and known.window_ms is None and known.period_ms == 20:
-        return _without_impossible(readings, watts, notes, Sensor(_SLOW_S / 2, period), 0.0, _SLOW_S + period)
-    if window is None:
+        sensor, shift, lag = Sensor(_SLOW_S / 2, period), 0.0, _SLOW_S + period
+    elif window is None:
         longest = 0.0 if _sharp(readings.ts_ns, watts) else _LONGEST_S
-        return _without_impossible(readings, watts, notes, Sensor(part, period), 0.0, longest / 2 + part + period)
-    if window <= period:  # so short that it is left where it was read
-        return _without_impossible(readings, watts, notes, Sensor(window, period), 0.0, window / 2 + period)
-    shift = (window + period) / 2
-    return _without_impossible(readings, watts, notes, Sensor(window, period), shift, window / 8 + period)
+        sensor, shift, lag = Sensor(part, period), 0.0, longest / 2 + part + period
+    elif window <= period:  # so short that it is left where it was read
+        sensor, shift, lag = Sensor(window, period), 0.0, window / 2 + period
+    else:
+        sensor, shift, lag = Sensor(window, period), (window + period) / 2, window / 8 + period
+    watts, stuck, zero = _without_impossible(readings, watts, limit_w, notes)
+    return Power(watts, stuck, zero, sensor, shift, lag)
 
 
 def _seconds(ms: int | None) -> float | None:
@@ -73,21 +75,21 @@ def _seconds(ms: int | None) -> float | None:
 
 
 def _without_impossible(
-    readings: Readings, watts: Floats, notes: list[Note], sensor: Sensor, shift: float, lag: float
-) -> Power:
+    readings: Readings, watts: Floats, limit_w: float | None, notes: list[Note]
+) -> tuple[Floats, NDArray[np.bool_], NDArray[np.bool_]]:
+    """Power without readings that cannot be; which are of a stuck sensor, and which of 0 W."""
     watts = watts.copy()
     with np.errstate(invalid="ignore"):
         zero = watts < _LEAST_W
-        most = _NEVER_W if readings.limit_w is None else min(_NEVER_W, _ABOVE_LIMIT * readings.limit_w)
+        most = _NEVER_W if limit_w is None else min(_NEVER_W, _ABOVE_LIMIT * limit_w)
         impossible = watts > most
-    stuck = (readings.stuck & ~np.isnan(watts)) | _stuck(readings, watts)
-    zero &= ~stuck
+    stuck = ((readings.stuck & ~np.isnan(watts)) | _stuck(readings, watts)) & ~zero
     for problem, which in ((Problem.STUCK, stuck), (Problem.ZERO, zero), (Problem.IMPOSSIBLE, impossible)):
         if which.any():
             at = np.flatnonzero(which)
             notes.append(Note(problem, int(readings.ts_ns[at[0]]), int(readings.ts_ns[at[-1]]), n=len(at)))
     watts[stuck | zero | impossible] = np.nan
-    return Power(watts, stuck, zero, sensor, shift, lag)
+    return watts, stuck, zero
 
 
 def _stuck(readings: Readings, watts: Floats) -> NDArray[np.bool_]:

@@ -16,6 +16,8 @@ class Readings:
     """What was read of one GPU; arrays (n,), NaN where a value is missing. Times increase strictly."""
 
     ts_ns: Times
+    stuck: NDArray[np.bool_]
+    """The reading is marked: its power sensor is stuck."""
     power_w: Floats
     """Board power as the driver reports it."""
     instant_w: Floats
@@ -26,8 +28,14 @@ class Readings:
     """Share of time with a kernel, 0 to 1."""
     window_s: Floats
     """Time over which the sensor averages `power_w`."""
-    stuck: NDArray[np.bool_]
-    """The reading is marked: its power sensor is stuck."""
-    limit_w: float | None = None
-    """The highest power limit that is known."""
-    model: str | None = None
+    limit_w: Floats
+    """The power limit."""
+    spread_w: Floats | None = None
+    """Of the two ends of a minute of pruned telemetry, where the other figures are means: the range of its power."""
+    every_s: Floats | None = None
+    """Of these: how far its readings were apart."""
+
+    @property
+    def highest_limit_w(self) -> float | None:
+        known = self.limit_w[~np.isnan(self.limit_w)]
+        return float(known.max()) if len(known) else None

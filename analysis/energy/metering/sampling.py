@@ -29,6 +29,7 @@ _BLOCK = 64  # readings whose variance is taken together
 _CROSSINGS = 3  # of their mean by readings that go to and fro
 _LOBE = 0.3  # mean square of the energy that a sine is ahead of its mean by, over (time between crossings x rms)**2
 _AROUND = 16  # readings before and after that tell whether readings vary
+_OF_RANGE = 1 / 8  # variance over range squared: between that of two levels (1/4) and of an even spread (1/12)
 _LIKE = 4  # of them at least
 _FULL = 0.99  # utilisation from which a load cannot hide work
 
@@ -56,16 +57,30 @@ class Unseen:
 
 
 def unseen(
-    times_s: Floats, power_w: Floats, utilization: Floats, sensor: Sensor, *, floor_w: float, full_w: float
+    times_s: Floats,
+    power_w: Floats,
+    utilization: Floats,
+    sensor: Sensor,
+    *,
+    floor_w: float,
+    full_w: float,
+    spread_w: Floats | None = None,
+    every_s: Floats | None = None,
 ) -> Unseen:
     """What the sensor did not see of n readings at strictly increasing times; no value is missing but of utilisation.
 
-    `floor_w` is what the GPU draws without work, `full_w` the most that work draws, as far as is known.
+    `spread_w` and `every_s` are of means: the range of what they are of, and how far apart it was read. `floor_w` is
+    what the GPU draws without work, `full_w` the most that work draws, as far as is known.
     """
     step = np.diff(times_s)
     read_every = float(np.median(step))
     usual = max(read_every, sensor.period_s)
     locked = _locked(power_w, utilization, floor_w, full_w, around=round(_AROUND * usual / read_every))
+    inside = np.zeros(len(step))
+    if spread_w is not None and every_s is not None:
+        within = np.nan_to_num(spread_w) ** 2 * _OF_RANGE
+        locked = np.maximum(locked - within, 0.0)
+        inside = (within * np.nan_to_num(every_s))[1:]
     if usual > 1.3 * read_every:  # read more often than there are new values
         grid = np.arange(times_s[0], times_s[-1] + usual, usual)
         power_w = power_w[np.minimum(np.searchsorted(times_s, grid, "right") - 1, len(times_s) - 1)]
@@ -77,7 +92,7 @@ def unseen(
     longer = np.maximum(step / usual, 1.0)
     not_seen = np.clip(1.0 - sensor.window_s / np.maximum(step, usual), 0.0, 1.0)
     return Unseen(
-        rate[block_of] * longer * not_seen,
+        np.maximum(rate[block_of] * longer, inside) * not_seen,
         beat[block_of] * not_seen,
         ahead[block_of] * not_seen,
         (locked[:-1] + locked[1:]) / 2 * not_seen,
