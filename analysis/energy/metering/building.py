@@ -17,6 +17,7 @@ from .sampling import unseen
 _LONGEST_STEPS = 3.0  # a pause of more usual intervals than this is a gap
 _SHORTEST_GAP_S = 1.0
 _BLOCK = 32  # intervals that tell what is usual
+_NEXT = 8  # intervals after or before a long one that tell whether it is usual from or up to there
 _UNKNOWN_LIMIT = 1.5  # times the highest reading, where no limit is known
 _FLOOR = 0.1  # of the power limit: no board draws less, where it was never seen idle
 _IDLE_READINGS = 5
@@ -147,6 +148,12 @@ def _near(times: Floats, known: NDArray[np.bool_]) -> NDArray[np.bool_]:
     usual = np.median(np.diff(times)[starts[:, None] + np.arange(size)], axis=1)
     usual = np.repeat(usual, size)[: len(apart)]
     near: NDArray[np.bool_] = apart <= np.maximum(_LONGEST_STEPS * usual, _SHORTEST_GAP_S)
+    far = np.flatnonzero(~near)
+    if len(far) and len(apart) >= _NEXT:  # where readings begin to come more rarely, or end to
+        step = np.diff(times)
+        for reach in (np.arange(_NEXT), -np.arange(_NEXT)):
+            some = np.median(step[np.clip(far[:, None] + reach, 0, len(step) - 1)], axis=1)
+            near[far] |= apart[far] <= _LONGEST_STEPS * some
     return near
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _ROWS = 2_000_000  # of telemetry that are in memory at once, about
 _MARGIN_NS = 180 * 10**9  # before and after the time that was asked for: the readings on either side of its ends
 _MINUTE_S = 60.0
+_FULL_MINUTE = 0.9  # of the rows of the minutes beside it
 _KEYS = ["cluster", "gpu"]
 _FIGURES = ("power_w", "instant_w", "counter_j", "utilization", "window_s", "limit_w", "spread_w", "every_s")
 
@@ -38,11 +39,9 @@ def meters(
 
     `gpus` keeps only these: cluster and GPU of each. Raises StoreError.
     """
-    tables = [_of_readings(store.scan("telemetry"))]
-    if len(store.files("telemetry_minutes")) > 1:
-        tables += _of_minutes(store.scan("telemetry_minutes"))
-    near = [_near(rows, cluster, since_ns, until_ns) for rows in tables]
-    counts = pl.concat([store.collect(rows.group_by(_KEYS).len()) for rows in near])
+    names = ["telemetry", "telemetry_minutes"] if len(store.files("telemetry_minutes")) > 1 else ["telemetry"]
+    near = {name: _near(store.scan(name), cluster, since_ns, until_ns) for name in names}
+    counts = pl.concat([store.collect(rows.group_by(_KEYS).len()) for rows in near.values()])
     counts = counts.group_by(_KEYS).agg(pl.col("len").sum()).sort(_KEYS)
     counts = counts.join(_instances(store), on=_KEYS, how="anti", nulls_equal=True)
     if gpus is not None:
@@ -59,14 +58,19 @@ def meters(
                 yield meter
 
 
-def _chunk(store: Store, tables: list[pl.LazyFrame], chunk: pl.DataFrame) -> Iterator[tuple[int, Readings]]:
+def _chunk(store: Store, tables: dict[str, pl.LazyFrame], chunk: pl.DataFrame) -> Iterator[tuple[int, Readings]]:
     """The readings of some GPUs: the row in `chunk`, and what was read."""
     numbered = chunk.select(_KEYS).with_row_index("place")
     names = chunk["gpu"]
     within = pl.col("gpu").is_between(pl.lit(names.min()), pl.lit(names.max())) & pl.col("gpu").is_in(names.to_list())
-    parts = [
-        store.collect(rows.filter(within)).join(numbered, on=_KEYS, nulls_equal=True).drop(_KEYS) for rows in tables
-    ]
+
+    def read(name: str, columns: Sequence[pl.Expr | str]) -> pl.DataFrame:
+        some = store.collect(tables[name].filter(within).select(*_KEYS, "ts", *columns))
+        return some.join(numbered, on=_KEYS, nulls_equal=True).drop(_KEYS)
+
+    parts = [read("telemetry", _READ)]
+    if "telemetry_minutes" in tables:
+        parts += _ends(read("telemetry_minutes", _READ_OF_MINUTES))
     rows = pl.concat(parts, how="diagonal_relaxed").sort("place", "ts", maintain_order=True)
     place, ts = rows["place"].to_numpy(), rows["ts"].cast(pl.Int64).to_numpy()
     fresh = np.ones(len(ts), bool)  # a second row of one instant is left out
@@ -93,54 +97,65 @@ def _near(rows: pl.LazyFrame, cluster: str | None, since_ns: int | None, until_n
     return rows
 
 
-def _of_readings(rows: pl.LazyFrame) -> pl.LazyFrame:
-    return rows.select(
-        *_KEYS,
-        "ts",
-        (pl.col("power_mw") / 1000).alias("power_w"),
-        (pl.col("power_instant_mw") / 1000).alias("instant_w"),
-        (pl.col("energy_mj") / 1000).alias("counter_j"),
-        (pl.col("utilization") / 100).alias("utilization"),
-        (pl.col("power_window_ms") / 1000).alias("window_s"),
-        (pl.col("power_limit_mw") / 1000).alias("limit_w"),
-        _stuck().alias("stuck"),
-    )
+def _mean_power(name: str) -> pl.Expr:
+    """Of a minute; a mean over rows of 0 W is no power."""
+    return pl.when(pl.col(f"{name}_min") > 0).then(pl.col(f"{name}_mean")).otherwise(pl.col(f"{name}_min")) / 1000
 
 
-def _of_minutes(rows: pl.LazyFrame) -> list[pl.LazyFrame]:
-    """Minutes of pruned telemetry as two readings each: at the first and at the last row that it stands for."""
-    every = _MINUTE_S / pl.col("n")
-    instant = pl.col("power_instant_mw_mean").is_not_null()
-
-    def power(name: str) -> pl.Expr:  # a mean over rows of 0 W is no power
-        return pl.when(pl.col(f"{name}_min") > 0).then(pl.col(f"{name}_mean") / 1000).otherwise(pl.col(f"{name}_min"))
-
-    def spread(name: str) -> pl.Expr:
-        return (pl.col(f"{name}_max") - pl.col(f"{name}_min")) / 1000
-
-    def at(seconds: pl.Expr, counter: str) -> pl.LazyFrame:
-        return rows.select(
-            *_KEYS,
-            pl.col("ts") + pl.duration(nanoseconds=(seconds * 1e9).cast(pl.Int64)),
-            power("power_mw").alias("power_w"),
-            power("power_instant_mw").alias("instant_w"),
-            (pl.col(counter) / 1000).alias("counter_j"),
-            (pl.col("utilization_mean") / 100).alias("utilization"),
-            (pl.col("power_window_ms_mean") / 1000).alias("window_s"),
-            (pl.col("power_limit_mw_max") / 1000).alias("limit_w"),
-            _stuck().alias("stuck"),
-            pl.when(instant).then(spread("power_instant_mw")).otherwise(spread("power_mw")).alias("spread_w"),
-            every.alias("every_s"),
-        )
-
-    return [
-        at(every / 2, "energy_mj_first"),
-        at(_MINUTE_S - every / 2, "energy_mj_last").filter(pl.col("every_s") < 60),
-    ]
+def _spread(name: str) -> pl.Expr:
+    return (pl.col(f"{name}_max") - pl.col(f"{name}_min")) / 1000
 
 
-def _stuck() -> pl.Expr:
-    return pl.col("quality").str.contains("power_stuck", literal=True).fill_null(False)
+_STUCK = pl.col("quality").str.contains("power_stuck", literal=True).fill_null(False).alias("stuck")
+_READ = (
+    (pl.col("power_mw") / 1000).alias("power_w"),
+    (pl.col("power_instant_mw") / 1000).alias("instant_w"),
+    (pl.col("energy_mj") / 1000).alias("counter_j"),
+    (pl.col("utilization") / 100).alias("utilization"),
+    (pl.col("power_window_ms") / 1000).alias("window_s"),
+    (pl.col("power_limit_mw") / 1000).alias("limit_w"),
+    _STUCK,
+)
+_READ_OF_MINUTES = (
+    "n",
+    _mean_power("power_mw").alias("power_w"),
+    _mean_power("power_instant_mw").alias("instant_w"),
+    (pl.col("energy_mj_first") / 1000).alias("first_j"),
+    (pl.col("energy_mj_last") / 1000).alias("last_j"),
+    (pl.col("utilization_mean") / 100).alias("utilization"),
+    (pl.col("power_window_ms_mean") / 1000).alias("window_s"),
+    (pl.col("power_limit_mw_max") / 1000).alias("limit_w"),
+    pl.coalesce(_spread("power_instant_mw"), _spread("power_mw")).alias("spread_w"),
+    _STUCK,
+)
+
+
+def _ends(minutes: pl.DataFrame) -> list[pl.DataFrame]:
+    """Minutes of pruned telemetry as two readings each: at the first and at the last row that it stands for.
+
+    A minute with fewer rows than the one before or after it is not full: its rows are taken to lie at the side of the
+    minute before.
+    """
+    ts = pl.col("ts").cast(pl.Int64)
+    minute = int(_MINUTE_S * 1e9)
+    rows = minutes.sort("place", "ts", "n").unique(["place", "ts"], keep="last", maintain_order=True)
+    beside = {by: (ts - ts.shift(by)).over("place").abs() == minute for by in (1, -1)}
+    most = pl.max_horizontal("n", *(pl.when(near).then(pl.col("n").shift(by)) for by, near in beside.items()))
+    rows = rows.with_columns(most.alias("most"), beside[1].fill_null(False).alias("follows"))
+    full = pl.col("n") >= _FULL_MINUTE * pl.col("most")
+    every = (_MINUTE_S / pl.when(full).then("n").otherwise("most")).alias("every_s")
+    rows = rows.with_columns(every).with_columns((pl.col("n") * pl.col("every_s")).alias("covered_s"))
+    began = pl.when("follows").then(0.0).otherwise(_MINUTE_S - pl.col("covered_s"))
+
+    def at(seconds: pl.Expr, counter: str) -> pl.DataFrame:
+        when = (ts + (seconds * 1e9).cast(pl.Int64)).cast(pl.Datetime("ns"))
+        return rows.with_columns(when.alias("ts"), pl.col(counter).alias("counter_j")).select(
+            "place", "ts", "counter_j", "power_w", "instant_w", "utilization", "window_s", "limit_w", "spread_w",
+            "every_s", "stuck",
+        )  # fmt: skip
+
+    half = pl.col("every_s") / 2
+    return [at(began + half, "first_j"), at(began + pl.col("covered_s") - half, "last_j")]
 
 
 def _instances(store: Store) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""The meter of a GPU: its energy against other integrals of the same readings."""
+"""The meter of a GPU: its energy against other integrals of the same readings, and what it does with bad readings."""
 
 from __future__ import annotations
 
@@ -7,37 +7,67 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from whorl.analysis.energy.metering import Meter, Readings, Reason, meters
+from whorl.analysis.energy.metering import Meter, Note, Problem, Readings, Reason, meters
 from whorl.analysis.energy.metering.building import build
-from whorl.store import Store
+from whorl.store import Store, retention
 from whorl.store.importing import Options, import_file
+from whorl.store.rows import replacing
+from whorl.store.sensor_error import NORMAL_95, SENSOR_ERROR
 
 POWER = Path(__file__).resolve().parents[4] / "shared" / "data" / "power"
 S = 10**9
+NOON = 1_790_000_000 * S
 
 
 def readings(power: object, every_s: float = 1.0, **other: object) -> Readings:
-    """Readings of a GPU, one after another."""
+    """Readings of a GPU with a limit of 400 W, one after another."""
     watts = np.asarray(power, float)
-    unknown = np.full(len(watts), np.nan)
-    given = {
-        "ts_ns": (np.arange(len(watts)) * every_s * S).astype(np.int64), "power_w": watts, "instant_w": unknown,
-        "counter_j": unknown,
-        "utilization": unknown, "window_s": unknown, "stuck": np.zeros(len(watts), bool), "limit_w": 400.0,
+    n = len(watts)
+    unknown = np.full(n, np.nan)
+    every = {
+        "ts_ns": NOON + (np.arange(n) * every_s * S).astype(np.int64), "power_w": watts, "instant_w": unknown,
+        "counter_j": unknown, "utilization": np.ones(n), "window_s": np.full(n, 0.025), "stuck": np.zeros(n, bool),
+        "limit_w": np.full(n, 400.0),
     }  # fmt: skip
-    return Readings(**(given | other))  # type: ignore[arg-type]
+    return Readings(**(every | other))  # type: ignore[arg-type]
 
 
 def whole(meter: Meter) -> dict[str, float]:
-    energies = meter.over(np.array([meter.first_ns]), np.array([meter.last_ns]))
-    return {name: float(getattr(energies, name)[0]) for name in ("energy_j", "below_j", "above_j", "measured_s")}
+    return figures(meter, 0, (meter.last_ns - meter.first_ns) / S)
+
+
+def figures(meter: Meter, began_s: float, ended_s: float) -> dict[str, float]:
+    """Of a window, in s after the first reading."""
+    window = meter.first_ns + (np.array([[began_s], [ended_s]]) * S).astype(np.int64)
+    energies = meter.over(*window)
+    assert energies.reason.tolist() == [""]
+    return {name: float(values[0]) for name, values in vars(energies).items() if name != "reason"}
+
+
+def reason(meter: Meter) -> str:
+    return str(meter.over(np.array([NOON]), np.array([NOON + 40 * S])).reason[0])
+
+
+def problems(meter: Meter) -> list[Problem]:
+    return [note.problem for note in meter.notes]
+
+
+def counted(power: object, every_s: float = 1.0) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """A counter that adds up that power."""
+    watts = np.asarray(power, float)
+    return 1000 + np.concatenate([[0.0], np.cumsum((watts[1:] + watts[:-1]) / 2 * every_s)])
 
 
 def real(name: str) -> Path:
     if not (POWER / name).exists():
         pytest.skip(f"{POWER / name} is not there: real measurements are not part of the project")
     return POWER / name
+
+
+# -- a real A100 ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("load", ["square", "transient"])
@@ -50,31 +80,342 @@ def test_the_energy_of_a_real_stream_is_that_of_a_trapezoid(store: Store, load: 
     watts = stream[" power.draw.instant [W]"].cast(pl.String).str.strip_chars().cast(pl.Float64).to_numpy()
     assert whole(meter)["energy_j"] == pytest.approx(np.trapezoid(watts, at), rel=1e-3)
     loads = pl.read_csv(real(f"nvidia_smi_a100_{load}_timestamps.csv.gz"))["timestamp"].to_numpy() * 1000
-    began, ended = loads[:1], loads[-1:]
-    since = (np.array([began[0], ended[0]]) - meter.first_ns) / 1e9 + at[0]
+    since = (np.array([loads[0], loads[-1]]) - meter.first_ns) / 1e9 + at[0]
     inside = (at > since[0]) & (at < since[1])
     times = np.concatenate([since[:1], at[inside], since[1:]])
-    assert meter.over(began, ended).energy_j[0] == pytest.approx(
+    assert meter.over(loads[:1], loads[-1:]).energy_j[0] == pytest.approx(
         np.trapezoid(np.interp(times, at, watts), times), rel=1e-3
     )
 
 
-def test_windows_side_by_side_add_up() -> None:
-    random = np.random.default_rng(1)
-    power = random.uniform(50, 400, 500)
+def test_the_interval_of_a_real_square_wave_holds_its_nominal_energy(store: Store) -> None:
+    """The load says when its kernels ran; what they draw is known from a stream in which they ran for 6 s."""
+    for load in ("square", "transient"):
+        path = real(f"nvidia_smi_a100_{load}_gpudata.csv.gz")
+        import_file(store, path, Options(time_zone="Europe/London", gpu=load))
+    square, transient = meters(store)
+    ran = pl.read_csv(real("nvidia_smi_a100_transient_timestamps.csv.gz"))["timestamp"].to_numpy() * 1000
+    steady = transient.over(ran[1:2] + S, ran[2:3] - S)
+    level = float(steady.energy_j[0]) / ((ran[2] - ran[1]) / 1e9 - 2)
+    assert 185 < level < 195
+    marks = pl.read_csv(real("nvidia_smi_a100_square_timestamps.csv.gz"))["timestamp"].to_numpy()[1:] * 1000
+    edges = marks[::2]
+    lasted = np.diff(edges) / 1e9
+    work, pause = lasted[::2].sum(), lasted[1::2].sum()
+    assert square.idle_w is not None
+    nominal = work * level + pause * square.idle_w
+    found = square.over(edges[:1], edges[-1:])
+    half = NORMAL_95 * float(found.variance_j2[0]) ** 0.5
+    low, high = found.energy_j[0] - found.below_j[0] - half, found.energy_j[0] + found.above_j[0] + half
+    assert low < nominal < high, (low, nominal, high)
+    assert (high - low) / 2 < 0.15 * nominal  # without the error of the board, which is the same in both streams
+    board = SENSOR_ERROR.half_width(
+        found.measured_j, found.measured_s, SENSOR_ERROR.variance(found.measured_j, found.measured_s)
+    )
+    assert board[0] < 0.12 * nominal
+
+
+# -- windows --------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.floats(30, 400), min_size=2, max_size=60),
+    st.lists(st.integers(0, 59), max_size=8),
+    st.lists(st.integers(0, 59), max_size=3),
+    st.lists(st.integers(0, 59), max_size=4),
+    st.lists(st.integers(-5 * S, 80 * S), min_size=1, max_size=6),
+)
+def test_windows_side_by_side_add_up(
+    power: list[float], missing: list[int], resets: list[int], gaps: list[int], cuts: list[int]
+) -> None:
+    n = len(power)
+    watts, counter = np.array(power), counted(power)
+    at = NOON + np.cumsum(np.where(np.isin(np.arange(n), gaps), 30, 1)) * S
+    watts[[i for i in missing if i < n]] = np.nan
+    for i in resets:
+        counter[i:] -= counter[i] if i < n else 0
+    for given_counter in (counter, np.full(n, np.nan)):
+        meter = build("c", "g", readings(watts, ts_ns=at, counter_j=given_counter))
+        edges = np.sort([NOON - 10 * S, *(NOON + cut for cut in cuts), at[-1] + 10 * S])
+        parts, total = meter.over(edges[:-1], edges[1:]), meter.over(edges[:1], edges[-1:])
+        for name in ("energy_j", "measured_j", "measured_s", "counter_s"):
+            assert getattr(parts, name).sum() == pytest.approx(getattr(total, name)[0], rel=1e-12, abs=1e-9), name
+        assert (parts.energy_j >= -1e-9).all()
+        assert (parts.measured_s <= np.diff(edges) / 1e9 + 1e-9).all()
+        assert (np.array([parts.below_j, parts.above_j, parts.variance_j2]) >= 0).all()
+
+
+def test_a_window_beyond_the_readings_says_how_much_more_it_may_be() -> None:
+    meter = build("c", "g", readings([200.0] * 61))
+    outside = meter.over(np.array([NOON - 20 * S]), np.array([NOON + 60 * S]))
+    assert outside.energy_j[0] == pytest.approx(200 * 60)
+    assert outside.above_j[0] == pytest.approx(20 * 400)
+    assert outside.measured_s[0] == pytest.approx(60)
+
+
+def test_a_mean_of_a_second_is_placed_in_its_middle() -> None:
+    work = (np.arange(0, 60, 0.1) > 20.0) & (np.arange(0, 60, 0.1) <= 40.0)
+    true = np.where(work, 300.0, 50.0)
+    seen = np.convolve(np.concatenate([np.full(10, 50.0), true]), np.full(10, 0.1), "full")[10 : 10 + len(true)]
+    meter = build("c", "g", readings(seen, 0.1, window_s=np.ones(len(seen))))
+    found = figures(meter, 20.0, 40.0)
+    assert abs(found["energy_j"] - 6000) < found["below_j"] < 200
+
+
+def test_the_most_of_a_gpu_counts_where_a_step_is_not_placed_exactly() -> None:
+    meter = build("c", "g", readings([50.0] * 10 + [350.0] * 10, 60.0))
+    found = figures(meter, 570, 900)  # work began somewhere between two readings
+    assert found["below_j"] > 300 * 60 / 8
+    half = 2 * found["variance_j2"] ** 0.5
+    for began in (541, 570, 599):
+        true = 350 * (900 - max(began, 570)) + 50 * max(began - 570, 0)
+        assert found["energy_j"] - found["below_j"] - half < true < found["energy_j"] + found["above_j"] + half
+
+
+# -- what the sensor does not see -----------------------------------------------------------------------------
+
+
+def test_steady_readings_at_full_use_are_narrow_and_at_half_use_wide() -> None:
+    for watts in (75.0, 210.0):
+        full = build("c", "g", readings([watts] * 600, 0.1))
+        half = build("c", "g", readings([watts] * 600, 0.1, utilization=np.full(600, 0.5)))
+        assert whole(full)["variance_j2"] == 0
+        assert whole(half)["variance_j2"] ** 0.5 > 0.05 * whole(half)["energy_j"]
+
+
+def test_a_sensor_that_sees_all_of_the_time_leaves_nothing_unseen() -> None:
+    random = np.random.default_rng(3)
+    power = random.uniform(50, 400, 600)
+    part, all_of_it = (
+        build("c", "g", readings(power, 0.1, window_s=np.full(600, window), utilization=np.full(600, 0.5)))
+        for window in (0.025, 0.1)
+    )
+    assert whole(all_of_it)["variance_j2"] < 1e-6
+    error = whole(part)["variance_j2"] ** 0.5
+    assert 0.5 < error / (power.std() * 0.1 * 600**0.5 * 0.75**0.5) < 2
+
+
+def test_readings_that_go_to_and_fro_do_not_make_a_long_window_worse() -> None:
+    """A load of 104.4 ms and a sensor of 100 ms: the readings beat with a period of 2.4 s."""
+    at = np.arange(0, 240, 0.1)
+    power = np.where((at / 0.1044) % 1 < 0.5, 190.0, 60.0)
+    power = np.convolve(power, np.ones(3) / 3, "same")
+    meter = build("c", "g", readings(power, 0.1, utilization=np.full(len(at), 0.5)))
+    long, short = figures(meter, 10, 230), figures(meter, 100, 105)
+    assert long["variance_j2"] ** 0.5 < 0.03 * long["energy_j"]
+    assert abs(long["energy_j"] - 220 * 125) < 2 * long["variance_j2"] ** 0.5
+    assert short["variance_j2"] ** 0.5 > 0.03 * short["energy_j"]
+
+
+# -- gaps -----------------------------------------------------------------------------------------------------
+
+
+def test_a_gap_is_bounded_and_told() -> None:
+    at = NOON + np.concatenate([np.arange(100), np.arange(160, 300)]) * S
+    power = np.concatenate([[60.0] * 50, [300.0] * 190])
+    busy = (power > 100).astype(float)
+    meter = build("c", "g", readings(power, ts_ns=at, utilization=busy))
+    found = whole(meter)
+    assert found["measured_s"] == pytest.approx(238)
+    least, most = found["energy_j"] - found["below_j"], found["energy_j"] + found["above_j"]
+    measured = found["measured_j"]
+    assert least == pytest.approx(measured + 61 * 60, rel=0.01)
+    assert most == pytest.approx(measured + 61 * 400, rel=0.01)
+    (gap,) = meter.notes
+    assert (gap.problem, gap.ended_ns - gap.began_ns) == (Problem.GAP, 61 * S)
+    assert meter.idle_w == 60
+    inside = meter.over(np.array([NOON + 100 * S]), np.array([NOON + 150 * S]))
+    assert inside.reason.tolist() == [Reason.NO_TELEMETRY]
+    mostly = meter.over(np.array([NOON + 80 * S]), np.array([NOON + 150 * S]))
+    assert mostly.reason.tolist() == [Reason.GAPS]
+
+
+def test_a_counter_covers_a_gap_of_the_power() -> None:
+    power = np.full(300, 250.0)
+    power[100:110] = 80.0
+    kept = np.r_[0:95, 160:300]
+    meter = build("c", "g", readings(power[kept], ts_ns=NOON + kept * S, counter_j=counted(power)[kept]))
+    found = whole(meter)
+    assert found["energy_j"] == pytest.approx(counted(power)[-1] - 1000)
+    assert found["measured_s"] == found["counter_s"] == pytest.approx(299)
+    assert found["below_j"] < 1
+    half = figures(meter, 0, 120)  # a window that ends within the gap is less certain
+    assert half["below_j"] > 20 * 100
+    true = counted(power)[120] - 1000
+    assert half["energy_j"] - half["below_j"] < true < half["energy_j"] + half["above_j"]
+
+
+def test_a_slower_rate_is_no_gap() -> None:
+    at = np.concatenate([np.arange(0, 600, 1), np.arange(600, 3600, 30)])
+    meter = build("c", "g", readings([200.0] * len(at), ts_ns=NOON + at * S))
+    assert meter.notes == ()
+    assert whole(meter)["measured_s"] == pytest.approx(3570)
+
+
+# -- the counter ----------------------------------------------------------------------------------------------
+
+STEADY = np.full(300, 200.0)
+
+
+def test_the_counter_is_used_where_it_can_be_trusted() -> None:
+    meter = build("c", "g", readings(STEADY * 0.99, counter_j=counted(STEADY)))
+    found = whole(meter)
+    assert found["energy_j"] == pytest.approx(200 * 299)
+    assert found["counter_s"] == pytest.approx(299)
+    assert meter.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda c: np.concatenate([c[:150], c[150:] - c[149]]), Problem.COUNTER_RESET),
+        (lambda c: np.concatenate([c[:150], c[150:] - 3000]), Problem.COUNTER_BACK),
+        (lambda c: np.concatenate([c[:150], c[150:] + 5e6]), Problem.COUNTER_JUMP),
+        (lambda c: np.concatenate([c[:150], np.full(50, c[150]), c[200:] - c[200] + c[150]]), Problem.COUNTER_STALE),
+        (lambda c: (c + 2**32 / 1000 - c[150]) % (2**32 / 1000), Problem.COUNTER_WRAP),
+        (lambda c: np.where(np.arange(300) < 150, c, c[150]), Problem.COUNTER_STALE),
+    ],
+)
+def test_a_counter_that_did_something_else_is_told_and_not_believed(change: object, problem: Problem) -> None:
+    meter = build("c", "g", readings(STEADY, counter_j=change(counted(STEADY))))  # type: ignore[operator]
+    found = whole(meter)
+    assert problems(meter) == [problem]
+    assert found["energy_j"] == pytest.approx(200 * 299, rel=1e-3)
+    assert found["counter_s"] > 140
+    assert found["below_j"] < 0.01 * found["energy_j"]
+
+
+def test_one_odd_value_of_a_counter_is_left_out() -> None:
+    for odd in (0.0, 1e12, 2.0**64 / 1000, -1e-3):
+        counter = counted(STEADY)
+        counter[100] = odd
+        meter = build("c", "g", readings(STEADY, counter_j=counter))
+        assert whole(meter)["energy_j"] == pytest.approx(200 * 299)
+        assert meter.notes == ()
+
+
+def test_a_counter_that_comes_late_is_still_exact() -> None:
+    counter = counted(STEADY)[np.arange(300) // 5 * 5]  # a new value every 5 s
+    found = whole(build("c", "g", readings(STEADY, counter_j=counter)))
+    assert found["energy_j"] == pytest.approx(200 * 299)
+
+
+def test_a_gpu_with_only_a_counter_has_a_meter() -> None:
+    meter = build("c", "g", readings(np.full(300, np.nan), counter_j=counted(STEADY)))
+    assert whole(meter)["energy_j"] == pytest.approx(200 * 299)
+    assert figures(meter, 30, 60)["energy_j"] == pytest.approx(200 * 30)
+
+
+def test_counter_and_power_that_disagree_are_told_and_both_in_the_interval() -> None:
+    meter = build("c", "g", readings(STEADY, counter_j=counted(STEADY * 0.7)))
+    (note,) = meter.notes
+    assert note.problem == Problem.DISAGREE
+    assert note.percent == pytest.approx(-30, abs=0.5)
+    found = whole(meter)
+    assert found["energy_j"] == pytest.approx(0.7 * 200 * 299)
+    assert found["energy_j"] + found["above_j"] > 0.97 * 200 * 299
+    assert found["below_j"] < 0.01 * found["energy_j"]
+
+
+# -- the power ------------------------------------------------------------------------------------------------
+
+
+def test_no_honest_figure_without_honest_readings() -> None:
+    assert reason(build("c", "g", readings([]))) == Reason.NO_TELEMETRY
+    assert reason(build("c", "g", readings([np.nan] * 50))) == Reason.NO_SENSOR
+    assert reason(build("c", "g", readings([0.0] * 50))) == Reason.ZERO
+    assert reason(build("c", "g", readings([100.0] * 50, stuck=np.ones(50, bool)))) == Reason.STUCK
+
+
+def test_a_sensor_that_stands_still_while_the_gpu_works_is_found() -> None:
+    used = np.where(np.arange(200) // 20 % 2, 1.0, 0.0)
+    meter = build("c", "g", readings([46.19] * 200, utilization=used))
+    assert reason(meter) == Reason.STUCK
+    assert problems(meter) == [Problem.STUCK]
+    still = build("c", "g", readings([46.19] * 200, utilization=np.zeros(200)))
+    assert whole(still)["energy_j"] == pytest.approx(46.19 * 199)
+
+
+def test_a_sensor_that_reads_0_w_while_the_load_moves_is_not_called_stuck() -> None:
+    meter = build("c", "g", readings(np.zeros(400), utilization=(np.arange(400) // 50 % 2).astype(float)))
+    assert reason(meter) == Reason.ZERO
+    assert problems(meter) == [Problem.ZERO]
+
+
+def test_some_zero_watts_are_a_gap_and_a_counter_helps() -> None:
+    power = STEADY.copy()
+    power[100:120] = 0
+    meter = build("c", "g", readings(power))
+    assert problems(meter) == [Problem.ZERO]
+    assert whole(meter)["measured_s"] == pytest.approx(299 - 21)
+    assert whole(meter)["above_j"] == pytest.approx(21 * 200)
+    helped = build("c", "g", readings(power, counter_j=counted(STEADY)))
+    assert whole(helped)["energy_j"] == pytest.approx(200 * 299)
+    assert whole(helped)["above_j"] < 1
+
+
+def test_impossible_power_is_not_used() -> None:
+    power = STEADY.copy()
+    power[50] = 2_147_483.0
+    meter = build("c", "g", readings(power))
+    assert problems(meter) == [Problem.IMPOSSIBLE]
+    assert whole(meter)["energy_j"] == pytest.approx(200 * 299)
+
+
+def test_a_clock_that_was_set_back_may_hide_energy() -> None:
+    step = Note(Problem.CLOCK_STEP, NOON + 100 * S, NOON + 130 * S, seconds=-30)
+    meter = build("c", "g", readings(STEADY), events=[step])
+    assert whole(meter)["above_j"] == pytest.approx(30 * 400)
+    assert problems(meter) == [Problem.CLOCK_STEP]
+
+
+# -- stores ---------------------------------------------------------------------------------------------------
+
+
+def telemetry(gpu: str, power_mw: np.ndarray[tuple[int], np.dtype[np.int64]], **other: object) -> pl.DataFrame:
+    n = len(power_mw)
+    every = {
+        "ts": pl.Series(NOON + np.arange(n) * S).cast(pl.Datetime("ns")), "cluster": "c", "gpu": gpu,
+        "power_mw": pl.Series(power_mw, dtype=pl.Int32), "power_window_ms": pl.Series([25] * n, dtype=pl.Int32),
+        "utilization": pl.Series([100] * n, dtype=pl.Int32),
+    }  # fmt: skip
+    return pl.DataFrame(every | other)
+
+
+def test_a_store_gives_a_meter_for_each_gpu_with_readings(store: Store) -> None:
+    rows = [
+        telemetry("a", np.full(60, 100_000)),
+        telemetry("b", np.full(60, 300_000)).with_columns(cluster=pl.lit("d")),
+    ]
+    instance = telemetry("MIG-1", np.full(60, 100_000))
+    again = rows[0].head(5)
+    gpus = pl.DataFrame(
+        {"cluster": ["c", "c"], "gpu": ["a", "MIG-1"], "parent": [None, "a"], "model": ["NVIDIA A100", None]}
+    )
+    store.append({"telemetry": pl.concat([*rows, instance, again]).to_arrow(), "gpus": gpus.to_arrow()}, "one")
+    assert [(m.cluster, m.gpu) for m in meters(store)] == [("c", "a"), ("d", "b")]
+    assert [m.gpu for m in meters(store, cluster="d")] == ["b"]
+    assert [m.gpu for m in meters(store, gpus=[("c", "a"), ("c", "b")])] == ["a"]
+    (meter, _) = meters(store)
+    assert whole(meter)["energy_j"] == pytest.approx(100 * 59)
+    (part,) = meters(store, cluster="c", since_ns=NOON + S // 2, until_ns=NOON + 20 * S)
+    assert (part.first_ns, part.last_ns) == (NOON + S // 2, NOON + 20 * S)
+    assert whole(part)["energy_j"] == pytest.approx(100 * 19.5)
+    assert list(meters(store, since_ns=NOON + 100 * S)) == []
+
+
+def test_minutes_of_pruned_telemetry_give_about_the_same_energy(store: Store) -> None:
+    random = np.random.default_rng(5)
+    power = np.repeat(random.integers(50_000, 400_000, 12), 50)
     counter = np.cumsum(power)
-    counter[200:] -= counter[200]  # a reset
-    meter = build("c", "g", readings(power, counter_j=counter))
-    cuts = np.sort(random.integers(meter.first_ns - S, meter.last_ns + S, 50))
-    parts, all_of_it = meter.over(cuts[:-1], cuts[1:]), meter.over(cuts[:1], cuts[-1:])
-    for name in ("energy_j", "measured_j", "measured_s", "counter_s"):
-        assert getattr(parts, name).sum() == pytest.approx(getattr(all_of_it, name)[0], rel=1e-12), name
-
-
-def test_no_readings_no_figure() -> None:
-    meter = build("c", "g", readings([]))
-    assert meter.over(np.array([0]), np.array([S])).reason.tolist() == [Reason.NO_TELEMETRY]
-    meter = build("c", "g", readings([0.0] * 50))
-    assert meter.over(np.array([0]), np.array([20 * S])).reason.tolist() == [Reason.ZERO]
-    meter = build("c", "g", readings([100.0] * 50, stuck=np.ones(50, bool)))
-    assert meter.over(np.array([0]), np.array([20 * S])).reason.tolist() == [Reason.STUCK]
+    rows = [telemetry("power", power), telemetry("counter", power, energy_mj=counter)]
+    store.append({"telemetry": pl.concat(rows, how="diagonal").to_arrow()}, "one")
+    before = [whole(meter) for meter in meters(store)]
+    retention.prune(store.root, 60, now=NOON + 86_400 * S, pace=replacing.OFFLINE)
+    assert len(store.arrow("telemetry")) == 0
+    after = [whole(meter) for meter in meters(store)]
+    for old, new in zip(before, after, strict=True):
+        assert new["energy_j"] == pytest.approx(old["energy_j"], rel=0.01)
+        assert new["measured_s"] == pytest.approx(old["measured_s"], abs=1)
+    assert after[0]["counter_s"] == pytest.approx(599, abs=1)
+    assert after[1]["variance_j2"] > before[1]["variance_j2"]
