@@ -1,0 +1,73 @@
+"""The interval of an energy holds what an external power meter would say: a part of the benchmarks, as a test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from whorl.benchmarks import energy_a100
+from whorl.benchmarks.energy_populations import FOR_EVER, Judged, compared, stored, summed, trial
+from whorl.tests.sizes import count, is_long
+from whorl.tests.stores import copied_stores, new_store
+
+DATA = Path(__file__).parents[4] / "shared" / "data" / "power"
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> list[Judged]:
+    """Windows of boards of all kinds; with `--long` many, and up to an hour."""
+    folder, rng = tmp_path_factory.mktemp("boards"), np.random.default_rng(5)
+    drawn = [trial(rng, number, longest_ms=3.6e6 if is_long() else 3e4) for number in range(count(200, short=50))]
+    streams = [board for board in drawn if board.says["source"] != "rows"][: count(200, short=4)]  # slow to import
+    boards = [board for board in drawn if board.says["source"] == "rows"] + streams
+    store = new_store(folder / "store")
+    stored(store, boards, folder)
+    return [row for row in compared(store, boards) if row.says["load"] not in FOR_EVER]
+
+
+def held(rows: list[Judged]) -> float:
+    known = [row for row in rows if not np.isnan(row.best_j)]
+    return float(np.mean([row.low_j <= row.true_j <= row.high_j for row in known]))
+
+
+def test_intervals_hold_the_true_energy(judged: list[Judged]) -> None:
+    assert held(judged) >= 0.95
+    near = np.mean([abs(row.trapezoid_j - row.true_j) <= 0.05 * row.trapezoid_j for row in judged])
+    assert near < 0.75  # where a plain 5 % holds as often, these boards judge nothing
+
+
+def test_they_hold_for_each_kind_of_polling_and_window(judged: list[Judged]) -> None:
+    for group in ("polling", "window", "source", "gaps"):
+        for kind in {row.says[group] for row in judged}:
+            some = [row for row in judged if row.says[group] == kind]
+            boards = len({row.gpu for row in some})  # windows of one board are not independent
+            assert held(some) >= 0.95 - 3.0 * (0.05 * 0.95 / boards) ** 0.5, (group, kind)
+
+
+def test_they_are_no_wider_than_needed(judged: list[Judged]) -> None:
+    close = [row for row in judged if row.says["polling"] in ("8-20 ms", "50-200 ms") and not np.isnan(row.best_j)]
+    half = np.median([(row.high_j - row.low_j) / 2 / row.true_j for row in close])
+    assert 0.05 < half < 0.35
+
+
+def test_the_sum_of_boards_is_known_better_than_each(judged: list[Judged]) -> None:
+    sums = summed(judged, 8)
+    assert sums["sums"] >= 1
+    assert sums["covered_pct"] >= 90
+    alone = np.median([(row.high_j - row.low_j) / 2 / row.true_j for row in judged if not np.isnan(row.best_j)])
+    assert sums["half_width_pct"][0] < 100 * alone
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the streams of an A100 are not beside the clone")
+def test_an_a100_whose_load_is_known() -> None:
+    with copied_stores():
+        found = energy_a100.answers(DATA)
+    for name in ("square", "transient"):
+        for length, figures in found[name].items():
+            assert figures["hold_nominal"] == figures["hold_external"] == figures["windows"], (name, length)
+        assert found[name]["the whole load"]["best_against_trapezoid_pct"] < 0.1
+        assert found[name]["the whole load"]["median_half_width_pct"] < 25
+    plain = found["square"]["1 s"]
+    assert plain["trapezoid_5_pct_holds_external"] < plain["windows"] / 2  # the readings beat with the load
