@@ -107,9 +107,10 @@ def energy(
     if by is By.DAY:
         pieces = pieces.with_columns(pl.col("began").dt.date().alias("day"))
     rows = _of_people(pieces, by, jobs, found) if by.of_people else _of_things(opened, pieces, by, found)
-    total = _added(found.counted if job is None else pieces, [], found)
+    metered = found.counted if job is None else pieces
+    total = _added(metered, [], found).to_dicts()[0] if metered.height else {}
     parts = None if job is None else _of_gpus(opened, pieces, found)
-    return Answer(by, rows, total.to_dicts()[0] if total.height else {}, found, parts)
+    return Answer(by, rows, total, found, parts)
 
 
 def _added(pieces: pl.DataFrame, by: list[str], found: Booked) -> pl.DataFrame:
@@ -162,7 +163,8 @@ def _of_things(store: Store, pieces: pl.DataFrame, by: By, found: Booked) -> pl.
     if by is By.GPU:
         rows = rows.join(_named(store), on=["cluster", "gpu"], how="left", nulls_equal=True)
         shown = ("gpu", "name", "node", "model")
-    rows = rows.with_columns(pl.lit(METERED).alias("kind"))
+    known = pl.col("energy_j").is_not_null()
+    rows = rows.with_columns(pl.lit(METERED).alias("kind"), pl.when(known).then(pl.col(*_PARTS.values())))
     rows = rows.sort("day", "cluster") if by is By.DAY else rows.sort("known_j", descending=True, maintain_order=True)
     return rows.select("cluster", *shown, "kind", *_FIGURES, *_MORE, *_PARTS.values())
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from .booked import DARK, Booked, booked
+from .booked import Booked, booked
 from .carbon.billing import NoFigure
 from .pieces import Kind
 
@@ -30,9 +30,10 @@ class Balance:
     """Of each GPU, where its metered energy went (`gpus`), and what is wrong (`problems`)."""
 
     gpus: pl.DataFrame
-    """cluster, gpu, name, node, model, first, last, metered_j, attributed_j, idle_time_j, unattributed_j, difference_j;
-    gaps_j and gaps_s (of what was metered: without readings); not_read_j and not_read_s (beside it: neither readings
-    nor a job; the energy is a guess); idle_w, limit_w, problems (how many)."""
+    """cluster, gpu, name, node, model, first, last; metered_j, attributed_j, idle_time_j, unattributed_j, difference_j
+    (NULL with a reason where the GPU has no honest reading); gaps_j and gaps_s (of what was metered: without readings);
+    not_read_j and not_read_s (beside it: neither readings nor a job; the energy is a guess); idle_w, limit_w, problems
+    (how many)."""
     problems: pl.DataFrame
     booked: Booked
 
@@ -57,16 +58,16 @@ def reconcile(
     """
     found = booked(store, cluster=cluster, since=since, until=until, settings=settings, progress=progress)
     lasted = (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9
-    dark = (
-        found.pieces.filter(DARK)
-        .group_by(_KEYS)
-        .agg(pl.col("energy_j").sum().alias("not_read_j"), (pl.col("share") * lasted).sum().alias("not_read_s"))
+    dark = found.dark.group_by(_KEYS).agg(
+        pl.col("energy_j").sum().alias("not_read_j"), (pl.col("share") * lasted).sum().alias("not_read_s")
     )
     parts = found.lit.group_by(_KEYS).agg(
         *(pl.col("energy_j").filter(pl.col("kind") == kind.value).sum().alias(name) for kind, name in _PARTS.items()),
         pl.col("energy_j").sum().alias("sum_j"),
         (pl.col("energy_j") - pl.col("sensed_j")).sum().alias("gaps_j"),
-        (pl.col("share") * lasted - pl.col("measured_s")).sum().clip(lower_bound=0).alias("gaps_s"),
+        (pl.col("share") * lasted - pl.col("measured_s")).sum().clip(lower_bound=0).round(6).alias("gaps_s"),
+        (pl.col("measured_s").sum() > 0).alias("measured"),
+        pl.col("reason").drop_nulls().first(),
     )
     counted = found.problems.group_by(_KEYS).agg(pl.len().alias("problems"))
     named = store.sql("select cluster, gpu, name, model from gpus_now").polars()
@@ -78,12 +79,16 @@ def reconcile(
         .with_columns(pl.col("problems", "not_read_j", "not_read_s", "sum_j", "gaps_j", "gaps_s").fill_null(0))
         .with_columns(pl.col("metered_j") - pl.col("not_read_j"))
         .with_columns((pl.col("metered_j") - pl.col("sum_j")).alias("difference_j"))
+        .with_columns(
+            pl.when("measured").then(pl.col("metered_j", *_PARTS.values(), "difference_j", "gaps_j", "gaps_s")),
+            pl.when(~pl.col("measured")).then("reason").alias("reason"),
+        )
         .sort("cluster", "node", "name", "gpu", nulls_last=True)
     )
     return Balance(
         gpus.select(
-            *_KEYS, "name", "node", "model", "first", "last", "metered_j", *_PARTS.values(), "difference_j", "gaps_j",
-            "gaps_s", "not_read_j", "not_read_s", "idle_w", "limit_w", "problems",
+            *_KEYS, "name", "node", "model", "first", "last", "metered_j", *_PARTS.values(), "difference_j", "reason",
+            "gaps_j", "gaps_s", "not_read_j", "not_read_s", "idle_w", "limit_w", "problems",
         ),
         pl.concat([found.problems, _no_figures(found)], how="diagonal"),
         found,

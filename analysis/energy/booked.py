@@ -18,7 +18,7 @@ from .carbon.billing import co2_and_cost, factors_used, join_used
 from .carbon.billing import cuts as changes
 from .carbon.dated import Steps, steps_of
 from .carbon.settings import Settings, find_settings
-from .metering import Meter, meters
+from .metering import Meter, Reason, meters
 from .pieces import Kind
 
 if TYPE_CHECKING:
@@ -52,24 +52,40 @@ class Booked:
     until: datetime
 
     @property
+    def dark(self) -> pl.DataFrame:
+        """Times for which nobody had the GPU and nobody read it: nothing is said of them.
+
+        A GPU that has no other times is not among them: its rows say why it has no energy.
+        """
+        other = self.pieces.filter(~_DARK).select(_KEYS).unique()
+        return self.pieces.filter(_DARK).join(other, on=_KEYS, how="semi", nulls_equal=True)
+
+    @property
     def lit(self) -> pl.DataFrame:
-        """The pieces without the times for which nobody had the GPU and nobody read it: nothing is said of them."""
-        return self.pieces.filter(~DARK)
+        """All other pieces."""
+        other = self.pieces.filter(~_DARK)
+        rest = self.pieces.filter(_DARK).join(other.select(_KEYS).unique(), on=_KEYS, how="anti", nulls_equal=True)
+        return pl.concat([other, rest], rechunk=False)
 
     @property
     def counted(self) -> pl.DataFrame:
-        """Of these, the pieces of GPUs that were read: what was metered."""
+        """Of `lit`, the pieces of GPUs that were read: what was metered."""
         return self.lit.join(self.metered.select(_KEYS), on=_KEYS, how="semi", nulls_equal=True)
 
     @property
+    def has_jobs(self) -> bool:
+        """Whether any job is known in this time."""
+        return bool((self.pieces["kind"] == Kind.JOB.value).any())
+
+    @property
     def dark_s(self) -> float:
-        """How much GPU time `lit` leaves out."""
+        """How much GPU time is `dark`."""
         lasted = (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9
-        return float(self.pieces.filter(DARK).select((pl.col("share") * lasted).sum()).item() or 0.0)
+        return float(self.dark.select((pl.col("share") * lasted).sum()).item() or 0.0)
 
 
-DARK = (pl.col("kind") != Kind.JOB.value) & pl.col("reason").is_not_null()
-"""Pieces of times for which nobody had the GPU and nobody read it."""
+_NOT_READ = pl.col("reason").is_in([Reason.NO_TELEMETRY.value, Reason.GAPS.value]).fill_null(False)
+_DARK = (pl.col("kind") != Kind.JOB.value) & _NOT_READ
 
 
 def booked(

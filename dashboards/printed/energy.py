@@ -25,10 +25,14 @@ _LISTED = 40
 """Rows that are listed for people; --json has all."""
 _UNITS = (("kWh", 3.6e6), ("Wh", 3.6e3), ("J", 1.0))
 TIMES = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
+"""Units of time, as `unit_of` takes them."""
 _MOST_AS = 0.1
 """The largest energy of a table has at least this much of its unit."""
 
 _FACTORS = 5
+
+_LEFT_OUT = ("account", "cluster", "model", "GPUs", "jobs", "measured %", "user")
+"""Columns for which a narrow terminal has no room, after the GPU time, the first of them first."""
 
 REASONS: Mapping[str, str] = {reason.value: reason.meaning for reason in (*Reason, *JobReason)}
 """What the codes of `reason` mean."""
@@ -120,7 +124,8 @@ def _table(found: Answer, rows: Sequence[Row]) -> Table:
     names = len(_heads(found.by))
     right = [place for place in range(names, len(header)) if header[place] != "[95 %]"]
     title = f"{found.booked.since:%Y-%m-%d %H:%M:%S} to {found.booked.until:%Y-%m-%d %H:%M:%S} UTC"
-    return Table(header, body, right, title=title, leaves=tuple(range(1, names))[::-1])
+    leaves = [names, *(header.index(one) for one in _LEFT_OUT if one in header)]
+    return Table(header, body, right, title=title, leaves=leaves)
 
 
 def costs_of(found: Answer) -> list[tuple[str, str]]:
@@ -182,6 +187,8 @@ def _explained(found: Answer, rows: Sequence[Row]) -> Iterable[str]:
             f"metered in all: {energy} {unit} {bounds} on {many(total['gpus'], 'GPU')}; "
             f"{percent(total['measured_s'], total['gpu_s'])} % of that time has readings"
         )
+    if not found.booked.has_jobs:
+        yield "no job is known in this time: `whorl jobs import` or `whorl import` adds who had which GPU"
     reasons = Counter(row["reason"] for row in rows if row["energy_j"] is None)
     for reason, n in reasons.most_common():
         yield f"n/a in {many(n, 'row')}: {REASONS.get(reason, reason)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
@@ -10,9 +11,8 @@ from ...analysis.energy.attributing import JobProblem
 from ...analysis.energy.balance import CLOSE, SCHEMA, Balance
 from ...analysis.energy.carbon.billing import NoFigure
 from ...analysis.energy.metering import Problem
-from ...analysis.energy.pieces import Kind
 from ..table import MISSING, Table, count, many, number
-from .energy import unit_of
+from .energy import REASONS, TIMES, unit_of
 
 _LISTED = 40
 _EXAMPLES = 5
@@ -57,41 +57,36 @@ def answer(found: Balance) -> Iterable[str | Table]:
     rows = found.gpus.to_dicts()
     unit, joules = unit_of([row["metered_j"] for row in rows])
     names = ("metered_j", "attributed_j", "idle_time_j", "unattributed_j")
+    time, seconds = unit_of([row["gaps_s"] for row in rows], TIMES, 1.0)
     body = [
         [
             row["name"] or row["gpu"],
             *(number(row[name] / joules) if row[name] is not None else MISSING for name in names),
-            f"{row['difference_j']:.1e}",
-            number(row["gaps_s"] / 3600, 3),
+            MISSING if row["difference_j"] is None else f"{row['difference_j']:.0e}",
+            number(None if row["gaps_s"] is None else row["gaps_s"] / seconds, 2),
             count(row["problems"]),
         ]
         for row in rows[:_LISTED]
     ]
     yield Table(
-        (
-            "GPU",
-            f"metered {unit}",
-            "= of jobs",
-            f"+ {Kind.IDLE}",
-            f"+ {Kind.UNATTRIBUTED}",
-            "rest J",
-            "gaps h",
-            "problems",
-        ),
+        ("GPU", f"metered {unit}", "= of jobs", "+ idle", "+ unattributed", "rest J", f"gaps {time}", "problems"),
         body,
         tuple(range(1, 8)),
         title=f"{found.booked.since:%Y-%m-%d %H:%M:%S} to {found.booked.until:%Y-%m-%d %H:%M:%S} UTC",
-        leaves=(6,),
+        leaves=(5, 6),
     )
     if len(rows) > _LISTED:
         yield f"and {len(rows) - _LISTED:,} more: --json has all"
     yield ""
     totals = [number(sum(row[name] or 0.0 for row in rows) / joules) for name in names]
     said = "the books balance" if found.balances else f"THE BOOKS DO NOT BALANCE to {CLOSE:g}: please report it"
+    known = sum(row["metered_j"] is not None for row in rows)
     yield (
-        f"{many(len(rows), 'GPU')}: {totals[0]} {unit} metered = {totals[1]} of jobs + {totals[2]} idle + {totals[3]} "
+        f"{many(known, 'GPU')}: {totals[0]} {unit} metered = {totals[1]} of jobs + {totals[2]} idle + {totals[3]} "
         f"unattributed; {said}"
     )
+    for reason, n in Counter(row["reason"] for row in rows if row["reason"]).most_common():
+        yield f"n/a for {many(n, 'GPU')}: {REASONS.get(reason, reason)}"
     if found.booked.dark_s > 0:
         guess = number(float(found.gpus["not_read_j"].sum()) / joules)
         yield (

@@ -89,6 +89,35 @@ def test_what_is_wrong_is_a_sentence_and_a_row(bad: Path) -> None:
         assert f"\n{problem}, " in shown
 
 
+def test_a_sensor_that_is_stuck_gives_no_energy_and_the_reason(tmp_path: Path) -> None:
+    stuck = readings("GPU-stuck", range(60), [200.0] * 60, quality=["power_stuck"] * 60)
+    store_of(tmp_path / "S", [gpu("GPU-stuck")], [stuck], [])
+    for by in ("job", "user", "account", "gpu", "node", "day"):
+        [row] = document("--store", str(tmp_path / "S"), "--by", by)["rows"]
+        assert (row["energy_j"], row["reason"], row["measured_s"]) == (None, "sensor stuck", 0)
+    assert document("--store", str(tmp_path / "S"))["total"]["energy_j"] is None
+    found = json.loads(whorl("reconcile", "--store", str(tmp_path / "S"), "--json").stdout)
+    [row] = found["rows"]
+    assert (row["metered_j"], row["reason"]) == (None, "sensor stuck")
+    assert [one["problem"] for one in found["problems"]] == ["sensor stuck"]
+
+
+def test_time_that_nobody_read_or_used_is_said_and_not_counted(tmp_path: Path) -> None:
+    seconds = [*range(600), *range(90_000, 90_600)]
+    watts = [50.0 + 150.0 * (100 <= s % 90_000 < 500) for s in seconds]
+    jobs = [job(n, "GPU-a", n * 90_000 + 100, n * 90_000 + 500) for n in range(2)]
+    store_of(tmp_path / "S", [gpu("GPU-a")], [readings("GPU-a", seconds, watts)], jobs)
+    found = document("--store", str(tmp_path / "S"), "--by", "gpu")
+    [row] = found["rows"]
+    assert row["energy_j"] == pytest.approx(2 * (400 * 200 + 200 * 50), rel=0.02)
+    assert found["not_read_s"] == pytest.approx(90_000 - 600, rel=0.01)
+    balance = json.loads(whorl("reconcile", "--store", str(tmp_path / "S"), "--json").stdout)
+    assert balance["balances"] is True
+    assert balance["rows"][0]["metered_j"] == pytest.approx(row["energy_j"], rel=1e-9)
+    assert balance["not_read_s"] == found["not_read_s"]
+    assert "not counted: 24.8 GPU hours" in whorl("--store", str(tmp_path / "S")).stdout
+
+
 def test_a_job_without_telemetry_says_so_for_people(bad: Path) -> None:
     result = whorl("--store", str(bad), "--job", "unread")
     assert result.exit_code == 0
