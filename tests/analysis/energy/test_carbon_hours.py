@@ -75,16 +75,21 @@ def test_holes_stay_holes(tmp_path: Path) -> None:
     found = _read(tmp_path / "a.csv", text, "DE")
     hours = [(began // _HOUR % 24, ended // _HOUR % 24) for began, ended in zip(found.began, found.ended, strict=True)]
     assert hours == [(0, 1), (2, 3), (5, 6)]
+    few = "time,g_per_kwh\n" + "".join(
+        f"2026-01-0{1 + h // 24}T{h % 24:02}:00Z,{h}\n" for h in [0, 1, 4, 7, 10, 13, 16]
+    )
+    assert set((_read(tmp_path / "a.csv", few, "DE").ended - _read(tmp_path / "a.csv", few, "DE").began) // _HOUR) == {
+        1
+    }
+    months = "".join(f"2026-{month:02}-01T00:00Z,{month}\n" for month in range(1, 13))
+    year = _read(tmp_path / "a.csv", "time,g_per_kwh\n" + months, "DE")
+    assert (year.began[1:] == year.ended[:-1]).all()
 
 
 def test_days_and_parquet_and_several_zones(tmp_path: Path) -> None:
-    days = _read(
-        tmp_path / "a.csv",
-        "date,g/kWh\n2026-03-28,1\n2026-03-29,2\n2026-03-30,3\n2026-03-31,4\n",
-        "DE",
-        "Europe/Berlin",
-    )
-    assert ((days.ended - days.began) // _HOUR).tolist() == [24, 23, 24, 24]
+    march = "".join(f"2026-03-{day},{day}\n" for day in range(10, 32))
+    days = _read(tmp_path / "a.csv", "date,g/kWh\n" + march, "DE", "Europe/Berlin")
+    assert ((days.ended - days.began) // _HOUR).tolist() == [24] * 19 + [23, 24, 24]
     frame = pl.DataFrame(
         {"zone": ["DE", "FR"], "time": [datetime(2026, 1, 1, 1, tzinfo=UTC)] * 2, "kg_per_mwh": [1.5, 2.5]}
     )
