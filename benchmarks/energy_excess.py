@@ -99,7 +99,7 @@ def _boards(random: np.random.Generator, gpus: int, population: str) -> tuple[Fl
     if population == "narrow sensors" or population == "alike":
         return time, power, 0.01 * random.standard_normal(gpus), 0.5 * random.standard_normal(gpus)
     if population == "wide sensors":
-        return time, power, 0.05 * random.standard_t(3, gpus), 8 * random.standard_normal(gpus)
+        return time, power, (0.05 * random.standard_t(3, gpus)).clip(-0.5, 0.5), 8 * random.standard_normal(gpus)
     measured = np.array([[gain / 100, offset] for _, gain, offset in MEASURED_BOARDS])
     gain, offset = random.multivariate_normal(measured.mean(axis=0), np.cov(measured.T), gpus).T
     return time, power, gain, offset

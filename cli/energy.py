@@ -7,7 +7,9 @@ from pathlib import Path
 
 import click
 
+from .energy_excess import excess
 from .energy_options import joined, shared
+from .energy_quote import quote
 from .energy_reconcile import reconcile
 from .options import exclusive, json_option
 
@@ -40,6 +42,8 @@ def energy(
     whorl energy --store S --by user --since 30d
     whorl energy --store S --job 4242            one job: idle share, CO2e, what-if
     whorl energy reconcile --store S             metered, and whether the books balance
+    whorl energy excess --store S                what slow and hungry GPUs cost
+    whorl energy quote --store S --job 4242      the same job on other GPUs, at other caps and hours
 
     What no job used has rows of its own: idle (the GPU did nothing), and unattributed (it worked for somebody who is
     not known). All rows add up to what was metered. Jobs come from the table `jobs` (docs/jobs.md).
@@ -71,4 +75,5 @@ def energy(
         show(of_job(found) if job is not None else printed.answer(found, str(store)))
 
 
-energy.add_command(reconcile)
+for _command in (reconcile, excess, quote):
+    energy.add_command(_command)

@@ -74,6 +74,8 @@ class Ran:
     co2e_g: float | None
     cost: float | None
     method: str | None = None
+    host_j: float = 0.0
+    """Energy of the rest of the nodes, in grams and cost too; it follows the time."""
 
     @property
     def waiting_j(self) -> float:
@@ -118,11 +120,12 @@ class Quote:
 
 def as_it_ran(ran: Ran) -> Quote:
     """The job itself."""
-    return Quote(
-        Option.AS_IT_RAN, ", ".join(ran.models) or "model unknown", ran.time_s, ran.time_s, ran.time_s, ran.energy_j,
-        ran.low_j, ran.high_j, ran.co2e_g, cost=ran.cost, n=ran.gpus,
-        reason=None if ran.energy_j is not None else NoQuote.NO_ENERGY.meaning,
-    )  # fmt: skip
+    of = Quote(
+        Option.AS_IT_RAN, ", ".join(ran.models) or "model unknown", ran.time_s, ran.time_s, ran.time_s, n=ran.gpus
+    )
+    if ran.energy_j is None or ran.low_j is None or ran.high_j is None:
+        return replace(of, reason=NoQuote.NO_ENERGY.meaning)
+    return _billed(ran, of, ran.energy_j, ran.low_j, ran.high_j)
 
 
 def usual_gpu(ran: Ran, excess: dict[str, Any]) -> Quote:
@@ -140,20 +143,24 @@ def usual_gpu(ran: Ran, excess: dict[str, Any]) -> Quote:
 
 
 def _quoted(ran: Ran, quote: Quote, energy: float, low: float, high: float) -> Quote:
-    """With energy, and grams and money that follow it; the interval is widened by that of the job's own energy."""
-    assert ran.energy_j
+    """With energy, grams and money; the interval is widened by that of the job's own energy."""
     own = ran.error * energy
-    low = max(0.0, energy - math.hypot(energy - low, own))
-    high = energy + math.hypot(high - energy, own)
-    part = 1 / ran.energy_j
+    return _billed(ran, quote, energy, max(0.0, energy - math.hypot(energy - low, own)),
+                   energy + math.hypot(high - energy, own))  # fmt: skip
 
-    def as_energy(value: float | None, of: float) -> float | None:
-        return None if value is None else value * of * part
+
+def _billed(ran: Ran, quote: Quote, energy: float, low: float, high: float) -> Quote:
+    """With energy, and grams and money as those of the job's own hours."""
+    assert ran.energy_j is not None
+    whole = ran.energy_j + ran.host_j
+    host = ran.host_j * (quote.time_s or 0.0) / ran.time_s if ran.time_s > 0 else 0.0
+
+    def of(value: float | None, joules: float) -> float | None:
+        return None if value is None or whole <= 0 else value * (joules + host) / whole
 
     return replace(
-        quote, energy_j=energy, low_j=low, high_j=high, co2e_g=as_energy(ran.co2e_g, energy),
-        co2e_low_g=as_energy(ran.co2e_g, low), co2e_high_g=as_energy(ran.co2e_g, high),
-        cost=as_energy(ran.cost, energy),
+        quote, energy_j=energy, low_j=low, high_j=high, co2e_g=of(ran.co2e_g, energy), co2e_low_g=of(ran.co2e_g, low),
+        co2e_high_g=of(ran.co2e_g, high), cost=of(ran.cost, energy),
     )  # fmt: skip
 
 
@@ -225,7 +232,7 @@ def caps(ran: Ran, known: Sequence[Curve]) -> list[Quote]:
     if why is None and not known:
         why = NoQuote.NO_CURVES
     if why is not None:
-        return [Quote(Option.CAP, "lower power cap", reason=why.meaning)]
+        return [Quote(Option.CAP, "", reason=why.meaning)]
     assert ran.limit_w
     assert ran.energy_j is not None
     assert ran.busy is not None
@@ -252,13 +259,13 @@ def _capped(ran: Ran, known: Sequence[Curve], load: float, share: float) -> Quot
 def starts(ran: Ran, settings: Settings, now_ns: int, deadline_ns: int) -> list[Quote]:
     """The job now, and at the hour before the deadline at which it emits least."""
     if ran.energy_j is None:
-        return [Quote(Option.START, "greenest", reason=NoQuote.NO_ENERGY.meaning)]
+        return [Quote(Option.START, "", reason=NoQuote.NO_ENERGY.meaning)]
     watts = ran.energy_j / ran.time_s if ran.time_s > 0 else 0.0
     if now_ns + ran.time_s * 1e9 > deadline_ns:
-        return [Quote(Option.START, "greenest", reason="the job would not end before the deadline: give a later one")]
+        return [Quote(Option.START, "", reason="the job would not end before the deadline: give a later one")]
     best = greenest(settings, duration_s=ran.time_s, watts=watts, now=now_ns, deadline=deadline_ns, cluster=ran.cluster)
     if best.start is None or best.g is None or best.now_g is None:
-        return [Quote(Option.START, "greenest", reason=None if best.reason is None else best.reason.meaning)]
+        return [Quote(Option.START, "", reason=None if best.reason is None else best.reason.meaning)]
     low = best.now_g - best.high_g if best.high_g is not None else None
     high = best.now_g - best.low_g if best.low_g is not None else None
     now = Quote(

@@ -13,6 +13,7 @@ import pytest
 from whorl.analysis.energy.choices.busy import busy
 from whorl.analysis.energy.choices.excess import BUSY, Unknown, add, excess
 from whorl.analysis.energy.choices.levels import LEAST, Measure, levels
+from whorl.analysis.energy.choices.waiting import held
 from whorl.analysis.energy.pieces import SCHEMA
 from whorl.benchmarks.energy_excess import LIMIT_W, made
 from whorl.store import Store
@@ -206,6 +207,24 @@ def test_cost_follows_the_energy() -> None:
     row = excess(priced, found, use((3, "a", 1.0, 0.1))).row(0, named=True)
     assert row["excess_cost"] == pytest.approx(2.0 * row["excess_j"] / row["energy_j"])
     assert row["excess_co2e_g"] is None
+
+
+def test_the_others_of_a_job_wait_for_its_slowest_gpu_at_most_as_long_as_it_is_slower() -> None:
+    found = levels(fingerprints({3: 1.25, 4: 1.1}), limits())
+    shares = use(*((gpu, "a", 0.5, 0.1) for gpu in (2, 3, 4)), (1, "b", 0.5, 0.1), (3, "c", 0.5, 0.1))
+    late = NOON + timedelta(hours=5)
+    had = pieces(
+        job(2, "a"), job(3, "a"), job(4, "a"), job(1, "b"),
+        job(3, "c", began=late, ended=late + timedelta(hours=1)),
+    )  # fmt: skip
+    jobs = pl.DataFrame({"cluster": ["c"] * 3, "allocation": ["a", "b", "c"], "job_id": ["1", "2", "2"]})
+    slow = pl.DataFrame({"cluster": ["c", "c"], "gpu": [gpu_name(3), gpu_name(4)]})
+    rows = excess(had, found, shares)
+    [row] = held(rows, slow, jobs, had).to_dicts()  # GPU 4 waits for 3 as well; job 2 had 1 and 3 at other times
+    assert row["gpu"] == gpu_name(3)
+    assert row["held_s"] == pytest.approx(1800 * (1 - 1 / 1.25) + 1800 * (1 - 1.1 / 1.25))
+    assert row["held_j"] == pytest.approx(250 * 3600 * ((1 - 1 / 1.25) + (1 - 1.1 / 1.25)))
+    assert held(rows, slow.clear(), jobs, had).is_empty()
 
 
 @pytest.mark.parametrize("population", ["normal", "held by the limit"])

@@ -81,6 +81,13 @@ def test_another_model_takes_its_share_of_the_busy_time_whatever_size_of_work_it
     assert quote.low_j < 0.95 * quote.energy_j < 1.05 * quote.energy_j < quote.high_j
 
 
+def test_grams_of_the_rest_of_the_node_follow_the_time() -> None:
+    job = replace(RAN, host_j=JOULES)  # half of the grams are of the host
+    [quote] = other_models(job, known(), SENSOR_ERROR)
+    assert quote.energy_j is not None
+    assert quote.co2e_g == pytest.approx(50 * quote.energy_j / JOULES + 50 * (0.8 / 2 + 0.2))
+
+
 def test_a_workload_that_was_not_measured_is_judged_by_three_of_its_kind_or_not_at_all() -> None:
     job = replace(RAN, workload=None)
     [quote] = other_models(job, known(), SENSOR_ERROR)

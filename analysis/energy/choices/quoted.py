@@ -1,0 +1,115 @@
+"""The rows of `whorl energy quote`: a job of a store, and what it would have taken elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from ....errors import InputError
+from ...power_classes import curves, sweep
+from ..answers import energy
+from ..booked import Booked
+from ..pieces import Kind, add_up
+from .busy import busy
+from .excess import add, excess, use_of
+from .levels import levels
+from .models import medians, sizes
+from .placed import fingerprints, identities, job_allocations
+from .quoting import Quote, Ran, as_it_ran, caps, other_models, starts, usual_gpu, with_pareto
+
+if TYPE_CHECKING:
+    from ....store import Store
+
+DEADLINE_S = 86_400.0
+_SUMS = ("co2e_g", "cost", "host_j")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Quoted:
+    """A job, and its quotes."""
+
+    job: str
+    ran: Ran
+    quotes: Sequence[Quote]
+    booked: Booked
+    notes: Sequence[str]
+
+
+def quote(
+    store: Store | str | Path,
+    job: str,
+    *,
+    cluster: str | None = None,
+    deadline_s: float = DEADLINE_S,
+    now: datetime | None = None,
+    progress: Callable[[str], None] | None = None,
+    **more: Any,
+) -> Quoted:
+    """What a job took, and would have taken on other GPUs, under power caps, and at another hour.
+
+    `deadline_s`: how long from `now` (UTC) its end may be away, for the hour. `more`: as `answers.energy` takes it.
+    Raises InputError as that does.
+    """
+    from ....store import Store as Opened
+
+    opened = store if isinstance(store, Opened) else Opened.open(store)
+    say = progress or (lambda _: None)
+    found = energy(opened, job=job, cluster=cluster, progress=progress, **more)
+    mine = found.rows.filter(pl.col("kind") == Kind.JOB).select("cluster", "job_id")
+    if mine.is_empty():
+        raise InputError(f"no GPU of job {job} is known in this time: leave --since and --until out")
+    where = str(mine["cluster"][0])
+    of_jobs = job_allocations(opened).join(mine, on=["cluster", "job_id"], how="semi", nulls_equal=True)
+    pieces = found.booked.pieces.filter(pl.col("kind") == Kind.JOB)
+    pieces = pieces.join(of_jobs, on=["cluster", "allocation"], how="semi", nulls_equal=True)
+    say("comparing the GPUs")
+    told, notes = fingerprints(opened, where)
+    named = identities(opened).filter(pl.col("cluster") == where)
+    used = busy(opened, pieces)
+    ran = _ran(pieces, used, named, where, found.booked)
+    sensor = found.booked.sensor
+    rows = excess(pieces, levels(told, named, sensor=sensor), used, sensor=sensor)
+    of_all = add(rows, ["cluster"]).to_dicts()
+    quotes = [as_it_ran(ran)]
+    if of_all:
+        quotes.append(usual_gpu(ran, of_all[0]))
+    quotes += other_models(ran, medians(told, sizes(opened)), sensor)
+    quotes += caps(ran, curves(sweep(opened, cluster=where)))
+    at = (datetime.now(UTC) if now is None else now.replace(tzinfo=UTC)) - _EPOCH
+    at_ns = at // timedelta(microseconds=1) * 1000
+    quotes += starts(ran, found.booked.settings, at_ns, at_ns + round(deadline_s * 1e9))
+    return Quoted(job, ran, with_pareto(quotes), found.booked, notes)
+
+
+def _ran(pieces: pl.DataFrame, used: pl.DataFrame, named: pl.DataFrame, cluster: str, booked: Booked) -> Ran:
+    """What is known of the job; nothing of its energy where it has no pieces."""
+    totals = add_up(pieces, ["cluster"], sensor=booked.sensor, also=_SUMS).to_dicts()
+    total = totals[0] if totals else dict.fromkeys(("energy_j", "low_j", "high_j", "idle_j", "method", *_SUMS))
+    of = named.filter(pl.col("gpu").is_in(pieces["gpu"].unique().implode()))
+    seconds = pieces.group_by("cluster", "gpu", "allocation").agg(
+        (pl.col("share") * (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9).sum().alias("gpu_s")
+    )
+    read = seconds.join(used, on=["cluster", "gpu", "allocation"], how="left")
+    known = read.height > 0 and read["busy"].null_count() == 0
+    share = _mean(read, "busy") if known else None
+    memory = _mean(read, "memory") if known and read["memory"].null_count() == 0 else None
+    workloads = read["workload"].unique().to_list()
+    limits = of["limit_w"].drop_nulls()
+    return Ran(
+        cluster, tuple(sorted(of["model"].drop_nulls().unique())), pieces["gpu"].n_unique(),
+        float(total.get("duration_s") or 0.0), float(seconds["gpu_s"].sum()), total["energy_j"], total["low_j"],
+        total["high_j"], total["idle_j"], share, use_of(share, memory),
+        workloads[0] if len(workloads) == 1 else None,
+        float(limits.mean()) if len(limits) == of.height and of.height else None,  # type: ignore[arg-type]
+        total["co2e_g"], total["cost"], total["method"], total["host_j"] or 0.0,
+    )  # fmt: skip
+
+
+def _mean(read: pl.DataFrame, name: str) -> float:
+    return float(read.select((pl.col(name) * pl.col("gpu_s")).sum() / pl.col("gpu_s").sum()).item())

@@ -1,0 +1,51 @@
+"""`whorl energy quote`: the same job on other GPUs, under power caps, at another hour."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .energy_options import joined, shared
+from .options import Span, exclusive, json_option
+
+
+@click.command("quote", short_help="A job on other GPUs, under power caps, at another hour.")
+@shared
+@click.option("--job", metavar="JOBID", required=True, help="The job.")
+@click.option(
+    "--deadline", type=Span(), default="24h", show_default=True, help="It must end within this time from now."
+)
+@json_option
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+@click.pass_obj
+def quote(
+    inherited: dict[str, Any] | None, /, job: str, deadline: float, as_json: bool, as_csv: bool, **given: Any
+) -> None:
+    """Say what a job would have taken elsewhere: time, joules, grams and money, with intervals.
+
+    \b
+    usual GPU   the median GPU of its model             needs: `whorl campaign`
+    model       each other model of the cluster         needs: the same workloads, measured on both
+    cap         lower power limits                      needs: workloads that ran under several limits
+    start       the greenest hour before the deadline   needs: intensities by hour (docs/carbon.md)
+
+    An option without such data is n/a, with the reason. "best": no other option is as good in time, energy and grams.
+    """
+    from ..analysis.energy.choices.quoted import quote as quoted
+    from ..dashboards.printed import energy_quote as printed
+    from .output import Progress, print_json, show, tell
+
+    exclusive("as_json", "as_csv")({"as_json": as_json, "as_csv": as_csv})
+    options = joined(inherited, given)
+    with Progress() as progress:
+        found = quoted(options.pop("store"), job, deadline_s=deadline, **options, progress=progress.say)
+    if as_json:
+        print_json(printed.document(found))
+        return
+    for note in found.notes:
+        tell(f"note: {note}")
+    if as_csv:
+        click.echo(printed.as_csv(found), nl=False)
+    else:
+        show(printed.answer(found))

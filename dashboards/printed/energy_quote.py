@@ -1,0 +1,108 @@
+"""What `whorl energy quote` says: a job elsewhere, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+import polars as pl
+
+from ...analysis.energy.answers import SCHEMA
+from ...analysis.energy.choices.quoted import Quoted
+from ...analysis.energy.choices.quoting import Option, Quote
+from ..table import MISSING, Table, many, number
+from .energy import TIMES, rows_as_csv, unit_of
+
+
+def document(found: Quoted) -> dict[str, Any]:
+    """The document of `whorl.energy/1`."""
+    ran = found.ran
+    return {
+        "schema": SCHEMA,
+        "rows": [_row(found, one) for one in found.quotes],
+        "job": {"busy": ran.busy, "use": ran.use, "workload": ran.workload, "limit_w": ran.limit_w, "gpus": ran.gpus},
+        "since": found.booked.since,
+        "until": found.booked.until,
+        "currency": found.booked.settings.currency,
+        "notes": list(found.notes),
+    }
+
+
+def as_csv(found: Quoted) -> str:
+    """The rows as CSV, with a header."""
+    return rows_as_csv(pl.DataFrame([_row(found, one) for one in found.quotes], infer_schema_length=None))
+
+
+def _row(found: Quoted, one: Quote) -> dict[str, Any]:
+    first = one.option == Option.AS_IT_RAN
+    return {
+        "cluster": found.ran.cluster, "job_id": found.job, "option": one.option.value, "what": one.what,
+        "energy_j": one.energy_j, "low_j": one.low_j, "high_j": one.high_j,
+        "idle_j": found.ran.idle_j if first else None, "duration_s": one.time_s,
+        "method": found.ran.method if first else None, "reason": one.reason, "co2e_g": one.co2e_g, "cost": one.cost,
+        "duration_low_s": one.time_low_s, "duration_high_s": one.time_high_s, "co2e_low_g": one.co2e_low_g,
+        "co2e_high_g": one.co2e_high_g, "start": _at(one.start_ns), "basis": one.basis, "n": one.n, "best": one.pareto,
+    }  # fmt: skip
+
+
+def _at(at_ns: int | None) -> datetime | None:
+    return None if at_ns is None else datetime(1970, 1, 1) + timedelta(microseconds=at_ns // 1000)  # noqa: DTZ001
+
+
+def answer(found: Quoted) -> Iterable[str | Table]:
+    """The options with figures as a table, then those without and why."""
+    ran = found.ran
+    busy = "for an unknown part of it" if ran.busy is None else f"{100 * ran.busy:.0f} % of it"
+    what = f", workload {ran.workload}" if ran.workload else "" if ran.busy is None else f", mostly {ran.use}"
+    models = ", ".join(ran.models) or "an unknown model"
+    yield f"job {found.job} on {many(ran.gpus, 'GPU')} of {models}: busy {busy}{what}"
+    yield ""
+    known = [one for one in found.quotes if one.reason is None and one.energy_j is not None]
+    if known:
+        yield _table(found, known)
+        yield ""
+        yield "best: no other option is as good in time, energy and grams. Each option changes one thing"
+        yield ""
+    for one in found.quotes:
+        if one not in known:
+            yield f"n/a: {one.option}{f' {one.what}' if one.what else ''}: {one.reason or 'there is no figure'}"
+
+
+def _table(found: Quoted, rows: list[Quote]) -> Table:
+    unit, joules = unit_of([one.energy_j for one in rows])
+    time, seconds = unit_of([row.time_s for row in rows], TIMES, 1.0)
+    header = ["option", "", time, "[95 %]", unit, "[95 %]"]
+    body = [
+        [
+            row.option.value, _what(row), *_with_ends((row.time_s, row.time_low_s, row.time_high_s), seconds),
+            *_with_ends((row.energy_j, row.low_j, row.high_j), joules),
+        ]
+        for row in rows
+    ]  # fmt: skip
+    if any(row.co2e_g is not None for row in rows):
+        header += ["CO2e g", "[95 %]"]
+        for cells, row in zip(body, rows, strict=True):
+            cells += _with_ends((row.co2e_g, row.co2e_low_g, row.co2e_high_g), 1.0)
+    if any(row.cost is not None for row in rows):
+        header.append(found.booked.settings.currency or "cost")
+        for cells, row in zip(body, rows, strict=True):
+            cells.append(number(row.cost, 3))
+    header += ["best", "from", "n"]
+    for cells, row in zip(body, rows, strict=True):
+        cells += ["yes" if row.pareto else "", row.basis or "", "" if row.n is None else f"{row.n:,}"]
+    right = [place for place in range(2, len(header)) if header[place] not in ("[95 %]", "best", "from")]
+    return Table(header, body, right, wrapped=(header.index("from"),), leaves=(header.index("from"),))
+
+
+def _what(row: Quote) -> str:
+    at = _at(row.start_ns)
+    return row.what if at is None else f"{row.what}: {at:%Y-%m-%d %H:%M}"
+
+
+def _with_ends(of: tuple[float | None, float | None, float | None], scale: float) -> list[str]:
+    best, low, high = (None if one is None else one / scale for one in of)
+    if best is None:
+        return [MISSING, MISSING]
+    ends = f"[{number(low, 3)}, {number(high, 3)}]" if low is not None and low != high else ""
+    return [number(best, 3), ends]
