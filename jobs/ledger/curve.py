@@ -12,11 +12,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from .unseen import Sees, Unseen
+
 Floats = NDArray[np.float64]
 
-ENERGY, BELOW, ABOVE, VARIANCE, SENSED_J, SENSED_S, COUNTER_S, DOUBT = range(8)
-"""What is counted, in J, J^2 and s; each adds up over times and over spans. DOUBT is filled by `splitting`."""
-WIDTH = 8
+ENERGY, BELOW, ABOVE, VARIANCE, BEAT_W2S, BEAT_J2S, LOCKED_W2S, SENSED_J, SENSED_S, COUNTER_S, DOUBT = range(11)
+"""What is counted, in J, s and `unseen`'s units; each adds up over times and over spans. `splitting` fills DOUBT."""
+WIDTH = 11
 
 LONGEST_STEP_S = 1.0
 """A sensor without a new value for longer is not believed to be at work."""
@@ -30,9 +32,10 @@ _COUNTER, _POWER, _GAP = range(3)
 class Curve:
     """The curve of one GPU, made by `read`, of which `forget` drops what nobody will ask for."""
 
-    def __init__(self, limit_w: float | None, period_s: float) -> None:
+    def __init__(self, limit_w: float | None, sensor: Sees) -> None:
         self.most_w = MOST_W if limit_w is None else limit_w * _OVER_LIMIT
-        self._period = period_s
+        self._sensor, self._period = sensor, sensor.period_s
+        self._unseen = Unseen(sensor, limit_w)
         self._times: list[float] = []
         self._rows: list[list[float]] = []
         self._kinds: list[int] = []  # of the line that ends at the knot
@@ -41,14 +44,26 @@ class Curve:
         self._counter: float | None = None  # at the last knot
         self._power: float | None = None
         self._stuck: float | None = None  # where the counter stands still
+        self._utilization: float | None = None
 
     @property
     def end(self) -> float | None:
         """The time of the last knot; None before the first."""
         return self._times[-1] if self._times else None
 
-    def read(self, at: float, counter_j: float | None, power_w: float | None, window_s: float = 0.0) -> None:
-        """Take in a reading: the counter (J), the power (W; 0 is no reading) and what time this power averages."""
+    def read(
+        self,
+        at: float,
+        counter_j: float | None,
+        power_w: float | None,
+        window_s: float = 0.0,
+        utilization: float | None = None,
+    ) -> None:
+        """Take in a reading: the counter (J), the power (W; 0 is no reading) and what time this power averages.
+
+        `utilization` is from 0 to 1.
+        """
+        self._utilization = utilization
         power_w = power_w or None
         looked, self._looked = self._looked, at
         if not self._times:
@@ -103,15 +118,15 @@ class Curve:
             row[SENSED_J] += used
             row[SENSED_S] += step
             row[COUNTER_S] += step * (kind == _COUNTER)
+            unseen = self._unseen.step(used / step, step, self._utilization, counter=kind == _COUNTER)
+            for column, more in zip((VARIANCE, BEAT_W2S, BEAT_J2S, LOCKED_W2S), unseen, strict=True):
+                row[column] += more
         self._add(at, row, kind, slack)
 
     def _trapezoid(self, at: float, power_w: float, window_s: float) -> None:
         assert self._power is not None
         step = at - self._times[-1]
         self._line(at, (self._power + power_w) / 2 * step, _POWER, (window_s + self._period) / 2)
-        # What a sensor that sees a part of the time does not see is taken to vary as much as what it sees.
-        unseen = 1 - min(1.0, window_s / self._period)
-        self._rows[-1][VARIANCE] += unseen * ((power_w - self._power) * step) ** 2 / 2
 
     def _gap(self, to: float) -> None:
         step = to - self._times[-1]
@@ -149,6 +164,10 @@ class Curve:
         below = line - np.maximum(0.0, used - self.most_w * (step - since))
         slack = np.array(self._slack)
         doubt = np.maximum(np.maximum(above, below), 0.0) + used / step * np.maximum(slack[left], slack[right])
+        # A step in power may be in a later value, as the sensor has it late, or in an earlier one.
+        watts = np.diff(rows[:, ENERGY]) / np.diff(knots)
+        near = watts[np.clip(left[:, None] + [-1, 0, 1], 0, len(watts) - 1)]
+        doubt += np.ptp(near, axis=1) * self._period
         return found, np.where(np.array(self._kinds)[right] == _GAP, 0.0, doubt)
 
     def forget(self, before: float) -> None:

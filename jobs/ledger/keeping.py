@@ -14,6 +14,7 @@ from ...errors import WhorlError
 from ...store import Store
 from ...store.names import this_cluster, this_node
 from ...store.schema import arrow_rows
+from .curve import WIDTH
 from .figures import figure_of
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class Keeper:
             "gpus": None if sensing is None else json.dumps(sensing.gpus),
             "began": span.began_ns + shift_ns,
             "ended": span.ended_ns + shift_ns,
-            "own_j": None if own is None else float(own[:-1:8].sum()),
+            "own_j": None if own is None else float(own[:-1:WIDTH].sum()),
             "energy_j": whole.energy_j,
             "low_j": whole.low_j,
             "high_j": whole.high_j,

@@ -9,17 +9,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...collectors.backends import Backend, Device, Status, find_backend
+from ...collectors.backends import Backend, Device, Status, Sweep, find_backend
 from ...collectors.clock import Clock
 from ...errors import InputError
 from ...store.metrics import BOARD_POWER, ROW
 from .curve import Curve
+from .unseen import sees
 
 log = logging.getLogger(__name__)
 
-_PERIOD_S = 0.1  # of a sensor that nothing is known of: that of most boards since Volta
 _SHORTEST_S, _LONGEST_S = 0.02, 0.05  # between two readings
 _LOOK_AGAIN_S = 2.0
+_WINDOW, _USED = ROW["power_window_ms"], ROW["utilization"]
 
 
 class Sensing:
@@ -40,25 +41,38 @@ class Sensing:
             raise
         self.gpus = tuple(devices[position].gpu for position in self._positions)
         self.node: str | None = next((d.row["node"] for d in devices if d.row.get("node")), None)
-        period_s = (self._backend.period_ms or 1000 * _PERIOD_S) / 1000
+        chosen = [devices[position] for position in self._positions]
+        first = self._sweep()[1]
+        windows = [
+            float(first.values[_WINDOW, position]) if first.status[_WINDOW, position] == Status.OK else None
+            for position in self._positions
+        ]
+        sensors = [
+            sees(device.row.get("model"), period_ms=self._backend.period_ms, window_ms=window)
+            for device, window in zip(chosen, windows, strict=True)
+        ]
+        period_s = max(sensor.period_s for sensor in sensors)
         self.every_s = min(max(period_s / 2, _SHORTEST_S), _LONGEST_S)
-        self.settled_s = 3 * max(period_s, _PERIOD_S)  # after so long, no new value is to be expected
-        self.curves = tuple(Curve(_limit_w(devices[position]), period_s) for position in self._positions)
+        self.settled_s = 3 * max(period_s, _LONGEST_S)  # after so long, no new value is to be expected
+        self.curves = tuple(Curve(_limit_w(device), sensor) for device, sensor in zip(chosen, sensors, strict=True))
         self._look_at = 0.0
 
-    def read(self) -> None:
-        """Read all sensors once."""
-        backend = self._backend
-        devices = backend.devices()
-        wanted = set(self._positions)
-        times, stamps = [0.0] * len(devices), [0] * len(devices)
-        for position in range(len(devices)):
+    def _sweep(self) -> tuple[list[float], Sweep]:
+        """The readings of now, and the time of each device's, s."""
+        backend, wanted = self._backend, set(self._positions)
+        number = len(backend.devices())
+        times, stamps = [0.0] * number, [0] * number
+        for position in range(number):
             if position in wanted:
                 began = self._clock.steady()
                 stamps[position] = self._clock.wall()
                 backend.read(position, slow=False)
                 times[position] = (began + self._clock.steady()) / 2e9
-        sweep = backend.sweep(stamps)
+        return times, backend.sweep(stamps)
+
+    def read(self) -> None:
+        """Read all sensors once."""
+        times, sweep = self._sweep()
         lost = False
         for position, curve in zip(self._positions, self.curves, strict=True):
             status, values = sweep.status[:, position], sweep.values[:, position]
@@ -68,14 +82,14 @@ class Sensing:
                 if status[ROW[name]] == Status.OK
             }
             power = next((answers[name] for name in BOARD_POWER if name in answers), None)
-            window = ROW["power_window_ms"]
-            window_s = float(values[window]) / 1000 if status[window] == Status.OK else 0.0
-            curve.read(times[position], answers.get("energy_mj"), power, window_s)
+            window_s = float(values[_WINDOW]) / 1000 if status[_WINDOW] == Status.OK else 0.0
+            busy = float(values[_USED]) / 100 if status[_USED] == Status.OK else None
+            curve.read(times[position], answers.get("energy_mj"), power, window_s, busy)
             if np.any((status == Status.LOST) | (status == Status.DRIVER)):
                 lost = True
         if lost and times[self._positions[0]] >= self._look_at:
             self._look_at = times[self._positions[0]] + _LOOK_AGAIN_S
-            backend.look_again(frozenset(), contextlib.nullcontext)
+            self._backend.look_again(frozenset(), contextlib.nullcontext)
 
     def end(self) -> float | None:
         """Up to when every curve reaches; None while one has not begun."""

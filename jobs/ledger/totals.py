@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...store.outcomes import Code
+from .curve import WIDTH
 from .figures import Figure, Why, figure, missing
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Total:
         self._why = self._why or span.book.why
         if span.used is None:
             return
-        joules = float(span.used[:-1:8].sum())
+        joules = float(span.used[:-1:WIDTH].sum())
         self._joules += joules
         self._squares = (self._squares[0], self._squares[1] + joules**2)
         self._most_w = span.book.most_w
