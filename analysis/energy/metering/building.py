@@ -19,6 +19,7 @@ _SHORTEST_GAP_S = 1.0
 _BLOCK = 32  # intervals that tell what is usual
 _NEXT = 8  # intervals after or before a long one that tell whether it is usual from or up to there
 _UNKNOWN_LIMIT = 1.5  # times the highest reading, where no limit is known
+_MOST_W = 1500.0  # no board draws more: where neither a limit nor a reading is known
 _FLOOR = 0.1  # of the power limit: no board draws less, where it was never seen idle
 _IDLE_READINGS = 5
 _OFTEN = 0.99  # quantile of the readings that counts as the most that work draws
@@ -56,7 +57,8 @@ def build(
         shape = np.interp(times + power.shift_s, times[known], watts[known])
         sensed = _near(times, known) & ~_beside(power.stuck[some] | power.zero[some])
     else:
-        shape, sensed = np.full(len(times), (floor_w + highest_w) / 2), np.zeros(len(step), bool)
+        middle = (floor_w + highest_w) / 2 if limit_w else floor_w
+        shape, sensed = np.full(len(times), middle), np.zeros(len(step), bool)
     slope, bend = step * shape[:-1], step * np.diff(shape) / 2
     by_power = slope + bend
     rate, beat, ahead, locked = np.zeros((4, len(step)))
@@ -67,7 +69,7 @@ def build(
         )
         rate, beat, ahead, locked = hidden.rate_w2s, hidden.beat_w2, hidden.beat_j2, hidden.locked_w2
 
-    count, told = counters.counted(ts, counter, by_power, sensed, highest_w or np.inf)
+    count, told = counters.counted(ts, counter, by_power, sensed, highest_w)
     notes += told
     trusted = count.trusted
     factor = np.divide(count.energy_j, by_power, out=np.ones(len(step)), where=trusted & (by_power > 0))
@@ -110,15 +112,14 @@ def build(
     swing = np.where(long, highest_w - floor_w, _swing(times, shape, power.sensor.window_s + power.sensor.period_s))
     return Meter(
         cluster, gpu, int(ts[0]), int(ts[-1]), int(ts[0]), idle_w, idle_n, limit_w, floor_w, highest_w, tuple(notes),
-        None, times, _from_zero(energy), slope, bend, swing, power.lag_s,
-        np.array([_from_zero(part) for part in parts]),
+        None, times, _from_zero(energy), slope, bend, swing, power.lag_s, _from_zero(parts),
     )  # fmt: skip
 
 
 def _levels(watts: Floats, idle_w: float | None, limit_w: float | None) -> tuple[float, float, float]:
     """The least that the GPU draws, the most that its work draws often, and the most that it can draw at all."""
     if not len(watts):
-        return (_FLOOR * limit_w, _LIKELY * limit_w, limit_w) if limit_w else (0.0, 0.0, 0.0)
+        return (_FLOOR * limit_w, _LIKELY * limit_w, limit_w) if limit_w else (0.0, 0.0, _MOST_W)
     lowest, seen = float(watts.min()), float(watts.max())
     often = float(np.partition(watts, int(_OFTEN * (len(watts) - 1)))[int(_OFTEN * (len(watts) - 1))])
     if limit_w is None:
@@ -209,7 +210,10 @@ def _compare(
 
 
 def _from_zero(steps: Floats) -> Floats:
-    return np.concatenate([[0.0], np.cumsum(steps)])
+    """Sums from the first interval on, along the last axis; one more than there are intervals."""
+    found = np.zeros((*steps.shape[:-1], steps.shape[-1] + 1))
+    np.cumsum(steps, axis=-1, out=found[..., 1:])
+    return found
 
 
 def _empty(cluster: str, gpu: str, readings: Readings, limit: float | None, notes: list[Note], reason: Reason) -> Meter:

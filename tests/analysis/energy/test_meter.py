@@ -342,6 +342,17 @@ def test_a_sensor_that_reads_0_w_while_the_load_moves_is_not_called_stuck() -> N
     assert problems(meter) == [Problem.ZERO]
 
 
+def test_energy_of_which_nothing_is_known_may_be_all_that_a_board_can_draw() -> None:
+    unknown = np.full(50, np.nan)
+    meter = build("c", "g", readings([46.19] * 50, stuck=np.ones(50, bool), limit_w=unknown))
+    found = meter.over(np.array([NOON]), np.array([NOON + 40 * S]))
+    assert (found.energy_j[0], found.above_j[0]) == (0, 40 * 1500)
+    limited = build("c", "g", readings([46.19] * 50, stuck=np.ones(50, bool)))
+    found = limited.over(np.array([NOON]), np.array([NOON + 40 * S]))
+    assert found.energy_j[0] + found.above_j[0] == pytest.approx(40 * 400)
+    assert found.energy_j[0] - found.below_j[0] == pytest.approx(40 * 40)
+
+
 def test_some_zero_watts_are_a_gap_and_a_counter_helps() -> None:
     power = STEADY.copy()
     power[100:120] = 0
