@@ -62,6 +62,8 @@ class Answer:
     booked: Booked
     gpus: pl.DataFrame | None = None
     """If one job was asked for: a row for each of its GPUs."""
+    beside: int | None = None
+    """If one job was asked for: how many other jobs were on its nodes meanwhile. Schedulers count each node whole."""
 
 
 def energy(
@@ -109,8 +111,9 @@ def energy(
     rows = _of_people(pieces, by, jobs, found) if by.of_people else _of_things(opened, pieces, by, found)
     metered = found.counted if job is None else pieces
     total = _added(metered, [], found).to_dicts()[0] if metered.height else {}
-    parts = None if job is None else _of_gpus(opened, pieces, found)
-    return Answer(by, rows, total, found, parts)
+    if job is None:
+        return Answer(by, rows, total, found)
+    return Answer(by, rows, total, found, _of_gpus(opened, pieces, found), _beside(opened, jobs))
 
 
 def _added(pieces: pl.DataFrame, by: list[str], found: Booked) -> pl.DataFrame:
@@ -203,14 +206,28 @@ def _of_job(store: Store, jobs: pl.DataFrame, job: str, cluster: str | None) -> 
     return found
 
 
+def _beside(store: Store, jobs: pl.DataFrame) -> int:
+    """How many other jobs were on the nodes of these allocations at the same time."""
+    answer = store.sql(
+        "select count(distinct o.job_id) as n from jobs_now j join jobs_now o on o.node = j.node and o.cluster is not "
+        "distinct from j.cluster and o.job_id <> j.job_id and o.began < coalesce(j.ended, timestamp '2262-01-01') "
+        f"and coalesce(o.ended, timestamp '2262-01-01') > j.began where j.allocation in ({_listed(jobs)})"
+    )
+    return int(answer.to_pylist()[0]["n"])
+
+
+def _listed(jobs: pl.DataFrame) -> str:
+    """The allocations, as SQL lists them."""
+    return ", ".join("'" + one.replace("'", "''") + "'" for one in jobs["allocation"].unique().to_list())
+
+
 def _of_these(
     store: Store, jobs: pl.DataFrame, since: datetime | None, until: datetime | None
 ) -> tuple[list[tuple[str, str]] | None, datetime | None, datetime | None]:
     """The physical GPUs of these allocations (None: not all are known) and the time that they cover."""
-    names = ", ".join("'" + one.replace("'", "''") + "'" for one in jobs["allocation"].unique().to_list())
     rows = store.sql(
         "select j.cluster, j.gpu, g.parent from jobs_now j left join gpus_now g on g.gpu = j.gpu and g.cluster is not "
-        f"distinct from j.cluster where j.allocation in ({names})"
+        f"distinct from j.cluster where j.allocation in ({_listed(jobs)})"
     ).polars()
     first, last = jobs["began"].min(), None if jobs["ended"].null_count() else jobs["ended"].max()
     assert first is None or isinstance(first, datetime)

@@ -55,7 +55,7 @@ def document(found: Answer) -> dict[str, Any]:
         "settings": None if booked.settings.path is None else str(booked.settings.path),
         "factors": booked.factors.to_dicts(),
         "sensor": booked.sensor.describe(),
-        **({} if found.gpus is None else {"gpus": found.gpus.to_dicts()}),
+        **({} if found.gpus is None else {"gpus": found.gpus.to_dicts(), "beside": found.beside}),
     }
 
 

@@ -75,14 +75,21 @@ def _lines(found: Answer, row: Row) -> Iterable[tuple[str, str, str]]:
             f"{idle} {unit} that its GPUs would have drawn without work",
         )
     if row["scheduler_j"] is not None:
+        twice = (
+            f"; {many(found.beside, 'other job')} on its nodes at that time count the same energy again"
+            if found.beside
+            else ""
+        )
         yield (
             "scheduler",
             f"{number(row['scheduler_j'] / joules)} {unit}",
-            "its accounting, of whole nodes with host and memory; jobs on one node at one time each count all of it",
+            f"its accounting, of whole nodes with processors and memory{twice}",
         )
+    settings = found.booked.settings
+    more = [*(["of the rest of the nodes"] if settings.host_w else []), *(["of the building"] if settings.pue else [])]
     for name, head in costs_of(found):
         what, _, in_ = head.partition(" ")
-        yield what, f"{number(row[name])} {in_}", ""
+        yield what, f"{number(row[name])} {in_}", " and ".join(["of that energy", *more])
 
 
 def lasted(seconds: float) -> str:

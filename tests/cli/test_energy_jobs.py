@@ -1,0 +1,91 @@
+"""`whorl energy` of jobs that were requeued, of arrays, over midnight, and beside the scheduler's own figure."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import whorl
+from whorl.cli import cli
+from whorl.tests.analysis.energy.stored import gpu, job, readings, store_of
+from whorl.tests.conftest import BuiltOnce
+
+HOUR = 3600
+ELEVEN = 11 * HOUR
+"""23:00, in seconds after noon."""
+
+
+def document(*arguments: str) -> dict[str, Any]:
+    result = CliRunner().invoke(cli, ["energy", *arguments, "--json"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return dict(json.loads(result.stdout))
+
+
+@pytest.fixture(scope="module")
+def night(built_once: BuiltOnce) -> Path:
+    """A GPU at 200 W from 23:00 to 01:00. Job 5 ran twice, 6 is an array whose two tasks share the GPU."""
+
+    def build(folder: Path) -> None:
+        seconds = range(ELEVEN, ELEVEN + 2 * HOUR + 1, 10)
+        store_of(
+            folder / "store",
+            [gpu("GPU-a")],
+            [readings("GPU-a", seconds, [200.0] * len(seconds))],
+            [
+                job(5, "GPU-a", ELEVEN, ELEVEN + 600, allocation="5.0", job_energy_j=900_000),
+                job(5, "GPU-a", ELEVEN + 1200, ELEVEN + 1800, allocation="5.1", job_energy_j=900_000),
+                job("6_1", "GPU-a", ELEVEN + 1800, ELEVEN + 5400, share=0.5, raw_id="61"),
+                job("6_2", "GPU-a", ELEVEN + 1800, ELEVEN + 5400, share=0.5, raw_id="62"),
+            ],
+        )
+
+    return built_once("night-energy", build) / "store"
+
+
+def test_a_job_that_was_requeued_is_one_row(night: Path) -> None:
+    [row] = document("--store", str(night), "--job", "5")["rows"]
+    assert row["energy_j"] == pytest.approx(200 * 1200)
+    assert row["duration_s"] == row["gpu_s"] == 1200
+    assert (row["allocations"], row["gpus"], row["scheduler_j"]) == (2, 1, 1_800_000)
+    assert row["began"] == "2026-11-02T23:00:00Z"
+    assert row["ended"] == "2026-11-02T23:30:00Z"
+
+
+def test_an_array_is_asked_for_by_its_number_and_a_task_by_either(night: Path) -> None:
+    tasks = document("--store", str(night), "--job", "6")["rows"]
+    assert {row["job_id"] for row in tasks} == {"6_1", "6_2"}
+    assert [row["energy_j"] for row in tasks] == pytest.approx([200 * 3600 / 2] * 2)  # equal shares
+    assert [row["job_id"] for row in document("--store", str(night), "--job", "62")["rows"]] == ["6_2"]
+
+
+def test_each_day_has_its_part(night: Path) -> None:
+    rows = document("--store", str(night), "--by", "day")["rows"]
+    assert {row["day"]: row["energy_j"] for row in rows} == pytest.approx(
+        {"2026-11-02": 200 * HOUR, "2026-11-03": 200 * HOUR}
+    )
+
+
+def test_since_and_until_choose_a_part_of_a_job(night: Path) -> None:
+    options = ("--since", "2026-11-02T23:45", "--until", "2026-11-03T00:15")
+    found = document("--store", str(night), *options)
+    assert found["total"]["energy_j"] == pytest.approx(200 * 1800)
+    assert {row["job_id"]: row["energy_j"] for row in found["rows"]} == pytest.approx({"6_1": 180_000, "6_2": 180_000})
+
+
+def test_the_schedulers_energy_stands_beside_it_with_what_it_counts_twice(night: Path) -> None:
+    shown = CliRunner().invoke(cli, ["energy", "--store", str(night), "--job", "5"]).stdout
+    assert "500.0 Wh" in shown or "0.5000 kWh" in shown
+    assert "of whole nodes with processors and memory" in shown
+    assert document("--store", str(night), "--job", "6_1")["beside"] == 1
+
+
+def test_python_gives_the_same_rows(night: Path) -> None:
+    found = whorl.energy(night, "user", since=datetime(2026, 11, 2, 23, 30))  # noqa: DTZ001 - UTC, without zone
+    [row] = document("--store", str(night), "--by", "user", "--since", "2026-11-02T23:30")["rows"][:1]
+    assert found.rows["energy_j"][0] == row["energy_j"]
+    assert found.total["gpus"] == 1
