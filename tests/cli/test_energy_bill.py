@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -140,3 +141,27 @@ def test_without_settings_the_answer_says_what_to_give(steady: Path, tmp_path: P
     assert "cost n/a: no price holds on this cluster at this time" in shown
     balance = whorl("reconcile", "--store", str(steady), "--settings", str(empty), "--json")
     assert [one["problem"] for one in json.loads(balance.stdout)["problems"]] == ["no zone", "no price"]
+
+
+def test_a_zone_without_a_factor_is_a_sentence_and_a_row_and_nothing_is_fetched(
+    steady: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a connection was opened")
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setenv("ELECTRICITY_MAPS_KEY", "a-key")
+    path = tmp_path / "energy.toml"
+    path.write_text('zone = "US-CAL-CISO"\nprice = 0.1\ncurrency = "USD"\n')
+    found = document("--store", str(steady), "--settings", str(path))
+    assert {row["co2e_g"] for row in found["rows"]} == {None}
+    assert all(row["cost"] > 0 for row in found["rows"])
+    result = whorl("reconcile", "--store", str(steady), "--settings", str(path), "--json")
+    assert result.exit_code == 0
+    problems = [row for row in json.loads(result.stdout)["problems"] if row["problem"] == "no factor"]
+    assert [(row["cluster"], row["n"]) for row in problems] == [("c", 1)]
+    # The same question with a service in the settings opens a connection.
+    path.write_text('zone = "US-CAL-CISO"\n[electricity_maps]\n')
+    with pytest.raises(AssertionError, match="a connection was opened"):
+        whorl("--store", str(steady), "--settings", str(path))
