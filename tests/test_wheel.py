@@ -63,9 +63,10 @@ def test_the_links_of_the_shipped_pages_lead_to_shipped_pages(wheel: dict[str, s
     assert not dead
 
 
-def test_the_wheel_has_no_tests_and_every_source_and_template(wheel: dict[str, str]) -> None:
+def test_the_wheel_has_no_tests_and_every_source_template_and_table(wheel: dict[str, str]) -> None:
     assert not [name for name in wheel if name.startswith(("tests/", "whorl/tests/", "whorl/benchmarks/"))]
     sources = {f"whorl/kernels/{path.name}" for path in (ROOT / "kernels").glob("*.cu*")}
     templates = {f"whorl/jobs/templates/{path.name}" for path in (ROOT / "jobs" / "templates").iterdir()}
-    assert sources | templates <= wheel.keys()
+    data = {f"whorl/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "analysis").rglob("*.csv")}
+    assert sources | templates | data <= wheel.keys()
     assert "whorl/py.typed" in wheel
