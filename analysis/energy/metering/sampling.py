@@ -13,9 +13,11 @@ that of work for u of the time, and what it is without work is known. A load is 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ....store.sensor_error import NORMAL_95
 from .readings import Floats
@@ -31,6 +33,8 @@ _LOBE = 0.3  # mean square of the energy that a sine is ahead of its mean by, ov
 _AROUND = 16  # readings before and after that tell whether readings vary
 _OF_RANGE = 1 / 8  # variance over range squared: between that of two levels (1/4) and of an even spread (1/12)
 _LIKE = 4  # of them at least
+_TELLS_S = 1.0  # utilisation tells of up to so much time before it was read
+_HARDLY = 0.03  # utilisation up to which hardly anything runs: a driver that is read causes some
 _FULL = 0.99  # utilisation from which a load cannot hide work
 
 
@@ -81,22 +85,37 @@ def unseen(
         within = np.nan_to_num(spread_w) ** 2 * _OF_RANGE
         locked = np.maximum(locked - within, 0.0)
         inside = (within * np.nan_to_num(every_s))[1:]
+    quiet = _quiet(utilization, read_every)
+    asleep = quiet[:-1] & quiet[1:] & (step <= _TELLS_S)
     if usual > 1.3 * read_every:  # read more often than there are new values
         grid = np.arange(times_s[0], times_s[-1] + usual, usual)
-        power_w = power_w[np.minimum(np.searchsorted(times_s, grid, "right") - 1, len(times_s) - 1)]
+        at = np.minimum(np.searchsorted(times_s, grid, "right") - 1, len(times_s) - 1)
+        power_w, quiet = power_w[at], quiet[at]
         block_of = ((times_s[:-1] - times_s[0]) / usual).astype(np.intp) // _BLOCK
     else:
         block_of = np.arange(len(step)) // _BLOCK
     rate, beat, ahead = _blocks(power_w, usual)
     block_of = np.minimum(block_of, len(rate) - 1)
+    rate, beat, ahead = rate[block_of], beat[block_of], ahead[block_of]
+    still = quiet[2:] & quiet[1:-1] & quiet[:-2]
+    if np.count_nonzero(still) >= _LIKE:  # readings beside work say nothing of the time without it
+        rate[asleep] = usual * float((np.diff(power_w, 2)[still] ** 2).mean()) / 6
+        beat[asleep] = ahead[asleep] = 0.0
     longer = np.maximum(step / usual, 1.0)
     not_seen = np.clip(1.0 - sensor.window_s / np.maximum(step, usual), 0.0, 1.0)
     return Unseen(
-        np.maximum(rate[block_of] * longer, inside) * not_seen,
-        beat[block_of] * not_seen,
-        ahead[block_of] * not_seen,
+        np.maximum(rate * longer, inside) * not_seen,
+        beat * not_seen,
+        ahead * not_seen,
         (locked[:-1] + locked[1:]) / 2 * not_seen,
     )
+
+
+def _quiet(utilization: Floats, read_every: float) -> NDArray[np.bool_]:
+    """By reading, whether hardly any kernel ran then, shortly before and after."""
+    around = max(1, math.ceil(_TELLS_S / max(read_every, 1e-3)))
+    found: NDArray[np.bool_] = _running((~(utilization <= _HARDLY)).astype(np.float64), around) == 0
+    return found
 
 
 def _blocks(power: Floats, usual: float) -> tuple[Floats, Floats, Floats]:
