@@ -84,11 +84,10 @@ def _ask(adapter: Adapter, zone: str, missing: Times, kept: Kept) -> None:
         began, ended = int(run[0]), int(run[-1]) + _HOUR
         there = theirs or _theirs(zone)
         rows = [row for row in ask(adapter, there, _when(began), _when(ended)) if began <= row[0] < ended]
-        known = {at // _HOUR * _HOUR for at, _ in rows}
         for at, grams in rows:
             kept[zone, at] = (f"{grams:.6g}", _stamp(at))
         for hour in run.tolist():
-            if hour not in known and hour < time.time_ns() - _SETTLED:
+            if (zone, hour) not in kept and hour < time.time_ns() - _SETTLED:
                 kept[zone, hour] = ("", _stamp(hour))
 
 

@@ -87,6 +87,12 @@ def test_holes_stay_holes(tmp_path: Path) -> None:
     assert set((_read(tmp_path / "a.csv", few, "DE").ended - _read(tmp_path / "a.csv", few, "DE").began) // _HOUR) == {
         1
     }
+    parts = "".join(f"2026-01-01T0{m // 60}:{m % 60:02}Z,{m}\n" for m in range(0, 150, 15) if m not in (60, 75, 90))
+    quarters = _read(tmp_path / "a.csv", "time,g_per_kwh\n" + parts, "DE")
+    assert [(began // _HOUR % 24, g) for began, g in zip(quarters.began, quarters.g_per_kwh, strict=True)] == [
+        (0, 22.5),  # the mean of 0, 15, 30, 45; of the next hour, three quarters are missing
+        (2, 127.5),  # of 120 and 135: a half
+    ]
     months = "".join(f"2026-{month:02}-01T00:00Z,{month}\n" for month in range(1, 13))
     year = _read(tmp_path / "a.csv", "time,g_per_kwh\n" + months, "DE")
     assert (year.began[1:] == year.ended[:-1]).all()
