@@ -58,21 +58,29 @@ def energy(
         ctx.obj = given
         return
     from ..analysis.energy import answers
+    from ..analysis.energy.choices.quoted import quote as quoted
     from ..dashboards.printed import energy as printed
-    from ..dashboards.printed.energy_job import answer as of_job
-    from .output import Progress, print_json, show
+    from ..dashboards.printed import energy_job
+    from ..dashboards.printed.energy_quote import as_rows
+    from .output import Progress, print_json, show, tell
 
     exclusive("as_json", "as_csv")({"as_json": as_json, "as_csv": as_csv})
     options = joined(None, given)
+    del options["store"]
+    elsewhere = None
     with Progress() as progress:
-        found = answers.energy(options.pop("store"), by, job=job, **options, progress=progress.say)
+        found = answers.energy(store or "", by, job=job, **options, progress=progress.say)
+        if job is not None and by == answers.By.JOB and not as_csv and found.rows.height:
+            elsewhere = quoted(store or "", job, answer=found, progress=progress.say)
+    for note in elsewhere.notes if elsewhere is not None else ():
+        tell(f"note: {note}")
     if as_json:
-        print_json(printed.document(found))
-        return
-    if as_csv:
+        document = printed.document(found)
+        print_json(document if elsewhere is None else {**document, "what_if": as_rows(elsewhere)})
+    elif as_csv:
         click.echo(printed.rows_as_csv(found.rows), nl=False)
     else:
-        show(of_job(found) if job is not None else printed.answer(found, str(store)))
+        show(printed.answer(found, str(store)) if elsewhere is None else energy_job.answer(found, elsewhere))
 
 
 for _command in (reconcile, excess, quote):

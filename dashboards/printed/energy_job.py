@@ -7,17 +7,23 @@ from datetime import datetime
 from typing import Any
 
 from ...analysis.energy.answers import Answer
+from ...analysis.energy.choices.quoted import Quoted
 from ..table import MISSING, Table, many, number
 from .energy import REASONS, carbon, costs_of, percent, unit_of, with_interval
+from .energy_quote import options
 
 Row = Mapping[str, Any]
 
 
-def answer(found: Answer) -> Iterable[str | Table]:
-    """A job for people: its energy and what it is made of, then each of its GPUs."""
+def answer(found: Answer, elsewhere: Quoted) -> Iterable[str | Table]:
+    """A job for people: its energy and what it is made of, each of its GPUs, and what it would have taken elsewhere."""
     for row in found.rows.iter_rows(named=True):
         yield from _of(found, row)
         yield ""
+    yield "what if: the same job"
+    yield ""
+    yield from options(elsewhere)
+    yield ""
     yield f"95 % intervals; of the power sensors: {found.booked.sensor.describe()}"
     yield from carbon(found)
 

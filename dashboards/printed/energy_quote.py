@@ -20,7 +20,7 @@ def document(found: Quoted) -> dict[str, Any]:
     ran = found.ran
     return {
         "schema": SCHEMA,
-        "rows": [_row(found, one) for one in found.quotes],
+        "rows": as_rows(found),
         "job": {"busy": ran.busy, "use": ran.use, "workload": ran.workload, "limit_w": ran.limit_w, "gpus": ran.gpus},
         "since": found.booked.since,
         "until": found.booked.until,
@@ -31,7 +31,12 @@ def document(found: Quoted) -> dict[str, Any]:
 
 def as_csv(found: Quoted) -> str:
     """The rows as CSV, with a header."""
-    return rows_as_csv(pl.DataFrame([_row(found, one) for one in found.quotes], infer_schema_length=None))
+    return rows_as_csv(pl.DataFrame(as_rows(found), infer_schema_length=None))
+
+
+def as_rows(found: Quoted) -> list[dict[str, Any]]:
+    """A row for each option, for programs."""
+    return [_row(found, one) for one in found.quotes]
 
 
 def _row(found: Quoted, one: Quote) -> dict[str, Any]:
@@ -58,6 +63,11 @@ def answer(found: Quoted) -> Iterable[str | Table]:
     models = ", ".join(ran.models) or "an unknown model"
     yield f"job {found.job} on {many(ran.gpus, 'GPU')} of {models}: busy {busy}{what}"
     yield ""
+    yield from options(found)
+
+
+def options(found: Quoted) -> Iterable[str | Table]:
+    """The options alone."""
     known = [one for one in found.quotes if one.reason is None and one.energy_j is not None]
     if known:
         yield _table(found, known)

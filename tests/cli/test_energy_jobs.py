@@ -56,6 +56,21 @@ def test_a_job_that_was_requeued_is_one_row(night: Path) -> None:
     assert row["ended"] == "2026-11-02T23:30:00Z"
 
 
+def test_one_job_says_what_it_would_have_taken_elsewhere(night: Path) -> None:
+    found = document("--store", str(night), "--job", "5")
+    [first, *others] = found["what_if"]
+    assert (first["option"], first["energy_j"]) == ("as it ran", found["rows"][0]["energy_j"])
+    assert {one["reason"] is None for one in others} == {False}  # this store has no measurements to compare with
+    shown = CliRunner().invoke(cli, ["energy", "--store", str(night), "--job", "5"]).stdout
+    assert "what if: the same job" in shown
+
+
+def test_one_job_by_gpu_has_only_its_own_energy(night: Path) -> None:
+    [row] = document("--store", str(night), "--job", "5", "--by", "gpu")["rows"]
+    assert (row["gpu"], row["energy_j"]) == ("GPU-a", pytest.approx(200 * 1200))
+    assert row["attributed_j"] == row["energy_j"]
+
+
 def test_an_array_is_asked_for_by_its_number_and_a_task_by_either(night: Path) -> None:
     tasks = document("--store", str(night), "--job", "6")["rows"]
     assert {row["job_id"] for row in tasks} == {"6_1", "6_2"}

@@ -12,7 +12,7 @@ import polars as pl
 
 from ....errors import InputError
 from ...power_classes import curves, sweep
-from ..answers import energy
+from ..answers import Answer, energy
 from ..booked import Booked
 from ..pieces import Kind, add_up
 from .busy import busy
@@ -48,19 +48,21 @@ def quote(
     cluster: str | None = None,
     deadline_s: float = DEADLINE_S,
     now: datetime | None = None,
+    answer: Answer | None = None,
     progress: Callable[[str], None] | None = None,
     **more: Any,
 ) -> Quoted:
     """What a job took, and would have taken on other GPUs, under power caps, and at another hour.
 
-    `deadline_s`: how long from `now` (UTC) its end may be away, for the hour. `more`: as `answers.energy` takes it.
+    `deadline_s`: how long from `now` (UTC) its end may be away, for the hour. `answer`: what `answers.energy` said of
+    the job, where it was asked before; else `more` is what that takes.
     Raises InputError as that does.
     """
     from ....store import Store as Opened
 
     opened = store if isinstance(store, Opened) else Opened.open(store)
     say = progress or (lambda _: None)
-    found = energy(opened, job=job, cluster=cluster, progress=progress, **more)
+    found = answer or energy(opened, job=job, cluster=cluster, progress=progress, **more)
     mine = found.rows.filter(pl.col("kind") == Kind.JOB).select("cluster", "job_id")
     if mine.is_empty():
         raise InputError(f"no GPU of job {job} is known in this time: leave --since and --until out")
