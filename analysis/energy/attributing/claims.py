@@ -102,7 +102,7 @@ def read_claims(
     if since_ns is not None:
         wanted.append(f"(ended IS NULL OR ended >= make_timestamp_ns({int(since_ns)}) OR ended < began)")
     answer = store.sql(
-        "SELECT cluster, allocation, job_id, node, gpu AS claimed, share, node_gpus, began, ended, recorded "
+        "SELECT cluster, allocation, job_id, node, gpu, share, node_gpus, began, ended, recorded "
         f"FROM jobs_now WHERE began IS NOT NULL AND {' AND '.join(wanted)}"
     )
     jobs = answer.polars()
@@ -116,7 +116,7 @@ def claims(jobs: pl.DataFrame, fleet: Fleet) -> Claims:
         schema={"cluster": pl.String, "claimed": pl.String, "parent": pl.String, "part": pl.Float64},
         orient="row",
     )
-    jobs = jobs.join(instances, on=["cluster", "claimed"], how="left", nulls_equal=True)
+    jobs = jobs.rename({"gpu": "claimed"}).join(instances, on=["cluster", "claimed"], how="left", nulls_equal=True)
     share = pl.col("share").cast(pl.Float64)
     in_mig = pl.col("parent").is_not_null()
     jobs = jobs.with_columns(
