@@ -86,9 +86,15 @@ def meter_of(seed: int, gaps: int, resets: int, *, idle: bool, counts: bool) -> 
             counter = np.where(back, counter - counter[back][0], counter)
     unknown = np.full(len(seconds), np.nan)
     readings = Readings(
-        (NOON + np.round(seconds * S)).astype(np.int64), watts, unknown, counter if counts else unknown,
-        np.where(quiet, 0.0, 1.0), unknown, np.zeros(len(seconds), bool), 300.0,
-    )  # fmt: skip
+        ts_ns=(NOON + np.round(seconds * S)).astype(np.int64),
+        stuck=np.zeros(len(seconds), bool),
+        power_w=watts,
+        instant_w=unknown,
+        counter_j=counter if counts else unknown,
+        utilization=np.where(quiet, 0.0, 1.0),
+        window_s=unknown,
+        limit_w=np.full(len(seconds), 300.0),
+    )
     return build("c", PARENT, readings)
 
 
