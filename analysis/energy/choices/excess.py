@@ -184,8 +184,10 @@ def _excess(least: Floats, most: Floats, level: pl.DataFrame, gpus: int) -> Part
     x, sd, sensor, common = (level[name].to_numpy() for name in ("x", "sd", "sensor_sd", "reference"))
     freedom = level["freedom"].cast(pl.Float64).fill_null(1.0).to_numpy()
 
+    kinds, kind = np.unique(np.maximum(freedom, 1.0), return_inverse=True)
+
     def reach(tail: float) -> Floats:
-        of_sensor = np.where(sensor > 0, quantile(np.full(len(x), tail), np.maximum(freedom, 1.0)) * sensor, 0.0)
+        of_sensor: Floats = quantile(np.full(len(kinds), tail), kinds)[kind] * sensor
         return np.hypot(float(quantile(tail, SITTINGS_FREEDOM)) * sd, of_sensor)
 
     def at(level_: Floats, side: int) -> Floats:

@@ -100,11 +100,23 @@ def _named(found: pl.DataFrame, keys: Mapping[str, object]) -> pl.DataFrame:
     return found.select(pl.col(name).cast(kind) for name, kind in COLUMNS.items())
 
 
+def main_kinds(fingerprints: pl.DataFrame) -> pl.DataFrame:
+    """The rows of workloads without those under other power limits or locked clocks, with `plain`, the workload's name.
+
+    Of the kinds of a workload on a model (`analysis.kinds`), the one with most runs is what jobs are like.
+    """
+    told = fingerprints.filter(pl.col("workload").is_not_null())
+    names = {name: plain_workload(name) for name in told["workload"].unique()}
+    told = told.with_columns(pl.col("workload").replace(names).alias("plain"))
+    keys = ["cluster", "model", "plain"]
+    counted = told.group_by(*keys, "workload").agg(pl.col("n").sum().alias("most"))
+    first = counted.sort("most", "workload", descending=[True, False]).unique(keys, keep="first", maintain_order=True)
+    return told.join(first.select(*keys, "workload"), on=[*keys, "workload"], how="semi", nulls_equal=True)
+
+
 def _compared(fingerprints: pl.DataFrame) -> pl.DataFrame:
     """A row a GPU, workload and figure: x, sd, reference (sd of the median GPU), spread, gpus, level (the median)."""
-    named = fingerprints.filter(
-        pl.col("workload").is_not_null() & pl.col("figure").is_in([*_FIGURES, _POWER]) & (pl.col("value") > 0)
-    )
+    named = main_kinds(fingerprints.filter(pl.col("figure").is_in([*_FIGURES, _POWER]) & (pl.col("value") > 0)))
     sign = pl.when(pl.col("figure") == "work_per_joule").then(-1.0).otherwise(1.0)
     keys = ["cluster", "model", "workload", "figure"]
     named = named.with_columns(
@@ -162,11 +174,11 @@ class _Sensors:
 
 def _of_workloads(own: pl.DataFrame, sensors: _Sensors) -> Iterator[pl.DataFrame]:
     """The level in each workload, by its plain name."""
-    for (workload,), part in own.group_by("workload", maintain_order=True):
+    for (workload,), part in own.group_by("plain", maintain_order=True):
         sd, freedom = _sensor_of(part, sensors)
         yield part.select(
             "gpu", "x", (pl.col("sd") ** 2 + pl.col("reference") ** 2).sqrt().alias("sd"), "reference", "gpus",
-            pl.col("n").alias("runs"), "sittings", pl.lit(plain_workload(str(workload))).alias("workload"),
+            pl.col("n").alias("runs"), "sittings", pl.lit(str(workload)).alias("workload"),
             pl.lit(None, pl.String).alias("use"), pl.lit(sd).alias("sensor_sd"), pl.lit(freedom).alias("freedom"),
             pl.lit(1).alias("workloads"),
         )  # fmt: skip

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from ....store.names import plain_workload
 from ....store.sensor_error import SensorError
 from ...statistics.spread import MAD_TO_SD
 from ...statistics.student import quantile
 from ...verdicts.levels.estimate import REACH_95
 from .excess import SITTINGS_FREEDOM
-from .levels import CLASSES, LEAST
+from .levels import CLASSES, LEAST, main_kinds
 
 if TYPE_CHECKING:
     from ....store import Store
@@ -57,14 +56,10 @@ def sizes(store: Store) -> pl.DataFrame:
 def medians(fingerprints: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     """Of each model and workload the median GPU: cluster, model, workload (plain), class, figure, level (ln, for a unit
     of work), sd (of one GPU of the model in another sitting), gpus, value (the median, not for a unit)."""
-    rows = fingerprints.filter(
-        pl.col("workload").is_not_null() & pl.col("model").is_not_null() & pl.col("figure").is_in(_FIGURES)
-        & (pl.col("value") > 0)
-    ).with_columns(
-        pl.col("workload").alias("kind"),
-        pl.col("workload").map_elements(plain_workload, return_dtype=pl.String),
-        ((pl.col("high") / pl.col("value")).log().abs() / REACH_95).alias("sd"),
-    )  # fmt: skip
+    known = pl.col("model").is_not_null() & pl.col("figure").is_in(_FIGURES) & (pl.col("value") > 0)
+    rows = main_kinds(fingerprints.filter(known)).with_columns(
+        pl.col("plain").alias("workload"), ((pl.col("high") / pl.col("value")).log().abs() / REACH_95).alias("sd")
+    )
     rows = rows.join(work, on=["cluster", "workload", "gpu"], how="left", nulls_equal=True)
     sign = pl.when(pl.col("figure") == "work_per_joule").then(-1.0).otherwise(1.0)
     amount = pl.when(pl.col("figure").is_in(["time", "work_per_joule"])).then(pl.col("work").log()).otherwise(0.0)
@@ -73,13 +68,12 @@ def medians(fingerprints: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     found = rows.group_by(keys, maintain_order=True).agg(
         pl.col("class").first(), pl.col("level").median(), pl.col("value").median(), pl.len().alias("gpus"),
         (pl.col("level") - pl.col("level").median()).abs().median().alias("apart"),
-        pl.col("sd").pow(2).mean().sqrt(), pl.col("kind").n_unique().alias("kinds"),
+        pl.col("sd").pow(2).mean().sqrt(),
         pl.col("work").is_null().any().alias("unsized"),
     )  # fmt: skip
-    # Runs under several power limits or locked clocks are several kinds: nobody knows which one the job is like.
-    found = found.filter((pl.col("kinds") == 1) & (pl.col("gpus") >= LEAST))
+    found = found.filter(pl.col("gpus") >= LEAST)
     spread = (MAD_TO_SD * pl.col("apart")) ** 2
-    return found.with_columns((spread + pl.col("sd").fill_null(0.0) ** 2).sqrt().alias("sd")).drop("apart", "kinds")
+    return found.with_columns((spread + pl.col("sd").fill_null(0.0) ** 2).sqrt().alias("sd")).drop("apart")
 
 
 def ratio(

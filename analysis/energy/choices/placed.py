@@ -76,8 +76,9 @@ def placed(
     of = levels(told, named, sensor=found.sensor)
     if of.is_empty():
         raise InputError(
-            f"no GPU of {opened.root} can be compared: that needs {LEAST} GPUs of one model, measured in the "
-            "same work, and one of them twice: run `whorl campaign`, or import results, and then again"
+            f"no GPU of {opened.root} can be compared: {LEAST} GPUs of one model must be measured in the same work, so "
+            "often that it is known what repeats (8 GPUs on two days, or 4 on three): run `whorl campaign`, or import "
+            "results, and then again"
         )
     say("reading how busy the GPUs were")
     used = found.pieces.filter(pl.col("kind") != Kind.UNATTRIBUTED)

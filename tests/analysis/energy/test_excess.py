@@ -103,6 +103,16 @@ def test_a_level_needs_peers_and_repeats() -> None:
     assert not levels(fingerprints(gpus=LEAST), limits()).is_empty()
 
 
+def test_runs_under_a_power_cap_are_no_evidence_of_what_jobs_take() -> None:
+    usual = fingerprints({3: 1.2})
+    capped = usual.filter(pl.col("workload") == "gemm").with_columns(
+        workload=pl.lit("gemm [150 W]"), value=2 * pl.col("value"), high=2 * pl.col("high"), n=pl.lit(1, pl.Int64)
+    )
+    named = usual.with_columns(pl.col("workload").replace({"gemm": "gemm [power limit not set]"}))
+    with_capped, without = (levels(rows, limits()) for rows in (pl.concat([named, capped]), usual))
+    assert with_capped.equals(without)
+
+
 def test_a_use_whose_workloads_disagree_is_known_less_well() -> None:
     one = fingerprints()
     slow_gemm = (pl.col("gpu") == gpu_name(3)) & (pl.col("workload") == "gemm") & (pl.col("figure") == "time")
