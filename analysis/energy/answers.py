@@ -41,7 +41,10 @@ METERED = "metered"
 """`kind` of a row of a GPU, a node or a day: all of its energy, whoever used it."""
 
 _FIGURES = ("energy_j", "low_j", "high_j", "idle_j", "duration_s", "method", "reason", "co2e_g", "cost")
-_MORE = ("gpu_s", "measured_s", "known_j", "gpus", "host_j", "embodied_g")
+_MORE = (
+    "co2e_low_g", "co2e_high_g", "cost_low", "cost_high", "gpu_s", "measured_s", "known_j", "gpus", "host_j",
+    "embodied_g",
+)  # fmt: skip
 _OF_JOB = ("user", "account", "state", "began", "ended", "allocations", "scheduler_j")
 _PARTS = {Kind.JOB: "attributed_j", Kind.IDLE: "idle_time_j", Kind.UNATTRIBUTED: "unattributed_j"}
 _ALLOCATIONS = (
@@ -117,10 +120,20 @@ def energy(
 
 
 def _added(pieces: pl.DataFrame, by: list[str], found: Booked) -> pl.DataFrame:
-    """The pieces added up; no grams and no money of what is no figure."""
+    """The pieces added up; no grams and no money of what is no figure.
+
+    Grams and money are as uncertain as the energy: their factors, and the energy of the host, are taken as given.
+    """
     rows = add_up(pieces, by, sensor=found.sensor, also=COSTS)
     known = pl.col("energy_j").is_not_null()
-    return rows.with_columns(pl.when(known).then(pl.col("co2e_g", "cost")))
+    rows = rows.with_columns(pl.when(known).then(pl.col("co2e_g", "cost")))
+    host = pl.col("host_j").fill_null(0.0)
+    whole = pl.col("energy_j") + host
+    columns = []
+    for name, low, high in (("co2e_g", "co2e_low_g", "co2e_high_g"), ("cost", "cost_low", "cost_high")):
+        ends = [pl.when(whole > 0).then(pl.col(name) * (pl.col(end) + host) / whole) for end in ("low_j", "high_j")]
+        columns += [pl.min_horizontal(ends).alias(low), pl.max_horizontal(ends).alias(high)]  # a price may be negative
+    return rows.with_columns(columns)
 
 
 def _of_people(pieces: pl.DataFrame, by: By, jobs: pl.DataFrame, found: Booked) -> pl.DataFrame:

@@ -221,6 +221,8 @@ def carbon(found: Answer) -> Iterable[str]:
         yield f"CO2e: {grams} g per kWh, {where} ({row['method']}-based){year}, source: {row['source']}; {pue}"
     if len(booked.factors) > _FACTORS:
         yield f"and {len(booked.factors) - _FACTORS} more sources of CO2e: --json has all"
+    if costs_of(found):
+        yield "intervals of CO2e and cost are those of the energy: nobody states how wrong a factor is"
     if booked.settings.path is None:
         yield "for CO2e and cost, write a file energy.toml in the store's folder (docs/carbon.md)"
         return

@@ -95,7 +95,11 @@ def _lines(found: Answer, row: Row) -> Iterable[tuple[str, str, str]]:
     more = [*(["of the rest of the nodes"] if settings.host_w else []), *(["of the building"] if settings.pue else [])]
     for name, head in costs_of(found):
         what, _, in_ = head.partition(" ")
-        yield what, f"{number(row[name])} {in_}", " and ".join(["of that energy", *more])
+        low, high = (number(row[one]) for one in _ENDS[name])
+        yield what, f"{number(row[name])} {in_} [{low}, {high}]", " and ".join(["of that energy", *more])
+
+
+_ENDS = {"co2e_g": ("co2e_low_g", "co2e_high_g"), "cost": ("cost_low", "cost_high")}
 
 
 def lasted(seconds: float) -> str:

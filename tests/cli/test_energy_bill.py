@@ -87,6 +87,10 @@ def test_grams_and_money_again_by_sql(steady: Path) -> None:
     [again] = Store.open(steady).sql(PIECES + query).to_pylist()
     assert {name: row[name] for name in again} == pytest.approx(again, rel=1e-9)
     assert row["energy_j"] == pytest.approx(400 * 2 * HOUR)
+    for name, ends in (("co2e_g", ("co2e_low_g", "co2e_high_g")), ("cost", ("cost_low", "cost_high"))):
+        for end, joules in zip(ends, (row["low_j"], row["high_j"]), strict=True):
+            part = (joules + row["host_j"]) / (row["energy_j"] + row["host_j"])
+            assert row[end] == pytest.approx(row[name] * part)
 
 
 def test_every_factor_is_named_with_its_source(steady: Path) -> None:
