@@ -18,7 +18,7 @@ from .carbon.billing import co2_and_cost, factors_used, join_used
 from .carbon.billing import cuts as changes
 from .carbon.dated import Steps, steps_of
 from .carbon.settings import Settings, find_settings
-from .metering import Meter, Reason, meters
+from .metering import Meter, Reason, covered, meters
 from .pieces import Kind
 
 if TYPE_CHECKING:
@@ -167,11 +167,7 @@ def _covered(
     store: Store, cluster: str | None, since: datetime | None, until: datetime | None
 ) -> tuple[int, int, Sequence[str]]:
     """The time that is looked at, ns: what was asked for, else what the telemetry covers; and the clusters."""
-    rows = store.scan("telemetry")
-    if cluster is not None:
-        rows = rows.filter(pl.col("cluster") == cluster)
-    spans = rows.group_by("cluster").agg(pl.col("ts").min().alias("first"), pl.col("ts").max().alias("last"))
-    found = store.collect(spans.sort("cluster"))
+    found = covered(store, cluster=cluster)
     of = "" if cluster is None else f" of cluster {cluster}"
     if found.is_empty():
         raise InputError(f"{store.root} has no telemetry{of}: `whorl collect` or `whorl import` adds some")

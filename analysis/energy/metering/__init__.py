@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from .findings import Note, Problem, Reason
 from .meter import Energies, Meter
-from .reading import meters
+from .reading import covered, meters
 from .readings import Readings
 
-__all__ = ["Energies", "Meter", "Note", "Problem", "Readings", "Reason", "meters"]
+__all__ = ["Energies", "Meter", "Note", "Problem", "Readings", "Reason", "covered", "meters"]

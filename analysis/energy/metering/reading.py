@@ -39,8 +39,7 @@ def meters(
 
     `gpus` keeps only these: cluster and GPU of each. Raises StoreError.
     """
-    names = ["telemetry", "telemetry_minutes"] if len(store.files("telemetry_minutes")) > 1 else ["telemetry"]
-    near = {name: _near(store.scan(name), cluster, since_ns, until_ns) for name in names}
+    near = {name: _near(store.scan(name), cluster, since_ns, until_ns) for name in _tables(store)}
     counts = pl.concat([store.collect(rows.group_by(_KEYS).len()) for rows in near.values()])
     counts = counts.group_by(_KEYS).agg(pl.col("len").sum()).sort(_KEYS)
     counts = counts.join(_instances(store), on=_KEYS, how="anti", nulls_equal=True)
@@ -56,6 +55,24 @@ def meters(
             meter = build(*key, readings, board.get("limit_w"), board.get("model"), told).between(since_ns, until_ns)
             if meter is not None:
                 yield meter
+
+
+def covered(store: Store, *, cluster: str | None = None) -> pl.DataFrame:
+    """What time has telemetry, by cluster: `cluster`, `first` and `last` (UTC). Raises StoreError."""
+    parts = []
+    for name in _tables(store):
+        first, last = pl.col("ts").min().alias("first"), pl.col("ts").max().alias("last")
+        if name == "telemetry_minutes":  # its time stamps are when minutes begin
+            last += pl.duration(seconds=60, time_unit="ns")
+        rows = _near(store.scan(name), cluster, None, None)
+        parts.append(store.collect(rows.group_by("cluster").agg(first, last)))
+    found = pl.concat(parts)
+    return found.group_by("cluster").agg(pl.col("first").min(), pl.col("last").max()).sort("cluster")
+
+
+def _tables(store: Store) -> list[str]:
+    """The tables that hold telemetry: pruned minutes only where there are any."""
+    return ["telemetry", "telemetry_minutes"] if len(store.files("telemetry_minutes")) > 1 else ["telemetry"]
 
 
 def _chunk(store: Store, tables: dict[str, pl.LazyFrame], chunk: pl.DataFrame) -> Iterator[tuple[int, Readings]]:

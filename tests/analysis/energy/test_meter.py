@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whorl.analysis.energy.metering import Meter, Note, Problem, Readings, Reason, meters
+from whorl.analysis.energy.booked import booked
+from whorl.analysis.energy.metering import Meter, Note, Problem, Readings, Reason, covered, meters
 from whorl.analysis.energy.metering.building import build
 from whorl.store import Store, retention
 from whorl.store.importing import Options, import_file
@@ -429,4 +430,6 @@ def test_minutes_of_pruned_telemetry_give_about_the_same_energy(store: Store) ->
         assert new["energy_j"] == pytest.approx(old["energy_j"], rel=0.01)
         assert new["measured_s"] == pytest.approx(old["measured_s"], abs=1)
     assert after[0]["counter_s"] == pytest.approx(599, abs=1)
+    assert covered(store).select((pl.col("last") - pl.col("first")).dt.total_seconds()).item() in range(599, 661)
+    assert booked(store).pieces["energy_j"].sum() == pytest.approx(sum(one["energy_j"] for one in before), rel=0.01)
     assert after[1]["variance_j2"] > before[1]["variance_j2"]
