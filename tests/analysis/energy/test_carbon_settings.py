@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -141,3 +142,19 @@ def test_the_shipped_table_names_year_and_zone_of_every_value() -> None:
     assert canonical("UK") == canonical("gb") == "GBR"
     # A part of a country is not the country: a site must say what it wants.
     assert shipped("US-CAL-CISO") is None
+
+
+def test_the_examples_of_the_page_are_settings(tmp_path: Path) -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "carbon.md").read_text()
+    examples = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    assert len(examples) >= 4
+    for number, example in enumerate(examples):
+        path = tmp_path / f"{number}.toml"
+        path.write_text(example)
+        assert read_settings(path, trusted=False) != NONE
+    keys = re.findall(r"^\| ([^|]+) \|", page.partition("## All keys")[2].partition("\n\n**")[0], re.MULTILINE)
+    named = {key.strip("[]") for cell in keys for key in re.findall(r"`([^`]+)`", cell)}
+    (tmp_path / "wrong.toml").write_text("x = 1")
+    with pytest.raises(InputError) as error:
+        read_settings(tmp_path / "wrong.toml")
+    assert set(str(error.value).rpartition("there are ")[2].split(", ")) == named
