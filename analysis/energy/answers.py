@@ -41,9 +41,11 @@ METERED = "metered"
 """`kind` of a row of a GPU, a node or a day: all of its energy, whoever used it."""
 
 _FIGURES = ("energy_j", "low_j", "high_j", "idle_j", "duration_s", "method", "reason", "co2e_g", "cost")
+_MOSTLY = 0.5
+"""`idle_share` is of GPUs that were seen idle; they must have so much of the energy."""
 _MORE = (
-    "co2e_low_g", "co2e_high_g", "cost_low", "cost_high", "gpu_s", "measured_s", "known_j", "gpus", "host_j",
-    "embodied_g",
+    "idle_share", "co2e_low_g", "co2e_high_g", "cost_low", "cost_high", "gpu_s", "measured_s", "known_j", "gpus",
+    "host_j", "embodied_g",
 )  # fmt: skip
 _OF_JOB = ("user", "account", "state", "began", "ended", "allocations", "scheduler_j")
 _PARTS = {Kind.JOB: "attributed_j", Kind.IDLE: "idle_time_j", Kind.UNATTRIBUTED: "unattributed_j"}
@@ -120,13 +122,21 @@ def energy(
 
 
 def _added(pieces: pl.DataFrame, by: list[str], found: Booked) -> pl.DataFrame:
-    """The pieces added up; no grams and no money of what is no figure.
+    """The pieces added up, with `idle_share`; no grams and no money of what is no figure.
 
     Grams and money are as uncertain as the energy: their factors, and the energy of the host, are taken as given.
     """
-    rows = add_up(pieces, by, sensor=found.sensor, also=COSTS)
+    seen = pl.col("idle_j").is_not_null() & pl.col("energy_j").is_not_null()
+    pieces = pieces.with_columns(
+        pl.col("idle_j").fill_null(0.0).alias("_idle_j"), pl.when(seen).then("energy_j").otherwise(0.0).alias("_seen_j")
+    )
+    rows = add_up(pieces, by, sensor=found.sensor, also=(*COSTS, "_idle_j", "_seen_j"))
     known = pl.col("energy_j").is_not_null()
-    rows = rows.with_columns(pl.when(known).then(pl.col("co2e_g", "cost")))
+    mostly = known & (pl.col("_seen_j") > 0) & (pl.col("_seen_j") >= _MOSTLY * pl.col("energy_j"))
+    rows = rows.with_columns(
+        pl.when(known).then(pl.col("co2e_g", "cost")),
+        pl.when(mostly).then(pl.col("_idle_j") / pl.col("_seen_j")).alias("idle_share"),
+    ).drop("_idle_j", "_seen_j")
     host = pl.col("host_j").fill_null(0.0)
     whole = pl.col("energy_j") + host
     columns = []
@@ -191,7 +201,7 @@ def _of_gpus(store: Store, pieces: pl.DataFrame, found: Booked) -> pl.DataFrame:
     rows = _added(pieces, keys, found)
     rows = rows.join(_named(store), on=["cluster", "gpu"], how="left", nulls_equal=True, maintain_order="left")
     share = (pl.col("gpu_s") / pl.col("duration_s")).alias("share")
-    shown = rows.select(*keys, "name", "node", "model", share, *_FIGURES, "gpu_s", "measured_s", "known_j")
+    shown = rows.select(*keys, "name", "node", "model", share, *_FIGURES, *_MORE)
     return shown.sort("job_id", "node", "name", "gpu", nulls_last=True)
 
 

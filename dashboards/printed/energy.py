@@ -108,7 +108,7 @@ def _table(found: Answer, rows: Sequence[Row]) -> Table:
     if found.by.of_people:
         header.append("idle %")
         for cells, row in zip(body, rows, strict=True):
-            cells.append(percent(row["idle_j"], row["energy_j"]) if row["kind"] == Kind.JOB else "")
+            cells.append(percent(row["idle_share"], 1.0) if row["kind"] == Kind.JOB else "")
     else:
         header += ["jobs %", "idle %", "unattributed %"]
         for cells, row in zip(body, rows, strict=True):

@@ -50,7 +50,7 @@ def _of(found: Answer, row: Row) -> Iterable[str | Table]:
             number(one["share"], 3),
             lasted(one["duration_s"]),
             *with_interval(one, joules),
-            percent(one["idle_j"], one["energy_j"]),
+            percent(one["idle_share"], 1.0),
             percent(one["measured_s"], one["gpu_s"]),
             one["method"] or MISSING,
         ]
@@ -73,13 +73,13 @@ def _lines(found: Answer, row: Row) -> Iterable[tuple[str, str, str]]:
         energy, bounds = with_interval(row, joules)
         measured = percent(row["measured_s"], row["gpu_s"])
         yield "energy", f"{energy} {unit} {bounds}", f"by {row['method']}; {measured} % of the time has readings"
-    if row["idle_j"] is not None:
-        idle = number(row["idle_j"] / joules)
-        yield (
-            "idle share",
-            f"{percent(row['idle_j'], row['energy_j'])} %",
-            f"{idle} {unit} that its GPUs would have drawn without work",
+    if row["idle_share"] is not None:
+        whole = (
+            "of its GPUs that were ever seen idle"
+            if row["idle_j"] is None
+            else f"{number(row['idle_j'] / joules)} {unit} that its GPUs would have drawn without work"
         )
+        yield "idle share", f"{percent(row['idle_share'], 1.0)} %", whole
     if row["scheduler_j"] is not None:
         twice = (
             f"; {many(found.beside, 'other job')} on its nodes at that time count the same energy again"

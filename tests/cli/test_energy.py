@@ -130,6 +130,7 @@ def test_energy_of_jobs_and_people_again_by_sql(sampled: Path, by: str) -> None:
         assert {name: mine[name] for name in row} == pytest.approx(row, rel=1e-9)
         assert mine["low_j"] < mine["energy_j"] < mine["high_j"]
         assert mine["measured_s"] == pytest.approx(row["gpu_s"])
+        assert mine["idle_share"] == pytest.approx(row["idle_j"] / row["energy_j"])
     assert found["total"]["energy_j"] == pytest.approx(sum(row["energy_j"] for row in again), rel=1e-9)
 
 

@@ -89,6 +89,16 @@ def test_what_is_wrong_is_a_sentence_and_a_row(bad: Path) -> None:
         assert f"\n{problem}, " in shown
 
 
+def test_the_idle_share_is_that_of_gpus_that_were_seen_idle(tmp_path: Path) -> None:
+    known = readings("GPU-a", range(120), [50.0] * 20 + [200.0] * 100)
+    never = readings("GPU-b", range(120), [100.0] * 120)
+    jobs = [job(1, name, 20, 110) for name in ("GPU-a", "GPU-b")]
+    store_of(tmp_path / "S", [gpu("GPU-a"), gpu("GPU-b")], [known, never], jobs)
+    [row] = [one for one in document("--store", str(tmp_path / "S"))["rows"] if one["kind"] == "job"]
+    assert row["idle_j"] is None  # nobody knows what the other one draws without work
+    assert row["idle_share"] == pytest.approx(50 / 200, rel=0.01)
+
+
 def test_a_sensor_that_is_stuck_gives_no_energy_and_the_reason(tmp_path: Path) -> None:
     stuck = readings("GPU-stuck", range(60), [200.0] * 60, quality=["power_stuck"] * 60)
     store_of(tmp_path / "S", [gpu("GPU-stuck")], [stuck], [])
