@@ -81,7 +81,7 @@ def placed(
             "results, and then again"
         )
     say("reading how busy the GPUs were")
-    used = found.pieces.filter(pl.col("kind") != Kind.UNATTRIBUTED)
+    used = found.lit.filter(pl.col("kind") != Kind.UNATTRIBUTED)
     rows = excess(used, of, busy(opened, used), sensor=found.sensor)
     by = Of(by)
     if by is Of.JOB:

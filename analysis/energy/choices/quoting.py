@@ -79,8 +79,14 @@ class Ran:
 
     @property
     def waiting_j(self) -> float:
-        """Energy of the time without a kernel."""
-        return (self.idle_j or 0.0) * (1 - (self.busy or 0.0))
+        """Energy of the time without a kernel; if the GPUs were never seen idle, the middle of what it can be."""
+        waits = 1 - (self.busy or 0.0)
+        return (self.energy_j or 0.0) * waits / 2 if self.idle_j is None else self.idle_j * waits
+
+    @property
+    def unsure_j(self) -> float:
+        """How much more or less of the energy that may be."""
+        return self.waiting_j if self.idle_j is None else 0.0
 
     @property
     def error(self) -> float:
@@ -175,7 +181,12 @@ def _scaled(
     busy_j = max(0.0, ran.energy_j - ran.waiting_j)
     (t, dt), (e, de), (w, dw) = time, energy, waiting
     seconds = [busy_s * math.exp(t + side * dt) + waits_s for side in (0, -1, 1)]
-    joules = [busy_j * math.exp(e + side * de) + ran.waiting_j * math.exp(w + side * dw) for side in (0, -1, 1)]
+    joules = [
+        busy_j * math.exp(e + side * de)
+        + ran.waiting_j * math.exp(w + side * dw)
+        + side * ran.unsure_j * abs(math.exp(e) - math.exp(w))
+        for side in (0, -1, 1)
+    ]
     best, low, high = seconds
     return _quoted(ran, replace(quote, time_s=best, time_low_s=low, time_high_s=high), *joules)
 

@@ -108,6 +108,19 @@ def test_an_idle_power_that_nobody_measured_widens_the_energy() -> None:
     assert width(without) > 1.2 * width(with_idle)
 
 
+def test_gpus_that_were_never_seen_idle_drew_something_between_nothing_and_all_while_they_waited() -> None:
+    known_idle, unknown = (
+        other_models(replace(RAN, busy=0.3, idle_j=idle), known(faster=4.0), SENSOR_ERROR)[0]
+        for idle in (JOULES / 4, None)
+    )
+    assert width(unknown) > width(known_idle)
+    least, most = (factor * JOULES for factor in (1.5 / 4, 0.3 * 1.5 / 4 + 0.7 * 1.5))
+    assert unknown.low_j is not None
+    assert unknown.high_j is not None
+    assert unknown.low_j < least
+    assert unknown.high_j > most
+
+
 def width(quote: Quote) -> float:
     assert quote.low_j is not None
     assert quote.high_j is not None
