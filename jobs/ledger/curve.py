@@ -9,6 +9,8 @@ gap: what the GPU drew before, between nothing and the most that the board can d
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,6 +31,33 @@ _OVER_LIMIT = 1.25  # for moments, boards draw more than their limit
 _COUNTER, _POWER, _GAP = range(3)
 
 
+@dataclass(frozen=True)
+class _Lines:
+    """The lines between knots, as arrays; by line but for `knots`."""
+
+    knots: Floats
+    rows: Floats  # where it begins
+    more: Floats  # from there to its end
+    step: Floats
+    used: Floats
+    displaced: Floats  # J: as the times of knots are not exact
+    read: NDArray[np.bool_]  # no gap, whose bounds hold for each part of it
+
+    @classmethod
+    def of(
+        cls, times: list[float], rows: list[list[float]], kinds: list[int], slack: list[float], period: float
+    ) -> _Lines:
+        knots, table, late = np.array(times), np.array(rows), np.array(slack)
+        step, more = np.diff(knots), np.diff(table, axis=0)
+        used = more[:, ENERGY]
+        watts = used / step
+        around = np.pad(watts, 1, mode="edge")
+        swing = np.ptp([around[:-2], watts, around[2:]], axis=0)
+        # A step in power may be in a later value, as the sensor has it late, or in an earlier one.
+        displaced = watts * np.maximum(late[:-1], late[1:]) + swing * period
+        return cls(knots, table, more, step, used, displaced, np.array(kinds[1:]) != _GAP)
+
+
 class Curve:
     """The curve of one GPU, made by `read`, of which `forget` drops what nobody will ask for."""
 
@@ -45,6 +74,7 @@ class Curve:
         self._power: float | None = None
         self._stuck: float | None = None  # where the counter stands still
         self._utilization: float | None = None
+        self._lines: _Lines | None = None
 
     @property
     def end(self) -> float | None:
@@ -139,6 +169,7 @@ class Curve:
         return (self._rows[-1][ENERGY] - self._rows[-2][ENERGY]) / (self._times[-1] - self._times[-2])
 
     def _add(self, at: float, row: list[float], kind: int, slack: float) -> None:
+        self._lines = None
         self._times.append(at)
         self._rows.append(row)
         self._kinds.append(kind)
@@ -149,29 +180,24 @@ class Curve:
 
         Times before the first knot have what it has: nothing. Those after the last one have what that has.
         """
-        knots, rows = np.array(self._times), np.array(self._rows)
-        if len(knots) < 2:
-            return np.repeat(rows, len(times), axis=0), np.zeros(len(times))
-        right = np.clip(np.searchsorted(knots, times), 1, len(knots) - 1)
-        left = right - 1
-        step = knots[right] - knots[left]
-        since = np.clip(times - knots[left], 0.0, step)
+        if len(self._times) < 2:
+            return np.repeat(np.array(self._rows), len(times), axis=0), np.zeros(len(times))
+        lines = self._lines = self._lines or _Lines.of(self._times, self._rows, self._kinds, self._slack, self._period)
+        line = np.searchsorted(lines.knots[1:-1], times, side="right")
+        step, used = lines.step[line], lines.used[line]
+        since = np.minimum(np.maximum(times - lines.knots[line], 0.0), step)
         part = since / step
-        found = rows[left] + part[:, None] * (rows[right] - rows[left])
-        used = rows[right, ENERGY] - rows[left, ENERGY]
-        line = used * part
-        above = np.minimum(self.most_w * since, used) - line
-        below = line - np.maximum(0.0, used - self.most_w * (step - since))
-        slack = np.array(self._slack)
-        doubt = np.maximum(np.maximum(above, below), 0.0) + used / step * np.maximum(slack[left], slack[right])
-        # A step in power may be in a later value, as the sensor has it late, or in an earlier one.
-        watts = np.diff(rows[:, ENERGY]) / np.diff(knots)
-        near = watts[np.clip(left[:, None] + [-1, 0, 1], 0, len(watts) - 1)]
-        doubt += np.ptp(near, axis=1) * self._period
-        return found, np.where(np.array(self._kinds)[right] == _GAP, 0.0, doubt)
+        found = lines.rows[line] + part[:, None] * lines.more[line]
+        here = used * part
+        above = np.minimum(self.most_w * since, used) - here
+        below = here - np.maximum(0.0, used - self.most_w * (step - since))
+        doubt = np.maximum(np.maximum(above, below), 0.0) + lines.displaced[line]
+        return found, doubt * lines.read[line]
 
     def forget(self, before: float) -> None:
         """Drop knots that no time from `before` on needs."""
         keep = max(0, min(int(np.searchsorted(self._times, before, side="right")) - 1, len(self._times) - 2))
-        for one in (self._times, self._rows, self._kinds, self._slack):
-            del one[:keep]
+        if keep > 0:
+            self._lines = None
+            for one in (self._times, self._rows, self._kinds, self._slack):
+                del one[:keep]

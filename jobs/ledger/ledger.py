@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _CLOSING_S = 1.0  # the longest that an end waits for the sensors
+_TOGETHER = 500  # events that are taken in at once: more do not fit the cache
 _LINGER_S = 1.0  # the thread goes on for so long after the last span, as the next one may come soon
 
 
@@ -161,10 +162,10 @@ class Book:
                     if not begins:
                         self._finish(span)
             else:
-                if events:
-                    # One that was noted late counts from where the books are.
-                    spread = [(max(at / 1e9, self._taken_s), span, begins) for at, span, begins in events]
-                    for node in self._splitting.take(spread):
+                # One that was noted late counts from where the books are.
+                spread = [(max(at / 1e9, self._taken_s), span, begins) for at, span, begins in events]
+                for first in range(0, len(spread), _TOGETHER):
+                    for node in self._splitting.take(spread[first : first + _TOGETHER]):
                         assert isinstance(node, Span)
                         self._finish(node)
                 self._taken_s = end_s
