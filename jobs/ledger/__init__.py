@@ -24,11 +24,13 @@ from typing import Any
 from .figures import Figure, Why
 from .ledger import Ledger
 from .spans import INHERITED, Parent, Span, current
-from .totals import Quote, Total, Totals
+from .totals import Factor, Quote, Total, Totals
 from .waiting import greenest_start
 
-__all__ = ["Figure", "Ledger", "Quote", "Span", "Total", "Totals", "Why", "close", "current", "greenest_start", "open",
-           "problem", "quote", "span", "totals"]  # fmt: skip
+__all__ = [
+    "Factor", "Figure", "Ledger", "Quote", "Span", "Total", "Totals", "Why", "close", "current", "greenest_start",
+    "open", "problem", "quote", "span", "totals",
+]  # fmt: skip
 
 _ledger = Ledger()
 _choosing = threading.Lock()

@@ -24,7 +24,7 @@ from ...errors import WhorlError
 from .figures import Figure, Why, figure_of, missing
 from .spans import INHERITED, Parent, Span
 from .splitting import Splitting
-from .totals import Quote, Totals, quote
+from .totals import Factor, Quote, Totals, quote
 
 if TYPE_CHECKING:
     from ...collectors.backends import Backend
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_SETTINGS = "energy.toml"  # in a store
 _CLOSING_S = 1.0  # the longest that an end waits for the sensors
 _TOGETHER = 500  # events that are taken in at once: more do not fit the cache
 _LINGER_S = 1.0  # the thread goes on for so long after the last span, as the next one may come soon
@@ -242,7 +243,8 @@ class Ledger:
     """Counts the energy of spans on some GPUs: those that CUDA shows to this process, or `gpus` (UUIDs, NVML indices).
 
     `backend` is "nvml", "simulated" or an object that satisfies `collectors.backends.Backend`. With a `store`, a
-    folder, every span becomes a row of its table `spans`. It opens at the first span; what keeps it from working is in
+    folder, every span becomes a row of its table `spans`. `settings` is the site's energy.toml, for grams; without it,
+    that in the store. It opens at the first span; what keeps it from working is in
     `problem()`, and spans then have times and no energy. Nothing raises into the application.
     """
 
@@ -253,10 +255,12 @@ class Ledger:
         gpus: Sequence[str | int] | None = None,
         store: str | Path | None = None,
         cluster: str | None = None,
+        settings: str | Path | None = None,
         clock: Clock | None = None,
         thread: bool = True,
     ) -> None:
         self.backend, self.gpus, self.store, self.cluster = backend, gpus, store, cluster
+        self.settings = settings
         self.clock: Clock = clock or SystemClock()
         self.thread = thread
         self._book: Book | None = None
@@ -316,9 +320,21 @@ class Ledger:
     ) -> list[Quote]:
         """What each configuration takes, from its spans so far: s, J and g, and which are worth choosing.
 
-        A configuration is the attributes of its spans (of those called `span`, where it is given), or their name.
+        A configuration is the attributes of its spans (of those called `span`, where it is given), or their name. Grams
+        are by `grams_per_kwh`, else by the ledger's settings: the factor of now. Raises InputError where these cannot
+        be read.
         """
-        return quote(self.totals(), configurations, span=span, grams_per_kwh=grams_per_kwh)
+        by: Factor | None = None
+        if grams_per_kwh is not None:
+            by = Factor(grams_per_kwh)
+        elif self._has_settings():
+            from .grams import factor
+
+            by = factor(self.settings, self.store, self.cluster)
+        return quote(self.totals(), configurations, span=span, factor=by)
+
+    def _has_settings(self) -> bool:
+        return self.settings is not None or (self.store is not None and (Path(self.store) / _SETTINGS).is_file())
 
     def problem(self) -> str | None:
         """Why there is no energy, in a sentence; None where there is."""

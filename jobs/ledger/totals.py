@@ -107,6 +107,17 @@ class Totals:
         return len(self._kinds)
 
 
+@dataclass(frozen=True)
+class Factor:
+    """Grams of CO2e of a kWh that a GPU used, with the site's PUE (None: not stated), and where the figure is from."""
+
+    g_per_kwh: float
+    pue: float | None = None
+    zone: str | None = None
+    source: str = "given"
+    year: int | None = None
+
+
 class Unquoted(Code):
     """Why a configuration has no quote."""
 
@@ -131,6 +142,7 @@ class Quote:
     low_j: float | None
     high_j: float | None
     co2e_g: float | None
+    factor: Factor | None
     reason: str | None
     pareto: bool
 
@@ -140,7 +152,7 @@ def quote(
     configurations: Sequence[Mapping[str, Any] | str],
     *,
     span: str | None = None,
-    grams_per_kwh: float | None = None,
+    factor: Factor | None = None,
 ) -> list[Quote]:
     """What each configuration takes, from the spans that have ended.
 
@@ -159,7 +171,7 @@ def quote(
                 ],
             )
         )
-    quotes = [_quoted(one, kinds, grams_per_kwh) for one, kinds in found]
+    quotes = [_quoted(one, kinds, factor) for one, kinds in found]
     points = [
         None if q.seconds is None or q.energy_j is None else (q.seconds, q.energy_j, q.co2e_g or 0.0) for q in quotes
     ]
@@ -177,8 +189,8 @@ def pareto(points: Sequence[tuple[float, ...] | None]) -> list[bool]:
     ]
 
 
-def _quoted(one: Mapping[str, Any] | str, kinds: Sequence[Total], grams_per_kwh: float | None) -> Quote:
-    nothing = Quote(one, 0, None, None, None, None, None, None, None, None, pareto=False)
+def _quoted(one: Mapping[str, Any] | str, kinds: Sequence[Total], factor: Factor | None) -> Quote:
+    nothing = Quote(one, 0, None, None, None, None, None, None, None, None, None, pareto=False)
     if not kinds or len({kind.name for kind in kinds}) > 1:
         reason = Unquoted.SEVERAL if kinds else Unquoted.UNSEEN
         return Quote(**{**vars(nothing), "reason": reason})
@@ -210,7 +222,8 @@ def _quoted(one: Mapping[str, Any] | str, kinds: Sequence[Total], grams_per_kwh:
         joules,
         low,
         None if high is not None and math.isinf(high) else high,
-        None if joules is None or grams_per_kwh is None else joules / 3.6e6 * grams_per_kwh,
+        None if joules is None or factor is None else joules / 3.6e6 * factor.g_per_kwh,
+        factor,
         energy.reason,
         pareto=False,
     )

@@ -22,9 +22,10 @@ from whorl.jobs.ledger.curve import WIDTH
 from whorl.jobs.ledger.ledger import Book, Ledger
 from whorl.jobs.ledger.spans import Span
 from whorl.jobs.ledger.splitting import Event, Node, Splitting
-from whorl.jobs.ledger.totals import pareto
+from whorl.jobs.ledger.totals import Factor, pareto
 from whorl.store.sensor_error import MEASURED_BOARDS
 from whorl.tests.jobs.boards import Board, Boards, HandClock
+from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.sizes import count
 from whorl.tests.stores import copied_stores
 from whorl.tests.without import NODE, run_without
@@ -303,6 +304,26 @@ def test_a_simulated_gpu_with_the_thread(simulated: Ledger) -> None:
     assert [(total.name, total.n) for total in ledger.totals()] == [("outer", 1)]
 
 
+def test_real_bindings_and_a_gpu_that_falls_off_the_bus(nvml: NvmlLibrary) -> None:
+    nvml.write("gpus 2", "model A100", "load 1 0.5")
+    books = Ledger(gpus=[1])
+    with books.span("work") as span:
+        time.sleep(0.4)
+    assert books.problem() is None
+    figure = span.figure()
+    assert figure.method == "counter"
+    assert figure.high_j is not None
+    assert 0.4 * 400 * 1.3 > figure.high_j > 5
+    nvml.add("gpu 1 lost")
+    time.sleep(0.1)
+    with books.span("lost") as span:
+        time.sleep(0.1)
+    assert span.settle(3.0)
+    assert span.reason == "mostly gaps"
+    books.close()
+    assert not nvml.setters()
+
+
 def test_parents_follow_the_context(simulated: Ledger) -> None:
     found: dict[str, str | None] = {}
 
@@ -494,6 +515,18 @@ def test_a_quote_has_time_joules_and_grams_and_says_what_is_worth_choosing() -> 
         assert quote.low_j is not None
         assert quote.high_j is not None
         assert quote.low_j < (quote.energy_j or 0) < quote.high_j
+
+
+def test_grams_are_by_the_settings_of_the_store_with_their_source(tmp_path: Path) -> None:
+    lines = 'zone = "DE"\npue = 1.5\n[[factor]]\nzone = "DE"\ng_per_kwh = 400\nsource = "the site"\nyear = 2025\n'
+    (tmp_path / "energy.toml").write_text(lines)
+    bench = Bench(Board(steady(200)), settings=tmp_path / "energy.toml")
+    bench.span(2, 6)
+    (quote,) = bench.ledger.quote(["work"])
+    assert quote.factor == Factor(600.0, 1.5, "DEU", "the site", 2025)
+    assert quote.co2e_g == pytest.approx((quote.energy_j or 0) / 3.6e6 * 600)
+    (plain,) = Ledger(backend="none").quote(["work"])
+    assert (plain.co2e_g, plain.factor) == (None, None)
 
 
 def test_the_pareto_set() -> None:
