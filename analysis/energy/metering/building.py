@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from . import counters
 from .findings import Note, Problem, Reason
-from .meter import Meter
+from .meter import PARTS, Meter
 from .power import power_of
 from .readings import Floats, Readings, Times
-from .sampling import unseen
+from .sampling import LOCKED_S, Sensor, unseen
 
 _LONGEST_STEPS = 3.0  # a pause of more usual intervals than this is a gap
 _SHORTEST_GAP_S = 1.0
@@ -61,14 +61,6 @@ def build(
         shape, sensed = np.full(len(times), middle), np.zeros(len(step), bool)
     slope, bend = step * shape[:-1], step * np.diff(shape) / 2
     by_power = slope + bend
-    rate, beat, ahead, locked = np.zeros((4, len(step)))
-    if np.count_nonzero(known) > 1:
-        spread, every = (None if each is None else each[some] for each in (readings.spread_w, readings.every_s))
-        hidden = unseen(
-            times, shape, utilization, power.sensor, floor_w=floor_w, full_w=full_w, spread_w=spread, every_s=every
-        )
-        rate, beat, ahead, locked = hidden.rate_w2s, hidden.beat_w2, hidden.beat_j2, hidden.locked_w2
-
     count, told = counters.counted(ts, counter, by_power, sensed, highest_w)
     notes += told
     trusted = count.trusted
@@ -78,42 +70,62 @@ def build(
 
     blind = ~trusted & ~sensed
     slope, bend = np.where(blind, energy, slope), np.where(blind, 0.0, bend)
-    least = np.clip(np.maximum(floor_w * step, np.where(trusted, 0.0, count.energy_j)), 0.0, highest_w * step)
+    refused = _beside(power.stuck[some] | power.zero[some])
+    notes += _gaps(ts, blind & ~refused, energy)
+    unseen_j2 = np.zeros((4, len(step)))
+    if np.count_nonzero(known) > 1:
+        unseen_j2 = _unseen(times, shape, readings, some, power.sensor, floor_w, full_w)
+    differ = _compare(ts, by_power, energy, unseen_j2, trusted & sensed, notes)
+    # A counter misses nothing between its readings, but what it adds up may be the readings of the same sensor.
+    usual = max(float(np.median(step)), power.sensor.period_s)
+    unseen_j2[:, trusted] *= 1 - min(1.0, power.sensor.window_s / power.sensor.period_s)
+    unseen_j2[0, trusted] *= power.sensor.period_s / usual
+    least = np.where(trusted, 0.0, np.maximum(floor_w * step, count.energy_j))
     below = np.where(blind, np.maximum(energy - least, 0.0), 0.0)
     above = np.where(blind, np.maximum(highest_w * step - energy, 0.0), 0.0)
     for note in events:  # a clock that was set back shows the same time twice
         if note.problem == Problem.CLOCK_STEP and note.seconds is not None and note.seconds < 0:
             above[min(int(np.searchsorted(ts, note.began_ns)), len(above) - 1)] -= note.seconds * highest_w
-    notes += _gaps(ts, blind & ~_beside(power.stuck[some] | power.zero[some]), energy)
-    differ = _compare(ts, by_power, energy, rate, trusted & sensed, step, notes)
     below += np.where(trusted, max(differ, 0.0) * energy, 0.0)
     above += np.where(trusted, max(-differ, 0.0) * energy, 0.0)
-    # A counter is read as often as anything else, but what it adds up may be the readings of the same sensor.
-    sees = min(1.0, power.sensor.window_s / power.sensor.period_s)
-    usual = max(float(np.median(step)), power.sensor.period_s)
-    rate = np.where(trusted, rate * power.sensor.period_s / usual * (1 - sees), rate)
-    beat, ahead, locked = (np.where(trusted, each * (1 - sees), each) for each in (beat, ahead, locked))
-    long = ~_near(times, np.ones(len(times), bool))
-    parts = np.array(
-        [
-            np.where(blind, 0.0, energy),
-            below,
-            above,
-            np.where(blind, 0.0, rate * step),
-            np.where(blind, 0.0, beat * step),
-            np.where(blind, 0.0, ahead * step),
-            np.where(blind, 0.0, locked * step),
-            np.where(blind, 0.0, step),
-            np.where(trusted, step, 0.0),
-            np.where(blind & _beside(power.stuck[some]), step, 0.0),
-            np.where(blind & _beside(power.zero[some]), step, 0.0),
-        ]
-    )
-    swing = np.where(long, highest_w - floor_w, _swing(times, shape, power.sensor.window_s + power.sensor.period_s))
+    parts = {
+        "measured_j": np.where(blind, 0.0, energy),
+        "below_j": below,
+        "above_j": above,
+        **dict(
+            zip(("variance_j2", "beat_w2s", "beat_j2s", "locked_w2s"), np.where(blind, 0.0, unseen_j2), strict=True)
+        ),
+        "measured_s": np.where(blind, 0.0, step),
+        "counter_s": np.where(trusted, step, 0.0),
+        "stuck_s": np.where(blind & _beside(power.stuck[some]), step, 0.0),
+        "zero_s": np.where(blind & _beside(power.zero[some]), step, 0.0),
+    }
+    near = _near(times, np.ones(len(times), bool))
+    swing = _swing(times, shape, power.sensor.window_s + power.sensor.period_s)
+    swing = np.where(near, swing, highest_w - floor_w)
     return Meter(
         cluster, gpu, int(ts[0]), int(ts[-1]), int(ts[0]), idle_w, idle_n, limit_w, floor_w, highest_w, tuple(notes),
-        None, times, _from_zero(energy), slope, bend, swing, power.lag_s, _from_zero(parts),
+        None, times, _from_zero(energy), slope, bend, swing, power.lag_s,
+        _from_zero(np.array([parts[name] for name in PARTS])),
     )  # fmt: skip
+
+
+def _unseen(
+    times: Floats,
+    shape: Floats,
+    readings: Readings,
+    some: NDArray[np.bool_],
+    sensor: Sensor,
+    floor_w: float,
+    full_w: float,
+) -> Floats:
+    """(4, n - 1) what the sensor did not see of power: by interval, the sums that a meter keeps of `Unseen`."""
+    spread, every = (None if each is None else each[some] for each in (readings.spread_w, readings.every_s))
+    hidden = unseen(
+        times, shape, readings.utilization[some], sensor, floor_w=floor_w, full_w=full_w, spread_w=spread, every_s=every
+    )
+    found: Floats = np.array([hidden.rate_w2s, hidden.beat_w2, hidden.beat_j2, hidden.locked_w2]) * np.diff(times)
+    return found
 
 
 def _levels(watts: Floats, idle_w: float | None, limit_w: float | None) -> tuple[float, float, float]:
@@ -193,19 +205,19 @@ def _gaps(ts: Times, gap: NDArray[np.bool_], energy: Floats) -> list[Note]:
 
 
 def _compare(
-    ts: Times, by_power: Floats, energy: Floats, rate: Floats, both: NDArray[np.bool_], step: Floats, notes: list[Note]
+    ts: Times, by_power: Floats, energy: Floats, unseen_j2: Floats, both: NDArray[np.bool_], notes: list[Note]
 ) -> float:
     """By which share of it the counter has more than the integrated power, beyond what sampling explains."""
     power, counter = float(by_power[both].sum()), float(energy[both].sum())
-    if not power or not counter or step[both].sum() < _AGREE_S:
+    at = np.flatnonzero(both)
+    if not power or not counter or float((ts[at + 1] - ts[at]).sum()) < _AGREE_S * 1e9:
         return 0.0
-    doubt = 2 * float((rate * step)[both].sum()) ** 0.5 + _AGREE * power
+    sampling = float(unseen_j2[0, both].sum() + unseen_j2[3, both].sum() * LOCKED_S)
+    doubt = 2 * sampling**0.5 + _AGREE * power
     apart = counter - power
     if abs(apart) <= doubt:
         return 0.0
-    at = np.flatnonzero(both)
-    percent = 100 * apart / power
-    notes.append(Note(Problem.DISAGREE, int(ts[at[0]]), int(ts[at[-1] + 1]), apart, percent))
+    notes.append(Note(Problem.DISAGREE, int(ts[at[0]]), int(ts[at[-1] + 1]), apart, 100 * apart / power))
     return float((apart - doubt if apart > 0 else apart + doubt) / counter)
 
 

@@ -17,10 +17,11 @@ from .readings import Floats, Times
 from .sampling import LOCKED_S
 
 _REFUSED_FROM = 0.5  # of a window without readings that count
-_PARTS = (
+PARTS = (
     "measured_j", "below_j", "above_j", "variance_j2", "beat_w2s", "beat_j2s", "locked_w2s",
     "measured_s", "counter_s", "stuck_s", "zero_s",
 )  # fmt: skip
+"""What a meter sums up besides the energy: of `Energies`, and what its variance and its reasons are made of."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Meter:
     lag_s: float
     """By how much the energy of a step in power may be displaced: its height times this."""
     parts: Floats
-    """(parts, k) the other figures to each knot, in the order of `_PARTS`."""
+    """(parts, k) the other figures to each knot, in the order of `PARTS`."""
 
     def over(self, began: Times, ended: Times) -> Energies:
         """The energy from `began` to `ended` (ns UTC, arrays). Raises ValueError where one ends before it begins."""
@@ -90,7 +91,7 @@ class Meter:
         length = (ended - began) / 1e9
         first, since = self._at(began)
         last, until = self._at(ended)
-        sums = dict(zip(_PARTS, until[1:-1] - since[1:-1], strict=True))
+        sums = dict(zip(PARTS, until[1:-1] - since[1:-1], strict=True))
         seconds = np.maximum(length, 1e-9)
         beats = np.minimum(sums["beat_w2s"] * seconds, sums["beat_j2s"] / seconds)
         locked = sums["locked_w2s"] * np.minimum(length, LOCKED_S)
@@ -126,12 +127,12 @@ class Meter:
     def _at(self, when: Times) -> tuple[Floats, Floats]:
         """The time on the meter and (2 + parts, n): energy, parts and the doubt of a window's end there."""
         if len(self.knots_s) < 2:
-            return np.zeros(len(when)), np.zeros((2 + len(_PARTS), len(when)))
+            return np.zeros(len(when)), np.zeros((2 + len(PARTS), len(when)))
         inside = np.clip((when - self.origin_ns) / 1e9, 0.0, self.knots_s[-1])
         at = np.clip(np.searchsorted(self.knots_s, inside, "right") - 1, 0, len(self.knots_s) - 2)
         step = self.knots_s[at + 1] - self.knots_s[at]
         share = (inside - self.knots_s[at]) / step
-        found = np.empty((2 + len(_PARTS), len(when)))
+        found = np.empty((2 + len(PARTS), len(when)))
         found[0] = self.energy_j[at] + self.slope_j[at] * share + self.bend_j[at] * share**2
         found[1:-1] = self.parts[:, at] + share * (self.parts[:, at + 1] - self.parts[:, at])
         found[-1] = self.edge_w[at] * (share * (1 - share) * step + self.lag_s)

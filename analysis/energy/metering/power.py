@@ -57,6 +57,7 @@ def power_of(readings: Readings, limit_w: float | None, model: str | None, notes
         watts = np.where(np.isnan(reported), instant, reported)
     else:
         watts, window = np.where(np.isnan(instant), reported, instant), part
+    watts, stuck, zero = _without_impossible(readings, watts, limit_w, notes)
     if known is not None and window is None and known.window_ms is None and known.period_ms == 20:
         sensor, shift, lag = Sensor(_SLOW_S / 2, period), 0.0, _SLOW_S + period
     elif window is None:
@@ -66,7 +67,6 @@ def power_of(readings: Readings, limit_w: float | None, model: str | None, notes
         sensor, shift, lag = Sensor(window, period), 0.0, window / 2 + period
     else:
         sensor, shift, lag = Sensor(window, period), (window + period) / 2, window / 8 + period
-    watts, stuck, zero = _without_impossible(readings, watts, limit_w, notes)
     return Power(watts, stuck, zero, sensor, shift, lag)
 
 

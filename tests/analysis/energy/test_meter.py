@@ -305,6 +305,7 @@ def test_a_gpu_with_only_a_counter_has_a_meter() -> None:
     meter = build("c", "g", readings(np.full(300, np.nan), counter_j=counted(STEADY)))
     assert whole(meter)["energy_j"] == pytest.approx(200 * 299)
     assert figures(meter, 30, 60)["energy_j"] == pytest.approx(200 * 30)
+    assert whole(meter)["variance_j2"] == 0
 
 
 def test_counter_and_power_that_disagree_are_told_and_both_in_the_interval() -> None:
