@@ -31,3 +31,5 @@ def sample(folder: Path, gpus: int | None, seed: int | None, force: bool) -> Non
     for gpu in made.planted:
         click.echo(f"planted {gpu.kind}: {gpu.name} ({gpu.uuid})")
     click.echo(f"next: whorl import --store S --cluster sample {shlex.quote(str(folder))}/*")
+    click.echo("      whorl variability --store S")
+    click.echo("      whorl energy --store S")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -117,6 +118,8 @@ def answer(result: DemoResult) -> Iterable[str | Table]:
     if result.page is not None:
         yield Line(f"report: {result.page} (open it in a browser; it needs no network)")
     yield from next_commands(looked, result.store)
+    if result.planted is not None:  # invented jobs had the simulated GPUs
+        yield Line(f"      whorl energy --store {shlex.quote(str(result.store))}")
 
 
 def _not_run(report: Report, names: Mapping[str, str]) -> Iterable[str]:

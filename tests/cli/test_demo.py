@@ -113,6 +113,7 @@ def test_a_healthy_fleet_has_nobody_named_and_a_second_run_is_a_second_campaign(
     assert "planted nothing: every GPU is healthy" in done.stdout
     assert f"report: {tmp_path / 'D' / 'report.html'}" in done.stdout
     assert f"next: whorl variability --store {tmp_path / 'D' / 'store'}" in done.stdout
+    assert f"      whorl energy --store {tmp_path / 'D' / 'store'}" in done.stdout
     again = run(*FEW, "--faults", "1", out=tmp_path / "D")  # the same GPUs with a fault: another fleet
     assert again.exit_code == 0, again.output
     store = Store.open(tmp_path / "D" / "store")

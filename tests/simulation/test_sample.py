@@ -202,7 +202,7 @@ def test_the_command_writes_names_and_refuses(tmp_path: Path) -> None:
     lines = done.output.splitlines()
     assert sum(line.startswith("wrote ") for line in lines) == len(FILES)
     assert sum(line.startswith("planted ") for line in lines) == 3
-    assert lines[-1] == f"next: whorl import --store S --cluster sample '{folder}'/*"
+    assert lines[-3] == f"next: whorl import --store S --cluster sample '{folder}'/*"
 
     (folder / "gemm.csv").write_text("mine")
     with pytest.raises(InputError, match=r"already has gemm\.csv, .*--force"):
