@@ -44,6 +44,7 @@ def bad(built_once: BuiltOnce) -> Path:
                 job("unknown", "GPU-of-nobody", 0, 600),
                 job("backward", "GPU-read", 500, 400),
                 job("crowd", "GPU-read", 100, 140),
+                job("nowhere", None, 460, 480),
                 job("running", "GPU-read", 560, None, state="RUNNING"),
             ],
         )
@@ -54,7 +55,8 @@ def bad(built_once: BuiltOnce) -> Path:
 def test_each_job_without_an_honest_figure_has_a_reason_and_no_energy(bad: Path) -> None:
     rows = {row["job_id"]: row for row in document("--store", str(bad))["rows"] if row["kind"] == "job"}
     reasons = {name: row["reason"] for name, row in rows.items() if row["energy_j"] is None}
-    assert set(reasons) == {"hole", "unread", "unknown", "backward"}
+    assert set(reasons) == {"hole", "unread", "unknown", "backward", "nowhere"}
+    assert reasons["nowhere"] == "GPU not known"
     assert reasons["unread"] == reasons["unknown"] == "no telemetry"
     assert reasons["backward"] == "ends before it begins"
     for name in reasons:
@@ -80,6 +82,7 @@ def test_what_is_wrong_is_a_sentence_and_a_row(bad: Path) -> None:
     assert ("gap", None) in problems
     assert "job backward" in problems["ends before it begins", "backward"]
     assert "job unread" in problems["no telemetry of the GPU", "unread"]
+    assert "node n1 job nowhere" in problems["GPU not known", "nowhere"]
     assert "GPU-of-nobody" in problems["unknown GPU", "unknown"]
     [overlap] = [text for (problem, _), text in problems.items() if problem == "overlap"]
     assert "job whole and job crowd" in overlap or "job crowd and job whole" in overlap
