@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from ...analysis.energy.answers import SCHEMA
+from ...analysis.energy.choices.levels import ANY
 from ...analysis.energy.choices.quoted import Quoted
 from ...analysis.energy.choices.quoting import Option, Quote
 from ..table import MISSING, Table, many, number
@@ -59,7 +60,7 @@ def answer(found: Quoted) -> Iterable[str | Table]:
     """The options with figures as a table, then those without and why."""
     ran = found.ran
     busy = "for an unknown part of it" if ran.busy is None else f"{100 * ran.busy:.0f} % of it"
-    what = f", workload {ran.workload}" if ran.workload else "" if ran.busy is None else f", mostly {ran.use}"
+    what = f", workload {ran.workload}" if ran.workload else "" if ran.use == ANY else f", mostly {ran.use}"
     models = ", ".join(ran.models) or "an unknown model"
     yield f"job {found.job} on {many(ran.gpus, 'GPU')} of {models}: busy {busy}{what}"
     yield ""

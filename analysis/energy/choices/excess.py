@@ -65,15 +65,17 @@ class Part:
 def excess(
     pieces: pl.DataFrame, levels: pl.DataFrame, busy: pl.DataFrame, *, sensor: SensorError = SENSOR_ERROR
 ) -> pl.DataFrame:
-    """A row for each allocation and GPU, and for each GPU without a job; `of_jobs`, `of_gpus`, `of_nodes` add them up.
+    """A row for each allocation and GPU, and for each GPU without a job; `add` adds them up.
 
-    `pieces`: as `pieces.SCHEMA`, with cost and co2e_g where known. `levels`: from `levels.levels`. `busy`: as `BUSY`.
+    `pieces`: as `pieces.SCHEMA`, with cost, co2e_g and host_j where known. `levels`: from `levels.levels`. `busy`: as
+    `BUSY`.
     Columns: those of `add_up` by cluster, gpu, node, kind and allocation, and for `excess_j` and `excess_s` (of GPU
     time) the best figure, `_low`, `_high` (95 %), `_least`, `_common`, `_reason`; `basis` (what the level is from).
     """
     also = [name for name in ("cost", "co2e_g") if name in pieces.columns]
     used = pieces.filter(pl.col("kind") != Kind.UNATTRIBUTED)
-    rows = add_up(used, _KEYS, sensor=sensor, also=also)
+    hosts = [name for name in ("host_j",) if name in pieces.columns]
+    rows = add_up(used, _KEYS, sensor=sensor, also=[*also, *hosts])
     rows = rows.join(busy, on=["cluster", "gpu", "allocation"], how="left", maintain_order="left")
     rows = rows.with_columns(_use().alias("use"))
     gpus = max(1, levels.select("cluster", "gpu").unique().height)
@@ -111,13 +113,15 @@ def excess(
     )
     rows = rows.with_columns(
         reason.alias("excess_j_reason"), reason_s.alias("excess_s_reason"),
-        pl.coalesce(time["model"], energy["model"], idle["model"]).alias("model"),
         pl.coalesce(time["runs"], energy["runs"], idle["runs"]).alias("runs"),
         pl.coalesce(time["sittings"], energy["sittings"], idle["sittings"]).alias("sittings"),
         pl.coalesce(time["gpus"], energy["gpus"], idle["gpus"]).alias("compared"),
         time["x"].exp().alias("time_ratio"), energy["x"].exp().alias("energy_ratio"),
     )  # fmt: skip
-    part = pl.col("excess_j") / pl.col("energy_j")
+    models = levels.select("cluster", "gpu", "model").unique(["cluster", "gpu"], keep="any")
+    rows = rows.join(models, on=["cluster", "gpu"], how="left", maintain_order="left")
+    # Grams and money are of the rest of the node too, which the excess of a GPU is not.
+    part = pl.col("excess_j") / pl.sum_horizontal("energy_j", *hosts)
     return rows.with_columns((pl.col(name) * part).alias(f"excess_{name}") for name in also).drop("x")
 
 
@@ -138,7 +142,7 @@ def use_of(busy: float | None, memory: float | None) -> str:
     return str(shares.select(_use()).item())
 
 
-_LEVEL = ("x", "sd", "reference", "sensor_sd", "freedom", "model", "runs", "sittings", "gpus", "basis")
+_LEVEL = ("x", "sd", "reference", "sensor_sd", "freedom", "runs", "sittings", "gpus", "basis")
 
 
 def _with_level(rows: pl.DataFrame, levels: pl.DataFrame, measure: Measure) -> pl.DataFrame:

@@ -80,6 +80,12 @@ def placed(
             "often that it is known what repeats (8 GPUs on two days, or 4 on three): run `whorl campaign`, or import "
             "results, and then again"
         )
+    if of["model"].null_count():
+        unnamed = of.filter(pl.col("model").is_null())["gpu"].n_unique()
+        notes.append(
+            f"the store does not name the model of {unnamed:,} GPUs: they are compared as if they were of one model "
+            "(`whorl import --map COLUMN=model` adds the models)"
+        )
     say("reading how busy the GPUs were")
     used = found.lit.filter(pl.col("kind") != Kind.UNATTRIBUTED)
     rows = excess(used, of, busy(opened, used), sensor=found.sensor)

@@ -217,6 +217,9 @@ def test_cost_follows_the_energy() -> None:
     row = excess(priced, found, use((3, "a", 1.0, 0.1))).row(0, named=True)
     assert row["excess_cost"] == pytest.approx(2.0 * row["excess_j"] / row["energy_j"])
     assert row["excess_co2e_g"] is None
+    with_host = priced.with_columns(host_j=pl.col("energy_j"))
+    half = excess(with_host, found, use((3, "a", 1.0, 0.1))).row(0, named=True)
+    assert half["excess_cost"] == pytest.approx(row["excess_cost"] / 2)
 
 
 def test_the_others_of_a_job_wait_for_its_slowest_gpu_at_most_as_long_as_it_is_slower() -> None:
