@@ -11,6 +11,7 @@ from ..events import EventKind
 from . import identity, superseding
 from .content import LINE, Sheet
 from .layout import Bound, Layout, Options
+from .meanings import PLACEHOLDERS
 from .stamps import times
 from .values import Seen, is_placeholder, numbers, parsed
 
@@ -62,10 +63,14 @@ def _gpus(sheet: Sheet, bound: dict[str, Bound], options: Options) -> None:
     without = sheet.frame.filter(unknown).with_columns(none)
     sheet.frame = sheet.frame.filter(~unknown)
     _one_each(sheet, named.column, bound)
+    names = {name: key for key, name in options.known().items()}
+    told = pl.col("=number") | pl.col(named.column).is_in(list(names))
+    known = sheet.frame.filter(told).with_columns(pl.col(named.column).replace(names).alias("=gpu"))
+    sheet.frame = sheet.frame.filter(~told)
     identity.of_jobs(sheet, named, options)
     refused = [line for lines in sheet.refused.lines.values() for line in lines]
-    whole = sheet.frame.filter(~pl.col(LINE).is_in(refused))  # with one of its GPUs, the row is refused
-    sheet.frame = pl.concat([whole, without], how="diagonal").sort(LINE)
+    every = pl.concat([sheet.frame, known, without], how="diagonal").sort(LINE)
+    sheet.frame = every.filter(~pl.col(LINE).is_in(refused))  # with one of its GPUs, the row is refused
 
 
 def _one_each(sheet: Sheet, column: str, bound: dict[str, Bound]) -> None:
@@ -74,7 +79,7 @@ def _one_each(sheet: Sheet, column: str, bound: dict[str, Bound]) -> None:
     pairs = sheet.frame.select(pl.col(column).alias("gpus"), pl.lit(None).alias("node") if node is None else node)
     known = {pair: _listed(*pair) for pair in pairs.unique().iter_rows()}
     lists = pl.Series(column, [known[pair] for pair in pairs.iter_rows()], pl.List(pl.String))
-    sheet.frame = sheet.frame.with_columns(lists)
+    sheet.frame = sheet.frame.with_columns(lists, pl.col(column).str.contains(_NUMBERS.pattern).alias("=number"))
     listed = pl.col(column).list.len()
     where = "its GPU is a number, so its node is needed too (--map COLUMN=node)"
     sheet.refuse(
@@ -89,7 +94,7 @@ def _listed(text: str, node: str | None) -> list[str] | None:
     found = _NUMBERS.match(text)
     if found is None:
         return list(dict.fromkeys(part.strip() for part in _BETWEEN.split(text) if part.strip()))
-    if not node:
+    if node is None or node.lower() in PLACEHOLDERS:
         return None
     numbers: dict[int, None] = {}
     for part in _BETWEEN.split(found[1].replace(" ", "")):

@@ -175,7 +175,7 @@ def _with_units(sheet: Sheet, bound: Bound, *, labelled: bool, believed: int) ->
         unit = next(iter(own.values()))
         without_label = bound.unit == unit  # a bare number among numbers with units must be in the format's unit
         bound.unit, bound.source = unit, "the values"
-    else:  # a unit that stands after only a few values is not the column's unit
+    elif meaning.unit != "ratio":  # a unit that stands after only a few values is not the column's unit; 50 % is 0.5
         own = {label: unit for label, unit in own.items() if unit == bound.unit}
     if bound.unit is None and meaning.name != "time":
         raise UnitError(
