@@ -41,6 +41,12 @@ def build(
     limit_w = readings.highest_limit_w or limit_w
     power = power_of(readings, limit_w, model, notes)
     counter = np.where((readings.counter_j >= 0) & (readings.counter_j < 2.0**53), readings.counter_j, np.nan)
+    # A clock that was set back shows the same time twice: rows of both times lie mixed, and the counter to and fro.
+    back = [one for one in events if one.problem == Problem.CLOCK_STEP and one.seconds is not None and one.seconds < 0]
+    mixed = np.zeros(len(counter), bool)
+    for note in back:
+        mixed |= (readings.ts_ns >= note.began_ns) & (readings.ts_ns <= note.ended_ns)
+    counter[mixed] = np.nan
     some = ~(np.isnan(power.watts) & np.isnan(counter)) | power.stuck | power.zero
     if np.count_nonzero(some) < 2:
         empty = Reason.NO_SENSOR if len(readings.ts_ns) and not some.any() else Reason.NO_TELEMETRY
@@ -75,7 +81,7 @@ def build(
     unseen_j2 = np.zeros((4, len(step)))
     if np.count_nonzero(known) > 1:
         unseen_j2 = _unseen(times, shape, readings, some, power.sensor, floor_w, full_w)
-    differ = _compare(ts, by_power, energy, unseen_j2, trusted & sensed, notes)
+    differ = _compare(ts, by_power, energy, unseen_j2, trusted & sensed & ~_beside(mixed[some]), notes)
     # A counter misses nothing between its readings, but what it adds up may be the readings of the same sensor.
     usual = max(float(np.median(step)), power.sensor.period_s)
     unseen_j2[:, trusted] *= 1 - min(1.0, power.sensor.window_s / power.sensor.period_s)
@@ -83,9 +89,8 @@ def build(
     least = np.where(trusted, 0.0, np.maximum(floor_w * step, count.energy_j))
     below = np.where(blind, np.maximum(energy - least, 0.0), 0.0)
     above = np.where(blind, np.maximum(highest_w * step - energy, 0.0), 0.0)
-    for note in events:  # a clock that was set back shows the same time twice
-        if note.problem == Problem.CLOCK_STEP and note.seconds is not None and note.seconds < 0:
-            above[min(int(np.searchsorted(ts, note.began_ns)), len(above) - 1)] -= note.seconds * highest_w
+    for note in back:
+        above[min(int(np.searchsorted(ts, note.began_ns)), len(above) - 1)] += abs(note.seconds or 0) * highest_w
     below += np.where(trusted, max(differ, 0.0) * energy, 0.0)
     above += np.where(trusted, max(-differ, 0.0) * energy, 0.0)
     parts = {

@@ -1,0 +1,111 @@
+"""Files that are wrong in every way that the books must name: from `whorl import` to rows of problems."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import polars as pl
+import pytest
+from click.testing import CliRunner
+
+from whorl.analysis.energy.attributing import Books, books
+from whorl.cli import cli
+from whorl.store import Store
+
+GPUS = [f"GPU-0a1b2c3d-0000-1111-2222-33334444555{n}" for n in range(4)]
+HEADER = "timestamp, host, index, uuid, name, power.draw [W], total_energy_consumption [mJ], utilization.gpu [%]"
+BEGAN = datetime(2026, 11, 2, 12)  # noqa: DTZ001 - of streams, which have no zone
+SECONDS = 600
+
+
+def stream(*, counter_falls: bool = False, dead: bool = False, set_back_s: int = 0) -> str:
+    """Readings of four GPUs, 100 W and 200 W by turns: one a second, for ten minutes."""
+    lines, joules = [HEADER], [10**7] * len(GPUS)
+    for second in range(SECONDS):
+        back = set_back_s if second > SECONDS // 2 else 0
+        stamp = (BEGAN + timedelta(seconds=second - back, milliseconds=7 * (second % 100))).strftime(
+            "%Y/%m/%d %H:%M:%S.%f"
+        )
+        for gpu, uuid in enumerate(GPUS):
+            busy = second // 60 % 2
+            watts = 100 + 100 * busy + second % 7 / 10
+            joules[gpu] += round(1000 * watts)
+            if counter_falls and gpu == 1 and second == SECONDS // 2:
+                joules[gpu] = 0
+            power, energy = (0, "[N/A]") if dead and gpu == 2 else (watts, joules[gpu])
+            lines.append(f"{stamp}, n1, {gpu}, {uuid}, NVIDIA A100-SXM4-40GB, {power:.2f}, {energy}, {100 * busy}")
+    return "\n".join([*lines, ""])
+
+
+def time(second: int) -> str:
+    return (BEGAN + timedelta(seconds=second)).isoformat()
+
+
+def kept(store: Store, tmp_path: Path, telemetry: str, *jobs: str) -> Books:
+    """The books of a store after both files were imported as a user does it."""
+    files = [tmp_path / "smi.csv", tmp_path / "jobs.csv"]
+    files[0].write_text(telemetry)
+    files[1].write_text("\n".join(["job_id,user,node,gpu,began,ended,share", *jobs, ""]))
+    done = CliRunner().invoke(cli, ["import", "--store", str(store.root), *map(str, files[: 1 + bool(jobs)])])
+    assert done.exit_code == 0, done.output
+    found = books(store)
+    whole = found.pieces.group_by("gpu").agg(pl.col("energy_j").sum()).drop_nulls("gpu")
+    both = found.metered.join(whole, on="gpu")
+    assert both.height == len(GPUS)
+    assert both["energy_j"].to_list() == pytest.approx(both["metered_j"].to_list(), rel=1e-9)
+    return found
+
+
+def problems(found: Books) -> set[tuple[str | None, str, str | None]]:
+    return {(row["gpu"], row["problem"], row["job_id"]) for row in found.problems.iter_rows(named=True)}
+
+
+def test_each_wrong_job_has_a_row(store: Store, tmp_path: Path) -> None:
+    found = kept(
+        store, tmp_path, stream(),
+        f'1,ada,n1,"0,1",{time(0)},{time(300)},1',
+        f"2,ada,n1,{GPUS[0]},{time(200)},{time(400)},1",
+        f"3,bob,n1,GPU-ffffffff-0000-1111-2222-333344445555,{time(0)},{time(300)},1",
+        f"4,bob,n1,{GPUS[2]},{time(300)},{time(200)},1",
+        f"5,bob,n9,7,{time(0)},{time(300)},1",
+        f"6,bob,n1,,{time(400)},{time(500)},",
+        f"7,eve,n1,{GPUS[3]},{time(0)},{time(300)},150 %",
+        f"8,eve,n1,{GPUS[3]},{time(300)},{time(600)},50 %",
+        f"9,eve,n1,{GPUS[2]},{time(100)},{time(200)},100 %",
+    )  # fmt: skip
+    said = problems(found)
+    unknown = "GPU-ffffffff-0000-1111-2222-333344445555"
+    assert {
+        (unknown, "unknown GPU", "3"), ("n9/7", "unknown GPU", "5"), (None, "GPU not known", "6"),
+        (GPUS[2], "ends before it begins", "4"), (GPUS[3], "refused at import", "7"),
+    } <= said, said  # fmt: skip
+    assert any(problem == "overlap" and gpu == GPUS[0] for gpu, problem, _ in said)
+    of_jobs = {row["job_id"] for row in store.sql("select job_id from jobs_now").to_pylist()}
+    assert of_jobs == {"1", "2", "3", "5", "6", "8", "9"}
+
+
+def test_each_fault_of_a_stream_has_a_row(store: Store, tmp_path: Path) -> None:
+    found = kept(store, tmp_path, stream(counter_falls=True, dead=True, set_back_s=30))
+    said = problems(found)
+    assert {(GPUS[1], "counter reset", None), (GPUS[2], "zero watts", None)} <= said, said
+    assert {(gpu, "clock step", None) for gpu in GPUS} <= said, said
+    assert found.problems.height == 6  # rows that lie mixed around a step do not each have one
+    metered = dict(found.metered.select("gpu", "metered_j").iter_rows())
+    right = kept(Store.create(tmp_path / "right"), tmp_path, stream()).metered["metered_j"][0]
+    assert metered[GPUS[0]] == pytest.approx(right)  # the counter saw the time that the clock showed twice
+
+
+def test_power_in_another_unit_gives_the_same_energy(store: Store, tmp_path: Path) -> None:
+    watts = kept(store, tmp_path, stream()).metered["metered_j"].to_list()
+    lines = stream().replace("power.draw [W]", "power.draw [mW]").splitlines()
+    rows = [line.split(", ") for line in lines[1:]]
+    rows = [[*row[:5], f"{1000 * float(row[5]):.0f}", *row[6:]] for row in rows]
+    other = Store.create(tmp_path / "other")
+    text = "\n".join([lines[0], *map(", ".join, rows), ""])
+    assert kept(other, tmp_path, text).metered["metered_j"].to_list() == pytest.approx(watts, rel=1e-9)
+    mislabelled = tmp_path / "wrong.csv"
+    mislabelled.write_text(text.replace("[mW]", "[W]"))
+    done = CliRunner().invoke(cli, ["import", "--store", str(tmp_path / "third"), str(mislabelled)])
+    assert done.exit_code != 0
+    assert "does not contain a board power" in done.output
