@@ -20,6 +20,7 @@ _PERIOD_S, _SHORT_PERIOD_S = 0.1, 0.02  # of most sensors; of those that average
 _PART_S = 0.025  # what a sensor averages of which nothing is known: the least of any since 2020
 _LONGEST_S = 1.0  # what the driver may average besides
 _SLOW_S = 0.2  # the answer of Kepler and Maxwell, which average nothing
+_MOST_EQUAL = 0.8  # of the readings, where both are of one sensor
 _SHARP, _SHARP_S, _SHARP_W = 0.35, 0.25, 20.0  # a mean of 1 s moves by a quarter of its range in 0.25 s at most
 
 
@@ -53,6 +54,9 @@ def power_of(readings: Readings, limit_w: float | None, model: str | None, notes
     among = max(usual, period)
     if np.isnan(instant).all():
         watts = reported
+    elif (window is None or window <= period) and _same(reported, instant):
+        watts, window = np.where(np.isnan(reported), instant, (reported + instant) / 2), part
+        watts = np.where(np.isnan(instant), reported, watts)
     elif window and part < 0.9 * min(window, among):  # the mean has seen more
         watts = np.where(np.isnan(reported), instant, reported)
     else:
@@ -107,6 +111,12 @@ def _stuck(readings: Readings, watts: Floats) -> NDArray[np.bool_]:
         if len(used) and used.max() - used.min() >= _MOVED:
             found[span] = True
     return found
+
+
+def _same(reported: Floats, instant: Floats) -> bool:
+    """Whether both are readings of one sensor, one shortly after the other: then most of them are equal."""
+    both = ~np.isnan(reported) & ~np.isnan(instant)
+    return bool(both.any() and (reported[both] == instant[both]).mean() >= _MOST_EQUAL)
 
 
 def _sharp(ts: NDArray[np.int64], watts: Floats) -> bool:
