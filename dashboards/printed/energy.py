@@ -163,6 +163,12 @@ def _names(by: By, row: Row) -> list[str]:
     return [f"{day:%Y-%m-%d}" if isinstance(day, date) else MISSING, row["cluster"] or MISSING, gpus]
 
 
+def gpu_time(seconds: float) -> str:
+    """GPU time for people."""
+    unit, long = unit_of([seconds], TIMES, 1.0)
+    return f"{number(seconds / long, 3)} GPU {unit}"
+
+
 def with_interval(row: Row, joules: float) -> tuple[str, str]:
     """An energy and its 95 % interval, in a unit that has so many joules."""
     if row["energy_j"] is None:
@@ -187,16 +193,17 @@ def _explained(found: Answer, rows: Sequence[Row]) -> Iterable[str]:
             f"metered in all: {energy} {unit} {bounds} on {many(total['gpus'], 'GPU')}; "
             f"{percent(total['measured_s'], total['gpu_s'])} % of that time has readings"
         )
+    elif total:
+        unit, joules = unit_of([total["known_j"]])
+        yield f"metered in all: n/a; {number(total['known_j'] / joules)} {unit} have an honest figure"
     if not found.booked.has_jobs:
         yield "no job is known in this time: `whorl jobs import` or `whorl import` adds who had which GPU"
-    reasons = Counter(row["reason"] for row in rows if row["energy_j"] is None)
-    for reason, n in reasons.most_common():
-        yield f"n/a in {many(n, 'row')}: {REASONS.get(reason, reason)}"
+    reasons = Counter((row["reason"], row["measured_s"] > 0) for row in rows if row["energy_j"] is None)
+    for (reason, partly), n in reasons.most_common():
+        when = "for half of the time or more, " if partly else ""
+        yield f"n/a in {many(n, 'row')}: {when}{REASONS.get(reason, reason)}"
     if found.booked.dark_s > 0:
-        yield (
-            f"not counted: {number(found.booked.dark_s / 3600, 3)} GPU hours without readings in which no job had the "
-            "GPU"
-        )
+        yield f"not counted: {gpu_time(found.booked.dark_s)} without readings in which no job had the GPU"
     if found.by.of_people:
         kinds = {row["kind"] for row in rows}
         meant = {

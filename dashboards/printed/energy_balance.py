@@ -12,7 +12,7 @@ from ...analysis.energy.balance import CLOSE, SCHEMA, Balance
 from ...analysis.energy.carbon.billing import NoFigure
 from ...analysis.energy.metering import Problem
 from ..table import MISSING, Table, count, many, number
-from .energy import REASONS, TIMES, unit_of
+from .energy import REASONS, TIMES, gpu_time, unit_of
 
 _LISTED = 40
 _EXAMPLES = 5
@@ -85,12 +85,15 @@ def answer(found: Balance) -> Iterable[str | Table]:
         f"{many(known, 'GPU')}: {totals[0]} {unit} metered = {totals[1]} of jobs + {totals[2]} idle + {totals[3]} "
         f"unattributed; {said}"
     )
+    gaps = sum(row["gaps_j"] or 0.0 for row in rows)
+    if gaps > 0:
+        yield f"of it {number(gaps / joules)} {unit} in gaps of the readings: these are known within bounds only"
     for reason, n in Counter(row["reason"] for row in rows if row["reason"]).most_common():
         yield f"n/a for {many(n, 'GPU')}: {REASONS.get(reason, reason)}"
     if found.booked.dark_s > 0:
         guess = number(float(found.gpus["not_read_j"].sum()) / joules)
         yield (
-            f"not counted: {number(found.booked.dark_s / 3600, 3)} GPU hours with neither readings nor a job; a guess "
+            f"not counted: {gpu_time(found.booked.dark_s)} with neither readings nor a job; a guess "
             f"between what the GPUs draw without work and their power limit would be {guess} {unit}"
         )
     yield ""

@@ -128,7 +128,7 @@ def test_time_that_nobody_read_or_used_is_said_and_not_counted(tmp_path: Path) -
     assert balance["balances"] is True
     assert balance["rows"][0]["metered_j"] == pytest.approx(row["energy_j"], rel=1e-9)
     assert balance["not_read_s"] == found["not_read_s"]
-    assert "not counted: 24.8 GPU hours" in whorl("--store", str(tmp_path / "S")).stdout
+    assert "not counted: 24.8 GPU h " in whorl("--store", str(tmp_path / "S")).stdout
 
 
 def test_a_job_without_telemetry_says_so_for_people(bad: Path) -> None:
