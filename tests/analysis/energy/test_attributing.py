@@ -193,6 +193,23 @@ def test_jobs_without_readings_have_a_reason_and_no_zero(tmp_path: Path) -> None
     assert bounds["1.0"] == pytest.approx(100 * 300)
 
 
+def test_a_job_may_name_its_gpu_by_node_and_slot(tmp_path: Path) -> None:
+    found = made(tmp_path, [load((200, 400, 250))], [job(1, "n1/3", 200, 400)], gpus=[gpu("GPU-a", slot=3)])
+    assert of_jobs(found)["1"] == pytest.approx(200 * 250, rel=0.01)
+    assert found.problems.height == 0
+
+
+def test_reloads_of_the_driver_and_refused_jobs_are_named(tmp_path: Path) -> None:
+    events = [
+        {"ts": at(300), "cluster": "c", "node": "n1", "kind": "driver_reloaded"},
+        {"ts": at(100), "cluster": "c", "kind": "job_refused", "job_id": "9", "duration_ns": -5},
+    ]
+    jobs = [job(1, "GPU-a", 200, 400), job(2, "GPU-a", 500, 600)]
+    store = store_of(tmp_path / "s", [gpu("GPU-a")], [load((200, 400, 250))], jobs, events)
+    found = dict(books(store).problems.drop_nulls("job_id").select("job_id", "problem").iter_rows())
+    assert found == {"1": JobProblem.RELOAD, "9": JobProblem.BACKWARD}
+
+
 def test_a_gpu_that_was_never_idle_splits_all_by_share(tmp_path: Path) -> None:
     found = made(tmp_path, [load((0, 1000, 250))], [job(1, "GPU-a", 200, 400, share=0.25)])
     assert of_jobs(found)["1"] == pytest.approx(0.25 * 200 * 250, rel=0.01)
