@@ -28,6 +28,8 @@ import polars as pl
 from whorl.analysis.energy.metering import Meter, meters
 from whorl.analysis.energy.pieces import SCHEMA, add_up
 from whorl.benchmarks.energy_sensors import (
+    COUNTER_FAULTS,
+    POWER_FAULTS,
     SENSORS,
     Poll,
     Sensor,
@@ -52,7 +54,7 @@ POLLING_MS = {
 ROWS = 20_000  # at most of one board
 LONGEST_MS = 4_000_000
 BATCH = 100
-GROUPS = ("load", "sensor", "polling", "window", "counter", "source", "boards", "gaps", "length")
+GROUPS = ("load", "sensor", "polling", "window", "counter", "source", "boards", "gaps", "fault", "length")
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,11 @@ def trial(rng: Random, number: int, longest_ms: float = LONGEST_MS) -> Trial:
     if sensor.counter and source == "rows" and rng.random() < 0.4:
         counter = "full" if rng.random() < 0.7 else "readings"
     readings = poll(rng, true, sensor, ms, error, at_ms, counter=counter)
+    fault = "none"
+    if len(at_ms) > 1 and rng.random() < 0.1:
+        faults = POWER_FAULTS | (COUNTER_FAULTS if counter else {})
+        fault = str(rng.choice(list(faults)))
+        readings = faults[fault](rng, readings)
     windows = []
     spans = [(float(job[0]), float(job[1]), "job")] if job else []
     for _ in range(2):
@@ -137,7 +144,7 @@ def trial(rng: Random, number: int, longest_ms: float = LONGEST_MS) -> Trial:
         windows.append(Window(began, ended, joules, trapezoid(at_ms[known], power[known], began, ended), window))
     says = {
         "load": load, "sensor": kind, "polling": polling, "counter": counter or "none", "source": source,
-        "boards": boards, "gaps": "some" if missing else "none",
+        "boards": boards, "gaps": "some" if missing else "none", "fault": fault,
     }  # fmt: skip
     return Trial(f"GPU-{number:08d}", sensor, board, readings, windows, says)
 

@@ -6,7 +6,8 @@ its authors, JimZeyuYang/GPU_Power_Benchmark: 19 boards against an external powe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -155,3 +156,71 @@ def gaps(rng: Random, at_ms: Floats, number: int) -> npt.NDArray[np.bool_]:
         began = at_ms[0] + rng.uniform(0.0, length)
         kept &= ~((at_ms > began) & (at_ms < began + rng.uniform(0.01, 0.1) * length))
     return kept
+
+
+# -- faults of one board's readings ---------------------------------------------------------------------------
+
+
+def _from(rng: Random, one: Poll) -> npt.NDArray[np.bool_]:
+    """The readings from a random place on."""
+    return np.asarray(np.arange(len(one.at_ms)) >= rng.integers(1, max(len(one.at_ms), 2)), np.bool_)
+
+
+def _span(rng: Random, one: Poll) -> npt.NDArray[np.bool_]:
+    """The readings of a stretch of a twentieth to a fifth of the time."""
+    length = (one.at_ms[-1] - one.at_ms[0]) * rng.uniform(0.05, 0.2)
+    began = one.at_ms[0] + rng.uniform(0.0, one.at_ms[-1] - one.at_ms[0] - length)
+    return np.asarray((one.at_ms >= began) & (one.at_ms <= began + length), np.bool_)
+
+
+def _counter(one: Poll, changed: Callable[[Floats], Floats]) -> Poll:
+    return one if one.energy_j is None else replace(one, energy_j=changed(one.energy_j))
+
+
+def reset(rng: Random, one: Poll) -> Poll:
+    """The driver is loaded again: the counter begins at 0."""
+    after = _from(rng, one)
+    return _counter(one, lambda joules: joules - np.where(after, joules[int(np.argmax(after)) - 1], 0.0))
+
+
+def jump(rng: Random, one: Poll) -> Poll:
+    """The counter grows by 10 kJ to 10 MJ at once."""
+    after, by = _from(rng, one), 10 ** rng.uniform(4, 7)
+    return _counter(one, lambda joules: joules + np.where(after, by, 0.0))
+
+
+def still(rng: Random, one: Poll) -> Poll:
+    """The counter stands still for a while, and does not make up for it."""
+    span = _span(rng, one)
+
+    def changed(joules: Floats) -> Floats:
+        grown = np.diff(joules, prepend=joules[0])
+        grown[span] = 0.0
+        return np.asarray(joules[0] + np.cumsum(grown), np.float64)
+
+    return _counter(one, changed)
+
+
+def less(rng: Random, one: Poll) -> Poll:
+    """The counter counts 60 to 90 % of the energy, as one card was seen to do."""
+    share = rng.uniform(0.6, 0.9)
+    return _counter(one, lambda joules: joules[0] + share * (joules - joules[0]))
+
+
+def zero(rng: Random, one: Poll) -> Poll:
+    """The power reads 0 W for a while."""
+    span = _span(rng, one)
+    instant = None if one.instant_w is None else np.where(span, 0.0, one.instant_w)
+    return replace(one, power_w=np.where(span, 0.0, one.power_w), instant_w=instant)
+
+
+def stuck(rng: Random, one: Poll) -> Poll:
+    """The power stays as it was for a while."""
+    span = _span(rng, one)
+    first = int(np.argmax(span))
+    instant = None if one.instant_w is None else np.where(span, one.instant_w[first], one.instant_w)
+    return replace(one, power_w=np.where(span, one.power_w[first], one.power_w), instant_w=instant)
+
+
+COUNTER_FAULTS = {fault.__name__: fault for fault in (reset, jump, still, less)}
+POWER_FAULTS = {fault.__name__: fault for fault in (zero, stuck)}
