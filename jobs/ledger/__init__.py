@@ -17,7 +17,6 @@ the first span opens a ledger over the GPUs that CUDA shows to this process. `Le
 from __future__ import annotations
 
 import atexit
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,16 +32,14 @@ __all__ = [
 ]  # fmt: skip
 
 _ledger = Ledger()
-_choosing = threading.Lock()
 
 
 def open(**options: Any) -> Ledger:  # noqa: A001 - as of a file
     """Open the ledger of this process anew, with the options of `Ledger`. The one before is closed."""
     global _ledger
-    with _choosing:
-        _ledger.close()
-        _ledger = Ledger(**options)
-        return _ledger.open()
+    _ledger.close()
+    _ledger = Ledger(**options)
+    return _ledger.open()
 
 
 def span(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from ...collectors.clock import Clock
-from ...errors import WhorlError
 from ...store import Store
 from ...store.names import this_cluster, this_node
 from ...store.schema import arrow_rows
@@ -57,7 +56,7 @@ class Keeper:
         self._flush_at = now + 1e9 * _EVERY_S
         try:
             self._store.append({"spans": arrow_rows("spans", self._columns())}, f"spans-{self._node}-{uuid4().hex}")
-        except WhorlError as error:
+        except Exception as error:  # whatever it is, the application goes on
             if not self._failed:
                 log.warning("spans wait to be stored: %s", error)
             self._failed = True

@@ -85,8 +85,10 @@ class Sensing:
             window_s = float(values[_WINDOW]) / 1000 if status[_WINDOW] == Status.OK else 0.0
             busy = float(values[_USED]) / 100 if status[_USED] == Status.OK else None
             curve.read(times[position], answers.get("energy_mj"), power, window_s, busy)
-            if np.any((status == Status.LOST) | (status == Status.DRIVER)):
+            if np.any(status == Status.LOST):
+                self._backend.lose(position)
                 lost = True
+            lost |= bool(np.any(status == Status.DRIVER))
         if lost and times[self._positions[0]] >= self._look_at:
             self._look_at = times[self._positions[0]] + _LOOK_AGAIN_S
             self._backend.look_again(frozenset(), contextlib.nullcontext)

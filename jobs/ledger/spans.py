@@ -13,7 +13,8 @@ from .figures import Figure
 from .splitting import Node
 
 if TYPE_CHECKING:
-    from .ledger import Book, Ledger
+    from .book import Book
+    from .ledger import Ledger
 
 F = TypeVar("F", bound=Callable[..., Any])
 
