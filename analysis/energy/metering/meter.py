@@ -89,8 +89,7 @@ class Meter:
         if (ended < began).any():
             raise ValueError("a window ends before it begins")
         length = (ended - began) / 1e9
-        first, since = self._at(began)
-        last, until = self._at(ended)
+        first, since, last, until = self._at_ends(began, ended)
         sums = dict(zip(PARTS, until[1:-1] - since[1:-1], strict=True))
         seconds = np.maximum(length, 1e-9)
         beats = np.minimum(sums["beat_w2s"] * seconds, sums["beat_j2s"] / seconds)
@@ -123,6 +122,13 @@ class Meter:
             return None
         notes = tuple(note for note in self.notes if note.ended_ns >= first and note.began_ns <= last)
         return replace(self, first_ns=first, last_ns=last, notes=notes)
+
+    def _at_ends(self, began: Times, ended: Times) -> tuple[Floats, Floats, Floats, Floats]:
+        """`_at` the begin and the end of each window. Where one begins as the last one ends, each time counts once."""
+        if len(began) > 1 and np.array_equal(began[1:], ended[:-1]):
+            inside, found = self._at(np.append(began, ended[-1]))
+            return inside[:-1], found[:, :-1], inside[1:], found[:, 1:]
+        return *self._at(began), *self._at(ended)
 
     def _at(self, when: Times) -> tuple[Floats, Floats]:
         """The time on the meter and (2 + parts, n): energy, parts and the doubt of a window's end there."""
