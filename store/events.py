@@ -100,8 +100,8 @@ class EventKind(StrEnum):
     # of files of jobs
     JOB_REFUSED = (
         "job_refused",
-        "the import did not store an allocation of job `job_id`; of one that ended before it began, `duration_ns` is "
-        "negative",
+        "the import did not store an allocation of job `job_id` that lasted `duration_ns`; where that is negative, it "
+        "ended before it began",
         "duration_ns",
     )
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import StoreError
-from .allocations import JOBS
+from .allocations import JOBS, GpuFrom
 from .columns import CLUSTER, IMPORT, Column
 from .columns import Table as Table
 from .columns import View as View
@@ -491,13 +491,20 @@ FINGERPRINTS_NOW = View(
     "SELECT * FROM fingerprints QUALIFY made_at = max(made_at) OVER (PARTITION BY cluster, gpu)",
 )
 
+_NAMED_GPUS = (  # a file of jobs may be older than what the store knows of its GPUs
+    f"SELECT cluster, name, min(gpu) AS gpu FROM ({GPUS_NOW.sql}) WHERE name <> gpu GROUP BY cluster, name "
+    "HAVING count(*) = 1"
+)
+
 JOBS_NOW = View(
     "jobs_now",
     "an allocation as it is known now: the rows of its newest record. A tag that an accounting row has taken over is "
-    "left out, so that no time of a GPU counts twice",
+    "left out, so that no time of a GPU counts twice. A GPU that a file calls by its name (node/slot) has its key",
     "SELECT * FROM (WITH newest AS (SELECT * FROM jobs QUALIFY recorded = max(recorded) OVER (PARTITION BY cluster, "
-    "allocation)) SELECT n.* FROM newest n ANTI JOIN (SELECT cluster, tag FROM newest WHERE tag IS NOT NULL) t "
-    "ON t.tag = n.allocation AND t.cluster IS NOT DISTINCT FROM n.cluster)",
+    f"allocation)), named AS ({_NAMED_GPUS}) SELECT n.* REPLACE (coalesce(k.gpu, n.gpu) AS gpu) FROM (SELECT n.* "
+    "FROM newest n ANTI JOIN (SELECT cluster, tag FROM newest WHERE tag IS NOT NULL) t "
+    "ON t.tag = n.allocation AND t.cluster IS NOT DISTINCT FROM n.cluster) n LEFT JOIN named k "
+    f"ON n.gpu_from = '{GpuFrom.FILE}' AND k.name = n.gpu AND k.cluster IS NOT DISTINCT FROM n.cluster)",
 )
 
 JOBS_ON_GPU = View(

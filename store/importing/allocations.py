@@ -51,7 +51,7 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
 
 def _gpus(sheet: Sheet, bound: dict[str, Bound], options: Options) -> None:
     """`=gpu`: a row for each GPU of each row; NULL where the row has only a node."""
-    none = pl.lit(None, pl.String).alias("=gpu")
+    none = [pl.lit(None, pl.String).alias(name) for name in ("=gpu", "=said")]
     named = bound.get("gpu") or bound.get("index")
     if named is None:
         sheet.refuse((is_placeholder(bound["node"].column, minus_one=False), "it names no node"))
@@ -65,8 +65,10 @@ def _gpus(sheet: Sheet, bound: dict[str, Bound], options: Options) -> None:
     _one_each(sheet, named.column, bound)
     names = {name: key for key, name in options.known().items()}
     told = pl.col("=number") | pl.col(named.column).is_in(list(names))
-    known = sheet.frame.filter(told).with_columns(pl.col(named.column).replace(names).alias("=gpu"))
-    sheet.frame = sheet.frame.filter(~told)
+    known = sheet.frame.filter(told).with_columns(
+        pl.col(named.column).replace(names).alias("=gpu"), pl.col(named.column).alias("=said")
+    )
+    sheet.frame = sheet.frame.filter(~told).with_columns(none[1])
     identity.of_jobs(sheet, named, options)
     refused = [line for lines in sheet.refused.lines.values() for line in lines]
     every = pl.concat([sheet.frame, known, without], how="diagonal").sort(LINE)
@@ -120,15 +122,19 @@ def _frame(sheet: Sheet, bound: dict[str, Bound], cluster: str) -> pl.DataFrame:
         pl.col("=began").alias("began"),
         pl.col("=ended").alias("ended"),
         pl.col("=gpu").alias("gpu"),
+        pl.col("=said"),
         pl.when(has_gpu).then(pl.lit(GpuFrom.FILE.value)).alias("gpu_from"),
         pl.when(has_gpu).then(pl.lit(1)).alias("node_gpus"),
         pl.lit(JobSource.CSV.value).alias("source"),
         pl.col(LINE),
     )
-    where = pl.coalesce("gpu", "node") if "node" in frame.columns else pl.col("gpu")
+    # The GPU as the file calls it: its key may become known later, and then it is still the same allocation.
+    where = pl.coalesce("=said", "gpu", "node") if "node" in frame.columns else pl.coalesce("=said", "gpu")
     began = pl.col("began").dt.epoch("ms").cast(pl.String)
-    return frame.with_columns(
-        pl.concat_str("job_id", where, began, separator="@").alias("allocation"), pl.col("job_id").alias("raw_id")
+    return frame.select(
+        pl.exclude("=said"),
+        pl.concat_str("job_id", where, began, separator="@").alias("allocation"),
+        pl.col("job_id").alias("raw_id"),
     )
 
 
@@ -151,6 +157,6 @@ def _refused(texts: pl.DataFrame, sheet: Sheet, bound: dict[str, Bound]) -> pl.D
         pl.when(said("gpu").str.contains("^(?i:GPU|MIG)-[0-9A-Fa-f-]{36}$")).then(said("gpu")).alias("gpu"),
         said("node").alias("node"),
         said("job").alias("job_id"),
-        pl.when(times[1] < times[0]).then((times[1] - times[0]).dt.total_nanoseconds()).alias("duration_ns"),
+        (times[1] - times[0]).dt.total_nanoseconds().alias("duration_ns"),
         pl.format("{} is not stored: {} ({}, line {})", job, "why", pl.lit(sheet.file), LINE).alias("detail"),
     )

@@ -86,7 +86,7 @@ def test_rows_that_cannot_be_are_refused_with_their_line(run: Any, store: Store)
     ]  # fmt: skip
     assert (events[0]["ts"], events[0]["duration_ns"]) == (dt.datetime(2026, 11, 1, 10), -3600 * 10**9)
     assert events[0]["detail"] == f"job 11 is not stored: {lines[6]} (jobs.csv, line 6)"
-    assert [e["duration_ns"] for e in events[1:]] == [None] * 4
+    assert [e["duration_ns"] for e in events[1:]] == [None, *[3600 * 10**9] * 3]
     run(*ROWS, f"11,bob,,n01,{A},2026-11-01 10:00:00,2026-11-01 09:00:00,1", name="again.csv")
     assert store.sql("select count(*) as n from events").to_pylist() == [{"n": 5}]  # it was told before
 
@@ -136,6 +136,23 @@ def test_numbers_of_gpus_are_looked_up_on_their_node(run: Any, store: Store) -> 
     ]  # fmt: skip
     with pytest.raises(InputError, match="so its node is needed too"):
         run(f"1,0,{times}", header="job_id,gpu,began,ended", name="bare.csv")
+
+
+def test_gpus_that_become_known_later_are_found_and_a_longer_file_adds_only_what_is_new(run: Any, store: Store) -> None:
+    header, times = "job_id,node,gpu,began,ended", "1793530000,1793540000"
+    rows = [f'1,n01,"0,1",{times}', f"2,,n01/1,{times}"]
+    run(*rows, header=header)
+    assert sorted(now(store, "job_id, gpu")) == [("1", "n01/0"), ("1", "n01/1"), ("2", "n01/1")]
+    known = {"cluster": ["fleet"] * 2, "gpu": [A, B], "uuid": [A, B], "node": ["n01"] * 2, "slot": [0, 1]}
+    store.append({"gpus": arrow_rows("gpus", known)}, "gpus")
+    found = [("1", A), ("1", B), ("2", B)]
+    assert sorted(now(store, "job_id, gpu")) == found
+    assert store.sql("select distinct name from jobs_on_gpu order by 1").to_pylist() == [
+        {"name": "n01/0"},
+        {"name": "n01/1"},
+    ]
+    run(*rows, f"3,n01,0,{times}", header=header, name="longer.csv")
+    assert sorted(now(store, "job_id, gpu")) == [*found, ("3", A)]
 
 
 def test_a_share_may_be_in_percent(run: Any, store: Store) -> None:
