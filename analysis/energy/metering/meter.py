@@ -6,7 +6,7 @@ those of both. Only the ends of a window add something of their own: where a rea
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,9 +157,3 @@ class Meter:
         unread = sums["measured_s"] + sums["stuck_s"] + sums["zero_s"] == 0
         reasons[unread & (length > 0)] = Reason.NO_TELEMETRY
         return reasons
-
-
-def no_energies(n: int, reason: Reason) -> Energies:
-    """What n windows of a GPU without any meter have."""
-    zeros = {field.name: np.zeros(n) for field in fields(Energies) if field.name != "reason"}
-    return Energies(**zeros, reason=np.full(n, reason.value))
