@@ -179,7 +179,9 @@ def _covered(
             f"{store.root} has no telemetry{of} in this time: it has some from {_time(first):%Y-%m-%d %H:%M} to "
             f"{_time(last):%Y-%m-%d %H:%M} UTC"
         )
-    return began, ended, found["cluster"].to_list()
+    jobs = store.scan("jobs").select("cluster").unique() if cluster is None else None
+    others = [] if jobs is None else store.collect(jobs)["cluster"].to_list()
+    return began, ended, sorted({one for one in (*found["cluster"], *others) if one is not None})
 
 
 def _ns(when: datetime) -> int:

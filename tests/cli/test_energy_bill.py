@@ -135,6 +135,26 @@ def test_the_interval_of_steady_power_is_the_sensors_error_again_by_sql(steady: 
     assert {name: row[name] for name in again} == pytest.approx(again, rel=2e-3)  # and its ends in time
 
 
+def test_a_job_of_a_cluster_without_telemetry_has_no_figure_and_stops_nothing(tmp_path: Path) -> None:
+    seconds = range(0, 2 * HOUR, 60)
+    store = store_of(
+        tmp_path / "S",
+        [gpu("GPU-a")],
+        [readings("GPU-a", seconds, [200.0] * len(seconds))],
+        [job(1, "GPU-a", 600, 6000), job(2, "GPU-z", 600, 6000, cluster="other")],
+    )
+    change = "2026-11-02T12:30:00Z"
+    dated = "[[pue]]\nvalue = {}\ncluster = 'other'\n{} = {}\n"
+    (store.root / "energy.toml").write_text(
+        "zone = 'DE'\n" + dated.format(1.1, "until", change) + dated.format(1.2, "from", change)
+    )
+    rows = {row["job_id"]: row for row in document("--store", str(store.root))["rows"] if row["kind"] == "job"}
+    assert rows["1"]["co2e_g"] > 0
+    assert (rows["2"]["energy_j"], rows["2"]["reason"]) == (None, "no telemetry")
+    [row] = document("--store", str(store.root), "--job", "2")["rows"]
+    assert (row["energy_j"], row["reason"], row["co2e_g"]) == (None, "no telemetry", None)
+
+
 def test_without_settings_the_answer_says_what_to_give(steady: Path, tmp_path: Path) -> None:
     empty = tmp_path / "none.toml"
     empty.write_text("")
