@@ -86,7 +86,7 @@ def answer(found: Balance) -> Iterable[str | Table]:
         f"unattributed; {said}"
     )
     gaps = sum(row["gaps_j"] or 0.0 for row in rows)
-    if gaps > 0:
+    if any(row["gaps_s"] for row in rows):
         yield f"of it {number(gaps / joules)} {unit} in gaps of the readings: these are known within bounds only"
     for reason, n in Counter(row["reason"] for row in rows if row["reason"]).most_common():
         yield f"n/a for {many(n, 'GPU')}: {REASONS.get(reason, reason)}"
@@ -105,6 +105,7 @@ def _problems(found: Balance) -> Iterable[str | Table]:
     if not rows:
         yield "no problems were found in the readings and jobs"
         return
+    names = {(row["cluster"], row["gpu"]): row["name"] or row["gpu"] for row in found.gpus.iter_rows(named=True)}
     kinds: dict[str, list[Row]] = {}
     for row in rows:
         kinds.setdefault(row["problem"], []).append(row)
@@ -113,7 +114,7 @@ def _problems(found: Balance) -> Iterable[str | Table]:
         where = f" on {many(gpus, 'GPU')}" if gpus else ""
         yield f"{kind}, {many(sum(row['n'] for row in of_kind), 'time')}{where}: {_MEANS.get(kind, kind)}"
         for one in of_kind[:_EXAMPLES]:
-            yield f"  {about(one)}"
+            yield f"  {about({**one, 'gpu': names.get((one['cluster'], one['gpu']), one['gpu'])})}"
         if len(of_kind) > _EXAMPLES:
             yield f"  and {len(of_kind) - _EXAMPLES:,} more: --json has all"
 

@@ -92,6 +92,10 @@ def test_each_fault_of_a_stream_has_a_row(store: Store, tmp_path: Path) -> None:
     assert {(gpu, "clock step", None) for gpu in GPUS} <= said, said
     assert found.problems.height == 6  # rows that lie mixed around a step do not each have one
     metered = dict(found.metered.select("gpu", "metered_j").iter_rows())
+    printed = CliRunner().invoke(cli, ["energy", "reconcile", "--store", str(store.root)]).output
+    assert "counter reset, 1 time on 1 GPU" in printed
+    assert "  GPU n1/1, 2026-11-02 12:0" in printed  # by its name
+    assert "in gaps of the readings" not in printed
     right = kept(Store.create(tmp_path / "right"), tmp_path, stream()).metered["metered_j"][0]
     assert metered[GPUS[0]] == pytest.approx(right)  # the counter saw the time that the clock showed twice
 
