@@ -29,6 +29,7 @@ from .splitting import (
     SENSED,
     UNATTRIBUTED,
     VARIANCE,
+    Crowding,
     Shreds,
     clipped,
     split,
@@ -183,16 +184,10 @@ class Booking:
                 self._unattributed[place].append((shreds.began[of], shreds.ended[of], most))
         self._findings += [problems.of_note(note, *key, node) for note in meter.notes]
         for crowd in crowds:
-            other = crowd.other if crowd.other >= 0 else None
             self._find(
-                JobProblem.OVERLAP, crowd.claim, crowd.began_ns, crowd.ended_ns, other=other, joules=crowd.joules
-            )
-        own = np.arange(rows.start, rows.stop)
-        if np.isnan(self._claims.share[own]).any():
-            own, began, ended = clipped(self._claims, own, meter.last_ns, self._since, self._until)
-            vague = np.isnan(self._claims.share[own])
-            if vague.any():
-                self._find_all(JobProblem.SHARE_NOT_KNOWN, own[vague], began[vague], ended[vague])
+                _PROBLEMS[crowd.what], crowd.claim, crowd.began_ns, crowd.ended_ns, other=crowd.other,
+                joules=crowd.joules,
+            )  # fmt: skip
         for note in meter.notes:
             if note.problem == Problem.DRIVER_RELOAD:
                 self._reloaded(rows, note.began_ns, note.ended_ns)
@@ -322,6 +317,12 @@ class Booking:
             pl.col("measured_s").alias("sensed_s"),
         ).select(list(SCHEMA))
 
+
+_PROBLEMS = {
+    Crowding.MORE_THAN_ALL: JobProblem.OVERLAP,
+    Crowding.NO_SHARES: JobProblem.OVERLAP_NO_SHARES,
+    Crowding.ONE_SHARE_MISSING: JobProblem.SHARE_NOT_KNOWN,
+}
 
 _FIGURES = {
     "energy_j": ENERGY, "idle_j": IDLE_J, "below_j": BELOW, "above_j": ABOVE, "variance_j2": VARIANCE,

@@ -21,10 +21,14 @@ class JobProblem(Code):
     BACKWARD = "ends before it begins", "the job ends before it begins: it has no energy"
     REFUSED = "refused at import", "the import did not store an allocation of the job: it is not in these books"
     OVERLAP = "overlap", "jobs hold more than the whole GPU at the same time: its energy was split by their shares"
+    OVERLAP_NO_SHARES = (
+        "overlap, shares not known",
+        "both jobs had the GPU, and nobody knows their shares: it was split into equal parts",
+    )
     UNKNOWN_GPU = "unknown GPU", "the job names a GPU that the store does not know: it has no energy"
     NO_TELEMETRY = "no telemetry of the GPU", "nobody read the GPU in this time: the energy is bounded by its limit"
     GPU_NOT_KNOWN = "GPU not known", "nobody knows which GPUs the job had: its energy is in the unattributed energy"
-    SHARE_NOT_KNOWN = "share not known", "nobody knows which part of the GPU the job had: it got what others left"
+    SHARE_NOT_KNOWN = "share not known", "nobody knows which part of the GPU the first job had beside others: it got what they left"
     RELOAD = "spans a driver reload", "the driver was loaded again while the job had the GPU"
 
 

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from enum import Enum, auto
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from ..metering import Energies, Meter
@@ -53,10 +55,19 @@ class Shreds:
         return len(self.kind)
 
 
+class Crowding(Enum):
+    """What is wrong with two claims at one time."""
+
+    MORE_THAN_ALL = auto()  # with all others they hold more than the whole GPU
+    NO_SHARES = auto()  # nobody knows the share of any claim of that time
+    ONE_SHARE_MISSING = auto()  # nobody knows the share of the first, which got what the others left
+
+
 @dataclass(frozen=True)
 class Crowd:
-    """Two claims that hold more than the whole GPU together."""
+    """Two claims of one time that do not fit together."""
 
+    what: Crowding
     claim: int
     other: int
     began_ns: int
@@ -99,7 +110,8 @@ def split(
     which = np.repeat(np.arange(len(own)), ends - begins)
     at = np.arange(len(which)) - np.repeat(np.cumsum(ends - begins) - ends, ends - begins)
     holders = np.bincount(at, minlength=len(left))
-    asked = _known_shares(claims.share[own][which], at, holders)
+    stated = claims.share[own][which]
+    asked = _known_shares(stated, at, holders)
     held = np.bincount(at, asked, minlength=len(left)).astype(np.float64)
     asked = asked / np.where(held > 1 + _OVER, held, 1.0)[at]
     free = np.where(holders > 0, 1 - held, 0.0)
@@ -116,7 +128,17 @@ def split(
     shreds = _merged(_joined([*jobs, windows, zero]), cuts)
     if (holders > 1).any():
         _as_one_time(meter, shreds)
-    crowds = _crowds(own[which], at, held, left, right, energies.energy_j) if (held > 1 + _OVER).any() else []
+    many = holders > 1
+    none_known = many & (np.bincount(at, ~np.isnan(stated), minlength=len(left)) == 0)
+    one_missing = many & ~none_known & (np.bincount(at, np.isnan(stated), minlength=len(left)) > 0)
+    crowds = [
+        *_crowds(Crowding.MORE_THAN_ALL, held > 1 + _OVER, own[which], at, left, right, energies.energy_j),
+        *_crowds(Crowding.NO_SHARES, none_known, own[which], at, left, right, energies.energy_j),
+        *_crowds(
+            Crowding.ONE_SHARE_MISSING, one_missing & (held <= 1 + _OVER), own[which], at, left, right,
+            energies.energy_j, first=np.isnan(stated),
+        ),
+    ]  # fmt: skip
     return shreds, crowds
 
 
@@ -301,15 +323,30 @@ def _as_one_time(meter: Meter, shreds: Shreds) -> None:
     shreds.figures[VARIANCE, mine] = np.maximum(shreds.figures[VARIANCE, mine], whole.variance_j2 * part)
 
 
-def _crowds(claim: Ints, at: Ints, held: Floats, left: Times, right: Times, energy: Floats) -> list[Crowd]:
-    found: dict[tuple[int, int], Crowd] = {}
-    order = np.lexsort((claim, at))
-    claim, at = claim[order], at[order]
-    starts = np.searchsorted(at, np.flatnonzero(held > 1 + _OVER))
-    for start in starts.tolist():
-        part = int(at[start])
-        pair = int(claim[start]), int(claim[start + 1]) if start + 1 < len(at) and at[start + 1] == part else -1
-        was = found.get(pair)
-        began = int(left[part]) if was is None else was.began_ns
-        found[pair] = Crowd(*pair, began, int(right[part]), float(energy[part]) + (was.joules if was else 0.0))
-    return list(found.values())
+def _crowds(
+    what: Crowding, parts: NDArray[np.bool_], claim: Ints, at: Ints, left: Times, right: Times, energy: Floats, *,
+    first: NDArray[np.bool_] | None = None,
+) -> list[Crowd]:  # fmt: skip
+    """The claims of the times `parts`: each with the first of its time; or with `first`, these claims with another."""
+    mine = parts[at] if len(at) else np.zeros(0, bool)
+    if not mine.any():
+        return []
+    later = np.zeros(int(mine.sum()), bool) if first is None else ~first[mine]
+    part = at[mine]
+    rows = pl.DataFrame(
+        {
+            "part": part, "later": later, "claim": claim[mine], "left": left[part], "right": right[part],
+            "energy": energy[part],
+        }
+    ).sort("part", "later", "claim")  # fmt: skip
+    lone = pl.col("claim").filter(pl.col("later")) if first is not None else pl.col("claim")
+    pairs = rows.with_columns(lone.first().over("part").alias("one")).filter(
+        pl.col("claim") != pl.col("one"), ~pl.col("later")
+    )
+    found = pairs.group_by("one", "claim", maintain_order=True).agg(
+        pl.col("left").min(), pl.col("right").max(), pl.col("energy").sum()
+    )
+    return [
+        Crowd(what, *((one, two) if first is None else (two, one)), began, ended, joules)
+        for one, two, began, ended, joules in found.iter_rows()
+    ]

@@ -134,6 +134,17 @@ def test_an_unknown_share_is_what_the_others_left(tmp_path: Path) -> None:
     assert found.problems["problem"].to_list() == [JobProblem.SHARE_NOT_KNOWN]
 
 
+def test_jobs_of_unknown_share_that_overlap_are_named_each_and_those_alone_are_not(tmp_path: Path) -> None:
+    times = {1: (0, 100), 2: (200, 400), 3: (300, 500), 4: (300, 400), 5: (600, 700)}
+    jobs = [job(number, "GPU-a", *time, share=None) for number, time in times.items()]
+    found = made(tmp_path, [load((200, 500, 250))], jobs)
+    assert of_jobs(found)["4"] == pytest.approx(100 * 250 / 3, rel=0.01)
+    shown = found.problems.select("problem", "job_id", "other_job_id").rows()
+    assert set(shown) == {(JobProblem.OVERLAP_NO_SHARES, *pair) for pair in (("2", "3"), ("2", "4"))}
+    first = found.problems.row(0, named=True)
+    assert (first["began"] - first["ended"]).total_seconds() == -100
+
+
 def test_a_requeued_job_has_both_its_times(tmp_path: Path) -> None:
     jobs = [job(1, "GPU-a", 100, 200), job(1, "GPU-a", 600, 800, allocation="1.1", restart=1)]
     found = made(tmp_path, [load((100, 200, 250), (600, 800, 150))], jobs)
