@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from ...errors import InputError
+from ...store.events import EventKind
 from .booked import COSTS, Booked, booked
 from .pieces import Kind, add_up
 
@@ -157,7 +158,7 @@ def _of_people(pieces: pl.DataFrame, by: By, jobs: pl.DataFrame, found: Booked) 
     more: tuple[str, ...] = ("jobs",)
     if by is By.JOB:
         of_job = (
-            jobs.sort("began")
+            _numbered(jobs)
             .group_by("cluster", "job_id")
             .agg(
                 pl.col("user").drop_nulls().last(),
@@ -165,7 +166,7 @@ def _of_people(pieces: pl.DataFrame, by: By, jobs: pl.DataFrame, found: Booked) 
                 pl.col("state").last(),
                 pl.col("began").min(),
                 pl.when(pl.col("ended").null_count() == 0).then(pl.col("ended").max()).alias("ended"),
-                pl.len().alias("allocations"),
+                pl.col("new_run").sum().alias("allocations"),
                 pl.when(pl.col("scheduler_j").null_count() == 0).then(pl.col("scheduler_j").sum()).alias("scheduler_j"),
             )
         )
@@ -175,6 +176,16 @@ def _of_people(pieces: pl.DataFrame, by: By, jobs: pl.DataFrame, found: Booked) 
     return rows.sort(order, pl.col("known_j"), descending=[False, True], maintain_order=True).select(
         "cluster", key, "kind", *_FIGURES, *_MORE, *more
     )
+
+
+def _numbered(jobs: pl.DataFrame) -> pl.DataFrame:
+    """The allocations in order of time, with whether a run begins: rows of several GPUs at one time are one run."""
+    never = pl.lit(2**62).cast(pl.Datetime("ns"))
+    lasts = pl.max_horizontal("began", pl.col("ended").fill_null(never))
+    before = pl.col("_until").cum_max().shift(1).over("cluster", "job_id")
+    at_once = (pl.col("began") == pl.col("began").shift(1).over("cluster", "job_id")).fill_null(False)
+    new = (before.is_null() | (pl.col("began") >= before)) & ~at_once
+    return jobs.sort("began").with_columns(lasts.alias("_until")).with_columns(new.alias("new_run"))
 
 
 def _of_things(store: Store, pieces: pl.DataFrame, by: By, found: Booked) -> pl.DataFrame:
@@ -217,6 +228,10 @@ def _of_job(store: Store, jobs: pl.DataFrame, job: str, cluster: str | None) -> 
     found = jobs.filter(mine)
     if found.is_empty():
         where = "" if cluster is None else f" of cluster {cluster}"
+        why = store.scan("events").filter(pl.col("kind") == EventKind.JOB_REFUSED.value, pl.col("job_id") == job)
+        refused = store.collect(why.select("detail"))["detail"].to_list()
+        if refused:
+            raise InputError(f"{store.root}: {refused[0]}")
         known = sorted(jobs["job_id"].drop_nulls().unique().to_list())
         hint = (
             f"it knows {len(known):,} jobs, such as {', '.join(known[:3])}"

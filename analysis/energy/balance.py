@@ -65,7 +65,7 @@ def reconcile(
         *(pl.col("energy_j").filter(pl.col("kind") == kind.value).sum().alias(name) for kind, name in _PARTS.items()),
         pl.col("energy_j").sum().alias("sum_j"),
         (pl.col("energy_j") - pl.col("sensed_j")).sum().alias("gaps_j"),
-        (pl.col("share") * lasted - pl.col("measured_s")).sum().clip(lower_bound=0).round(6).alias("gaps_s"),
+        (pl.col("share") * lasted - pl.col("measured_s")).sum().clip(lower_bound=0).round(3).alias("gaps_s"),
         (pl.col("measured_s").sum() > 0).alias("measured"),
         pl.col("reason").drop_nulls().first(),
     )

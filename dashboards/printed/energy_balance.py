@@ -62,7 +62,7 @@ def answer(found: Balance) -> Iterable[str | Table]:
         [
             row["name"] or row["gpu"],
             *(number(row[name] / joules) if row[name] is not None else MISSING for name in names),
-            MISSING if row["difference_j"] is None else f"{row['difference_j']:.0e}",
+            _rest(row),
             number(None if row["gaps_s"] is None else row["gaps_s"] / seconds, 2),
             count(row["problems"]),
         ]
@@ -98,6 +98,13 @@ def answer(found: Balance) -> Iterable[str | Table]:
         )
     yield ""
     yield from _problems(found)
+
+
+def _rest(row: Row) -> str:
+    """What is left of a GPU's books, J: 0 where only the rounding of the arithmetic is."""
+    if row["difference_j"] is None:
+        return MISSING
+    return number(0.0 if abs(row["difference_j"]) <= CLOSE * abs(row["metered_j"]) else row["difference_j"], 2)
 
 
 def _problems(found: Balance) -> Iterable[str | Table]:

@@ -144,6 +144,8 @@ def test_one_job_has_the_figures_that_it_has_among_all(sampled: Path) -> None:
     [job] = document("--store", str(sampled), "--job", "4201")["rows"]
     assert job["duration_s"] == 94.0  # of wall time, on two GPUs
     assert job["gpu_s"] == 188.0
+    assert job["allocations"] == 1  # one run; the file has a row for each of its GPUs
+    assert "runs" not in whorl("--store", str(sampled), "--job", "4201").stdout
 
 
 def test_the_sample_shows_people_whose_energy_it_was(sampled: Path) -> None:
@@ -167,6 +169,12 @@ def test_the_books_of_the_sample_balance(sampled: Path) -> None:
         parts = row["attributed_j"] + row["idle_time_j"] + row["unattributed_j"]
         assert parts == pytest.approx(row["metered_j"], rel=1e-9)
         assert row["not_read_s"] == 0
+
+
+def test_rounding_is_shown_as_nothing(sampled: Path) -> None:
+    for line in whorl("reconcile", "--store", str(sampled)).stdout.splitlines():
+        if line.startswith("GPU-"):
+            assert line.split()[-3:] == ["0", "0", "0"], line  # rest, gaps, problems
 
 
 @pytest.mark.parametrize("by", ["node", "day"])

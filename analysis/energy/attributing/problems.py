@@ -28,7 +28,10 @@ class JobProblem(Code):
     UNKNOWN_GPU = "unknown GPU", "the job names a GPU that the store does not know: it has no energy"
     NO_TELEMETRY = "no telemetry of the GPU", "nobody read the GPU in this time: the energy is bounded by its limit"
     GPU_NOT_KNOWN = "GPU not known", "nobody knows which GPUs the job had: its energy is in the unattributed energy"
-    SHARE_NOT_KNOWN = "share not known", "nobody knows which part of the GPU the first job had beside others: it got what they left"
+    SHARE_NOT_KNOWN = (
+        "share not known",
+        "nobody knows which part of the GPU the first job had beside others: it got what they left",
+    )
     RELOAD = "spans a driver reload", "the driver was loaded again while the job had the GPU"
 
 
