@@ -57,21 +57,23 @@ class Splitting:
     def __init__(self, curves: Sequence[Curves], began: float) -> None:
         self._curves = curves
         self._weight = 0.0  # of all innermost spans
+        self._innermost = 0  # how many these are
+        self._doubts = WIDTH * np.arange(len(curves)) + DOUBT  # where each curve's doubt stands
         self._potential = np.zeros(WIDTH * len(curves) + 1)  # V of each quantity; the last is time
         self._counted = self._readings(np.array([began]))[0][0]
 
     @property
     def idle(self) -> bool:
         """Whether no span is open."""
-        return self._weight == 0
+        return self._innermost == 0
 
     def _readings(self, times: Floats) -> tuple[Floats, Floats]:
-        """What all GPUs had used by each time, and in the same places the doubt about it; (times, quantities)."""
-        counted = np.zeros((len(times), len(self._potential)))
-        doubt = np.zeros_like(counted)
+        """What all GPUs had used by each time, (times, quantities), and the doubt about it, (times, GPUs)."""
+        counted = np.empty((len(times), len(self._potential)))
+        doubt = np.empty((len(times), len(self._curves)))
         for gpu, curve in enumerate(self._curves):
             first = WIDTH * gpu
-            counted[:, first : first + WIDTH], doubt[:, first + DOUBT] = curve.at(times)
+            counted[:, first : first + WIDTH], doubt[:, gpu] = curve.at(times)
         counted[:, -1] = times
         return counted, doubt
 
@@ -104,9 +106,11 @@ class Splitting:
         node.lasts, node.inside = True, node.weight
         changes.append((number, node, 0.0, node.weight))
         more = node.weight
+        self._innermost += 1
         if outer is not None:
             if outer.lasts and not outer.children:
                 more -= outer.weight
+                self._innermost -= 1
             outer.children += 1
         while outer is not None and more:
             before = outer.inside
@@ -123,6 +127,7 @@ class Splitting:
         node.inside = 0.0
         ended.append(node)
         more, left = -node.weight, True
+        self._innermost -= 1
         outer = node.within
         while outer is not None and (more or left):
             if left:
@@ -132,14 +137,13 @@ class Splitting:
                     ended.append(outer)
                 elif not outer.children:
                     more += outer.weight
+                    self._innermost += 1
             if more:
                 before = outer.inside
                 outer.inside = before + more if not left else 0.0
                 changes.append((number, outer, before, outer.inside))
             outer = outer.within
-        self._weight += more
-        if outer is None and abs(self._weight) < 1e-9:
-            self._weight = 0.0  # weights that are no whole numbers leave a rest
+        self._weight = self._weight + more if self._innermost else 0.0  # sums of weights may leave a rest
 
     def _count(
         self, events: Sequence[Event], weights: Floats, changes: Sequence[tuple[int, Node, float, float]]
@@ -148,13 +152,16 @@ class Splitting:
         times = np.array([event[0] for event in events])
         counted, doubt = self._readings(times)
         each = np.divide(1.0, weights, out=np.zeros_like(weights), where=weights > 0)
-        steps = np.diff(counted, axis=0, prepend=self._counted[None]) * each[:-1, None]
+        steps = np.empty_like(counted)
+        steps[0] = counted[0] - self._counted
+        np.subtract(counted[1:], counted[:-1], out=steps[1:])
+        steps *= each[:-1, None]
         moved = np.abs(np.diff(each))[:, None] * doubt
-        steps[1:] += moved[:-1]
+        steps[1:, self._doubts] += moved[:-1]
         steps[0] += self._potential
-        before = np.cumsum(steps, axis=0)  # without what the event itself moves
-        after = before + moved
-        self._counted, self._potential = counted[-1], after[-1]
+        before = np.cumsum(steps, axis=0, out=steps)  # without what the event itself moves
+        self._counted, self._potential = counted[-1].copy(), before[-1].copy()
+        self._potential[self._doubts] += moved[-1]
         if not changes:  # spans ended around others that go on
             return
 
@@ -180,11 +187,19 @@ class Splitting:
             rows.append(place)
         at = np.array([change[0] for change in changes])
         old, new = np.array([change[2:] for change in changes]).T
-        stood = np.concatenate([after, np.array(kept)]) if kept else after
-        used = old[:, None] * (before[at] - stood[since])
-        used += np.abs(new * each[at + 1] - old * each[at])[:, None] * doubt[at]
+        stood, shifted = before, moved
+        if kept:
+            stood = np.concatenate([before, np.array(kept)])
+            shifted = np.concatenate([moved, np.zeros((len(kept), len(self._curves)))])
+        used = before[at] - stood[since]
+        used[:, self._doubts] -= shifted[since]
+        used *= old[:, None]
+        used[:, self._doubts] += np.abs(new * each[at + 1] - old * each[at])[:, None] * doubt[at]
         sums = np.zeros((len(nodes), len(self._potential)))
         np.add.at(sums, rows, used)
         for place, node in enumerate(nodes):
             node.used = sums[place].copy() if node.used is None else node.used + sums[place]
-            node._last, node._place = after[latest[place]].copy(), -1
+            node._place = -1
+            if node.inside:
+                node._last = before[latest[place]].copy()
+                node._last[self._doubts] += moved[latest[place]]
