@@ -134,7 +134,11 @@ class Book:
                 self._lock.release()
             if self._events:
                 self._clock.sleep(round(1e9 * sensing.every_s))
-        return not self._events if span is None else span.finished
+        if span is not None:
+            return span.finished
+        if self._lock.acquire(timeout=timeout_s):  # the thread may just take in the last ones
+            self._lock.release()
+        return not self._events
 
     # -- the readings -----------------------------------------------------------------------------------------
 

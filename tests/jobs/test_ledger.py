@@ -314,7 +314,7 @@ def test_real_bindings_and_a_gpu_that_falls_off_the_bus(nvml: NvmlLibrary) -> No
     figure = span.figure()
     assert figure.method == "counter"
     assert figure.high_j is not None
-    assert 0.4 * 400 * 1.3 > figure.high_j > 5
+    assert 5 < figure.high_j <= 1.25 * 400 * (span.duration_s or 0)  # an A100 draws no more
     nvml.add("gpu 1 lost")
     with books.span("lost") as span:
         time.sleep(0.1)
