@@ -6,8 +6,9 @@ activity of each holder is known, else by share. Shares that add up to more than
 share has an equal part of the rest. If the GPU was never seen idle, all its energy is split by share, and that of the
 share that nobody held is unattributed.
 
-Where nobody held the GPU, a minute is idle if the GPU drew about its idle power, else unattributed. It is unattributed
-too if it was not measured, or if a job had GPUs of this node and nobody knows which.
+Where nobody held the GPU, a minute is unattributed if the GPU drew more than about its idle power for certain, that is
+also at the lower bound of the energy; else it is idle. It is unattributed too if it was not measured, or if a job had
+GPUs of this node and nobody knows which.
 """
 
 from __future__ import annotations
@@ -260,7 +261,9 @@ def _nobodys(
     idle = np.zeros(len(begins), bool)
     if meter.idle_w is not None:
         most = meter.idle_w * (1 + _IDLE_MORE) + _IDLE_MORE_W
-        idle = (energies.energy_j <= most * lasted) & (energies.measured_s >= 0.5 * lasted)
+        # Beside a job a reading may speak for both: the GPU worked where it drew more than that for certain.
+        surely = energies.energy_j - energies.below_j
+        idle = (surely <= most * lasted) & (energies.measured_s >= 0.5 * lasted)
     if unknown is not None:
         there = np.searchsorted(unknown[0], begins, "right") - np.searchsorted(unknown[1], begins, "right")
         idle &= there == 0

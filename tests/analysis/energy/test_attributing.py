@@ -71,6 +71,12 @@ def test_work_without_a_job_is_unattributed(tmp_path: Path) -> None:
     assert kinds["idle"] == pytest.approx(680 * 50, rel=0.05)
 
 
+def test_readings_that_speak_for_a_job_and_the_time_after_it_do_not_make_unknown_work(tmp_path: Path) -> None:
+    jobs = [job(1, "GPU-a", 200, 400), job(2, "GPU-a", 440, 700)]
+    found = made(tmp_path, [load((200, 400, 250), (440, 700, 250), step=30)], jobs)
+    assert "unattributed" not in of_kinds(found)
+
+
 def test_equal_shares_of_one_gpu_have_equal_energy(tmp_path: Path) -> None:
     jobs = [job(1, "GPU-a", 200, 400, share=0.5), job(2, "GPU-a", 200, 400, share=0.5)]
     found = of_jobs(made(tmp_path, [load((200, 400, 250))], jobs))
