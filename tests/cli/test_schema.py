@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from whorl.cli import cli, output
 from whorl.store.schema import TABLES, VIEWS
 
-TYPES = {"VARCHAR", "INTEGER", "BIGINT", "DOUBLE", "TIMESTAMP_NS"}
+TYPES = {"VARCHAR", "INTEGER", "BIGINT", "DOUBLE", "BOOLEAN", "TIMESTAMP_NS"}
 
 
 def whorl(*arguments: str) -> Result:

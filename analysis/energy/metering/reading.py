@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from ....store.metrics import BOARD_POWER
 from .building import build
 from .findings import Note
 from .happened import happened
@@ -142,7 +143,7 @@ _READ_OF_MINUTES = (
     (pl.col("utilization_mean") / 100).alias("utilization"),
     (pl.col("power_window_ms_mean") / 1000).alias("window_s"),
     (pl.col("power_limit_mw_max") / 1000).alias("limit_w"),
-    pl.coalesce(_spread("power_instant_mw"), _spread("power_mw")).alias("spread_w"),
+    pl.coalesce(*(_spread(name) for name in BOARD_POWER)).alias("spread_w"),
     _STUCK,
 )
 
