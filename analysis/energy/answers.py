@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -272,6 +272,8 @@ def _of_these(
     assert last is None or isinstance(last, datetime)
     since = first if since is None or (first is not None and first > since) else since
     until = last if until is None or (last is not None and last < until) else until
+    if since is not None and until is not None and until <= since:  # it ends when it begins, or before
+        since, until = until, since + timedelta(seconds=1)
     if rows["gpu"].null_count():
         return None, since, until
     return rows.select("cluster", pl.coalesce("parent", "gpu")).unique().rows(), since, until

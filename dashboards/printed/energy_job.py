@@ -72,7 +72,11 @@ def _lines(found: Answer, row: Row) -> Iterable[tuple[str, str, str]]:
     else:
         energy, bounds = with_interval(row, joules)
         measured = percent(row["measured_s"], row["gpu_s"])
-        yield "energy", f"{energy} {unit} {bounds}", f"by {row['method']}; {measured} % of the time has readings"
+        yield (
+            "energy",
+            f"{energy} {unit} {bounds}",
+            f"by {row['method']}; {measured} % of the time has readings" if row["method"] else "it took no time",
+        )
     if row["idle_share"] is not None:
         whole = (
             "of its GPUs that were ever seen idle"
