@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CLOSING_S = 1.0  # the longest that an end waits for the sensors
+CLOSING_S = 2.0  # the longest that an end waits for the sensors
 _LONGEST_S = 5.0  # without a new value; then it is a gap
 _MOST_EVENTS = 1_000_000  # that wait for the sensors
 _TOGETHER = 500  # events that are taken in at once: more do not fit the cache

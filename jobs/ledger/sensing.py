@@ -35,7 +35,9 @@ class Sensing:
         self._backend.open()
         try:
             devices = list(self._backend.devices())
-            self._positions = _chosen(devices, _visible(devices) if gpus is None else gpus)
+            if gpus is None:
+                gpus = _whole(devices) if self._backend.name == "simulated" else _visible(devices)
+            self._positions = _chosen(devices, gpus)
         except BaseException:
             self._backend.close()
             raise
@@ -108,19 +110,22 @@ def _limit_w(device: Device) -> float | None:
     return max((one / 1000 for one in limits if one), default=None)
 
 
+def _whole(devices: Sequence[Device]) -> list[str]:
+    return [device.gpu for device in devices if device.parent is None]
+
+
 def _visible(devices: Sequence[Device]) -> Sequence[str | int]:
     """The GPUs that CUDA shows to this process.
 
     Raises InputError where it names them by CUDA's own numbers, which say nothing about NVML's.
     """
-    whole = [device for device in devices if device.parent is None]
     asked = os.environ.get("CUDA_VISIBLE_DEVICES")
     if asked is None:
-        return [device.gpu for device in whole]
+        return _whole(devices)
     names = [name.strip() for name in asked.split(",") if name.strip()]
     if not all(name.isdigit() for name in names):
         return names
-    alike = len({device.row.get("model") for device in whole}) <= 1
+    alike = len({device.row.get("model") for device in devices if device.parent is None}) <= 1
     if alike or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
         return [int(name) for name in names]
     raise InputError(

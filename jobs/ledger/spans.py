@@ -155,7 +155,7 @@ class Span(Node):
 
     # -- what it used ---------------------------------------------------------------------------------------
 
-    def settle(self, timeout_s: float = 1.0) -> bool:
+    def settle(self, timeout_s: float = 2.0) -> bool:
         """Wait for the sensor values that its figures need; whether they are there. At once where it is not over."""
         return self.book is not None and self.ended_ns is not None and self.book.settle(timeout_s, self)
 

@@ -300,7 +300,7 @@ def test_a_simulated_gpu_with_the_thread(simulated: Ledger) -> None:
     assert outer.settle()
     assert outer.low_j is not None
     assert outer.high_j is not None
-    assert 0 <= outer.low_j < outer.high_j < 400  # an H100, for 0.3 s
+    assert 0 <= outer.low_j < outer.high_j <= 1.25 * 700 * (outer.duration_s or 0)  # an H100 draws no more
     assert outer.high_j > 5
     assert [(total.name, total.n) for total in ledger.totals()] == [("outer", 1)]
 
@@ -411,6 +411,7 @@ def test_exceptions_pass_and_generators_left_half_way_mislead_nobody(simulated: 
     assert span.error == "KeyError"
 
 
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # of forks beside threads, which is the point
 def test_a_fork_begins_a_ledger_of_its_own(simulated: Ledger) -> None:
     with ledger.span("parent") as parent:
         reader, writer = os.pipe()
@@ -476,6 +477,7 @@ def test_only_gpus_that_cuda_shows_are_counted(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     bench = Bench(Board(steady(100)), Board(steady(100)))
     sensing = bench.book.sensing
+    assert Ledger(backend="simulated").problem() is None  # which CUDA knows nothing of
     assert (None if sensing is None else list(sensing.gpus)) == gpus
     assert (bench.ledger.problem() is None) is (gpus is not None)
 
