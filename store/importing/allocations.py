@@ -29,9 +29,12 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     bound = layout.bound
     duplicates = identity.drop_duplicates(sheet, identity.row_texts(sheet))
     texts = sheet.frame
-    for name in ("began", "ended", "submitted"):
+    for name in ("submitted", "began", "ended"):
         if name in bound:
             times(sheet, bound[name], seen, minus_one=False, stream=False, time_zone=options.time_zone)
+            if name == "ended" and "=late" in sheet.frame.columns:
+                sheet.frame = sheet.frame.with_columns(_in_second_hour())
+            sheet.frame = sheet.frame.drop("=early", "=late", "=zone", strict=False)
     stamps = sheet.frame.select(LINE, "=began", "=ended")
     if "share" in bound:
         numbers(sheet, [bound["share"]], seen, minus_one=False)
@@ -47,6 +50,13 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     once = once.unique(superseding.KEY, keep="last")  # running and ended, in one file
     duplicates += frame.join(once, on=LINE, how="anti")[LINE].unique().sort().to_list()
     return once.sort(LINE), _refused(texts.join(stamps, on=LINE, how="left"), sheet, bound), duplicates
+
+
+def _in_second_hour() -> pl.Expr:
+    """`=ended`, in the second of two equal hours where in the first one the job would end before it began."""
+    ended, began = pl.col("=ended"), pl.col("=began")
+    late = pl.when(pl.col("=zone").is_null()).then(pl.col("=late")).cast(pl.Datetime("ns"))
+    return pl.when((ended < began) & (late >= began)).then(late).otherwise(ended).alias("=ended")
 
 
 def _gpus(sheet: Sheet, bound: dict[str, Bound], options: Options) -> None:

@@ -155,6 +155,23 @@ def test_gpus_that_become_known_later_are_found_and_a_longer_file_adds_only_what
     assert sorted(now(store, "job_id, gpu")) == [*found, ("3", A)]
 
 
+def test_a_job_may_end_in_the_hour_that_occurs_twice(run: Any, store: Store) -> None:
+    header = "job_id,gpu,began,ended"
+    rows = (
+        f"1,{A},2026-10-25 02:50:00,2026-10-25 02:10:00",  # the clock went back in between
+        f"2,{A},2026-10-25 02:10:00,2026-10-25 02:50:00",
+        f"3,{A},2026-10-25 02:50:00,2026-10-25T02:10:00+02:00",  # it says its zone: it did end before
+        f"4,{A},2026-10-24 02:50:00,2026-10-24 02:10:00",
+    )
+    report = run(*rows, header=header, time_zone="Europe/Berlin")
+    assert sorted(line for lines in report.refusals.values() for line in lines) == [4, 5]
+    minutes = "date_diff('minute', began, ended)"
+    assert sorted(now(store, f"job_id, began, {minutes}")) == [
+        ("1", dt.datetime(2026, 10, 25, 0, 50), 20),
+        ("2", dt.datetime(2026, 10, 25, 0, 10), 40),
+    ]
+
+
 def test_a_share_may_be_in_percent(run: Any, store: Store) -> None:
     times = "1793530000,1793540000"
     run(f"1,{A},{times},25", f"2,{B},{times},100", header="job_id,gpu,began,ended,share [%]")
