@@ -270,10 +270,10 @@ def _of_these(
     first, last = jobs["began"].min(), None if jobs["ended"].null_count() else jobs["ended"].max()
     assert first is None or isinstance(first, datetime)
     assert last is None or isinstance(last, datetime)
+    if first is not None and last is not None and last <= first:  # it ends when it begins, or before
+        first, last = last, first + timedelta(seconds=1)
     since = first if since is None or (first is not None and first > since) else since
     until = last if until is None or (last is not None and last < until) else until
-    if since is not None and until is not None and until <= since:  # it ends when it begins, or before
-        since, until = until, since + timedelta(seconds=1)
     if rows["gpu"].null_count():
         return None, since, until
     return rows.select("cluster", pl.coalesce("parent", "gpu")).unique().rows(), since, until
