@@ -243,7 +243,8 @@ class Book:
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(CLOSING_S)
-        if self.sensing is not None:
+        hangs = self._thread is not None and self._thread.is_alive()
+        if self.sensing is not None and not hangs:  # a driver that hangs would keep the application from ending
             try:
                 self.sensing.close()
             except Exception:

@@ -36,7 +36,8 @@ Floats = NDArray[np.float64]
 class Why(Code):
     """Why a span has no energy."""
 
-    OPEN = "open", "it has not ended yet"
+    OPEN = "open", "it has not ended yet, or a span inside it has not"
+    SILENT = "no answer", "the driver has not answered since it ended"
     NO_GPU = "no gpu", "no GPU could be read; `problem()` says why"
     NO_SENSOR = "no sensor", "a GPU of the ledger tells neither energy nor power, as MIG instances do not"
     GAPS = "mostly gaps", "for half of its time or more the GPUs did not answer"

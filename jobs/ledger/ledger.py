@@ -83,8 +83,10 @@ class Ledger:
 
     def figure(self, span: Span, *, own: bool = False) -> Figure:
         """What a span used; see `Span.figure`."""
-        if span.book is None or span.ended_ns is None or not span.finished:
+        if span.book is None or span.ended_ns is None or span.children:
             return missing(Why.OPEN)
+        if not span.finished:
+            return missing(Why.SILENT)
         return figure_of(span, own=own)
 
     def totals(self) -> Totals:
