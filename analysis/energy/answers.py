@@ -14,6 +14,7 @@ import polars as pl
 from ...errors import InputError
 from ...store.events import EventKind
 from .booked import COSTS, Booked, booked
+from .carbon.billing import NoFigure
 from .pieces import Kind, add_up
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ _MOSTLY = 0.5
 """`idle_share` is of GPUs that were seen idle; they must have so much of the energy."""
 _MORE = (
     "idle_share", "co2e_low_g", "co2e_high_g", "cost_low", "cost_high", "gpu_s", "measured_s", "known_j", "gpus",
-    "host_j", "embodied_g",
+    "host_j", "embodied_g", "co2e_reason", "cost_reason", "gpus_no_figure",
 )  # fmt: skip
 _OF_JOB = ("user", "account", "state", "began", "ended", "allocations", "scheduler_j")
 _PARTS = {Kind.JOB: "attributed_j", Kind.IDLE: "idle_time_j", Kind.UNATTRIBUTED: "unattributed_j"}
@@ -115,15 +116,36 @@ def energy(
     if by is By.DAY:
         pieces = pieces.with_columns(pl.col("began").dt.date().alias("day"))
     rows = _of_people(pieces, by, jobs, found) if by.of_people else _of_things(opened, pieces, by, found)
-    metered = found.counted if job is None else pieces
-    total = _added(metered, [], found).to_dicts()[0] if metered.height else {}
+    metered, without = (pieces, None) if job is not None else _honest(found.counted, [], found)
+    total = _added(metered, [], found, without).to_dicts()[0] if metered.height else {}
     if job is None:
         return Answer(by, rows, total, found)
     return Answer(by, rows, total, found, _of_gpus(opened, pieces, found), _beside(opened, jobs))
 
 
-def _added(pieces: pl.DataFrame, by: list[str], found: Booked) -> pl.DataFrame:
-    """The pieces added up, with `idle_share`; no grams and no money of what is no figure.
+def _honest(
+    pieces: pl.DataFrame, by: list[str], found: Booked, of: pl.Expr | None = None
+) -> tuple[pl.DataFrame, pl.DataFrame | None]:
+    """The pieces without those (among `of`) of GPUs of which no reading counts, and how many GPUs each group lost so.
+
+    Nothing is left out of a group of such GPUs alone: it has no figure, and a reason.
+    """
+    read = found.counted.group_by("cluster", "gpu").agg(pl.col("measured_s").sum())
+    unread = read.filter(pl.col("measured_s") <= 0).select("cluster", "gpu", pl.lit(True).alias("_unread"))
+    if unread.is_empty():
+        return pieces, None
+    marked = pieces.join(unread, on=["cluster", "gpu"], how="left", nulls_equal=True, maintain_order="left")
+    bad = pl.col("_unread").fill_null(False)
+    others = (~bad).any().over(by) if by else (~bad).any()
+    marked = marked.with_columns((bad & others & (pl.lit(True) if of is None else of)).alias("_left"))
+    left = marked.filter("_left")
+    gpus = pl.struct("cluster", "gpu").n_unique().alias("gpus_no_figure")
+    without = left.group_by(by).agg(gpus) if by else left.select(gpus)
+    return marked.filter(~pl.col("_left")).drop("_unread", "_left"), without
+
+
+def _added(pieces: pl.DataFrame, by: list[str], found: Booked, without: pl.DataFrame | None = None) -> pl.DataFrame:
+    """The pieces added up, with `idle_share`; no grams and no money of what is no figure, but why.
 
     Grams and money are as uncertain as the energy: their factors, and the energy of the host, are taken as given.
     """
@@ -144,13 +166,36 @@ def _added(pieces: pl.DataFrame, by: list[str], found: Booked) -> pl.DataFrame:
     for name, low, high in (("co2e_g", "co2e_low_g", "co2e_high_g"), ("cost", "cost_low", "cost_high")):
         ends = [pl.when(whole > 0).then(pl.col(name) * (pl.col(end) + host) / whole) for end in ("low_j", "high_j")]
         columns += [pl.min_horizontal(ends).alias(low), pl.max_horizontal(ends).alias(high)]  # a price may be negative
-    return rows.with_columns(columns)
+    reasons = [_why(name) for name in ("carbon_reason", "cost_reason")]
+    why = pieces.group_by(by).agg(reasons) if by else pieces.select(reasons)
+    rows = _beside_it(rows, why, by)
+    for name, reason in (("co2e_g", "carbon_reason"), ("cost", "cost_reason")):
+        none = pl.when(~known).then(pl.lit(NoFigure.NO_ENERGY.value)).otherwise(reason)
+        columns.append(pl.when(pl.col(name).is_null()).then(none).alias(f"{name.removesuffix('_g')}_reason"))
+    if without is None:
+        return rows.with_columns(*columns, pl.lit(0).alias("gpus_no_figure"))
+    rows = _beside_it(rows, without, by).with_columns(columns)
+    return rows.with_columns(pl.col("gpus_no_figure").fill_null(0))
+
+
+def _beside_it(rows: pl.DataFrame, more: pl.DataFrame, by: list[str]) -> pl.DataFrame:
+    """The columns of `more` beside those of `rows`; without `by`, both are one row."""
+    if not by:
+        return pl.concat([rows, more], how="horizontal")
+    return rows.join(more, on=by, how="left", nulls_equal=True, maintain_order="left")
+
+
+def _why(name: str) -> pl.Expr:
+    """One of the reasons for which pieces have no grams or money: what the settings lack."""
+    return pl.col(name).filter(pl.col(name) != NoFigure.NO_ENERGY.value).max()
 
 
 def _of_people(pieces: pl.DataFrame, by: By, jobs: pl.DataFrame, found: Booked) -> pl.DataFrame:
     """Rows of jobs, users or accounts; what nobody used stands in rows of its own."""
     key = {By.JOB: "job_id", By.USER: "user", By.ACCOUNT: "account"}[by]
-    rows = _added(pieces, ["cluster", "kind", key], found)
+    keys = ["cluster", "kind", key]
+    pieces, without = _honest(pieces, keys, found, pl.col("kind") != Kind.JOB.value)
+    rows = _added(pieces, keys, found, without)
     counted = pieces.group_by("cluster", "kind", key).agg(
         pl.col("job_id").drop_nulls().n_unique().alias("jobs"),
     )
@@ -191,7 +236,8 @@ def _numbered(jobs: pl.DataFrame) -> pl.DataFrame:
 def _of_things(store: Store, pieces: pl.DataFrame, by: By, found: Booked) -> pl.DataFrame:
     """Rows of GPUs, nodes or days: all of their energy, and its parts."""
     key = by.value
-    rows = _added(pieces, ["cluster", key], found)
+    pieces, without = _honest(pieces, ["cluster", key], found)
+    rows = _added(pieces, ["cluster", key], found, without)
     parts = pieces.group_by("cluster", key).agg(
         pl.col("energy_j").filter(pl.col("kind") == kind).sum().alias(name) for kind, name in _PARTS.items()
     )

@@ -14,7 +14,7 @@ import polars as pl
 from ...errors import InputError
 from ...store.sensor_error import SensorError
 from .attributing.booking import Booking
-from .carbon.billing import co2_and_cost, factors_used, join_used
+from .carbon.billing import NoFigure, co2_and_cost, factors_used, join_used
 from .carbon.billing import cuts as changes
 from .carbon.dated import Steps, steps_of
 from .carbon.settings import Settings, find_settings
@@ -71,6 +71,17 @@ class Booked:
     def counted(self) -> pl.DataFrame:
         """Of `lit`, the pieces of GPUs that were read: what was metered."""
         return self.lit.join(self.metered.select(_KEYS), on=_KEYS, how="semi", nulls_equal=True)
+
+    def zones_without_factor(self, cluster: str | None = None) -> list[str]:
+        """The zones that the settings name and of which nothing says what a kWh emits, of one cluster or of all."""
+        lacking = self.pieces.filter(pl.col("carbon_reason") == NoFigure.NO_FACTOR.value)
+        found: set[str] = set()
+        for name, rows in lacking.group_by("cluster"):
+            if cluster in (None, name[0]):
+                began = rows["began"].cast(pl.Int64)
+                zones = self.settings.zones_of(str(name[0]))
+                found |= {zone for first, last, zone in zones if ((began >= first) & (began < last)).any()}
+        return sorted(found)
 
     @property
     def has_jobs(self) -> bool:

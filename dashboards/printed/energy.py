@@ -16,7 +16,7 @@ import polars as pl
 
 from ...analysis.energy.answers import SCHEMA, Answer, By
 from ...analysis.energy.attributing import JobReason
-from ...analysis.energy.carbon.billing import NoFigure
+from ...analysis.energy.carbon.billing import NoFigure, lacking
 from ...analysis.energy.metering import Reason
 from ...analysis.energy.pieces import Kind
 from ..table import MISSING, Line, Table, count, many, number
@@ -193,9 +193,13 @@ def _explained(found: Answer, rows: Sequence[Row]) -> Iterable[str]:
             f"metered in all: {energy} {unit} {bounds} on {many(total['gpus'], 'GPU')}; "
             f"{percent(total['measured_s'], total['gpu_s'])} % of that time has readings"
         )
+        if total["gpus_no_figure"]:
+            yield f"not in it: {many(total['gpus_no_figure'], 'GPU')} of which no reading counts"
     elif total:
         unit, joules = unit_of([total["known_j"]])
         yield f"metered in all: n/a; {number(total['known_j'] / joules)} {unit} have an honest figure"
+    if len(found.booked.problems):
+        yield "problems were found in readings or jobs: `whorl energy reconcile` names them"
     if not found.booked.has_jobs:
         yield "no job is known in this time: `whorl jobs import` or `whorl import` adds who had which GPU"
     reasons = Counter((row["reason"], row["measured_s"] > 0) for row in rows if row["energy_j"] is None)
@@ -237,7 +241,7 @@ def carbon(found: Answer) -> Iterable[str]:
         why = booked.counted[name].drop_nulls().value_counts(sort=True)
         code = next((one for one in why[name] if one != NoFigure.NO_ENERGY), None)
         if code is not None:
-            yield f"{what} n/a: {NoFigure(code).meaning}"
+            yield f"{what} n/a: {lacking(code, booked.zones_without_factor())}"
 
 
 def _next(found: Answer, store: str | Path) -> Iterable[str]:

@@ -9,7 +9,8 @@ from typing import Any
 
 from ...analysis.energy.attributing import JobProblem
 from ...analysis.energy.balance import CLOSE, SCHEMA, Balance
-from ...analysis.energy.carbon.billing import NoFigure
+from ...analysis.energy.booked import Booked
+from ...analysis.energy.carbon.billing import NoFigure, lacking
 from ...analysis.energy.metering import Problem
 from ..table import MISSING, Table, count, many, number
 from .energy import REASONS, TIMES, gpu_time, unit_of
@@ -26,7 +27,7 @@ def document(found: Balance) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "rows": found.gpus.to_dicts(),
-        "problems": [{**row, "sentence": sentence(row)} for row in found.problems.iter_rows(named=True)],
+        "problems": [{**row, "sentence": sentence(row, found.booked)} for row in found.problems.iter_rows(named=True)],
         "balances": found.balances,
         "since": found.booked.since,
         "until": found.booked.until,
@@ -34,9 +35,15 @@ def document(found: Balance) -> dict[str, Any]:
     }
 
 
-def sentence(row: Row) -> str:
+def sentence(row: Row, booked: Booked) -> str:
     """A problem in words: of what, when, and what was done."""
-    return f"{about(row)}: {_MEANS.get(row['problem'], row['problem'])}"
+    return f"{about(row)}: {_meaning(row['problem'], booked, row['cluster'])}"
+
+
+def _meaning(problem: str, booked: Booked, cluster: str | None = None) -> str:
+    if problem == NoFigure.NO_FACTOR:
+        return lacking(problem, booked.zones_without_factor(cluster))
+    return str(_MEANS.get(problem, problem))
 
 
 def about(row: Row) -> str:
@@ -119,7 +126,7 @@ def _problems(found: Balance) -> Iterable[str | Table]:
     for kind, of_kind in sorted(kinds.items(), key=lambda one: -len(one[1])):
         gpus = len({(row["cluster"], row["gpu"]) for row in of_kind if row["gpu"]})
         where = f" on {many(gpus, 'GPU')}" if gpus else ""
-        yield f"{kind}, {many(sum(row['n'] for row in of_kind), 'time')}{where}: {_MEANS.get(kind, kind)}"
+        yield f"{kind}, {many(sum(row['n'] for row in of_kind), 'time')}{where}: {_meaning(kind, found.booked)}"
         for one in of_kind[:_EXAMPLES]:
             yield f"  {about({**one, 'gpu': names.get((one['cluster'], one['gpu']), one['gpu'])})}"
         if len(of_kind) > _EXAMPLES:

@@ -160,6 +160,7 @@ def test_without_settings_the_answer_says_what_to_give(steady: Path, tmp_path: P
     empty.write_text("")
     found = document("--store", str(steady), "--settings", str(empty))
     assert {row["co2e_g"] for row in found["rows"]} == {row["cost"] for row in found["rows"]} == {None}
+    assert {(row["co2e_reason"], row["cost_reason"]) for row in found["rows"]} == {("no zone", "no price")}
     shown = whorl("--store", str(steady), "--settings", str(empty)).stdout
     assert 'CO2e n/a: the settings name no zone for this cluster and time: write zone = "DE"' in shown
     assert "cost n/a: no price holds on this cluster at this time" in shown
@@ -185,6 +186,12 @@ def test_a_zone_without_a_factor_is_a_sentence_and_a_row_and_nothing_is_fetched(
     assert result.exit_code == 0
     problems = [row for row in json.loads(result.stdout)["problems"] if row["problem"] == "no factor"]
     assert [(row["cluster"], row["n"]) for row in problems] == [("c", 1)]
+    assert "what a kWh of zone US-CAL-CISO emits" in problems[0]["sentence"]
+    listed = problems[0]["sentence"].rpartition(" ")[2]
+    assert "Germany" in Path(listed).read_text()
+    assert {(row["co2e_reason"], row["cost_reason"]) for row in found["rows"]} == {("no factor", None)}
+    shown = whorl("--store", str(steady), "--settings", str(path)).stdout
+    assert "CO2e n/a: nothing says what a kWh of zone US-CAL-CISO emits" in shown
     # The same question with a service in the settings opens a connection.
     path.write_text('zone = "US-CAL-CISO"\n[electricity_maps]\n')
     with pytest.raises(AssertionError, match="a connection was opened"):

@@ -123,6 +123,28 @@ def test_a_sensor_that_is_stuck_gives_no_energy_and_the_reason(tmp_path: Path) -
     assert [one["problem"] for one in found["problems"]] == ["sensor stuck"]
 
 
+def test_a_gpu_of_which_no_reading_counts_is_in_no_sum_and_is_said(tmp_path: Path) -> None:
+    seconds = range(600)
+    watts = [50.0 if s < 300 else 200.0 for s in seconds]
+    dead = readings("GPU-dead", seconds, [0.0] * 600, quality=["power_zero"] * 600)
+    jobs = [job(1, "GPU-good", 300, 599), job(2, "GPU-dead", 300, 599)]
+    store_of(tmp_path / "S", [gpu("GPU-good"), gpu("GPU-dead")], [readings("GPU-good", seconds, watts), dead], jobs)
+    good = {row["gpu"]: row for row in document("--store", str(tmp_path / "S"), "--by", "gpu")["rows"]}["GPU-good"]
+    for by in ("node", "day"):
+        found = document("--store", str(tmp_path / "S"), "--by", by)
+        for row in (found["total"], *found["rows"]):
+            for name in ("energy_j", "low_j", "high_j", "gpus", "measured_s"):
+                assert row[name] == pytest.approx(good[name], rel=1e-9), name
+            assert row["gpus_no_figure"] == 1
+    rows = document("--store", str(tmp_path / "S"), "--by", "user")["rows"]
+    assert {row["kind"] for row in rows if row["energy_j"] is None} == {"job", "unattributed"}
+    rows = {row["job_id"]: row for row in document("--store", str(tmp_path / "S"))["rows"]}
+    assert (rows["2"]["energy_j"], rows["2"]["reason"], rows["2"]["co2e_reason"]) == (None, "zero watts", "no energy")
+    shown = whorl("--store", str(tmp_path / "S")).stdout
+    assert "on 1 GPU; 100 % of that time has readings\nnot in it: 1 GPU of which no reading counts" in shown
+    assert "`whorl energy reconcile` names them" in shown
+
+
 def test_time_that_nobody_read_or_used_is_said_and_not_counted(tmp_path: Path) -> None:
     seconds = [*range(600), *range(90_000, 90_600)]
     watts = [50.0 + 150.0 * (100 <= s % 90_000 < 500) for s in seconds]

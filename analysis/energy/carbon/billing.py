@@ -17,6 +17,7 @@ import polars as pl
 from ....store.outcomes import Code
 from .dated import NONE as NO_CODE
 from .dated import Steps, Times
+from .factors import TABLE
 from .fetching import fetch
 from .grid import Grid, grid
 from .settings import Method, Settings
@@ -52,6 +53,15 @@ class NoFigure(Code):
         'no [[factor]] with method = "market" holds on this cluster at this time: give one in energy.toml',
     )
     NO_PRICE = "no price", "no price holds on this cluster at this time: write price = 0.20 in energy.toml"
+
+
+def lacking(code: str, zones: Sequence[str] = ()) -> str:
+    """What the settings lack, in words; `zones` are those without a factor."""
+    meaning = NoFigure(code).meaning
+    if code != NoFigure.NO_FACTOR or not zones:
+        return meaning
+    named = f"zone {zones[0]}" if len(zones) == 1 else f"the zones {', '.join(zones)}"
+    return f"{meaning.replace('this zone', named)}. The zones of the shipped table are listed in {TABLE}"
 
 
 def cuts(settings: Settings, since: int, until: int, clusters: Sequence[str]) -> Times:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+TABLE = files(__package__) / "factors.csv"
 SOURCE = "Ember, Yearly Electricity Data, edition of 2025"
 
 
@@ -29,7 +30,7 @@ class ZoneFactor:
 @cache
 def table() -> dict[str, ZoneFactor]:
     """The shipped factors by zone."""
-    with (files(__package__) / "factors.csv").open(encoding="utf-8") as lines:
+    with TABLE.open(encoding="utf-8") as lines:
         rows = list(csv.DictReader(lines))
     return {
         row["zone"]: ZoneFactor(
