@@ -56,7 +56,8 @@ def about(row: Row) -> str:
     joules = f", {number(row['joules'])} J" if row["joules"] is not None else ""
     differ = f", {row['percent']:+.1f} %" if row["percent"] is not None else ""
     times = f", {row['n']:,} times" if row["n"] > 1 else ""
-    return f"{' '.join(of)}{when}{joules}{differ}{times}"
+    why = f"; {row['detail']}" if row["detail"] else ""
+    return f"{' '.join(of)}{when}{joules}{differ}{times}{why}"
 
 
 def answer(found: Balance) -> Iterable[str | Table]:

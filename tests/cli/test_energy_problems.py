@@ -93,11 +93,13 @@ def test_what_is_wrong_is_a_sentence_and_a_row(bad: Path) -> None:
 
 
 def test_a_job_that_the_import_refused_says_so(tmp_path: Path) -> None:
-    told = {"ts": at(90), "cluster": "c", "kind": "job_refused", "job_id": "5", "detail": "job 5 is not stored: line 7"}
+    told = {"ts": at(5), "cluster": "c", "kind": "job_refused", "job_id": "5", "detail": "job 5 is not stored: line 7"}
     store_of(tmp_path / "S", [gpu("GPU-a")], [readings("GPU-a", range(9), [50.0] * 9)], [], [told])
     result = whorl("--store", str(tmp_path / "S"), "--job", "5")
     assert result.exit_code == 2
     assert "job 5 is not stored: line 7" in result.stderr
+    found = json.loads(whorl("reconcile", "--store", str(tmp_path / "S"), "--json").stdout)
+    assert ["job 5 is not stored: line 7" in row["sentence"] for row in found["problems"]] == [True]
 
 
 def test_the_idle_share_is_that_of_gpus_that_were_seen_idle(tmp_path: Path) -> None:

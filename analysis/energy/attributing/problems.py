@@ -56,6 +56,7 @@ SCHEMA: dict[str, pl.DataType] = {
     "joules": pl.Float64(),  # the energy that it concerns
     "percent": pl.Float64(),  # of a disagreement: how much more the counter has than integrated power
     "n": pl.Int64(),  # how many findings of this kind the row stands for
+    "detail": pl.String(),  # of a job that the import refused: why, and in which line of which file
 }
 """The columns of a frame of problems."""
 
@@ -77,6 +78,7 @@ class Finding:
     joules: float | None = None
     percent: float | None = None
     n: int = 1
+    detail: str | None = None
 
 
 def refused(store: Store, cluster: str | None, since_ns: int | None, until_ns: int | None) -> list[Finding]:
@@ -85,13 +87,16 @@ def refused(store: Store, cluster: str | None, since_ns: int | None, until_ns: i
     if cluster is not None:
         rows = rows.filter(pl.col("cluster") == cluster)
     found = store.collect(
-        rows.select("cluster", "gpu", "node", "job_id", "duration_ns", pl.col("ts").cast(pl.Int64).alias("at"))
+        rows.select(
+            "cluster", "gpu", "node", "job_id", "duration_ns", "detail", pl.col("ts").cast(pl.Int64).alias("at")
+        )
     )
     return [
         Finding(
             row["cluster"], row["gpu"], row["node"],
             JobProblem.BACKWARD if (row["duration_ns"] or 0) < 0 else JobProblem.REFUSED,
             row["at"], None if row["duration_ns"] is None else row["at"] + row["duration_ns"], job_id=row["job_id"],
+            detail=row["detail"],
         )
         for row in found.iter_rows(named=True)
         if (since_ns is None or (row["at"] or 0) >= since_ns) and (until_ns is None or (row["at"] or 0) < until_ns)
