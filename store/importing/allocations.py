@@ -29,13 +29,14 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     bound = layout.bound
     duplicates = identity.drop_duplicates(sheet, identity.row_texts(sheet))
     texts = sheet.frame
+    stamps = texts.select(LINE)
     for name in ("submitted", "began", "ended"):
         if name in bound:
             times(sheet, bound[name], seen, minus_one=False, stream=False, time_zone=options.time_zone)
             if name == "ended" and "=late" in sheet.frame.columns:
                 sheet.frame = sheet.frame.with_columns(_in_second_hour())
             sheet.frame = sheet.frame.drop("=early", "=late", "=zone", strict=False)
-    stamps = sheet.frame.select(LINE, "=began", "=ended")
+            stamps = stamps.join(sheet.frame.select(LINE, f"={name}"), on=LINE, how="left")  # the end may be unreadable
     if "share" in bound:
         numbers(sheet, [bound["share"]], seen, minus_one=False)
     began, ended = pl.col("=began"), pl.col("=ended")

@@ -69,6 +69,7 @@ def test_rows_that_cannot_be_are_refused_with_their_line(run: Any, store: Store)
         f"12,bob,,n01,{A},,2026-11-01 11:00:00,1",
         "13,bob,,,,2026-11-01 10:00:00,2026-11-01 11:00:00,1",
         f"14,bob,,n01,{A},2026-11-01 10:00:00,2026-11-01 11:00:00,1.5",
+        f"15,bob,,n01,{A},2026-11-01 10:00:00,nonsense,1",
     )
     lines = {line: why for why, found in report.refusals.items() for line in found}
     assert lines == {
@@ -77,18 +78,20 @@ def test_rows_that_cannot_be_are_refused_with_their_line(run: Any, store: Store)
         8: "began is missing",
         9: "it names neither a GPU nor a node",
         10: "share is outside 1e-06 to 1",
+        11: "ended is not a readable time stamp",
     }
     assert now(store, "count(*)") == [(4,)]
     told = "select ts, job_id, gpu, node, duration_ns, detail from events where kind = 'job_refused' order by detail"
     events = store.sql(told).to_pylist()
     assert [(e["job_id"], e["gpu"], e["node"]) for e in events] == [
-        ("11", A, "n01"), ("12", A, "n01"), ("13", None, None), ("14", A, "n01"), (None, A, "n01"),
+        ("11", A, "n01"), ("12", A, "n01"), ("13", None, None), ("14", A, "n01"), ("15", A, "n01"), (None, A, "n01"),
     ]  # fmt: skip
     assert (events[0]["ts"], events[0]["duration_ns"]) == (dt.datetime(2026, 11, 1, 10), -3600 * 10**9)
     assert events[0]["detail"] == f"job 11 is not stored: {lines[6]} (jobs.csv, line 6)"
-    assert [e["duration_ns"] for e in events[1:]] == [None, *[3600 * 10**9] * 3]
+    hour = 3600 * 10**9
+    assert [e["duration_ns"] for e in events[1:]] == [None, hour, hour, None, hour]
     run(*ROWS, f"11,bob,,n01,{A},2026-11-01 10:00:00,2026-11-01 09:00:00,1", name="again.csv")
-    assert store.sql("select count(*) as n from events").to_pylist() == [{"n": 5}]  # it was told before
+    assert store.sql("select count(*) as n from events").to_pylist() == [{"n": 6}]  # it was told before
 
 
 def test_a_row_may_name_several_gpus(run: Any, store: Store) -> None:
