@@ -158,6 +158,7 @@ def _added(pieces: pl.DataFrame, by: list[str], found: Booked, without: pl.DataF
     mostly = known & (pl.col("_seen_j") > 0) & (pl.col("_seen_j") >= _MOSTLY * pl.col("energy_j"))
     rows = rows.with_columns(
         pl.when(known).then(pl.col("co2e_g", "cost")),
+        pl.when(pl.col("gpus").is_not_null()).then(pl.col("host_j", "embodied_g")),
         pl.when(mostly).then(pl.col("_idle_j") / pl.col("_seen_j")).alias("idle_share"),
     ).drop("_idle_j", "_seen_j")
     host = pl.col("host_j").fill_null(0.0)

@@ -158,7 +158,10 @@ def _told(read: Iterator[Meter], progress: Callable[[str], None] | None) -> Iter
 
 
 def _host(part: pl.DataFrame, hosts: dict[str, Steps]) -> pl.Series:
-    """Energy of the rest of the node, the share of each piece; NULL where it is not stated."""
+    """Energy of the rest of the node, the share of each piece; NULL where it is not stated.
+
+    Pieces of unknown GPUs have none: these GPUs have pieces of their own, which have it.
+    """
     began, ended = (part[name].cast(pl.Int64).to_numpy() for name in ("began", "ended"))
     watts = np.full(len(part), np.nan)
     clusters = part["cluster"].to_numpy()
@@ -166,7 +169,8 @@ def _host(part: pl.DataFrame, hosts: dict[str, Steps]) -> pl.Series:
         mine = clusters == name
         watts[mine] = steps.at(began[mine])
     joules = watts * part["share"].to_numpy() * (ended - began) / 1e9
-    return pl.Series("host_j", joules, pl.Float64).fill_nan(None)
+    nobodys = part["gpu"].is_null().to_numpy() & ~np.isnan(joules)
+    return pl.Series("host_j", np.where(nobodys, 0.0, joules), pl.Float64).fill_nan(None)
 
 
 def _models(store: Store) -> dict[tuple[str, str], str]:

@@ -59,8 +59,9 @@ def add_up(
 
     Columns: energy_j with the 95 % interval low_j to high_j; idle_j; duration_s (time with at least one piece; times
     that overlap count once); gpu_s (share x time, over all GPUs); measured_s (of it, with readings); method; reason;
-    known_j (energy of the pieces that are no mere bounds); gpus (how many); and the sums of the columns `also`, NULL
-    where one is. If `energy_j` is NULL, so are low_j, high_j and idle_j, and `reason` says why in a code.
+    known_j (energy of the pieces that are no mere bounds); gpus (how many are known; NULL where none is); and the sums
+    of the columns `also`, NULL where one is. If `energy_j` is NULL, so are low_j, high_j and idle_j, and `reason`
+    says why in a code.
     """
     by = list(by)
     known = pl.col("reason").is_null() & pl.col("energy_j").is_not_null()
@@ -72,6 +73,7 @@ def add_up(
         (pl.col("share") * _SECONDS).filter(~known).sum().alias("unknown_s"),
         pl.col("measured_s").filter(pl.col("method") == "counter").sum().alias("counter_s"),
         _most("reason", ~known).alias("reason"),
+        (~known).any().alias("doubtful"),
     )
     read = [boards[name].to_numpy() for name in ("sensed_j", "sensed_s")]
     boards = boards.with_columns(pl.Series("board_j2", sensor.variance(*read), pl.Float64))
@@ -81,14 +83,15 @@ def add_up(
         *(pl.col(name).sum() for name in (*sums, "counter_s", "board_j2")),
         *(_sum(name) for name in ("energy_j", "idle_j", *also)),
         pl.col("reason").sort_by("unknown_s", descending=True).drop_nulls().first(),
-        pl.struct("cluster", "gpu").n_unique().alias("gpus"),
+        pl.struct("cluster", "gpu").filter(pl.col("gpu").is_not_null()).n_unique().replace({0: None}).alias("gpus"),
+        pl.col("doubtful").any(),
     )
     total = _with_interval(total, sensor)
     times = _time_with_any(pieces, by)
     total = (
         total.join(times, on=by, how="left", nulls_equal=True) if by else pl.concat([total, times], how="horizontal")
     )
-    refused = (pl.col("unknown_s") >= REFUSED_FROM * pl.col("gpu_s")) & (pl.col("unknown_s") > 0)
+    refused = pl.col("doubtful") & (pl.col("unknown_s") >= REFUSED_FROM * pl.col("gpu_s"))
     refused |= pl.col("energy_j").is_null()
     figures = ("energy_j", "low_j", "high_j", "idle_j")
     return (

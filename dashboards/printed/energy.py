@@ -169,6 +169,11 @@ def gpu_time(seconds: float) -> str:
     return f"{number(seconds / long, 3)} GPU {unit}"
 
 
+def some_gpus(n: int | None) -> str:
+    """How many GPUs, where any is known."""
+    return many(n, "GPU") if n else "GPUs that nobody knows"
+
+
 def with_interval(row: Row, joules: float) -> tuple[str, str]:
     """An energy and its 95 % interval, in a unit that has so many joules."""
     if row["energy_j"] is None:
@@ -202,9 +207,8 @@ def _explained(found: Answer, rows: Sequence[Row]) -> Iterable[str]:
         yield "problems were found in readings or jobs: `whorl energy reconcile` names them"
     if not found.booked.has_jobs:
         yield "no job is known in this time: `whorl jobs import` or `whorl import` adds who had which GPU"
-    reasons = Counter((row["reason"], row["measured_s"] > 0) for row in rows if row["energy_j"] is None)
-    for (reason, partly), n in reasons.most_common():
-        when = "for half of the time or more, " if partly else ""
+    reasons = Counter((row["reason"], _how_long(row)) for row in rows if row["energy_j"] is None)
+    for (reason, when), n in reasons.most_common():
         yield f"n/a in {many(n, 'row')}: {when}{REASONS.get(reason, reason)}"
     if found.booked.dark_s > 0:
         yield f"not counted: {gpu_time(found.booked.dark_s)} without readings in which no job had the GPU"
@@ -218,6 +222,15 @@ def _explained(found: Answer, rows: Sequence[Row]) -> Iterable[str]:
         yield f"idle %: the part that the GPUs would have drawn without work{said}"
     yield f"95 % intervals; of the power sensors: {found.booked.sensor.describe()}"
     yield from carbon(found)
+
+
+def _how_long(row: Row) -> str:
+    """For what part of the time the reason of a row holds: words before it."""
+    if row["measured_s"] <= 0:
+        return ""
+    if row["measured_s"] <= 0.5 * row["gpu_s"]:
+        return "for half of the time or more, "
+    return "for a part of the time, which nothing bounds (no power limit is known), "
 
 
 def carbon(found: Answer) -> Iterable[str]:

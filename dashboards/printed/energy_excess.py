@@ -169,7 +169,7 @@ def _table(found: Placed, rows: Sequence[Row]) -> Table:
 
 def _names(by: Of, row: Row) -> list[str]:
     if by is Of.GPU:
-        return [row["name"] or row["gpu"], row["model"] or MISSING]
+        return [row["name"] or row["gpu"] or "(GPU not known)", row["model"] or MISSING]
     if by is Of.NODE:
         return [row["node"] or "(node not known)", count(row["gpus"])]
     return [row["job_id"] or MISSING, row["user"] or MISSING]

@@ -9,7 +9,7 @@ from typing import Any
 from ...analysis.energy.answers import Answer
 from ...analysis.energy.choices.quoted import Quoted
 from ..table import MISSING, Table, many, number
-from .energy import REASONS, carbon, costs_of, percent, unit_of, with_interval
+from .energy import REASONS, carbon, costs_of, percent, some_gpus, unit_of, with_interval
 from .energy_quote import options
 
 Row = Mapping[str, Any]
@@ -35,7 +35,7 @@ def _of(found: Answer, row: Row) -> Iterable[str | Table]:
     runs = f", {row['allocations']} runs" if row["allocations"] > 1 else ""
     yield (
         f"job {row['job_id']}{whose}{state}: {_at(row['began'])} to {_at(row['ended'], 'now')} UTC{runs}, "
-        f"{lasted(row['duration_s'])} on {many(row['gpus'], 'GPU')}"
+        f"{lasted(row['duration_s'])} on {some_gpus(row['gpus'])}"
     )
     yield ""
     yield Table(("of the job", "figure", "which is"), [list(line) for line in _lines(found, row)], wrapped=(2,))
@@ -45,7 +45,7 @@ def _of(found: Answer, row: Row) -> Iterable[str | Table]:
     unit, joules = unit_of([one["high_j"] for one in mine])
     rows = [
         [
-            one["name"] or one["gpu"],
+            one["name"] or one["gpu"] or MISSING,
             one["model"] or MISSING,
             number(one["share"], 3),
             lasted(one["duration_s"]),

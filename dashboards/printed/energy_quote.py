@@ -12,8 +12,8 @@ from ...analysis.energy.answers import SCHEMA
 from ...analysis.energy.choices.levels import ANY
 from ...analysis.energy.choices.quoted import Quoted
 from ...analysis.energy.choices.quoting import Option, Quote
-from ..table import MISSING, Table, many, number
-from .energy import TIMES, rows_as_csv, unit_of
+from ..table import MISSING, Table, number
+from .energy import TIMES, rows_as_csv, some_gpus, unit_of
 
 
 def document(found: Quoted) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def answer(found: Quoted) -> Iterable[str | Table]:
     busy = "for an unknown part of it" if ran.busy is None else f"{100 * ran.busy:.0f} % of it"
     what = f", workload {ran.workload}" if ran.workload else "" if ran.use == ANY else f", mostly {ran.use}"
     models = ", ".join(ran.models) or "an unknown model"
-    yield f"job {found.job} on {many(ran.gpus, 'GPU')} of {models}: busy {busy}{what}"
+    yield f"job {found.job} on {some_gpus(ran.gpus)} of {models}: busy {busy}{what}"
     yield ""
     yield from options(found)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -224,3 +225,15 @@ def test_without_fingerprints_the_sentence_says_what_to_do(tmp_path: Path) -> No
     result = CliRunner().invoke(cli, ["energy", "excess", "--store", str(store.root)])
     assert result.exit_code == 2
     assert "run `whorl campaign`" in result.stderr
+
+
+def test_a_job_on_gpus_that_nobody_knows_is_a_row_without_an_excess(fleet: Path, tmp_path: Path) -> None:
+    shutil.copytree(fleet, tmp_path / "S")
+    lost = {"cluster": "c", "allocation": "lost@1", "job_id": "lost", "gpu": None, "user": "ann", "node": "n0",
+            "node_gpus": 2, "began": BEGAN, "ended": BEGAN + SECOND, "recorded": BEGAN}  # fmt: skip
+    Store.open(tmp_path / "S").append({"jobs": arrow_rows("jobs", columns([lost]))}, "made")
+    for by, name in (("gpu", "(GPU not known)"), ("job", "lost")):
+        assert name in whorl("excess", "--store", str(tmp_path / "S"), "--by", by).stdout
+        found = document("excess", "--store", str(tmp_path / "S"), "--by", by)["rows"]
+        [row] = [row for row in found if row["excess_j_reason"] == "GPU not known"]
+        assert (row["energy_j"], row["excess_j"], row["gpus"]) == (None, None, None)

@@ -183,6 +183,41 @@ def test_a_job_that_ends_before_it_begins_is_answered_too(bad: Path) -> None:
     assert (row["energy_j"], row["reason"]) == (None, "ends before it begins")
 
 
+def test_a_job_that_ends_before_it_begins_leaves_all_other_figures(tmp_path: Path) -> None:
+    power = readings("G", range(201), [50.0] * 20 + [200.0] * 181)
+    jobs = [job("good", "G", 50, 150), job("backward", "G", 160, 60), job("moment", "G-of-nobody", 60, 60)]
+    store_of(tmp_path / "S", [gpu("G")], [power], jobs)
+    for by in ("user", "gpu", "day"):
+        found = document("--store", str(tmp_path / "S"), "--by", by)
+        assert {row["reason"] for row in found["rows"]} == {None}, by
+        assert found["total"]["idle_j"] == pytest.approx(50 * 200, rel=0.01)
+    [ada] = [row for row in document("--store", str(tmp_path / "S"), "--by", "user")["rows"] if row["kind"] == "job"]
+    assert ada["energy_j"] == pytest.approx(200 * 100, rel=1e-6)
+
+
+def test_a_job_on_gpus_that_nobody_knows_is_answered_and_counts_no_host_or_board_twice(tmp_path: Path) -> None:
+    power = readings("G", range(401), [50.0] * 100 + [200.0] * 301)
+    store_of(tmp_path / "S", [gpu("G")], [power], [job("lost", None, 100, 400, node_gpus=1)])
+    settings = 'zone = "DE"\nhost_w = 100\n[embodied]\nkg = 150\nyears = 5\nsource = "a report"\n'
+    (tmp_path / "S" / "energy.toml").write_text(settings)
+    found = document("--store", str(tmp_path / "S"))
+    [lost] = [row for row in found["rows"] if row["kind"] == "job"]
+    assert {lost[name] for name in ("energy_j", "host_j", "embodied_g", "gpus")} == {None}
+    for name in ("host_j", "embodied_g"):
+        assert sum(row[name] or 0 for row in found["rows"]) == pytest.approx(found["total"][name], rel=1e-9)
+    [same] = document("--store", str(tmp_path / "S"), "--job", "lost")["rows"]
+    assert same["reason"] == "GPU not known"
+    assert "on GPUs that nobody knows" in whorl("--store", str(tmp_path / "S"), "--job", "lost").stdout
+    assert "on GPUs that nobody knows" in whorl("quote", "--store", str(tmp_path / "S"), "--job", "lost").stdout
+
+
+def test_where_a_part_has_no_bound_the_reason_is_not_said_of_half_of_the_time(tmp_path: Path) -> None:
+    power = readings("G", range(201), [50.0] * 20 + [200.0] * 181)
+    store_of(tmp_path / "S", [gpu("G")], [power], [job(1, "G", 20, 200), job(2, "G-of-nobody", 20, 30)])
+    said = whorl("--store", str(tmp_path / "S"), "--by", "user").stdout
+    assert "n/a in 1 row: for a part of the time, which nothing bounds" in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -343,9 +343,11 @@ def _cut(began: Times, ended: Times, cuts: Times) -> tuple[Ints, Times, Times]:
 
 
 def _blind(claim: Ints, began: Times, ended: Times, share: Floats, most: Floats, reason: str) -> Shreds:
-    """Pieces of jobs without a meter: 0 J, and at most `most` more; unknown where that is NaN."""
+    """Pieces of jobs without a meter: 0 J, and at most `most` more; unknown where that is NaN. No time, no energy."""
     figures = np.zeros((8, len(claim)))
-    figures[IDLE_J] = np.nan
+    lasts = ended > began
+    most = np.where(lasts, most, 0.0)
+    figures[IDLE_J] = np.where(lasts, np.nan, 0.0)
     figures[ABOVE] = np.nan_to_num(most)
     figures[ENERGY] = np.where(np.isnan(most), np.nan, 0.0)
     return Shreds(

@@ -196,11 +196,12 @@ def _why(made: Grid, cluster: str, began: Times, none: np.ndarray[tuple[int], np
 
 
 def _embodied(settings: Settings, models: Mapping[tuple[str, str], str]) -> pl.Expr:
-    """Grams of making the boards, for the time and share of each piece."""
+    """Grams of making the boards, for the time and share of each piece; unknown GPUs have pieces of their own."""
     rate = {one.model: one.kg * 1000 / (one.years * _YEAR_S) for one in settings.embodied}
     usual = pl.lit(rate.get(None), pl.Float64)
     by_gpu = {f"{cluster}\x00{gpu}": rate[model] for (cluster, gpu), model in models.items() if model in rate}
-    seconds = (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9
+    lasted = (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9
+    seconds = pl.when(pl.col("gpu").is_null()).then(0.0).otherwise(lasted)
     if not by_gpu:
         return (usual * pl.col("share") * seconds).alias("embodied_g")
     each = pl.concat_str("cluster", "gpu", separator="\x00").replace_strict(

@@ -21,7 +21,7 @@ _KEYS = ["cluster", "gpu", "allocation"]
 
 def busy(store: Store, pieces: pl.DataFrame) -> pl.DataFrame:
     """Of each job and GPU of `pieces`: how busy the GPU was, and what ran; columns as `BUSY`."""
-    jobs = pieces.filter(pl.col("kind") == Kind.JOB).select(*_KEYS, "began", "ended")
+    jobs = pieces.filter(pl.col("kind") == Kind.JOB, pl.col("gpu").is_not_null()).select(*_KEYS, "began", "ended")
     parts = [pl.DataFrame(schema={**dict.fromkeys(_KEYS, pl.String), "busy": pl.Float64, "memory": pl.Float64})]
     for (cluster,), part in jobs.group_by("cluster", maintain_order=True):
         gpus = part["gpu"].unique().sort().to_list()

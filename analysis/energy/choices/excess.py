@@ -268,7 +268,7 @@ def _over_gpus(boards: pl.DataFrame, rows: pl.DataFrame, by: list[str], also: Se
         *(_known(name) for name in (*_MEASURES, *also)),
         *(pl.col(f"{name}_{end}").sum() for name in _MEASURES for end in ("low", "high", "of_s")),
         *(pl.col(f"{name}_common").sum() ** 2 for name in _MEASURES),
-        pl.col("energy_j", "gpu_s").sum(), pl.len().alias("gpus"),
+        pl.col("energy_j", "gpu_s").sum(), pl.col("gpu").count().alias("gpus"),
         *(pl.col(f"{name}_least").first() for name in _MEASURES),
         *(pl.col(name).first() for name in ("runs", "sittings", "compared")),
         *(pl.col(f"{name}_reason").drop_nulls().first() for name in _MEASURES),
@@ -276,7 +276,7 @@ def _over_gpus(boards: pl.DataFrame, rows: pl.DataFrame, by: list[str], also: Se
     found = models.group_by(by, maintain_order=True).agg(
         *(_known(name) for name in (*_MEASURES, *also)),
         *(pl.col(f"{name}_{end}").sum() for name in _MEASURES for end in ("low", "high", "of_s", "common")),
-        pl.col("energy_j", "gpu_s", "gpus").sum(),
+        pl.col("energy_j", "gpu_s").sum(), pl.col("gpus").sum().replace({0: None}),
         *(pl.col(f"{name}_least").first() for name in _MEASURES),
         *(pl.col(name).first() for name in ("runs", "sittings", "compared")),
         *(pl.col(f"{name}_reason").drop_nulls().first() for name in _MEASURES),

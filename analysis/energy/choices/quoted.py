@@ -104,7 +104,7 @@ def _ran(pieces: pl.DataFrame, used: pl.DataFrame, named: pl.DataFrame, cluster:
     workloads = read["workload"].unique().to_list()
     limits = of["limit_w"].drop_nulls()
     return Ran(
-        cluster, tuple(sorted(of["model"].drop_nulls().unique())), pieces["gpu"].n_unique(),
+        cluster, tuple(sorted(of["model"].drop_nulls().unique())), pieces["gpu"].drop_nulls().n_unique(),
         float(total.get("duration_s") or 0.0), float(seconds["gpu_s"].sum()), total["energy_j"], total["low_j"],
         total["high_j"], total["idle_j"], share, use_of(share, memory),
         workloads[0] if len(workloads) == 1 else None,
