@@ -65,6 +65,13 @@ def test_one_job_says_what_it_would_have_taken_elsewhere(night: Path) -> None:
     assert "what if: the same job" in shown
 
 
+def test_the_power_limit_of_a_quote_is_that_of_the_readings_where_nothing_else_says_it(tmp_path: Path) -> None:
+    bare = gpu("GPU-a", power_limit_mw=None, power_limit_default_mw=None)
+    store_of(tmp_path / "S", [bare], [readings("GPU-a", range(99), [200.0] * 99)], [job(5, "GPU-a", 0, 90)])
+    options = {one["option"]: one for one in document("--store", str(tmp_path / "S"), "--job", "5")["what_if"]}
+    assert "no workload was run under several power limits" in options["cap"]["reason"]
+
+
 def test_one_job_by_gpu_has_only_its_own_energy(night: Path) -> None:
     [row] = document("--store", str(night), "--job", "5", "--by", "gpu")["rows"]
     assert (row["gpu"], row["energy_j"]) == ("GPU-a", pytest.approx(200 * 1200))

@@ -49,7 +49,7 @@ class NoStart(Code):
     MARKET = "market", "grams of the contract (method market) do not depend on the hour"
     NO_HOURS = (
         "no hours",
-        "the files know nothing of the hours to come, and not three whole weeks before: every start is equal",
+        "no file of intensities has the hours to come, or three whole weeks before them: every start is equal",
     )
     NOT_SHOWN = "not shown", "the past weeks do not show that any later start emits less: start now"
 

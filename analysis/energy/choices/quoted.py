@@ -93,7 +93,13 @@ def _ran(pieces: pl.DataFrame, used: pl.DataFrame, named: pl.DataFrame, cluster:
     """What is known of the job; nothing of its energy where it has no pieces."""
     totals = add_up(pieces, ["cluster"], sensor=booked.sensor, also=_SUMS).to_dicts()
     total = totals[0] if totals else dict.fromkeys(("energy_j", "low_j", "high_j", "idle_j", "method", *_SUMS))
-    of = named.filter(pl.col("gpu").is_in(pieces["gpu"].unique().implode()))
+    read_w = booked.metered.select(
+        "cluster", "gpu", pl.col("limit_w").alias("read_w")
+    )  # as streams of nvidia-smi say it
+    of = named.filter(pl.col("gpu").is_in(pieces["gpu"].unique().implode())).join(
+        read_w, on=["cluster", "gpu"], how="left", maintain_order="left"
+    )
+    of = of.with_columns(pl.coalesce("limit_w", "read_w").alias("limit_w"))
     seconds = pieces.group_by("cluster", "gpu", "allocation").agg(
         (pl.col("share") * (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9).sum().alias("gpu_s")
     )
