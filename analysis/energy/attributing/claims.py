@@ -59,24 +59,20 @@ class Fleet:
     parent: dict[Key, str]
     share: dict[Key, float]
     """Of a MIG instance with a profile: which part of its GPU it is."""
-    named: dict[Key, str]
-    """By a name that is no GPU's key (node/slot): the GPU that has it. Files of jobs may know only such names."""
 
     @classmethod
     def read(cls, store: Store) -> Fleet:
         """The fleet of a store."""
         answer = store.sql(
-            "SELECT cluster, gpu, name, node, model, parent, mig_profile, "
+            "SELECT cluster, gpu, node, model, parent, mig_profile, "
             "coalesce(power_limit_max_mw, power_limit_default_mw, power_limit_mw) / 1e3 AS limit_w FROM gpus_now"
         )
         rows = list(answer.polars().iter_rows(named=True))
         models: dict[Key, str | None] = {(row["cluster"], row["gpu"]): row["model"] for row in rows}
-        fleet = cls({}, {}, {}, {}, {})
+        fleet = cls({}, {}, {}, {})
         for row in rows:
             key = row["cluster"], row["gpu"]
             fleet.node[key] = row["node"]
-            if (row["cluster"], row["name"]) not in models:
-                fleet.named[row["cluster"], row["name"]] = row["gpu"]
             if row["limit_w"]:
                 fleet.limit_w[key] = row["limit_w"]
             if row["parent"]:
@@ -115,15 +111,17 @@ def read_claims(
 
 def claims(jobs: pl.DataFrame, fleet: Fleet) -> Claims:
     """The claims of rows of `jobs_now`."""
-    known = [(*key, parent, True, fleet.share.get(key)) for key, parent in fleet.parent.items()]
-    known += [(*key, gpu, False, None) for key, gpu in fleet.named.items()]
-    schema = {"cluster": pl.String, "claimed": pl.String, "physical": pl.String, "mig": pl.Boolean, "part": pl.Float64}
-    others = pl.DataFrame(known, schema=schema, orient="row")
-    jobs = jobs.rename({"gpu": "claimed"}).join(others, on=["cluster", "claimed"], how="left", nulls_equal=True)
+    known = [(*key, parent, fleet.share.get(key)) for key, parent in fleet.parent.items()]
+    schema = {"cluster": pl.String, "claimed": pl.String, "parent": pl.String, "part": pl.Float64}
+    instances = pl.DataFrame(known, schema=schema, orient="row")
+    jobs = jobs.rename({"gpu": "claimed"}).join(instances, on=["cluster", "claimed"], how="left", nulls_equal=True)
     share = pl.col("share").cast(pl.Float64)
     jobs = jobs.with_columns(
-        pl.coalesce("physical", "claimed").alias("gpu"),
-        pl.when("mig").then(share.fill_null(1.0) * pl.col("part")).otherwise(share).alias("share"),
+        pl.coalesce("parent", "claimed").alias("gpu"),
+        pl.when(pl.col("parent").is_not_null())
+        .then(share.fill_null(1.0) * pl.col("part"))
+        .otherwise(share)
+        .alias("share"),
     )
     jobs = jobs.sort("cluster", "gpu", "began", "ended", "allocation", nulls_last=True)
     frame = jobs.select("cluster", "allocation", "job_id", "node", "claimed", "gpu", "node_gpus")

@@ -211,7 +211,9 @@ def test_jobs_without_readings_have_a_reason_and_no_zero(tmp_path: Path) -> None
 
 
 def test_a_job_may_name_its_gpu_by_node_and_slot(tmp_path: Path) -> None:
-    found = made(tmp_path, [load((200, 400, 250))], [job(1, "n1/3", 200, 400)], gpus=[gpu("GPU-a", slot=3)])
+    found = made(
+        tmp_path, [load((200, 400, 250))], [job(1, "n1/3", 200, 400, gpu_from="file")], gpus=[gpu("GPU-a", slot=3)]
+    )
     assert of_jobs(found)["1"] == pytest.approx(200 * 250, rel=0.01)
     assert found.problems.height == 0
 

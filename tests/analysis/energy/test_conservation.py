@@ -62,7 +62,6 @@ FLEET = Fleet(
     {("c", PARENT): 300.0},
     {("c", gpu): PARENT for gpu in INSTANCES},
     {("c", "MIG-1"): 1 / 7, ("c", "MIG-2"): 2 / 7, ("c", "MIG-3"): 3 / 7},
-    {},
 )
 
 
