@@ -173,10 +173,10 @@ def _added(pieces: pl.DataFrame, by: list[str], found: Booked, without: pl.DataF
     for name, reason in (("co2e_g", "carbon_reason"), ("cost", "cost_reason")):
         none = pl.when(~known).then(pl.lit(NoFigure.NO_ENERGY.value)).otherwise(reason)
         columns.append(pl.when(pl.col(name).is_null()).then(none).alias(f"{name.removesuffix('_g')}_reason"))
+    rows = rows.with_columns(columns).drop("carbon_reason")
     if without is None:
-        return rows.with_columns(*columns, pl.lit(0).alias("gpus_no_figure"))
-    rows = _beside_it(rows, without, by).with_columns(columns)
-    return rows.with_columns(pl.col("gpus_no_figure").fill_null(0))
+        return rows.with_columns(pl.lit(0).alias("gpus_no_figure"))
+    return _beside_it(rows, without, by).with_columns(pl.col("gpus_no_figure").fill_null(0))
 
 
 def _beside_it(rows: pl.DataFrame, more: pl.DataFrame, by: list[str]) -> pl.DataFrame:

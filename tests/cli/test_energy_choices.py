@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
@@ -237,3 +238,17 @@ def test_a_job_on_gpus_that_nobody_knows_is_a_row_without_an_excess(fleet: Path,
         found = document("excess", "--store", str(tmp_path / "S"), "--by", by)["rows"]
         [row] = [row for row in found if row["excess_j_reason"] == "GPU not known"]
         assert (row["energy_j"], row["excess_j"], row["gpus"]) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--by", "user"), ("--by", "gpu"), ("--job", "4241"), ("reconcile",), ("quote", "--job", "4241"), ("excess",)],
+)
+def test_each_key_of_json_stands_in_the_documentation(fleet: Path, arguments: tuple[str, ...]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    documented = set(re.findall(r"[a-z_0-9]+", page.partition("\n## whorl energy\n")[2].partition("\n## ")[0]))
+    found = document(*arguments, "--store", str(fleet))
+    keys = {*found} - {"schema"}
+    for value in found.values():
+        keys |= {key for row in (value if isinstance(value, list) else [value]) if isinstance(row, dict) for key in row}
+    assert sorted(keys - documented) == []
