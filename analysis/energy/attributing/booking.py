@@ -29,6 +29,7 @@ from .splitting import (
     SENSED,
     UNATTRIBUTED,
     VARIANCE,
+    Crowd,
     Crowding,
     Shreds,
     clipped,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from ....store import Store
 
 _KINDS = (Kind.JOB.value, Kind.IDLE.value, Kind.UNATTRIBUTED.value)
+_PAIRS = 100  # of claims of one GPU, of which each has a row of problems
 _ROWS = 100_000  # of a frame of pieces, about
 
 METERED: dict[str, pl.DataType] = {
@@ -183,15 +185,21 @@ class Booking:
                 most = shreds.figures[ENERGY, of] + shreds.figures[ABOVE, of]
                 self._unattributed[place].append((shreds.began[of], shreds.ended[of], most))
         self._findings += [problems.of_note(note, *key, node) for note in meter.notes]
-        for crowd in crowds:
-            self._find(
-                _PROBLEMS[crowd.what], crowd.claim, crowd.began_ns, crowd.ended_ns, other=crowd.other,
-                joules=crowd.joules,
-            )  # fmt: skip
+        for what, problem in _PROBLEMS.items():
+            self._crowded(problem, [crowd for crowd in crowds if crowd.what is what])
         for note in meter.notes:
             if note.problem == Problem.DRIVER_RELOAD:
                 self._reloaded(rows, note.began_ns, note.ended_ns)
         return key, node, shreds
+
+    def _crowded(self, problem: JobProblem, crowds: list[Crowd]) -> None:
+        """A row for each pair of claims of a GPU; one row, with the first pair, where they are very many."""
+        if len(crowds) > _PAIRS:
+            first, began, ended = crowds[0], min(one.began_ns for one in crowds), max(one.ended_ns for one in crowds)
+            self._find(problem, first.claim, began, ended, other=first.other, n=len(crowds))
+            return
+        for one in crowds:
+            self._find(problem, one.claim, one.began_ns, one.ended_ns, other=one.other, joules=one.joules)
 
     def _ends(self, first: int, last: int) -> tuple[int, int]:
         first = first if self._since is None else max(first, self._since)

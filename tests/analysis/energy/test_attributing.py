@@ -151,6 +151,12 @@ def test_jobs_of_unknown_share_that_overlap_are_named_each_and_those_alone_are_n
     assert (first["began"] - first["ended"]).total_seconds() == -100
 
 
+def test_very_many_jobs_that_overlap_on_one_gpu_are_one_row(tmp_path: Path) -> None:
+    jobs = [job(number, "GPU-a", 200, 400, share=None) for number in range(150)]
+    [row] = made(tmp_path, [load((200, 400, 250))], jobs).problems.to_dicts()
+    assert (row["problem"], row["n"]) == (JobProblem.OVERLAP_NO_SHARES, 149)
+
+
 def test_a_requeued_job_has_both_its_times(tmp_path: Path) -> None:
     jobs = [job(1, "GPU-a", 100, 200), job(1, "GPU-a", 600, 800, allocation="1.1", restart=1)]
     found = made(tmp_path, [load((100, 200, 250), (600, 800, 150))], jobs)
