@@ -296,14 +296,19 @@ def _beside(store: Store, jobs: pl.DataFrame) -> int:
     answer = store.sql(
         "select count(distinct o.job_id) as n from jobs_now j join jobs_now o on o.node = j.node and o.cluster is not "
         "distinct from j.cluster and o.job_id <> j.job_id and o.began < coalesce(j.ended, timestamp '2262-01-01') "
-        f"and coalesce(o.ended, timestamp '2262-01-01') > j.began where j.allocation in ({_listed(jobs)})"
+        f"and coalesce(o.ended, timestamp '2262-01-01') > j.began where {_these(jobs)}"
     )
     return int(answer.to_pylist()[0]["n"])
 
 
-def _listed(jobs: pl.DataFrame) -> str:
-    """The allocations, as SQL lists them."""
-    return ", ".join("'" + one.replace("'", "''") + "'" for one in jobs["allocation"].unique().to_list())
+def _these(jobs: pl.DataFrame) -> str:
+    """SQL: whether a row `j` is of these allocations, all of one cluster."""
+
+    def text(value: str | None) -> str:
+        return "NULL" if value is None else "'" + value.replace("'", "''") + "'"
+
+    listed = ", ".join(map(text, jobs["allocation"].unique().to_list()))
+    return f"j.cluster is not distinct from {text(jobs['cluster'][0])} and j.allocation in ({listed})"
 
 
 def _of_these(
@@ -312,7 +317,7 @@ def _of_these(
     """The physical GPUs of these allocations (None: not all are known) and the time that they cover."""
     rows = store.sql(
         "select j.cluster, j.gpu, g.parent from jobs_now j left join gpus_now g on g.gpu = j.gpu and g.cluster is not "
-        f"distinct from j.cluster where j.allocation in ({_listed(jobs)})"
+        f"distinct from j.cluster where {_these(jobs)}"
     ).polars()
     first, last = jobs["began"].min(), None if jobs["ended"].null_count() else jobs["ended"].max()
     assert first is None or isinstance(first, datetime)

@@ -111,3 +111,10 @@ def test_python_gives_the_same_rows(night: Path) -> None:
     [row] = document("--store", str(night), "--by", "user", "--since", "2026-11-02T23:30")["rows"][:1]
     assert found.rows["energy_j"][0] == row["energy_j"]
     assert found.total["gpus"] == 1
+
+
+def test_a_job_of_the_same_number_on_another_cluster_is_not_beside_it(tmp_path: Path) -> None:
+    jobs = [job(5, "GPU-a", 0, 90), job(5, None, 0, 90, cluster="d"), job(6, None, 0, 90, cluster="d")]
+    store_of(tmp_path / "S", [gpu("GPU-a")], [readings("GPU-a", range(99), [200.0] * 99)], jobs)
+    found = document("--store", str(tmp_path / "S"), "--job", "5", "--cluster", "c")
+    assert (found["beside"], found["rows"][0]["energy_j"]) == (0, pytest.approx(200 * 90))

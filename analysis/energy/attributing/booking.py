@@ -74,9 +74,9 @@ def books(
     cluster: str | None = None,
     gpus: Collection[tuple[str, str]] | None = None,
 ) -> Books:
-    """The books of a store from `since_ns` to `until_ns` (UTC; None: all telemetry). Arguments are those of `pieces`.
+    """The books of a store from `since_ns` to `until_ns` (UTC; None: all telemetry). Raises StoreError.
 
-    Raises StoreError.
+    `cuts` are times (ns, UTC) at which every piece ends.
     """
     read = meters(store, cluster=cluster, gpus=gpus, since_ns=since_ns, until_ns=until_ns)
     booking = Booking(store, cuts=cuts, since_ns=since_ns, until_ns=until_ns, cluster=cluster, gpus=gpus)
@@ -85,26 +85,8 @@ def books(
     return Books(pl.concat([empty, *frames], rechunk=False), booking.metered, booking.problems)
 
 
-def pieces(
-    store: Store,
-    read: Iterable[Meter],
-    *,
-    cuts: Sequence[int] = (),
-    since_ns: int | None = None,
-    until_ns: int | None = None,
-    cluster: str | None = None,
-    gpus: Collection[tuple[str, str]] | None = None,
-) -> Iterator[pl.DataFrame]:
-    """The pieces of all GPUs, some GPUs at a time: frames with the columns of `pieces.SCHEMA`.
-
-    `read` are the meters of the same time, cluster and GPUs; `cuts` are times (ns, UTC) at which every piece ends. The
-    last frame has the jobs whose GPU nobody knows or read.
-    """
-    yield from Booking(store, cuts=cuts, since_ns=since_ns, until_ns=until_ns, cluster=cluster, gpus=gpus).pieces(read)
-
-
 class Booking:
-    """The making of the books; `metered` and `problems` are whole when `pieces` has ended."""
+    """The making of the books, some GPUs at a time; `metered` and `problems` are whole when `pieces` has ended."""
 
     def __init__(
         self,
@@ -141,7 +123,11 @@ class Booking:
         return problems.frame(self._findings)
 
     def pieces(self, read: Iterable[Meter]) -> Iterator[pl.DataFrame]:
-        """See `pieces`."""
+        """The pieces of all GPUs, some GPUs at a time: frames with the columns of `pieces.SCHEMA`.
+
+        `read` are the meters of the same time, cluster and GPUs. The last frame has the jobs whose GPU nobody knows or
+        read.
+        """
         made: list[tuple[Key, str | None, Shreds]] = []
         rows = 0
         for meter in read:
