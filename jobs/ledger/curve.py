@@ -14,12 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .unseen import Sees, Unseen
+from ...store.unseen import Sensor
+from .unseen import Unseen
 
 Floats = NDArray[np.float64]
 
 ENERGY, BELOW, ABOVE, VARIANCE, BEAT_W2S, BEAT_J2S, LOCKED_W2S, SENSED_J, SENSED_S, COUNTER_S, DOUBT = range(11)
-"""What is counted, in J, s and `unseen`'s units; each adds up over times and over spans. `splitting` fills DOUBT."""
+"""What is counted, in J and s; of it four are `store.unseen.SUMS`. Each adds up over times and over spans.
+`splitting` fills DOUBT."""
 WIDTH = 11
 
 LONGEST_STEP_S = 1.0
@@ -61,7 +63,7 @@ class _Lines:
 class Curve:
     """The curve of one GPU, made by `read`, of which `forget` drops what nobody will ask for."""
 
-    def __init__(self, limit_w: float | None, sensor: Sees) -> None:
+    def __init__(self, limit_w: float | None, sensor: Sensor) -> None:
         self.most_w = MOST_W if limit_w is None else limit_w * _OVER_LIMIT
         self._sensor, self._period = sensor, sensor.period_s
         self._unseen = Unseen(sensor, limit_w)
@@ -149,7 +151,7 @@ class Curve:
             row[SENSED_S] += step
             row[COUNTER_S] += step * (kind == _COUNTER)
             unseen = self._unseen.step(used / step, step, self._utilization, counter=kind == _COUNTER)
-            for column, more in zip((VARIANCE, BEAT_W2S, BEAT_J2S, LOCKED_W2S), unseen, strict=True):
+            for column, more in enumerate(unseen, VARIANCE):
                 row[column] += more
         self._add(at, row, kind, slack)
 

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from ...store.outcomes import Code
 from ...store.sensor_error import NORMAL_95, SENSOR_ERROR, SensorError
+from ...store.unseen import variance_j2
 from .curve import (
     ABOVE,
-    BEAT_J2S,
-    BEAT_W2S,
     BELOW,
     COUNTER_S,
     DOUBT,
@@ -75,8 +74,7 @@ def figure(used: Floats, most_w: Floats, sensor: SensorError = SENSOR_ERROR) -> 
     below, above = total[BELOW] + total[DOUBT], total[ABOVE] + total[DOUBT]
     boards = sensor.variance(by_gpu[:, SENSED_J], by_gpu[:, SENSED_S]).sum()
     sensed = np.array(total[SENSED_J]), np.array(total[SENSED_S])
-    beats = min(total[BEAT_W2S] * seconds, total[BEAT_J2S] / seconds)
-    variance = total[VARIANCE] + beats + total[LOCKED_W2S] * min(seconds, LOCKED_S)
+    variance = float(variance_j2(total[VARIANCE : LOCKED_W2S + 1], seconds, LOCKED_S))
     half = math.hypot(float(sensor.half_width(*sensed, boards)), NORMAL_95 * math.sqrt(max(variance, 0.0)))
     shift = float(sensor.shift(*sensed))
     energy = max(total[ENERGY], 0.0)

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ....store.unseen import FLOOR, LIKELY, SUMS
 from . import counters
 from .findings import Note, Problem, Reason
 from .meter import PARTS, Meter
 from .power import power_of
 from .readings import Floats, Readings, Times
-from .sampling import LOCKED_S, Sensor, unseen
+from .sampling import LOCKED_S, unseen
 
 _LONGEST_STEPS = 3.0  # a pause of more usual intervals than this is a gap
 _SHORTEST_GAP_S = 1.0
@@ -20,10 +21,8 @@ _BLOCK = 32  # intervals that tell what is usual
 _NEXT = 8  # intervals after or before a long one that tell whether it is usual from or up to there
 _UNKNOWN_LIMIT = 1.5  # times the highest reading, where no limit is known
 _MOST_W = 1500.0  # no board draws more: where neither a limit nor a reading is known
-_FLOOR = 0.1  # of the power limit: no board draws less, where it was never seen idle
 _IDLE_READINGS = 5
 _OFTEN = 0.99  # quantile of the readings that counts as the most that work draws
-_LIKELY = 0.75  # of the power limit: work may draw as much, also where none was seen
 _AGREE = 0.02  # a difference between counter and power that needs no mention
 _AGREE_S = 10.0  # less time than this tells nothing of it
 
@@ -80,11 +79,12 @@ def build(
     notes += _gaps(ts, blind & ~refused, energy)
     unseen_j2 = np.zeros((4, len(step)))
     if np.count_nonzero(known) > 1:
-        unseen_j2 = _unseen(times, shape, readings, some, power.sensor, floor_w, full_w)
+        means = (None if each is None else each[some] for each in (readings.spread_w, readings.every_s))
+        unseen_j2 = unseen(times, shape, utilization, power.sensor, floor_w, full_w, *means)
     differ = _compare(ts, by_power, energy, unseen_j2, trusted & sensed & ~_beside(mixed[some]), notes)
     # A counter misses nothing between its readings, but what it adds up may be the readings of the same sensor.
     usual = max(float(np.median(step)), power.sensor.period_s)
-    unseen_j2[:, trusted] *= 1 - min(1.0, power.sensor.window_s / power.sensor.period_s)
+    unseen_j2[:, trusted] *= power.sensor.missed
     unseen_j2[0, trusted] *= power.sensor.period_s / usual
     least = np.where(trusted, 0.0, np.maximum(floor_w * step, count.energy_j))
     below = np.where(blind, np.maximum(energy - least, 0.0), 0.0)
@@ -97,9 +97,7 @@ def build(
         "measured_j": np.where(blind, 0.0, energy),
         "below_j": below,
         "above_j": above,
-        **dict(
-            zip(("variance_j2", "beat_w2s", "beat_j2s", "locked_w2s"), np.where(blind, 0.0, unseen_j2), strict=True)
-        ),
+        **dict(zip(SUMS, np.where(blind, 0.0, unseen_j2), strict=True)),
         "measured_s": np.where(blind, 0.0, step),
         "counter_s": np.where(trusted, step, 0.0),
         "stuck_s": np.where(blind & _beside(power.stuck[some]), step, 0.0),
@@ -115,35 +113,17 @@ def build(
     )  # fmt: skip
 
 
-def _unseen(
-    times: Floats,
-    shape: Floats,
-    readings: Readings,
-    some: NDArray[np.bool_],
-    sensor: Sensor,
-    floor_w: float,
-    full_w: float,
-) -> Floats:
-    """(4, n - 1) what the sensor did not see of power: by interval, the sums that a meter keeps of `Unseen`."""
-    spread, every = (None if each is None else each[some] for each in (readings.spread_w, readings.every_s))
-    hidden = unseen(
-        times, shape, readings.utilization[some], sensor, floor_w=floor_w, full_w=full_w, spread_w=spread, every_s=every
-    )
-    found: Floats = np.array([hidden.rate_w2s, hidden.beat_w2, hidden.beat_j2, hidden.locked_w2]) * np.diff(times)
-    return found
-
-
 def _levels(watts: Floats, idle_w: float | None, limit_w: float | None) -> tuple[float, float, float]:
     """The least that the GPU draws, the most that its work draws often, and the most that it can draw at all."""
     if not len(watts):
-        return (_FLOOR * limit_w, _LIKELY * limit_w, limit_w) if limit_w else (0.0, 0.0, _MOST_W)
+        return (FLOOR * limit_w, LIKELY * limit_w, limit_w) if limit_w else (0.0, 0.0, _MOST_W)
     lowest, seen = float(watts.min()), float(watts.max())
     often = float(np.partition(watts, int(_OFTEN * (len(watts) - 1)))[int(_OFTEN * (len(watts) - 1))])
     if limit_w is None:
         floor = lowest if idle_w is not None else 0.0
         return floor, often, _UNKNOWN_LIMIT * seen
-    floor = lowest if idle_w is not None else min(lowest, _FLOOR * limit_w)
-    return floor, max(often, _LIKELY * limit_w), max(limit_w, seen)
+    floor = lowest if idle_w is not None else min(lowest, FLOOR * limit_w)
+    return floor, max(often, LIKELY * limit_w), max(limit_w, seen)
 
 
 def _idle(watts: Floats, utilization: Floats) -> tuple[float | None, int]:

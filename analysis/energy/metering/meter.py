@@ -12,15 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....store.sensor_error import NORMAL_95
+from ....store.unseen import SUMS, variance_j2
 from .findings import Note, Reason
 from .readings import Floats, Times
 from .sampling import LOCKED_S
 
 _REFUSED_FROM = 0.5  # of a window without readings that count
-PARTS = (
-    "measured_j", "below_j", "above_j", "variance_j2", "beat_w2s", "beat_j2s", "locked_w2s",
-    "measured_s", "counter_s", "stuck_s", "zero_s",
-)  # fmt: skip
+PARTS = ("measured_j", "below_j", "above_j", *SUMS, "measured_s", "counter_s", "stuck_s", "zero_s")
 """What a meter sums up besides the energy: of `Energies`, and what its variance and its reasons are made of."""
 
 
@@ -92,8 +90,6 @@ class Meter:
         first, since, last, until = self._at_ends(began, ended)
         sums = dict(zip(PARTS, until[1:-1] - since[1:-1], strict=True))
         seconds = np.maximum(length, 1e-9)
-        beats = np.minimum(sums["beat_w2s"] * seconds, sums["beat_j2s"] / seconds)
-        locked = sums["locked_w2s"] * np.minimum(length, LOCKED_S)
         outside = length - (last - first)
         edges = since[-1] + until[-1]
         # What was not measured before the first reading and after the last is not in the energy: it may be more.
@@ -102,7 +98,7 @@ class Meter:
         energy = until[0] - since[0]
         less = np.maximum(energy - self.lowest_w * (last - first), 0.0)
         more = np.maximum(self.highest_w * (last - first) - energy, 0.0)
-        variance = sums["variance_j2"] + beats + locked
+        variance = variance_j2([sums[name] for name in SUMS], seconds, LOCKED_S)
         return Energies(
             energy,
             sums["measured_j"],

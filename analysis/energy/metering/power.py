@@ -8,16 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....store.power_sensors import sensor_of_model
+from ....store.unseen import PART_S, PERIOD_S, Sensor
 from .findings import Note, Problem
 from .readings import Floats, Readings
-from .sampling import Sensor
 
 _LEAST_W = 0.5  # no GPU draws less, whatever it does
 _ABOVE_LIMIT = 2.0  # power over this many limits is no power of the board
 _NEVER_W = 5000.0  # of one GPU, whatever its limit
 _STUCK_READINGS, _STUCK_S, _MOVED = 30, 10.0, 0.3  # the same value for so long, while utilisation moves by so much
-_PERIOD_S, _SHORT_PERIOD_S = 0.1, 0.02  # of most sensors; of those that average over 10 ms
-_PART_S = 0.025  # what a sensor averages of which nothing is known: the least of any since 2020
+_SHORT_PERIOD_S = 0.02  # of sensors that average over 10 ms
 _LONGEST_S = 1.0  # what the driver may average besides
 _SLOW_S = 0.2  # the answer of Kepler and Maxwell, which average nothing
 _MOST_EQUAL = 0.8  # of the readings, where both are of one sensor
@@ -46,9 +45,9 @@ def power_of(readings: Readings, limit_w: float | None, model: str | None, notes
     told = readings.window_s[~np.isnan(readings.window_s)]
     window = float(np.median(told)) if len(told) else _seconds(known.draw_ms if known else None)
     period = _seconds(known.period_ms if known else None) or (
-        _SHORT_PERIOD_S if window and window <= 0.01 else _PERIOD_S
+        _SHORT_PERIOD_S if window and window <= 0.01 else PERIOD_S
     )
-    part = _seconds(known.window_ms if known else None) or (window if window and window <= period else _PART_S)
+    part = _seconds(known.window_ms if known else None) or (window if window and window <= period else PART_S)
 
     reported, instant = readings.power_w, readings.instant_w
     among = max(usual, period)

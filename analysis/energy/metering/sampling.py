@@ -1,25 +1,17 @@
 """What a sensor cannot have seen: how far the mean of the readings may be from the mean of the power.
 
-Many sensors see a part of the time only (25 of 100 ms), and are read now and then. Two things follow.
-
-Readings vary: their mean has a variance. Readings of a load with a period near the sensor's are like one another over
-a beat, so what counts is the variance of long means (the long-run variance), not of single readings.
-
-Readings do not vary though the load does: a load whose period is a multiple of the sensor's shows the same part of it
-every time. Utilisation tells that something may hide there: where a kernel ran for the share u of the time, power was
-that of work for u of the time, and what it is without work is known. A load is taken to stay locked like this for
-`LOCKED_S` at a time.
+See `store.unseen`. Readings of a load with a period near the sensor's are like one another over a beat, so what counts
+is the variance of long means (the long-run variance), not of single readings.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ....store.sensor_error import NORMAL_95
+from ....store.unseen import Sensor, beats, hidden_w2, partly
 from .readings import Floats
 
 LOCKED_S = 10.0
@@ -28,36 +20,11 @@ LOCKED_S = 10.0
 A sensor that sees 25 of 100 ms has the same part of a load for 10 s if their periods, or simple ratios of them, differ
 by less than 0.25 %. That no load keeps this up for longer is assumed."""
 _BLOCK = 64  # readings whose variance is taken together
-_CROSSINGS = 3  # of their mean by readings that go to and fro
-_LOBE = 0.3  # mean square of the energy that a sine is ahead of its mean by, over (time between crossings x rms)**2
 _AROUND = 16  # readings before and after that tell whether readings vary
 _LIKE = 4  # of them at least
 _OF_RANGE = 1 / 8  # variance over range squared: between that of two levels (1/4) and of an even spread (1/12)
 _TELLS_S = 1.0  # utilisation tells of up to so much time before it was read
 _HARDLY = 0.03  # utilisation up to which hardly anything runs: a driver that is read causes some
-_FULL = 0.99  # utilisation from which a load cannot hide work
-
-
-@dataclass(frozen=True)
-class Sensor:
-    """What a power sensor sees: a new value every `period_s`, a mean over `window_s`."""
-
-    window_s: float
-    period_s: float
-
-
-@dataclass(frozen=True)
-class Unseen:
-    """By interval between two readings, (n - 1,)."""
-
-    rate_w2s: Floats
-    """Variance of the energy per second, of what differs from reading to reading."""
-    beat_w2: Floats
-    """Variance of the power of readings that go to and fro, as a load near the sensor's period makes them."""
-    beat_j2: Floats
-    """Variance of the energy that these are ahead or behind, however long it lasts."""
-    locked_w2: Floats
-    """Variance of the power while a load is locked to the sensor."""
 
 
 def unseen(
@@ -65,13 +32,14 @@ def unseen(
     power_w: Floats,
     utilization: Floats,
     sensor: Sensor,
-    *,
     floor_w: float,
     full_w: float,
     spread_w: Floats | None = None,
     every_s: Floats | None = None,
-) -> Unseen:
-    """What the sensor did not see of n readings at strictly increasing times; no value is missing but of utilisation.
+) -> Floats:
+    """What the sensor did not see: `store.unseen.SUMS` by interval between two of n readings, (4, n - 1).
+
+    Times increase strictly, and no value is missing but of utilisation.
 
     `spread_w` and `every_s` are of means: the range of what they are of, and how far apart it was read. `floor_w` is
     what the GPU draws without work, `full_w` the most that work draws, as far as is known.
@@ -103,12 +71,8 @@ def unseen(
         beat[asleep] = ahead[asleep] = 0.0
     longer = np.maximum(step / usual, 1.0)
     not_seen = np.clip(1.0 - sensor.window_s / np.maximum(step, usual), 0.0, 1.0)
-    return Unseen(
-        np.maximum(rate * longer, inside) * not_seen,
-        beat * not_seen,
-        ahead * not_seen,
-        (locked[:-1] + locked[1:]) / 2 * not_seen,
-    )
+    sums = np.array([np.maximum(rate * longer, inside), beat, ahead, (locked[:-1] + locked[1:]) / 2])
+    return sums * not_seen * step
 
 
 def _quiet(utilization: Floats, read_every: float) -> NDArray[np.bool_]:
@@ -131,9 +95,7 @@ def _blocks(power: Floats, usual: float) -> tuple[Floats, Floats, Floats]:
         rate += usual * spread2
     above = inside > inside.mean(axis=1)[:, None]
     crossings = (above[:, 1:] != above[:, :-1]).sum(axis=1)
-    beat = np.where(crossings >= _CROSSINGS, spread2, 0.0)
-    ahead = _LOBE * beat * (size * usual / np.maximum(crossings, 1)) ** 2
-    return rate * (1 + 4 / size), beat, ahead
+    return rate * (1 + 4 / size), *beats(spread2, crossings, size * usual)
 
 
 def _locked(power: Floats, utilization: Floats, floor_w: float, full_w: float, around: int) -> Floats:
@@ -142,18 +104,14 @@ def _locked(power: Floats, utilization: Floats, floor_w: float, full_w: float, a
     `around` readings before and after tell whether readings like this one vary: then nothing is locked.
     """
     share = np.where(np.isnan(utilization), 0.5, utilization)  # nothing tells how busy it was
-    partly = (share > 0) & (share < _FULL)
-    if not partly.any():
+    one = partly(share).astype(np.float64)
+    if not one.any():
         return np.zeros(len(power))
     above = np.maximum(power - floor_w, 0.0)
-    less = (1 - share) * above  # all that was seen is work
-    more = np.maximum(share * (full_w - floor_w) - above, 0.0)  # all that was seen is the pause
-    hidden = np.where(partly, np.maximum(less, more) / NORMAL_95, 0.0) ** 2
-    one = partly.astype(np.float64)
     n, first, second = (_running(of, around) for of in (one, one * above, one * above**2))
     n = np.maximum(n, 1)
     spread2 = np.where(n >= _LIKE, second / n - (first / n) ** 2, 0.0)
-    found: Floats = np.maximum(hidden - np.maximum(spread2, 0.0), 0.0)
+    found: Floats = np.maximum(hidden_w2(power, share, floor_w, full_w) - np.maximum(spread2, 0.0), 0.0)
     return found
 
 
