@@ -271,7 +271,7 @@ def starts(ran: Ran, settings: Settings, now_ns: int, deadline_ns: int) -> list[
     """The job now, and at the hour before the deadline at which it emits least."""
     if not ran.energy_j or ran.time_s <= 0:
         return [Quote(Option.START, "", reason=NoQuote.NO_ENERGY.meaning)]
-    watts = ran.energy_j / ran.time_s
+    watts = (ran.energy_j + ran.host_j) / ran.time_s
     if now_ns + ran.time_s * 1e9 > deadline_ns:
         return [Quote(Option.START, "", reason="the job would not end before the deadline: give a later one")]
     best = greenest(settings, duration_s=ran.time_s, watts=watts, now=now_ns, deadline=deadline_ns, cluster=ran.cluster)

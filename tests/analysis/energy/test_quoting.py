@@ -192,6 +192,9 @@ def test_the_greenest_hour_changes_the_grams_alone(tmp_path: Path) -> None:
     assert best.energy_j == RAN.energy_j
     assert now.co2e_g == pytest.approx(0.2 * 400)
     assert best.co2e_g == pytest.approx(0.2 * 100)
+    with_host, _ = starts(replace(RAN, host_j=JOULES), settings, noon, noon + 24 * HOUR)
+    assert with_host.co2e_g == pytest.approx(2 * 0.2 * 400)  # of the node, as those of all other options
+    assert with_host.energy_j == now.energy_j
     [late] = starts(RAN, settings, noon, noon + HOUR // 2)
     assert late.reason is not None
     assert "deadline" in late.reason
