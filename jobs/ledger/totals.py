@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...store.outcomes import Code
+from ...store.unbeaten import unbeaten
 from .curve import WIDTH
 from .figures import Figure, Why, figure, missing
 
@@ -175,18 +176,7 @@ def quote(
     points = [
         None if q.seconds is None or q.energy_j is None else (q.seconds, q.energy_j, q.co2e_g or 0.0) for q in quotes
     ]
-    best = pareto(points)
-    return [Quote(**{**vars(q), "pareto": chosen}) for q, chosen in zip(quotes, best, strict=True)]
-
-
-def pareto(points: Sequence[tuple[float, ...] | None]) -> list[bool]:
-    """Which points no other one beats: better in one coordinate and no worse in any. None is no point."""
-    known = [point for point in points if point is not None]
-    return [
-        point is not None
-        and not any(other != point and all(a <= b for a, b in zip(other, point, strict=True)) for other in known)
-        for point in points
-    ]
+    return [Quote(**{**vars(q), "pareto": chosen}) for q, chosen in zip(quotes, unbeaten(points), strict=True)]
 
 
 def _quoted(one: Mapping[str, Any] | str, kinds: Sequence[Total], factor: Factor | None) -> Quote:

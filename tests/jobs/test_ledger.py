@@ -23,7 +23,7 @@ from whorl.jobs.ledger.curve import WIDTH
 from whorl.jobs.ledger.ledger import Ledger
 from whorl.jobs.ledger.spans import Span
 from whorl.jobs.ledger.splitting import Event, Node, Splitting
-from whorl.jobs.ledger.totals import Factor, pareto
+from whorl.jobs.ledger.totals import Factor
 from whorl.store.sensor_error import MEASURED_BOARDS
 from whorl.tests.jobs.boards import Board, Boards, HandClock
 from whorl.tests.nvml_library import NvmlLibrary
@@ -530,10 +530,6 @@ def test_grams_are_by_the_settings_of_the_store_with_their_source(tmp_path: Path
     assert quote.co2e_g == pytest.approx((quote.energy_j or 0) / 3.6e6 * 600)
     (plain,) = Ledger(backend="none").quote(["work"])
     assert (plain.co2e_g, plain.factor) == (None, None)
-
-
-def test_the_pareto_set() -> None:
-    assert pareto([(1, 5), (2, 4), (3, 4), None, (1, 5)]) == [True, True, False, False, True]
 
 
 def test_recursion_counts_once() -> None:

@@ -12,13 +12,12 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from ....store.outcomes import Code
 from ....store.sensor_error import SensorError
+from ....store.unbeaten import unbeaten
 from ...power_classes import Curve, predict
-from ...statistics.ordering import Floats
 from ...statistics.student import quantile
 from ..carbon.greenest import greenest
 from ..carbon.settings import Settings
@@ -292,15 +291,8 @@ def with_pareto(quotes: Sequence[Quote]) -> list[Quote]:
     better in one. Grams count only where all quotes with figures have them."""
     known = [one for one in quotes if one.time_s is not None and one.energy_j is not None]
     with_grams = bool(known) and all(one.co2e_g is not None for one in known)
-    points = np.array([[one.time_s, one.energy_j, one.co2e_g if with_grams else 0.0] for one in known], dtype=float)
-    best = {id(one) for one, mark in zip(known, unbeaten(points), strict=True) if mark}
-    return [replace(one, pareto=id(one) in best) for one in quotes]
-
-
-def unbeaten(points: Floats) -> list[bool]:
-    """Of points (options, figures), lower is better: which ones no other point beats."""
-    if not len(points):
-        return []
-    as_good = np.all(points[None, :, :] <= points[:, None, :], axis=2)
-    better = np.any(points[None, :, :] < points[:, None, :], axis=2)
-    return [not beaten for beaten in np.any(as_good & better, axis=1).tolist()]
+    points = [
+        None if s is None or j is None else (s, j, g if with_grams and g is not None else 0.0)
+        for s, j, g in ((one.time_s, one.energy_j, one.co2e_g) for one in quotes)
+    ]
+    return [replace(one, pareto=best) for one, best in zip(quotes, unbeaten(points), strict=True)]

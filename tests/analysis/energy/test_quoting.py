@@ -25,12 +25,12 @@ from whorl.analysis.energy.choices.quoting import (
     caps,
     other_models,
     starts,
-    unbeaten,
     usual_gpu,
     with_pareto,
 )
 from whorl.analysis.power_classes import Curve
 from whorl.store.sensor_error import SENSOR_ERROR
+from whorl.store.unbeaten import unbeaten
 
 HOUR = 3600 * 10**9
 WORKLOADS = {"gemm": "compute", "fma": "compute", "conv": "compute", "stream": "memory"}
@@ -202,10 +202,10 @@ def test_the_greenest_hour_changes_the_grams_alone(tmp_path: Path) -> None:
 
 @given(st.lists(st.tuples(*[st.integers(0, 4)] * 3), max_size=12))
 def test_a_point_is_marked_unless_another_one_beats_it(points: list[tuple[int, int, int]]) -> None:
-    marks = unbeaten(np.array(points, dtype=float).reshape(-1, 3))
-    for point, mark in zip(points, marks, strict=True):
-        beaten = any(all(a <= b for a, b in zip(other, point, strict=True)) and other != point for other in points)
-        assert mark == (not beaten)
+    of = np.array(points, dtype=float).reshape(-1, 3)
+    beaten = [bool(((of <= one).all(axis=1) & (of < one).any(axis=1)).any()) for one in of]
+    assert unbeaten([None, *points]) == [False, *(not one for one in beaten)]
+    assert unbeaten([(1, 5), (2, 4), (3, 4), None, (1, 5)]) == [True, True, False, False, True]
 
 
 def test_grams_count_only_where_every_option_has_them() -> None:
