@@ -62,6 +62,7 @@ def energy(
     from ..dashboards.printed import energy as printed
     from ..dashboards.printed import energy_job
     from ..dashboards.printed.energy_quote import as_rows
+    from ..store import Store
     from .output import Progress, print_json, show, tell
 
     exclusive("as_json", "as_csv")({"as_json": as_json, "as_csv": as_csv})
@@ -69,9 +70,10 @@ def energy(
     del options["store"]
     elsewhere = None
     with Progress() as progress:
-        found = answers.energy(store or "", by, job=job, **options, progress=progress.say)
+        opened = Store.open(store or "")
+        found = answers.energy(opened, by, job=job, **options, progress=progress.say)
         if job is not None and by == answers.By.JOB and not as_csv and found.rows.height:
-            elsewhere = quoted(store or "", job, answer=found, progress=progress.say)
+            elsewhere = quoted(opened, job, answer=found, progress=progress.say)
     for note in elsewhere.notes if elsewhere is not None else ():
         tell(f"note: {note}")
     if as_json:

@@ -174,6 +174,15 @@ def stores_are_copied() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def stores_stay_open() -> Iterator[None]:
+    """Commands called in this process share one opened store of each path: to open one takes as long as its answers."""
+    from whorl.tests.stores import open_stores
+
+    with open_stores():
+        yield
+
+
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for the restore files of this test, in this process and those that it starts."""

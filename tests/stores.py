@@ -59,6 +59,23 @@ def copied_stores() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def open_stores() -> Iterator[None]:
+    """Inside this context, a store is opened once and keeps its connection: for commands called in this process."""
+    opened: dict[Path, Store] = {}
+    open_it = Store.open
+
+    def kept(path: str | Path) -> Store:
+        root = Path(path).absolute()
+        if root not in opened:
+            opened[root] = open_it(path)
+        return opened[root]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Store, "open", kept)
+        yield
+
+
 def plain_client(root: Path) -> duckdb.DuckDBPyConnection:
     """A plain DuckDB connection to the views of the store at `root`, without whorl's code. The caller closes it."""
     return duckdb.connect(root / "whorl.duckdb", read_only=True)

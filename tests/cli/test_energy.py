@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from whorl.cli import cli
 from whorl.simulation.sample import write_sample
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.stores import new_store
+
+pytestmark = pytest.mark.usefixtures("stores_stay_open")
 
 # The rules of docs/energy.md in plain SQL. `pieces`: what each job used of each GPU, and what no job used.
 BOOKS = """
@@ -64,7 +67,9 @@ def whorl(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["energy", *arguments], catch_exceptions=False)
 
 
+@cache
 def document(*arguments: str) -> dict[str, Any]:
+    """The answer as JSON; the same question is asked once."""
     result = whorl(*arguments, "--json")
     assert result.exit_code == 0, result.output
     return dict(json.loads(result.stdout))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from whorl.store import Store
 from whorl.store.sensor_error import MEASURED_BOARDS
 from whorl.tests.analysis.energy.stored import gpu, job, readings, store_of
 from whorl.tests.conftest import BuiltOnce
+
+pytestmark = pytest.mark.usefixtures("stores_stay_open")
 
 HOUR = 3600
 SETTINGS = """
@@ -53,7 +56,9 @@ def whorl(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["energy", *arguments], catch_exceptions=False)
 
 
+@cache
 def document(*arguments: str) -> dict[str, Any]:
+    """The answer as JSON; the same question is asked once."""
     result = whorl(*arguments, "--json")
     assert result.exit_code == 0, result.output
     return dict(json.loads(result.stdout))

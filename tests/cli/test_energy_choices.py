@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.stores import new_store
+
+pytestmark = pytest.mark.usefixtures("stores_stay_open")
 
 BEGAN = 1_793_620_800 * 10**9  # 2026-11-02 12:00
 SECOND = 10**9
@@ -115,7 +118,9 @@ def whorl(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["energy", *arguments], catch_exceptions=False)
 
 
+@cache
 def document(*arguments: str) -> dict[str, Any]:
+    """The answer as JSON; the same question is asked once."""
     result = whorl(*arguments, "--json")
     assert result.exit_code == 0, result.output
     return dict(json.loads(result.stdout))

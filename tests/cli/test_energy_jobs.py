@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,16 @@ from whorl.cli import cli
 from whorl.tests.analysis.energy.stored import gpu, job, readings, store_of
 from whorl.tests.conftest import BuiltOnce
 
+pytestmark = pytest.mark.usefixtures("stores_stay_open")
+
 HOUR = 3600
 ELEVEN = 11 * HOUR
 """23:00, in seconds after noon."""
 
 
+@cache
 def document(*arguments: str) -> dict[str, Any]:
+    """The answer as JSON; the same question is asked once."""
     result = CliRunner().invoke(cli, ["energy", *arguments, "--json"], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return dict(json.loads(result.stdout))

@@ -13,6 +13,8 @@ from whorl.analysis.energy.attributing import Books, books
 from whorl.cli import cli
 from whorl.store import Store
 
+pytestmark = pytest.mark.usefixtures("stores_are_copied", "stores_stay_open")
+
 GPUS = [f"GPU-0a1b2c3d-0000-1111-2222-33334444555{n}" for n in range(4)]
 HEADER = "timestamp, host, index, uuid, name, power.draw [W], total_energy_consumption [mJ], utilization.gpu [%]"
 BEGAN = datetime(2026, 11, 2, 12)  # noqa: DTZ001 - of streams, which have no zone
