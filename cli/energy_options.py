@@ -23,7 +23,7 @@ def shared(command: Any) -> Any:
             ),
             click.option("--cluster", metavar="NAME", help="Only this cluster."),
             click.option("--since", type=When(), help="Only from this time on: 2026-11-01 (UTC), or 7d ago."),
-            click.option("--until", type=When(), help="Only up to this time.  [default: now]"),
+            click.option("--until", type=When(), help="Only up to this time.  [default: the last reading]"),
             click.option(
                 "--settings",
                 metavar="FILE",

@@ -257,3 +257,9 @@ def test_each_key_of_json_stands_in_the_documentation(fleet: Path, arguments: tu
     for value in found.values():
         keys |= {key for row in (value if isinstance(value, list) else [value]) if isinstance(row, dict) for key in row}
     assert sorted(keys - documented) == []
+
+
+def test_a_year_is_at_the_pace_of_the_time_that_was_read(fleet: Path, excess: dict[str, dict[str, Any]]) -> None:
+    longer = document("excess", "--store", str(fleet), "--since", "2000-01-01", "--until", "2100-01-01")
+    for row, same in zip(longer["rows"], excess["gpu"]["rows"], strict=True):
+        assert row["year_kwh"] == pytest.approx(same["year_kwh"], rel=1e-9)

@@ -97,7 +97,7 @@ def placed(
             for frame in (rows, used)
         )
     keys = ["cluster", {Of.GPU: "gpu", Of.NODE: "node", Of.JOB: "job_id"}[by]]
-    window_s = (found.until - found.since).total_seconds()
+    window_s = _read_s(found)
     whole = _rows(rows, used, keys, found, window_s)
     if by is Of.GPU:
         slow = whole.filter(pl.col("excess_s_shown"))
@@ -142,6 +142,12 @@ def fingerprints(store: Store, cluster: str | None) -> tuple[pl.DataFrame, list[
     kept = [name for name in _TOLD if name != "made_at"]
     parts = [rows.select(kept), *(one.select(kept) for one in made)]
     return pl.concat(parts, how="vertical_relaxed"), notes
+
+
+def _read_s(found: Booked) -> float:
+    """How long any GPU was read in the time that was asked for: time before and after tells no pace."""
+    first, last = found.metered["first"].min(), found.metered["last"].max()
+    return (last - first).total_seconds() if isinstance(first, datetime) and isinstance(last, datetime) else 0.0
 
 
 def _rows(rows: pl.DataFrame, used: pl.DataFrame, keys: list[str], found: Booked, window_s: float) -> pl.DataFrame:
