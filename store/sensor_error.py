@@ -64,23 +64,25 @@ class SensorError:
         gain, offset = gain_pct / 100 / NORMAL_95, offset_w / NORMAL_95
         return cls((0.0, 0.0), ((gain**2, 0.0), (0.0, offset**2)), None, NORMAL_95)
 
-    def shift(self, energy_j: Floats, seconds: Floats) -> Floats:
-        """What to add to read energy to be in the middle of the interval, J."""
-        return self.mean[0] * energy_j + self.mean[1] * seconds
-
     def variance(self, energy_j: Floats, seconds: Floats) -> Floats:
         """The variance of one board's error, J^2; boards are independent, so it adds up over boards."""
         (hh, hp), (_, pp) = self.covariance
         return hh * energy_j**2 + 2 * hp * energy_j * seconds + pp * seconds**2
 
-    def half_width(self, energy_j: Floats, seconds: Floats, over_boards: Floats) -> Floats:
-        """Half of the 95 % interval of the sum over boards, J.
+    def ends(
+        self, energy_j: Floats, seconds: Floats, over_boards: Floats, variance_j2: Floats | float = 0.0
+    ) -> tuple[Floats, Floats]:
+        """What to add to read energy for the two ends of the 95 % interval of the sum over boards, J.
 
-        `energy_j` and `seconds` are sums over boards; `over_boards` is the sum of each board's `variance`. That the
-        mean of the population is known from few boards only is an error that all boards share.
+        `energy_j` and `seconds` are sums over boards; `over_boards` is the sum of each board's `variance`, and
+        `variance_j2` that of what else is unsure, such as sampling. That the mean of the population is known from few
+        boards only is an error that all boards share.
         """
         shared = 0.0 if self.boards is None else self.variance(energy_j, seconds) / self.boards
-        return self.quantile * np.sqrt(over_boards + shared)
+        board = self.quantile * np.sqrt(over_boards + shared)
+        half = (NORMAL_95**2 * variance_j2 + board**2) ** 0.5
+        middle = self.mean[0] * energy_j + self.mean[1] * seconds
+        return middle - half, middle + half
 
     def describe(self) -> str:
         """It in words, for a person."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from ...store.outcomes import Code
-from ...store.sensor_error import NORMAL_95, SENSOR_ERROR, SensorError
+from ...store.sensor_error import SENSOR_ERROR, SensorError
 
 
 class Kind(Code):
@@ -125,15 +125,11 @@ def _most(name: str, of: pl.Expr) -> pl.Expr:
 
 
 def _with_interval(total: pl.DataFrame, sensor: SensorError) -> pl.DataFrame:
-    sensed, seconds, boards = (total[name].to_numpy() for name in ("sensed_j", "sensed_s", "board_j2"))
-    sampling = NORMAL_95**2 * total["variance_j2"].to_numpy()
-    half = (sampling + sensor.half_width(sensed, seconds, boards) ** 2) ** 0.5
-    shift = sensor.shift(sensed, seconds)
+    sums = (total[name].to_numpy() for name in ("sensed_j", "sensed_s", "board_j2", "variance_j2"))
+    lower, upper = sensor.ends(*sums)
     return total.with_columns(
-        pl.Series("_lower", (shift - half).clip(max=0)), pl.Series("_upper", (shift + half).clip(min=0))
-    ).with_columns(
-        (pl.col("energy_j") + pl.col("_lower") - pl.col("below_j")).clip(lower_bound=0).alias("low_j"),
-        (pl.col("energy_j") + pl.col("_upper") + pl.col("above_j")).alias("high_j"),
+        (pl.col("energy_j") + pl.Series(lower.clip(max=0)) - pl.col("below_j")).clip(lower_bound=0).alias("low_j"),
+        (pl.col("energy_j") + pl.Series(upper.clip(min=0)) + pl.col("above_j")).alias("high_j"),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...store.outcomes import Code
-from ...store.sensor_error import NORMAL_95, SENSOR_ERROR, SensorError
+from ...store.sensor_error import SENSOR_ERROR, SensorError
 from ...store.unseen import variance_j2
 from .curve import (
     ABOVE,
@@ -74,13 +73,12 @@ def figure(used: Floats, most_w: Floats, sensor: SensorError = SENSOR_ERROR) -> 
     below, above = total[BELOW] + total[DOUBT], total[ABOVE] + total[DOUBT]
     boards = sensor.variance(by_gpu[:, SENSED_J], by_gpu[:, SENSED_S]).sum()
     sensed = np.array(total[SENSED_J]), np.array(total[SENSED_S])
-    variance = float(variance_j2(total[VARIANCE : LOCKED_W2S + 1], seconds, LOCKED_S))
-    half = math.hypot(float(sensor.half_width(*sensed, boards)), NORMAL_95 * math.sqrt(max(variance, 0.0)))
-    shift = float(sensor.shift(*sensed))
+    variance = variance_j2(total[VARIANCE : LOCKED_W2S + 1], seconds, LOCKED_S)
+    lower, upper = (float(one) for one in sensor.ends(*sensed, boards, np.maximum(variance, 0.0)))
     energy = max(total[ENERGY], 0.0)
     most = float(most_w.sum()) * seconds
-    low = min(max(energy + min(shift - half, 0.0) - below, 0.0), energy)
-    high = max(min(energy + max(shift + half, 0.0) + above, most), energy)
+    low = min(max(energy + min(lower, 0.0) - below, 0.0), energy)
+    high = max(min(energy + max(upper, 0.0) + above, most), energy)
     measured = min(total[SENSED_S] / (len(by_gpu) * seconds), 1.0)
     reason = Why.GAPS if measured <= 0.5 else Why.SHORT if total[DOUBT] >= energy else None
     method = None if not total[SENSED_S] else "counter" if 2 * total[COUNTER_S] >= total[SENSED_S] else "power"

@@ -82,9 +82,8 @@ def test_one_more_board_is_inside_as_often_as_the_interval_says() -> None:
         known = SensorError.measured(100 * gain[1:], offset[1:], quantile)
         read = np.array([(1 + gain[0]) * 20_000 + offset[0] * 100])
         seconds = np.array([100.0])
-        half = known.half_width(read, seconds, known.variance(read, seconds))
-        middle = read + known.shift(read, seconds)
-        inside.append(bool(abs(middle - 20_000) <= half))
+        lower, upper = known.ends(read, seconds, known.variance(read, seconds))
+        inside.append(bool(read + lower <= 20_000 <= read + upper))
     assert sum(inside) / len(inside) == pytest.approx(0.95, abs=4 * math.sqrt(0.95 * 0.05 / 2000))
 
 
