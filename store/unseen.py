@@ -6,7 +6,7 @@ Many sensors see a part of the time only (25 of 100 ms), and are read now and th
 * readings that go to and fro over their mean, as those of a load with a period near the sensor's do, are wrong
   together for half a beat;
 * readings that do not vary may hide a load whose period is a multiple of the sensor's. Utilisation tells that: where a
-  kernel ran for the share u of the time, power was that of work for u of the time. That lasts for `locked_s` at most.
+  kernel ran for the share u of the time, power was that of work for u of the time. That lasts for `LOCKED_S` at most.
 
 The meter looks at whole arrays, the ledger at one new value after another: each tells in its own way how readings vary.
 The formulas take numbers and arrays. Only numpy is needed: nodes use it too.
@@ -27,6 +27,11 @@ SUMS = ("variance_j2", "beat_w2s", "beat_j2s", "locked_w2s")
 of readings that go to and fro, x s; that of the power while a load is locked to the sensor, x s."""
 PERIOD_S, PART_S = 0.1, 0.025
 """Of a sensor of which nothing is known: that of most, and the least that any averages since 2020."""
+LOCKED_S = 10.0
+"""How long a load is taken to stay locked to the sensor; after that its place in the sensor's period is another one.
+
+A sensor that sees 25 of 100 ms has the same part of a load for 10 s if their periods, or simple ratios of them, differ
+by less than 0.25 %. That no load keeps this up for longer is assumed."""
 FLOOR, LIKELY = 0.1, 0.75
 """Of the power limit: what no board draws less than, and what work may draw, also where none was seen."""
 _CROSSINGS = 3  # of their mean by readings that go to and fro
@@ -72,7 +77,7 @@ def hidden_w2(watts: Number, share: Number, floor_w: float, full_w: float) -> Nu
     return (partly(share) * np.maximum(less, more) / NORMAL_95) ** 2
 
 
-def variance_j2(sums: Sequence[Number], seconds: Number, locked_s: float) -> Number:
+def variance_j2(sums: Sequence[Number], seconds: Number) -> Number:
     """The variance of the energy of a time of so many seconds, from the `SUMS` over it."""
     each, beat_w2s, beat_j2s, locked_w2s = sums
-    return each + np.minimum(beat_w2s * seconds, beat_j2s / seconds) + locked_w2s * np.minimum(seconds, locked_s)
+    return each + np.minimum(beat_w2s * seconds, beat_j2s / seconds) + locked_w2s * np.minimum(seconds, LOCKED_S)

@@ -23,7 +23,6 @@ from .curve import (
     VARIANCE,
     WIDTH,
 )
-from .unseen import LOCKED_S
 
 if TYPE_CHECKING:
     from .spans import Span
@@ -73,7 +72,7 @@ def figure(used: Floats, most_w: Floats, sensor: SensorError = SENSOR_ERROR) -> 
     below, above = total[BELOW] + total[DOUBT], total[ABOVE] + total[DOUBT]
     boards = sensor.variance(by_gpu[:, SENSED_J], by_gpu[:, SENSED_S]).sum()
     sensed = np.array(total[SENSED_J]), np.array(total[SENSED_S])
-    variance = variance_j2(total[VARIANCE : LOCKED_W2S + 1], seconds, LOCKED_S)
+    variance = variance_j2(total[VARIANCE : LOCKED_W2S + 1], seconds)
     lower, upper = (float(one) for one in sensor.ends(*sensed, boards, np.maximum(variance, 0.0)))
     energy = max(total[ENERGY], 0.0)
     most = float(most_w.sum()) * seconds

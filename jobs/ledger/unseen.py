@@ -11,8 +11,6 @@ from itertools import pairwise
 from ...store.power_sensors import sensor_of_model
 from ...store.unseen import FLOOR, LIKELY, PART_S, PERIOD_S, Sensor, beats, hidden_w2
 
-LOCKED_S = 60.0
-"""How long a load is taken to stay locked to the sensor."""
 _MEMORY = 64  # new values that tell how readings vary
 _LIKE = 1 / 16  # weight of a new value in the mean of those before
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ....store.unseen import FLOOR, LIKELY, SUMS
+from ....store.unseen import FLOOR, LIKELY, LOCKED_S, SUMS
 from . import counters
 from .findings import Note, Problem, Reason
 from .meter import PARTS, Meter
 from .power import power_of
 from .readings import Floats, Readings, Times
-from .sampling import LOCKED_S, unseen
+from .sampling import unseen
 
 _LONGEST_STEPS = 3.0  # a pause of more usual intervals than this is a gap
 _SHORTEST_GAP_S = 1.0

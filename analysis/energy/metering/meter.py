@@ -15,7 +15,6 @@ from ....store.sensor_error import NORMAL_95
 from ....store.unseen import SUMS, variance_j2
 from .findings import Note, Reason
 from .readings import Floats, Times
-from .sampling import LOCKED_S
 
 _REFUSED_FROM = 0.5  # of a window without readings that count
 PARTS = ("measured_j", "below_j", "above_j", *SUMS, "measured_s", "counter_s", "stuck_s", "zero_s")
@@ -98,7 +97,7 @@ class Meter:
         energy = until[0] - since[0]
         less = np.maximum(energy - self.lowest_w * (last - first), 0.0)
         more = np.maximum(self.highest_w * (last - first) - energy, 0.0)
-        variance = variance_j2([sums[name] for name in SUMS], seconds, LOCKED_S)
+        variance = variance_j2([sums[name] for name in SUMS], seconds)
         return Energies(
             energy,
             sums["measured_j"],

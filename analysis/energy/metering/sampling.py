@@ -14,11 +14,6 @@ from numpy.typing import NDArray
 from ....store.unseen import Sensor, beats, hidden_w2, partly
 from .readings import Floats
 
-LOCKED_S = 10.0
-"""How long a load is taken to stay locked to the sensor; after that its place in the sensor's period is another one.
-
-A sensor that sees 25 of 100 ms has the same part of a load for 10 s if their periods, or simple ratios of them, differ
-by less than 0.25 %. That no load keeps this up for longer is assumed."""
 _BLOCK = 64  # readings whose variance is taken together
 _AROUND = 16  # readings before and after that tell whether readings vary
 _LIKE = 4  # of them at least
