@@ -155,7 +155,7 @@ def total(shreds: Shreds, row: int) -> float:
     return float(shreds.figures[row].sum())
 
 
-@settings(max_examples=count(3000, short=60))
+@settings(max_examples=count(3000, short=40))
 @given(cases())
 def test_the_pieces_add_up_to_what_was_metered(case: Case) -> None:
     shreds, metered = case.split(), case.metered()
@@ -167,7 +167,7 @@ def test_the_pieces_add_up_to_what_was_metered(case: Case) -> None:
         assert (shreds.figures[row] >= -1e-9 * max(energy, 1)).all()
 
 
-@settings(max_examples=count(1000, short=30))
+@settings(max_examples=count(1000, short=20))
 @given(cases())
 def test_at_every_time_the_shares_of_a_gpu_are_one(case: Case) -> None:
     shreds = case.split(np.unique(np.append(case.cuts, [case.meter.first_ns, case.meter.last_ns])))
@@ -195,7 +195,7 @@ def _outside(case: Case, shreds: Shreds) -> float:
     return float((shreds.share * (before + after)).sum() / 1e9)
 
 
-@settings(max_examples=count(1000, short=30))
+@settings(max_examples=count(1000, short=20))
 @given(cases())
 def test_cuts_change_no_sum_and_every_piece_ends_at_them(case: Case) -> None:
     whole, cut = case.split(NONE), case.split()
