@@ -40,10 +40,10 @@ def energy(
 
     \b
     whorl energy --store S --by user --since 30d
-    whorl energy --store S --job 4242            one job: idle share, CO2e, what-if
-    whorl energy reconcile --store S             metered, and whether the books balance
-    whorl energy excess --store S                what slow and hungry GPUs cost
-    whorl energy quote --store S --job 4242      the same job on other GPUs, at other caps and hours
+    whorl energy --store S --job 4242        one job: idle share, CO2e, what-if
+    whorl energy reconcile --store S         whether the books balance
+    whorl energy excess --store S            what slow and hungry GPUs cost
+    whorl energy quote --store S --job 4242  other GPUs, power caps and hours
 
     What no job used has rows of its own: idle (the GPU did nothing), and unattributed (it worked for somebody who is
     not known). All rows add up to what was metered. Jobs come from the table `jobs` (docs/jobs.md).

@@ -25,10 +25,10 @@ def quote(
     """Say what a job would have taken elsewhere: time, joules, grams and money, with intervals.
 
     \b
-    usual GPU   the median GPU of its model             needs: `whorl campaign`
-    model       each other model of the cluster         needs: the same workloads, measured on both
-    cap         lower power limits                      needs: workloads that ran under several limits
-    start       the greenest hour before the deadline   needs: intensities by hour (docs/carbon.md)
+    usual GPU  median GPU of its model    needs `whorl campaign`
+    model      each other model           needs the same workloads on both
+    cap        lower power limits         needs workloads under several limits
+    start      greenest before deadline   needs hours of a grid (docs/carbon.md)
 
     An option without such data is n/a, with the reason. "best": no other option is as good in time, energy and grams.
     """
