@@ -122,11 +122,13 @@ class Book:
         """Wait for what a span that has ended needs, or all that have; whether it is there."""
         sensing = self.sensing
         began = self._clock.steady()
-        while sensing is not None and not self._closed and (bool(self._events) if span is None else _waits(span)):
+        while sensing is not None and not (self._closed or (span is not None and span.finished)):
             waited_s = (self._clock.steady() - began) / 1e9
             if waited_s > timeout_s or not self._lock.acquire(timeout=timeout_s):
                 break  # the driver hangs
             try:
+                if not self._waits(span, began):
+                    break
                 self._try_to_look()
                 if waited_s > sensing.settled_s:
                     self._go_on()
@@ -139,6 +141,17 @@ class Book:
         if self._lock.acquire(timeout=timeout_s):  # the thread may just take in the last ones
             self._lock.release()
         return not self._events
+
+    def _waits(self, span: Span | None, asked_ns: int) -> bool:
+        """Whether a span that has ended (None: any) has no figures only because the sensors have had no new value.
+
+        One with spans inside it may wait for these: which of them are open shows when all that was noted before
+        `asked_ns` is taken in.
+        """
+        if span is None:
+            return bool(self._events)
+        noted = bool(self._events) and self._events[0][0] <= asked_ns
+        return not span.finished and (noted or not span.children)
 
     # -- the readings -----------------------------------------------------------------------------------------
 
@@ -249,11 +262,6 @@ class Book:
                 self.sensing.close()
             except Exception:
                 log.warning("the ledger could not leave the driver", exc_info=True)
-
-
-def _waits(span: Span) -> bool:
-    """Whether a span that has ended has no figures only because the sensors have had no new value."""
-    return not span.finished and not span.children
 
 
 def _time(event: tuple[int, Span, bool]) -> int:

@@ -305,6 +305,22 @@ def test_a_simulated_gpu_with_the_thread(simulated: Ledger) -> None:
     assert [(total.name, total.n) for total in ledger.totals()] == [("outer", 1)]
 
 
+def test_a_span_with_spans_inside_has_its_figure_as_soon_as_it_is_asked_for(simulated: Ledger) -> None:
+    with simulated.span("request") as request:
+        with simulated.span("prefill") as prefill:
+            time.sleep(0.5)
+        with simulated.span("decode") as decode:
+            time.sleep(0.6)
+    found = [request.figure(), prefill.figure(), decode.figure(), request.own()]
+    assert [figure.reason for figure in found[:3]] == [None, None, None]
+    whole, *parts = (figure.energy_j or 0.0 for figure in found)
+    assert whole == pytest.approx(sum(parts), abs=0.5)  # the own part is too short to be told from nothing
+    with simulated.span("outer") as outer, simulated.span("inner") as inner:
+        outer.__exit__(None, None, None)
+        assert outer.figure().reason == "open"  # the span inside it has not ended
+    assert inner.ended_ns is not None
+
+
 def test_real_bindings_and_a_gpu_that_falls_off_the_bus(nvml: NvmlLibrary) -> None:
     nvml.write("gpus 2", "model A100", "load 1 0.5")
     books = Ledger(gpus=[1])
