@@ -50,6 +50,7 @@ def ids(answer: pa.Table) -> list[str]:
 # No time before 1970: the partitions' names are then plain dates.
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "VARCHAR": st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
+    "BOOLEAN": st.booleans(),
     "INTEGER": st.integers(-(2**31), 2**31 - 1),
     "BIGINT": st.integers(-(2**63), 2**63 - 1),
     "DOUBLE": st.floats(),
