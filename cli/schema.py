@@ -127,7 +127,8 @@ def _metrics() -> list[list[str]]:
     from ..store.metrics import METRICS
 
     return [
-        [m.name, m.kind, m.tier, str(m.nvml or ""), str(m.dcgm or ""), m.prometheus, ", ".join(m.smi)] for m in METRICS
+        [m.name, m.kind, m.tier, str(m.nvml or ""), str(m.dcgm or ""), ", ".join(m.prometheus), ", ".join(m.smi)]
+        for m in METRICS
     ]
 
 

@@ -77,12 +77,26 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Dcgm:
+    """A field of DCGM, by number: numbers are stable over DCGM's versions, names are not.
+
+    What DCGM gives, times `scale`, is the metric in its unit. dcgm-exporter prints the same numbers.
+    """
+
+    id: int
+    scale: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.id}" if self.scale == 1 else f"{self.id} x {self.scale}"
+
+
+@dataclass(frozen=True, slots=True)
 class Metric:
     """One column of `telemetry` that a GPU's driver gives: its name, DuckDB type, unit ("" for none) and meaning.
 
     gauge: a momentary value; a minute keeps minimum, mean and maximum. counter: it grows, and a fall means that it
     began anew; a minute keeps the first and the last. mask: bits; a minute keeps every bit that was set. The fast tier
-    is read at every tick, the slow one every few seconds. What is read is multiplied by `scale` to give `unit`.
+    is read at every tick, the slow one every few seconds. What NVML gives is multiplied by `scale` to give `unit`.
     """
 
     name: str
@@ -92,8 +106,8 @@ class Metric:
     tier: Literal["fast", "slow"]
     description: str
     nvml: Field | Call | Stamp | Part | None
-    dcgm: int | None = None  # field number: stable over DCGM's versions, unlike its names
-    prometheus: str = ""  # as dcgm-exporter names it
+    dcgm: Dcgm | None = None
+    prometheus: tuple[str, ...] = ()  # dcgm-exporter's names, the newest first; dashboards know the last
     smi: tuple[str, ...] = ()  # as nvidia-smi names its columns, in lower case
     scale: int = 1
     wraps: bool = False  # a counter that may begin anew by itself
@@ -137,9 +151,11 @@ _USED = Call(
 # fmt: off
 METRICS: tuple[Metric, ...] = (
     Metric("power_mw", "INTEGER", "mW", "gauge", "fast", "board power as the driver reports it",
-           Call("nvmlDeviceGetPowerUsage"), 155, "DCGM_FI_DEV_POWER_USAGE", ("power.draw",), encoding=_SPLIT),
+           Call("nvmlDeviceGetPowerUsage"), Dcgm(155, 1000),
+           ("DCGM_FI_DEV_BOARD_POWER_WATTS", "DCGM_FI_DEV_POWER_USAGE"), ("power.draw",), encoding=_SPLIT),
     Metric("power_instant_mw", "INTEGER", "mW", "gauge", "fast", "board power, instantaneous reading",
-           Field((_POWER_INSTANT,), scopes=(0, 1)), 157, "DCGM_FI_DEV_POWER_USAGE_INSTANT", ("power.draw.instant",),
+           Field((_POWER_INSTANT,), scopes=(0, 1)), Dcgm(157, 1000),
+           ("DCGM_FI_DEV_BOARD_POWER_RAW_WATTS", "DCGM_FI_DEV_POWER_USAGE_INSTANT"), ("power.draw.instant",),
            encoding=_SPLIT),
     Metric("power_average_mw", "INTEGER", "mW", "gauge", "fast", "board power, the driver's moving average",
            Field((185,)), smi=("power.draw.average",), encoding=_SPLIT),
@@ -148,54 +164,64 @@ METRICS: tuple[Metric, ...] = (
     Metric("power_age_us", "INTEGER", "us", "gauge", "fast",
            "age of the instantaneous power reading at ts, by the driver's time stamp", Stamp(_POWER_INSTANT)),
     Metric("energy_mj", "BIGINT", "mJ", "counter", "fast", "energy counter since the driver was loaded",
-           Field((83,), call=Call("nvmlDeviceGetTotalEnergyConsumption", type="u8")), 156,
-           "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", ("total_energy_consumption",), encoding=_DELTA),
-    Metric("sm_clock_mhz", "INTEGER", "MHz", "gauge", "fast", "SM clock", Call("nvmlDeviceGetClockInfo", (_SM,)), 100,
-           "DCGM_FI_DEV_SM_CLOCK", ("clocks.current.sm", "clocks.sm")),
+           Field((83,), call=Call("nvmlDeviceGetTotalEnergyConsumption", type="u8")), Dcgm(156),
+           ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",), ("total_energy_consumption",), encoding=_DELTA),
+    Metric("sm_clock_mhz", "INTEGER", "MHz", "gauge", "fast", "SM clock",
+           Call("nvmlDeviceGetClockInfo", (_SM,)), Dcgm(100), ("DCGM_FI_DEV_SM_CLOCK",),
+           ("clocks.current.sm", "clocks.sm")),
     Metric("mem_clock_mhz", "INTEGER", "MHz", "gauge", "fast", "memory clock",
-           Call("nvmlDeviceGetClockInfo", (_MEMORY,)), 101, "DCGM_FI_DEV_MEM_CLOCK",
+           Call("nvmlDeviceGetClockInfo", (_MEMORY,)), Dcgm(101), ("DCGM_FI_DEV_MEM_CLOCK",),
            ("clocks.current.memory", "clocks.mem")),
-    Metric("temperature_c", "INTEGER", "degC", "gauge", "fast", "GPU temperature", _TEMPERATURE, 150,
-           "DCGM_FI_DEV_GPU_TEMP", ("temperature.gpu",), encoding=_DELTA),
-    Metric("memory_temperature_c", "INTEGER", "degC", "gauge", "fast", "memory temperature", Field((82,)), 140,
-           "DCGM_FI_DEV_MEMORY_TEMP", ("temperature.memory",), encoding=_DELTA),
+    Metric("temperature_c", "INTEGER", "degC", "gauge", "fast", "GPU temperature", _TEMPERATURE, Dcgm(150),
+           ("DCGM_FI_DEV_GPU_TEMP_CELSIUS", "DCGM_FI_DEV_GPU_TEMP"), ("temperature.gpu",), encoding=_DELTA),
+    Metric("memory_temperature_c", "INTEGER", "degC", "gauge", "fast", "memory temperature", Field((82,)), Dcgm(140),
+           ("DCGM_FI_DEV_MEMORY_TEMP_CELSIUS", "DCGM_FI_DEV_MEMORY_TEMP"), ("temperature.memory",), encoding=_DELTA),
     Metric("utilization", "INTEGER", "%", "gauge", "fast", "share of the last sample period in which a kernel ran",
-           Call("nvmlDeviceGetUtilizationRates"), 203, "DCGM_FI_DEV_GPU_UTIL", ("utilization.gpu",)),
+           Call("nvmlDeviceGetUtilizationRates"), Dcgm(203), ("DCGM_FI_DEV_GPU_UTIL_RATIO", "DCGM_FI_DEV_GPU_UTIL"),
+           ("utilization.gpu",)),
     Metric("memory_utilization", "INTEGER", "%", "gauge", "fast", "share of the last sample period with memory traffic",
-           Call("nvmlDeviceGetUtilizationRates", offset=4), 204, "DCGM_FI_DEV_MEM_COPY_UTIL", ("utilization.memory",)),
-    Metric("memory_used", "BIGINT", "B", "gauge", "slow", "device memory in use", _USED, smi=("memory.used",)),
+           Call("nvmlDeviceGetUtilizationRates", offset=4), Dcgm(204), ("DCGM_FI_DEV_MEM_COPY_UTIL",),
+           ("utilization.memory",)),
+    Metric("memory_used", "BIGINT", "B", "gauge", "slow", "device memory in use", _USED, Dcgm(252, 2**20),
+           ("DCGM_FI_DEV_FB_USED",), ("memory.used",)),
     Metric("power_limit_mw", "INTEGER", "mW", "gauge", "slow", "enforced power limit",
-           Call("nvmlDeviceGetEnforcedPowerLimit"), 164, smi=("enforced.power.limit", "power.limit")),
+           Call("nvmlDeviceGetEnforcedPowerLimit"), Dcgm(164, 1000),
+           ("DCGM_FI_DEV_BOARD_POWER_LIMIT_ENFORCED_WATTS", "DCGM_FI_DEV_ENFORCED_POWER_LIMIT"),
+           ("enforced.power.limit", "power.limit")),
     Metric("pstate", "INTEGER", "", "gauge", "slow", "performance state, 0 is the fastest",
-           Call("nvmlDeviceGetPerformanceState"), 190, "DCGM_FI_DEV_PSTATE", ("pstate",), absent=32),
+           Call("nvmlDeviceGetPerformanceState"), Dcgm(190), ("DCGM_FI_DEV_GPU_PSTATE", "DCGM_FI_DEV_PSTATE"),
+           ("pstate",), absent=32),
     Metric("fan_speed", "INTEGER", "%", "gauge", "slow", "fan speed, share of its maximum",
-           Call("nvmlDeviceGetFanSpeed"), 191, "DCGM_FI_DEV_FAN_SPEED", ("fan.speed",), encoding=_DELTA),
+           Call("nvmlDeviceGetFanSpeed"), Dcgm(191), ("DCGM_FI_DEV_FAN_SPEED",), ("fan.speed",), encoding=_DELTA),
     Metric("clock_event_reasons", "BIGINT", "", "mask", "fast", "why the clock has its value: the driver's bit mask",
-           _REASONS, 112, "DCGM_FI_DEV_CLOCKS_EVENT_REASONS",
+           _REASONS, Dcgm(112), ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"),
            ("clocks_event_reasons.active", "clocks_throttle_reasons.active")),
     Metric("power_violation_ns", "BIGINT", "ns", "counter", "fast",
            "time the clock was held down by the power limit, a counter",
-           Field((74,), call=_violation(0)), 240, "DCGM_FI_DEV_POWER_VIOLATION", encoding=_DELTA),
+           Field((74,), call=_violation(0)), Dcgm(240), ("DCGM_FI_DEV_POWER_VIOLATION",), encoding=_DELTA),
     Metric("thermal_violation_ns", "BIGINT", "ns", "counter", "fast",
            "time the clock was held down by temperature, a counter",
-           Field((75,), call=_violation(1)), 241, "DCGM_FI_DEV_THERMAL_VIOLATION", encoding=_DELTA),
+           Field((75,), call=_violation(1)), Dcgm(241), ("DCGM_FI_DEV_THERMAL_VIOLATION",), encoding=_DELTA),
     Metric("sync_boost_violation_ns", "BIGINT", "ns", "counter", "slow",
            "time the clock was held down by synchronised boost with other GPUs, a counter",
-           Field((76,), call=_violation(2)), 242, "DCGM_FI_DEV_SYNC_BOOST_VIOLATION", encoding=_DELTA),
+           Field((76,), call=_violation(2)), Dcgm(242), ("DCGM_FI_DEV_SYNC_BOOST_VIOLATION",), encoding=_DELTA),
     Metric("board_limit_violation_ns", "BIGINT", "ns", "counter", "slow",
            "time the clock was held down by a limit of the board, a counter",
-           Field((77,), call=_violation(3)), 243, "DCGM_FI_DEV_BOARD_LIMIT_VIOLATION", encoding=_DELTA),
+           Field((77,), call=_violation(3)), Dcgm(243), ("DCGM_FI_DEV_BOARD_LIMIT_VIOLATION",), encoding=_DELTA),
     Metric("reliability_violation_ns", "BIGINT", "ns", "counter", "slow",
            "time the clock was held down for reliability (voltage), a counter",
-           Field((79,), call=_violation(5)), 245, "DCGM_FI_DEV_RELIABILITY_VIOLATION", encoding=_DELTA),
+           Field((79,), call=_violation(5)), Dcgm(245), ("DCGM_FI_DEV_RELIABILITY_VIOLATION",), encoding=_DELTA),
     Metric("software_thermal_ns", "BIGINT", "ns", "counter", "slow",
            "time the clock was held down by the driver because of temperature, a counter",
-           Field((269,)), 1422, encoding=_DELTA),
+           Field((269,)), Dcgm(1422),
+           ("DCGM_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN_NS",), encoding=_DELTA),
     Metric("hardware_thermal_ns", "BIGINT", "ns", "counter", "slow",
            "time the clock was held down by the hardware because of temperature, a counter",
-           Field((270,)), 1423, encoding=_DELTA),
+           Field((270,)), Dcgm(1423),
+           ("DCGM_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN_NS",), encoding=_DELTA),
     Metric("power_brake_ns", "BIGINT", "ns", "counter", "fast",
-           "time the clock was held down by the external power brake, a counter", Field((271,)), 1424, encoding=_DELTA),
+           "time the clock was held down by the external power brake, a counter", Field((271,)), Dcgm(1424),
+           ("DCGM_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN_NS",), encoding=_DELTA),
     Metric("pcie_tx_bytes", "BIGINT", "B", "counter", "slow", "sent over PCIe, a counter that may wrap", Field((197,)),
            wraps=True, encoding=_DELTA),
     Metric("pcie_rx_bytes", "BIGINT", "B", "counter", "slow", "received over PCIe, a counter that may wrap",
@@ -205,14 +231,15 @@ METRICS: tuple[Metric, ...] = (
     Metric("nvlink_rx_bytes", "BIGINT", "B", "counter", "slow", "received over all NVLinks, a counter",
            Field((139,), scopes=(ALL_LINKS,)), scale=1024, encoding=_DELTA),
     Metric("pcie_replays", "BIGINT", "", "counter", "slow", "PCIe packets sent again, a counter",
-           Field((94,), call=Call("nvmlDeviceGetPcieReplayCounter")), 202, "DCGM_FI_DEV_PCIE_REPLAY_COUNTER"),
+           Field((94,), call=Call("nvmlDeviceGetPcieReplayCounter")), Dcgm(202),
+           ("DCGM_FI_DEV_PCIE_REPLAY_TOTAL", "DCGM_FI_DEV_PCIE_REPLAY_COUNTER")),
     Metric("ecc_corrected", "BIGINT", "", "counter", "slow", "memory errors corrected since the driver was loaded",
-           Field((3,), call=Call("nvmlDeviceGetTotalEccErrors", (0, _VOLATILE), type="u8")), 310,
-           "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL"),
+           Field((3,), call=Call("nvmlDeviceGetTotalEccErrors", (0, _VOLATILE), type="u8")), Dcgm(310),
+           ("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL",)),
     Metric("ecc_uncorrected", "BIGINT", "", "counter", "slow",
            "memory errors not corrected since the driver was loaded",
-           Field((4,), call=Call("nvmlDeviceGetTotalEccErrors", (1, _VOLATILE), type="u8")), 311,
-           "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"),
+           Field((4,), call=Call("nvmlDeviceGetTotalEccErrors", (1, _VOLATILE), type="u8")), Dcgm(311),
+           ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",)),
     Metric("remapped_rows", "BIGINT", "", "counter", "slow", "memory rows remapped in the GPU's life, both kinds",
            Field((142, 143))),
 )

@@ -23,7 +23,8 @@ from whorl.tests.nvml_library import NvmlLibrary
 MORE = """
     Metric("links_sent", "BIGINT", "B", "counter", "fast", "sent over NVLink, the protocol included",
            Field((140,)), scale=1024),
-    Metric("most_power", "INTEGER", "mW", "gauge", "slow", "the highest power limit", Field((188,)), 161, "MOST_POWER"),
+    Metric("most_power", "INTEGER", "mW", "gauge", "slow", "the highest power limit", Field((188,)),
+           Dcgm(162, 1000), ("MOST_POWER", "MAX_POWER")),
 """
 # Runs a program with these rows at the end of the table in store/metrics.py, and no other change.
 WITH_MORE = """
@@ -90,7 +91,7 @@ def test_the_schema_and_the_page_of_tables_follow_from_the_row() -> None:
         "| links_sent | BIGINT | B | sent over NVLink, the protocol included |",
         "| most_power | INTEGER | mW | the highest power limit |",
         "| links_sent | counter | fast | field 140 |  |  |  |",
-        "| most_power | gauge | slow | field 188 | 161 | MOST_POWER |  |",
+        "| most_power | gauge | slow | field 188 | 162 x 1000 | MOST_POWER, MAX_POWER |  |",
     ]
     changed = [line for line in page if line not in known and not line.startswith(("| links_sent", "| most_power"))]
     assert len(changed) == 1  # the view `history`, which lists all columns
@@ -129,8 +130,9 @@ def test_every_metric_is_a_column_and_has_a_minute() -> None:
 
 
 def test_numbers_of_other_interfaces_are_not_shared() -> None:
-    for numbers in ([m.dcgm for m in METRICS if m.dcgm], [m.prometheus for m in METRICS if m.prometheus]):
-        assert len(set(numbers)) == len(numbers)
+    fields, names = [m.dcgm.id for m in METRICS if m.dcgm], [name for m in METRICS for name in m.prometheus]
+    assert len(set(fields)) == len(fields)
+    assert len(set(names)) == len(names)
 
 
 def test_no_other_module_names_what_a_row_spells() -> None:
