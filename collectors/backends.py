@@ -1,7 +1,10 @@
 """Sources of readings (backends), and the table of them.
 
-A backend is one file with one class that satisfies `Backend`, and one row of `BACKENDS`; it is imported when it is
-asked for. One that cannot work says so when it is opened, with a sentence for `whorl doctor` and for people.
+There are two sorts. A `Backend` is asked device by device, at the pace of the sampler. A `Stream` has a clock of its
+own, as an engine or an exporter has: it gives what it has measured since it was last asked.
+
+A source is one class that satisfies one of the two, and one row of `BACKENDS`; it is imported when it is asked for.
+One that cannot work says so when it is opened, with a sentence for `whorl doctor` and for people.
 """
 
 from __future__ import annotations
@@ -105,19 +108,97 @@ class Backend(Protocol):
         ...
 
 
-# name -> where its class stands
-BACKENDS: dict[str, tuple[str, str]] = {
-    "nvml": (".nvml", "Nvml"),
-    "simulated": (".simulated", "Simulated"),
+@dataclass
+class Readings:
+    """What a stream has measured: any number of rows, each of one device at one time; metrics as in `METRICS`.
+
+    A value counts only where its status is OK. What the stream does not have at all is UNREAD: only what a device
+    should have, and does not give, is UNSUPPORTED, DENIED or FAILED, and told as an event.
+    """
+
+    device: NDArray[np.intp]  # (rows,): position among `devices()`
+    ts: NDArray[np.int64]  # (rows,): UTC ns; of one device growing
+    values: NDArray[np.int64]  # (metrics, rows)
+    status: NDArray[np.uint8]  # (metrics, rows): `Status`
+
+
+class Stream(Protocol):
+    """A source with a clock of its own. One thread at a time calls it; every call may hang, and is then given up.
+
+    An object in which a call hangs is not used again: a fresh one is made, with the same arguments, and opened.
+    One whose `poll` has failed is closed and opened again until that works.
+    """
+
+    name: str
+    period_ms: int | None  # how often the power sensor has a new value; None where unknown
+    poll_s: float  # how often `poll` is to be called
+    keeps: bool  # whether a late `poll` still gets all that was measured meanwhile
+
+    def open(self) -> None:
+        """Reach the source. Raises InputError with the reason and what to do, also where it shows no GPU."""
+        ...
+
+    def devices(self) -> Sequence[Device]:
+        """The devices. They may change at `open` and at `poll`: the positions of readings are those after the call."""
+        ...
+
+    def poll(self) -> tuple[Readings, list[Event]]:
+        """What is new since the last poll; it may block. Raises InputError where the source as a whole is gone.
+
+        A row of the same device and time as one that was given before is stored once, so polls may overlap.
+        """
+        ...
+
+    def close(self) -> None:
+        """Leave the source. It may be gone already, and may be opened again."""
+        ...
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the class of a source stands, and what it is made with."""
+
+    module: str
+    attribute: str
+    streams: bool = False  # a Stream, else a Backend
+    options: tuple[str, ...] = ()  # its own options of `whorl collect`
+    plan: tuple[str, ...] = ()  # what it takes over from the collector's plan
+
+
+# fmt: off
+BACKENDS: dict[str, Source] = {
+    "nvml": Source(".nvml", "Nvml"),
+    "simulated": Source(".simulated", "Simulated", options=("gpus", "model", "seed"), plan=("node",)),
+    "dcgm": Source(".dcgm.dcgm", "Dcgm", streams=True, options=("host", "socket"), plan=("interval_s", "slow_s")),
+    "prometheus": Source(".prometheus.prometheus", "Prometheus", streams=True, options=("url",), plan=("interval_s",)),
 }
+# fmt: on
+
+
+def find_source(name: str) -> Source:
+    """The row of the source called `name`. Raises InputError where there is none."""
+    if name not in BACKENDS:
+        raise InputError(f"there is no backend {name!r}; there are {', '.join(BACKENDS)}")
+    return BACKENDS[name]
 
 
 def find_backend(name: str) -> Callable[..., Backend]:
     """The class of the backend called `name`. Raises InputError where there is none or it cannot be imported."""
-    if name not in BACKENDS:
-        raise InputError(f"there is no backend {name!r}; there are {', '.join(BACKENDS)}")
-    module, attribute = BACKENDS[name]
+    if find_source(name).streams:
+        raise InputError(f"backend {name} has a clock of its own: only `whorl collect` reads it")
+    return _imported(name)  # type: ignore[no-any-return]
+
+
+def find_stream(name: str) -> Callable[..., Stream]:
+    """The class of the stream called `name`. Raises InputError where there is none or it cannot be imported."""
+    if not find_source(name).streams:
+        raise InputError(f"backend {name} is no stream")
+    return _imported(name)  # type: ignore[no-any-return]
+
+
+def _imported(name: str) -> Any:
+    source = BACKENDS[name]
     try:
-        return getattr(import_module(module, __package__), attribute)  # type: ignore[no-any-return]
+        return getattr(import_module(source.module, __package__), source.attribute)
     except ImportError as error:
         raise InputError(f"backend {name} cannot be used: {error}") from error

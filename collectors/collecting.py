@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InputError, StoreError
 from ..store.events import Event, EventKind
 from ..store.system.memory import give_back
-from .backends import Backend, find_backend
+from .backends import Backend, find_backend, find_source
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -199,7 +199,8 @@ class Collecting:
         from .recording import StoreRecorder
         from .sampler import Sampler
 
-        backend = open_backend(plan.backend, options, ended)
+        taken = {name: getattr(plan, name) for name in find_source(plan.backend).plan}
+        backend = open_backend(plan.backend, taken | options, ended)
         if backend is None:
             return None
         try:

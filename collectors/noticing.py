@@ -95,6 +95,31 @@ class Events:
         self._untold = 0
 
 
+class Gaps:
+    """Which sources do not answer, by name: one event when that begins and one when it ends, not one for each try."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since: dict[str, int] = {}  # steady ns
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._since
+
+    def gone(self, name: str, reason: str, *, since_ns: int | None = None) -> list[Event]:
+        """It did not answer, for this reason; `since_ns` is since when where that is not now, by the steady clock."""
+        if name in self._since:
+            return []
+        self._since[name] = self._clock.steady() if since_ns is None else since_ns
+        return [Event(EventKind.SOURCE_GONE, None, reason)]
+
+    def back(self, name: str) -> list[Event]:
+        """It answered."""
+        if name not in self._since:
+            return []
+        took = self._clock.steady() - self._since.pop(name)
+        return [Event(EventKind.SOURCE_BACK, None, f"{name} answers again after {took / 1e9:.1f} s", duration_ns=took)]
+
+
 class Noticing:
     """The last known statuses and counters of each device, and events for changes."""
 

@@ -78,8 +78,6 @@ def collect(
         cluster=cluster or this_cluster(),
         node=node or this_node(),
     )
-    if backend == "simulated":
-        options["node"] = plan.node
     for sentence in restore_left_over() if backend == "nvml" else ():
         if tell is not None:
             tell(sentence)

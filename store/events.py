@@ -75,6 +75,14 @@ class EventKind(StrEnum):
     SLOW_SENSOR = "slow_sensor", "a new power value comes every `duration_ns` only", "quality", "duration_ns"
     SENSOR_RECOVERED = "sensor_recovered", "the mark `quality` is no longer true", "quality"
 
+    # of sources with a clock of their own: an engine, an exporter
+    SOURCE_GONE = "source_gone", "a source, as an engine or an exporter, does not answer any more"
+    SOURCE_BACK = (
+        "source_back",
+        "it answers again after `duration_ns`; what it did not keep of that time is missing",
+        "duration_ns",
+    )
+
     # of a collector
     COLLECT_BEGAN = "collect_began", "a collector began to read every `duration_ns`", "duration_ns"
     COLLECT_ENDED = "collect_ended", "it ended after `n` ticks", "n"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from whorl import collectors
-from whorl.collectors.backends import BACKENDS, find_backend
+from whorl.collectors.backends import BACKENDS, find_backend, find_stream
 from whorl.errors import InputError
 from whorl.store import metrics
 from whorl.store.metrics import BOARD_POWER, METRICS, Call
@@ -155,8 +155,13 @@ def test_board_power_is_decided_in_one_place() -> None:
 
 
 def test_every_backend_is_in_the_table() -> None:
-    for name in BACKENDS:
-        backend = find_backend(name)()
-        assert backend.name == name
+    for name, source in BACKENDS.items():
+        if source.streams:
+            with pytest.raises(InputError, match=f"backend {name} has a clock of its own"):
+                find_backend(name)
+        else:
+            assert find_backend(name)().name == name
+            with pytest.raises(InputError, match=f"backend {name} is no stream"):
+                find_stream(name)
     with pytest.raises(InputError, match="there is no backend 'x'; there are nvml, simulated"):
         find_backend("x")
