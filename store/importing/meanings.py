@@ -1,7 +1,7 @@
 """What a column of an imported file can mean: one row per meaning, with unit, limits and usual names.
 
-A further meaning, or a further name for a known one, is one row here. Of telemetry, the metrics that nvidia-smi prints
-are rows of `store/metrics.py`; what else a file of runs has of telemetry is in `figures.py`.
+A further meaning, or a further name for a known one, is one row here. Of telemetry, the metrics are rows of
+`store/metrics.py`; what else a file of runs has of telemetry is in `figures.py`.
 """
 
 from __future__ import annotations
@@ -61,6 +61,9 @@ _BY_UNIT: dict[str, dict[str, object]] = {
     "MHz": _CLOCK | {"low": 0.0},  # a parked GPU shows 0
     "degC": _HEAT | {"usual": (5.0, 125.0)},  # a single reading, and memory, may be colder and hotter
     "%": {"dimension": "share", "unit": "%", "low": 0.0, "high": 100.0},
+    "ppm": {"dimension": "share", "unit": "ppm", "low": 0.0, "high": 1.1e6},  # DCGM's ratios reach a little above 1
+    "ns": {"dimension": "time", "unit": "ns", "low": 0.0, "high": EXACT},
+    "B/s": {"dimension": "rate", "unit": "B/s", "low": 0.0, "high": 1e14},
     "B": {"dimension": "memory", "unit": "B", "low": 0.0, "high": EXACT},
     "": {"low": 0.0, "high": EXACT},
 }
@@ -68,8 +71,8 @@ _UNLIKE: dict[str, dict[str, object]] = {"fan_speed": {"high": 200.0}, "pstate":
 
 
 def _of_metric(metric: Metric) -> Meaning:
-    """A metric that nvidia-smi prints: named as its column, without the unit."""
-    name = re.sub("_(mw|mj|mhz|c)$", "", metric.name)
+    """A metric: named as its column, without the unit."""
+    name = re.sub("_(mw|mj|mhz|c|ns|ppm)$", "", metric.name)
     kind = {"kind": "hex" if metric.kind == "mask" else "number"}
     more = kind | _BY_UNIT[metric.unit] | _UNLIKE.get(metric.name, {})
     return Meaning(name, description=metric.description, names=metric.smi, column=metric.name, **more)  # type: ignore[arg-type]
@@ -127,7 +130,7 @@ TELEMETRY_MEANINGS: tuple[Meaning, ...] = (
     Meaning("model", "text", "product name", ("name", "gpu_name")),
     *_BOARD,
     Meaning("timestamp", "time stamp", "when the reading was taken", ("timestamp",), column="ts"),
-    *(_of_metric(metric) for metric in METRICS if metric.smi),
+    *(_of_metric(metric) for metric in METRICS if metric.unit in _BY_UNIT),  # no tool prints a sensor's window or age
 )
 
 # An allocation of a GPU to a job: a row of the table `jobs`.

@@ -37,7 +37,7 @@ _FACTORS: dict[str, dict[str, float]] = {
     "energy": {"J": 1.0, "mJ": 1e-3, "kJ": 1e3, "Wh": 3600.0, "kWh": 3.6e6},
     "temperature": {"C": 1.0, "K": 1.0},
     DIFFERENCE: {"C": 1.0, "K": 1.0},
-    "share": {"%": 1.0, "ratio": 100.0},
+    "share": {"%": 1.0, "ratio": 100.0, "ppm": 1e-4},
     "memory": {
         "B": 1.0,
         "kB": 1e3,
@@ -46,6 +46,15 @@ _FACTORS: dict[str, dict[str, float]] = {
         "KiB": 1024.0,
         "MiB": 1024.0**2,
         "GiB": 1024.0**3,
+    },
+    "rate": {
+        "B/s": 1.0,
+        "kB/s": 1e3,
+        "MB/s": 1e6,
+        "GB/s": 1e9,
+        "KiB/s": 1024.0,
+        "MiB/s": 1024.0**2,
+        "GiB/s": 1024.0**3,
     },
 }
 _OFFSETS = {("temperature", "K"): -273.15}

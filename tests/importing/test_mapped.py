@@ -15,6 +15,9 @@ import pytest
 
 from whorl.errors import InputError
 from whorl.store.importing import Parsed
+from whorl.store.importing.meanings import TELEMETRY_MEANINGS
+from whorl.store.importing.units import UNITS
+from whorl.store.metrics import METRICS
 
 # ruff: noqa: DTZ001 - the store's times are UTC without a zone
 
@@ -99,6 +102,26 @@ def parquet(tmp_path: Path, **columns: Any) -> Path:
     path = tmp_path / "table.parquet"
     pq.write_table(pa.table(columns), path)
     return path
+
+
+def test_every_metric_that_a_tool_prints_has_a_meaning(write: Write, parse: Parse) -> None:
+    metrics = [meaning for meaning in TELEMETRY_MEANINGS if meaning.kind not in ("text", "identity", "time stamp")]
+    assert {metric.name for metric in METRICS} - {meaning.column for meaning in metrics} == {
+        "power_window_ms",
+        "power_age_us",
+    }
+    mapped = {f"c{i}": f"{one.name}:{one.unit}" if one.dimension else one.name for i, one in enumerate(metrics)}
+    values = {"kB/s": 5e3, "B/s": 5e3, "mW": 5e4, "C": 50, "MHz": 900}
+    row = [values.get(one.unit, 7) for one in metrics]
+    path = write(",".join(["when", *mapped]), [["2026-11-23 12:00:00", *row]])
+    found = parse(path, columns={"when": "timestamp"} | mapped).frame.row(0, named=True)
+    assert [found[one.column] for one in metrics] == row
+
+
+def test_shares_and_rates_are_converted(write: Write, parse: Parse) -> None:
+    share, rate = UNITS["share"], UNITS["rate"]
+    assert [share[name].to(share["ppm"])[0] for name in ("ratio", "%")] == [1e6, 1e4]
+    assert [rate[name].to(rate["B/s"])[0] for name in ("kB/s", "MiB/s")] == [1e3, 2**20]
 
 
 def test_parquet_with_every_type(tmp_path: Path, parse: Parse) -> None:
