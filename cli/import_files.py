@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     help="The unit of a column, or of the duration; overrides what was found. Repeatable.",
 )
 @click.option("--time-zone", default="UTC", show_default=True, help="Zone of time stamps that have none.")
+@click.option("--at", metavar="TIME", help="When it was measured, if a file has no times: '2026-11-23 14:05:00'.")
 @click.option("--header", metavar="NAMES", help="Names of the columns, with commas, for files without a header line.")
 @json_option
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
@@ -53,6 +54,7 @@ def import_files(
     mapping: tuple[str, ...],
     units: tuple[str, ...],
     time_zone: str,
+    at: str | None,
     header: str | None,
     as_json: bool,
     files: tuple[Path, ...],
@@ -77,6 +79,7 @@ def import_files(
         columns=_pairs(mapping, "--map"),
         units=_pairs(units, "--unit"),
         time_zone=time_zone,
+        at=at,
         header=header,
     )
     opened = Store.create(store) if any(path.exists() for path in files) else None  # a wrong name makes no store

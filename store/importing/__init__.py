@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .importer import Parsed, import_file, read_file
-from .layout import Options
+from .options import Options
 from .report import Report
 
 __all__ = ["Options", "Parsed", "Report", "import_file", "read_file"]

@@ -10,8 +10,9 @@ from ..allocations import GpuFrom, JobSource
 from ..events import EventKind
 from . import identity, superseding
 from .content import LINE, Sheet
-from .layout import Bound, Layout, Options
+from .layout import Bound, Layout
 from .meanings import PLACEHOLDERS
+from .options import Options
 from .stamps import times
 from .values import Seen, is_placeholder, numbers, parsed
 

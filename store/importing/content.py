@@ -22,10 +22,12 @@ from typing import Any
 import polars as pl
 
 from ...errors import InputError
+from ..events import Event
 from . import parquet
 
 OWN = "="  # the importer's own columns begin with this; no column of a file may
 LINE = f"{OWN}line"
+RECORD = f"{OWN}record"
 _MOST_COLUMNS = 4096
 _RATIO, _UNPACKED, _PIECE = 100, 64 << 20, 1 << 20  # bytes
 _UNREADABLE = "[\x00-\x08\x0b-\x1f\x7f\ufffd]"
@@ -67,7 +69,9 @@ class Refused:
 class Sheet:
     """A file as rows of text: `frame` has a column of text for each name, and `LINE`, the line number.
 
-    `rows` counts all data rows; those that could not be cut into fields are in `refused` already.
+    `rows` counts all data rows; those that could not be cut into fields are in `refused` already. Where one line may
+    hold several rows, `LINE` and `refused` have keys of rows, and `lines` says in which line each stands. Of a format
+    (`formats.py`), the columns are named after meanings, `RECORD` tells equal rows apart, and `events` are about rows.
     """
 
     file: str
@@ -77,6 +81,19 @@ class Sheet:
     frame: pl.DataFrame
     rows: int
     refused: Refused
+    format: str = ""  # "" for a table
+    kind: str = ""  # of a format: runs | telemetry
+    lines: dict[int, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    events: list[tuple[int, Event]] = field(default_factory=list)
+
+    def line(self, key: int) -> int:
+        """The line in which the row of this key stands."""
+        return self.lines.get(key, key)
+
+    def refusals(self) -> dict[str, list[int]]:
+        """The lines of the refused rows by reason."""
+        return {reason: [self.line(key) for key in keys] for reason, keys in self.refused.lines.items()}
 
     def refuse(self, *rules: Rule) -> None:
         """Remove the rows that break a rule from the frame and count them as refused."""
@@ -116,9 +133,17 @@ def read(path: Path, header: str | None = None) -> Sheet:
 
     Raises InputError as `load` does, and where it is not text, or has no rows.
     """
-    data = load(path)
-    name = path.name.encode("utf-8", "backslashreplace").decode()  # which may not be UTF-8
-    sheet = Sheet(name, hashlib.sha256(data).hexdigest(), len(data), [], pl.DataFrame(), 0, Refused())
+    return cut(path, load(path), header)
+
+
+def shown(path: Path) -> str:
+    """The name of a file, which may not be UTF-8."""
+    return path.name.encode("utf-8", "backslashreplace").decode()
+
+
+def cut(path: Path, data: bytes, header: str | None) -> Sheet:
+    """The content of the file at `path` as a sheet, as `read` does it."""
+    sheet = Sheet(shown(path), hashlib.sha256(data).hexdigest(), len(data), [], pl.DataFrame(), 0, Refused())
     if data[:4] == b"PAR1":
         if header is not None:
             raise InputError(f"{path} is Parquet, which names its columns: leave out --header")

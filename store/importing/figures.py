@@ -65,6 +65,10 @@ _METRICS = (
     _Metric("fan_speed", "fan speed", "share", "%", 0.0, 200.0, (0.0, 200.0), "fanspeed fan"),
     _Metric("energy_total", "energy of the whole run", "energy", "J", 0.0, 1e12, (0.0, 1e12),
             "energy totalenergy energytotal gpuenergy energyconsumed energyconsumption"),
+    _Metric("rate", "floating-point operations per second", "arithmetic", "GFLOP/s", 0.0, 1e9, (0.0, 1e9), "flops"),
+    _Metric("operation_rate", "operations per second", "operations", "Gop/s", 0.0, 1e9, (0.0, 1e9), ""),
+    _Metric("bandwidth", "bytes per second", "rate", "GB/s", 0.0, 1e6, (0.0, 1e6), "bandwidth"),
+    _Metric("latency", "latency", "time", "ns", 0.0, 1e15, (0.0, 1e15), ""),
 )  # fmt: skip
 _BY_NAME = {metric.name: metric for metric in _METRICS}
 _BY_WORDS = {words: metric.name for metric in _METRICS for words in metric.words.split()}

@@ -11,9 +11,10 @@ import polars as pl
 
 from ...errors import InputError
 from ..names import known_gpu
-from .content import LINE, Sheet
-from .layout import Bound, Options
+from .content import LINE, RECORD, Sheet
+from .layout import Bound
 from .meanings import BOARD
+from .options import Options
 from .values import Seen, is_placeholder
 
 _HEX = "[0-9a-fA-F]"
@@ -33,7 +34,8 @@ _NODE = (
 
 def row_texts(sheet: Sheet) -> pl.Series:
     """Each row as one text: equal where all named columns are."""
-    return sheet.frame.select(pl.concat_str(sheet.names, separator="\x1f")).to_series()
+    names = [*sheet.names, RECORD] if RECORD in sheet.frame.columns else sheet.names
+    return sheet.frame.select(pl.concat_str(names, separator="\x1f")).to_series()
 
 
 def drop_duplicates(sheet: Sheet, keys: pl.Series) -> list[int]:
@@ -54,11 +56,17 @@ def of_runs(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options)
 
     --gpu is used only if the file has no identity of its own. In a column that --map names, a GPU may have any name.
     """
-    _places(sheet, bound, seen)
-    if "gpu" in bound or "slot" in bound:
+    if "index" in bound:
+        sheet.frame = sheet.frame.with_columns(*_nothing("place", "cabinet"), *_on_node(bound, options))
+        _slot(sheet, bound["index"])
+    else:
+        _places(sheet, bound, seen)
+    if {"gpu", "slot"} & bound.keys():
         _note_unused(seen, options)
     if "gpu" in bound:
         _named(sheet, bound["gpu"], options)
+    elif "index" in bound:
+        seen.notes.append(f"the GPU is taken from {_by_index(sheet, bound['index'], options)}")
     elif {"node", "slot"} <= bound.keys():
         sheet.refuse((pl.col("=place").is_null(), "no GPU identity (its place is unknown)"))
         place = pl.col("=place")
@@ -78,22 +86,14 @@ def of_telemetry(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Opt
     """Add the GPU of each row to a sheet of telemetry and say where it was taken from."""
     sheet.frame = sheet.frame.with_columns(*_nothing("place", "cabinet"), *_on_node(bound, options))
     if "index" in bound:
-        index = bound["index"].column
-        refuse_strange(sheet, (index, ~pl.col(index).str.contains("^[0-9]{1,3}$"), "index of a GPU"))
-        sheet.frame = sheet.frame.with_columns(pl.col(index).cast(pl.Int64).alias("=slot"))
+        _slot(sheet, bound["index"])
     if "gpu" in bound:
         _note_unused(seen, options)
         _named(sheet, bound["gpu"], options)
         return f"column {bound['gpu'].column!r}"
-    stem = options.gpu or sheet.file.split(".")[0] or "stream"
+    stem = _stem(sheet, options)
     if "index" in bound:
-        # An index names a GPU on its own host only: the host, else the file's name, keeps those of two hosts apart.
-        host, number = pl.coalesce("=node", pl.lit(stem)), pl.col("=slot").cast(pl.String)
-        keys = {name: key for key, name in options.known().items()}
-        spoken = host + "/" + number
-        gpu = pl.when(spoken.is_in(list(keys))).then(spoken.replace(keys)).otherwise(host + ":" + number)
-        sheet.frame = sheet.frame.with_columns(gpu.alias("=gpu"), pl.lit(None, pl.String).alias("=uuid"))
-        return f"column {index!r} (as {'node' if sheet.frame['=node'].count() else stem}:index)"
+        return _by_index(sheet, bound["index"], options)
     for key in ("serial", "pci_bus_id"):
         if key in bound and sheet.frame[bound[key].column].n_unique() > 1:
             name = bound[key].column
@@ -103,6 +103,27 @@ def of_telemetry(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Opt
             return f"column {name!r} (as {stem}:{key})"
     _constant(sheet, stem if options.gpu is None else _known(sheet, stem, seen, options))
     return "--gpu" if options.gpu else "the file's name (--gpu NAME names it)"
+
+
+def _slot(sheet: Sheet, bound: Bound) -> None:
+    index = bound.column
+    refuse_strange(sheet, (index, ~pl.col(index).str.contains("^[0-9]{1,3}$"), "index of a GPU"))
+    sheet.frame = sheet.frame.with_columns(pl.col(index).cast(pl.Int64).alias("=slot"))
+
+
+def _stem(sheet: Sheet, options: Options) -> str:
+    return options.gpu or sheet.file.split(".")[0] or "stream"
+
+
+def _by_index(sheet: Sheet, bound: Bound, options: Options) -> str:
+    """`=gpu` from `=slot` and the host, else the file's name: an index names a GPU on its own host only."""
+    stem = _stem(sheet, options)
+    host, number = pl.coalesce("=node", pl.lit(stem)), pl.col("=slot").cast(pl.String)
+    keys = {name: key for key, name in options.known().items()}
+    spoken = host + "/" + number
+    gpu = pl.when(spoken.is_in(list(keys))).then(spoken.replace(keys)).otherwise(host + ":" + number)
+    sheet.frame = sheet.frame.with_columns(gpu.alias("=gpu"), pl.lit(None, pl.String).alias("=uuid"))
+    return f"column {bound.column!r} (as {'node' if sheet.frame['=node'].count() else stem}:index)"
 
 
 def _on_node(bound: dict[str, Bound], options: Options) -> list[pl.Expr]:
@@ -203,9 +224,10 @@ def _named(sheet: Sheet, bound: Bound, options: Options) -> None:
     fits = sheet.counts(*(text.str.contains(pattern) for pattern in forms.values()))
     form = next((form for form, number in zip(forms, fits, strict=True) if number * 2 > sheet.frame.height), None)
     if form is None and sheet.frame.height:
+        first = sheet.frame.row(0, named=True)
         raise InputError(
-            f"{sheet.file}: column {name!r} does not hold the identity of a GPU: line {sheet.frame[0, LINE]} "
-            f"has {sheet.frame[0, name]!r}; the columns look shifted or renamed (--map {name}=gpu accepts any name)"
+            f"{sheet.file}: column {name!r} does not hold the identity of a GPU: line {sheet.line(first[LINE])} "
+            f"has {first[name]!r}; the columns look shifted or renamed (--map {name}=gpu accepts any name)"
         )
     form = form or "UUID"
     if fits[list(forms).index(form)] < sheet.frame.height:
@@ -274,8 +296,9 @@ def refuse_strange(sheet: Sheet, *rules: tuple[str, pl.Expr, str]) -> None:
         if number * 2 > sheet.frame.height:
             first = sheet.frame.filter(bad).row(0, named=True)
             raise InputError(
-                f"{sheet.file}: column {name!r} does not contain what its name says ({meant}): line {first[LINE]} has "
-                f"{first[name]!r}; the columns look shifted or renamed (use --map to say what they are)"
+                f"{sheet.file}: column {name!r} does not contain what its name says ({meant}): line "
+                f"{sheet.line(first[LINE])} has {first[name]!r}; the columns look shifted or renamed (use --map to say "
+                "what they are)"
             )
     if any(wrong):
         sheet.refuse(*((bad, f"{name} cannot be the {meant}") for name, bad, meant in rules))

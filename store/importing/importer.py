@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from ...errors import InputError
-from ..outcomes import Outcome
-from . import allocations, runs, superseding, telemetry
-from .content import LINE, Sheet, read
-from .layout import Layout, Options, recognise
+from . import allocations, formats, runs, superseding, telemetry
+from .content import LINE, Sheet
+from .layout import Layout, recognise
 from .meanings import BOARD
+from .options import Options
 from .report import Counts, Report
 from .values import Seen
 
@@ -46,7 +46,7 @@ class Parsed:
 
 def read_file(path: Path, options: Options) -> Parsed:
     """Read and parse one file; nothing is stored. Raises InputError (UnitError) if it cannot be used."""
-    return _parse(read(path, options.header), options)
+    return _parse(formats.read(path, options), options)
 
 
 def import_file(store: Store, path: Path, options: Options) -> Report:
@@ -55,7 +55,7 @@ def import_file(store: Store, path: Path, options: Options) -> Report:
     Raises InputError (UnitError) where the file cannot be used as a whole, and StoreError where the store
     cannot be written; nothing of the file is stored then.
     """
-    sheet = read(path, options.header)
+    sheet = formats.read(path, options)
     provenance = _Provenance(sheet, options)
     before = provenance.earlier(store)
     if before is not None:
@@ -86,9 +86,8 @@ def _parse(sheet: Sheet, options: Options) -> Parsed:
     if options.model is not None and "model" in layout.bound:
         seen.notes.append("the file names the model of its GPUs, so --model is not used")
     workloads = _workloads(sheet, layout, options)
-    events = pl.DataFrame()
     if layout.kind == "runs":
-        frame, duplicates = runs.parse(sheet, layout, options, seen)
+        frame, events, duplicates = runs.parse(sheet, layout, options, seen)
     elif layout.kind == "jobs":
         frame, events, duplicates = allocations.parse(sheet, layout, options, seen)
     else:
@@ -97,7 +96,7 @@ def _parse(sheet: Sheet, options: Options) -> Parsed:
     report = Report(sheet.file, layout.name, options.cluster, sheet.sha256, counts, layout.kind)
     report.total.duplicates, report.total.refused = len(duplicates), sheet.refused.count
     report.gpus = frame["gpu"].drop_nulls().n_unique()
-    report.refusals = sheet.refused.lines
+    report.refusals = sheet.refusals()
     report.placeholders, report.units, report.notes = seen.placeholders, seen.units, seen.notes
     report.ignored = layout.ignored(sheet)
     assert counts.rows == counts.kept + counts.duplicates + counts.refused, "the rows do not add up"
@@ -136,19 +135,20 @@ def _runs(store: Store, found: Parsed, options: Options) -> dict[str, pl.DataFra
     )
     run_columns = [
         "run_id", "cluster", "workload", "gpu", "job_id", "began",
-        "sm_clock_mhz", "mem_clock_mhz", "temperature_c", "power_w", "conditions",
+        "sm_clock_mhz", "mem_clock_mhz", "temperature_c", "power_w", "conditions", "status", "status_detail",
     ]  # fmt: skip
     return {
-        "runs": frame.select(run_columns).with_columns(pl.lit(Outcome.OK.value).alias("status")),
+        "runs": frame.select(run_columns),
         "results": runs.results(frame),
         "gpus": gpus,
+        "events": found.events.join(frame, on=LINE, how="semi").drop(LINE),
     }
 
 
 def _by_workload(found: Parsed, kept: pl.DataFrame, duplicates: list[int]) -> dict[str, Counts]:
     """The counts by workload. A refused row that names none of them counts for the most frequent workload."""
     main, *_ = names = found.frame["workload"].value_counts(sort=True)["workload"].to_list()
-    refused = [line for lines in found.sheet.refused.lines.values() for line in lines]
+    refused = [key for keys in found.sheet.refused.lines.values() for key in keys]
     per = {name: Counts() for name in names}
     for field, lines in (("kept", kept[LINE].to_list()), ("duplicates", duplicates), ("refused", refused)):
         owner = pl.DataFrame({LINE: lines}, schema={LINE: pl.Int64}).join(found.workloads, on=LINE, how="left")
@@ -206,6 +206,7 @@ def _unseen(found: Parsed, stored: pl.DataFrame) -> pl.DataFrame:
     kept = kept.select(*frame.columns, *(c for c in contents if c not in frame.columns))
     if contradicting:
         found.sheet.refused.add("the store has another reading of this GPU at this time", contradicting)
+        report.refusals = found.sheet.refusals()
         report.total.refused += len(contradicting)
     report.total.duplicates += frame.height - kept.height - len(contradicting)
     report.total.kept = kept.height

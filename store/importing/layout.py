@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ...errors import InputError, UnitError
@@ -19,46 +18,12 @@ from .meanings import (
     TELEMETRY_MEANINGS,
     Meaning,
 )
+from .options import Options
 from .units import UNITS, Unit, find, named, split_label
 
 METRIC_KINDS = ("number", "hex", "pstate")
 _NEEDED_OF_JOBS = {"job", "began", "ended"}
 _MEANINGS = {"runs": RUN_MEANINGS, "telemetry": TELEMETRY_MEANINGS, "jobs": JOB_MEANINGS}
-
-
-@dataclass(frozen=True)
-class Options:
-    """The options of one import: what the user says about the files."""
-
-    cluster: str = "fleet"
-    gpu: str | None = None  # name of the GPU where the file has no identity
-    workload: str | None = None  # name of the workload where the file has none
-    columns: Mapping[str, str] = field(default_factory=dict)  # --map: column -> meaning[:unit]
-    units: Mapping[str, str] = field(default_factory=dict)  # --unit: column -> unit; "" is the time column
-    time_zone: str = "UTC"  # of time stamps that state none
-    model: str | None = None  # product name of the GPUs where the file has none
-    node: str | None = None  # the host of a stream's GPUs where the file has none
-    header: str | None = None  # the names of the columns, separated by commas, where the file has none
-    known: Callable[[], Mapping[str, str]] = dict  # the cluster's GPUs in the store: key -> name
-    models: Callable[[], Mapping[str, str]] = dict  # and key -> product name
-
-    def __post_init__(self) -> None:
-        for option in ("cluster", "gpu", "workload", "model", "node", "header"):
-            name = getattr(self, option)
-            if name is not None and not name.strip():
-                raise InputError(f"--{option} is empty: give it a name")
-
-    def as_dict(self) -> dict[str, object]:
-        """The options that change the meaning of a file, for the provenance."""
-        return {
-            "cluster": self.cluster,
-            "gpu": self.gpu,
-            "workload": self.workload,
-            "map": dict(sorted(self.columns.items())),
-            "unit": dict(sorted(self.units.items())),
-            "time_zone": self.time_zone,
-            **{name: value for name in ("model", "node", "header") if (value := getattr(self, name)) is not None},
-        }
 
 
 @dataclass
@@ -80,7 +45,7 @@ class Bound:
 class Layout:
     """A recognised format: which meanings the file has, by the meaning's name."""
 
-    name: str  # sc22 | nvidia-smi | allocations | mapped
+    name: str  # sc22 | nvidia-smi | allocations | mapped, or a row of `formats.FORMATS`
     kind: str  # runs | telemetry | jobs
     bound: dict[str, Bound]
     notes: list[str] = field(default_factory=list)
@@ -92,6 +57,12 @@ class Layout:
 
 def recognise(sheet: Sheet, options: Options) -> Layout:
     """The layout of a sheet. Raises InputError where it has none, UnitError for a unit that is none."""
+    if sheet.format:
+        layout = Layout(sheet.format, sheet.kind, _by_meaning(sheet), list(sheet.notes))
+        if options.columns:
+            _map(sheet, layout, options)
+        _units(sheet, layout, options)
+        return layout
     smi = _bind(sheet, TELEMETRY_MEANINGS)
     dotted = any("." in b.column for b in smi.values() if b.meaning.kind in METRIC_KINDS)
     runs, jobs = _bind(sheet, RUN_MEANINGS), _bind(sheet, JOB_MEANINGS)
@@ -132,6 +103,19 @@ def _unrecognised(sheet: Sheet) -> str:
         f"{sheet.file}: no known format has the columns {shown}; say what they mean, for example "
         f"--map COLUMN=time:ms --map COLUMN=gpu"
     )
+
+
+def _by_meaning(sheet: Sheet) -> dict[str, Bound]:
+    """Bind the columns of a format, which are named after meanings. Figures of a run never cost it."""
+    meanings = {meaning.name: meaning for meaning in _MEANINGS[sheet.kind]}
+    bound: dict[str, Bound] = {}
+    for column in sheet.names:
+        base = split_label(column)[0]
+        figure = figures.named(base) if sheet.kind == "runs" and base not in meanings else None
+        if (meaning := meanings.get(base, figure)) is not None:
+            bound[meaning.name] = _labelled(sheet, meaning, column)
+            bound[meaning.name].lenient = meaning is figure
+    return bound
 
 
 def _bind(sheet: Sheet, meanings: tuple[Meaning, ...]) -> dict[str, Bound]:

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 from ..metrics import METRICS, Metric
+from ..outcomes import Outcome
 from .units import DIFFERENCE
 
 EXACT = 2.0**53  # above it a float does not hold every integer
@@ -90,6 +91,7 @@ BOARD = ("model", *(one.name for one in _BOARD))
 # A published `device` is a place; `dev_id` is not: in the files that have it, it is 0 on every row.
 RUN_MEANINGS: tuple[Meaning, ...] = (
     *_IDENTITY,
+    Meaning("index", "identity", "the number of the GPU on its node, as the tool counts"),
     Meaning("workload", "text", "what ran", ("exp", "model", "app", "application", "benchmark", "workload")),
     _number("time", "duration of the run", ("perf",), "value", dimension="time", unit="ms", low=0.0),
     Meaning("job", "text", "batch job", ("job_id", "jobid"), column="job_id"),
@@ -108,6 +110,8 @@ RUN_MEANINGS: tuple[Meaning, ...] = (
     Meaning("kernels", "text", "condition: number of kernels", ("num_kerns",), pattern=_COUNT),
     _number("power_limit", "condition: power limit that was set", (), "asked_power_limit_w", **_WATTS),
     _number("locked_clock", "condition: SM clock that was locked", (), "locked_clock_mhz", **_CLOCK),
+    Meaning("status", "text", "how it came out, a code of `runs.status`", pattern=f"^(?:{'|'.join(Outcome)})$"),
+    Meaning("status_detail", "text", "the same in a sentence"),
     Meaning("model", "text", "product name of the GPU"),  # in published files, `model` is the workload
     *_BOARD,
 )

@@ -9,12 +9,14 @@ import polars as pl
 
 from ...errors import InputError
 from ..conditions import Clock
-from . import identity, swapped, timeunit
+from ..outcomes import Outcome
+from . import happened, identity, swapped, timeunit
 from .content import LINE, Rule, Sheet
 from .figures import named, unit
-from .layout import Bound, Layout, Options
+from .layout import Bound, Layout
 from .meanings import CONDITIONS
-from .stamps import times
+from .options import Options
+from .stamps import instant, times
 from .values import Seen, further_numbers, is_placeholder, numbers, parsed
 
 FIGURE = "figure "  # the columns of further telemetry begin with this, then comes the figure's name
@@ -25,8 +27,8 @@ _BELIEVABLE = 1000.0
 _DAMAGED = 0.01  # share of the rows; if more are that far off, it is not damage
 
 
-def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[pl.DataFrame, list[int]]:
-    """The runs of a sheet (columns of `runs` and `gpus`, value, `FIGURE`..., LINE) and the lines of duplicates.
+def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[pl.DataFrame, pl.DataFrame, list[int]]:
+    """The runs of a sheet (columns of `runs` and `gpus`, value, `FIGURE`..., LINE), events, the lines of duplicates.
 
     Impossible rows are refused in the sheet. Raises InputError.
     """
@@ -37,14 +39,19 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     _workload(sheet, bound, options, seen)
     _check_texts(sheet, layout)
     identity.of_runs(sheet, bound, seen, options)
+    events = happened.of_rows(sheet, options, seen)
+    _status(sheet, bound)
     measured = [item for item in bound.values() if item.meaning.kind == "number" and not item.lenient]
-    numbers(sheet, measured, seen, minus_one=True, required="time")
+    numbers(sheet, measured, seen, minus_one=True, required="time", unless=pl.col("=status") != Outcome.OK.value)
     for lost in further_numbers(sheet, [item for item in bound.values() if item.lenient], seen):
         del bound[lost.meaning.name]
     _within_own_limits(sheet, bound)
     swapped.check(sheet, bound)
     if "began" in bound:
         times(sheet, bound["began"], seen, minus_one=True, stream=False, time_zone=options.time_zone)
+    elif options.at is not None:
+        at = pl.lit(instant(options.at, options.time_zone, "--at")).cast(pl.Datetime("ns"))
+        sheet.frame = sheet.frame.with_columns(at.alias("=began"))
     sheet.refuse((pl.col("=time") <= 0, f"{time.column} is not above 0"))
     training = sheet.frame["=workload"].str.to_lowercase().str.contains_any(_TRAINING).all()
     timeunit.decide(sheet, time, seen, training=training, by_size=not time.mapped)
@@ -59,7 +66,7 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     else:
         sheet.refuse((far, f"{time.column} is {_BELIEVABLE:g} times above or below the median: a damaged number"))
     _note_mixed_sizes(sheet, bound, seen)
-    return _frame(sheet, layout, options), duplicates
+    return _frame(sheet, layout, options), events, duplicates
 
 
 def _workload(sheet: Sheet, bound: dict[str, Bound], options: Options, seen: Seen) -> None:
@@ -72,11 +79,24 @@ def _workload(sheet: Sheet, bound: dict[str, Bound], options: Options, seen: See
     column = bound["workload"].column
     text = pl.col(column)
     if options.workload is not None:
+        if sheet.format and (several := sheet.frame[column].n_unique()) > 1:
+            raise InputError(f"{sheet.file} has {several} workloads, which must not be mixed: leave out --workload")
         sheet.frame = sheet.frame.with_columns(pl.lit(options.workload).alias("=workload"))
         return
     bad = ~text.str.contains(_WORKLOAD) | text.str.starts_with("GPU-") | text.str.starts_with("MIG-")
     identity.refuse_strange(sheet, (column, bad, "name of a workload"))
     sheet.frame = sheet.frame.with_columns(text.alias("=workload"))
+
+
+def _status(sheet: Sheet, bound: dict[str, Bound]) -> None:
+    """`=status` and `=status_detail`: 'ok' where nothing else is said. A run that failed needs no duration."""
+    said = [
+        pl.col(bound[key].column).replace("", None) if key in bound else pl.lit(None, pl.String)
+        for key in ("status", "status_detail")
+    ]
+    sheet.frame = sheet.frame.with_columns(
+        said[0].fill_null(Outcome.OK.value).alias("=status"), said[1].alias("=status_detail")
+    )
 
 
 def _check_texts(sheet: Sheet, layout: Layout) -> None:
@@ -135,9 +155,10 @@ def _number(name: str) -> pl.Expr:
 
 def _note_mixed_sizes(sheet: Sheet, bound: dict[str, Bound], seen: Seen) -> None:
     if "input_size" in bound:
-        sizes = sheet.frame[bound["input_size"].column].unique()
-        if len(sizes) > 1:
-            seen.notes.append(f"{len(sizes)} different input sizes under one workload: their times are not comparable")
+        sizes = sheet.frame.group_by("=workload").agg(pl.col(bound["input_size"].column).n_unique().alias("n"))
+        most = sizes["n"].max()
+        if isinstance(most, int) and most > 1:
+            seen.notes.append(f"{most} different input sizes under one workload: their times are not comparable")
 
 
 def _frame(sheet: Sheet, layout: Layout, options: Options) -> pl.DataFrame:
@@ -148,7 +169,7 @@ def _frame(sheet: Sheet, layout: Layout, options: Options) -> pl.DataFrame:
         *(pl.col(f"={key}").alias(key) for key in ("gpu", "uuid", "place", "cabinet", "node")),
         pl.col("=slot").cast(pl.Int32).alias("slot"),
         pl.col("=time").alias("value"),
-        _optional(bound, "began", "began", pl.Datetime("ns")),
+        _began(bound, options),
         *(
             _optional(bound, key, column, pl.Float64)
             for key, column in (
@@ -166,6 +187,8 @@ def _frame(sheet: Sheet, layout: Layout, options: Options) -> pl.DataFrame:
             if _is_figure(one)
         ),
         *identity.of_board(bound, options),
+        pl.col("=status").alias("status"),
+        pl.col("=status_detail").alias("status_detail"),
         pl.col(LINE),
     ]
     out = frame.select(columns)
@@ -180,12 +203,18 @@ def results(frame: pl.DataFrame) -> pl.DataFrame:
     """The rows of `results` for runs: the time of each, then its further telemetry."""
     keys = ["run_id", "cluster", "workload", "gpu"]
     parts = [frame.select(*keys, "value", pl.lit("time").alias("figure"), pl.lit("ms").alias("unit"))]
+    parts[0] = parts[0].drop_nulls("value")
     for name in frame.columns:
         meaning = named(name.removeprefix(FIGURE)) if name.startswith(FIGURE) else None
         if meaning is not None:
             stated = frame.select(*keys, pl.col(name).alias("value")).drop_nulls("value")
             parts.append(stated.with_columns(figure=pl.lit(meaning.name), unit=pl.lit(unit(meaning))))
     return pl.concat(parts).with_columns(pl.lit(0).alias("repeat"))
+
+
+def _began(bound: dict[str, Bound], options: Options) -> pl.Expr:
+    known = "began" in bound or options.at is not None
+    return pl.col("=began").alias("began") if known else pl.lit(None, pl.Datetime("ns")).alias("began")
 
 
 def _optional(bound: dict[str, Bound], key: str, column: str, kind: pl.DataType | type[pl.DataType]) -> pl.Expr:

@@ -8,8 +8,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import polars as pl
 
 from ...errors import InputError
-from .content import LINE, OWN, Sheet
+from .content import LINE, OWN, Refused, Sheet
 from .layout import Bound
+from .meanings import Meaning
 from .values import Seen, is_placeholder, missing, parsed
 
 _ZONED = r"(?:Z|[+-](?:0[0-9]|1[0-4]):?[0-5][0-9])$"
@@ -48,7 +49,7 @@ def times(sheet: Sheet, bound: Bound, seen: Seen, *, minus_one: bool, stream: bo
     if wrong * 2 > sheet.frame.height - without:
         first = sheet.frame.filter(bad).row(0, named=True)
         raise InputError(
-            f"{sheet.file}: column {name!r} does not contain time stamps: line {first[LINE]} has "
+            f"{sheet.file}: column {name!r} does not contain time stamps: line {sheet.line(first[LINE])} has "
             f"{first[name]!r}; the columns look shifted or renamed"
         )
     if without and not stream:
@@ -58,6 +59,24 @@ def times(sheet: Sheet, bound: Bound, seen: Seen, *, minus_one: bool, stream: bo
         sheet.refuse((bad, f"{name} is not a readable time stamp"), *missed)
     instant = pl.when(~unknown).then(stamp).cast(pl.Datetime("ns"))
     sheet.frame = sheet.frame.with_columns(instant.alias(parsed(meaning)))
+
+
+def instant(text: str, time_zone: str, where: str) -> int:
+    """A single time as ns since 1970, UTC. Raises InputError, which begins with `where`, if it is none."""
+    meaning = Meaning("timestamp", "time stamp", "a time")
+    frame = pl.DataFrame({LINE: [1], "text": [text.strip()]})
+    sheet = Sheet(where, "", 0, ["text"], frame, 1, Refused())
+    try:
+        times(sheet, Bound(meaning, "text"), Seen(), minus_one=False, stream=False, time_zone=time_zone)
+        found: int | None = sheet.frame[parsed(meaning)].cast(pl.Int64).item()
+    except InputError as error:
+        if where in str(error):
+            found = None
+        else:
+            raise
+    if found is None:
+        raise InputError(f"{where} {text!r} is not a time; an example is {where} '2026-11-23 14:05:00'")
+    return found
 
 
 def _unix(whole: pl.Expr, part: pl.Expr | None = None) -> pl.Expr:

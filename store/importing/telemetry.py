@@ -9,10 +9,11 @@ import polars as pl
 from ...errors import InputError
 from ..power_sensors import sensor_of_model
 from ..schema import TELEMETRY
-from . import identity
+from . import happened, identity
 from .content import LINE, Sheet
-from .layout import METRIC_KINDS, Layout, Options
+from .layout import METRIC_KINDS, Layout
 from .marks import marked, set_back
+from .options import Options
 from .stamps import times
 from .values import Seen, numbers, parsed
 
@@ -29,6 +30,7 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     source = identity.of_telemetry(sheet, bound, seen, options)
     seen.notes.append(f"the GPU is taken from {source}")
     times(sheet, bound["timestamp"], seen, minus_one=False, stream=True, time_zone=options.time_zone)
+    said = happened.of_rows(sheet, options, seen)
     metrics = [b for b in bound.values() if b.meaning.kind in METRIC_KINDS]
     numbers(sheet, metrics, seen, minus_one=False)
     went_back = set_back(sheet.frame.select(LINE, pl.col("=gpu").alias("gpu"), pl.col("=timestamp").alias("ts")))
@@ -55,7 +57,7 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
         if frame.filter(pl.col("power_window_ms").is_null())["model"].is_null().any():
             seen.notes.append("the GPU's model is not known: --model NAME says it, and so what its power sensor sees")
     frame, events = marked(frame, went_back, seen)
-    return frame, events, duplicates
+    return frame, pl.concat([events, said.drop(LINE)], how="diagonal"), duplicates
 
 
 def _with_window(frame: pl.DataFrame, models: Mapping[str, str]) -> pl.DataFrame:

@@ -52,10 +52,13 @@ _FACTORS: dict[str, dict[str, float]] = {
         "kB/s": 1e3,
         "MB/s": 1e6,
         "GB/s": 1e9,
+        "TB/s": 1e12,
         "KiB/s": 1024.0,
         "MiB/s": 1024.0**2,
         "GiB/s": 1024.0**3,
     },
+    "arithmetic": {"FLOP/s": 1.0, "MFLOP/s": 1e6, "GFLOP/s": 1e9, "TFLOP/s": 1e12},
+    "operations": {"op/s": 1.0, "Mop/s": 1e6, "Gop/s": 1e9, "Top/s": 1e12},
 }
 _OFFSETS = {("temperature", "K"): -273.15}
 _SYNONYMS = {

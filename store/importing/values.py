@@ -49,15 +49,16 @@ def numbers(
     *,
     minus_one: bool,
     required: str = "",
+    unless: pl.Expr | None = None,
     lenient: bool = False,
 ) -> None:
     """Parse columns of numbers into `parsed(meaning)`, in the meaning's unit.
 
     The unit of a duration may be found later, from other columns. If nothing states it, the numbers stay as they are
     and `bound.unit` stays None. A row whose value is no number, has a foreign unit, or lies outside the meaning's
-    limits is refused, and so is one that lacks the meaning called `required`. Raises InputError (UnitError) where that
-    is most of a column: then it does not hold what its name says. If `lenient`, no row is refused: such a value
-    becomes NULL, and a note counts them.
+    limits is refused, and so is one that lacks the meaning called `required`, `unless` that holds for the row. Raises
+    InputError (UnitError) where that is most of a column: then it does not hold what its name says. If `lenient`, no
+    row is refused: such a value becomes NULL, and a note counts them.
     """
     sheet.frame = sheet.frame.with_columns(
         is_placeholder(b.column, minus_one=minus_one).alias(missing(b.meaning)) for b in items
@@ -91,7 +92,7 @@ def numbers(
         rules.append((known & value.is_null(), f"{name} is not a readable {meaning.dimension or 'number'}"))
         rules.append((known & ~_inside(bound), f"{name} is outside {limits}"))
         if meaning.name == required:
-            rules.append((~known, f"{name} is missing"))
+            rules.append((~known if unless is None else ~known & ~unless, f"{name} is missing"))
     sheet.refuse(*rules)
 
 
@@ -121,7 +122,7 @@ def _without_wrong(sheet: Sheet, items: Sequence[Bound], seen: Seen) -> None:
     for bound, bad, number in zip(items, wrong, sheet.counts(*wrong), strict=True):
         if number:
             column = parsed(bound.meaning)
-            first = sheet.frame.filter(bad)[LINE][0]
+            first = sheet.line(sheet.frame.filter(bad)[LINE][0])
             sheet.frame = sheet.frame.with_columns(pl.when(~bad).then(pl.col(column)).alias(column))
             what = f"{number} {'value' if number == 1 else 'values'} cannot be the {bound.meaning.description}"
             seen.notes.append(f"{bound.column}: {what}, so NULL is stored (first line {first})")
@@ -229,7 +230,7 @@ def _check_columns(sheet: Sheet, items: Sequence[Bound], unknown: list[int]) -> 
             wrong = sheet.frame.filter(~pl.col(missing(meaning)) & ~_inside(bound)).row(0, named=True)
             raise InputError(
                 f"{sheet.file}: column {name!r} does not contain a {meaning.description}{unit}: "
-                f"line {wrong[LINE]} has {wrong[name]!r}; the columns look shifted, renamed or relabelled "
+                f"line {sheet.line(wrong[LINE])} has {wrong[name]!r}; the columns look shifted, renamed or relabelled "
                 f"(use --map and --unit to say what they are)"
             )
         median = medians[parsed(meaning)][0]

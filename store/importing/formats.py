@@ -1,0 +1,55 @@
+"""The formats that are no plain tables. A format is one file in `tools/` and one row here.
+
+A format is known from the head of the file's content, never from the name of the file. Its reader turns the content
+into rows whose columns are named after their meanings (`rows.py`); units, identities, refusals, duplicates, provenance
+and reports are those of all imports.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ...errors import InputError
+from . import content
+from .content import Sheet
+from .options import Options
+from .rows import Rows
+
+HEAD = 1 << 16  # bytes of a file by which it is known
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format: `fits` says whether a file that begins so has it; `read` adds the rows of the whole text.
+
+    `read` raises InputError where nothing of the file can be used.
+    """
+
+    name: str  # as reports and the table `imports` have it
+    kind: Literal["runs", "telemetry"]
+    fits: Callable[[str], bool]
+    read: Callable[[str, Rows], None]
+
+
+FORMATS: tuple[Format, ...] = ()
+
+
+def read(path: Path, options: Options) -> Sheet:
+    """The file at `path` as a sheet: in one of the formats, else as a table (`content.py`). Raises InputError."""
+    data = content.load(path)
+    head = data[:HEAD].decode("utf-8-sig", "replace")
+    known = next((one for one in FORMATS if one.fits(head)), None)
+    if known is None:
+        return content.cut(path, data, options.header)
+    if options.header is not None:
+        raise InputError(f"{path} is of {known.name}, which names its values: leave out --header")
+    rows = Rows(content.shown(path), options)
+    known.read(data.decode("utf-8-sig", "replace"), rows)
+    sheet = rows.sheet(name=known.name, kind=known.kind, sha256=hashlib.sha256(data).hexdigest(), size=len(data))
+    if not sheet.rows:
+        raise InputError(f"{path} is of {known.name} and holds no measurement: nothing to import")
+    return sheet

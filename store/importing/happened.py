@@ -1,0 +1,39 @@
+"""What a file says that happened to its GPUs, as rows of `events`."""
+
+from __future__ import annotations
+
+import time
+
+import polars as pl
+
+from ..events import TYPED
+from .content import LINE, Sheet
+from .options import Options
+from .stamps import instant
+from .values import Seen
+
+_SHOWN = 10  # sentences in the report; the table has all
+_COLUMNS = ("kind", *TYPED, "detail")
+_TYPES = {"code": pl.Int64, "n": pl.Int64, "duration_ns": pl.Int64, "before": pl.Float64, "value": pl.Float64}
+
+
+def of_rows(sheet: Sheet, options: Options, seen: Seen) -> pl.DataFrame:
+    """The events of a sheet whose rows have their GPUs: columns of `events`, and `LINE`, the key of the row."""
+    whose = {key: (gpu, node) for key, gpu, node in sheet.frame.select(LINE, "=gpu", "=node").iter_rows()}
+    known = [(key, event) for key, event in sheet.events if key in whose]
+    otherwise = instant(options.at, options.time_zone, "--at") if options.at is not None else time.time_ns()
+    columns: dict[str, list[object]] = {name: [getattr(event, name) for _, event in known] for name in _COLUMNS}
+    columns["kind"] = [event.kind.value for _, event in known]
+    columns |= {
+        LINE: [key for key, _ in known],
+        "ts": [otherwise if event.ts_ns is None else event.ts_ns for _, event in known],
+        "gpu": [whose[key][0] for key, _ in known],
+        "node": [whose[key][1] for key, _ in known],
+    }
+    schema = dict.fromkeys(columns, pl.String) | _TYPES | {LINE: pl.Int64, "ts": pl.Int64}
+    schema = {name: kind for name, kind in schema.items() if name in columns}
+    for (_, event), gpu in list(zip(known, columns["gpu"], strict=True))[:_SHOWN]:
+        seen.notes.append(f"{gpu}: {event.detail}")
+    if len(known) > _SHOWN:
+        seen.notes.append(f"{len(known) - _SHOWN} more events are in the table `events`")
+    return pl.DataFrame(columns, schema=schema).with_columns(pl.col("ts").cast(pl.Datetime("ns")))

@@ -1,0 +1,44 @@
+"""The options of an import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ...errors import InputError
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of one import: what the user says about the files."""
+
+    cluster: str = "fleet"
+    gpu: str | None = None  # name of the GPU where the file has no identity
+    workload: str | None = None  # name of the workload where the file has none
+    columns: Mapping[str, str] = field(default_factory=dict)  # --map: column -> meaning[:unit]
+    units: Mapping[str, str] = field(default_factory=dict)  # --unit: column -> unit; "" is the time column
+    time_zone: str = "UTC"  # of time stamps that state none
+    model: str | None = None  # product name of the GPUs where the file has none
+    node: str | None = None  # the host of a stream's GPUs where the file has none
+    at: str | None = None  # when it was measured where the file has no times
+    header: str | None = None  # the names of the columns, separated by commas, where the file has none
+    known: Callable[[], Mapping[str, str]] = dict  # the cluster's GPUs in the store: key -> name
+    models: Callable[[], Mapping[str, str]] = dict  # and key -> product name
+
+    def __post_init__(self) -> None:
+        for option in ("cluster", "gpu", "workload", "model", "node", "at", "header"):
+            name = getattr(self, option)
+            if name is not None and not name.strip():
+                raise InputError(f"--{option} is empty: give it a name")
+
+    def as_dict(self) -> dict[str, object]:
+        """The options that change the meaning of a file, for the provenance."""
+        return {
+            "cluster": self.cluster,
+            "gpu": self.gpu,
+            "workload": self.workload,
+            "map": dict(sorted(self.columns.items())),
+            "unit": dict(sorted(self.units.items())),
+            "time_zone": self.time_zone,
+            **{name: value for name in ("model", "node", "at", "header") if (value := getattr(self, name)) is not None},
+        }

@@ -1,0 +1,1 @@
+"""The readers of `formats.py`: one file for each tool."""
