@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..store.events import Event, EventKind, event_rows
-from ..store.metrics import METRICS, Part, Stamp
+from ..store.metrics import METRICS, Call, Field
 from .backends import Device, Status
 from .clock import Clock, Steps
 
@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 _TOGETHER_NS = 10_000_000_000  # missed ticks within this are one event
 _AGAIN_NS = 60_000_000_000  # a failure that comes and goes is recorded once a minute
-_TOLD = frozenset(row for row, m in enumerate(METRICS) if not isinstance(m.nvml, (Stamp, Part)))
+# Of a metric by itself. Of profiling metrics a source tells once, of all together; some metrics it cannot have.
+_TOLD = frozenset(
+    row
+    for row, m in enumerate(METRICS)
+    if isinstance(m.nvml, Field) or (isinstance(m.nvml, Call) and not m.nvml.only_if)
+)
 _COUNTERS = np.array([row for row, m in enumerate(METRICS) if m.kind == "counter" and not m.wraps], np.intp)
 _SENTENCES = {
     Status.UNSUPPORTED: (EventKind.NOT_SUPPORTED, "this GPU or its driver does not have"),

@@ -1,8 +1,8 @@
 """Reads the metrics of one device through NVML, into one buffer that is kept between ticks.
 
 The pynvml wrapper allocates new arrays at every call and reads their values one by one, which costs more than all the
-rest of a sweep. Here each device has one buffer: first its field values, which one call fills, then a slot of 64 bytes
-for each other call. The constructor finds out which calls and fields the device supports. Each tick then makes these
+rest of a sweep. Here each device has one buffer: first its field values, which one call fills, then a slot for each
+other call. The constructor finds out which calls and fields the device supports. Each tick then makes these
 calls, and one `struct.unpack` reads all values.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
-from ..store.metrics import METRICS, Call, Field, Part, Stamp
+from ..store.metrics import METRICS, Call, Field, Metric, Part, Stamp
 from .backends import Status
 
 _FIELD = "IIqqII"  # nvmlFieldValue_t: id, scope, time stamp, latency, type, return code; then 8 bytes of value
@@ -23,7 +23,6 @@ _RETURNED, _WORDS = 5, 7
 _READ = "24xII"  # of it, what a tick reads: type, return code, value
 _TYPE_READ, _RETURNED_READ, _VALUE_READ, _WORDS_READ = 0, 1, 2, 3
 _FIELD_BYTES, _STAMP = 40, 8  # and where its time stamp lies
-_SLOT_BYTES = 64  # of one call; the largest structure, nvmlMemory_v2_t, has 40
 _DOUBLE, _LONG = 0, 3  # types: most values are unsigned long long
 _BY_TYPE = {  # types shorter than 8 bytes, whose other bytes are undefined; all other types have 8
     _DOUBLE: "d",
@@ -36,6 +35,7 @@ _CODES = {"u4": "I", "i4": "i", "u8": "Q"}
 _OTHER_CLOCK_US = 60_000_000  # a time stamp that is off by more than this comes from another clock
 _MOST = 2**63 - 1
 _NONE = Status.UNSUPPORTED
+_NOT_SUPPORTED = 3
 NO_VALUES = [0] * len(METRICS)
 _stamp_at = struct.Struct("<q").unpack_from
 _MEANINGS = {
@@ -58,7 +58,7 @@ class _PreparedCall:
 
     pointer: Any
     arguments: tuple[Any, ...]
-    slot: int  # offset of its 64 bytes in the buffer
+    slot: int  # offset of its structure in the buffer
     code: int  # its first return code
     fast: bool = False
     rows: dict[int, Call] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class Reader:
         self.of_module = False
         self._function, self._instance = function, instance
         self._slots = _FIELD_BYTES * sum(len(m.nvml.ids) for m in METRICS if isinstance(m.nvml, Field))
-        self._constants = self._slots + _SLOT_BYTES * len(METRICS)  # two values after the slots: 0 and `window_ms`
+        self._constants = self._slots + sum(map(_slot_bytes, METRICS))  # two values after the slots: 0 and `window_ms`
         self._memory = ctypes.create_string_buffer(self._constants + 16)
         struct.pack_into("<qq", self._memory, self._constants, 0, window_ms or 0)
         self._get_fields: Any = None if instance else function("nvmlDeviceGetFieldValues")
@@ -166,6 +166,7 @@ class Reader:
     def _settle_calls(self, known: set[int]) -> list[_PreparedCall]:
         """Find a function for each metric that is no field value, or whose field the device lacks (not in `known`)."""
         found: dict[tuple[str, tuple[int, ...]], _PreparedCall] = {}
+        slot = self._slots
         for row, metric in enumerate(METRICS):
             spec = metric.nvml
             if isinstance(spec, Field):
@@ -173,9 +174,10 @@ class Reader:
             if not isinstance(spec, Call) or (self._instance and not spec.instances):
                 continue
             key = (spec.function, spec.arguments)
-            call = found.get(key) or self._supported(spec, self._slots + _SLOT_BYTES * len(found))
+            call = found.get(key) or self._supported(spec, slot)
             if call is not None:
-                found[key] = call
+                if key not in found:
+                    found[key], slot = call, slot + _slot_bytes(metric)
                 call.rows[row] = spec
                 call.fast |= metric.tier == "fast"
         return list(found.values())
@@ -189,9 +191,12 @@ class Reader:
             if pointer is not None:
                 struct.pack_into(f"<{len(way.preset)}I", self._memory, slot, *way.preset)
                 # Shifted, so that the value of an older function lies where the newest one puts it.
-                target = ctypes.byref(self._memory, slot + spec.offset - way.offset)
-                arguments = (self.handle, *map(ctypes.c_uint, way.arguments), target)
+                begin = slot + spec.offset - way.offset
+                targets = [ctypes.byref(self._memory, begin + 8 * at) for at in range(way.outputs)]
+                arguments = (self.handle, *map(ctypes.c_uint, way.arguments), *targets)
                 call = _PreparedCall(pointer, arguments, slot, int(pointer(*arguments)))
+                if way.only_if and not any(self._memory[begin : begin + 4]):
+                    call.code = _NOT_SUPPORTED
                 if meaning(call.code) != _NONE:
                     break
             way = way.older
@@ -292,6 +297,12 @@ class Reader:
                 if metric.tier == "slow":
                     found[row] = Status.UNREAD
         return bytes(found)
+
+
+def _slot_bytes(metric: Metric) -> int:
+    """How much of the buffer the call of a metric needs, and of those that stand in for it."""
+    spec = metric.nvml.call if isinstance(metric.nvml, Field) else metric.nvml
+    return -(-max(spec.size, 8 * spec.outputs) // 8) * 8 if isinstance(spec, Call) else 0
 
 
 def _with(status: bytes, row: int, one: Status) -> bytes:

@@ -42,6 +42,9 @@ class Call:
     The value lies at byte `offset` as `type` (numpy's name). `preset` is written into the structure's first words
     before every call: the version by which NVML tells its structures apart. `older` is asked where a driver or GPU does
     not support this one. MIG instances are asked only where `instances` says so.
+
+    A structure has at most `size` bytes. A function that fills several numbers of their own instead has as many
+    `outputs`, each in 8 bytes. If `only_if`, the structure's first word says whether the GPU has the value at all.
     """
 
     function: str
@@ -51,9 +54,22 @@ class Call:
     preset: tuple[int, ...] = ()
     older: Call | None = None
     instances: bool = False
+    size: int = 64
+    outputs: int = 1
+    only_if: bool = False
 
     def __str__(self) -> str:
         return self.function
+
+
+@dataclass(frozen=True, slots=True)
+class Gpm:
+    """A profiling metric of NVML, by number: a mean between two looks (GPM: Hopper and newer)."""
+
+    id: int
+
+    def __str__(self) -> str:
+        return f"GPM {self.id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +105,11 @@ class Dcgm:
     def __str__(self) -> str:
         return f"{self.id}" if self.scale == 1 else f"{self.id} x {self.scale}"
 
+    @property
+    def profiling(self) -> bool:
+        """Whether it is a profiling field: those are watched apart, not everybody may, and no faster than 100 ms."""
+        return 1000 < self.id < 1100
+
 
 @dataclass(frozen=True, slots=True)
 class Metric:
@@ -105,7 +126,7 @@ class Metric:
     kind: Literal["gauge", "counter", "mask"]
     tier: Literal["fast", "slow"]
     description: str
-    nvml: Field | Call | Stamp | Part | None
+    nvml: Field | Call | Gpm | Stamp | Part | None
     dcgm: Dcgm | None = None
     prometheus: tuple[str, ...] = ()  # dcgm-exporter's names, the newest first; dashboards know the last
     smi: tuple[str, ...] = ()  # as nvidia-smi names its columns, in lower case
@@ -139,23 +160,62 @@ _REASONS = Call(
     type="u8",
     older=Call("nvmlDeviceGetCurrentClocksThrottleReasons", type="u8"),
 )
-_USED = Call(
-    "nvmlDeviceGetMemoryInfo_v2",
-    type="u8",
-    offset=32,
-    preset=(_MEMORY_V2,),
-    older=Call("nvmlDeviceGetMemoryInfo", type="u8", offset=16),  # counts what the driver reserves as well
-    instances=True,
-)
+
+
+def _memory(offset: int) -> Call:
+    """A part of nvmlMemory_v2_t, in bytes. The older structure lacks its first two words."""
+    older = Call("nvmlDeviceGetMemoryInfo", type="u8", offset=offset - 16)
+    new = "nvmlDeviceGetMemoryInfo_v2"
+    return Call(new, type="u8", offset=offset, preset=(_MEMORY_V2,), older=older, instances=True)
+
+
+_FREE, _USED = _memory(24), _memory(32)  # an old driver counts what it reserves as used
+_PPM, _MIB = 1_000_000, 2**20
+
+
+def _dev(*names: str) -> tuple[str, ...]:
+    return tuple(f"DCGM_FI_DEV_{name}" for name in names)
+
+
+def _ratio(name: str, of: str, gpm: int, dcgm: int, *names: str) -> Metric:
+    """A share from profiling: the mean since the reading before. NVML gives percent, DCGM a ratio."""
+    exported = tuple(f"DCGM_FI_PROF_{one}" for one in names)
+    spec = Gpm(gpm), Dcgm(dcgm, _PPM), exported
+    return Metric(
+        name,
+        "INTEGER",
+        "ppm",
+        "gauge",
+        "slow",
+        f"share of {of}; a mean since the reading before",
+        *spec,
+        scale=_PPM // 100,
+    )
+
+
+def _rate(name: str, what: str, gpm: int, dcgm: int, exported: str) -> Metric:
+    """A rate from profiling: the mean since the reading before. NVML gives MiB/s, DCGM bytes/s."""
+    spec = Gpm(gpm), Dcgm(dcgm), (f"DCGM_FI_PROF_{exported}",)
+    return Metric(
+        name,
+        "BIGINT",
+        "B/s",
+        "gauge",
+        "slow",
+        f"{what}, with the protocol; a mean since the reading before",
+        *spec,
+        scale=_MIB,
+    )
+
 
 # fmt: off
 METRICS: tuple[Metric, ...] = (
     Metric("power_mw", "INTEGER", "mW", "gauge", "fast", "board power as the driver reports it",
            Call("nvmlDeviceGetPowerUsage"), Dcgm(155, 1000),
-           ("DCGM_FI_DEV_BOARD_POWER_WATTS", "DCGM_FI_DEV_POWER_USAGE"), ("power.draw",), encoding=_SPLIT),
+           _dev("BOARD_POWER_WATTS", "POWER_USAGE"), ("power.draw",), encoding=_SPLIT),
     Metric("power_instant_mw", "INTEGER", "mW", "gauge", "fast", "board power, instantaneous reading",
            Field((_POWER_INSTANT,), scopes=(0, 1)), Dcgm(157, 1000),
-           ("DCGM_FI_DEV_BOARD_POWER_RAW_WATTS", "DCGM_FI_DEV_POWER_USAGE_INSTANT"), ("power.draw.instant",),
+           _dev("BOARD_POWER_RAW_WATTS", "POWER_USAGE_INSTANT"), ("power.draw.instant",),
            encoding=_SPLIT),
     Metric("power_average_mw", "INTEGER", "mW", "gauge", "fast", "board power, the driver's moving average",
            Field((185,)), smi=("power.draw.average",), encoding=_SPLIT),
@@ -165,63 +225,63 @@ METRICS: tuple[Metric, ...] = (
            "age of the instantaneous power reading at ts, by the driver's time stamp", Stamp(_POWER_INSTANT)),
     Metric("energy_mj", "BIGINT", "mJ", "counter", "fast", "energy counter since the driver was loaded",
            Field((83,), call=Call("nvmlDeviceGetTotalEnergyConsumption", type="u8")), Dcgm(156),
-           ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",), ("total_energy_consumption",), encoding=_DELTA),
+           _dev("TOTAL_ENERGY_CONSUMPTION"), ("total_energy_consumption",), encoding=_DELTA),
     Metric("sm_clock_mhz", "INTEGER", "MHz", "gauge", "fast", "SM clock",
-           Call("nvmlDeviceGetClockInfo", (_SM,)), Dcgm(100), ("DCGM_FI_DEV_SM_CLOCK",),
+           Call("nvmlDeviceGetClockInfo", (_SM,)), Dcgm(100), _dev("SM_CLOCK"),
            ("clocks.current.sm", "clocks.sm")),
     Metric("mem_clock_mhz", "INTEGER", "MHz", "gauge", "fast", "memory clock",
-           Call("nvmlDeviceGetClockInfo", (_MEMORY,)), Dcgm(101), ("DCGM_FI_DEV_MEM_CLOCK",),
+           Call("nvmlDeviceGetClockInfo", (_MEMORY,)), Dcgm(101), _dev("MEM_CLOCK"),
            ("clocks.current.memory", "clocks.mem")),
     Metric("temperature_c", "INTEGER", "degC", "gauge", "fast", "GPU temperature", _TEMPERATURE, Dcgm(150),
-           ("DCGM_FI_DEV_GPU_TEMP_CELSIUS", "DCGM_FI_DEV_GPU_TEMP"), ("temperature.gpu",), encoding=_DELTA),
+           _dev("GPU_TEMP_CELSIUS", "GPU_TEMP"), ("temperature.gpu",), encoding=_DELTA),
     Metric("memory_temperature_c", "INTEGER", "degC", "gauge", "fast", "memory temperature", Field((82,)), Dcgm(140),
-           ("DCGM_FI_DEV_MEMORY_TEMP_CELSIUS", "DCGM_FI_DEV_MEMORY_TEMP"), ("temperature.memory",), encoding=_DELTA),
+           _dev("MEMORY_TEMP_CELSIUS", "MEMORY_TEMP"), ("temperature.memory",), encoding=_DELTA),
     Metric("utilization", "INTEGER", "%", "gauge", "fast", "share of the last sample period in which a kernel ran",
-           Call("nvmlDeviceGetUtilizationRates"), Dcgm(203), ("DCGM_FI_DEV_GPU_UTIL_RATIO", "DCGM_FI_DEV_GPU_UTIL"),
+           Call("nvmlDeviceGetUtilizationRates"), Dcgm(203), _dev("GPU_UTIL_RATIO", "GPU_UTIL"),
            ("utilization.gpu",)),
     Metric("memory_utilization", "INTEGER", "%", "gauge", "fast", "share of the last sample period with memory traffic",
-           Call("nvmlDeviceGetUtilizationRates", offset=4), Dcgm(204), ("DCGM_FI_DEV_MEM_COPY_UTIL",),
+           Call("nvmlDeviceGetUtilizationRates", offset=4), Dcgm(204), _dev("MEM_COPY_UTIL"),
            ("utilization.memory",)),
-    Metric("memory_used", "BIGINT", "B", "gauge", "slow", "device memory in use", _USED, Dcgm(252, 2**20),
-           ("DCGM_FI_DEV_FB_USED",), ("memory.used",)),
+    Metric("memory_used", "BIGINT", "B", "gauge", "slow", "device memory in use", _USED, Dcgm(252, _MIB),
+           _dev("FB_USED"), ("memory.used",)),
     Metric("power_limit_mw", "INTEGER", "mW", "gauge", "slow", "enforced power limit",
            Call("nvmlDeviceGetEnforcedPowerLimit"), Dcgm(164, 1000),
-           ("DCGM_FI_DEV_BOARD_POWER_LIMIT_ENFORCED_WATTS", "DCGM_FI_DEV_ENFORCED_POWER_LIMIT"),
+           _dev("BOARD_POWER_LIMIT_ENFORCED_WATTS", "ENFORCED_POWER_LIMIT"),
            ("enforced.power.limit", "power.limit")),
     Metric("pstate", "INTEGER", "", "gauge", "slow", "performance state, 0 is the fastest",
-           Call("nvmlDeviceGetPerformanceState"), Dcgm(190), ("DCGM_FI_DEV_GPU_PSTATE", "DCGM_FI_DEV_PSTATE"),
+           Call("nvmlDeviceGetPerformanceState"), Dcgm(190), _dev("GPU_PSTATE", "PSTATE"),
            ("pstate",), absent=32),
     Metric("fan_speed", "INTEGER", "%", "gauge", "slow", "fan speed, share of its maximum",
-           Call("nvmlDeviceGetFanSpeed"), Dcgm(191), ("DCGM_FI_DEV_FAN_SPEED",), ("fan.speed",), encoding=_DELTA),
+           Call("nvmlDeviceGetFanSpeed"), Dcgm(191), _dev("FAN_SPEED"), ("fan.speed",), encoding=_DELTA),
     Metric("clock_event_reasons", "BIGINT", "", "mask", "fast", "why the clock has its value: the driver's bit mask",
-           _REASONS, Dcgm(112), ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"),
+           _REASONS, Dcgm(112), _dev("CLOCKS_EVENT_REASONS", "CLOCK_THROTTLE_REASONS"),
            ("clocks_event_reasons.active", "clocks_throttle_reasons.active")),
     Metric("power_violation_ns", "BIGINT", "ns", "counter", "fast",
            "time the clock was held down by the power limit, a counter",
-           Field((74,), call=_violation(0)), Dcgm(240), ("DCGM_FI_DEV_POWER_VIOLATION",), encoding=_DELTA),
+           Field((74,), call=_violation(0)), Dcgm(240), _dev("POWER_VIOLATION"), encoding=_DELTA),
     Metric("thermal_violation_ns", "BIGINT", "ns", "counter", "fast",
            "time the clock was held down by temperature, a counter",
-           Field((75,), call=_violation(1)), Dcgm(241), ("DCGM_FI_DEV_THERMAL_VIOLATION",), encoding=_DELTA),
+           Field((75,), call=_violation(1)), Dcgm(241), _dev("THERMAL_VIOLATION"), encoding=_DELTA),
     Metric("sync_boost_violation_ns", "BIGINT", "ns", "counter", "slow",
            "time the clock was held down by synchronised boost with other GPUs, a counter",
-           Field((76,), call=_violation(2)), Dcgm(242), ("DCGM_FI_DEV_SYNC_BOOST_VIOLATION",), encoding=_DELTA),
+           Field((76,), call=_violation(2)), Dcgm(242), _dev("SYNC_BOOST_VIOLATION"), encoding=_DELTA),
     Metric("board_limit_violation_ns", "BIGINT", "ns", "counter", "slow",
            "time the clock was held down by a limit of the board, a counter",
-           Field((77,), call=_violation(3)), Dcgm(243), ("DCGM_FI_DEV_BOARD_LIMIT_VIOLATION",), encoding=_DELTA),
+           Field((77,), call=_violation(3)), Dcgm(243), _dev("BOARD_LIMIT_VIOLATION"), encoding=_DELTA),
     Metric("reliability_violation_ns", "BIGINT", "ns", "counter", "slow",
            "time the clock was held down for reliability (voltage), a counter",
-           Field((79,), call=_violation(5)), Dcgm(245), ("DCGM_FI_DEV_RELIABILITY_VIOLATION",), encoding=_DELTA),
+           Field((79,), call=_violation(5)), Dcgm(245), _dev("RELIABILITY_VIOLATION"), encoding=_DELTA),
     Metric("software_thermal_ns", "BIGINT", "ns", "counter", "slow",
            "time the clock was held down by the driver because of temperature, a counter",
            Field((269,)), Dcgm(1422),
-           ("DCGM_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN_NS",), encoding=_DELTA),
+           _dev("CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN_NS"), encoding=_DELTA),
     Metric("hardware_thermal_ns", "BIGINT", "ns", "counter", "slow",
            "time the clock was held down by the hardware because of temperature, a counter",
            Field((270,)), Dcgm(1423),
-           ("DCGM_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN_NS",), encoding=_DELTA),
+           _dev("CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN_NS"), encoding=_DELTA),
     Metric("power_brake_ns", "BIGINT", "ns", "counter", "fast",
            "time the clock was held down by the external power brake, a counter", Field((271,)), Dcgm(1424),
-           ("DCGM_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN_NS",), encoding=_DELTA),
+           _dev("CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN_NS"), encoding=_DELTA),
     Metric("pcie_tx_bytes", "BIGINT", "B", "counter", "slow", "sent over PCIe, a counter that may wrap", Field((197,)),
            wraps=True, encoding=_DELTA),
     Metric("pcie_rx_bytes", "BIGINT", "B", "counter", "slow", "received over PCIe, a counter that may wrap",
@@ -232,16 +292,55 @@ METRICS: tuple[Metric, ...] = (
            Field((139,), scopes=(ALL_LINKS,)), scale=1024, encoding=_DELTA),
     Metric("pcie_replays", "BIGINT", "", "counter", "slow", "PCIe packets sent again, a counter",
            Field((94,), call=Call("nvmlDeviceGetPcieReplayCounter")), Dcgm(202),
-           ("DCGM_FI_DEV_PCIE_REPLAY_TOTAL", "DCGM_FI_DEV_PCIE_REPLAY_COUNTER")),
+           _dev("PCIE_REPLAY_TOTAL", "PCIE_REPLAY_COUNTER")),
     Metric("ecc_corrected", "BIGINT", "", "counter", "slow", "memory errors corrected since the driver was loaded",
            Field((3,), call=Call("nvmlDeviceGetTotalEccErrors", (0, _VOLATILE), type="u8")), Dcgm(310),
-           ("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL",)),
+           _dev("ECC_SBE_VOL_TOTAL")),
     Metric("ecc_uncorrected", "BIGINT", "", "counter", "slow",
            "memory errors not corrected since the driver was loaded",
            Field((4,), call=Call("nvmlDeviceGetTotalEccErrors", (1, _VOLATILE), type="u8")), Dcgm(311),
-           ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",)),
+           _dev("ECC_DBE_VOL_TOTAL")),
     Metric("remapped_rows", "BIGINT", "", "counter", "slow", "memory rows remapped in the GPU's life, both kinds",
            Field((142, 143))),
+    Metric("remapped_rows_corrected", "BIGINT", "", "counter", "slow", "memory rows remapped for corrected errors",
+           Field((142,)), Dcgm(394), _dev("ROW_REMAP_CORRECTABLE_TOTAL", "CORRECTABLE_REMAPPED_ROWS"),
+           ("remapped_rows.correctable",)),
+    Metric("remapped_rows_uncorrected", "BIGINT", "", "counter", "slow", "memory rows remapped for uncorrected errors",
+           Field((143,)), Dcgm(393), _dev("ROW_REMAP_UNCORRECTABLE_TOTAL", "UNCORRECTABLE_REMAPPED_ROWS"),
+           ("remapped_rows.uncorrectable",)),
+    Metric("row_remap_failed", "INTEGER", "", "gauge", "slow", "1 where a memory row could not be remapped, else 0",
+           Field((145,)), Dcgm(395), _dev("ROW_REMAP_FAILED", "ROW_REMAP_FAILURE")),
+    Metric("memory_free", "BIGINT", "B", "gauge", "slow", "device memory that is free", _FREE, Dcgm(251, _MIB),
+           _dev("FB_FREE"), ("memory.free",)),
+    Metric("encoder_utilization", "INTEGER", "%", "gauge", "slow", "use of the video encoders",
+           Call("nvmlDeviceGetEncoderUtilization", outputs=2), Dcgm(206), _dev("ENC_UTIL"),
+           ("utilization.encoder",)),
+    Metric("decoder_utilization", "INTEGER", "%", "gauge", "slow", "use of the video decoders",
+           Call("nvmlDeviceGetDecoderUtilization", outputs=2), Dcgm(207), _dev("DEC_UTIL"),
+           ("utilization.decoder",)),
+    Metric("vgpu_licensed", "INTEGER", "", "gauge", "slow",
+           "1 where the vGPU driver holds a licence, else 0; DCGM says 0 of a GPU that is no vGPU, too",
+           Call("nvmlDeviceGetGridLicensableFeatures_v4", offset=12, size=860, only_if=True), Dcgm(526),
+           _dev("VGPU_LICENSE_STATUS")),
+    _ratio("gr_engine_active_ppm", "time in which the compute or graphics engine was busy", 1, 1001,
+           "GR_ENGINE_UTIL_RATIO", "GR_ENGINE_ACTIVE"),
+    _ratio("sm_active_ppm", "cycles in which an SM had a warp, mean of the SMs", 2, 1002, "SM_UTIL_RATIO", "SM_ACTIVE"),
+    _ratio("sm_occupancy_ppm", "places for warps on the SMs that were taken", 3, 1003,
+           "SM_OCCUPANCY_RATIO", "SM_OCCUPANCY"),
+    _ratio("tensor_active_ppm", "cycles in which a tensor pipe was busy", 5, 1004,
+           "TENSOR_UTIL_RATIO", "PIPE_TENSOR_ACTIVE"),
+    _ratio("dram_active_ppm", "cycles in which device memory was read or written", 10, 1005,
+           "DRAM_UTIL_RATIO", "DRAM_ACTIVE"),
+    _ratio("fp64_active_ppm", "cycles in which an FP64 pipe was busy", 11, 1006, "FP64_UTIL_RATIO", "PIPE_FP64_ACTIVE"),
+    _ratio("fp32_active_ppm", "cycles in which an FP32 pipe was busy", 12, 1007, "FP32_UTIL_RATIO", "PIPE_FP32_ACTIVE"),
+    _ratio("fp16_active_ppm", "cycles in which an FP16 pipe was busy", 13, 1008, "FP16_UTIL_RATIO", "PIPE_FP16_ACTIVE"),
+    _rate("pcie_tx_bytes_per_s", "sent over PCIe", 20, 1009, "PCIE_TX_BYTES"),
+    _rate("pcie_rx_bytes_per_s", "received over PCIe", 21, 1010, "PCIE_RX_BYTES"),
+    _rate("nvlink_tx_bytes_per_s", "sent over all NVLinks", 61, 1011, "NVLINK_TX_BYTES"),
+    _rate("nvlink_rx_bytes_per_s", "received over all NVLinks", 60, 1012, "NVLINK_RX_BYTES"),
+    # dcgm-exporter calls it a counter; it is a rate, in KiB/s divided by 1000.
+    Metric("nvlink_bytes_per_s", "BIGINT", "B/s", "gauge", "slow", "sent and received over all NVLinks, data only",
+           None, Dcgm(449, 1_024_000), _dev("NVLINK_THROUGHPUT_TOTAL", "NVLINK_BANDWIDTH_TOTAL")),
 )
 # fmt: on
 

@@ -21,8 +21,8 @@ tests/native/nvml_control.c. In short, a line is `[from UNIX] [until UNIX] [gpu 
 
     gpus 8 | model V100|A100|H100|H200 | node 3 | now UNIX | root yes|no | gpu 1 mig 3g.40gb 1g.10gb
     load PERIOD DUTY | limit MILLIWATT | locked MHZ | slowdown thermal|brake|software     (with `from` while running)
-    stuck | step MILLIWATT | every SECONDS | module | ecc CORRECTED UNCORRECTED | remapped C U
-    process PID | deaf
+    stuck | step MILLIWATT | every SECONDS | module | ecc CORRECTED UNCORRECTED | remapped C U [FAILED]
+    vgpu LICENSED | process PID | deaf
     lost [stale] | deny STATUS NAME|field:ID|with:ID ... | latency US [FUNCTION] | hang [FUNCTION]
     from UNIX xid CODE | from UNIX reset | from UNIX reload [SECONDS [STATUS]]
 
@@ -120,6 +120,10 @@ class NvmlLibrary:
     def power_w(self, gpu: int, unix_s: float) -> float:
         """True power of a GPU at a Unix time, W; loads the library into this process."""
         return float(self._truth("simulated_nvml_power_w")(gpu, unix_s))
+
+    def busy_s(self, gpu: int, unix_s: float) -> float:
+        """Time up to a Unix time in which a GPU was busy, s; loads the library into this process."""
+        return float(self._truth("simulated_nvml_busy_s")(gpu, unix_s))
 
     def energy_j(self, gpu: int, unix_s: float) -> float:
         """Integral of the true power up to a Unix time, J; loads the library into this process."""

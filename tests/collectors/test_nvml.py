@@ -30,8 +30,21 @@ SPELLED: dict[str, Callable[[Any], int]] = {
     "utilization": lambda h: pynvml.nvmlDeviceGetUtilizationRates(h).gpu,
     "memory_utilization": lambda h: pynvml.nvmlDeviceGetUtilizationRates(h).memory,
     "memory_used": lambda h: pynvml.nvmlDeviceGetMemoryInfo(h, pynvml.nvmlMemory_v2).used,
+    "memory_free": lambda h: pynvml.nvmlDeviceGetMemoryInfo(h, pynvml.nvmlMemory_v2).free,
     "remapped_rows": lambda h: sum(pynvml.nvmlDeviceGetRemappedRows(h)[:2]),
+    "row_remap_failed": lambda h: pynvml.nvmlDeviceGetRemappedRows(h)[3],
+    "encoder_utilization": lambda h: pynvml.nvmlDeviceGetEncoderUtilization(h)[0],
+    "decoder_utilization": lambda h: pynvml.nvmlDeviceGetDecoderUtilization(h)[0],
+    "vgpu_licensed": lambda h: licence(h),
 }
+
+
+def licence(handle: Any) -> int:
+    features = pynvml.nvmlDeviceGetGridLicensableFeatures_v4(handle)
+    pynvml._nvmlCheckReturn(0 if features.isGridLicenseSupported else pynvml.NVML_ERROR_NOT_SUPPORTED)
+    return int(features.gridLicensableFeatures[0].featureState)
+
+
 ASKED = [m for m in METRICS if isinstance(m.nvml, (Field, Call))]
 
 
@@ -71,8 +84,8 @@ def one_sweep(backend: Nvml, *, slow: bool = True) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("model", ["V100", "A100", "H100", "H200"])
 def test_every_value_is_what_the_binding_answers(nvml: NvmlLibrary, model: str) -> None:
-    nvml.write("gpus 3", f"model {model}", f"now {STILL}", "load 10 0.7", "gpu 1 ecc 7 2", "gpu 2 remapped 3 1")
-    nvml.add("gpu 2 limit 250000")
+    nvml.write("gpus 3", f"model {model}", f"now {STILL}", "load 10 0.7", "gpu 1 ecc 7 2", "gpu 2 remapped 3 1 1")
+    nvml.add("gpu 2 limit 250000", "gpu 0 vgpu 1", "gpu 1 vgpu 0")
     backend = Nvml()
     backend.open()
     rows = one_sweep(backend)
@@ -84,6 +97,10 @@ def test_every_value_is_what_the_binding_answers(nvml: NvmlLibrary, model: str) 
             assert row[metric.name] == expected, (index, metric.name)
             known += expected is not None
     assert known > 60
+    assert [row["vgpu_licensed"] for row in rows] == [1, 0, None]
+    if model != "V100":
+        assert [row["row_remap_failed"] for row in rows] == [0, 0, 1]
+    assert all(0 < row["encoder_utilization"] < row["decoder_utilization"] for row in rows)
     assert one_sweep(backend, slow=False)[0].keys() < rows[0].keys()
     backend.close()
 
@@ -209,7 +226,8 @@ def test_a_driver_without_a_field_or_a_new_function_is_asked_the_older_way(nvml:
             assert row["temperature_c"] == pynvml.nvmlDeviceGetTemperature(handles[index], 0)
             if slow:
                 structure = None if index == 0 else pynvml.nvmlMemory_v2
-                assert row["memory_used"] == pynvml.nvmlDeviceGetMemoryInfo(handles[index], structure).used
+                memory = pynvml.nvmlDeviceGetMemoryInfo(handles[index], structure)
+                assert (row["memory_used"], row["memory_free"]) == (memory.used, memory.free)
     backend.close()
 
 
@@ -223,7 +241,8 @@ def test_a_driver_that_refuses_a_whole_call_for_one_field_still_gives_the_others
         first, second = one_sweep(backend, slow=slow)
         assert nvml.calls("nvmlDeviceGetFieldValues") - before == 1  # what refuses is not asked again
         empty = {m.name for m in ASKED if m.name in first and first[m.name] is None}
-        missing = {"power_instant_mw", "power_brake_ns"} | ({"remapped_rows", "fan_speed"} if slow else set())
+        absent = {"remapped_rows", "remapped_rows_uncorrected", "fan_speed", "vgpu_licensed"}
+        missing = {"power_instant_mw", "power_brake_ns"} | (absent if slow else set())
         assert empty == missing
         assert first["power_age_us"] is None
         assert second["power_average_mw"] is None

@@ -157,6 +157,9 @@ def test_structures_have_the_sizes_of_the_binding() -> None:
         "Temperature": ctypes.sizeof(pynvml.c_nvmlTemperature_v1_t),
         "Event": ctypes.sizeof(pynvml.c_nvmlEventData_t),
         "Violation": ctypes.sizeof(pynvml.c_nvmlViolationTime_t),
+        "GpmMetric": ctypes.sizeof(pynvml.c_nvmlGpmMetric_t),
+        "GpmMetrics": pynvml.c_nvmlGpmMetricsGet_t.metrics.offset,
+        "Licences": ctypes.sizeof(pynvml.c_nvmlGridLicensableFeatures_v4_t),
     }
 
 

@@ -22,7 +22,7 @@ enum { MAX_STATEMENTS = 128, MAX_SPANS = 32, MAX_WORDS = 8 };
 typedef enum {
     GPUS, MODEL, NODE, ROOT, NOW, MIG,                      /* the fleet */
     LOAD, LIMIT, LOCKED, SLOWDOWN,                          /* what the power follows from: cuts time into spans */
-    STUCK, STEP, EVERY, MODULE, ECC, REMAPPED, PROCESS, DEAF, /* what sensors, counters and lists say */
+    STUCK, STEP, EVERY, MODULE, ECC, REMAPPED, VGPU, PROCESS, DEAF, /* what sensors, counters and lists say */
     LOST, DENY, LATENCY, HANG,                              /* how calls end */
     XID, RESET, RELOAD,                                     /* what happens at a time */
     WORDS

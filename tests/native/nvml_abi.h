@@ -95,6 +95,42 @@ typedef struct {
     unsigned gpu_instance, compute_instance;
 } Event;
 
+typedef struct GpmSample GpmSample; /* opaque to clients */
+
+typedef struct {
+    unsigned version, is_supported;
+} GpmSupport;
+
+typedef struct {
+    unsigned id;
+    Status status;
+    double value;
+    const char *short_name, *long_name, *unit;
+} GpmMetric;
+
+typedef struct {
+    unsigned version, n;
+    const GpmSample *first, *second;
+    GpmMetric metrics[];
+} GpmMetrics;
+
+typedef struct {
+    unsigned code, state; /* state: not 0 where there is a licence */
+    char licence[128], product[128];
+    unsigned enabled;
+    unsigned expires_year;
+    unsigned short expires_month, expires_day, expires_hour, expires_minute, expires_second;
+    unsigned char expires_status;
+} Feature;
+
+typedef struct {
+    int supported;
+    unsigned n;
+    Feature features[3];
+} Licences;
+
+_Static_assert(sizeof(GpmMetric) == 40 && sizeof(GpmMetrics) == 24, "GPM");
+_Static_assert(sizeof(Licences) == 860, "licences");
 _Static_assert(sizeof(PciInfo) == 68, "PciInfo v3");
 _Static_assert(sizeof(Memory) == 24 && sizeof(Memory2) == 40, "memory");
 _Static_assert(sizeof(FieldValue) == 40, "field values");

@@ -29,7 +29,8 @@
  *     every SECONDS             power readings change this often
  *     module                    instant power is answered for scope 1 (module) only
  *     ecc CORRECTED UNCORRECTED     volatile counts of memory errors
- *     remapped CORRECTED UNCORRECTED
+ *     remapped CORRECTED UNCORRECTED [FAILED]
+ *     vgpu LICENSED             the GPU is a vGPU, with a licence (1) or without (0)
  *     process PID               computes on the GPU; may be said several times
  *     deaf                      settings are accepted, and stay what they were
  *
@@ -82,7 +83,8 @@ static const Spelling SPELLINGS[WORDS] = {
     [EVERY] = {"every", 1, 1, 1},
     [MODULE] = {"module", 0, 0, 0},
     [ECC] = {"ecc", 2, 2, 2},
-    [REMAPPED] = {"remapped", 2, 2, 2},
+    [REMAPPED] = {"remapped", 2, 3, 3},
+    [VGPU] = {"vgpu", 1, 1, 1},
     [PROCESS] = {"process", 1, 1, 1},
     [DEAF] = {"deaf", 0, 0, 0},
     [LOST] = {"lost", 0, 1, 0},

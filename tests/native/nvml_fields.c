@@ -107,6 +107,11 @@ READER(remapped_uncorrected) {
     return call->fleet->model->architecture < 7 ? NOT_SUPPORTED : counted(call, REMAPPED, 1, value);
 }
 
+READER(remap_failed) {
+    UNUSED();
+    return call->fleet->model->architecture < 7 ? NOT_SUPPORTED : counted(call, REMAPPED, 2, value);
+}
+
 /* ---- links ---- */
 
 READER(pcie_sent) {
@@ -161,6 +166,7 @@ static const Field FIELDS[] = {
     {140, VALUE_ULL, nvlink_sent_raw},
     {142, VALUE_UINT, remapped_corrected}, /* rows */
     {143, VALUE_UINT, remapped_uncorrected},
+    {145, VALUE_UINT, remap_failed},
     {185, VALUE_UINT, power_average},      /* mW */
     {186, VALUE_UINT, power_instant},
     {187, VALUE_UINT, limit_least},

@@ -113,3 +113,15 @@ API Status nvmlDeviceGetComputeInstanceId(Handle *device, unsigned *out) {
     *out = 0;
     return OK;
 }
+
+/* ---- vGPU ---- */
+
+API Status nvmlDeviceGetGridLicensableFeatures_v4(Handle *device, Licences *out) {
+    ENTER(device);
+    WHOLE_GPU();
+    REQUIRE(out, INVALID_ARGUMENT);
+    const Statement *s = active(call.fleet, call.gpu, VGPU, call.t);
+    *out = (Licences){.supported = s != NULL, .n = s != NULL};
+    if (s) out->features[0] = (Feature){.code = 1, .state = s->number[0] != 0, .product = "NVIDIA Virtual Compute"};
+    return OK;
+}

@@ -55,17 +55,18 @@ API Status nvmlDeviceGetUtilizationRates(Handle *device, Utilization *out) {
     return OK;
 }
 
-#define NO_CODEC(function) \
+/* The load is taken for one that works on video: both follow it. */
+#define CODEC(function, share) \
     API Status function(Handle *device, unsigned *percent, unsigned *period_us) { \
         ENTER(device); \
         WHOLE_GPU(); \
         REQUIRE(percent && period_us, INVALID_ARGUMENT); \
-        *percent = 0; \
+        *percent = busy_percent(&call, call.t) * (share) / 100; \
         *period_us = 167000; \
         return OK; \
     }
-NO_CODEC(nvmlDeviceGetEncoderUtilization)
-NO_CODEC(nvmlDeviceGetDecoderUtilization)
+CODEC(nvmlDeviceGetEncoderUtilization, 10)
+CODEC(nvmlDeviceGetDecoderUtilization, 25)
 
 /* ---- processes: those that statements name, which share the memory in use ---- */
 
@@ -151,7 +152,8 @@ API Status nvmlDeviceGetRemappedRows(Handle *device, unsigned *corrected, unsign
     const Statement *s = active(call.fleet, call.gpu, REMAPPED, call.t);
     *corrected = s ? (unsigned)s->number[0] : 0;
     *uncorrected = s ? (unsigned)s->number[1] : 0;
-    *pending = *failed = 0;
+    *failed = s ? (unsigned)s->number[2] : 0;
+    *pending = 0;
     return OK;
 }
 

@@ -103,10 +103,15 @@ int sm_mhz(const Call *call) {
     return busy(call->gpu, span, call->t) ? span->busy_mhz : call->fleet->model->min_mhz;
 }
 
-/* For tests: the true power and its integral since EPOCH, at a Unix time. */
+/* For tests: the true power at a Unix time; the time in which the GPU was busy, and the energy, since EPOCH. */
 API double simulated_nvml_power_w(unsigned gpu, double unix_s) {
     const Fleet *fleet = current_fleet();
     return gpu < (unsigned)fleet->n_gpus ? power_w(&fleet->gpus[gpu], unix_s - EPOCH) : NAN;
+}
+
+API double simulated_nvml_busy_s(unsigned gpu, double unix_s) {
+    const Fleet *fleet = current_fleet();
+    return gpu < (unsigned)fleet->n_gpus ? busy_seconds(&fleet->gpus[gpu], unix_s - EPOCH) : NAN;
 }
 
 API double simulated_nvml_energy_j(unsigned gpu, double unix_s) {
