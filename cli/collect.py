@@ -12,7 +12,7 @@ from .options import Span, store_option
 
 if TYPE_CHECKING:
     from ..collectors.collecting import Collecting
-    from ..collectors.sampler import Counts
+    from ..collectors.watching import Counts
 
 
 @click.command("collect", short_help="Read this node's GPUs into a store until you stop it.")

@@ -22,12 +22,15 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InputError, StoreError
 from ..store.events import Event, EventKind
 from ..store.system.memory import give_back
-from .backends import Backend, find_backend, find_source
+from .backends import BACKENDS, Backend, Stream, find_backend, find_source, find_stream
 
 if TYPE_CHECKING:
     from ..store import Store
     from ..store.journal import Journal
-    from .sampler import Counts, Sampler
+    from .recording import StoreRecorder
+    from .sampler import Sampler
+    from .streaming import Streamer
+    from .watching import Counts
 
 log = logging.getLogger(__name__)
 
@@ -117,16 +120,32 @@ def be_prompt() -> None:
 def open_backend(
     name: str, options: dict[str, Any], ended: Callable[[], bool] = lambda: False, *, patience_s: float = _OPENING_S
 ) -> Backend | None:
-    """The backend, opened; None where `ended` came first. Raises InputError where it cannot be, or takes minutes.
-
-    It is opened in a thread of its own: a driver that hangs must not keep anybody from giving up.
-    """
+    """The backend, opened; None where `ended` came first. Raises InputError where it cannot be, or takes minutes."""
     backend = find_backend(name)(**options)
+    if not _opened(name, backend, ended, patience_s):
+        return None
+    if not backend.devices():
+        reasons = [event.detail for event in backend.happened()]
+        backend.close()
+        raise InputError(": ".join([f"backend {name} shows no GPU on this machine", *reasons[:1]]))
+    return backend
+
+
+def open_stream(
+    name: str, options: dict[str, Any], ended: Callable[[], bool] = lambda: False, *, patience_s: float = _OPENING_S
+) -> Stream | None:
+    """The same of a stream, which itself says so where it shows no GPU."""
+    stream = find_stream(name)(**options)
+    return stream if _opened(name, stream, ended, patience_s) else None
+
+
+def _opened(name: str, source: Backend | Stream, ended: Callable[[], bool], patience_s: float) -> bool:
+    """Open it in a thread of its own: a driver or an engine that hangs must not keep anybody from giving up."""
     failure: list[BaseException] = []
 
     def attempt() -> None:
         try:
-            backend.open()
+            source.open()
         except BaseException as error:
             failure.append(error)
 
@@ -136,18 +155,14 @@ def open_backend(
     while thread.is_alive() and time.monotonic() < last:
         thread.join(0.1)
         if ended():
-            return None
+            return False
     if thread.is_alive():
-        raise InputError(
-            f"backend {name}: the driver has not answered for {patience_s:.0f} s; check the driver and try again"
-        )
+        what = "it" if BACKENDS[name].streams else "the driver"
+        check = "the engine or the network" if BACKENDS[name].streams else "the driver"
+        raise InputError(f"backend {name}: {what} has not answered for {patience_s:.0f} s; check {check} and try again")
     if failure:
         raise failure[0]
-    if not backend.devices():
-        reasons = [event.detail for event in backend.happened()]
-        backend.close()
-        raise InputError(": ".join([f"backend {name} shows no GPU on this machine", *reasons[:1]]))
-    return backend
+    return True
 
 
 def open_store(path: str) -> Store:
@@ -183,9 +198,9 @@ class Collecting:
     """A collector that is ready to run."""
 
     plan: Plan
-    backend: Backend
+    backend: Backend | Stream
     journal: Journal
-    sampler: Sampler
+    sampler: Sampler | Streamer
 
     @classmethod
     def begin(
@@ -197,10 +212,11 @@ class Collecting:
         """
         from ..store.journal import Journal
         from .recording import StoreRecorder
-        from .sampler import Sampler
 
-        taken = {name: getattr(plan, name) for name in find_source(plan.backend).plan}
-        backend = open_backend(plan.backend, taken | options, ended)
+        source = find_source(plan.backend)
+        given = {name: getattr(plan, name) for name in source.plan} | options
+        opener: Callable[..., Backend | Stream | None] = open_stream if source.streams else open_backend
+        backend = opener(plan.backend, given, ended)
         if backend is None:
             return None
         try:
@@ -208,15 +224,7 @@ class Collecting:
             journal = Journal(store, plan.node, durable_s=plan.durable_s)
             try:
                 recorder = StoreRecorder(store, journal, cluster=plan.cluster, node=plan.node)
-                sampler = Sampler(
-                    backend,
-                    recorder,
-                    interval_s=plan.interval_s,
-                    slow_s=plan.slow_s,
-                    hung_s=plan.hung_s,
-                    cluster=plan.cluster,
-                    node=plan.node,
-                )
+                sampler = _loop(plan, backend, recorder, given)
             except BaseException:
                 journal.close()
                 raise
@@ -258,7 +266,7 @@ class Collecting:
             log.debug("closing after a failure: %s", error)  # the first failure is reported
         finally:
             if not self.sampler.stuck_in:  # a driver in which a call hangs may keep us for ever
-                self.backend.close()
+                self.sampler.close()
 
     def leave(self, status: int) -> None:
         """End the process at once where a driver call still hangs, as the driver may not let it end otherwise."""
@@ -266,3 +274,21 @@ class Collecting:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
+
+
+def _loop(plan: Plan, source: Any, recorder: StoreRecorder, given: dict[str, Any]) -> Sampler | Streamer:
+    """The loop that reads a backend or a stream, which is open."""
+    common: dict[str, Any] = {
+        "interval_s": plan.interval_s,
+        "hung_s": plan.hung_s,
+        "cluster": plan.cluster,
+        "node": plan.node,
+    }
+    if find_source(plan.backend).streams:
+        from .streaming import Streamer
+
+        make = find_stream(plan.backend)
+        return Streamer(source, lambda: make(**given), recorder, **common)
+    from .sampler import Sampler
+
+    return Sampler(source, recorder, slow_s=plan.slow_s, **common)

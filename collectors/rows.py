@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..store.metrics import METRICS, Metric
 from ..store.schema import arrow_schema
-from .backends import Device, Status, Sweep
+from .backends import Device, Readings, Status, Sweep
 
 if TYPE_CHECKING:
     from ..store.writers.template import Template
@@ -91,21 +91,46 @@ class Rows:
         `stamps` are UTC ns, `read_us` the driver's time to answer (negative: it was not asked), `marks` the column
         `quality`; all by device. A value whose status is not OK is NULL.
         """
-        schema, narrow, wide = self._tiers[slow]
         here = np.flatnonzero(present)
-        number = len(here)
         values, status = sweep.values, sweep.status
-        if number < len(present):
+        if len(here) < len(present):
             values, status = values.take(here, axis=1), status.take(here, axis=1)  # C order
+        took = np.array(read_us, np.int64)[here]
+        labels = self._label(present, marks)
+        return self._made(values, status, np.array(stamps, np.int64)[here], took, labels, slow=slow)
+
+    def long(self, readings: Readings, marks: Sequence[str | None]) -> pa.RecordBatch:
+        """The rows of readings at several times, with every metric; `marks` is the column `quality`, by row."""
+        number = len(readings.ts)
+        names = self._names
+        labels = (
+            pa.array([self._cluster] * number, pa.string()),
+            pa.array([names[device] for device in readings.device.tolist()], pa.string()),
+            pa.array(marks, pa.string()),
+        )
+        nobody = np.full(number, -1, np.int64)  # no driver was asked
+        return self._made(readings.values, readings.status, readings.ts, nobody, labels, slow=True)
+
+    def _made(
+        self,
+        values: NDArray[np.int64],
+        status: NDArray[np.uint8],
+        stamps: NDArray[np.int64],
+        took: NDArray[np.int64],
+        labels: tuple[pa.Array, pa.Array, pa.Array],
+        *,
+        slow: bool,
+    ) -> pa.RecordBatch:
+        schema, narrow, wide = self._tiers[slow]
+        number = len(stamps)
+        cluster, gpu, quality = labels
         good = (status == Status.OK) & (values != self._absent)
         # What does not fit its column is not a number that the metric can have.
         good &= ~(((values > _INT32.max) | (values < _INT32.min)) & self._narrow[:, None])
         bits = np.ascontiguousarray(np.packbits(good, axis=1, bitorder="little"))  # else in the order of the sweep
         small, large = values[narrow].astype(np.int32), values[wide]
-        took = np.array(read_us, np.int64)[here]
         asked = np.packbits(took >= 0, bitorder="little")
-        cluster, gpu, quality = self._label(present, marks)
-        columns = [_array(pa.timestamp("ns"), number, None, np.array(stamps, np.int64)[here]), cluster, gpu]
+        columns = [_array(pa.timestamp("ns"), number, None, stamps), cluster, gpu]
         columns += [_array(pa.int32(), number, bits[r], column) for r, column in zip(narrow, small, strict=True)]
         columns += [_array(pa.int64(), number, bits[r], column) for r, column in zip(wide, large, strict=True)]
         columns += [_array(pa.int32(), number, asked, took.astype(np.int32)), quality]

@@ -1,19 +1,9 @@
-"""The sampling loop: one polling thread on a fixed time grid, and a thread that watches it.
+"""The sampling loop: a backend is read device by device on a fixed time grid, watched as `Watched` says.
 
-The polling thread is a daemon: a driver call that never returns can neither stop the sampling of other GPUs nor keep
-the process from ending. When a call hangs, the thread in it is given up, a fresh one goes on without that GPU, and the
-old one hands the GPU back if the call ever returns.
+When a call hangs, the fresh thread goes on without that GPU, and the old one hands it back if the call ever returns.
 """
 
 from __future__ import annotations
-
-import contextlib
-import logging
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,78 +11,21 @@ from numpy.typing import NDArray
 from ..store.events import Event, EventKind
 from ..store.metrics import ROW
 from .backends import Backend, Device, Status, Sweep
-from .clock import Clock, SystemClock
-from .noticing import Events, Noticing
+from .clock import Clock
+from .noticing import Noticing
 from .quality import READ, Quality
 from .rows import Filler, Rows
+from .watching import STORE, Poller, Recorder, Watched
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from ..store.writers.template import Template
-
-log = logging.getLogger(__name__)
-
-_SLICE_NS = 200_000_000  # the longest sleep, so that an end is noticed
 _TOGETHER_NS = 100_000  # two clocks that are read within so long tell the same instant
 _CHORES_NS = 1_000_000_000  # how often to look at clocks, counters and the driver's events
 _LOOK_SOON_NS = 1_000_000_000  # how often to look for a driver that went away
 _Alike = tuple[bytes, tuple[str | None, ...], tuple[bool, ...]]  # statuses, marks, and who was asked
 _REPORTED = READ.index("power_mw")
-_DEVICES, _EVENTS, _STORE = "the list of GPUs", "the driver's events", "the store"
+_DEVICES, _EVENTS = "the list of GPUs", "the driver's events"
 
 
-class Recorder(Protocol):
-    """Where readings go. What was appended is kept whatever becomes of this process; `flush` has it made durable.
-
-    What fails in the background is raised by the next call.
-    """
-
-    def append(self, batch: pa.RecordBatch, table: str = ...) -> None: ...
-
-    def template(self, batch: pa.RecordBatch) -> Template | None:
-        """The batch as a template to fill in; None where this recorder has none."""
-        ...
-
-    def append_template(self, template: Template) -> bool:
-        """Keep the filled template; False if a new one must be made."""
-        ...
-
-    def flush(self) -> None:
-        """Begin to make durable what was appended, where that is wanted at every tick; does not wait for it."""
-        ...
-
-    def identify(self, devices: Sequence[Device], seen_ns: int) -> None: ...
-
-
-class Abandoned(BaseException):  # no error: how a thread that was given up learns of it
-    """This thread was given up on; another one goes on."""
-
-
-@dataclass(frozen=True)
-class Counts:
-    """What happened so far."""
-
-    ticks: int
-    rows: int
-    missed: int
-    events: int
-
-
-class _Poller(threading.Thread):
-    """A polling thread. `busy` is what it is in and since when (steady ns), None between calls."""
-
-    def __init__(self, target: Callable[[_Poller], None]) -> None:
-        super().__init__(name="whorl-poller", daemon=True)
-        self._poll = target
-        self.busy: tuple[int | str, int] | None = None
-        self.hung_in: int | str | None = None  # what it was given up for
-
-    def run(self) -> None:
-        self._poll(self)
-
-
-class Sampler:
+class Sampler(Watched):
     """Reads a backend on a grid and records what it gives.
 
     `interval_s` is the time between ticks, `slow_s` between readings of the slow metrics. `hung_s`: a driver call
@@ -112,19 +45,12 @@ class Sampler:
         window_s: float = 60.0,
         clock: Clock | None = None,
     ) -> None:
-        self.stuck_in: dict[int | str, int] = {}  # what hangs, and since when (steady ns)
-        self._backend, self._recorder, self._clock = backend, recorder, clock or SystemClock()
+        super().__init__(recorder, interval_s=interval_s, hung_s=hung_s, cluster=cluster, node=node, clock=clock)
+        self.source = backend
         self._cluster = cluster
-        self._interval = round(interval_s * 1e9)
         self._slow = max(round(slow_s * 1e9), self._interval)
-        self._hung = round((max(5.0, 10 * interval_s) if hung_s is None else hung_s) * 1e9)
         self._window_s = window_s
-        self._events = Events(self._clock, cluster=cluster, node=node)
         self._noticing = Noticing(self._events, self._clock)
-        self._lock = threading.Lock()
-        self._failure: BaseException | None = None
-        self._ending = False
-        self._tick, self._ticks, self._rows_kept = 0, 0, 0
         self._known: list[Device] = []
         self._slow_due: list[int] = []
         self._judged = np.array([ROW[column] for column in READ], np.intp)
@@ -137,161 +63,39 @@ class Sampler:
         self._meet(list(backend.devices()))
 
     @property
-    def counts(self) -> Counts:
-        """What happened so far."""
-        return Counts(self._ticks, self._rows_kept, self._events.missed, self._events.count)
-
-    @property
-    def waiting_for_store(self) -> bool:
-        """Whether the recorder has not returned from its last call for long."""
-        return _STORE in self.stuck_in
-
-    @property
     def watts(self) -> float | None:
         """Of all GPUs together at the last tick; None where no GPU tells."""
         known = self._judged_known[_REPORTED]
         return float(self._power[known].sum()) / 1000 if len(known) == len(self._power) and known.any() else None
 
-    # -- the watch ----------------------------------------------------------------------------------------
-
-    def run(
-        self,
-        duration_s: float | None = None,
-        *,
-        ended: Callable[[], bool] = lambda: False,
-        look: Callable[[], None] = lambda: None,
-    ) -> Counts:
-        """Sample until `duration_s` has passed or `ended` says so; `look` is called several times a second.
-
-        Raises what the recorder raised: then nothing after the last tick that it took is kept.
-        """
-        self._events.begin()
-        self._start = self._clock.steady()
-        self._total = None if duration_s is None else max(1, round(duration_s * 1e9 / self._interval))
+    def _begin(self) -> None:
         self._look_due = self._start + self._slow
         self._chores_due = self._start
-        self._poller = self._begin_poller()
-        while self._poller.is_alive() and not ended():
-            self._poller.join(min(0.5, self._hung / 2e9))
-            self._watch()
-            look()
-        self._ending = True
-        patience = time.monotonic() + min(self._hung / 1e9, 2.0)
-        while self._poller.is_alive() and time.monotonic() < patience:
-            self._poller.join(0.05)
-            self._watch()
-        with self._lock:  # whatever still hangs must not write any more
-            if self._poller.is_alive() and (busy := self._poller.busy) is not None:
-                self.stuck_in.setdefault(*busy)
-                self._poller.hung_in = busy[0]
-            self._poller = _Poller(self._poll)
-        if self._failure is not None:
-            raise self._failure
-        self._events.tell_missed()
-        if not self.waiting_for_store:
-            self.write_events()
-        return self.counts
 
-    def _begin_poller(self) -> _Poller:
-        poller = _Poller(self._poll)
-        self._poller = poller
-        poller.start()
-        return poller
+    def close(self) -> None:
+        """Leave the driver."""
+        self.source.close()
 
-    def _watch(self) -> None:
-        """Give up a thread whose call hangs, and start another without what it hangs in."""
-        poller = self._poller
-        busy = poller.busy
-        if busy is None or self._clock.steady() - busy[1] < self._hung:
-            return
-        what, since = busy
-        if what == _STORE:
-            if _STORE not in self.stuck_in:
-                self.stuck_in[_STORE] = since
-                waited = (self._clock.steady() - since) / 1e9
-                log.warning("the store has not answered for %.0f s; waiting for it", waited)
-            return
-        with self._lock:
-            if poller.busy is not busy:  # it returned at this very moment
-                return
-            self.stuck_in[what] = since
-            poller.hung_in = what
-            self._poller = _Poller(self._poll)
-        gpu = self._known[what].gpu if isinstance(what, int) else None
+    # -- calls that hang ----------------------------------------------------------------------------------
+
+    def _given_up(self, what: int | str, since: int) -> None:  # noqa: ARG002 - the event says how long it took
         of = "" if isinstance(what, int) else f" for {what}"
         detail = f"a driver call{of} has not returned for {self._hung / 1e9:g} s; the others continue"
-        self._events.tell(Event(EventKind.HUNG, gpu, detail, duration_ns=self._hung))
-        self._poller.start()
+        self._events.tell(Event(EventKind.HUNG, self._gpu(what), detail, duration_ns=self._hung))
 
-    @contextlib.contextmanager
-    def _in(self, me: _Poller, what: int | str) -> Iterator[None]:
-        """A stretch in which this thread may hang. Raises Abandoned at its end where it was given up meanwhile."""
-        me.busy = (what, self._clock.steady())
-        try:
-            yield
-        finally:
-            self._out(me)
+    def _returned(self, what: int | str, took_ns: int) -> None:
+        detail = f"the hanging driver call returned after {took_ns / 1e9:.1f} s"
+        self._events.tell(Event(EventKind.ANSWERS_AGAIN, self._gpu(what), detail, duration_ns=took_ns))
+        self._look_due = 0
 
-    def _out(self, me: _Poller) -> None:
-        """The end of such a stretch. A thread that was given up hands back what it hung in."""
-        with self._lock:
-            me.busy = None
-            mine = self._poller is me
-        if mine:
-            if _STORE in self.stuck_in:
-                del self.stuck_in[_STORE]
-            return
-        what = me.hung_in
-        since = None if what is None else self.stuck_in.pop(what, None)
-        if what is not None and since is not None and not self._ending:
-            gpu = self._known[what].gpu if isinstance(what, int) else None
-            took = self._clock.steady() - since
-            detail = f"the hanging driver call returned after {took / 1e9:.1f} s"
-            self._events.tell(Event(EventKind.ANSWERS_AGAIN, gpu, detail, duration_ns=took))
-            self._look_due = 0
-        raise Abandoned
-
-    @contextlib.contextmanager
-    def _commit(self, me: _Poller) -> Iterator[None]:
-        with self._lock:
-            if self._poller is not me:
-                raise Abandoned
-            yield
+    def _gpu(self, what: int | str) -> str | None:
+        return self._known[what].gpu if isinstance(what, int) else None
 
     # -- the polling thread -------------------------------------------------------------------------------
 
-    def _poll(self, me: _Poller) -> None:
-        try:
-            while self._wait(me):
-                self._read_all(me)
-        except Abandoned:
-            return
-        except BaseException as error:  # handed to the watching thread, which raises it
-            if self._poller is me:
-                self._failure = error
-
-    def _wait(self, me: _Poller) -> bool:
-        """Sleep until the next tick is due; count those that have gone by. False at the end."""
-        if self._total is not None and self._tick >= self._total:
-            return False
-        due = self._start + self._tick * self._interval
-        while (left := due - self._clock.steady()) > 0:
-            if self._ending or self._poller is not me:
-                return False
-            self._clock.sleep(min(left, _SLICE_NS))
-        if self._ending:
-            return False
-        missed = -left // self._interval
-        if missed:
-            if self._total is not None:
-                missed = min(missed, self._total - self._tick - 1)
-            self._events.miss(missed, due, self._interval)
-            self._tick += missed
-        return True
-
-    def _read_all(self, me: _Poller) -> None:
+    def _turn(self, me: Poller) -> None:
         """One tick: every device is read, the readings are recorded, and events are derived from them."""
-        steady, read, stuck, silent = self._clock.steady, self._backend.read, self.stuck_in, self._noticing.silent
+        steady, read, stuck, silent = self._clock.steady, self.source.read, self.stuck_in, self._noticing.silent
         stamps, read_us, slow_due = self._stamps, self._read_us, self._slow_due
         for _ in range(10):
             now = began = steady()
@@ -329,12 +133,12 @@ class Sampler:
         if now >= self._look_due:
             self._look(me, now)
         self.write_events(me)
-        me.busy = (_STORE, steady())
+        me.busy = (STORE, steady())
         self._recorder.flush()
         self._out(me)
 
-    def _record(self, me: _Poller, slow: set[int], *, chores: bool) -> None:
-        sweep = self._backend.sweep(self._stamps)
+    def _record(self, me: Poller, slow: set[int], *, chores: bool) -> None:
+        sweep = self.source.sweep(self._stamps)
         values, status = sweep.values, sweep.status
         for device in tuple(self.stuck_in):
             if isinstance(device, int):
@@ -342,7 +146,7 @@ class Sampler:
         state = status.tobytes()
         if state != self._state:
             for device in self._noticing.notice(status):
-                self._backend.lose(device)
+                self.source.lose(device)
             if self._noticing.driver_gone:
                 self._look_due = 0
             self._judged_known = status[self._judged] == Status.OK
@@ -358,14 +162,14 @@ class Sampler:
         if slow or not again or not self._fill(me, values):
             self._append(me, sweep, slow, again=again)
 
-    def _fill(self, me: _Poller, values: NDArray[np.int64]) -> bool:
+    def _fill(self, me: Poller, values: NDArray[np.int64]) -> bool:
         """Record a tick that differs from the one before in numbers only, where there is a template for it."""
         filler = self._filler
         if filler is None or self._filler_for != self._alike:
             return False
         if not filler.fill(values, self._stamps, self._read_us):
             return False
-        me.busy = (_STORE, self._clock.steady())
+        me.busy = (STORE, self._clock.steady())
         kept = self._recorder.append_template(filler.template)
         self._out(me)
         if kept:
@@ -374,44 +178,44 @@ class Sampler:
             self._filler = None
         return kept
 
-    def _append(self, me: _Poller, sweep: Sweep, slow: set[int], *, again: bool) -> None:
+    def _append(self, me: Poller, sweep: Sweep, slow: set[int], *, again: bool) -> None:
         """Record a tick as a batch of its own; where the next may be alike, make a template for it."""
         present = np.array(self._whole)
         for device in slow:
             if not self._whole[device]:  # an instance that is gone has no row
                 present[device] = bool((sweep.status[:, device] == Status.OK).any())
         batch = self._rows.batch(sweep, present, self._stamps, self._read_us, self._alike[1], slow=bool(slow))
-        with self._in(me, _STORE):
+        with self._in(me, STORE):
             self._recorder.append(batch)
             template = self._recorder.template(batch) if again and not slow else None
         if template is not None:
             self._filler, self._filler_for = self._rows.filler(template, present), self._alike
         self._rows_kept += len(batch)
 
-    def _hear(self, me: _Poller) -> None:
+    def _hear(self, me: Poller) -> None:
         """What the driver announced."""
         if _EVENTS in self.stuck_in or _DEVICES in self.stuck_in:
             return
         with self._in(me, _EVENTS):
-            announced = self._backend.happened()
+            announced = self.source.happened()
         self._events.add(announced)
 
-    def _look(self, me: _Poller, now: int) -> None:
+    def _look(self, me: Poller, now: int) -> None:
         """Look for devices that come and go."""
         if _DEVICES in self.stuck_in:
             return
         self._look_due = now + (min(_LOOK_SOON_NS, self._slow) if self._noticing.driver_gone else self._slow)
         stuck = frozenset(device for device in tuple(self.stuck_in) if isinstance(device, int))
         with self._in(me, _DEVICES):
-            found = self._backend.look_again(stuck, lambda: self._commit(me))
+            found = self.source.look_again(stuck, lambda: self._commit(me))
         self._events.add(found)
-        devices = list(self._backend.devices())
+        devices = list(self.source.devices())
         if devices != self._known:
             self._meet(devices, me)
 
     # -- what is known of the devices ---------------------------------------------------------------------
 
-    def _meet(self, devices: list[Device], me: _Poller | None = None) -> None:
+    def _meet(self, devices: list[Device], me: Poller | None = None) -> None:
         """Take in a changed list of devices, and write down who they are."""
         number, more = len(devices), len(devices) - len(self._known)
         self._known, self._whole = devices, [device.parent is None for device in devices]
@@ -421,7 +225,7 @@ class Sampler:
         if more:
             self._slow_due += [self._clock.steady()] * more
             self._stamps, self._read_us = [0] * number, [-1] * number
-            period = self._backend.period_ms
+            period = self.source.period_ms
             self._quality = Quality(
                 number,
                 interval_s=self._interval / 1e9,
@@ -432,7 +236,7 @@ class Sampler:
         if me is None:
             self._recorder.identify(devices, seen)
         else:
-            with self._in(me, _STORE):
+            with self._in(me, STORE):
                 self._recorder.identify(devices, seen)
 
     def _marks(self) -> tuple[str | None, ...]:
@@ -444,18 +248,3 @@ class Sampler:
                 if isinstance(device, int):
                     marks[device] = "hung"
         return tuple(marks)
-
-    def tell(self, event: Event) -> None:
-        """Record an event."""
-        self._events.tell(event)
-
-    def write_events(self, me: _Poller | None = None) -> None:
-        """Store the events that are not stored yet."""
-        batch = self._events.take()
-        if batch is None:
-            return
-        if me is None:
-            self._recorder.append(batch, "events")
-        else:
-            with self._in(me, _STORE):
-                self._recorder.append(batch, "events")

@@ -15,7 +15,7 @@ from ..errors import InputError
 
 if TYPE_CHECKING:
     from ..collectors.collecting import Collecting
-    from ..collectors.sampler import Counts
+    from ..collectors.watching import Counts
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,50 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
-from whorl.collectors.backends import Backend, Device
+from whorl.collectors.backends import Backend, Device, Stream
 from whorl.collectors.nvml import Nvml
-from whorl.collectors.sampler import Counts, Sampler
+from whorl.collectors.sampler import Sampler
+from whorl.collectors.streaming import Streamer
+from whorl.collectors.watching import Counts
 from whorl.store.rows import journal_file
 from whorl.store.writers.template import Template
 
 PATIENCE_S = 20.0
+
+
+@dataclass
+class Turned:
+    """Clocks that a test turns: sleeping takes no time."""
+
+    now: int = 1_000_000_000
+    offset: int = 1_790_000_000_000_000_000
+    asleep: int = 0
+    plans: list[tuple[int, str, int]] = field(default_factory=list)  # steady ns, what, ns
+
+    def steady(self) -> int:
+        return self.now
+
+    def wall(self) -> int:
+        return self.now + self.offset + self.asleep
+
+    def boot(self) -> int:
+        return self.now + self.asleep
+
+    def sleep(self, ns: int) -> None:
+        self.now += ns
+        while self.plans and self.plans[0][0] <= self.now:
+            _, what, by = self.plans.pop(0)
+            if what == "set":
+                self.offset += by
+            elif what == "suspend":
+                self.asleep += by
+            else:
+                self.now += by  # the process was held up
 
 
 class Kept:
@@ -83,10 +116,12 @@ def as_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 class Running:
-    """A sampler in a thread of its own."""
+    """A sampler or streamer in a thread of its own."""
 
-    def __init__(self, backend: Backend, kept: Kept, sampler: Sampler, duration_s: float | None) -> None:
-        self.backend, self.kept, self.sampler = backend, kept, sampler
+    def __init__(
+        self, backend: Backend | Stream, kept: Kept, sampler: Sampler | Streamer, duration_s: float | None = None
+    ) -> None:
+        self.kept, self.sampler = kept, sampler
         self.gpus = [device.gpu for device in backend.devices()]
         self.counts: Counts | None = None
         self.failure: BaseException | None = None

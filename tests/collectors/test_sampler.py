@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from whorl.collectors.simulated import Simulated
 from whorl.errors import StoreError
 from whorl.store.metrics import METRICS, ROW
 from whorl.store.writers.template import Template
-from whorl.tests.collectors.sampling import Kept, Running, as_rows, sampling
+from whorl.tests.collectors.sampling import Kept, Running, Turned, as_rows, sampling
 from whorl.tests.nvml_library import NvmlLibrary
 
 READINGS = ("power_mw", "energy_mj", "sm_clock_mhz", "temperature_c", "utilization")
@@ -224,36 +223,6 @@ def test_a_hanging_call_that_is_of_no_gpu(nvml: NvmlLibrary, function: str) -> N
 
 
 # The grid and the clocks
-
-
-@dataclass
-class Turned:
-    """Clocks that a test turns: sleeping takes no time."""
-
-    now: int = 1_000_000_000
-    offset: int = 1_790_000_000_000_000_000
-    asleep: int = 0
-    plans: list[tuple[int, str, int]] = field(default_factory=list)  # steady ns, what, ns
-
-    def steady(self) -> int:
-        return self.now
-
-    def wall(self) -> int:
-        return self.now + self.offset + self.asleep
-
-    def boot(self) -> int:
-        return self.now + self.asleep
-
-    def sleep(self, ns: int) -> None:
-        self.now += ns
-        while self.plans and self.plans[0][0] <= self.now:
-            _, what, by = self.plans.pop(0)
-            if what == "set":
-                self.offset += by
-            elif what == "suspend":
-                self.asleep += by
-            else:
-                self.now += by  # the process was held up
 
 
 def turned(clock: Turned, **more: float) -> Kept:
