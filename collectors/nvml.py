@@ -19,6 +19,7 @@ from ..errors import InputError
 from ..store.events import Event, EventKind
 from ..store.metrics import METRICS
 from .backends import Commit, Device, Status, Sweep
+from .nvml_gpm import Profiling
 from .nvml_identity import asked, describe, instances, power_window, text
 from .nvml_reader import NO_VALUES, Reader, meaning
 
@@ -294,11 +295,21 @@ class Nvml:
 
     def _reader(self, device: Device, handle: Any, found: list[Event]) -> Reader:
         """What reads a device; adds to `found` what it finds out about it."""
+        import pynvml
+
         if device.parent is not None:
-            return Reader(handle, function, instance=True)
+            number = asked(pynvml.nvmlDeviceGetGpuInstanceId, handle)
+            gpu = None if number is None else asked(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle)
+            part = None if gpu is None else Profiling(gpu, function, instance=number)
+            return Reader(handle, function, instance=True, profiling=part)
         window, period = power_window(handle)
         self.period_ms = max(filter(None, (self.period_ms, period)), default=None)
-        reader = Reader(handle, function, window_ms=window)
+        profiling = Profiling(handle, function)
+        if (refused := meaning(profiling.refused)) in (Status.DENIED, Status.UNSUPPORTED):
+            detail = "the driver gives no profiling metrics of this GPU, such as sm_active_ppm"
+            why = ": this user may not read them" if refused == Status.DENIED else "; NVML has them from Hopper on"
+            found.append(Event(_UNSEEN[refused], device.gpu, detail + why))
+        reader = Reader(handle, function, window_ms=window, profiling=profiling)
         if reader.of_module:
             detail = "the driver gives instantaneous power only for the whole module: processor and GPU together"
             found.append(Event(EventKind.MODULE_POWER, device.gpu, detail))

@@ -16,6 +16,7 @@ from operator import itemgetter
 from typing import Any
 
 from ..store.metrics import METRICS, Call, Field, Metric, Part, Stamp
+from . import nvml_gpm
 from .backends import Status
 
 _FIELD = "IIqqII"  # nvmlFieldValue_t: id, scope, time stamp, latency, type, return code; then 8 bytes of value
@@ -87,18 +88,26 @@ class Reader:
     """Reads one device by its handle. `function(name)` gives a C function of the library, or None.
 
     For a MIG `instance` only the calls that instances support are made. `window_ms` is the averaging time of its power
-    readings. `of_module` is true if its instantaneous power is that of the whole module.
+    readings. `profiling` gives the profiling metrics. `of_module` is true if its instantaneous power is that of the
+    whole module.
     """
 
     def __init__(
-        self, handle: Any, function: Callable[[str], Any], *, instance: bool = False, window_ms: int | None = None
+        self,
+        handle: Any,
+        function: Callable[[str], Any],
+        *,
+        instance: bool = False,
+        window_ms: int | None = None,
+        profiling: nvml_gpm.Profiling | None = None,
     ) -> None:
         self.handle = handle
         self.of_module = False
         self._function, self._instance = function, instance
         self._slots = _FIELD_BYTES * sum(len(m.nvml.ids) for m in METRICS if isinstance(m.nvml, Field))
         self._constants = self._slots + sum(map(_slot_bytes, METRICS))  # two values after the slots: 0 and `window_ms`
-        self._memory = ctypes.create_string_buffer(self._constants + 16)
+        self._profiled = self._constants + 16  # where the values of profiling lie
+        self._memory = ctypes.create_string_buffer(self._profiled + 8 * len(nvml_gpm.ROWS))
         struct.pack_into("<qq", self._memory, self._constants, 0, window_ms or 0)
         self._get_fields: Any = None if instance else function("nvmlDeviceGetFieldValues")
         self._fields: list[tuple[int, int, int]] = []  # (row of the metric, field id, scope), the fast tier first
@@ -117,6 +126,10 @@ class Reader:
             for row, metric in enumerate(METRICS):
                 if isinstance(metric.nvml, Part):
                     self._unasked[row] = Status.OK
+        if profiling is not None and profiling.refused:
+            for row in nvml_gpm.ROWS:
+                self._unasked[row] = meaning(profiling.refused)
+        self._profiling = None if profiling is None or profiling.refused else profiling
         # Since the last `take`: whether the device was read, and the return codes of the calls.
         self._was_read, self._slow, self._refused, self._codes = False, False, 0, [0]
         self._returned: object = None  # the return codes that gave the statuses below
@@ -219,16 +232,20 @@ class Reader:
                 layout += f"{begin - end}x{_CODES[spec.type]}"
                 places[row], words, end = [words], words + 1, begin + struct.calcsize(_CODES[spec.type])
         nothing, window = words, words + 1
+        profiled = len(nvml_gpm.ROWS) if slow and self._profiling is not None else 0
+        places |= {row: [window + 1 + at] for at, row in enumerate(nvml_gpm.ROWS[:profiled])}
         every = [places.get(row, [window if isinstance(m.nvml, Part) else nothing]) for row, m in enumerate(METRICS)]
         floats = {_WORDS_READ * at + _VALUE_READ for at, kind in enumerate(types) if kind == _DOUBLE}
         stamped = {one: at for at, (_, one, _) in enumerate(fields)}
         return _Layout(
             types,
-            struct.Struct(f"{layout}{self._constants - end}xqq").unpack_from,
+            struct.Struct(f"{layout}{self._constants - end}x{2 + profiled}q").unpack_from,
             fields_end,
             itemgetter(*(parts[0] for parts in every)),
             further=[(row, at) for row, parts in enumerate(every) for at in parts[1:]],
-            scaled=[(row, METRICS[row].scale) for row in places if METRICS[row].scale != 1],
+            scaled=[
+                (row, METRICS[row].scale) for row in places if METRICS[row].scale != 1 and row not in nvml_gpm.ROWS
+            ],
             rounded=[row for row, parts in enumerate(every) if floats.intersection(parts)],
             stamps=[
                 (row, stamped[m.nvml.id])
@@ -244,6 +261,10 @@ class Reader:
         if number := self._number[slow]:
             self._refused = self._get_fields(self.handle, number, self._memory)
         self._codes = [pointer(*arguments) for pointer, arguments in self._made[slow]]
+        if slow and self._profiling is not None:
+            self._profiling.look()
+            struct.pack_into(f"<{len(nvml_gpm.ROWS)}q", self._memory, self._profiled, *self._profiling.values)
+            self._codes += self._profiling.codes
         self._was_read, self._slow = True, slow
 
     def take(self, stamp_ns: int) -> tuple[list[int], bytes]:
@@ -289,9 +310,12 @@ class Reader:
         found = [worst.get(row, unasked) for row, unasked in enumerate(self._unasked)]
         for row, at in self._layouts[self._slow].stamps:
             found[row] = meaning(self._refused or returned[at])
-        for call, code in zip([a for a in self._calls if self._slow or a.fast], self._codes, strict=True):
-            for row in call.rows:
-                found[row] = meaning(code)
+        made = [tuple(call.rows) for call in self._calls if self._slow or call.fast]
+        if self._slow and self._profiling is not None:
+            made += [(row,) for row in nvml_gpm.ROWS]
+        for rows, code in zip(made, self._codes, strict=True):
+            for row in rows:
+                found[row] = Status.UNREAD if code == nvml_gpm.NOT_YET else meaning(code)
         if not self._slow:
             for row, metric in enumerate(METRICS):
                 if metric.tier == "slow":
