@@ -18,6 +18,7 @@ from . import content
 from .content import Sheet
 from .options import Options
 from .rows import Rows
+from .tools import nvbandwidth
 
 HEAD = 1 << 16  # bytes of a file by which it is known
 
@@ -35,7 +36,7 @@ class Format:
     read: Callable[[str, Rows], None]
 
 
-FORMATS: tuple[Format, ...] = ()
+FORMATS: tuple[Format, ...] = (Format("nvbandwidth", "runs", nvbandwidth.fits, nvbandwidth.read),)
 
 
 def read(path: Path, options: Options) -> Sheet:
@@ -52,4 +53,7 @@ def read(path: Path, options: Options) -> Sheet:
     sheet = rows.sheet(name=known.name, kind=known.kind, sha256=hashlib.sha256(data).hexdigest(), size=len(data))
     if not sheet.rows:
         raise InputError(f"{path} is of {known.name} and holds no measurement: nothing to import")
+    if not sheet.frame.height:
+        reason, lines = max(sheet.refusals().items(), key=lambda item: len(item[1]))
+        raise InputError(f"{path}: none of its {sheet.rows} rows can be used: {reason} (first line {min(lines)})")
     return sheet

@@ -138,7 +138,7 @@ def _runs(store: Store, found: Parsed, options: Options) -> dict[str, pl.DataFra
         "sm_clock_mhz", "mem_clock_mhz", "temperature_c", "power_w", "conditions", "status", "status_detail",
     ]  # fmt: skip
     return {
-        "runs": frame.select(run_columns),
+        "runs": frame.unique("run_id", keep="first", maintain_order=True).select(run_columns),
         "results": runs.results(frame),
         "gpus": gpus,
         "events": found.events.join(frame, on=LINE, how="semi").drop(LINE),

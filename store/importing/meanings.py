@@ -110,13 +110,19 @@ RUN_MEANINGS: tuple[Meaning, ...] = (
     Meaning("kernels", "text", "condition: number of kernels", ("num_kerns",), pattern=_COUNT),
     _number("power_limit", "condition: power limit that was set", (), "asked_power_limit_w", **_WATTS),
     _number("locked_clock", "condition: SM clock that was locked", (), "locked_clock_mhz", **_CLOCK),
+    Meaning("path", "text", "condition: where its bytes go", pattern="^(?:dram|l2|pcie|peer|none)$"),
+    Meaning("precision", "text", "condition: arithmetic of the work"),
+    _number("flop", "condition: FLOP of one repetition", (), "flop", low=0.0),
+    _number("bytes", "condition: bytes of one repetition", (), "bytes", low=0.0),
+    _number("repeat", "which repeat of the run, from 0", (), "repeat", low=0.0, high=2**31 - 1),
     Meaning("status", "text", "how it came out, a code of `runs.status`", pattern=f"^(?:{'|'.join(Outcome)})$"),
     Meaning("status_detail", "text", "the same in a sentence"),
     Meaning("model", "text", "product name of the GPU"),  # in published files, `model` is the workload
     *_BOARD,
 )
 
-CONDITIONS = ("input_size", "reps", "run", "warmup", "kernel", "kernels", "power_limit", "locked_clock")
+CONDITIONS = ("input_size", "reps", "run", "warmup", "kernel", "kernels", "power_limit", "locked_clock", "path",
+              "precision", "flop", "bytes")  # fmt: skip
 
 # Names that some files have for a meaning of runs, but not those of the SC'22 layouts: such a column never costs a row.
 OTHER_NAMES = {

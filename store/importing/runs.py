@@ -11,7 +11,7 @@ from ...errors import InputError
 from ..conditions import Clock
 from ..outcomes import Outcome
 from . import happened, identity, swapped, timeunit
-from .content import LINE, Rule, Sheet
+from .content import LINE, RECORD, Rule, Sheet
 from .figures import named, unit
 from .layout import Bound, Layout
 from .meanings import CONDITIONS
@@ -20,7 +20,7 @@ from .stamps import instant, times
 from .values import Seen, further_numbers, is_placeholder, numbers, parsed
 
 FIGURE = "figure "  # the columns of further telemetry begin with this, then comes the figure's name
-_WORKLOAD = r"^[0-9]{0,4}[A-Za-z][A-Za-z0-9_.+/ -]{0,63}$"
+_WORKLOAD = r"^[0-9]{0,4}[A-Za-z][A-Za-z0-9_.+/ -]{0,95}$"
 _TRAINING = ["resnet", "bert", "vgg", "gpt", "llama", "train", "dcgan", "pointnet", "transformer"]
 # A duration a thousand times its workload's median is a damaged number, not a slow GPU (the worst published is 3.6).
 _BELIEVABLE = 1000.0
@@ -180,19 +180,20 @@ def _frame(sheet: Sheet, layout: Layout, options: Options) -> pl.DataFrame:
             )
         ),
         _job(bound),
-        _conditions(bound),
+        _conditions(sheet, bound),
         *(
             pl.col(parsed(one.meaning)).alias(f"{FIGURE}{one.meaning.name}")
             for one in bound.values()
             if _is_figure(one)
         ),
         *identity.of_board(bound, options),
+        _repeat(bound).alias("repeat"),
         pl.col("=status").alias("status"),
         pl.col("=status_detail").alias("status_detail"),
         pl.col(LINE),
     ]
     out = frame.select(columns)
-    return out.with_columns(pl.Series("run_id", _run_ids(sheet, options), dtype=pl.String))
+    return out.with_columns(pl.Series("run_id", _run_ids(sheet, bound, options), dtype=pl.String))
 
 
 def _is_figure(item: Bound) -> bool:
@@ -200,8 +201,8 @@ def _is_figure(item: Bound) -> bool:
 
 
 def results(frame: pl.DataFrame) -> pl.DataFrame:
-    """The rows of `results` for runs: the time of each, then its further telemetry."""
-    keys = ["run_id", "cluster", "workload", "gpu"]
+    """The rows of `results` for runs: the time of each, then its further telemetry. Rows of one run are its repeats."""
+    keys = ["run_id", "cluster", "workload", "gpu", "repeat"]
     parts = [frame.select(*keys, "value", pl.lit("time").alias("figure"), pl.lit("ms").alias("unit"))]
     parts[0] = parts[0].drop_nulls("value")
     for name in frame.columns:
@@ -209,7 +210,11 @@ def results(frame: pl.DataFrame) -> pl.DataFrame:
         if meaning is not None:
             stated = frame.select(*keys, pl.col(name).alias("value")).drop_nulls("value")
             parts.append(stated.with_columns(figure=pl.lit(meaning.name), unit=pl.lit(unit(meaning))))
-    return pl.concat(parts).with_columns(pl.lit(0).alias("repeat"))
+    return pl.concat(parts)
+
+
+def _repeat(bound: dict[str, Bound]) -> pl.Expr:
+    return pl.col("=repeat").cast(pl.Int32) if "repeat" in bound else pl.lit(0, pl.Int32)
 
 
 def _began(bound: dict[str, Bound], options: Options) -> pl.Expr:
@@ -230,7 +235,7 @@ def _job(bound: dict[str, Bound]) -> pl.Expr:
     return pl.when(~is_placeholder(column, minus_one=True)).then(pl.col(column)).alias("job_id")
 
 
-def _conditions(bound: dict[str, Bound]) -> pl.Expr:
+def _conditions(sheet: Sheet, bound: dict[str, Bound]) -> pl.Expr:
     """The stated conditions as a JSON object (keys: `store/conditions.py`).
 
     If a row states no locked clock and other rows of the file do, its clock was free.
@@ -241,7 +246,7 @@ def _conditions(bound: dict[str, Bound]) -> pl.Expr:
     fields = [
         pl.col(parsed(one.meaning)).alias(one.meaning.column)
         if one.meaning.kind == "number"
-        else pl.col(one.column).alias(one.meaning.name)
+        else (pl.col(one.column).replace("", None) if sheet.format else pl.col(one.column)).alias(one.meaning.name)
         for one in stated
     ]
     if "locked_clock" in bound:
@@ -251,13 +256,17 @@ def _conditions(bound: dict[str, Bound]) -> pl.Expr:
     return pl.struct(fields).struct.json_encode().alias("conditions")
 
 
-def _run_ids(sheet: Sheet, options: Options) -> list[str]:
-    """An identity made of the row's own text, so that the same row of another copy of the file is the same run."""
+def _run_ids(sheet: Sheet, bound: dict[str, Bound], options: Options) -> list[str]:
+    """An identity made of the row's own text, so that the same row of another copy of the file is the same run.
+
+    Rows of one record that are repeats of one run have the identity of the record.
+    """
     prefix = "\x1f".join([options.cluster, *sheet.names, ""]).encode()
     start = hashlib.blake2b(prefix, digest_size=12)
     ids = []
     named = sheet.frame.select("=workload", "=gpu").iter_rows()
-    for row, (workload, gpu) in zip(identity.row_texts(sheet), named, strict=True):
+    texts = sheet.frame[RECORD] if "repeat" in bound else identity.row_texts(sheet)
+    for row, (workload, gpu) in zip(texts, named, strict=True):
         digest = start.copy()
         digest.update(f"{workload}\x1f{gpu}\x1f{row}".encode())
         ids.append(digest.hexdigest())

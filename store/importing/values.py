@@ -70,8 +70,12 @@ def numbers(
     strange = sheet.counts(*(~pl.col(missing(b.meaning)) & pl.col(parsed(b.meaning)).is_null() for b in items))
     scaled = []
     for bound, without, odd in zip(items, unknown, strange, strict=True):
-        if without and bound.meaning.name != required:
-            seen.placeholders[bound.column] = without
+        if sheet.format:  # a row of a format need not have every column
+            (said,) = sheet.counts(pl.col(missing(bound.meaning)) & (pl.col(bound.column) != ""))
+        else:
+            said = without
+        if said and bound.meaning.name != required:
+            seen.placeholders[bound.column] = said
         if bound.meaning.dimension:
             value = _with_units(sheet, bound, labelled=odd > 0, believed=sheet.frame.height - without)
             if value is not None:

@@ -1,0 +1,156 @@
+"""Files of nvbandwidth: the matrices of its tests, over its versions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whorl.analysis.probing import stresses
+from whorl.errors import InputError
+from whorl.store import Store
+from whorl.store.importing import Options, Parsed, import_file, read_file
+
+Parse = Callable[..., Parsed]
+
+H2D = {
+    "name": "host_to_device_memcpy_ce",
+    "status": "Passed",
+    "bandwidth_description": "memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)",
+    "bandwidth_matrix": [["50", "40.0"]],
+    "sum": 90.0,
+}
+PEERS = {
+    "name": "device_to_device_memcpy_read_ce",
+    "status": "Passed",
+    "bandwidth_description": "memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)",
+    "bandwidth_matrix": [["N/A", "250", "200"], ["240", "N/A", "N/A"], ["0", "100", "N/A"]],
+}
+BOTH_WAYS = {
+    "name": "device_to_device_bidirectional_memcpy_write_sm",
+    "status": "Passed",
+    "bandwidth_description": "memcpy SM GPU(row) <-> GPU(column) Total bandwidth (GB/s)",
+    "bandwidth_matrix": [["N/A", "10"], ["11", "N/A"], ["N/A", "12"], ["13", "N/A"], ["N/A", "22"], ["24", "N/A"]],
+}
+LATENCY = {
+    "name": "host_device_latency_sm",
+    "status": "Passed",
+    "bandwidth_description": "memory latency SM CPU(row) <-> GPU(column) (ns)",
+    "bandwidth_matrix": [["800", "900"]],
+}
+
+
+def _document(*tests: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"nvbandwidth": {"version": "v0.8", "Driver Version": "550.54.15", **more, "testcases": list(tests)}}
+
+
+def _write(path: Path, *documents: dict[str, Any], before: str = "") -> Path:
+    """As the tool writes it: with a space before the colon, and an empty line at the end."""
+    texts = [json.dumps(one, indent="\t", separators=(",", " : ")) + "\n\n" for one in documents]
+    path.write_text(before + "".join(texts))
+    return path
+
+
+def _figures(store: Store, figure: str) -> list[tuple[Any, ...]]:
+    rows = store.sql(
+        f"select workload, gpu, repeat, value from results where figure = '{figure}' order by workload, gpu, repeat"
+    )
+    return [tuple(row.values()) for row in rows.to_pylist()]
+
+
+def test_values_of_host_and_gpu_are_of_the_column_and_lower_is_better(tmp_path: Path, store: Store) -> None:
+    path = _write(tmp_path / "a.json", _document(H2D, LATENCY))
+    report = import_file(store, path, Options(node="n1"))
+    assert (report.format, report.total.kept, report.total.refused, report.placeholders) == ("nvbandwidth", 4, 0, {})
+    h2d, latency = "nvbandwidth host_to_device_memcpy_ce", "nvbandwidth host_device_latency_sm"
+    assert _figures(store, "bandwidth") == [(h2d, "n1:0", 0, 50.0), (h2d, "n1:1", 0, 40.0)]
+    assert _figures(store, "latency") == [(latency, "n1:0", 0, 800.0), (latency, "n1:1", 0, 900.0)]
+    assert _figures(store, "time") == [
+        (latency, "n1:0", 0, 8e-4),
+        (latency, "n1:1", 0, 9e-4),
+        (h2d, "n1:0", 0, 20.0),
+        (h2d, "n1:1", 0, 25.0),
+    ]
+    conditions = store.sql("select distinct conditions from runs").to_pylist()
+    assert {stresses(row["conditions"]) for row in conditions} == {"link"}
+    assert {row["driver"] for row in store.sql("select driver from gpus").to_pylist()} == {"550.54.15"}
+
+
+def test_peers_are_repeats_of_one_run(tmp_path: Path, store: Store) -> None:
+    path = _write(tmp_path / "a.json", _document(PEERS))
+    report = import_file(store, path, Options(node="n1"))
+    assert (report.total.rows, report.total.kept, report.total.refused) == (5, 4, 1)
+    assert list(report.refusals) == ["device_to_device_memcpy_read_ce has a bandwidth that is no number above 0 (0)"]
+    name = "nvbandwidth device_to_device_memcpy_read_ce"
+    assert _figures(store, "bandwidth") == [
+        (name, "n1:0", 1, 250.0),
+        (name, "n1:0", 2, 200.0),
+        (name, "n1:1", 0, 240.0),
+        (name, "n1:2", 1, 100.0),
+    ]
+    assert store.sql("select count(*) n from runs").to_pylist() == [{"n": 3}]
+
+
+def test_both_directions_stand_below_each_other(tmp_path: Path, store: Store) -> None:
+    import_file(store, _write(tmp_path / "a.json", _document(BOTH_WAYS)), Options(node="n1"))
+    name = "nvbandwidth device_to_device_bidirectional_memcpy_write_sm"
+    assert _figures(store, "bandwidth") == [
+        (f"{name}_total", "n1:0", 1, 22.0),
+        (f"{name}_total", "n1:1", 0, 24.0),
+        (f"{name}_write1", "n1:0", 1, 10.0),
+        (f"{name}_write1", "n1:1", 0, 11.0),
+        (f"{name}_write2", "n1:0", 1, 12.0),
+        (f"{name}_write2", "n1:1", 0, 13.0),
+    ]
+
+
+def test_the_list_of_devices_says_host_model_and_address(tmp_path: Path, store: Store) -> None:
+    devices = [
+        "0: NVIDIA H100 80GB HBM3 (00000000:0a:00): (n1)",
+        "1: NVIDIA H100 80GB HBM3 (00000000:0b:00): (n2)",
+    ]
+    path = _write(tmp_path / "a.json", _document(H2D, **{"GPU Device list": devices}))
+    import_file(store, path, Options())
+    rows = store.sql("select gpu, node, slot, model, pci_bus_id from gpus order by gpu").to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        ("n1:0", "n1", 0, "NVIDIA H100 80GB HBM3", "00000000:0A:00.0"),
+        ("n2:0", "n2", 0, "NVIDIA H100 80GB HBM3", "00000000:0B:00.0"),
+    ]
+
+
+def test_tests_without_a_result_are_told(tmp_path: Path, parse: Parse) -> None:
+    waived, failed = {"name": "x_memcpy_ce", "status": "Waived"}, {"name": "y_sm", "status": "Error", "error": "OOM"}
+    found = parse(_write(tmp_path / "a.json", _document(waived, failed, H2D, warning="old driver")), node="n1")
+    assert found.report.refusals == {"y_sm has no result (Error: OOM)": [12]}
+    assert "nvbandwidth says: old driver" in found.report.notes
+    assert "nvbandwidth did not run x_memcpy_ce: they do not fit the machine" in found.report.notes
+
+
+def test_runs_after_each_other_in_one_file_and_text_before(tmp_path: Path, store: Store) -> None:
+    other = {**H2D, "bandwidth_matrix": [["50", "41"]]}
+    first = _write(tmp_path / "a.json", _document(H2D), before="mpirun: warning {no}\n")
+    both = _write(tmp_path / "b.json", _document(H2D), _document(other), before="mpirun: warning {no}\n")
+    import_file(store, first, Options(node="n1"))
+    again = import_file(store, both, Options(node="n1"))
+    assert (again.total.kept, again.total.duplicates) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (json.dumps(_document(H2D))[:-20], "cut short at line 1"),
+        (json.dumps({"nvbandwidth": {"error": "no CUDA device"}}), "measured nothing: no CUDA device"),
+        (json.dumps({"nvbandwidth": 3}), "not an object"),
+        (json.dumps(_document()), "holds no measurement"),
+        (json.dumps(_document({**H2D, "bandwidth_matrix": [["nan"]]})), "none of its 1 rows can be used"),
+        (json.dumps(_document({**H2D, "bandwidth_matrix": 5})), "none of its 1 rows can be used"),
+    ],
+)
+def test_what_cannot_be_used_is_said_in_a_sentence(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=said):
+        read_file(path, Options(node="n1"))
