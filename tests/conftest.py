@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from whorl.tests.dcgm_library import DcgmEngine, DcgmLibrary, compile_dcgm, real_engine
 from whorl.tests.nvml_library import SONAME, NvmlLibrary, compile_library, load_here, unload_sessions
 
 if TYPE_CHECKING:
@@ -155,6 +156,43 @@ def nvml(nvml_library: NvmlLibrary, monkeypatch: pytest.MonkeyPatch) -> Iterator
     yield nvml_library
     nvml_library.write()
     unload_sessions()
+
+
+@pytest.fixture(scope="session")
+def compiled_dcgm(built_once: BuiltOnce) -> Path:
+    """The folder with the simulated DCGM, library and engine, compiled once for all tests."""
+    return built_once("dcgm", compile_dcgm)
+
+
+@pytest.fixture
+def dcgm(
+    compiled_dcgm: Path, nvml: NvmlLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[DcgmLibrary]:
+    """The simulated DCGM, over the simulated driver of this process: for embedded engines."""
+    library = DcgmLibrary(compiled_dcgm, nvml, tmp_path)
+    monkeypatch.setenv("WHORL_DCGM_CONTROL", str(library.control))
+    yield library
+    library.write()  # requests that hang return
+
+
+@pytest.fixture
+def stopped_engine(compiled_dcgm: Path, nvml_library: NvmlLibrary, tmp_path: Path) -> Iterator[DcgmEngine]:
+    """The simulated nv-hostengine, not started: a test starts, stops and restarts it."""
+    engine = DcgmEngine(compiled_dcgm, nvml_library, tmp_path)
+    yield engine
+    engine.write()
+    engine.stop()
+
+
+@pytest.fixture(
+    params=["simulated", *([pytest.param("real", marks=pytest.mark.real_dcgm)] if real_engine() else [])],
+)
+def engine(request: pytest.FixtureRequest, stopped_engine: DcgmEngine) -> DcgmEngine:
+    """An nv-hostengine that runs: ours, and NVIDIA's where it is installed, both over our driver."""
+    if request.param == "real":
+        stopped_engine.use_real()
+    stopped_engine.start()
+    return stopped_engine
 
 
 @pytest.fixture

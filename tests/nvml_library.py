@@ -46,17 +46,18 @@ import pytest
 
 SOURCES = Path(__file__).with_name("native")
 SONAME = "libnvidia-ml.so.1"
-FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-shared", "-fPIC")
+FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-fPIC")
 SEEN_S = 0.012  # every process looks at the control file at least this often
 SETTERS = ("nvmlDeviceSet", "nvmlDeviceReset", "nvmlDeviceClear")
 
 
-def compile_shared(library: Path, sources: Sequence[Path], *options: str) -> Path:
-    """Compile C sources into a shared library. Skips the test where there is no C compiler."""
+def compile_shared(library: Path, sources: Sequence[Path], *options: str, shared: bool = True) -> Path:
+    """Compile C sources into a shared library, or a program. Skips the test where there is no C compiler."""
     compiler = os.environ.get("CC") or next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     if compiler is None:
         pytest.skip(f"no C compiler (cc, gcc or clang) to build {library.name} with")
-    command = [compiler, *FLAGS, "-o", str(library), *map(str, sources), *options]
+    kind = ["-shared"] if shared else []
+    command = [compiler, *FLAGS, *kind, "-o", str(library), *map(str, sources), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return library
