@@ -26,13 +26,22 @@ if TYPE_CHECKING:
     help="Time between readings of slowly changing metrics.",
 )
 @click.option("--duration", type=Span(), help="Stop after this time; without it, at Ctrl-C or SIGTERM.")
-@click.option("--backend", metavar="NAME", default="nvml", show_default=True, help="What is read: nvml or simulated.")
+@click.option(
+    "--backend",
+    metavar="NAME",
+    default="nvml",
+    show_default=True,
+    help="What is read: nvml, dcgm, prometheus or simulated.",
+)
 @click.option("--durable", type=Span(tick=0.0), help="'tick', or the longest time until a reading is safe on the disk.")
 @click.option("--cluster", metavar="NAME", help="Name of the cluster.  [default: as Slurm calls it, else local]")
 @click.option("--node", metavar="NAME", help="Name of this node.  [default: its host name]")
 @click.option(
-    "--hung", type=Span(), help="A driver call that takes longer counts as hanging.  [default: 5s, or ten intervals]"
+    "--hung", type=Span(), help="A call that takes longer counts as hanging.  [default: 5s, or ten intervals]"
 )
+@click.option("--host", metavar="HOST:PORT", help="Dcgm: the engine.  [default: this node's, else one of its own]")
+@click.option("--socket", metavar="PATH", help="Dcgm: the engine, by its Unix socket.")
+@click.option("--url", metavar="URL", multiple=True, help="Prometheus: the page of an exporter; may be repeated.")
 @click.option("--gpus", type=click.IntRange(1, 1024), help="Simulated: how many GPUs.  [default: 8]")
 @click.option("--model", metavar="NAME", help="Simulated: which model.  [default: H100]")
 @click.option("--seed", type=int, help="Simulated: which GPUs of that model.  [default: 1]")
@@ -46,11 +55,17 @@ def collect(
     cluster: str | None,
     node: str | None,
     hung: float | None,
+    host: str | None,
+    socket: str | None,
+    url: tuple[str, ...],
     gpus: int | None,
     model: str | None,
     seed: int | None,
 ) -> None:
     """Read every GPU of this node into a store until you stop it.
+
+    It asks the driver itself (nvml), the engine of NVIDIA DCGM (dcgm), or exporters of metrics, here and on other
+    nodes (prometheus).
 
     Ctrl-C, SIGTERM and SIGHUP end it: what was read is flushed and sealed, and the exit status is 0. Reading changes
     no setting of a GPU. If a probe crashed and left settings changed, they are restored first. On a machine without
@@ -87,6 +102,9 @@ def collect(
             gpus=gpus,
             model=model,
             seed=seed,
+            host=host,
+            socket=socket,
+            url=url or None,
             tell=tell,
             begun=begun,
             look=look if progress.live else None,  # what nobody sees costs 4 % of a sweep at 10 Hz
@@ -126,6 +144,8 @@ def _status(collecting: Collecting) -> str:
     counts, watts = sampler.counts, sampler.watts
     power = "n/a" if watts is None else f"{watts:,.0f} W"
     hanging = f", {len(sampler.stuck_in)} hanging" if sampler.stuck_in else ""
+    if sampler.silent:
+        hanging += f", {collecting.backend.name} does not answer"
     return (
         f"{many(counts.rows, 'row')}, {power}, {many(counts.missed, 'tick')} missed, "
         f"{many(counts.events, 'event')}{hanging}"

@@ -161,7 +161,8 @@ class Source:
     module: str
     attribute: str
     streams: bool = False  # a Stream, else a Backend
-    options: tuple[str, ...] = ()  # its own options of `whorl collect`
+    options: tuple[str, ...] = ()  # its own options of `whorl collect` ...
+    needs: tuple[str, ...] = ()  # ... and those that must be given
     plan: tuple[str, ...] = ()  # what it takes over from the collector's plan
 
 
@@ -170,7 +171,8 @@ BACKENDS: dict[str, Source] = {
     "nvml": Source(".nvml", "Nvml"),
     "simulated": Source(".simulated", "Simulated", options=("gpus", "model", "seed"), plan=("node",)),
     "dcgm": Source(".dcgm.dcgm", "Dcgm", streams=True, options=("host", "socket"), plan=("interval_s", "slow_s")),
-    "prometheus": Source(".prometheus.prometheus", "Prometheus", streams=True, options=("url",), plan=("interval_s",)),
+    "prometheus": Source(".prometheus.prometheus", "Prometheus", streams=True, options=("url",), needs=("url",),
+                         plan=("interval_s",)),
 }
 # fmt: on
 

@@ -6,6 +6,7 @@ until it does: one event says when that began and one when it ended, however oft
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -22,6 +23,8 @@ from .noticing import Gaps, Noticing
 from .quality import READ, Quality
 from .rows import Rows
 from .watching import STORE, Poller, Recorder, Watched
+
+log = logging.getLogger(__name__)
 
 _OFTEN_NS = 1_000_000_000  # the shortest time between two tries to open, or two looks at the clocks
 _LONGEST_NS = 600_000_000_000  # the longest time between two fresh streams while others hang
@@ -83,9 +86,13 @@ class Streamer(Watched):
     def watts(self) -> float | None:
         """Of all GPUs together as they were last told; None where one does not tell."""
         told = [watts for watts, one in zip(self._watts, self._known, strict=False) if one.parent is None]
-        if self.source.name in self._gaps or not told or None in told:
+        if self.silent or not told or None in told:
             return None
         return sum(watts for watts in told if watts is not None)
+
+    @property
+    def silent(self) -> bool:
+        return self.source.name in self._gaps
 
     def close(self) -> None:
         """Leave the source; one that hangs even then is left behind."""
@@ -109,7 +116,7 @@ class Streamer(Watched):
         self._try_at = self._clock.steady() + pause
         detail = f"{self.source.name} has not answered for {self._hung / 1e9:g} s; another connection is made"
         if self._gaps.gone(self.source.name, detail, since_ns=since):
-            self._events.tell(Event(EventKind.HUNG, None, detail, duration_ns=self._hung))
+            self._say(Event(EventKind.HUNG, None, detail, duration_ns=self._hung))
         if hanging >= _MOST_HANGING:
             self._failure = DeviceError(
                 f"{self.source.name}: {hanging} connections hang, one after the other; "
@@ -120,6 +127,11 @@ class Streamer(Watched):
     def _returned(self, what: int | str, took_ns: int) -> None:  # noqa: ARG002 - the gap is what counts
         self._try_at = 0
         self._streams.pop(int(what)).close()
+
+    def _say(self, event: Event) -> None:
+        """Tell of a gap, also to who watches the collector."""
+        log.warning("%s", event.detail)
+        self._events.tell(event)
 
     # -- the polling thread -------------------------------------------------------------------------------
 
@@ -153,10 +165,12 @@ class Streamer(Watched):
                 devices = list(stream.devices())
         except InputError as error:
             self._open, self._try_at = False, now + _OFTEN_NS
-            self._events.add(self._gaps.gone(stream.name, str(error)))
+            for event in self._gaps.gone(stream.name, str(error)):
+                self._say(event)
             return None
         self._open = True
-        self._events.add(self._gaps.back(stream.name))
+        for event in self._gaps.back(stream.name):
+            self._say(event)
         if devices != self._listed:
             self._meet(devices, me)
         return polled

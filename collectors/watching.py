@@ -111,6 +111,11 @@ class Watched:
         self._tick, self._ticks, self._rows_kept = 0, 0, 0
 
     @property
+    def silent(self) -> bool:
+        """Whether all that is read does not answer now."""
+        return False
+
+    @property
     def counts(self) -> Counts:
         """What happened so far."""
         return Counts(self._ticks, self._rows_kept, self._events.missed, self._events.count)

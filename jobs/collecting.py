@@ -6,7 +6,7 @@ ended.counts.rows
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,11 +43,14 @@ def collect(
     gpus: int | None = None,
     model: str | None = None,
     seed: int | None = None,
+    host: str | None = None,
+    socket: str | None = None,
+    url: str | Sequence[str] | None = None,
     tell: Callable[[str], None] | None = None,
     begun: Callable[[Collecting], None] | None = None,
     look: Callable[[], None] | None = None,
 ) -> Collected | None:
-    """Read every GPU of this node into a store until `duration` is over, or Ctrl-C, SIGTERM or SIGHUP.
+    """Read GPUs into a store until `duration` is over, or Ctrl-C, SIGTERM or SIGHUP.
 
     The arguments are the options of `whorl collect` (docs/cli.md); times are in s; `durable` is 0 for every tick.
     `tell` is called with a sentence if settings of a crashed process were restored, `begun` with the collector when it
@@ -62,11 +65,9 @@ def collect(
     from ..store.system.memory import give_back
     from ..store.system.signals import Noted
 
-    options: dict[str, Any] = {
-        key: value for key, value in (("gpus", gpus), ("model", model), ("seed", seed)) if value is not None
-    }
-    if options and backend != "simulated":
-        raise InputError(f"--{next(iter(options))} works only with --backend simulated")
+    urls = (url,) if isinstance(url, str) else url
+    given = {"gpus": gpus, "model": model, "seed": seed, "host": host, "socket": socket, "url": urls}
+    options = _own(backend, {name: value for name, value in given.items() if value is not None})
     plan = Plan(
         store=str(store),
         interval_s=interval,
@@ -95,3 +96,20 @@ def collect(
         give_back()  # the resources that opening took
         counts = collecting.run(ended=lambda: bool(signals.came), look=look or (lambda: None))
         return Collected(counts, signals.came[0] if signals.came else None, collecting)
+
+
+def _own(backend: str, options: dict[str, Any]) -> dict[str, Any]:
+    """These options, where the backend knows them all and has those that it needs."""
+    from ..collectors.backends import BACKENDS, find_source
+
+    source = find_source(backend)
+    for name in options:
+        if name not in source.options:
+            knowing = " or ".join(other for other, row in BACKENDS.items() if name in row.options)
+            raise InputError(f"--{name} works only with --backend {knowing}")
+    for name in source.needs:
+        if not options.get(name):
+            raise InputError(f"--backend {backend} needs --{name}; see whorl collect --help")
+    if "host" in options and "socket" in options:
+        raise InputError("--host and --socket are two ways to one engine: give one of them")
+    return options
