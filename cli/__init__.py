@@ -182,6 +182,7 @@ _SECTIONS = {
     },
     "Count energy": {"energy": "energy:energy"},
     "Place jobs": {"advise": "advise:advise", "replay": "replay:replay"},
+    "Pass on": {"export": "export:export"},
     "Look into the store": {"sql": "sql:sql", "schema": "schema:schema", "store": "store:store_group"},
 }
 _VERBS = {name: where for verbs in _SECTIONS.values() for name, where in verbs.items()}

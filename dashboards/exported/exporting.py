@@ -1,0 +1,115 @@
+"""What an exporter keeps: readings, which every look brings up to date, and findings, which a thread of its own reads.
+
+A look never waits for the findings: it takes those of the last time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ... import __version__
+from ...errors import WhorlError
+from ...store import Store
+from ...store.readers.newest import Following, Gpu, Newest
+from . import dcgm, findings, series
+from .series import ONE, SECONDS, TIMESTAMP, Labels, Point, Series, Who
+
+log = logging.getLogger(__name__)
+
+_PAUSE_S = 60.0
+_SHARE = 20  # at most one part in so many of the time goes into findings
+_NONE = Labels(())
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`age_s`: older readings are left out. `dcgm_names`: readings also under the names of dcgm-exporter."""
+
+    age_s: float = 60.0
+    dcgm_names: bool = False
+
+
+class Exporter:
+    """Gives the series of a store, as often as it is asked."""
+
+    def __init__(self, store: Store, settings: Settings, *, clock: Callable[[], int] = time.time_ns) -> None:
+        self._store, self._settings, self._clock = store, settings, clock
+        self._following = Following(store, settings.age_s)
+        self._who = Who()
+        self._found = findings.Found()
+        self._found_at: int | None = None
+        self._took_s = 0.0
+        self._asked: set[Gpu] = set()  # GPUs that were not known when they were seen first
+        self._wanted = threading.Event()  # such a GPU was seen: findings are read soon
+        self._ended = threading.Event()
+
+    def refresh(self) -> None:
+        """Bring everything that is slow up to date. Raises WhorlError."""
+        began = time.monotonic()
+        self._following.catch_up(self._clock())
+        self._found, self._found_at = findings.find(self._store, self._who, self._clock()), self._clock()
+        self._took_s = time.monotonic() - began
+
+    def start(self) -> None:
+        """Read what is there, and then keep the findings up to date in a thread, until `close`. Raises WhorlError."""
+        self._following.catch_up(self._clock())
+        threading.Thread(target=self._run, name="findings", daemon=True).start()
+
+    def close(self) -> None:
+        """End the thread, when it has done what it does."""
+        self._ended.set()
+        self._wanted.set()
+
+    def _run(self) -> None:
+        said = ""
+        while not self._ended.is_set():
+            self._wanted.clear()
+            try:
+                self.refresh()
+                said = ""
+            except WhorlError as error:
+                if str(error) != said:
+                    said = str(error)
+                    log.warning("%s; the findings stay as they were", error)
+            pause = max(_PAUSE_S, _SHARE * self._took_s)
+            if not self._ended.wait(min(pause, _SHARE * self._took_s)):  # at once for a new GPU, but not all the time
+                self._wanted.wait(max(0.0, pause - _SHARE * self._took_s))
+
+    def series(self) -> list[Series]:
+        """All series of this moment. Raises StoreError."""
+        began = time.monotonic()
+        newest, found = self._following.now(self._clock()), self._found
+        unknown = {gpu for gpu in newest.gpus if gpu not in found.identity} - self._asked
+        if unknown:
+            self._asked |= unknown
+            self._wanted.set()
+        out = series.readings(newest, self._who)
+        out += series.identities(self._shown(newest, found))
+        out += found.series
+        if self._settings.dcgm_names:
+            out += dcgm.readings(newest, found)
+        return [*out, *self._own(time.monotonic() - began)]
+
+    def _shown(self, newest: Newest, found: findings.Found) -> list[tuple[Point, Point | None]]:
+        """Who the GPUs are that other series are about."""
+        fresh = {gpu for gpu, there in zip(newest.gpus, newest.fresh.tolist(), strict=True) if there}
+        return [found.identity[gpu] for gpu in sorted(fresh | found.about, key=str) if gpu in found.identity]
+
+    def _own(self, took_s: float) -> list[Series]:
+        """What the exporter says of itself."""
+        now = self._clock()
+        at = [] if self._found_at is None else [(_NONE, self._found_at / 1e9, now)]
+        return [
+            Series(
+                "export_look", SECONDS, "gauge", "how long it took to look for newer readings", [(_NONE, took_s, now)]
+            ),
+            Series(
+                "export_findings", TIMESTAMP, "gauge", "when findings and identities were read last, since 1970", at
+            ),
+            Series("export_findings", SECONDS, "gauge", "how long that took", [(_NONE, self._took_s, now)]),
+            Series("export", ONE, "info", "the version of whorl", [(Labels((("version", __version__),)), 1, now)]),
+        ]

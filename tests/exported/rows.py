@@ -1,0 +1,38 @@
+"""Rows of telemetry that tests choose, written by a real journal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from whorl.store import Journal, Store
+from whorl.store.metrics import METRICS
+from whorl.store.schema import arrow_rows
+
+SECOND = 1_000_000_000
+EVERY = {metric.name: 1000 + row for row, metric in enumerate(METRICS)}
+"""A value of every metric, each another one."""
+
+
+def batch(rows: list[Mapping[str, Any]]) -> pa.RecordBatch:
+    """Rows of the same columns; cluster "c" where they name none."""
+    whole = [{"cluster": "c"} | dict(row) for row in rows]
+    names = list(whole[0])
+    made = arrow_rows("telemetry", {name: [row[name] for row in whole] for name in names})
+    return made.combine_chunks().to_batches()[0]
+
+
+@contextmanager
+def journal_of(store: Store, name: str = "n1") -> Iterator[Journal]:
+    """A journal without a thread: it publishes and seals when the test says so."""
+    with Journal(store, name, thread=False, settle_s=0.0) as journal:
+        yield journal
+
+
+def ago(seconds: float) -> int:
+    """That long ago, ns."""
+    return time.time_ns() - int(seconds * SECOND)

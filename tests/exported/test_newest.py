@@ -1,0 +1,195 @@
+"""Following a store gives the newest value of each metric, wherever its row lies, and reads no file twice."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from whorl.errors import StoreError
+from whorl.store import Store
+from whorl.store.metrics import ROW
+from whorl.store.readers.newest import Following, Newest
+from whorl.store.system import light
+from whorl.tests.exported.rows import SECOND, ago, batch, journal_of
+from whorl.tests.sizes import count, sample
+from whorl.tests.stores import new_store
+
+NOW = 1_800_000_000 * SECOND
+AGE_S = 60.0
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return new_store(tmp_path / "store")
+
+
+def value(newest: Newest, name: str, gpu: str = "g1", cluster: str = "c") -> int | None:
+    place = newest.gpus.index((cluster, gpu))
+    return int(newest.values[ROW[name], place]) if newest.known[ROW[name], place] else None
+
+
+def test_a_metric_that_the_last_row_lacks_has_its_earlier_value(store: Store) -> None:
+    following = Following(store, AGE_S)
+    with journal_of(store) as journal:
+        journal.append(batch([{"ts": NOW - 9 * SECOND, "gpu": "g1", "power_mw": 1, "fan_speed": 40}]))
+        journal.append(batch([{"ts": NOW - 1 * SECOND, "gpu": "g1", "power_mw": 2, "fan_speed": None}]))
+        newest = following.now(NOW)
+    assert (value(newest, "power_mw"), value(newest, "fan_speed"), value(newest, "energy_mj")) == (2, 40, None)
+    assert newest.seen.tolist() == [NOW - SECOND]
+
+
+def test_what_is_too_old_is_not_known(store: Store) -> None:
+    following = Following(store, AGE_S)
+    with journal_of(store) as journal:
+        journal.append(batch([{"ts": NOW, "gpu": "g1", "power_mw": 5, "fan_speed": 40}]))
+        journal.append(batch([{"ts": NOW + 50 * SECOND, "gpu": "g1", "power_mw": 6}]))
+        assert value(following.now(NOW + 60 * SECOND), "fan_speed") == 40
+        newest = following.now(NOW + 61 * SECOND)
+        assert (value(newest, "power_mw"), value(newest, "fan_speed")) == (6, None)
+        newest = following.now(NOW + 111 * SECOND)
+    assert value(newest, "power_mw") is None
+    assert newest.fresh.tolist() == [False]
+
+
+def test_readings_end_where_the_gpu_does_not_answer_and_begin_again(store: Store) -> None:
+    following = Following(store, AGE_S)
+
+    def rows(at: int, power: int | None, quality: str | None) -> pa.RecordBatch:
+        return batch([{"ts": NOW + at * SECOND, "gpu": "g1", "power_mw": power, "quality": quality}])
+
+    with journal_of(store) as journal:
+        journal.append(rows(0, 7, "power_stuck"))
+        assert value(following.now(NOW + SECOND), "power_mw") == 7
+        journal.append(rows(1, None, "lost"))
+        newest = following.now(NOW + 2 * SECOND)
+        assert value(newest, "power_mw") is None
+        assert (newest.answers.tolist(), newest.quality) == ([False], ["lost"])
+        journal.append(rows(2, 8, None))
+        newest = following.now(NOW + 3 * SECOND)
+    assert value(newest, "power_mw") == 8
+    assert (newest.answers.tolist(), newest.quality) == ([True], [None])
+
+
+def test_gpus_of_one_name_in_two_clusters_are_two(store: Store) -> None:
+    following = Following(store, AGE_S)
+    with journal_of(store) as journal:
+        journal.append(batch([{"ts": NOW, "cluster": c, "gpu": "g1", "power_mw": p} for c, p in (("a", 1), ("b", 2))]))
+        newest = following.now(NOW)
+    assert (value(newest, "power_mw", cluster="a"), value(newest, "power_mw", cluster="b")) == (1, 2)
+
+
+def test_a_look_reads_no_file_and_no_row_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cost does not grow with the store: only what journals have gained since the last look is read."""
+    following = Following(store, AGE_S)
+    with journal_of(store) as journal:
+        journal.append(batch([{"ts": NOW, "gpu": "g1", "power_mw": 1}]))
+        journal.publish()
+        journal.append(batch([{"ts": NOW + SECOND, "gpu": "g1", "power_mw": 2}]))
+        following.catch_up(NOW)
+        following.now(NOW)
+        taken: list[int] = []
+        take = Following._take
+
+        def counted(self: Following, rows: pa.Table, since: int) -> None:
+            taken.append(len(rows))
+            take(self, rows, since)
+
+        monkeypatch.setattr(Following, "_take", counted)
+        with monkeypatch.context() as patch:
+            patch.setattr(light, "read", lambda *_: pytest.fail("a file was read"))
+            for at in (2, 3):
+                journal.append(batch([{"ts": NOW + at * SECOND, "gpu": "g1", "power_mw": at}]))
+                assert value(following.now(NOW + at * SECOND), "power_mw") == at
+            following.now(NOW)
+        journal.seal()
+        following.catch_up(NOW)  # all rows of the new segment are known
+        following.now(NOW)
+    assert taken == [1, 1]
+
+
+def test_old_files_are_not_opened(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for day in range(3):
+        rows = batch([{"ts": NOW - (day + 1) * 86_400 * SECOND, "gpu": "g1", "power_mw": day}])
+        store.append({"telemetry": pa.Table.from_batches([rows])}, f"old-{day}")
+    new = batch([{"ts": NOW, "gpu": "g1", "power_mw": 9}])
+    store.append({"telemetry": pa.Table.from_batches([new])}, "new")
+    opened: list[str] = []
+    read = light.read
+
+    def noted(path: Path, *more: Any) -> Any:
+        opened.append(path.name)
+        return read(path, *more)
+
+    monkeypatch.setattr(light, "read", noted)
+    following = Following(store, AGE_S)
+    following.catch_up(NOW)
+    assert value(following.now(NOW), "power_mw") == 9
+    assert len(opened) == 1
+
+
+def expected(store: Store, names: Sequence[str], now: int) -> dict[str, dict[str, int | None]]:
+    """By GPU, each newest value that is not NULL, not too old, and not from before the GPU fell silent; by SQL."""
+    since = f"greatest(epoch_ns(ts) - s.at, 0) > 0 and epoch_ns(ts) >= {now - int(AGE_S * SECOND)}"
+    columns = (f"arg_max({name}, ts) filter ({name} is not null and {since}) as {name}" for name in names)
+    silent = "select gpu, coalesce(max(epoch_ns(ts)) filter (quality = 'lost'), 0) as at from telemetry group by gpu"
+    query = f"select gpu, {', '.join(columns)} from telemetry join ({silent}) s using (gpu) group by gpu"
+    return {row.pop("gpu"): row for row in store.sql(query).to_pylist()}
+
+
+@pytest.mark.parametrize("seed", sample(range(60), short=3))
+def test_in_any_order_of_writing_sealing_and_looking_it_says_what_sql_says(store: Store, seed: int) -> None:
+    """Two collectors, files appended between them, and looks: one follower sees all of it, one is new at the end."""
+    rng = random.Random(seed)
+    following = Following(store, AGE_S)
+    following.catch_up(NOW)
+    now, names = NOW, ("power_mw", "fan_speed", "energy_mj")
+
+    def row(gpu: str) -> dict[str, Any]:
+        known = {name: rng.randrange(1000) if rng.random() < 0.6 else None for name in names}
+        lost = rng.random() < 0.1
+        return {"ts": now, "gpu": gpu, **(dict.fromkeys(names) if lost else known), "quality": "lost" if lost else None}
+
+    with journal_of(store, "n1") as one, journal_of(store, "n2") as two:
+        for turn in range(count(60, short=25)):
+            now += rng.choice((1, 1, 5, 20)) * SECOND
+            match rng.choice(("write", "write", "write", "publish", "seal", "append", "look", "catch up")):
+                case "write":
+                    one.append(batch([row("g1"), row("g2")]))
+                    two.append(batch([row("g3")]))
+                case "publish":
+                    rng.choice((one, two)).publish()
+                case "seal":
+                    rng.choice((one, two)).seal()
+                case "append":
+                    store.append({"telemetry": pa.Table.from_batches([batch([row("g4")])])}, f"file-{turn}")
+                    following.catch_up(now)
+                case "look":
+                    following.now(now)
+                case "catch up":
+                    following.catch_up(now)
+        fresh = Following(store, AGE_S)
+        fresh.catch_up(now)
+        known = expected(store, names, now)
+        for follower in (following, fresh):
+            newest = follower.now(now)
+            for _, gpu in newest.gpus:
+                assert {name: value(newest, name, str(gpu)) for name in names} == known[str(gpu)], gpu
+
+
+def test_a_store_that_is_gone_is_told_in_a_sentence(store: Store) -> None:
+    following = Following(store, AGE_S)
+    with journal_of(store) as journal:
+        journal.append(batch([{"ts": ago(1), "gpu": "g1", "power_mw": 1}]))
+        assert value(following.now(), "power_mw") == 1
+    journals = store.root / "journal"
+    for path in journals.iterdir():
+        path.unlink()
+    journals.rmdir()
+    journals.write_text("no folder")
+    with pytest.raises(StoreError, match="cannot read"):
+        following.now()

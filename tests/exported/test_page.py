@@ -1,0 +1,267 @@
+"""The page for Prometheus: the values that SQL gives, in base units, in a form that Prometheus' own client reads."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from whorl.cli import cli
+from whorl.dashboards.exported import dcgm
+from whorl.dashboards.exported.exporting import Exporter, Settings
+from whorl.dashboards.exported.prometheus import page
+from whorl.dashboards.exported.series import ONE, UNITS, Labels, Series, stem
+from whorl.store import Store
+from whorl.store.clock_events import CLOCK_EVENTS
+from whorl.store.metrics import METRICS
+from whorl.store.schema import arrow_rows
+from whorl.tests.conftest import BuiltOnce
+from whorl.tests.exported.rows import EVERY, SECOND, batch, journal_of
+from whorl.tests.stores import new_store
+
+NOW = 1_800_000_000 * SECOND
+PROMTOOL = shutil.which("promtool")
+_IN_BASE_UNITS = {"mW": 1e3, "mJ": 1e3, "MHz": 1e-6, "%": 1e2, "ppm": 1e6, "ms": 1e3, "us": 1e6, "ns": 1e9}
+
+
+def _filled(root: Path) -> None:
+    """Two GPUs with a value of every metric, one that is lost, and a MIG instance."""
+    store = new_store(root / "store")
+    known = {
+        "cluster": "c", "node": "n1", "slot": 0, "model": "H100", "driver": "570.1", "nvml_index": 3, "serial": "S1",
+        "pci_bus_id": "00000000:07:00.0", "memory_total": 80 << 30, "uuid": "g1", "parent": None, "mig_profile": None,
+    }  # fmt: skip
+    instance = known | {"uuid": "MIG-1", "parent": "g1", "mig_profile": "1g.10gb", "slot": None}
+    rows = [known | {"gpu": "g1"}, instance | {"gpu": "MIG-1"}]
+    store.append({"gpus": arrow_rows("gpus", {name: [row[name] for row in rows] for name in rows[0]})}, "gpus")
+    events = [(1, 79), (3, 31), (2, 48)]
+    columns: dict[str, list[Any]] = {"ts": [NOW + at for at, _ in events], "code": [code for _, code in events]}
+    columns |= {"cluster": ["c"] * 3, "gpu": ["g1"] * 3, "kind": ["xid"] * 3}
+    store.append({"events": arrow_rows("events", columns)}, "events")
+    none, twice = dict.fromkeys(EVERY), {name: 2 * one for name, one in EVERY.items()}
+    with journal_of(store) as journal:
+        journal.append(batch([{"ts": NOW, "gpu": "lost", **EVERY, "quality": None}]))
+        journal.append(
+            batch(
+                [
+                    {"ts": NOW + SECOND, "gpu": "g1", **EVERY, "quality": "power_stuck,power_slow"},
+                    {
+                        "ts": NOW + SECOND,
+                        "gpu": "g2",
+                        **twice,
+                        "quality": None,
+                    },
+                    {"ts": NOW + SECOND, "gpu": "lost", **none, "quality": "lost"},
+                    {"ts": NOW + SECOND, "gpu": "MIG-1", **none, "memory_used": 1 << 30, "quality": None},
+                ]
+            )
+        )
+
+
+@pytest.fixture(scope="module")
+def store(built_once: BuiltOnce) -> Store:
+    return Store.open(built_once("exported", _filled) / "store")
+
+
+def exported(store: Store, *, dcgm_names: bool = False, now: int = NOW + 2 * SECOND) -> bytes:
+    exporter = Exporter(store, Settings(60.0, dcgm_names), clock=lambda: now)
+    exporter.refresh()
+    return page(exporter.series())
+
+
+Sample = tuple[str, frozenset[tuple[str, str]]]
+
+
+def parsed(text: bytes) -> dict[Sample, float]:
+    found: dict[Sample, float] = {}
+    for family in text_string_to_metric_families(text.decode()):
+        for one in family.samples:
+            key = one.name, frozenset(one.labels.items())
+            assert key not in found, f"{key} is there twice"
+            found[key] = one.value
+    return found
+
+
+def of(samples: Mapping[Sample, float], name: str, gpu: str = "g1", **labels: str) -> float | None:
+    return samples.get((name, frozenset({"cluster": "c", "gpu": gpu, **labels}.items())))
+
+
+def test_every_metric_is_there_in_base_units_as_sql_gives_it(store: Store) -> None:
+    samples = parsed(exported(store))
+    names = [metric.name for metric in METRICS]
+    query = f"select gpu, {', '.join(names)} from telemetry where quality is distinct from 'lost' and gpu like 'g%'"
+    rows = {row["gpu"]: row for row in store.sql(query).to_pylist()}
+    spelled = {metric.name: Series(stem(metric), UNITS[metric.unit], "counter" if metric.kind == "counter" else "gauge",
+                                   "", ()).prometheus for metric in METRICS}  # fmt: skip
+    assert len(set(spelled.values())) == len(METRICS)
+    for metric in METRICS:
+        for gpu in ("g1", "g2"):
+            shown = of(samples, spelled[metric.name], gpu)
+            if metric.kind == "mask":
+                assert shown is None
+                continue
+            assert shown == pytest.approx(rows[gpu][metric.name] / _IN_BASE_UNITS.get(metric.unit, 1), rel=1e-12)
+    assert of(samples, "whorl_gpu_power_watts") == EVERY["power_mw"] / 1000
+    assert of(samples, "whorl_gpu_energy_joules_total") == EVERY["energy_mj"] / 1000
+    assert of(samples, "whorl_gpu_sm_clock_hertz") == EVERY["sm_clock_mhz"] * 1e6
+    assert of(samples, "whorl_gpu_power_violation_seconds_total") == EVERY["power_violation_ns"] / 1e9
+
+
+def test_reasons_of_the_clock_are_a_series_each(store: Store) -> None:
+    samples = parsed(exported(store))
+    for one in CLOCK_EVENTS:
+        shown = of(samples, "whorl_gpu_clock_event_reason", reason=one.name)
+        assert shown == (None if one.bit is None else float(EVERY["clock_event_reasons"] & one.bit != 0))
+
+
+def test_a_gpu_that_is_lost_has_no_readings_and_says_so(store: Store) -> None:
+    samples = parsed(exported(store))
+    assert of(samples, "whorl_gpu_answers", "lost") == 0
+    assert of(samples, "whorl_gpu_answers", "g1") == 1
+    assert of(samples, "whorl_gpu_quality", "lost", mark="lost") == 1
+    assert of(samples, "whorl_gpu_power_watts", "lost") is None
+    assert [of(samples, "whorl_gpu_quality", mark=mark) for mark in ("power_stuck", "power_slow")] == [1, 1]
+
+
+def test_nothing_stays_of_a_gpu_that_is_not_read_any_more(store: Store) -> None:
+    samples = parsed(exported(store, now=NOW + 62 * SECOND))
+    kept = {"whorl_gpu_events_total"}  # what is stored of it does not change
+    assert not [key for key in samples if key[0].startswith("whorl_gpu") and key[0] not in kept]
+
+
+def test_who_a_gpu_is_stands_in_one_series_and_not_in_the_others(store: Store) -> None:
+    samples = parsed(exported(store))
+    (info,) = (dict(key[1]) for key in samples if key[0] == "whorl_gpu_info" and ("gpu", "g1") in key[1])
+    assert info == {
+        "cluster": "c", "gpu": "g1", "name": "g1", "node": "n1", "slot": "0", "model": "H100", "driver": "570.1",
+        "nvml_index": "3", "serial": "S1", "pci_bus_id": "00000000:07:00.0",
+    } | {"name": info["name"]}  # fmt: skip
+    assert of(samples, "whorl_gpu_memory_bytes") == 80 << 30
+    hot = {name for (name, labels) in samples if dict(labels).keys() == {"cluster", "gpu"}}
+    assert {Series(stem(m), UNITS[m.unit], "gauge", "", ()).prometheus for m in METRICS if m.kind == "gauge"} <= hot
+
+
+def test_events_are_counted_by_kind_and_number(store: Store) -> None:
+    samples = parsed(exported(store))
+    assert [of(samples, "whorl_gpu_events_total", kind="xid", code=c) for c in ("79", "31", "48", "13")] == [
+        1,
+        1,
+        1,
+        None,
+    ]
+
+
+def test_names_of_dcgm_exporter_have_its_labels_and_units(store: Store) -> None:
+    samples = parsed(exported(store, dcgm_names=True))
+    labels = {
+        "gpu": "3", "UUID": "g1", "pci_bus_id": "00000000:07:00.0", "device": "nvidia3", "modelName": "H100",
+        "Hostname": "n1", "DCGM_FI_DRIVER_VERSION": "570.1",
+    }  # fmt: skip
+    # The client's parser adds "_total" to the name of a counter that lacks it.
+    mine = {name.removesuffix("_total"): value for (name, pairs), value in samples.items() if dict(pairs) == labels}
+    assert mine.keys() == {*dcgm.NAMES, dcgm.XID}
+    assert mine["DCGM_FI_DEV_POWER_USAGE"] == EVERY["power_mw"] / 1000  # W
+    assert mine["DCGM_FI_DEV_FB_USED"] == EVERY["memory_used"] / 2**20  # MiB
+    assert mine["DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"] == EVERY["energy_mj"]  # mJ
+    assert mine["DCGM_FI_DEV_SM_CLOCK"] == EVERY["sm_clock_mhz"]
+    assert mine["DCGM_FI_DEV_GPU_UTIL"] == EVERY["utilization"]
+    assert mine["DCGM_FI_DEV_XID_ERRORS"] == 31  # the last one
+    instance = {name: pairs for name, pairs in samples if name == "DCGM_FI_DEV_FB_USED" and ("UUID", "MIG-1") in pairs}
+    assert ("GPU_I_PROFILE", "1g.10gb") in instance["DCGM_FI_DEV_FB_USED"]
+    assert not any(name.startswith("DCGM") for name, _ in parsed(exported(store)))
+
+
+def test_the_names_of_dcgm_exporter_are_spelled_as_it_spells_names() -> None:
+    assert not [name for name in dcgm.NAMES if not re.fullmatch(r"DCGM_FI_(DEV|PROF)_[A-Z0-9_]+", name)]
+
+
+class _Given(Collector):
+    """Prometheus' own client, given the same values."""
+
+    def __init__(self, series: list[Series]) -> None:
+        self._series = series
+
+    def collect(self) -> list[Metric]:
+        families: list[Metric] = []
+        for one in self._series:
+            names = [name for name, _ in one.points[0][0].pairs]
+            kind = CounterMetricFamily if one.kind == "counter" else GaugeMetricFamily
+            family = kind(one.prometheus, one.help, labels=names)
+            for labels, value, _ in one.points:
+                family.add_metric([text for _, text in labels.pairs], value)
+            families.append(family)
+        return families
+
+
+_TEXT = st.text(max_size=8)
+
+
+@given(_TEXT, st.lists(_TEXT, min_size=1, max_size=4, unique=True), st.floats(allow_nan=False, allow_infinity=False))
+def test_prometheus_own_client_writes_a_page_that_means_the_same(words: str, names: list[str], number: float) -> None:
+    points = [(Labels((("gpu", name),)), number, 0) for name in names]
+    series = [
+        Series("gpu_power", UNITS["mW"], "gauge", words, points),
+        Series("gpu_energy", UNITS["mJ"], "counter", words, points),
+    ]
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Given(series))
+    pages = page(series), generate_latest(registry)
+    mine, theirs = (list(text_string_to_metric_families(text.decode())) for text in pages)
+    assert mine == theirs
+
+
+_ONE_LINE = b"# HELP whorl_a b\n# TYPE whorl_a gauge\nwhorl_a 1\n"
+
+
+def test_a_value_that_is_not_known_is_no_line() -> None:
+    assert page([Series("gpu_power", UNITS["mW"], "gauge", "power", ())]) == b""
+    assert page([Series("a", ONE, "gauge", "b", [(Labels(()), 1, 0)])]) == _ONE_LINE
+
+
+@pytest.mark.prometheus
+@pytest.mark.skipif(PROMTOOL is None, reason="there is no promtool on this machine")
+def test_promtool_finds_nothing_wrong_with_the_names(store: Store) -> None:
+    assert PROMTOOL is not None
+    done = subprocess.run([PROMTOOL, "check", "metrics"], input=exported(store), capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_once_prints_the_page(store: Store) -> None:
+    done = CliRunner().invoke(cli, ["export", "prometheus", "--store", str(store.root), "--once", "--max-age", "9999d"])
+    assert done.exit_code == 0, done.output
+    assert 'whorl_gpu_power_watts{cluster="c",gpu="g1"} 1.0\n' in done.output
+
+
+@pytest.mark.parametrize(
+    ("listen", "says"),
+    [
+        ("9500", "write HOST:PORT"),
+        ("localhost:", "write HOST:PORT"),
+        ("localhost:http", "write HOST:PORT"),
+        ("localhost:99999", "write HOST:PORT"),
+        ("::1:9500", "in brackets"),
+    ],
+)
+def test_an_address_that_is_none_is_told(store: Store, listen: str, says: str) -> None:
+    done = CliRunner().invoke(cli, ["export", "prometheus", "--store", str(store.root), "--listen", listen])
+    assert done.exit_code == 2
+    assert says in done.output
+    assert repr(listen) in done.output
+
+
+def test_a_store_that_does_not_exist_is_told(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["export", "prometheus", "--store", str(tmp_path / "none"), "--once"])
+    assert done.exit_code == 3
+    assert "does not exist" in done.output

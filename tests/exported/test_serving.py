@@ -1,0 +1,159 @@
+"""The page over HTTP, from a real server, while a collector writes to the store."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from whorl.dashboards.exported.exporting import Exporter, Settings
+from whorl.dashboards.exported.prometheus import CONTENT_TYPE, page
+from whorl.dashboards.exported.serving import Server, address
+from whorl.errors import InputError
+from whorl.store import Store
+from whorl.tests.exported.rows import SECOND, ago, batch, journal_of
+from whorl.tests.stores import new_store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return new_store(tmp_path / "store")
+
+
+@contextmanager
+def serving(store: Store) -> Iterator[str]:
+    exporter = Exporter(store, Settings())
+    server = Server("127.0.0.1", 0, lambda: page(exporter.series()))
+    exporter.start()
+    server.start()
+    try:
+        yield server.url
+    finally:
+        server.close()
+        exporter.close()
+
+
+def fetched(url: str, **headers: str) -> tuple[bytes, dict[str, str]]:
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=30) as answer:
+        return answer.read(), dict(answer.headers)
+
+
+def watts(text: bytes) -> list[str]:
+    return [line.rpartition(" ")[2] for line in text.decode().splitlines() if line.startswith("whorl_gpu_power_watts{")]
+
+
+def test_each_page_has_the_newest_reading(store: Store) -> None:
+    with serving(store) as url, journal_of(store) as journal:
+        assert watts(fetched(url)[0]) == []
+        for milliwatts in (100_000, 250_500):
+            journal.append(batch([{"ts": ago(0), "gpu": "g1", "power_mw": milliwatts}]))
+            text, headers = fetched(url)
+            assert watts(text) == [str(milliwatts / 1000)]
+        assert headers["Content-Type"] == CONTENT_TYPE
+        packed, headers = fetched(url, **{"Accept-Encoding": "gzip"})
+        assert headers["Content-Encoding"] == "gzip"
+        assert watts(gzip.decompress(packed)) == watts(text)
+
+
+def test_other_addresses_are_no_pages(store: Store) -> None:
+    with serving(store) as url:
+        root = url.removesuffix("/metrics")
+        assert b'href="/metrics"' in fetched(root + "/")[0]
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            fetched(root + "/other")
+        head = urllib.request.Request(url, method="HEAD")
+        with urllib.request.urlopen(head, timeout=30) as answer:
+            assert int(answer.headers["Content-Length"]) > 0
+            assert answer.read() == b""
+
+
+def test_a_store_that_is_gone_gives_no_page_and_a_sentence(store: Store) -> None:
+    """Prometheus notes that the target is down. Old values would look like new ones."""
+    with serving(store) as url:
+        fetched(url)
+        journals = store.root / "journal"
+        shutil.rmtree(journals, ignore_errors=True)
+        journals.write_text("no folder")
+        with pytest.raises(urllib.error.HTTPError, match="503") as caught:
+            fetched(url)
+        assert "cannot read" in caught.value.read().decode()
+        journals.unlink()
+        journals.mkdir()
+        fetched(url)
+
+
+def test_a_port_that_is_taken_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=f"port {port}: another program listens there; choose another port"):
+            Server("127.0.0.1", port, bytes)
+
+
+@pytest.mark.parametrize(
+    ("host", "says"),
+    [("192.0.2.1", "this machine has no such address"), ("no-such-host.invalid", "nothing is known of the host")],
+)
+def test_an_address_of_another_machine_is_told(host: str, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        Server(host, 0, bytes)
+
+
+@pytest.mark.parametrize(
+    ("text", "means"),
+    [
+        ("127.0.0.1:9500", ("127.0.0.1", 9500)),
+        ("[::1]:9500", ("::1", 9500)),
+        (":9500", ("", 9500)),
+        ("node7:80", ("node7", 80)),
+    ],
+)
+def test_what_an_address_means(text: str, means: tuple[str, int]) -> None:
+    assert address(text) == means
+
+
+def test_a_signal_ends_the_command_in_order(store: Store) -> None:
+    with journal_of(store) as journal:
+        journal.append(batch([{"ts": ago(-600), "gpu": "g1", "power_mw": 7000}]))
+    command = [sys.executable, "-m", "whorl", "export", "prometheus", "--store", str(store.root)]
+    process = subprocess.Popen([*command, "--listen", "127.0.0.1:0"], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    said = process.stderr.readline()
+    assert watts(fetched(said.split()[-1])[0]) == ["7.0"]
+    process.send_signal(signal.SIGTERM)
+    _, rest = process.communicate(timeout=60)
+    assert (process.returncode, rest) == (0, "")
+
+
+def test_readings_come_from_a_collector_that_runs(store: Store) -> None:
+    """From the simulated GPUs of another process to the page."""
+    command = [sys.executable, "-m", "whorl", "collect", "--store", str(store.root), "--backend", "simulated"]
+    process = subprocess.Popen([*command, "--gpus", "2", "--interval", "0.1"], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    process.stderr.readline()
+    try:
+        with serving(store) as url:
+            found: list[str] = []
+            for _ in range(300):
+                text, _ = fetched(url)
+                found = watts(text)
+                if len(found) == 2 and b"whorl_gpu_info{" in text:
+                    break
+            assert len(found) == 2
+            assert b'model="H100-SXM5"' in text
+            read = [
+                float(line.split()[-1]) for line in text.decode().splitlines() if line.startswith("whorl_gpu_read_")
+            ]
+            assert min(read) * SECOND > ago(60)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
