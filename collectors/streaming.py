@@ -157,10 +157,12 @@ class Streamer(Watched):
         """What is new; None where the stream does not answer."""
         stream = self.source
         try:
-            with self._in(me, self._number):
-                if not self._open:
+            if not self._open:
+                with self._in(me, self._number):
                     stream.close()
                     stream.open()
+                self._open = True
+            with self._in(me, self._number):
                 polled = stream.poll()
                 devices = list(stream.devices())
         except InputError as error:
@@ -168,7 +170,6 @@ class Streamer(Watched):
             for event in self._gaps.gone(stream.name, str(error)):
                 self._say(event)
             return None
-        self._open = True
         for event in self._gaps.back(stream.name):
             self._say(event)
         if devices != self._listed:

@@ -6,19 +6,24 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner, Result
 
+from whorl.cli import cli
 from whorl.collectors import streaming
 from whorl.collectors.backends import Device, Readings, Status, Stream
 from whorl.collectors.streaming import Streamer
 from whorl.errors import DeviceError, InputError, StoreError
+from whorl.store import Store
 from whorl.store.events import Event, EventKind
 from whorl.store.metrics import METRICS, ROW
 from whorl.tests.collectors.sampling import Kept, Running, Turned
+from whorl.tests.stores import new_store
 
 SECOND = 1_000_000_000
 T0 = 1_790_000_000 * SECOND
@@ -415,3 +420,65 @@ def test_a_store_that_hangs_does_not_keep_it_from_ending(caplog: pytest.LogCaptu
     assert one.waiting_for_store
     assert one.counts.rows == 3
     released.set()
+
+
+# As `whorl collect` runs it
+
+
+def collected(script: Script, store: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> Result:
+    """The verb in this process, reading a script in the place of dcgm."""
+    given: list[dict[str, Any]] = []
+
+    def made(**more: Any) -> Scripted:
+        given.append(more)
+        return script.stream()
+
+    monkeypatch.setattr("whorl.collectors.collecting.find_stream", lambda _: made)
+    new_store(store)
+    arguments = ["collect", "--store", str(store), "--node", "n1", "--backend", "dcgm", *options]
+    done = CliRunner().invoke(cli, arguments)
+    asked = {"interval_s": 0.1, "slow_s": 10.0} if "0.1" in options else {"interval_s": 1.0, "slow_s": 10.0}
+    assert {name: given[0][name] for name in asked} == asked
+    assert all(more == given[0] for more in given)
+    return done
+
+
+def test_collect_stores_what_a_stream_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hour, steps = 3600 * SECOND, list[Step]()
+    steps += [readings(*(power(gpu, T0 + k * SECOND + gpu, k) for gpu in (0, 1) for k in (n, n + 1))) for n in range(5)]
+    steps += [InputError("the engine has left"), readings(power(0, T0 - hour, 7))]  # and its clock was set back
+    store = tmp_path / "S"
+    done = collected(Script(steps), store, monkeypatch, "--interval", "0.1", "--duration", "2")
+    assert done.exit_code == 0, done.stderr
+    assert "stored 13 rows" in done.stderr
+    assert "collecting from scripted: 2 GPUs (X, unknown), every 0.1 s" in done.stderr
+    found = Store.open(store)
+    told = found.sql("select gpu, count(*) n, count(distinct ts) d, sum(power_mw) s from telemetry group by gpu")
+    assert sorted(map(tuple, (row.values() for row in told.to_pylist()))) == [
+        ("GPU-a", 7, 7, 22),
+        ("GPU-b", 6, 6, 15),
+    ]
+    kinds = found.sql("select kind, node from events order by ts").to_pylist()
+    assert [row["kind"] for row in kinds] == ["collect_began", "source_gone", "source_back", "collect_ended"]
+    assert {row["node"] for row in kinds} == {"n1"}
+    assert found.sql("select count(*) n from gpus").to_pylist() == [{"n": 2}]
+
+
+def test_collect_says_why_a_stream_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script(refusing=InputError("no engine answers at n:5555: is nv-hostengine running?"))
+    done = collected(script, tmp_path / "S", monkeypatch)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "no engine answers at n:5555: is nv-hostengine running?" in done.stderr
+    assert "simulated" not in done.stderr
+
+
+def test_collect_ends_where_the_store_takes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise StoreError("no space is left on the disk")
+
+    script = Script([readings(power(0, T0))])
+    monkeypatch.setattr("whorl.store.journal.Journal.append", full)
+    done = collected(script, tmp_path / "S", monkeypatch)
+    assert done.exit_code == 3
+    assert "no space is left on the disk" in done.stderr
+    assert script.calls[-1] == "close 1"
