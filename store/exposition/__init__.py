@@ -1,0 +1,1 @@
+"""Pages of exporters: the text that Prometheus scrapes, and what dcgm-exporter says in it about GPUs."""

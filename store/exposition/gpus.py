@@ -1,0 +1,174 @@
+"""What dcgm-exporter's names, labels and numbers mean: the metric and the GPU of a series, and its value.
+
+Labels differ from version to version and from site to site; what is known of them stands here and nowhere else. The
+labels of pods are not read: who had a GPU is in the table `jobs`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..metrics import METRICS, ROW, Metric
+
+XIDS = frozenset({"DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_XID_ERROR", "dcgm_xid_errors"})  # the last XID of a GPU
+
+# The names of dcgm-exporter 1.x, which later versions print where a site asks for them.
+_OLDEST = {
+    "dcgm_sm_clock": "sm_clock_mhz",
+    "dcgm_memory_clock": "mem_clock_mhz",
+    "dcgm_memory_temp": "memory_temperature_c",
+    "dcgm_gpu_temp": "temperature_c",
+    "dcgm_power_usage": "power_mw",
+    "dcgm_total_energy_consumption": "energy_mj",
+    "dcgm_pcie_replay_counter": "pcie_replays",
+    "dcgm_gpu_utilization": "utilization",
+    "dcgm_mem_copy_utilization": "memory_utilization",
+    "dcgm_enc_utilization": "encoder_utilization",
+    "dcgm_dec_utilization": "decoder_utilization",
+    "dcgm_power_violation": "power_violation_ns",
+    "dcgm_thermal_violation": "thermal_violation_ns",
+    "dcgm_sync_boost_violation": "sync_boost_violation_ns",
+    "dcgm_board_limit_violation": "board_limit_violation_ns",
+    "dcgm_reliability_violation": "reliability_violation_ns",
+    "dcgm_fb_free": "memory_free",
+    "dcgm_fb_used": "memory_used",
+    "dcgm_ecc_sbe_volatile_total": "ecc_corrected",
+    "dcgm_ecc_dbe_volatile_total": "ecc_uncorrected",
+}
+
+_UUID = ("UUID", "uuid", "gpu_uuid", "GPU_UUID")
+_INSTANCE, _PROFILE = ("GPU_I_ID", "gpu_i_id"), ("GPU_I_PROFILE", "gpu_i_profile")
+_NODE = ("Hostname", "hostname", "node", "kubernetes_node", "nodename", "node_name", "host", "instance")
+_SAID = {  # column of `gpus` -> labels, the first that has a value counts
+    "model": ("modelName", "model_name", "modelname"),
+    "serial": ("DCGM_FI_DEV_SERIAL", "serial"),
+    "vbios": ("DCGM_FI_DEV_VBIOS_VERSION", "vbios"),
+    "driver": ("DCGM_FI_DRIVER_VERSION", "driver_version"),
+    "pci_bus_id": ("pci_bus_id",),
+}
+_PARTS = ("nvlink", "nvswitch", "cpu", "cpucore")  # a series with one of these is of a part, not of the GPU
+_PODS = ("pod", "exported_pod", "pod_name", "exported_pod_name")
+_OF_INSTANCES = ("_ppm", "_bytes_per_s")  # ends of the columns that an instance has for itself, besides its memory
+
+_BLANKS = (0x7FFFFFFFFFFFFFF0, 0x7FFFFFF0, 1 << 47)  # of 64 and 32 bits, and of floats: whole up to 2^53
+_CODES = 16  # numbers from a blank on that say why there is no value
+_AFTER_ROUNDING = 2.0**63 - 1024  # a blank of 64 bits that went through a float
+# What a metric can be, in its unit; `fan_speed` is a share of a nominal speed.
+_LIMITS: dict[str, tuple[float, float]] = {
+    "mW": (0, 5e6),
+    "MHz": (0, 10_000),
+    "degC": (-60, 200),
+    "%": (0, 100),
+    "ppm": (0, 1_050_000),
+}
+_UNLIKE = {"fan_speed": (0, 200)}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Where the values of a metric's name belong: the row in `METRICS`, and what makes them the metric's unit."""
+
+    row: int
+    metric: Metric
+    scale: int
+    low: float
+    high: float
+    disputed: bool
+    """A time held down: pages and documents differ on its unit (`timeunit.py`)."""
+    of_instances: bool
+    """MIG instances have it for themselves; of all others they repeat the value of the whole GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whose:
+    """The GPU of a series: its UUID, and the number of the MIG instance if it is of one."""
+
+    uuid: str
+    instance: str | None
+
+    @property
+    def key(self) -> str:
+        """As the column `gpu` has it. No exporter tells the UUID of an instance."""
+        return self.uuid if self.instance is None else f"{self.uuid}:GI{self.instance}"
+
+
+def _columns() -> dict[str, Column]:
+    names = {name: metric for metric in METRICS for name in metric.prometheus}
+    names |= {name: METRICS[ROW[column]] for name, column in _OLDEST.items() if column in ROW}
+    return {
+        name: Column(
+            ROW[metric.name],
+            metric,
+            1 if metric.dcgm is None else metric.dcgm.scale,
+            *_UNLIKE.get(metric.name, _LIMITS.get(metric.unit, (0, math.inf))),
+            metric.unit == "ns",
+            metric.name.endswith(_OF_INSTANCES) or metric.name in ("memory_used", "memory_free"),
+        )
+        for name, metric in names.items()
+    }
+
+
+COLUMNS = _columns()
+"""By every name that dcgm-exporter has or had for it."""
+
+
+def column(name: str) -> Column | None:
+    """What a metric's name means. Profiling metrics have had their names in lower case, OpenMetrics adds `_total`."""
+    short = name.removesuffix("_total")
+    return COLUMNS.get(name) or COLUMNS.get(short) or COLUMNS.get(name.upper())
+
+
+def whose(labels: Mapping[str, str]) -> Whose | None:
+    """Whose values a series has; None if not a GPU's, or one whose UUID is not said."""
+    uuid = _first(labels, _UUID)
+    if uuid is None or any(labels.get(part) for part in _PARTS):
+        return None
+    prefix, dash, rest = uuid.partition("-")
+    if dash and prefix.upper() in ("GPU", "MIG"):
+        uuid = f"{prefix.upper()}-{rest.lower()}"
+    return Whose(uuid, _first(labels, _INSTANCE))
+
+
+def described(labels: Mapping[str, str]) -> dict[str, Any]:
+    """What the labels of a series say of its GPU, by column of `gpus`; only what they say."""
+    said: dict[str, Any] = {key: _first(labels, names) for key, names in _SAID.items()}
+    node = _first(labels, _NODE)
+    if node is not None and node == labels.get("instance"):
+        node = node.rpartition(":")[0].strip("[]") or node  # host:port
+    gpu = labels.get("gpu", "")
+    said |= {"node": node, "slot": int(gpu) if gpu.isdecimal() and len(gpu) < 4 else None}
+    said["mig_profile"] = _first(labels, _PROFILE)
+    return {key: value for key, value in said.items() if value is not None}
+
+
+def pods(labels: Mapping[str, str]) -> int:
+    """How many labels of pods have a value: of two series that differ in them only, the one with fewer is the GPU's."""
+    return sum(bool(labels.get(name)) for name in _PODS)
+
+
+def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str | None:
+    return next((value for name in names if (value := labels.get(name, "").strip())), None)
+
+
+def scaled(value: float | None, column: Column) -> tuple[int | None, str]:
+    """A value in the unit of its metric; or None and why: blank | unsupported | denied | no number | impossible."""
+    if value is None or not math.isfinite(value):
+        return None, "no number"
+    why = _blank(value, counter=column.metric.kind == "counter")
+    if why:
+        return None, why
+    metric = value * column.scale
+    if not column.low <= metric <= column.high or metric >= _AFTER_ROUNDING:
+        return None, "impossible"
+    return round(metric), ""
+
+
+def _blank(value: float, *, counter: bool) -> str:
+    """Why a number is none: the codes from each blank on are not found, not supported, not permitted."""
+    for blank in _BLANKS:
+        if blank <= value < blank + _CODES and not (counter and blank == _BLANKS[1]):
+            return {1: "unsupported", 2: "unsupported", 3: "denied"}.get(round(value - blank), "blank")
+    return "blank" if value >= (_AFTER_ROUNDING if counter else _BLANKS[2]) else ""
