@@ -1,0 +1,230 @@
+"""Pages of one exporter as readings: what each series is about is worked out once, after that a line costs little."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...store.exposition import gpus, text
+from ...store.exposition.timeunit import TimeUnit
+from ...store.metrics import METRICS
+from ..backends import Status
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_ROOM = 4  # times as many series are remembered as a page has: pods come and go, and are in the labels
+_BECAUSE = {"unsupported": Status.UNSUPPORTED, "denied": Status.DENIED, "blank": Status.UNREAD}
+_SHOWN = 5
+_MOST_XID = 100_000
+_REPEATED = 1000  # the rank of what MIG instances repeat
+
+
+@dataclass(slots=True)
+class Gpu:
+    """A GPU or MIG instance that a page shows: its key, whose part it is, and what the labels say of it."""
+
+    key: str
+    parent: str | None
+    row: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Known:
+    """A series: its metric's name, the number of its GPU, and the column; None is the last XID.
+
+    Of several series of one GPU and metric, that with the least rank counts: the GPU's own comes before those that
+    a pod or a MIG instance repeats.
+    """
+
+    name: str
+    gpu: int
+    column: gpus.Column | None
+    rank: int
+
+
+@dataclass(slots=True)
+class Page:
+    """What a page says: arrays (metrics, GPUs), GPUs by number; what is not on it is UNREAD."""
+
+    values: NDArray[np.int64]
+    status: NDArray[np.uint8]
+    stamps: NDArray[np.int64]
+    """UTC ns, 0 where the page has no time stamp."""
+    xids: dict[int, int]
+    names: frozenset[str]
+    """The names of metrics on it that have a column."""
+    unknown: frozenset[str]
+    """The other names of DCGM on it."""
+    damaged: list[text.Damage]
+    strange: list[str]
+    """Columns with numbers that they cannot have, or with two numbers for one GPU."""
+    cut: bool
+    """Whether the last line has no end."""
+
+
+class Reader:
+    """Reads the pages of one exporter. It remembers the series, the GPUs, and the unit of times held down."""
+
+    def __init__(self) -> None:
+        self.gpus: list[Gpu] = []
+        self.unit = TimeUnit()
+        self._numbers: dict[str, int] = {}  # key of a GPU -> its number
+        self._known: dict[str, _Known | None] = {}  # the beginning of a line -> its series; None: not for us
+        self._unknown: dict[str, str] = {}  # ... -> a name of DCGM that has no column
+
+    def read(self, page: str, now_ns: int) -> Page:
+        """What a page says that was asked for at `now_ns`."""
+        lines = page.split("\n")
+        cut = bool(lines[-1].strip()) and lines[-1].strip() != "# EOF"
+        if cut:
+            del lines[-1]  # its number may lack digits
+        if len(self._known) > _ROOM * len(lines):
+            self._known, self._unknown = {}, {}
+        known, unknown = self._known, self._unknown
+        found: list[tuple[int, _Known, str]] = []
+        damaged: list[text.Damage] = []
+        without: set[str] = set()
+        for number, line in enumerate(lines, start=1):
+            if line[:1].isspace():
+                line = line.strip()  # noqa: PLW2901 - the same line
+            if not line or line[0] == "#":
+                if self.unit.factor is None and line.startswith("# HELP"):
+                    self._hear(line)
+                continue
+            end = line.rfind("}") + 1
+            head = line[:end]
+            try:
+                series = known[head]
+            except KeyError:
+                try:
+                    end, series = self._meet(line)
+                except ValueError as error:
+                    damaged.append(text.Damage(number, str(error)))
+                    continue
+                head = line[:end]
+            if series is not None:
+                found.append((number, series, line[end:]))
+            elif head in unknown:
+                without.add(unknown[head])
+        result = Page(
+            np.zeros((len(METRICS), len(self.gpus)), np.int64),
+            np.full((len(METRICS), len(self.gpus)), Status.UNREAD, np.uint8),
+            np.zeros((len(METRICS), len(self.gpus)), np.int64),
+            {},
+            frozenset([series.name for _, series, _ in found if series.column is not None]),
+            frozenset(without),
+            damaged,
+            [],
+            cut,
+        )
+        self._fill(result, found, now_ns)
+        return result
+
+    def _hear(self, line: str) -> None:
+        words = line.split(None, 3)
+        column = gpus.column(words[2]) if len(words) == 4 else None
+        if column is not None and column.disputed:
+            self.unit.heard(words[3])
+
+    def _meet(self, line: str) -> tuple[int, _Known | None]:
+        """Where a line's series ends, and what it is. Raises ValueError."""
+        end = text.end_of_series(line)
+        head = line[:end]
+        if head in self._known:  # a brace stood behind it
+            return end, self._known[head]
+        series = text.series(head)
+        column, whose = gpus.column(series.name), gpus.whose(series.labels)
+        if column is None and series.name not in gpus.XIDS:
+            if series.name.upper().startswith("DCGM_FI_") and whose is not None:
+                self._unknown[head] = series.name
+            self._known[head] = None
+            return end, None
+        self._known[head] = None
+        if whose is None:
+            return end, None
+        rank = gpus.pods(series.labels)
+        if whose.instance is not None and not (column is not None and column.of_instances):
+            self._gpu(whose, series.labels)  # it exists
+            rank += _REPEATED + (int(whose.instance) if whose.instance.isdecimal() else 0)
+            whose = gpus.Whose(whose.uuid, None)
+        known = _Known(series.name, self._gpu(whose, series.labels), column, rank)
+        self._known[head] = known
+        return end, known
+
+    def _gpu(self, whose: gpus.Whose, labels: dict[str, str]) -> int:
+        said = gpus.described(labels)
+        profile = said.pop("mig_profile", None)
+        parent = None
+        if whose.instance is not None:
+            parent = whose.uuid
+            self._gpu(gpus.Whose(whose.uuid, None), labels)
+            said |= {"uuid": whose.uuid, "parent": whose.uuid, "mig_profile": profile}
+        else:
+            said["uuid"] = whose.uuid
+        number = self._numbers.setdefault(whose.key, len(self.gpus))
+        if number == len(self.gpus):
+            self.gpus.append(Gpu(whose.key, parent))
+        self.gpus[number].row |= said
+        return number
+
+    def _fill(self, page: Page, found: Iterable[tuple[int, _Known, str]], now_ns: int) -> None:
+        cells: dict[tuple[int, int], tuple[int, int, int, int]] = {}  # -> time, -rank, value, status
+        strange: set[str] = set()
+        held: list[gpus.Column] = []
+        for line, series, tail in found:
+            column, when = series.column, 0
+            said = tail.strip()
+            number = text.number_of(said)
+            if number is None:  # there is a time stamp, or something else
+                try:
+                    said, stamp = text.value_and_stamp(tail)
+                except ValueError as error:
+                    page.damaged.append(text.Damage(line, str(error)))
+                    continue
+                number, when = text.number_of(said), stamp or 0
+            if column is None:
+                if number is not None and 0 <= number < _MOST_XID:
+                    page.xids[series.gpu] = int(number)
+                continue
+            value, why = gpus.scaled(number, column)
+            cell, status = (column.row, series.gpu), Status.OK
+            before = cells.get(cell)
+            if before is not None:  # a second series of this metric and GPU
+                if (when, -series.rank) < before[:2] or before[2] == (value or 0):
+                    continue
+                if (when, -series.rank) == before[:2]:
+                    strange.add(f"{column.metric.name} has two values for one GPU")
+                    value, why = None, "two"
+            if value is None:
+                value, status = 0, _BECAUSE.get(why, Status.FAILED)
+                if why == "impossible":
+                    strange.add(f"{column.metric.name} cannot be {said}")
+            elif column.disputed:
+                held.append(column)
+            cells[cell] = (when, -series.rank, value, status)
+        for column in dict.fromkeys(held):
+            for gpu in range(len(self.gpus)):
+                self._time(cells, column, gpu, now_ns)
+        if cells:
+            rows, columns = np.array(list(cells), np.intp).T
+            when_, _, values, statuses = np.array(list(cells.values()), np.int64).T
+            page.stamps[rows, columns], page.values[rows, columns] = when_, values
+            page.status[rows, columns] = statuses
+        page.strange = sorted(strange)[:_SHOWN]
+
+    def _time(
+        self, cells: dict[tuple[int, int], tuple[int, int, int, int]], column: gpus.Column, gpu: int, now_ns: int
+    ) -> None:
+        """Turn a time held down into ns, or take it out where the unit is not known; 0 is 0 in every unit."""
+        when, rank, value, status = cells.get((column.row, gpu), (0, 0, 0, Status.UNREAD))
+        if status != Status.OK:
+            return
+        self.unit.note(f"{column.metric.name} of {self.gpus[gpu].key}", when or now_ns, value)
+        if self.unit.factor is not None:
+            cells[column.row, gpu] = (when, rank, value * self.unit.factor, status)
+        elif value:
+            cells[column.row, gpu] = (when, rank, 0, Status.UNREAD)
