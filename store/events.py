@@ -83,6 +83,11 @@ class EventKind(StrEnum):
         "duration_ns",
     )
 
+    EXPORTER = (
+        "exporter",
+        "what readers of its numbers should know about an exporter's page: what is wrong on it, or has another name",
+    )
+
     # of a collector
     COLLECT_BEGAN = "collect_began", "a collector began to read every `duration_ns`", "duration_ns"
     COLLECT_ENDED = "collect_ended", "it ended after `n` ticks", "n"

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 
 _ROOM = 4  # times as many series are remembered as a page has: pods come and go, and are in the labels
 _BECAUSE = {"unsupported": Status.UNSUPPORTED, "denied": Status.DENIED, "blank": Status.UNREAD}
-_SHOWN = 5
 _MOST_XID = 100_000
-_REPEATED = 1000  # the rank of what MIG instances repeat
+_PODS, _REPEATED = 100, 1000  # in the rank: of a label of a pod, of what a MIG instance repeats
 
 
 @dataclass(slots=True)
@@ -60,8 +59,8 @@ class Page:
     unknown: frozenset[str]
     """The other names of DCGM on it."""
     damaged: list[text.Damage]
-    strange: list[str]
-    """Columns with numbers that they cannot have, or with two numbers for one GPU."""
+    strange: dict[str, str]
+    """Columns with a number that they cannot have, or with two numbers for one GPU, and a sentence."""
     cut: bool
     """Whether the last line has no end."""
 
@@ -118,7 +117,7 @@ class Reader:
             frozenset([series.name for _, series, _ in found if series.column is not None]),
             frozenset(without),
             damaged,
-            [],
+            {},
             cut,
         )
         self._fill(result, found, now_ns)
@@ -146,7 +145,7 @@ class Reader:
         self._known[head] = None
         if whose is None:
             return end, None
-        rank = gpus.pods(series.labels)
+        rank = _PODS * gpus.pods(series.labels) + (0 if column is None else gpus.age(series.name, column))
         if whose.instance is not None and not (column is not None and column.of_instances):
             self._gpu(whose, series.labels)  # it exists
             rank += _REPEATED + (int(whose.instance) if whose.instance.isdecimal() else 0)
@@ -173,8 +172,7 @@ class Reader:
 
     def _fill(self, page: Page, found: Iterable[tuple[int, _Known, str]], now_ns: int) -> None:
         cells: dict[tuple[int, int], tuple[int, int, int, int]] = {}  # -> time, -rank, value, status
-        strange: set[str] = set()
-        held: list[gpus.Column] = []
+        held: list[tuple[int, int]] = []  # cells with a time held down
         for line, series, tail in found:
             column, when = series.column, 0
             said = tail.strip()
@@ -197,34 +195,25 @@ class Reader:
                 if (when, -series.rank) < before[:2] or before[2] == (value or 0):
                     continue
                 if (when, -series.rank) == before[:2]:
-                    strange.add(f"{column.metric.name} has two values for one GPU")
+                    page.strange[column.metric.name] = f"{series.name} has two values for one GPU"
                     value, why = None, "two"
             if value is None:
                 value, status = 0, _BECAUSE.get(why, Status.FAILED)
                 if why == "impossible":
-                    strange.add(f"{column.metric.name} cannot be {said}")
+                    page.strange[column.metric.name] = f"{series.name} cannot be {said}"
             elif column.disputed:
-                held.append(column)
+                held.append(cell)
             cells[cell] = (when, -series.rank, value, status)
-        for column in dict.fromkeys(held):
-            for gpu in range(len(self.gpus)):
-                self._time(cells, column, gpu, now_ns)
+        times = [(cell, *cells[cell]) for cell in dict.fromkeys(held) if cells[cell][3] == Status.OK]
+        for (row, gpu), when, _, value, _ in times:
+            self.unit.note(f"{METRICS[row].name} of {self.gpus[gpu].key}", when or now_ns, value)
+        for cell, when, rank, value, status in times:
+            if self.unit.factor is not None:
+                cells[cell] = (when, rank, value * self.unit.factor, status)
+            elif value:  # 0 is 0 in every unit
+                cells[cell] = (when, rank, 0, Status.UNREAD)
         if cells:
             rows, columns = np.array(list(cells), np.intp).T
             when_, _, values, statuses = np.array(list(cells.values()), np.int64).T
             page.stamps[rows, columns], page.values[rows, columns] = when_, values
             page.status[rows, columns] = statuses
-        page.strange = sorted(strange)[:_SHOWN]
-
-    def _time(
-        self, cells: dict[tuple[int, int], tuple[int, int, int, int]], column: gpus.Column, gpu: int, now_ns: int
-    ) -> None:
-        """Turn a time held down into ns, or take it out where the unit is not known; 0 is 0 in every unit."""
-        when, rank, value, status = cells.get((column.row, gpu), (0, 0, 0, Status.UNREAD))
-        if status != Status.OK:
-            return
-        self.unit.note(f"{column.metric.name} of {self.gpus[gpu].key}", when or now_ns, value)
-        if self.unit.factor is not None:
-            cells[column.row, gpu] = (when, rank, value * self.unit.factor, status)
-        elif value:
-            cells[column.row, gpu] = (when, rank, 0, Status.UNREAD)

@@ -121,6 +121,12 @@ def column(name: str) -> Column | None:
     return COLUMNS.get(name) or COLUMNS.get(short) or COLUMNS.get(name.upper())
 
 
+def age(name: str, column: Column) -> int:
+    """How many newer names dcgm-exporter has for the metric."""
+    names = column.metric.prometheus
+    return names.index(name) if name in names else len(names)
+
+
 def whose(labels: Mapping[str, str]) -> Whose | None:
     """Whose values a series has; None if not a GPU's, or one whose UUID is not said."""
     uuid = _first(labels, _UUID)
