@@ -89,7 +89,7 @@ class Reader:
         without: set[str] = set()
         for number, line in enumerate(lines, start=1):
             if line[:1].isspace():
-                line = line.strip()  # noqa: PLW2901 - the same line
+                line = line.strip()
             if not line or line[0] == "#":
                 if self.unit.factor is None and line.startswith("# HELP"):
                     self._hear(line)
@@ -189,7 +189,7 @@ class Reader:
                     page.xids[series.gpu] = int(number)
                 continue
             value, why = gpus.scaled(number, column)
-            cell, status = (column.row, series.gpu), Status.OK
+            cell, status = (column.row, series.gpu), int(Status.OK)
             before = cells.get(cell)
             if before is not None:  # a second series of this metric and GPU
                 if (when, -series.rank) < before[:2] or before[2] == (value or 0):

@@ -60,11 +60,7 @@ class Prometheus:
             self._asking = [None] * len(urls)
         rows, events = self._read()
         if not self._devices:
-            raise InputError(
-                "; ".join(
-                    f"{target.url} shows no GPU{target.instead}" for target in self._targets
-                )
-            )
+            raise InputError("; ".join(f"{target.url} shows no GPU{target.instead}" for target in self._targets))
         self._waiting = (rows, events)
 
     def devices(self) -> Sequence[Device]:
@@ -124,9 +120,9 @@ class Prometheus:
             self._asking[place] = thread
             thread.start()
         until = time.monotonic() + self._timeout + _LATE_S
-        for thread in self._asking:
-            if thread is not None:
-                thread.join(max(0.0, until - time.monotonic()))
+        for asking in self._asking:
+            if asking is not None:
+                asking.join(max(0.0, until - time.monotonic()))
         return list(answers)  # what comes later is not for this poll
 
     # -- rows ---------------------------------------------------------------------------------------------

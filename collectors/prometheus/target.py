@@ -184,7 +184,7 @@ class Target:
     def _names(self, page: Page) -> list[Event]:
         """Metrics that have another name now, or none."""
         names = sorted(page.names, reverse=True)
-        now = {column.metric.name: name for name in names if (column := gpus.column(name)) is not None}
+        now = {known.metric.name: name for name in names if (known := gpus.column(name)) is not None}
         before, new = self._columns, page.unknown - self._unknown
         if not now or (now == before and not new):
             return []

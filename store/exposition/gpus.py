@@ -15,8 +15,11 @@ from ..metrics import METRICS, ROW, Metric
 
 XIDS = frozenset({"DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_XID_ERROR", "dcgm_xid_errors"})  # the last XID of a GPU
 
-# The names of dcgm-exporter 1.x, which later versions print where a site asks for them.
-_OLDEST = {
+# Other names for the same: those of dcgm-exporter 1.x, which later versions print where a site asks for them, and
+# counters that DCGM has twice.
+_ALSO = {
+    "DCGM_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP_NS": "power_violation_ns",
+    "DCGM_FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST_NS": "sync_boost_violation_ns",
     "dcgm_sm_clock": "sm_clock_mhz",
     "dcgm_memory_clock": "mem_clock_mhz",
     "dcgm_memory_temp": "memory_temperature_c",
@@ -37,6 +40,7 @@ _OLDEST = {
     "dcgm_fb_used": "memory_used",
     "dcgm_ecc_sbe_volatile_total": "ecc_corrected",
     "dcgm_ecc_dbe_volatile_total": "ecc_uncorrected",
+    "dcgm_nvlink_bandwidth_total": "nvlink_bytes_per_s",
 }
 
 _UUID = ("UUID", "uuid", "gpu_uuid", "GPU_UUID")
@@ -97,18 +101,20 @@ class Whose:
 
 def _columns() -> dict[str, Column]:
     names = {name: metric for metric in METRICS for name in metric.prometheus}
-    names |= {name: METRICS[ROW[column]] for name, column in _OLDEST.items() if column in ROW}
-    return {
-        name: Column(
+    names |= {name: METRICS[ROW[column]] for name, column in _ALSO.items() if column in ROW}
+    columns = {}
+    for name, metric in names.items():
+        low, high = _UNLIKE.get(metric.name) or _LIMITS.get(metric.unit, (0, math.inf))
+        columns[name] = Column(
             ROW[metric.name],
             metric,
             1 if metric.dcgm is None else metric.dcgm.scale,
-            *_UNLIKE.get(metric.name, _LIMITS.get(metric.unit, (0, math.inf))),
-            metric.unit == "ns",
-            metric.name.endswith(_OF_INSTANCES) or metric.name in ("memory_used", "memory_free"),
+            low,
+            high,
+            disputed=metric.unit == "ns" and name.upper().endswith("_VIOLATION"),
+            of_instances=metric.name.endswith(_OF_INSTANCES) or metric.name in ("memory_used", "memory_free"),
         )
-        for name, metric in names.items()
-    }
+    return columns
 
 
 COLUMNS = _columns()

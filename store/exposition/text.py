@@ -62,7 +62,7 @@ class Help:
 def lines(text: str) -> Iterator[Sample | Damage | Help]:
     """What the lines of a page say. Empty lines, types, units and comments say nothing here."""
     for number, line in enumerate(text.split("\n"), start=1):
-        line = line.strip()  # noqa: PLW2901 - the same line
+        line = line.strip()
         if not line:
             continue
         if line.startswith("#"):
