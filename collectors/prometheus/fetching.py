@@ -124,6 +124,7 @@ class Fetcher:
             _left(until)
         if answer.length:  # what the server announced and did not send
             raise http.client.IncompleteRead(b"", answer.length)
+        answer.close()  # now the connection can be used again
         if answer.will_close:
             self.close()
         return answer, b"".join(pieces)

@@ -71,6 +71,8 @@ class Reader:
     def __init__(self) -> None:
         self.gpus: list[Gpu] = []
         self.unit = TimeUnit()
+        self.nameless = False
+        """Whether a known metric was there without the UUID of its GPU."""
         self._numbers: dict[str, int] = {}  # key of a GPU -> its number
         self._known: dict[str, _Known | None] = {}  # the beginning of a line -> its series; None: not for us
         self._unknown: dict[str, str] = {}  # ... -> a name of DCGM that has no column
@@ -144,6 +146,7 @@ class Reader:
             return end, None
         self._known[head] = None
         if whose is None:
+            self.nameless |= not gpus.is_part(series.labels)
             return end, None
         rank = _PODS * gpus.pods(series.labels) + (0 if column is None else gpus.age(series.name, column))
         if whose.instance is not None and not (column is not None and column.of_instances):

@@ -58,8 +58,13 @@ class Prometheus:
             self._targets = [Target(shown(url), _host(url), self._stale) for url in urls]
             self._fetchers = [Fetcher(url, self._timeout) for url in urls]
             self._asking = [None] * len(urls)
-        rows, events = self._read()
+        try:
+            rows, events = self._read()
+        except InputError:
+            self.close()
+            raise
         if not self._devices:
+            self.close()
             raise InputError("; ".join(f"{target.url} shows no GPU{target.instead}" for target in self._targets))
         self._waiting = (rows, events)
 

@@ -132,7 +132,7 @@ class Target:
             rows += new
             rows += self._missing(page, now, asked_ns, numbers, here)
         events += self._odd(page) + self._names(page) + self._xid(page)
-        self.instead = _instead(page)
+        self.instead = self._instead(page)
         return rows, events
 
     # -- rows ---------------------------------------------------------------------------------------------
@@ -214,13 +214,11 @@ class Target:
         self._xids |= page.xids
         return events
 
-
-def _instead(page: Page) -> str:
-    """What a page shows instead of GPUs, as the end of a sentence."""
-    if page.names:
-        return ": its series have no UUID of a GPU"
-    if page.unknown:
-        return f": whorl knows none of its metrics ({', '.join(sorted(page.unknown)[:_SHOWN])})"
-    if page.damaged:
-        return f": line {page.damaged[0].line} cannot be read ({page.damaged[0].why}); is it an exporter's page?"
-    return ": it has no metric of DCGM; is it dcgm-exporter's, and does the exporter see the GPUs?"
+    def _instead(self, page: Page) -> str:
+        if self._reader.nameless:
+            return ": its series have no UUID of a GPU"
+        if page.unknown:
+            return f": whorl knows none of its metrics ({', '.join(sorted(page.unknown)[:_SHOWN])})"
+        if page.damaged:
+            return f": line {page.damaged[0].line} cannot be read ({page.damaged[0].why}); is it an exporter's page?"
+        return ": it has no metric of DCGM; is it dcgm-exporter's, and does the exporter see the GPUs?"

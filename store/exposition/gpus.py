@@ -136,12 +136,17 @@ def age(name: str, column: Column) -> int:
 def whose(labels: Mapping[str, str]) -> Whose | None:
     """Whose values a series has; None if not a GPU's, or one whose UUID is not said."""
     uuid = _first(labels, _UUID)
-    if uuid is None or any(labels.get(part) for part in _PARTS):
+    if uuid is None or is_part(labels):
         return None
     prefix, dash, rest = uuid.partition("-")
     if dash and prefix.upper() in ("GPU", "MIG"):
         uuid = f"{prefix.upper()}-{rest.lower()}"
     return Whose(uuid, _first(labels, _INSTANCE))
+
+
+def is_part(labels: Mapping[str, str]) -> bool:
+    """Whether a series is of a link, a switch or a processor."""
+    return any(labels.get(part) for part in _PARTS)
 
 
 def described(labels: Mapping[str, str]) -> dict[str, Any]:

@@ -1,0 +1,475 @@
+"""The backend `prometheus`: pages of exporters over a real HTTP server, as rows and events."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.exporter import (
+    BLANK,
+    NOT_PERMITTED,
+    NOT_SUPPORTED,
+    Answer,
+    Exported,
+    Exporter,
+    exporting,
+    page,
+    usual,
+    uuid,
+)
+
+from whorl.collectors.backends import Readings, Status
+from whorl.collectors.prometheus.prometheus import Prometheus
+from whorl.errors import InputError
+from whorl.store.events import Event, EventKind
+from whorl.store.metrics import METRICS, ROW
+
+_PARTS = {"1g.10gb": ("1g.10gb", "3"), "2g.20gb": ("2g.20gb", "5")}
+
+
+class Read:
+    """A stream that a test polls, and what it gave: rows as dictionaries, and events."""
+
+    def __init__(self, *urls: str, **more: Any) -> None:
+        self.stream = Prometheus(url=urls, **more)
+        self.rows: list[dict[str, Any]] = []
+        self.events: list[Event] = []
+
+    def open(self) -> Read:
+        self.stream.open()
+        _OPEN.append(self.stream)
+        return self
+
+    def poll(self) -> list[dict[str, Any]]:
+        """The new rows: gpu, ts, each value that is not NULL, and under `status` those that are not OK nor unread."""
+        readings, events = self.stream.poll()
+        self.events += events
+        new = list(_rows(self.stream, readings))
+        self.rows += new
+        return new
+
+    def said(self, kind: EventKind) -> list[str]:
+        return [event.detail for event in self.events if event.kind == kind]
+
+
+def _rows(stream: Prometheus, readings: Readings) -> Iterator[dict[str, Any]]:
+    devices = stream.devices()
+    for row, (device, ts) in enumerate(zip(readings.device.tolist(), readings.ts.tolist(), strict=True)):
+        status = readings.status[:, row]
+        values = {m.name: int(readings.values[r, row]) for r, m in enumerate(METRICS) if status[r] == Status.OK}
+        other = {m.name: Status(status[r]) for r, m in enumerate(METRICS) if status[r] > Status.UNREAD}
+        yield {"gpu": devices[device].gpu, "ts": ts, **values, "status": other}
+
+
+_OPEN: list[Prometheus] = []
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    while _OPEN:
+        _OPEN.pop().close()
+
+
+class Pages:
+    """What an exporter shows, which a test changes as it goes."""
+
+    def __init__(self, text: str = "") -> None:
+        self.now = Answer(text)
+
+    def __call__(self, path: str) -> Answer:
+        return self.now
+
+
+@pytest.fixture
+def pages() -> Pages:
+    return Pages()
+
+
+@pytest.fixture
+def exporter(pages: Pages) -> Iterator[Exporter]:
+    with exporting(pages) as exporter:
+        yield exporter
+
+
+@pytest.mark.parametrize("version", ["1.x", "2.0", "2.x", "3.x", "4.x"])
+def test_row_of_each_gpu_from_every_version(pages: Pages, exporter: Exporter, version: str) -> None:
+    names = {"DCGM_FI_DEV_POWER_USAGE": "dcgm_power_usage"} if version == "1.x" else None
+    pages.now = Answer(page([Exported(n, usual(100.5 + n)) for n in (0, 1)], version, names=names))
+    before = time.time_ns()
+    first, second = Read(exporter.url).open().poll()
+    assert (first["gpu"], second["gpu"]) == (uuid(0), uuid(1))
+    assert before <= first["ts"] <= time.time_ns()
+    assert {name: value for name, value in first.items() if name not in ("gpu", "ts")} == {
+        "sm_clock_mhz": 1410,
+        "mem_clock_mhz": 1215,
+        "temperature_c": 41,
+        "power_mw": 100500,
+        "energy_mj": 123456789012,
+        "utilization": 97,
+        "memory_used": 3821 << 20,
+        "status": {},
+    }
+
+
+def test_who_the_gpus_are(pages: Pages, exporter: Exporter) -> None:
+    labels = {"pod": "train-0", "namespace": "team", "container": "c", "hpc_job": "7"}
+    pages.now = Answer(page([Exported(2, usual(), labels=labels)], "4.x"))
+    (device,) = Read(exporter.url).open().stream.devices()
+    assert device.gpu == uuid(2)
+    assert device.row == {
+        "uuid": uuid(2),
+        "model": "NVIDIA A100-SXM4-80GB",
+        "driver": "580.126.09",
+        "pci_bus_id": "00000000:02:00.0",
+        "node": "node-a",
+        "slot": 2,
+    }
+
+
+def test_names_of_newer_versions(pages: Pages, exporter: Exporter) -> None:
+    names = {"DCGM_FI_DEV_POWER_USAGE": "DCGM_FI_DEV_BOARD_POWER_WATTS", "DCGM_FI_DEV_GPU_UTIL": "DCGM_FI_DEV_GPU_UTIL_RATIO"}
+    pages.now = Answer(page([Exported(0, usual())], "4.x", names=names))
+    (row,) = Read(exporter.url).open().poll()
+    assert (row["power_mw"], row["utilization"]) == (155342, 97)
+
+
+def test_page_of_a_prometheus_has_many_nodes_and_its_own_times(pages: Pages, exporter: Exporter) -> None:
+    now_ms = time.time_ns() // 10**6
+    gpus = [
+        Exported(n, usual(100 + n, 10**9 + now_ms), node=f"node-{n // 2}", stamp_ms=now_ms - 1000 * (n // 2))
+        for n in range(4)
+    ]
+    pages.now = Answer(page(gpus, "federated"))
+    read = Read(exporter.url).open()
+    rows = read.poll()
+    assert [(row["gpu"], row["ts"]) for row in rows] == [
+        (uuid(gpu.number), (gpu.stamp_ms or 0) * 10**6) for gpu in gpus
+    ]
+    assert [device.row["node"] for device in read.stream.devices()] == ["node-0", "node-0", "node-1", "node-1"]
+    for gpu in gpus[:2]:
+        gpu.stamp_ms = now_ms + 1000
+        gpu.values["DCGM_FI_DEV_POWER_USAGE"] = 300
+    pages.now = Answer(page(gpus, "federated"))
+    assert [(row["gpu"], row["power_mw"]) for row in read.poll()] == [(uuid(0), 300000), (uuid(1), 300000)]
+
+
+def test_page_with_the_same_numbers_gives_no_row(pages: Pages, exporter: Exporter) -> None:
+    """The exporter reads its GPUs now and then: until then a row would say that the energy counter stands still."""
+    gpus = [Exported(0, usual()), Exported(1, usual())]
+    pages.now = Answer(page(gpus))
+    read = Read(exporter.url).open()
+    assert len(read.poll()) == 2
+    assert read.poll() == []
+    gpus[1].values["DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"] = 123456789013
+    pages.now = Answer(page(gpus))
+    assert len(read.poll()) == 2  # the page is new, also for the GPU whose numbers are not
+
+
+def test_prometheus_that_repeats_an_exporters_numbers_at_new_times(pages: Pages, exporter: Exporter) -> None:
+    gpu = Exported(0, usual(), stamp_ms=time.time_ns() // 10**6)
+    pages.now = Answer(page([gpu], "federated"))
+    read = Read(exporter.url).open()
+    assert len(read.poll()) == 1
+    assert gpu.stamp_ms is not None
+    gpu.stamp_ms += 15_000
+    pages.now = Answer(page([gpu], "federated"))
+    assert read.poll() == []
+
+
+def test_stuck_exporter_is_told_once_and_its_end_too(pages: Pages, exporter: Exporter) -> None:
+    pages.now = Answer(page([Exported(0, usual())]))
+    read = Read(exporter.url, stale_s=0.1).open()
+    read.poll()
+    for _ in range(1000):
+        assert read.poll() == []
+        if read.said(EventKind.SOURCE_GONE):
+            break
+    assert read.poll() == []
+    (said,) = read.said(EventKind.SOURCE_GONE)
+    assert said.startswith(f"{exporter.url} of node-a has shown the same numbers for 0 s")
+    pages.now = Answer(page([Exported(0, usual(160))]))
+    assert len(read.poll()) == 1
+    assert len(read.said(EventKind.SOURCE_BACK)) == 1
+
+
+def test_gpu_that_leaves_the_page_is_lost(pages: Pages, exporter: Exporter) -> None:
+    pages.now = Answer(page([Exported(0, usual()), Exported(1, usual())]))
+    read = Read(exporter.url, stale_s=0.1).open()
+    read.poll()
+    for watts in range(200, 1200):
+        pages.now = Answer(page([Exported(0, usual(watts))]))
+        if len(read.poll()) > 1:
+            break
+    pages.now = Answer(page([Exported(0, usual(1300))]))
+    read.poll()
+    (lost,) = [row for row in read.rows if row["status"]]
+    assert lost["gpu"] == uuid(1)
+    assert set(lost["status"].values()) == {Status.LOST}
+
+
+# -- numbers that are none ----------------------------------------------------------------------------------
+
+
+def test_blanks_and_strange_numbers_are_null(pages: Pages, exporter: Exporter) -> None:
+    values = usual(
+        "NaN",
+        "9.223372036854776e+18",
+        DCGM_FI_DEV_MEMORY_TEMP=NOT_SUPPORTED,
+        DCGM_FI_DEV_GPU_UTIL=NOT_PERMITTED,
+        DCGM_FI_DEV_SM_CLOCK=BLANK,
+        DCGM_FI_DEV_GPU_TEMP="+Inf",
+        DCGM_FI_DEV_FB_USED="ERROR - FAILED TO CONVERT TO STRING",
+        DCGM_FI_DEV_FAN_SPEED=100000,
+    )
+    pages.now = Answer(page([Exported(0, values)]))
+    read = Read(exporter.url).open()
+    (row,) = read.poll()
+    assert set(row) - {"gpu", "ts", "status"} == {"mem_clock_mhz"}
+    assert row["status"] == {
+        "power_mw": Status.FAILED,
+        "temperature_c": Status.FAILED,
+        "memory_temperature_c": Status.UNSUPPORTED,
+        "utilization": Status.DENIED,
+        "memory_used": Status.FAILED,
+        "fan_speed": Status.FAILED,
+    }
+    assert read.said(EventKind.EXPORTER) == [
+        f"{exporter.url}: DCGM_FI_DEV_FAN_SPEED cannot be 100000; NULL is stored"
+    ]
+
+
+def test_damaged_lines_cost_only_themselves(pages: Pages, exporter: Exporter) -> None:
+    good = page([Exported(0, usual())])
+    pages.now = Answer(good + "<p>\nDCGM_FI_DEV_PSTATE{gpu=\"0\n\x00\xff\n" + good.splitlines()[-1])
+    read = Read(exporter.url).open()
+    (row,) = read.poll()
+    assert row["power_mw"] == 155342
+    assert [said.partition(": ")[2] for said in read.said(EventKind.EXPORTER)] == [
+        "the page ends within a line, which is left out",
+        f"line {good.count(chr(10)) + 1} of the page cannot be read (it does not begin with the name of a metric); "
+        "it is left out",
+    ]
+
+
+def test_two_values_of_one_gpu(pages: Pages, exporter: Exporter) -> None:
+    """The GPU's own series counts, not what a pod has of it; of two pods nobody knows which."""
+    whole, one, two = (
+        Exported(0, {"DCGM_FI_DEV_GPU_UTIL": util, "DCGM_FI_DEV_GPU_TEMP": 40}, labels={"pod": pod})
+        for util, pod in ((75, ""), (25, "a"), (50, "b"))
+    )
+    pages.now = Answer(page([one, whole, two]))
+    (row,) = Read(exporter.url).open().poll()
+    assert row["utilization"] == 75
+    pages.now = Answer(page([one, two]))
+    read = Read(exporter.url).open()
+    (row,) = read.poll()
+    assert row["temperature_c"] == 40
+    assert row["status"] == {"utilization": Status.FAILED}
+    assert "DCGM_FI_DEV_GPU_UTIL has two values for one GPU" in read.said(EventKind.EXPORTER)[0]
+
+
+def test_mig_instances_have_rows_of_their_own_and_power_is_of_the_whole_gpu(pages: Pages, exporter: Exporter) -> None:
+    parts = [
+        Exported(
+            0,
+            usual(52.1 + number, DCGM_FI_PROF_GR_ENGINE_ACTIVE=0.25 * (number + 1), DCGM_FI_DEV_FB_USED=100 + number),
+            instance=part,
+        )
+        for number, part in enumerate(_PARTS.values())
+    ]
+    pages.now = Answer(page(parts, "4.x"))
+    read = Read(exporter.url).open()
+    whole, small, large = read.poll()
+    assert (whole["gpu"], whole["power_mw"], whole["energy_mj"]) == (uuid(0), 52100, 123456789012)
+    assert not {"gr_engine_active_ppm", "memory_used"} & whole.keys()
+    of_parts = [{key: row[key] for key in row.keys() - {"gpu", "ts", "status"}} for row in (small, large)]
+    assert of_parts == [
+        {"gr_engine_active_ppm": 250_000, "memory_used": 100 << 20},
+        {"gr_engine_active_ppm": 500_000, "memory_used": 101 << 20},
+    ]
+    devices = read.stream.devices()
+    assert [(d.gpu, d.parent, d.row.get("parent"), d.row.get("mig_profile")) for d in devices] == [
+        (uuid(0), None, None, None),
+        (f"{uuid(0)}:GI3", 0, uuid(0), "1g.10gb"),
+        (f"{uuid(0)}:GI5", 0, uuid(0), "2g.20gb"),
+    ]
+
+
+# -- counters of time, XIDs, names --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("share", "unit"), [(0.4, 1e9), (1.0, 1e6)])
+def test_times_held_down_are_null_until_their_unit_is_known(
+    pages: Pages, exporter: Exporter, share: float, unit: float
+) -> None:
+    begin = time.time_ns() // 10**6
+    read = Read(exporter.url)
+    stored: list[tuple[float, int | None]] = []
+    for second in range(0, 300, 10):
+        value = int(share * (second + 5) * unit)
+        values = usual(100 + second, DCGM_FI_DEV_POWER_VIOLATION=value, DCGM_FI_DEV_THERMAL_VIOLATION=0)
+        pages.now = Answer(page([Exported(0, values, stamp_ms=begin + second * 1000)]))
+        if second == 0:
+            read.open()
+        (row,) = [row for row in read.poll() if row["ts"] == (begin + second * 1000) * 10**6]
+        assert row["thermal_violation_ns"] == 0  # in every unit
+        stored.append((share * (second + 5), row.get("power_violation_ns")))
+    known = [(held, ns) for held, ns in stored if ns is not None]
+    assert stored[0][1] is None
+    assert len(known) > 15
+    assert all(ns == pytest.approx(held * 1e9) for held, ns in known)
+    (said,) = read.said(EventKind.EXPORTER)
+    assert said.startswith(f"{exporter.url}: times held down are in {'ns' if unit == 1e9 else 'us'}: ")
+
+
+def test_new_xid_is_an_event(pages: Pages, exporter: Exporter) -> None:
+    read = Read(exporter.url)
+    for number, xid in enumerate([43, 43, 0, 79, 79]):
+        pages.now = Answer(page([Exported(0, usual(100 + number, DCGM_FI_DEV_XID_ERRORS=xid))]))
+        if not number:
+            read.open()
+        read.poll()
+    xids = [event for event in read.events if event.kind == EventKind.XID]
+    assert [(event.gpu, event.code) for event in xids] == [(uuid(0), 79)]  # 43 was before
+
+
+def test_metric_that_is_renamed_is_told_once(pages: Pages, exporter: Exporter) -> None:
+    read = Read(exporter.url)
+    pages.now = Answer(page([Exported(0, usual())]))
+    read.open().poll()
+    names = {"DCGM_FI_DEV_POWER_USAGE": "DCGM_FI_DEV_BOARD_POWER_WATTS", "DCGM_FI_DEV_GPU_TEMP": "DCGM_FI_DEV_HEAT"}
+    for watts in (160, 161):
+        pages.now = Answer(page([Exported(0, usual(watts))], names=names))
+        (row,) = read.poll()
+        assert row["power_mw"] == 1000 * watts
+        assert "temperature_c" not in row
+    assert sorted(said.partition(": ")[2] for said in read.said(EventKind.EXPORTER)) == [
+        "DCGM_FI_DEV_GPU_TEMP is not on the page any more, so temperature_c is NULL; "
+        "new on it, and unknown to whorl: DCGM_FI_DEV_HEAT",
+        "power_mw is called DCGM_FI_DEV_BOARD_POWER_WATTS now, and was DCGM_FI_DEV_POWER_USAGE",
+    ]
+
+
+# -- servers that do not give a page ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (Answer("oops", 500), "it answers 500 Internal Server Error; look into the exporter's log"),
+        (Answer("", 404), "it answers 404 Not Found; dcgm-exporter's page is /metrics"),
+        (Answer("", 401), "it answers 401 Unauthorized; give a user and a password"),
+        (Answer("<html>", headers={"Content-Type": "text/html"}), "its page is text/html, not the text that Prometheus"),
+        (Answer(page([Exported(0, usual())]), cut=40), "its page is cut short"),
+        (Answer(b"\x1f\x8bno", headers={"Content-Encoding": "gzip"}), "its compressed page is damaged"),
+        (Answer("", 302, {"Location": "/metrics"}), "it sends on more than 3 times"),
+        (Answer("", 302, {"Location": "file:///etc/passwd"}), "it sends on to 'file:///etc/passwd', which is no web page"),
+        (Answer(""), "shows no GPU: it has no metric of DCGM"),
+        (Answer("# HELP DCGM_FI_DEV_SM_CLOCK x\n# TYPE DCGM_FI_DEV_SM_CLOCK gauge\n"), "shows no GPU: it has no metric"),
+        (Answer('DCGM_FI_DEV_SM_CLOCK{gpu="0"} 1\n'), "shows no GPU: its series have no UUID"),
+        (Answer('DCGM_FI_NEW{gpu="0",UUID="GPU-1"} 1\n'), "shows no GPU: whorl knows none of its metrics (DCGM_FI_NEW)"),
+        (Answer("node_load1 0.5\n"), "shows no GPU: it has no metric of DCGM"),
+        (Answer("<p>hello\n"), "shows no GPU: line 1 cannot be read"),
+    ],
+)
+def test_no_page_is_one_sentence(pages: Pages, exporter: Exporter, answer: Answer, why: str) -> None:
+    pages.now = answer
+    with pytest.raises(InputError) as error:
+        Read(exporter.url).open()
+    assert str(error.value).startswith(exporter.url)
+    assert why in str(error.value)
+
+
+def test_addresses_without_a_server() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}/metrics"
+        with pytest.raises(InputError, match="nothing listens there"):
+            Read(url).open()
+    with pytest.raises(InputError, match=r"its host is not known .*; check the name"):
+        Read("http://no-such-host.invalid:9400").open()
+
+
+@pytest.mark.parametrize("url", ["node:9400", "ftp://node/metrics", "http://", "http://node:x/", "http://no de/", ""])
+def test_url_that_is_none(url: str) -> None:
+    with pytest.raises(InputError, match="is no address of a page; an example is http://localhost:9400/metrics"):
+        Read(url).open()
+
+
+def test_no_url_asks_for_one() -> None:
+    with pytest.raises(InputError, match="give --url"):
+        Read().open()
+
+
+def test_silent_server_is_left_after_the_time_limit(pages: Pages, exporter: Exporter, monkeypatch: Any) -> None:
+    monkeypatch.setattr("whorl.collectors.prometheus.prometheus._LEAST_S", 0.1)
+    pages.now = Answer(page([Exported(0, usual())]), slow_s=30)
+    with pytest.raises(InputError, match="it has not sent its page within 0.1 s; is the exporter stuck?"):
+        Read(exporter.url, interval_s=0.1).open()
+
+
+def test_packed_page_and_redirect_and_kept_connection(pages: Pages, exporter: Exporter) -> None:
+    def answer(path: str) -> Answer:
+        if path == "/metrics":
+            return Answer("", 307, {"Location": "/there"})
+        return Answer(page([Exported(0, usual())]), packed=True)
+
+    exporter.answer = answer
+    read = Read(exporter.url.removesuffix("/metrics")).open()  # /metrics is the usual path
+    assert [row["power_mw"] for row in read.poll()] == [155342]
+    assert [path for path, _ in exporter.asked] == ["/metrics", "/there"] * 2
+    assert exporter.asked[0][1]["Accept-Encoding"] == "gzip"
+
+
+def test_password_is_sent_and_never_shown(pages: Pages, exporter: Exporter) -> None:
+    pages.now = Answer("", 403)
+    with pytest.raises(InputError) as error:
+        Read(exporter.url.replace("//", "//me:se%40cret@")).open()
+    assert exporter.asked[0][1]["Authorization"] == "Basic bWU6c2VAY3JldA=="
+    assert "cret" not in str(error.value)
+
+
+def test_one_of_several_exporters_is_down(pages: Pages, exporter: Exporter) -> None:
+    pages.now = Answer(page([Exported(0, usual())]))
+    other = Pages(page([Exported(1, usual(), node="node-b")]))
+    with exporting(other) as second:
+        read = Read(exporter.url, second.url).open()
+        assert {row["gpu"] for row in read.poll()} == {uuid(0), uuid(1)}
+        good, other.now = other.now, Answer("", 500)
+        for watts in (200, 201):
+            pages.now = Answer(page([Exported(0, usual(watts))]))
+            assert [row["gpu"] for row in read.poll()] == [uuid(0)]
+        assert read.said(EventKind.SOURCE_GONE) == [
+            f"{second.url}: it answers 500 Internal Server Error; look into the exporter's log"
+        ]
+        other.now = Answer(page([Exported(1, usual(170), node="node-b")]))
+        assert [row["gpu"] for row in read.poll()] == [uuid(1)]
+        assert len(read.said(EventKind.SOURCE_BACK)) == 1
+        pages.now = other.now = Answer("", 500)
+        with pytest.raises(InputError) as error:
+            read.poll()
+        assert str(error.value).count("it answers 500") == 2
+        assert good.body
+
+
+def test_gpus_without_a_node_on_the_page_are_on_the_exporters_host() -> None:
+    bare = [Exported(0, usual())]
+    with exporting(page(bare, "2.0")) as near:
+        read = Read(near.url).open()
+        assert "node" not in read.stream.devices()[0].row  # this node: the collector knows its name
+
+
+def test_columns_of_the_page_are_all_read(pages: Pages, exporter: Exporter) -> None:
+    """Each metric that an exporter can print arrives in its column, under its newest and under its oldest name."""
+    for which in (0, -1):
+        values: dict[str, float | int | str] = {m.prometheus[which]: 1 for m in METRICS if m.prometheus}
+        pages.now = Answer(page([Exported(0, values)]))
+        (row,) = Read(exporter.url).open().poll()
+        expected = {m.name for m in METRICS if m.prometheus and not m.prometheus[which].endswith("_VIOLATION")}
+        assert row.keys() - {"gpu", "ts", "status"} == expected
+        assert row["power_mw"] == 1000
+        assert ROW["power_mw"] == 0

@@ -1,0 +1,265 @@
+"""Pages of exporters as text: lines, what names and labels mean, numbers that are none, and the unit of times."""
+
+from __future__ import annotations
+
+import math
+import string
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.sizes import count
+
+from whorl.store.exposition import gpus, text
+from whorl.store.exposition.timeunit import NS, US, TimeUnit
+from whorl.store.metrics import METRICS, ROW
+
+_S = 10**9
+
+
+def _samples(page: str) -> list[text.Sample]:
+    return [line for line in text.lines(page) if isinstance(line, text.Sample)]
+
+
+def _damage(page: str) -> list[text.Damage]:
+    return [line for line in text.lines(page) if isinstance(line, text.Damage)]
+
+
+@pytest.mark.parametrize(
+    ("line", "value", "stamp"),
+    [
+        ("a 1.5", 1.5, None),
+        ("a{} 3", 3, None),
+        ('  a{b="c",} -2 \r', -2, None),
+        ("a 9223372036854775794", 9223372036854775794, None),  # exactly, unlike a float
+        ("a +Inf", math.inf, None),
+        ("a 1.4e+08 1700000000123", 1.4e8, 1700000000123 * 10**6),
+        ("a 1 1700000000.123456789", 1, 1700000000123456789),  # OpenMetrics has seconds
+        ('a_total{b="}"} 4 # {trace="x"} 3 1700000000.5', 4, None),
+        ('a{b="1"}4', 4, None),
+        ('{"a.b", c="d"} 4', 4, None),
+    ],
+)
+def test_line_has_value_and_time_stamp(line: str, value: float, stamp: int | None) -> None:
+    (sample,) = _samples(line)
+    assert (sample.value, sample.stamp_ns) == (value, stamp)
+
+
+def test_labels_are_unescaped() -> None:
+    (sample,) = _samples(r'a{one="b\"c\\d\ne", two = "} # 5"} 1')
+    assert sample.series == text.Series("a", {"one": 'b"c\\d\ne', "two": "} # 5"})
+
+
+def test_text_as_value_is_no_damage() -> None:
+    (sample,) = _samples('DCGM_FI_DEV_NAME{gpu="0"} Tesla T4')
+    assert (sample.text, sample.value) == ("Tesla T4", None)
+    assert math.isnan(_samples("a NaN")[0].value or 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ('a{gpu="0" 12', "its labels have no end"),
+        ('a{gpu="0', "its labels have no end"),
+        ("a{gpu=0} 12", "its labels cannot be read from 'gpu=0' on"),
+        ('a{gpu="0"}', "it has no value"),
+        ("a 1 2 3", "it has more than a value and a time stamp"),
+        ("a 1 yesterday", "'yesterday' is no time stamp"),
+        ("=a 1", "it does not begin with the name of a metric"),
+        ("<html>", "it does not begin with the name of a metric"),
+    ],
+)
+def test_damaged_line_costs_only_itself(line: str, why: str) -> None:
+    page = f"a 1\n{line}\n\nb 2\n"
+    assert _damage(page) == [text.Damage(2, why)]
+    assert [sample.line for sample in _samples(page)] == [1, 4]
+
+
+_NAMES = st.text(string.ascii_letters + "_:", min_size=1, max_size=8)
+_LABELS = st.dictionaries(
+    st.text(string.ascii_letters + "_", min_size=1, max_size=6).filter(lambda name: not name.startswith("__")),
+    st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=8),
+    max_size=4,
+)
+
+
+@settings(max_examples=count(2000, short=60))
+@given(name=_NAMES, labels=_LABELS, value=st.one_of(st.integers(), st.floats()), stamp=st.none() | st.integers(0, 10**13))
+def test_agrees_with_the_parser_of_prometheus_client(
+    name: str, labels: dict[str, str], value: float, stamp: int | None
+) -> None:
+    parser = pytest.importorskip("prometheus_client.parser", reason="needs prometheus-client")
+    inside = ",".join(f'{key}="{text_.translate(_ESCAPES)}"' for key, text_ in labels.items())
+    line = f"{name}{{{inside}}} {value!r}" + ("" if stamp is None else f" {10**12 + stamp}")
+    (theirs,) = next(iter(parser.text_string_to_metric_families(line + "\n"))).samples
+    (ours,) = _samples(line)
+    assert (ours.series.name, ours.series.labels) == (theirs.name, theirs.labels)
+    assert ours.value is not None
+    assert float(ours.value) == theirs.value or math.isnan(theirs.value)
+    if stamp is not None:
+        assert ours.stamp_ns == (10**12 + stamp) * 10**6
+
+
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+# -- names, labels, numbers ---------------------------------------------------------------------------------
+
+
+def test_every_name_of_a_metric_is_known() -> None:
+    for metric in METRICS:
+        for name in metric.prometheus:
+            found = gpus.column(name)
+            assert found is not None
+            assert (found.row, found.metric) == (ROW[metric.name], metric)
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("dcgm_power_usage", "power_mw"),
+        ("dcgm_fi_prof_sm_active", "sm_active_ppm"),
+        ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION_total", "energy_mj"),
+        ("DCGM_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP_NS", "power_violation_ns"),
+    ],
+)
+def test_older_and_other_spellings_are_known(name: str, column: str) -> None:
+    found = gpus.column(name)
+    assert found is not None
+    assert found.metric.name == column
+
+
+def test_only_violation_counters_are_disputed() -> None:
+    disputed = {name for name, column in gpus.COLUMNS.items() if column.disputed}
+    assert "DCGM_FI_DEV_POWER_VIOLATION" in disputed
+    assert all(name.upper().endswith("_VIOLATION") for name in disputed)
+
+
+def test_labels_say_who_the_gpu_is() -> None:
+    labels = {
+        "gpu": "3",
+        "UUID": "GPU-ABCDEF01-1111-2222-3333-444444444444",
+        "modelName": "NVIDIA H100",
+        "Hostname": "n7",
+        "instance": "10.0.0.1:9400",
+        "pci_bus_id": "00000000:07:00.0",
+        "DCGM_FI_DRIVER_VERSION": "580.1",
+        "DCGM_FI_DEV_SERIAL": "132",
+        "pod": "train-0",
+    }
+    assert gpus.whose(labels) == gpus.Whose("GPU-abcdef01-1111-2222-3333-444444444444", None)
+    assert gpus.described(labels) == {
+        "model": "NVIDIA H100",
+        "serial": "132",
+        "driver": "580.1",
+        "pci_bus_id": "00000000:07:00.0",
+        "node": "n7",
+        "slot": 3,
+    }
+
+
+@pytest.mark.parametrize(
+    ("labels", "node"),
+    [
+        ({"hostname": "n1", "Hostname": ""}, "n1"),
+        ({"kubernetes_node": "n2", "instance": "10.0.0.1:9400"}, "n2"),
+        ({"instance": "n3.site.org:9400"}, "n3.site.org"),
+        ({"instance": "[fd00::1]:9400"}, "fd00::1"),
+        ({}, None),
+    ],
+)
+def test_node_is_in_one_of_several_labels(labels: dict[str, str], node: str | None) -> None:
+    assert gpus.described(labels).get("node") == node
+
+
+def test_series_of_a_part_or_without_uuid_is_no_gpu() -> None:
+    assert gpus.whose({"gpu": "0"}) is None
+    assert gpus.whose({"gpu_uuid": "GPU-1", "nvlink": "2"}) is None
+    assert gpus.whose({"gpu_uuid": "GPU-1", "GPU_I_ID": "5"}) == gpus.Whose("GPU-1", "5")
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "scaled"),
+    [
+        ("DCGM_FI_DEV_POWER_USAGE", 155.342, (155342, "")),
+        ("DCGM_FI_DEV_FB_USED", 2, (2 << 20, "")),
+        ("DCGM_FI_PROF_SM_ACTIVE", 0.25, (250_000, "")),
+        ("DCGM_FI_PROF_SM_ACTIVE", 25.0, (None, "impossible")),  # a share in %: no exporter prints that
+        ("DCGM_FI_DEV_POWER_USAGE", 155_342, (None, "impossible")),  # mW
+        ("DCGM_FI_DEV_POWER_USAGE", -1, (None, "impossible")),
+        ("DCGM_FI_DEV_GPU_TEMP", 0x7FFFFFFFFFFFFFF0, (None, "blank")),
+        ("DCGM_FI_DEV_GPU_TEMP", 0x7FFFFFFFFFFFFFF1, (None, "unsupported")),
+        ("DCGM_FI_DEV_GPU_TEMP", 0x7FFFFFFFFFFFFFF2, (None, "unsupported")),
+        ("DCGM_FI_DEV_GPU_TEMP", 0x7FFFFFFFFFFFFFF3, (None, "denied")),
+        ("DCGM_FI_DEV_GPU_TEMP", 9.223372036854775807e18, (None, "blank")),  # after a Prometheus
+        ("DCGM_FI_DEV_GPU_TEMP", 0x7FFFFFF2, (None, "unsupported")),
+        ("DCGM_FI_DEV_POWER_USAGE", 140737488355328.0, (None, "blank")),
+        ("DCGM_FI_DEV_POWER_USAGE", 140737488355330.0, (None, "unsupported")),
+        ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 0x7FFFFFF2, (0x7FFFFFF2, "")),  # a counter may pass there
+        ("DCGM_FI_DEV_POWER_VIOLATION", 1 << 50, (1 << 50, "")),
+        ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 9.223372036854775807e18, (None, "blank")),
+        ("DCGM_FI_DEV_POWER_USAGE", math.nan, (None, "no number")),
+        ("DCGM_FI_DEV_POWER_USAGE", -math.inf, (None, "no number")),
+        ("DCGM_FI_DEV_POWER_USAGE", None, (None, "no number")),
+    ],
+)
+def test_number_becomes_the_metrics_unit_or_says_why_it_is_none(
+    name: str, number: float | None, scaled: tuple[int | None, str]
+) -> None:
+    column = gpus.column(name)
+    assert column is not None
+    assert gpus.scaled(number, column) == scaled
+
+
+# -- the unit of times held down ----------------------------------------------------------------------------
+
+
+def _fed(rate_per_s: float, *, seconds: int = 600, every: int = 1, hold: int = 1, words: str = "") -> TimeUnit:
+    """A unit that has seen a counter which grows by so much in a second, and whose exporter holds it for so long."""
+    unit = TimeUnit()
+    unit.heard(words)
+    for second in range(0, seconds, every):
+        unit.note("counter", second * _S, 1000 + rate_per_s * (second // hold * hold))
+    return unit
+
+
+@pytest.mark.parametrize("share", [1.0, 0.3, 0.01])
+def test_counter_in_ns_grows_faster_than_us_can(share: float) -> None:
+    assert _fed(share * 1e9).factor == NS
+
+
+def test_counter_that_grows_by_a_second_a_second_is_in_us() -> None:
+    assert _fed(1e6).factor == US
+    assert _fed(1e6, hold=30).factor == US
+    assert _fed(1e6, every=15, hold=30).factor == US
+
+
+@pytest.mark.parametrize("rate", [0, 1e3, 3e5, 7e5])
+def test_unit_stays_unknown_where_both_are_possible(rate: float) -> None:
+    assert _fed(rate).factor is None
+
+
+def test_exporter_that_shows_old_numbers_for_long_proves_nothing() -> None:
+    unit = TimeUnit()
+    unit.note("counter", 0, 0)
+    unit.note("counter", 1 * _S, 300e6)  # five minutes in us at once, as the page was five minutes old
+    assert unit.factor is None
+
+
+def test_words_of_the_page_are_believed_where_dcgm_says_the_same() -> None:
+    assert _fed(0, words="Throttling duration due to power constraints (in us).").factor is None
+    assert _fed(0, words="Throttling duration due to power constraints (in ns).").factor == NS
+
+
+def test_counter_with_more_us_than_a_driver_lives_is_in_ns() -> None:
+    unit = TimeUnit()
+    unit.note("counter", 0, 10**15)
+    assert unit.factor == NS
+    assert unit.because == "counter would be 32 years in us"
+
+
+def test_counter_that_falls_begins_anew() -> None:
+    unit = TimeUnit()
+    for second, value in enumerate([9e8, 9.1e8, 1e6, 2e6, 3e6]):
+        unit.note("counter", second * _S, value)
+    assert unit.factor is None
