@@ -86,7 +86,9 @@ def page(gpus: Sequence[Exported], version: str = "3.x", *, names: Mapping[str, 
         lines = []
         for gpu in gpus:
             if metric in gpu.values:
-                quoted = {key: said.replace("\\", r"\\").replace('"', r"\"") for key, said in labels_of(gpu, version).items()}
+                quoted = {
+                    key: said.replace("\\", r"\\").replace('"', r"\"") for key, said in labels_of(gpu, version).items()
+                }
                 text = comma.join(f'{key}="{said}"' for key, said in quoted.items())
                 stamp = "" if gpu.stamp_ms is None else f" {gpu.stamp_ms}"
                 lines.append(f"{name}{{{text}}} {gpu.values[metric]}{stamp}")
@@ -123,7 +125,7 @@ class Exporter:
             protocol_version = "HTTP/1.1"
             wbufsize = 1 << 16  # headers and body in one packet, as real exporters send them
 
-            def do_GET(self) -> None:  # noqa: N802 - the name that the library calls
+            def do_GET(self) -> None:
                 exporter.asked.append((self.path, dict(self.headers)))
                 answer = exporter.answer(self.path)
                 exporter.over.wait(answer.slow_s)

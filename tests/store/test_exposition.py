@@ -8,8 +8,8 @@ import string
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.sizes import count
 
+from tests.sizes import count
 from whorl.store.exposition import gpus, text
 from whorl.store.exposition.timeunit import NS, US, TimeUnit
 from whorl.store.metrics import METRICS, ROW
@@ -84,7 +84,9 @@ _LABELS = st.dictionaries(
 
 
 @settings(max_examples=count(2000, short=60))
-@given(name=_NAMES, labels=_LABELS, value=st.one_of(st.integers(), st.floats()), stamp=st.none() | st.integers(0, 10**13))
+@given(
+    name=_NAMES, labels=_LABELS, value=st.one_of(st.integers(), st.floats()), stamp=st.none() | st.integers(0, 10**13)
+)
 def test_agrees_with_the_parser_of_prometheus_client(
     name: str, labels: dict[str, str], value: float, stamp: int | None
 ) -> None:
