@@ -6,7 +6,8 @@ A test has one body and gets its cases from here, so that both sizes prove the s
     @pytest.mark.parametrize("seed", sample(range(200), short=8))
     @settings(max_examples=count(300, short=40))
 
-A test of which no part proves anything is marked `@pytest.mark.long`: it runs with `--long` only.
+Marked `@pytest.mark.long`, and run with `--long` only: a test of which no part proves anything, and one that costs a
+second where a cheaper one proves the main part.
 """
 
 from __future__ import annotations

@@ -86,6 +86,7 @@ def test_the_document(store: str) -> None:
     assert {k: v for k, v in as_format.items() if k not in ages} == {k: v for k, v in found.items() if k not in ages}
 
 
+@pytest.mark.long
 def test_a_campaign_over_a_simulated_fleet_has_no_age(tmp_path: Path) -> None:
     """Simulated campaigns begin in January 2026, whenever they run; the probe `idle` never has a time."""
     from whorl.tests.probed_fleet import stored
@@ -191,6 +192,7 @@ def test_exclude_is_one_line_possibly_empty(store: str) -> None:
     assert result.stderr.startswith("whorl: note: nothing is excluded. No measurable benefit")
 
 
+@pytest.mark.long
 def test_the_users_own_nodes_are_printed_with_the_others(store: str, tmp_path: Path) -> None:
     def printed(own: str, *options: str, workload: str = "sgemm") -> str:
         result = advise(store, "--format", "exclude", "--and", own, *options, workload=workload)

@@ -196,6 +196,7 @@ def test_the_gpus_of_this_node_are_measured_where_there_are_any(
 
 
 @pytest.mark.usefixtures("few_probes")
+@pytest.mark.long
 def test_a_page_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> None:
     from whorl.probes.catalogue import suite
 
@@ -217,6 +218,7 @@ def test_a_page_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("kinds", "status"), sample([(["wrong_results"], 1), ([], 0), (["wrong_results", "lost"], 6)], short=1)
 )
+@pytest.mark.long
 def test_real_gpus_that_fail_or_compute_wrong_results_show_in_the_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kinds: list[str], status: int
 ) -> None:
@@ -251,6 +253,7 @@ def test_real_gpus_that_fail_or_compute_wrong_results_show_in_the_status(
 
 
 @pytest.mark.usefixtures("few_probes")
+@pytest.mark.long
 def test_too_few_gpus_are_not_called_alike(tmp_path: Path) -> None:
     """A spread of one value is none; a fault that nobody could find is not said to be like its peers."""
     done = run("--gpus", "1", "--fault", "brake", out=tmp_path / "one")

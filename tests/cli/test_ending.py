@@ -100,6 +100,7 @@ def test_an_interrupt_that_a_library_answers_in_its_own_way_is_an_interrupt_all_
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.long
 def test_ctrl_c_while_duckdb_works_says_that_it_was_interrupted(tmp_path: Path) -> None:
     new_store(tmp_path / "S")
     query = "select count(*) from range(100000000) a, range(100000) b where a.range % 7 = b.range % 11"

@@ -233,6 +233,7 @@ def test_without_fingerprints_the_sentence_says_what_to_do(tmp_path: Path) -> No
     assert "run `whorl campaign`" in result.stderr
 
 
+@pytest.mark.long
 def test_a_job_on_gpus_that_nobody_knows_is_a_row_without_an_excess(fleet: Path, tmp_path: Path) -> None:
     shutil.copytree(fleet, tmp_path / "S")
     lost = {"cluster": "c", "allocation": "lost@1", "job_id": "lost", "gpu": None, "user": "ann", "node": "n0",

@@ -202,6 +202,7 @@ def test_a_square_wave_shows_what_the_sensor_averages_away(tmp_path: Path) -> No
         assert figures["energy_by_power"] == pytest.approx(figures["energy_by_counter"], rel=0.15)
 
 
+@pytest.mark.long
 def test_probes_with_several_figures_show_them_all(tmp_path: Path) -> None:
     names = ("power-square", "power-staircase", "chase", "--suite", "quick", "--model", "H100", "--gpus")
     text = simulated(tmp_path / "S", *names, 2).output
@@ -253,6 +254,7 @@ def test_what_is_no_number_of_use_is_refused(option: str, value: str, tmp_path: 
     assert not (tmp_path / "S").exists()
 
 
+@pytest.mark.long
 def test_planted_faults_show(tmp_path: Path) -> None:
     """A GPU whose clock is pinned is slow, one with wrong results is found out: exit status 1."""
     store = tmp_path / "S"
@@ -548,6 +550,7 @@ def test_without_nvml_the_probes_run_without_telemetry(
     assert rows(store, "gpu, node, model from gpus") == [{"gpu": FACTS.gpu, "node": "n1", "model": "test"}]
 
 
+@pytest.mark.long
 def test_a_gpu_of_this_node_that_fails_leaves_the_others_measured(by_hand: list[HandDevice], tmp_path: Path) -> None:
     store = tmp_path / "S"
     by_hand[0].breaks_at = 4

@@ -402,6 +402,7 @@ def alive(group: int) -> list[str]:
 @pytest.mark.skipif(
     not Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").exists(), reason="the kernel lists no child processes"
 )
+@pytest.mark.long
 def test_ctrl_c_ends_all_its_processes(tmp_path: Path) -> None:
     """The second replay takes minutes and runs in a process of its own: an interrupt ends it at once, in one line."""
     rows = [f"{i},{1 + i % 8},{i},{50_000 + i},m" for i in range(4000)]

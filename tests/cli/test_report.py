@@ -141,6 +141,7 @@ def test_one_gpu_is_a_page_that_compares_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("few_probes")
+@pytest.mark.long
 def test_a_demo_whose_page_could_not_be_written_is_reported_later(tmp_path: Path) -> None:
     out = tmp_path / "D"
     (out / "store").mkdir(parents=True)

@@ -375,6 +375,7 @@ def test_the_network_is_not_reached(store: Store) -> None:
     assert asked == []
 
 
+@pytest.mark.long
 def test_variables_are_not_tables(store: Store) -> None:
     import polars as pl
 

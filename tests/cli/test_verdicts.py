@@ -292,6 +292,7 @@ def test_a_gpu_that_was_collected_and_never_measured_is_explained(tmp_path: Path
     assert "nothing can be said of it" in said.output
 
 
+@pytest.mark.long
 def test_a_gpu_that_files_name_by_place_and_by_uuid_is_one(tmp_path: Path) -> None:
     store = judged_store(tmp_path / "S", 8)
     place = {"cluster": [CLUSTER] * 2, "place": ["n02-1"] * 2, "node": ["n02"] * 2, "slot": [1] * 2}
@@ -308,6 +309,7 @@ def test_a_gpu_that_files_name_by_place_and_by_uuid_is_one(tmp_path: Path) -> No
     assert len(planned["gpus"]) + planned["left_out"] + sum(planned["decided"].values()) == 8
 
 
+@pytest.mark.long
 def test_two_cards_of_one_slot_have_two_names_everywhere(tmp_path: Path) -> None:
     """A slow card was exchanged for another one, which has the slot's name now; both have runs."""
     path = tmp_path / "S"

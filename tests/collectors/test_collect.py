@@ -353,6 +353,7 @@ def test_options_that_cannot_be_used(tmp_path: Path, options: list[str], words: 
     assert not (tmp_path / "S").exists()
 
 
+@pytest.mark.long
 def test_segments_turn_over_while_it_reads(nvml: NvmlLibrary, tmp_path: Path) -> None:
     """Ticks that are filled in go on when the journal begins another file, and every one is there once."""
     nvml.write("gpus 3")

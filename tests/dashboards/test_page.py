@@ -135,6 +135,7 @@ def lightness(document: str) -> int:
 
 @pytest.mark.browser
 @needs_browser
+@pytest.mark.long
 def test_a_dark_reader_has_light_text(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text(made(Drawing("D", "s", {"": figure()})))
@@ -155,6 +156,7 @@ def test_a_page_whose_bundle_is_torn_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.browser
 @needs_browser
+@pytest.mark.long
 def test_what_a_dark_window_shows_is_dark_on_light_on_paper_and_no_wider_than_it(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     printing = """<script>setTimeout(() => {

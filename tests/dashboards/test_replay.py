@@ -186,6 +186,7 @@ def test_the_page_says_what_was_found(results: list[Replayed]) -> None:
 
 @pytest.mark.browser
 @needs_browser
+@pytest.mark.long
 def test_a_browser_draws_the_page(results: list[Replayed], tmp_path: Path) -> None:
     path = tmp_path / "replay.html"
     path.write_text(replay_page(results, findings(results, BASELINES, []), conditions={}, notes=[]))

@@ -144,6 +144,7 @@ def test_a_healthy_fleet_says_that_nobody_stands_out(tmp_path: Path) -> None:
     assert "like most others" in text
 
 
+@pytest.mark.long
 def test_what_was_missed_is_said_and_real_gpus_have_no_planted_faults(tmp_path: Path) -> None:
     store, fleet = stored(tmp_path / "s", 32, 5, kinds=("drift",))
     [(gpu, kind)] = uuids(fleet).items()
@@ -174,6 +175,7 @@ def test_the_page_fetches_nothing(faulty: tuple[Store, dict[str, str], str]) -> 
 
 
 @pytest.mark.parametrize("gpus", sample([640, 1000, 256], short=1))
+@pytest.mark.long
 def test_the_page_is_light(tmp_path: Path, gpus: int) -> None:
     store, _ = stored(tmp_path / "s", gpus, 2, kinds=KINDS)
     page = made(store, replicates=10)

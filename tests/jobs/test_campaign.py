@@ -278,6 +278,7 @@ def test_a_driver_that_is_killed_after_its_first_job_sends_it_once(
     assert sorted(slurm.queue().values()) == (rest if ended else ["whorl:autumn:n01", *rest])
 
 
+@pytest.mark.long
 def test_jobs_of_another_user_count_if_they_are_of_this_store(slurm: FakeSlurm, tmp_path: Path) -> None:
     store, other_store, once = tmp_path / "store", tmp_path / "other", Limits(once=True)
     run_campaign(store, LAUNCH, slurm=slurm, limits=replace(once, max_pending=1))
@@ -406,6 +407,7 @@ def test_only_the_nodes_of_a_simulated_cluster_get_jobs(slurm: FakeSlurm, tmp_pa
 
 
 @pytest.mark.parametrize(("stated", "name"), [('cluster = "tiny"\n', "tiny"), ("", "fake")])
+@pytest.mark.long
 def test_a_simulated_cluster_has_the_name_that_its_file_states_or_that_slurm_has(
     slurm: FakeSlurm, tmp_path: Path, stated: str, name: str
 ) -> None:
@@ -436,6 +438,7 @@ def test_a_job_that_waits_for_no_reason_yet_has_none(slurm: FakeSlurm, tmp_path:
     }
 
 
+@pytest.mark.long
 def test_a_node_with_fewer_gpus_than_slurm_lists_is_told_without_its_output(slurm: FakeSlurm, tmp_path: Path) -> None:
     (slurm.folder / "nodes").write_text(node_line("n01", gres="gpu:v100:5"))
     [found] = drive(slurm, tmp_path / "store").nodes
@@ -449,6 +452,7 @@ def test_a_plan_that_can_send_nothing_does_not_say_that_nothing_is_needed(slurm:
     assert "no job can be sent now" in list(plan_answer(found, How(), None, named=True))
 
 
+@pytest.mark.long
 def test_a_driver_that_was_killed_while_it_made_the_store_is_run_again(slurm: FakeSlurm, tmp_path: Path) -> None:
     store = tmp_path / "store"
     store.mkdir()  # as an administrator made it

@@ -23,6 +23,7 @@ from whorl.tests.kernels.works import counted, load, ramp, run, twice
 pytestmark = pytest.mark.skipif(hosting.COMPILER is None, reason="no g++ to compile CUDA C for the host with")
 
 
+@pytest.mark.long
 def test_too_much_memory_says_how_much_and_leaves_nothing(device: CupyDevice, runtime: FakeRuntime) -> None:
     runtime.memory_bytes = 1 << 24
     with pytest.raises(DeviceError) as caught:

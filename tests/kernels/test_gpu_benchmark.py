@@ -145,6 +145,7 @@ def test_rates_stand_beside_what_they_are_compared_with(
     json.dumps(documents)
 
 
+@pytest.mark.long
 def test_a_probe_that_fails_keeps_its_reason_and_the_others_go_on(
     device: CupyDevice, runtime: FakeRuntime, plain_calls: None
 ) -> None:
@@ -199,6 +200,7 @@ def test_the_cost_of_telemetry_is_that_of_pairs(device: CupyDevice, runtime: Fak
     assert found["met"] is False
 
 
+@pytest.mark.long
 def test_no_run_begins_that_would_end_too_late(device: CupyDevice, runtime: FakeRuntime, plain_calls: None) -> None:
     runtime.launch_s = 0.005
     probes = [find_probe("fma-fp32"), find_probe("launch")]

@@ -67,6 +67,7 @@ def test_every_gpu_is_measured_and_stored(neighbours: str, small_kernels: None, 
     assert len({run["gpu"] for run in runs}) == 2
 
 
+@pytest.mark.long
 def test_a_gpu_that_fails_is_told_and_the_other_is_measured(
     small_kernels: None, runtime: FakeRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

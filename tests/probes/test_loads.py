@@ -183,6 +183,7 @@ def test_a_fleets_campaigns_follow_each_other(tmp_path: Path) -> None:
     assert other.rows["runs"] == 4
 
 
+@pytest.mark.long
 def test_of_two_campaigns_at_once_the_second_sees_the_first(tmp_path: Path) -> None:
     store = tmp_path / "S"
     new_store(store)

@@ -56,6 +56,7 @@ def test_an_ordinary_user_keeps_off_the_slow_node(slurm: Slurm, store: str) -> N
     assert slurm.nodes_of(job) == ["n03"]
 
 
+@pytest.mark.long
 def test_nothing_to_exclude_is_an_empty_line_that_slurm_takes(slurm: Slurm, store: str) -> None:
     done = slurm.program("advise", "--store", store, "--workload", "pagerank", "--format", "exclude", user="alice")
     assert (done.returncode, done.stdout) == (0, "\n")

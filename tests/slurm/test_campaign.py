@@ -123,6 +123,7 @@ def test_jobs_that_cannot_measure_are_not_sent_to_the_whole_cluster(slurm: Slurm
     assert first["why"].endswith("n01.out ends: no driver here")
 
 
+@pytest.mark.long
 def test_jobs_stay_in_the_queue_after_ctrl_c(slurm: Slurm) -> None:
     site = Site(slurm, "seconds_per_job = 30\n")
     options = (*PROBES, "--suite", "quick", "--campaign", "autumn", "--nodes", "n01")

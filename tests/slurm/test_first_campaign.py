@@ -39,6 +39,7 @@ def shortened(command: str) -> str:
     return command.replace("n[01-06]", "n[01-04]").replace("--suite quick", "gemm-fp32 --suite quick")
 
 
+@pytest.mark.long
 def test_every_command_of_the_page_runs_as_it_stands(slurm: Slurm) -> None:
     """In its order, in one empty folder, typed by alice. Without --long, commands that only read share a process."""
     commands = shell_commands(PAGE.read_text())

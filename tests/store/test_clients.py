@@ -100,6 +100,7 @@ def test_clients_read_while_others_append(tmp_path: Path) -> None:
     assert counted(store.root)["runs"] == 3 * groups
 
 
+@pytest.mark.long
 def test_a_moved_store(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     Store.create(old).append(group("a"), "a")
@@ -120,6 +121,7 @@ def attached(query: str, *stores: Path) -> list[object]:
         return list(connection.execute(query).fetchall()[0])
 
 
+@pytest.mark.long
 def test_a_copy_reads_its_own_rows_before_whorl_has_opened_it(tmp_path: Path) -> None:
     """A client that opens the file itself sees the copy; one that attaches it gets a sentence until whorl has run."""
     old, new, other = tmp_path / "old's", tmp_path / "new", tmp_path / "other"

@@ -216,5 +216,5 @@ def abandon(journal: Journal) -> None:
 
 TestMixed = Mixed.TestCase
 TestMixed.settings = settings(
-    max_examples=count(12, short=2), stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=count(12, short=1), stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -80,6 +80,7 @@ def test_a_slow_node_is_found_among_its_own_model_and_the_slower_model_is_no_fau
     assert [kind["exclude"] for kind in advice.as_dict()["kinds"]] == [["a2"], []]
 
 
+@pytest.mark.long
 def test_the_nodes_of_a_partition_or_a_model_get_advice_of_their_own(tmp_path: Path) -> None:
     store = Mixed().measured({"a2": 1.4, "v1": 1.3}).kept(tmp_path / "S")
     both = asked(store).advice

@@ -64,6 +64,7 @@ def busy(seed: int, jobs: int = 80) -> list[tuple[float, int, float, str]]:
     ]
 
 
+@pytest.mark.long
 def test_it_is_the_advice_that_whorl_advise_gives(store: str, found: Scores) -> None:
     fleet = measured(found, ["gemm", "stream"]).draw(3)
     assert fleet.advised is not None

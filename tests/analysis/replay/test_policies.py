@@ -524,6 +524,7 @@ def test_a_policy_may_give_what_counts_as_numbers() -> None:
     assert first_gpus(replay(trace(job("a", 0, 2, 10)), flat(1, 4), granted, options=RECORD)) == {"a": (1, 3)}
 
 
+@pytest.mark.long
 def test_a_policy_that_stops_jobs_before_they_work_is_told_of() -> None:
     """Each round another of two jobs has the one GPU, and a round is what a start costs."""
     turns = Policy("turns", "", decide=lambda view: {int(view.now_s // 100) % 2: Allocation((0,))}, by_rounds=True)
