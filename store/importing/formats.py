@@ -18,7 +18,7 @@ from . import content
 from .content import Sheet
 from .options import Options
 from .rows import Rows
-from .tools import nvbandwidth
+from .tools import gpu_burn, nvbandwidth
 
 HEAD = 1 << 16  # bytes of a file by which it is known
 
@@ -36,7 +36,10 @@ class Format:
     read: Callable[[str, Rows], None]
 
 
-FORMATS: tuple[Format, ...] = (Format("nvbandwidth", "runs", nvbandwidth.fits, nvbandwidth.read),)
+FORMATS: tuple[Format, ...] = (
+    Format("nvbandwidth", "runs", nvbandwidth.fits, nvbandwidth.read),
+    Format("gpu-burn", "runs", gpu_burn.fits, gpu_burn.read),
+)
 
 
 def read(path: Path, options: Options) -> Sheet:

@@ -64,7 +64,10 @@ def times(sheet: Sheet, bound: Bound, seen: Seen, *, minus_one: bool, stream: bo
 def instant(text: str, time_zone: str, where: str) -> int:
     """A single time as ns since 1970, UTC. Raises InputError, which begins with `where`, if it is none."""
     meaning = Meaning("timestamp", "time stamp", "a time")
-    frame = pl.DataFrame({LINE: [1], "text": [text.strip()]})
+    whole = text.strip().replace("T", " ")
+    for length, rest in ((10, " 00:00:00"), (16, ":00")):  # a day, or a minute
+        whole += rest if len(whole) == length and whole[4] in "-/" else ""
+    frame = pl.DataFrame({LINE: [1], "text": [whole]})
     sheet = Sheet(where, "", 0, ["text"], frame, 1, Refused())
     try:
         times(sheet, Bound(meaning, "text"), Seen(), minus_one=False, stream=False, time_zone=time_zone)

@@ -1,0 +1,136 @@
+"""Logs of gpu-burn: progress lines that overwrite themselves, errors, temperatures, verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime as at
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whorl.errors import InputError
+from whorl.store import Store
+from whorl.store.importing import Options, Parsed, import_file, read_file
+
+# ruff: noqa: DTZ001 - the store's times are UTC without a zone
+
+Parse = Callable[..., Parsed]
+UUIDS = ["GPU-0a1b2c3d-0000-1111-2222-333344445555", "GPU-ffffffff-0000-1111-2222-333344445555"]
+LIST = "".join(f"GPU {n}: NVIDIA A100-SXM4-40GB (UUID: {uuid})\n" for n, uuid in enumerate(UUIDS))
+MADE = "Initialized device {} with 40326 MB of memory (39900 MB available, using 35910 MB of it), using {}\n"
+START = "Burning for 60 seconds.\n" + MADE.format(0, "FLOATS") + MADE.format(1, "FLOATS")
+
+
+def progress(percent: float, rates: list[tuple[int, int]], errors: str, temps: str = "50 C - 60 C") -> str:
+    done = " - ".join(f"{count} ({rate} Gflop/s)" for count, rate in rates)
+    return f"\r{percent:.1f}%  proc'd: {done}   errors: {errors}   temps: {temps} "
+
+
+BURN = (
+    progress(10, [(5, 900), (0, 0)], "0 - 0", "-- - --")
+    + progress(15, [(10, 1000), (5, 800)], "0 - 7  (WARNING!)")
+    + progress(20, [(15, 1250), (5, 800)], "0 - 7  (WARNING!)")
+    + "\n\tSummary at:   Thu Oct  1 10:00:12 UTC 2026\n\n"
+    + progress(60, [(15, 1250), (10, 500)], "0 - 2  (WARNING!)", "54 C - 64 C")
+    + "\nKilling processes with SIGTERM (soft kill)\nFreed memory for dev 0\nUninitted cublas\ndone\n\n"
+)
+VERDICT = "Tested 2 GPUs:\n\tGPU 0: OK\n\tGPU 1: FAULTY\n"
+
+
+def _log(tmp_path: Path, text: str, name: str = "burn.log") -> Path:
+    path = tmp_path / name
+    path.write_bytes(text.encode())
+    return path
+
+
+def _rows(store: Store, sql: str) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for row in store.sql(sql).to_pylist()]
+
+
+def test_each_new_rate_is_a_repeat_and_errors_are_an_event(tmp_path: Path, store: Store) -> None:
+    report = import_file(store, _log(tmp_path, LIST + START + BURN + VERDICT), Options())
+    assert (report.format, report.total.rows, report.total.refused) == ("gpu-burn", 3, 0)
+    times = _rows(store, "select gpu, repeat, value from results where figure = 'time' order by gpu, repeat")
+    assert times == [(UUIDS[0], 0, 1000.0), (UUIDS[0], 1, 800.0), (UUIDS[1], 0, 2000.0)]
+    rates = _rows(store, "select value, unit from results where figure = 'rate' order by gpu, repeat")
+    assert rates == [(1000.0, "GFLOP/s"), (1250.0, "GFLOP/s"), (500.0, "GFLOP/s")]
+    runs = _rows(store, "select workload, status, temperature_c, began, conditions from runs order by gpu")
+    began = at(2026, 10, 1, 10, 0, 0)
+    assert [row[:4] for row in runs] == [
+        ("gpu-burn fp32", "ok", 50.0, began),
+        ("gpu-burn fp32", "wrong_result", 60.0, began),
+    ]
+    assert '"precision":"fp32"' in runs[0][4]
+    events = _rows(store, "select kind, gpu, workload, n, detail from events")
+    assert events == [("wrong_result", UUIDS[1], "gpu-burn fp32", 9, "gpu-burn found 9 wrong elements")]
+    assert _rows(store, "select distinct model from gpus") == [("NVIDIA A100-SXM4-40GB",)]
+
+
+def test_a_log_without_carriage_returns_reads_the_same(tmp_path: Path, parse: Parse) -> None:
+    text = LIST + START + BURN + VERDICT
+    with_them = parse(_log(tmp_path, text)).frame
+    without = parse(_log(tmp_path, text.replace("\r", ""), "b.log")).frame
+    columns = ["gpu", "value", "repeat", "status", "temperature_c"]
+    assert with_them.select(columns).equals(without.select(columns))
+
+
+def test_a_gpu_that_died_failed(tmp_path: Path, store: Store) -> None:
+    died = (
+        progress(50, [(5, 900), (0, 0)], "0 - 0")
+        + "Failure during compute: Error in Read event: CUDA_ERROR_ECC_UNCORRECTABLE\n"
+        + progress(70, [(9, 1000), (-1, 0)], "0 - -1  (DIED!)")
+    )
+    import_file(store, _log(tmp_path, LIST + died + VERDICT), Options())
+    runs = _rows(store, "select workload, gpu, status, status_detail from runs order by gpu")
+    assert runs[0] == ("gpu-burn", UUIDS[0], "ok", None)
+    assert runs[1][:3] == ("gpu-burn", UUIDS[1], "failed")
+    assert "CUDA_ERROR_ECC_UNCORRECTABLE" in runs[1][3]
+    assert _rows(store, "select kind, gpu from events") == [("probe_failed", UUIDS[1])]
+    assert _rows(store, "select distinct gpu from results") == [(UUIDS[0],)]
+
+
+def test_precisions_and_clocks_of_other_languages(tmp_path: Path, parse: Parse) -> None:
+    for kind, workload in (("DOUBLES", "gpu-burn fp64"), ("FLOATS, using Tensor Cores", "gpu-burn tf32")):
+        made = MADE.format(0, kind)
+        found = parse(_log(tmp_path, made + progress(100, [(5, 900)], "0", "50 C")), node="n1", at="2026-01-01")
+        assert found.frame["workload"].to_list() == [workload]
+        assert found.frame["gpu"].to_list() == ["n1:0"]
+    for said, began in (
+        ("Thu 01 Oct 2026 01:00:12 PM CEST", at(2026, 10, 1, 11, 0, 12)),
+        ("jeu. 01 oct. 2026 13:00:12 CEST", None),
+    ):
+        text = progress(20, [(5, 900)], "0", "50 C") + f"\n\tSummary at:   {said}\n"
+        assert parse(_log(tmp_path, text), node="n1", time_zone="Europe/Berlin").frame["began"].to_list() == [began]
+
+
+def test_two_starts_in_one_log(tmp_path: Path, parse: Parse) -> None:
+    again = LIST + START + progress(50, [(9, 700), (9, 750)], "0 - 0") + "\n"
+    found = parse(_log(tmp_path, LIST + START + BURN + VERDICT + again))
+    assert found.frame.group_by("gpu").len().sort("gpu")["len"].to_list() == [3, 2]
+    assert found.frame["run_id"].n_unique() == 4
+    assert any("ends before its verdict" in note for note in found.report.notes)
+    cut = parse(_log(tmp_path, LIST + START + BURN + again, "cut.log"))
+    assert cut.frame["run_id"].n_unique() == 4
+
+
+def test_which_gpu_of_several_was_tested(tmp_path: Path, parse: Parse, refusal: Callable[..., str]) -> None:
+    one = progress(100, [(5, 900)], "0", "50 C")
+    path = _log(tmp_path, LIST + MADE.format(0, "FLOATS") + one)
+    assert "has 2 GPUs and gpu-burn tested 1" in refusal(path)
+    assert parse(path, gpu="n1/7").frame["gpu"].to_list() == ["n1/7"]
+    by_number = parse(_log(tmp_path, LIST + MADE.format(1, "FLOATS") + one))
+    assert by_number.frame["gpu"].to_list() == [UUIDS[1]]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Burning for 10 seconds.\nCouldn't init a GPU test: Error in context\n", "nothing: Couldn't init a GPU test"),
+        ("Burning for 10 seconds.\n", "there is no Gflop/s in it"),
+        (progress(10, [(0, 0)], "0", "--") + "\nTested 1 GPUs:\n\tGPU 0: OK\n", "no Gflop/s"),
+    ],
+)
+def test_what_cannot_be_used_is_said_in_a_sentence(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        read_file(_log(tmp_path, text), Options(node="n1"))
