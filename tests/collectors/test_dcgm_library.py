@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import pytest
 
+from whorl.store.metrics import METRICS
 from whorl.tests.dcgm_library import Bindings, DcgmEngine, DcgmLibrary, real_engine
 
 GPU = 1
@@ -61,6 +65,16 @@ class Client:
         )
         return dict(rows), after
 
+    def read_until(self, fields: Any, entity: int, field: int, count: int) -> dict[tuple[int, int], list[Row]]:
+        """All rows, as soon as there are so many of a field."""
+        until = time.monotonic() + 20
+        while True:
+            rows, _ = self.read(fields)
+            if sum(row.ts > 0 for row in rows[entity, field]) >= count:
+                return rows
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
     def close(self) -> None:
         self.handle.Shutdown()
 
@@ -77,7 +91,7 @@ def client(engine: DcgmEngine) -> Iterator[Client]:
 def test_a_watched_field_is_sampled_until_it_is_read(client: Client) -> None:
     fields = client.fields(155, 156, 150, 54)
     client.watch(fields)
-    time.sleep(10 * EVERY_US / 1e6)
+    client.read_until(fields, 3, 54, 5)
     rows, after = client.read(fields)
     assert set(rows) == {(gpu, field) for gpu in client.gpus for field in (155, 156, 150, 54)}
     powers = rows[0, 155]
@@ -97,6 +111,251 @@ def test_nothing_to_report_is_a_row_without_a_time_on_every_read(client: Client)
         assert rows[0, 230] == [Row(0, -14, BLANK_INT)]
 
 
+def test_a_read_hands_out_what_came_up_to_the_time_it_says_to_go_on_from(client: Client) -> None:
+    fields = client.fields(155)
+    client.watch(fields)
+    since = 0
+    seen: list[int] = []
+    while len(seen) < 8:
+        time.sleep(2 * EVERY_US / 1e6)
+        rows, after = client.read(fields, since)
+        assert all(row.ts == 0 or since <= row.ts < after for row in rows[0, 155])
+        seen += [row.ts for row in rows[0, 155] if row.ts]
+        since = after
+    assert len(seen) == len(set(seen))
+
+
+def test_the_shortest_interval_of_all_clients_counts_and_its_values_are_handed_to_all(
+    engine: DcgmEngine, client: Client
+) -> None:
+    other = Client(engine.bindings(), ipAddress=engine.address, timeoutMs=2000)
+    fast, slow = other.fields(155, name="fast"), client.fields(155, 150, name="slow")
+    other.watch(fast, every_us=10_000)
+    time.sleep(0.15)
+    began = time.time() * 1e6
+    client.watch(slow, every_us=100_000)
+    time.sleep(0.25)
+    rows, _ = client.read(slow)
+    assert rows[0, 155][0].ts < began - 50_000 < began - 1000 < rows[0, 150][0].ts
+    assert len(rows[0, 155]) > 3 * len(rows[0, 150])
+    other.close()
+
+
+def test_what_a_client_made_ends_with_its_connection(engine: DcgmEngine, client: Client) -> None:
+    other = Client(engine.bindings(), ipAddress=engine.address, timeoutMs=2000)
+    fields = other.fields(155, name="of the other")
+    other.watch(fields)
+    other.close()
+    own = client.fields(155, name="of the other")  # the name is free again
+    time.sleep(0.05)
+    assert client.read(own)[0][0, 155] == [Row(0, -16, pytest.approx(2.0**47))]
+
+
+def test_values_are_kept_for_whole_seconds_or_so_many_samples(client: Client) -> None:
+    by_age, by_count = client.fields(155, name="age"), client.fields(150, name="count")
+    client.watch(by_age, age_s=1.9, keep=5)
+    client.watch(by_count, age_s=0, keep=200)
+    client.read_until(by_count, 0, 150, 1)
+    time.sleep(1.4)
+    aged, counted = client.read(by_age)[0][0, 155], client.read(by_count)[0][0, 150]
+    assert aged[-1].ts - aged[0].ts <= 1_050_000
+    assert counted[0].ts < aged[0].ts - 200_000
+    assert counted[-1].ts - counted[0].ts > 1_200_000
+
+
+def test_what_is_read_can_pass_by_a_value_that_comes_late(client: Client, engine: DcgmEngine) -> None:
+    """A value has the time of before the driver was asked: reading on from `after` misses some, an overlap does not."""
+    engine.nvml.add("latency 3000 nvmlDeviceGetPowerUsage")
+    fields = client.fields(155)
+    client.watch(fields)
+    started = since = client.read(fields)[1]
+    exact, overlapped = set(), set()
+    until = time.monotonic() + 0.5
+    while time.monotonic() < until:
+        rows, after = client.read(fields, since)
+        exact |= {(gpu, row.ts) for (gpu, _), series in rows.items() for row in series if row.ts}
+        rows, _ = client.read(fields, since - 4 * EVERY_US)
+        overlapped |= {(gpu, row.ts) for (gpu, _), series in rows.items() for row in series if row.ts >= started}
+        since = after
+    rows, _ = client.read(fields, started)
+    everything = {(gpu, row.ts) for (gpu, _), series in rows.items() for row in series if 0 < row.ts < since - EVERY_US}
+    assert everything - exact
+    assert not everything - overlapped
+
+
+def test_latest_values_come_in_the_order_of_the_request_and_live_ones_do_not(client: Client) -> None:
+    fields = client.fields(155)
+    client.watch(fields)
+    pairs = [(GPU, 0), (GPU, 1)]
+    wanted = [client.structs.c_dcgmGroupEntityPair_t(kind, entity) for kind, entity in pairs]
+    ids = [156, 155, 150]
+
+    def ask(flags: int) -> list[tuple[int, int, int]]:
+        values = client.agent.dcgmEntitiesGetLatestValues(client.handle.handle, wanted, ids, flags)
+        return [(value.entityId, value.fieldId, value.status) for value in values]
+
+    assert ask(0) == [(gpu, field, 0 if field == 155 else -16) for gpu in (0, 1) for field in ids]
+    batched_last = [(0, 155), (0, 150), (1, 155), (1, 150), (0, 156), (1, 156)]
+    assert ask(client.structs.DCGM_FV_FLAG_LIVE_DATA) == [(*key, 0) for key in batched_last]
+
+
+def test_one_profiling_field_that_cannot_be_watched_refuses_the_whole_group(engine: DcgmEngine) -> None:
+    engine.nvml.write("gpus 2", "model A100")
+    engine.restart()
+    client = Client(engine.bindings(), ipAddress=engine.address, timeoutMs=2000)
+    mixed = client.fields(155, 1002, 150)
+    with pytest.raises(client.structs.DCGMError_ModuleNotLoaded):
+        client.watch(mixed)
+    rows, _ = client.read(mixed)
+    assert {row.status for series in rows.values() for row in series} == {-16}
+    alone = client.fields(155, 150, name="alone")
+    client.watch(alone)
+    assert client.read(alone)[0][0, 155][0].status == 0
+    with pytest.raises(client.structs.DCGMError_ModuleNotLoaded):
+        client.agent.dcgmProfGetSupportedMetricGroups(client.handle.handle, 0)
+    client.close()
+
+
+def test_profiling_values_are_means_since_the_last_and_the_first_is_blank(client: Client, engine: DcgmEngine) -> None:
+    engine.nvml.add("load 10 1")
+    time.sleep(0.1)
+    fields = client.fields(1002, 1009)
+    client.watch(fields, every_us=100_000)
+    rows = client.read_until(fields, 0, 1009, 4)
+    active, sent = rows[0, 1002], rows[0, 1009]
+    assert active[0].value >= 2.0**47
+    assert sent[0].value >= BLANK_INT
+    assert [row.value for row in active[2:]] == pytest.approx([0.96] * len(active[2:]))
+    assert [row.value for row in sent[2:]] == pytest.approx([9e9] * len(sent[2:]), rel=1e-6)
+    assert len(active) >= 3
+    groups = client.agent.dcgmProfGetSupportedMetricGroups(client.handle.handle, 0)
+    assert {1001, 1002, 1009} <= set(groups.metricGroups[0].fieldIds[: groups.metricGroups[0].numFieldIds])
+
+
+@pytest.mark.parametrize("kind", [3, 6, 7])  # switches, links, processors
+def test_other_entities_need_a_module_that_is_not_there(client: Client, kind: int) -> None:
+    with pytest.raises(client.structs.DCGMError_ModuleNotLoaded):
+        client.agent.dcgmGetEntityGroupEntities(client.handle.handle, kind, 0)
+
+
+def test_groups_of_fields_have_names_of_their_own_and_known_fields(client: Client) -> None:
+    fields = client.fields(155)
+    with pytest.raises(client.structs.DCGMError_DuplicateKey):
+        client.fields(150)
+    with pytest.raises(client.structs.DCGMError_UnknownField):
+        client.fields(155, 1999, name="unknown")
+    fields.Delete()
+    assert client.fields(150).fieldGroupId is not None
+
+
+def test_a_lost_gpu_floods_its_watches_with_blanks_and_nothing_is_raised(client: Client, engine: DcgmEngine) -> None:
+    fields = client.fields(155)
+    client.watch(fields, every_us=200_000)
+    engine.nvml.add("gpu 2 lost")
+    time.sleep(1.2)
+    rows, _ = client.read(fields)
+    blanks = [row for row in rows[2, 155] if row.value >= 2.0**47]
+    assert len(blanks) > 5 * len(rows[1, 155])
+    assert all(row.ts > 0 and row.status == 0 for row in blanks)
+    status = ctypes.c_uint()
+    for gpu, expected in ((1, 1), (2, 4)):
+        client.structs.dcgmLib.dcgmGetGpuStatus(client.handle.handle, gpu, ctypes.byref(status))
+        assert status.value == expected
+    assert client.system.discovery.GetAllSupportedGpuIds() == [0, 1, 3]
+    assert client.system.discovery.GetAllGpuIds() == [0, 1, 2, 3]
+
+
+def test_an_xid_is_a_value_with_a_time_and_a_health_incident(client: Client, engine: DcgmEngine) -> None:
+    fields = client.fields(230)
+    client.watch(fields)
+    client.group.health.Set(client.structs.DCGM_HEALTH_WATCH_DRIVER)
+    assert client.group.health.Check().overallHealth == 0
+    happens = time.time() + 0.05
+    engine.nvml.add(f"from {happens} gpu 1 xid 79")
+    rows = client.read_until(fields, 1, 230, 1)
+    assert [(row.status, row.value) for row in rows[1, 230]] == [(0, 79)]
+    assert rows[1, 230][0].ts / 1e6 == pytest.approx(happens, abs=0.2)
+    assert rows[0, 230] == [Row(0, -14, BLANK_INT)]
+    response = client.group.health.Check()
+    assert (response.overallHealth, response.incidentCount) == (20, 1)
+    assert response.incidents[0].entityInfo.entityId == 1
+    assert "79" in response.incidents[0].error.msg
+
+
+def test_health_warns_of_any_time_that_the_power_limit_held_a_gpu_down(client: Client, engine: DcgmEngine) -> None:
+    engine.nvml.add("load 10 1", "gpu 1 limit 300000")
+    time.sleep(0.1)
+    client.group.health.Set(client.structs.DCGM_HEALTH_WATCH_POWER, updateInterval=EVERY_US, maxKeepAge=60)
+    client.system.UpdateAllFields(1)
+    time.sleep(0.3)
+    response = client.group.health.Check()
+    assert 1 in {response.incidents[i].entityInfo.entityId for i in range(response.incidentCount)}
+    assert response.overallHealth == 10
+
+
+def test_statistics_of_a_job_have_blanks_and_sums_where_a_mean_is_expected(client: Client, engine: DcgmEngine) -> None:
+    engine.nvml.add("load 10 1")
+    client.group.stats.WatchJobFields(EVERY_US, 60, 100)
+    client.group.stats.StartJobStats("job")
+    time.sleep(0.3)
+    client.group.stats.StopJobStats("job")
+    job = client.group.stats.GetJobStats("job")
+    assert job.numGpus == 4
+    each = [job.gpus[i] for i in range(4)]
+    assert job.summary.powerUsage.average == pytest.approx(sum(gpu.powerUsage.average for gpu in each))
+    assert job.summary.powerUsage.maxValue == 2.0**47
+    assert job.summary.smClock.maxValue == 0x7FFFFFF0
+    for gpu in each:
+        seconds = (gpu.endTime - gpu.startTime) / 1e6
+        assert gpu.energyConsumed / 1e3 == pytest.approx(gpu.powerUsage.average * seconds, rel=0.4)
+    with pytest.raises(client.structs.DCGMError_DuplicateKey):
+        client.group.stats.StartJobStats("job")
+    client.group.stats.RemoveJob("job")
+    with pytest.raises(client.structs.DCGMError_NoData):
+        client.group.stats.GetJobStats("job")
+
+
+def test_mig_instances_are_entities_below_their_gpu(engine: DcgmEngine) -> None:
+    engine.nvml.write("gpus 2", "model H100", "gpu 1 mig 3g.40gb 1g.10gb", "load 10 1")
+    engine.restart()
+    client = Client(engine.bindings(), ipAddress=engine.address, timeoutMs=2000)
+    found = client.agent.dcgmGetGpuInstanceHierarchy(client.handle.handle)
+    entries = [found.entityList[i] for i in range(found.count)]
+    instances = [entry for entry in entries if entry.entity.entityGroupId == 4]
+    parent = client.system.discovery.GetGpuAttributes(1).identifiers.uuid
+    assert [(e.parent.entityId, e.info.gpuUuid, e.info.nvmlProfileSlices) for e in instances] == [
+        (1, parent, 3),
+        (1, parent, 1),
+    ]
+    assert {entry.parent.entityId for entry in entries if entry.entity.entityGroupId == 5} == {
+        entry.entity.entityId for entry in instances
+    }
+    ids = [entry.entity.entityId for entry in instances]
+    assert list(client.agent.dcgmGetEntityGroupEntities(client.handle.handle, 4, 0)) == ids
+    client.group = client.group_of([(GPU, 1), (4, ids[0])])
+    fields = client.fields(155, 203, 250, 1002)
+    client.watch(fields, every_us=100_000)
+    rows = client.read_until(fields, ids[0], 1002, 3)
+    assert rows[ids[0], 155][-1].value == pytest.approx(rows[1, 155][-1].value, rel=0.05)  # the whole GPU's
+    assert rows[ids[0], 203][-1].value == BLANK_INT + 2
+    assert rows[ids[0], 250][-1].value < rows[1, 250][-1].value
+    assert rows[ids[0], 1002][-1].value == pytest.approx(0.96)
+    client.close()
+
+
+def test_fields_that_the_driver_does_not_have_or_permit_are_blanks_that_say_why(
+    client: Client, engine: DcgmEngine
+) -> None:
+    engine.nvml.add("gpu 0 deny 3 field:82", "gpu 0 deny 4 nvmlDeviceGetPowerUsage")
+    fields = client.fields(140, 155, 200)
+    client.watch(fields)
+    time.sleep(0.05)
+    rows, _ = client.read(fields)
+    assert rows[0, 140][-1][1:] == (0, BLANK_INT + 2)
+    assert rows[0, 155][-1][1:] == (0, 2.0**47 + 3)
+    assert rows[1, 200][-1][1:] == (0, BLANK_INT + 2)
+
+
 def test_an_engine_that_is_gone_leaves_dead_handles(engine: DcgmEngine, client: Client) -> None:
     fields = client.fields(155)
     engine.restart()
@@ -106,6 +365,83 @@ def test_an_engine_that_is_gone_leaves_dead_handles(engine: DcgmEngine, client: 
     with pytest.raises(client.structs.DCGMError_NoData):
         again.read(fields)
     again.close()
+
+
+def test_no_engine_is_no_connection(stopped_engine: DcgmEngine) -> None:
+    bindings = stopped_engine.bindings()
+    for where in ({"ipAddress": stopped_engine.address}, {"unixSocketPath": str(stopped_engine.socket)}):
+        with pytest.raises(bindings.structs.DCGMError_ConnectionNotValid):
+            bindings.pydcgm.DcgmHandle(timeoutMs=50, **where)
+
+
+def test_an_engine_on_a_unix_socket(stopped_engine: DcgmEngine) -> None:
+    stopped_engine.start(unix=True)
+    client = Client(stopped_engine.bindings(), unixSocketPath=str(stopped_engine.socket), timeoutMs=2000)
+    assert len(client.gpus) == 8
+    client.close()
+
+
+def test_a_field_of_every_metric_is_known(stopped_engine: DcgmEngine) -> None:
+    bindings = stopped_engine.bindings()
+    by_id = bindings.structs.dcgmLib.DcgmFieldGetById
+    by_id.restype = ctypes.c_void_p
+    assert [metric.name for metric in METRICS if metric.dcgm and not by_id(metric.dcgm.id)] == []
+
+
+# What the control file of DCGM says: of our own engine only.
+
+
+@pytest.fixture
+def own(stopped_engine: DcgmEngine) -> DcgmEngine:
+    stopped_engine.nvml.write("gpus 2")
+    stopped_engine.start()
+    return stopped_engine
+
+
+def test_an_engine_of_another_major_version_refuses_the_connection(own: DcgmEngine) -> None:
+    own.write("version 3.3.9")
+    bindings = own.bindings()
+    with pytest.raises(bindings.structs.DCGMError_VerMismatch):
+        bindings.pydcgm.DcgmHandle(ipAddress=own.address, timeoutMs=2000)
+
+
+def test_an_engine_refuses_what_it_is_told_to(own: DcgmEngine) -> None:
+    client = Client(own.bindings(), ipAddress=own.address, timeoutMs=2000)
+    fields, profiling = client.fields(155), client.fields(1002, name="profiling")
+    own.write("refuse -17 WatchFields")
+    with pytest.raises(client.structs.DCGMError_NoPermission):
+        client.watch(fields)
+    own.write("profiling -29")
+    client.watch(fields)
+    with pytest.raises(client.structs.DCGMError_RequiresRoot):
+        client.watch(profiling)
+    client.close()
+
+
+@pytest.mark.parametrize("how", ["said", "frozen"])
+def test_a_request_to_an_engine_that_hangs_waits(own: DcgmEngine, how: str) -> None:
+    client = Client(own.bindings(), ipAddress=own.address, timeoutMs=2000)
+    fields = client.fields(155)
+    client.watch(fields)
+    answered = threading.Event()
+
+    def ask() -> None:
+        client.read(fields)
+        answered.set()
+
+    thread = threading.Thread(target=ask)
+    with own.frozen() if how == "frozen" else nullcontext():
+        if how == "said":
+            own.write("hang GetValuesSince")
+        thread.start()
+        assert not answered.wait(0.1)
+        own.write()
+    thread.join(20)
+    assert answered.is_set()
+    client.close()
+
+
+# An engine in this process
 
 
 def test_an_engine_in_this_process_samples_when_it_is_told_to(dcgm: DcgmLibrary) -> None:
@@ -119,6 +455,17 @@ def test_an_engine_in_this_process_samples_when_it_is_told_to(dcgm: DcgmLibrary)
     rows, _ = client.read(fields)
     assert {key: len(series) for key, series in rows.items()} == {(g, f): 5 for g in (0, 1) for f in (155, 156)}
     client.close()
+
+
+def test_an_engine_in_this_process_samples_by_itself_and_begins_anew(dcgm: DcgmLibrary) -> None:
+    for gpus in (3, 1):
+        dcgm.nvml.write(f"gpus {gpus}")
+        client = Client(dcgm.bindings(), opMode=1)
+        assert client.gpus == list(range(gpus))
+        fields = client.fields(155)
+        client.watch(fields)
+        client.read_until(fields, 0, 155, 3)
+        client.close()
 
 
 @pytest.mark.real_dcgm

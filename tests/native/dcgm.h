@@ -134,7 +134,8 @@ typedef struct {
 
 extern Gpu gpus[MAX_GPUS];
 extern int n_gpus;
-Status load_driver(void);
+Status open_driver(void);
+void close_driver(void);
 Status describe(int gpu, Attributes *out);
 void *driver_function(const char *name);
 int wait_for_xid(int *gpu, int64_t *code); /* returns whether one came; waits a little */

@@ -228,7 +228,7 @@ void update(int wait) {
 }
 
 Status start_engine(int manual) {
-    Status status = load_driver();
+    Status status = running ? OK : open_driver();
     if (status != OK || running) return status;
     running = 1;
     is_manual = manual;
@@ -242,6 +242,8 @@ void stop_engine(void) {
     pthread_cond_broadcast(&wake);
     pthread_join(listener, NULL);
     if (!is_manual) pthread_join(sampler, NULL);
+    cycle(); /* nothing is watched any more: frees what was */
+    close_driver();
 }
 
 /* ---- reading ---- */

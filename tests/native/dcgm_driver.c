@@ -34,17 +34,20 @@ static void find_instances(Gpu *gpu) {
     }
 }
 
-Status load_driver(void) {
-    if (library) return OK;
-    library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+void close_driver(void) {
+    if (events) CALL("nvmlEventSetFree", events);
+    events = NULL;
+    CALL("nvmlShutdown");
+}
+
+/* A session of the driver, and the GPUs that it has now. */
+Status open_driver(void) {
     unsigned count = 0;
+    if (!library) library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
     if (!library) return LIBRARY_NOT_FOUND;
-    if (CALL("nvmlInit_v2") || CALL("nvmlDeviceGetCount_v2", &count)) {
-        library = NULL;
-        return NVML_ERROR;
-    }
+    if (CALL("nvmlInit_v2") || CALL("nvmlDeviceGetCount_v2", &count)) return NVML_ERROR;
     n_gpus = 0;
-    CALL("nvmlEventSetCreate", &events);
+    if (CALL("nvmlEventSetCreate", &events)) events = NULL;
     for (unsigned i = 0; i < count && i < MAX_GPUS; i++) {
         Gpu *gpu = &gpus[n_gpus++];
         struct {

@@ -44,9 +44,6 @@ static int64_t grown(Entity entity, int field, int latest) {
 
 static void check(HealthResponse *out, Entity entity, int systems) {
     char message[1024];
-    const Gpu *gpu = gpu_of(entity);
-    if (systems & SYSTEM_DRIVER && gpu->condition == GPU_LOST)
-        add(out, entity, SYSTEM_DRIVER, FAIL, 32, "The GPU does not answer.");
     if (systems & SYSTEM_MEMORY && grown(entity, 311, 1))
         add(out, entity, SYSTEM_MEMORY, FAIL, 4, "There are memory errors that could not be corrected.");
     if (systems & SYSTEM_MEMORY && grown(entity, 395, 1))
@@ -60,7 +57,7 @@ static void check(HealthResponse *out, Entity entity, int systems) {
     Series xids = kept(entity, 230, now_us() - LOOK_BACK_US, INT64_MAX);
     for (int i = 0; systems & SYSTEM_DRIVER && i < xids.count; i++) {
         snprintf(message, sizeof message, "XID %lld happened.", (long long)xids.values[i].i64);
-        add(out, entity, SYSTEM_DRIVER, FAIL, 94, message);
+        add(out, entity, SYSTEM_DRIVER, FAIL, 101, message);
     }
 }
 

@@ -55,6 +55,12 @@ static int64_t grown(const Job *job, Entity entity, int field) {
     return s.count ? (int64_t)(s.last - s.first) : BLANK_INT64;
 }
 
+/* A count of 32 bits, which has a blank of its own. */
+static uint32_t count_of(const Job *job, Entity entity, int field) {
+    int64_t count = grown(job, entity, field);
+    return count < BLANK_INT32 ? (uint32_t)count : BLANK_INT32;
+}
+
 static IntSummary integers(const Job *job, Entity entity, int field) {
     Summary s = summary_of(job, entity, field);
     if (!s.count) return (IntSummary){BLANK_INT32, BLANK_INT32, BLANK_INT32};
@@ -91,8 +97,8 @@ static void fill(Usage *out, const Job *job, Entity entity) {
     out->held_low_use = grown(job, entity, 244);
     out->held_reliability = grown(job, entity, 245);
     out->memory_used = memory.count ? (int64_t)memory.most << 20 : BLANK_INT64;
-    out->ecc_corrected = (uint32_t)grown(job, entity, 310);
-    out->ecc_uncorrected = (uint32_t)grown(job, entity, 311);
+    out->ecc_corrected = count_of(job, entity, 310);
+    out->ecc_uncorrected = count_of(job, entity, 311);
     Series xids = kept(entity, 230, job->began, out->ended_us);
     for (int i = 0; i < xids.count; i++)
         if (out->xids < 10) out->xid_us[out->xids++] = xids.values[i].ts;
@@ -108,8 +114,8 @@ static void stats(const Job *job, JobInfo *out) {
         if (each->power_w.mean < BLANK_DOUBLE) out->summary.power_w.mean += each->power_w.mean;
         if (each->held_power < BLANK_INT64) out->summary.held_power += each->held_power;
         if (each->held_thermal < BLANK_INT64) out->summary.held_thermal += each->held_thermal;
-        out->summary.ecc_corrected += each->ecc_corrected;
-        out->summary.ecc_uncorrected += each->ecc_uncorrected;
+        if (each->ecc_corrected < BLANK_INT32) out->summary.ecc_corrected += each->ecc_corrected;
+        if (each->ecc_uncorrected < BLANK_INT32) out->summary.ecc_uncorrected += each->ecc_uncorrected;
         for (int k = 0; k < each->xids && out->summary.xids < 10; k++)
             out->summary.xid_us[out->summary.xids++] = each->xid_us[k];
     }

@@ -173,7 +173,12 @@ Status disconnect(Id id) {
     for (int i = 0; i < MAX_CONNECTIONS; i++) embedded += connections[i].id && connections[i].socket == -1;
     pthread_mutex_unlock(&table_lock);
     if (!connection) return CONNECTION_NOT_VALID;
-    if (gone.socket >= 0) close(gone.socket);
+    if (gone.socket >= 0) { /* when the engine has closed its side, what this client made is gone */
+        char rest;
+        shutdown(gone.socket, SHUT_WR);
+        while (read_all(gone.socket, &rest, 1, 200) == OK);
+        close(gone.socket);
+    }
     if (gone.client) {
         end_client(gone.client);
         if (!embedded) stop_engine();
@@ -198,8 +203,8 @@ static void *serve_one(void *argument) {
         free(answer.bytes);
         if (!sent) break;
     }
-    close(socket);
     end_client(client);
+    close(socket);
     return NULL;
 }
 
