@@ -21,10 +21,12 @@ from ..store.metrics import METRICS
 from .backends import Commit, Device, Status, Sweep
 from .nvml_gpm import Profiling
 from .nvml_identity import asked, describe, instances, power_window, text
-from .nvml_reader import NO_VALUES, Reader, meaning
+from .nvml_reader import FAST, Reader, meaning, silent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
 
 _XIDS = {  # the common ones, in words; NVIDIA's "XID Errors" lists them all
@@ -133,13 +135,23 @@ class Nvml:
             reader.read(slow=slow)
 
     def sweep(self, stamps: list[int]) -> Sweep:
-        values, status = array("q"), bytearray()
-        for reader, silent, stamp in zip(self._readers, self._silent, stamps, strict=True):
-            read = (NO_VALUES, bytes([silent]) * len(METRICS)) if reader is None else reader.take(stamp)
-            values.extend(read[0])
-            status += read[1]
-        shape = (len(self._readers), len(METRICS))
-        return Sweep(np.frombuffer(values, np.int64).reshape(shape).T, np.frombuffer(status, np.uint8).reshape(shape).T)
+        taken = [
+            silent(why) if reader is None else reader.take(stamp)
+            for reader, why, stamp in zip(self._readers, self._silent, stamps, strict=True)
+        ]
+        number, rows = len(taken), len(METRICS)
+        said = bytearray().join([statuses for _, statuses in taken])  # the caller may change it
+        status = np.frombuffer(said, np.uint8).reshape(number, rows).T
+        values: NDArray[np.int64] = np.zeros((rows, number), np.int64)
+        if all(len(fast) == len(FAST) for fast, _ in taken):
+            flat = array("q")
+            for fast, _ in taken:
+                flat.extend(fast)
+            values[FAST] = np.frombuffer(flat, np.int64).reshape(number, len(FAST)).T
+        else:
+            for device, (some, _) in enumerate(taken):
+                values[FAST if len(some) == len(FAST) else slice(None), device] = some
+        return Sweep(values, status)
 
     def happened(self) -> list[Event]:
         """XIDs, and what opening found out."""

@@ -37,7 +37,9 @@ _OTHER_CLOCK_US = 60_000_000  # a time stamp that is off by more than this comes
 _MOST = 2**63 - 1
 _NONE = Status.UNSUPPORTED
 _NOT_SUPPORTED = 3
-NO_VALUES = [0] * len(METRICS)
+FAST = [row for row, metric in enumerate(METRICS) if metric.tier == "fast"]
+_EVERY = list(range(len(METRICS)))
+_NO_VALUES = [0] * len(FAST)
 _stamp_at = struct.Struct("<q").unpack_from
 _MEANINGS = {
     0: Status.OK,
@@ -69,6 +71,8 @@ class _PreparedCall:
 class _Layout:
     """Where the values of a fast or slow tick lie in the buffer."""
 
+    rows: list[int]
+    """The metrics that are taken."""
     types: tuple[int, ...]
     """Of the field values, as the driver gives them."""
     unpack: Callable[[Any], tuple[Any, ...]]
@@ -77,11 +81,11 @@ class _Layout:
     pick: itemgetter[Any]
     """The word of each metric."""
     further: list[tuple[int, int]]
-    """Metric and word: the further parts of sums."""
+    """Position in `rows` and word: the further parts of sums."""
     scaled: list[tuple[int, int]]
     rounded: list[int]
     stamps: list[tuple[int, int]]
-    """Metric and number of the field value whose time stamp it is."""
+    """Position in `rows` and number of the field value whose time stamp it is."""
 
 
 class Reader:
@@ -231,26 +235,27 @@ class Reader:
                 begin = call.slot + spec.offset
                 layout += f"{begin - end}x{_CODES[spec.type]}"
                 places[row], words, end = [words], words + 1, begin + struct.calcsize(_CODES[spec.type])
+        rows = _EVERY if slow else FAST
         nothing, window = words, words + 1
+        read = set(places)  # the values of profiling come scaled
         profiled = len(nvml_gpm.ROWS) if slow and self._profiling is not None else 0
         places |= {row: [window + 1 + at] for at, row in enumerate(nvml_gpm.ROWS[:profiled])}
-        every = [places.get(row, [window if isinstance(m.nvml, Part) else nothing]) for row, m in enumerate(METRICS)]
+        every = [places.get(row, [window if isinstance(METRICS[row].nvml, Part) else nothing]) for row in rows]
         floats = {_WORDS_READ * at + _VALUE_READ for at, kind in enumerate(types) if kind == _DOUBLE}
         stamped = {one: at for at, (_, one, _) in enumerate(fields)}
         return _Layout(
+            rows,
             types,
             struct.Struct(f"{layout}{self._constants - end}x{2 + profiled}q").unpack_from,
             fields_end,
             itemgetter(*(parts[0] for parts in every)),
-            further=[(row, at) for row, parts in enumerate(every) for at in parts[1:]],
-            scaled=[
-                (row, METRICS[row].scale) for row in places if METRICS[row].scale != 1 and row not in nvml_gpm.ROWS
-            ],
-            rounded=[row for row, parts in enumerate(every) if floats.intersection(parts)],
+            further=[(at, word) for at, parts in enumerate(every) for word in parts[1:]],
+            scaled=[(at, METRICS[row].scale) for at, row in enumerate(rows) if METRICS[row].scale != 1 and row in read],
+            rounded=[at for at, parts in enumerate(every) if floats.intersection(parts)],
             stamps=[
-                (row, stamped[m.nvml.id])
-                for row, m in enumerate(METRICS)
-                if isinstance(m.nvml, Stamp) and m.nvml.id in stamped
+                (at, stamped[spec.id])
+                for at, spec in enumerate(METRICS[row].nvml for row in rows)
+                if isinstance(spec, Stamp) and spec.id in stamped
             ],
         )
 
@@ -268,12 +273,12 @@ class Reader:
         self._was_read, self._slow = True, slow
 
     def take(self, stamp_ns: int) -> tuple[list[int], bytes]:
-        """The values of the last `read`, made at UTC `stamp_ns`: a value and a status for each metric.
+        """The values of the last `read`, made at UTC `stamp_ns`: those of all metrics or of `FAST`; statuses of all.
 
         All are UNREAD if nothing was read since the last call.
         """
         if not self._was_read:
-            return NO_VALUES, bytes([Status.UNREAD]) * len(METRICS)
+            return silent(Status.UNREAD)
         self._was_read = False
         layout = self._layouts[self._slow]
         words = layout.unpack(self._memory)
@@ -285,21 +290,21 @@ class Reader:
         if returned != self._returned:
             self._returned, self._status = returned, self._statuses(returned[2])
         values, status = list(layout.pick(words)), self._status
-        for row in layout.rounded:
-            values[row] = round(values[row]) if abs(values[row]) < 2.0**62 else 0
-        for row, at in layout.further:
-            values[row] += words[at]
-        for row, scale in layout.scaled:
-            values[row] *= scale
-        for row, at in layout.stamps:
-            age = stamp_ns // 1000 - _stamp_at(self._memory, _FIELD_BYTES * at + _STAMP)[0]
-            values[row] = max(age, 0)
-            if abs(age) > _OTHER_CLOCK_US and status[row] == Status.OK:
-                values[row], status = 0, _with(status, row, Status.UNSUPPORTED)
+        for at in layout.rounded:
+            values[at] = round(values[at]) if abs(values[at]) < 2.0**62 else 0
+        for at, word in layout.further:
+            values[at] += words[word]
+        for at, scale in layout.scaled:
+            values[at] *= scale
+        for at, one in layout.stamps:
+            age = stamp_ns // 1000 - _stamp_at(self._memory, _FIELD_BYTES * one + _STAMP)[0]
+            values[at] = max(age, 0)
+            if abs(age) > _OTHER_CLOCK_US and status[layout.rows[at]] == Status.OK:
+                values[at], status = 0, _with(status, layout.rows[at], Status.UNSUPPORTED)
         if max(values) > _MOST:  # all bits set means no value: no counter gets so far
-            for row, value in enumerate(values):
-                if value > _MOST:
-                    values[row], status = 0, _with(status, row, Status.FAILED)
+            for at, row in enumerate(layout.rows):
+                if values[at] > _MOST:
+                    values[at], status = 0, _with(status, row, Status.FAILED)
         return values, status
 
     def _statuses(self, returned: tuple[int, ...]) -> bytes:
@@ -308,8 +313,9 @@ class Reader:
         for (row, _, _), code in zip(self._fields[: len(returned)], returned, strict=True):
             worst[row] = max(worst.get(row, Status.OK), meaning(self._refused or code))
         found = [worst.get(row, unasked) for row, unasked in enumerate(self._unasked)]
-        for row, at in self._layouts[self._slow].stamps:
-            found[row] = meaning(self._refused or returned[at])
+        layout = self._layouts[self._slow]
+        for at, one in layout.stamps:
+            found[layout.rows[at]] = meaning(self._refused or returned[one])
         made = [tuple(call.rows) for call in self._calls if self._slow or call.fast]
         if self._slow and self._profiling is not None:
             made += [(row,) for row in nvml_gpm.ROWS]
@@ -321,6 +327,11 @@ class Reader:
                 if metric.tier == "slow":
                     found[row] = Status.UNREAD
         return bytes(found)
+
+
+def silent(status: Status) -> tuple[list[int], bytes]:
+    """What `Reader.take` gives of a device of which nothing is known, for this reason."""
+    return _NO_VALUES, bytes([status]) * len(METRICS)
 
 
 def _slot_bytes(metric: Metric) -> int:

@@ -35,8 +35,9 @@ class Filler:
         number = len(self.present)
         self._int32, self._int64 = struct.Struct(f"<{number}i").pack_into, struct.Struct(f"<{number}q").pack_into
         at = template.offsets
-        self._columns = [(row, self._int32, at[METRICS[row].name]) for row in narrow]
-        self._columns += [(row, self._int64, at[METRICS[row].name]) for row in wide]
+        self._rows = np.array([*narrow, *wide], np.intp)
+        self._columns = [(self._int32, at[METRICS[row].name]) for row in narrow]
+        self._columns += [(self._int64, at[METRICS[row].name]) for row in wide]
         self._ts, self._read_us = at["ts"], at["read_us"]
 
     def fill(self, values: NDArray[np.int64], stamps: list[int], read_us: list[int]) -> bool:
@@ -45,10 +46,10 @@ class Filler:
         if not self._everyone:
             values = values[:, self.present]
             stamps, read_us = [stamps[p] for p in self.present], [read_us[p] for p in self.present]
-        columns = values.tolist()
+        columns = values.take(self._rows, axis=0).tolist()
         try:
-            for row, pack, at in self._columns:
-                pack(message, at, *columns[row])
+            for (pack, at), column in zip(self._columns, columns, strict=True):
+                pack(message, at, *column)
             self._int32(message, self._read_us, *read_us)
         except struct.error:  # what was filled in is filled in anew by the next tick
             return False
