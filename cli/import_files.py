@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 )
 @click.option("--time-zone", default="UTC", show_default=True, help="Zone of time stamps that have none.")
 @click.option("--at", metavar="TIME", help="When it was measured, if a file has no times: '2026-11-23 14:05:00'.")
+@click.option("--every", type=float, metavar="SECONDS", help="Time between two readings, if a stream has no times.")
 @click.option("--header", metavar="NAMES", help="Names of the columns, with commas, for files without a header line.")
 @json_option
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
@@ -55,6 +56,7 @@ def import_files(
     units: tuple[str, ...],
     time_zone: str,
     at: str | None,
+    every: float | None,
     header: str | None,
     as_json: bool,
     files: tuple[Path, ...],
@@ -80,6 +82,7 @@ def import_files(
         units=_pairs(units, "--unit"),
         time_zone=time_zone,
         at=at,
+        every=every,
         header=header,
     )
     opened = Store.create(store) if any(path.exists() for path in files) else None  # a wrong name makes no store

@@ -19,14 +19,19 @@ _TYPES = {"code": pl.Int64, "n": pl.Int64, "duration_ns": pl.Int64, "before": pl
 
 def of_rows(sheet: Sheet, options: Options, seen: Seen) -> pl.DataFrame:
     """The events of a sheet whose rows have their GPUs: columns of `events`, and `LINE`, the key of the row."""
-    whose = {key: (gpu, node) for key, gpu, node in sheet.frame.select(LINE, "=gpu", "=node").iter_rows()}
+    read = pl.col("=timestamp").cast(pl.Int64) if "=timestamp" in sheet.frame.columns else pl.lit(None, pl.Int64)
+    rows = sheet.frame.select(LINE, "=gpu", "=node", read.alias("read"))
+    whose = {key: (gpu, node, ts) for key, gpu, node, ts in rows.iter_rows()}
     known = [(key, event) for key, event in sheet.events if key in whose]
-    otherwise = instant(options.at, options.time_zone, "--at") if options.at is not None else time.time_ns()
+    times = [next((ns for ns in (event.ts_ns, whose[key][2]) if ns is not None), None) for key, event in known]
+    if None in times:
+        otherwise = instant(options.at, options.time_zone, "--at") if options.at is not None else time.time_ns()
+        times = [otherwise if ns is None else ns for ns in times]
     columns: dict[str, list[object]] = {name: [getattr(event, name) for _, event in known] for name in _COLUMNS}
     columns["kind"] = [event.kind.value for _, event in known]
     columns |= {
         LINE: [key for key, _ in known],
-        "ts": [otherwise if event.ts_ns is None else event.ts_ns for _, event in known],
+        "ts": list(times),
         "gpu": [whose[key][0] for key, _ in known],
         "node": [whose[key][1] for key, _ in known],
     }

@@ -58,7 +58,7 @@ def of_runs(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options)
     """
     if "index" in bound:
         sheet.frame = sheet.frame.with_columns(*_nothing("place", "cabinet"), *_on_node(bound, options))
-        _slot(sheet, bound["index"])
+        _slot(sheet, bound["index"], by_uuid="gpu" in bound)
     else:
         _places(sheet, bound, seen)
     if {"gpu", "slot"} & bound.keys():
@@ -84,9 +84,39 @@ def of_runs(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options)
 
 def of_telemetry(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options) -> str:
     """Add the GPU of each row to a sheet of telemetry and say where it was taken from."""
+    if "instance" not in bound:
+        return _of_gpus(sheet, bound, seen, options)
+    whole = is_placeholder(bound["instance"].column, minus_one=False)
+    instances = sheet.frame.filter(~whole)
+    sheet.frame = sheet.frame.filter(whole)
+    source = _of_gpus(sheet, bound, seen, options)
+    parts = _of_instances(instances, bound, _stem(sheet, options), options)
+    sheet.frame = pl.concat([sheet.frame, parts], how="diagonal_relaxed").sort(LINE)
+    return source
+
+
+def _of_instances(frame: pl.DataFrame, bound: dict[str, Bound], stem: str, options: Options) -> pl.DataFrame:
+    """MIG instances: named after their GPU where its UUID is known, else after their host; `=parent` is the GPU."""
+    frame = frame.with_columns(*_nothing("place", "cabinet"), *_on_node(bound, options))
+    host, parent, uuid = pl.coalesce("=node", pl.lit(stem)), pl.lit(None, pl.String), pl.lit(None, pl.String)
+    base = host
+    if "gpu" in bound:
+        said = pl.col(bound["gpu"].column).str.to_lowercase()
+        known = said.str.contains("(?i)" + _FORMS["UUID"])
+        parent = pl.when(known & said.str.starts_with("gpu-")).then("GPU-" + said.str.slice(4))
+        uuid = pl.when(known & said.str.starts_with("mig-")).then("MIG-" + said.str.slice(4))
+        base = pl.coalesce(parent, host)
+    elif "index" in bound:
+        number = pl.col(bound["index"].column)
+        parent = pl.when(number.str.contains("^[0-9]{1,3}$")).then(_key(host, number, options))
+    own = pl.coalesce(uuid, base + ":" + pl.col(bound["instance"].column))
+    return frame.with_columns(parent.alias("=parent"), uuid.alias("=uuid"), own.alias("=gpu"))
+
+
+def _of_gpus(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options) -> str:
     sheet.frame = sheet.frame.with_columns(*_nothing("place", "cabinet"), *_on_node(bound, options))
     if "index" in bound:
-        _slot(sheet, bound["index"])
+        _slot(sheet, bound["index"], by_uuid="gpu" in bound)
     if "gpu" in bound:
         _note_unused(seen, options)
         _named(sheet, bound["gpu"], options)
@@ -105,10 +135,13 @@ def of_telemetry(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Opt
     return "--gpu" if options.gpu else "the file's name (--gpu NAME names it)"
 
 
-def _slot(sheet: Sheet, bound: Bound) -> None:
+def _slot(sheet: Sheet, bound: Bound, *, by_uuid: bool) -> None:
     index = bound.column
-    refuse_strange(sheet, (index, ~pl.col(index).str.contains("^[0-9]{1,3}$"), "index of a GPU"))
-    sheet.frame = sheet.frame.with_columns(pl.col(index).cast(pl.Int64).alias("=slot"))
+    strange = ~pl.col(index).str.contains("^[0-9]{1,3}$")
+    if by_uuid:  # then the index only adds the place
+        strange &= ~is_placeholder(index, minus_one=False)
+    refuse_strange(sheet, (index, strange, "index of a GPU"))
+    sheet.frame = sheet.frame.with_columns(pl.col(index).cast(pl.Int64, strict=False).alias("=slot"))
 
 
 def _stem(sheet: Sheet, options: Options) -> str:
@@ -118,12 +151,16 @@ def _stem(sheet: Sheet, options: Options) -> str:
 def _by_index(sheet: Sheet, bound: Bound, options: Options) -> str:
     """`=gpu` from `=slot` and the host, else the file's name: an index names a GPU on its own host only."""
     stem = _stem(sheet, options)
-    host, number = pl.coalesce("=node", pl.lit(stem)), pl.col("=slot").cast(pl.String)
-    keys = {name: key for key, name in options.known().items()}
-    spoken = host + "/" + number
-    gpu = pl.when(spoken.is_in(list(keys))).then(spoken.replace(keys)).otherwise(host + ":" + number)
+    gpu = _key(pl.coalesce("=node", pl.lit(stem)), pl.col("=slot").cast(pl.String), options)
     sheet.frame = sheet.frame.with_columns(gpu.alias("=gpu"), pl.lit(None, pl.String).alias("=uuid"))
     return f"column {bound.column!r} (as {'node' if sheet.frame['=node'].count() else stem}:index)"
+
+
+def _key(host: pl.Expr, number: pl.Expr, options: Options) -> pl.Expr:
+    """The key of a GPU: that of the GPU which the store knows there, else host and number."""
+    keys = {name: key for key, name in options.known().items()}
+    spoken = host + "/" + number
+    return pl.when(spoken.is_in(list(keys))).then(spoken.replace(keys)).otherwise(host + ":" + number)
 
 
 def _on_node(bound: dict[str, Bound], options: Options) -> list[pl.Expr]:

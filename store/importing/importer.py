@@ -20,7 +20,7 @@ from ...errors import InputError
 from . import allocations, formats, runs, superseding, telemetry
 from .content import LINE, Sheet
 from .layout import Layout, recognise
-from .meanings import BOARD
+from .meanings import BOARD, LIMITS
 from .options import Options
 from .report import Counts, Report
 from .values import Seen
@@ -175,7 +175,7 @@ def _telemetry(store: Store, found: Parsed, options: Options) -> dict[str, pl.Da
     span = ts.is_between(found.frame["ts"].min(), found.frame["ts"].max())
     frame = _unseen(found, store.collect(known.filter(span)))
     cluster = pl.lit(options.cluster).alias("cluster")
-    of_gpus = ["uuid", "node", "slot", *BOARD]
+    of_gpus = ["uuid", "node", "slot", *BOARD, *(c for c in ("parent", *LIMITS) if c in found.frame.columns)]
     named = ["gpu", *of_gpus]
     gpus = frame.group_by(named).agg(ts.min().alias("first_seen")).sort(named, nulls_last=True).with_columns(cluster)
     events = found.events.filter(gpu.is_in(frame["gpu"].unique().implode()))

@@ -61,6 +61,9 @@ def recognise(sheet: Sheet, options: Options) -> Layout:
         layout = Layout(sheet.format, sheet.kind, _by_meaning(sheet), list(sheet.notes))
         if options.columns:
             _map(sheet, layout, options)
+        if layout.kind == "telemetry" and not any(b.meaning.kind in METRIC_KINDS for b in layout.bound.values()):
+            others = ", ".join(layout.ignored(sheet)[:8]) or "none at all"
+            raise InputError(f"{sheet.file} is of {sheet.format} and has no metric that is stored; it has {others}")
         _units(sheet, layout, options)
         return layout
     smi = _bind(sheet, TELEMETRY_MEANINGS)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from ..metrics import METRICS, Metric
 from ..outcomes import Outcome
-from .units import DIFFERENCE
+from ..schema import GPUS
+from .units import DIFFERENCE, UNITS
 
 EXACT = 2.0**53  # above it a float does not hold every integer
 
@@ -25,7 +26,7 @@ class Meaning:
     """
 
     name: str
-    kind: str  # number | hex | pstate | text | time stamp | identity
+    kind: str  # number | hex | pstate | limit | text | time stamp | identity
     description: str
     names: tuple[str, ...] = ()  # in lower case, as published files spell it
     dimension: str = ""
@@ -71,12 +72,15 @@ _BY_UNIT: dict[str, dict[str, object]] = {
 _UNLIKE: dict[str, dict[str, object]] = {"fan_speed": {"high": 200.0}, "pstate": {"kind": "pstate", "high": 32.0}}
 
 
+def _named(column: str) -> str:
+    """A column without its unit."""
+    return re.sub("_(mw|mj|mhz|c|ns|ppm)$", "", column)
+
+
 def _of_metric(metric: Metric) -> Meaning:
-    """A metric: named as its column, without the unit."""
-    name = re.sub("_(mw|mj|mhz|c|ns|ppm)$", "", metric.name)
     kind = {"kind": "hex" if metric.kind == "mask" else "number"}
     more = kind | _BY_UNIT[metric.unit] | _UNLIKE.get(metric.name, {})
-    return Meaning(name, description=metric.description, names=metric.smi, column=metric.name, **more)  # type: ignore[arg-type]
+    return Meaning(_named(metric.name), description=metric.description, names=metric.smi, column=metric.name, **more)  # type: ignore[arg-type]
 
 
 _BOARD: tuple[Meaning, ...] = (
@@ -87,6 +91,12 @@ _BOARD: tuple[Meaning, ...] = (
 )
 BOARD = ("model", *(one.name for one in _BOARD))
 """What a file may say of a GPU besides its place: columns of `gpus`."""
+
+LIMITS = (
+    "power_limit_default_mw", "power_limit_min_mw", "power_limit_max_mw", "sm_clock_max_mhz", "mem_clock_max_mhz",
+    "temperature_max_operating_c", "temperature_slowdown_c", "temperature_shutdown_c", "memory_total",
+)  # fmt: skip
+"""What a GPU may do at most: columns of `gpus` that only logs of its whole state have."""
 
 # A published `device` is a place; `dev_id` is not: in the files that have it, it is 0 on every row.
 RUN_MEANINGS: tuple[Meaning, ...] = (
@@ -141,7 +151,35 @@ TELEMETRY_MEANINGS: tuple[Meaning, ...] = (
     *_BOARD,
     Meaning("timestamp", "time stamp", "when the reading was taken", ("timestamp",), column="ts"),
     *(_of_metric(metric) for metric in METRICS if metric.unit in _BY_UNIT),  # no tool prints a sensor's window or age
+    *(
+        Meaning(_named(limit.name), "limit", limit.description, column=limit.name, **_BY_UNIT[limit.unit])  # type: ignore[arg-type]
+        for limit in GPUS.columns
+        if limit.name in LIMITS
+    ),
+    Meaning("instance", "identity", "a MIG instance of the row's GPU, as the tool names it"),
 )
+
+
+def of_field(number: int) -> tuple[Meaning, str] | None:
+    """What a field of DCGM means, and the unit in which DCGM prints it ("" for a plain number).
+
+    None if it is not stored, or printed in no unit that has a name.
+    """
+    found = next((metric for metric in METRICS if metric.dcgm is not None and metric.dcgm.id == number), None)
+    if found is None or found.dcgm is None:
+        return None
+    meaning = next(one for one in TELEMETRY_MEANINGS if one.column == found.name)
+    if not meaning.dimension:
+        return meaning, ""
+    units = UNITS[meaning.dimension]
+    fitting = [unit.name for unit in units.values() if unit.to(units[meaning.unit])[0] == found.dcgm.scale]
+    return (meaning, fitting[0]) if fitting else None
+
+
+def labelled(meaning: Meaning, unit: str) -> str:
+    """The name of a column of this meaning in a format's rows."""
+    return f"{meaning.name} [{unit}]" if unit else meaning.name
+
 
 # An allocation of a GPU to a job: a row of the table `jobs`.
 JOB_MEANINGS: tuple[Meaning, ...] = (

@@ -21,6 +21,7 @@ class Options:
     model: str | None = None  # product name of the GPUs where the file has none
     node: str | None = None  # the host of a stream's GPUs where the file has none
     at: str | None = None  # when it was measured where the file has no times
+    every: float | None = None  # seconds between two readings of a stream without times
     header: str | None = None  # the names of the columns, separated by commas, where the file has none
     known: Callable[[], Mapping[str, str]] = dict  # the cluster's GPUs in the store: key -> name
     models: Callable[[], Mapping[str, str]] = dict  # and key -> product name
@@ -30,6 +31,8 @@ class Options:
             name = getattr(self, option)
             if name is not None and not name.strip():
                 raise InputError(f"--{option} is empty: give it a name")
+        if self.every is not None and not 0 < self.every < float("inf"):
+            raise InputError(f"--every {self.every:g} is no time between two readings: give the seconds, for example 1")
 
     def as_dict(self) -> dict[str, object]:
         """The options that change the meaning of a file, for the provenance."""
@@ -40,5 +43,9 @@ class Options:
             "map": dict(sorted(self.columns.items())),
             "unit": dict(sorted(self.units.items())),
             "time_zone": self.time_zone,
-            **{name: value for name in ("model", "node", "at", "header") if (value := getattr(self, name)) is not None},
+            **{
+                name: value
+                for name in ("model", "node", "at", "every", "header")
+                if (value := getattr(self, name)) is not None
+            },
         }

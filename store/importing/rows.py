@@ -52,8 +52,8 @@ class Rows:
             self.notes.append(text)
 
     def event(self, key: int, event: Event) -> None:
-        """What happened to the GPU of a row. Its GPU and node are those of the row; without a time it was at --at,
-        else now."""
+        """What happened to the GPU of a row. Its GPU and node are those of the row. Without a time it was when the row
+        of telemetry was read, else at --at, else now."""
         self._events.append((key, event))
 
     def sheet(self, *, name: str, kind: str, sha256: str, size: int) -> Sheet:

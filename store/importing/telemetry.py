@@ -8,14 +8,14 @@ import polars as pl
 
 from ...errors import InputError
 from ..power_sensors import sensor_of_model
-from ..schema import TELEMETRY
+from ..schema import GPUS, TELEMETRY, Table
 from . import happened, identity
 from .content import LINE, Sheet
-from .layout import METRIC_KINDS, Layout
+from .layout import METRIC_KINDS, Bound, Layout
 from .marks import marked, set_back
 from .options import Options
 from .stamps import times
-from .values import Seen, numbers, parsed
+from .values import Seen, further_numbers, numbers, parsed
 
 _SHARED = 8  # if one reading in this many repeats an instant, two GPUs are in one stream
 
@@ -33,7 +33,10 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     said = happened.of_rows(sheet, options, seen)
     metrics = [b for b in bound.values() if b.meaning.kind in METRIC_KINDS]
     numbers(sheet, metrics, seen, minus_one=False)
-    went_back = set_back(sheet.frame.select(LINE, pl.col("=gpu").alias("gpu"), pl.col("=timestamp").alias("ts")))
+    limits = [b for b in bound.values() if b.meaning.kind == "limit"]
+    lost = further_numbers(sheet, limits, seen)
+    lines = pl.Series(LINE, [sheet.line(key) for key in sheet.frame[LINE]], pl.Int64)
+    went_back = set_back(sheet.frame.select(lines, pl.col("=gpu").alias("gpu"), pl.col("=timestamp").alias("ts")))
     first = pl.struct("=gpu", "=timestamp").is_first_distinct()
     (again,) = sheet.counts(~first)
     if again * _SHARED > sheet.frame.height and not {"gpu", "index"} & bound.keys():
@@ -48,13 +51,16 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
         pl.col("=gpu").alias("gpu"),
         *(pl.col(f"={name}").alias(name) for name in ("uuid", "node", "slot")),
         *identity.of_board(bound, options),
-        *(pl.col(parsed(b.meaning)).round().cast(_kind(b.meaning.column)).alias(b.meaning.column) for b in metrics),
+        *(pl.col("=parent").alias("parent") for _ in range("=parent" in sheet.frame.columns)),
+        *(_whole(b, TELEMETRY) for b in metrics),
+        *(_whole(b, GPUS) for b in limits if b not in lost),
         pl.col(LINE),
     ]
     frame = sheet.frame.select(columns)
     if "power_mw" in frame.columns:
         frame = _with_window(frame, options.models())
-        if frame.filter(pl.col("power_window_ms").is_null())["model"].is_null().any():
+        unknown = pl.col("power_window_ms").is_null() & pl.col("power_mw").is_not_null()
+        if frame.filter(unknown)["model"].is_null().any():
             seen.notes.append("the GPU's model is not known: --model NAME says it, and so what its power sensor sees")
     frame, events = marked(frame, went_back, seen)
     return frame, pl.concat([events, said.drop(LINE)], how="diagonal"), duplicates
@@ -70,6 +76,8 @@ def _with_window(frame: pl.DataFrame, models: Mapping[str, str]) -> pl.DataFrame
     return frame.join(table, on=["gpu", "model"], how="left", nulls_equal=True, maintain_order="left")
 
 
-def _kind(column: str) -> type[pl.Int32] | type[pl.Int64]:
-    types = {c.name: c.type for c in TELEMETRY.columns}
-    return pl.Int64 if types[column] == "BIGINT" else pl.Int32
+def _whole(bound: Bound, table: Table) -> pl.Expr:
+    """The parsed numbers of a column as whole numbers of the type that the table has."""
+    column = bound.meaning.column
+    types = {c.name: c.type for c in table.columns}
+    return pl.col(parsed(bound.meaning)).round().cast(pl.Int64 if types[column] == "BIGINT" else pl.Int32).alias(column)
