@@ -1,0 +1,132 @@
+"""`omnistat-query --export`: CSV with a column for each time series, under several lines of labels.
+
+Each line of labels begins with the name of the label: `metric`, `instance` (the host), `card` or `accel`, and others.
+The line `timestamp` ends them. Below, each line begins with a time in UTC. One line becomes a row for each GPU.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import dataclass
+
+from ....errors import InputError
+from ..rows import Rows, Value
+
+NAME = "Omnistat"
+
+# Metrics without the name of their collector (rocm_, nvidia_, omnistat_vendor_accel_), old and new names.
+_METRICS = {
+    "utilization_percentage": "utilization [%]",
+    "utilization": "utilization [%]",
+    "average_socket_power_watts": "power [W]",
+    "average_socket_power": "power [W]",
+    "power_usage_watts": "power [W]",
+    "power_watts": "power [W]",
+    "power_cap_watts": "power_limit [W]",
+    "energy_joules": "energy [J]",
+    "temperature_celsius": "temperature [C]",
+    "temperature_edge_celsius": "temperature [C]",
+    "temperature_edge": "temperature [C]",
+    "temperature_memory_celsius": "memory_temperature [C]",
+    "temperature_hbm": "memory_temperature [C]",
+    "sclk_clock_mhz": "sm_clock [MHz]",
+    "sclk_clock": "sm_clock [MHz]",
+    "mclk_clock_mhz": "mem_clock [MHz]",
+    "mclk_clock": "mem_clock [MHz]",
+    "vram_total_bytes": "memory_total [B]",
+    "average_decoder_utilization_percentage": "decoder_utilization [%]",
+}
+_COLLECTOR = re.compile("^(?:rocm|nvidia|omnistat_vendor_accel)_")
+_USED = "vram_used_percentage"  # of vram_total_bytes
+_TIME = re.compile(r"^(?:[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:|[0-9]{9,})")
+_ZONED = re.compile(r"(?:Z|[+-][0-9]{2}:?[0-9]{2})$")
+
+
+def fits(head: str) -> bool:
+    """Whether a text has the lines of labels: the first is `metric`, and the last is `timestamp` and nothing else."""
+    first = [line.split(",") for line in head.splitlines()[:32] if line.strip()]
+    ends = (parts for parts in first if parts[0].strip('" ') == "timestamp")
+    end = next(ends, None)
+    return (
+        bool(first) and first[0][0].strip('" ') == "metric" and end is not None and not "".join(end[1:]).strip('" \r')
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    node: str
+    part: tuple[str, str]  # ("index", number), or ("instance", name)
+    label: str  # the meaning and unit, or the metric's own name
+
+
+def read(text: str, rows: Rows) -> None:
+    """Add a row for each time and GPU. Raises InputError where no time series is of a GPU."""
+    labels: dict[str, list[str]] = {}
+    columns: list[_Column | None] | None = None
+    for line, content in enumerate(text.splitlines(), start=1):
+        if not content.strip():
+            continue
+        try:
+            fields = [field.strip() for field in next(csv.reader([content], strict=True))]
+        except csv.Error:
+            rows.refuse(line, "it has a stray quote")
+            continue
+        if columns is None and fields[0] == "timestamp":
+            columns = _columns(labels, rows)
+        elif columns is None:
+            labels[fields[0]] = fields[1:]
+        elif len(fields) != len(columns) + 1:
+            rows.refuse(line, f"it has {len(fields)} fields, but the header names {len(columns) + 1}")
+        elif not _TIME.match(fields[0]):
+            rows.refuse(line, "its timestamp is not a readable time stamp")
+        else:
+            _add(line, fields, columns, rows)
+
+
+def _columns(labels: dict[str, list[str]], rows: Rows) -> list[_Column | None]:
+    """What each column holds; None for what is not stored."""
+    columns: list[_Column | None] = []
+    taken: set[_Column] = set()
+    metrics = labels.get("metric", [])
+    others: dict[str, None] = {}
+    for position, metric in enumerate(metrics):
+        own = {name: values[position] for name, values in labels.items() if position < len(values)}
+        base = _COLLECTOR.sub("", metric)
+        node = re.sub(r":[0-9]+$", "", own.get("instance", ""))
+        part = ("index", own["card"]) if own.get("card") else ("instance", f"accel{own.get('accel', '')}")
+        column = _Column(node, part, base if base == _USED else _METRICS.get(base, ""))
+        stored = column.label and (own.get("card") or own.get("accel")) and column not in taken
+        if not stored:
+            others[metric] = None
+        columns.append(column if stored else None)
+        taken.add(column)
+    if not any(columns):
+        raise InputError(
+            f"{rows.file} is an export of Omnistat without metrics of GPUs ({', '.join(list(others)[:4])}): import "
+            f"omnistat-rocm.gpu.csv"
+        )
+    if others:
+        rows.note(f"not stored: {', '.join(others)}")
+    return columns
+
+
+def _add(line: int, fields: list[str], columns: list[_Column | None], rows: Rows) -> None:
+    gpus: dict[tuple[str, tuple[str, str]], dict[str, Value]] = {}
+    for column, value in zip(columns, fields[1:], strict=True):
+        if column is not None and value.lower() not in ("", "nan"):
+            gpus.setdefault((column.node, column.part), {})[column.label] = value
+    stamp = fields[0] if fields[0].isdecimal() or _ZONED.search(fields[0]) else f"{fields[0]}Z"
+    for (node, (kind, name)), values in gpus.items():
+        row: dict[str, Value] = {"timestamp": stamp, "node": node, "index": None, "instance": None, kind: name}
+        share, total = values.pop(_USED, None), values.get("memory_total [B]")
+        row["memory_used [B]"] = _part(share, total)
+        rows.add(line, row | values)
+
+
+def _part(share: Value, total: Value) -> float | None:
+    """Bytes that a percentage of bytes is."""
+    try:
+        return float(str(share)) / 100 * float(str(total))
+    except ValueError:
+        return None

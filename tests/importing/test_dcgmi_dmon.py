@@ -1,0 +1,220 @@
+"""Logs of `dcgmi dmon`, in the forms of its versions, with and without times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime as at
+from pathlib import Path
+
+import pytest
+
+from whorl.store import Store
+from whorl.store.importing import Options, Parsed, import_file
+from whorl.store.importing.meanings import TELEMETRY_MEANINGS, of_field
+from whorl.store.metrics import METRICS
+
+# ruff: noqa: DTZ001 - the store's times are UTC without a zone
+
+Parse = Callable[..., Parsed]
+Refusal = Callable[..., str]
+
+BEGAN = {"at": "2026-11-20 10:00:00", "every": 0.5, "node": "n1"}
+WIDTHS = {"POWER": 18, "TOTEC": 24, "GPUTL": 18, "SMACT": 18, "FBUSD": 18, "DVNAM": 28, "XIDER": 13}
+UNITS = {"POWER": " W", "TOTEC": " mJ"}
+
+
+def left(names: str, *rows: str, again: int = 15) -> str:
+    """A log as DCGM 3 and 4 print it: columns of fixed widths, the header again after every `again` lines."""
+    columns = names.split()
+    header = f"{'#Entity':<10}" + "".join(f"{name:<{WIDTHS[name]}}" for name in columns)
+    units = f"{'ID':<10}" + "".join(f"{UNITS.get(name, ''):<{WIDTHS[name]}}" for name in columns)
+    lines = []
+    for number, row in enumerate(rows):
+        if number % again == 0:
+            lines += [header, units]
+        entity, *values = (part.strip() for part in row.split(","))
+        lines.append(f"{entity:<10}" + "".join(f"{v:<{WIDTHS[name]}}" for v, name in zip(values, columns, strict=True)))
+    return "\n".join([*lines, ""])
+
+
+def right(*rows: str) -> str:
+    """The same as DCGM 2 prints it: everything at the right end of its column."""
+    return "\n".join(["# Entity  GRACT  TENSO  POWER", "      Id                    W", *rows, ""])
+
+
+def log(tmp_path: Path, text: str, name: str = "dmon.txt") -> Path:
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def test_readings_of_several_gpus(tmp_path: Path, parse: Parse) -> None:
+    rows = [f"GPU {g}, 6{s}.25{g}, {1000 * s}, {s}, 0.5, 500" for s in range(20) for g in (0, 1)]
+    found = parse(log(tmp_path, left("POWER TOTEC GPUTL SMACT FBUSD", *rows)), **BEGAN)
+    assert (found.report.format, found.report.total.kept, found.report.gpus) == ("dcgmi dmon", 40, 2)
+    last = found.frame.row(-1, named=True)
+    assert (last["gpu"], last["node"], last["slot"]) == ("n1:1", "n1", 1)
+    assert last["ts"] == at(2026, 11, 20, 10, 0, 9, 500_000)
+    assert (last["power_mw"], last["energy_mj"], last["utilization"]) == (619_251, 19_000, 19)
+    assert (last["sm_active_ppm"], last["memory_used"]) == (500_000, 500 * 2**20)
+    assert any("counted from --at" in note for note in found.report.notes)
+    assert any("dcgmi discovery -l" in note for note in found.report.notes)
+
+
+def test_what_is_not_known_and_what_is_not_stored(tmp_path: Path, parse: Parse) -> None:
+    text = left("GPUTL SMACT", "GPU 0, 3, N/A", "GPU 0, N/A, 0.25").replace("GPUTL", "BARTL")
+    found = parse(log(tmp_path, text), **BEGAN)
+    assert found.frame["sm_active_ppm"].to_list() == [None, 250_000]
+    assert found.report.ignored == ["BARTL"]
+
+
+def test_the_older_form_and_mig_instances(tmp_path: Path, store: Store) -> None:
+    text = right(
+        "    GPU 0  0.457  0.442  250.1",
+        "  GPU-I 0  0.534  0.516  250.1",
+        " GPU-CI 0  0.534  0.516  250.1",
+        "    GPU 1  0.001  0.000   60.0",
+        "    GPU 0  0.845  0.816  255.2",
+        "  GPU-I 0  0.986  0.953  255.2",
+    )
+    report = import_file(store, log(tmp_path, text), Options(**BEGAN))  # type: ignore[arg-type]
+    assert report.total.kept == 6
+    rows = store.sql("select gpu, power_mw, gr_engine_active_ppm from telemetry where second(ts) = 0 order by ts, gpu")
+    assert [tuple(row.values()) for row in rows.to_pylist()] == [
+        ("n1:0", 250_100, 457_000),
+        ("n1:1", 60_000, 1_000),
+        ("n1:GPU-CI 0", None, 534_000),
+        ("n1:GPU-I 0", None, 534_000),
+        ("n1:0", 255_200, 845_000),
+        ("n1:GPU-I 0", None, 986_000),
+    ]
+    gpus = store.sql("select gpu, slot, parent from gpus order by gpu").to_pylist()
+    assert [tuple(row.values()) for row in gpus] == [
+        ("n1:0", 0, None),
+        ("n1:1", 1, None),
+        ("n1:GPU-CI 0", None, "n1:0"),
+        ("n1:GPU-I 0", None, "n1:0"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("stamps", "options", "first", "last"),
+    [
+        (("1795860000.25", "1795860001.75"), {},
+         at(2026, 11, 28, 10, 0, 0, 250_000), at(2026, 11, 28, 10, 0, 1, 750_000)),
+        (("2026-11-20T10:00:00.5", "2026-11-20T10:00:02.5"), {"time_zone": "Europe/Berlin"},
+         at(2026, 11, 20, 9, 0, 0, 500_000), at(2026, 11, 20, 9, 0, 2, 500_000)),
+        (("[2026/11/20 10:00:00+0100]", "[2026/11/20 10:00:02+0100]"), {},
+         at(2026, 11, 20, 9), at(2026, 11, 20, 9, 0, 2)),
+        (("Dec 31 23:59:59", "Jan  1 00:00:00"), {"at": "2026-12-31"},
+         at(2026, 12, 31, 23, 59, 59), at(2027, 1, 1)),
+        (("23:59:59", "00:00:01"), {"at": "2026-11-20"}, at(2026, 11, 20, 23, 59, 59), at(2026, 11, 21, 0, 0, 1)),
+        (("00:00:01", "00:00:02"), {"at": "2026-11-20 23:59:58"}, at(2026, 11, 21, 0, 0, 1), at(2026, 11, 21, 0, 0, 2)),
+        (("n7: 1795860000", "n7: 1795860001"), {}, at(2026, 11, 28, 10), at(2026, 11, 28, 10, 0, 1)),
+    ],
+)  # fmt: skip
+def test_times_in_front_of_each_line(
+    stamps: tuple[str, str], options: dict[str, str], first: at, last: at, tmp_path: Path, parse: Parse
+) -> None:
+    lines = left("POWER GPUTL", "GPU 0, 61.5, 3", "GPU 0, 62.5, 4").splitlines()
+    fronts = [stamps[0]] * 3 + [stamps[1]]
+    text = "\n".join(f"{front} {line}" for front, line in zip(fronts, lines, strict=True))
+    found = parse(log(tmp_path, text), **{"node": "n7"} | options)
+    assert found.frame["ts"].to_list() == [first, last]
+    assert found.frame["power_mw"].to_list() == [61_500, 62_500]
+    assert found.frame["gpu"].unique().to_list() == ["n7:0"]
+
+
+def test_what_has_no_time_says_what_to_do(tmp_path: Path, refusal: Refusal) -> None:
+    text = left("POWER", "GPU 0, 61.5", "GPU 0, 62.5")
+    path = log(tmp_path, text)
+    assert "dcgmi dmon printed no times" in refusal(path)
+    assert "--at '2026-11-23 14:05:00' --every 1" in refusal(path, at="2026-11-20 10:00:00")
+    timed = "\n".join(f"10:00:00 {line}" for line in text.splitlines())
+    assert "the times in it have no date" in refusal(log(tmp_path, timed, "b.txt"))
+    assert "--at 'noon' is not a time" in refusal(path, at="noon", every=1.0)
+
+
+def test_lines_that_are_no_readings(tmp_path: Path, parse: Parse) -> None:
+    text = left("POWER GPUTL", *[f"GPU 0, 6{s}.5, {s}" for s in range(5)]) + "\n".join([
+        "Switch 0  1.5               3",
+        "GPU 0     61.",
+        "GPU 0     61.5              3 4 5",
+        "17 of something",
+        "",
+        "dmon was stopped do to receiving a signal",
+        "Error: the connection was lost",
+    ])  # fmt: skip
+    found = parse(log(tmp_path, text), **BEGAN)
+    assert found.report.refusals == {
+        "it is of a Switch, and only GPUs are stored": [8],
+        "it has 1 values, but the header names 2": [9],
+        "utilization [%] is not a readable share": [10],
+        "it is no reading of dcgmi dmon": [11],
+    }
+    assert "dcgmi dmon said: Error: the connection was lost" in found.report.notes
+    assert found.report.total.rows == 9
+
+
+def test_a_log_of_an_error_only(tmp_path: Path, refusal: Refusal) -> None:
+    error = "Error setting watches. Result: -33: The module is not loaded"
+    path = log(tmp_path, left("SMACT", "GPU 0, 1").split("GPU 0")[0] + error)
+    assert refusal(path).endswith(f"has no readings; dcgmi dmon said: {error}")
+
+
+def test_texts_with_spaces(tmp_path: Path, parse: Parse) -> None:
+    rows = [f"GPU {g}, 60.{g}, NVIDIA A100-SXM4-40GB" for g in (0, 1)]
+    found = parse(log(tmp_path, left("POWER DVNAM", *rows)), **BEGAN)
+    assert found.frame["model"].to_list() == ["NVIDIA A100-SXM4-40GB"] * 2
+    assert found.frame["power_window_ms"].to_list() == [25, 25]
+    assert not found.report.refusals
+
+
+def test_uuids_that_a_log_has(tmp_path: Path, parse: Parse) -> None:
+    gpu, mig = "0a1b2c3d-0000-1111-2222-333344445555", "ff1b2c3d-0000-1111-2222-333344445555"
+    rows = [f"GPU 0, 60.5, GPU-{gpu.upper()}", f"GPU-I 0, 60.5, MIG-{mig}", f"GPU-I 1, 60.5, GPU-{gpu}"]
+    text = left("FBUSD DVNAM", *rows).replace("DVNAM", "UUID#").replace("60.5", "4096")
+    found = parse(log(tmp_path, text), **BEGAN)
+    assert found.frame.select("gpu", "uuid", "slot", "parent").rows() == [
+        (f"GPU-{gpu}", f"GPU-{gpu}", 0, None),
+        (f"MIG-{mig}", f"MIG-{mig}", None, None),
+        (f"GPU-{gpu}:GPU-I 1", None, None, f"GPU-{gpu}"),
+    ]
+    assert not any("discovery" in note for note in found.report.notes)
+
+
+def test_an_xid_is_an_event_where_it_changes(tmp_path: Path, store: Store) -> None:
+    codes = [("N/A", "31"), ("N/A", "31"), ("79", "31"), ("79", "31"), ("79", "48")]
+    rows = [f"GPU {g}, {60 + s}, {code}" for s, both in enumerate(codes) for g, code in enumerate(both)]
+    report = import_file(store, log(tmp_path, left("POWER XIDER", *rows)), Options(**BEGAN))  # type: ignore[arg-type]
+    events = store.sql("select ts, gpu, kind, code from events order by ts").to_pylist()
+    assert [tuple(row.values()) for row in events] == [
+        (at(2026, 11, 20, 10, 0, 1), "n1:0", "xid", 79),
+        (at(2026, 11, 20, 10, 0, 2), "n1:1", "xid", 48),
+    ]
+    assert any("GPU 1 had XID 31 before the log began" in note for note in report.notes)
+
+
+def test_columns_that_change_and_readings_twice(tmp_path: Path, parse: Parse) -> None:
+    both = left("POWER", "GPU 0, 61.5") + left("GPUTL POWER", "GPU 0, 7, 62.5")
+    found = parse(log(tmp_path, both), **BEGAN)
+    assert found.frame.select("power_mw", "utilization").rows() == [(61_500, None), (62_500, 7)]
+
+
+def test_a_unit_that_the_header_states(tmp_path: Path, refusal: Refusal) -> None:
+    text = left("POWER", *[f"GPU 0, 61.{s}" for s in range(5)]).replace(" W ", " mW")
+    assert "which is unusual" in refusal(log(tmp_path, text), **BEGAN)
+
+
+def test_every_field_of_a_metric_has_a_unit() -> None:
+    for metric in METRICS:
+        known = of_field(metric.dcgm.id) if metric.dcgm is not None else None
+        dimension = next((m.dimension for m in TELEMETRY_MEANINGS if m.column == metric.name), "")
+        assert known is None or bool(known[1]) == bool(dimension)
+    assert of_field(155) is not None
+    assert of_field(54) is None
+
+
+def test_a_log_without_a_metric(tmp_path: Path, refusal: Refusal) -> None:
+    text = left("GPUTL", "GPU 0, 61").replace("GPUTL", "BARTL")
+    assert "is of dcgmi dmon and has no metric that is stored; it has BARTL" in refusal(log(tmp_path, text), **BEGAN)

@@ -1,0 +1,225 @@
+"""Logs of `nvidia-smi -q -x`, as drivers of ten years write them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime as at
+from pathlib import Path
+
+import pytest
+
+from whorl.store import Store
+from whorl.store.importing import Options, Parsed, import_file
+
+# ruff: noqa: DTZ001, E501 - the store's times are UTC without a zone; elements are as long as the tool writes them
+
+Parse = Callable[..., Parsed]
+Refusal = Callable[..., str]
+
+UUIDS = [f"GPU-0a1b2c3d-0000-1111-2222-33334444555{n}" for n in range(4)]
+SAME = """\
+<product_name>{model}</product_name>
+<serial>165052200382{n}</serial><uuid>{uuid}</uuid><minor_number>{n}</minor_number>
+<vbios_version>92.00.36.00.02</vbios_version>
+<pci><pci_bus_id>00000000:0{n}:00.0</pci_bus_id><replay_counter>3</replay_counter><tx_util>4000 KB/s</tx_util></pci>
+<fan_speed>{fan}</fan_speed><performance_state>P0</performance_state>
+<fb_memory_usage><total>81920 MiB</total><used>50 MiB</used><free>80999 MiB</free></fb_memory_usage>
+<utilization><gpu_util>98 %</gpu_util><memory_util>41 %</memory_util><encoder_util>1 %</encoder_util>
+<decoder_util>2 %</decoder_util></utilization>
+<temperature><gpu_temp>6{n} C</gpu_temp><gpu_temp_max_threshold>92 C</gpu_temp_max_threshold>
+<gpu_temp_slow_threshold>89 C</gpu_temp_slow_threshold><gpu_temp_max_gpu_threshold>85 C</gpu_temp_max_gpu_threshold>
+<memory_temp>{memory_temp}</memory_temp></temperature>
+<clocks><graphics_clock>1275 MHz</graphics_clock><sm_clock>1275 MHz</sm_clock><mem_clock>1593 MHz</mem_clock></clocks>
+<max_clocks><sm_clock>1410 MHz</sm_clock><mem_clock>1593 MHz</mem_clock></max_clocks>
+<supported_clocks><supported_mem_clock><value>1593 MHz</value></supported_mem_clock></supported_clocks>
+"""
+# What is different in logs of drivers 418, 535 and 590.
+OLD = """\
+<clocks_throttle_reasons><clocks_throttle_reason_gpu_idle>Not Active</clocks_throttle_reason_gpu_idle>
+<clocks_throttle_reason_sw_power_cap>Active</clocks_throttle_reason_sw_power_cap>
+<clocks_throttle_reason_hw_thermal_slowdown>Active</clocks_throttle_reason_hw_thermal_slowdown></clocks_throttle_reasons>
+<ecc_errors><volatile><single_bit><device_memory>5</device_memory><total>7</total></single_bit>
+<double_bit><total>1</total></double_bit></volatile>
+<aggregate><single_bit><total>99</total></single_bit></aggregate></ecc_errors>
+<power_readings><power_draw>251.25 W</power_draw><power_limit>280.00 W</power_limit>
+<default_power_limit>300.00 W</default_power_limit><enforced_power_limit>275.00 W</enforced_power_limit>
+<min_power_limit>100.00 W</min_power_limit><max_power_limit>310.00 W</max_power_limit></power_readings>
+"""
+MIDDLE = """\
+<clocks_event_reasons><clocks_event_reason_gpu_idle>Active</clocks_event_reason_gpu_idle></clocks_event_reasons>
+<ecc_errors><volatile><sram_correctable>1</sram_correctable><sram_uncorrectable>0</sram_uncorrectable>
+<dram_correctable>6</dram_correctable><dram_uncorrectable>1</dram_uncorrectable></volatile></ecc_errors>
+<remapped_rows><remapped_row_corr>2</remapped_row_corr><remapped_row_unc>1</remapped_row_unc>
+<remapped_row_pending>No</remapped_row_pending><remapped_row_failure>Yes</remapped_row_failure></remapped_rows>
+<gpu_power_readings><power_draw>251.25 W</power_draw><current_power_limit>275.00 W</current_power_limit>
+<requested_power_limit>280.00 W</requested_power_limit><default_power_limit>300.00 W</default_power_limit>
+<min_power_limit>100.00 W</min_power_limit><max_power_limit>310.00 W</max_power_limit></gpu_power_readings>
+<module_power_readings><power_draw>999.00 W</power_draw></module_power_readings>
+"""
+NEW = """\
+<clocks_event_reasons><clocks_event_reason_sw_power_cap>Active</clocks_event_reason_sw_power_cap></clocks_event_reasons>
+<clocks_event_reasons_counters><clocks_event_reasons_counters_sw_power_cap>2548 us</clocks_event_reasons_counters_sw_power_cap>
+<clocks_event_reasons_counters_hw_power_brake>5 us</clocks_event_reasons_counters_hw_power_brake></clocks_event_reasons_counters>
+<ecc_errors><volatile><sram_correctable>1</sram_correctable><sram_uncorrectable_parity>0</sram_uncorrectable_parity>
+<sram_uncorrectable_secded>1</sram_uncorrectable_secded><dram_correctable>6</dram_correctable>
+<dram_uncorrectable>N/A</dram_uncorrectable></volatile></ecc_errors>
+<vgpu_software_licensed_product><license_status>Licensed (Expiry: N/A)</license_status></vgpu_software_licensed_product>
+<gpu_power_readings><power_state>Requested functionality has been deprecated</power_state>
+<average_power_draw>250.00 W</average_power_draw><instant_power_draw>251.25 W</instant_power_draw>
+<current_power_limit>275.00 W</current_power_limit></gpu_power_readings>
+"""
+MIG = """\
+<mig_devices><mig_device><index>0</index><gpu_instance_id>3</gpu_instance_id><compute_instance_id>0</compute_instance_id>
+<fb_memory_usage><total>19968 MiB</total><used>12 MiB</used><free>19955 MiB</free></fb_memory_usage></mig_device>
+<mig_device><index>1</index><gpu_instance_id>4</gpu_instance_id><compute_instance_id>0</compute_instance_id>
+<fb_memory_usage><total>19968 MiB</total><used>13 MiB</used><free>19954 MiB</free></fb_memory_usage></mig_device></mig_devices>
+"""
+
+
+def gpu(n: int, *parts: str, model: str = "NVIDIA A100-SXM4-80GB", fan: str = "N/A", memory_temp: str = "N/A") -> str:
+    """The element of one GPU."""
+    same = SAME.format(n=n, uuid=UUIDS[n], model=model, fan=fan, memory_temp=memory_temp)
+    return f'<gpu id="00000000:0{n}:00.0">\n{same}{"".join(parts)}</gpu>\n'
+
+
+def smi(*gpus: str, when: str = "Fri Aug  4 11:44:30 2023", attached: int | None = None) -> str:
+    """A log."""
+    return (
+        '<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">\n<nvidia_smi_log>\n'
+        f"<timestamp>{when}</timestamp><driver_version>535.54.03</driver_version>\n"
+        f"<attached_gpus>{len(gpus) if attached is None else attached}</attached_gpus>\n{''.join(gpus)}</nvidia_smi_log>\n"
+    )
+
+
+def log(tmp_path: Path, text: str, name: str = "smi.xml") -> Path:
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def test_what_all_drivers_write(tmp_path: Path, store: Store) -> None:
+    path = log(tmp_path, smi(gpu(0, OLD), gpu(1, OLD, fan="30 %", memory_temp="71 C")))
+    report = import_file(store, path, Options(node="n1", time_zone="Europe/Berlin"))
+    assert (report.format, report.total.kept, report.refusals) == ("nvidia-smi -q -x", 2, {})
+    row = store.sql("select * from telemetry order by gpu").to_pylist()[1]
+    said = {
+        "temperature_c": 61, "memory_temperature_c": 71, "fan_speed": 30, "pstate": 0, "utilization": 98,
+        "memory_utilization": 41, "encoder_utilization": 1, "decoder_utilization": 2, "sm_clock_mhz": 1275,
+        "mem_clock_mhz": 1593, "memory_used": 50 * 2**20, "memory_free": 80999 * 2**20, "pcie_replays": 3,
+        "power_window_ms": 25, "gpu": UUIDS[1],
+    }  # fmt: skip
+    assert {name: row[name] for name in said} == said
+    assert row["ts"] == at(2023, 8, 4, 9, 44, 30)
+    board = store.sql("select * from gpus order by gpu").to_pylist()[1]
+    known = {
+        "uuid": UUIDS[1], "node": "n1", "slot": 1, "model": "NVIDIA A100-SXM4-80GB", "serial": "1650522003821",
+        "vbios": "92.00.36.00.02", "driver": "535.54.03", "pci_bus_id": "00000000:01:00.0", "memory_total": 81920 * 2**20,
+        "power_limit_default_mw": 300_000, "power_limit_min_mw": 100_000, "power_limit_max_mw": 310_000,
+        "sm_clock_max_mhz": 1410, "mem_clock_max_mhz": 1593, "temperature_shutdown_c": 92, "temperature_slowdown_c": 89,
+        "temperature_max_operating_c": 85,
+    }  # fmt: skip
+    assert {name: board[name] for name in known} == known
+    assert store.sql("select fan_speed, memory_temperature_c from telemetry order by gpu").to_pylist()[0] == {
+        "fan_speed": None,
+        "memory_temperature_c": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("driver", "said"),
+    [
+        (OLD, {"power_mw": 251_250, "power_instant_mw": None, "power_limit_mw": 275_000, "clock_event_reasons": 0x44,
+               "ecc_corrected": 7, "ecc_uncorrected": 1, "remapped_rows": None, "row_remap_failed": None}),
+        (MIDDLE, {"power_mw": 251_250, "power_limit_mw": 275_000, "clock_event_reasons": 1, "ecc_corrected": 7,
+                  "ecc_uncorrected": 1, "remapped_rows": 3, "remapped_rows_corrected": 2, "row_remap_failed": 1}),
+        (NEW, {"power_mw": None, "power_average_mw": 250_000, "power_instant_mw": 251_250, "power_limit_mw": 275_000,
+               "clock_event_reasons": 4, "power_violation_ns": 2_548_000, "power_brake_ns": 5_000, "ecc_corrected": 7,
+               "ecc_uncorrected": None, "vgpu_licensed": 1}),
+        ("", {"power_mw": None, "clock_event_reasons": None, "ecc_corrected": None, "power_limit_mw": None}),
+    ],
+)  # fmt: skip
+def test_what_drivers_write_in_their_own_way(
+    driver: str, said: dict[str, int | None], tmp_path: Path, parse: Parse
+) -> None:
+    row = parse(log(tmp_path, smi(gpu(0, driver)))).frame.row(0, named=True)
+    assert {name: row[name] for name in said} == said
+
+
+def test_many_logs_in_one_file_with_other_text_between(tmp_path: Path, parse: Parse) -> None:
+    logs = [smi(gpu(0, NEW), gpu(1, NEW), when=f"Fri Aug  4 11:44:{s:02d} 2023") for s in range(5)]
+    found = parse(log(tmp_path, "\n--- next ---\n".join(logs)))
+    assert found.report.total.rows == found.frame.height == 10
+    assert found.frame["ts"].n_unique() == 5
+    assert found.sheet.lines[1] == 6
+    assert found.sheet.lines[3] == 6 + logs[0].count("\n") + 2
+
+
+def test_a_log_of_some_gpus_does_not_say_their_places(tmp_path: Path, parse: Parse) -> None:
+    whole, part = (
+        parse(log(tmp_path, smi(gpu(2), gpu(3)))),
+        parse(log(tmp_path, smi(gpu(2), gpu(3), attached=4), "b.xml")),
+    )
+    assert whole.frame["slot"].to_list() == [0, 1]
+    assert part.frame["slot"].to_list() == [None, None]
+
+
+def test_mig_instances(tmp_path: Path, store: Store) -> None:
+    import_file(store, log(tmp_path, smi(gpu(0, MIG, MIDDLE))), Options(node="n1"))
+    rows = store.sql("select gpu, memory_used, power_mw from telemetry order by gpu").to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        (UUIDS[0], 50 * 2**20, 251_250),
+        (f"{UUIDS[0]}:gi3-ci0", 12 * 2**20, None),
+        (f"{UUIDS[0]}:gi4-ci0", 13 * 2**20, None),
+    ]
+    gpus = store.sql("select gpu, uuid, slot, parent, memory_total from gpus order by gpu").to_pylist()
+    assert tuple(gpus[0].values())[1:4] == (UUIDS[0], 0, None)
+    assert tuple(gpus[1].values())[1:] == (None, None, UUIDS[0], 19968 * 2**20)
+
+
+def test_a_torn_log_costs_only_itself(tmp_path: Path, parse: Parse) -> None:
+    first, last = smi(gpu(0), gpu(1)), smi(gpu(0), gpu(1), when="Fri Aug  4 11:44:32 2023")
+    torn = smi(gpu(0), gpu(1), when="Fri Aug  4 11:44:31 2023")[:-700]
+    found = parse(log(tmp_path, first + torn + "\n" + last))
+    assert [time.second for time in found.frame["ts"]] == [30, 30, 31, 32, 32]
+    assert found.frame["slot"].to_list() == [0, 1, None, 0, 1]
+    (reason,) = found.report.refusals
+    assert reason.startswith("the log is cut short or damaged (")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (smi(), "the log has no GPU"),
+        (smi(gpu(0), when="yesterday"), "its log has no readable time"),
+        (smi(gpu(0))[:600], "the log is cut short or damaged"),
+        (smi(gpu(0, "<a>" * 40 + "</a>" * 40)), "more than 32 elements inside each other"),
+        (smi(gpu(0, f"<a>{'x' * 5000}</a>")), "a text of 5000 characters"),
+        (smi(gpu(0, "<a>&boom;</a>")), "undefined entity"),
+    ],
+)
+def test_a_file_that_cannot_be_used(text: str, why: str, tmp_path: Path, refusal: Refusal) -> None:
+    assert why in refusal(log(tmp_path, text))
+
+
+def test_entities_of_a_document_type_mean_nothing(tmp_path: Path, refusal: Refusal) -> None:
+    levels = "".join(f'<!ENTITY a{n} "{f"&a{n - 1};" * 10}">' for n in range(1, 12))
+    document = f'<!DOCTYPE nvidia_smi_log [<!ENTITY a0 "ha"><!ENTITY file SYSTEM "/etc/passwd">{levels}]>\n'
+    for entity in ("&a11;", "&file;"):
+        text = document + smi(gpu(0, f"<a>{entity}</a>")).partition('.dtd">\n')[2]
+        assert "undefined entity" in refusal(log(tmp_path, text))
+
+
+def test_a_gpu_that_is_lost(tmp_path: Path, parse: Parse) -> None:
+    lost = '<gpu id="00000000:01:00.0"><product_name>GPU is lost</product_name><uuid>GPU is lost</uuid></gpu>\n'
+    logs = smi(gpu(0, NEW), gpu(1, NEW)) + smi(gpu(0, NEW), lost, when="Fri Aug  4 11:44:32 2023")
+    found = parse(log(tmp_path, logs))
+    assert found.report.total.kept == 3
+    assert found.report.refusals == {"gpu is not a UUID": [found.sheet.lines[4]]}
+
+
+def test_an_impossible_value_costs_its_row(tmp_path: Path, parse: Parse) -> None:
+    logs = [smi(gpu(0, NEW), when=f"Fri Aug  4 11:44:{s:02d} 2023") for s in range(5)]
+    logs[3] = logs[3].replace("60 C", "600 C")
+    found = parse(log(tmp_path, "".join(logs)))
+    assert list(found.report.refusals) == ["temperature [C] is outside -40 to 150 C"]
+    assert found.frame.height == 4
