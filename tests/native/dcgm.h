@@ -148,12 +148,16 @@ Status serve_devices(const Request *request, Buffer *answer);
 typedef struct Field Field;
 const Field *field_of(int id);
 int is_profiling(int id);
-int is_batched(const Field *field); /* read by the driver's call for many fields, after all others */
-Kept read_field(const Field *field, Entity entity, void **profile);
+int is_batched(const Field *field); /* read by the driver's call for many fields */
 Kept blank(int field, int why);
-void free_profile(void *profile);
-Status profiling_of(int gpu);
 int profiling_fields(const uint16_t **ids);
+
+/* dcgm_reading.c. Without `before` a profiling field is blank. */
+typedef struct Profile Profile;
+Kept read_field(const Field *field, Entity entity, int64_t moment, Profile **before);
+void read_batch(int count, const Field *const *fields, Entity entity, Kept *out);
+void free_profile(Profile *profile);
+Status profiling_of(int gpu);
 
 /* dcgm_jobs.c and dcgm_health.c */
 Status serve_jobs(Client *client, const Request *request, Buffer *answer);

@@ -25,7 +25,7 @@ typedef struct Watch {
     Wish *wishes;            /* none: to be removed */
     int64_t every_us, age_us; /* the shortest, the longest */
     int64_t due_us;
-    void *profile; /* of the profiling fields: what the next value is compared with */
+    Profile *profile; /* of the profiling fields: what the next value is compared with */
     Kept *values;
     int first, count, room;
     struct Watch *next;
@@ -136,18 +136,43 @@ static int64_t every(const Watch *w) {
     return lost && w->every_us > LOST_EVERY_US ? LOST_EVERY_US : w->every_us;
 }
 
-/* One value; called with the lock held, which is free while the driver is asked. */
-static void sample(Watch *w) {
-    int64_t before = now_us();
-    Kept value = blank(w->id, BLANK);
-    w->due_us = before + every(w) - (w->due_us && before - w->due_us < every(w) ? before - w->due_us : 0);
-    if (gpu_of(w->entity)->condition == GPU_OK) {
-        pthread_mutex_unlock(&engine_lock);
-        value = read_field(w->field, w->entity, &w->profile);
-        pthread_mutex_lock(&engine_lock);
-    }
+static void begin(Watch *w, int64_t now) {
+    int64_t late = w->due_us ? now - w->due_us : 0;
+    w->due_us = now + every(w) - (late < every(w) ? late : 0);
+}
+
+static void end(Watch *w, Kept value, int64_t before) {
     if (!value.ts) value.ts = before;
     if (w->wishes) keep_value(w, value);
+}
+
+static int is_due(const Watch *w) { return w->wishes && w->id != 230 && now_us() >= w->due_us; }
+
+/* The values of a watch, and of all others of its GPU that are due and come in the same call of the driver. The lock,
+ * which is held, is free while the driver is asked. */
+static void sample(Watch *w) {
+    Watch *together[MAX_FIELDS];
+    const Field *fields[MAX_FIELDS];
+    Kept values[MAX_FIELDS];
+    int count = 0;
+    int64_t before = now_us();
+    int answers = gpu_of(w->entity)->condition == GPU_OK;
+    for (Watch *one = w; one && count < MAX_FIELDS; one = is_batched(w->field) && answers ? one->next : NULL) {
+        if (one != w && (one->entity.kind != w->entity.kind || one->entity.id != w->entity.id ||
+                         !is_batched(one->field) || !is_due(one)))
+            continue;
+        begin(one, before);
+        values[count] = blank(one->id, BLANK);
+        fields[count] = one->field;
+        together[count++] = one;
+    }
+    if (answers) {
+        pthread_mutex_unlock(&engine_lock);
+        if (is_batched(w->field)) read_batch(count, fields, w->entity, values);
+        else values[0] = read_field(w->field, w->entity, (int64_t)begun, &w->profile);
+        pthread_mutex_lock(&engine_lock);
+    }
+    for (int i = 0; i < count; i++) end(together[i], values[i], before);
 }
 
 static void remove_unwatched(void) {
@@ -172,7 +197,7 @@ static int64_t cycle(void) {
     remove_unwatched();
     int64_t next = now_us() + 1000000;
     for (Watch *w = watches; w; w = w->next) {
-        if (w->wishes && w->id != 230 && now_us() >= w->due_us) sample(w);
+        if (is_due(w)) sample(w);
         if (w->wishes && w->id != 230 && w->due_us < next) next = w->due_us;
     }
     done = begun;

@@ -97,7 +97,7 @@ static Status put_latest(const Request *request, const void *more, Buffer *answe
             for (int k = 0; k < n_fields; k++) {
                 if (live && is_batched(field_of(fields[k])) != batched) continue;
                 if (live) {
-                    Kept value = read_field(field_of(fields[k]), entities[i], NULL);
+                    Kept value = read_field(field_of(fields[k]), entities[i], 0, NULL);
                     if (!value.ts) value.ts = now_us();
                     put_sample(answer, entities[i], fields[k], &value, OK);
                     continue;

@@ -1,5 +1,6 @@
 /* Values, read from the driver. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "dcgm_fields.h"
@@ -34,30 +35,27 @@ static int why_blank(int driver_status) {
                                 : BLANK;
 }
 
-static int read_batched(int which, void *device, double *value, int64_t *ts) {
-    struct {
-        unsigned field, scope;
-        long long ts, latency;
-        unsigned type;
-        int status;
-        union {
-            double real;
-            unsigned uint;
-            unsigned long long ull;
-            long long sll;
-            int sint;
-        };
-    } answer = {.field = (unsigned)which};
-    int (*function)() = (int (*)())driver_function("nvmlDeviceGetFieldValues");
-    int status = function ? function(device, 1, &answer) : 13;
-    if (status || answer.status) return status ? status : answer.status;
-    *value = answer.type == 0   ? answer.real
-             : answer.type == 1 ? answer.uint
-             : answer.type == 4 ? (double)answer.sll
-             : answer.type == 5 ? answer.sint
-                                : (double)answer.ull;
-    if (answer.ts) *ts = answer.ts;
-    return 0;
+/* As the driver has it in its call for many fields. */
+typedef struct {
+    unsigned field, scope;
+    long long ts, latency;
+    unsigned type;
+    int status;
+    union {
+        double real;
+        unsigned uint;
+        unsigned long long ull;
+        long long sll;
+        int sint;
+    };
+} Batched;
+
+static double number_of(const Batched *answer) {
+    return answer->type == 0   ? answer->real
+           : answer->type == 1 ? answer->uint
+           : answer->type == 4 ? (double)answer->sll
+           : answer->type == 5 ? answer->sint
+                               : (double)answer->ull;
 }
 
 static int read_number(const Field *field, void *device, double *value) {
@@ -92,13 +90,63 @@ static int read_text(const Field *field, const Gpu *gpu, void *device, char *tex
     return field->way == OTHER ? function(text, size) : function(device, text, size);
 }
 
-/* The mean of a metric since the sample in *profile, which is replaced. */
-static int read_profile(const Field *field, const Gpu *gpu, const Instance *instance, void **profile, double *value) {
-    int (*allocate)() = (int (*)())driver_function("nvmlGpmSampleAlloc");
+/* ---- profiling: a sample of each entity and moment, which all of its metrics share ---- */
+
+struct Profile {
+    void *sample;
+    int uses;
+    int64_t moment;
+};
+
+typedef struct {
+    Entity entity;
+    Profile *last;
+} Sampled;
+
+void free_profile(Profile *profile) {
     int (*release)() = (int (*)())driver_function("nvmlGpmSampleFree");
-    int (*sample)() = (int (*)())driver_function(instance ? "nvmlGpmMigSampleGet" : "nvmlGpmSampleGet");
+    if (!profile || --profile->uses) return;
+    if (release) release(profile->sample);
+    free(profile);
+}
+
+static int take_profile(Entity entity, Profile **out) {
+    int (*allocate)() = (int (*)())driver_function("nvmlGpmSampleAlloc");
+    const Instance *instance = instance_of(entity);
+    int (*get)() = (int (*)())driver_function(instance ? "nvmlGpmMigSampleGet" : "nvmlGpmSampleGet");
+    Profile *profile = calloc(1, sizeof *profile);
+    if (!allocate || !get || !profile) return free(profile), 13;
+    int status = allocate(&profile->sample);
+    if (status) return free(profile), status;
+    void *device = gpu_of(entity)->device;
+    status = instance ? get(device, instance->instance, profile->sample) : get(device, profile->sample);
+    profile->uses = 1;
+    if (status) free_profile(profile);
+    else *out = profile;
+    return status;
+}
+
+/* The sample of this moment (a number that grows); only one thread at a time. */
+static int profile_of(Entity entity, int64_t moment, Profile **out) {
+    static Sampled sampled[MAX_GPUS * (MAX_SLICES + 1) * 2];
+    Sampled *at = sampled;
+    while (at->last && (at->entity.kind != entity.kind || at->entity.id != entity.id)) at++;
+    if (!at->last || at->last->moment != moment) {
+        Profile *fresh = NULL;
+        int status = take_profile(entity, &fresh);
+        if (status) return status;
+        free_profile(at->last);
+        fresh->moment = moment;
+        *at = (Sampled){entity, fresh};
+    }
+    at->last->uses++;
+    *out = at->last;
+    return 0;
+}
+
+/* The mean of a metric since the sample in *before, which is replaced. */
+static int read_profile(const Field *field, Entity entity, int64_t moment, Profile **before, double *value) {
     int (*metrics)() = (int (*)())driver_function("nvmlGpmMetricsGet");
-    if (!allocate || !release || !sample || !metrics) return 13;
     struct {
         unsigned version, count;
         void *before, *after;
@@ -109,59 +157,64 @@ static int read_profile(const Field *field, const Gpu *gpu, const Instance *inst
             char *names[3];
         } metric[210];
     } request = {.version = 1, .count = 1};
-    void *fresh = NULL;
-    int status = allocate(&fresh);
+    Profile *fresh, *old = *before;
+    int status = metrics ? profile_of(entity, moment, &fresh) : 13;
     if (status) return status;
-    status = instance ? sample(gpu->device, instance->instance, fresh) : sample(gpu->device, fresh);
-    if (status || !profile) {
-        release(fresh);
-        return status ? status : -1;
-    }
-    void *before = *profile;
-    *profile = fresh;
-    if (!before) return -1; /* blank: the first time there is nothing to compare with */
-    request.before = before;
-    request.after = fresh;
+    *before = fresh;
+    if (!old) return -1; /* blank: the first time there is nothing to compare with */
+    request.before = old->sample;
+    request.after = fresh->sample;
     request.metric[0].id = (unsigned)field->which;
     status = metrics(&request);
-    release(before);
+    free_profile(old);
     *value = request.metric[0].value;
     return status ? status : request.metric[0].status;
 }
 
-void free_profile(void *profile) {
-    int (*release)() = (int (*)())driver_function("nvmlGpmSampleFree");
-    if (profile && release) release(profile);
+/* ---- all values ---- */
+
+static Kept kept_value(const Field *field, Entity entity, int status, double value, const char *text, int64_t ts) {
+    if (status == 15 && entity.kind == FE_GPU) gpus[entity.id].condition = GPU_LOST;
+    Kept kept = {.type = field->type};
+    if (status) kept = blank(field->id, why_blank(status));
+    else if (field->type == 's') kept.text = keep_text(text);
+    else if (field->type == 'd') kept.dbl = value * field->scale;
+    else kept.i64 = (int64_t)(value * field->scale);
+    kept.ts = ts;
+    return kept;
+}
+
+/* Fields of a GPU that the driver gives in one call, with times of its own. */
+void read_batch(int count, const Field *const *fields, Entity entity, Kept *out) {
+    Batched answers[MAX_FIELDS] = {0};
+    int (*function)() = (int (*)())driver_function("nvmlDeviceGetFieldValues");
+    for (int i = 0; i < count; i++) answers[i].field = (unsigned)fields[i]->which;
+    int status = function ? function(gpu_of(entity)->device, count, answers) : 13;
+    for (int i = 0; i < count; i++)
+        out[i] = kept_value(fields[i], entity, status ? status : answers[i].status, number_of(&answers[i]), NULL,
+                            status ? 0 : answers[i].ts);
 }
 
 /* Now, from the driver. Without a time stamp, the caller gives it that of before the call. */
-Kept read_field(const Field *field, Entity entity, void **profile) {
+Kept read_field(const Field *field, Entity entity, int64_t moment, Profile **before) {
     const Gpu *gpu = gpu_of(entity);
     const Instance *instance = instance_of(entity);
     void *device = instance && (field->way == MEMORY_2 || field->way == STRING) ? instance->device : gpu->device;
     char text[TEXT] = "";
     double value = 0;
-    int64_t ts = 0;
     int status;
+    Kept kept;
     switch (field->way) {
     case NONE: status = 3; break;
     case EVENT: status = -1; break;
     case STRING:
     case OTHER: status = read_text(field, gpu, device, text, sizeof text); break;
-    case BATCHED: status = read_batched(field->which, device, &value, &ts); break;
-    case GPM: status = read_profile(field, gpu, instance, profile, &value); break;
+    case BATCHED: read_batch(1, &field, entity, &kept); return kept;
+    case GPM: status = before ? read_profile(field, entity, moment, before, &value) : -1; break;
     default: status = read_number(field, device, &value); break;
     }
     if (instance && field->way == PART_OF) status = 3; /* utilisation: of whole GPUs only */
-    if (status == 15 && instance == NULL) ((Gpu *)gpu)->condition = GPU_LOST;
-    Kept kept = {.type = field->type, .ts = ts};
-    if (status) {
-        kept = blank(field->id, why_blank(status));
-        kept.ts = ts;
-    } else if (field->type == 's') kept.text = keep_text(text);
-    else if (field->type == 'd') kept.dbl = value * field->scale;
-    else kept.i64 = (int64_t)(value * field->scale);
-    return kept;
+    return kept_value(field, entity, status, value, text, 0);
 }
 
 /* Whether the profiling fields of a GPU can be watched. */
