@@ -9,10 +9,12 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import dataclass, replace
-from importlib import metadata
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from .finding import EVERYTHING, Finding, package
 
 _CAP_SYS_ADMIN = 21  # as capabilities(7) numbers it
 _NO_CUPY = "cannot import:"
@@ -33,26 +35,17 @@ print(cupy.__version__, runtime.runtimeGetVersion(), runtime.driverGetVersion(),
 """
 
 
-_EVERYTHING = "everything"  # the purpose of packages that whorl always needs
+def findings(store: str | None = None, *, urls: Sequence[str] = ()) -> list[Finding]:
+    """What this machine has, one thing after another; with a store, its files too.
 
+    `urls` are the pages of exporters that are read as well.
+    """
+    from .sources import gpm_finding, page_finding
 
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was checked: whether it works, and what it is, or why it does not work."""
-
-    what: str
-    works: bool
-    detail: str
-    needed_for: str = ""
-    vital: bool = False
-    """Whether whorl always needs it."""
-    number: int | None = None
-    """How many GPUs it is about."""
-
-
-def findings(store: str | None = None) -> list[Finding]:
-    """What this machine has, one thing after another; with a store, its files too."""
-    found = [*_python(), _nvml(), _cupy(), _settings(), _permission(), _slurm()]
+    nvml = _nvml()
+    found = [*_python(), nvml, *([gpm_finding()] if nvml.works else []), _cupy()]
+    found += [page_finding(urls)] if urls else []
+    found += [_settings(), _permission(), _slurm()]
     return found if store is None else found + _store(store)
 
 
@@ -61,9 +54,9 @@ def node_findings() -> list[Finding]:
     from .. import __version__
 
     return [
-        Finding("whorl", True, __version__, _EVERYTHING, vital=True),
-        Finding("python", sys.version_info >= (3, 11), sys.version.split()[0], _EVERYTHING, vital=True),
-        *(_package(package, _EVERYTHING) for package in ("click", "numpy", "pyarrow")),
+        Finding("whorl", True, __version__, EVERYTHING, vital=True),
+        Finding("python", sys.version_info >= (3, 11), sys.version.split()[0], EVERYTHING, vital=True),
+        *(package(name, EVERYTHING) for name in ("click", "numpy", "pyarrow")),
     ]
 
 
@@ -74,15 +67,7 @@ def gpu_findings() -> list[Finding]:
 
 def _python() -> list[Finding]:
     uses = {"duckdb": "sql", "polars": "import, analysis", "rich": "tables for people"}
-    return [*node_findings(), *(_package(package, use) for package, use in uses.items())]
-
-
-def _package(name: str, use: str) -> Finding:
-    vital = use == _EVERYTHING
-    try:
-        return Finding(name, True, metadata.version(name), use, vital)
-    except metadata.PackageNotFoundError:
-        return Finding(name, False, f"not installed: pip install {name}", use, vital)
+    return [*node_findings(), *(package(name, use) for name, use in uses.items())]
 
 
 def _nvml() -> Finding:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import DeviceError, InputError, SchedulerError, StoreError, WhorlError
-from ..machine import Finding
+from ..finding import Finding
 from .planning import How
 
 if TYPE_CHECKING:
