@@ -20,7 +20,7 @@ from .stamps import instant, times
 from .values import Seen, further_numbers, is_placeholder, numbers, parsed
 
 FIGURE = "figure "  # the columns of further telemetry begin with this, then comes the figure's name
-_WORKLOAD = r"^[0-9]{0,4}[A-Za-z][A-Za-z0-9_.+/ -]{0,95}$"
+_WORKLOAD = r"^[0-9]{0,4}[A-Za-z][A-Za-z0-9_.+/ -]{0,199}$"
 _TRAINING = ["resnet", "bert", "vgg", "gpt", "llama", "train", "dcgan", "pointnet", "transformer"]
 # A duration a thousand times its workload's median is a damaged number, not a slow GPU (the worst published is 3.6).
 _BELIEVABLE = 1000.0
