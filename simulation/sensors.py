@@ -29,6 +29,7 @@ class Sensors:
     """What time the averaged power averages, with a new value every 100 ms; None where there is no such value."""
     memory_temperature: bool = False
     remapped_rows: bool = True
+    profiling: bool = False
 
     @property
     def power_window_ms(self) -> int:
@@ -36,20 +37,22 @@ class Sensors:
         return self.average_window_ms or self.instant_window_ms
 
 
-def _sensors(model: GpuModel, *, memory_temperature: bool = False, remapped_rows: bool = True) -> Sensors:
+def _sensors(
+    model: GpuModel, *, memory_temperature: bool = False, remapped_rows: bool = True, profiling: bool = False
+) -> Sensors:
     chip = sensor_of_model(model.name)
     assert chip is not None
     assert chip.period_ms
     assert chip.window_ms
     average = chip.draw_ms if chip.draw_ms != chip.window_ms else None
-    return Sensors(chip.period_ms, chip.window_ms, average, memory_temperature, remapped_rows)
+    return Sensors(chip.period_ms, chip.window_ms, average, memory_temperature, remapped_rows, profiling)
 
 
 SENSORS = {
     V100.name: _sensors(V100, remapped_rows=False),
     A100.name: _sensors(A100, memory_temperature=True),
-    H100.name: _sensors(H100, memory_temperature=True),
-    H200.name: _sensors(H200, memory_temperature=True),
+    H100.name: _sensors(H100, memory_temperature=True, profiling=True),
+    H200.name: _sensors(H200, memory_temperature=True, profiling=True),
 }
 
 NOISE_SHARE = 0.0008

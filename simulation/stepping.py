@@ -109,6 +109,7 @@ class Simulation:
         works = [load.workload_of(gpu) or IDLE for gpu in range(n)]
         self._used = np.array([work.memory_mib << 20 for work in works], dtype=np.int64)
         self._traffic = np.array([work.bandwidth_share for work in works])
+        self._apart = np.array([work.fixed_share for work in works])
 
         starts = load.starts_s(n)
         self._next_turn = np.where(np.isfinite(starts), np.ceil(np.minimum(starts, 1e9) / STEP_S - 1e-9), _NEVER)
@@ -155,6 +156,7 @@ class Simulation:
         """Let GPUs work from now on, at the clock that they have. For a load without work of its own."""
         self._loop.turn(gpus, workload)
         self._traffic[gpus] = workload.bandwidth_share
+        self._apart[gpus] = workload.fixed_share
         self._used[gpus] = workload.memory_mib << 20
 
     def rest(self, gpus: Positions, *, awake: bool) -> None:
@@ -318,6 +320,7 @@ class Simulation:
         def every(value: int) -> NDArray[np.int64]:
             return np.full(n, value, dtype=np.int64)
 
+        used = np.where(working, self._used, IDLE.memory_mib << 20)
         values: dict[str, NDArray[np.int64]] = {
             "power_mw": instant if sensors.average_window_ms is None else average,
             "power_instant_mw": instant,
@@ -329,7 +332,8 @@ class Simulation:
             "temperature_c": np.rint(self._celsius(exponent)).astype(np.int64),
             "utilization": np.where(working, 100, 0),
             "memory_utilization": np.where(working, np.rint(100 * self._traffic).astype(np.int64), 0),
-            "memory_used": np.where(working, self._used, IDLE.memory_mib << 20),
+            "memory_used": used,
+            "memory_free": (model.memory_gb << 30) - used,
             "power_limit_mw": every(self._limit_mw),
             "pstate": every(0),
             "clock_event_reasons": reasons,
@@ -350,8 +354,22 @@ class Simulation:
             above = np.where(working, _MEMORY_K * self._traffic, 0.0)
             values["memory_temperature_c"] = np.rint(self._celsius(loop.ground) + above).astype(np.int64)
         if sensors.remapped_rows:
-            values["remapped_rows"] = self._retired
+            values["remapped_rows"] = values["remapped_rows_uncorrected"] = self._retired
+        if sensors.profiling:
+            values |= self._profiled(working)
         return Readings(self.now_ns, values, self._lost.copy())
+
+    def _profiled(self, working: NDArray[np.bool_]) -> dict[str, NDArray[np.int64]]:
+        """Profiling metrics: copies and launches leave the SMs without warps, and the memory's traffic is work's."""
+        speed = self._loop.speed
+        sent, received = (np.where(working, rate, 0) for rate in _PCIE_BYTES_S)
+        ratios = {
+            "gr_engine_active_ppm": np.ones(len(working)),
+            "sm_active_ppm": 1 - self._apart * speed,
+            "dram_active_ppm": self._traffic * speed,
+        }
+        ppm = {name: np.rint(1e6 * working * np.clip(ratio, 0, 1)).astype(np.int64) for name, ratio in ratios.items()}
+        return {**ppm, "pcie_tx_bytes_per_s": sent, "pcie_rx_bytes_per_s": received}
 
     def _celsius(self, exponent: Floats) -> Floats:
         return exponent / self.fleet.model.leakage_per_k + LEAKAGE_REFERENCE_C

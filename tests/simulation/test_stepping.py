@@ -424,6 +424,27 @@ def test_slow_memory_slows_what_the_memory_limits_and_draws_less() -> None:
     assert watts["stream"] < 0.96
 
 
+def test_profiling_metrics_of_hopper_follow_the_work() -> None:
+    copies = replace(STREAM, link_share=0.2)
+    slow = simulation(H100, gpus=16, load=replace(AT_ONCE, workloads=(copies,)), kinds=("slow_memory",))
+    slow.advance(BEGAN + 60 * S)
+    values, worked = slow.readings().values, slow.worked_s / 60
+    assert values["dram_active_ppm"] == pytest.approx(1e6 * copies.bandwidth_share * worked, rel=0.02)
+    assert values["sm_active_ppm"] == pytest.approx(1e6 * (1 - 0.2 * worked), rel=0.02)
+    assert (
+        np.argmin(values["dram_active_ppm"])
+        == fault_at(slow.fleet, "slow_memory")
+        == np.argmax(values["sm_active_ppm"])
+    )
+    assert (values["gr_engine_active_ppm"] == 1_000_000).all()
+    assert (values["memory_used"] + values["memory_free"] == H100.memory_gb << 30).all()
+    idle = simulation(H100, load=find_load("constant"))
+    idle.advance(BEGAN + S)
+    assert not idle.readings().values["sm_active_ppm"].any()
+    assert not idle.readings().values["pcie_tx_bytes_per_s"].any()
+    assert "sm_active_ppm" not in simulation(A100).readings().values
+
+
 def test_a_stuck_sensor_freezes_while_all_else_goes_on() -> None:
     one = simulation(H100, load=find_load("square"), span_s=100.0, kinds=("stuck_sensor",))
     gpu = fault_at(one.fleet, "stuck_sensor")
