@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 _ROOM = 4  # times as many series are remembered as a page has: pods come and go, and are in the labels
 _BECAUSE = {"unsupported": Status.UNSUPPORTED, "denied": Status.DENIED, "blank": Status.UNREAD}
 _MOST_XID = 100_000
-_PODS, _REPEATED = 100, 1000  # in the rank: of a label of a pod, of what a MIG instance repeats
 
 
 @dataclass(slots=True)
@@ -33,11 +32,7 @@ class Gpu:
 
 @dataclass(slots=True)
 class _Known:
-    """A series: its metric's name, the number of its GPU, and the column; None is the last XID.
-
-    Of several series of one GPU and metric, that with the least rank counts: the GPU's own comes before those that
-    a pod or a MIG instance repeats.
-    """
+    """A series: its metric's name, the number of its GPU, and the column and rank of `gpus.Place`."""
 
     name: str
     gpu: int
@@ -138,22 +133,15 @@ class Reader:
         if head in self._known:  # a brace stood behind it
             return end, self._known[head]
         series = text.series(head)
-        column, whose = gpus.column(series.name), gpus.whose(series.labels)
-        if column is None and series.name not in gpus.XIDS:
-            if series.name.upper().startswith("DCGM_FI_") and whose is not None:
-                self._unknown[head] = series.name
-            self._known[head] = None
-            return end, None
-        self._known[head] = None
-        if whose is None:
-            self.nameless |= not gpus.is_part(series.labels)
-            return end, None
-        rank = _PODS * gpus.pods(series.labels) + (0 if column is None else gpus.age(series.name, column))
-        if whose.instance is not None and not (column is not None and column.of_instances):
-            self._gpu(whose, series.labels)  # it exists
-            rank += _REPEATED + (int(whose.instance) if whose.instance.isdecimal() else 0)
-            whose = gpus.Whose(whose.uuid, None)
-        known = _Known(series.name, self._gpu(whose, series.labels), column, rank)
+        place, whose = gpus.place(series.name, series.labels), gpus.whose(series.labels)
+        known = None
+        if place is not None and whose is not None:
+            self._gpu(whose, series.labels)
+            known = _Known(series.name, self._gpu(place.whose, series.labels), place.column, place.rank)
+        elif whose is None:
+            self.nameless |= gpus.column(series.name) is not None and not gpus.is_part(series.labels)
+        elif series.name.upper().startswith("DCGM_FI_"):
+            self._unknown[head] = series.name
         self._known[head] = known
         return end, known
 

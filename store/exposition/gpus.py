@@ -55,6 +55,7 @@ _SAID = {  # column of `gpus` -> labels, the first that has a value counts
 }
 _PARTS = ("nvlink", "nvswitch", "cpu", "cpucore")  # a series with one of these is of a part, not of the GPU
 _PODS = ("pod", "exported_pod", "pod_name", "exported_pod_name")
+_OF_POD, _REPEATED = 100, 1000  # in the rank: of a label of a pod, of what a MIG instance repeats
 _OF_INSTANCES = ("_ppm", "_bytes_per_s")  # ends of the columns that an instance has for itself, besides its memory
 
 _BLANKS = (0x7FFFFFFFFFFFFFF0, 0x7FFFFFF0, 1 << 47)  # of 64 and 32 bits, and of floats: whole up to 2^53
@@ -127,10 +128,31 @@ def column(name: str) -> Column | None:
     return COLUMNS.get(name) or COLUMNS.get(short) or COLUMNS.get(name.upper())
 
 
-def age(name: str, column: Column) -> int:
-    """How many newer names dcgm-exporter has for the metric."""
-    names = column.metric.prometheus
-    return names.index(name) if name in names else len(names)
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the values of a series belong: the column, None for the last XID; and the GPU.
+
+    Of several series of one GPU and metric, that with the least rank counts: the GPU's own comes before those that a
+    pod or a MIG instance repeats, and a newer name before an older one.
+    """
+
+    column: Column | None
+    whose: Whose
+    rank: int
+
+
+def place(name: str, labels: Mapping[str, str]) -> Place | None:
+    """Where the values of a series belong; None where it has no metric that is stored, or no GPU."""
+    found, owner = column(name), whose(labels)
+    if owner is None or (found is None and name not in XIDS):
+        return None
+    pods = sum(bool(labels.get(label)) for label in _PODS)
+    names = () if found is None else found.metric.prometheus
+    rank = _OF_POD * pods + (names.index(name) if name in names else len(names))
+    if owner.instance is not None and not (found is not None and found.of_instances):
+        rank += _REPEATED + (int(owner.instance) if owner.instance.isdecimal() else 0)
+        owner = Whose(owner.uuid, None)
+    return Place(found, owner, rank)
 
 
 def whose(labels: Mapping[str, str]) -> Whose | None:
@@ -159,11 +181,6 @@ def described(labels: Mapping[str, str]) -> dict[str, Any]:
     said |= {"node": node, "slot": int(gpu) if gpu.isdecimal() and len(gpu) < 4 else None}
     said["mig_profile"] = _first(labels, _PROFILE)
     return {key: value for key, value in said.items() if value is not None}
-
-
-def pods(labels: Mapping[str, str]) -> int:
-    """How many labels of pods have a value: of two series that differ in them only, the one with fewer is the GPU's."""
-    return sum(bool(labels.get(name)) for name in _PODS)
 
 
 def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str | None:
