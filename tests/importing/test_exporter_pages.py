@@ -1,0 +1,201 @@
+"""Saved pages of exporters: of every version, of a Prometheus, one or several in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime as at
+from pathlib import Path
+
+import pytest
+from tests.exporter import BLANK, NOT_SUPPORTED, Exported, page, usual, uuid
+
+from whorl.store import Store
+from whorl.store.importing import Options, Parsed, import_file
+
+# ruff: noqa: DTZ001 - the store's times are UTC without a zone
+
+Parse = Callable[..., Parsed]
+Refusal = Callable[..., str]
+
+WHEN = "2026-11-20 10:00:00"
+BEGAN_MS = 1_763_632_800_000  # 2025-11-20 10:00
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Callable[[str], Path]:
+    def save(text: str) -> Path:
+        path = tmp_path / "saved.txt"  # the name says nothing
+        path.write_text(text)
+        return path
+
+    return save
+
+
+Save = Callable[[str], Path]
+
+
+@pytest.mark.parametrize("version", ["1.x", "2.0", "2.x", "3.x", "4.x"])
+def test_page_of_every_version(saved: Save, parse: Parse, version: str) -> None:
+    names = {"DCGM_FI_DEV_POWER_USAGE": "dcgm_power_usage"} if version == "1.x" else None
+    found = parse(saved(page([Exported(n, usual(100.5 + n)) for n in (0, 1)], version, names=names)), at=WHEN)
+    assert (found.report.format, found.report.total.kept, found.report.gpus) == ("prometheus", 2, 2)
+    row = found.frame.row(1, named=True)
+    assert (row["gpu"], row["uuid"], row["ts"]) == (uuid(1), uuid(1), at(2026, 11, 20, 10))
+    assert (row["power_mw"], row["energy_mj"], row["memory_used"]) == (101_500, 123_456_789_012, 3821 << 20)
+    assert (row["sm_clock_mhz"], row["temperature_c"], row["utilization"]) == (1410, 41, 97)
+    assert row["slot"] == 1
+    assert row["node"] == (None if version in ("1.x", "2.0") else "node-a")
+
+
+def test_page_goes_into_the_store(saved: Save, store: Store) -> None:
+    path = saved(page([Exported(0, usual(), labels={"pod": "train-0"})], "4.x"))
+    options = Options(at=WHEN)
+    assert import_file(store, path, options).total.kept == 1
+    assert import_file(store, path, options).already
+    (row,) = store.sql("select gpu, node, model, driver, pci_bus_id, slot from gpus_now").to_pylist()
+    assert row == {
+        "gpu": uuid(0),
+        "node": "node-a",
+        "model": "NVIDIA A100-SXM4-80GB",
+        "driver": "580.126.09",
+        "pci_bus_id": "00000000:00:00.0",
+        "slot": 0,
+    }
+    assert store.sql("select power_mw from telemetry").to_pylist() == [{"power_mw": 155342}]
+
+
+def test_page_of_a_prometheus_has_its_own_times(saved: Save, parse: Parse) -> None:
+    gpus = [Exported(n, usual(), node=f"node-{n}", stamp_ms=BEGAN_MS + 250 * n) for n in range(3)]
+    found = parse(saved(page(gpus, "federated")))
+    assert found.frame["node"].to_list() == ["node-0", "node-1", "node-2"]
+    assert found.frame["ts"].to_list() == [at(2025, 11, 20, 10, 0, 0, 250_000 * n) for n in range(3)]
+
+
+def test_many_scrapes_of_one_series(saved: Save, parse: Parse) -> None:
+    """As `promtool tsdb dump-openmetrics` writes them: by series, times in s."""
+    head = f'{{UUID="{uuid(0)}",gpu="0",instance="n1:9400"}}'
+    lines = [f"DCGM_FI_DEV_POWER_USAGE{head} {100 + n} {BEGAN_MS / 1000 + 15 * n:.3f}" for n in range(4)]
+    lines += [f"DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{head} {1000 * n} {BEGAN_MS / 1000 + 15 * n:.3f}" for n in range(4)]
+    found = parse(saved("\n".join([*lines, "# EOF", ""])))
+    assert found.frame["power_mw"].to_list() == [100_000, 101_000, 102_000, 103_000]
+    assert found.frame["energy_mj"].to_list() == [0, 1000, 2000, 3000]
+    assert found.frame["node"].to_list() == ["n1"] * 4
+
+
+def test_scrapes_that_repeat_all_numbers_are_refused(saved: Save, parse: Parse) -> None:
+    """A Prometheus asks more often than the exporter reads: such rows would say that the counter stood still."""
+    pages = [
+        page([Exported(g, usual(100 + n // 2, 10**6 * (n // 2)), stamp_ms=BEGAN_MS + 15_000 * n) for g in (0, 1)], "federated")
+        for n in range(6)
+    ]
+    report = parse(saved("".join(pages))).report
+    assert (report.total.kept, report.total.refused) == (6, 6)
+    assert list(report.refusals) == ["it repeats all numbers of its node: the exporter had no new ones"]
+
+
+def test_pages_with_a_time_in_front_of_each(saved: Save, parse: Parse) -> None:
+    pages = [page([Exported(0, usual(100 + n))]) for n in range(3)]
+    text = f"Thu Nov 20 10:00:00 UTC 2025\n{pages[0]}2025-11-20T10:01:00+00:00\n{pages[1]}1763632920\n{pages[2]}"
+    found = parse(saved(text))
+    assert found.frame["ts"].to_list() == [at(2025, 11, 20, 10, minute) for minute in range(3)]
+    assert found.report.total.refused == 0
+
+
+def test_pages_without_times_are_counted_from_at(saved: Save, parse: Parse, refusal: Refusal) -> None:
+    path = saved("".join(page([Exported(g, usual(100 + n)) for g in (0, 1)]) for n in range(3)))
+    found = parse(path, at=WHEN, every=30.0)
+    assert found.frame["ts"].to_list() == [at(2026, 11, 20, 10, n // 2, n % 2 * 30) for n in range(3) for _ in (0, 1)]
+    assert "say when it began and how many seconds lie between two readings" in refusal(path, at=WHEN)
+    assert "the exporter printed no times" in refusal(saved(page([Exported(0, usual())])))
+
+
+def test_blanks_texts_and_strange_numbers_are_null(saved: Save, parse: Parse) -> None:
+    values = usual(
+        "NaN",
+        "9.223372036854776e+18",
+        DCGM_FI_DEV_MEMORY_TEMP=NOT_SUPPORTED,
+        DCGM_FI_DEV_GPU_UTIL="ERROR - FAILED TO CONVERT TO STRING",
+        DCGM_FI_DEV_SM_CLOCK=BLANK,
+        DCGM_FI_PROF_SM_ACTIVE=25.0,
+    )
+    found = parse(saved(page([Exported(0, values)])), at=WHEN)
+    row = found.frame.row(0, named=True)
+    for column in ("power_mw", "energy_mj", "memory_temperature_c", "utilization", "sm_clock_mhz", "sm_active_ppm"):
+        assert row[column] is None
+    assert row["temperature_c"] == 41
+    assert any("sm_active_ppm cannot be 25.0, so NULL is stored" in note for note in found.report.notes)
+
+
+def test_damaged_lines_are_refused_one_by_one(saved: Save, parse: Parse) -> None:
+    text = page([Exported(0, usual())])
+    cut = text.splitlines()[-1][:30]
+    report = parse(saved(f"<p>\n{text}{cut}"), at=WHEN).report
+    assert (report.total.rows, report.total.kept, report.total.refused) == (3, 1, 2)
+    assert report.refusals == {
+        "it does not begin with the name of a metric": [1],
+        "its labels have no end": [text.count("\n") + 2],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('# TYPE node_load1 gauge\nnode_load1 0.5\n', "no metric of DCGM is on the page"),
+        ('DCGM_FI_DEV_SM_CLOCK{gpu="0"} 1410\n', "its series have no UUID of a GPU"),
+        ('DCGM_FI_DEV_NEW{gpu="0",UUID="GPU-1"} 1\n', "whorl knows none of its metrics (DCGM_FI_DEV_NEW)"),
+        ("# HELP DCGM_FI_DEV_SM_CLOCK SM clock.\n", "no metric of DCGM is on the page"),
+    ],
+)
+def test_page_without_a_reading_is_one_sentence(saved: Save, refusal: Refusal, text: str, why: str) -> None:
+    assert refusal(saved(text), at=WHEN) == f"saved.txt: {why}: nothing to import"
+
+
+@pytest.mark.parametrize(("rate", "factor"), [(4e8, 1), (1e6, 1000)])
+def test_unit_of_times_held_down_is_found_for_the_whole_file(saved: Save, parse: Parse, rate: float, factor: int) -> None:
+    gpus = [
+        Exported(0, usual(100 + n, DCGM_FI_DEV_POWER_VIOLATION=int(rate * 30 * n)), stamp_ms=BEGAN_MS + 30_000 * n)
+        for n in range(12)
+    ]
+    found = parse(saved("".join(page([gpu], "federated") for gpu in gpus)))
+    assert found.frame["power_violation_ns"].to_list() == [int(rate * 30 * n) * factor for n in range(12)]
+
+
+def test_times_held_down_of_one_page_have_no_unit(saved: Save, parse: Parse) -> None:
+    values = usual(DCGM_FI_DEV_POWER_VIOLATION=10**9, DCGM_FI_DEV_THERMAL_VIOLATION=0)
+    found = parse(saved(page([Exported(0, values)])), at=WHEN)
+    row = found.frame.row(0, named=True)
+    assert (row["power_violation_ns"], row["thermal_violation_ns"]) == (None, 0)
+    assert any("nothing in the file shows whether they are in ns or us" in note for note in found.report.notes)
+
+
+def test_instances_are_rows_of_their_own(saved: Save, store: Store) -> None:
+    parts = [
+        Exported(0, usual(52.1, DCGM_FI_PROF_GR_ENGINE_ACTIVE=0.25, DCGM_FI_DEV_FB_USED=100), instance=part)
+        for part in (("1g.10gb", "3"), ("2g.20gb", "5"))
+    ]
+    report = import_file(store, saved(page(parts, "4.x")), Options(at=WHEN))
+    assert (report.total.kept, report.gpus) == (3, 3)
+    rows = store.sql("select gpu, power_mw, gr_engine_active_ppm, memory_used from telemetry order by gpu").to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        (uuid(0), 52_100, None, None),
+        (f"{uuid(0)}:GI3", None, 250_000, 100 << 20),
+        (f"{uuid(0)}:GI5", None, 250_000, 100 << 20),
+    ]
+    parents = store.sql("select gpu, parent from gpus_now where parent is not null order by gpu").to_pylist()
+    assert [row["parent"] for row in parents] == [uuid(0)] * 2
+
+
+def test_xid_that_is_new_in_the_file_is_an_event(saved: Save, parse: Parse) -> None:
+    gpus = [
+        Exported(0, usual(100 + n, DCGM_FI_DEV_XID_ERRORS=xid), stamp_ms=BEGAN_MS + 30_000 * n)
+        for n, xid in enumerate([43, 43, 79, 79])
+    ]
+    found = parse(saved("".join(page([gpu], "federated") for gpu in gpus)))
+    (event,) = found.events.filter(found.events["kind"] == "xid").to_dicts()
+    assert (event["gpu"], event["code"], event["ts"]) == (uuid(0), 79, at(2025, 11, 20, 10, 1))
+    assert any("XID 43, as the file begins; when it happened is not said" in note for note in found.report.notes)
+
+
+def test_table_of_counters_is_no_page(saved: Save, refusal: Refusal) -> None:
+    text = "# DCGM FIELD, Prometheus metric type, help message\nDCGM_FI_DEV_SM_CLOCK, gauge, SM clock (in MHz).\n"
+    assert "no known format" in refusal(saved(text))
