@@ -18,7 +18,7 @@ from . import content
 from .content import Sheet
 from .options import Options
 from .rows import Rows
-from .tools import dcgmi_dmon, gpu_burn, nvbandwidth, nvidia_smi_dmon, nvidia_smi_log, omnistat, superbench
+from .tools import dcgmi_dmon, exporter, gpu_burn, nvbandwidth, nvidia_smi_dmon, nvidia_smi_log, omnistat, superbench
 
 HEAD = 1 << 16  # bytes of a file by which it is known
 
@@ -43,6 +43,7 @@ FORMATS: tuple[Format, ...] = (
     Format(dcgmi_dmon.NAME, "telemetry", dcgmi_dmon.fits, dcgmi_dmon.read),
     Format(nvidia_smi_dmon.NAME, "telemetry", nvidia_smi_dmon.fits, nvidia_smi_dmon.read),
     Format(nvidia_smi_log.NAME, "telemetry", nvidia_smi_log.fits, nvidia_smi_log.read),
+    Format(exporter.NAME, "telemetry", exporter.fits, exporter.read),
     Format(omnistat.NAME, "telemetry", omnistat.fits, omnistat.read),
 )
 

@@ -7,8 +7,8 @@ from datetime import datetime as at
 from pathlib import Path
 
 import pytest
-from tests.exporter import BLANK, NOT_SUPPORTED, Exported, page, usual, uuid
 
+from tests.exporter import BLANK, NOT_SUPPORTED, Exported, page, usual, uuid
 from whorl.store import Store
 from whorl.store.importing import Options, Parsed, import_file
 
@@ -85,7 +85,10 @@ def test_many_scrapes_of_one_series(saved: Save, parse: Parse) -> None:
 def test_scrapes_that_repeat_all_numbers_are_refused(saved: Save, parse: Parse) -> None:
     """A Prometheus asks more often than the exporter reads: such rows would say that the counter stood still."""
     pages = [
-        page([Exported(g, usual(100 + n // 2, 10**6 * (n // 2)), stamp_ms=BEGAN_MS + 15_000 * n) for g in (0, 1)], "federated")
+        page(
+            [Exported(g, usual(100 + n // 2, 10**6 * (n // 2)), stamp_ms=BEGAN_MS + 15_000 * n) for g in (0, 1)],
+            "federated",
+        )
         for n in range(6)
     ]
     report = parse(saved("".join(pages))).report
@@ -106,7 +109,9 @@ def test_pages_without_times_are_counted_from_at(saved: Save, parse: Parse, refu
     found = parse(path, at=WHEN, every=30.0)
     assert found.frame["ts"].to_list() == [at(2026, 11, 20, 10, n // 2, n % 2 * 30) for n in range(3) for _ in (0, 1)]
     assert "say when it began and how many seconds lie between two readings" in refusal(path, at=WHEN)
-    assert "the exporter printed no times" in refusal(saved(page([Exported(0, usual())])))
+    assert "the page has no times: say when it was saved, for example --at" in refusal(
+        saved(page([Exported(0, usual())]))
+    )
 
 
 def test_blanks_texts_and_strange_numbers_are_null(saved: Save, parse: Parse) -> None:
@@ -140,7 +145,7 @@ def test_damaged_lines_are_refused_one_by_one(saved: Save, parse: Parse) -> None
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ('# TYPE node_load1 gauge\nnode_load1 0.5\n', "no metric of DCGM is on the page"),
+        ("# TYPE node_load1 gauge\nnode_load1 0.5\n", "no metric of DCGM is on the page"),
         ('DCGM_FI_DEV_SM_CLOCK{gpu="0"} 1410\n', "its series have no UUID of a GPU"),
         ('DCGM_FI_DEV_NEW{gpu="0",UUID="GPU-1"} 1\n', "whorl knows none of its metrics (DCGM_FI_DEV_NEW)"),
         ("# HELP DCGM_FI_DEV_SM_CLOCK SM clock.\n", "no metric of DCGM is on the page"),
@@ -151,13 +156,21 @@ def test_page_without_a_reading_is_one_sentence(saved: Save, refusal: Refusal, t
 
 
 @pytest.mark.parametrize(("rate", "factor"), [(4e8, 1), (1e6, 1000)])
-def test_unit_of_times_held_down_is_found_for_the_whole_file(saved: Save, parse: Parse, rate: float, factor: int) -> None:
+def test_unit_of_times_held_down_is_found_for_the_whole_file(
+    saved: Save, parse: Parse, rate: float, factor: int
+) -> None:
     gpus = [
         Exported(0, usual(100 + n, DCGM_FI_DEV_POWER_VIOLATION=int(rate * 30 * n)), stamp_ms=BEGAN_MS + 30_000 * n)
         for n in range(12)
     ]
     found = parse(saved("".join(page([gpu], "federated") for gpu in gpus)))
     assert found.frame["power_violation_ns"].to_list() == [int(rate * 30 * n) * factor for n in range(12)]
+
+
+def test_unit_of_times_held_down_is_found_from_times_in_front(saved: Save, parse: Parse) -> None:
+    pages = [page([Exported(0, usual(100 + n, DCGM_FI_DEV_POWER_VIOLATION=(n + 1) * 10**10))]) for n in range(3)]
+    text = "".join(f"2025-11-20T10:{n:02d}:00Z\n{one}" for n, one in enumerate(pages))
+    assert parse(saved(text)).frame["power_violation_ns"].to_list() == [10**10, 2 * 10**10, 3 * 10**10]
 
 
 def test_times_held_down_of_one_page_have_no_unit(saved: Save, parse: Parse) -> None:

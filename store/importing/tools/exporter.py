@@ -7,22 +7,25 @@ dump-openmetrics` writes them), else a line with a time in front of it, else --a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ....errors import InputError
 from ...events import Event, EventKind
 from ...exposition import gpus, text
 from ...exposition.timeunit import TimeUnit
-from ..meanings import TELEMETRY_MEANINGS
+from ..meanings import TELEMETRY_MEANINGS, labelled
 from ..rows import Rows, Value
-from .stamped import Times
+from ..stamps import instant
+from .stamped import COUNTED, Times
+
+NAME = "prometheus"
 
 _NS = 10**9
 _BEGIN = re.compile(
     r"^\s*# (?:HELP|TYPE) [A-Za-z_:][A-Za-z0-9_:]* \S|^\s*(?:DCGM_FI|dcgm)_[A-Za-z0-9_]+\{", re.MULTILINE
 )
-_NAMES = {one.column: f"{one.name} [{one.unit}]" if one.unit else one.name for one in TELEMETRY_MEANINGS if one.column}
+_NAMES = {one.column: labelled(one, one.unit) for one in TELEMETRY_MEANINGS if one.column}
 _SHOWN = 6
 _UNKNOWN_XID = "XID {}, as the file begins; when it happened is not said"
 
@@ -63,7 +66,7 @@ def fits(head: str) -> bool:
 def read(page: str, rows: Rows) -> None:
     """Add a row for each GPU and time in the text."""
     readings = _Pages(rows).readings(page)
-    unit = _unit_of_times(readings, page)
+    unit = _unit_of_times(readings, page, rows)
     last: dict[str, tuple[object, ...]] = {}
     xids: dict[str, int] = {}
     for node, together in _by_node_and_time(readings):
@@ -75,8 +78,6 @@ def read(page: str, rows: Rows) -> None:
                 continue
             key = rows.add(one.line, _row(one, unit, rows))
             _tell_xid(key, one, xids, rows)
-    if unit.factor is None and any(cell.column.disputed and cell.value for one in readings for cell in one.cells.values()):
-        rows.note("times held down are not stored: nothing in the file shows whether they are in ns or us")
 
 
 class _Pages:
@@ -93,12 +94,13 @@ class _Pages:
 
     def readings(self, page: str) -> list[_Reading]:
         """Everything about GPUs in the text. Raises InputError where there is nothing."""
-        known, others, nameless, strange = False, set(), False, 0
+        known, others, nameless = False, set[str](), False
+        written = page.split("\n")
         for line in text.lines(page):
             if isinstance(line, text.Help):
                 continue
             if isinstance(line, text.Damage) or line.value is None:
-                if self._is_time(_line(page, line.line)):
+                if self._is_time(written[line.line - 1].strip()):
                     continue
                 if isinstance(line, text.Damage):
                     self._rows.refuse(line.line, line.why)
@@ -114,6 +116,8 @@ class _Pages:
             self._put(line, place)
         if not known:
             raise InputError(f"{self._rows.file}: {_instead(others, nameless=nameless)}: nothing to import")
+        if self._times.counted and self._number:
+            self._rows.note(COUNTED)
         if others:
             shown = ", ".join(sorted(others)[:_SHOWN]) + (", ..." if len(others) > _SHOWN else "")
             self._rows.note(f"metrics without a column: {shown}")
@@ -136,6 +140,11 @@ class _Pages:
         if self._when is None or name in self._seen:
             self._seen.clear()
             self._number += 1
+            if not self._stood and self._rows.options.at is None:
+                raise InputError(
+                    f"{self._rows.file}: the page has no times: say when it was saved, for example "
+                    "--at '2026-11-23 14:05:00'"
+                )
             when = self._times.of(self._stood, self._number)
             assert when is not None
             self._when, self._stood = when, ""
@@ -163,10 +172,6 @@ class _Pages:
             before.value, before.why = None, "two"
 
 
-def _line(page: str, number: int) -> str:
-    return page.split("\n", number)[number - 1].strip()
-
-
 def _instead(others: Iterable[str], *, nameless: bool) -> str:
     if nameless:
         return "its series have no UUID of a GPU"
@@ -174,16 +179,22 @@ def _instead(others: Iterable[str], *, nameless: bool) -> str:
     return f"whorl knows none of its metrics ({shown})" if shown else "no metric of DCGM is on the page"
 
 
-def _unit_of_times(readings: Iterable[_Reading], page: str) -> TimeUnit:
+def _unit_of_times(readings: Sequence[_Reading], page: str, rows: Rows) -> TimeUnit:
     """The unit of times held down, from the words on the page or from the times of its readings."""
     unit = TimeUnit()
     for line in text.lines(page):
         if isinstance(line, text.Help) and (column := gpus.column(line.name)) is not None and column.disputed:
             unit.heard(line.words)
-    for one in sorted((one for one in readings if isinstance(one.when, int)), key=lambda one: int(one.when)):
-        for name, cell in one.cells.items():
-            if cell.column.disputed and cell.value is not None:
-                unit.note(f"{name} of {one.whose.key}", int(one.when), cell.value)
+    held = [(one, name, cell) for one in readings for name, cell in one.cells.items() if cell.column.disputed]
+    zone = rows.options.time_zone
+    times = {
+        one.when: one.when if isinstance(one.when, int) else instant(one.when, zone, rows.file) for one, _, _ in held
+    }
+    for one, name, cell in sorted(held, key=lambda each: times[each[0].when]):
+        if cell.value is not None:
+            unit.note(f"{name} of {one.whose.key}", times[one.when], cell.value)
+    if unit.factor is None and any(cell.value for _, _, cell in held):
+        rows.note("times held down are not stored: nothing in the file shows whether they are in ns or us")
     return unit
 
 
