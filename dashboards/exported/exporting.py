@@ -16,12 +16,14 @@ from ...errors import WhorlError
 from ...store import Store
 from ...store.readers.newest import Following, Gpu, Newest
 from . import dcgm, findings, series
+from .metered import Metered
 from .series import ONE, SECONDS, TIMESTAMP, Labels, Point, Series, Who
 
 log = logging.getLogger(__name__)
 
 _PAUSE_S = 60.0
 _SHARE = 20  # at most one part in so many of the time goes into findings
+_END_S = 10.0
 _NONE = Labels(())
 
 
@@ -33,6 +35,35 @@ class Settings:
     dcgm_names: bool = False
 
 
+class _Task:
+    """Something slow that is done again and again."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work, self._said, self._ready = work, "", 0.0
+        self.due = 0.0
+        """By the clock that is never set."""
+
+    @property
+    def rest_s(self) -> float:
+        """How long until it may be done again, however much it is wanted."""
+        return max(0.0, self._ready - time.monotonic())
+
+    def run(self) -> None:
+        """Do it. An error is told once; what was known before stays."""
+        began, said = time.monotonic(), ""
+        try:
+            self._work()
+        except WhorlError as error:
+            said = str(error)
+        except Exception as error:  # it must not end the thread
+            said = f"the findings cannot be read ({type(error).__name__}: {error})"
+        if said and said != self._said:
+            log.warning("%s; the findings stay as they were", said)
+        self._said, ended = said, time.monotonic()
+        self._ready = ended + _SHARE * (ended - began)
+        self.due = max(self._ready, ended + _PAUSE_S)
+
+
 class Exporter:
     """Gives the series of a store, as often as it is asked."""
 
@@ -42,10 +73,12 @@ class Exporter:
         self._who = Who()
         self._found = findings.Found()
         self._found_at: int | None = None
+        self._metered = Metered(store, clock())
         self._took_s = 0.0
         self._asked: set[Gpu] = set()  # GPUs that were not known when they were seen first
         self._wanted = threading.Event()  # such a GPU was seen: findings are read soon
         self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def refresh(self) -> None:
         """Bring everything that is slow up to date. Raises WhorlError."""
@@ -57,27 +90,30 @@ class Exporter:
     def start(self) -> None:
         """Read what is there, and then keep the findings up to date in a thread, until `close`. Raises WhorlError."""
         self._following.catch_up(self._clock())
-        threading.Thread(target=self._run, name="findings", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="findings", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
-        """End the thread, when it has done what it does."""
+        """End the thread: as soon as it has done what it does, which is not waited for if it takes long."""
         self._ended.set()
         self._wanted.set()
+        if self._thread is not None:
+            self._thread.join(_END_S)
 
     def _run(self) -> None:
-        said = ""
+        """Read findings and meter energy, each once a minute, or less often where it takes long."""
+        refresh, meter = _Task(self.refresh), _Task(self._meter)
         while not self._ended.is_set():
-            self._wanted.clear()
-            try:
-                self.refresh()
-                said = ""
-            except WhorlError as error:
-                if str(error) != said:
-                    said = str(error)
-                    log.warning("%s; the findings stay as they were", error)
-            pause = max(_PAUSE_S, _SHARE * self._took_s)
-            if not self._ended.wait(min(pause, _SHARE * self._took_s)):  # at once for a new GPU, but not all the time
-                self._wanted.wait(max(0.0, pause - _SHARE * self._took_s))
+            for task in (refresh, meter):
+                if task.due <= time.monotonic() and not self._ended.is_set():
+                    task.run()
+            soonest = min(refresh.due, meter.due) - time.monotonic()
+            if self._wanted.wait(max(0.0, soonest)) and not self._ended.wait(refresh.rest_s):
+                self._wanted.clear()
+                refresh.run()
+
+    def _meter(self) -> None:
+        self._metered.advance(self._clock(), self._ended.is_set)
 
     def series(self) -> list[Series]:
         """All series of this moment. Raises StoreError."""
@@ -90,6 +126,7 @@ class Exporter:
         out = series.readings(newest, self._who)
         out += series.identities(self._shown(newest, found))
         out += found.series
+        out += self._metered.series(self._who)
         if self._settings.dcgm_names:
             out += dcgm.readings(newest, found)
         return [*out, *self._own(time.monotonic() - began)]

@@ -122,6 +122,10 @@ class _Handler(BaseHTTPRequestHandler):
             log.warning("no page for Prometheus: %s", error)
             self._answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n".encode())
             return
+        except Exception as error:  # one scrape fails, and the next one is tried
+            log.warning("no page for Prometheus: %s: %s", type(error).__name__, error)
+            self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, b"the page could not be made; the log says why\n")
+            return
         if "gzip" in self.headers.get("Accept-Encoding", ""):
             # Level 1 takes a quarter of the time of the usual level, for a page that is half as large again.
             self._answer(HTTPStatus.OK, gzip.compress(page, 1, mtime=0), CONTENT_TYPE, encoding="gzip")

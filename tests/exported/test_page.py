@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,10 +28,10 @@ from whorl.store.metrics import METRICS
 from whorl.store.schema import arrow_rows
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.exported.rows import EVERY, SECOND, batch, journal_of
+from whorl.tests.prometheus_server import PROMTOOL, needs_promtool
 from whorl.tests.stores import new_store
 
 NOW = 1_800_000_000 * SECOND
-PROMTOOL = shutil.which("promtool")
 _IN_BASE_UNITS = {"mW": 1e3, "mJ": 1e3, "MHz": 1e-6, "%": 1e2, "ppm": 1e6, "ms": 1e3, "us": 1e6, "ns": 1e9}
 
 
@@ -231,7 +230,7 @@ def test_a_value_that_is_not_known_is_no_line() -> None:
 
 
 @pytest.mark.prometheus
-@pytest.mark.skipif(PROMTOOL is None, reason="there is no promtool on this machine")
+@needs_promtool
 def test_promtool_finds_nothing_wrong_with_the_names(store: Store) -> None:
     assert PROMTOOL is not None
     done = subprocess.run([PROMTOOL, "check", "metrics"], input=exported(store), capture_output=True, check=False)

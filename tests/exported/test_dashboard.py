@@ -1,0 +1,105 @@
+"""The dashboard for Grafana and docs/export.md name series that exist; Prometheus understands every expression."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whorl.dashboards.exported import dcgm
+from whorl.dashboards.exported.exporting import Exporter, Settings
+from whorl.dashboards.exported.prometheus import page
+from whorl.dashboards.exported.series import UNITS, Series, stem
+from whorl.dashboards.exported.serving import Server
+from whorl.store.metrics import METRICS
+from whorl.store.schema import arrow_rows
+from whorl.tests.exported.rows import EVERY, ago, batch, journal_of
+from whorl.tests.prometheus_server import needs_prometheus, running
+from whorl.tests.stores import new_store
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+NAME = re.compile(r"\b(?:whorl|DCGM_FI)_\w+")
+
+
+def dashboard() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((DOCS / "grafana" / "whorl.json").read_text())
+    return found
+
+
+def expressions() -> Iterator[str]:
+    for panel in dashboard()["panels"]:
+        for target in panel.get("targets", ()):
+            yield target["expr"]
+
+
+@pytest.fixture(scope="module")
+def exporter(tmp_path_factory: pytest.TempPathFactory) -> Exporter:
+    """One that shows a GPU with a value of every metric."""
+    store = new_store(tmp_path_factory.mktemp("dashboard") / "store")
+    columns = {"cluster": ["c"], "gpu": ["g1"], "uuid": ["g1"], "node": ["n1"], "slot": [0], "model": ["H100"]}
+    store.append({"gpus": arrow_rows("gpus", columns)}, "gpus")
+    with journal_of(store) as journal:
+        row = {"ts": ago(0), "gpu": "g1", **EVERY, "quality": "power_slow"}
+        journal.append(batch([row]))
+    exporter = Exporter(store, Settings(age_s=3600.0))
+    exporter.refresh()
+    return exporter
+
+
+@pytest.fixture(scope="module")
+def names(exporter: Exporter) -> set[str]:
+    return {one.prometheus for one in exporter.series()}
+
+
+def test_every_expression_names_series_that_are_exported(names: set[str]) -> None:
+    variables = [one["query"]["query"] for one in dashboard()["templating"]["list"] if one["type"] == "query"]
+    for text in [*expressions(), *variables]:
+        used = NAME.findall(text)
+        assert used, text
+        assert set(used) <= names, text
+
+
+def test_the_page_of_docs_names_series_that_are_exported(names: set[str]) -> None:
+    written = set(NAME.findall((DOCS / "export.md").read_text())) - {"DCGM_FI_DRIVER_VERSION", "whorl_gpu_"}
+    assert written <= names | {*dcgm.NAMES, dcgm.XID}
+    own = {name for name in names if not any(name == one.prometheus for one in _of_metrics())}
+    assert own <= written, "docs/export.md does not explain these"
+
+
+def _of_metrics() -> list[Series]:
+    return [
+        Series(stem(one), UNITS[one.unit], "counter" if one.kind == "counter" else "gauge", "", ()) for one in METRICS
+    ]
+
+
+def test_panels_do_not_cover_each_other() -> None:
+    taken: dict[tuple[int, int], str] = {}
+    idents = [panel["id"] for panel in dashboard()["panels"]]
+    assert len(set(idents)) == len(idents)
+    for panel in dashboard()["panels"]:
+        at = panel["gridPos"]
+        assert at["x"] + at["w"] <= 24
+        for x in range(at["x"], at["x"] + at["w"]):
+            for y in range(at["y"], at["y"] + at["h"]):
+                assert taken.setdefault((x, y), panel["title"]) == panel["title"]
+
+
+@pytest.mark.prometheus
+@needs_prometheus
+def test_prometheus_answers_every_expression(exporter: Exporter, tmp_path: Path) -> None:
+    server = Server("127.0.0.1", 0, lambda: page(exporter.series()))
+    server.start()
+    with running(tmp_path, [urllib.parse.urlsplit(server.url).netloc]) as prometheus:
+        prometheus.wait_for("count_over_time(whorl_gpu_power_watts[1m]) >= 2")
+        nothing = []
+        for text in expressions():
+            asked = text.replace("$__rate_interval", "1m").replace("$__range", "1m")
+            if not prometheus.query(asked.replace("$cluster", ".*").replace("$node", ".*")):
+                nothing.append(NAME.findall(text)[0])
+    server.close()
+    assert set(nothing) == {"whorl_gpu_verdict_effect_ratio", "whorl_gpu_fleet_ratio", "whorl_judged_timestamp_seconds"}

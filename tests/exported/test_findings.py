@@ -1,0 +1,150 @@
+"""What whorl concluded, as series: the rows of the tables, and nothing judged anew."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from whorl.analysis.energy.metering import meters
+from whorl.analysis.verdicts.answers.fingerprinting import fingerprints
+from whorl.analysis.verdicts.recording import conclude
+from whorl.dashboards.exported.exporting import Exporter, Settings
+from whorl.dashboards.exported.metered import Metered
+from whorl.dashboards.exported.series import Labels, Series, Who
+from whorl.store import Store
+from whorl.store.schema import arrow_rows
+from whorl.tests.conftest import BuiltOnce
+from whorl.tests.exported.rows import SECOND
+from whorl.tests.judged_fleet import CLUSTER, judged_store, uuid
+from whorl.tests.stores import new_store
+
+NOW = 1_800_000_000 * SECOND
+
+
+def _judged(root: Path) -> None:
+    """A fleet with a GPU that is slow on two days."""
+    store = judged_store(root / "store", 16, slow={3: 0.1})
+    conclude(store)
+    fingerprints(store)
+
+
+@pytest.fixture(scope="module")
+def store(built_once: BuiltOnce) -> Store:
+    return Store.open(built_once("exported findings", _judged) / "store")
+
+
+@pytest.fixture(scope="module")
+def found(store: Store) -> dict[str, list[tuple[dict[str, str], float]]]:
+    """By name, the labels and value of each point of the exporter."""
+    exporter = Exporter(store, Settings())
+    exporter.refresh()
+    series = [one for one in exporter.series() if one.points]
+    assert len({one.prometheus for one in series}) == len(series)
+    for one in series:
+        assert len({labels.pairs for labels, _, _ in one.points}) == len(one.points), one.prometheus
+    return {one.prometheus: [(dict(labels.pairs), value) for labels, value, _ in one.points] for one in series}
+
+
+def test_a_verdict_is_a_set_of_states_of_which_one_is_true(
+    store: Store, found: dict[str, list[tuple[dict[str, str], float]]]
+) -> None:
+    rows = store.sql("select * exclude (judged_at, first_seen, last_seen) from verdicts_now where kind = 'slow'")
+    (row,) = rows.to_pylist()
+    assert json.loads(row["keys"]) == [uuid(3)]
+    mine = {"cluster": CLUSTER, "gpu": uuid(3), "level": "gpu", "kind": "slow"}
+    assert [one for one in found["whorl_gpu_verdict"] if one[0]["kind"] == "slow"] == [
+        (mine | {"state": "suspected"}, row["state"] == "suspected"),
+        (mine | {"state": "confirmed"}, row["state"] == "confirmed"),
+    ]
+    assert (mine, row["effect_pct"] / 100) in found["whorl_gpu_verdict_effect_ratio"]
+    assert (mine, row["n"]) in found["whorl_gpu_verdict_peers"]
+
+
+def test_the_whole_judgement_is_counted(store: Store, found: dict[str, list[tuple[dict[str, str], float]]]) -> None:
+    rows = store.sql("select level, kind, state from verdicts_now").to_pylist()
+    counted = Counter((row["level"], row["kind"], row["state"]) for row in rows)
+    shown = {(one["level"], one["kind"], one["state"]): value for one, value in found["whorl_verdicts"]}
+    assert shown == counted
+    assert found["whorl_judged_gpus"] == [({"cluster": CLUSTER}, 16)]
+    ((_, when),) = found["whorl_judged_timestamp_seconds"]
+    (at,) = store.sql("select epoch_ns(judged_at) as at from judgements").to_pylist()
+    assert when == at["at"] / 1e9
+
+
+def test_ratios_have_their_interval_and_how_many_are_compared(
+    store: Store, found: dict[str, list[tuple[dict[str, str], float]]]
+) -> None:
+    rows = store.sql(
+        "select workload, figure, ratio, ratio_low, ratio_high, peers, sittings from fingerprints_now "
+        f"where gpu = '{uuid(3)}' and figure = 'time' and workload is not null"
+    ).to_pylist()
+    assert len(rows) == 2
+    for row in rows:
+        mine = {"cluster": CLUSTER, "gpu": uuid(3), "workload": row["workload"], "figure": "time"}
+        assert (mine, row["ratio"]) in found["whorl_gpu_fleet_ratio"]
+        assert row["ratio"] > 1.05
+        assert (mine | {"end": "low"}, row["ratio_low"]) in found["whorl_gpu_fleet_ratio_bound"]
+        assert (mine | {"end": "high"}, row["ratio_high"]) in found["whorl_gpu_fleet_ratio_bound"]
+        assert (mine, row["peers"]) in found["whorl_gpu_fleet_peers"]
+        assert (mine, row["sittings"]) in found["whorl_gpu_fleet_sittings"]
+
+
+def test_a_gpu_that_is_judged_and_not_read_says_who_it_is(
+    found: dict[str, list[tuple[dict[str, str], float]]],
+) -> None:
+    infos = {one["gpu"]: one for one, _ in found["whorl_gpu_info"]}
+    assert (infos[uuid(3)]["node"], infos[uuid(3)]["serial"]) == ("n01", "S0003")
+
+
+def _telemetry(store: Store, gpu: str, seconds: int, watts: np.ndarray, counter: np.ndarray | None) -> None:
+    rows = {
+        "ts": NOW + np.arange(seconds) * SECOND, "cluster": ["c"] * seconds, "gpu": [gpu] * seconds,
+        "power_mw": (1000 * watts).astype(np.int32),
+    }  # fmt: skip
+    if counter is not None:
+        rows["energy_mj"] = counter.astype(np.int64)
+    store.append({"telemetry": arrow_rows("telemetry", rows)}, f"telemetry-{gpu}")
+
+
+def values(series: list[Series], name: str) -> dict[tuple[tuple[str, str], ...], float]:
+    (one,) = (one for one in series if one.prometheus == name)
+    return {labels.pairs: value for labels, value, _ in one.points}
+
+
+def test_energy_in_steps_is_that_of_the_whole_time(tmp_path: Path) -> None:
+    """One GPU by its counter, which begins anew in between; one by its power; one whose readings end."""
+    store, seconds = new_store(tmp_path / "store"), 900
+    watts = 200 + 100 * np.sin(np.arange(seconds) / 50)
+    counter = 1000 * np.cumsum(watts)
+    counter[500:] -= counter[499]
+    _telemetry(store, "counted", seconds, watts, counter)
+    _telemetry(store, "powered", seconds, watts, None)
+    _telemetry(store, "ended", 400, watts[:400], None)
+    metered, who = Metered(store, NOW + 100 * SECOND), Who()
+    assert values(metered.series(who), "whorl_gpu_metered_joules_total") == {}
+    before: dict[tuple[tuple[str, str], ...], float] = {}
+    for at in (130, 250, 251, 480, 530, 830):
+        metered.advance(NOW + at * SECOND)
+        now = values(metered.series(who), "whorl_gpu_metered_joules_total")
+        assert all(now[gpu] >= joules for gpu, joules in before.items())
+        before = now
+    began, ended = np.array([NOW + 100 * SECOND]), np.array([NOW + 800 * SECOND])
+    whole = {meter.gpu: meter.over(began, ended) for meter in meters(store)}
+    for gpu in ("counted", "powered"):
+        mine = Labels((("cluster", "c"), ("gpu", gpu))).pairs
+        assert before[mine] == pytest.approx(whole[gpu].energy_j[0], rel=1e-3)
+        assert before[mine] == pytest.approx(watts[100:800].sum(), rel=0.01)
+        assert values(metered.series(who), "whorl_gpu_metered_seconds_total")[mine] == pytest.approx(700, abs=1)
+        doubt = values(metered.series(who), "whorl_gpu_metered_doubt_joules_total")
+        assert {side: doubt[(*mine, ("side", side))] >= 0 for side in ("below", "above")} == {
+            "below": True,
+            "above": True,
+        }
+    gone = Labels((("cluster", "c"), ("gpu", "ended"))).pairs
+    assert before[gone] == pytest.approx(watts[100:400].sum(), rel=0.02)
+    # It is said for how long the energy is not known, and no energy is made up for it.
+    assert values(metered.series(who), "whorl_gpu_unmetered_seconds_total")[gone] > 0
