@@ -138,9 +138,9 @@ class Reader:
         if place is not None and whose is not None:
             self._gpu(whose, series.labels)
             known = _Known(series.name, self._gpu(place.whose, series.labels), place.column, place.rank)
-        elif whose is None:
-            self.nameless |= gpus.column(series.name) is not None and not gpus.is_part(series.labels)
-        elif series.name.upper().startswith("DCGM_FI_"):
+        elif gpus.column(series.name) is not None:
+            self.nameless |= whose is None and not gpus.is_part(series.labels)
+        elif whose is not None and series.name.upper().startswith("DCGM_FI_"):
             self._unknown[head] = series.name
         self._known[head] = known
         return end, known

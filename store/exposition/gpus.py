@@ -7,6 +7,7 @@ labels of pods are not read: who had a GPU is in the table `jobs`.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +46,8 @@ _ALSO = {
 
 _UUID = ("UUID", "uuid", "gpu_uuid", "GPU_UUID")
 _INSTANCE, _PROFILE = ("GPU_I_ID", "gpu_i_id"), ("GPU_I_PROFILE", "gpu_i_profile")
+# Names of a pod of dcgm-exporter and of a container, which come and go, where a site does not tell it the host's.
+_NO_NODE = re.compile(r"(?:[a-z0-9-]+-)?dcgm-exporter-(?:[a-z0-9]+-)?[a-z0-9]{5}|[0-9a-f]{12}")
 _NODE = ("Hostname", "hostname", "node", "kubernetes_node", "nodename", "node_name", "host", "instance")
 _SAID = {  # column of `gpus` -> labels, the first that has a value counts
     "model": ("modelName", "model_name", "modelname"),
@@ -56,6 +59,7 @@ _SAID = {  # column of `gpus` -> labels, the first that has a value counts
 _PARTS = ("nvlink", "nvswitch", "cpu", "cpucore")  # a series with one of these is of a part, not of the GPU
 _PODS = ("pod", "exported_pod", "pod_name", "exported_pod_name")
 _OF_POD, _REPEATED = 100, 1000  # in the rank: of a label of a pod, of what a MIG instance repeats
+_OF_NOBODY = ("utilization", "memory_utilization", "encoder_utilization", "decoder_utilization")  # under MIG they are 0
 _OF_INSTANCES = ("_ppm", "_bytes_per_s")  # ends of the columns that an instance has for itself, besides its memory
 
 _BLANKS = (0x7FFFFFFFFFFFFFF0, 0x7FFFFFF0, 1 << 47)  # of 64 and 32 bits, and of floats: whole up to 2^53
@@ -142,9 +146,14 @@ class Place:
 
 
 def place(name: str, labels: Mapping[str, str]) -> Place | None:
-    """Where the values of a series belong; None where it has no metric that is stored, or no GPU."""
+    """Where the values of a series belong; None where it has no metric that is stored, or no GPU.
+
+    Of an instance, utilisation is no number: dcgm-exporter prints 0 where the driver does not know it.
+    """
     found, owner = column(name), whose(labels)
     if owner is None or (found is None and name not in XIDS):
+        return None
+    if owner.instance is not None and found is not None and found.metric.name in _OF_NOBODY:
         return None
     pods = sum(bool(labels.get(label)) for label in _PODS)
     names = () if found is None else found.metric.prometheus
@@ -174,7 +183,8 @@ def is_part(labels: Mapping[str, str]) -> bool:
 def described(labels: Mapping[str, str]) -> dict[str, Any]:
     """What the labels of a series say of its GPU, by column of `gpus`; only what they say."""
     said: dict[str, Any] = {key: _first(labels, names) for key, names in _SAID.items()}
-    node = _first(labels, _NODE)
+    hosts = (_first(labels, (name,)) for name in _NODE)
+    node = next((host for host in hosts if host is not None and not _NO_NODE.fullmatch(host)), None)
     if node is not None and node == labels.get("instance"):
         node = node.rpartition(":")[0].strip("[]") or node  # host:port
     gpu = labels.get("gpu", "")

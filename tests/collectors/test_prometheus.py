@@ -9,7 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.exporter import (
+from whorl.collectors.backends import Readings, Status
+from whorl.collectors.prometheus.prometheus import Prometheus
+from whorl.errors import InputError
+from whorl.store.events import Event, EventKind
+from whorl.store.metrics import METRICS, ROW
+from whorl.tests.exporter import (
     BLANK,
     NOT_PERMITTED,
     NOT_SUPPORTED,
@@ -21,11 +26,6 @@ from tests.exporter import (
     usual,
     uuid,
 )
-from whorl.collectors.backends import Readings, Status
-from whorl.collectors.prometheus.prometheus import Prometheus
-from whorl.errors import InputError
-from whorl.store.events import Event, EventKind
-from whorl.store.metrics import METRICS, ROW
 
 _PARTS = {"1g.10gb": ("1g.10gb", "3"), "2g.20gb": ("2g.20gb", "5")}
 
@@ -286,7 +286,7 @@ def test_mig_instances_have_rows_of_their_own_and_power_is_of_the_whole_gpu(page
     read = Read(exporter.url).open()
     whole, small, large = read.poll()
     assert (whole["gpu"], whole["power_mw"], whole["energy_mj"]) == (uuid(0), 52100, 123456789012)
-    assert not {"gr_engine_active_ppm", "memory_used"} & whole.keys()
+    assert not {"gr_engine_active_ppm", "memory_used", "utilization"} & whole.keys()
     of_parts = [{key: row[key] for key in row.keys() - {"gpu", "ts", "status"}} for row in (small, large)]
     assert of_parts == [
         {"gr_engine_active_ppm": 250_000, "memory_used": 100 << 20},

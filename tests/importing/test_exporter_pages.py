@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.exporter import BLANK, NOT_SUPPORTED, Exported, page, usual, uuid
 from whorl.store import Store
 from whorl.store.importing import Options, Parsed, import_file
+from whorl.tests.exporter import BLANK, NOT_SUPPORTED, Exported, page, usual, uuid
 
 # ruff: noqa: DTZ001 - the store's times are UTC without a zone
 

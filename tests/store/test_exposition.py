@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.sizes import count
 from whorl.store.exposition import gpus, text
 from whorl.store.exposition.timeunit import NS, US, TimeUnit
 from whorl.store.metrics import METRICS, ROW
+from whorl.tests.sizes import count
 
 _S = 10**9
 
@@ -167,6 +167,9 @@ def test_labels_say_who_the_gpu_is() -> None:
         ({"kubernetes_node": "n2", "instance": "10.0.0.1:9400"}, "n2"),
         ({"instance": "n3.site.org:9400"}, "n3.site.org"),
         ({"instance": "[fd00::1]:9400"}, "fd00::1"),
+        ({"Hostname": "dcgm-exporter-lcxpl", "node": "n4"}, "n4"),
+        ({"Hostname": "nvidia-dcgm-exporter-lcxpl"}, None),
+        ({"Hostname": "ed7e7a5e585f"}, None),
         ({}, None),
     ],
 )
