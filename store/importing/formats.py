@@ -18,7 +18,18 @@ from . import content
 from .content import Sheet
 from .options import Options
 from .rows import Rows
-from .tools import dcgmi_dmon, exporter, gpu_burn, nvbandwidth, nvidia_smi_dmon, nvidia_smi_log, omnistat, superbench
+from .tools import (
+    dcgmi_dmon,
+    exporter,
+    gpu_burn,
+    ncu,
+    nvbandwidth,
+    nvidia_smi_dmon,
+    nvidia_smi_log,
+    nvprof,
+    omnistat,
+    superbench,
+)
 
 HEAD = 1 << 16  # bytes of a file by which it is known
 
@@ -40,6 +51,8 @@ FORMATS: tuple[Format, ...] = (
     Format("nvbandwidth", "runs", nvbandwidth.fits, nvbandwidth.read),
     Format("gpu-burn", "runs", gpu_burn.fits, gpu_burn.read),
     Format("superbench", "runs", superbench.fits, superbench.read),
+    Format("nvprof", "runs", nvprof.fits, nvprof.read),
+    Format("ncu", "runs", ncu.fits, ncu.read),
     Format(dcgmi_dmon.NAME, "telemetry", dcgmi_dmon.fits, dcgmi_dmon.read),
     Format(nvidia_smi_dmon.NAME, "telemetry", nvidia_smi_dmon.fits, nvidia_smi_dmon.read),
     Format(nvidia_smi_log.NAME, "telemetry", nvidia_smi_log.fits, nvidia_smi_log.read),
