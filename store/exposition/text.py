@@ -95,14 +95,15 @@ def series(head: str) -> Series:
     name = None if found is None else found[1]
     if name is None and (first := _FIRST.match(inside)):  # a name that holds more than letters stands among the labels
         name, at = first[1][1:-1], first.end()
-    if name is None:
-        raise ValueError("it does not begin with the name of a metric")
     while inside[at:].strip():
         label = _LABEL.match(inside, at)
         if label is None:
             raise ValueError(f"its labels cannot be read from {inside[at : at + 20].strip()!r} on")
         labels[label[1]] = _ESCAPED.sub(lambda one: _MEANT.get(one[1], one[1]), label[2][1:-1])
         at = label.end()
+    name = name or labels.pop("__name__", None)  # `promtool tsdb dump` has it there
+    if name is None:
+        raise ValueError("it does not begin with the name of a metric")
     return Series(name, labels)
 
 

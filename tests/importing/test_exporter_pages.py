@@ -71,11 +71,22 @@ def test_page_of_a_prometheus_has_its_own_times(saved: Save, parse: Parse) -> No
     assert found.frame["ts"].to_list() == [at(2025, 11, 20, 10, 0, 0, 250_000 * n) for n in range(3)]
 
 
-def test_many_scrapes_of_one_series(saved: Save, parse: Parse) -> None:
-    """As `promtool tsdb dump-openmetrics` writes them: by series, times in s."""
-    head = f'{{UUID="{uuid(0)}",gpu="0",instance="n1:9400"}}'
-    lines = [f"DCGM_FI_DEV_POWER_USAGE{head} {100 + n} {BEGAN_MS / 1000 + 15 * n:.3f}" for n in range(4)]
-    lines += [f"DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{head} {1000 * n} {BEGAN_MS / 1000 + 15 * n:.3f}" for n in range(4)]
+@pytest.mark.parametrize(
+    ("head", "second"),
+    [("{name}{{{labels}}}", 1), ('{{__name__="{name}", {labels}}}', 1000)],
+    ids=["OpenMetrics", "dump"],
+)
+def test_many_scrapes_of_one_series(saved: Save, parse: Parse, head: str, second: int) -> None:
+    """As promtool writes them: by series, times in s or ms."""
+    labels = f'UUID="{uuid(0)}", gpu="0", instance="n1:9400"'
+    lines = [
+        f"{head.format(name=name, labels=labels)} {begin + step * n} {(BEGAN_MS // 1000 + 15 * n) * second}"
+        for name, begin, step in (
+            ("DCGM_FI_DEV_POWER_USAGE", 100, 1),
+            ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 0, 1000),
+        )
+        for n in range(4)
+    ]
     found = parse(saved("\n".join([*lines, "# EOF", ""])))
     assert found.frame["power_mw"].to_list() == [100_000, 101_000, 102_000, 103_000]
     assert found.frame["energy_mj"].to_list() == [0, 1000, 2000, 3000]

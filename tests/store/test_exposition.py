@@ -50,6 +50,11 @@ def test_labels_are_unescaped() -> None:
     assert sample.series == text.Series("a", {"one": 'b"c\\d\ne', "two": "} # 5"})
 
 
+def test_name_may_stand_among_the_labels() -> None:
+    one, two = _samples('{__name__="a", b="c"} 1 1700000000123\n{"a.b", c="d"} 1\n')
+    assert (one.series, two.series) == (text.Series("a", {"b": "c"}), text.Series("a.b", {"c": "d"}))
+
+
 def test_text_as_value_is_no_damage() -> None:
     (sample,) = _samples('DCGM_FI_DEV_NAME{gpu="0"} Tesla T4')
     assert (sample.text, sample.value) == ("Tesla T4", None)

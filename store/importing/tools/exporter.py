@@ -1,7 +1,7 @@
 """Saved pages of exporters: what `curl` saved of dcgm-exporter or of a Prometheus, one page or several in one file.
 
 A row is a GPU at the time of the page: its time stamps where it has some (also of many scrapes, as `promtool tsdb
-dump-openmetrics` writes them), else a line with a time in front of it, else --at (and --every for several pages).
+dump` and `dump-openmetrics` write them), else a line with a time in front of it, else --at (and --every for several pages).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NAME = "prometheus"
 
 _NS = 10**9
 _BEGIN = re.compile(
-    r"^\s*# (?:HELP|TYPE) [A-Za-z_:][A-Za-z0-9_:]* \S|^\s*(?:DCGM_FI|dcgm)_[A-Za-z0-9_]+\{", re.MULTILINE
+    r"^\s*# (?:HELP|TYPE) [A-Za-z_:][A-Za-z0-9_:]* \S|^\s*(?:DCGM_FI|dcgm)_[A-Za-z0-9_]+\{|^\{__name__=\"", re.MULTILINE
 )
 _NAMES = {one.column: labelled(one, one.unit) for one in TELEMETRY_MEANINGS if one.column}
 _SHOWN = 6
