@@ -155,6 +155,8 @@ class Reader:
             said |= {"uuid": whose.uuid, "parent": whose.uuid, "mig_profile": profile}
         else:
             said["uuid"] = whose.uuid
+            if profile is not None and whose.uuid.startswith("MIG-"):
+                said["mig_profile"] = profile
         number = self._numbers.setdefault(whose.key, len(self.gpus))
         if number == len(self.gpus):
             self.gpus.append(Gpu(whose.key, parent))

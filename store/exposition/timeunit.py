@@ -20,7 +20,7 @@ _SLACK_US = 600_000_000
 _AGES_US = 20 * 365 * 86_400_000_000
 _STEADY, _NEAR = 6, 0.02
 _LEAST_NS = 500_000_000  # between two values, for their rate to be known
-_WORDS = re.compile(r"\bin\s+(ns|nanosec\w*|us|µs|microsec\w*)\b", re.IGNORECASE)
+_WORDS = re.compile(r"(?:\bin\s+|\()(ns|nanosec\w*|us|µs|microsec\w*)\b", re.IGNORECASE)
 
 
 class TimeUnit:

@@ -1,7 +1,7 @@
 """Saved pages of exporters: what `curl` saved of dcgm-exporter or of a Prometheus, one page or several in one file.
 
-A row is a GPU at the time of the page: its time stamps where it has some (also of many scrapes, as `promtool tsdb
-dump` and `dump-openmetrics` write them), else a line with a time in front of it, else --at (and --every for several pages).
+A row is a GPU at the time of the page: its time stamps where it has some (also of many scrapes, as promtool's `tsdb
+dump` and `dump-openmetrics` write them), else a line with a time in front of it, else --at (and --every for several).
 """
 
 from __future__ import annotations

@@ -1,0 +1,36 @@
+"""What `whorl export prometheus --dcgm-names` writes, the backend `prometheus` reads: the same numbers come back."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from whorl.collectors.backends import Status
+from whorl.collectors.prometheus.page import Reader
+from whorl.dashboards.exported.exporting import Exporter, Settings
+from whorl.dashboards.exported.prometheus import page
+from whorl.store.metrics import METRICS
+from whorl.store.schema import arrow_rows
+from whorl.tests.exported.rows import EVERY, ago, batch, journal_of
+from whorl.tests.exporter import uuid
+from whorl.tests.stores import new_store
+
+POSSIBLE = {m.name: 40 + row for row, m in enumerate(METRICS) if m.unit in ("%", "degC")}  # the others may be 1000
+
+
+def test_numbers_come_back_in_their_columns(tmp_path: Path) -> None:
+    store = new_store(tmp_path / "store")
+    who = {"cluster": ["c"], "gpu": [uuid(0)], "uuid": [uuid(0)], "node": ["n1"], "model": ["H100"]}
+    store.append({"gpus": arrow_rows("gpus", who)}, "gpus")
+    values = EVERY | POSSIBLE
+    exporter = Exporter(store, Settings(600.0, dcgm_names=True))
+    with journal_of(store) as journal:
+        journal.append(batch([{"ts": ago(0), "gpu": uuid(0), **values}]))
+        exporter.refresh()
+        text = page(exporter.series()).decode()
+    reader = Reader()
+    read = reader.read(text, time.time_ns())
+    (gpu,) = reader.gpus
+    assert (gpu.key, gpu.row["node"], gpu.row["model"]) == (uuid(0), "n1", "H100")
+    found = {m.name: int(read.values[r, 0]) for r, m in enumerate(METRICS) if read.status[r, 0] == Status.OK}
+    assert found == {m.name: values[m.name] for m in METRICS if m.prometheus}
