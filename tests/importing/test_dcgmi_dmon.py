@@ -12,6 +12,7 @@ from whorl.store import Store
 from whorl.store.importing import Options, Parsed, import_file
 from whorl.store.importing.meanings import TELEMETRY_MEANINGS, of_field
 from whorl.store.metrics import METRICS
+from whorl.tests.importing.logs import left, right
 
 # ruff: noqa: DTZ001 - the store's times are UTC without a zone
 
@@ -19,27 +20,6 @@ Parse = Callable[..., Parsed]
 Refusal = Callable[..., str]
 
 BEGAN = {"at": "2026-11-20 10:00:00", "every": 0.5, "node": "n1"}
-WIDTHS = {"POWER": 18, "TOTEC": 24, "GPUTL": 18, "SMACT": 18, "FBUSD": 18, "DVNAM": 28, "XIDER": 13}
-UNITS = {"POWER": " W", "TOTEC": " mJ"}
-
-
-def left(names: str, *rows: str, again: int = 15) -> str:
-    """A log as DCGM 3 and 4 print it: columns of fixed widths, the header again after every `again` lines."""
-    columns = names.split()
-    header = f"{'#Entity':<10}" + "".join(f"{name:<{WIDTHS[name]}}" for name in columns)
-    units = f"{'ID':<10}" + "".join(f"{UNITS.get(name, ''):<{WIDTHS[name]}}" for name in columns)
-    lines = []
-    for number, row in enumerate(rows):
-        if number % again == 0:
-            lines += [header, units]
-        entity, *values = (part.strip() for part in row.split(","))
-        lines.append(f"{entity:<10}" + "".join(f"{v:<{WIDTHS[name]}}" for v, name in zip(values, columns, strict=True)))
-    return "\n".join([*lines, ""])
-
-
-def right(*rows: str) -> str:
-    """The same as DCGM 2 prints it: everything at the right end of its column."""
-    return "\n".join(["# Entity  GRACT  TENSO  POWER", "      Id                    W", *rows, ""])
 
 
 def log(tmp_path: Path, text: str, name: str = "dmon.txt") -> Path:

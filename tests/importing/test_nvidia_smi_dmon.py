@@ -9,41 +9,12 @@ from pathlib import Path
 import pytest
 
 from whorl.store.importing import Parsed
+from whorl.tests.importing.logs import SMI_ALL, SMI_CSV, SMI_GPM, SMI_OLD
 
 # ruff: noqa: DTZ001, E501 - the store's times are UTC without a zone; lines are as long as the tool prints them
 
 Parse = Callable[..., Parsed]
 Refusal = Callable[..., str]
-
-ALL = """\
-#Date       Time        gpu    pwr  gtemp  mtemp     sm    mem    enc    dec    jpg    ofa   mclk   pclk  pviol  tviol     fb   bar1   ccpm  sbecc  dbecc    pci  rxpci  txpci
-#YYYYMMDD   HH:MM:SS    Idx      W      C      C      %      %      %      %      %      %    MHz    MHz      %   bool     MB     MB     MB   errs   errs   errs   MB/s   MB/s
- 20260102   23:59:59      0    312     61     74     98     41      0      0      0      0   2619   1980      0      0  71234      4      0      0      0      2    120    310
- 20260102   23:59:59      1     71     33      -      0      0      0      0      0      0   2619    345      0      0      3      4      0      -      -      0      0      0
- 20260103   00:00:01      0    300     62     75     97     40      5      6      0      0   2619   1965      0      0  71234      4      0      0      0      2    120    310
- 20260103   00:00:01      1     72     33      -      0      0      0      0      0      0   2619    345      0      0      3      4      0      -      -      0      0      0
-"""
-OLD = """\
-# gpu   pwr  temp    sm   mem   enc   dec  mclk  pclk
-# Idx     W     C     %     %     %     %   MHz   MHz
-    0     -    50    91    66     0     0  3504  1784
-    1     -    47     0     0     0     0  3504  1341
-    0     -    51    94    68     0     0  3504  1784
-    1     -    47     0     0     0     0  3504  1341
-"""
-GPM = """\
-# gpu    pwr  gtemp  mtemp     sm    mem   mclk   pclk      gract     smutil      smocc     mmaact
-# Idx      W      C      C      %      %    MHz    MHz      GPM:%      GPM:%      GPM:%      GPM:%
-    0     70     43      -      0      1   2619    682          -          -          -          -
-    0    512     50      -     99     44   2619   1905         99         97         31         64
-"""
-CSV = """\
-#gpu, pwr, gtemp, mtemp, sm, mem, enc, dec, jpg, ofa, mclk, pclk
-#Idx, W, C, C, %, %, %, %, %, %, MHz, MHz
-0, 29, 47, -, 3, 1, 0, 0, 0, 0, 7000, 1185
-1, 31, 48, -, 4, 1, 0, 0, 0, 0, 7000, 1185
-0, 30, 47, -, 5, 1, 0, 0, 0, 0, 7000, 1185
-"""
 
 
 def log(tmp_path: Path, text: str) -> Path:
@@ -53,7 +24,7 @@ def log(tmp_path: Path, text: str) -> Path:
 
 
 def test_all_statistics_with_date_and_time(tmp_path: Path, parse: Parse) -> None:
-    found = parse(log(tmp_path, ALL), node="n1", time_zone="Europe/Berlin")
+    found = parse(log(tmp_path, SMI_ALL), node="n1", time_zone="Europe/Berlin")
     assert (found.report.format, found.report.total.kept) == ("nvidia-smi dmon", 4)
     assert found.frame["ts"].to_list() == [at(2026, 1, 2, 22, 59, 59)] * 2 + [at(2026, 1, 2, 23, 0, 1)] * 2
     row = found.frame.row(2, named=True)
@@ -67,7 +38,7 @@ def test_all_statistics_with_date_and_time(tmp_path: Path, parse: Parse) -> None
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "sweeps"), [(OLD, 2), (CSV, 2), (GPM, 2)])
+@pytest.mark.parametrize(("text", "sweeps"), [(SMI_OLD, 2), (SMI_CSV, 2), (SMI_GPM, 2)])
 def test_times_are_counted_where_it_prints_none(text: str, sweeps: int, tmp_path: Path, parse: Parse) -> None:
     found = parse(log(tmp_path, text), at="2026-11-20 10:00:00", every=2.5)
     assert found.frame["ts"].min() == at(2026, 11, 20, 10)
@@ -78,17 +49,17 @@ def test_times_are_counted_where_it_prints_none(text: str, sweeps: int, tmp_path
 
 def test_each_form_has_its_columns(tmp_path: Path, parse: Parse) -> None:
     begin = {"at": "2026-11-20 10:00:00", "every": 1.0}
-    old = parse(log(tmp_path, OLD), **begin).frame
+    old = parse(log(tmp_path, SMI_OLD), **begin).frame
     assert old.select("power_mw", "temperature_c", "sm_clock_mhz").row(2) == (None, 51, 1784)
-    gpm = parse(log(tmp_path, GPM), **begin).frame
+    gpm = parse(log(tmp_path, SMI_GPM), **begin).frame
     columns = ["gr_engine_active_ppm", "sm_active_ppm", "sm_occupancy_ppm", "tensor_active_ppm"]
     assert gpm.select(columns).rows() == [(None,) * 4, (990_000, 970_000, 310_000, 640_000)]
-    table = parse(log(tmp_path, CSV), **begin).frame
+    table = parse(log(tmp_path, SMI_CSV), **begin).frame
     assert table.select("slot", "power_mw", "utilization").rows() == [(0, 29_000, 3), (1, 31_000, 4), (0, 30_000, 5)]
 
 
 def test_only_the_time_of_day(tmp_path: Path, parse: Parse, refusal: Refusal) -> None:
-    text = "\n".join(line[12:] for line in ALL.splitlines())
+    text = "\n".join(line[12:] for line in SMI_ALL.splitlines())
     text = text.replace("Time  ", "#Time ", 1).replace("HH:MM:SS", "#HH:MM:SS", 1)
     path = log(tmp_path, text)
     assert "the times in it have no date" in refusal(path)
@@ -99,14 +70,14 @@ def test_only_the_time_of_day(tmp_path: Path, parse: Parse, refusal: Refusal) ->
 
 
 def test_times_in_front(tmp_path: Path, parse: Parse) -> None:
-    for text in (OLD, CSV):
+    for text in (SMI_OLD, SMI_CSV):
         stamps = [1795860000 + n // 2 for n in range(len(text.splitlines()))]
         timed = "\n".join(f"{stamp}.5 {line}" for stamp, line in zip(stamps, text.splitlines(), strict=True))
         assert parse(log(tmp_path, timed)).frame["ts"][0] == at(2026, 11, 28, 10, 0, 1, 500_000)
 
 
 def test_the_hour_that_comes_twice(tmp_path: Path, parse: Parse) -> None:
-    head, rows = ALL.splitlines(keepends=True)[:2], ALL.splitlines(keepends=True)[2:4]
+    head, rows = SMI_ALL.splitlines(keepends=True)[:2], SMI_ALL.splitlines(keepends=True)[2:4]
     clocks = ["02:10:00", "02:50:00", "02:10:01", "02:50:01", "03:10:00"]
     text = "".join(row.replace("20260102   23:59:59", f"20261025   {c}") for c in clocks for row in rows)
     found = parse(log(tmp_path, "".join(head) + text), time_zone="Europe/Berlin")
@@ -118,7 +89,7 @@ def test_the_hour_that_comes_twice(tmp_path: Path, parse: Parse) -> None:
 def test_mig_instances_have_rows_of_their_own(tmp_path: Path, parse: Parse) -> None:
     lines = [
         "# gpu   mig   pwr  smutil",
-        "# Idx   Idx     W   GPM:%",
+        "# Idx   Idx     W   SMI_GPM:%",
         "    0     -   512      97",
         "    0     3     -      95",
     ]
@@ -127,7 +98,7 @@ def test_mig_instances_have_rows_of_their_own(tmp_path: Path, parse: Parse) -> N
 
 
 def test_lines_that_are_no_readings(tmp_path: Path, parse: Parse) -> None:
-    text = ALL[: ALL.rindex("310")] + "310\n 20260103   00:00:03      0    300     62\nGPU is lost\n"
+    text = SMI_ALL[: SMI_ALL.rindex("310")] + "310\n 20260103   00:00:03      0    300     62\nGPU is lost\n"
     found = parse(log(tmp_path, text))
     assert found.report.refusals == {
         "it has 5 values, but the header names 24": [6],

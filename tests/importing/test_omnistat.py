@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime as at
 from pathlib import Path
+from typing import Any
 
 from whorl.store.importing import Parsed
+from whorl.tests.importing.logs import SERIES, omnistat
 
 # ruff: noqa: DTZ001 - the store's times are UTC without a zone
 
 Parse = Callable[..., Parsed]
 Refusal = Callable[..., str]
 
-LABELS = ("metric", "instance", "card")
-SERIES = [
-    (metric, host, card)
-    for metric in ("rocm_utilization_percentage", "rocm_average_socket_power_watts", "rocm_temperature_celsius")
-    for host in ("node01", "node02:8001")
-    for card in ("0", "1")
-]
 
-
-def export(
-    tmp_path: Path, series: Sequence[tuple[str, ...]], rows: Sequence[str], labels: tuple[str, ...] = LABELS
-) -> Path:
-    """A file as pandas writes columns of several levels."""
-    head = [",".join([label, *(one[n] for one in series)]) for n, label in enumerate(labels)]
+def export(tmp_path: Path, *content: Any) -> Path:
     path = tmp_path / "omnistat-rocm.gpu.csv"
-    path.write_text("\n".join([*head, "timestamp" + "," * len(series), *rows, ""]))
+    path.write_text(omnistat(*content))
     return path
 
 

@@ -45,7 +45,7 @@ def fits(head: str) -> bool:
 def read(text: str, rows: Rows) -> None:
     """Add the readings of a log. Raises InputError where it has no times and no option gives them."""
     log = _Log(rows)
-    for line, content in enumerate(text.splitlines(), start=1):
+    for line, content in enumerate(text.split("\n"), start=1):
         if content.strip():
             log.take(line, content)
     log.end()
@@ -109,7 +109,8 @@ class _Log:
     def take(self, line: int, text: str) -> None:
         """Read one line."""
         if found := _HEADER.search(text):
-            self.header, self.units_next = _Header(text, found), True
+            header = _Header(text, found)
+            self.header, self.units_next = header if header.names else None, True
         elif self.header is not None and (found := _ENTITY.search(text)):
             self.units_next = False
             self._reading(line, text, found, self.header)

@@ -46,12 +46,13 @@ _SECOND = re.compile(r"(?:^|[\s\]])#\s*(?:YYYYMMDD[\s,]+)?(?:HH:MM:SS[\s,]+)?Idx
 
 def fits(head: str) -> bool:
     """Whether a text has the header of `nvidia-smi dmon`."""
-    found = (line for line in head.splitlines() if _HEADER.search(line))
-    return any(len(_known(line)) > 1 for line in found)
+    headers = (_behind(line, found) for line in head.split("\n") if (found := _HEADER.search(line)))
+    return any(sum(word.lower() in _COLUMNS for word in words) > 1 for words in headers)
 
 
-def _known(header: str) -> list[str]:
-    return [word for word in _words(header.partition("#")[2]) if word in _COLUMNS]
+def _behind(line: str, found: re.Match[str]) -> list[str]:
+    """The words of a line of the header."""
+    return _words(line[line.index("#", found.start()) + 1 :])
 
 
 def _words(text: str) -> list[str]:
@@ -61,7 +62,7 @@ def _words(text: str) -> list[str]:
 def read(text: str, rows: Rows) -> None:
     """Add the readings of a log. Raises InputError where it has no times and no option gives them."""
     log = _Log(rows)
-    for line, content in enumerate(text.splitlines(), start=1):
+    for line, content in enumerate(text.split("\n"), start=1):
         if content.strip():
             log.take(line, content)
     if log.times.counted:
@@ -78,11 +79,11 @@ class _Log:
 
     def take(self, line: int, text: str) -> None:
         """Read one line."""
-        if _HEADER.search(text):
-            self.names = [name.lower() for name in _words(text.partition("#")[2])]
+        if found := _HEADER.search(text):
+            self.names = [name.lower() for name in _behind(text, found)]
             self.labels = [_COLUMNS.get(name, name) for name in self.names]
-        elif _SECOND.search(text):
-            units = _words(text.partition("#")[2])
+        elif found := _SECOND.search(text):
+            units = _behind(text, found)
             if len(units) == len(self.names):
                 self.labels = [_label(name, unit) for name, unit in zip(self.names, units, strict=True)]
         elif self.names:
@@ -102,7 +103,7 @@ class _Log:
             return
         said = dict(zip(self.names, fields, strict=True))
         node, stamp = front(before)
-        index = said["gpu"]
+        index = said.get("gpu", "")
         instance = " ".join(f"{name} {said[name]}" for name in _INSTANCE if said.get(name, "-") not in ("-", "N/A", ""))
         clock = " ".join(said[name] for name in ("date", "time") if name in said)
         when = self.times.of(clock if "time" in said else stamp, self.sweeps.of(node, f"{index} {instance}"))

@@ -64,11 +64,11 @@ def read(text: str, rows: Rows) -> None:
     """Add a row for each time and GPU. Raises InputError where no time series is of a GPU."""
     labels: dict[str, list[str]] = {}
     columns: list[_Column | None] | None = None
-    for line, content in enumerate(text.splitlines(), start=1):
+    for line, content in enumerate(text.split("\n"), start=1):
         if not content.strip():
             continue
         try:
-            fields = [field.strip() for field in next(csv.reader([content], strict=True))]
+            fields = [field.strip() for field in next(csv.reader([content.rstrip("\r")], strict=True))]
         except csv.Error:
             rows.refuse(line, "it has a stray quote")
             continue
