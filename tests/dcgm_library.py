@@ -129,6 +129,11 @@ class DcgmEngine(DcgmLibrary):
             self._process.wait()
             self._process = None
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def restart(self) -> None:
         self.stop()
         self.start()

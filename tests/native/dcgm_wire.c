@@ -4,11 +4,11 @@
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -48,15 +48,17 @@ static int write_all(int socket, const void *bytes, size_t size) {
     return 1;
 }
 
+static void wait_at_most(int socket, int ms) {
+    struct timeval t = {.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000};
+    setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t);
+}
+
 /* OK, TIMEOUT, or CONNECTION_NOT_VALID when the other side is gone. */
-static Status read_all(int socket, void *bytes, size_t size, int timeout_ms) {
+static Status read_all(int socket, void *bytes, size_t size) {
     for (char *at = bytes; size;) {
-        struct pollfd readable = {.fd = socket, .events = POLLIN};
-        int n_ready = timeout_ms < 0 ? 1 : poll(&readable, 1, timeout_ms);
-        if (n_ready < 0 && errno == EINTR) continue;
-        if (n_ready == 0) return TIMEOUT;
         ssize_t n = recv(socket, at, size, 0);
         if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return TIMEOUT;
         if (n <= 0) return CONNECTION_NOT_VALID;
         at += n;
         size -= (size_t)n;
@@ -85,15 +87,31 @@ static Status add_connection(int socket, Client *client, Id *out) {
     return i < MAX_CONNECTIONS ? OK : MAX_LIMIT;
 }
 
+/* Reads the reply and what belongs to it, mostly in one go. */
+static Status read_reply(int socket, Reply *reply, Buffer *answer) {
+    char start[16384];
+    size_t have = 0;
+    while (have < sizeof *reply) {
+        ssize_t n = recv(socket, start + have, sizeof start - have, 0);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return TIMEOUT;
+        if (n <= 0) return CONNECTION_NOT_VALID;
+        have += (size_t)n;
+    }
+    memcpy(reply, start, sizeof *reply);
+    have -= sizeof *reply;
+    char *rest = extend(answer, reply->size);
+    memcpy(rest, start + sizeof *reply, have);
+    return read_all(socket, rest + have, reply->size - have);
+}
+
 static Status ask_remote(Connection *connection, const Request *request, const void *more, Reply *reply,
                          Buffer *answer) {
     pthread_mutex_lock(&connection->lock);
     int socket = connection->socket;
     Status status = CONNECTION_NOT_VALID;
     if (socket >= 0 && write_all(socket, request, sizeof *request) && write_all(socket, more, request->size))
-        status = read_all(socket, reply, sizeof *reply, ANSWER_MS);
-    if (status == OK && reply->size)
-        status = read_all(socket, extend(answer, reply->size), reply->size, ANSWER_MS);
+        status = read_reply(socket, reply, answer);
     if (status != OK && socket >= 0) { /* what comes later would be the answer to another request */
         close(socket);
         connection->socket = -2;
@@ -151,6 +169,7 @@ Status connect_to(const char *address, int is_unix, int timeout_ms, Id *out) {
         if (now_us() >= until) return CONNECTION_NOT_VALID;
         usleep(10000);
     }
+    wait_at_most(s, ANSWER_MS);
     Status status = add_connection(s, NULL, out);
     Buffer nothing = {0};
     if (status == OK) status = ask(*out, &hello, NULL, &nothing, NULL);
@@ -176,7 +195,8 @@ Status disconnect(Id id) {
     if (gone.socket >= 0) { /* when the engine has closed its side, what this client made is gone */
         char rest;
         shutdown(gone.socket, SHUT_WR);
-        while (read_all(gone.socket, &rest, 1, 200) == OK);
+        wait_at_most(gone.socket, 200);
+        while (read_all(gone.socket, &rest, 1) == OK);
         close(gone.socket);
     }
     if (gone.client) {
@@ -192,13 +212,15 @@ static void *serve_one(void *argument) {
     int socket = (int)(intptr_t)argument;
     Client *client = new_client();
     Request request;
-    while (read_all(socket, &request, sizeof request, -1) == OK) {
+    while (read_all(socket, &request, sizeof request) == OK) {
         Buffer more = {0}, answer = {0};
-        if (request.size && read_all(socket, extend(&more, request.size), request.size, -1) != OK) break;
+        if (request.size && read_all(socket, extend(&more, request.size), request.size) != OK) break;
         Reply reply = {.now_us = now_us()};
+        put(&answer, &reply, sizeof reply);
         reply.status = serve(client, &request, more.bytes, &answer);
-        reply.size = (uint32_t)answer.size;
-        int sent = write_all(socket, &reply, sizeof reply) && write_all(socket, answer.bytes, answer.size);
+        reply.size = (uint32_t)(answer.size - sizeof reply);
+        memcpy(answer.bytes, &reply, sizeof reply);
+        int sent = write_all(socket, answer.bytes, answer.size);
         free(more.bytes);
         free(answer.bytes);
         if (!sent) break;
