@@ -31,6 +31,8 @@ POWER = ("power_max", "power_p99", "power_p95", "power_p90", "power_mean", "powe
 """Figures of a run that can be used, the best first; the last is the median power, a column of `runs`."""
 CEILING = 0.99
 """The share of the highest clock from which a clock counts as full."""
+LOADED = 0.9
+"""The share of the highest SM activity of a workload from which a run has loaded its GPU, where profiling tells."""
 COLUMNS = {
     "cluster": pl.String,
     "gpu": pl.String,
@@ -168,7 +170,7 @@ def _runs(store: Store, cluster: str | None, workload: str | None) -> pl.DataFra
 def _with_telemetry(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
     """The same, with the 95th percentile of the collected power and the median clock where a run has no figure."""
     if store.collect(store.scan("telemetry").head(1)).is_empty():
-        return runs
+        return runs.with_columns(active=pl.lit(None, pl.Float64))
     return runs.join(read_in_runs(store), on="run_id", how="left").with_columns(
         pl.coalesce("power_p95", "read_w").alias("power_p95"),
         pl.coalesce("sm_clock_mhz", "read_mhz").alias("sm_clock_mhz"),
@@ -177,7 +179,8 @@ def _with_telemetry(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
 
 def read_in_runs(store: Store) -> pl.DataFrame:
     """What telemetry says of each run's window, where it has enough readings: run_id, read_w (95th percentile of the
-    board power), read_mhz (median SM clock). benchmarks/telemetry_windows.py says what it costs."""
+    board power), read_mhz (median SM clock), active (highest share of the time in which SMs were active; NULL where
+    profiling does not tell). benchmarks/telemetry_windows.py says what it costs."""
     watts = f"coalesce({', '.join(BOARD_POWER)})"
     # A reading is compared with the runs of its GPU in its stretch of time, not with all of them. Few runs lie in two.
     usual = store.sql("select avg(epoch_ns(ended) - epoch_ns(began)) as ns from runs where ended >= began").polars()
@@ -188,13 +191,15 @@ def read_in_runs(store: Store) -> pl.DataFrame:
                 unnest(range(epoch_ns(began) // {stretch}, epoch_ns(ended) // {stretch} + 1)) as part
             from runs where ended >= began
         )
-        select r.run_id, quantile_cont({watts}, 0.95) / 1e3 as read_w, median(t.sm_clock_mhz) as read_mhz
+        select r.run_id, quantile_cont({watts}, 0.95) / 1e3 as read_w, median(t.sm_clock_mhz) as read_mhz,
+            max(t.sm_active_ppm) / 1e6 as active
         from parts r join telemetry t on t.cluster = r.cluster and t.gpu = r.gpu
             and epoch_ns(t.ts) // {stretch} = r.part and t.ts between r.began and r.ended
         where {watts} is not null and {power_is_trusted("t.quality")}
         group by r.run_id having count(*) >= {_READINGS}
     """
-    return store.sql(query).polars().cast({"run_id": pl.String, "read_w": pl.Float64, "read_mhz": pl.Float64})
+    types = {"run_id": pl.String, "read_w": pl.Float64, "read_mhz": pl.Float64, "active": pl.Float64}
+    return store.sql(query).polars().cast(types)  # type: ignore[arg-type]
 
 
 def _of_workload(cluster: str, workload: str, runs: pl.DataFrame, figures: Sequence[str]) -> tuple[pl.DataFrame, Worth]:
@@ -224,15 +229,18 @@ def _of_workload(cluster: str, workload: str, runs: pl.DataFrame, figures: Seque
             f"the clock is below its highest, {ceiling:.0f} MHz, in most runs: something holds it down, and the power "
             "does not rank these GPUs"
         )
+    loaded = pl.col("active") >= LOADED * (runs["active"].quantile(0.99, "higher") or 0.0)
+    at_full = at_full.filter(pl.col("active").is_null() | loaded)
     if at_full["power"].n_unique() == 1:
         return without("the power is the same in every run")
     jobs = at_full.group_by("gpu", "job").agg(pl.col("power").log().median(), pl.len().alias("runs")).sort("gpu", "job")
     counted = jobs.group_by("gpu").agg(pl.col("power").median(), pl.col("runs").sum(), pl.len().alias("jobs"))
     counted = counted.join(_never_changes(jobs), on="gpu")
     rows = gpus.join(counted, on="gpu", how="left").with_columns(pl.col("runs", "jobs").fill_null(0))
+    told = runs["active"].count() > 0
     reason = (
         pl.when(pl.col("jobs") == 0)
-        .then(pl.lit(f"no run with power at full clock ({ceiling:.0f} MHz)"))
+        .then(pl.lit(f"no run with power at full clock ({ceiling:.0f} MHz)" + " and full load" * told))
         .when("stuck")
         .then(pl.lit("its power never changes: the sensor may be stuck"))
         .when(pl.col("jobs") == 1)

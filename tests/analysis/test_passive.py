@@ -208,6 +208,37 @@ def test_collected_telemetry_takes_the_place_of_figures(tmp_path: Path) -> None:
     assert spearmanr(rows["score"][:11], fleet.level[:11])[0] > 0.9
 
 
+def test_a_run_that_waited_all_the_time_does_not_count_where_profiling_tells(tmp_path: Path) -> None:
+    """Two GPUs wait in half of their jobs, one in all: they draw less, and are no faster for it."""
+    fleet = Fleet(gpus=12, jobs=8)
+    fleet.runs["sm_clock_mhz"] = [None] * len(fleet.power)
+    readings: dict[str, list[Any]] = {
+        key: [] for key in ("ts", "cluster", "gpu", "power_mw", "sm_clock_mhz", "sm_active_ppm")
+    }
+    for at, (gpu, began, watts) in enumerate(zip(fleet.runs["gpu"], fleet.runs["began"], fleet.power, strict=True)):
+        waits = (gpu in ("g003", "g004") and at % 8 < 5) or gpu == "g005"
+        for second in range(0, 100, 10):
+            seen = None if second % 20 else 430_000 if waits else 960_000 - 500 * second
+            row = (int(began) + second * SECOND, "c", gpu, round(1000 * watts * (0.6 if waits else 1)), 1530, seen)
+            for key, value in zip(readings, row, strict=True):
+                readings[key].append(value)
+    told, untold = (fleet.store(tmp_path / name, figure=None) for name in ("told", "untold"))
+    told.append({"telemetry": arrow_rows("telemetry", readings)}, "t")
+    untold.append(
+        {"telemetry": arrow_rows("telemetry", readings | {"sm_active_ppm": [None] * len(readings["ts"])})}, "t"
+    )
+    rows = scores(told)
+    assert rows.filter(pl.col("score").is_null())[["gpu", "reason"]].rows() == [
+        ("g005", "no run with power at full clock (1530 MHz) and full load")
+    ]
+    assert rows.filter(pl.col("runs") == 3)["gpu"].to_list() == ["g003", "g004"]
+    kept = rows.drop_nulls("score")
+    level = np.delete(fleet.level, 5)
+    assert spearmanr(kept["score"], level)[0] > 0.9
+    assert kept.filter(pl.col("score").abs() > 15).is_empty()
+    assert set(scores(untold).filter(pl.col("score") < -30)["gpu"]) == {"g003", "g004", "g005"}
+
+
 @needs_longhorn
 def test_longhorn_power_of_2022_ranks_the_speed_of_2020(tmp_path: Path) -> None:
     store = new_store(tmp_path / "s")
