@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import struct
 import time
 import weakref
 from collections.abc import Callable
@@ -21,6 +22,8 @@ _IDS = tuple(metric.nvml.id for metric in METRICS if isinstance(metric.nvml, Gpm
 _SCALES = tuple(METRICS[row].scale for row in ROWS)
 _APART_NS = 100_000_000
 _NOT_SUPPORTED, _UNKNOWN = 3, 999  # return codes of NVML
+# Of nvmlGpmMetricsGet_t: 24 bytes, then of each metric number, return code, value, and three names.
+_given = struct.Struct("<24x" + "4xId24x" * len(ROWS)).unpack_from
 _FUNCTIONS = ("SampleAlloc", "SampleFree", "SampleGet", "MigSampleGet", "MetricsGet")
 
 
@@ -80,10 +83,8 @@ class Profiling:
             return
         self._request.sample1, self._request.sample2 = self._now, self._before
         code = int(self._metrics(ctypes.byref(self._request)))
-        given = [self._request.metrics[at] for at in range(len(ROWS))]
-        floats = [one.value * scale for one, scale in zip(given, _SCALES, strict=True)]
+        given = _given(self._request)
+        floats = [value * scale for value, scale in zip(given[1::2], _SCALES, strict=True)]
         fit = [math.isfinite(value) and abs(value) < 2.0**62 for value in floats]
         self.values = tuple(round(value) if good else 0 for value, good in zip(floats, fit, strict=True))
-        self.codes = tuple(
-            code or one.nvmlReturn or (0 if good else _UNKNOWN) for one, good in zip(given, fit, strict=True)
-        )
+        self.codes = tuple(code or own or (0 if good else _UNKNOWN) for own, good in zip(given[::2], fit, strict=True))
