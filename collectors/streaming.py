@@ -33,7 +33,7 @@ _REMEMBERED = 1024  # rows of a GPU, against which further ones are compared
 _LATE_NS = 60_000_000_000  # a row older than the newest by less comes late; by more, the clock was set back
 _LEAVING_S = 2.0
 _JUDGED = np.array([ROW[column] for column in READ], np.intp)
-_POWER = ROW["power_mw"]
+_POWER, _REPORTED = ROW["power_mw"], READ.index("power_mw")
 
 
 class Streamer(Watched):
@@ -79,16 +79,15 @@ class Streamer(Watched):
         self._positions: NDArray[np.intp] = np.zeros(0, np.intp)  # of the listed among the known
         self._seen: list[dict[int, None]] = []  # by GPU: the times of its last rows ...
         self._newest: list[int] = []  # ... and of the newest of them
-        self._watts: list[float | None] = []
+        self._power: NDArray[np.int64] = np.zeros(0, np.int64)  # by GPU: the last reading, mW ...
+        self._told: NDArray[np.bool_] = np.zeros(0, bool)  # ... and whether there was one
         self._meet(list(stream.devices()))
 
     @property
     def watts(self) -> float | None:
         """Of all GPUs together as they were last told; None where one does not tell."""
-        told = [watts for watts, one in zip(self._watts, self._known, strict=False) if one.parent is None]
-        if self.silent or not told or None in told:
-            return None
-        return sum(watts for watts in told if watts is not None)
+        whole = [gpu for gpu, one in enumerate(self._known) if one.parent is None]
+        return float(self._power[whole].sum()) / 1000 if whole and self._told[whole].all() and not self.silent else None
 
     @property
     def silent(self) -> bool:
@@ -137,7 +136,10 @@ class Streamer(Watched):
 
     def _turn(self, me: Poller) -> None:
         now = self._clock.steady()
-        polled = self._ask(me, now) if self._open or now >= self._try_at else None
+        was_open = self._open
+        polled = self._ask(me, now) if was_open or now >= self._try_at else None
+        if polled is None and was_open and self._late:  # an engine that was started again may be there already
+            polled = self._ask(me, now)
         self._tick += 1
         if polled is not None:
             self._ticks += 1
@@ -229,10 +231,9 @@ class Streamer(Watched):
             if self._noticing.silent[gpu] is None:
                 self._events.tell(Event(EventKind.RETURNED, self._known[gpu].gpu, "the GPU answers again"))
         self._noticing.notice_resets(values, status)
-        for gpu in device.tolist():
-            read = status[_POWER, gpu] == Status.OK
-            self._watts[gpu] = float(values[_POWER, gpu]) / 1000 if read else None
-        found = self._quality.note(values[_JUDGED], status[_JUDGED] == Status.OK, stamps.tolist())
+        known = status[_JUDGED] == Status.OK
+        self._power[device], self._told[device] = values[_POWER, device], known[_REPORTED, device]
+        found = self._quality.note(values[_JUDGED], known, stamps.tolist())
         for finding in found:
             self._events.tell(finding.event(self._known[finding.device].gpu))
 
@@ -249,6 +250,8 @@ class Streamer(Watched):
         for one in devices:
             parent = None if one.parent is None else place[devices[one.parent].gpu]
             known[place[one.gpu]] = replace(one, parent=parent)
+        self._power = np.pad(self._power, (0, len(more)))
+        self._told = np.pad(self._told, (0, len(more)))
         self._known = known
         self._positions = np.array([place[one.gpu] for one in devices], np.intp)
         self._noticing.meet(self._known)
@@ -256,7 +259,6 @@ class Streamer(Watched):
         if more:
             self._seen += [{} for _ in more]
             self._newest += [0] * len(more)
-            self._watts += [None] * len(more)
             period = self.source.period_ms
             self._quality = Quality(
                 len(self._known),

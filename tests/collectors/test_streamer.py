@@ -448,7 +448,7 @@ def test_collect_stores_what_a_stream_gives(tmp_path: Path, monkeypatch: pytest.
     steps += [readings(*(power(gpu, T0 + k * SECOND + gpu, k) for gpu in (0, 1) for k in (n, n + 1))) for n in range(5)]
     steps += [InputError("the engine has left"), readings(power(0, T0 - hour, 7))]  # and its clock was set back
     store = tmp_path / "S"
-    done = collected(Script(steps), store, monkeypatch, "--interval", "0.1", "--duration", "2")
+    done = collected(Script(steps), store, monkeypatch, "--interval", "0.1", "--duration", "3")
     assert done.exit_code == 0, done.stderr
     assert "stored 13 rows" in done.stderr
     assert "collecting from scripted: 2 GPUs (X, unknown), every 0.1 s" in done.stderr
@@ -458,7 +458,7 @@ def test_collect_stores_what_a_stream_gives(tmp_path: Path, monkeypatch: pytest.
         ("GPU-a", 7, 7, 22),
         ("GPU-b", 6, 6, 15),
     ]
-    kinds = found.sql("select kind, node from events order by ts").to_pylist()
+    kinds = found.sql("select kind, node from events where kind != 'missed_ticks' order by ts").to_pylist()
     assert [row["kind"] for row in kinds] == ["collect_began", "source_gone", "source_back", "collect_ended"]
     assert {row["node"] for row in kinds} == {"n1"}
     assert found.sql("select count(*) n from gpus").to_pylist() == [{"n": 2}]
