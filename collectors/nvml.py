@@ -22,31 +22,12 @@ from .backends import Commit, Device, Status, Sweep
 from .nvml_gpm import Profiling
 from .nvml_identity import asked, describe, instances, power_window, text
 from .nvml_reader import FAST, Reader, meaning, silent
+from .xids import xid_event
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
-
-
-_XIDS = {  # the common ones, in words; NVIDIA's "XID Errors" lists them all
-    13: "graphics engine exception",
-    31: "GPU memory page fault",
-    43: "the GPU stopped processing",
-    45: "preemptive cleanup after an earlier error",
-    48: "double bit ECC error",
-    61: "internal micro-controller breakpoint or warning",
-    62: "internal micro-controller halt",
-    63: "ECC page retirement or row remapping",
-    64: "ECC page retirement or row remapping failed",
-    74: "NVLink error",
-    79: "the GPU has fallen off the bus",
-    92: "high rate of single bit ECC errors",
-    94: "contained ECC error",
-    95: "uncontained ECC error",
-    119: "GSP timeout",
-    120: "GSP error",
-}
 
 
 _REOPEN_AFTER = 30  # looks
@@ -165,9 +146,7 @@ class Nvml:
             if wait(events, ctypes.byref(data), ctypes.c_uint(0)):
                 break
             if data.eventType == pynvml.nvmlEventTypeXidCriticalError:
-                code = int(data.eventData)
-                meaning = _XIDS.get(code, "see NVIDIA's list of XID errors")
-                found.append(Event(EventKind.XID, self._gpu_of(data.device), f"XID {code}: {meaning}", code=code))
+                found.append(xid_event(self._gpu_of(data.device), int(data.eventData)))
         return found
 
     def _gpu_of(self, handle: Any) -> str | None:

@@ -46,6 +46,20 @@ class EventKind(StrEnum):
         "value",
     )
 
+    HELD_DOWN = (
+        "held_down",
+        "the clock was held down by what `metric` counts, for `duration_ns` of the `value` s from then on",
+        "metric",
+        "duration_ns",
+        "value",
+    )
+    HEALTH = (
+        "health",
+        "DCGM's health check found its error `code`; `value` is 10 for a warning, 20 for a failure, 0 when it is over",
+        "code",
+        "value",
+    )
+
     # what cannot be read
     NOT_SUPPORTED = (
         "not_supported",
@@ -87,6 +101,7 @@ class EventKind(StrEnum):
         "exporter",
         "what readers of its numbers should know about an exporter's page: what is wrong on it, or has another name",
     )
+    SOURCE_VERSION = "source_version", "the software of the source has this `version`", "version"
 
     # of a collector
     COLLECT_BEGAN = "collect_began", "a collector began to read every `duration_ns`", "duration_ns"

@@ -1,0 +1,341 @@
+"""A connection to an engine: the handle, the groups of GPUs and of fields, and what is watched.
+
+All of it dies with the engine, and nothing of it can be used with another handle. So it is made by one function,
+`connect`, from nothing, as often as needed. Nothing of it outlives us, and nothing that other clients made is touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import socket
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import InputError
+from ...store.metrics import METRICS
+from .entities import Entity, find_entities
+from .reading import XID, Reader, Samples, entity_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from .bindings import Bindings
+
+_POWER_WATCH = 0x100  # warns at any time at the power limit, which is normal under load
+HEALTH_WATCHES = 0xFFFFFFFF & ~_POWER_WATCH
+PORT = 5555
+LOCAL, LOCAL_SOCKET = f"127.0.0.1:{PORT}", "/tmp/nv-hostengine"  # noqa: S108 - where the engine puts it
+PROFILING_US = 100_000  # profiling values that are asked for more often are wrong
+_KEEP_S = 60.0
+_PATIENCE_MS = 2000
+_EMPTY, _EMBEDDED = 1, 1  # kinds of groups and of embedded engines
+_NAMES = itertools.count(1)
+_TRIES = 100
+
+BAD, NOT_SUPPORTED, TIMEOUT, MISMATCH, UNKNOWN_FIELD, NO_PERMISSION = -1, -6, -11, -12, -13, -17
+NO_FUNCTION, GONE, NO_LIBRARY, DUPLICATE, REQUIRES_ROOT = -20, -21, -25, -26, -29
+NO_MODULE, NO_PROFILING = -33, -36
+# Where one profiling field is refused so, all are.
+_HOPELESS = {NO_MODULE, NO_PROFILING, NO_PERMISSION, REQUIRES_ROOT}
+
+
+def code_of(error: BaseException) -> int:
+    """DCGM's status code of an error that its bindings raised."""
+    return int(getattr(error, "value", 0))
+
+
+@dataclass(frozen=True)
+class Target:
+    """Which engine: that at HOST:PORT, or at a unix socket; with neither, this node's, else one within this process."""
+
+    host: str | None = None
+    socket: str | None = None
+
+    def address(self) -> str | None:
+        """HOST:PORT. Raises InputError where it is none."""
+        if self.host is None:
+            return None
+        host, colon, port = self.host.rpartition(":")
+        if not colon or self.host.endswith("]"):
+            host, port = self.host, str(PORT)
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise InputError(f"{self.host!r} is not the address of an engine: write HOST or HOST:PORT, as {LOCAL}")
+        return f"{host}:{int(port)}"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What the engine will not watch: fields (numbers) of these entities, and the status code."""
+
+    entities: tuple[Entity, ...]
+    numbers: tuple[int, ...]
+    code: int
+
+
+@dataclass(eq=False)
+class _Watch:
+    group: Any
+    fields: Any = None
+
+
+@dataclass
+class Connection:
+    """An open connection. `start_us` is the engine's time when it was made."""
+
+    bindings: Bindings
+    handle: Any
+    where: str
+    embedded: bool
+    entities: list[Entity] = field(default_factory=list)
+    group: Any = None  # of all whole GPUs
+    checks_health: bool = False
+    start_us: int = 0
+    refused: list[Refusal] = field(default_factory=list)
+    watched: dict[int, set[int]] = field(default_factory=dict)  # entity -> numbers of its fields
+    _groups: list[Any] = field(default_factory=list)
+    _watches: list[_Watch] = field(default_factory=list)
+
+    def read(self, reader: Reader, since_us: int) -> tuple[Samples, int]:
+        """All samples of what is watched from `since_us` on, and the engine's time before the first of these reads."""
+        parts, times = [], []
+        for watch in self._watches:
+            samples, later = reader.read(watch.group, watch.fields, since_us)
+            parts.append(samples)
+            times.append(later)
+        return Samples.joined(parts), min(times, default=since_us)
+
+    def make_group(self, entities: Iterable[Entity]) -> Any:
+        """A group of our own in the engine."""
+        agent = self.bindings.agent
+        group = self._named(lambda name: agent.dcgmGroupCreate(self.handle, _EMPTY, name))
+        self._groups.append(group)
+        for one in entities:
+            agent.dcgmGroupAddEntity(self.handle, group, one.group, one.number)
+        return group
+
+    def watch(self, entities: Sequence[Entity], numbers: Sequence[int], every_us: int) -> None:
+        """Have the engine sample fields, as many as it is able to; what it refuses is added to `refused`."""
+        if not entities or not numbers:
+            return
+        accepted: dict[tuple[int, ...], list[Entity]] = {}
+        try:
+            self._watch(entities, numbers, every_us)
+            accepted[tuple(numbers)] = list(entities)
+        except self.bindings.error as error:
+            if code_of(error) == GONE:
+                raise
+            for one in entities:
+                accepted.setdefault(self._accepted(one, numbers, every_us), []).append(one)
+            for some, those in accepted.items():
+                if some:
+                    self._watch(those, some, every_us)
+        for some, those in accepted.items():
+            for one in those:
+                self.watched.setdefault(one.key, set()).update(some)
+
+    def begin_health(self) -> None:
+        """Have the engine's health checks run; an engine that cannot is left alone."""
+        try:
+            self.bindings.agent.dcgmHealthSet(self.handle, self.group, HEALTH_WATCHES)
+        except self.bindings.error as error:
+            if code_of(error) == GONE:
+                raise
+        else:
+            self.checks_health = True
+
+    def _accepted(self, one: Entity, numbers: Sequence[int], every_us: int) -> tuple[int, ...]:
+        """Those of the fields that the engine can watch together on one GPU: as one that it cannot costs all others."""
+        chosen: list[int] = []
+        refused: dict[int, list[int]] = {}
+        for at, number in enumerate(numbers):
+            try:
+                self._unwatch(self._watch([one], [*chosen, number], every_us))
+                chosen.append(number)
+            except self.bindings.error as error:
+                code = code_of(error)
+                if code == GONE:
+                    raise
+                refused.setdefault(code, []).append(number)
+                if code in _HOPELESS and not chosen:
+                    refused[code] += numbers[at + 1 :]
+                    break
+        for code, those in refused.items():
+            self._refuse(one, tuple(those), code)
+        return tuple(chosen)
+
+    def _refuse(self, one: Entity, numbers: tuple[int, ...], code: int) -> None:
+        for at, known in enumerate(self.refused):
+            if (known.numbers, known.code) == (numbers, code):
+                self.refused[at] = Refusal((*known.entities, one), numbers, code)
+                return
+        self.refused.append(Refusal((one,), numbers, code))
+
+    def _watch(self, entities: Sequence[Entity], numbers: Sequence[int], every_us: int) -> _Watch:
+        agent = self.bindings.agent
+        made = _Watch(self.make_group(entities))
+        try:
+            made.fields = self._named(lambda name: agent.dcgmFieldGroupCreate(self.handle, list(numbers), name))
+            keep_s = _keep_s(every_us)  # an age and a number: some engines keep by the one, some by the other
+            agent.dcgmWatchFields(
+                self.handle, made.group, made.fields, every_us, keep_s, round(2e6 * keep_s / every_us)
+            )
+        except self.bindings.error:
+            self._drop(made)
+            raise
+        self._watches.append(made)
+        return made
+
+    def _unwatch(self, watch: _Watch) -> None:
+        self._watches.remove(watch)
+        with contextlib.suppress(self.bindings.error):
+            self.bindings.agent.dcgmUnwatchFields(self.handle, watch.group, watch.fields)
+        self._drop(watch)
+
+    def _drop(self, watch: _Watch) -> None:
+        agent, suppress = self.bindings.agent, contextlib.suppress(self.bindings.error)
+        if watch.fields is not None:
+            with suppress:
+                agent.dcgmFieldGroupDestroy(self.handle, watch.fields)
+        with suppress:
+            agent.dcgmGroupDestroy(self.handle, watch.group)
+        self._groups.remove(watch.group)
+
+    def _named(self, make: Any) -> Any:
+        """Make something whose name must be the only such one in the engine."""
+        for _ in range(_TRIES):
+            try:
+                return make(f"whorl-{socket.gethostname()}-{os.getpid()}-{next(_NAMES)}")
+            except self.bindings.error as error:
+                if code_of(error) != DUPLICATE:
+                    raise
+        raise InputError(f"the DCGM engine at {self.where} has {_TRIES} groups of the names that were tried")
+
+    def close(self) -> None:
+        """Take back what was made in the engine, and leave it. Safe to call twice, and where it is gone."""
+        if self.handle is None:
+            return
+        agent, suppress = self.bindings.agent, contextlib.suppress(self.bindings.error)
+        for watch in list(self._watches):
+            self._unwatch(watch)
+        for group in self._groups:
+            with suppress:
+                agent.dcgmGroupDestroy(self.handle, group)
+        with suppress:
+            (agent.dcgmStopEmbedded if self.embedded else agent.dcgmDisconnect)(self.handle)
+        self.handle, self._groups = None, []
+
+
+def _keep_s(every_us: int) -> float:
+    """How long the engine is to keep samples: a poll may be late, and a whole number of seconds counts."""
+    return float(max(_KEEP_S, -(-3 * every_us // 1_000_000)))
+
+
+def connect(bindings: Bindings, target: Target, *, interval_us: int, slow_us: int) -> Connection:
+    """Reach an engine and have it sample every GPU and MIG instance. Raises InputError with what to do."""
+    made = _reach(bindings, target)
+    try:
+        made.entities = find_entities(bindings, made.handle)
+        _watch_all(made, interval_us, slow_us)
+    except bindings.error as error:
+        made.close()
+        raise InputError(sentence(bindings, error, made.where)) from error
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _watch_all(made: Connection, interval_us: int, slow_us: int) -> None:
+    whole = [one for one in made.entities if one.parent is None]
+    parts = [one for one in made.entities if one.parent is not None]
+    if not whole:
+        raise InputError(f"the DCGM engine at {made.where} shows no GPU")
+    made.group = made.make_group(whole)
+    made.start_us = time.time_ns() // 1000
+    made.begin_health()  # first: it watches some of our fields at a slow pace
+    # Device fields and profiling fields apart: one profiling field that cannot be watched costs all others.
+    made.watch(whole, [XID], interval_us)
+    made.watch(whole, _numbers("fast"), interval_us)
+    made.watch(whole, _numbers("slow"), slow_us)
+    made.watch(parts, [number for number in _numbers("slow") if number in _OF_INSTANCES], slow_us)
+    for tier, every_us in (("fast", interval_us), ("slow", slow_us)):
+        made.watch(whole, _numbers(tier, profiling=True), max(every_us, PROFILING_US))
+        made.watch(parts, _numbers(tier, profiling=True), max(every_us, PROFILING_US))
+
+
+# Fields that a part of a GPU has of its own. Its power, clocks and temperature would be those of the whole GPU.
+_OF_INSTANCES = {m.dcgm.id for m in METRICS if m.dcgm is not None and m.name in ("memory_used", "memory_free")}
+
+
+def _numbers(tier: str, *, profiling: bool = False) -> list[int]:
+    """The fields of a tier, the energy counter first: its stamp is that of the row."""
+    found = [(m.name != "energy_mj", m.dcgm) for m in METRICS if m.tier == tier and m.dcgm is not None]
+    return [one.id for _, one in sorted(found, key=lambda each: each[0]) if one.profiling == profiling]
+
+
+def _reach(bindings: Bindings, target: Target) -> Connection:
+    """An engine. Raises InputError where none answers."""
+    address = target.address()
+    if target.socket is not None:
+        if not Path(target.socket).exists():
+            raise InputError(
+                f"there is no socket {target.socket}: start the engine with nv-hostengine -d, or use --host"
+            )
+        return _handle(bindings, target.socket, unixSocketPath=target.socket)
+    if address is not None:
+        return _handle(bindings, address, ipAddress=address)
+    for where, known in (("ipAddress", LOCAL), ("unixSocketPath", LOCAL_SOCKET)):
+        if where == "ipAddress" or Path(known).exists():
+            try:
+                return _handle(bindings, known, **{where: known})
+            except _NoAnswerError:
+                continue
+    try:
+        return _handle(bindings, "this process", opMode=_EMBEDDED)
+    except InputError as error:
+        raise InputError(f"no DCGM engine answers at {LOCAL}, and none can run within this process: {error}") from error
+
+
+class _NoAnswerError(InputError):
+    """Nothing answers there."""
+
+
+def _handle(bindings: Bindings, where: str, **how: Any) -> Connection:
+    embedded = "opMode" in how
+    try:
+        made = bindings.pydcgm.DcgmHandle(**how, **({} if embedded else {"timeoutMs": _PATIENCE_MS}))
+    except bindings.error as error:
+        kind = _NoAnswerError if code_of(error) in (GONE, TIMEOUT) else InputError
+        raise kind(sentence(bindings, error, where)) from error
+    # Its destructor would leave the engine whenever Python pleases, and wait for one that hangs: `close` leaves it.
+    handle, made._handleCreated = made.handle, False
+    return Connection(bindings, handle, where, embedded)
+
+
+def sentence(bindings: Bindings, error: BaseException, where: str) -> str:
+    """What an error of DCGM means for people, and what to do."""
+    code = code_of(error)
+    if code in (GONE, TIMEOUT):
+        return (
+            f"no DCGM engine answers at {where}: check the address, and that nv-hostengine runs there "
+            "(systemctl status nvidia-dcgm)"
+        )
+    if code in (MISMATCH, NO_FUNCTION):
+        return (
+            f"the DCGM bindings in {bindings.where} (for library {bindings.version() or 'of unknown version'}) do not "
+            f"fit the engine at {where}: give the bindings of the engine's version in WHORL_PYDCGM_PATH"
+        )
+    if code in (NO_PERMISSION, REQUIRES_ROOT):
+        return f"this user may not use the DCGM engine at {where}: {error}; run as root, or ask for access to it"
+    if code == NO_LIBRARY:
+        return f"the DCGM engine at {where} misses a library: {error} (is an NVIDIA driver installed and loaded?)"
+    return f"the DCGM engine at {where} refuses: {error} (code {code})"
+
+
+def keys(entities: Iterable[Entity]) -> list[int]:
+    """Entities as numbers, as samples name them."""
+    return [entity_key(one.group, one.number) for one in entities]
