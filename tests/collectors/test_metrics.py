@@ -9,13 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pynvml
 import pytest
 
 from whorl import collectors
 from whorl.collectors.backends import BACKENDS, find_backend, find_stream
 from whorl.errors import InputError
 from whorl.store import metrics
-from whorl.store.metrics import BOARD_POWER, METRICS, Call
+from whorl.store.metrics import BOARD_POWER, METRICS, Call, Gpm
 from whorl.store.schema import MINUTES, TELEMETRY
 from whorl.tests.nvml_library import NvmlLibrary
 
@@ -133,6 +134,23 @@ def test_numbers_of_other_interfaces_are_not_shared() -> None:
     fields, names = [m.dcgm.id for m in METRICS if m.dcgm], [name for m in METRICS for name in m.prometheus]
     assert len(set(fields)) == len(fields)
     assert len(set(names)) == len(names)
+
+
+def test_numbers_are_those_of_the_real_bindings() -> None:
+    """pydcgm of DCGM 3.1 knows the older names; nvidia-ml-py knows GPM."""
+    known = vars(pytest.importorskip("model_analyzer.monitor.dcgm.dcgm_fields"))
+    of_dcgm = {name: m.dcgm.id for m in METRICS if m.dcgm for name in m.prometheus}
+    assert {name: number for name, number in of_dcgm.items() if known.get(name, number) != number} == {}
+    assert len({number for name, number in of_dcgm.items() if name in known}) >= 40
+    words = {
+        "gr_engine_active_ppm": "GRAPHICS_UTIL", "sm_active_ppm": "SM_UTIL", "sm_occupancy_ppm": "SM_OCCUPANCY",
+        "tensor_active_ppm": "ANY_TENSOR_UTIL", "dram_active_ppm": "DRAM_BW_UTIL", "fp64_active_ppm": "FP64_UTIL",
+        "fp32_active_ppm": "FP32_UTIL", "fp16_active_ppm": "FP16_UTIL", "pcie_tx_bytes_per_s": "PCIE_TX_PER_SEC",
+        "pcie_rx_bytes_per_s": "PCIE_RX_PER_SEC", "nvlink_tx_bytes_per_s": "NVLINK_TOTAL_TX_PER_SEC",
+        "nvlink_rx_bytes_per_s": "NVLINK_TOTAL_RX_PER_SEC",
+    }  # fmt: skip
+    numbers = {m.name: m.nvml.id for m in METRICS if isinstance(m.nvml, Gpm)}
+    assert numbers == {name: getattr(pynvml, f"NVML_GPM_METRIC_{one}") for name, one in words.items()}
 
 
 def test_no_other_module_names_what_a_row_spells() -> None:
