@@ -118,6 +118,8 @@ def _by_meaning(sheet: Sheet) -> dict[str, Bound]:
         if (meaning := meanings.get(base, figure)) is not None:
             bound[meaning.name] = _labelled(sheet, meaning, column)
             bound[meaning.name].lenient = meaning is figure
+            if bound[meaning.name].unit is not None:
+                bound[meaning.name].source = "the format"
     return bound
 
 

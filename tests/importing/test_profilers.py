@@ -132,23 +132,23 @@ DETAILS = (
 )
 
 
-def _metric(launch: int, name: str, unit: str, value: str, host: str = "127.0.0.1", gpu: int = 0) -> str:
+def metric(launch: int, name: str, unit: str, value: str, host: str = "127.0.0.1", gpu: int = 0) -> str:
     return (
         f'"{launch}","9","app","{host}","gemm(float *, int)","1","7","(256, 1, 1)","(8, 1, 1)","{gpu}","8.0",'
         f'"GPU Speed Of Light Throughput","{name}","{unit}","{value}"\n'
     )
 
 
-def test_ncu_a_line_for_each_metric(tmp_path: Path, parse: Parse) -> None:
+def test_ncu_a_line_for_eachmetric(tmp_path: Path, parse: Parse) -> None:
     text = (
         "==PROF== Connected to process 9\nresult, with, commas: 1\n"
         + DETAILS
-        + _metric(0, "SM Frequency", "cycle/nsecond", "1.2")
-        + _metric(0, "Duration", "usecond", "1,024.50")
-        + _metric(1, "SM Frequency", "Ghz", "1.3")
-        + _metric(1, "gpu__time_duration.sum", "ns", "1025500")
-        + _metric(2, "Duration", "ms", "9.00", gpu=1)
-        + _metric(3, "Duration", "ms", "n/a", gpu=1)
+        + metric(0, "SM Frequency", "cycle/nsecond", "1.2")
+        + metric(0, "Duration", "usecond", "1,024.50")
+        + metric(1, "SM Frequency", "Ghz", "1.3")
+        + metric(1, "gpu__time_duration.sum", "ns", "1025500")
+        + metric(2, "Duration", "ms", "9.00", gpu=1)
+        + metric(3, "Duration", "ms", "n/a", gpu=1)
     )
     found = parse(_file(tmp_path, text), node="n1")
     assert _rows(found, "workload", "gpu", "value", "sm_clock_mhz") == [
@@ -156,11 +156,11 @@ def test_ncu_a_line_for_each_metric(tmp_path: Path, parse: Parse) -> None:
         ("ncu gemm", "n1:1", 9.0, None),
     ]
     assert found.report.refusals == {"the duration of a kernel is no number above 0 (n/a)": [9]}
-    remote = DETAILS + _metric(0, "Duration", "ms", "9.00", host="gpu-node-3")
+    remote = DETAILS + metric(0, "Duration", "ms", "9.00", host="gpu-node-3")
     assert _rows(parse(_file(tmp_path, remote)), "gpu") == [("gpu-node-3:0",)]
 
 
-def test_ncu_a_column_for_each_metric(tmp_path: Path, parse: Parse) -> None:
+def test_ncu_a_column_for_eachmetric(tmp_path: Path, parse: Parse) -> None:
     text = (
         '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size",'
         '"Device","CC","dram__bytes_read.sum","gpu__time_duration.sum","dram__cycles_elapsed.avg.per_second"\n'
@@ -180,8 +180,8 @@ def test_ncu_a_column_for_each_metric(tmp_path: Path, parse: Parse) -> None:
         (HEAD + TRACE.replace("s,ms", "s,MB") + _launch(1, 2), "is no unit of time"),
         (HEAD + TRACE + _launch(1, 2)[:-40], "no kernel is in it"),
         (HEAD + '"Device","Kernel","Invocations","Metric Name","Metric Description","Min","Max","Avg"\n', "metrics of"),
-        (DETAILS + _metric(0, "Registers Per Thread", "register/thread", "32"), "no kernel has a duration"),
-        (DETAILS + _metric(0, "Duration", "parsec", "32"), "'parsec' is no unit of time"),
+        (DETAILS + metric(0, "Registers Per Thread", "register/thread", "32"), "no kernel has a duration"),
+        (DETAILS + metric(0, "Duration", "parsec", "32"), "'parsec' is no unit of time"),
         (DETAILS, "no kernel has a duration"),
     ],
 )

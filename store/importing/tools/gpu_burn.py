@@ -24,7 +24,7 @@ _PROGRESS = re.compile(r"([0-9]{1,3}(?:\.[0-9]+)?)%\s+proc'd:")
 _RATE = re.compile(r"(-?[0-9]+)\s+\(([0-9.]+|-?nan|inf)\s+Gflop/s\)")
 _LISTED = re.compile(r"^\s*GPU\s+([0-9]+):\s+(.+?)\s+\(UUID:\s*(GPU-[0-9a-fA-F-]{36})\)")
 _MADE = re.compile(r"Initialized device ([0-9]+) with .*?using (FLOATS|DOUBLES)(.*)$")
-_LASTS = re.compile(r"Burning for ([0-9]+) seconds")
+_LASTS = re.compile(r"Burning for ([0-9]{1,9}) seconds")
 _VERDICT = re.compile(r"^\s*GPU\s+([0-9]+):\s+(OK|FAULTY)\s*$")
 _TESTED = re.compile(r"Tested ([0-9]+) GPUs:")
 _SUMMARY = re.compile(r"Summary at:\s*(.*?)\s*$")
@@ -169,7 +169,7 @@ def _progress(run: _Run, line: int, piece: str) -> None:
         gpu.done = max(done, gpu.done)
     for gpu, text in zip(run.gpus, part("errors:"), strict=False):
         gpu.died |= "DIED" in text
-        if (counted := re.match(r"[0-9]+", text)) is not None:
+        if (counted := re.match(r"[0-9]{1,15}(?![0-9])", text)) is not None:
             errors = int(counted[0])
             gpu.errors += errors - gpu.last_errors if errors >= gpu.last_errors else errors
             gpu.last_errors = errors
@@ -193,9 +193,9 @@ def _began(said: str, run: _Run) -> str:
         hour = hour % 12 + 12 * ("PM" in words)
     try:
         at = datetime(year, month, day, hour, int(clock[2]), int(clock[3]), tzinfo=UTC)
-    except ValueError:
+        at -= timedelta(seconds=round((run.seconds or 0) * run.percent / 100))
+    except (ValueError, OverflowError):
         return ""
-    at -= timedelta(seconds=round((run.seconds or 0) * run.percent / 100))
     return f"{at:%Y-%m-%d %H:%M:%S}" + ("Z" if {"UTC", "GMT"} & set(words) else "")
 
 
