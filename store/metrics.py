@@ -141,6 +141,7 @@ _SM, _MEMORY = 1, 2  # NVML's clock domains
 _VOLATILE = 0  # ECC errors since the driver was loaded
 _TEMPERATURE_V1, _MEMORY_V2 = 0x100000C, 0x2000028  # versions: size in the low bytes, number in the highest
 _DELTA, _SPLIT = "DELTA_BINARY_PACKED", "BYTE_STREAM_SPLIT"
+_COUNTERS = "clocks_event_reasons_counters"  # nvidia-smi's columns, in us
 
 
 def _violation(policy: int) -> Call:
@@ -258,13 +259,15 @@ METRICS: tuple[Metric, ...] = (
            ("clocks_event_reasons.active", "clocks_throttle_reasons.active")),
     Metric("power_violation_ns", "BIGINT", "ns", "counter", "fast",
            "time the clock was held down by the power limit, a counter",
-           Field((74,), call=_violation(0)), Dcgm(240), _dev("POWER_VIOLATION"), encoding=_DELTA),
+           Field((74,), call=_violation(0)), Dcgm(240), _dev("POWER_VIOLATION"),
+           (f"{_COUNTERS}.sw_power_cap",), encoding=_DELTA),
     Metric("thermal_violation_ns", "BIGINT", "ns", "counter", "fast",
            "time the clock was held down by temperature, a counter",
            Field((75,), call=_violation(1)), Dcgm(241), _dev("THERMAL_VIOLATION"), encoding=_DELTA),
     Metric("sync_boost_violation_ns", "BIGINT", "ns", "counter", "slow",
            "time the clock was held down by synchronised boost with other GPUs, a counter",
-           Field((76,), call=_violation(2)), Dcgm(242), _dev("SYNC_BOOST_VIOLATION"), encoding=_DELTA),
+           Field((76,), call=_violation(2)), Dcgm(242), _dev("SYNC_BOOST_VIOLATION"),
+           (f"{_COUNTERS}.sync_boost",), encoding=_DELTA),
     Metric("board_limit_violation_ns", "BIGINT", "ns", "counter", "slow",
            "time the clock was held down by a limit of the board, a counter",
            Field((77,), call=_violation(3)), Dcgm(243), _dev("BOARD_LIMIT_VIOLATION"), encoding=_DELTA),
@@ -274,14 +277,15 @@ METRICS: tuple[Metric, ...] = (
     Metric("software_thermal_ns", "BIGINT", "ns", "counter", "slow",
            "time the clock was held down by the driver because of temperature, a counter",
            Field((269,)), Dcgm(1422),
-           _dev("CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN_NS"), encoding=_DELTA),
+           _dev("CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN_NS"), (f"{_COUNTERS}.sw_thermal_slowdown",), encoding=_DELTA),
     Metric("hardware_thermal_ns", "BIGINT", "ns", "counter", "slow",
            "time the clock was held down by the hardware because of temperature, a counter",
            Field((270,)), Dcgm(1423),
-           _dev("CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN_NS"), encoding=_DELTA),
+           _dev("CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN_NS"), (f"{_COUNTERS}.hw_thermal_slowdown",), encoding=_DELTA),
     Metric("power_brake_ns", "BIGINT", "ns", "counter", "fast",
            "time the clock was held down by the external power brake, a counter", Field((271,)), Dcgm(1424),
-           _dev("CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN_NS"), encoding=_DELTA),
+           _dev("CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN_NS"),
+           (f"{_COUNTERS}.hw_power_brake_slowdown",), encoding=_DELTA),
     Metric("pcie_tx_bytes", "BIGINT", "B", "counter", "slow", "sent over PCIe, a counter that may wrap", Field((197,)),
            wraps=True, encoding=_DELTA),
     Metric("pcie_rx_bytes", "BIGINT", "B", "counter", "slow", "received over PCIe, a counter that may wrap",
@@ -295,11 +299,11 @@ METRICS: tuple[Metric, ...] = (
            _dev("PCIE_REPLAY_TOTAL", "PCIE_REPLAY_COUNTER")),
     Metric("ecc_corrected", "BIGINT", "", "counter", "slow", "memory errors corrected since the driver was loaded",
            Field((3,), call=Call("nvmlDeviceGetTotalEccErrors", (0, _VOLATILE), type="u8")), Dcgm(310),
-           _dev("ECC_SBE_VOL_TOTAL")),
+           _dev("ECC_SBE_VOL_TOTAL"), ("ecc.errors.corrected.volatile.total",)),
     Metric("ecc_uncorrected", "BIGINT", "", "counter", "slow",
            "memory errors not corrected since the driver was loaded",
            Field((4,), call=Call("nvmlDeviceGetTotalEccErrors", (1, _VOLATILE), type="u8")), Dcgm(311),
-           _dev("ECC_DBE_VOL_TOTAL")),
+           _dev("ECC_DBE_VOL_TOTAL"), ("ecc.errors.uncorrected.volatile.total",)),
     Metric("remapped_rows", "BIGINT", "", "counter", "slow", "memory rows remapped in the GPU's life, both kinds",
            Field((142, 143))),
     Metric("remapped_rows_corrected", "BIGINT", "", "counter", "slow", "memory rows remapped for corrected errors",

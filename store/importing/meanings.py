@@ -212,7 +212,9 @@ JOB_MEANINGS: tuple[Meaning, ...] = (
 )
 
 # The units of values whose label has no unit, if the tool or format is known.
-SMI_UNITS = {"power": "W", "energy": "mJ", "clock": "MHz", "temperature": "C", "share": "%", "memory": "MiB"}
+SMI_UNITS = {
+    "power": "W", "energy": "mJ", "clock": "MHz", "temperature": "C", "share": "%", "memory": "MiB", "time": "us",
+}  # fmt: skip
 JOB_UNITS = {"share": "ratio"}
 SC22_UNITS = {"power": "W", "clock": "MHz", "temperature": "C", DIFFERENCE: "C"}
 

@@ -120,7 +120,7 @@ NEW = """\
 MIG = """\
 <mig_devices><mig_device><index>0</index><gpu_instance_id>3</gpu_instance_id><compute_instance_id>0</compute_instance_id>
 <fb_memory_usage><total>19968 MiB</total><used>12 MiB</used><free>19955 MiB</free></fb_memory_usage></mig_device>
-<mig_device><index>1</index><gpu_instance_id>4</gpu_instance_id><compute_instance_id>0</compute_instance_id>
+<mig_device><index>1</index><gpu_instance_id>4</gpu_instance_id><compute_instance_id>1</compute_instance_id>
 <fb_memory_usage><total>19968 MiB</total><used>13 MiB</used><free>19954 MiB</free></fb_memory_usage></mig_device></mig_devices>
 """
 

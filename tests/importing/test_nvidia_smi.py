@@ -96,6 +96,17 @@ def test_further_columns(write: Write, parse: Parse) -> None:
     assert (found["memory_temperature_c"], found["fan_speed"], found["pstate"]) == (70, 40, 12)
 
 
+def test_counters_and_memory_errors(write: Write, parse: Parse) -> None:
+    header = (
+        "timestamp, clocks_event_reasons_counters.sw_power_cap [us], "
+        "clocks_event_reasons_counters.hw_thermal_slowdown, ecc.errors.corrected.volatile.total, "
+        "ecc.errors.uncorrected.volatile.total, ecc.errors.corrected.aggregate.total, remapped_rows.correctable"
+    )
+    found = parse(write(header, "2026/11/23 10:12:00, 25483012608 us, 7, 3, [N/A], 99, 2")).frame.row(0, named=True)
+    assert (found["power_violation_ns"], found["hardware_thermal_ns"]) == (25_483_012_608_000, 7_000)
+    assert (found["ecc_corrected"], found["ecc_uncorrected"], found["remapped_rows_corrected"]) == (3, None, 2)
+
+
 @pytest.mark.parametrize("mask", ["0x7FFFFFFFFFFFFFFF", "0xFFFFFFFFFFFFFFFF", "0x", "-3", "9" * 40])
 def test_a_mask_that_cannot_be_is_refused(mask: str, write: Write, parse: Parse) -> None:
     rows = "\n".join(f"2023/07/14 10:12:0{s}, {m}" for s, m in enumerate(("0x1", "0x4", mask)))

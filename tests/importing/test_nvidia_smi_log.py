@@ -95,8 +95,8 @@ def test_mig_instances(tmp_path: Path, store: Store) -> None:
     rows = store.sql("select gpu, memory_used, power_mw from telemetry order by gpu").to_pylist()
     assert [tuple(row.values()) for row in rows] == [
         (UUIDS[0], 50 * 2**20, 251_250),
-        (f"{UUIDS[0]}:gi3-ci0", 12 * 2**20, None),
-        (f"{UUIDS[0]}:gi4-ci0", 13 * 2**20, None),
+        (f"{UUIDS[0]}:GI3", 12 * 2**20, None),
+        (f"{UUIDS[0]}:GI4-CI1", 13 * 2**20, None),
     ]
     gpus = store.sql("select gpu, uuid, slot, parent, memory_total from gpus order by gpu").to_pylist()
     assert tuple(gpus[0].values())[1:4] == (UUIDS[0], 0, None)

@@ -177,4 +177,4 @@ class _Log:
 def _of_instance(label: str) -> bool:
     """Whether a MIG instance has the metric itself, and not its GPU."""
     base, unit = split_label(label)
-    return unit == "ratio" or base in ("memory_used", "memory_free") or label in _ABOUT.values()
+    return unit in ("ratio", "B/s") or base in ("memory_used", "memory_free") or label in _ABOUT.values()

@@ -75,6 +75,7 @@ _OF_INSTANCE = ("memory_used [MiB]", "memory_free [MiB]", "memory_total [MiB]")
 _REASONS = {
     "gpu_idle": "idle",
     "applications_clocks_setting": "applications_clocks",
+    "user_defined_clocks": "applications_clocks",  # until driver 352
     "sw_power_cap": "power_cap",
     "hw_slowdown": "hw_slowdown",
     "sync_boost": "sync_boost",
@@ -199,9 +200,15 @@ def _add(log: _Log, rows: Rows) -> None:
         number = position if whole else None  # with -i, a log has not all GPUs: their places are no numbers then
         rows.add(gpu.line, {**known, "index": number, "instance": None, **_values(gpu.texts)})
         for line, texts in gpu.instances:
-            name = f"gi{texts.get('gpu_instance_id', '')}-ci{texts.get('compute_instance_id', '')}"
+            name = _instance(texts)
             memory = {label: _number(texts, _NUMBERS[label]) for label in _OF_INSTANCE}
             rows.add(line, {**known, "model": None, "index": number, "instance": name, **memory})
+
+
+def _instance(texts: Texts) -> str:
+    """The name of a MIG instance, as exporters and collectors have it; further compute instances have their number."""
+    compute = texts.get("compute_instance_id", "0")
+    return f"GI{texts.get('gpu_instance_id', '')}" + ("" if compute == "0" else f"-CI{compute}")
 
 
 def _values(texts: Texts) -> dict[str, Value]:
