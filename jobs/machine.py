@@ -35,15 +35,18 @@ print(cupy.__version__, runtime.runtimeGetVersion(), runtime.driverGetVersion(),
 """
 
 
-def findings(store: str | None = None, *, urls: Sequence[str] = ()) -> list[Finding]:
+def findings(
+    store: str | None = None, *, host: str | None = None, socket: str | None = None, urls: Sequence[str] = ()
+) -> list[Finding]:
     """What this machine has, one thing after another; with a store, its files too.
 
-    `urls` are the pages of exporters that are read as well.
+    `host` and `socket` are where DCGM's engine is, and `urls` the pages of exporters that are read as well.
     """
+    from .dcgm_finding import dcgm_findings
     from .sources import gpm_finding, page_finding
 
     nvml = _nvml()
-    found = [*_python(), nvml, *([gpm_finding()] if nvml.works else []), _cupy()]
+    found = [*_python(), nvml, *([gpm_finding()] if nvml.works else []), _cupy(), *dcgm_findings(host, socket)]
     found += [page_finding(urls)] if urls else []
     found += [_settings(), _permission(), _slurm()]
     return found if store is None else found + _store(store)

@@ -24,7 +24,8 @@ ask_cupy = module._cupy
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, state: Path) -> None:
-    """No CuPy: importing it in a process of its own takes seconds, and is not what most of these tests are about."""
+    """No CuPy and no DCGM: they are asked in processes of their own, and most of these tests are not about them."""
+    monkeypatch.setenv("WHORL_PYDCGM_PATH", "/nowhere")
     monkeypatch.setattr(module, "_cupy", lambda: module.Finding("CuPy", False, "not looked for", "GPU kernels"))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from whorl.cli import cli
+from whorl.jobs.dcgm_finding import dcgm_findings
+from whorl.tests.dcgm_library import DcgmEngine
 from whorl.tests.exporter import Answer, Exported, exporting, page, usual
 from whorl.tests.nvml_library import NvmlLibrary
 
@@ -19,7 +22,8 @@ module = importlib.import_module("whorl.jobs.machine")
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, state: Path) -> None:
-    """No CuPy and no Slurm: what is looked for here is something else."""
+    """No CuPy and no Slurm: what is looked for here is something else. DCGM has tests of its own."""
+    monkeypatch.setenv("WHORL_PYDCGM_PATH", "/nowhere")
     for name in ("_cupy", "_slurm"):
         monkeypatch.setattr(module, name, lambda: module.Finding("x", False, "not looked for"))
 
@@ -70,3 +74,72 @@ def test_pages_of_exporters() -> None:
         all_down = found("--url", bad)["exporters"]
         assert not all_down["works"]
         assert "500" in all_down["detail"]
+
+
+# DCGM
+
+
+@pytest.fixture
+def h100s(engine: DcgmEngine, monkeypatch: pytest.MonkeyPatch) -> DcgmEngine:
+    """An engine with two GPUs; processes that are started find its library."""
+    for name, value in engine.environment().items():
+        if name.startswith(("LD_", "WHORL_")):
+            monkeypatch.setenv(name, value)
+    monkeypatch.delenv("WHORL_PYDCGM_PATH")
+    engine.nvml.write("gpus 2", "model H100")
+    engine.restart()
+    return engine
+
+
+def of_dcgm(engine: DcgmEngine) -> dict[str, tuple[bool, str]]:
+    told = dcgm_findings(engine.address)
+    return {finding.what: (finding.works, finding.detail) for finding in told}
+
+
+def test_what_there_is_of_dcgm(h100s: DcgmEngine) -> None:
+    if h100s.binary.parent == h100s.folder:
+        h100s.write("version 4.5.1")
+    told = of_dcgm(h100s)
+    assert list(told) == ["DCGM bindings", "DCGM", "DCGM profiling"]
+    assert all(works for works, _ in told.values())
+    assert "model_analyzer" in told["DCGM bindings"][1]
+    assert re.fullmatch(rf"library \d\S+, engine 4\.\S+ at {h100s.address}, 2 GPUs", told["DCGM"][1])
+    assert re.fullmatch(r"all \d+ fields on all GPUs", told["DCGM profiling"][1])
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (-29, "no field on 2 of 2 GPUs: run nv-hostengine as root, or load the driver with NVreg_Restrict"),
+        (-33, "no field on 2 of 2 GPUs: the engine has no profiling module for these GPUs"),
+        (-37, "no field on 2 of 2 GPUs: another tool, as Nsight, has the counters"),
+    ],
+)
+def test_profiling_fields_that_the_engine_does_not_give(h100s: DcgmEngine, code: int, words: str) -> None:
+    if h100s.binary.parent != h100s.folder:
+        pytest.skip("only our engine refuses what a test says")
+    h100s.write(f"profiling {code}")
+    told = of_dcgm(h100s)
+    assert told["DCGM"][0]
+    assert not told["DCGM profiling"][0]
+    assert words in told["DCGM profiling"][1]
+
+
+def test_an_engine_that_does_not_answer(h100s: DcgmEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whorl.jobs.dcgm_finding._PATIENCE_S", 4.0)
+    with h100s.frozen():
+        told = of_dcgm(h100s)
+    works, detail = told["DCGM"]
+    assert not works
+    assert "answer" in detail
+    h100s.stop()
+    works, detail = of_dcgm(h100s)["DCGM"]
+    assert not works
+    assert f"no DCGM engine answers at {h100s.address}" in detail
+
+
+def test_without_bindings_it_says_where_they_may_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("WHORL_PYDCGM_PATH", str(tmp_path))
+    finding = found()["DCGM bindings"]
+    assert not finding["works"]
+    assert f"WHORL_PYDCGM_PATH is {tmp_path}, and there is no pydcgm.py in it" in finding["detail"]

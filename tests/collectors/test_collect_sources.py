@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from click.testing import CliRunner, Result
 from whorl.cli import cli
 from whorl.collectors import streaming
 from whorl.store import Store
+from whorl.tests.dcgm_library import DcgmEngine
 from whorl.tests.exporter import Answer, Exported, exporting, page, usual
 from whorl.tests.stores import new_store
 
@@ -25,6 +28,17 @@ def collected(store: Path, *options: str) -> Result:
 def rows_of(store: Path, query: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = Store.open(store).sql(query).to_pylist()
     return found
+
+
+@contextmanager
+def later(*acts: tuple[float, Callable[[], object]]) -> Iterator[None]:
+    """Do things so many seconds from now."""
+    timers = [threading.Timer(after_s, act) for after_s, act in acts]
+    for timer in timers:
+        timer.start()
+    yield
+    for timer in timers:
+        timer.join()
 
 
 def closed_port() -> int:
@@ -99,3 +113,87 @@ def test_an_exporter_that_is_not_there(tmp_path: Path, host: str) -> None:
     done = collected(tmp_path / "S", "--backend", "prometheus", "--url", url)
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
     assert url in done.stderr
+
+
+# DCGM
+
+SPAN = "(epoch_ns(max(ts)) - epoch_ns(min(ts))) / 1e9"
+
+
+@pytest.fixture
+def two(engine: DcgmEngine, monkeypatch: pytest.MonkeyPatch) -> DcgmEngine:
+    """An engine with two H100s; this process has its library loaded, and asks it ten times a second."""
+    monkeypatch.setattr("whorl.collectors.dcgm.dcgm._LEAST_POLL_S", 0.1)
+    monkeypatch.setattr(streaming, "_OFTEN_NS", 100_000_000)
+    engine.nvml.write("gpus 2", "model H100")
+    engine.restart()
+    engine.bindings()
+    return engine
+
+
+def of_dcgm(engine: DcgmEngine, store: Path, *options: str) -> Result:
+    done = collected(store, "--backend", "dcgm", "--host", engine.address, "--interval", "0.1", *options)
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def gaps(store: Path) -> list[str]:
+    kinds = ("source_gone", "source_back", "hung")
+    return [row["kind"] for row in rows_of(store, f"select kind from events where kind in {kinds} order by ts")]
+
+
+def test_collect_over_an_engine_that_restarts(two: DcgmEngine, tmp_path: Path) -> None:
+    store = tmp_path / "S"
+    with later((0.8, two.stop), (1.0, two.start)):
+        done = of_dcgm(two, store, "--duration", "2.5")
+    assert done.exit_code == 0, done.stderr
+    assert gaps(store) == ["source_gone", "source_back"]
+    told = rows_of(store, f"select gpu, count(*) n, count(power_mw) p, {SPAN} s from telemetry group by gpu")
+    assert len(told) == 2
+    for row in told:
+        assert row["n"] == row["p"] >= 10
+        assert row["s"] > 1
+    # From the second connection too, there is a row for each cycle, and none twice.
+    assert rows_of(store, "select count(*) n, count(distinct (gpu, ts)) d from telemetry") == [
+        {"n": sum(row["n"] for row in told), "d": sum(row["n"] for row in told)}
+    ]
+
+
+def test_collect_over_an_engine_that_hangs(two: DcgmEngine, tmp_path: Path) -> None:
+    store, freezing = tmp_path / "S", ExitStack()
+    with later((0.8, lambda: freezing.enter_context(two.frozen())), (1.8, freezing.close)):
+        done = of_dcgm(two, store, "--duration", "3.5", "--hung", "0.4")
+    assert done.exit_code == 0, done.stderr
+    assert gaps(store) == ["hung", "source_back"]
+    (told,) = rows_of(store, f"select {SPAN} s from telemetry")
+    assert told["s"] > 1.5
+
+
+def test_collect_without_permission_for_profiling_has_the_rest(two: DcgmEngine, tmp_path: Path) -> None:
+    if two.binary.parent != two.folder:
+        pytest.skip("only our engine refuses what a test says")
+    two.write("profiling -29")
+    store = tmp_path / "S"
+    done = of_dcgm(two, store, "--duration", "1.5")
+    assert done.exit_code == 0, done.stderr
+    (told,) = rows_of(store, "select count(*) n, count(power_mw) p, count(sm_active_ppm) s from telemetry")
+    assert told["n"] == told["p"] > 0
+    assert told["s"] == 0
+    (event,) = rows_of(store, "select detail from events where kind = 'not_permitted'")
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in event["detail"]
+
+
+def test_an_engine_that_cannot_be_used_at_the_start(two: DcgmEngine, tmp_path: Path) -> None:
+    if two.binary.parent == two.folder:
+        two.write("version 3.3.9")
+        done = of_dcgm(two, tmp_path / "S")
+        assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+        assert f"do not fit the engine at {two.address}" in done.stderr
+    two.stop()
+    for host in (two.address, "n:port"):
+        done = collected(tmp_path / "S", "--backend", "dcgm", "--host", host)
+        assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+        assert host in done.stderr
+    done = collected(tmp_path / "S", "--backend", "dcgm", "--socket", str(tmp_path / "none"))
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert f"there is no socket {tmp_path / 'none'}" in done.stderr

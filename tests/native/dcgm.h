@@ -18,7 +18,7 @@ enum { MAX_GPUS = MAX_DEVICES, MAX_SLICES = 7 }; /* GPUs of an engine, instances
 /* ---- between client and engine ---- */
 
 typedef enum {
-    CONNECT, GET_DEVICES, GET_STATUS, GET_ATTRIBUTES, GET_ENTITIES, GET_HIERARCHY,
+    CONNECT, GET_VERSION, GET_DEVICES, GET_STATUS, GET_ATTRIBUTES, GET_ENTITIES, GET_HIERARCHY,
     GROUP_CREATE, GROUP_DESTROY, GROUP_ADD, GROUP_REMOVE, GROUP_INFO, GROUP_IDS,
     FIELDS_CREATE, FIELDS_DESTROY, FIELDS_INFO, FIELDS_ALL,
     WATCH, UNWATCH, UPDATE, SAMPLES, LATEST,
@@ -166,6 +166,7 @@ Status serve_health(Client *client, const Request *request, Buffer *answer);
 /* dcgm_control.c */
 Status controlled(Operation operation); /* waits while it hangs; how it is refused, or OK */
 int profiling_refused(Status *status);
+void tell_version(char *text, size_t size);
 int understands(const char *client_version);
 
 #endif

@@ -38,10 +38,18 @@ API Status dcgmStartEmbedded(int mode, Id *out) { return mode < 1 || mode > 2 ? 
 API Status dcgmStopEmbedded(Id handle) { return disconnect(handle); }
 API Status dcgmDisconnect(Id handle) { return disconnect(handle); }
 
-API Status dcgmVersionInfo(VersionInfo *out) {
+static Status tell(VersionInfo *out, const char *version) {
     if (out->version != VERSION_OF(VersionInfo, 2)) return VER_MISMATCH;
-    snprintf(out->text, sizeof out->text, "version:%s;arch:x86_64;buildtype:Simulated", ENGINE_VERSION);
+    snprintf(out->text, sizeof out->text, "version:%s;arch:x86_64;buildtype:Simulated", version);
     return OK;
+}
+
+API Status dcgmVersionInfo(VersionInfo *out) { return tell(out, ENGINE_VERSION); }
+
+API Status dcgmHostengineVersionInfo(Id handle, VersionInfo *out) {
+    char version[64];
+    Status status = simple(handle, (Request){.operation = GET_VERSION}, version, sizeof version);
+    return status == OK ? tell(out, version) : status;
 }
 
 /* ---- what there is ---- */

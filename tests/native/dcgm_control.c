@@ -22,6 +22,7 @@
 
 static const char *const NAMES[OPERATIONS] = {
     [CONNECT] = "Connect",
+    [GET_VERSION] = "HostengineVersionInfo",
     [GET_DEVICES] = "GetAllDevices",
     [GET_STATUS] = "GetGpuStatus",
     [GET_ATTRIBUTES] = "GetDeviceAttributes",
@@ -102,9 +103,14 @@ int profiling_refused(Status *status) {
     return found;
 }
 
+void tell_version(char *text, size_t size) {
+    snprintf(text, size, "%s", ENGINE_VERSION);
+    says("version", 1, NULL, text, size);
+}
+
 int understands(const char *client_version) {
-    char version[64] = ENGINE_VERSION;
-    says("version", 1, NULL, version, sizeof version);
+    char version[64];
+    tell_version(version, sizeof version);
     return atoi(version) == atoi(client_version);
 }
 

@@ -127,8 +127,13 @@ static Status put_metric_groups(const Request *request, Buffer *answer) {
 /* ---- all requests ---- */
 
 static Status serve_locked(Client *client, const Request *request, const void *more, Buffer *answer) {
+    char version[64];
     switch (request->operation) {
     case CONNECT: return understands(request->text) ? OK : VER_MISMATCH;
+    case GET_VERSION:
+        tell_version(version, sizeof version);
+        put(answer, version, sizeof version);
+        return OK;
     case GET_DEVICES:
     case GET_STATUS:
     case GET_ATTRIBUTES:

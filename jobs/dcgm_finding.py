@@ -1,0 +1,114 @@
+"""What DCGM there is, for `whorl doctor`: bindings, library, engine, and which profiling fields may be read.
+
+It is asked in a process of its own: an engine may hang, and a library that does not fit may crash.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError
+from .finding import Finding
+
+if TYPE_CHECKING:
+    from ..collectors.dcgm.connection import Connection
+
+_DCGM, _PROFILING = "collect --backend dcgm", "profiling fields through DCGM"
+_ASK = "import json, sys; from whorl.jobs.dcgm_finding import ask_dcgm; ask_dcgm(*json.loads(sys.argv[1]))"
+_PATIENCE_S = 60.0
+_EVERY_US = 10_000_000  # so seldom that the engine does nothing for us
+_WAYS_OUT = {
+    -17: "run nv-hostengine as root, or load the driver with NVreg_RestrictProfilingToAdminUsers=0",
+    -29: "run nv-hostengine as root, or load the driver with NVreg_RestrictProfilingToAdminUsers=0",
+    -33: "the engine has no profiling module for these GPUs; on those of data centres, install the package "
+    "datacenter-gpu-manager-4-proprietary",
+    -36: "these GPUs have no profiling fields",
+    -37: "another tool, as Nsight, has the counters: end it, or ask for dcgmi profile --resume",
+}
+
+
+def dcgm_findings(host: str | None = None, socket: str | None = None) -> list[Finding]:
+    """The bindings, the library and the engine, and the profiling fields."""
+    from ..collectors.dcgm.bindings import find_bindings
+
+    try:
+        where = find_bindings().where
+    except InputError as error:
+        return [Finding("DCGM bindings", False, str(error), _DCGM)]
+    bindings = Finding("DCGM bindings", True, f"in {where}", _DCGM)
+    try:
+        done = subprocess.run(  # noqa: S603 - our own interpreter, a constant program
+            [sys.executable, "-c", _ASK, json.dumps([host, socket])],
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        detail = f"the engine has not answered for {_PATIENCE_S:.0f} s: restart it (systemctl restart nvidia-dcgm)"
+        return [bindings, Finding("DCGM", False, detail, _DCGM)]
+    try:
+        return [bindings, *(Finding(**one) for one in json.loads(done.stdout.splitlines()[-1]))]
+    except (IndexError, ValueError):
+        lines = done.stderr.strip().splitlines()
+        why = lines[-1] if lines else f"its process ended with status {done.returncode}"
+        return [bindings, Finding("DCGM", False, f"DCGM's library cannot be used: {why}", _DCGM)]
+
+
+def ask_dcgm(host: str | None, socket: str | None) -> None:
+    """Print what there is as JSON: the body of the other process."""
+    sys.stdout.write(json.dumps([vars(one) for one in _ask(host, socket)]) + "\n")
+
+
+def _ask(host: str | None, socket: str | None) -> list[Finding]:
+    from ..collectors.dcgm.bindings import find_bindings
+    from ..collectors.dcgm.connection import Target, connect
+
+    bindings = find_bindings()
+    try:
+        bindings.load()
+        made = connect(bindings, Target(host, socket), interval_us=_EVERY_US, slow_us=_EVERY_US)
+    except InputError as error:
+        return [Finding("DCGM", False, str(error), _DCGM)]
+    library, engine = (version or "(version not told)" for version in (bindings.version(), _engine(made)))
+    number = len(_whole(made))
+    where = (
+        "no engine runs on this node, so one runs within the collector"
+        if made.embedded
+        else (f"engine {engine} at {made.where}")
+    )
+    shows = f"{number} GPU{'s' * (number != 1)}"
+    found = [Finding("DCGM", True, f"library {library}, {where}, {shows}", _DCGM, number=number), _profiling(made)]
+    made.close()
+    return found
+
+
+def _engine(made: Connection) -> str | None:
+    return made.bindings.engine_version(made.handle)
+
+
+def _whole(made: Connection) -> list[Any]:
+    return [one for one in made.entities if one.parent is None]
+
+
+def _profiling(made: Connection) -> Finding:
+    """Which profiling fields the engine samples: it was asked for all that whorl reads."""
+    from ..store.metrics import METRICS
+
+    fields = {m.dcgm.id for m in METRICS if m.dcgm is not None and m.dcgm.profiling}
+    whole = _whole(made)
+    if all(fields <= made.watched.get(one.key, set()) for one in whole):
+        return Finding("DCGM profiling", True, f"all {len(fields)} fields on all GPUs", _PROFILING)
+    told = []
+    for refusal in made.refused:
+        those = [number for number in refusal.numbers if number in fields]
+        gpus = sum(one.parent is None for one in refusal.entities)
+        if those and gpus:
+            way = _WAYS_OUT.get(refusal.code, f"DCGM's code {refusal.code}")
+            which = "no field" if len(those) == len(fields) else f"not {', '.join(map(str, sorted(those)))}"
+            told.append(f"{which} on {gpus} of {len(whole)} GPUs: {way}")
+    some = any(fields & made.watched.get(one.key, set()) for one in whole)
+    return Finding("DCGM profiling", some, "; ".join(told) or "the engine gives no reason", _PROFILING)
