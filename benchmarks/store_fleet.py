@@ -137,7 +137,7 @@ class Fleet:
         self.unpublished[name] = tail
         contents.note(sealed[0].parent)
         last = rows_of(self.gpus[name], self.noon, self.noon, 1)
-        noted = last.append_column("written", pa.array([self.noon] * len(last)))
+        noted = arranging.conform(LATEST, last.append_column("written", pa.array([self.noon] * len(last))))
         writing.replace_parquet(self.root / "latest" / f"{began}-6.parquet", LATEST, noted)
 
     def publish(self, name: str, generation: str, first: int, times: int) -> list[Path]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ...store.metrics import METRICS, ROW
-from .series import ONE, Kind, Labels, Series, points
+from .series import ONE, Kind, Labels, Series, columns
 
 if TYPE_CHECKING:
     from ...store.readers.newest import Gpu, Newest
@@ -50,10 +50,14 @@ def readings(newest: Newest, known: Found) -> list[Series]:
         scale = metric.dcgm.scale if metric.dcgm is not None else 1
         unit = _SCALED.get((metric.unit, scale), metric.unit)
         kind: Kind = "counter" if metric.kind == "counter" else "gauge"
-        of = points(newest, ROW[metric.name], labels, over=scale)
+        mine, values, when = columns(newest, ROW[metric.name], labels)
         meaning = f"{metric.description} ({unit})" if unit else metric.description
-        found.append(Series("", ONE, kind, meaning, of, spelled=name))
+        shown = (values if scale == 1 else values / scale).tolist()
+        found.append(Series("", ONE, kind, meaning, mine, shown, when, spelled=name))
     whole = [gpu for gpu in newest.fresh.nonzero()[0].tolist() if "GPU_I_PROFILE" not in dict(labels[gpu].pairs)]
-    xid = [(labels[gpu], known.last_xid.get(newest.gpus[gpu], 0), int(newest.seen[gpu])) for gpu in whole]
+    last = [known.last_xid.get(newest.gpus[gpu], 0) for gpu in whole]
     meaning = "number of the last XID error that is stored; 0 where there is none"
-    return [*found, Series("", ONE, "gauge", meaning, xid, spelled=XID)]
+    return [
+        *found,
+        Series("", ONE, "gauge", meaning, [labels[g] for g in whole], last, newest.seen[whole].tolist(), spelled=XID),
+    ]

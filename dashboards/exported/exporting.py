@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 _PAUSE_S = 60.0
 _SHARE = 20  # at most one part in so many of the time goes into findings
 _END_S = 10.0
-_NONE = Labels(())
+_NONE, _VERSION = Labels(()), Labels((("version", __version__),))
 
 
 @dataclass(frozen=True)
@@ -141,12 +141,14 @@ class Exporter:
         now = self._clock()
         at = [] if self._found_at is None else [(_NONE, self._found_at / 1e9, now)]
         return [
-            Series(
+            series.series(
                 "export_look", SECONDS, "gauge", "how long it took to look for newer readings", [(_NONE, took_s, now)]
             ),
-            Series(
+            series.series(
                 "export_findings", TIMESTAMP, "gauge", "when findings and identities were read last, since 1970", at
             ),
-            Series("export_findings", SECONDS, "gauge", "how long that took", [(_NONE, self._took_s, now)]),
-            Series("export", ONE, "info", "the version of whorl", [(Labels((("version", __version__),)), 1, now)]),
+            series.series("export_findings", SECONDS, "gauge", "how long that took", [(_NONE, self._took_s, now)]),
+            series.series(
+                "export", ONE, "info", "the version of whorl", [(Labels((("version", __version__),)), 1, now)]
+            ),
         ]

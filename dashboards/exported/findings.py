@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...analysis.verdicts.verdict import Level, State
 from ...store.events import EventKind
-from .series import IDENTITY, ONE, RATIO, TIMESTAMP, Point, Series, Who, identity
+from .series import IDENTITY, ONE, RATIO, TIMESTAMP, Point, Series, Who, identity, series
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -89,16 +89,16 @@ def _judged(judgements: Iterable[Row], verdicts: Iterable[Row], who: Who) -> lis
         for (cluster, level, kind, state), n in count.items()
     ]
     return [
-        Series("gpu_verdict", ONE, "gauge", "state of a finding about the GPU or its node: 1 for the state that it is "
+        series("gpu_verdict", ONE, "gauge", "state of a finding about the GPU or its node: 1 for the state that it is "
                "in, else 0; a GPU without a finding has no such series", _once(found["state"])),
-        Series("gpu_verdict_effect", RATIO, "gauge", "size of that finding against the peers' level; slower, hotter and"
+        series("gpu_verdict_effect", RATIO, "gauge", "size of that finding against the peers' level; slower, hotter and"
                " more power are positive", _once(found["effect"])),
-        Series("gpu_verdict_peers", ONE, "gauge", "how many GPUs, or nodes, that finding rests on, itself included",
+        series("gpu_verdict_peers", ONE, "gauge", "how many GPUs, or nodes, that finding rests on, itself included",
                _once(found["peers"])),
-        Series("verdicts", ONE, "gauge", "how many findings the newest judgement has", counted),
-        Series("judged_gpus", ONE, "gauge", "how many GPUs the newest judgement of all runs is about",
+        series("verdicts", ONE, "gauge", "how many findings the newest judgement has", counted),
+        series("judged_gpus", ONE, "gauge", "how many GPUs the newest judgement of all runs is about",
                [(mine, row["gpus"], row["at"]) for mine, row in stood]),
-        Series("judged", TIMESTAMP, "gauge", "when the GPUs were judged last, since 1970",
+        series("judged", TIMESTAMP, "gauge", "when the GPUs were judged last, since 1970",
                [(mine, row["at"] / 1e9, row["at"]) for mine, row in stood]),
     ]  # fmt: skip
 
@@ -127,12 +127,12 @@ def _fingerprints(rows: Iterable[Row], who: Who) -> list[Series]:
         peers.append((mine, row["peers"], row["at"]))
         sittings.append((mine, row["sittings"], row["at"]))
     return [
-        Series("gpu_fleet", RATIO, "gauge", "a figure of the GPU over the median of its peers: GPUs of its model with "
+        series("gpu_fleet", RATIO, "gauge", "a figure of the GPU over the median of its peers: GPUs of its model with "
                "the same workload", value),
-        Series("gpu_fleet_ratio_bound", ONE, "gauge", "the ends of the 95 % interval of that ratio in another sitting",
+        series("gpu_fleet_ratio_bound", ONE, "gauge", "the ends of the 95 % interval of that ratio in another sitting",
                ends),
-        Series("gpu_fleet_peers", ONE, "gauge", "how many GPUs that ratio compares, itself included", peers),
-        Series("gpu_fleet_sittings", ONE, "gauge", "how many sittings that figure rests on", sittings),
+        series("gpu_fleet_peers", ONE, "gauge", "how many GPUs that ratio compares, itself included", peers),
+        series("gpu_fleet_sittings", ONE, "gauge", "how many sittings that figure rests on", sittings),
     ]  # fmt: skip
 
 
@@ -142,7 +142,7 @@ def _counted(events: Iterable[Row], who: Who) -> Series:
     for row in events:
         labels = {"kind": row["kind"]} | ({} if row["code"] is None else {"code": str(row["code"])})
         found.append((who[row["cluster"], row["gpu"]].having(**labels), row["n"], row["at"]))
-    return Series(
+    return series(
         "gpu_events", ONE, "counter", "events of a GPU that are stored, by kind and number of the error", found
     )
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...analysis.energy.metering import Energies, meters
-from .series import SECONDS, UNITS, Point, Series, Who
+from .series import SECONDS, UNITS, Point, Series, Who, series
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -77,11 +77,11 @@ class Metered:
             for labels, value, at in points(f"{side}_j")
         ]
         return [
-            Series("gpu_metered", UNITS["mJ"], "counter", "energy since the exporter began, by whorl's meter; it grows "
+            series("gpu_metered", UNITS["mJ"], "counter", "energy since the exporter began, by whorl's meter; it grows "
                    "in steps", points("energy_j")),
-            Series("gpu_metered_doubt", UNITS["mJ"], "counter", "how much less or more that could be, from gaps and "
+            series("gpu_metered_doubt", UNITS["mJ"], "counter", "how much less or more that could be, from gaps and "
                    "from what counter and power disagree by; the error of the sensor comes on top", doubt),
-            Series("gpu_metered", SECONDS, "counter", "time of it with readings", points("measured_s")),
-            Series("gpu_unmetered", SECONDS, "counter", "time since then without readings that count",
+            series("gpu_metered", SECONDS, "counter", "time of it with readings", points("measured_s")),
+            series("gpu_unmetered", SECONDS, "counter", "time since then without readings that count",
                    points("lacking_s")),
         ]  # fmt: skip

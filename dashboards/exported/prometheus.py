@@ -18,9 +18,9 @@ def page(series: Iterable[Series]) -> bytes:
     """The page. A series without points is left out: a value that is not known is not 0."""
     found: list[str] = []
     for one in series:
-        if one.points:
+        if one.labels:
             name, text = one.prometheus, one.help.replace("\\", r"\\").replace("\n", r"\n")
             kind = "counter" if one.kind == "counter" else "gauge"  # this format has no other kind for an info
             found.append(f"# HELP {name} {text}\n# TYPE {name} {kind}\n")
-            found += [f"{name}{labels.text}{value!r}\n" for labels, value, _ in one.points]
+            found += [f"{name}{labels.text}{value!r}\n" for labels, value in zip(one.labels, one.values, strict=True)]
     return "".join(found).encode()

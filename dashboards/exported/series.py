@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -10,6 +10,9 @@ from ...store.clock_events import CLOCK_EVENTS
 from ...store.metrics import METRICS, Metric
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from ...store.readers.newest import Gpu, Newest
 
 
@@ -79,16 +82,26 @@ Point = tuple[Labels, float, int]
 
 @dataclass(frozen=True)
 class Series:
-    """A named value of many GPUs. `unit` is a base unit; an info has the value 1, and what it says are its labels."""
+    """A named value of many GPUs. `unit` is a base unit; an info has the value 1, and what it says are its labels.
+
+    A page of a large fleet has hundreds of thousands of points, so they lie in columns.
+    """
 
     name: str
     """Without the unit, as `gpu_power`."""
     unit: Unit
     kind: Kind
     help: str
-    points: Sequence[Point]
+    labels: Sequence[Labels]
+    values: Sequence[float]
+    times: Sequence[int]
     spelled: str = ""
     """The whole name, where another tool has chosen it."""
+
+    @property
+    def points(self) -> Iterator[Point]:
+        """Each label with its value and time."""
+        return zip(self.labels, self.values, self.times, strict=True)
 
     @property
     def prometheus(self) -> str:
@@ -131,12 +144,22 @@ class Who:
         return found
 
 
-def points(newest: Newest, row: int, labels: Sequence[Labels], *, over: int = 1, times: int = 1) -> list[Point]:
-    """The points of a metric: what is known, in order of GPUs."""
-    known = newest.known[row].nonzero()[0]
-    values = newest.values[row, known] * times
-    shown = values.tolist() if over == 1 else (values / over).tolist()
-    return list(zip([labels[gpu] for gpu in known.tolist()], shown, newest.when[row, known].tolist(), strict=True))
+def series(name: str, unit: Unit, kind: Kind, meaning: str, points: Sequence[Point]) -> Series:
+    """A series of a few points."""
+    labels, values, times = ([point[part] for point in points] for part in range(3))
+    return Series(name, unit, kind, meaning, labels, values, times)  # type: ignore[arg-type]
+
+
+Columns = tuple[Sequence[Labels], "NDArray[np.int64]", Sequence[int]]
+
+
+def columns(newest: Newest, row: int, labels: Sequence[Labels]) -> Columns:
+    """What is known of a metric: whose it is, the values as they are stored, and when they were read."""
+    known = newest.known[row]
+    if known.all():
+        return labels, newest.values[row], newest.when[row].tolist()
+    mine = [labels[gpu] for gpu in known.nonzero()[0].tolist()]
+    return mine, newest.values[row, known], newest.when[row, known].tolist()
 
 
 def readings(newest: Newest, who: Who) -> list[Series]:
@@ -144,44 +167,44 @@ def readings(newest: Newest, who: Who) -> list[Series]:
     labels = [who[gpu] for gpu in newest.gpus]
     found = []
     for row, metric in enumerate(METRICS):
-        unit = UNITS[metric.unit]
+        unit, (mine, values, when) = UNITS[metric.unit], columns(newest, row, labels)
         if metric.kind == "mask":
-            found.append(_reasons(newest, row, labels, metric))
+            found.append(_reasons(metric, mine, values, when))
             continue
         kind: Kind = "counter" if metric.kind == "counter" else "gauge"
-        of = points(newest, row, labels, over=unit.over, times=unit.times)
-        found.append(Series(stem(metric), unit, kind, metric.description, of))
+        shown = values * unit.times if unit.over == 1 else values / unit.over
+        found.append(Series(stem(metric), unit, kind, metric.description, mine, shown.tolist(), when))
     return [*found, *_of_rows(newest, labels)]
 
 
-def _reasons(newest: Newest, row: int, labels: Sequence[Labels], metric: Metric) -> Series:
+def _reasons(metric: Metric, labels: Sequence[Labels], values: NDArray[np.int64], when: Sequence[int]) -> Series:
     """A mask of reasons as a series for each reason that a driver reports by a bit."""
-    bits = [(one.name, one.bit) for one in CLOCK_EVENTS if one.bit is not None]
-    found = [
-        (who.also("reason", name), int(int(value) & bit != 0), when)
-        for who, value, when in points(newest, row, labels)
-        for name, bit in bits
-    ]
-    help_text = f"1 where this is a reason for the clock, else 0: {', '.join(name for name, _ in bits)}"
-    return Series(stem(metric).removesuffix("s"), ONE, "gauge", help_text, found)
+    bits = {one.name: one.bit for one in CLOCK_EVENTS if one.bit is not None}
+    return Series(
+        stem(metric).removesuffix("s"), ONE, "gauge",
+        f"1 where this is a reason for the clock, else 0: {', '.join(bits)}",
+        [who.also("reason", name) for name in bits for who in labels],
+        [true for bit in bits.values() for true in (values & bit != 0).astype(int).tolist()],
+        [*when] * len(bits),
+    )  # fmt: skip
 
 
 def _of_rows(newest: Newest, labels: Sequence[Labels]) -> list[Series]:
     """When each GPU was read last, whether it answers, and what is wrong with its sensors."""
-    fresh = [gpu for gpu in range(len(newest.gpus)) if newest.fresh[gpu]]
-    seen = newest.seen.tolist()
+    fresh = newest.fresh.nonzero()[0].tolist()
+    mine, seen = [labels[gpu] for gpu in fresh], newest.seen[newest.fresh].tolist()
     marks = [
-        (labels[gpu].having(mark=mark), 1, seen[gpu])
-        for gpu in fresh
+        (who.also("mark", mark), 1, when)
+        for gpu, who, when in zip(fresh, mine, seen, strict=True)
         for mark in (newest.quality[gpu] or "").split(",")
         if mark
     ]
     return [
         Series("gpu_answers", ONE, "gauge", "1 where the GPU answered when it was read last, 0 where it is lost, its "
-               "driver is gone or a call hangs", [(labels[g], int(newest.answers[g]), seen[g]) for g in fresh]),
-        Series("gpu_read", TIMESTAMP, "gauge", "when the GPU was read last, since 1970",
-               [(labels[g], seen[g] / 1e9, seen[g]) for g in fresh]),
-        Series("gpu_quality", ONE, "gauge", "1 for each mark of telemetry.quality: lost, power_stuck, power_zero, ...",
+               "driver is gone or a call hangs", mine, newest.answers[newest.fresh].astype(int).tolist(), seen),
+        Series("gpu_read", TIMESTAMP, "gauge", "when the GPU was read last, since 1970", mine,
+               [when / 1e9 for when in seen], seen),
+        series("gpu_quality", ONE, "gauge", "1 for each mark of telemetry.quality: lost, power_stuck, power_zero, ...",
                marks),
     ]  # fmt: skip
 
@@ -204,8 +227,8 @@ def identities(known: Iterable[tuple[Point, Point | None]]) -> list[Series]:
     """Who the GPUs are, and what does not change of them."""
     listed = list(known)
     return [
-        Series(
+        series(
             "gpu", ONE, "info", "who a GPU is: join it with other series on cluster and gpu", [i for i, _ in listed]
         ),
-        Series("gpu_memory", UNITS["B"], "gauge", "size of the device memory", [m for _, m in listed if m is not None]),
+        series("gpu_memory", UNITS["B"], "gauge", "size of the device memory", [m for _, m in listed if m is not None]),
     ]

@@ -277,7 +277,8 @@ def read(
         if (reason := reason_to_skip(schema, table)) is not None:
             raise ValueError(reason)
         first = file.tell()
-        usual = _description(file.read(_MOST_DESCRIPTION))
+        begin = file.read(8)
+        usual = _description(begin + file.read(min(int.from_bytes(begin[4:], "little"), _MOST_DESCRIPTION)))
         start = max(start, first)
         file.seek(start)
         content = file.read(most) if end is None else file.read(max(0, end - start))

@@ -9,13 +9,20 @@ from typing import Any
 
 import pyarrow as pa
 
+from whorl.dashboards.exported.series import UNITS, Kind, Series, stem
 from whorl.store import Journal, Store
-from whorl.store.metrics import METRICS
+from whorl.store.metrics import METRICS, Metric
 from whorl.store.schema import arrow_rows
 
 SECOND = 1_000_000_000
 EVERY = {metric.name: 1000 + row for row, metric in enumerate(METRICS)}
 """A value of every metric, each another one."""
+
+
+def spelled(metric: Metric) -> str:
+    """The name of a metric's series in Prometheus."""
+    kind: Kind = "counter" if metric.kind == "counter" else "gauge"
+    return Series(stem(metric), UNITS[metric.unit], kind, "", (), (), ()).prometheus
 
 
 def batch(rows: list[Mapping[str, Any]]) -> pa.RecordBatch:

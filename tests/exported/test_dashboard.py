@@ -14,11 +14,10 @@ import pytest
 from whorl.dashboards.exported import dcgm
 from whorl.dashboards.exported.exporting import Exporter, Settings
 from whorl.dashboards.exported.prometheus import page
-from whorl.dashboards.exported.series import UNITS, Series, stem
 from whorl.dashboards.exported.serving import Server
 from whorl.store.metrics import METRICS
 from whorl.store.schema import arrow_rows
-from whorl.tests.exported.rows import EVERY, ago, batch, journal_of
+from whorl.tests.exported.rows import EVERY, ago, batch, journal_of, spelled
 from whorl.tests.prometheus_server import needs_prometheus, running
 from whorl.tests.stores import new_store
 
@@ -67,14 +66,7 @@ def test_every_expression_names_series_that_are_exported(names: set[str]) -> Non
 def test_the_page_of_docs_names_series_that_are_exported(names: set[str]) -> None:
     written = set(NAME.findall((DOCS / "export.md").read_text())) - {"DCGM_FI_DRIVER_VERSION", "whorl_gpu_"}
     assert written <= names | {*dcgm.NAMES, dcgm.XID}
-    own = {name for name in names if not any(name == one.prometheus for one in _of_metrics())}
-    assert own <= written, "docs/export.md does not explain these"
-
-
-def _of_metrics() -> list[Series]:
-    return [
-        Series(stem(one), UNITS[one.unit], "counter" if one.kind == "counter" else "gauge", "", ()) for one in METRICS
-    ]
+    assert names - {spelled(metric) for metric in METRICS} <= written, "docs/export.md does not explain these"
 
 
 def test_panels_do_not_cover_each_other() -> None:

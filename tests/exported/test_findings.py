@@ -42,10 +42,10 @@ def found(store: Store) -> dict[str, list[tuple[dict[str, str], float]]]:
     """By name, the labels and value of each point of the exporter."""
     exporter = Exporter(store, Settings())
     exporter.refresh()
-    series = [one for one in exporter.series() if one.points]
+    series = [one for one in exporter.series() if one.labels]
     assert len({one.prometheus for one in series}) == len(series)
     for one in series:
-        assert len({labels.pairs for labels, _, _ in one.points}) == len(one.points), one.prometheus
+        assert len({labels.pairs for labels, _, _ in one.points}) == len(one.labels), one.prometheus
     return {one.prometheus: [(dict(labels.pairs), value) for labels, value, _ in one.points] for one in series}
 
 

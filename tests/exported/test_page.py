@@ -21,13 +21,13 @@ from whorl.cli import cli
 from whorl.dashboards.exported import dcgm
 from whorl.dashboards.exported.exporting import Exporter, Settings
 from whorl.dashboards.exported.prometheus import page
-from whorl.dashboards.exported.series import ONE, UNITS, Labels, Series, stem
+from whorl.dashboards.exported.series import ONE, UNITS, Labels, Series, series
 from whorl.store import Store
 from whorl.store.clock_events import CLOCK_EVENTS
 from whorl.store.metrics import METRICS
 from whorl.store.schema import arrow_rows
 from whorl.tests.conftest import BuiltOnce
-from whorl.tests.exported.rows import EVERY, SECOND, batch, journal_of
+from whorl.tests.exported.rows import EVERY, SECOND, batch, journal_of, spelled
 from whorl.tests.prometheus_server import PROMTOOL, needs_promtool
 from whorl.tests.stores import new_store
 
@@ -102,12 +102,10 @@ def test_every_metric_is_there_in_base_units_as_sql_gives_it(store: Store) -> No
     names = [metric.name for metric in METRICS]
     query = f"select gpu, {', '.join(names)} from telemetry where quality is distinct from 'lost' and gpu like 'g%'"
     rows = {row["gpu"]: row for row in store.sql(query).to_pylist()}
-    spelled = {metric.name: Series(stem(metric), UNITS[metric.unit], "counter" if metric.kind == "counter" else "gauge",
-                                   "", ()).prometheus for metric in METRICS}  # fmt: skip
-    assert len(set(spelled.values())) == len(METRICS)
+    assert len({spelled(metric) for metric in METRICS}) == len(METRICS)
     for metric in METRICS:
         for gpu in ("g1", "g2"):
-            shown = of(samples, spelled[metric.name], gpu)
+            shown = of(samples, spelled(metric), gpu)
             if metric.kind == "mask":
                 assert shown is None
                 continue
@@ -149,7 +147,7 @@ def test_who_a_gpu_is_stands_in_one_series_and_not_in_the_others(store: Store) -
     } | {"name": info["name"]}  # fmt: skip
     assert of(samples, "whorl_gpu_memory_bytes") == 80 << 30
     hot = {name for (name, labels) in samples if dict(labels).keys() == {"cluster", "gpu"}}
-    assert {Series(stem(m), UNITS[m.unit], "gauge", "", ()).prometheus for m in METRICS if m.kind == "gauge"} <= hot
+    assert {spelled(metric) for metric in METRICS if metric.kind == "gauge"} <= hot
 
 
 def test_events_are_counted_by_kind_and_number(store: Store) -> None:
@@ -195,7 +193,7 @@ class _Given(Collector):
     def collect(self) -> list[Metric]:
         families: list[Metric] = []
         for one in self._series:
-            names = [name for name, _ in one.points[0][0].pairs]
+            names = [name for name, _ in one.labels[0].pairs]
             kind = CounterMetricFamily if one.kind == "counter" else GaugeMetricFamily
             family = kind(one.prometheus, one.help, labels=names)
             for labels, value, _ in one.points:
@@ -210,13 +208,13 @@ _TEXT = st.text(max_size=8)
 @given(_TEXT, st.lists(_TEXT, min_size=1, max_size=4, unique=True), st.floats(allow_nan=False, allow_infinity=False))
 def test_prometheus_own_client_writes_a_page_that_means_the_same(words: str, names: list[str], number: float) -> None:
     points = [(Labels((("gpu", name),)), number, 0) for name in names]
-    series = [
-        Series("gpu_power", UNITS["mW"], "gauge", words, points),
-        Series("gpu_energy", UNITS["mJ"], "counter", words, points),
+    both = [
+        series("gpu_power", UNITS["mW"], "gauge", words, points),
+        series("gpu_energy", UNITS["mJ"], "counter", words, points),
     ]
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Given(series))
-    pages = page(series), generate_latest(registry)
+    registry.register(_Given(both))
+    pages = page(both), generate_latest(registry)
     mine, theirs = (list(text_string_to_metric_families(text.decode())) for text in pages)
     assert mine == theirs
 
@@ -225,8 +223,8 @@ _ONE_LINE = b"# HELP whorl_a b\n# TYPE whorl_a gauge\nwhorl_a 1\n"
 
 
 def test_a_value_that_is_not_known_is_no_line() -> None:
-    assert page([Series("gpu_power", UNITS["mW"], "gauge", "power", ())]) == b""
-    assert page([Series("a", ONE, "gauge", "b", [(Labels(()), 1, 0)])]) == _ONE_LINE
+    assert page([series("gpu_power", UNITS["mW"], "gauge", "power", ())]) == b""
+    assert page([series("a", ONE, "gauge", "b", [(Labels(()), 1, 0)])]) == _ONE_LINE
 
 
 @pytest.mark.prometheus

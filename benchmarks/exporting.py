@@ -1,0 +1,176 @@
+"""What a scrape of `whorl export prometheus` costs in the store of a large fleet. Prints JSON.
+
+    python benchmarks/exporting.py [--nodes 512] [--gpus 8] [--repeats 7]
+
+The store is that of store_fleet.py at noon, with a value of every metric: eleven compacted hours, and for each node its
+segments, published files and an open journal. Before each scrape every node writes one more row for each GPU.
+
+first     CPU and wall time (s) of what happens before the first page
+scrape    CPU and wall time (ms) of one page: what it takes to read what is new (`look`) and to write the page (`page`)
+gzip      the same of packing the page
+client    the same series written by the package prometheus-client (a custom collector, no global registry)
+latest    the newest rows by `select * from latest` in place of `look`
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from whorl.benchmarks import store_fleet
+from whorl.benchmarks.machine import machine, peak_mb
+from whorl.benchmarks.reporting import as_json, say
+from whorl.benchmarks.store_fleet import SECOND, Fleet
+from whorl.dashboards.exported.exporting import Exporter, Settings
+from whorl.dashboards.exported.prometheus import page
+from whorl.dashboards.exported.series import Series
+from whorl.store.metrics import METRICS
+from whorl.store.rows import arranging, journal_file
+from whorl.store.rows import writing as row_writing
+from whorl.store.schema import TELEMETRY
+from whorl.store.system import files as store_files
+
+
+def every_metric(gpus: list[str], first: int, last: int, each: int) -> pa.Table:
+    """Rows of some GPUs from `first` to `last` (ns), `each` rows of every GPU, with a value of every metric."""
+    n = len(gpus) * each
+    rng = np.random.default_rng(first % 2**32)
+    names = pa.DictionaryArray.from_arrays(np.repeat(np.arange(len(gpus), dtype=np.int32), each), gpus)
+    ts = np.tile(np.linspace(first, last, each).astype(np.int64), len(gpus))
+    columns: dict[str, Any] = {"ts": pa.array(ts.view("datetime64[ns]")), "cluster": pa.array(["bench"] * n)}
+    columns |= {"gpu": names.cast(pa.string())}
+    columns |= {metric.name: pa.array(rng.integers(0, 400_000, n)) for metric in METRICS}
+    return arranging.conform(TELEMETRY, pa.table(columns).cast(_schema()), lean=True)
+
+
+def _schema() -> pa.Schema:
+    types = {metric.name: pa.int32() if metric.type == "INTEGER" else pa.int64() for metric in METRICS}
+    first = [("ts", pa.timestamp("ns")), ("cluster", pa.string()), ("gpu", pa.string())]
+    return pa.schema([*first, *types.items()])
+
+
+class Client(Collector):
+    """The series as the package prometheus-client takes them."""
+
+    def __init__(self, series: list[Series]) -> None:
+        self._series = series
+
+    def collect(self) -> Iterator[Metric]:
+        for one in self._series:
+            if not one.labels:
+                continue
+            kind = CounterMetricFamily if one.kind == "counter" else GaugeMetricFamily
+            family = kind(one.prometheus, one.help, labels=[name for name, _ in one.labels[0].pairs])
+            for labels, value, _ in one.points:
+                family.add_metric([text for _, text in labels.pairs], value)
+            yield family
+
+
+def by_client(series: list[Series]) -> bytes:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Client(series))
+    return generate_latest(registry)
+
+
+def write_on(fleet: Fleet, at: int) -> None:
+    """One more row of each GPU in every journal."""
+    for path in sorted((fleet.root / "journal").glob("*-7.telemetry.0.arrow")):
+        header = journal_file.head(path)
+        rows = every_metric(fleet.gpus[path.name.partition("-")[0]], at, at, 1)
+        with path.open("ab") as file:
+            file.write(journal_file.encode([rows[name].combine_chunks() for name in header.names[:-2]], header, at))
+
+
+class Spent:
+    """CPU and wall times by name."""
+
+    def __init__(self) -> None:
+        self._times: dict[str, list[tuple[float, float]]] = {}
+
+    def on(self, name: str, work: Callable[[], Any]) -> Any:
+        cpu, wall = time.process_time(), time.perf_counter()
+        answer = work()
+        self._times.setdefault(name, []).append((time.process_time() - cpu, time.perf_counter() - wall))
+        return answer
+
+    def ms(self) -> dict[str, dict[str, float]]:
+        def median(times: list[float]) -> float:
+            return round(1e3 * statistics.median(times), 1)
+
+        return {
+            name: {
+                "cpu_ms": median([cpu for cpu, _ in times]),
+                "wall_ms": median([wall for _, wall in times]),
+                "most_wall_ms": round(1e3 * max(wall for _, wall in times), 1),
+                "n": len(times),
+            }
+            for name, times in self._times.items()
+        }
+
+
+def scraped(fleet: Fleet, repeats: int) -> dict[str, Any]:
+    """One exporter, scraped again and again while the fleet writes."""
+    now = fleet.noon
+    exporter = Exporter(fleet.store, Settings(), clock=lambda: now)
+    spent = Spent()
+    spent.on("first", exporter.refresh)
+    spent.on("first_page", lambda: page(exporter.series()))
+    for turn in range(repeats):
+        now = fleet.noon + (turn + 1) * SECOND
+        write_on(fleet, now)
+        series = spent.on("look", exporter.series)
+        text = spent.on("page", partial(page, series))
+        spent.on("gzip", partial(gzip.compress, text, 1, mtime=0))
+        spent.on("client", partial(by_client, series))
+        spent.on("latest", partial(fleet.store.sql, "select * from latest"))
+        say(f"scrape {turn + 1}")
+    lines = text.count(b"\n") - text.count(b"\n#") - 1
+    return {"series": lines, "page_mb": round(len(text) / 1e6, 1), "times": spent.ms(), "peak_mb": peak_mb()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=512)
+    parser.add_argument("--gpus", type=int, default=8, help="GPUs of each node")
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--folder", type=Path, help="where to work (default: the folder for temporary files)")
+    given = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="whorl-export-", dir=given.folder))
+    try:
+        with (
+            mock.patch.object(store_files, "sync"),
+            mock.patch.object(row_writing, "sync"),
+            mock.patch.object(store_fleet, "rows_of", every_metric),
+        ):
+            fleet = Fleet(folder / "store", given.nodes, given.gpus)
+            fleet.fill()
+            state = fleet.state()
+        result = {
+            "schema": "whorl.benchmark.exporting/1",
+            "benchmark": "exporting",
+            "machine": machine("numpy", "pyarrow", "duckdb", "prometheus-client"),
+            "gpus": given.nodes * given.gpus,
+            "store": state,
+        }
+        print(as_json(result | scraped(fleet, given.repeats)))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
