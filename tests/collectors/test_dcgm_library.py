@@ -91,7 +91,7 @@ def client(engine: DcgmEngine) -> Iterator[Client]:
 def test_a_watched_field_is_sampled_until_it_is_read(client: Client) -> None:
     fields = client.fields(155, 156, 150, 54)
     client.watch(fields)
-    client.read_until(fields, 3, 54, 5)
+    client.read_until(fields, 0, 155, 5)
     rows, after = client.read(fields)
     assert set(rows) == {(gpu, field) for gpu in client.gpus for field in (155, 156, 150, 54)}
     powers = rows[0, 155]
@@ -274,7 +274,7 @@ def test_an_xid_is_a_value_with_a_time_and_a_health_incident(client: Client, eng
     engine.nvml.add(f"from {happens} gpu 1 xid 79")
     rows = client.read_until(fields, 1, 230, 1)
     assert [(row.status, row.value) for row in rows[1, 230]] == [(0, 79)]
-    assert rows[1, 230][0].ts / 1e6 == pytest.approx(happens, abs=0.2)
+    assert happens <= rows[1, 230][0].ts / 1e6 < happens + 5
     assert rows[0, 230] == [Row(0, -14, BLANK_INT)]
     response = client.group.health.Check()
     assert (response.overallHealth, response.incidentCount) == (20, 1)
@@ -283,14 +283,16 @@ def test_an_xid_is_a_value_with_a_time_and_a_health_incident(client: Client, eng
 
 
 def test_health_warns_of_any_time_that_the_power_limit_held_a_gpu_down(client: Client, engine: DcgmEngine) -> None:
-    engine.nvml.add("load 10 1", "gpu 1 limit 300000")
+    engine.nvml.add("load 10 1", "gpu 1 limit 300000", "gpu 2 ecc 0 1")
     time.sleep(0.1)
-    client.group.health.Set(client.structs.DCGM_HEALTH_WATCH_POWER, updateInterval=EVERY_US, maxKeepAge=60)
+    watches = client.structs.DCGM_HEALTH_WATCH_POWER | client.structs.DCGM_HEALTH_WATCH_MEM
+    client.group.health.Set(watches, updateInterval=EVERY_US, maxKeepAge=60)
     client.system.UpdateAllFields(1)
     time.sleep(0.3)
     response = client.group.health.Check()
-    assert 1 in {response.incidents[i].entityInfo.entityId for i in range(response.incidentCount)}
-    assert response.overallHealth == 10
+    found = {(one.entityInfo.entityId, one.health) for one in response.incidents[: response.incidentCount]}
+    assert {(1, 10), (2, 20)} <= found
+    assert response.overallHealth == 20
 
 
 def test_statistics_of_a_job_have_blanks_and_sums_where_a_mean_is_expected(client: Client, engine: DcgmEngine) -> None:

@@ -113,7 +113,7 @@ static void keep_value(Watch *w, Kept value) {
     int64_t oldest = now_us() - w->age_us;
     while (w->count && w->values[w->first].ts < oldest) w->first++, w->count--;
     if (w->first + w->count == w->room) {
-        memmove(w->values, w->values + w->first, (size_t)w->count * sizeof *w->values);
+        if (w->count) memmove(w->values, w->values + w->first, (size_t)w->count * sizeof *w->values);
         w->first = 0;
         if (w->count >= w->room / 2) {
             int room = w->room ? 2 * w->room : 64;

@@ -76,9 +76,12 @@ static void put_nothing(Buffer *answer, Entity entity, int field, Status why) {
     put_sample(answer, entity, field, &nothing, why);
 }
 
+/* What does not fit into an answer is left out, without a word. */
 static void put_series(Buffer *answer, const Request *request) {
+    enum { MOST = 4186112 / sizeof(Sample) };
     Entity entity = request->entity;
     Series series = kept(entity, request->number, request->since, request->until);
+    if (series.count > MOST) series.count = MOST;
     if (series.count <= 0) put_nothing(answer, entity, request->number, series.count ? NOT_WATCHED : NO_DATA);
     for (int i = 0; i < series.count; i++) put_sample(answer, entity, request->number, &series.values[i], OK);
 }
