@@ -65,9 +65,11 @@ class Reader:
 
     def __init__(self) -> None:
         self.gpus: list[Gpu] = []
-        self.unit = TimeUnit()
+        self.units: dict[str, TimeUnit] = {}
+        """Of times held down, by node: a Prometheus may show exporters of several versions."""
         self.nameless = False
         """Whether a known metric was there without the UUID of its GPU."""
+        self._words = ""  # of the page, about such a counter
         self._numbers: dict[str, int] = {}  # key of a GPU -> its number
         self._known: dict[str, _Known | None] = {}  # the beginning of a line -> its series; None: not for us
         self._unknown: dict[str, str] = {}  # ... -> a name of DCGM that has no column
@@ -88,7 +90,7 @@ class Reader:
             if line[:1].isspace():
                 line = line.strip()
             if not line or line[0] == "#":
-                if self.unit.factor is None and line.startswith("# HELP"):
+                if not self._words and line.startswith("# HELP"):
                     self._hear(line)
                 continue
             end = line.rfind("}") + 1
@@ -124,7 +126,7 @@ class Reader:
         words = line.split(None, 3)
         column = gpus.column(words[2]) if len(words) == 4 else None
         if column is not None and column.disputed:
-            self.unit.heard(words[3])
+            self._words = words[3]
 
     def _meet(self, line: str) -> tuple[int, _Known | None]:
         """Where a line's series ends, and what it is. Raises ValueError."""
@@ -199,10 +201,11 @@ class Reader:
             cells[cell] = (when, -series.rank, value, status)
         times = [(cell, *cells[cell]) for cell in dict.fromkeys(held) if cells[cell][3] == Status.OK]
         for (row, gpu), when, _, value, _ in times:
-            self.unit.note(f"{METRICS[row].name} of {self.gpus[gpu].key}", when or now_ns, value)
+            self._unit(gpu).note(f"{METRICS[row].name} of {self.gpus[gpu].key}", when or now_ns, value)
         for cell, when, rank, value, status in times:
-            if self.unit.factor is not None:
-                cells[cell] = (when, rank, value * self.unit.factor, status)
+            factor = self._unit(cell[1]).factor
+            if factor is not None:
+                cells[cell] = (when, rank, value * factor, status)
             elif value:  # 0 is 0 in every unit
                 cells[cell] = (when, rank, 0, Status.UNREAD)
         if cells:
@@ -210,3 +213,10 @@ class Reader:
             when_, _, values, statuses = np.array(list(cells.values()), np.int64).T
             page.stamps[rows, columns], page.values[rows, columns] = when_, values
             page.status[rows, columns] = statuses
+
+    def _unit(self, gpu: int) -> TimeUnit:
+        node = str(self.gpus[gpu].row.get("node", ""))
+        if node not in self.units:
+            self.units[node] = TimeUnit()
+            self.units[node].heard(self._words)
+        return self.units[node]

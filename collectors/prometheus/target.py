@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ...store.events import Event, EventKind
 from ...store.exposition import gpus
+from ...store.exposition.timeunit import NS
 from ..backends import Status
 from .page import Gpu, Page, Reader
 
@@ -176,9 +177,11 @@ class Target:
         if page.damaged:
             first = page.damaged[0]
             said["damaged"] = f"line {first.line} of the page cannot be read ({first.why}); it is left out"
-        unit = self._reader.unit
-        if unit.factor is not None:
-            said["unit"] = f"times held down are in {'ns' if unit.factor == 1 else 'us'}: {unit.because}"
+        for node, unit in self._reader.units.items():
+            if unit.factor is not None:
+                whose = f" of {node}" if node else ""
+                name = "ns" if unit.factor == NS else "us"
+                said[f"unit of {node}"] = f"times held down{whose} are in {name}: {unit.because}"
         return self._once(said)
 
     def _names(self, page: Page) -> list[Event]:

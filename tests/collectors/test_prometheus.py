@@ -324,7 +324,27 @@ def test_times_held_down_are_null_until_their_unit_is_known(
     assert len(known) > 15
     assert all(ns == pytest.approx(held * 1e9) for held, ns in known)
     (said,) = read.said(EventKind.EXPORTER)
-    assert said.startswith(f"{exporter.url}: times held down are in {'ns' if unit == 1e9 else 'us'}: ")
+    assert said.startswith(f"{exporter.url}: times held down of node-a are in {'ns' if unit == 1e9 else 'us'}: ")
+
+
+def test_nodes_of_one_page_may_differ_in_the_unit_of_times(pages: Pages, exporter: Exporter) -> None:
+    begin = time.time_ns() // 10**6
+    read = Read(exporter.url)
+    for second in range(0, 120, 10):
+        gpus = [
+            Exported(
+                number,
+                usual(100 + second, DCGM_FI_DEV_POWER_VIOLATION=int((second + 5) * unit)),
+                node=f"node-{number}",
+                stamp_ms=begin + second * 1000,
+            )
+            for number, unit in enumerate((1e9, 1e6))
+        ]
+        pages.now = Answer(page(gpus, "federated"))
+        if not second:
+            read.open()
+        rows = read.poll()
+    assert [row["power_violation_ns"] for row in rows] == [115 * 10**9] * 2
 
 
 def test_new_xid_is_an_event(pages: Pages, exporter: Exporter) -> None:

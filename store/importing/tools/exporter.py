@@ -54,6 +54,10 @@ class _Reading:
     xid: int = 0
 
     @property
+    def node(self) -> str:
+        return str(self.labels.get("node", ""))
+
+    @property
     def numbers(self) -> tuple[object, ...]:
         return (self.whose.key, self.xid, *((name, cell.value, cell.why) for name, cell in sorted(self.cells.items())))
 
@@ -66,7 +70,7 @@ def fits(head: str) -> bool:
 def read(page: str, rows: Rows) -> None:
     """Add a row for each GPU and time in the text."""
     readings = _Pages(rows).readings(page)
-    unit = _unit_of_times(readings, page, rows)
+    units = _units_of_times(readings, page, rows)
     last: dict[str, tuple[object, ...]] = {}
     xids: dict[str, int] = {}
     for node, together in _by_node_and_time(readings):
@@ -76,7 +80,7 @@ def read(page: str, rows: Rows) -> None:
             if repeats:
                 rows.refuse(one.line, "it repeats all numbers of its node: the exporter had no new ones")
                 continue
-            key = rows.add(one.line, _row(one, unit, rows))
+            key = rows.add(one.line, _row(one, units[node], rows))
             _tell_xid(key, one, xids, rows)
 
 
@@ -179,29 +183,28 @@ def _instead(others: Iterable[str], *, nameless: bool) -> str:
     return f"whorl knows none of its metrics ({shown})" if shown else "no metric of DCGM is on the page"
 
 
-def _unit_of_times(readings: Sequence[_Reading], page: str, rows: Rows) -> TimeUnit:
-    """The unit of times held down, from the words on the page or from the times of its readings."""
-    unit = TimeUnit()
+def _units_of_times(readings: Sequence[_Reading], page: str, rows: Rows) -> dict[str, TimeUnit]:
+    """The unit of times held down, by node, from the words on the page or from the times of its readings."""
+    units = {one.node: TimeUnit() for one in readings}
     for line in text.lines(page):
         if isinstance(line, text.Help) and (column := gpus.column(line.name)) is not None and column.disputed:
-            unit.heard(line.words)
+            for unit in units.values():
+                unit.heard(line.words)
     held = [(one, name, cell) for one in readings for name, cell in one.cells.items() if cell.column.disputed]
-    zone = rows.options.time_zone
-    times = {
-        one.when: one.when if isinstance(one.when, int) else instant(one.when, zone, rows.file) for one, _, _ in held
-    }
+    zone, file = rows.options.time_zone, rows.file
+    times = {one.when: one.when if isinstance(one.when, int) else instant(one.when, zone, file) for one, _, _ in held}
     for one, name, cell in sorted(held, key=lambda each: times[each[0].when]):
         if cell.value is not None:
-            unit.note(f"{name} of {one.whose.key}", times[one.when], cell.value)
-    if unit.factor is None and any(cell.value for _, _, cell in held):
+            units[one.node].note(f"{name} of {one.whose.key}", times[one.when], cell.value)
+    if any(cell.value and units[one.node].factor is None for one, _, cell in held):
         rows.note("times held down are not stored: nothing in the file shows whether they are in ns or us")
-    return unit
+    return units
 
 
 def _by_node_and_time(readings: Iterable[_Reading]) -> Iterator[tuple[str, list[_Reading]]]:
     together: dict[tuple[str, str | int], list[_Reading]] = {}
     for one in readings:
-        together.setdefault((str(one.labels.get("node", "")), one.when), []).append(one)
+        together.setdefault((one.node, one.when), []).append(one)
     stamped = all(isinstance(when, int) for _, when in together)
     keys = sorted(together, key=lambda key: (key[0], int(key[1]))) if stamped else list(together)
     for key in keys:
