@@ -1,9 +1,9 @@
 """GPUs as exporters show them: dcgm-exporter's pages, or the page of a Prometheus that collects many of them.
 
 An exporter reads its GPUs now and then (dcgm-exporter: every 30 s) and shows the same numbers until then. So there is
-a row of a GPU for each page with new numbers, not for each page: rows that repeat old numbers at new times would say
-that the energy counter stood still and then jumped. `ts` is the page's time stamp, else the time just before the page
-was asked for; what the page shows is older than that by up to the exporter's own interval.
+a row of a GPU for each page with new numbers, not for each page: numbers that were stored once are no new reading, and
+a page that stays the same for ever is no reading at all. `ts` is the page's time stamp, else the time just before the
+page was asked for; what the page shows is older than that by up to the exporter's own interval.
 """
 
 from __future__ import annotations

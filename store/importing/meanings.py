@@ -88,6 +88,7 @@ _BOARD: tuple[Meaning, ...] = (
     Meaning("vbios", "text", "firmware version", ("vbios_version",)),
     Meaning("driver", "text", "driver version", ("driver_version",)),
     Meaning("pci_bus_id", "text", "PCI address", ("pci.bus_id", "gpu_bus_id")),
+    Meaning("mig_profile", "text", "profile of a MIG instance"),
 )
 BOARD = ("model", *(one.name for one in _BOARD))
 """What a file may say of a GPU besides its place: columns of `gpus`."""

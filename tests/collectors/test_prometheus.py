@@ -161,7 +161,7 @@ def test_page_of_a_prometheus_has_many_nodes_and_its_own_times(pages: Pages, exp
 
 
 def test_page_with_the_same_numbers_gives_no_row(pages: Pages, exporter: Exporter) -> None:
-    """The exporter reads its GPUs now and then: until then a row would say that the energy counter stands still."""
+    """The exporter reads its GPUs now and then: what it shows until then is no new reading."""
     gpus = [Exported(0, usual()), Exported(1, usual())]
     pages.now = Answer(page(gpus))
     read = Read(exporter.url).open()

@@ -93,8 +93,8 @@ def test_many_scrapes_of_one_series(saved: Save, parse: Parse, head: str, second
     assert found.frame["node"].to_list() == ["n1"] * 4
 
 
-def test_scrapes_that_repeat_all_numbers_are_refused(saved: Save, parse: Parse) -> None:
-    """A Prometheus asks more often than the exporter reads: such rows would say that the counter stood still."""
+def test_scrapes_that_repeat_all_numbers_are_told(saved: Save, parse: Parse) -> None:
+    """A Prometheus asks more often than the exporter reads."""
     pages = [
         page(
             [Exported(g, usual(100 + n // 2, 10**6 * (n // 2)), stamp_ms=BEGAN_MS + 15_000 * n) for g in (0, 1)],
@@ -103,8 +103,8 @@ def test_scrapes_that_repeat_all_numbers_are_refused(saved: Save, parse: Parse) 
         for n in range(6)
     ]
     report = parse(saved("".join(pages))).report
-    assert (report.total.kept, report.total.refused) == (6, 6)
-    assert list(report.refusals) == ["it repeats all numbers of its node: the exporter had no new ones"]
+    assert (report.total.kept, report.total.refused) == (12, 0)
+    assert "6 rows repeat all numbers of their node: its exporter had nothing new" in report.notes
 
 
 def test_pages_with_a_time_in_front_of_each(saved: Save, parse: Parse) -> None:
@@ -205,8 +205,12 @@ def test_instances_are_rows_of_their_own(saved: Save, store: Store) -> None:
         (f"{uuid(0)}:GI3", None, 250_000, 100 << 20),
         (f"{uuid(0)}:GI5", None, 250_000, 100 << 20),
     ]
-    parents = store.sql("select gpu, parent from gpus_now where parent is not null order by gpu").to_pylist()
-    assert [row["parent"] for row in parents] == [uuid(0)] * 2
+    who = store.sql("select gpu, parent, mig_profile from gpus_now order by gpu").to_pylist()
+    assert [(row["parent"], row["mig_profile"]) for row in who] == [
+        (None, None),
+        (uuid(0), "1g.10gb"),
+        (uuid(0), "2g.20gb"),
+    ]
 
 
 def test_xid_that_is_new_in_the_file_is_an_event(saved: Save, parse: Parse) -> None:

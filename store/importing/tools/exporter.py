@@ -71,17 +71,18 @@ def read(page: str, rows: Rows) -> None:
     """Add a row for each GPU and time in the text."""
     readings = _Pages(rows).readings(page)
     units = _units_of_times(readings, page, rows)
-    last: dict[str, tuple[object, ...]] = {}
     xids: dict[str, int] = {}
+    last: dict[str, tuple[object, ...]] = {}
+    repeats = 0
     for node, together in _by_node_and_time(readings):
         numbers = tuple(sorted(one.numbers for one in together))
-        repeats, last[node] = last.get(node) == numbers, numbers
+        repeats += len(together) * (last.get(node) == numbers)
+        last[node] = numbers
         for one in together:
-            if repeats:
-                rows.refuse(one.line, "it repeats all numbers of its node: the exporter had no new ones")
-                continue
             key = rows.add(one.line, _row(one, units[node], rows))
             _tell_xid(key, one, xids, rows)
+    if repeats:
+        rows.note(f"{repeats} rows repeat all numbers of their node: its exporter had nothing new")
 
 
 class _Pages:
@@ -217,7 +218,7 @@ def _row(one: _Reading, unit: TimeUnit, rows: Rows) -> dict[str, Value]:
     row |= {"gpu": one.whose.uuid, "index": one.labels.pop("slot", None)}
     if one.whose.instance is not None:
         row |= {"instance": f"GI{one.whose.instance}"}
-    row |= {name: said for name, said in one.labels.items() if name != "mig_profile"}
+    row |= {name: said for name, said in one.labels.items() if name != "mig_profile" or one.whose.instance is not None}
     for name, cell in one.cells.items():
         value = cell.value
         if cell.column.disputed and value:
