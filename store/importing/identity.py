@@ -65,8 +65,11 @@ def of_runs(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options)
         _note_unused(seen, options)
     if "gpu" in bound:
         _named(sheet, bound["gpu"], options)
-    elif "index" in bound:
+    elif "index" in bound and not _one_of_name(sheet, seen, options):
         seen.notes.append(f"the GPU is taken from {_by_index(sheet, bound['index'], options)}")
+        _by_address(sheet, bound, options)
+    elif "index" in bound:
+        pass  # --gpu names it
     elif {"node", "slot"} <= bound.keys():
         sheet.refuse((pl.col("=place").is_null(), "no GPU identity (its place is unknown)"))
         place = pl.col("=place")
@@ -80,6 +83,28 @@ def of_runs(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options)
         )
     if {"gpu", "slot"} <= bound.keys():
         _check_places(sheet, seen)
+
+
+def _one_of_name(sheet: Sheet, seen: Seen, options: Options) -> bool:
+    """Whether a sheet has one GPU, and --gpu names it: then its number, which is that in the process, says nothing."""
+    if options.gpu is None or sheet.frame.select(pl.struct("=node", "=slot").n_unique()).item() > 1:
+        return False
+    sheet.frame = sheet.frame.with_columns(_nothing("slot"))
+    _constant(sheet, _known(sheet, options.gpu, seen, options))
+    return True
+
+
+def _by_address(sheet: Sheet, bound: dict[str, Bound], options: Options) -> None:
+    """The GPU that the store knows at a PCI address of the node. CUDA may number GPUs otherwise than the driver."""
+    known = {place.upper(): key for key, place in options.addresses().items()}
+    if "pci_bus_id" not in bound or not known:
+        return
+    address = (pl.col("=node") + " " + pl.col(bound["pci_bus_id"].column)).str.to_uppercase()
+    found = address.is_in(list(known)).fill_null(False)
+    sheet.frame = sheet.frame.with_columns(
+        pl.when(found).then(address.replace(known)).otherwise("=gpu").alias("=gpu"),
+        pl.when(~found).then("=slot").alias("=slot"),
+    )
 
 
 def of_telemetry(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options) -> str:

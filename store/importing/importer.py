@@ -60,8 +60,10 @@ def import_file(store: Store, path: Path, options: Options) -> Report:
     before = provenance.earlier(store)
     if before is not None:
         return before
-    known, models = (partial(_known, store, options.cluster, column) for column in ("name", "model"))
-    found = _parse(sheet, replace(options, known=known, models=models))
+    known, models, addresses = (
+        partial(_known, store, options.cluster, column) for column in ("name", "model", "node || ' ' || pci_bus_id")
+    )
+    found = _parse(sheet, replace(options, known=known, models=models, addresses=addresses))
     with store.exclusive():  # no other import may store the same rows between the check and the append
         before = provenance.earlier(store)
         if before is not None:
@@ -75,7 +77,7 @@ def import_file(store: Store, path: Path, options: Options) -> Report:
 
 
 def _known(store: Store, cluster: str, column: str) -> dict[str, str]:
-    """The GPUs of a cluster: key -> name or model."""
+    """The GPUs of a cluster: key -> what an expression of columns gives."""
     rows = store.sql(f"select cluster, gpu, {column} as it from gpus_now where {column} is not null").to_pylist()
     return {row["gpu"]: row["it"] for row in rows if row["cluster"] == cluster}
 

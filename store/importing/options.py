@@ -25,6 +25,7 @@ class Options:
     header: str | None = None  # the names of the columns, separated by commas, where the file has none
     known: Callable[[], Mapping[str, str]] = dict  # the cluster's GPUs in the store: key -> name
     models: Callable[[], Mapping[str, str]] = dict  # and key -> product name
+    addresses: Callable[[], Mapping[str, str]] = dict  # and key -> node and PCI address, with a space between
 
     def __post_init__(self) -> None:
         for option in ("cluster", "gpu", "workload", "model", "node", "at", "header"):

@@ -102,6 +102,13 @@ def test_equal_rows_of_other_records_are_other_runs(tmp_path: Path, store: Store
     assert (again.total.kept, again.total.duplicates) == (2, 0)
 
 
+def test_a_name_for_the_only_gpu_replaces_its_number(tmp_path: Path, parse: Parse) -> None:
+    one = parse(_file(tmp_path, "#runs", "0 copy 0.25", "0 triad 0.5"), node="n1", gpu="left")
+    assert one.frame.select("gpu", "node", "slot").unique().rows() == [("left", "n1", None)]
+    two = parse(_file(tmp_path, "#runs", "0 copy 0.25; 1 copy 0.5"), gpu="left")
+    assert two.frame["gpu"].to_list() == ["left:0", "left:1"]
+
+
 def test_a_stream_has_metrics_that_nvidia_smi_does_not_print(tmp_path: Path, parse: Parse) -> None:
     found = parse(_file(tmp_path, "#stream", "1700000000 250.5 3", "1700000001 251 4", "1700000002 252 x"), node="n1")
     assert found.frame.select("gpu", "power_mw", "pcie_replays").rows() == [("n1:0", 250500, 3), ("n1:0", 251000, 4)]

@@ -121,6 +121,19 @@ def test_the_list_of_devices_says_host_model_and_address(tmp_path: Path, store: 
     ]
 
 
+def test_a_gpu_is_known_by_its_address_and_not_by_the_number_that_cuda_gives_it(tmp_path: Path, store: Store) -> None:
+    uuids = [f"GPU-0a1b2c3d-0000-1111-2222-33334444555{n}" for n in range(2)]
+    smi = tmp_path / "smi.csv"
+    rows = (f"2026-11-20 10:00:00, {n}, {uuid}, 00000000:0{n + 1}:00.0, 50" for n, uuid in enumerate(uuids))
+    smi.write_text("timestamp, index, uuid, pci.bus_id, temperature.gpu\n" + "\n".join(rows))
+    import_file(store, smi, Options(node="n1"))
+    devices = ["0: H100 (00000000:02:00): (n1)", "1: H100 (00000000:01:00): (n1)"]
+    import_file(store, _write(tmp_path / "a.json", _document(H2D, **{"GPU Device list": devices})), Options())
+    assert [row[1::2] for row in _figures(store, "bandwidth")] == [(uuids[0], 40.0), (uuids[1], 50.0)]
+    names = store.sql("select gpu, name from gpus_now order by name").to_pylist()
+    assert [tuple(row.values()) for row in names] == [(uuids[0], "n1/0"), (uuids[1], "n1/1")]
+
+
 def test_tests_without_a_result_are_told(tmp_path: Path, parse: Parse) -> None:
     waived, failed = {"name": "x_memcpy_ce", "status": "Waived"}, {"name": "y_sm", "status": "Error", "error": "OOM"}
     found = parse(_write(tmp_path / "a.json", _document(waived, failed, H2D, warning="old driver")), node="n1")

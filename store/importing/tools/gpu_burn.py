@@ -256,9 +256,6 @@ def _names(run: _Run, rows: Rows) -> list[dict[str, Value]]:
                 f"{rows.file}: the node has {len(run.listed)} GPUs and gpu-burn tested {tested}, and nothing says "
                 "which; give --gpu NAME, or cut the list of the others out of the log"
             )
-        return [{}]
-    if sure and all(device in run.listed for device in devices):
+    elif run.listed and all(device in run.listed for device in devices):
         return [{"gpu": run.listed[device][1], "model": run.listed[device][0]} for device in devices]
-    if rows.options.gpu is not None and tested == 1 and rows.options.node is None:
-        return [{}]
     return [{"index": device} for device in devices]

@@ -87,7 +87,7 @@ def _gpu(one: Device, rows: Rows, several: int) -> dict[str, Value]:
     if several == 1 and in_name is not None and rows.options.gpu is None:
         rows.note("the GPU is taken from the file's name")
         return values | {"gpu": in_name[0]}
-    if one.number is None or (several == 1 and rows.options.gpu is not None):
+    if one.number is None:
         return values  # --gpu names it, or the import asks for that
     rows.note("a process numbers only the GPUs that it sees: after CUDA_VISIBLE_DEVICES, say --gpu NAME")
     return values | {"index": one.number}
