@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,6 +22,7 @@ from whorl.store import Store
 from whorl.tests.dcgm_library import DcgmEngine
 from whorl.tests.exporter import Answer, Exported, exporting, page, usual
 from whorl.tests.stores import new_store
+from whorl.tests.without import COMMAND, NODE, run_without
 
 
 def collected(store: Path, *options: str) -> Result:
@@ -115,6 +120,30 @@ def test_an_exporter_that_is_not_there(tmp_path: Path, host: str) -> None:
     assert url in done.stderr
 
 
+# Nodes that only measure
+
+
+@pytest.mark.parametrize("backend", ["dcgm", "prometheus"])
+def test_a_node_without_the_packages_of_the_analysis_collects(
+    stopped_engine: DcgmEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    store = new_store(tmp_path / "S").root
+    options = ["--interval", "0.1", "--duration", "1.5", "--store", store, "--backend", backend]
+    with exporting(shown(0)) as exporter:
+        if backend == "dcgm":
+            stopped_engine.nvml.write("gpus 2", "model H100")
+            stopped_engine.start()
+            for name, value in stopped_engine.environment().items():
+                if name.startswith(("LD_", "WHORL_")):
+                    monkeypatch.setenv(name, value)
+        where = ["--host", stopped_engine.address] if backend == "dcgm" else ["--url", exporter.url]
+        done = run_without(NODE, COMMAND, "collect", *options, *where)
+    assert done.returncode == 0, done.stderr
+    (told,) = rows_of(store, "select count(*) n, count(distinct gpu) g, count(power_mw) p from telemetry")
+    assert told["g"] == 2
+    assert told["n"] == told["p"] > 0
+
+
 # DCGM
 
 SPAN = "(epoch_ns(max(ts)) - epoch_ns(min(ts))) / 1e9"
@@ -197,3 +226,22 @@ def test_an_engine_that_cannot_be_used_at_the_start(two: DcgmEngine, tmp_path: P
     done = collected(tmp_path / "S", "--backend", "dcgm", "--socket", str(tmp_path / "none"))
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
     assert f"there is no socket {tmp_path / 'none'}" in done.stderr
+
+
+def test_a_collector_ends_when_it_is_told_to_while_the_engine_hangs(stopped_engine: DcgmEngine, tmp_path: Path) -> None:
+    engine, store = stopped_engine, new_store(tmp_path / "S")
+    engine.nvml.write("gpus 2", "model H100")
+    engine.start()
+    command = [sys.executable, "-m", "whorl", "collect", "--backend", "dcgm", "--host", engine.address, "--node", "n1"]
+    command += ["--interval", "0.1", "--store", str(store.root)]
+    with subprocess.Popen(command, env=engine.environment(), stderr=subprocess.PIPE, text=True) as process:
+        last = time.monotonic() + 60
+        while not store.sql("select ts from telemetry limit 1") and time.monotonic() < last:
+            time.sleep(0.2)
+        with engine.frozen():
+            time.sleep(1.2)  # it asks once a second
+            process.send_signal(signal.SIGTERM)
+            said = process.communicate(timeout=60)[1]
+    assert process.returncode == 0, said
+    assert "SIGTERM received; stored" in said
+    assert "Traceback" not in said

@@ -175,6 +175,7 @@ def test_board_power_is_decided_in_one_place() -> None:
 def test_every_backend_is_in_the_table() -> None:
     for name, source in BACKENDS.items():
         if source.streams:
+            assert find_stream(name)().name == name
             with pytest.raises(InputError, match=f"backend {name} has a clock of its own"):
                 find_backend(name)
         else:
