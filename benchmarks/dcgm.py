@@ -73,8 +73,8 @@ def read_stream(address: str, every_us: int, output: Path) -> None:
     seen = []
     read = connection.Connection.read
 
-    def keep(self: Any, reader: Any, since_us: int) -> Any:
-        samples, later = read(self, reader, since_us)
+    def keep(self: Any, reader: Any, overlap_us: int) -> Any:
+        samples, later = read(self, reader, overlap_us)
         seen.append(samples)
         return samples, later
 

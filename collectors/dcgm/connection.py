@@ -79,12 +79,15 @@ class Refusal:
 @dataclass(eq=False)
 class _Watch:
     group: Any
+    every_us: int
+    next_us: int = 0  # from when on to read
+    due_us: int = 0  # when there should be a new sample
     fields: Any = None
 
 
 @dataclass
 class Connection:
-    """An open connection. `start_us` is the engine's time when it was made."""
+    """An open connection. `start_us` is the engine's time when it was made: what was sampled before is not ours."""
 
     bindings: Bindings
     handle: Any
@@ -99,14 +102,23 @@ class Connection:
     _groups: list[Any] = field(default_factory=list)
     _watches: list[_Watch] = field(default_factory=list)
 
-    def read(self, reader: Reader, since_us: int) -> tuple[Samples, int]:
-        """All samples of what is watched from `since_us` on, and the engine's time before the first of these reads."""
-        parts, times = [], []
+    def read(self, reader: Reader, overlap_us: int) -> tuple[Samples, int]:
+        """All new samples of what is watched, and those of the last `overlap_us` again; and the engine's time.
+
+        What is sampled slowly is asked for when there should be a sample.
+        """
+        parts = []
+        now_us = 0
         for watch in self._watches:
+            if watch.due_us > now_us > 0:
+                continue
+            since_us = max(watch.next_us - overlap_us, self.start_us)
             samples, later = reader.read(watch.group, watch.fields, since_us)
-            parts.append(samples)
-            times.append(later)
-        return Samples.joined(parts), min(times, default=since_us)
+            now_us, watch.next_us = now_us or later, later
+            if len(samples):
+                parts.append(samples)
+                watch.due_us = int(samples.ts.max()) + watch.every_us
+        return Samples.joined(parts), now_us
 
     def make_group(self, entities: Iterable[Entity]) -> Any:
         """A group of our own in the engine."""
@@ -136,6 +148,18 @@ class Connection:
         for some, those in accepted.items():
             for one in those:
                 self.watched.setdefault(one.key, set()).update(some)
+
+    def _time_us(self, watch: _Watch) -> int:
+        """The engine's time: its clock need not be ours. Nothing is watched yet, so nothing is read."""
+        nothing = self.bindings.agent.dcgmFieldValueEntityEnumeration_f(lambda *_: 0)
+        ours = time.time_ns() // 1000
+        try:
+            agent = self.bindings.agent
+            return int(agent.dcgmGetValuesSince_v2(self.handle, watch.group, watch.fields, ours, nothing, None))
+        except self.bindings.error as error:
+            if code_of(error) == GONE:
+                raise
+            return ours
 
     def begin_health(self) -> None:
         """Have the engine's health checks run; an engine that cannot is left alone."""
@@ -176,9 +200,10 @@ class Connection:
 
     def _watch(self, entities: Sequence[Entity], numbers: Sequence[int], every_us: int) -> _Watch:
         agent = self.bindings.agent
-        made = _Watch(self.make_group(entities))
+        made = _Watch(self.make_group(entities), every_us)
         try:
             made.fields = self._named(lambda name: agent.dcgmFieldGroupCreate(self.handle, list(numbers), name))
+            self.start_us = made.next_us = self.start_us or self._time_us(made)
             keep_s = _keep_s(every_us)  # an age and a number: some engines keep by the one, some by the other
             agent.dcgmWatchFields(
                 self.handle, made.group, made.fields, every_us, keep_s, round(2e6 * keep_s / every_us)
@@ -255,11 +280,9 @@ def _watch_all(made: Connection, interval_us: int, slow_us: int) -> None:
     if not whole:
         raise InputError(f"the DCGM engine at {made.where} shows no GPU")
     made.group = made.make_group(whole)
-    made.start_us = time.time_ns() // 1000
     made.begin_health()  # first: it watches some of our fields at a slow pace
     # Device fields and profiling fields apart: one profiling field that cannot be watched costs all others.
-    made.watch(whole, [XID], interval_us)
-    made.watch(whole, _numbers("fast"), interval_us)
+    made.watch(whole, [*_numbers("fast"), XID], interval_us)
     made.watch(whole, _numbers("slow"), slow_us)
     made.watch(parts, [number for number in _numbers("slow") if number in _OF_INSTANCES], slow_us)
     for tier, every_us in (("fast", interval_us), ("slow", slow_us)):

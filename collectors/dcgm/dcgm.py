@@ -97,10 +97,11 @@ class Dcgm:
             given = np.array([m.dcgm is not None and m.dcgm.id in watched for m in METRICS])
             if one.parent is None:
                 window = None if sensor is None else sensor.draw_ms
-                self._assembler.meet(self._interval_us, given & _FAST, window)
+                expected = given & (_FAST | (self._slow_us <= self._interval_us))
+                self._assembler.meet(self._interval_us, expected, window)
             else:  # an instance has slow metrics only
                 self._assembler.meet(self._slow_us, given, None)
-        self._next_us = made.start_us + self._overlap_us
+        self._next_us = 0
         self._chores_us = made.start_us + _CHORES_US
         self._xids, self._held = Xids(), HeldDown()
         self._tell(made)
@@ -134,9 +135,10 @@ class Dcgm:
             raise InputError(sentence(made.bindings, error, made.where)) from error
 
     def _poll(self, made: Connection) -> tuple[Readings, list[Event]]:
-        samples, later = made.read(self._reader, self._next_us - self._overlap_us)
-        if later < self._next_us - _BACK_US - self._overlap_us:
+        samples, later = made.read(self._reader, self._overlap_us)
+        if later < self._next_us - _BACK_US:
             self._assembler.forget_times()
+            made.start_us = later
         self._next_us = later
         of_xid = samples.row == OF_XID
         events, self._pending = self._pending, []

@@ -34,7 +34,7 @@ _HEAD = np.dtype(  # of DCGM's c_dcgmFieldValue_v1
     ]
 )
 _BYTES, _STRIDE = _HEAD.itemsize, 4120
-_DOUBLE, _WHOLE = ord("d"), (ord("i"), ord("t"))
+_DOUBLE, _INT, _TIME = ord("d"), ord("i"), ord("t")
 BLANK, BLANK_DOUBLE, BLANK_WORD = 0x7FFFFFFFFFFFFFF0, float(2**47), 0x7FFFFFF0  # these and what is above are no values
 # What a blank says by its distance from the first one; the first itself is: nothing measured yet.
 _BLANKS = np.array([Status.UNREAD, Status.UNSUPPORTED, Status.UNSUPPORTED, Status.DENIED], np.uint8)
@@ -174,20 +174,20 @@ class Reader:
 
 def _values(heads: NDArray[Any], scale: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     """Values in the units of their metrics, and their statuses."""
-    whole = heads["value"]
-    real = whole.view(np.float64) if whole.flags.c_contiguous else np.ascontiguousarray(whole).view(np.float64)
-    is_real = heads["type"] == _DOUBLE
+    whole, kind, codes = np.ascontiguousarray(heads["value"]), heads["type"], heads["status"]
+    real = whole.view(np.float64)
+    is_real = kind == _DOUBLE
     status = np.zeros(len(heads), np.uint8)
-    codes = heads["status"]
     if codes.any():
         for code in set(codes.tolist()):
             status[codes == code] = _CODES.get(code, Status.FAILED)
-    status[~is_real & ~np.isin(heads["type"], _WHOLE)] = Status.UNSUPPORTED
+    status[~(is_real | (kind == _INT) | (kind == _TIME))] = Status.UNSUPPORTED
     with np.errstate(invalid="ignore"):
-        beyond = np.where(is_real, np.where(real >= BLANK_DOUBLE, real - BLANK_DOUBLE, -1), whole - BLANK)
-    blank = np.where(is_real, ~(np.abs(real) < BLANK_DOUBLE), whole >= BLANK)  # not a number is no value either
-    which = np.flatnonzero(blank & (status == Status.OK))
-    status[which] = _BLANKS[np.clip(np.nan_to_num(beyond[which]), 0, 3).astype(np.intp)]
+        blank = np.where(is_real, ~(np.abs(real) < BLANK_DOUBLE), whole >= BLANK)  # what is no number is no value
+        which = np.flatnonzero(blank & (status == Status.OK))
+        if len(which):
+            beyond = np.where(is_real[which], real[which] - BLANK_DOUBLE, whole[which] - BLANK)
+            status[which] = _BLANKS[np.clip(np.nan_to_num(beyond), 0, 3).astype(np.intp)]
     keep = status == Status.OK
     value = np.zeros(len(heads), np.int64)
     rounded = np.rint(np.where(keep & is_real, real, 0.0) * scale)
