@@ -181,7 +181,7 @@ class Reader:
                 number, when = text.number_of(said), stamp or 0
             if column is None:
                 if number is not None and 0 <= number < _MOST_XID:
-                    page.xids[series.gpu] = int(number)
+                    page.xids[series.gpu] = max(int(number), page.xids.get(series.gpu, 0))  # of MIG instances
                 continue
             value, why = gpus.scaled(number, column)
             cell, status = (column.row, series.gpu), int(Status.OK)

@@ -12,6 +12,7 @@ from ...store.events import Event, EventKind
 from ...store.exposition import gpus
 from ...store.exposition.timeunit import NS
 from ..backends import Status
+from ..xids import xid_event
 from .page import Gpu, Page, Reader
 
 _AHEAD_NS = 3_600_000_000_000  # a time stamp further ahead than that is none
@@ -210,7 +211,7 @@ class Target:
     def _xid(self, page: Page) -> list[Event]:
         """XIDs that are new. What a page shows at first happened before; the same twice cannot be told from once."""
         events = [
-            Event(EventKind.XID, self.gpus[gpu].key, f"XID {code}: see NVIDIA's list of XID errors", code=code)
+            xid_event(self.gpus[gpu].key, code)
             for gpu, code in page.xids.items()
             if code and self._xids.get(gpu, code) != code
         ]

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..metrics import METRICS, ROW, Metric
 
-XIDS = frozenset({"DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_XID_ERROR", "dcgm_xid_errors"})  # the last XID of a GPU
+_XIDS = frozenset({"DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_XID_ERROR", "DCGM_XID_ERRORS"})  # the last XID of a GPU
 
 # Other names for the same: those of dcgm-exporter 1.x, which later versions print where a site asks for them, and
 # counters that DCGM has twice.
@@ -127,7 +127,7 @@ COLUMNS = _columns()
 
 
 def column(name: str) -> Column | None:
-    """What a metric's name means. Profiling metrics have had their names in lower case, OpenMetrics adds `_total`."""
+    """What a metric's name means. Some sites have names in lower case, OpenMetrics adds `_total`."""
     short = name.removesuffix("_total")
     return COLUMNS.get(name) or COLUMNS.get(short) or COLUMNS.get(name.upper())
 
@@ -151,7 +151,7 @@ def place(name: str, labels: Mapping[str, str]) -> Place | None:
     Of an instance, utilisation is no number: dcgm-exporter prints 0 where the driver does not know it.
     """
     found, owner = column(name), whose(labels)
-    if owner is None or (found is None and name not in XIDS):
+    if owner is None or (found is None and name.upper() not in _XIDS):
         return None
     if owner.instance is not None and found is not None and found.metric.name in _OF_NOBODY:
         return None

@@ -59,6 +59,8 @@ def recognise(sheet: Sheet, options: Options) -> Layout:
     """The layout of a sheet. Raises InputError where it has none, UnitError for a unit that is none."""
     if sheet.format:
         layout = Layout(sheet.format, sheet.kind, _by_meaning(sheet), list(sheet.notes))
+        if "gpu" in layout.bound:
+            layout.bound["gpu"].mapped = True  # the reader knows that it is the GPU, also where it is no usual UUID
         if options.columns:
             _map(sheet, layout, options)
         if layout.kind == "telemetry" and not any(b.meaning.kind in METRIC_KINDS for b in layout.bound.values()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 
 from whorl.collectors.backends import Readings, Status
 from whorl.collectors.prometheus.prometheus import Prometheus
+from whorl.collectors.prometheus.target import Target
 from whorl.errors import InputError
 from whorl.store.events import Event, EventKind
 from whorl.store.metrics import METRICS, ROW
@@ -26,7 +28,10 @@ from whorl.tests.exporter import (
     usual,
     uuid,
 )
+from whorl.tests.importing.test_damaged_logs import LOGS, damaged
+from whorl.tests.sizes import count
 
+BEGAN_NS = 1_763_632_800 * 10**9
 _PARTS = {"1g.10gb": ("1g.10gb", "3"), "2g.20gb": ("2g.20gb", "5")}
 
 
@@ -254,6 +259,20 @@ def test_damaged_lines_cost_only_themselves(pages: Pages, exporter: Exporter) ->
         f"line {good.count(chr(10)) + 1} of the page cannot be read (it does not begin with the name of a metric); "
         "it is left out",
     ]
+
+
+def test_damaged_pages_never_end_the_collector() -> None:
+    """No page is an error of the program, and no number that is stored is one that the metric cannot have."""
+    r, target, rows = random.Random(1), Target("http://n1:9400/metrics", None, 120.0), 0
+    for number in range(count(20_000, short=400)):
+        text = damaged(LOGS[r.choice(("page", "federated"))], r).decode("utf-8", "replace")
+        for row in target.take(text, BEGAN_NS + number * 10**9)[0]:
+            rows += 1
+            ok = row.status == Status.OK
+            assert (row.values[ok] >= -60).all()
+            assert row.values[ROW["power_mw"]] <= 5_000_000
+            assert row.values[ROW["utilization"]] <= 100
+    assert rows > number
 
 
 def test_two_values_of_one_gpu(pages: Pages, exporter: Exporter) -> None:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from whorl.errors import InputError
 from whorl.store.importing import Options, read_file
+from whorl.tests.exporter import Exported, page, usual
 from whorl.tests.importing import logs
 from whorl.tests.sizes import count
 
 GARBAGE = (b"\n", b"#", b",", b"\x00", b"9" * 30, b"-", b" ", b'"', b"<", b"&", b"1e400", b"nan", b"\xff\xfe", b"\r",
-           b"GPU 0", b"#Entity", b"# gpu")  # fmt: skip
+           b"GPU 0", b"#Entity", b"# gpu", b"{", b"}")  # fmt: skip
 LOGS = {
     "dcgmi": logs.left("POWER TOTEC GPUTL XIDER", *[f"GPU {s % 2}, 6{s}.25, {s}, {s}, 79" for s in range(30)]),
     "old dcgmi": logs.right(
@@ -22,6 +23,8 @@ LOGS = {
     "gpm": logs.SMI_GPM,
     "csv": logs.SMI_CSV,
     "xml": logs.smi(logs.gpu(0, logs.MIG, logs.OLD), logs.gpu(1, logs.NEW)) + logs.smi(logs.gpu(0, logs.MIDDLE)),
+    "page": page([Exported(0, usual()), Exported(1, usual(), instance=("1g.10gb", "3"))], "4.x"),
+    "federated": page([Exported(gpu, usual(), stamp_ms=1_763_632_800_000 + gpu) for gpu in (0, 1)], "federated"),
     "omnistat": logs.omnistat(logs.SERIES[:4], [f"2025-01-01 10:00:0{s},98.0,97.0,3.0,4.0" for s in range(5)]),
 }
 

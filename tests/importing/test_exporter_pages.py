@@ -213,6 +213,24 @@ def test_instances_are_rows_of_their_own(saved: Save, store: Store) -> None:
     ]
 
 
+def test_names_and_labels_in_lower_case(saved: Save, parse: Parse) -> None:
+    """As Azure's exporter writes them."""
+    text = (
+        'dcgm_fi_dev_power_usage{gpu="0",modelname="nvidia a100",uuid="gpu-0946f70c-659b-4c39-8b78-7e7612345678"} 6.5\n'
+        'dcgm_fi_prof_gr_engine_active{gpu="0",gpu_i_id="12",gpu_i_profile="1g.10gb",modelname="nvidia a100",'
+        'podname="m",uuid="gpu-0946f70c-659b-4c39-8b78-7e7612345678"} 0.5\n'
+    )
+    frame = parse(saved(text), at=WHEN).frame
+    whole = "GPU-0946f70c-659b-4c39-8b78-7e7612345678"
+    rows = frame.select("gpu", "power_mw", "gr_engine_active_ppm", "model").rows()
+    assert rows == [(whole, 6_500, None, "nvidia a100"), (f"{whole}:GI12", None, 500_000, "nvidia a100")]
+
+
+def test_gpu_may_have_any_name_in_place_of_a_uuid(saved: Save, parse: Parse) -> None:
+    text = page([Exported(n, usual()) for n in (0, 1)]).replace(uuid(0), "GPU-aaa").replace(uuid(1), "GPU-bbb")
+    assert parse(saved(text), at=WHEN).frame["gpu"].to_list() == ["GPU-aaa", "GPU-bbb"]
+
+
 def test_xid_that_is_new_in_the_file_is_an_event(saved: Save, parse: Parse) -> None:
     gpus = [
         Exported(0, usual(100 + n, DCGM_FI_DEV_XID_ERRORS=xid), stamp_ms=BEGAN_MS + 30_000 * n)

@@ -27,6 +27,7 @@ _BEGIN = re.compile(
 )
 _NAMES = {one.column: labelled(one, one.unit) for one in TELEMETRY_MEANINGS if one.column}
 _SHOWN = 6
+_MOST_XID = 100_000
 _UNKNOWN_XID = "XID {}, as the file begins; when it happened is not said"
 
 
@@ -166,7 +167,8 @@ class _Pages:
         reading = self._found[place.whose.key, when]
         column = place.column
         if column is None:
-            reading.xid = int(sample.value) if sample.value is not None and 0 < sample.value < 100_000 else 0
+            number = sample.value if sample.value is not None and 0 < sample.value < _MOST_XID else 0
+            reading.xid = max(int(number), reading.xid)
             return
         value, why = gpus.scaled(sample.value, column)
         cell = _Cell(sample.line, place.rank, column, value, why, sample.text)
