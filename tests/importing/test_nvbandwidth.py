@@ -142,6 +142,72 @@ def test_tests_without_a_result_are_told(tmp_path: Path, parse: Parse) -> None:
     assert "nvbandwidth did not run x_memcpy_ce: they do not fit the machine" in found.report.notes
 
 
+TEXT = """nvbandwidth Version: v0.6
+Built from Git version:
+
+CUDA Runtime Version: 12040
+Driver Version: 550.54.15
+
+Device 0: NVIDIA A100-SXM4-40GB (00000000:0a:00)
+Device 1: NVIDIA A100-SXM4-40GB (00000000:0b:00)
+
+Running host_to_device_memcpy_ce.
+memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)
+           0         1
+ 0     50.00     40.00
+
+SUM host_to_device_memcpy_ce 90.00
+COEFFICIENT_OF_VARIATION host_to_device_memcpy_ce 0.11
+
+Running device_to_device_bidirectional_memcpy_read_ce.
+memcpy CE GPU(row) <-> GPU(column) Read1 bandwidth (GB/s)
+           0         1
+ 0       N/A     20.00
+ 1     25.00       N/A
+
+SUM device_to_device_bidirectional_memcpy_read_ce_read1 45.00
+
+memcpy CE GPU(row) <-> GPU(column) Total bandwidth (GB/s)
+           0         1
+ 0       N/A     40.00
+ 1     50.00       N/A
+
+Running multinode_device_to_device_memcpy_read_ce.
+WAIVED.
+
+Running host_device_latency_sm.
+ERROR: CUDA_ERROR_OUT_OF_MEMORY in cuMemAlloc
+
+Running device_to_host_memcpy_ce.
+memcpy CE CPU(row) <- GPU(column) bandwidth (GB/s)
+           0         1
+ 0     50.00
+"""
+
+
+def test_text_is_read_as_json_is(tmp_path: Path, store: Store) -> None:
+    path = tmp_path / "a.log"
+    path.write_text("module load cuda\n" + TEXT)
+    report = import_file(store, path, Options(node="n1"))
+    peers = "nvbandwidth device_to_device_bidirectional_memcpy_read_ce"
+    assert _figures(store, "bandwidth") == [
+        (f"{peers}_1", "n1:0", 1, 20.0),
+        (f"{peers}_1", "n1:1", 0, 25.0),
+        (f"{peers}_2", "n1:0", 1, 40.0),
+        (f"{peers}_2", "n1:1", 0, 50.0),
+        ("nvbandwidth host_to_device_memcpy_ce", "n1:0", 0, 50.0),
+        ("nvbandwidth host_to_device_memcpy_ce", "n1:1", 0, 40.0),
+    ]
+    assert report.refusals == {
+        "device_to_host_memcpy_ce: a line of the matrix has 1 of 2 values": [41],
+        "host_device_latency_sm has no result (Error: CUDA_ERROR_OUT_OF_MEMORY in cuMemAlloc)": [35],
+        "device_to_host_memcpy_ce has no result (it was cut short)": [38],
+    }
+    assert any("did not run multinode_device_to_device_memcpy_read_ce" in note for note in report.notes)
+    models = store.sql("select distinct model, pci_bus_id, driver from gpus order by pci_bus_id").to_pylist()
+    assert models[0] == {"model": "NVIDIA A100-SXM4-40GB", "pci_bus_id": "00000000:0A:00.0", "driver": "550.54.15"}
+
+
 def test_runs_after_each_other_in_one_file_and_text_before(tmp_path: Path, store: Store) -> None:
     other = {**H2D, "bandwidth_matrix": [["50", "41"]]}
     first = _write(tmp_path / "a.json", _document(H2D), before="mpirun: warning {no}\n")

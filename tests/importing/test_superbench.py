@@ -100,6 +100,7 @@ def test_gpus_in_the_name_of_a_metric(tmp_path: Path, parse: Parse) -> None:
         "gpu-copy-bw/gpu_all_to_gpu_all_write_by_sm_bw:0": 999.0,
         "nvbandwidth/host_to_device_memcpy_ce_cpu0_gpu2_bw:0": 50.0,
         "nvbandwidth/device_to_device_latency_sm_gpu0_gpu2_lat:0": 900.0,
+        "nvbandwidth/device_to_host_memcpy_sm_bandwidth_cpu0_gpu2:0": 40.0,
         "gpu-stream/STREAM_COPY_double_gpu_1_buffer_512_block_128_bw:0": 1000.0,
     }
     assert _times(parse(_file(tmp_path, _line(one_process)))) == {
@@ -107,6 +108,7 @@ def test_gpus_in_the_name_of_a_metric(tmp_path: Path, parse: Parse) -> None:
         ("superbench gpu-copy-bw/gpu_to_gpu_write_by_sm_bw", "sb-01:3", 1): 5.0,
         ("superbench nvbandwidth/host_to_device_memcpy_ce_cpu0_gpu_bw", "sb-01:2", 0): 20.0,
         ("superbench nvbandwidth/device_to_device_latency_sm_gpu_gpu_lat", "sb-01:0", 2): 0.0009,
+        ("superbench nvbandwidth/device_to_host_memcpy_sm_bandwidth_cpu0_gpu", "sb-01:2", 0): 25.0,
         ("superbench gpu-stream/STREAM_COPY_double_gpu_buffer_512_block_128_bw", "sb-01:1", 0): 1.0,
     }
     a_process_each = {f"gpu-copy-bw/gpu0_to_cpu_by_dma_under_numa0_bw:{rank}": 10.0 for rank in (0, 5)}

@@ -1,4 +1,4 @@
-"""`nvbandwidth --json`: a matrix of bandwidths or latencies for each test, from version 0.5 on.
+"""Output of nvbandwidth, JSON or text: a matrix of bandwidths or latencies for each test.
 
 A value of a test between host and GPU is about the GPU of its column. Between GPUs, it is about that of its row, and
 the values of a row are the repeats of one run: repeat 3 is with GPU 3. What GPUs do to each other in both directions at
@@ -18,6 +18,7 @@ from typing import Any
 
 from ....errors import InputError
 from ..rows import Rows, Value
+from . import nvbandwidth_text
 
 _GIGABYTE = 1e9
 _BEGIN = re.compile(r'\{\s*"nvbandwidth"\s*:')
@@ -31,12 +32,16 @@ _DIRECTIONS = {"read": ("_read1", "_read2", "_total"), "write": ("_write1", "_wr
 
 
 def fits(head: str) -> bool:
-    """Whether a file that begins so has a document of nvbandwidth; other text may stand before it."""
-    return _BEGIN.search(head) is not None
+    """Whether a file that begins so is of nvbandwidth; other text may stand before it."""
+    return _BEGIN.search(head) is not None or nvbandwidth_text.fits(head)
 
 
 def read(text: str, rows: Rows) -> None:
     """Add the values of each test of each document in the text."""
+    if _BEGIN.search(text) is None:
+        for of, lines, part in nvbandwidth_text.documents(text, rows):
+            _document(of, part, lines, rows)
+        return
     found = list(_BEGIN.finditer(text))
     for number, begin in enumerate(found):
         end = found[number + 1].start() if number + 1 < len(found) else len(text)
@@ -52,11 +57,12 @@ def read(text: str, rows: Rows) -> None:
         of = document["nvbandwidth"]
         if not isinstance(of, dict):
             raise InputError(f"{rows.file}: what stands under 'nvbandwidth' is not an object; run nvbandwidth again")
-        _document(of, part[:length], first, rows)
+        tests = of["testcases"] = [test for test in of.get("testcases") or () if isinstance(test, dict)]
+        _document(of, part[:length], list(_lines(tests, part[:length], first)), rows)
 
 
-def _document(of: Mapping[str, Any], text: str, first: int, rows: Rows) -> None:
-    tests = [test for test in of.get("testcases") or () if isinstance(test, dict)]
+def _document(of: Mapping[str, Any], text: str, lines: Sequence[int], rows: Rows) -> None:
+    tests = of["testcases"]
     error = of.get("error")
     if error and not tests:
         raise InputError(f"{rows.file}: nvbandwidth measured nothing: {error}")
@@ -66,7 +72,7 @@ def _document(of: Mapping[str, Any], text: str, first: int, rows: Rows) -> None:
     record = hashlib.sha256(text.encode()).hexdigest()[:16]
     gpus = _gpus(of)
     waived: list[str] = []
-    for test, line in zip(tests, _lines(tests, text, first), strict=True):
+    for test, line in zip(tests, lines, strict=True):
         name, status = str(test.get("name", "")), str(test.get("status", "Passed"))
         if status == "Waived":
             waived.append(name)

@@ -53,14 +53,20 @@ class _Table:
     trace: bool
     process: str
     on: str = ""  # the GPU, where a line before the table says it
+    _places: dict[tuple[str, ...], int | None] = field(default_factory=dict)
+    _factors: dict[int, float] = field(default_factory=dict)
 
     def place(self, *wanted: str) -> int | None:
-        return column([split_label(name)[0] for name in self.names], *wanted)
+        if wanted not in self._places:
+            self._places[wanted] = column([split_label(name)[0] for name in self.names], *wanted)
+        return self._places[wanted]
 
     def factor(self, place: int, rows: Rows) -> float:
         """Of a column of times: how many ms its unit has."""
-        unit = split_label(self.names[place])[1] or (self.units[place] if place < len(self.units) else "")
-        return milliseconds(unit, f"{rows.file}: column {self.names[place]!r}")
+        if place not in self._factors:
+            unit = split_label(self.names[place])[1] or (self.units[place] if place < len(self.units) else "")
+            self._factors[place] = milliseconds(unit, f"{rows.file}: column {self.names[place]!r}")
+        return self._factors[place]
 
 
 def fits(head: str) -> bool:

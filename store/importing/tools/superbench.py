@@ -149,15 +149,15 @@ def _judged(
 def _how(benchmark: str, metric: str, results: Mapping[str, Any], rank: str | None) -> _Metric | None:
     """How a metric is read, by the names and units that SuperBench documents; None if it is no rate or duration."""
     last = metric.rpartition("/")[2]
-    lower = last.lower()
+    lower, nvbandwidth = last.lower(), benchmark.startswith("nvbandwidth")
     if lower.endswith("_flops") or (_OLD_FLOPS.match(last) and "gemm" in benchmark):
         giga = 1.0 if benchmark.startswith("gemm-flops") else 1000.0
         return _Metric(lambda v: _WORK / (v * giga) / 1e6, "rate [GFLOP/s]", {"flop": _WORK}, giga)
     if lower.endswith("_iops") or (_OLD_OPS.match(last) and "gemm" in benchmark):
         return _Metric(lambda v: _WORK / v / 1e6, "operation_rate [Gop/s]", {"flop": _WORK, "precision": "int8"})
-    if lower.endswith(("bw", "bw_remote")):
+    if lower.endswith(("bw", "bw_remote")) or (nvbandwidth and "_bandwidth_" in lower):
         return _Metric(lambda v: 1000 / v, "bandwidth [GB/s]", {"bytes": _GIGABYTE, "path": _path(lower)})
-    if benchmark.startswith("nvbandwidth") and lower.endswith("_lat"):
+    if nvbandwidth and ("latency" in lower or "_lat" in lower):
         return _Metric(lambda v: v / 1e6, "latency [ns]", {"path": _path(lower)})
     if benchmark.startswith(("gpu-burn", "monitor")):
         return None
