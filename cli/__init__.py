@@ -23,6 +23,7 @@ _DEPENDENCIES = {
     "cupy": "cupy-cuda13x",
     "duckdb": "duckdb",
     "numpy": "numpy",
+    "opentelemetry": "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http",
     "plotly": "plotly",
     "polars": "polars",
     "pyarrow": "pyarrow",

@@ -9,6 +9,7 @@ import click
 from .options import Span, store_option
 
 _LOOK_S = 0.2  # a signal ends the command within this time
+_SHORTEST_S = 1.0
 
 
 @click.group("export", short_help="Newest readings and findings for Prometheus and OpenTelemetry.")
@@ -70,4 +71,57 @@ def prometheus(store: str, listen: str, max_age: float, dcgm_names: bool, once: 
         while not signals.came:
             time.sleep(_LOOK_S)
         server.close()
+        exporter.close()
+
+
+@export.command("otlp", short_help="Send the same to a collector of OpenTelemetry.")
+@store_option
+@click.option("--endpoint", metavar="URL", required=True, help="The collector: http://HOST:4318, OTLP over HTTP.")
+@click.option("--interval", type=Span(), default="60s", show_default=True, help="Time between two sendings.")
+@click.option("--max-age", type=Span(), default="60s", show_default=True, help="Leave out readings that are older.")
+@click.option("--once", is_flag=True, help="Send what is known and end.")
+def otlp(store: str, endpoint: str, interval: float, max_age: float, once: bool) -> None:
+    """Send the newest readings and findings to a collector until you stop it: Ctrl-C, SIGTERM.
+
+    \b
+    whorl export otlp --store S --endpoint http://127.0.0.1:4318
+
+    Names follow OpenTelemetry's conventions for hardware: hw.power, hw.energy, hw.gpu.utilization; others are
+    whorl.gpu.*. Needs the packages of whorl's extra `otlp`. Headers for the collector, as a token, come from
+    OTEL_EXPORTER_OTLP_HEADERS.
+    """
+    from ..dashboards.exported.exporting import Exporter, Settings
+    from ..dashboards.exported.otlp import Sender
+    from ..errors import InputError, WhorlError
+    from ..store import Store
+    from ..store.system.signals import Noted
+    from .output import tell
+
+    if interval < _SHORTEST_S:
+        raise InputError(f"--interval {interval:g} s is too short: give {_SHORTEST_S:g} s or more")
+    exporter = Exporter(Store.open(store), Settings(max_age))
+    sender = Sender(exporter, endpoint, timeout_s=min(10.0, interval), now_ns=time.time_ns())
+    if once:
+        exporter.refresh()
+        tell(f"sent {sender.send():,} points to {sender.url}")
+        return
+    with Noted() as signals:
+        exporter.start()
+        tell(f"sending the metrics of {store} to {sender.url} every {interval:g} s")
+        said, due = "", time.monotonic()
+        while not signals.came:
+            if time.monotonic() < due:
+                time.sleep(min(_LOOK_S, interval))
+                continue
+            due = max(due + interval, time.monotonic())
+            try:
+                sender.send()
+                if said:
+                    tell("the metrics arrive again")
+                said = ""
+            except WhorlError as error:
+                if str(error) != said:
+                    said = str(error)
+                    tell(f"{said}; it is tried again every {interval:g} s")
+        sender.close()
         exporter.close()

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from ... import __version__
 from ...errors import WhorlError
@@ -130,6 +131,10 @@ class Exporter:
         if self._settings.dcgm_names:
             out += dcgm.readings(newest, found)
         return [*out, *self._own(time.monotonic() - began)]
+
+    def rows(self) -> dict[Gpu, dict[str, Any]]:
+        """By GPU, its row of `gpus_now`, as it was read last."""
+        return self._found.rows
 
     def _shown(self, newest: Newest, found: findings.Found) -> list[tuple[Point, Point | None]]:
         """Who the GPUs are that other series are about."""

@@ -24,10 +24,10 @@ _JUDGED = (
     "select cluster, epoch_ns(judged_at) as at, gpus from judgements where campaign is null "
     "qualify row_number() over (partition by cluster order by judged_at desc) = 1"
 )
-_VERDICTS = "select cluster, level, keys, kind, state, effect_pct, n, epoch_ns(judged_at) as at from verdicts_now"
+_VERDICTS = "select cluster, level, keys, kind, state, effect_pct, n from verdicts_now"
 _FINGERPRINTS = (
-    "select cluster, gpu, class, workload, figure, ratio, ratio_low, ratio_high, peers, sittings, "
-    "epoch_ns(made_at) as at from fingerprints_now where ratio is not null and workload is not null"
+    "select cluster, gpu, class, workload, figure, ratio, ratio_low, ratio_high, peers, sittings "
+    "from fingerprints_now where ratio is not null and workload is not null"
 )
 _EVENTS = (
     "select cluster, gpu, kind, code, count(*) as n, epoch_ns(max(ts)) as at from events where gpu is not null "
@@ -59,33 +59,31 @@ def find(store: Store, who: Who, now_ns: int) -> Found:
     events = store.sql(_EVENTS).to_pylist()
     verdicts, fingerprints = store.sql(_VERDICTS).to_pylist(), store.sql(_FINGERPRINTS).to_pylist()
     series = (
-        *_judged(store.sql(_JUDGED).to_pylist(), verdicts, who),
-        *_fingerprints(fingerprints, who),
-        _counted(events, who),
+        *_judged(store.sql(_JUDGED).to_pylist(), verdicts, who, now_ns),
+        *_fingerprints(fingerprints, who, now_ns),
+        _counted(events, who, now_ns),
     )
     about = {(row["cluster"], gpu) for row in verdicts for gpu in json.loads(row["keys"])}
     about |= {(row["cluster"], row["gpu"]) for row in fingerprints}
     return Found(rows, known, series, frozenset(about), _last_xid(events))
 
 
-def _judged(judgements: Iterable[Row], verdicts: Iterable[Row], who: Who) -> list[Series]:
+def _judged(judgements: Iterable[Row], verdicts: Iterable[Row], who: Who, now_ns: int) -> list[Series]:
     """The newest judgement of each cluster: its findings by GPU, and how it stands as a whole."""
     found: dict[str, list[Point]] = {"state": [], "effect": [], "peers": []}
     count: Counter[tuple[str, str, str, str]] = Counter()
-    when: dict[str, int] = {}
     for row in verdicts:
         count[row["cluster"], row["level"], row["kind"], row["state"]] += 1
-        when[row["cluster"]] = row["at"]
         for gpu in json.loads(row["keys"]) if row["level"] != Level.BATCH else ():
             mine = who[row["cluster"], gpu].having(level=row["level"], kind=row["kind"])
-            found["state"] += [(mine.having(state=one.value), int(row["state"] == one), row["at"]) for one in State]
+            found["state"] += [(mine.having(state=one.value), int(row["state"] == one), now_ns) for one in State]
             if row["effect_pct"] is not None:
-                found["effect"].append((mine, row["effect_pct"] / 100, row["at"]))
+                found["effect"].append((mine, row["effect_pct"] / 100, now_ns))
             if row["n"] is not None:
-                found["peers"].append((mine, row["n"], row["at"]))
+                found["peers"].append((mine, row["n"], now_ns))
     stood = [(who.cluster(row["cluster"]), row) for row in judgements]
     counted = [
-        (who.cluster(cluster).having(level=level, kind=kind, state=state), n, when[cluster])
+        (who.cluster(cluster).having(level=level, kind=kind, state=state), n, now_ns)
         for (cluster, level, kind, state), n in count.items()
     ]
     return [
@@ -97,9 +95,9 @@ def _judged(judgements: Iterable[Row], verdicts: Iterable[Row], who: Who) -> lis
                _once(found["peers"])),
         series("verdicts", ONE, "gauge", "how many findings the newest judgement has", counted),
         series("judged_gpus", ONE, "gauge", "how many GPUs the newest judgement of all runs is about",
-               [(mine, row["gpus"], row["at"]) for mine, row in stood]),
+               [(mine, row["gpus"], now_ns) for mine, row in stood]),
         series("judged", TIMESTAMP, "gauge", "when the GPUs were judged last, since 1970",
-               [(mine, row["at"] / 1e9, row["at"]) for mine, row in stood]),
+               [(mine, row["at"] / 1e9, now_ns) for mine, row in stood]),
     ]  # fmt: skip
 
 
@@ -111,7 +109,7 @@ def _once(points: list[Point]) -> list[Point]:
     return list(first.values())
 
 
-def _fingerprints(rows: Iterable[Row], who: Who) -> list[Series]:
+def _fingerprints(rows: Iterable[Row], who: Who, now_ns: int) -> list[Series]:
     """Of each figure of the newest fingerprint: its ratio to the peers, with interval and number."""
     value: list[Point] = []
     ends: list[Point] = []
@@ -120,12 +118,12 @@ def _fingerprints(rows: Iterable[Row], who: Who) -> list[Series]:
     for row in rows:
         labels = {"workload": row["workload"], "figure": row["figure"]}
         mine = who[row["cluster"], row["gpu"]].having(**labels)
-        value.append((mine, row["ratio"], row["at"]))
+        value.append((mine, row["ratio"], now_ns))
         for end, name in (("ratio_low", "low"), ("ratio_high", "high")):
             if row[end] is not None:
-                ends.append((mine.having(end=name), row[end], row["at"]))
-        peers.append((mine, row["peers"], row["at"]))
-        sittings.append((mine, row["sittings"], row["at"]))
+                ends.append((mine.having(end=name), row[end], now_ns))
+        peers.append((mine, row["peers"], now_ns))
+        sittings.append((mine, row["sittings"], now_ns))
     return [
         series("gpu_fleet", RATIO, "gauge", "a figure of the GPU over the median of its peers: GPUs of its model with "
                "the same workload", value),
@@ -136,12 +134,12 @@ def _fingerprints(rows: Iterable[Row], who: Who) -> list[Series]:
     ]  # fmt: skip
 
 
-def _counted(events: Iterable[Row], who: Who) -> Series:
+def _counted(events: Iterable[Row], who: Who, now_ns: int) -> Series:
     """How many events of each kind are stored about each GPU."""
     found: list[Point] = []
     for row in events:
         labels = {"kind": row["kind"]} | ({} if row["code"] is None else {"code": str(row["code"])})
-        found.append((who[row["cluster"], row["gpu"]].having(**labels), row["n"], row["at"]))
+        found.append((who[row["cluster"], row["gpu"]].having(**labels), row["n"], now_ns))
     return series(
         "gpu_events", ONE, "counter", "events of a GPU that are stored, by kind and number of the error", found
     )

@@ -77,8 +77,8 @@ class Metered:
             for labels, value, at in points(f"{side}_j")
         ]
         return [
-            series("gpu_metered", UNITS["mJ"], "counter", "energy since the exporter began, by whorl's meter; it grows "
-                   "in steps", points("energy_j")),
+            series("gpu_metered_energy", UNITS["mJ"], "counter", "energy since the exporter began, by whorl's meter; "
+                   "it grows in steps", points("energy_j")),
             series("gpu_metered_doubt", UNITS["mJ"], "counter", "how much less or more that could be, from gaps and "
                    "from what counter and power disagree by; the error of the sensor comes on top", doubt),
             series("gpu_metered", SECONDS, "counter", "time of it with readings", points("measured_s")),

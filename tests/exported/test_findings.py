@@ -125,11 +125,11 @@ def test_energy_in_steps_is_that_of_the_whole_time(tmp_path: Path) -> None:
     _telemetry(store, "powered", seconds, watts, None)
     _telemetry(store, "ended", 400, watts[:400], None)
     metered, who = Metered(store, NOW + 100 * SECOND), Who()
-    assert values(metered.series(who), "whorl_gpu_metered_joules_total") == {}
+    assert values(metered.series(who), "whorl_gpu_metered_energy_joules_total") == {}
     before: dict[tuple[tuple[str, str], ...], float] = {}
     for at in (130, 250, 251, 480, 530, 830):
         metered.advance(NOW + at * SECOND)
-        now = values(metered.series(who), "whorl_gpu_metered_joules_total")
+        now = values(metered.series(who), "whorl_gpu_metered_energy_joules_total")
         assert all(now[gpu] >= joules for gpu, joules in before.items())
         before = now
     began, ended = np.array([NOW + 100 * SECOND]), np.array([NOW + 800 * SECOND])

@@ -1,0 +1,270 @@
+"""Metrics for OpenTelemetry, as a receiver over HTTP gets them: names, units, attributes, times; each is sent once."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+from opentelemetry.semconv._incubating.attributes import hw_attributes
+from opentelemetry.semconv._incubating.metrics import hw_metrics
+
+from whorl.cli import cli
+from whorl.dashboards.exported import otlp
+from whorl.dashboards.exported.exporting import Exporter, Settings
+from whorl.errors import InputError
+from whorl.store import Store
+from whorl.store.schema import arrow_rows
+from whorl.tests.exported.rows import EVERY, SECOND, batch, journal_of
+from whorl.tests.stores import new_store
+
+NOW = 1_800_000_000 * SECOND
+
+
+class Receiver(ThreadingHTTPServer):
+    """Takes what is sent to it, unless it is told to answer with another status."""
+
+    def __init__(self) -> None:
+        self.got: list[ExportMetricsServiceRequest] = []
+        self.status = 200
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def points(self) -> list[dict[str, Any]]:
+        """Every point of all requests, with what stands around it; forgets them."""
+        requests, self.got = self.got, []
+        return [
+            {
+                "name": metric.name, "unit": metric.unit, "data": metric.WhichOneof("data"),
+                "monotonic": metric.sum.is_monotonic, "host": _pairs(resource.resource.attributes),
+                "attributes": _pairs(point.attributes), "start": point.start_time_unix_nano,
+                "time": point.time_unix_nano,
+                "value": point.as_int if point.WhichOneof("value") == "as_int" else point.as_double,
+            }
+            for request in requests
+            for resource in request.resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+            for point in getattr(metric, str(metric.WhichOneof("data"))).data_points
+        ]  # fmt: skip
+
+
+def _pairs(attributes: Any) -> dict[str, str]:
+    return {one.key: one.value.string_value for one in attributes}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        assert self.path == "/v1/metrics"
+        assert self.headers["Content-Type"] == "application/x-protobuf"
+        if self.headers.get("Content-Encoding") == "gzip":
+            body = gzip.decompress(body)
+        if self.server.status == 200:
+            self.server.got.append(ExportMetricsServiceRequest.FromString(body))
+        answer = ExportMetricsServiceResponse().SerializeToString()
+        self.send_response(self.server.status)
+        self.send_header("Content-Type", "application/x-protobuf")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is the base class's
+        pass
+
+
+@contextmanager
+def receiving() -> Iterator[Receiver]:
+    with Receiver() as receiver:
+        thread = threading.Thread(target=receiver.serve_forever)
+        thread.start()
+        try:
+            yield receiver
+        finally:
+            receiver.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as found:
+        yield found
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    store = new_store(tmp_path / "store")
+    columns: dict[str, list[Any]] = {
+        "cluster": ["c", "c"], "gpu": ["g1", "g2"], "uuid": ["g1", "g2"], "node": ["n1", "n2"], "slot": [0, 0],
+        "model": ["H100", "H100"], "serial": ["S1", "S2"], "driver": ["570.1", "570.1"], "vbios": ["96.00", None],
+        "memory_total": [80 << 30, None],
+    }  # fmt: skip
+    store.append({"gpus": arrow_rows("gpus", columns)}, "gpus")
+    return store
+
+
+class Sent:
+    """A sender whose clock the test sets."""
+
+    def __init__(self, store: Store, receiver: Receiver) -> None:
+        self.now = NOW + SECOND
+        exporter = Exporter(store, Settings(), clock=lambda: self.now)
+        exporter.refresh()
+        self.sender = otlp.Sender(exporter, receiver.url, timeout_s=1.0, now_ns=NOW)
+        self._receiver = receiver
+
+    def points(self) -> list[dict[str, Any]]:
+        """What arrives of one sending."""
+        count = self.sender.send()
+        found = self._receiver.points()
+        assert len(found) == count
+        return found
+
+
+def only(points: list[dict[str, Any]], name: str, gpu: str = "g1", **attributes: str) -> dict[str, Any]:
+    spelled = {key.replace("_", "."): value for key, value in attributes.items()}
+    (found,) = (
+        one
+        for one in points
+        if one["name"] == name and one["attributes"]["hw.id"] == gpu and spelled.items() <= one["attributes"].items()
+    )
+    return found
+
+
+def test_readings_have_the_conventions_names_units_and_attributes(store: Store, receiver: Receiver) -> None:
+    with journal_of(store) as journal:
+        journal.append(batch([{"ts": NOW, "gpu": gpu, **EVERY} for gpu in ("g1", "g2")]))
+        points = Sent(store, receiver).points()
+    power = only(points, "hw.power")
+    assert power == {
+        "name": "hw.power", "unit": "W", "data": "gauge", "monotonic": False, "value": EVERY["power_mw"] / 1000,
+        "time": NOW, "start": power["start"], "host": power["host"], "attributes": power["attributes"],
+    }  # fmt: skip
+    assert power["attributes"] == {
+        "hw.id": "g1", "hw.type": "gpu", "hw.name": "n1/0", "hw.model": "H100", "hw.serial_number": "S1",
+        "hw.driver_version": "570.1", "hw.firmware_version": "96.00",
+    }  # fmt: skip
+    host = power["host"]
+    assert (host["host.name"], host["whorl.cluster"], host["service.name"]) == ("n1", "c", "whorl")
+    assert only(points, "hw.power", "g2")["host"]["host.name"] == "n2"
+    energy = only(points, "hw.energy")
+    assert (energy["unit"], energy["data"], energy["monotonic"]) == ("J", "sum", True)
+    assert energy["value"] == EVERY["energy_mj"] / 1000
+    memory = only(points, "hw.gpu.memory.limit")
+    assert (memory["unit"], memory["data"], memory["monotonic"], memory["value"]) == ("By", "sum", False, 80 << 30)
+    sent = only(points, "hw.gpu.io", network_io_direction="transmit")
+    assert (sent["unit"], sent["value"]) == ("By", EVERY["pcie_tx_bytes"])
+    clock = only(points, "whorl.gpu.sm_clock")
+    assert (clock["unit"], clock["value"]) == ("Hz", EVERY["sm_clock_mhz"] * 1e6)
+    hottest = {one["attributes"]["hw.sensor_location"] for one in points if one["name"] == "hw.temperature"}
+    assert hottest == {"GPU", "MEMORY"}
+
+
+def test_the_conventions_know_these_names_and_attributes() -> None:
+    metrics = {value for name, value in vars(hw_metrics).items() if name.startswith("HW_")}
+    known = {value for name, value in vars(hw_attributes).items() if name.startswith("HW_")}
+    for one in otlp.CONVENTIONS.values():
+        assert one.name in metrics
+        assert {name for name, _ in one.attributes if name.startswith("hw.")} <= known
+    assert {*otlp._IDENTITY.values(), "hw.id", "hw.type"} <= known
+
+
+def test_a_name_has_one_unit_and_one_sort_of_data(store: Store, receiver: Receiver) -> None:
+    """Else a collector refuses the second."""
+    with journal_of(store) as journal:
+        journal.append(batch([{"ts": NOW, "gpu": "g1", **EVERY, "quality": "power_slow"}]))
+        exporter = Exporter(store, Settings(), clock=lambda: NOW)
+        exporter.refresh()
+        by_name: dict[str, set[tuple[str, str]]] = {}
+        for one in exporter.series():
+            if not one.name.startswith("export") and one.kind != "info":
+                spelled = otlp.convention(one)
+                by_name.setdefault(spelled.name, set()).add((spelled.unit, spelled.data))
+    assert not {name: found for name, found in by_name.items() if len(found) > 1}
+
+
+def test_a_point_is_sent_once_with_the_time_of_its_reading(store: Store, receiver: Receiver) -> None:
+    with journal_of(store) as journal:
+        journal.append(batch([{"ts": NOW, "gpu": "g1", "power_mw": 1000, "fan_speed": 30}]))
+        sent = Sent(store, receiver)
+        assert {one["time"] for one in sent.points() if one["name"] == "hw.power"} == {NOW}
+        assert [one for one in sent.points() if one["attributes"].get("hw.id") == "g1"] == []
+        journal.append(batch([{"ts": NOW + 5 * SECOND, "gpu": "g1", "power_mw": 2000, "fan_speed": None}]))
+        sent.now += 5 * SECOND
+        points = sent.points()
+        assert (only(points, "hw.power")["value"], only(points, "hw.power")["time"]) == (2.0, NOW + 5 * SECOND)
+        assert not [one for one in points if one["name"] == "whorl.gpu.fan_speed"]
+
+
+def test_a_counter_that_fell_begins_anew(store: Store, receiver: Receiver) -> None:
+    with journal_of(store) as journal:
+        starts = []
+        sent = Sent(store, receiver)
+        for at, joules in ((1, 500), (2, 600), (3, 10), (4, 20)):
+            journal.append(batch([{"ts": NOW + at * SECOND, "gpu": "g1", "energy_mj": 1000 * joules}]))
+            sent.now = NOW + at * SECOND
+            starts.append((only(sent.points(), "hw.energy")["start"] - NOW) // SECOND)
+    assert starts == [0, 0, 2, 2]
+
+
+def test_what_did_not_arrive_is_sent_again(store: Store, receiver: Receiver) -> None:
+    with journal_of(store) as journal:
+        journal.append(batch([{"ts": NOW, "gpu": "g1", "power_mw": 1000}]))
+        sent = Sent(store, receiver)
+        receiver.status = 400
+        with pytest.raises(InputError, match=r"does not take the metrics .*400.*: see whether the collector runs"):
+            sent.sender.send()
+        receiver.status = 200
+        assert only(sent.points(), "hw.power")["value"] == 1.0
+
+
+def test_findings_are_sent_with_their_labels(store: Store, receiver: Receiver) -> None:
+    columns: dict[str, list[Any]] = {"ts": [NOW], "cluster": ["c"], "gpu": ["g1"], "kind": ["xid"], "code": [79]}
+    store.append({"events": arrow_rows("events", columns)}, "events")
+    (event,) = (one for one in Sent(store, receiver).points() if one["name"] == "whorl.gpu.events")
+    assert (event["value"], event["data"], event["monotonic"]) == (1, "sum", True)
+    assert event["attributes"]["whorl.kind"] == "xid"
+    assert event["attributes"]["whorl.code"] == "79"
+
+
+def test_once_sends_and_says_how_much(store: Store, receiver: Receiver) -> None:
+    with journal_of(store) as journal:
+        journal.append(batch([{"ts": NOW, "gpu": "g1", "power_mw": 1000}]))
+    command = ["export", "otlp", "--store", str(store.root), "--endpoint", receiver.url + "/", "--once"]
+    done = CliRunner().invoke(cli, [*command, "--max-age", "9999d"])
+    assert done.exit_code == 0, done.output
+    assert f"sent {len(receiver.points())} points to {receiver.url}/v1/metrics" in done.output
+
+
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:4318", "ftp://a:1", "http://", "http://a:b", "grpc"])
+def test_an_endpoint_that_is_none_is_told(store: Store, endpoint: str) -> None:
+    done = CliRunner().invoke(cli, ["export", "otlp", "--store", str(store.root), "--endpoint", endpoint, "--once"])
+    assert done.exit_code == 2
+    assert f"--endpoint {endpoint!r} is no address: write http://HOST:PORT" in done.output
+
+
+def test_a_collector_that_does_not_answer_is_told(store: Store) -> None:
+    with receiving() as gone:
+        url = gone.url
+    command = ["export", "otlp", "--store", str(store.root), "--endpoint", url, "--once"]
+    with journal_of(store) as journal:
+        journal.append(batch([{"ts": NOW, "gpu": "g1", "power_mw": 1000}]))
+    done = CliRunner().invoke(cli, [*command, "--interval", "1s", "--max-age", "9999d"])
+    assert done.exit_code == 2
+    assert f"{url}/v1/metrics does not take the metrics" in done.output
+    assert "Traceback" not in done.output
