@@ -1,0 +1,161 @@
+"""From a DCGM engine to the store, as `whorl collect --backend dcgm` runs: nothing lost, nothing twice, true joules."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from whorl.analysis.energy.metering.reading import meters
+from whorl.cli import cli
+from whorl.store import Store
+from whorl.tests.dcgm_library import DcgmEngine
+from whorl.tests.stores import new_store
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def two(engine: DcgmEngine, monkeypatch: pytest.MonkeyPatch) -> DcgmEngine:
+    """An engine with two H100s that work every other second; this process asks it ten times a second."""
+    monkeypatch.setattr("whorl.collectors.dcgm.dcgm._LEAST_POLL_S", 0.1)
+    monkeypatch.setattr("whorl.collectors.dcgm.dcgm._CHORES_US", 300_000)
+    monkeypatch.setenv("WHORL_NVML_CONTROL", str(engine.nvml.control))  # for what is true
+    engine.nvml.write("gpus 2", "model H100", "load 2 0.5")
+    engine.restart()
+    engine.bindings()
+    return engine
+
+
+def options(engine: DcgmEngine, store: Path) -> list[str]:
+    where = ["--backend", "dcgm", "--host", engine.address, "--node", "n1"]
+    return ["collect", *where, "--interval", "0.1", "--store", str(store)]
+
+
+def query(store: Path, sql: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = Store.open(store).sql(sql).to_pylist()
+    return found
+
+
+@contextmanager
+def collecting(engine: DcgmEngine, store: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that collects, and has stored something."""
+    command = [sys.executable, "-m", "whorl", *options(engine, store)]
+    with subprocess.Popen(command, env=engine.environment(), stderr=subprocess.PIPE, text=True) as process:
+        try:
+            rows, last = len(query(store, "from telemetry")), time.monotonic() + PATIENCE_S
+            while len(query(store, "from telemetry")) <= rows:
+                assert process.poll() is None, process.stderr.read() if process.stderr else ""
+                assert time.monotonic() < last, "nothing is stored"
+                time.sleep(0.1)
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_collector_that_is_killed_loses_nothing_and_a_second_one_doubles_nothing(
+    two: DcgmEngine, tmp_path: Path
+) -> None:
+    store = tmp_path / "S"
+    new_store(store)
+    # Another client has the engine go on and keep what it sampled, so the second collector could read it again.
+    pydcgm, _, structs = two.bindings()
+    handle = pydcgm.DcgmHandle(ipAddress=two.address, timeoutMs=2000)
+    group = pydcgm.DcgmGroup(handle, groupName="other", groupType=structs.DCGM_GROUP_DEFAULT)
+    fields = pydcgm.DcgmFieldGroup(handle, "other", [155, 156, 100, 150])
+    group.samples.WatchFields(fields, 100_000, 60.0, 0)
+    every = "select gpu, epoch_ns(ts) ts, power_mw, energy_mj from telemetry order by ts, gpu"
+    with collecting(two, store) as process:
+        time.sleep(0.5)
+        before = query(store, every)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    with collecting(two, store) as process:
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=PATIENCE_S)[1]
+    for one in (fields, group):
+        one.Delete()
+    handle.Shutdown()
+    assert process.returncode == 0, said
+    after = query(store, every)
+    assert len(after) > len(before) > 0
+    assert all(row in after for row in before)
+    assert len({(row["gpu"], row["ts"]) for row in after}) == len(after)
+    stamps = sorted({row["ts"] for row in after})
+    # What was sampled while nobody collected is the other client's.
+    assert max(later - sooner for sooner, later in itertools.pairwise(stamps)) > 500_000_000
+
+
+def test_joules_of_a_window_are_true_although_the_driver_is_slow(two: DcgmEngine, tmp_path: Path) -> None:
+    store = tmp_path / "S"
+    new_store(store)
+    two.nvml.add("latency 300")
+    done = CliRunner().invoke(cli, [*options(two, store), "--duration", "4.5"])
+    assert done.exit_code == 0, done.stderr
+    found = list(meters(Store.open(store)))
+    assert len(found) == 2
+    for number, meter in enumerate(sorted(found, key=lambda one: one.gpu)):
+        since, until = meter.first_ns + 500_000_000, meter.last_ns - 500_000_000
+        assert until - since > 2_000_000_000
+        energy = meter.over([since], [until])  # type: ignore[arg-type]
+        true = two.nvml.energy_j(number, until / 1e9) - two.nvml.energy_j(number, since / 1e9)
+        assert true > 300
+        assert energy.energy_j[0] == pytest.approx(true, rel=0.01)
+
+
+def test_a_lost_gpu_an_xid_and_a_sick_gpu_are_events_and_the_rest_goes_on(two: DcgmEngine, tmp_path: Path) -> None:
+    store = tmp_path / "S"
+    new_store(store)
+    when = time.time() + 1.5
+    two.nvml.add(f"from {when - 0.5} gpu 0 xid 48", f"from {when} gpu 1 lost")
+    done = CliRunner().invoke(cli, [*options(two, store), "--duration", "3.5"])
+    assert done.exit_code == 0, done.stderr
+    (first, second) = query(
+        store,
+        "select gpu, count(*) n, count(power_mw) p, count(*) filter (quality = 'lost') lost, max(ts) last "
+        "from telemetry group by gpu order by gpu",
+    )
+    assert first["n"] == first["p"] > second["p"] > 0
+    assert (first["lost"], second["lost"]) == (0, 1)
+    assert second["n"] == second["p"] + 1
+    events = query(store, "select gpu, kind, code, value, detail from events order by ts")
+    told = {event["kind"]: event for event in events}
+    assert (told["xid"]["gpu"], told["xid"]["code"]) == (first["gpu"], 48)
+    assert told["lost"]["gpu"] == second["gpu"]
+    assert "source_gone" not in told
+    sick = [event for event in events if event["kind"] == "health"]
+    assert sick
+    assert len({(event["gpu"], event["code"], event["value"]) for event in sick}) == len(sick)
+
+
+def test_a_time_in_which_the_clock_was_held_down_is_one_event(
+    two: DcgmEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("whorl.collectors.dcgm.events._QUIET_NS", 700_000_000)
+    store = tmp_path / "S"
+    new_store(store)
+    two.nvml.write("gpus 2", "model H100", "load 10 1")
+
+    def hold(statement: str, seconds: float) -> None:
+        now = time.time()
+        two.nvml.add(f"from {now} until {now + seconds} gpu 1 {statement}")
+
+    timer = threading.Timer(1.2, hold, ("slowdown brake", 0.8))
+    timer.start()
+    done = CliRunner().invoke(cli, [*options(two, store), "--duration", "4"])
+    timer.join()
+    assert done.exit_code == 0, done.stderr
+    (event,) = query(store, "select * from events where kind = 'held_down' and metric = 'power_brake_ns'")
+    assert event["gpu"] == max(row["gpu"] for row in query(store, "select distinct gpu from telemetry"))
+    assert event["duration_ns"] == pytest.approx(0.8e9, abs=0.2e9)
+    assert event["value"] == pytest.approx(0.9, abs=0.4)
