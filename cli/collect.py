@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..dashboards.table import many
+from ..errors import WhorlError
 from .options import Span, store_option
 
 if TYPE_CHECKING:
@@ -89,26 +90,33 @@ def collect(
         progress.say(_status(ready))
 
     with progress:
-        ended = run(
-            store,
-            interval=interval,
-            slow_interval=slow_interval,
-            duration=duration,
-            backend=backend,
-            durable=durable,
-            cluster=cluster,
-            node=node,
-            hung=hung,
-            gpus=gpus,
-            model=model,
-            seed=seed,
-            host=host,
-            socket=socket,
-            url=url or None,
-            tell=tell,
-            begun=begun,
-            look=look if progress.live else None,  # what nobody sees costs 4 % of a sweep at 10 Hz
-        )
+        try:
+            ended = run(
+                store,
+                interval=interval,
+                slow_interval=slow_interval,
+                duration=duration,
+                backend=backend,
+                durable=durable,
+                cluster=cluster,
+                node=node,
+                hung=hung,
+                gpus=gpus,
+                model=model,
+                seed=seed,
+                host=host,
+                socket=socket,
+                url=url or None,
+                tell=tell,
+                begun=begun,
+                look=look if progress.live else None,  # what nobody sees costs 4 % of a sweep at 10 Hz
+            )
+        except WhorlError as error:
+            if ready is None or not ready.sampler.stuck_in:
+                raise
+            tell(str(error))
+            ready.leave(error.exit_code)
+            raise
     if ended is None:
         tell("stopped before anything was read")
         return

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from ..errors import DeviceError
 from ..store.events import Event
 from .backends import Device
 from .clock import Clock, SystemClock
@@ -182,6 +183,8 @@ class Watched:
                 self._poller.hung_in = busy[0]
             self._poller = Poller(self._poll)
         if self._failure is not None:
+            if isinstance(self._failure, DeviceError) and not self.waiting_for_store:  # what led to it is told
+                self.write_events()
             raise self._failure
         self._events.tell_missed()
         if not self.waiting_for_store:

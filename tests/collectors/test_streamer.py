@@ -472,6 +472,28 @@ def test_collect_says_why_a_stream_cannot_be_opened(tmp_path: Path, monkeypatch:
     assert "simulated" not in done.stderr
 
 
+def test_collect_ends_at_once_where_nothing_but_a_new_process_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if the library of the source would wait for its threads when a process ends."""
+    released = threading.Event()
+
+    def hang() -> Readings:
+        released.wait(20)
+        return readings()
+
+    left: list[int] = []
+    monkeypatch.setattr("whorl.collectors.collecting.os._exit", left.append)
+    monkeypatch.setattr(streaming, "_MOST_HANGING", 2)
+    done = collected(Script([readings(power(0, T0)), hang, hang]), tmp_path / "S", monkeypatch, "--hung", "0.12")
+    released.set()
+    assert left == [6]
+    assert "scripted: 2 connections hang, one after the other" in done.stderr
+    found = Store.open(tmp_path / "S")
+    assert found.sql("select count(*) n from telemetry").to_pylist() == [{"n": 1}]
+    assert found.sql("select count(*) n from events where kind = 'hung'").to_pylist() == [{"n": 1}]
+
+
 def test_collect_ends_where_the_store_takes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise StoreError("no space is left on the disk")
