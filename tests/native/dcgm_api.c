@@ -52,6 +52,24 @@ API Status dcgmHostengineVersionInfo(Id handle, VersionInfo *out) {
     return status == OK ? tell(out, version) : status;
 }
 
+API const char *errorString(Status status) {
+    switch (status) {
+    case OK: return "Success";
+    case BADPARAM: return "Bad parameter passed to function";
+    case NOT_SUPPORTED: return "This request is not supported";
+    case TIMEOUT: return "The request timed out";
+    case VER_MISMATCH: return "API version mismatch";
+    case UNKNOWN_FIELD: return "Unknown field";
+    case NO_DATA: return "No data is available";
+    case NOT_WATCHED: return "Field is not being watched";
+    case NO_PERMISSION: return "No permission";
+    case CONNECTION_NOT_VALID: return "Host engine connection invalid/disconnected";
+    case DUPLICATE_KEY: return "Duplicate key passed to function";
+    case MODULE_NOT_LOADED: return "This request needs a module that is not loaded";
+    default: return "Unknown error";
+    }
+}
+
 /* ---- what there is ---- */
 
 static Status list_gpus(Id handle, int supported, uint32_t *ids, int *count) {

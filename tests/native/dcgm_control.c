@@ -113,21 +113,3 @@ int understands(const char *client_version) {
     tell_version(version, sizeof version);
     return atoi(version) == atoi(client_version);
 }
-
-API const char *errorString(Status status) {
-    switch (status) {
-    case OK: return "Success";
-    case BADPARAM: return "Bad parameter passed to function";
-    case NOT_SUPPORTED: return "This request is not supported";
-    case TIMEOUT: return "The request timed out";
-    case VER_MISMATCH: return "API version mismatch";
-    case UNKNOWN_FIELD: return "Unknown field";
-    case NO_DATA: return "No data is available";
-    case NOT_WATCHED: return "Field is not being watched";
-    case NO_PERMISSION: return "No permission";
-    case CONNECTION_NOT_VALID: return "Host engine connection invalid/disconnected";
-    case DUPLICATE_KEY: return "Duplicate key passed to function";
-    case MODULE_NOT_LOADED: return "This request needs a module that is not loaded";
-    default: return "Unknown error";
-    }
-}

@@ -6,8 +6,8 @@
 
 typedef struct {
     Client *owner;
+    Id id;
     GroupInfo *info; /* NULL: the place is free */
-    int generation;
 } Group;
 
 typedef struct {
@@ -18,24 +18,22 @@ typedef struct {
 
 static Group groups[MAX_GROUPS];
 static FieldGroup field_groups[MAX_GROUPS];
-static Id last_group = 1, last_field_group = 0; /* ids are never given out twice */
-static Id group_ids[MAX_GROUPS];
+static Id last_group, last_field_group; /* ids are never given out twice */
 
 /* ---- groups of entities ---- */
 
 static Group *find_group(Id id) {
     for (int i = 0; i < MAX_GROUPS; i++)
-        if (groups[i].info && group_ids[i] == id) return &groups[i];
+        if (groups[i].info && groups[i].id == id) return &groups[i];
     return NULL;
 }
 
-static int add_kind(GroupInfo *info, Kind kind) {
+static void add_kind(GroupInfo *info, Kind kind) {
     for (uint32_t i = 0; i < (uint32_t)n_gpus; i++) {
         if (kind == FE_GPU && gpus[i].condition == GPU_OK) info->members[info->count++] = (Entity){kind, i};
         for (uint32_t k = 0; kind != FE_GPU && k < (uint32_t)gpus[i].n_instances; k++)
             info->members[info->count++] = (Entity){kind, i * MAX_SLICES + k};
     }
-    return (int)info->count;
 }
 
 /* One of the groups that are always there; returns 0 where it is none of them. */
@@ -82,9 +80,8 @@ static Status create_group(Client *owner, const Request *request, Buffer *answer
     if (request->number == 3 || request->number == 5) add_kind(info, FE_GPU_I);
     if (request->number == 4 || request->number == 5) add_kind(info, FE_GPU_CI);
     memcpy(info->name, request->text, TEXT);
-    groups[i] = (Group){.owner = owner, .info = info};
-    group_ids[i] = ++last_group;
-    put(answer, &group_ids[i], sizeof(Id));
+    groups[i] = (Group){owner, ++last_group, info};
+    put(answer, &last_group, sizeof(Id));
     return OK;
 }
 
@@ -167,7 +164,7 @@ Status serve_groups(Client *client, const Request *request, const void *more, Bu
     case GROUP_IDS:
         put(answer, &(Id){ALL_GPUS}, sizeof(Id));
         for (int i = 0; i < MAX_GROUPS; i++)
-            if (groups[i].info) put(answer, &group_ids[i], sizeof(Id));
+            if (groups[i].info) put(answer, &groups[i].id, sizeof(Id));
         return OK;
     case FIELDS_CREATE: return create_fields(client, request, more, answer);
     case FIELDS_DESTROY:
