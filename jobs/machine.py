@@ -70,6 +70,7 @@ def gpu_findings() -> list[Finding]:
 
 def _python() -> list[Finding]:
     uses = {"duckdb": "sql", "polars": "import, analysis", "rich": "tables for people"}
+    uses |= dict.fromkeys(("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"), "export otlp")
     return [*node_findings(), *(package(name, use) for name, use in uses.items())]
 
 

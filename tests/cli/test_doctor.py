@@ -54,6 +54,7 @@ def test_every_finding_says_why() -> None:
     assert {"whorl", "python", "duckdb", "polars", "pyarrow", "NVML", "Slurm"} <= set(found)
     assert all(f["detail"] and f["needed_for"] for f in found.values())
     assert found["python"]["works"]
+    assert found["opentelemetry-sdk"]["needed_for"] == "export otlp"
 
 
 def test_a_missing_package_that_everything_needs_fails(monkeypatch: pytest.MonkeyPatch) -> None:
