@@ -7,8 +7,10 @@ from datetime import datetime as at
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
+from whorl.analysis.measurements import measurements
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.importing import Options, Parsed, import_file, read_file
@@ -65,6 +67,8 @@ def test_each_new_rate_is_a_repeat_and_errors_are_an_event(tmp_path: Path, store
     events = _rows(store, "select kind, gpu, workload, n, detail from events")
     assert events == [("wrong_result", UUIDS[1], "gpu-burn fp32", 9, "gpu-burn found 9 wrong elements")]
     assert _rows(store, "select distinct model from gpus") == [("NVIDIA A100-SXM4-40GB",)]
+    compared = measurements(store).select(pl.col("gpu").cast(pl.String), "value").rows()
+    assert compared == [(UUIDS[0], 900.0)]  # the median of its repeats; nothing of the GPU with wrong results
 
 
 def test_a_log_without_carriage_returns_reads_the_same(tmp_path: Path, parse: Parse) -> None:
@@ -121,6 +125,26 @@ def test_which_gpu_of_several_was_tested(tmp_path: Path, parse: Parse, refusal: 
     assert parse(path, gpu="n1/7").frame["gpu"].to_list() == ["n1/7"]
     by_number = parse(_log(tmp_path, LIST + MADE.format(1, "FLOATS") + one))
     assert by_number.frame["gpu"].to_list() == [UUIDS[1]]
+
+
+def test_gpus_of_several_models_may_be_numbered_otherwise(
+    tmp_path: Path, parse: Parse, refusal: Callable[..., str]
+) -> None:
+    text = LIST.replace("A100-SXM4-40GB", "T400", 1) + progress(100, [(5, 900), (5, 30)], "0 - 0")
+    path = _log(tmp_path, text)
+    assert "CUDA may number otherwise" in refusal(path)
+    assert parse(path, node="n1").frame["gpu"].to_list() == ["n1:0", "n1:1"]
+
+
+def test_older_progress_is_padded(tmp_path: Path, parse: Parse) -> None:
+    lines = (" 19.2%  proc'd:  4 (64 Gflop/s) -  0 ( 0 Gflop/s)   errors: 0 - 0   temps: 52 C - 53 C",
+             " 29.4%  proc'd:  4 (64 Gflop/s) -  4 (61 Gflop/s)   errors: 0 - 0   temps: 53 C - 54 C",
+             " 40.6%  proc'd:  8 (65 Gflop/s) -  8 (66 Gflop/s)   errors: 0 - 0   temps: 54 C - 55 C")  # fmt: skip
+    found = parse(_log(tmp_path, LIST + "\n".join(lines)))
+    assert found.frame.select("gpu", "figure rate", "temperature_c").rows() == [
+        (UUIDS[0], 65.0, 53.0),
+        (UUIDS[1], 66.0, 54.0),
+    ]
 
 
 @pytest.mark.parametrize(

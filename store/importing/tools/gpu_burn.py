@@ -21,7 +21,7 @@ from ..rows import Rows, Value
 
 _FLOP = 1e12
 _PROGRESS = re.compile(r"([0-9]{1,3}(?:\.[0-9]+)?)%\s+proc'd:")
-_RATE = re.compile(r"(-?[0-9]+)\s+\(([0-9.]+|-?nan|inf)\s+Gflop/s\)")
+_RATE = re.compile(r"(-?[0-9]+)\s+\(\s*([0-9]+(?:\.[0-9]+)?|-?nan|inf)\s+Gflop/s\)")
 _LISTED = re.compile(r"^\s*GPU\s+([0-9]+):\s+(.+?)\s+\(UUID:\s*(GPU-[0-9a-fA-F-]{36})\)")
 _MADE = re.compile(r"Initialized device ([0-9]+) with .*?using (FLOATS|DOUBLES)(.*)$")
 _LASTS = re.compile(r"Burning for ([0-9]{1,9}) seconds")
@@ -149,32 +149,30 @@ def _progress(run: _Run, line: int, piece: str) -> None:
     begins = {name: piece.find(name) for name in names}
     ends = [*sorted(at for at in begins.values() if at >= 0), len(piece)]
 
-    def part(name: str) -> list[str]:
+    def part(name: str) -> str:
         at = begins[name]
-        if at < 0:
-            return []
-        end = next(end for end in ends if end > at)
-        return re.split(r"\s+-\s+", piece[at + len(name) : end].strip())
+        return "" if at < 0 else piece[at + len(name) : next(end for end in ends if end > at)].strip()
 
-    rates = [_RATE.search(each) for each in part("proc'd:")]
+    def each(name: str) -> list[str]:
+        return re.split(r"\s+-\s+", part(name)) if part(name) else []
+
+    rates = list(_RATE.finditer(part("proc'd:")))
     if len(run.gpus) < len(rates):
         run.gpus += [_Gpu() for _ in range(len(rates) - len(run.gpus))]
     for gpu, found in zip(run.gpus, rates, strict=False):
-        if found is None:
-            continue
         done, rate = int(found[1]), float(found[2])
         gpu.died |= done == -1
         if done > gpu.done and 0 < rate < float("inf"):  # else it is the last one again
             gpu.rates.append((rate, line))
         gpu.done = max(done, gpu.done)
-    for gpu, text in zip(run.gpus, part("errors:"), strict=False):
+    for gpu, text in zip(run.gpus, each("errors:"), strict=False):
         gpu.died |= "DIED" in text
         if (counted := re.match(r"[0-9]{1,15}(?![0-9])", text)) is not None:
             errors = int(counted[0])
             gpu.errors += errors - gpu.last_errors if errors >= gpu.last_errors else errors
             gpu.last_errors = errors
     for name, unit, values in (("temps:", "C", "temperatures"), ("power:", "W", "watts")):
-        for gpu, text in zip(run.gpus, part(name), strict=False):
+        for gpu, text in zip(run.gpus, each(name), strict=False):
             if (reading := re.match(rf"([0-9.]+)\s*{unit}\b", text)) is not None:
                 getattr(gpu, values).append(float(reading[1]))
 
@@ -255,6 +253,12 @@ def _names(run: _Run, rows: Rows) -> list[dict[str, Value]]:
             raise InputError(
                 f"{rows.file}: the node has {len(run.listed)} GPUs and gpu-burn tested {tested}, and nothing says "
                 "which; give --gpu NAME, or cut the list of the others out of the log"
+            )
+    elif len({model for model, _ in run.listed.values()}) > 1 and tested > 1:
+        if rows.options.node is None:
+            raise InputError(
+                f"{rows.file}: the node has GPUs of several models, which CUDA may number otherwise than nvidia-smi; "
+                "give --node NAME if it ran with CUDA_DEVICE_ORDER=PCI_BUS_ID"
             )
     elif run.listed and all(device in run.listed for device in devices):
         return [{"gpu": run.listed[device][1], "model": run.listed[device][0]} for device in devices]
