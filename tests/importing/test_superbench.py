@@ -36,10 +36,14 @@ LAUNCH = {"kernel-launch/return_code:0": 0, "kernel-launch/event_time:0": 0.0054
 
 def test_each_metric_of_a_gpu_is_a_run(tmp_path: Path, store: Store) -> None:
     results = LAUNCH | {
+        "gemm-flops/return_code:1": 0,
         "gemm-flops/fp32_flops:0": 20_000.0,
         "gemm-flops/int8_tc_iops:0": 500_000.0,
+        "cublaslt-gemm/return_code:1": 0,
         "cublaslt-gemm/fp16_0_4096_4096_4096_flops:0": 800.0,
         "mem-bw/h2d_bw:1": 25.0,
+        "model-benchmarks:gpt/pytorch-gpt2-small/return_code:1": 0,
+        "cudnn-function/return_code:1": 0,
         "model-benchmarks:gpt/pytorch-gpt2-small/fp32_train_step_time:0": 100.0,
         "model-benchmarks:gpt/pytorch-gpt2-small/fp32_train_throughput:0": 320.0,
         "cudnn-function/name_cudnnConvolutionForward_x_1_time:0": 50.0,
@@ -141,6 +145,8 @@ def test_what_is_of_no_single_gpu_is_told(tmp_path: Path, parse: Parse) -> None:
     results = LAUNCH | {
         "nccl-bw:nvlink/allreduce_8388608_busbw:0": 200.0,
         "monitor/gpu_temperature:0": 50,
+        "megatron-gpt/megatron/fp16_train_step_time:0": 900.0,
+        "nvbandwidth/host_to_device_memcpy_ce_sum_bw:0": 400.0,
         "tensorrt-inference/pytorch-resnet50/gpu_time_99:0": 3.0,
         "cpu-stream/copy_throughput": 9.0,
         "model-benchmarks:gpt/pytorch-gpt2/fp32_train_step_time": 4.0,
@@ -148,7 +154,7 @@ def test_what_is_of_no_single_gpu_is_told(tmp_path: Path, parse: Parse) -> None:
     found = parse(_file(tmp_path, _line(results)))
     assert set(found.frame["workload"]) == {"superbench kernel-launch/event_time"}
     (note,) = [note for note in found.report.notes if note.startswith("not stored")]
-    for name in ("nccl-bw:nvlink (1)", "monitor/gpu_temperature (1)", "gpu_time_99 (1)", "cpu-stream (1)"):
+    for name in ("nccl-bw:nvlink (1)", "monitor (1)", "tensorrt-inference (1)", "megatron-gpt (1)"):
         assert name in note
 
 

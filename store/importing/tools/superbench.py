@@ -2,7 +2,8 @@
 
 A key is `benchmark/metric:rank`, where SuperBench gives each rank the GPU of its number. Where the metric itself names
 GPUs, as `gpu3_to_cpu_by_dma_bw`, it is about the first of them, and a second one is the repeat of the run. A metric of
-all GPUs together, as of NCCL, says nothing of one of them and is not stored.
+all GPUs together, as of NCCL, says nothing of one of them and is not stored: it names no GPU, and its benchmark has
+only rank 0 where others have more.
 """
 
 from __future__ import annotations
@@ -95,6 +96,10 @@ def _results(line: int, record: str, results: Mapping[str, Any], rows: Rows, lef
     common: dict[str, Value] = {"node": node} if isinstance(node, str) and node else {}
     keys = {key: found for key in results if (found := _KEY.match(key)) is not None}
     ranks = Counter((found["benchmark"], found["metric"]) for found in keys.values())
+    highest: dict[str, int] = {}
+    for found in keys.values():
+        highest[found["benchmark"]] = max(int(found["rank"] or 0), highest.get(found["benchmark"], 0))
+    of_all = {name for name, rank in highest.items() if rank == 0 < max(highest.values())}
     for key, found in keys.items():
         value = results[key]
         benchmark, metric = found["benchmark"], found["metric"]
@@ -102,7 +107,8 @@ def _results(line: int, record: str, results: Mapping[str, Any], rows: Rows, lef
         if ranks[benchmark, metric] > 1:  # each rank has one GPU, and calls it 0
             named = []
         gpu = named[0] if named else None if found["rank"] is None else int(found["rank"])
-        if gpu is None or _OF_NO_GPU.match(benchmark) or "gpu_all_to_gpu_all" in metric:
+        together = "gpu_all_to_gpu_all" in metric or "_sum_" in metric or (benchmark in of_all and not named)
+        if gpu is None or together or _OF_NO_GPU.match(benchmark):
             if metric.rpartition("/")[2] != "return_code":
                 left[benchmark] += 1
             elif _number(value):
