@@ -68,6 +68,8 @@ def collect(
     urls = (url,) if isinstance(url, str) else url
     given = {"gpus": gpus, "model": model, "seed": seed, "host": host, "socket": socket, "url": urls}
     options = _own(backend, {name: value for name, value in given.items() if value is not None})
+    if host is not None and node is None and not _is_here(host):
+        raise InputError(f"--host {host} is another machine: also give --node, the name of the node with these GPUs")
     plan = Plan(
         store=str(store),
         interval_s=interval,
@@ -113,3 +115,13 @@ def _own(backend: str, options: dict[str, Any]) -> dict[str, Any]:
     if "host" in options and "socket" in options:
         raise InputError("--host and --socket are two ways to one engine: give one of them")
     return options
+
+
+def _is_here(host: str) -> bool:
+    """Whether HOST or HOST:PORT is this machine."""
+    from ..store.names import this_host
+
+    named = host.rpartition(":")[0] if host.count(":") == 1 or "]:" in host else host
+    name = named.strip("[]").lower()
+    own = this_host().lower()
+    return name in {"localhost", "::1", own, own.partition(".")[0]} or name.startswith("127.")

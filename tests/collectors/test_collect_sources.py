@@ -219,7 +219,7 @@ def test_an_engine_that_cannot_be_used_at_the_start(two: DcgmEngine, tmp_path: P
         assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
         assert f"do not fit the engine at {two.address}" in done.stderr
     two.stop()
-    for host in (two.address, "n:port"):
+    for host in (two.address, "localhost:port", "[::1"):
         done = collected(tmp_path / "S", "--backend", "dcgm", "--host", host)
         assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
         assert host in done.stderr
