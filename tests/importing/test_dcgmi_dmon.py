@@ -90,6 +90,10 @@ def test_the_older_form_and_mig_instances(tmp_path: Path, store: Store) -> None:
          at(2026, 12, 31, 23, 59, 59), at(2027, 1, 1)),
         (("23:59:59", "00:00:01"), {"at": "2026-11-20"}, at(2026, 11, 20, 23, 59, 59), at(2026, 11, 21, 0, 0, 1)),
         (("00:00:01", "00:00:02"), {"at": "2026-11-20 23:59:58"}, at(2026, 11, 21, 0, 0, 1), at(2026, 11, 21, 0, 0, 2)),
+        (("Fri Nov 20 02:00:00 PM UTC 2026", "Fri Nov 20 02:00:02 PM UTC 2026"), {},
+         at(2026, 11, 20, 14), at(2026, 11, 20, 14, 0, 2)),
+        (("Sun 25 Oct 2026 02:30:00 AM CEST", "Sun 25 Oct 2026 02:30:00 AM CET"), {"time_zone": "Europe/Berlin"},
+         at(2026, 10, 25, 0, 30), at(2026, 10, 25, 1, 30)),
         (("n7: 1795860000", "n7: 1795860001"), {}, at(2026, 11, 28, 10), at(2026, 11, 28, 10, 0, 1)),
     ],
 )  # fmt: skip
@@ -112,6 +116,11 @@ def test_what_has_no_time_says_what_to_do(tmp_path: Path, refusal: Refusal) -> N
     assert "--at '2026-11-23 14:05:00' --every 1" in refusal(path, at="2026-11-20 10:00:00")
     timed = "\n".join(f"10:00:00 {line}" for line in text.splitlines())
     assert "the times in it have no date" in refusal(log(tmp_path, timed, "b.txt"))
+    abroad = "\n".join(f"Fri Nov 20 02:00:00 EST 2026 {line}" for line in text.splitlines())
+    assert "times in it are in EST: say where that is" in refusal(
+        log(tmp_path, abroad, "c.txt"), time_zone="Asia/Tokyo"
+    )
+    assert "there is no such time zone" in refusal(log(tmp_path, abroad, "c.txt"), time_zone="Mars/Base")
     assert "--at 'noon' is not a time" in refusal(path, at="noon", every=1.0)
 
 

@@ -76,6 +76,7 @@ class _Log:
         self.rows, self.times, self.sweeps = rows, Times(rows.file, NAME, rows.options), Sweeps()
         self.names: list[str] = []
         self.labels: list[str] = []
+        self.texts: dict[str, str] = {}  # each text once: in a long log, most come again and again
 
     def take(self, line: int, text: str) -> None:
         """Read one line."""
@@ -92,7 +93,7 @@ class _Log:
             self.rows.refuse(line, "it stands before the header")
 
     def _reading(self, line: int, text: str) -> None:
-        fields = _words(text)
+        fields = [self.texts.setdefault(word, word) for word in _words(text)]
         before = ""
         if "," in text:
             before, _, fields[0] = fields[0].rpartition(" ")

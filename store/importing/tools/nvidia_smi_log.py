@@ -15,7 +15,7 @@ from xml.parsers import expat
 from ....errors import InputError
 from ...clock_events import bit
 from ..rows import Rows, Value
-from .stamped import asctime
+from .stamped import Times
 
 NAME = "nvidia-smi -q -x"
 
@@ -182,7 +182,8 @@ class _Log:
 
 
 def _add(log: _Log, rows: Rows) -> None:
-    stamp = asctime(log.head.get("timestamp", ""))
+    said = log.head.get("timestamp", "")
+    stamp = Times(rows.file, NAME, rows.options).of(said, 0) if said else None
     if log.damage:
         rows.refuse(log.here, log.damage)
     elif not log.gpus:

@@ -7,7 +7,8 @@ A time that lacks its year or day is completed from --at; rows without any time 
 from __future__ import annotations
 
 import re
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from zoneinfo import ZoneInfo
 
 from ....errors import InputError
@@ -18,15 +19,13 @@ _NS = 10**9
 _HALF_DAY = timedelta(hours=12)
 _DAY_ONLY = re.compile(r"^[0-9]{4}[-/][0-9]{2}[-/][0-9]{2}$")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_CLOCK = r"([0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?)"
+_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_CLOCK = r"([0-9]{1,2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?)"
 _WHOLE = re.compile(rf"^([0-9]{{4}})([-/]?)([0-9]{{2}})\2([0-9]{{2}})[ T]+{_CLOCK} ?(Z|[+-][0-9]{{2}}:?[0-9]{{2}})?$")
-_NAMED = re.compile(  # as `date`, C and `ts` print it
-    rf"^(?:[A-Za-z]{{3,4}} +)?([A-Za-z]{{3}}) +([0-9]{{1,2}}) +{_CLOCK}(?: +(UTC|GMT))?(?: +([0-9]{{4}}))?$"
-)
+_ZONE = re.compile("^(?:[A-Z]{3,5}|Z|[+-][0-9]{2}:?[0-9]{2})$")
 _OF_DAY = re.compile(f"^{_CLOCK}$")
 _UNIX = re.compile(r"^[0-9]{9,19}(?:\.[0-9]+)?$")
 _NODE = re.compile(r"^([A-Za-z][A-Za-z0-9._-]*):(?: +|$)(.*)$")
-
 
 COUNTED = "the times are counted from --at in steps of --every: a pause of the tool itself shifts all that follow"
 
@@ -52,21 +51,46 @@ class Times:
             return text
         if found := _WHOLE.match(text):
             year, _, month, day, clock, zone = found.groups()
-            return f"{year}-{month}-{day} {clock.replace(',', '.')}{zone or ''}"
-        if found := _NAMED.match(text):
-            return self._named(*found.groups())
+            return f"{year}-{month}-{day} {_two_digits(clock)}{zone or ''}"
         if found := _OF_DAY.match(text):
-            return self._of_day(found[1].replace(",", "."))
-        return None
+            return self._of_day(_two_digits(found[1]))
+        return self._spelled(text)
 
-    def _named(self, month: str, day: str, clock: str, zone: str | None, year: str | None) -> str | None:
-        if month.lower() not in _MONTHS:
+    def _spelled(self, text: str) -> str | None:
+        """A time with the name of a month, its parts in any order, as `date`, `ts` and C print it in many countries."""
+        parts = dict.fromkeys(("year", "month", "day", "clock", "half", "zone"), "")
+        for word in text.split():
+            kind = _part(word)
+            if kind is None or parts.get(kind):
+                return None
+            parts[kind] = word
+        if not (parts["month"] and parts["day"] and parts["clock"]):
             return None
-        number = _MONTHS.index(month.lower()) + 1
-        if year is None:
+        month = _MONTHS.index(parts["month"][:3].lower()) + 1
+        if not parts["year"]:
             begin = self._begin("the times in it have no year")
-            year = str(begin.year + (number < begin.month - 6) - (number > begin.month + 6))
-        return f"{year}-{number:02d}-{int(day):02d} {clock.replace(',', '.')}{'Z' if zone else ''}"
+            parts["year"] = str(begin.year + (month < begin.month - 6) - (month > begin.month + 6))
+        clock = _two_digits(parts["clock"])
+        if parts["half"]:
+            clock = f"{int(clock[:2]) % 12 + 12 * (parts['half'].lower() == 'pm'):02d}{clock[2:]}"
+        civil = f"{parts['year']}-{month:02d}-{int(parts['day']):02d} {clock}"
+        return civil + self._offset(parts["zone"], civil)
+
+    def _offset(self, zone: str, civil: str) -> str:
+        """What stands behind a time in ISO 8601 for a zone such as CET. Raises InputError if --time-zone has none."""
+        if zone in ("", "UTC", "GMT", "Z"):
+            return "Z" if zone else ""
+        if zone[0] in "+-":
+            return zone
+        try:
+            then = datetime.fromisoformat(civil[:19])
+        except ValueError:
+            return ""  # it is no time, and will be refused as one
+        for fold in (0, 1):
+            there = then.replace(tzinfo=self._zone, fold=fold)
+            if there.tzname() == zone:
+                return there.strftime("%z")
+        raise InputError(f"{self._file}: times in it are in {zone}: say where that is, as --time-zone Europe/Berlin")
 
     def _of_day(self, clock: str) -> str | None:
         """The day of a time of day: that of --at, and later the next one when the clock passes midnight."""
@@ -89,9 +113,14 @@ class Times:
         """The civil time that --at says, in --time-zone."""
         if self._options.at is None:
             raise InputError(f"{self._file}: {why}: say on which day it began, for example --at 2026-11-23")
-        there = ZoneInfo(self._options.time_zone)
-        return datetime.fromtimestamp(self._instant() // _NS, UTC).astimezone(there).replace(tzinfo=None)
+        return datetime.fromtimestamp(self._instant // _NS, UTC).astimezone(self._zone).replace(tzinfo=None)
 
+    @cached_property
+    def _zone(self) -> ZoneInfo:
+        instant("2000-01-01 00:00:00", self._options.time_zone, "the year 2000")  # which says if it is none
+        return ZoneInfo(self._options.time_zone)
+
+    @cached_property
     def _instant(self) -> int:
         at = (self._options.at or "").strip()
         return instant(f"{at} 00:00:00" if self._day_only else at, self._options.time_zone, "--at")
@@ -102,7 +131,7 @@ class Times:
                 f"{self._file}: {self._tool} printed no times: say when it began and how many seconds lie between two "
                 f"readings, for example --at '2026-11-23 14:05:00' --every 1"
             )
-        ns = self._instant() + round(sweep * (self._options.every or 0.0) * _NS)
+        ns = self._instant + round(sweep * (self._options.every or 0.0) * _NS)
         seconds, rest = divmod(ns, _NS)
         return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{rest:09d}Z"
 
@@ -131,10 +160,22 @@ def front(text: str) -> tuple[str, str]:
     return (found[1], found[2].strip()) if found else ("", text)
 
 
-def asctime(text: str) -> str | None:
-    """A time as C prints it, `Fri Aug  4 11:44:30 2023`, as a text that `stamps.times` reads."""
-    found = _NAMED.match(" ".join(text.split()))
-    if found is None or found[5] is None or found[1].lower() not in _MONTHS:
-        return None
-    day = date(int(found[5]), _MONTHS.index(found[1].lower()) + 1, 1)
-    return f"{day:%Y-%m}-{int(found[2]):02d} {found[3]}{'Z' if found[4] else ''}"
+def _part(word: str) -> str | None:
+    """Which part of a time a word is: "" for the day of the week; None if it is none."""
+    low = word.lower()
+    if low.isalpha() and low[:3] in _MONTHS:
+        return "month"
+    if low.isalpha() and low[:3] in _DAYS:
+        return ""
+    if low in ("am", "pm"):
+        return "half"
+    if low.isdecimal() and len(low) in (1, 2, 4):
+        return "year" if len(low) == 4 else "day"
+    if _OF_DAY.match(word):
+        return "clock"
+    return "zone" if _ZONE.match(word) else None
+
+
+def _two_digits(clock: str) -> str:
+    """A time of day with two digits for the hour, and a point before the fraction."""
+    return clock.replace(",", ".").zfill(len(clock) + (clock[1] == ":"))
