@@ -64,7 +64,7 @@ class Fetcher:
             where = answer.headers.get("Location")
             if answer.status not in (301, 302, 303, 307, 308) or not where:
                 return self._text(answer, body)
-            url = urljoin(url, where)
+            url = _joined(url, where)
             if urlsplit(url).scheme not in ("http", "https"):
                 raise NoPage(f"it sends on to {url!r}, which is no web page; give the exporter's own address")
         raise NoPage(f"it sends on more than {_REDIRECTS} times; give the exporter's own address")
@@ -84,12 +84,12 @@ class Fetcher:
             self.close()
             if not again:
                 raise NoPage("it closed the connection without an answer; look into the exporter's log") from error
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, ValueError) as error:
             self.close()
             raise NoPage(_why(error, self._timeout)) from error
         try:  # the server had closed the connection that was kept
             return self._asked(parts, until)
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, ValueError) as error:
             self.close()
             raise NoPage(_why(error, self._timeout)) from error
 
@@ -147,6 +147,16 @@ class Fetcher:
         return body.decode("utf-8", "replace")
 
 
+def _joined(url: str, where: str) -> str:
+    """Where an answer sends on to, which may be anything. Raises NoPage."""
+    try:
+        joined = urljoin(url, where)
+        urlsplit(joined).port  # noqa: B018 - raises where it is none
+    except ValueError:
+        raise NoPage(f"it sends on to {where!r}, which is no address; give the exporter's own") from None
+    return joined
+
+
 def _left(until: float) -> float:
     left = until - time.monotonic()
     if left <= 0:
@@ -167,6 +177,8 @@ def _why(error: Exception, timeout_s: float) -> str:
         return "its page is cut short; look into the exporter's log"
     if isinstance(error, http.client.BadStatusLine):
         return "it does not speak HTTP; check the port"
+    if isinstance(error, UnicodeError):
+        return "its host cannot be a name; check it"
     if isinstance(error, OSError):
         return f"it cannot be reached ({error.strerror or error})"
     return str(error) or type(error).__name__

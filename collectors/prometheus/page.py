@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _ROOM = 4  # times as many series are remembered as a page has: pods come and go, and are in the labels
 _BECAUSE = {"unsupported": Status.UNSUPPORTED, "denied": Status.DENIED, "blank": Status.UNREAD}
 _MOST_XID = 100_000
+_WIDE = 1 << 63
 
 
 @dataclass(slots=True)
@@ -204,7 +205,7 @@ class Reader:
             self._unit(gpu).note(f"{METRICS[row].name} of {self.gpus[gpu].key}", when or now_ns, value)
         for cell, when, rank, value, status in times:
             factor = self._unit(cell[1]).factor
-            if factor is not None:
+            if factor is not None and value * factor < _WIDE:
                 cells[cell] = (when, rank, value * factor, status)
             elif value:  # 0 is 0 in every unit
                 cells[cell] = (when, rank, 0, Status.UNREAD)

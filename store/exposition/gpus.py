@@ -159,7 +159,8 @@ def place(name: str, labels: Mapping[str, str]) -> Place | None:
     names = () if found is None else found.metric.prometheus
     rank = _OF_POD * pods + (names.index(name) if name in names else len(names))
     if owner.instance is not None and not (found is not None and found.of_instances):
-        rank += _REPEATED + (int(owner.instance) if owner.instance.isdecimal() else 0)
+        number = owner.instance
+        rank += _REPEATED + (int(number) if number.isdecimal() and len(number) < 6 else 0)
         owner = Whose(owner.uuid, None)
     return Place(found, owner, rank)
 

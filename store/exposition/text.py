@@ -7,7 +7,6 @@ and rounds counters to floats; so whorl has its own, and tests compare the two.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +19,8 @@ _ESCAPED = re.compile(r"\\(.)")
 _FIRST = re.compile(rf"\s*({_QUOTED})\s*(,|$)")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,30}")
 _MEANT = {"n": "\n"}
-_SECONDS = 10**11  # a time stamp below it is in s, as OpenMetrics has it, else in ms
+_LAST = 9.2e12  # a time stamp of any unit beyond it does not fit into ns of 64 bits
+_SECONDS = 9_200_000_000  # a time stamp below it is in s, as OpenMetrics has it, else in ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def value_and_stamp(tail: str) -> tuple[str, int | None]:
     if len(parts) > 2:
         raise ValueError("it has more than a value and a time stamp")
     stamp = number_of(parts[1])
-    if stamp is None or not math.isfinite(stamp):
+    if stamp is None or not abs(stamp) < _LAST:
         raise ValueError(f"{parts[1]!r} is no time stamp")
     return parts[0], _nanoseconds(parts[1], stamp)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -414,6 +415,8 @@ def test_metric_that_is_renamed_is_told_once(pages: Pages, exporter: Exporter) -
             Answer("", 302, {"Location": "file:///etc/passwd"}),
             "it sends on to 'file:///etc/passwd', which is no web page",
         ),
+        (Answer("", 302, {"Location": "http://[::1"}), "it sends on to 'http://[::1', which is no address"),
+        (Answer("", 302, {"Location": "http://a:99999/"}), "it sends on to 'http://a:99999/', which is no address"),
         (Answer(""), "shows no GPU: it has no metric of DCGM"),
         (
             Answer("# HELP DCGM_FI_DEV_SM_CLOCK x\n# TYPE DCGM_FI_DEV_SM_CLOCK gauge\n"),
@@ -436,6 +439,41 @@ def test_no_page_is_one_sentence(pages: Pages, exporter: Exporter, answer: Answe
     assert why in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        (b"", "it closed the connection without an answer"),
+        (b"220 mail.site.org ESMTP\r\n", "it does not speak HTTP; check the port"),
+        (b"HTTP/1.1 200 OK\r\nContent-Le", "shows no GPU"),
+        (
+            b"HTTP/1.1 200 OK\r\n" + b"A: " + b"a" * 70_000 + b"\r\n\r\n",
+            "got more than 65536 bytes when reading header line",
+        ),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nabc", "its page is cut short"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\nabc", "its page is cut short"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 4000\r\n\r\nabc", "its page is cut short"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\nabc\n", "shows no GPU"),
+    ],
+)
+def test_server_of_anything_is_one_sentence(sent: bytes, why: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection = server.accept()[0]
+            connection.recv(4096)
+            connection.sendall(sent)
+            connection.shutdown(socket.SHUT_WR)
+            connection.recv(4096)
+            connection.close()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        with pytest.raises(InputError) as error:
+            Read(f"http://127.0.0.1:{server.getsockname()[1]}/metrics").open()
+        assert why in str(error.value)
+        thread.join(10)
+
+
 def test_addresses_without_a_server() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -444,6 +482,8 @@ def test_addresses_without_a_server() -> None:
             Read(url).open()
     with pytest.raises(InputError, match=r"its host is not known .*; check the name"):
         Read("http://no-such-host.invalid:9400").open()
+    with pytest.raises(InputError, match="its host cannot be a name; check it"):
+        Read("http://node..site:9400").open()
 
 
 @pytest.mark.parametrize("url", ["node:9400", "ftp://node/metrics", "http://", "http://node:x/", "http://no de/", ""])

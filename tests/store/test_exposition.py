@@ -70,6 +70,8 @@ def test_text_as_value_is_no_damage() -> None:
         ('a{gpu="0"}', "it has no value"),
         ("a 1 2 3", "it has more than a value and a time stamp"),
         ("a 1 yesterday", "'yesterday' is no time stamp"),
+        ("a 1 99999999999999999999", "'99999999999999999999' is no time stamp"),
+        ("a 1 NaN", "'NaN' is no time stamp"),
         ("=a 1", "it does not begin with the name of a metric"),
         ("<html>", "it does not begin with the name of a metric"),
     ],
