@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 )
 @click.option("--host", metavar="HOST:PORT", help="Dcgm: the engine.  [default: this node's, else one of its own]")
 @click.option("--socket", metavar="PATH", help="Dcgm: the engine, by its Unix socket.")
+@click.option("--job", metavar="ID", help="Dcgm: store its statistics of this job at the end.")
 @click.option("--url", metavar="URL", multiple=True, help="Prometheus: the page of an exporter; may be repeated.")
 @click.option("--gpus", type=click.IntRange(1, 1024), help="Simulated: how many GPUs.  [default: 8]")
 @click.option("--model", metavar="NAME", help="Simulated: which model.  [default: H100]")
@@ -58,6 +59,7 @@ def collect(
     hung: float | None,
     host: str | None,
     socket: str | None,
+    job: str | None,
     url: tuple[str, ...],
     gpus: int | None,
     model: str | None,
@@ -106,6 +108,7 @@ def collect(
                 seed=seed,
                 host=host,
                 socket=socket,
+                job=job,
                 url=url or None,
                 tell=tell,
                 begun=begun,

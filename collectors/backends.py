@@ -149,6 +149,10 @@ class Stream(Protocol):
         """
         ...
 
+    def end(self) -> list[Event]:
+        """What is to be told at the end, after the last poll; it may block."""
+        ...
+
     def close(self) -> None:
         """Leave the source. It may be gone already, and may be opened again."""
         ...
@@ -170,7 +174,8 @@ class Source:
 BACKENDS: dict[str, Source] = {
     "nvml": Source(".nvml", "Nvml"),
     "simulated": Source(".simulated", "Simulated", options=("gpus", "model", "seed"), plan=("node",)),
-    "dcgm": Source(".dcgm.dcgm", "Dcgm", streams=True, options=("host", "socket"), plan=("interval_s", "slow_s")),
+    "dcgm": Source(".dcgm.dcgm", "Dcgm", streams=True, options=("host", "socket", "job"),
+                   plan=("interval_s", "slow_s")),
     "prometheus": Source(".prometheus.prometheus", "Prometheus", streams=True, options=("url",), needs=("url",),
                          plan=("interval_s",)),
 }

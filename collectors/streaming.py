@@ -6,6 +6,7 @@ until it does: one event says when that began and one when it ended, however oft
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -154,6 +155,11 @@ class Streamer(Watched):
         self.write_events(me)
         with self._in(me, STORE):
             self._recorder.flush()
+
+    def _finish(self, me: Poller) -> None:
+        if self._open:
+            with contextlib.suppress(InputError), self._in(me, self._number):
+                self._events.add(self.source.end())
 
     def _ask(self, me: Poller, now: int) -> tuple[Readings, list[Event]] | None:
         """What is new; None where the stream does not answer."""

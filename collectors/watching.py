@@ -135,6 +135,9 @@ class Watched:
         """One tick, which it counts (`_tick`) as soon as it has read."""
         raise NotImplementedError
 
+    def _finish(self, me: Poller) -> None:
+        """What is to be done at the end."""
+
     def _given_up(self, what: int | str, since: int) -> None:
         """The thread that hangs in `what` since then (steady ns) was given up; the next one is about to start."""
         raise NotImplementedError
@@ -252,6 +255,8 @@ class Watched:
                 self._turn(me)
             if self._late and self._ending and self._poller is me:
                 self._turn(me)
+            if self._poller is me:
+                self._finish(me)
         except Abandoned:
             return
         except BaseException as error:  # handed to the watching thread, which raises it

@@ -45,6 +45,7 @@ def collect(
     seed: int | None = None,
     host: str | None = None,
     socket: str | None = None,
+    job: str | None = None,
     url: str | Sequence[str] | None = None,
     tell: Callable[[str], None] | None = None,
     begun: Callable[[Collecting], None] | None = None,
@@ -66,7 +67,7 @@ def collect(
     from ..store.system.signals import Noted
 
     urls = (url,) if isinstance(url, str) else url
-    given = {"gpus": gpus, "model": model, "seed": seed, "host": host, "socket": socket, "url": urls}
+    given = {"gpus": gpus, "model": model, "seed": seed, "host": host, "socket": socket, "job": job, "url": urls}
     options = _own(backend, {name: value for name, value in given.items() if value is not None})
     if host is not None and node is None and not _is_here(host):
         raise InputError(f"--host {host} is another machine: also give --node, the name of the node with these GPUs")

@@ -60,6 +60,14 @@ class EventKind(StrEnum):
         "value",
     )
 
+    JOB_STATISTICS = (
+        "job_statistics",
+        "DCGM's own statistics of the job `job_id` on the GPU: it used `value` J in `duration_ns`, with `n` XIDs",
+        "value",
+        "duration_ns",
+        "n",
+    )
+
     # what cannot be read
     NOT_SUPPORTED = (
         "not_supported",

@@ -274,6 +274,14 @@ def connect(bindings: Bindings, target: Target, *, interval_us: int, slow_us: in
     return made
 
 
+def another(made: Connection) -> Connection:
+    """A second connection to the same engine, for what must not meet the watches of the first."""
+    if made.embedded:
+        raise InputError("an engine within this process keeps none; start nv-hostengine")
+    kind = "unixSocketPath" if made.where.startswith("/") else "ipAddress"
+    return _handle(made.bindings, made.where, **{kind: made.where})
+
+
 def _watch_all(made: Connection, interval_us: int, slow_us: int) -> None:
     whole = [one for one in made.entities if one.parent is None]
     parts = [one for one in made.entities if one.parent is not None]

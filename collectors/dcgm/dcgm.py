@@ -16,9 +16,10 @@ from ...store.metrics import METRICS
 from ...store.power_sensors import sensor_of_model
 from ..backends import Readings, Status
 from .bindings import Bindings, find_bindings
-from .connection import NO_PERMISSION, REQUIRES_ROOT, Connection, Refusal, Target, connect, sentence
+from .connection import NO_PERMISSION, REQUIRES_ROOT, Connection, Refusal, Target, another, connect, sentence
 from .entities import find_entities, lost_gpus
 from .events import Health, HeldDown, Xids
+from .job import JobStatistics
 from .reading import OF_XID, Reader
 from .rows import Assembler
 
@@ -43,16 +44,26 @@ class Dcgm:
     keeps = True
 
     def __init__(
-        self, *, host: str | None = None, socket: str | None = None, interval_s: float = 1.0, slow_s: float = 10.0
+        self,
+        *,
+        host: str | None = None,
+        socket: str | None = None,
+        job: str | None = None,
+        interval_s: float = 1.0,
+        slow_s: float = 10.0,
     ) -> None:
         if host is not None and socket is not None:
             raise InputError("give --host or --socket, not both: an engine is reached by one of them")
+        if job is not None and not 0 < len(job) < 64:
+            raise InputError(f"DCGM's job ids have 1 to 63 characters, and {job!r} has {len(job)}")
         self.period_ms: int | None = None
         self.poll_s = max(interval_s, _LEAST_POLL_S)
         self._target = Target(host, socket)
         self._interval_us, self._slow_us = round(interval_s * 1e6), round(max(slow_s, interval_s) * 1e6)
         self._overlap_us = max(2 * self._interval_us, _LEAST_OVERLAP_US)
         self._connection: Connection | None = None
+        self._job_id = job
+        self._job: JobStatistics | None = None
         self._devices: list[Device] = []
         self._xids, self._health, self._held = Xids(), Health(), HeldDown()
         self._assembler = Assembler()
@@ -65,7 +76,9 @@ class Dcgm:
         self._target.address()
         bindings = find_bindings()
         bindings.load()
+        self._bindings = bindings
         self._connect(bindings)
+        self._begin_job()
 
     def devices(self) -> Sequence[Device]:
         return self._devices
@@ -73,8 +86,33 @@ class Dcgm:
     def close(self) -> None:
         """Take back our watches and groups, and leave the engine."""
         connection, self._connection = self._connection, None
+        job, self._job = self._job, None
+        if job is not None:
+            job.close()
         if connection is not None:
             connection.close()
+
+    def end(self) -> list[Event]:
+        """The engine's statistics of the job that was asked for."""
+        if self._job is None:
+            return []
+        try:
+            return self._job.end(self._gpus)
+        except self._bindings.error as error:
+            return [_no_statistics(str(error))]
+
+    def _begin_job(self) -> None:
+        if self._job_id is None or self._connection is None or self._job is not None:
+            return
+        whole = [one for one in self._connection.entities if one.parent is None]
+        own = None
+        try:
+            own = another(self._connection)
+            self._job = JobStatistics(own, self._job_id, whole, every_us=self._interval_us)
+        except (self._bindings.error, InputError) as error:
+            if own is not None:
+                own.close()
+            self._pending.append(_no_statistics(str(error)))
 
     @property
     def late(self) -> int:
@@ -173,7 +211,8 @@ class Dcgm:
         if not self._changed(made):
             return readings, events
         before = [device.gpu for device in self._devices]
-        self.close()
+        made.close()
+        self._connection = None
         try:
             self._connect(made.bindings)
         except InputError:  # what was read is kept; the next poll says that the engine is gone
@@ -192,6 +231,10 @@ class Dcgm:
         gone = {one.key for one in made.entities if one.key in lost or one.parent in lost}
         now = {one.key: one.device.gpu for one in find_entities(made.bindings, made.handle)}
         return now != {key: gpu for key, gpu in known.items() if key not in gone or key in now}
+
+
+def _no_statistics(reason: str) -> Event:
+    return Event(EventKind.NOT_SUPPORTED, None, f"the engine gives no statistics of the job: {reason}")
 
 
 def _refusal_events(refusal: Refusal, everyone: set[int]) -> list[Event]:

@@ -78,6 +78,10 @@ class Prometheus:
         rows, more = self._read()
         return self._readings(found + rows), events + more
 
+    def end(self) -> list[Event]:
+        """Nothing."""
+        return []
+
     def close(self) -> None:
         for fetcher, asking in zip(self._fetchers, self._asking, strict=True):
             if asking is None or not asking.is_alive():

@@ -325,6 +325,12 @@ def test_an_engine_that_is_not_there(dcgm: DcgmLibrary, where: dict[str, Any], s
         Dcgm(**where).open()
 
 
+def test_a_job_id_that_the_engine_could_not_keep() -> None:
+    for job in ("", "j" * 64):
+        with pytest.raises(InputError, match="1 to 63 characters"):
+            Dcgm(job=job)
+
+
 def test_bindings_of_another_version_than_the_engine(stopped_engine: DcgmEngine) -> None:
     stopped_engine.write("version 3.3.5")
     stopped_engine.start()

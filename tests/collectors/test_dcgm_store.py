@@ -159,3 +159,45 @@ def test_a_time_in_which_the_clock_was_held_down_is_one_event(
     assert event["gpu"] == max(row["gpu"] for row in query(store, "select distinct gpu from telemetry"))
     assert event["duration_ns"] == pytest.approx(0.8e9, abs=0.2e9)
     assert event["value"] == pytest.approx(0.9, abs=0.4)
+
+
+def test_the_engines_statistics_of_a_job_are_events_at_the_end(
+    two: DcgmEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("whorl.collectors.dcgm.job._EVERY_US", 100_000)
+    store = tmp_path / "S"
+    new_store(store)
+    two.nvml.add(f"from {time.time() + 1} gpu 1 xid 31")
+    done = CliRunner().invoke(cli, [*options(two, store), "--duration", "2.5", "--job", "4711"])
+    assert done.exit_code == 0, done.stderr
+    told = query(
+        store,
+        "select gpu, job_id, value, n, duration_ns, detail, epoch_ns(ts) ended from events "
+        "where kind = 'job_statistics' order by gpu",
+    )
+    assert [(event["job_id"], event["n"]) for event in told] == [("4711", 0), ("4711", 1)]
+    for number, event in enumerate(told):
+        ended, length = event["ended"] / 1e9, event["duration_ns"] / 1e9
+        assert 2 < length < 5
+        true = two.nvml.energy_j(number, ended) - two.nvml.energy_j(number, ended - length)
+        assert event["value"] == pytest.approx(true, rel=0.2)  # of samples every 100 ms
+        assert event["detail"].startswith("DCGM's statistics of job 4711: ")
+        assert "n/a" not in event["detail"]
+
+
+def test_statistics_of_a_job_that_others_began_stay_theirs(two: DcgmEngine, tmp_path: Path) -> None:
+    store = tmp_path / "S"
+    new_store(store)
+    pydcgm, _, structs = two.bindings()
+    handle = pydcgm.DcgmHandle(ipAddress=two.address, timeoutMs=2000)
+    group = pydcgm.DcgmGroup(handle, groupName="prolog", groupType=structs.DCGM_GROUP_DEFAULT)
+    group.stats.WatchJobFields(100_000, 3600.0, 0)
+    group.stats.StartJobStats("12")
+    done = CliRunner().invoke(cli, [*options(two, store), "--duration", "1.2", "--job", "12"])
+    assert done.exit_code == 0, done.stderr
+    assert len(query(store, "select gpu from events where kind = 'job_statistics' and job_id = '12'")) == 2
+    group.stats.StopJobStats("12")
+    assert group.stats.GetJobStats("12").numGpus == 2
+    group.stats.RemoveJob("12")
+    group.Delete()
+    handle.Shutdown()

@@ -62,6 +62,7 @@ class Script:
     polls: int = 0
     calls: list[str] = field(default_factory=list)
     leave: Callable[[], object] = lambda: None
+    last: list[Event] = field(default_factory=list)
 
     def stream(self) -> Scripted:
         self.made += 1
@@ -95,6 +96,9 @@ class Scripted:
         if isinstance(step, tuple):
             return step
         return (step if isinstance(step, Readings) else step()), []
+
+    def end(self) -> list[Event]:
+        return self._script.last
 
     def close(self) -> None:
         self._script.calls.append(f"close {self._number}")
@@ -253,6 +257,12 @@ def test_events_of_the_source_are_stored() -> None:
     assert [(e["kind"], e["gpu"], e["code"], e["ts"], e["node"]) for e in kept.events] == [
         ("xid", "GPU-b", 79, T0, "n")
     ]
+
+
+def test_what_the_source_tells_at_the_end_is_stored_last() -> None:
+    event = Event(EventKind.JOB_STATISTICS, "GPU-a", "all in all", T0, n=2)
+    kept = played(Script([readings(power(0, T0))], last=[event]))
+    assert [(e["kind"], e["gpu"], e["n"]) for e in kept.events][-1] == ("job_statistics", "GPU-a", 2)
 
 
 # The grid
