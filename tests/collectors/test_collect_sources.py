@@ -190,8 +190,8 @@ def test_collect_over_an_engine_that_restarts(two: DcgmEngine, tmp_path: Path) -
 
 def test_collect_over_an_engine_that_hangs(two: DcgmEngine, tmp_path: Path) -> None:
     store, freezing = tmp_path / "S", ExitStack()
-    with later((0.8, lambda: freezing.enter_context(two.frozen())), (1.8, freezing.close)):
-        done = of_dcgm(two, store, "--duration", "3.5", "--hung", "0.4")
+    with later((0.8, lambda: freezing.enter_context(two.frozen())), (2.3, freezing.close)):
+        done = of_dcgm(two, store, "--duration", "4", "--hung", "0.8")
     assert done.exit_code == 0, done.stderr
     assert gaps(store) == ["hung", "source_back"]
     (told,) = rows_of(store, f"select {SPAN} s from telemetry")
