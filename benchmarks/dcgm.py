@@ -12,10 +12,11 @@ engine over TCP at the same time, once a second, each in a process of its own:
                  thrown away
 
 Another client has the engine keep all that it sampled, and reads it at the end: what a variant did not hand out is
-lost. Of `stream` and `dcgm_reader` single samples are compared. The store has one time for a row, so of `collect` it is
-counted how much further the engine is ahead of the store at the end than at the beginning, for each field and GPU; not
-of the instant power, which stands in each row until there is a new one. A cycle of the engine that is cut by a pause
-makes two rows, each with the NULLs (`nulls`) where the other has values.
+lost. Of `stream` and `dcgm_reader` single samples are compared. The store has one time for a row, so of `collect` a
+sample is lost if no row of its own has a value within three quarters of an interval; the instant power is left out, as
+it stands in each row until there is a new one. Where the engine pauses, it goes on with some fields earlier than with
+others: then rows have NULLs (`nulls`), and of two profiling samples of one row the mean is stored, so that one of them
+counts as lost.
 
 CPU time (user and system) is the process's own clock over the window, which begins 8 s after the start. A value is a
 sample that is not blank: of `collect` as the store has it. It states what it measured and asserts nothing.
@@ -49,7 +50,8 @@ EDGE_US = 2_000_000  # samples so near the window's ends are not looked at: not 
 BLANK, BLANK_DOUBLE = 0x7FFFFFFFFFFFFFF0, 2.0**47
 WHORL = "import sys; from whorl.cli import main; sys.exit(main())"
 FIELDS = {metric.dcgm.id: metric.name for metric in METRICS if metric.dcgm is not None}
-STANDS = 157
+STANDS = 157  # the instant power
+REACH = 0.75  # of an interval: a sample so near a row is that row's
 VARIANTS = ("collect", "stream", "dcgm_reader")
 
 
@@ -167,7 +169,7 @@ def peak_bytes(process: int) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def of_stream(folder: Path, truth: Any, window: tuple[float, float]) -> dict[str, Any]:
+def of_stream(folder: Path, truth: Any, window: tuple[float, float], _every_us: int) -> dict[str, Any]:
     ends = (window[0] * 1e6 + EDGE_US, window[1] * 1e6 - EDGE_US)
     wanted, got = np.unique(between(truth, *ends), axis=0), between(np.load(folder / "seen.npy"), *ends)
     both = len(np.unique(np.concatenate([wanted, got]), axis=0))
@@ -175,7 +177,7 @@ def of_stream(folder: Path, truth: Any, window: tuple[float, float]) -> dict[str
     return {"samples_of_engine": len(wanted), "samples_lost": both - len(got), "values_per_s": len(got) / seconds}
 
 
-def of_dcgm_reader(folder: Path, truth: Any, window: tuple[float, float]) -> dict[str, Any]:
+def of_dcgm_reader(folder: Path, truth: Any, window: tuple[float, float], _every_us: int) -> dict[str, Any]:
     said = np.load(folder / "seen.npy")
     inside = said[(said[:, 0] >= window[0] * 1e6) & (said[:, 0] < window[1] * 1e6)]
     wanted, got = between(truth, inside[0, 0], inside[-1, 0]), int(inside[1:, 1].sum())
@@ -183,21 +185,28 @@ def of_dcgm_reader(folder: Path, truth: Any, window: tuple[float, float]) -> dic
     return {"samples_of_engine": len(wanted), "samples_lost": len(wanted) - got, "values_per_s": got / seconds}
 
 
-def lead(engine_us: Any, store_us: Any, first_us: float) -> int:
-    """How many samples the engine is ahead of the store, at the least in two seconds: the rest is on its way."""
-    at = np.arange(first_us, first_us + EDGE_US, 5000)
-    return int((np.searchsorted(engine_us, at) - np.searchsorted(store_us, at)).min())
+def unmatched(sampled: Any, stored: Any, reach_us: float) -> int:
+    """How many of the engine's samples have no row of their own so near; both in the order of time."""
+    lost = at = 0
+    for us in sampled:
+        while at < len(stored) and stored[at] < us - reach_us:
+            at += 1
+        if at < len(stored) and stored[at] <= us + reach_us:
+            at += 1
+        else:
+            lost += 1
+    return lost
 
 
-def of_collect(folder: Path, truth: Any, window: tuple[float, float]) -> dict[str, Any]:
+def of_collect(folder: Path, truth: Any, window: tuple[float, float], every_us: int) -> dict[str, Any]:
     from whorl.store import Store
 
     store = Store.open(folder / "S")
-    first, last = window[0] * 1e6 + EDGE_US, window[1] * 1e6 - 2 * EDGE_US
-    given = sorted(set(truth[:, 1].tolist()))
+    first, last = window[0] * 1e6 + EDGE_US, window[1] * 1e6 - EDGE_US
+    given = sorted(set(truth[:, 1].tolist()) - {STANDS})
     columns = ", ".join(FIELDS[number] for number in given)
     gpus = store.sql("select distinct gpu from telemetry order by gpu").column("gpu").to_pylist()
-    lost, values, nulls = dict.fromkeys(given, 0), 0, 0
+    lost, values, nulls, samples = dict.fromkeys(given, 0), 0, 0, 0
     for gpu, uuid in enumerate(gpus):  # the simulated driver numbers GPUs in the order of their UUIDs
         rows = store.sql(f"select epoch_us(ts) as us, {columns} from telemetry where gpu = '{uuid}' order by ts")
         us = rows.column("us").to_numpy()
@@ -205,11 +214,12 @@ def of_collect(folder: Path, truth: Any, window: tuple[float, float]) -> dict[st
         for number in given:
             there = rows.column(FIELDS[number]).is_valid().to_numpy()
             values, nulls = values + int((there & inside).sum()), nulls + int((~there & inside).sum())
-            sampled = np.unique(truth[(truth[:, 0] == gpu) & (truth[:, 1] == number), 2])
-            lost[number] += lead(sampled, us[there], last) - lead(sampled, us[there], first)
-    del lost[STANDS]
+            sampled = np.unique(between(truth[(truth[:, 0] == gpu) & (truth[:, 1] == number)], first, last)[:, 2])
+            samples += len(sampled)
+            lost[number] += unmatched(sampled.tolist(), us[there].tolist(), REACH * every_us)
     events = store.sql("select kind, count(*) as n from events group by kind order by kind").to_pylist()
     return {
+        "samples_of_engine": samples,
         "values": values,
         "nulls": nulls,
         "samples_lost": sum(lost.values()),
@@ -268,7 +278,7 @@ def measure(given: argparse.Namespace, engine: Any, folders: dict[str, Path]) ->
             found[name] = {"did_not_run": (folder / "said").read_text().strip().splitlines()[-1:]}
             continue
         cost = {"cpu_share_pct": 100 * used[name] / (ended - began), "peak_rss_bytes": memory[name]}
-        found[name] = cost | looks[name](folder, truth, (began, ended))
+        found[name] = cost | looks[name](folder, truth, (began, ended), every_us)
         found[name]["cpu_us_per_value"] = 1e4 * cost["cpu_share_pct"] / found[name]["values_per_s"]
     return found
 
