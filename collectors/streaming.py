@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 _OFTEN_NS = 1_000_000_000  # the shortest time between two tries to open, or two looks at the clocks
 _LONGEST_NS = 600_000_000_000  # the longest time between two fresh streams while others hang
 _MOST_HANGING = 16  # threads; more of them help nobody
-_REMEMBERED = 1024  # rows of a GPU, against which further ones are compared
+_REMEMBERED = 256  # rows of a GPU, against which further ones are compared
 _LATE_NS = 60_000_000_000  # a row older than the newest by less comes late; by more, the clock was set back
 _LEAVING_S = 2.0
 _JUDGED = np.array([ROW[column] for column in READ], np.intp)
@@ -78,8 +78,9 @@ class Streamer(Watched):
         self._listed: list[Device] = []  # as the stream has them now
         self._known: list[Device] = []  # all that were ever there
         self._positions: NDArray[np.intp] = np.zeros(0, np.intp)  # of the listed among the known
-        self._seen: list[dict[int, None]] = []  # by GPU: the times of its last rows ...
-        self._newest: list[int] = []  # ... and of the newest of them
+        self._seen: NDArray[np.int64] = np.zeros((_REMEMBERED, 0), np.int64)  # by GPU: the times of its last rows, ...
+        self._rows_seen: NDArray[np.intp] = np.zeros(0, np.intp)  # ... how many there were, ...
+        self._newest: list[int] = []  # ... and the newest of them
         self._power: NDArray[np.int64] = np.zeros(0, np.int64)  # by GPU: the last reading, mW ...
         self._told: NDArray[np.bool_] = np.zeros(0, bool)  # ... and whether there was one
         self._meet(list(stream.devices()))
@@ -187,7 +188,7 @@ class Streamer(Watched):
     def _take(self, me: Poller, readings: Readings) -> None:
         """Record rows, and derive events from them; positions become those among the known."""
         device = self._positions[readings.device]
-        new = np.flatnonzero(self._unseen(device.tolist(), readings.ts.tolist()))
+        new = self._unseen(device, readings.ts)
         if not len(new):
             return
         rows = Readings(device[new], readings.ts[new], readings.values[:, new], readings.status[:, new])
@@ -202,15 +203,16 @@ class Streamer(Watched):
             self._recorder.append(batch)
         self._rows_kept += len(batch)
 
-    def _unseen(self, device: list[int], ts: list[int]) -> list[bool]:
-        """Which rows were not there before: polls may overlap."""
-        new = []
-        for one, at in zip(device, ts, strict=True):
-            seen = self._seen[one]
-            new.append(at not in seen)
-            seen[at] = None
-            if len(seen) > 2 * _REMEMBERED:
-                self._seen[one] = dict.fromkeys(list(seen)[-_REMEMBERED:])
+    def _unseen(self, device: NDArray[np.intp], ts: NDArray[np.int64]) -> NDArray[np.intp]:
+        """The rows that were not there before: polls may overlap."""
+        order = np.lexsort((ts, device))
+        again = np.append(False, (np.diff(device[order]) == 0) & (np.diff(ts[order]) == 0))
+        before = (self._seen[:, device] == ts).any(axis=0)
+        before[order] |= again
+        new = np.flatnonzero(~before)
+        of = device[new]
+        self._seen[(self._rows_seen[of] + _ranks(of)) % _REMEMBERED, of] = ts[new]
+        np.add.at(self._rows_seen, of, 1)
         return new
 
     def _in_order(self, device: list[int], ts: list[int]) -> list[bool]:
@@ -263,7 +265,8 @@ class Streamer(Watched):
         self._noticing.meet(self._known)
         self._rows = Rows(self._cluster, self._known)
         if more:
-            self._seen += [{} for _ in more]
+            self._seen = np.pad(self._seen, ((0, 0), (0, len(more))))
+            self._rows_seen = np.pad(self._rows_seen, (0, len(more)))
             self._newest += [0] * len(more)
             period = self.source.period_ms
             self._quality = Quality(
@@ -300,10 +303,16 @@ def _instances(devices: Sequence[Device]) -> dict[str, dict[str, str | None]]:
 
 def _turns(device: NDArray[np.intp]) -> Iterator[NDArray[np.intp]]:
     """Rows in turns: the first of each device, then the second of each, and so on."""
-    order = np.argsort(device, kind="stable")
-    ordered = device[order]
-    began = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
-    turn = np.empty(len(device), np.intp)
-    turn[order] = np.arange(len(device)) - np.repeat(began, np.diff(np.append(began, len(device))))
+    turn = _ranks(device)
     for number in range(int(turn.max()) + 1):
         yield np.flatnonzero(turn == number)
+
+
+def _ranks(device: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The number of each row among those of its device, from 0."""
+    order = np.argsort(device, kind="stable")
+    ordered = device[order]
+    began = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))[: len(device)]
+    ranks = np.empty(len(device), np.intp)
+    ranks[order] = np.arange(len(device)) - np.repeat(began, np.diff(np.append(began, len(device))))
+    return ranks

@@ -177,14 +177,13 @@ def test_rows_that_overlap_are_stored_once() -> None:
         assert instants(kept, gpu) == list(range(63))
 
 
-def test_what_is_remembered_against_rows_that_overlap_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "_REMEMBERED", 100)
-    script = Script([readings(*(power(0, T0 + k * 500 + at) for at in range(500))) for k in range(3)])
-    kept = Kept()
-    one = streamer(script, kept, clock=Turned())
-    one.run(3 * Scripted.poll_s)
-    assert one.counts.rows == 1500
-    assert all(len(seen) <= 200 for seen in one._seen)
+def test_the_last_rows_of_each_gpu_are_remembered_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "_REMEMBERED", 10)
+    first, second = ([power(gpu, T0 + at) for at in range(25) for gpu in (1, 0)] for _ in range(2))
+    twice = [*second[-18:], *second[-18:], power(0, T0 + 25), power(0, T0 + 25)]
+    kept = played(Script([readings(*first), readings(*twice), readings(*twice)]))
+    assert instants(kept, "GPU-a") == list(range(26))
+    assert instants(kept, "GPU-b") == list(range(25))
 
 
 def test_a_row_that_comes_late_is_stored_and_resets_nothing() -> None:
