@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import click
 
 from .options import Span, store_option
+
+if TYPE_CHECKING:
+    from ..dashboards.exported.exporting import Exporter
 
 _LOOK_S = 0.2  # a signal ends the command within this time
 _SHORTEST_S = 1.0
@@ -18,6 +22,22 @@ def export() -> None:
 
     docs/export.md explains the series.
     """
+
+
+def _check(seconds: float, option: str) -> None:
+    from ..errors import InputError
+
+    if seconds < _SHORTEST_S:
+        raise InputError(f"{option} {seconds:g} s is too short: give {_SHORTEST_S:g} s or more")
+
+
+def _say_if_idle(exporter: Exporter, max_age: float) -> None:
+    from .output import tell
+
+    if not exporter.reads():
+        tell(
+            f"note: no GPU of this store was read in the last {max_age:g} s, so readings are missing: run whorl collect"
+        )
 
 
 @export.command("prometheus", short_help="A page that Prometheus reads.")
@@ -58,9 +78,11 @@ def prometheus(store: str, listen: str, max_age: float, dcgm_names: bool, once: 
     from ..store.system.signals import Noted
 
     host, port = address(listen)
+    _check(max_age, "--max-age")
     exporter = Exporter(Store.open(store), Settings(max_age, dcgm_names))
     if once:
         exporter.refresh()
+        _say_if_idle(exporter, max_age)
         click.echo(page(exporter.series()), nl=False)
         return
     server = Server(host, port, lambda: page(exporter.series()))
@@ -68,6 +90,7 @@ def prometheus(store: str, listen: str, max_age: float, dcgm_names: bool, once: 
         exporter.start()
         server.start()
         click.echo(f"whorl: Prometheus finds the metrics of {store} at {server.url}", err=True)
+        _say_if_idle(exporter, max_age)
         while not signals.came:
             time.sleep(_LOOK_S)
         server.close()
@@ -92,22 +115,24 @@ def otlp(store: str, endpoint: str, interval: float, max_age: float, once: bool)
     """
     from ..dashboards.exported.exporting import Exporter, Settings
     from ..dashboards.exported.otlp import Sender
-    from ..errors import InputError, WhorlError
+    from ..errors import WhorlError
     from ..store import Store
     from ..store.system.signals import Noted
     from .output import tell
 
-    if interval < _SHORTEST_S:
-        raise InputError(f"--interval {interval:g} s is too short: give {_SHORTEST_S:g} s or more")
+    _check(max_age, "--max-age")
+    _check(interval, "--interval")
     exporter = Exporter(Store.open(store), Settings(max_age))
     sender = Sender(exporter, endpoint, timeout_s=min(10.0, interval), now_ns=time.time_ns())
     if once:
         exporter.refresh()
+        _say_if_idle(exporter, max_age)
         tell(f"sent {sender.send():,} points to {sender.url}")
         return
     with Noted() as signals:
         exporter.start()
         tell(f"sending the metrics of {store} to {sender.url} every {interval:g} s")
+        _say_if_idle(exporter, max_age)
         said, due = "", time.monotonic()
         while not signals.came:
             if time.monotonic() < due:

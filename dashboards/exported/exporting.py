@@ -132,6 +132,10 @@ class Exporter:
             out += dcgm.readings(newest, found)
         return [*out, *self._own(time.monotonic() - began)]
 
+    def reads(self) -> bool:
+        """Whether any GPU was read lately. Raises StoreError."""
+        return bool(self._following.now(self._clock()).fresh.any())
+
     def rows(self) -> dict[Gpu, dict[str, Any]]:
         """By GPU, its row of `gpus_now`, as it was read last."""
         return self._found.rows

@@ -72,6 +72,7 @@ class Following:
         self._store, self._age_ns = store, round(age_s * 1e9)
         self._guard = threading.Lock()
         self._places: dict[Path, int] = {}  # by journal: the byte up to which it was read
+        self._headers: dict[Path, journal_file.Header] = {}
         self._numbers: dict[Gpu, int] = {}
         self._hashes: dict[int, list[int]] = {}  # of each GPU, as files name it: its numbers
         self._values = np.zeros((len(_NAMES), 0), np.int64)
@@ -97,6 +98,7 @@ class Following:
             begins = {path: starts.get(path, _SEALED) for path in parts}
             self._places = {path: max(begins.get(path, 0), at) for path, at in self._places.items() if path in begins}
             self._places = begins | self._places
+            self._headers = {path: one for path, one in self._headers.items() if path in begins}
 
     def now(self, now_ns: int | None = None) -> Newest:
         """What is known now. Raises StoreError."""
@@ -127,8 +129,11 @@ class Following:
             with contextlib.suppress(OSError, ValueError):
                 if at and path.stat().st_size <= at:
                     continue
-                content = journal_file.read(path, at, table=TELEMETRY.name)
+                known = self._headers.get(path)
+                content = journal_file.read(path, at, table=TELEMETRY.name, header=known)
                 self._places[path] = content.upto
+                if content.header is not None and content.header.usual:  # it has a batch: its header does not change
+                    self._headers[path] = content.header
                 if len(content.table):
                     gained.append(content.table)
         if gained:

@@ -66,6 +66,15 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Header:
+    """The schema of a journal's file, the byte at which its batches begin, and the description of the first one."""
+
+    schema: pa.Schema
+    first: int
+    usual: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Content:
     """The whole batches that a journal's file holds from some byte on, and the byte at which they end."""
 
@@ -74,6 +83,7 @@ class Content:
     torn: int  # bytes at the end, of a batch whose writing did not end
     lost: int = 0  # bytes that changed since they were written
     more: bool = False  # whether there is more to read
+    header: Header | None = None
 
 
 class TornHeaderError(ValueError):
@@ -262,24 +272,26 @@ def _types(name: str) -> dict[str, str]:
 
 
 def read(
-    path: Path, start: int = 0, end: int | None = None, table: str | None = None, *, most: int | None = None
+    path: Path,
+    start: int = 0,
+    end: int | None = None,
+    table: str | None = None,
+    *,
+    most: int | None = None,
+    header: Header | None = None,
 ) -> Content:
     """The whole batches from byte `start` (0: from the first) up to byte `end`; with `most`, about so many bytes.
 
     A batch that does not pass its check is left out, and reading goes on at the next batch that does. A torn tail is
-    left out, too. The answer has the columns of the file, less `check`. Raises OSError, and ValueError where the file
-    is no journal of the table.
+    left out, too. The answer has the columns of the file, less `check`. With the `header` of an earlier answer, that is
+    not read again. Raises OSError, and ValueError where the file is no journal of the table.
     """
     import pyarrow as pa
 
     with os.fdopen(files.open_regular(path), "rb") as file:
-        schema = _header(file)
-        if (reason := reason_to_skip(schema, table)) is not None:
-            raise ValueError(reason)
-        first = file.tell()
-        begin = file.read(8)
-        usual = _description(begin + file.read(min(int.from_bytes(begin[4:], "little"), _MOST_DESCRIPTION)))
-        start = max(start, first)
+        header = header or _whole_header(file, table)
+        schema, usual = header.schema, header.usual
+        start = max(start, header.first)
         file.seek(start)
         content = file.read(most) if end is None else file.read(max(0, end - start))
         more = most is not None and bool(file.read(1))
@@ -299,7 +311,10 @@ def read(
             if batch is None:
                 break
             lost += place - here
-        batch, here = run_from(content, place, after - place, batch, _check_bytes(len(batch)))
+        if after < len(content):
+            batch, here = run_from(content, place, after - place, batch, _check_bytes(len(batch)))
+        else:
+            batch, here = batch.drop_columns([CHECK]), after
         batches.append(batch)
         if len(batches) == _TOGETHER:  # a batch takes 20 kB beside its few rows
             joined.append(pa.Table.from_batches(batches, schema=rows_of).combine_chunks())
@@ -310,7 +325,17 @@ def read(
     torn = _cut_short(tail, usual, schema)
     joined.append(pa.Table.from_batches(batches, schema=rows_of))
     table = pa.concat_tables(joined).combine_chunks()
-    return Content(table, start + here, len(tail) if torn else 0, lost if torn else lost + len(tail), more)
+    return Content(table, start + here, len(tail) if torn else 0, lost if torn else lost + len(tail), more, header)
+
+
+def _whole_header(file: IO[bytes], table: str | None) -> Header:
+    """The header of an open journal. Raises ValueError where it is none of the table."""
+    schema = _header(file)
+    if (reason := reason_to_skip(schema, table)) is not None:
+        raise ValueError(reason)
+    first, begin = file.tell(), file.read(8)
+    description = begin + file.read(min(int.from_bytes(begin[4:], "little"), _MOST_DESCRIPTION))
+    return Header(schema, first, _description(description))
 
 
 def _batch(content: bytes, here: int, schema: pa.Schema) -> tuple[pa.RecordBatch | None, int]:

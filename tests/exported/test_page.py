@@ -258,6 +258,23 @@ def test_an_address_that_is_none_is_told(store: Store, listen: str, says: str) -
     assert repr(listen) in done.output
 
 
+def test_a_store_that_nobody_collects_into_is_told(tmp_path: Path) -> None:
+    root = new_store(tmp_path / "store").root
+    done = CliRunner().invoke(cli, ["export", "prometheus", "--store", str(root), "--once"])
+    assert done.exit_code == 0
+    assert "no GPU of this store was read in the last 60 s" in done.stderr
+    assert "run whorl collect" in done.stderr
+    assert "whorl_gpu_power_watts" not in done.stdout
+
+
+@pytest.mark.parametrize("given", [["prometheus", "--max-age", "0.5"], ["otlp", "--interval", "0s"]])
+def test_times_that_are_too_short_are_told(store: Store, given: list[str]) -> None:
+    more = ["--endpoint", "http://127.0.0.1:9", "--store", str(store.root)][2 * (given[0] == "prometheus") :]
+    done = CliRunner().invoke(cli, ["export", *given, *more, "--once"])
+    assert done.exit_code == 2
+    assert f"{given[1]} {given[2].removesuffix('s')} s is too short: give 1 s or more" in done.output
+
+
 def test_a_store_that_does_not_exist_is_told(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["export", "prometheus", "--store", str(tmp_path / "none"), "--once"])
     assert done.exit_code == 3
