@@ -65,7 +65,8 @@ def ask_dcgm(host: str | None, socket: str | None) -> None:
 
 def _ask(host: str | None, socket: str | None) -> list[Finding]:
     from ..collectors.dcgm.bindings import find_bindings
-    from ..collectors.dcgm.connection import Target, connect
+    from ..collectors.dcgm.connection import connect
+    from ..collectors.dcgm.reaching import Target
 
     bindings = find_bindings()
     try:

@@ -12,13 +12,25 @@ import os
 import socket
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
 from ...store.metrics import METRICS
 from .entities import Entity, find_entities
-from .reading import XID, Reader, Samples, entity_key
+from .reaching import (
+    DUPLICATE,
+    GONE,
+    NO_MODULE,
+    NO_PERMISSION,
+    NO_PROFILING,
+    REQUIRES_ROOT,
+    Target,
+    code_of,
+    reach,
+    reach_again,
+    sentence,
+)
+from .reading import XID, Reader, Samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,44 +39,14 @@ if TYPE_CHECKING:
 
 _POWER_WATCH = 0x100  # warns at any time at the power limit, which is normal under load
 HEALTH_WATCHES = 0xFFFFFFFF & ~_POWER_WATCH
-PORT = 5555
-LOCAL, LOCAL_SOCKET = f"127.0.0.1:{PORT}", "/tmp/nv-hostengine"  # noqa: S108 - where the engine puts it
 PROFILING_US = 100_000  # profiling values that are asked for more often are wrong
 _KEEP_S = 60.0
-_PATIENCE_MS = 2000
-_EMPTY, _EMBEDDED = 1, 1  # kinds of groups and of embedded engines
+_EMPTY = 1  # the kind of a group
 _NAMES = itertools.count(1)
 _TRIES = 100
 
-BAD, NOT_SUPPORTED, TIMEOUT, MISMATCH, UNKNOWN_FIELD, NO_PERMISSION = -1, -6, -11, -12, -13, -17
-NO_FUNCTION, GONE, NO_LIBRARY, DUPLICATE, REQUIRES_ROOT = -20, -21, -25, -26, -29
-NO_MODULE, NO_PROFILING = -33, -36
 # Where one profiling field is refused so, all are.
 _HOPELESS = {NO_MODULE, NO_PROFILING, NO_PERMISSION, REQUIRES_ROOT}
-
-
-def code_of(error: BaseException) -> int:
-    """DCGM's status code of an error that its bindings raised."""
-    return int(getattr(error, "value", 0))
-
-
-@dataclass(frozen=True)
-class Target:
-    """Which engine: that at HOST:PORT, or at a unix socket; with neither, this node's, else one within this process."""
-
-    host: str | None = None
-    socket: str | None = None
-
-    def address(self) -> str | None:
-        """HOST:PORT. Raises InputError where it is none."""
-        if self.host is None:
-            return None
-        host, colon, port = self.host.rpartition(":")
-        if not colon or self.host.endswith("]"):
-            host, port = self.host, str(PORT)
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise InputError(f"{self.host!r} is not the address of an engine: write HOST or HOST:PORT, as {LOCAL}")
-        return f"{host}:{int(port)}"
 
 
 @dataclass(frozen=True)
@@ -107,13 +89,18 @@ class Connection:
 
         What is sampled slowly is asked for when there should be a sample.
         """
-        parts = []
+        parts: list[Samples] = []
         now_us = 0
         for watch in self._watches:
             if watch.due_us > now_us > 0:
                 continue
             since_us = max(watch.next_us - overlap_us, self.start_us)
-            samples, later = reader.read(watch.group, watch.fields, since_us)
+            try:
+                samples, later = reader.read(watch.group, watch.fields, since_us)
+            except self.bindings.error:
+                if parts:  # they are kept; where the engine is gone, the next read says so
+                    break
+                raise
             now_us, watch.next_us = now_us or later, later
             if len(samples):
                 parts.append(samples)
@@ -261,7 +248,8 @@ def _keep_s(every_us: int) -> float:
 
 def connect(bindings: Bindings, target: Target, *, interval_us: int, slow_us: int) -> Connection:
     """Reach an engine and have it sample every GPU and MIG instance. Raises InputError with what to do."""
-    made = _reach(bindings, target)
+    found = reach(bindings, target)
+    made = Connection(bindings, found.handle, found.where, found.embedded)
     try:
         made.entities = find_entities(bindings, made.handle)
         _watch_all(made, interval_us, slow_us)
@@ -278,8 +266,8 @@ def another(made: Connection) -> Connection:
     """A second connection to the same engine, for what must not meet the watches of the first."""
     if made.embedded:
         raise InputError("an engine within this process keeps none; start nv-hostengine")
-    kind = "unixSocketPath" if made.where.startswith("/") else "ipAddress"
-    return _handle(made.bindings, made.where, **{kind: made.where})
+    found = reach_again(made.bindings, made.where)
+    return Connection(made.bindings, found.handle, found.where, embedded=False)
 
 
 def _watch_all(made: Connection, interval_us: int, slow_us: int) -> None:
@@ -306,67 +294,3 @@ def _numbers(tier: str, *, profiling: bool = False) -> list[int]:
     """The fields of a tier, the energy counter first: its stamp is that of the row."""
     found = [(m.name != "energy_mj", m.dcgm) for m in METRICS if m.tier == tier and m.dcgm is not None]
     return [one.id for _, one in sorted(found, key=lambda each: each[0]) if one.profiling == profiling]
-
-
-def _reach(bindings: Bindings, target: Target) -> Connection:
-    """An engine. Raises InputError where none answers."""
-    address = target.address()
-    if target.socket is not None:
-        if not Path(target.socket).exists():
-            raise InputError(
-                f"there is no socket {target.socket}: start the engine with nv-hostengine -d, or use --host"
-            )
-        return _handle(bindings, target.socket, unixSocketPath=target.socket)
-    if address is not None:
-        return _handle(bindings, address, ipAddress=address)
-    for where, known in (("ipAddress", LOCAL), ("unixSocketPath", LOCAL_SOCKET)):
-        if where == "ipAddress" or Path(known).exists():
-            try:
-                return _handle(bindings, known, **{where: known})
-            except _NoAnswerError:
-                continue
-    try:
-        return _handle(bindings, "this process", opMode=_EMBEDDED)
-    except InputError as error:
-        raise InputError(f"no DCGM engine answers at {LOCAL}, and none can run within this process: {error}") from error
-
-
-class _NoAnswerError(InputError):
-    """Nothing answers there."""
-
-
-def _handle(bindings: Bindings, where: str, **how: Any) -> Connection:
-    embedded = "opMode" in how
-    try:
-        made = bindings.pydcgm.DcgmHandle(**how, **({} if embedded else {"timeoutMs": _PATIENCE_MS}))
-    except bindings.error as error:
-        kind = _NoAnswerError if code_of(error) in (GONE, TIMEOUT) else InputError
-        raise kind(sentence(bindings, error, where)) from error
-    # Its destructor would leave the engine whenever Python pleases, and wait for one that hangs: `close` leaves it.
-    handle, made._handleCreated = made.handle, False
-    return Connection(bindings, handle, where, embedded)
-
-
-def sentence(bindings: Bindings, error: BaseException, where: str) -> str:
-    """What an error of DCGM means for people, and what to do."""
-    code = code_of(error)
-    if code in (GONE, TIMEOUT):
-        return (
-            f"no DCGM engine answers at {where}: check the address, and that nv-hostengine runs there "
-            "(systemctl status nvidia-dcgm)"
-        )
-    if code in (MISMATCH, NO_FUNCTION):
-        return (
-            f"the DCGM bindings in {bindings.where} (for library {bindings.version() or 'of unknown version'}) do not "
-            f"fit the engine at {where}: give the bindings of the engine's version in WHORL_PYDCGM_PATH"
-        )
-    if code in (NO_PERMISSION, REQUIRES_ROOT):
-        return f"this user may not use the DCGM engine at {where}: {error}; run as root, or ask for access to it"
-    if code == NO_LIBRARY:
-        return f"the DCGM engine at {where} misses a library: {error} (is an NVIDIA driver installed and loaded?)"
-    return f"the DCGM engine at {where} refuses: {error} (code {code})"
-
-
-def keys(entities: Iterable[Entity]) -> list[int]:
-    """Entities as numbers, as samples name them."""
-    return [entity_key(one.group, one.number) for one in entities]

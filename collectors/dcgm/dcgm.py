@@ -6,6 +6,7 @@ all of it. So a late poll loses nothing.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,10 +17,11 @@ from ...store.metrics import METRICS
 from ...store.power_sensors import sensor_of_model
 from ..backends import Readings, Status
 from .bindings import Bindings, find_bindings
-from .connection import NO_PERMISSION, REQUIRES_ROOT, Connection, Refusal, Target, another, connect, sentence
+from .connection import Connection, Refusal, another, connect
 from .entities import find_entities, lost_gpus
 from .events import Health, HeldDown, Xids
 from .job import JobStatistics
+from .reaching import NO_PERMISSION, REQUIRES_ROOT, Target, sentence
 from .reading import OF_XID, Reader
 from .rows import Assembler
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..backends import Device
+
+log = logging.getLogger(__name__)
 
 _LEAST_POLL_S = 1.0
 _LEAST_OVERLAP_US = 250_000  # a sample may come as late as the driver's answer to the call after its stamp
@@ -93,13 +97,14 @@ class Dcgm:
             connection.close()
 
     def end(self) -> list[Event]:
-        """The engine's statistics of the job that was asked for."""
-        if self._job is None:
-            return []
-        try:
-            return self._job.end(self._gpus)
-        except self._bindings.error as error:
-            return [_no_statistics(str(error))]
+        """Times held down that go on, and the engine's statistics of the job that was asked for."""
+        events = self._held.end()
+        if self._job is not None:
+            try:
+                events += self._job.end(self._gpus)
+            except self._bindings.error as error:
+                events.append(_no_statistics(str(error)))
+        return events
 
     def _begin_job(self) -> None:
         if self._job_id is None or self._connection is None or self._job is not None:
@@ -141,7 +146,7 @@ class Dcgm:
                 self._assembler.meet(self._slow_us, given, None)
         self._next_us = 0
         self._chores_us = made.start_us + _CHORES_US
-        self._xids, self._held = Xids(), HeldDown()
+        self._xids = Xids()
         self._tell(made)
 
     def _tell(self, made: Connection) -> None:
@@ -184,13 +189,15 @@ class Dcgm:
             events += self._xids.events(samples.pick(of_xid), self._devices)
             samples = samples.pick(~of_xid)
         readings = self._assembler.rows(samples, later)
-        if self._assembler.silent:
-            self._mark_lost(made, readings)
         events += self._held.events(readings, self._devices)
-        if later >= self._chores_us:
-            self._chores_us = later + _CHORES_US
-            readings, more = self._do_chores(made, readings)
-            events += more
+        try:
+            if self._assembler.silent:
+                self._mark_lost(made, readings)
+            if later >= self._chores_us:
+                self._chores_us = later + _CHORES_US
+                readings = self._look(made, readings, events)
+        except made.bindings.error as error:  # what was read is kept; where the engine is gone, the next poll says so
+            log.debug("the engine refuses: %s", error)
         return readings, events
 
     def _mark_lost(self, made: Connection, readings: Readings) -> None:
@@ -205,23 +212,22 @@ class Dcgm:
 
     # -- now and then -------------------------------------------------------------------------------------
 
-    def _do_chores(self, made: Connection, readings: Readings) -> tuple[Readings, list[Event]]:
-        """The engine's health checks, and a look at which GPUs and instances there are."""
-        events = self._health.check(made, self._gpus)
+    def _look(self, made: Connection, readings: Readings, events: list[Event]) -> Readings:
+        """Look at the engine's health checks, and at which GPUs and instances there are. Positions may change."""
+        events += self._health.check(made, self._gpus)
         if not self._changed(made):
-            return readings, events
+            return readings
         before = [device.gpu for device in self._devices]
         made.close()
         self._connection = None
         try:
             self._connect(made.bindings)
         except InputError:  # what was read is kept; the next poll says that the engine is gone
-            return readings, events
+            return readings
         place = {device.gpu: position for position, device in enumerate(self._devices)}
         now = np.array([place.get(gpu, -1) for gpu in before], np.intp)[readings.device]
         there = now >= 0
-        kept = Readings(now[there], readings.ts[there], readings.values[:, there], readings.status[:, there])
-        return kept, events
+        return Readings(now[there], readings.ts[there], readings.values[:, there], readings.status[:, there])
 
     def _changed(self, made: Connection) -> bool:
         """Whether there are other GPUs or instances than those that are watched. A lost GPU stays watched."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..backends import Device
+from .reaching import GONE, LOST, RESET_REQUIRED, code_of
 from .reading import BLANK_WORD, entity_key
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def find_entities(bindings: Bindings, handle: Any) -> list[Entity]:
         try:
             told = agent.dcgmGetDeviceAttributes(handle, number)
         except bindings.error as error:
-            if getattr(error, "value", 0) in (-18, -19):  # lost just now
+            if code_of(error) in (LOST, RESET_REQUIRED):  # lost just now
                 continue
             raise
         device = _describe(told)
@@ -91,7 +92,7 @@ def _instances(bindings: Bindings, handle: Any, position: dict[int, int], whole:
     try:
         tree = bindings.agent.dcgmGetGpuInstanceHierarchy(handle)
     except bindings.error as error:
-        if getattr(error, "value", 0) == -21:
+        if code_of(error) == GONE:
             raise
         return []
     found = []

@@ -14,6 +14,7 @@ from ...store.events import Event, EventKind
 from ...store.metrics import METRICS
 from ..backends import Status
 from ..xids import xid_event
+from .reaching import GONE, code_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,7 +76,13 @@ class Health:
         """What was found now, and what is over; `devices` has the UUID of each entity. Raises DCGM's error."""
         if not connection.checks_health:
             return []
-        told = connection.bindings.agent.dcgmHealthCheck(connection.handle, connection.group)
+        try:
+            told = connection.bindings.agent.dcgmHealthCheck(connection.handle, connection.group)
+        except connection.bindings.error as error:
+            if code_of(error) == GONE:
+                raise
+            connection.checks_health = False
+            return [Event(EventKind.NOT_SUPPORTED, None, f"the engine's health checks do not work: {error}")]
         now: dict[tuple[int, int, int, int], tuple[int, str]] = {}
         for at in range(min(told.incidentCount, len(told.incidents))):
             one = told.incidents[at]
@@ -112,8 +119,8 @@ class HeldDown:
     """Times in which a clock was held down, from the driver's counters: an event for each when it is over."""
 
     def __init__(self) -> None:
-        self._before: dict[tuple[int, int], tuple[int, int]] = {}  # device and metric -> stamp and counter
-        self._spans: dict[tuple[int, int], _Span] = {}
+        self._before: dict[tuple[str, int], tuple[int, int]] = {}  # GPU and metric -> stamp and counter
+        self._spans: dict[tuple[str, int], _Span] = {}
 
     def events(self, readings: Readings, devices: Sequence[Device]) -> list[Event]:
         """Take in rows; returns the times that are over."""
@@ -122,35 +129,38 @@ class HeldDown:
             there = np.flatnonzero(readings.status[row] == Status.OK)[::-1]  # the last first
             for device, at in zip(*np.unique(readings.device[there], return_index=True), strict=True):
                 last = int(there[at])
-                found += self._note(
-                    (int(device), row), int(readings.ts[last]), int(readings.values[row, last]), devices
-                )
+                key = (devices[int(device)].gpu, row)
+                found += self._note(key, int(readings.ts[last]), int(readings.values[row, last]))
         return found
 
-    def _note(self, key: tuple[int, int], ts: int, value: int, devices: Sequence[Device]) -> list[Event]:
+    def _note(self, key: tuple[str, int], ts: int, value: int) -> list[Event]:
         before = self._before.get(key)
         self._before[key] = (ts, value)
         found = []
         span = self._spans.get(key)
         if before is not None and value > before[1]:
             if span is not None and before[0] - span.last_ns >= _QUIET_NS:
-                found.append(self._over(key, devices))
+                found.append(self._over(key))
                 span = None
             if span is None:
                 span = self._spans[key] = _Span(before[0], ts, 0)
             span.last_ns = ts
             span.held_ns += value - before[1]
         if span is not None and (ts - span.last_ns >= _QUIET_NS or ts - span.began_ns >= _LONGEST_NS):
-            found.append(self._over(key, devices))
+            found.append(self._over(key))
         return found
 
-    def _over(self, key: tuple[int, int], devices: Sequence[Device]) -> Event:
+    def end(self) -> list[Event]:
+        """Those of which nothing more will be known."""
+        return [self._over(key) for key in list(self._spans)]
+
+    def _over(self, key: tuple[str, int]) -> Event:
         span, metric = self._spans.pop(key), METRICS[key[1]]
         whole = (span.last_ns - span.began_ns) / 1e9
         detail = f"{metric.name}: the clock was held down for {span.held_ns / 1e9:.3f} s of {whole:.1f} s"
         return Event(
             EventKind.HELD_DOWN,
-            devices[key[0]].gpu,
+            key[0],
             detail,
             ts_ns=span.began_ns,
             metric=metric.name,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...store.events import Event, EventKind
-from .connection import DUPLICATE, GONE, code_of
 from .entities import GPU
+from .reaching import DUPLICATE, GONE, code_of
 from .reading import BLANK, BLANK_DOUBLE, BLANK_WORD, entity_key
 
 if TYPE_CHECKING:

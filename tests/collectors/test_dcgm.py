@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from whorl.collectors.backends import Readings, Status
+from whorl.collectors.dcgm import connection
 from whorl.collectors.dcgm.dcgm import Dcgm
+from whorl.collectors.dcgm.entities import find_entities
 from whorl.errors import InputError
 from whorl.store.events import Event, EventKind
 from whorl.store.metrics import METRICS, ROW
@@ -103,7 +105,9 @@ def test_values_are_those_of_the_driver_in_the_units_of_telemetry(four: DcgmEngi
     taken = Taken(stream)
     taken.until(lambda: any(taken.column("memory_used", 1)) and len(taken.ts(1)) > 8)
     columns = (taken.ts(1), taken.column("energy_mj", 1), taken.column("power_instant_mw", 1))
-    for ts, energy, power in list(zip(*columns, strict=True))[1:]:
+    whole = [row for row in zip(*columns, strict=True) if None not in row]
+    assert len(whole) > len(taken.ts(1)) / 2  # a cycle that was cut by a pause of this machine makes two rows
+    for ts, energy, power in whole:
         assert energy is not None
         assert power is not None
         assert energy / 1000 == pytest.approx(four.nvml.energy_j(1, ts / 1e9), abs=20)  # 30 ms at 700 W
@@ -268,6 +272,40 @@ def test_a_driver_that_is_slow_makes_samples_late_and_none_is_lost(four: DcgmEng
     assert stream.late == 0
 
 
+def test_a_gpu_that_the_engine_shows_later_is_watched_too(four: DcgmEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whorl.collectors.dcgm.dcgm._CHORES_US", 300_000)
+    found = find_entities
+    monkeypatch.setattr(connection, "find_entities", lambda *where: found(*where)[1:])
+    stream = Dcgm(host=four.address, interval_s=EVERY_S)
+    stream.open()
+    first = [device.gpu for device in stream.devices()]
+    monkeypatch.setattr(connection, "find_entities", found)
+    rows: dict[str, list[int]] = {}
+    last = time.monotonic() + 20
+    while len(rows) < 4 and time.monotonic() < last:
+        time.sleep(0.1)
+        readings, _ = stream.poll()
+        for device, ts in zip(readings.device.tolist(), readings.ts.tolist(), strict=True):
+            rows.setdefault(stream.devices()[device].gpu, []).append(ts)
+    stream.close()
+    assert len(first) == 3
+    assert len(rows) == 4
+    for stamps in rows.values():
+        assert stamps == sorted(set(stamps))
+
+
+def test_health_checks_that_do_not_work_cost_no_row(four: DcgmEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whorl.collectors.dcgm.dcgm._CHORES_US", 100_000)
+    four.write("refuse -3 HealthCheck")
+    stream = Dcgm(host=four.address, interval_s=EVERY_S)
+    stream.open()
+    taken = Taken(stream).poll(6)
+    stream.close()
+    assert len(taken.ts(0)) > 6
+    (said,) = [event for event in taken.events if event.kind == EventKind.NOT_SUPPORTED]
+    assert said.detail.startswith("the engine's health checks do not work: ")
+
+
 def test_mig_instances_are_named_and_have_no_power(stopped_engine: DcgmEngine) -> None:
     stopped_engine.nvml.write("gpus 2", "model H100", "gpu 1 mig 3g.40gb 1g.10gb")
     stopped_engine.start()
@@ -289,8 +327,8 @@ def test_mig_instances_are_named_and_have_no_power(stopped_engine: DcgmEngine) -
 def test_an_engine_within_the_process_is_the_last_resort(dcgm: DcgmLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
     dcgm.nvml.write("gpus 2", "load 10 1")
     dcgm.bindings()
-    monkeypatch.setattr("whorl.collectors.dcgm.connection.LOCAL", "127.0.0.1:1")
-    monkeypatch.setattr("whorl.collectors.dcgm.connection.LOCAL_SOCKET", "/nowhere")
+    monkeypatch.setattr("whorl.collectors.dcgm.reaching.LOCAL", "127.0.0.1:1")
+    monkeypatch.setattr("whorl.collectors.dcgm.reaching.LOCAL_SOCKET", "/nowhere")
     stream = Dcgm(interval_s=EVERY_S)
     stream.open()
     taken = Taken(stream).poll(4)
