@@ -14,23 +14,24 @@ from whorl.tests.test_docs import ROOT, complaint
 
 SITE = ROOT / "docs" / "site"
 SCRIPTS = sorted((ROOT / "docs" / "slurm").glob("*.sh"))
-SERVICE = SITE / "whorl-collect.service"
+SERVICES = sorted(SITE.glob("*.service"))
 CRON = SITE / "whorl.cron"
 FIELD = re.compile(r"\*(/\d+)?|\d+(-\d+)?(,\d+(-\d+)?)*")
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze here")
-def test_systemd_reads_the_unit(tmp_path: Path) -> None:
-    unit = tmp_path / SERVICE.name
-    text = SERVICE.read_text()
-    assert "\nExecStart=/opt/whorl/bin/whorl collect " in text
+@pytest.mark.parametrize("service", SERVICES, ids=lambda path: path.name)
+def test_systemd_reads_the_unit(service: Path, tmp_path: Path) -> None:
+    unit = tmp_path / service.name
+    text = service.read_text()
+    assert "\nExecStart=/opt/whorl/bin/whorl " in text
     unit.write_text(text.replace("/opt/whorl/bin/whorl", sys.executable))  # it looks whether the program is there
     done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, timeout=60)
     ours = [line for line in (done.stdout + done.stderr).splitlines() if unit.name in line]
     assert (done.returncode, ours) == (0, [])
-    unit.write_text(text.replace("MemoryMax=", "MemoryMost="))
+    unit.write_text(text.replace("NoNewPrivileges=", "NoNewPrivilege="))
     done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, timeout=60)
-    assert "MemoryMost" in done.stderr, "it does tell"
+    assert "NoNewPrivilege" in done.stderr, "it does tell"
 
 
 def words_of(command: str) -> list[str]:
@@ -40,11 +41,11 @@ def words_of(command: str) -> list[str]:
     return re.sub(r"\$\([^)]*\)", "", match[1]).split()
 
 
-def test_the_commands_of_the_unit_of_cron_and_of_the_health_check_exist() -> None:
-    lines = [line for line in SERVICE.read_text().splitlines() if line.startswith("ExecStart=")]
+def test_the_commands_of_the_units_of_cron_and_of_the_health_check_exist() -> None:
+    lines = [line for one in SERVICES for line in one.read_text().splitlines() if line.startswith("ExecStart=")]
     lines += [line for line in CRON.read_text().splitlines() if "$WHORL" in line]
     lines += [line for path in SCRIPTS for line in path.read_text().splitlines() if '"$WHORL"' in line]
-    assert len(lines) >= 5
+    assert len(lines) >= 6
     assert not {line: why for line in lines if (why := complaint(words_of(line)))}
 
 
