@@ -44,7 +44,9 @@ def labels_of(gpu: Gpu, row: Identity | None) -> Labels:
 
 def readings(newest: Newest, known: Found) -> list[Series]:
     """The newest readings with DCGM_FI_* names."""
-    labels = [labels_of(gpu, known.rows.get(gpu)) for gpu in newest.gpus]
+    made = known.dcgm
+    made |= {gpu: labels_of(gpu, known.rows.get(gpu)) for gpu in newest.gpus if gpu not in made}
+    labels = [made[gpu] for gpu in newest.gpus]
     found = []
     for name, metric in NAMES.items():
         scale = metric.dcgm.scale if metric.dcgm is not None else 1

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...analysis.verdicts.verdict import Level, State
 from ...store.events import EventKind
-from .series import IDENTITY, ONE, RATIO, TIMESTAMP, Point, Series, Who, identity, series
+from .series import IDENTITY, ONE, RATIO, TIMESTAMP, Labels, Point, Series, Who, identity, series
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -50,6 +50,8 @@ class Found:
     """The GPUs that verdicts and fingerprints are about."""
     last_xid: dict[Gpu, int] = field(default_factory=dict)
     """By GPU, the number of its last XID error."""
+    dcgm: dict[Gpu, Labels] = field(default_factory=dict)
+    """The labels of a GPU as dcgm-exporter writes them, once they were asked for."""
 
 
 def find(store: Store, who: Who, now_ns: int) -> Found:

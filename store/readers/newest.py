@@ -146,8 +146,11 @@ class Following:
         import pyarrow as pa
 
         bounds = placing.bounds(path)
-        if bounds is None or bounds.last < since or self._has(bounds):
+        if bounds is None or bounds.last < since:
             return
+        with self._guard:
+            if self._has(bounds):
+                return
         with contextlib.suppress(pa.ArrowException, ValueError, MemoryError):  # `whorl doctor --store` names it
             try:
                 rows = light.read(path, _COLUMNS)
