@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..store.events import Event, EventKind, event_rows
-from ..store.metrics import METRICS, Call, Field
+from ..store.metric import Call, Field
+from ..store.metrics import METRICS
 from .backends import Device, Status
 from .clock import Clock, Steps
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
-from ..store.metrics import METRICS, Call, Field, Metric, Part, Stamp
+from ..store.metric import Call, Field, Metric, Part, Stamp
+from ..store.metrics import METRICS
 from . import nvml_gpm
 from .backends import Status
 

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..store.metrics import METRICS, Metric
+from ..store.metric import Metric
+from ..store.metrics import METRICS
 from ..store.schema import arrow_schema
 from .backends import Device, Readings, Status, Sweep
 

@@ -18,7 +18,8 @@ def gpm_finding() -> Finding:
     """Whether the driver gives profiling metrics by itself (GPM)."""
     from ..collectors.backends import Status
     from ..collectors.collecting import open_backend
-    from ..store.metrics import METRICS, Gpm
+    from ..store.metric import Gpm
+    from ..store.metrics import METRICS
 
     try:
         backend = open_backend("nvml", {}, patience_s=30.0)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...store.metrics import METRICS, ROW, Stamp
+from ...store.metric import Stamp
+from ...store.metrics import METRICS, ROW
 from ..backends import Status
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...store.metrics import METRICS, ROW, Part
+from ...store.metric import Part
+from ...store.metrics import METRICS, ROW
 from ..backends import Readings, Status
 from .matching import Offsets, add_age, average, carry_on, cells, chosen, reach
 from .reading import Samples

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from ...store.clock_events import CLOCK_EVENTS
-from ...store.metrics import METRICS, Metric
+from ...store.metric import Metric
+from ...store.metrics import METRICS
 
 if TYPE_CHECKING:
     import numpy as np

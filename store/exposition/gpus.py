@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..metrics import METRICS, ROW, Metric
+from ..metric import Metric
+from ..metrics import METRICS, ROW
 
 _XIDS = frozenset({"DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_XID_ERROR", "DCGM_XID_ERRORS"})  # the last XID of a GPU
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ..metrics import METRICS, Metric
+from ..metric import Metric
+from ..metrics import METRICS
 from ..outcomes import Outcome
 from ..schema import GPUS
 from .units import DIFFERENCE, UNITS

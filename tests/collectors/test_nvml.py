@@ -14,7 +14,8 @@ from whorl.collectors.backends import Status
 from whorl.collectors.nvml import Nvml, function
 from whorl.collectors.nvml_reader import FAST, Reader, meaning
 from whorl.collectors.rows import Rows
-from whorl.store.metrics import METRICS, Call, Field
+from whorl.store.metric import Call, Field
+from whorl.store.metrics import METRICS
 from whorl.tests.collectors.sampling import as_rows, sampling
 from whorl.tests.nvml_library import NvmlLibrary
 

@@ -9,7 +9,8 @@ import pytest
 
 from whorl.collectors.nvml import Nvml
 from whorl.store.events import EventKind
-from whorl.store.metrics import METRICS, Gpm
+from whorl.store.metric import Gpm
+from whorl.store.metrics import METRICS
 from whorl.tests.collectors.sampling import sampling
 from whorl.tests.collectors.test_nvml import one_sweep
 from whorl.tests.nvml_library import NvmlLibrary

@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from whorl.dashboards.exported.series import UNITS, Kind, Series, stem
 from whorl.store import Journal, Store
-from whorl.store.metrics import METRICS, Metric
+from whorl.store.metric import Metric
+from whorl.store.metrics import METRICS
 from whorl.store.schema import arrow_rows
 
 SECOND = 1_000_000_000
