@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,32 @@ def test_in_any_order_of_writing_sealing_and_looking_it_says_what_sql_says(store
             newest = follower.now(now)
             for _, gpu in newest.gpus:
                 assert {name: value(newest, name, str(gpu)) for name in names} == known[str(gpu)], gpu
+
+
+def test_looks_and_catching_up_at_the_same_time_lose_nothing(store: Store) -> None:
+    following, ended = Following(store, AGE_S), threading.Event()
+    wrong: list[BaseException] = []
+
+    def catching_up() -> None:
+        try:
+            while not ended.is_set():
+                following.catch_up(NOW)
+        except BaseException as error:
+            wrong.append(error)
+
+    other = threading.Thread(target=catching_up)
+    other.start()
+    with journal_of(store) as journal:
+        for turn in range(count(200, short=20)):
+            gpus = [f"g{turn}-{n}" for n in range(40)]  # many new ones, so that what is kept of them grows
+            journal.append(batch([{"ts": NOW + turn, "gpu": gpu, "power_mw": turn} for gpu in gpus]))
+            if turn % 5 == 4:
+                journal.publish()
+            newest = following.now(NOW)
+            assert [value(newest, "power_mw", gpu) for gpu in gpus] == [turn] * len(gpus)
+    ended.set()
+    other.join()
+    assert not wrong
 
 
 def test_a_store_that_is_gone_is_told_in_a_sentence(store: Store) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import os
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -37,6 +40,7 @@ class Receiver(ThreadingHTTPServer):
     def __init__(self) -> None:
         self.got: list[ExportMetricsServiceRequest] = []
         self.status = 200
+        self.asked, self.taken = threading.Event(), threading.Event()
         super().__init__(("127.0.0.1", 0), _Handler)
 
     @property
@@ -75,8 +79,10 @@ class _Handler(BaseHTTPRequestHandler):
         assert self.headers["Content-Type"] == "application/x-protobuf"
         if self.headers.get("Content-Encoding") == "gzip":
             body = gzip.decompress(body)
+        self.server.asked.set()
         if self.server.status == 200:
             self.server.got.append(ExportMetricsServiceRequest.FromString(body))
+            self.server.taken.set()
         answer = ExportMetricsServiceResponse().SerializeToString()
         self.send_response(self.server.status)
         self.send_header("Content-Type", "application/x-protobuf")
@@ -268,3 +274,28 @@ def test_a_collector_that_does_not_answer_is_told(store: Store) -> None:
     assert done.exit_code == 2
     assert f"{url}/v1/metrics does not take the metrics" in done.output
     assert "Traceback" not in done.output
+
+
+def test_it_goes_on_until_a_signal_and_says_when_the_collector_is_back(store: Store, receiver: Receiver) -> None:
+    receiver.status = 400
+
+    def meanwhile() -> None:
+        receiver.asked.wait(60)
+        receiver.status = 200
+        receiver.taken.wait(60)
+        time.sleep(0.5)  # its answer arrives, and is told
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with journal_of(store) as journal:
+        journal.append(batch([{"ts": NOW, "gpu": "g1", "power_mw": 1000}]))
+    helper = threading.Thread(target=meanwhile)
+    helper.start()
+    command = ["export", "otlp", "--store", str(store.root), "--endpoint", receiver.url, "--interval", "1s"]
+    done = CliRunner().invoke(cli, command)
+    helper.join()
+    assert done.exit_code == 0, done.output
+    said = done.stderr.splitlines()
+    assert said[0].endswith(f"sending the metrics of {store.root} to {receiver.url}/v1/metrics every 1 s")
+    assert [line for line in said if "does not take the metrics" in line and "tried again every 1 s" in line]
+    assert [line for line in said if "the metrics arrive again" in line]
+    assert {one["value"] for one in receiver.points() if one["name"] == "hw.power"} == {1.0}

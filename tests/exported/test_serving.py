@@ -8,14 +8,17 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from whorl.dashboards.exported import findings
 from whorl.dashboards.exported.exporting import Exporter, Settings
 from whorl.dashboards.exported.prometheus import CONTENT_TYPE, page
 from whorl.dashboards.exported.serving import Server, address
@@ -63,6 +66,27 @@ def test_each_page_has_the_newest_reading(store: Store) -> None:
         packed, headers = fetched(url, **{"Accept-Encoding": "gzip"})
         assert headers["Content-Encoding"] == "gzip"
         assert watts(gzip.decompress(packed)) == watts(text)
+
+
+def test_a_page_does_not_wait_for_the_findings(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They hang here, and the page has the readings all the same."""
+    begun, go_on = threading.Event(), threading.Event()
+    find = findings.find
+
+    def hanging(*given: Any) -> findings.Found:
+        begun.set()
+        go_on.wait(60)
+        return find(*given)
+
+    monkeypatch.setattr(findings, "find", hanging)
+    with journal_of(store) as journal:
+        journal.append(batch([{"ts": ago(0), "gpu": "g1", "power_mw": 5000}]))
+        with serving(store) as url:
+            assert begun.wait(60)
+            text = fetched(url)[0]
+            go_on.set()
+    assert watts(text) == ["5.0"]
+    assert b"whorl_export_findings_timestamp_seconds" not in text
 
 
 def test_other_addresses_are_no_pages(store: Store) -> None:
