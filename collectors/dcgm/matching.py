@@ -100,20 +100,43 @@ def chosen(
 ) -> NDArray[np.intp]:
     """One sample of each field in each row, one with a value if there is one; positions.
 
-    Of several it is the nearest, or else the first, as the further ones are of the next row, which is not there yet.
-    Of means it is the last, as all of them count.
+    Of several it is the nearest. In the last row, unless `nearest`, it is the first: what follows may be of a row that
+    is not there yet. Of means it is the last, as all of them count.
     """
     at = np.flatnonzero(mine)
     key = own.row[at] * len(anchors) + cell[at]
     if len(key) < 2 or (key[1:] != key[:-1]).all():
         return at
-    order_in_row = np.abs(ts[at] - anchors[cell[at]]) if nearest else ts[at]
+    order_in_row = np.abs(ts[at] - anchors[cell[at]])
+    if not nearest:
+        order_in_row = np.where(cell[at] == len(anchors) - 1, ts[at], order_in_row)
     order_in_row = np.where(_MEANS[own.row[at]], -ts[at], order_in_row)
     order = np.lexsort((order_in_row, own.status[at] != Status.OK, key))
     at, key = at[order], key[order]
     first = np.ones(len(at), bool)
     first[1:] = key[1:] != key[:-1]
     return at[first]
+
+
+def further_rows(own: Samples, interval_us: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
+    """Rows of samples that belong to none: an engine that was held up may sample twice for one row.
+
+    Their times (us), values and statuses.
+    """
+    order = np.argsort(own.ts, kind="stable").tolist()
+    groups: list[list[int]] = []
+    for at in order:
+        group = groups[-1] if groups else []
+        rows = {int(own.row[one]) for one in group}
+        if not group or int(own.row[at]) in rows or own.ts[at] - own.ts[group[0]] > interval_us // 4:
+            group = []
+            groups.append(group)
+        group.append(at)
+    values = np.zeros((_NUMBER, len(groups)), np.int64)
+    status = np.full((_NUMBER, len(groups)), Status.UNREAD, np.uint8)
+    for number, group in enumerate(groups):
+        values[own.row[group], number], status[own.row[group], number] = own.value[group], own.status[group]
+    return np.array([own.ts[group[0]] for group in groups], np.int64), values, status
 
 
 def average(

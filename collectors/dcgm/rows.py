@@ -21,7 +21,7 @@ import numpy as np
 from ...store.metric import Part
 from ...store.metrics import METRICS, ROW
 from ..backends import Readings, Status
-from .matching import Offsets, add_age, average, carry_on, cells, chosen, reach
+from .matching import Offsets, add_age, average, carry_on, cells, chosen, further_rows, reach
 from .reading import Samples
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ _ENERGY = ROW["energy_mj"]
 _CYCLE = tuple(ROW[name] for name in ("power_mw", "sm_clock_mhz", "temperature_c"))
 _WINDOW = ROW["power_window_ms"]
 _NUMBER = len(METRICS)
+# Of these each sample counts: not of what is sampled slowly or averaged, nor of a reading that stands anyway.
+_COUNTS = np.array([m.tier == "fast" and m.name != "power_instant_mw" for m in METRICS])
 assert isinstance(METRICS[_WINDOW].nvml, Part)
 
 
@@ -143,7 +145,8 @@ class Assembler:
         mine = used & (cell < number)
         values = np.zeros((_NUMBER, number), np.int64)
         status = np.full((_NUMBER, number), Status.UNREAD, np.uint8)
-        at = chosen(own, ts, cell, mine, anchors, nearest=_is_fast(known))
+        fast = _is_fast(known)
+        at = chosen(own, ts, cell, mine, anchors, nearest=fast)
         values[own.row[at], cell[at]] = own.value[at]
         status[own.row[at], cell[at]] = own.status[at]
         average(own, cell, mine, values)
@@ -160,7 +163,14 @@ class Assembler:
         np.maximum.at(known.taken, own.row[at], own.ts[at])
         left = own.ts > known.taken[own.row]
         keep = left & (own.ts > settled - reach(own, known.interval_us))
-        self.late += int((left & ~keep & (own.status == Status.OK)).sum())
+        over = ~keep & (own.status == Status.OK)
+        over[at] = False
+        if not fast and (over & _COUNTS[own.row]).any():
+            further = own.pick(over & _COUNTS[own.row])
+            made.append(_Rows(device, *further_rows(further, known.interval_us)))
+            np.maximum.at(known.taken, further.row, further.ts)
+            over &= ~_COUNTS[own.row]
+        self.late += int((over & left).sum())
         return own.pick(keep)
 
     def _anchors(self, known: _Known, own: Samples) -> NDArray[np.int64]:

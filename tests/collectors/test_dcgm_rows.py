@@ -97,6 +97,33 @@ def test_samples_that_come_late_twice_and_cut_anywhere_give_the_same_rows(seed: 
     assert made.late == 0
 
 
+@pytest.mark.parametrize("seed", range(count(200, short=25)))
+def test_an_engine_that_is_held_up_and_hurries_loses_no_sample(seed: int) -> None:
+    pick = random.Random(1000 + seed)
+    began, every = BEGAN_US, []
+    for k in range(60):
+        began += pick.choice(
+            (EVERY_US, EVERY_US, EVERY_US, pick.randint(10_000, 60_000), pick.randint(120_000, 400_000))
+        )
+        at = began
+        for row in FAST:
+            every.append((0, row, at, 1000 + k, Status.OK))
+            at += pick.choice((700, 700, 700, 700, pick.randint(0, 60_000)))
+        began = max(began, at)
+    seen: dict[int, int] = {}
+    visible: list[tuple[int, One]] = []
+    for one in every:
+        seen[one[1]] = max(seen.get(one[1], 0), one[2] + pick.randint(0, 30_000))
+        visible.append((seen[one[1]], one))
+    made, parts, now = assembler(), [], BEGAN_US
+    while now < began + 2 * SETTLED_US:
+        before, now = now, now + pick.randint(1000, 1_500_000)
+        parts.append(made.rows(samples([one for at, one in visible if before - 200_000 < at <= now]), now))
+    for row in FAST:
+        assert sorted(value for value in values(parts, row) if value is not None) == list(range(1000, 1060))
+    assert made.late == 0
+
+
 def test_a_row_waits_for_its_samples_and_not_for_ever() -> None:
     made = assembler()
     whole = cycles(3)
