@@ -1,7 +1,7 @@
 """Series in Prometheus' text format (version 0.0.4).
 
-The page is written here and not by the package `prometheus-client`, which needs 20 times as long for the page of a
-large fleet: it makes objects and escapes labels for every sample (benchmarks/exporting.py). The tests read the page
+The page is written here and not by the package `prometheus-client`, which needs nearly 20 times as long for the page of
+a large fleet: it makes objects and escapes labels for every sample (benchmarks/exporting.py). The tests read the page
 with that package.
 """
 
