@@ -136,9 +136,8 @@ class Assembler:
         # Of each field samples come in the order of their times: it may have gone on without one for a row.
         newest = np.zeros(_NUMBER, np.int64)
         np.maximum.at(newest, own.row, ts)
-        expected = known.fast & ~known.absent
-        over = newest[expected, None] > anchors + known.interval_us // 2
-        ready = (got[expected] | over).all(axis=0) | (anchors <= settled)
+        got |= newest[:, None] > anchors + known.interval_us // 2
+        ready = got[known.fast & ~known.absent].all(axis=0) | (anchors <= settled)
         number = len(anchors) if ready.all() else int(np.argmin(ready))
         if not number:
             return own
@@ -163,15 +162,19 @@ class Assembler:
         np.maximum.at(known.taken, own.row[at], own.ts[at])
         left = own.ts > known.taken[own.row]
         keep = left & (own.ts > settled - reach(own, known.interval_us))
-        over = ~keep & (own.status == Status.OK)
+        over = ~keep
         over[at] = False
-        if not fast and (over & _COUNTS[own.row]).any():
-            further = own.pick(over & _COUNTS[own.row])
+        if not fast:  # else there are more samples than were asked for
+            self._give_further(device, known, own.pick(over), made)
+        self.late += int((over & left & (own.status == Status.OK) & ~_COUNTS[own.row]).sum())
+        return own.pick(keep)
+
+    def _give_further(self, device: int, known: _Known, own: Samples, made: list[_Rows]) -> None:
+        """Samples that belong to no row become rows of their own, where each counts."""
+        further = own.pick((own.status == Status.OK) & _COUNTS[own.row])
+        if len(further):
             made.append(_Rows(device, *further_rows(further, known.interval_us)))
             np.maximum.at(known.taken, further.row, further.ts)
-            over &= ~_COUNTS[own.row]
-        self.late += int((over & left).sum())
-        return own.pick(keep)
 
     def _anchors(self, known: _Known, own: Samples) -> NDArray[np.int64]:
         """The stamps of the rows to come: those of the energy counter, and of cycles in which it had no new one."""
@@ -197,7 +200,8 @@ class Assembler:
         blanks = fast.pick(fast.status != Status.OK)
         if not len(blanks) or len(blanks) < len(fast):
             keep = own.ts > now_us - SETTLED_US
-            self.late += int((~keep & (own.status == Status.OK)).sum())
+            self._give_further(device, known, own.pick(~keep), made)
+            self.late += int((~keep & (own.status == Status.OK) & ~_COUNTS[own.row]).sum())
             return own.pick(keep)
         first, last = int(blanks.ts.min()), int(blanks.ts.max())
         if known.blank_us is None:
