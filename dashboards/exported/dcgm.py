@@ -24,11 +24,14 @@ NAMES = {metric.prometheus[-1]: metric for metric in METRICS if metric.prometheu
 def labels_of(gpu: Gpu, row: Identity | None) -> Labels:
     """The labels of a GPU as dcgm-exporter writes them. What is not known is left out.
 
+    Where nobody told the driver's own number, as a DCGM engine does not, the GPU's number is that of its slot.
     A MIG instance has its own UUID here, where dcgm-exporter writes that of the whole GPU and the number of the
     instance, which the store does not have.
     """
     row = row or {}
     index = row.get("nvml_index")
+    if index is None:
+        index = row.get("slot")
     known = {
         "gpu": index,
         "UUID": gpu[1],

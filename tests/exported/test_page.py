@@ -180,6 +180,11 @@ def test_names_of_dcgm_exporter_have_its_labels_and_units(store: Store) -> None:
     assert not any(name.startswith("DCGM") for name, _ in parsed(exported(store)))
 
 
+def test_a_gpu_whose_number_in_the_driver_is_not_known_has_that_of_its_slot() -> None:
+    assert dict(dcgm.labels_of(("c", "g"), {"slot": 2}).pairs) == {"gpu": "2", "UUID": "g", "device": "nvidia2"}
+    assert dict(dcgm.labels_of(("c", "g"), {"slot": 2, "nvml_index": 0}).pairs)["gpu"] == "0"
+
+
 def test_the_names_of_dcgm_exporter_are_spelled_as_it_spells_names() -> None:
     assert not [name for name in dcgm.NAMES if not re.fullmatch(r"DCGM_FI_(DEV|PROF)_[A-Z0-9_]+", name)]
 
