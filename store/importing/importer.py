@@ -113,6 +113,12 @@ def _worst(report: Report) -> str:
     return "; ".join(f"{reason} ({len(lines)} rows, first line {min(lines)})" for reason, lines in worst)
 
 
+def _as_given(option: object) -> str:
+    """An option's value, as on the command line."""
+    pairs = option.items() if isinstance(option, dict) else [("", option)]
+    return ",".join(f"{key}={value}" if key else str(value) for key, value in pairs)
+
+
 def _workloads(sheet: Sheet, layout: Layout, options: Options) -> pl.DataFrame:
     """Which workload each line names, to count rows that are refused later."""
     name: pl.Expr = pl.lit(None, pl.String)
@@ -251,8 +257,8 @@ class _Provenance:
         same = rows.filter(pl.col("options") == self.stated)
         if not same.height and not any(self._reads_alike(stated) for stated in rows["options"]):
             raise InputError(
-                f"{self.sheet.file} was imported before with other options ({rows[0, 'options']}); "
-                f"stored rows are not changed: import it into a new store"
+                f"{self.sheet.file} was imported before, {self._differing(rows[0, 'options'])}; stored rows are not "
+                "changed: leave this file out, or import it into a new store"
             )
         if not same.height:
             return None  # only names differ: rows that are the same runs are found by their ids
@@ -266,6 +272,16 @@ class _Provenance:
         )
         report.total.rows = report.total.duplicates = int(same["rows"].sum())
         return report
+
+    def _differing(self, stated: str) -> str:
+        """How earlier options differ: `with --unit power=W and without --at`."""
+        earlier, now = json.loads(stated), self.options.as_dict()
+        keys = [key for key in {**now, **earlier} if now.get(key) != earlier.get(key)]
+        told = []
+        for key in keys:
+            flag = f"--{key.replace('_', '-')}"
+            told.append(f"with {flag} {_as_given(earlier[key])}" if earlier.get(key) else f"without {flag}")
+        return " and ".join(told)
 
     def _reads_alike(self, stated: str) -> bool:
         """Whether earlier options give the same values. --gpu and --workload change only names."""

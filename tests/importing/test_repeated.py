@@ -83,10 +83,13 @@ def test_two_clusters_keep_their_own(store: Store) -> None:
 
 def test_other_options_are_refused(store: Store) -> None:
     add(store, TEXT)
-    with pytest.raises(InputError, match="was imported before with other options") as caught:
-        add(store, TEXT, units={"": "s"})
-    assert "a.csv" in str(caught.value)
-    assert count(store, "runs") == 40
+    with pytest.raises(InputError, match=r"^a\.csv was imported before, without --unit and without --at; ") as caught:
+        add(store, TEXT, units={"": "s"}, at="2026-11-20 10:00:00")
+    assert str(caught.value).endswith("leave this file out, or import it into a new store")
+    add(store, TEXT, cluster="other", units={"perf": "ms"})
+    with pytest.raises(InputError, match="imported before, with --unit perf=ms;"):
+        add(store, TEXT, cluster="other")
+    assert count(store, "runs") == 80
 
 
 def test_a_refused_file_leaves_nothing(store: Store) -> None:
