@@ -21,6 +21,8 @@ from ..errors import InputError, WhorlError
 
 _DEPENDENCIES = {
     "cupy": "cupy-cuda13x",
+    "dash": "'whorl[dashboard]'",
+    "dash_ag_grid": "'whorl[dashboard]'",
     "duckdb": "duckdb",
     "numpy": "numpy",
     "opentelemetry": "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http",
@@ -29,6 +31,8 @@ _DEPENDENCIES = {
     "pyarrow": "pyarrow",
     "pynvml": "nvidia-ml-py",
     "rich": "rich",
+    "tsdownsample": "'whorl[dashboard]'",
+    "waitress": "'whorl[dashboard]'",
 }
 """What pip calls the packages that verbs need, by the name of their module."""
 _PAGES = Path(__file__).parents[1] / "docs"
@@ -178,6 +182,7 @@ _SECTIONS = {
         "check": "check:check",
         "plan": "plan:plan",
         "diff": "diff:diff",
+        "dashboard": "dashboard:dashboard",
         "report": "report:report",
         "variability": "variability:variability",
     },

@@ -73,7 +73,8 @@ def prometheus(store: str, listen: str, max_age: float, dcgm_names: bool, once: 
     """
     from ..dashboards.exported.exporting import Exporter, Settings
     from ..dashboards.exported.prometheus import page
-    from ..dashboards.exported.serving import Server, address
+    from ..dashboards.exported.serving import Server
+    from ..dashboards.listening import address
     from ..store import Store
     from ..store.system.signals import Noted
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gzip
 import logging
 import socket
@@ -13,7 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from typing import Any
 
-from ...errors import InputError, WhorlError
+from ...errors import WhorlError
+from ..listening import listening
 from .prometheus import CONTENT_TYPE
 
 log = logging.getLogger(__name__)
@@ -26,36 +26,16 @@ _FIRST_PAGE = b"""<!doctype html><html lang="en"><title>whorl</title>
 """
 
 
-def address(text: str) -> tuple[str, int]:
-    """Host and port of "127.0.0.1:9500", "[::1]:9500" or ":9500" (all addresses). Raises InputError."""
-    host, colon, port = text.strip().rpartition(":")
-    if not colon or not port.isdecimal() or not port.isascii() or int(port) > 65535 or ("]" in port):
-        raise InputError(f"--listen {text!r} is no address: write HOST:PORT, as 127.0.0.1:9500")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise InputError(f"--listen {text!r} is no address: write an IPv6 address in brackets, as [::1]:9500")
-    return host, int(port)
-
-
 class Server:
     """Listens from the start on; answers between `start` and `close`. Raises InputError where it cannot listen."""
 
     def __init__(self, host: str, port: int, page: Callable[[], bytes]) -> None:
         handler = type("Handler", (_Handler,), {"page": staticmethod(page), "making": threading.Lock()})
-        where = f"{host or 'every address'}, port {port}"
-        try:
-            family, _, _, _, full = socket.getaddrinfo(
-                host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )[0]
-            kind = type("Kind", (_Server,), {"address_family": family})
-            self._server: ThreadingHTTPServer = kind(full, handler)
-        except socket.gaierror as error:
-            raise InputError(
-                f"--listen: nothing is known of the host {host!r}: give an address of this machine"
-            ) from error
-        except OSError as error:
-            raise InputError(f"cannot listen on {where}: {_why(error)}") from error
+        listens = listening(host, port)
+        self._server = _Server(listens.getsockname(), handler, bind_and_activate=False)
+        self._server.socket.close()
+        self._server.socket = listens
+        self._server.server_address = listens.getsockname()
         self.host, self.port = self._server.server_address[:2]
 
     @property
@@ -82,17 +62,6 @@ class _Server(ThreadingHTTPServer):
     def handle_error(self, *_: Any) -> None:
         """A client that goes away in the middle is no error of ours."""
         log.debug("a client went away", exc_info=True)
-
-
-def _why(error: OSError) -> str:
-    match error.errno:
-        case errno.EADDRINUSE:
-            return "another program listens there; choose another port with --listen, or stop that program"
-        case errno.EADDRNOTAVAIL:
-            return "this machine has no such address; choose another with --listen"
-        case errno.EACCES | errno.EPERM:
-            return "this user may not; choose a port above 1023 with --listen"
-    return f"{error.strerror or error}; choose another address with --listen"
 
 
 class _Handler(BaseHTTPRequestHandler):

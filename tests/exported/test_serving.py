@@ -21,7 +21,8 @@ import pytest
 from whorl.dashboards.exported import findings
 from whorl.dashboards.exported.exporting import Exporter, Settings
 from whorl.dashboards.exported.prometheus import CONTENT_TYPE, page
-from whorl.dashboards.exported.serving import Server, address
+from whorl.dashboards.exported.serving import Server
+from whorl.dashboards.listening import address
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.tests.exported.rows import SECOND, ago, batch, journal_of

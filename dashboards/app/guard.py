@@ -1,0 +1,124 @@
+"""Who may ask: the token, the cookie that stands for it, and what a browser may do with the pages."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from html import escape
+from http import HTTPStatus
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode, urlsplit
+
+from flask import Response, request
+
+if TYPE_CHECKING:
+    from flask import Flask
+
+ASSETS = Path(__file__).parent / "assets"
+COOKIE = "whorl"
+_DAYS = 7
+_POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; font-src 'self' data:; worker-src 'self' blob:; object-src 'none'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'self'"
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,  # a browser asks no other host, whatever a page says
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+
+
+def install(server: Flask, *, token: str | None, prefix: str) -> None:
+    """Let a request through only if it may, and tell the browser what the pages may do."""
+
+    @server.before_request
+    def check() -> Response | None:
+        if token is None:
+            return None if _names_this_machine(request.host) else _refuse_host()
+        return _check_token(token, prefix)
+
+    @server.after_request
+    def add_headers(response: Response) -> Response:
+        for name, value in _HEADERS.items():
+            response.headers.setdefault(name, value)
+        return response
+
+
+def _check_token(token: str, prefix: str) -> Response | None:
+    stands_for_it = _stands_for(token)
+    if _same(request.cookies.get(COOKIE, ""), stands_for_it):
+        if "token" in request.args:
+            return _welcome(stands_for_it, prefix)
+        return None
+    given = request.form.get("token", "") if request.method == "POST" else request.args.get("token", "")
+    if given and _same(given.strip(), token):
+        return _welcome(stands_for_it, prefix)
+    return Response(
+        _ASK.format(action=escape(prefix), wrong="That is not the token." if given else ""),
+        HTTPStatus.UNAUTHORIZED,
+        content_type="text/html; charset=utf-8",
+    )
+
+
+def _welcome(cookie: str, prefix: str) -> Response:
+    """Give the cookie, and send the browser to the same page without the token in its address."""
+    rest = [(name, value) for name, value in request.args.items(multi=True) if name != "token"]
+    path = request.path.lstrip("/")
+    asked = f"{prefix}{path if request.method == 'GET' else ''}{f'?{urlencode(rest)}' if rest else ''}"
+    response = Response("", HTTPStatus.SEE_OTHER, {"Location": asked})
+    response.set_cookie(
+        COOKIE, cookie, max_age=_DAYS * 86_400, path=prefix, httponly=True, samesite="Lax", secure=_is_secure()
+    )
+    return response
+
+
+def _is_secure() -> bool:
+    """Whether the browser reached this over https, so that the cookie may be kept from plain http."""
+    return request.is_secure or request.headers.get("X-Forwarded-Proto", "") == "https"
+
+
+def _stands_for(token: str) -> str:
+    """What the cookie holds: made of the token, which cannot be read from it."""
+    return hmac.new(token.encode(), b"whorl dashboard", hashlib.sha256).hexdigest()
+
+
+def _same(given: str, known: str) -> bool:
+    """Whether two texts are the same, in a time that does not tell how much of them is."""
+    return hmac.compare_digest(given.encode(), known.encode())
+
+
+def _names_this_machine(host: str) -> bool:
+    """Whether a request was sent to an address or to localhost, and not to a name that somebody else may own."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        if name == "localhost" or name.endswith(".localhost"):
+            return True
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _refuse_host() -> Response:
+    said = "Open http://127.0.0.1 with the port, or start whorl dashboard with --token-file to use another name.\n"
+    return Response(said, HTTPStatus.FORBIDDEN, content_type="text/plain; charset=utf-8")
+
+
+_ASK = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>whorl</title><link rel="icon" href="data:,">
+<style>
+:root {{ color-scheme: light dark; }}
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 32em; margin: 15vh auto; padding: 0 20px; }}
+input, button {{ font: inherit; padding: 6px 10px; }}
+</style></head>
+<body><h1>whorl</h1>
+<form method="post" action="{action}"><p><label for="token">The token of this dashboard</label></p>
+<p><input id="token" name="token" type="password" autocomplete="current-password" required autofocus>
+<button>Open</button></p><p role="alert">{wrong}</p></form>
+<p>It is in the file that whorl dashboard was started with (--token-file).</p>
+</body></html>
+"""

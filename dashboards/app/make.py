@@ -1,0 +1,147 @@
+"""The dashboard as a Dash application: navigation, the page of an address, and what stands in for one that fails."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from dash import Dash, Input, Output, State, dcc, html, set_props
+
+from ...errors import WhorlError
+from . import guard
+from .page import PROBLEM, URL, Page, command, heading, labelled, told
+from .pages import PAGES, find_page
+from .reading import Reading
+from .state import parse
+
+if TYPE_CHECKING:
+    from dash.development.base_component import Component
+
+    from ...store import Store
+
+log = logging.getLogger(__name__)
+
+_PAGE, _NAVIGATION = "page", "navigation"
+
+
+def make_app(store: Store, *, prefix: str = "/", token: str | None = None) -> Dash:
+    """The application over a store.
+
+    `prefix`: where a proxy shows it, as /node/7/; with and without it in the request's path. `token`: what every
+    request must bring; without one, only requests that name this machine by its address or as localhost are answered.
+    """
+    reading = Reading(store)
+    app = Dash(
+        "whorl",
+        title="whorl",
+        update_title="",
+        assets_folder=str(guard.ASSETS),
+        requests_pathname_prefix=prefix,
+        routes_pathname_prefix="/",
+        serve_locally=True,
+        suppress_callback_exceptions=True,
+        on_error=_failed,
+        index_string=_INDEX,
+    )
+    guard.install(app.server, token=token, prefix=prefix)
+    app.layout = _shell(store)
+    for page in PAGES:
+        page.register(app, reading)
+
+    @app.callback(
+        Output(_PAGE, "children"),
+        Output(_NAVIGATION, "children"),
+        Output(PROBLEM, "children"),
+        Input(URL, "pathname"),
+        State(URL, "search"),
+    )
+    def show(path: str | None, search: str | None) -> tuple[Component, list[Component], Any]:
+        shown = find_page(path)
+        return _shown(shown, reading, search), _links(shown, search), None
+
+    return app
+
+
+def _shell(store: Store) -> Component:
+    """What stands around every page."""
+    name = store.root.resolve()
+    return html.Div(
+        [
+            dcc.Location(id=URL, refresh="callback-nav"),
+            html.A("Skip to the page", href="#main", className="skip"),
+            html.Header(
+                [
+                    html.Strong("whorl", className="brand"),
+                    html.Nav(id=_NAVIGATION, **labelled("Pages")),
+                    html.Span(name.name, title=str(name), className="store"),
+                    html.Button("Theme", id="theme", type="button", n_clicks=0),
+                ],
+                className="top",
+            ),
+            html.Main(
+                [
+                    html.Div(id=PROBLEM, role="alert"),
+                    dcc.Loading(
+                        html.Div(id=_PAGE), delay_show=400, type="dot", overlay_style={"visibility": "visible"}
+                    ),
+                ],
+                id="main",
+                tabIndex=-1,
+            ),
+        ]
+    )
+
+
+def _links(shown: Page | None, search: str | None) -> list[Component]:
+    state, _ = parse(search)
+    return [
+        dcc.Link(page.title, href=state.href(page.path), className="here" if page is shown else "") for page in PAGES
+    ]
+
+
+def _shown(page: Page | None, reading: Reading, search: str | None) -> Component:
+    """The page, or what says why it is not there."""
+    if page is None:
+        return html.Div([heading("No such page"), told(html.P("Choose a page above."), kind="empty")])
+    try:
+        missing = [need for need in page.needs if not reading.has(need.table)]
+        if missing:
+            parts: list[Any] = [html.P(f"This page needs the table {' and '.join(need.table for need in missing)}.")]
+            parts.append(html.P("Fill it with this, and load the page again:"))
+            parts += [command(f"whorl {need.fill.format(store=reading.store.root)}") for need in missing]
+            return html.Div([heading(page.title), told(*parts, kind="empty")])
+        state, problems = parse(search)
+        notes = [told(html.P(sentence)) for sentence in problems]
+        return html.Div([*notes, page.layout(reading, state)])
+    except WhorlError as error:
+        return html.Div([heading(page.title), told(html.P(str(error)), kind="problem")])
+
+
+def _failed(error: Exception) -> None:
+    """Say on the page what a callback could not do."""
+    if isinstance(error, WhorlError):
+        said = str(error)
+    else:
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        log.error("a page failed: %s: %s (%s, line %s)", type(error).__name__, error, at.filename, at.lineno)
+        log.debug("a page failed", exc_info=error)
+        said = f"This did not work ({type(error).__name__}). The log of whorl dashboard says more. Load the page again."
+    set_props(PROBLEM, {"children": told(html.P(said), kind="problem")})
+
+
+_INDEX = """<!DOCTYPE html>
+<html lang="en">
+<head>
+{%metas%}
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{%title%}</title>
+<link rel="icon" href="data:,">
+{%css%}
+</head>
+<body>
+{%app_entry%}
+<footer>{%config%}{%scripts%}{%renderer%}</footer>
+</body>
+</html>
+"""

@@ -1,0 +1,116 @@
+"""What a page of the dashboard is, and the parts that all pages are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dash import dcc, html
+
+from ..table import MISSING
+
+if TYPE_CHECKING:
+    from dash import Dash
+    from dash.development.base_component import Component
+    from plotly.graph_objects import Figure
+
+    from .reading import Reading
+    from .state import State
+
+URL = "url"
+"""Id of the address (`dcc.Location`): its `search` is the state. A page that changes the state writes it there, with
+`Output(URL, "search", allow_duplicate=True)`, and follows it with `Input(URL, "search")`."""
+PROBLEM = "problem"
+"""Id of the line above each page that says what failed."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """A table that must have rows before a page can show something."""
+
+    table: str
+    fill: str
+    """The command that fills it, after `whorl`: `probe run --store {store}`."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page. `path` is the last part of its address; the first page has ""."""
+
+    path: str
+    title: str
+    needs: Sequence[Need]
+    layout: Callable[[Reading, State], Component]
+    register: Callable[[Dash, Reading], None]
+    """Adds its callbacks to the app, once."""
+
+
+RUNS = Need("runs", "probe run --store {store}")
+TELEMETRY = Need("telemetry", "collect --store {store}")
+VERDICTS = Need("judgements", "verdicts --store {store}")
+
+
+def labelled(label: str) -> dict[str, Any]:
+    """What an element is, for who cannot see it: give it as `**labelled("Pages")`."""
+    return {"aria-label": label}
+
+
+def heading(title: str, says: str = "") -> Component:
+    """The head of a page, and a sentence under it."""
+    return html.Header([html.H1(title), *([html.P(says, className="soft")] if says else [])])
+
+
+def section(title: str, *inside: Any, says: str = "", **more: Any) -> Component:
+    """A part of a page, under its own head. `more` goes to the element: `id`."""
+    under = [html.P(says, className="soft")] if says else []
+    return html.Section([html.H2(title), *under, *inside], **more)
+
+
+def tiles(figures: Sequence[tuple[str, str]]) -> Component:
+    """A few large figures side by side: each its value and what it is."""
+    return html.Dl([html.Div([html.Dt(says), html.Dd(value)]) for value, says in figures], className="tiles")
+
+
+def graph(figure: Figure, label: str, **more: Any) -> Component:
+    """A figure. `label` says what it shows to who cannot see it, and names the file that is saved. `more`: `id`."""
+    config: Any = {
+        "displaylogo": False,
+        "responsive": True,
+        "modeBarButtonsToRemove": ["autoScale2d"],
+        "toImageButtonOptions": {"format": "png", "scale": 2, "filename": "whorl"},
+    }
+    drawn = dcc.Graph(figure=figure, config=config, **more)
+    return html.Div(drawn, role="group", className="figure", **labelled(label))
+
+
+def told(*inside: Any, kind: str = "note") -> Component:
+    """A box with a sentence: `kind` is "note", "empty" or "problem"."""
+    return html.Div(inside, className=f"told {kind}", role="alert" if kind == "problem" else "note")
+
+
+def command(text: str) -> Component:
+    """A command to copy."""
+    return html.Pre(html.Code(text), className="command", tabIndex=0)
+
+
+def rows(
+    head: Sequence[str],
+    cells: Sequence[Sequence[Any]],
+    *,
+    right: Sequence[int] = (),
+    wrapped: Sequence[int] = (),
+    label: str,
+) -> Component:
+    """A small table. None is shown as n/a. Large ones are a dash-ag-grid."""
+
+    def look(place: int) -> str:
+        return "r" if place in right else "w" if place in wrapped else ""
+
+    top = [html.Th(name, scope="col", className=look(place)) for place, name in enumerate(head)]
+    body = [
+        html.Tr([html.Td(MISSING if cell is None else cell, className=look(place)) for place, cell in enumerate(row)])
+        for row in cells
+    ]
+    table = html.Table([html.Thead(html.Tr(top)), html.Tbody(body)])
+    return html.Div(table, className="wide", role="region", tabIndex=0, **labelled(label))

@@ -1,0 +1,246 @@
+"""The dashboard as a web application: pages, token, prefix, hostile names. No browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import click.testing
+import pytest
+from werkzeug.test import TestResponse
+
+from whorl.cli import cli
+from whorl.dashboards.app.make import make_app
+from whorl.dashboards.app.reading import Reading
+from whorl.dashboards.app.serving import Server, without_prefix
+from whorl.store import Store
+from whorl.store.schema import arrow_rows
+from whorl.tests.stores import new_store
+
+TOKEN = "0123456789abcdef-token"
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+def _show(client: Any, path: str, search: str = "", base: str = "/") -> TestResponse:
+    """What a browser asks for when it opens a page."""
+    asked = {
+        "output": "..page.children...navigation.children...problem.children..",
+        "outputs": [{"id": name, "property": "children"} for name in ("page", "navigation", "problem")],
+        "inputs": [{"id": "url", "property": "pathname", "value": path}],
+        "state": [{"id": "url", "property": "search", "value": search}],
+        "changedPropIds": ["url.pathname"],
+    }
+    answer = client.post(f"{base}_dash-update-component", json=asked)
+    assert isinstance(answer, TestResponse)
+    return answer
+
+
+def _text(answer: TestResponse) -> str:
+    assert answer.status_code == 200, answer.text
+    return json.dumps(answer.json, ensure_ascii=False)
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """One GPU, one run and one finding, with HTML in every name."""
+    store = new_store(tmp_path_factory.mktemp("hostile") / "store")
+    gpu = {"cluster": ["c"], "gpu": [HOSTILE]}
+    judged = {"judgement": ["1"], "cluster": ["c"]}
+    store.append(
+        {
+            "gpus": arrow_rows("gpus", {**gpu, "model": ["V100"]}),
+            "runs": arrow_rows("runs", {"run_id": ["r"], **gpu, "campaign": [HOSTILE], "workload": [HOSTILE]}),
+            "campaigns": arrow_rows("campaigns", {"cluster": ["c"], "campaign": [HOSTILE]}),
+            "judgements": arrow_rows("judgements", {**judged, "gpus": [1], "findings": [1]}),
+            "verdicts": arrow_rows("verdicts", {**judged, "level": ["gpu"], "name": [HOSTILE], "looks": [HOSTILE]}),
+        },
+        "hostile",
+    )
+    return store
+
+
+@pytest.fixture
+def client(hostile: Store) -> Any:
+    return make_app(hostile).server.test_client()
+
+
+def test_the_first_page_shows_the_findings_with_what_is_not_known_as_n_a(client: Any) -> None:
+    said = _text(_show(client, "/"))
+    assert "c: 1 finding about 1 GPU, judged n/a UTC" in said
+    assert '"n/a"' in said
+
+
+def test_names_with_html_in_them_stay_text(client: Any) -> None:
+    answer = _show(client, "/", f"?gpu={HOSTILE}")
+    assert HOSTILE in _text(answer)
+    assert answer.content_type == "application/json"
+    assert "dangerously" not in _text(answer)
+    assert HOSTILE not in client.get("/").text
+    links = re.findall(r'"href": "([^"]*)"', _text(answer))
+    assert links
+    assert not any("<" in link or link.startswith("javascript:") for link in links)
+
+
+def test_an_address_that_says_nothing_gives_the_page_and_a_sentence(client: Any) -> None:
+    assert "is no time" in _text(_show(client, "/", "?since=%FF%00%"))
+    assert "Choose a page above" in _text(_show(client, "/nowhere"))
+
+
+def test_an_empty_store_says_which_command_fills_it(store: Store) -> None:
+    said = _text(_show(make_app(store).server.test_client(), "/"))
+    assert f"whorl probe run --store {store.root}" in said
+
+
+def test_pages_and_what_they_load_name_no_other_host(client: Any) -> None:
+    page = client.get("/")
+    assert not re.findall(r'(?:src|href)="(?:https?:)?//', page.text)
+    assert "default-src 'self'" in page.headers["Content-Security-Policy"]
+
+
+def test_without_a_token_only_requests_to_this_machine_are_answered(client: Any) -> None:
+    for host in ("127.0.0.1:8050", "localhost", "[::1]:8050", "192.0.2.1"):
+        assert client.get("/", headers={"Host": host}).status_code == 200, host
+    for host in ("evil.example", "evil.example:8050", "127.0.0.1.evil.example", "[x", ""):
+        assert client.get("/_dash-layout", headers={"Host": host}).status_code in (400, 403), host
+
+
+def test_with_a_token_nothing_is_answered_without_it(hostile: Store) -> None:
+    client: Any = make_app(hostile, token=TOKEN).server.test_client()
+    for path in ("/", "/_dash-layout", "/_dash-dependencies", "/assets/style.css", "/?token=wrong", "/?token=é"):
+        answer = client.get(path)
+        assert answer.status_code == 401, path
+        assert "Set-Cookie" not in answer.headers
+        assert TOKEN not in answer.text
+    assert _show(client, "/").status_code == 401
+
+
+@pytest.mark.parametrize("prefix", ["/", "/node/7/"])
+def test_the_token_is_asked_once_and_leaves_the_address(hostile: Store, prefix: str) -> None:
+    client: Any = make_app(hostile, token=TOKEN, prefix=prefix).server.test_client()
+    answer = client.get(f"/gpu?cluster=a%26b&token={TOKEN}", headers={"Host": "fleet.example"})
+    assert answer.status_code == 303
+    assert answer.headers["Location"] == f"{prefix}gpu?cluster=a%26b"
+    cookie = answer.headers["Set-Cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Lax" in cookie
+    assert f"Path={prefix}" in cookie
+    assert TOKEN not in cookie
+    value = cookie.partition(";")[0].partition("=")[2]
+    client.set_cookie("whorl", value, path="/")
+    assert client.get("/").status_code == 200
+    assert client.get(f"/?token={TOKEN}").status_code == 303
+    client.set_cookie("whorl", "0" * len(value), path="/")
+    assert client.get("/").status_code == 401
+
+
+def test_the_token_can_be_typed(hostile: Store) -> None:
+    client: Any = make_app(hostile, token=TOKEN).server.test_client()
+    assert client.post("/", data={"token": "wrong"}).status_code == 401
+    assert client.post("/", data={"token": f" {TOKEN} "}).headers["Location"] == "/"
+    assert client.get("/").status_code == 200
+
+
+@pytest.fixture
+def served(hostile: Store) -> Iterator[Server]:
+    prefix = "/node/7/"
+    server = Server(make_app(hostile, prefix=prefix).server, "127.0.0.1", 0, prefix)
+    server.start()
+    yield server
+    server.close()
+
+
+def test_a_proxy_may_keep_the_prefix_or_remove_it(served: Server) -> None:
+    assert served.url == f"http://127.0.0.1:{served.port}/node/7/"
+    for path in ("/node/7/", "/node/7", "/", "/node/7/_dash-layout", "/_dash-layout", "/node/7/assets/style.css"):
+        connection = HTTPConnection("127.0.0.1", served.port, timeout=30)
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        assert answer.status == 200, path
+        text = answer.read().decode()
+        assert 'src="/_dash' not in text, path
+        connection.close()
+
+
+def test_a_longer_path_is_no_prefix() -> None:
+    seen: list[str] = []
+
+    def application(environ: dict[str, Any], _: object) -> list[bytes]:
+        seen.append(environ["PATH_INFO"])
+        return []
+
+    answer = without_prefix(application, "/node/7/")
+    for path in ("/node/77/x", "/node/7/x", "/node/7"):
+        answer({"PATH_INFO": path}, lambda *_: None)
+    assert seen == ["/node/77/x", "/x", "/"]
+
+
+def test_what_was_read_is_kept_until_the_store_changes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whorl.dashboards.app.reading._FRESH_NS", 0)
+    reading, made = Reading(store), []
+
+    def make() -> int:
+        made.append(1)
+        return len(made)
+
+    assert [reading.kept("a", make), reading.kept("a", make), reading.kept("b", make)] == [1, 1, 2]
+    assert not reading.has("gpus")
+    store.append({"gpus": arrow_rows("gpus", {"cluster": ["c"], "gpu": ["x"]})}, "more")
+    assert reading.has("gpus")
+    assert reading.kept("a", make) == 3
+    assert reading.kept("a", make, tables=("runs",)) == 4
+
+
+def test_two_who_ask_at_once_wait_for_one_answer_and_an_error_is_not_kept(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("whorl.dashboards.app.reading._FRESH_NS", 0)
+    reading, made, go, began = Reading(store), [], threading.Event(), threading.Event()
+
+    def make() -> int:
+        began.set()
+        assert go.wait(30)
+        made.append(1)
+        return len(made)
+
+    answers: list[int] = []
+    threads = [threading.Thread(target=lambda: answers.append(reading.kept("a", make))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+        assert began.wait(30)
+    go.set()
+    for thread in threads:
+        thread.join(30)
+    assert answers == [1, 1]
+    with pytest.raises(ZeroDivisionError):
+        reading.kept("error", lambda: 1 // 0)
+    assert reading.kept("error", lambda: 2) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--listen", "0.0.0.0:0"], "give --token-file"),
+        (["--listen", ":0"], "give --token-file"),
+        (["--listen", "8050"], "write HOST:PORT, as 127.0.0.1:8050"),
+        (["--prefix", "/a b/"], "is no path"),
+        (["--token-file", "absent"], "cannot be read"),
+        (["--token-file", "open"], "chmod 600"),
+        (["--token-file", "short"], "16 characters"),
+    ],
+)
+def test_what_would_not_be_safe_is_refused_in_a_sentence(
+    options: list[str], says: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, mode, text in (("open", 0o644, TOKEN), ("short", 0o600, "abc")):
+        Path(name).write_text(text)
+        Path(name).chmod(mode)
+    done = click.testing.CliRunner().invoke(cli, ["dashboard", "--store", str(store.root), *options])
+    assert done.exit_code == 2
+    assert says in done.output
+    assert "Traceback" not in done.output
