@@ -15,9 +15,12 @@ from whorl.dashboards.exported import dcgm
 from whorl.dashboards.exported.exporting import Exporter, Settings
 from whorl.dashboards.exported.prometheus import page
 from whorl.dashboards.exported.serving import Server
+from whorl.store import Store
 from whorl.store.metrics import METRICS
 from whorl.store.schema import arrow_rows
+from whorl.tests.conftest import BuiltOnce
 from whorl.tests.exported.rows import EVERY, ago, batch, journal_of, spelled
+from whorl.tests.exported.test_findings import judged
 from whorl.tests.prometheus_server import needs_prometheus, running
 from whorl.tests.stores import new_store
 
@@ -83,15 +86,20 @@ def test_panels_do_not_cover_each_other() -> None:
 
 @pytest.mark.prometheus
 @needs_prometheus
-def test_prometheus_answers_every_expression(exporter: Exporter, tmp_path: Path) -> None:
-    server = Server("127.0.0.1", 0, lambda: page(exporter.series()))
-    server.start()
-    with running(tmp_path, [urllib.parse.urlsplit(server.url).netloc]) as prometheus:
-        prometheus.wait_for("count_over_time(whorl_gpu_power_watts[1m]) >= 2")
+def test_prometheus_answers_every_expression(exporter: Exporter, built_once: BuiltOnce, tmp_path: Path) -> None:
+    """One exporter has readings, another one findings."""
+    other = Exporter(Store.open(built_once("exported findings", judged) / "store"), Settings())
+    other.refresh()
+    servers = [Server("127.0.0.1", 0, lambda one=one: page(one.series())) for one in (exporter, other)]  # type: ignore[misc]
+    for server in servers:
+        server.start()
+    with running(tmp_path, [urllib.parse.urlsplit(server.url).netloc for server in servers]) as prometheus:
+        prometheus.wait_for("count_over_time(whorl_gpu_power_watts[1m]) >= 2 and on () whorl_judged_gpus")
         nothing = []
         for text in expressions():
             asked = text.replace("$__rate_interval", "1m").replace("$__range", "1m")
             if not prometheus.query(asked.replace("$cluster", ".*").replace("$node", ".*")):
-                nothing.append(NAME.findall(text)[0])
-    server.close()
-    assert set(nothing) == {"whorl_gpu_verdict_effect_ratio", "whorl_gpu_fleet_ratio", "whorl_judged_timestamp_seconds"}
+                nothing.append(text)
+    for server in servers:
+        server.close()
+    assert not nothing

@@ -25,7 +25,7 @@ from whorl.tests.stores import new_store
 NOW = 1_800_000_000 * SECOND
 
 
-def _judged(root: Path) -> None:
+def judged(root: Path) -> None:
     """A fleet with a GPU that is slow on two days."""
     store = judged_store(root / "store", 16, slow={3: 0.1})
     conclude(store)
@@ -34,7 +34,7 @@ def _judged(root: Path) -> None:
 
 @pytest.fixture(scope="module")
 def store(built_once: BuiltOnce) -> Store:
-    return Store.open(built_once("exported findings", _judged) / "store")
+    return Store.open(built_once("exported findings", judged) / "store")
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -255,6 +256,16 @@ def test_once_sends_and_says_how_much(store: Store, receiver: Receiver) -> None:
     done = CliRunner().invoke(cli, [*command, "--max-age", "9999d"])
     assert done.exit_code == 0, done.output
     assert f"sent {len(receiver.points())} points to {receiver.url}/v1/metrics" in done.output
+
+
+def test_packages_that_are_missing_are_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "opentelemetry"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    command = ["export", "otlp", "--store", str(store.root), "--endpoint", "http://127.0.0.1:9", "--once"]
+    done = CliRunner().invoke(cli, command)
+    assert done.exit_code == 2
+    assert "run pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http" in done.output
 
 
 @pytest.mark.parametrize("endpoint", ["127.0.0.1:4318", "ftp://a:1", "http://", "http://a:b", "grpc"])
