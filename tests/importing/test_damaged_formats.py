@@ -108,3 +108,21 @@ def _read(path: Path, name: str, damage: str) -> None:
         assert (times > 0).all(), (name, damage)
         failed: list[Any] = found.frame.filter(found.frame["value"].is_null())["status"].to_list()
         assert "ok" not in failed, (name, damage)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"nvbandwidth": ' + "[" * 100_000,
+        '{"nvbandwidth": {"testcases": 5}}',
+        json.dumps({"nvbandwidth": _NVBANDWIDTH["nvbandwidth"] | {"GPU Device list": 5}}),
+        '{"gemm-flops/fp32_flops:0": ' + "[" * 100_000,
+        '{\n"gemm-flops/fp32_flops:0": ' + "[" * 100_000,
+        '{"gemm-flops/fp32_flops:0": 1' + "0" * 400 + "}",
+    ],
+    ids=["endless", "no tests", "no GPUs", "endless results", "endless document", "a number beyond all"],
+)
+def test_json_of_another_shape_is_read_or_refused_in_a_sentence(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    _read(path, "json", text[:30])

@@ -184,6 +184,19 @@ def test_an_xid_is_an_event_where_it_changes(tmp_path: Path, store: Store) -> No
     assert any("GPU 1 had XID 31 before the log began" in note for note in report.notes)
 
 
+@pytest.mark.parametrize("code", ["99999999999999999999999", "\u00b2", "-3", "1e3"])
+def test_what_cannot_be_an_xid_is_none(tmp_path: Path, store: Store, code: str) -> None:
+    path = log(tmp_path, left("POWER XIDER", "GPU 0, 60, 0", f"GPU 0, 61, {code}"))
+    assert import_file(store, path, Options(**BEGAN)).total.kept == 2  # type: ignore[arg-type]
+    assert store.sql("select count(*) from events").to_pylist() == [{"count_star()": 0}]
+
+
+@pytest.mark.parametrize("every", [1e12, 1e300])
+def test_an_interval_that_leads_beyond_all_times(tmp_path: Path, refusal: Refusal, every: float) -> None:
+    path = log(tmp_path, left("POWER", "GPU 0, 60", "GPU 0, 61"))
+    assert "beyond the year 9999" in refusal(path, at="2026-11-20 10:00:00", every=every, node="n1")
+
+
 def test_columns_that_change_and_readings_twice(tmp_path: Path, parse: Parse) -> None:
     both = left("POWER", "GPU 0, 61.5") + left("GPUTL POWER", "GPU 0, 7, 62.5")
     found = parse(log(tmp_path, both), **BEGAN)

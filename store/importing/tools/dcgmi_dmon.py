@@ -29,6 +29,7 @@ _FIELDS = {
 }  # fmt: skip
 _ABOUT = {"UUID#": "gpu", "DVNAM": "model", "SRNUM": "serial", "VBVER": "vbios", "DRVER": "driver"}
 _XID = "XIDER"
+_XID_CODE = re.compile("[1-9][0-9]{0,4}")
 
 _HEADER = re.compile(r"#\s*Entity\b", re.IGNORECASE)
 _UNITS = re.compile(r"(?<!\S)Id(?!\S)", re.IGNORECASE)
@@ -151,7 +152,7 @@ class _Log:
 
     def _xid(self, key: int, name: str, code: str) -> None:
         """An event where the number of the last error changes. That of the first line happened before the log."""
-        code = code if code.isdigit() and code != "0" else ""
+        code = code if _XID_CODE.fullmatch(code) else ""
         before, self.xids[name] = self.xids.get(name), code
         if before is None and code:
             self.rows.note(

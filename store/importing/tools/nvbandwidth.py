@@ -49,7 +49,7 @@ def read(text: str, rows: Rows) -> None:
         first = text.count("\n", 0, begin.start()) + 1
         try:
             document, length = json.JSONDecoder().raw_decode(part)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # damage may begin lists without end
             line = first + (error.lineno - 1 if isinstance(error, json.JSONDecodeError) else 0)
             raise InputError(
                 f"{rows.file}: the JSON is damaged or cut short at line {line}; run nvbandwidth again"
@@ -57,7 +57,7 @@ def read(text: str, rows: Rows) -> None:
         of = document["nvbandwidth"]
         if not isinstance(of, dict):
             raise InputError(f"{rows.file}: what stands under 'nvbandwidth' is not an object; run nvbandwidth again")
-        tests = of["testcases"] = [test for test in of.get("testcases") or () if isinstance(test, dict)]
+        tests = of["testcases"] = [test for test in _listed(of, "testcases") if isinstance(test, dict)]
         _document(of, part[:length], list(_lines(tests, part[:length], first)), rows)
 
 
@@ -99,7 +99,7 @@ def _gpus(of: Mapping[str, Any]) -> dict[int, dict[str, Value]]:
     """What the document says of its GPUs, by their number in it."""
     gpus: dict[int, dict[str, Value]] = {}
     places: dict[str, int] = {}
-    for entry in of.get("GPU Device list") or ():
+    for entry in _listed(of, "GPU Device list"):
         if (found := _DEVICE.match(str(entry))) is None:
             continue
         host = found["host"] or str(of.get("Hostname") or "") or None
@@ -112,6 +112,12 @@ def _gpus(of: Mapping[str, Any]) -> dict[int, dict[str, Value]]:
         if found["pci"]:
             gpus[number]["pci_bus_id"] = _pci(found["pci"])
     return gpus
+
+
+def _listed(of: Mapping[str, Any], key: str) -> list[Any]:
+    """What the document lists under a key; nothing where it has no list there."""
+    found = of.get(key)
+    return found if isinstance(found, list) else []
 
 
 def _pci(text: str) -> str:

@@ -131,9 +131,15 @@ class Times:
                 f"{self._file}: {self._tool} printed no times: say when it began and how many seconds lie between two "
                 f"readings, for example --at '2026-11-23 14:05:00' --every 1"
             )
-        ns = self._instant + round(sweep * (self._options.every or 0.0) * _NS)
-        seconds, rest = divmod(ns, _NS)
-        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{rest:09d}Z"
+        try:
+            ns = self._instant + round(sweep * (self._options.every or 0.0) * _NS)
+            seconds, rest = divmod(ns, _NS)
+            return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{rest:09d}Z"
+        except (ValueError, OverflowError) as error:
+            raise InputError(
+                f"{self._file}: --every {self._options.every:g} puts its readings beyond the year 9999: give the "
+                "seconds between two readings"
+            ) from error
 
 
 class Sweeps:

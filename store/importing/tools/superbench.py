@@ -70,7 +70,7 @@ def _objects(text: str, rows: Rows) -> Iterator[tuple[int, str, Mapping[str, Any
     if all(line[0] != "{" or line == "{" for _, line in lines[:1]):  # one document over several lines
         try:
             document = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{rows.file}: the JSON is damaged or cut short ({error}); fetch it again") from error
         for one in document if isinstance(document, list) else [document]:
             if isinstance(one, dict):
@@ -79,7 +79,7 @@ def _objects(text: str, rows: Rows) -> Iterator[tuple[int, str, Mapping[str, Any
     for number, line in lines:
         try:
             found = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if isinstance(found, dict):
             yield number, _hash(line), found
@@ -201,6 +201,6 @@ def _number(value: Any) -> float | None:
         return None
     try:
         number = float(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
