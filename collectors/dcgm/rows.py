@@ -59,7 +59,7 @@ class _Known:
         since = self.given_us or (int(stamps[0]) - self.interval_us if len(stamps) else 0)
         if len(stamps):
             mean = min((int(stamps[-1]) - since) / len(stamps), 2 * self.interval_us)
-            weight = 1 - 0.8 ** len(stamps)
+            weight = 1 - 0.95 ** len(stamps)
             self.gap_us += weight * (mean - self.gap_us)
 
 
