@@ -13,10 +13,10 @@ from ..analysis.timelines import Timelines, timelines
 from ..analysis.verdicts.answers.explaining import Explained, Sitting, explain, find, stands_in
 from ..analysis.verdicts.answers.fingerprinting import Fingerprints, fingerprints
 from ..analysis.verdicts.recording import judgements
+from .figures.timeline import over_time
 from .page import Drawing, Section, page, refuse_unwritable, write_page
 from .printed.explain import events, findings, places
 from .printed.fingerprint import figures
-from .report_figures import over_time
 from .style import BLUE, GREY, layout
 from .table import Table
 from .verdict_words import interval, percent

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import polars as pl
 
 from ..analysis import Variability
+from ..analysis.fleet import Against, against, labels, side_by_side
 from ..analysis.measurements import SOUND
 from ..analysis.planted import Planted, falsely_named
 from ..analysis.probing import Probed
@@ -18,7 +19,6 @@ from ..analysis.verdicts.levels.estimate import RELEVANT
 from ..store.conditions import read
 from . import report_tables as tables
 from .page import Section, page
-from .report_figures import Against, against, labels
 from .table import MISSING, many
 from .verdict_words import short, some
 
@@ -55,7 +55,7 @@ def probe_report(
         ),
     ]
     if n > 1 and probes:
-        sections.append(Section("Where they stand", "", [tables.machine(campaign, probes, found)]))
+        sections.append(Section("Where they stand", "", [tables.machine(campaign, side_by_side(campaign), found)]))
     if lines is not None and lines.gpus:
         sections.append(Section("One GPU over the campaign", "", [tables.telemetry(lines, found, names)]))
     sections.append(

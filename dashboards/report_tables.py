@@ -8,15 +8,18 @@ import numpy as np
 import polars as pl
 
 from ..analysis import Variability
+from ..analysis.fleet import Against
 from ..analysis.planted import Planted
 from ..analysis.probing import Probed
 from ..analysis.timelines import Timelines
 from ..analysis.verdicts import Cause, Judgement, Level, Verdict
 from ..analysis.verdicts.comparing import LEAST_GPUS
 from ..store.conditions import clock_in_words, read
+from .figures.looks import looks
+from .figures.map import CELLS, maps
+from .figures.spread import POINTS, closely, overview
+from .figures.timeline import over_time
 from .page import Drawing
-from .report_figures import POINTS, Against, closely, looks, over_time, overview
-from .report_map import CELLS, where
 from .report_variability import digits, extremes, sizes, times
 from .table import MISSING, Table
 from .verdict_words import EFFECT_SAYS, chances, effect, interval, least, measured, name, percent
@@ -156,13 +159,16 @@ def spread(
     return [*parts, sizes(known, noun), extremes(known, noun)] if known else parts
 
 
-def machine(campaign: Probed, probes: Sequence[Against], verdicts: Mapping[str, Sequence[Verdict]]) -> Drawing:
-    large = "" if campaign.gpus.height <= CELLS else " The fleet is too large for a map of each probe."
+def machine(campaign: Probed, beside: pl.DataFrame, verdicts: Mapping[str, Sequence[Verdict]]) -> Drawing:
+    noun = _noun(campaign)
+    large = "" if campaign.gpus.height <= CELLS else f" The fleet is too large for a map of each {noun}."
     return Drawing(
         "The machine",
         "A cell is a GPU, a group of cells is a node, a row is a cabinet (at most eight nodes). A gap: no time was "
-        f"measured. Symbols as above. The colour scale ends at the 97th percentile of the fleet.{large}",
-        where(campaign, probes, looks(verdicts)),
+        f"measured. Colours say how far a GPU is from the median of its model in this {noun}: grey is the median. The "
+        "colours of all times are the same; small differences stay pale, as the scale is linear near the median and "
+        f"logarithmic beyond.{large}",
+        maps(beside, campaign.gpus, looks(verdicts)),
     )
 
 

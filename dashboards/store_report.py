@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, overload
 import polars as pl
 
 from ..analysis import Variability, measurements, variability
+from ..analysis.fleet import Against, against, labels, side_by_side
 from ..analysis.planted import Planted
 from ..analysis.probing import Probed, probed
 from ..analysis.timelines import Timelines, timelines
@@ -23,11 +24,13 @@ from ..analysis.verdicts import Judgement, Verdict, judge, judged
 from ..analysis.verdicts.answers.explaining import Explained
 from ..errors import InputError
 from ..store.names import find_gpu, find_workload
+from .figures.looks import Look, looks
+from .figures.map import maps
+from .figures.spread import closely, overview
+from .figures.timeline import over_time
 from .gpu_page import gpu_report
 from .page import refuse_unwritable, write_page
 from .report import probe_report, to_show
-from .report_figures import Against, Look, against, closely, labels, looks, over_time, overview
-from .report_map import where
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -92,14 +95,18 @@ class Looked:
         raise InputError(f"{probe!r} has no times; {', '.join(one.probe for one in self.probes) or 'nothing'} has")
 
     def machine(self, probe: str | None = None) -> Figure:
-        """A map of the machine, a cell a GPU, coloured by how slow it is in a probe, or in its slowest one."""
-        maps = where(self.campaign, self.probes, self._drawn)
-        if probe is None:
-            return next(iter(maps.values()))
-        probe = find_workload(probe, maps)
-        if probe not in maps:
-            raise InputError(f"there is no map of {probe!r}; there is one of {', '.join(maps)}")
-        return maps[probe]
+        """A map of the machine, a cell a GPU, coloured by how slow it is in a probe; the first one if none is named.
+
+        InputError without times.
+        """
+        drawn = maps(side_by_side(self.campaign), self.campaign.gpus, self._drawn)
+        times = {name.removeprefix("time: "): one for name, one in drawn.items() if name.startswith("time: ")}
+        if not times:
+            raise InputError("no run here has a time: there is nothing to compare")
+        probe = next(iter(times)) if probe is None else find_workload(probe, times)
+        if probe not in times:
+            raise InputError(f"there is no map of {probe!r}; there is one of {', '.join(times)}")
+        return times[probe]
 
     def timeline(self, gpu: str) -> Figure:
         """Power, clock and temperature of a GPU beside the fleet's median; `gpu` is its name, UUID or a part.

@@ -98,8 +98,8 @@ def test_imported_runs_are_reported_by_cluster(imported: Path, tmp_path: Path) -
     assert done.stdout.startswith("cluster west: ")
     page = (tmp_path / "r.html").read_text()
     assert "Runs of cluster west" in page
-    assert "slowest workload</option>" in page
-    assert "slowest probe" not in page
+    assert "median of its model in this workload" in page
+    assert "in this probe" not in page
     assert "Temperature rise" not in page, "runs that are days apart have no common inlet temperature"
 
 

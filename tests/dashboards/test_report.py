@@ -13,13 +13,15 @@ import polars as pl
 import pytest
 
 from whorl.analysis import measurements, variability
+from whorl.analysis.fleet import against, labels
 from whorl.analysis.planted import Planted
 from whorl.analysis.probing import Probed, probed
 from whorl.analysis.timelines import timelines
 from whorl.analysis.verdicts import Judgement, judged
+from whorl.dashboards.figures.looks import looks
+from whorl.dashboards.figures.map import Grid
+from whorl.dashboards.figures.spread import closely
 from whorl.dashboards.report import probe_report, to_show
-from whorl.dashboards.report_figures import against, closely, labels, looks
-from whorl.dashboards.report_map import _Grid
 from whorl.store import Store
 from whorl.tests.dashboards.browser import needs_browser, rendered
 from whorl.tests.dashboards.test_page import unpacked
@@ -234,6 +236,6 @@ def test_a_browser_draws_the_report_wide_and_narrow_without_a_network(
 def test_gpus_of_no_known_node_have_a_row_of_their_own_with_a_name() -> None:
     known = [("a", "n1", "c1"), ("b", "n1", "c1"), ("c", None, None), ("d", "n9", None)]
     gpus = pl.DataFrame(known, schema=["gpu", "node", "cabinet"], orient="row").with_columns(slot=pl.lit(0))
-    grid = _Grid.of(gpus)
+    grid = Grid.of(gpus)
     assert grid.rows == ("c1", "unknown", "")
     assert [grid.cell[gpu][0] for gpu in "abcd"] == [0, 0, 1, 2]

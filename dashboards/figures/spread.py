@@ -1,107 +1,27 @@
-"""Figures of a campaign of probes: how all GPUs differ, one probe in detail, one GPU over time."""
+"""How the GPUs of a fleet differ: in all probes, and in one of them closely."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
-from ..analysis.probing import Probed, names_of
-from ..analysis.timelines import Timelines
-from ..analysis.verdicts import Kind, Verdict
-from .style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY, layout
+from ...analysis.fleet import Against, Floats
+from ..style import BLUE, GREY, layout
+from .looks import Look, single
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-Floats = NDArray[np.float64]
-
 POINTS = 600
 """GPUs drawn of a probe; of more, evenly many over their order, and all that stand out."""
 _BINS = 48
-_LABEL_SHARE = 0.019  # of the width, between the names of two probes
 _ROOM = 0.06  # beside a distribution, for the marks of those beyond it
 _ROWS, _ROW = 8, 0.11  # names of those beyond, above the highest bar, where a phone has room for them
 _REACH = 3.0  # how far a close view of a probe goes, in ranges of the middle half of its GPUs
 _TICKS = (-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50, 100, 200, 400)
-
-
-@dataclass(frozen=True)
-class Look:
-    """How the GPUs of one kind of verdict are drawn everywhere."""
-
-    colour: str
-    symbol: str
-    name: str
-
-
-@dataclass(frozen=True)
-class Against:
-    """One probe's GPUs against their median."""
-
-    probe: str
-    gpus: tuple[str, ...]
-    labels: tuple[str, ...]
-    """Short names of the same GPUs."""
-    excess_pct: Floats
-    """(gpus,) ascending; above 0 is slower."""
-    typical_ms: float
-
-
-_DRAWN = {
-    Kind.LOST: (RED, "x"),
-    Kind.WRONG: (PINK, "square"),
-    Kind.FAILED: (GREY, "x"),
-    Kind.SLOW: (SKY, "square"),
-    Kind.HOT: (RED, "star"),
-    Kind.UNDER_CAP: (ORANGE, "triangle-down"),
-    Kind.PINNED: (OLIVE, "cross"),
-    Kind.POWER_HUNGRY: (ORANGE, "diamond"),
-    Kind.UNSTABLE: (OLIVE, "square"),
-    Kind.DRIFTING: (GREEN, "circle"),
-    Kind.STARVED: (GREEN, "diamond"),
-    Kind.SENSOR: (PINK, "diamond"),
-    Kind.MEMORY_ERRORS: (SKY, "diamond"),
-    Kind.FAST: (BLUE, "triangle-up"),
-}
-
-
-def labels(gpus: pl.DataFrame) -> dict[str, str]:
-    """Short names by GPU; of GPUs whose short names are the same, the whole ones."""
-    named = names_of(gpus)
-    # A long key is cut short.
-    short = {gpu: name if name != gpu or len(gpu) <= 16 else gpu[:12] for gpu, name in named.items()}
-    names = list(short.values())
-    return {gpu: name if names.count(name) == 1 else gpu for gpu, name in short.items()} if len(names) < 5000 else short
-
-
-def looks(verdicts: Mapping[str, Sequence[Verdict]]) -> dict[str, Look]:
-    """How each GPU that has verdicts is drawn: by the kind of the worst one. `verdicts`: of `Judgement.by_key`."""
-    kinds = {gpu: own[0].kind for gpu, own in verdicts.items()}
-    in_order = sorted(kinds, key=lambda gpu: list(Kind).index(kinds[gpu]))
-    return {gpu: Look(*_DRAWN[kinds[gpu]], str(kinds[gpu])) for gpu in in_order}
-
-
-def against(campaign: Probed, names: Mapping[str, str]) -> list[Against]:
-    """Each probe that has times, in the order of the campaign. GPUs of several models: each against its own model."""
-    typical = pl.col("value").median()
-    found = []
-    for probe in campaign.probes:
-        runs = campaign.sound.filter((pl.col("workload") == probe) & (pl.col("value") > 0))
-        if runs.is_empty():
-            continue
-        one = runs.group_by("gpu").agg(pl.col("value").median(), pl.col("model").first())
-        one = one.with_columns((100 * (pl.col("value") / typical.over("model") - 1)).alias("excess")).sort(
-            "excess", "gpu"
-        )
-        gpus = tuple(map(str, one["gpu"]))
-        whole = float(np.median(one["value"].to_numpy()))
-        found.append(Against(probe, gpus, tuple(names[gpu] for gpu in gpus), one["excess"].to_numpy(), whole))
-    return found
 
 
 def overview(probes: Sequence[Against], drawn: Mapping[str, Look]) -> Figure:
@@ -138,8 +58,8 @@ def overview(probes: Sequence[Against], drawn: Mapping[str, Look]) -> Figure:
         )
     traces.append(
         Scatter(
-            x=_single(np.concatenate(across)),
-            y=_single(np.concatenate(along)),
+            x=single(np.concatenate(across)),
+            y=single(np.concatenate(along)),
             mode="markers",
             showlegend=False,
             marker={"color": BLUE, "size": 4, "opacity": 0.45},
@@ -156,7 +76,7 @@ def overview(probes: Sequence[Against], drawn: Mapping[str, Look]) -> Figure:
         ]
         traces.append(
             Scatter(
-                x=_single(_bent(np.array([point[0] for point in points]))),
+                x=single(_bent(np.array([point[0] for point in points]))),
                 y=[point[1] for point in points],
                 mode="markers",
                 name=look.name,
@@ -197,7 +117,7 @@ def closely(one: Against, drawn: Mapping[str, Look]) -> Figure:
     wide = float(edges[1] - edges[0])
     traces: list[Any] = [
         Bar(
-            x=_single(edges[:-1] + wide / 2),
+            x=single(edges[:-1] + wide / 2),
             y=counts.astype(np.int32),
             width=0.94 * wide,
             marker={"color": BLUE, "opacity": 0.75},
@@ -254,93 +174,6 @@ def closely(one: Against, drawn: Mapping[str, Look]) -> Figure:
     )
 
 
-_PANELS = (("power_w", "power, W"), ("sm_clock_mhz", "SM clock, MHz"), ("temperature_c", "temperature, °C"))
-
-
-def over_time(lines: Timelines, gpu: str, name: str) -> Figure:
-    """What a GPU did over the campaign beside the fleet's median: power, clock, temperature; its probes as bands."""
-    from plotly.graph_objects import Scatter
-    from plotly.subplots import make_subplots
-
-    figure = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.045)
-    time = _single(lines.time_s)
-    alone = lines.measured == 1  # it is its own median
-    for row, (metric, title) in enumerate(_PANELS, start=1):
-        unit = title.rpartition(", ")[2]
-        median = ("median of the fleet", lines.fleet[metric], GREY, 1.5)
-        for who, line, colour, width in (*([] if alone else [median]), (name, lines.gpus[gpu][metric], RED, 2)):
-            figure.add_trace(
-                Scatter(
-                    x=time,
-                    y=_single(np.round(line, 1)),
-                    name=who,
-                    legendgroup=who,
-                    showlegend=row == 1,
-                    mode="lines",
-                    line={"color": colour, "width": width},
-                    hovertemplate=f"{who}: %{{y:,.0f}} {unit}<extra></extra>",
-                ),
-                row,
-                1,
-            )
-        figure.update_yaxes(title_text=title, row=row, col=1)
-    running = np.full(len(time), "", dtype=object)
-    bands, words = [], []
-    room, named_s = _LABEL_SHARE * float(lines.time_s[-1]), -np.inf
-    for window in lines.windows[gpu]:
-        running[(lines.time_s >= window.began_s) & (lines.time_s <= window.ended_s)] = f"<br>measuring {window.probe}"
-        middle_s = (window.began_s + window.ended_s) / 2
-        bands.append(
-            {
-                "type": "rect",
-                "xref": "x",
-                "yref": "paper",
-                "x0": window.began_s,
-                "x1": window.ended_s,
-                "y0": 0,
-                "y1": 1,
-                "fillcolor": GREY,
-                "opacity": 0.10,
-                "line": {"width": 0},
-                "layer": "below",
-            }
-        )
-        if middle_s - named_s < room:
-            continue
-        named_s = middle_s
-        words.append(
-            {
-                "text": window.probe,
-                "x": middle_s,
-                "y": 1.0,
-                "xref": "x",
-                "yref": "paper",
-                "showarrow": False,
-                "textangle": -35,
-                "xanchor": "left",
-                "yanchor": "bottom",
-                "font": {"size": 11},
-                "name": "wide",
-            }
-        )
-    figure.data[0 if alone else 1].update(
-        text=list(running), hovertemplate=f"{name}: %{{y:,.0f}} W%{{text}}<extra></extra>"
-    )
-    figure.update_layout(
-        layout(
-            590,
-            margin={"l": 64, "r": 40, "t": 120, "b": 82},
-            hovermode="x",
-            legend={"orientation": "h", "yanchor": "top", "y": -0.15, "x": 0},
-            shapes=bands,
-            annotations=words,
-        )
-    )
-    figure.update_xaxes(title_text="time since its first probe began, s", row=3, col=1)
-    figure.update_xaxes(zeroline=False)
-    return figure
-
-
 def _thinned(n: int, most: int) -> NDArray[np.intp]:
     """At most this many positions out of `n`, evenly spread."""
     if n <= most:
@@ -366,8 +199,3 @@ def _bent_axis(probes: Sequence[Against]) -> dict[str, Any]:
         "range": [float(np.arcsinh(low)), float(np.arcsinh(high))],
         "zeroline": True,
     }
-
-
-def _single(values: Floats) -> NDArray[np.float32]:
-    """Single precision: enough for a screen, half the file."""
-    return np.asarray(values, dtype=np.float32)

@@ -1,0 +1,52 @@
+"""How a GPU with a verdict is drawn, the same in every figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...analysis.fleet import Floats
+from ...analysis.verdicts import Kind, Verdict
+from ..style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY
+
+
+@dataclass(frozen=True)
+class Look:
+    """How the GPUs of one kind of verdict are drawn everywhere."""
+
+    colour: str
+    symbol: str
+    name: str
+
+
+_DRAWN = {
+    Kind.LOST: (RED, "x"),
+    Kind.WRONG: (PINK, "square"),
+    Kind.FAILED: (GREY, "x"),
+    Kind.SLOW: (SKY, "square"),
+    Kind.HOT: (RED, "star"),
+    Kind.UNDER_CAP: (ORANGE, "triangle-down"),
+    Kind.PINNED: (OLIVE, "cross"),
+    Kind.POWER_HUNGRY: (ORANGE, "diamond"),
+    Kind.UNSTABLE: (OLIVE, "square"),
+    Kind.DRIFTING: (GREEN, "circle"),
+    Kind.STARVED: (GREEN, "diamond"),
+    Kind.SENSOR: (PINK, "diamond"),
+    Kind.MEMORY_ERRORS: (SKY, "diamond"),
+    Kind.FAST: (BLUE, "triangle-up"),
+}
+
+
+def looks(verdicts: Mapping[str, Sequence[Verdict]]) -> dict[str, Look]:
+    """How each GPU that has verdicts is drawn: by the kind of the worst one. `verdicts`: of `Judgement.by_key`."""
+    kinds = {gpu: own[0].kind for gpu, own in verdicts.items()}
+    in_order = sorted(kinds, key=lambda gpu: list(Kind).index(kinds[gpu]))
+    return {gpu: Look(*_DRAWN[kinds[gpu]], str(kinds[gpu])) for gpu in in_order}
+
+
+def single(values: Floats) -> NDArray[np.float32]:
+    """Single precision: enough for a screen, half the file."""
+    return np.asarray(values, dtype=np.float32)

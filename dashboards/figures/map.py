@@ -1,0 +1,222 @@
+"""Maps of the machine: a cell a GPU, coloured by how far it is from the fleet's median."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import asinh
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from ...analysis.fleet import labels
+from ..style import SLOWNESS, layout
+from .looks import Look
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+CELLS = 4_096
+"""GPUs whose map is drawn for each probe; of a larger fleet there is one map."""
+_NODES_A_ROW = 8
+_NAMED_ROWS = 40  # up to so many rows have room for the names of their nodes
+_NAME = 7  # letters of a node's name that fit above its cells, on a phone too
+_LEAST, _MOST = 5.0, 50.0  # where the colours end
+_NEAR = 0.1  # of where they end: up to here they are linear, beyond it logarithmic
+_TICKS = (1, 2, 5, 10, 20, 50)
+_NOWHERE = "unknown"
+"""The row of GPUs whose node is not known."""
+
+_FIGURES = (
+    ("power_pct", "power", "more power, %", " %"),
+    ("clock_pct", "SM clock", "higher clock, %", " %"),
+    ("hotter_c", "temperature", "hotter, °C", " °C"),
+)
+
+
+def maps(beside: pl.DataFrame, gpus: pl.DataFrame, drawn: Mapping[str, Look]) -> dict[str, Figure]:
+    """By name: a map of each probe's times, and of power, clock and temperature in the probe that draws most power.
+
+    `beside`: of `analysis.fleet.side_by_side`; `gpus`: of the campaign. The colours of all times are the same.
+    """
+    grid = Grid.of(gpus)
+    if beside.is_empty():
+        return {}
+    probes = beside["workload"].unique(maintain_order=True).to_list()
+    medians = beside.drop_nulls("power_w").group_by("workload").agg(pl.col("power_w").median())
+    strongest = medians.sort("power_w", "workload")["workload"].to_list()
+    if gpus.height > CELLS:
+        probes = strongest[-1:] or probes[:1]
+    end = _end(beside.filter(pl.col("workload").is_in(probes))["slower_pct"])
+    found = {}
+    for probe in probes:
+        times = beside.filter(pl.col("workload") == probe)
+        found[f"time: {probe}"] = grid.drawn(_known(times, "slower_pct"), "slower, %", " %", drawn, end)
+    if strongest and gpus.height <= CELLS:
+        rows = beside.filter(pl.col("workload") == strongest[-1])
+        for column, name, title, unit in _FIGURES:
+            if (values := _known(rows, column)) and len(values) > 1:
+                found[f"{name}: {strongest[-1]}"] = grid.drawn(values, title, unit, drawn, _end(rows[column]))
+    return found
+
+
+def _known(rows: pl.DataFrame, column: str) -> dict[str, float]:
+    return dict(rows.select("gpu", column).drop_nulls().iter_rows())
+
+
+def _end(values: pl.Series) -> float:
+    """Where the colours end: at the GPU that is farthest from the median, within limits."""
+    farthest = values.abs().max()
+    return min(max(float(farthest) if isinstance(farthest, int | float) else 0.0, _LEAST), _MOST)
+
+
+def shade(value: float, end: float) -> float:
+    """Where on the colours a value is, from -1 to 1 at `end`: linear near 0, by its logarithm beyond."""
+    near = _NEAR * end
+    return round(asinh(value / near) / asinh(end / near), 3)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Where each GPU's cell is."""
+
+    rows: tuple[str, ...]
+    columns: int
+    cell: Mapping[str, tuple[int, int]]
+    name: Mapping[str, str]
+    nodes: tuple[tuple[str, int, float], ...]
+    """Name, row and middle column of each node whose name is known."""
+
+    @classmethod
+    def of(cls, gpus: pl.DataFrame) -> Grid:
+        """Eight nodes a row at most; a cabinet of more takes several, and GPUs without a node stand in rows of 32."""
+        nodes: dict[tuple[str, str], list[str]] = {}
+        known: set[str] = set()
+        names = labels(gpus)
+        for place, (gpu, node, cabinet) in enumerate(gpus.select("gpu", "node", "cabinet").iter_rows()):
+            row = cabinet or ("" if node else _NOWHERE)
+            nodes.setdefault((row, node or f"{place // 4}"), []).append(gpu)
+            known.update([node] if node else [])
+        rows: list[str] = []
+        cell: dict[str, tuple[int, int]] = {}
+        named: list[tuple[str, int, float]] = []
+        before: str | None = None
+        used = at = columns = 0
+        for (cabinet, node), members in nodes.items():
+            if cabinet != before or used == _NODES_A_ROW:
+                rows.append(cabinet if cabinet != before else "")
+                before, used, at = cabinet, 0, 0
+            for place, gpu in enumerate(members):
+                cell[gpu] = (len(rows) - 1, at + place)
+            if node in known:
+                named.append((node, len(rows) - 1, at + (len(members) - 1) / 2))
+            columns = max(columns, at + len(members))
+            at += len(members) + 1  # a gap between nodes
+            used += 1
+        return cls(tuple(rows), columns, cell, names, tuple(named))
+
+    def drawn(
+        self, values: Mapping[str, float], title: str, unit: str, drawn: Mapping[str, Look], end: float
+    ) -> Figure:
+        """The map of one figure. `values`: by GPU, 0 is the fleet's median; the colours end at `end`."""
+        from plotly.graph_objects import Figure, Heatmap
+
+        shades = np.full((len(self.rows), self.columns), np.nan, dtype=np.float32)
+        text = [[""] * self.columns for _ in self.rows]
+        for gpu, (row, column) in self.cell.items():
+            if gpu in values:
+                shades[row, column] = shade(values[gpu], end)
+                text[row][column] = f"{self.name[gpu]}<br>{values[gpu]:+.2f}{unit}"
+        ticks = [tick for tick in _TICKS if tick <= 0.9 * end][-3:]
+        ticks = [*(-tick for tick in reversed(ticks)), 0, *ticks]
+        named = len(self.rows) <= _NAMED_ROWS
+        high = 36 if named else max(12, min(24, 2200 // len(self.rows)))
+        traces: list[Any] = [
+            Heatmap(
+                z=shades,
+                text=text,
+                hovertemplate="%{text}<extra></extra>",
+                hoverongaps=False,
+                xgap=1.5,
+                ygap=15 if named else 2,
+                zmin=-1,
+                zmax=1,
+                colorscale=SLOWNESS,
+                colorbar={
+                    "title": {"text": f"{title} (0: the median GPU)", "side": "top", "font": {"size": 12}},
+                    "orientation": "h",
+                    "tickvals": [shade(tick, end) for tick in ticks],
+                    "ticktext": [f"{tick:+d}" if tick else "0" for tick in ticks],
+                    "tickangle": 0,
+                    "thickness": 10,
+                    "len": 0.6,
+                    "x": 0,
+                    "xanchor": "left",
+                    "y": 1,
+                    "yanchor": "bottom",
+                    "ypad": 16,
+                    "outlinewidth": 0,
+                },
+            ),
+            *self._marks(values, unit, drawn),
+        ]
+        if named:
+            traces.append(self._names())
+        return Figure(
+            traces,
+            layout(
+                160 + high * len(self.rows),
+                margin={"l": 60, "r": 8, "t": 76, "b": 44},
+                showlegend=bool(drawn),
+                legend={"orientation": "h", "yanchor": "top", "y": 0, "x": 0, "font": {"size": 12}},
+                xaxis={"visible": False, "range": [-0.6, self.columns - 0.4]},
+                yaxis={
+                    "tickvals": [place for place, name in enumerate(self.rows) if name],
+                    "ticktext": [name for name in self.rows if name],
+                    "range": [len(self.rows) - 0.5, -0.7],
+                    "showgrid": False,
+                    "zeroline": False,
+                },
+            ),
+        )
+
+    def _marks(self, values: Mapping[str, float], unit: str, drawn: Mapping[str, Look]) -> list[Any]:
+        """The GPUs that have verdicts, by kind."""
+        from plotly.graph_objects import Scatter
+
+        found = []
+        for look in dict.fromkeys(drawn.values()):
+            marked = [gpu for gpu in drawn if drawn[gpu] == look and gpu in self.cell]
+            sizes = {gpu: f"{values[gpu]:+.2f}{unit}" for gpu in marked if gpu in values}
+            found.append(
+                Scatter(
+                    x=[self.cell[gpu][1] for gpu in marked],
+                    y=[self.cell[gpu][0] for gpu in marked],
+                    mode="markers",
+                    name=look.name,
+                    marker={
+                        "symbol": look.symbol,
+                        "color": look.colour,
+                        "size": 10,
+                        "line": {"width": 1.5, "color": "#ffffff"},
+                    },
+                    text=[f"{self.name[gpu]}<br>{sizes.get(gpu, 'n/a')}<br>{look.name}" for gpu in marked],
+                    hovertemplate="%{text}<extra></extra>",
+                )
+            )
+        return found
+
+    def _names(self) -> Any:
+        """The names of the nodes, above their cells."""
+        from plotly.graph_objects import Scatter
+
+        return Scatter(
+            x=[column for _, _, column in self.nodes],
+            y=[row - 0.5 for _, row, _ in self.nodes],
+            mode="text",
+            text=[name if len(name) <= _NAME else f"…{name[1 - _NAME :]}" for name, _, _ in self.nodes],
+            textfont={"size": 9},
+            showlegend=False,
+            hoverinfo="skip",
+        )

@@ -1,0 +1,101 @@
+"""One GPU over a campaign, beside the fleet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...analysis.timelines import Timelines
+from ..style import GREY, RED, layout
+from .looks import single
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+_LABEL_SHARE = 0.019  # of the width, between the names of two probes
+_PANELS = (("power_w", "power, W"), ("sm_clock_mhz", "SM clock, MHz"), ("temperature_c", "temperature, °C"))
+
+
+def over_time(lines: Timelines, gpu: str, name: str) -> Figure:
+    """What a GPU did over the campaign beside the fleet's median: power, clock, temperature; its probes as bands."""
+    from plotly.graph_objects import Scatter
+    from plotly.subplots import make_subplots
+
+    figure = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.045)
+    time = single(lines.time_s)
+    alone = lines.measured == 1  # it is its own median
+    for row, (metric, title) in enumerate(_PANELS, start=1):
+        unit = title.rpartition(", ")[2]
+        median = ("median of the fleet", lines.fleet[metric], GREY, 1.5)
+        for who, line, colour, width in (*([] if alone else [median]), (name, lines.gpus[gpu][metric], RED, 2)):
+            figure.add_trace(
+                Scatter(
+                    x=time,
+                    y=single(np.round(line, 1)),
+                    name=who,
+                    legendgroup=who,
+                    showlegend=row == 1,
+                    mode="lines",
+                    line={"color": colour, "width": width},
+                    hovertemplate=f"{who}: %{{y:,.0f}} {unit}<extra></extra>",
+                ),
+                row,
+                1,
+            )
+        figure.update_yaxes(title_text=title, row=row, col=1)
+    running = np.full(len(time), "", dtype=object)
+    bands, words = [], []
+    room, named_s = _LABEL_SHARE * float(lines.time_s[-1]), -np.inf
+    for window in lines.windows[gpu]:
+        running[(lines.time_s >= window.began_s) & (lines.time_s <= window.ended_s)] = f"<br>measuring {window.probe}"
+        middle_s = (window.began_s + window.ended_s) / 2
+        bands.append(
+            {
+                "type": "rect",
+                "xref": "x",
+                "yref": "paper",
+                "x0": window.began_s,
+                "x1": window.ended_s,
+                "y0": 0,
+                "y1": 1,
+                "fillcolor": GREY,
+                "opacity": 0.10,
+                "line": {"width": 0},
+                "layer": "below",
+            }
+        )
+        if middle_s - named_s < room:
+            continue
+        named_s = middle_s
+        words.append(
+            {
+                "text": window.probe,
+                "x": middle_s,
+                "y": 1.0,
+                "xref": "x",
+                "yref": "paper",
+                "showarrow": False,
+                "textangle": -35,
+                "xanchor": "left",
+                "yanchor": "bottom",
+                "font": {"size": 11},
+                "name": "wide",
+            }
+        )
+    figure.data[0 if alone else 1].update(
+        text=list(running), hovertemplate=f"{name}: %{{y:,.0f}} W%{{text}}<extra></extra>"
+    )
+    figure.update_layout(
+        layout(
+            590,
+            margin={"l": 64, "r": 40, "t": 120, "b": 82},
+            hovermode="x",
+            legend={"orientation": "h", "yanchor": "top", "y": -0.15, "x": 0},
+            shapes=bands,
+            annotations=words,
+        )
+    )
+    figure.update_xaxes(title_text="time since its first probe began, s", row=3, col=1)
+    figure.update_xaxes(zeroline=False)
+    return figure
