@@ -150,12 +150,15 @@ def test_a_signal_ends_the_command_in_order(store: Store) -> None:
     with journal_of(store) as journal:
         journal.append(batch([{"ts": ago(-600), "gpu": "g1", "power_mw": 7000}]))
     command = [sys.executable, "-m", "whorl", "export", "prometheus", "--store", str(store.root)]
-    process = subprocess.Popen([*command, "--listen", "127.0.0.1:0"], stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    said = process.stderr.readline()
-    assert watts(fetched(said.split()[-1])[0]) == ["7.0"]
-    process.send_signal(signal.SIGTERM)
-    _, rest = process.communicate(timeout=60)
+    with subprocess.Popen([*command, "--listen", "127.0.0.1:0"], stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            said = process.stderr.readline()
+            assert watts(fetched(said.split()[-1])[0]) == ["7.0"]
+            process.send_signal(signal.SIGTERM)
+            _, rest = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert (process.returncode, rest) == (0, "")
 
 
