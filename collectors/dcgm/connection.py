@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 _POWER_WATCH = 0x100  # warns at any time at the power limit, which is normal under load
 HEALTH_WATCHES = 0xFFFFFFFF & ~_POWER_WATCH
+AHEAD_US = 1_000_000  # further from the engine's time, a stamp is of a clock that was set back since
 PROFILING_US = 100_000  # profiling values that are asked for more often are wrong
 _KEEP_S = 60.0
 _EMPTY = 1  # the kind of a group
@@ -87,12 +88,13 @@ class Connection:
     def read(self, reader: Reader, overlap_us: int) -> tuple[Samples, int]:
         """All new samples of what is watched, and those of the last `overlap_us` again; and the engine's time.
 
-        What is sampled slowly is asked for when there should be a sample.
+        What is sampled slowly is asked for when there should be a sample. After an engine's clock was set back, its
+        cache still has samples from before, whose stamps lie ahead: no new sample can have such a stamp.
         """
         parts: list[Samples] = []
         now_us = 0
         for watch in self._watches:
-            if watch.due_us > now_us > 0:
+            if 0 < watch.due_us - now_us <= watch.every_us and now_us > 0:
                 continue
             since_us = max(watch.next_us - overlap_us, self.start_us)
             try:
@@ -102,6 +104,8 @@ class Connection:
                     break
                 raise
             now_us, watch.next_us = now_us or later, later
+            if len(samples) and samples.ts.max() > later + AHEAD_US:
+                samples = samples.pick(samples.ts <= later + AHEAD_US)
             if len(samples):
                 parts.append(samples)
                 watch.due_us = int(samples.ts.max()) + watch.every_us

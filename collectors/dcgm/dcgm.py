@@ -17,7 +17,7 @@ from ...store.metrics import METRICS
 from ...store.power_sensors import sensor_of_model
 from ..backends import Readings, Status
 from .bindings import Bindings, find_bindings
-from .connection import Connection, Refusal, another, connect
+from .connection import AHEAD_US, Connection, Refusal, another, connect
 from .entities import find_entities, lost_gpus
 from .events import Health, HeldDown, Xids
 from .job import JobStatistics
@@ -35,7 +35,6 @@ log = logging.getLogger(__name__)
 _LEAST_POLL_S = 1.0
 _LEAST_OVERLAP_US = 250_000  # a sample may come as late as the driver's answer to the call after its stamp
 _CHORES_US = 10_000_000
-_BACK_US = 1_000_000  # an engine's clock that falls by more was set back
 _FAST = np.array([m.tier == "fast" for m in METRICS])
 _FIELD = {m.dcgm.id: m.name for m in METRICS if m.dcgm is not None}
 _PROFILING = {m.dcgm.id for m in METRICS if m.dcgm is not None and m.dcgm.profiling}
@@ -179,9 +178,10 @@ class Dcgm:
 
     def _poll(self, made: Connection) -> tuple[Readings, list[Event]]:
         samples, later = made.read(self._reader, self._overlap_us)
-        if later < self._next_us - _BACK_US:
+        if later < self._next_us - AHEAD_US:  # its clock was set back
             self._assembler.forget_times()
-            made.start_us = later
+            self._held = HeldDown()
+            made.start_us = self._chores_us = later
         self._next_us = later
         of_xid = samples.row == OF_XID
         events, self._pending = self._pending, []

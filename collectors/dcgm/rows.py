@@ -93,7 +93,7 @@ class Assembler:
         """The engine's clock was set back: stamps begin anew."""
         self._pending = Samples.none()
         for one in self._known:
-            one.given_us, one.blank_us = 0, None
+            one.given_us, one.blank_us, one.reading = 0, None, (0, 0)
             one.taken[:] = 0
 
     def rows(self, new: Samples, now_us: int) -> Readings:
