@@ -147,6 +147,9 @@ class Streamer(Watched):
             self._ticks += 1
             readings, events = polled
             self._events.add(events)
+            for event in events:
+                if _matters(event):
+                    log.warning("%s", event.detail)
             if len(readings.ts):
                 self._take(me, readings)
         if now >= self._chores_due:
@@ -290,6 +293,12 @@ class Streamer(Watched):
             self._events.tell(Event(EventKind.MIG, gpu, detail, n=len(there)))
         with self._in(me, STORE):
             self._recorder.identify(self._known, seen)
+
+
+def _matters(event: Event) -> bool:
+    """Whether it costs a metric on all GPUs, so that who watches the collector should hear of it."""
+    refused = event.kind in (EventKind.NOT_SUPPORTED, EventKind.NOT_PERMITTED) and event.metric is None
+    return refused or (event.kind == EventKind.EXPORTER and event.metric is not None)
 
 
 def _instances(devices: Sequence[Device]) -> dict[str, dict[str, str | None]]:

@@ -20,14 +20,6 @@ _DCGM, _PROFILING = "collect --backend dcgm", "profiling fields through DCGM"
 _ASK = "import json, sys; from whorl.jobs.dcgm_finding import ask_dcgm; ask_dcgm(*json.loads(sys.argv[1]))"
 _PATIENCE_S = 60.0
 _EVERY_US = 10_000_000  # so seldom that the engine does nothing for us
-_WAYS_OUT = {
-    -17: "run nv-hostengine as root, or load the driver with NVreg_RestrictProfilingToAdminUsers=0",
-    -29: "run nv-hostengine as root, or load the driver with NVreg_RestrictProfilingToAdminUsers=0",
-    -33: "the engine has no profiling module for these GPUs; on those of data centres, install the package "
-    "datacenter-gpu-manager-4-proprietary",
-    -36: "these GPUs have no profiling fields",
-    -37: "another tool, as Nsight, has the counters: end it, or ask for dcgmi profile --resume",
-}
 
 
 def dcgm_findings(host: str | None = None, socket: str | None = None) -> list[Finding]:
@@ -108,8 +100,7 @@ def _profiling(made: Connection) -> Finding:
         those = [number for number in refusal.numbers if number in fields]
         gpus = sum(one.parent is None for one in refusal.entities)
         if those and gpus:
-            way = _WAYS_OUT.get(refusal.code, f"DCGM's code {refusal.code}")
             which = "no field" if len(those) == len(fields) else f"not {', '.join(map(str, sorted(those)))}"
-            told.append(f"{which} on {gpus} of {len(whole)} GPUs: {way}")
+            told.append(f"{which} on {gpus} of {len(whole)} GPUs: {refusal.way_out}")
     some = any(fields & made.watched.get(one.key, set()) for one in whole)
     return Finding("DCGM profiling", some, "; ".join(told) or "the engine gives no reason", _PROFILING)

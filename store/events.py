@@ -107,7 +107,9 @@ class EventKind(StrEnum):
 
     EXPORTER = (
         "exporter",
-        "what readers of its numbers should know about an exporter's page: what is wrong on it, or has another name",
+        "what readers of its numbers should know about an exporter's page: what is wrong on it, or has another name; "
+        "with a `metric`, what of it is NULL or called otherwise",
+        "metric",
     )
     SOURCE_VERSION = "source_version", "the software of the source has this `version`", "version"
 

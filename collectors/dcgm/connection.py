@@ -20,6 +20,7 @@ from .entities import Entity, find_entities
 from .reaching import (
     DUPLICATE,
     GONE,
+    IN_USE,
     NO_MODULE,
     NO_PERMISSION,
     NO_PROFILING,
@@ -46,6 +47,15 @@ _EMPTY = 1  # the kind of a group
 _NAMES = itertools.count(1)
 _TRIES = 100
 
+_BE_ROOT = "run nv-hostengine as root, or load the driver with NVreg_RestrictProfilingToAdminUsers=0"
+_WAYS_OUT = {
+    NO_PERMISSION: _BE_ROOT,
+    REQUIRES_ROOT: _BE_ROOT,
+    NO_MODULE: "the engine has no profiling module for these GPUs; on those of data centres, install the package "
+    "datacenter-gpu-manager-4-proprietary",
+    NO_PROFILING: "these GPUs have no profiling fields",
+    IN_USE: "another tool, as Nsight, has the counters: end it, or ask for dcgmi profile --resume",
+}
 # Where one profiling field is refused so, all are.
 _HOPELESS = {NO_MODULE, NO_PROFILING, NO_PERMISSION, REQUIRES_ROOT}
 
@@ -57,6 +67,11 @@ class Refusal:
     entities: tuple[Entity, ...]
     numbers: tuple[int, ...]
     code: int
+
+    @property
+    def way_out(self) -> str:
+        """Why it will not watch profiling fields, and what to do."""
+        return _WAYS_OUT.get(self.code, f"DCGM's code {self.code}")
 
 
 @dataclass(eq=False)

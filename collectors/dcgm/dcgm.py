@@ -252,13 +252,13 @@ def _refusal_events(refusal: Refusal, everyone: set[int]) -> list[Event]:
     profiling = [number for number in refusal.numbers if number in _PROFILING]
     told: list[tuple[str | None, str]] = []
     if profiling:
-        why = (
-            "run nv-hostengine as root, or load the driver with NVreg_RestrictProfilingToAdminUsers=0"
-            if denied
-            else f"DCGM's code {refusal.code}"
-        )
         fields = ", ".join(map(str, profiling))
-        told.append((None, f"the engine {'may not' if denied else 'cannot'} read the profiling fields {fields}: {why}"))
+        told.append(
+            (
+                None,
+                f"the engine {'may not' if denied else 'cannot'} read the profiling fields {fields}: {refusal.way_out}",
+            )
+        )
     for number in refusal.numbers:
         if number not in profiling:
             metric = _FIELD.get(number)

@@ -19,7 +19,7 @@ _EMBEDDED = 1  # an engine that samples by itself
 # DCGM's status codes
 TIMEOUT, MISMATCH, NO_PERMISSION, LOST, RESET_REQUIRED = -11, -12, -17, -18, -19
 NO_FUNCTION, GONE, NO_LIBRARY, DUPLICATE, REQUIRES_ROOT = -20, -21, -25, -26, -29
-NO_MODULE, NO_PROFILING = -33, -36
+NO_MODULE, NO_PROFILING, IN_USE = -33, -36, -37
 
 
 def code_of(error: BaseException) -> int:

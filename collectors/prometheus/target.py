@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ...store.events import Event, EventKind
 from ...store.exposition import gpus
 from ...store.exposition.timeunit import NS
+from ...store.metrics import METRICS, ROW
 from ..backends import Status
 from ..xids import xid_event
 from .page import Gpu, Page, Reader
@@ -18,6 +19,8 @@ from .page import Gpu, Page, Reader
 _AHEAD_NS = 3_600_000_000_000  # a time stamp further ahead than that is none
 _LONGER = 3  # times the longest time between two new pages is no reason to worry
 _SHOWN = 6  # names
+_POWER = "power_mw"
+_ITS_NAME = METRICS[ROW[_POWER]].prometheus[-1]
 
 
 @dataclass(slots=True)
@@ -186,17 +189,20 @@ class Target:
         return self._once(said)
 
     def _names(self, page: Page) -> list[Event]:
-        """Metrics that have another name now, or none."""
+        """Metrics that have another name now, or none; and power, where it never had a name that is known."""
         names = sorted(page.names, reverse=True)
         now = {known.metric.name: name for name in names if (known := gpus.column(name)) is not None}
         before, new = self._columns, page.unknown - self._unknown
         if not now or (now == before and not new):
             return []
         said = {}
+        unknown = ", ".join(sorted(new)[:_SHOWN])
+        if not before and _POWER not in now:
+            other = f"; on it, and unknown to whorl: {unknown}" if unknown else ""
+            said[f"{_POWER} without"] = f"{_ITS_NAME} is not on the page, so {_POWER} is NULL{other}"
         for column, name in before.items():
             if column not in now:
-                other = ", ".join(sorted(new)[:_SHOWN])
-                other = f"; new on it, and unknown to whorl: {other}" if other else ""
+                other = f"; new on it, and unknown to whorl: {unknown}" if unknown else ""
                 said[f"{column} without"] = f"{name} is not on the page any more, so {column} is NULL{other}"
             elif now[column] != name:
                 said[f"{column} {now[column]}"] = f"{column} is called {now[column]} now, and was {name}"
@@ -204,9 +210,14 @@ class Target:
         return self._once(said)
 
     def _once(self, said: dict[str, str]) -> list[Event]:
-        new = [what for key, what in said.items() if key not in self._told]
+        """Events of sentences by key, which begins with the column if the sentence is about one."""
+        events = []
+        for key in (key for key in said if key not in self._told):
+            column = key.partition(" ")[0]
+            metric = column if column in ROW else None
+            events.append(Event(EventKind.EXPORTER, None, f"{self.url}: {said[key]}", metric=metric))
         self._told.update(said)
-        return [Event(EventKind.EXPORTER, None, f"{self.url}: {what}") for what in new]
+        return events
 
     def _xid(self, page: Page) -> list[Event]:
         """XIDs that are new. What a page shows at first happened before; the same twice cannot be told from once."""

@@ -210,6 +210,7 @@ def test_collect_without_permission_for_profiling_has_the_rest(two: DcgmEngine, 
     assert told["s"] == 0
     (event,) = rows_of(store, "select detail from events where kind = 'not_permitted'")
     assert "NVreg_RestrictProfilingToAdminUsers=0" in event["detail"]
+    assert done.stderr.count(event["detail"]) == 1
 
 
 def test_an_engine_that_cannot_be_used_at_the_start(two: DcgmEngine, tmp_path: Path) -> None:

@@ -395,6 +395,21 @@ def test_metric_that_is_renamed_is_told_once(pages: Pages, exporter: Exporter) -
     ]
 
 
+def test_a_page_without_power_is_told_once(pages: Pages, exporter: Exporter) -> None:
+    read = Read(exporter.url)
+    for clock in (1200, 1300):
+        values = usual(DCGM_FI_DEV_SM_CLOCK=clock)
+        pages.now = Answer(page([Exported(0, values)], names={"DCGM_FI_DEV_POWER_USAGE": "DCGM_FI_DEV_WATTS"}))
+        (row, *_) = read.poll() if read.rows else read.open().poll()
+        assert "power_mw" not in row
+    assert read.said(EventKind.EXPORTER) == [
+        f"{exporter.url}: DCGM_FI_DEV_POWER_USAGE is not on the page, so power_mw is NULL; "
+        "on it, and unknown to whorl: DCGM_FI_DEV_WATTS"
+    ]
+    (event,) = (event for event in read.events if event.kind == EventKind.EXPORTER)
+    assert event.metric == "power_mw"
+
+
 # -- servers that do not give a page ------------------------------------------------------------------------
 
 
