@@ -65,7 +65,7 @@ class Newest:
 class Following:
     """Follows the telemetry of a store. `now` gives what is known, with what journals have gained since.
 
-    `age_s`: a value that is older is left out. One thread may `catch_up` while others look.
+    `age_s`: a value that is older, or lies ahead by more, is left out. One thread may `catch_up` while others look.
     """
 
     def __init__(self, store: Store, age_s: float) -> None:
@@ -171,7 +171,8 @@ class Following:
     def _take(self, rows: pa.Table, since: int) -> None:
         """Keep of rows what is newer than what is kept."""
         ts = numbers(rows["ts"])
-        recent = np.flatnonzero(ts >= since)
+        # What a clock that was wrong has written far ahead would stay the newest until that time has come.
+        recent = np.flatnonzero((ts >= since) & (ts <= since + 2 * self._age_ns))
         if not len(recent):
             return
         codes, gpus = gpu_codes(rows)

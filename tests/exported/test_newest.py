@@ -57,6 +57,25 @@ def test_what_is_too_old_is_not_known(store: Store) -> None:
     assert newest.fresh.tolist() == [False]
 
 
+@pytest.mark.parametrize("sealed", [False, True])
+def test_what_a_wrong_clock_wrote_ahead_hides_no_reading(store: Store, sealed: bool) -> None:
+    following = Following(store, AGE_S)
+    with journal_of(store) as journal:
+        journal.append(batch([{"ts": NOW + 3600 * SECOND, "gpu": "g1", "power_mw": 5}]))
+        if sealed:
+            journal.seal()
+        following.catch_up(NOW)
+        assert value_or_none(following.now(NOW)) is None
+        journal.append(batch([{"ts": NOW + SECOND, "gpu": "g1", "power_mw": 6}]))
+        newest = following.now(NOW + 2 * SECOND)
+    assert value(newest, "power_mw") == 6
+    assert newest.seen.tolist() == [NOW + SECOND]
+
+
+def value_or_none(newest: Newest) -> int | None:
+    return value(newest, "power_mw") if newest.gpus else None
+
+
 def test_readings_end_where_the_gpu_does_not_answer_and_begin_again(store: Store) -> None:
     following = Following(store, AGE_S)
 
