@@ -61,7 +61,8 @@ def dashboard(store: str | None, demo: bool, listen: str, token_file: Path | Non
         from ..dashboards.app.make import make_app
         from ..store import Store
 
-        server = Server(make_app(Store.open(store), prefix=where, token=token).server, host, port, where)
+        opened = Store.open(store)
+        server = Server(make_app(opened, prefix=where, token=token).server, host, port, where)
         with Noted() as signals:
             server.start()
             tell(f"the dashboard of {store} is at {server.url}; end it with Ctrl-C")
@@ -70,6 +71,7 @@ def dashboard(store: str | None, demo: bool, listen: str, token_file: Path | Non
             while not signals.came:
                 time.sleep(_LOOK_S)
             server.close()
+        opened.close()
 
 
 def _measured(folder: str) -> str:

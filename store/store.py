@@ -192,6 +192,13 @@ class Store:
         except OSError:
             return False
 
+    def close(self) -> None:
+        """Let go of the connection to DuckDB; the next query makes another one."""
+        with self._querying:
+            kept, self._kept = self._kept, None
+            if kept is not None:
+                kept.close()
+
     # -- writing ------------------------------------------------------------------------------------------
 
     def append(self, rows: Mapping[str, pa.Table], name: str) -> list[Path]:

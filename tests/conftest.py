@@ -68,7 +68,7 @@ def _choose_examples() -> None:
 
 @pytest.hookimpl(optionalhook=True)  # a GPU node may lack pytest-xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Keep these tests in one worker: those of one file, all that use the browser, and those of one Slurm.
+    """Keep these tests in one worker: those of one file, those of pages in one browser, and those of one Slurm.
 
     Slurm's wait most of the time. Those that have clusters of their own follow each other in a second worker.
 
@@ -80,7 +80,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
         path = nodeid.partition("::")[0]
         if path.endswith(("/slurm/test_accounting.py", "/slurm/test_apply_shapes.py", "/slurm/test_filter_shapes.py")):
             return "clusters of their own"
-        return next((folder for folder in ("tests/slurm/", "tests/dashboards/") if folder in path), path)
+        return next(
+            (folder for folder in ("tests/slurm/", "tests/dashboards/", "tests/browser/") if folder in path), path
+        )
 
     scheduler = LoadScopeScheduling(config, log)
     scheduler._split_scope = together

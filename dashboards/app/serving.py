@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import socket
@@ -13,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import waitress
+from waitress import wasyncore
 
 from ...errors import InputError
 from ..listening import listening
 
 _THREADS = 8
 _SHORTEST = 16
+_END_S = 5.0
 _PREFIX = re.compile(r"/([A-Za-z0-9._~-]+/)*")
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -80,6 +83,7 @@ class Server:
         self._server = waitress.create_server(
             without_prefix(application, prefix), sockets=[self._socket], threads=_THREADS, ident="whorl"
         )
+        self._thread = threading.Thread(target=self._run, name="dashboard", daemon=True)
 
     @property
     def url(self) -> str:
@@ -90,11 +94,19 @@ class Server:
 
     def start(self) -> None:
         """Answer from now on, in threads."""
-        threading.Thread(target=self._server.run, name="dashboard", daemon=True).start()
+        self._thread.start()
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError, ValueError):  # `close` takes the sockets away
+            self._server.run()
 
     def close(self) -> None:
-        """Stop answering."""
+        """Stop answering: at once where a browser waits for nothing."""
         self._server.close()
+        wasyncore.close_all(self._server._map, ignore_all=True)
+        self._server.task_dispatcher.shutdown(timeout=_END_S)
+        if self._thread.ident is not None:
+            self._thread.join(_END_S)
 
 
 def without_prefix(application: Application, prefix: str) -> Application:

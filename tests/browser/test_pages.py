@@ -1,0 +1,60 @@
+"""Every page in a real browser: it opens, says no error, asks no other host, and can be used without eyes or mouse."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from axe_playwright_python.base import AXE_SCRIPT
+
+from whorl.dashboards.app.pages import PAGES
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+    from whorl.tests.browser.conftest import Opened
+
+pytestmark = pytest.mark.browser
+
+
+def _faults(page: Page) -> list[str]:
+    """What axe finds that is serious."""
+    page.evaluate(AXE_SCRIPT)
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+    return [
+        f"{one['id']}: {one['help']}: {one['nodes'][0]['html'][:200]}"
+        for one in found
+        if one["impact"] in ("serious", "critical")
+    ]
+
+
+@pytest.mark.parametrize("path", [page.path for page in PAGES])
+def test_a_page_opens_and_has_no_serious_fault(path: str, opened: Opened) -> None:
+    page = opened(path, width=1024, scheme="dark")
+    title = next(one.title for one in PAGES if one.path == path)
+    assert page.locator("nav a.here").inner_text() == title
+    assert page.get_attribute("html", "data-theme") == "dark"
+    assert page.locator(".told.problem").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page is wider than the window"
+    assert _faults(page) == []
+
+
+def test_the_theme_follows_the_system_until_it_is_chosen(opened: Opened) -> None:
+    page = opened(scheme="light")
+    assert page.get_attribute("html", "data-theme") == "light"
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
+    page.locator("#theme").focus()
+    page.keyboard.press("Enter")
+    assert page.locator("#theme").inner_text() == "Theme: light"
+    page.reload()
+    page.wait_for_selector("h1")
+    assert page.get_attribute("html", "data-theme") == "light"
+    assert _faults(page) == []
+
+
+def test_what_is_in_an_address_cannot_become_a_script(opened: Opened) -> None:
+    page = opened("?since=%3Cimg%20src%3Dx%20onerror%3D%22document.title%3D'gone'%22%3E")
+    assert "<img src=x" in page.locator(".told").first.inner_text()
+    assert page.locator("main img").count() == 0
+    assert page.title() != "gone"
