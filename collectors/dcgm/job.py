@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .entities import Entity
 
 _EVERY_US, _KEEP_S = 10_000_000, 86_400.0
+_begun: set[tuple[str, str]] = set()  # engines and jobs: what we began is still there after the connection broke
 
 
 class JobStatistics:
@@ -27,6 +28,7 @@ class JobStatistics:
 
     def __init__(self, connection: Connection, name: str, gpus: Iterable[Entity], *, every_us: int) -> None:
         self._connection, self._name, self._own = connection, name, True
+        self._key = connection.where, name
         agent, handle = connection.bindings.agent, connection.handle
         group = connection.make_group(gpus)
         every_us = max(every_us, _EVERY_US)
@@ -37,7 +39,9 @@ class JobStatistics:
         except connection.bindings.error as error:
             if code_of(error) != DUPLICATE:
                 raise
-            self._own = False
+            self._own = self._key in _begun
+        if self._own:
+            _begun.add(self._key)
 
     def end(self, gpus: dict[int, str]) -> list[Event]:
         """What it used; `gpus` has the UUID of each entity. Raises DCGM's error."""
@@ -49,6 +53,7 @@ class JobStatistics:
             told = agent.dcgmJobGetStats(handle, self._name)
             if self._own:
                 agent.dcgmJobRemove(handle, self._name)
+                _begun.discard(self._key)
         except self._connection.bindings.error as error:
             if code_of(error) == GONE:
                 return []

@@ -18,7 +18,9 @@ from click.testing import CliRunner
 
 from whorl.analysis.energy.metering.reading import meters
 from whorl.cli import cli
+from whorl.collectors.dcgm.dcgm import Dcgm
 from whorl.store import Store
+from whorl.store.events import EventKind
 from whorl.tests.dcgm_library import DcgmEngine
 from whorl.tests.stores import new_store
 
@@ -183,6 +185,19 @@ def test_the_engines_statistics_of_a_job_are_events_at_the_end(
         assert event["value"] == pytest.approx(true, rel=0.2)  # of samples every 100 ms
         assert event["detail"].startswith("DCGM's statistics of job 4711: ")
         assert "n/a" not in event["detail"]
+
+
+def test_statistics_that_we_began_are_taken_away_also_over_another_connection(two: DcgmEngine) -> None:
+    pydcgm, agent, structs = two.bindings()
+    first, second = (Dcgm(host=two.address, job="4712") for _ in range(2))
+    first.open()
+    first.close()
+    second.open()
+    assert [event.kind for event in second.end()] == [EventKind.JOB_STATISTICS] * 2
+    second.close()
+    handle = pydcgm.DcgmHandle(ipAddress=two.address, timeoutMs=2000)
+    with pytest.raises(structs.DCGMError):
+        agent.dcgmJobGetStats(handle.handle, "4712")
 
 
 def test_statistics_of_a_job_that_others_began_stay_theirs(two: DcgmEngine, tmp_path: Path) -> None:
