@@ -86,3 +86,38 @@ def side_by_side(campaign: Probed) -> pl.DataFrame:
         pl.col("workload").replace_strict(probes, return_dtype=pl.Int64),
         pl.col("gpu").replace_strict(places, return_dtype=pl.Int64),
     ).drop("model")
+
+
+PLACED = ("slower_pct", "sm_clock_mhz", "power_w", "temperature_c")
+"""Columns of `side_by_side` that are compared by place."""
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+_CABINETS = 3  # of fewer, the nodes are compared
+
+
+def level_of(beside: pl.DataFrame) -> str:
+    """What groups of GPUs are compared: cabinets, or the nodes where there are few of these."""
+    return "cabinet" if beside["cabinet"].drop_nulls().n_unique() >= _CABINETS else "node"
+
+
+def by_place(beside: pl.DataFrame, level: str) -> pl.DataFrame:
+    """A row per probe and cabinet or node that is known, the slowest first.
+
+    Columns: workload, place, n (GPUs), and of each column of `PLACED` the list of its `QUANTILES`; null where it is
+    not known of any of these GPUs.
+    """
+    known = beside.filter(pl.col(level).is_not_null()).with_columns(pl.col(level).alias("place"))
+    order = known["workload"].unique(maintain_order=True)
+
+    def quantiles(name: str) -> pl.Expr:
+        some = pl.col(name).count() > 0
+        each = pl.concat_list(pl.col(name).quantile(at, "linear") for at in QUANTILES)
+        return pl.when(some).then(each).alias(name)
+
+    rows = known.group_by("workload", "place").agg(pl.len().alias("n"), *(quantiles(name) for name in PLACED))
+    ranks = {str(probe): rank for rank, probe in enumerate(order)}
+    return rows.sort(
+        pl.col("workload").replace_strict(ranks, return_dtype=pl.Int64),
+        pl.col("slower_pct").list.get(2),
+        "place",
+        descending=[False, True, False],
+    )

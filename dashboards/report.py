@@ -55,7 +55,16 @@ def probe_report(
         ),
     ]
     if n > 1 and probes:
-        sections.append(Section("Where they stand", "", [tables.machine(campaign, side_by_side(campaign), found)]))
+        beside, noun = side_by_side(campaign), _noun(campaign)
+        sections.append(
+            Section(
+                "Where they stand",
+                "",
+                [tables.machine(campaign, beside, found), *tables.by_places(beside, found, names)],
+            )
+        )
+        if powers := tables.by_power(beside, found, names, noun):
+            sections.append(Section("Power", "", powers))
     if lines is not None and lines.gpus:
         sections.append(Section("One GPU over the campaign", "", [tables.telemetry(lines, found, names)]))
     sections.append(

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from ..analysis import Variability
-from ..analysis.fleet import Against
+from ..analysis.fleet import Against, by_place, level_of
 from ..analysis.planted import Planted
 from ..analysis.probing import Probed
 from ..analysis.timelines import Timelines
@@ -17,6 +17,8 @@ from ..analysis.verdicts.comparing import LEAST_GPUS
 from ..store.conditions import clock_in_words, read
 from .figures.looks import looks
 from .figures.map import CELLS, maps
+from .figures.places import PLACES, places
+from .figures.power import against_power
 from .figures.spread import POINTS, closely, overview
 from .figures.timeline import over_time
 from .page import Drawing
@@ -170,6 +172,62 @@ def machine(campaign: Probed, beside: pl.DataFrame, verdicts: Mapping[str, Seque
         f"logarithmic beyond.{large}",
         maps(beside, campaign.gpus, looks(verdicts)),
     )
+
+
+def by_places(
+    beside: pl.DataFrame, verdicts: Mapping[str, Sequence[Verdict]], names: Mapping[str, str]
+) -> list[Drawing]:
+    """Boxes by cabinet or node; none where fewer than two are known."""
+    level = level_of(beside)
+    quantiles = by_place(beside, level)
+    many = quantiles["place"].n_unique()
+    if many < 2:
+        return []
+    drawn = looks(verdicts)
+    cut = f" Only the {PLACES // 2} slowest and the {PLACES // 2} fastest {level}s are drawn." if many > PLACES else ""
+    sizes_of = sorted(quantiles["n"].to_list())
+    each = f"{sizes_of[0]}" if sizes_of[0] == sizes_of[-1] else f"{sizes_of[0]} to {sizes_of[-1]}"
+    return [
+        Drawing(
+            f"By {level}",
+            f"A box is a {level} (n = {each} GPUs each); the {level} with the slowest median stands first. Boxes: the "
+            "middle half of the GPUs, the line: their median, whiskers: 5th to 95th percentile. Symbols: GPUs with "
+            f"findings; one that is far out is drawn at the edge, with its size.{cut}",
+            {
+                str(probe): places(
+                    quantiles.filter(pl.col("workload") == probe),
+                    beside.filter(pl.col("workload") == probe),
+                    level,
+                    names,
+                    drawn,
+                )
+                for probe in quantiles["workload"].unique(maintain_order=True).to_list()
+            },
+        )
+    ]
+
+
+def by_power(
+    beside: pl.DataFrame, verdicts: Mapping[str, Sequence[Verdict]], names: Mapping[str, str], noun: str
+) -> list[Drawing]:
+    """Time against power; nothing where no power is known of two GPUs."""
+    known = beside.drop_nulls(["power_w", "slower_pct"])
+    n = known["gpu"].n_unique()
+    if n < 2:
+        return []
+    thin = f" Only {POINTS} of them are drawn, and all that have findings." if n > POINTS else ""
+    return [
+        Drawing(
+            "Time against power",
+            f"A point is a GPU (n = {n:,} with a known power), in one {noun}. Top left: slow though it draws "
+            "little, so something holds it back. Top right: slow though it draws much, as a GPU of poor silicon. "
+            f"Power as the sensors report it.{thin}",
+            {
+                str(probe): against_power(known.filter(pl.col("workload") == probe), names, looks(verdicts))
+                for probe in known["workload"].unique(maintain_order=True).to_list()
+            },
+        )
+    ]
 
 
 def telemetry(lines: Timelines, verdicts: Mapping[str, Sequence[Verdict]], names: Mapping[str, str]) -> Drawing:

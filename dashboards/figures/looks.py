@@ -50,3 +50,10 @@ def looks(verdicts: Mapping[str, Sequence[Verdict]]) -> dict[str, Look]:
 def single(values: Floats) -> NDArray[np.float32]:
     """Single precision: enough for a screen, half the file."""
     return np.asarray(values, dtype=np.float32)
+
+
+def thinned(n: int, most: int) -> NDArray[np.intp]:
+    """At most this many positions out of `n`, evenly spread."""
+    if n <= most:
+        return np.arange(n)
+    return np.unique(np.linspace(0, n - 1, most).round().astype(np.intp))

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...analysis.fleet import Against, Floats
 from ..style import BLUE, GREY, layout
-from .looks import Look, single
+from .looks import Look, single, thinned
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -34,7 +33,7 @@ def overview(probes: Sequence[Against], drawn: Mapping[str, Look]) -> Figure:
     across, along, text = [], [], []
     for row, one in enumerate(shown):
         places = np.array([place for place, gpu in enumerate(one.gpus) if gpu not in drawn], dtype=np.intp)
-        places = places[_thinned(len(places), POINTS)]
+        places = places[thinned(len(places), POINTS)]
         across.append(_bent(one.excess_pct[places]))
         along.append(row + random.uniform(-0.26, 0.26, len(places)))
         text += [f"{one.labels[place]}<br>{one.probe}: {one.excess_pct[place]:+.2f} %" for place in places]
@@ -62,7 +61,7 @@ def overview(probes: Sequence[Against], drawn: Mapping[str, Look]) -> Figure:
             y=single(np.concatenate(along)),
             mode="markers",
             showlegend=False,
-            marker={"color": BLUE, "size": 4, "opacity": 0.45},
+            marker={"color": BLUE, "size": 4.5, "opacity": 0.75},
             text=text,
             hovertemplate="%{text}<extra></extra>",
         )
@@ -172,13 +171,6 @@ def closely(one: Against, drawn: Mapping[str, Look]) -> Figure:
             },
         ),
     )
-
-
-def _thinned(n: int, most: int) -> NDArray[np.intp]:
-    """At most this many positions out of `n`, evenly spread."""
-    if n <= most:
-        return np.arange(n)
-    return np.unique(np.linspace(0, n - 1, most).round().astype(np.intp))
 
 
 def _bent(pct: Floats) -> Floats:

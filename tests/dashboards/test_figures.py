@@ -1,18 +1,22 @@
-"""Figures say what the store holds: the map, centred on the median."""
+"""Figures say what the store holds: the map, places beside each other, time against power."""
 
 from __future__ import annotations
 
 import math
+import statistics
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
-from whorl.analysis.fleet import side_by_side
+from whorl.analysis.fleet import PLACED, by_place, level_of, side_by_side
 from whorl.analysis.probing import Probed, probed
 from whorl.analysis.verdicts import judged
 from whorl.dashboards.figures.looks import Look, looks
 from whorl.dashboards.figures.map import Grid, maps, shade
+from whorl.dashboards.figures.places import PLACES, places
+from whorl.dashboards.figures.power import POINTS, against_power
 from whorl.tests.probed_fleet import stored
 
 
@@ -85,3 +89,69 @@ def test_gpus_without_a_figure_are_a_gap_and_their_mark_says_so(
     row, column = Grid.of(campaign.gpus).cell[lost]
     assert math.isnan(found.data[0].z[row][column])
     assert any("<br>n/a<br>" in text for trace in found.data[1:-1] for text in trace.text)
+
+
+def test_boxes_are_the_quantiles_of_a_place_and_the_slowest_comes_first(
+    faulty: tuple[Probed, pl.DataFrame, dict[str, Look]],
+) -> None:
+    campaign, beside, drawn = faulty
+    level = level_of(beside)
+    assert level == ("cabinet" if campaign.gpus["cabinet"].n_unique() > 2 else "node")
+    rows = beside.filter(pl.col("workload") == "pagerank")
+    quantiles = by_place(beside, level).filter(pl.col("workload") == "pagerank")
+    assert quantiles["n"].sum() == rows.height
+    for place, n, own in quantiles.select("place", "n", "slower_pct").iter_rows():
+        mine = rows.filter(pl.col(level) == place)["slower_pct"].to_list()
+        assert (n, own[2]) == (len(mine), pytest.approx(statistics.median(mine)))
+        assert own == pytest.approx(list(np.quantile(mine, (0.05, 0.25, 0.5, 0.75, 0.95))))
+    middles = quantiles["slower_pct"].list.get(2).to_list()
+    assert middles == sorted(middles, reverse=True)
+
+    names = dict(campaign.gpus.select("gpu", "name").iter_rows())
+    figure = places(quantiles, rows, level, names, drawn)
+    boxes = [trace for trace in figure.data if trace.type == "box"]
+    assert len(boxes) == len(PLACED)
+    assert list(boxes[0].x) == list(figure.layout.xaxis.categoryarray) == quantiles["place"].to_list()
+    assert list(boxes[0].median) == pytest.approx(middles, abs=0.01)
+    bottom, top = figure.layout.yaxis.range
+    marks = [trace for trace in figure.data if trace.name and trace.yaxis == "y"]
+    assert {text.split("<br>")[0] for trace in marks for text in trace.text} == {names[gpu] for gpu in drawn}
+    assert all(bottom < value < top for trace in marks for value in trace.y), "one far out is drawn at the edge"
+    slow = rows.sort("slower_pct").row(-1, named=True)
+    assert any(f"{names[slow['gpu']]}<br>{slow['slower_pct']:,.1f} %" in text for one in marks for text in one.text)
+
+
+def test_places_that_are_too_many_are_cut_and_figures_that_nobody_has_are_left_out(
+    faulty: tuple[Probed, pl.DataFrame, dict[str, Look]],
+) -> None:
+    one = faulty[1].filter(pl.col("workload") == "pagerank").with_columns(pl.lit(None, pl.Float64).alias("power_w"))
+    nodes = pl.Series([f"n{place:03d}" for place in range(one.height)])
+    many = one.with_columns(nodes.alias("node"))
+    figure = places(by_place(many, "node"), many, "node", {}, {})
+    boxes = [trace for trace in figure.data if trace.type == "box"]
+    assert len(boxes) == len(PLACED) - 1
+    slowest = many.sort("slower_pct", descending=True)["node"].to_list()
+    assert set(boxes[0].x) == {*slowest[: PLACES // 2], *slowest[-PLACES // 2 :]}
+
+
+def test_points_are_at_their_power_and_those_with_findings_are_never_left_out(
+    faulty: tuple[Probed, pl.DataFrame, dict[str, Look]],
+) -> None:
+    campaign, beside, drawn = faulty
+    names = dict(campaign.gpus.select("gpu", "name").iter_rows())
+    rows = beside.filter(pl.col("workload") == "pagerank")
+    unknown = next(gpu for gpu in rows["gpu"] if gpu not in drawn)
+    watts = pl.when(pl.col("gpu") != unknown).then(pl.col("power_w")).alias("power_w")
+    calm, *marked = against_power(rows.with_columns(watts), names, drawn).data
+    assert len(calm.x) == rows.height - len(drawn) - 1, "a power that is not known is not drawn as 0"
+    assert {text.split("<br>")[0] for trace in marked for text in trace.text} == {names[gpu] for gpu in drawn}
+    at = {text.split("<br>")[0]: (x, y) for x, y, text in zip(calm.x, calm.y, calm.text, strict=True)}
+    for gpu, power, slower in rows.select("gpu", "power_w", "slower_pct").iter_rows():
+        if gpu not in drawn and gpu != unknown:
+            assert at[names[gpu]] == pytest.approx((power, slower), abs=0.06)
+
+    many = pl.concat([rows.with_columns(pl.col("gpu") + f"-{copy}") for copy in range(20)])
+    drawn_many = against_power(
+        many, {gpu: gpu for gpu in many["gpu"]}, {f"{next(iter(drawn))}-7": Look("red", "x", "hot")}
+    )
+    assert [len(trace.x) for trace in drawn_many.data] == [POINTS, 1]

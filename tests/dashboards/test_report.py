@@ -224,7 +224,7 @@ def test_a_browser_draws_the_report_wide_and_narrow_without_a_network(
     path = tmp_path / "report.html"
     path.write_text(faulty[2])
     drawings = faulty[2].count('class="plot"')
-    assert drawings == 4
+    assert drawings == 6
     dark = "--blink-settings=preferredColorScheme=0", "--force-dark-mode"
     for width, flags in sample([(500, ()), (1280, ()), (1280, dark)], short=1):
         document = rendered(path, tmp_path / f"{width}{len(flags)}", *flags, width=width, height=9000)
