@@ -158,15 +158,23 @@ def _status(collecting: Collecting) -> str:
     if sampler.silent:
         hanging += f", {collecting.backend.name} does not answer"
     return (
-        f"{many(counts.rows, 'row')}, {power}, {many(counts.missed, 'tick')} missed, "
+        f"{many(counts.rows, 'row')}, {power}, {many(counts.missed, _each(collecting))} missed, "
         f"{many(counts.events, 'event')}{hanging}"
     )
 
 
+def _each(collecting: Collecting) -> str:
+    """What one reading of all GPUs is called: a source with a clock of its own is polled."""
+    from ..collectors.backends import BACKENDS
+
+    return "poll" if BACKENDS[collecting.plan.backend].streams else "tick"
+
+
 def _say_ended(collecting: Collecting, counts: Counts, came: int | None) -> None:
     why = "the duration is over" if came is None else f"{signal.Signals(came).name} received"
+    each = _each(collecting)
     click.echo(
-        f"whorl: {why}; stored {many(counts.rows, 'row')} of {many(counts.ticks, 'tick')}, "
-        f"{many(counts.missed, 'tick')} missed, {many(counts.events, 'event')}, in {collecting.plan.store}",
+        f"whorl: {why}; stored {many(counts.rows, 'row')} of {many(counts.ticks, each)}, "
+        f"{many(counts.missed, each)} missed, {many(counts.events, 'event')}, in {collecting.plan.store}",
         err=True,
     )

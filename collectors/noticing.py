@@ -31,7 +31,7 @@ _COUNTERS = np.array([row for row, m in enumerate(METRICS) if m.kind == "counter
 _SENTENCES = {
     Status.UNSUPPORTED: (EventKind.NOT_SUPPORTED, "this GPU or its driver does not have"),
     Status.DENIED: (EventKind.NOT_PERMITTED, "this user may not read"),
-    Status.FAILED: (EventKind.FAILED_READING, "the driver failed to give"),
+    Status.FAILED: (EventKind.FAILED_READING, "no number could be read for"),
 }
 
 

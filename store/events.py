@@ -75,7 +75,11 @@ class EventKind(StrEnum):
         "metric",
     )
     NOT_PERMITTED = "not_permitted", "this user may not read `metric`", "metric"
-    FAILED_READING = "failed_reading", "the driver failed to give `metric`", "metric"
+    FAILED_READING = (
+        "failed_reading",
+        "no number could be read for `metric`: the driver, engine or exporter gave an error or none",
+        "metric",
+    )
     MODULE_POWER = "module_power", "instantaneous power is that of the whole module, processor and GPU together"
 
     # sensors: `quality` is the mark in `telemetry.quality`

@@ -178,7 +178,10 @@ def _by_index(sheet: Sheet, bound: Bound, options: Options) -> str:
     stem = _stem(sheet, options)
     gpu = _key(pl.coalesce("=node", pl.lit(stem)), pl.col("=slot").cast(pl.String), options)
     sheet.frame = sheet.frame.with_columns(gpu.alias("=gpu"), pl.lit(None, pl.String).alias("=uuid"))
-    return f"column {bound.column!r} (as {'node' if sheet.frame['=node'].count() else stem}:index)"
+    if sheet.frame["=node"].count():
+        return f"column {bound.column!r} (as node:index)"
+    advice = "" if options.gpu else "; the file names no host: --node NAME gives it"
+    return f"column {bound.column!r} (as {stem}:index){advice}"
 
 
 def _key(host: pl.Expr, number: pl.Expr, options: Options) -> pl.Expr:

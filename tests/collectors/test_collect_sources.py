@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import subprocess
@@ -211,6 +212,7 @@ def test_collect_without_permission_for_profiling_has_the_rest(two: DcgmEngine, 
     (event,) = rows_of(store, "select detail from events where kind = 'not_permitted'")
     assert "NVreg_RestrictProfilingToAdminUsers=0" in event["detail"]
     assert done.stderr.count(event["detail"]) == 1
+    assert re.search(r"stored \d+ rows of \d+ polls, 0 polls missed", done.stderr)
 
 
 def test_an_engine_that_cannot_be_used_at_the_start(two: DcgmEngine, tmp_path: Path) -> None:

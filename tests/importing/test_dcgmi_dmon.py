@@ -39,6 +39,11 @@ def test_readings_of_several_gpus(tmp_path: Path, parse: Parse) -> None:
     assert (last["sm_active_ppm"], last["memory_used"]) == (500_000, 500 * 2**20)
     assert any("counted from --at" in note for note in found.report.notes)
     assert any("dcgmi discovery -l" in note for note in found.report.notes)
+    assert "the GPU is taken from column 'index' (as node:index)" in found.report.notes
+    unnamed = parse(log(tmp_path, left("POWER", "GPU 0, 61.25")), **{**BEGAN, "node": None})
+    assert any(
+        note.endswith("(as dmon:index); the file names no host: --node NAME gives it") for note in unnamed.report.notes
+    )
 
 
 def test_what_is_not_known_and_what_is_not_stored(tmp_path: Path, parse: Parse) -> None:
