@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from dash import html
+from dash import dcc, html
 
+from ...analysis.verdicts import Level
 from ..table import MISSING, many
 from ..verdict_words import interval, percent
 from .page import RUNS, VERDICTS, Page, command, heading, rows, section, tiles, told
 
 if TYPE_CHECKING:
-    from dash import Dash
     from dash.development.base_component import Component
 
     from .reading import Reading
     from .state import State
 
 _MOST = 12
+Link = Callable[..., Any]
+"""A text and the path of a page, with what it shows: a link where there is such a page, else the text."""
+
 _GPUS = (
     "SELECT count(*) AS gpus, count(DISTINCT (cluster, node)) FILTER (node IS NOT NULL) AS nodes, "
     "count(DISTINCT cluster) AS clusters, string_agg(DISTINCT model, ', ' ORDER BY model) AS models "
@@ -39,10 +43,6 @@ _JUDGED = (
 )
 
 
-def _layout(reading: Reading, _: State) -> Component:
-    return html.Div([heading("Overview"), _holds(reading), _found(reading), _campaigns(reading)])
-
-
 def _holds(reading: Reading) -> Component:
     gpus, runs = reading.frame(_GPUS).row(0, named=True), reading.frame(_RUNS).row(0, named=True)
     shown = [
@@ -54,7 +54,7 @@ def _holds(reading: Reading) -> Component:
     return tiles(shown)
 
 
-def _found(reading: Reading) -> Component:
+def _found(reading: Reading, link: Link) -> Component:
     judged = reading.frame(_JUDGED).to_dicts()
     if not judged:
         todo = told(
@@ -73,7 +73,9 @@ def _found(reading: Reading) -> Component:
         return section("Who stands out", told(html.P("No GPU stands out."), kind="empty"), says=about)
     shown = [
         [
-            one["name"],
+            link(one["name"], "gpu", gpu=(one["name"],), cluster=one["cluster"])
+            if one["level"] == Level.GPU
+            else one["name"],
             one["kind"],
             one["state"],
             None if one["effect_pct"] is None else f"{percent(one['effect_pct'])} %",
@@ -91,7 +93,7 @@ def _found(reading: Reading) -> Component:
     return section("Who stands out", html.P(about, className="soft"), table, *rest, says=says)
 
 
-def _campaigns(reading: Reading) -> Component:
+def _campaigns(reading: Reading, link: Link) -> Component:
     found = reading.frame(_CAMPAIGNS).to_dicts()
     if not found:
         return section(
@@ -99,7 +101,7 @@ def _campaigns(reading: Reading) -> Component:
         )
     shown = [
         [
-            one["campaign"],
+            link(one["campaign"], "fleet", campaign=one["campaign"], cluster=one["cluster"], gpu=()),
             one["cluster"],
             _when(one["began"]),
             _when(one["ended"]),
@@ -121,8 +123,13 @@ def _when(at: Any) -> str:
     return MISSING if at is None else f"{at:%Y-%m-%d %H:%M}"
 
 
-def _register(_app: Dash, _reading: Reading) -> None:
-    """It has no callbacks of its own."""
+def page(others: frozenset[str]) -> Page:
+    """The page; `others` are the paths of the pages that it may lead to."""
 
+    def layout(reading: Reading, state: State) -> Component:
+        def link(text: str, path: str, **changes: Any) -> Any:
+            return dcc.Link(text, href=state.href(path, **changes)) if path in others else text
 
-PAGE = Page("", "Overview", (RUNS,), _layout, _register)
+        return html.Div([heading("Overview"), _holds(reading), _found(reading, link), _campaigns(reading, link)])
+
+    return Page("", "Overview", (RUNS,), layout, lambda *_: None)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from . import overview
 from .page import Page
 
-PAGES: tuple[Page, ...] = (overview.PAGE,)
+_OTHERS: tuple[Page, ...] = ()
+PAGES: tuple[Page, ...] = (overview.page(frozenset(page.path for page in _OTHERS)), *_OTHERS)
 
 
 def find_page(path: str | None) -> Page | None:

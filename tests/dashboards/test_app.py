@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.client import HTTPConnection
@@ -21,6 +24,7 @@ from whorl.dashboards.app.serving import Server, without_prefix
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.stores import new_store
+from whorl.tests.without import COMMAND, run_without
 
 TOKEN = "0123456789abcdef-token"
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -244,3 +248,63 @@ def test_what_would_not_be_safe_is_refused_in_a_sentence(
     assert done.exit_code == 2
     assert says in done.output
     assert "Traceback" not in done.output
+
+
+def test_the_command_serves_until_a_signal_and_ends_cleanly(hostile: Store, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    token.chmod(0o600)
+    command = [sys.executable, "-m", "whorl", "dashboard", "--store", str(hostile.root), "--listen", "127.0.0.1:0"]
+    running = subprocess.Popen([*command, "--no-open", "--token-file", str(token)], stderr=subprocess.PIPE, text=True)
+    try:
+        assert running.stderr is not None
+        first = running.stderr.readline()
+        port = int(re.findall(r"http://127\.0\.0\.1:(\d+)/", first)[0])
+        connection = HTTPConnection("127.0.0.1", port, timeout=30)  # stays open, as a browser's
+        connection.request("GET", f"/?token={TOKEN}")
+        answer = connection.getresponse()
+        assert answer.status == 303
+        answer.read()
+        taken = click.testing.CliRunner().invoke(
+            cli, ["dashboard", "--store", str(hostile.root), "--listen", f"127.0.0.1:{port}"]
+        )
+        assert taken.exit_code == 2
+        assert "another program listens there" in taken.output
+        running.send_signal(signal.SIGTERM)
+        assert running.stderr.read() == ""
+        assert running.wait(30) == 0
+        connection.close()
+    finally:
+        running.kill()
+        running.communicate()
+
+
+@pytest.mark.long
+def test_the_demo_shows_a_fleet_with_its_findings(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def look(_: Server) -> None:
+        """What a browser would see, and then the signal that ends it."""
+        seen.append(_text(_show(made[0].server.test_client(), "/")))
+        signal.raise_signal(signal.SIGTERM)
+
+    made: list[Any] = []
+    make = make_app
+
+    def kept(*arguments: Any, **more: Any) -> Any:
+        made.append(make(*arguments, **more))
+        return made[0]
+
+    monkeypatch.setattr("whorl.dashboards.app.make.make_app", kept)
+    monkeypatch.setattr(Server, "start", look)
+    done = click.testing.CliRunner().invoke(cli, ["dashboard", "--demo", "--no-open", "--listen", "127.0.0.1:0"])
+    assert done.exit_code == 0, done.output
+    assert '"children": "64"' in seen[0]
+    assert "pinned clock" in seen[0]
+
+
+def test_a_missing_package_is_told_with_the_extra_that_has_it(hostile: Store) -> None:
+    done = run_without({"waitress"}, COMMAND, "dashboard", "--store", hostile.root)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "pip install 'whorl[dashboard]'" in done.stderr
