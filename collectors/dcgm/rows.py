@@ -33,8 +33,8 @@ _ENERGY = ROW["energy_mj"]
 _CYCLE = tuple(ROW[name] for name in ("power_mw", "sm_clock_mhz", "temperature_c"))
 _WINDOW = ROW["power_window_ms"]
 _NUMBER = len(METRICS)
-# Of these each sample counts: not of what is sampled slowly or averaged, nor of a reading that stands anyway.
-_COUNTS = np.array([m.tier == "fast" and m.name != "power_instant_mw" for m in METRICS])
+# Of these each sample counts: not of means, which are averaged, nor of a reading that stands anyway.
+_COUNTS = np.array([m.name != "power_instant_mw" and not (m.dcgm and m.dcgm.profiling) for m in METRICS])
 assert isinstance(METRICS[_WINDOW].nvml, Part)
 
 
@@ -166,12 +166,12 @@ class Assembler:
         over[at] = False
         if not fast:  # else there are more samples than were asked for
             self._give_further(device, known, own.pick(over), made)
-        self.late += int((over & left & (own.status == Status.OK) & ~_COUNTS[own.row]).sum())
+        self.late += int((over & left & (own.status == Status.OK) & ~(known.fast & _COUNTS)[own.row]).sum())
         return own.pick(keep)
 
     def _give_further(self, device: int, known: _Known, own: Samples, made: list[_Rows]) -> None:
         """Samples that belong to no row become rows of their own, where each counts."""
-        further = own.pick((own.status == Status.OK) & _COUNTS[own.row])
+        further = own.pick((own.status == Status.OK) & (known.fast & _COUNTS)[own.row])
         if len(further):
             made.append(_Rows(device, *further_rows(further, known.interval_us)))
             np.maximum.at(known.taken, further.row, further.ts)
@@ -201,7 +201,7 @@ class Assembler:
         if not len(blanks) or len(blanks) < len(fast):
             keep = own.ts > now_us - SETTLED_US
             self._give_further(device, known, own.pick(~keep), made)
-            self.late += int((~keep & (own.status == Status.OK) & ~_COUNTS[own.row]).sum())
+            self.late += int((~keep & (own.status == Status.OK) & ~(known.fast & _COUNTS)[own.row]).sum())
             return own.pick(keep)
         first, last = int(blanks.ts.min()), int(blanks.ts.max())
         if known.blank_us is None:
