@@ -1,7 +1,8 @@
 """What some GPUs did over a campaign, beside the median of all of them, from a store's telemetry.
 
-Every GPU's time is counted from the beginning of its own first run, so that GPUs that were measured one after
-another can be laid over each other.
+Every GPU's time is counted from the beginning of its own first run. GPUs do not run their probes at the same times: a
+slow one begins each later. The median that stands beside a GPU is therefore that of all GPUs at the same point of the
+same probe, or of the time before it.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class Timelines:
     step_s: float
     time_s: Floats
     """(steps,) the middle of each."""
-    fleet: dict[str, Floats]
-    """(steps,) by metric: the median of the GPUs' means in a step."""
+    fleet: dict[str, dict[str, Floats]]
+    """By GPU and metric, (steps,): the median of all GPUs at the same point of the same probe."""
     gpus: dict[str, dict[str, Floats]]
     """By GPU and metric, (steps,) means."""
     windows: dict[str, tuple[Window, ...]]
@@ -86,18 +87,61 @@ def timelines(store: Store, campaign: Probed, gpus: Sequence[str]) -> Timelines 
     by_gpu = store.collect(binned.group_by("gpu", "bin").agg(*means))
     steps = int(longest_s / step) + 1
     enough = max(1, int(_LEAST_SHARE * seen))
-    fleet = by_gpu.group_by("bin").agg(
-        *(pl.when(pl.col(name).count() >= enough).then(pl.col(name).median()).alias(name) for name in METRICS)
+    parts = _parts(campaign.runs, step)
+    of_part = ("part", "phase")
+    typical = (
+        _placed(by_gpu, parts, step)
+        .group_by(*of_part, "gpu")
+        .agg(*(pl.col(name).mean() for name in METRICS))
+        .group_by(of_part)
+        .agg(*(pl.when(pl.col(name).count() >= enough).then(pl.col(name).median()).alias(name) for name in METRICS))
     )
+    every = pl.DataFrame({"gpu": list(gpus)}, schema={"gpu": pl.String}).join(
+        pl.DataFrame({"bin": np.arange(steps)}, schema={"bin": pl.Int64}), how="cross"
+    )
+    fleet = _placed(every, parts, step).join(typical, on=of_part, how="left")
     lines = {gpu: _lines(by_gpu.filter(pl.col("gpu") == gpu), steps) for gpu in gpus}
     return Timelines(
         step,
         np.asarray((np.arange(steps) + 0.5) * step, dtype=np.float64),
-        _lines(fleet, steps),
+        {gpu: _lines(fleet.filter(pl.col("gpu") == gpu), steps) for gpu in gpus},
         lines,
         {gpu: _windows(campaign.runs.filter(pl.col("gpu") == gpu)) for gpu in gpus},
         seen,
     )
+
+
+def _parts(runs: pl.DataFrame, step_s: float) -> pl.DataFrame:
+    """What each GPU did when: its runs, and the time before each; `part` is the same for all GPUs, whenever it was.
+
+    Columns: gpu, since and until (s since its first run began), part, and phases: into how many steps the part is cut.
+    """
+    seconds = [
+        ((pl.col(edge) - pl.col("began").min().over("gpu")).dt.total_nanoseconds() / 1e9).alias(name)
+        for edge, name in (("began", "since"), ("ended", "until"))
+    ]
+    whole = runs.drop_nulls(["began", "ended"]).sort("gpu", "began").with_columns(*seconds)
+    nth = pl.int_range(pl.len()).over("gpu", "workload").cast(pl.String)
+    whole = whole.select("gpu", "since", "until", pl.concat_str("workload", pl.lit(" "), nth).alias("part"))
+    before = whole.with_columns(
+        pl.col("until").shift().over("gpu").alias("since"),
+        pl.col("since").alias("until"),
+        pl.concat_str(pl.lit("before "), "part").alias("part"),
+    )
+    parts = pl.concat([whole, before]).filter(pl.col("until") > pl.col("since"))
+    lasting = (pl.col("until") - pl.col("since")).median().over("part")
+    return parts.with_columns((lasting / step_s).floor().cast(pl.Int64).clip(lower_bound=1).alias("phases")).sort(
+        "since"
+    )
+
+
+def _placed(bins: pl.DataFrame, parts: pl.DataFrame, step_s: float) -> pl.DataFrame:
+    """Rows of gpu and bin with the part that the bin's middle is in, and the phase of it; those of no part are left."""
+    at = bins.with_columns(((pl.col("bin") + 0.5) * step_s).alias("at")).sort("at")
+    found = at.join_asof(parts, left_on="at", right_on="since", by="gpu", strategy="backward", check_sortedness=False)
+    through = (pl.col("at") - pl.col("since")) / (pl.col("until") - pl.col("since"))
+    phase = (through * pl.col("phases")).floor().cast(pl.Int64).alias("phase")
+    return found.filter(pl.col("at") < pl.col("until")).with_columns(phase)
 
 
 def _lines(frame: pl.DataFrame, steps: int) -> dict[str, Floats]:

@@ -78,7 +78,10 @@ def gpu_page(found: Explained, printed: Fingerprints | None, lines: Timelines | 
     if past is not None:
         sections.append(Section("Its past", "", [past]))
     if lines is not None:
-        says = "Its last campaign, beside the median of the GPUs; bands are its own probes."
+        says = (
+            "Its last campaign, beside the median of all GPUs at the same point of the same probe; bands are its own "
+            "probes."
+        )
         drawn = over_time(lines, found.gpu, found.name)
         sections.append(Section("Its last campaign", "", [Drawing("Power, clock and temperature", says, {"": drawn})]))
     if printed is not None and printed.rows.height:

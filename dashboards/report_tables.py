@@ -235,7 +235,11 @@ def telemetry(lines: Timelines, verdicts: Mapping[str, Sequence[Verdict]], names
     return Drawing(
         "Power, clock and temperature",
         f"Means over steps of {lines.step_s:.2g} s"
-        + ("" if lines.measured == 1 else ", beside the median of all GPUs at the same time since their first probe")
+        + (
+            ""
+            if lines.measured == 1
+            else ", beside the median of all GPUs at the same point of the same probe, or of the pause before it"
+        )
         + "; bands are the GPU's own probes, as they were measured (warm-up and cool-down lie between), named "
         "where there is room.",
         {

@@ -13,6 +13,7 @@ from .looks import single
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
+_ROOM = 0.12  # above and below the values, of their range
 _LABEL_SHARE = 0.019  # of the width, between the names of two probes
 _PANELS = (("power_w", "power, W"), ("sm_clock_mhz", "SM clock, MHz"), ("temperature_c", "temperature, °C"))
 
@@ -27,7 +28,7 @@ def over_time(lines: Timelines, gpu: str, name: str) -> Figure:
     alone = lines.measured == 1  # it is its own median
     for row, (metric, title) in enumerate(_PANELS, start=1):
         unit = title.rpartition(", ")[2]
-        median = ("median of the fleet", lines.fleet[metric], GREY, 1.5)
+        median = ("all GPUs in the same probe (median)", lines.fleet[gpu][metric], GREY, 1.5)
         for who, line, colour, width in (*([] if alone else [median]), (name, lines.gpus[gpu][metric], RED, 2)):
             figure.add_trace(
                 Scatter(
@@ -43,7 +44,7 @@ def over_time(lines: Timelines, gpu: str, name: str) -> Figure:
                 row,
                 1,
             )
-        figure.update_yaxes(title_text=title, row=row, col=1)
+        figure.update_yaxes(title_text=title, range=_range(lines, gpu, metric), row=row, col=1)
     running = np.full(len(time), "", dtype=object)
     bands, words = [], []
     room, named_s = _LABEL_SHARE * float(lines.time_s[-1]), -np.inf
@@ -99,3 +100,14 @@ def over_time(lines: Timelines, gpu: str, name: str) -> Figure:
     figure.update_xaxes(title_text="time since its first probe began, s", row=3, col=1)
     figure.update_xaxes(zeroline=False)
     return figure
+
+
+def _range(lines: Timelines, gpu: str, metric: str) -> list[float] | None:
+    """Room for all values, so that no line lies on an edge; power, of which 0 means something, begins there."""
+    values = np.concatenate([lines.gpus[gpu][metric], lines.fleet[gpu][metric]])
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return None
+    low, high = float(values.min()), float(values.max())
+    room = _ROOM * max(high - low, 1.0)
+    return [min(0.0, low) if metric == "power_w" else low - room, high + room]

@@ -1,0 +1,71 @@
+"""Telemetry of a GPU stands beside that of all GPUs in the same probe, whenever each of them ran it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+import polars as pl
+import pytest
+
+from whorl.analysis.probing import probed
+from whorl.analysis.timelines import timelines
+from whorl.dashboards.figures.timeline import over_time
+from whorl.store import Store
+from whorl.tests.probed_fleet import RUN_S, stored
+
+LATER = pl.duration(seconds=3 * RUN_S)
+
+
+def test_a_gpu_that_begins_each_probe_later_is_compared_in_the_same_probe(tmp_path: Path) -> None:
+    store, _ = stored(tmp_path / "s", 16, 3)
+    campaign = probed(store)
+    late, calm = campaign.gpus["gpu"][0], campaign.gpus["gpu"][1]
+    second = campaign.runs.filter(pl.col("gpu") == late)["began"].sort()[1]
+
+    def delayed(name: str) -> pl.Expr:
+        after = (pl.col("gpu") == late) & (pl.col(name) >= second)
+        return pl.when(after).then(pl.col(name) + LATER).otherwise(pl.col(name)).alias(name)
+
+    runs = campaign.runs.with_columns(
+        delayed("began"), (pl.col("ended") + (delayed("began") - pl.col("began"))).alias("ended")
+    )
+    moved = SimpleNamespace(scan=lambda table: store.scan(table).with_columns(delayed("ts")), collect=store.collect)
+    lines = timelines(cast("Store", moved), replace(campaign, runs=runs), [late, calm])
+    assert lines is not None
+    compared = 0
+    for its, others in zip(lines.windows[late], lines.windows[calm], strict=True):
+        assert its.probe == others.probe
+        inside = {
+            gpu: (lines.time_s > window.began_s) & (lines.time_s < window.ended_s)
+            for gpu, window in ((late, its), (calm, others))
+        }
+        for metric in ("power_w", "temperature_c"):
+            mine, theirs = (lines.fleet[gpu][metric][inside[gpu]] for gpu in (late, calm))
+            mine, theirs = mine[np.isfinite(mine)], theirs[np.isfinite(theirs)]
+            assert bool(len(mine)) is bool(len(theirs))
+            if len(mine):
+                compared += 1
+                assert np.median(mine) == pytest.approx(np.median(theirs), rel=0.03)
+    assert compared > 4
+    waiting = (lines.time_s > lines.windows[late][0].ended_s + 1) & (lines.time_s < lines.windows[late][1].began_s - 1)
+    assert waiting.any()
+    assert np.isnan(lines.fleet[late]["power_w"][waiting]).all(), "no other GPU waited there: nothing to compare with"
+
+
+def test_every_value_of_a_time_line_is_inside_its_panel(tmp_path: Path) -> None:
+    store, _ = stored(tmp_path / "s", 16, 3, kinds=("pinned",))
+    campaign = probed(store)
+    gpu = campaign.gpus["gpu"][0]
+    lines = timelines(store, campaign, [gpu])
+    assert lines is not None
+    figure = over_time(lines, gpu, "x")
+    assert figure.layout.yaxis.range[0] == 0, "power begins at 0"
+    for trace in figure.data:
+        low, high = figure.layout[trace.yaxis.replace("y", "yaxis")].range
+        values = np.asarray(trace.y, dtype=float)
+        assert np.isfinite(values).any()
+        assert low < np.nanmin(values) <= np.nanmax(values) < high
