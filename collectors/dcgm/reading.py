@@ -34,6 +34,7 @@ _HEAD = np.dtype(  # of DCGM's c_dcgmFieldValue_v1
     ]
 )
 _BYTES, _STRIDE = _HEAD.itemsize, 4120
+_WIDE = 2.0**62  # no metric comes near it
 _DOUBLE, _INT, _TIME = ord("d"), ord("i"), ord("t")
 BLANK, BLANK_DOUBLE, BLANK_WORD = 0x7FFFFFFFFFFFFFF0, float(2**47), 0x7FFFFFF0  # these and what is above are no values
 # What a blank says by its distance from the first one; the first itself is: nothing measured yet.
@@ -95,14 +96,18 @@ class Samples:
         )
 
 
-def _tables() -> tuple[NDArray[np.intp], NDArray[np.int64]]:
-    """By number of a field: its row of METRICS (-1: none), and what a value is multiplied by."""
+def _tables() -> tuple[NDArray[np.intp], NDArray[np.int64], NDArray[np.int64]]:
+    """By number of a field: its row of METRICS (-1: none), what a value is multiplied by, and the first blank that
+    whole numbers of it may have besides `BLANK`: only a counter can come to that of 32 bits."""
     rows, scales = np.full(2**16, -1, np.intp), np.ones(2**16, np.int64)
+    blanks = np.full(2**16, BLANK_WORD)
     for row, metric in enumerate(METRICS):
         if metric.dcgm is not None:
             rows[metric.dcgm.id], scales[metric.dcgm.id] = row, metric.dcgm.scale
+            if metric.kind == "counter":
+                blanks[metric.dcgm.id] = BLANK
     rows[XID] = OF_XID
-    return rows, scales
+    return rows, scales, blanks
 
 
 class Reader:
@@ -114,7 +119,7 @@ class Reader:
         known = sorted(positions)
         self._entities = np.array(known, np.int64)
         self._devices = np.array([positions[one] for one in known], np.intp)
-        self._rows, self._scales = _tables()
+        self._rows, self._scales, self._blanks = _tables()
         self._heads: list[bytes] = []
         self._from: list[_Entity] = []
         self._failure: BaseException | None = None
@@ -168,12 +173,15 @@ class Reader:
         # A field without a value yet comes back on every read, with the time 0.
         good = (heads["ts"] > 0) & (rows >= 0) & (self._entities[place] == entities)
         heads, place, rows = heads[good], place[good], rows[good]
-        value, status = _values(heads, self._scales[heads["field"]])
+        fields = heads["field"]
+        value, status = _values(heads, self._scales[fields], self._blanks[fields])
         return Samples(self._devices[place], rows, heads["ts"].copy(), value, status)
 
 
-def _values(heads: NDArray[Any], scale: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """Values in the units of their metrics, and their statuses."""
+def _values(
+    heads: NDArray[Any], scale: NDArray[np.int64], first: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """Values in the units of their metrics, and their statuses; `first` is the first blank of each, but for floats."""
     whole, kind, codes = np.ascontiguousarray(heads["value"]), heads["type"], heads["status"]
     real = whole.view(np.float64)
     is_real = kind == _DOUBLE
@@ -182,12 +190,15 @@ def _values(heads: NDArray[Any], scale: NDArray[np.int64]) -> tuple[NDArray[np.i
         for code in set(codes.tolist()):
             status[codes == code] = _CODES.get(code, Status.FAILED)
     status[~(is_real | (kind == _INT) | (kind == _TIME))] = Status.UNSUPPORTED
+    first = np.where((whole >= first) & (whole <= first + 0xF), first, BLANK)
     with np.errstate(invalid="ignore"):
-        blank = np.where(is_real, ~(np.abs(real) < BLANK_DOUBLE), whole >= BLANK)  # what is no number is no value
+        blank = np.where(is_real, ~(np.abs(real) < BLANK_DOUBLE), whole >= first)  # what is no number is no value
         which = np.flatnonzero(blank & (status == Status.OK))
         if len(which):
-            beyond = np.where(is_real[which], real[which] - BLANK_DOUBLE, whole[which] - BLANK)
+            beyond = np.where(is_real[which], real[which] - BLANK_DOUBLE, (whole - first)[which])
             status[which] = _BLANKS[np.clip(np.nan_to_num(beyond), 0, 3).astype(np.intp)]
+        far = np.abs(np.where(is_real, real, whole)) >= _WIDE / scale
+    status[far & (status == Status.OK)] = Status.FAILED
     keep = status == Status.OK
     value = np.zeros(len(heads), np.int64)
     rounded = np.rint(np.where(keep & is_real, real, 0.0) * scale)

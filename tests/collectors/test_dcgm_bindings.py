@@ -123,7 +123,7 @@ def decoded(*values: bytes, entity: int = 1 << 32) -> list[tuple[str, int, Statu
     """Values of the GPU 0, read: the metric, its value, and what became of it."""
     reader = Reader.__new__(Reader)
     reader._entities, reader._devices = np.array([1 << 32], np.int64), np.array([0], np.intp)
-    reader._rows, reader._scales = looking_tables()
+    reader._rows, reader._scales, reader._blanks = looking_tables()
     reader._heads, reader._from = list(values), [entity] * len(values)
     got = reader._decode()
     return [
@@ -132,7 +132,7 @@ def decoded(*values: bytes, entity: int = 1 << 32) -> list[tuple[str, int, Statu
     ]
 
 
-def looking_tables() -> tuple[np.ndarray, np.ndarray]:
+def looking_tables() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     from whorl.collectors.dcgm.reading import _tables
 
     return _tables()
@@ -165,15 +165,25 @@ def test_blanks_are_no_numbers(blank: int, status: Status) -> None:
     ]
 
 
-@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf"), 1e300])
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf"), 1e300, 1.7e308])
 def test_what_is_no_number_of_a_sensor_is_null(number: float) -> None:
     ((_, kept, status),) = decoded(value(155, "d", number))
     assert status != Status.OK
     assert kept == 0
 
 
-def test_a_number_that_is_a_blank_of_32_bits_is_a_number() -> None:
-    assert decoded(value(156, "i", 0x7FFFFFF0)) == [("energy_mj", 0x7FFFFFF0, Status.OK)]
+def test_a_blank_of_32_bits_is_a_number_only_of_a_counter() -> None:
+    assert decoded(value(156, "i", 0x7FFFFFF0), value(100, "i", 0x7FFFFFF2), value(100, "i", 0x7FFFFFEF)) == [
+        ("energy_mj", 0x7FFFFFF0, Status.OK),
+        ("sm_clock_mhz", 0, Status.UNSUPPORTED),
+        ("sm_clock_mhz", 0x7FFFFFEF, Status.OK),
+    ]
+
+
+@pytest.mark.parametrize(("field", "kind", "number"), [(1002, "d", 1e14), (252, "i", 2**50)])
+def test_a_number_beyond_all_in_its_unit_is_none(field: int, kind: str, number: float) -> None:
+    ((_, kept, status),) = decoded(value(field, kind, number))
+    assert (kept, status) == (0, Status.FAILED)
 
 
 @pytest.mark.parametrize(
