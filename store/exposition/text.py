@@ -15,6 +15,7 @@ _NAME = r"[A-Za-z_:][A-Za-z0-9_:]*"
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
 _LABEL = re.compile(rf"\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*({_QUOTED})\s*(,|$)")
 _SERIES = re.compile(rf'({_NAME})?\s*(?:\{{((?:[^"}}]|{_QUOTED})*)\}})?')
+_LINES = re.compile("^.*$", re.MULTILINE)
 _ESCAPED = re.compile(r"\\(.)")
 _FIRST = re.compile(rf"\s*({_QUOTED})\s*(,|$)")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,30}")
@@ -61,8 +62,8 @@ class Help:
 
 def lines(text: str) -> Iterator[Sample | Damage | Help]:
     """What the lines of a page say. Empty lines, types, units and comments say nothing here."""
-    for number, line in enumerate(text.split("\n"), start=1):
-        line = line.strip()
+    for number, found in enumerate(_LINES.finditer(text), start=1):
+        line = found[0].strip()
         if not line:
             continue
         if line.startswith("#"):

@@ -14,7 +14,7 @@ import io
 import re
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ LINE = f"{OWN}line"
 RECORD = f"{OWN}record"
 _MOST_COLUMNS = 4096
 _RATIO, _UNPACKED, _PIECE = 100, 64 << 20, 1 << 20  # bytes
+_LINES = re.compile("^.*$", re.MULTILINE)
 _UNREADABLE = "[\x00-\x08\x0b-\x1f\x7f\ufffd]"
 _INDEX_NAMES = ("", "Unnamed: 0", "__index_level_0__")  # how pandas writes out the number of a row
 
@@ -70,8 +71,9 @@ class Sheet:
     """A file as rows of text: `frame` has a column of text for each name, and `LINE`, the line number.
 
     `rows` counts all data rows; those that could not be cut into fields are in `refused` already. Where one line may
-    hold several rows, `LINE` and `refused` have keys of rows, and `lines` says in which line each stands. Of a format
-    (`formats.py`), the columns are named after meanings, `RECORD` tells equal rows apart, and `events` are about rows.
+    hold several rows, `LINE` and `refused` have keys of rows from 1 on, and `lines` says in which line each stands. Of
+    a format (`formats.py`), the columns are named after meanings, `RECORD` tells equal rows apart, and `events` are
+    about rows. `used` are the options --at and --every where something was read with them.
     """
 
     file: str
@@ -83,13 +85,14 @@ class Sheet:
     refused: Refused
     format: str = ""  # "" for a table
     kind: str = ""  # of a format: runs | telemetry
-    lines: dict[int, int] = field(default_factory=dict)
+    lines: Sequence[int] = ()
     notes: list[str] = field(default_factory=list)
     events: list[tuple[int, Event]] = field(default_factory=list)
+    used: set[str] = field(default_factory=set)
 
     def line(self, key: int) -> int:
         """The line in which the row of this key stands."""
-        return self.lines.get(key, key)
+        return self.lines[key - 1] if self.lines else key
 
     def refusals(self) -> dict[str, list[int]]:
         """The lines of the refused rows by reason."""
@@ -134,6 +137,13 @@ def read(path: Path, header: str | None = None) -> Sheet:
     Raises InputError as `load` does, and where it is not text, or has no rows.
     """
     return cut(path, load(path), header)
+
+
+def written(text: str) -> Iterator[tuple[int, str]]:
+    """The lines of a text that are not blank, each with its number. They are cut one by one: a text may be large."""
+    for number, line in enumerate(_LINES.finditer(text), start=1):
+        if (content := line[0]).strip():
+            yield number, content
 
 
 def shown(path: Path) -> str:

@@ -70,9 +70,12 @@ def read(path: Path, options: Options) -> Sheet:
         return content.cut(path, data, options.header)
     if options.header is not None:
         raise InputError(f"{path} is of {known.name}, which names its values: leave out --header")
-    rows = Rows(content.shown(path), options)
-    known.read(data.decode("utf-8-sig", "replace"), rows)
-    sheet = rows.sheet(name=known.name, kind=known.kind, sha256=hashlib.sha256(data).hexdigest(), size=len(data))
+    rows, sha256, size = Rows(content.shown(path), options), hashlib.sha256(data).hexdigest(), len(data)
+    text = data.decode("utf-8-sig", "replace")
+    del data  # a log of a day is large: its bytes, its text and its rows need not be there at once
+    known.read(text, rows)
+    del text
+    sheet = rows.sheet(name=known.name, kind=known.kind, sha256=sha256, size=size)
     if not sheet.rows:
         raise InputError(f"{path} is of {known.name} and holds no measurement: nothing to import")
     if not sheet.frame.height:

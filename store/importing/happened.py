@@ -21,10 +21,12 @@ def of_rows(sheet: Sheet, options: Options, seen: Seen) -> pl.DataFrame:
     """The events of a sheet whose rows have their GPUs: columns of `events`, and `LINE`, the key of the row."""
     read = pl.col("=timestamp").cast(pl.Int64) if "=timestamp" in sheet.frame.columns else pl.lit(None, pl.Int64)
     rows = sheet.frame.select(LINE, "=gpu", "=node", read.alias("read"))
+    rows = rows.filter(pl.col(LINE).is_in([key for key, _ in sheet.events]))
     whose = {key: (gpu, node, ts) for key, gpu, node, ts in rows.iter_rows()}
     known = [(key, event) for key, event in sheet.events if key in whose]
     times = [next((ns for ns in (event.ts_ns, whose[key][2]) if ns is not None), None) for key, event in known]
     if None in times:
+        sheet.used.add("at")
         otherwise = instant(options.at, options.time_zone, "--at") if options.at is not None else time.time_ns()
         times = [otherwise if ns is None else ns for ns in times]
     columns: dict[str, list[object]] = {name: [getattr(event, name) for _, event in known] for name in _COLUMNS}

@@ -24,6 +24,7 @@ _FORMS = {
     "place (cabinet-node-device)": r"^[A-Za-z]+[0-9]*-[A-Za-z0-9]+-[0-9]{1,2}$",
     "hardware id": f"^(?:GPU-)?(?:0[xX])?{_HEX}{{12,32}}$",
 }
+_SAID = {"gpu": "UUIDs", "index": "numbers", "serial": "serial numbers", "pci_bus_id": "PCI addresses"}
 _CROWDED = 20  # a device column is believed if fewer than one place in this many has two GPUs
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.:/@ -]{0,127}$"
 _CABINET = r"^[A-Za-z]{1,8}-?[0-9]{1,4}$"
@@ -145,7 +146,7 @@ def _of_gpus(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options
     if "gpu" in bound:
         _note_unused(seen, options)
         _named(sheet, bound["gpu"], options)
-        return f"column {bound['gpu'].column!r}"
+        return _where(sheet, bound["gpu"])
     stem = _stem(sheet, options)
     if "index" in bound:
         return _by_index(sheet, bound["index"], options)
@@ -155,7 +156,7 @@ def _of_gpus(sheet: Sheet, bound: dict[str, Bound], seen: Seen, options: Options
             sheet.refuse((is_placeholder(name, minus_one=False), f"{name} is missing"))
             gpu = pl.lit(f"{stem}:") + pl.col(name)
             sheet.frame = sheet.frame.with_columns(gpu.alias("=gpu"), pl.lit(None, pl.String).alias("=uuid"))
-            return f"column {name!r} (as {stem}:{key})"
+            return f"{_where(sheet, bound[key])} (as {stem}:{key})"
     _constant(sheet, stem if options.gpu is None else _known(sheet, stem, seen, options))
     return "--gpu" if options.gpu else "the file's name (--gpu NAME names it)"
 
@@ -179,9 +180,16 @@ def _by_index(sheet: Sheet, bound: Bound, options: Options) -> str:
     gpu = _key(pl.coalesce("=node", pl.lit(stem)), pl.col("=slot").cast(pl.String), options)
     sheet.frame = sheet.frame.with_columns(gpu.alias("=gpu"), pl.lit(None, pl.String).alias("=uuid"))
     if sheet.frame["=node"].count():
-        return f"column {bound.column!r} (as node:index)"
+        return f"{_where(sheet, bound)} (as node:index)"
     advice = "" if options.gpu else "; the file names no host: --node NAME gives it"
-    return f"column {bound.column!r} (as {stem}:index){advice}"
+    return f"{_where(sheet, bound)} (as {stem}:index){advice}"
+
+
+def _where(sheet: Sheet, bound: Bound) -> str:
+    """Where a file names its GPUs. A column of a format has the name of its meaning, which the file does not have."""
+    if sheet.format and bound.column == bound.meaning.name:
+        return f"the {_SAID[bound.column]} that {sheet.format} has"
+    return f"column {bound.column!r}"
 
 
 def _key(host: pl.Expr, number: pl.Expr, options: Options) -> pl.Expr:

@@ -94,6 +94,10 @@ def _parse(sheet: Sheet, options: Options) -> Parsed:
         frame, events, duplicates = allocations.parse(sheet, layout, options, seen)
     else:
         frame, events, duplicates = telemetry.parse(sheet, layout, options, seen)
+    if options.at is not None and "at" not in sheet.used:
+        seen.notes.append("the file has its own times, so --at is not used")
+    if options.every is not None and "every" not in sheet.used:
+        seen.notes.append("no times of the file are counted, so --every is not used")
     counts = Counts(sheet.rows, frame[LINE].n_unique())
     report = Report(sheet.file, layout.name, options.cluster, sheet.sha256, counts, layout.kind)
     report.total.duplicates, report.total.refused = len(duplicates), sheet.refused.count
@@ -104,7 +108,7 @@ def _parse(sheet: Sheet, options: Options) -> Parsed:
     assert counts.rows == counts.kept + counts.duplicates + counts.refused, "the rows do not add up"
     if not counts.kept:
         raise InputError(f"{sheet.file}: none of its {counts.rows} rows can be used: {_worst(report)}")
-    sheet.frame = sheet.frame.clear()  # the texts are large, and no longer needed
+    sheet.frame = sheet.frame.clear()
     return Parsed(sheet, layout.kind, frame, events, duplicates, workloads, report)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ from .options import Options
 from .units import split_label
 
 Value = str | int | float | None
+_PIECE = 8192  # rows that wait before they become columns: a row takes many times the memory of its columns
 
 
 @dataclass
@@ -27,12 +29,15 @@ class Rows:
     options: Options = field(default_factory=Options)
     notes: list[str] = field(default_factory=list)
     _names: dict[str, None] = field(default_factory=dict)
-    _rows: list[tuple[int, str, Mapping[str, Value]]] = field(default_factory=list)
+    used: set[str] = field(default_factory=set)  # --at and --every, where something was read with them
+    _lines: array[int] = field(default_factory=lambda: array("q"))
+    _rows: list[tuple[str, Mapping[str, Value]]] = field(default_factory=list)  # those that wait
+    _pieces: list[pl.DataFrame] = field(default_factory=list)
     _refused: list[tuple[str, int]] = field(default_factory=list)
     _events: list[tuple[int, Event]] = field(default_factory=list)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._lines)
 
     def add(self, line: int, values: Mapping[str, Value], record: str = "") -> int:
         """Add the row that stands in this line, and return its key. None is "unknown".
@@ -40,8 +45,11 @@ class Rows:
         `record` names the measurement where the values do not: rows that are equal in both are one row.
         """
         self._names.update(dict.fromkeys(values))
-        self._rows.append((line, record, values))
-        return len(self._rows)
+        self._lines.append(line)
+        self._rows.append((record, values))
+        if len(self._rows) == _PIECE:
+            self._pieces.append(self._columns())
+        return len(self._lines)
 
     def refuse(self, line: int, reason: str) -> None:
         """Count a row that cannot be read."""
@@ -59,30 +67,38 @@ class Rows:
 
     def sheet(self, *, name: str, kind: str, sha256: str, size: int) -> Sheet:
         """The sheet of these rows. `name` and `kind` are those of the format."""
-        refused, lines = Refused(), {}
+        refused, height = Refused(), len(self._lines)
         if kind == "runs" and not any(split_label(each)[0] == "time" for each in self._names):
             self._names["time [ms]"] = None  # every run failed
-        for key, (reason, line) in enumerate(self._refused, start=len(self._rows) + 1):
+        for key, (reason, _) in enumerate(self._refused, start=height + 1):
             refused.add(reason, [key])
-            lines[key] = line
-        lines |= {key: line for key, (line, _, _) in enumerate(self._rows, start=1)}
-        columns = {each: [_text(values.get(each)) for _, _, values in self._rows] for each in self._names}
-        own = {LINE: list(range(1, len(self._rows) + 1)), RECORD: [record for _, record, _ in self._rows]}
-        schema = {LINE: pl.Int64, RECORD: pl.String} | dict.fromkeys(columns, pl.String)
+        self._lines.extend(line for _, line in self._refused)
+        frame = pl.concat([*self._pieces, self._columns()], how="diagonal")
+        self._pieces.clear()
         return Sheet(
             self.file,
             sha256,
             size,
-            list(columns),
-            pl.DataFrame(own | columns, schema=schema),
-            len(self._rows) + len(self._refused),
+            list(self._names),
+            frame.select(
+                pl.int_range(1, height + 1).alias(LINE), RECORD, *(pl.col(name).fill_null("") for name in self._names)
+            ),
+            len(self._lines),
             refused,
             format=name,
             kind=kind,
-            lines=lines,
+            lines=self._lines,
             notes=self.notes,
             events=self._events,
+            used=self.used,
         )
+
+    def _columns(self) -> pl.DataFrame:
+        """The rows that wait, as columns of text; then none waits."""
+        rows, self._rows = self._rows, []
+        columns = {each: [_text(values.get(each)) for _, values in rows] for each in self._names}
+        columns[RECORD] = [record for record, _ in rows]
+        return pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.String))
 
 
 def _text(value: Value) -> str:

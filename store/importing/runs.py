@@ -50,6 +50,7 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     if "began" in bound:
         times(sheet, bound["began"], seen, minus_one=True, stream=False, time_zone=options.time_zone)
     elif options.at is not None:
+        sheet.used.add("at")
         at = pl.lit(instant(options.at, options.time_zone, "--at")).cast(pl.Datetime("ns"))
         sheet.frame = sheet.frame.with_columns(at.alias("=began"))
     sheet.refuse((pl.col("=time") <= 0, f"{time.column} is not above 0"))

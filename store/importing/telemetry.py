@@ -27,6 +27,7 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     """
     bound = layout.bound
     duplicates = identity.drop_duplicates(sheet, identity.row_texts(sheet))
+    sheet.frame = sheet.frame.select(LINE, *dict.fromkeys(b.column for b in bound.values()))
     source = identity.of_telemetry(sheet, bound, seen, options)
     seen.notes.append(f"the GPU is taken from {source}")
     times(sheet, bound["timestamp"], seen, minus_one=False, stream=True, time_zone=options.time_zone)
@@ -57,6 +58,7 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
         pl.col(LINE),
     ]
     frame = sheet.frame.select(columns)
+    sheet.frame = sheet.frame.clear()  # the texts are large, and no longer needed
     if "power_mw" in frame.columns:
         frame = _with_window(frame, options.models())
         unknown = pl.col("power_window_ms").is_null() & pl.col("power_mw").is_not_null()

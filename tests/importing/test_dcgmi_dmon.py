@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from whorl.store import Store
-from whorl.store.importing import Options, Parsed, import_file
+from whorl.store.importing import Options, Parsed, import_file, rows
 from whorl.store.importing.meanings import TELEMETRY_MEANINGS, of_field
 from whorl.store.metrics import METRICS
 from whorl.tests.importing.logs import left, right
@@ -29,8 +29,8 @@ def log(tmp_path: Path, text: str, name: str = "dmon.txt") -> Path:
 
 
 def test_readings_of_several_gpus(tmp_path: Path, parse: Parse) -> None:
-    rows = [f"GPU {g}, 6{s}.25{g}, {1000 * s}, {s}, 0.5, 500" for s in range(20) for g in (0, 1)]
-    found = parse(log(tmp_path, left("POWER TOTEC GPUTL SMACT FBUSD", *rows)), **BEGAN)
+    lines = [f"GPU {g}, 6{s}.25{g}, {1000 * s}, {s}, 0.5, 500" for s in range(20) for g in (0, 1)]
+    found = parse(log(tmp_path, left("POWER TOTEC GPUTL SMACT FBUSD", *lines)), **BEGAN)
     assert (found.report.format, found.report.total.kept, found.report.gpus) == ("dcgmi dmon", 40, 2)
     last = found.frame.row(-1, named=True)
     assert (last["gpu"], last["node"], last["slot"]) == ("n1:1", "n1", 1)
@@ -39,11 +39,36 @@ def test_readings_of_several_gpus(tmp_path: Path, parse: Parse) -> None:
     assert (last["sm_active_ppm"], last["memory_used"]) == (500_000, 500 * 2**20)
     assert any("counted from --at" in note for note in found.report.notes)
     assert any("dcgmi discovery -l" in note for note in found.report.notes)
-    assert "the GPU is taken from column 'index' (as node:index)" in found.report.notes
+    assert "the GPU is taken from the numbers that dcgmi dmon has (as node:index)" in found.report.notes
     unnamed = parse(log(tmp_path, left("POWER", "GPU 0, 61.25")), **{**BEGAN, "node": None})
     assert any(
         note.endswith("(as dmon:index); the file names no host: --node NAME gives it") for note in unnamed.report.notes
     )
+
+
+def test_a_long_log_is_kept_in_pieces(tmp_path: Path, parse: Parse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second header part way through names other columns, and a line in each part is refused."""
+    first = left("POWER GPUTL", *(f"GPU {n % 2}, 6{n}.5, {n}" for n in range(9))) + "lost 1\n"
+    second = left("TOTEC XIDER", *(f"GPU {n % 2}, {10**9 + n}, {79 * (n > 4)}" for n in range(8))) + "lost 1\n"
+    path = log(tmp_path, first + second)
+    whole = parse(path, **BEGAN)
+    monkeypatch.setattr(rows, "_PIECE", 4)
+    pieces = parse(path, **BEGAN)
+    assert pieces.frame.equals(whole.frame)
+    assert pieces.events.drop("ts").equals(whole.events.drop("ts"))
+    assert pieces.report == whole.report
+    assert sorted(line for lines in whole.report.refusals.values() for line in lines) == [12, 23]
+    assert whole.events.height == 2
+
+
+def test_options_that_a_log_does_not_need_are_told(tmp_path: Path, parse: Parse) -> None:
+    text = left("POWER", "GPU 0, 60.5", "GPU 0, 61.5")
+    stamped = "\n".join(f"17000000{n:02d}.5 {line}" for n, line in enumerate(text.splitlines()))
+    notes = parse(log(tmp_path, stamped), **BEGAN).report.notes
+    assert "the file has its own times, so --at is not used" in notes
+    assert "no times of the file are counted, so --every is not used" in notes
+    assert "the GPU is taken from the numbers that dcgmi dmon has (as node:index)" in notes
+    assert not any("not used" in note for note in parse(log(tmp_path, text), **BEGAN).report.notes)
 
 
 def test_what_is_not_known_and_what_is_not_stored(tmp_path: Path, parse: Parse) -> None:

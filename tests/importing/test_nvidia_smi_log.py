@@ -77,8 +77,8 @@ def test_many_logs_in_one_file_with_other_text_between(tmp_path: Path, parse: Pa
     found = parse(log(tmp_path, "\n--- next ---\n".join(logs)))
     assert found.report.total.rows == found.frame.height == 10
     assert found.frame["ts"].n_unique() == 5
-    assert found.sheet.lines[1] == 6
-    assert found.sheet.lines[3] == 6 + logs[0].count("\n") + 2
+    assert found.sheet.line(1) == 6
+    assert found.sheet.line(3) == 6 + logs[0].count("\n") + 2
 
 
 def test_a_log_of_some_gpus_does_not_say_their_places(tmp_path: Path, parse: Parse) -> None:
@@ -141,7 +141,7 @@ def test_a_gpu_that_is_lost(tmp_path: Path, parse: Parse) -> None:
     logs = smi(gpu(0, NEW), gpu(1, NEW)) + smi(gpu(0, NEW), lost, when="Fri Aug  4 11:44:32 2023")
     found = parse(log(tmp_path, logs))
     assert found.report.total.kept == 3
-    assert found.report.refusals == {"gpu is not a UUID": [found.sheet.lines[4]]}
+    assert found.report.refusals == {"gpu is not a UUID": [found.sheet.line(4)]}
 
 
 def test_an_impossible_value_costs_its_row(tmp_path: Path, parse: Parse) -> None:

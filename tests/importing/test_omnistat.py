@@ -32,7 +32,7 @@ def test_a_row_for_each_time_and_gpu(tmp_path: Path, parse: Parse) -> None:
     assert (row["node"], row["slot"], row["utilization"], row["power_mw"], row["temperature_c"]) == (
         "node02", 1, 4, 91_250, 34,
     )  # fmt: skip
-    assert found.sheet.lines[8] == 6
+    assert found.sheet.line(8) == 6
 
 
 def test_missing_samples_and_damaged_lines(tmp_path: Path, parse: Parse) -> None:

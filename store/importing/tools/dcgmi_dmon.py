@@ -10,6 +10,7 @@ import re
 
 from ....errors import InputError
 from ...events import Event, EventKind
+from ..content import written
 from ..meanings import labelled, of_field
 from ..rows import Rows, Value
 from ..units import find, split_label
@@ -46,9 +47,8 @@ def fits(head: str) -> bool:
 def read(text: str, rows: Rows) -> None:
     """Add the readings of a log. Raises InputError where it has no times and no option gives them."""
     log = _Log(rows)
-    for line, content in enumerate(text.split("\n"), start=1):
-        if content.strip():
-            log.take(line, content)
+    for line, content in written(text):
+        log.take(line, content)
     log.end()
 
 
@@ -100,7 +100,7 @@ class _Log:
     """A log as far as it was read."""
 
     def __init__(self, rows: Rows) -> None:
-        self.rows, self.times, self.sweeps = rows, Times(rows.file, NAME, rows.options), Sweeps()
+        self.rows, self.times, self.sweeps = rows, Times(rows, NAME), Sweeps()
         self.header: _Header | None = None
         self.units_next = self.instances = self.by_uuid = False
         self.parents: dict[str, str] = {}  # node -> the GPU whose line came last

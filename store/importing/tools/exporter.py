@@ -14,6 +14,7 @@ from ....errors import InputError
 from ...events import Event, EventKind
 from ...exposition import gpus, text
 from ...exposition.timeunit import TimeUnit
+from ..content import written
 from ..meanings import TELEMETRY_MEANINGS, labelled
 from ..rows import Rows, Value
 from ..stamps import instant
@@ -91,7 +92,7 @@ class _Pages:
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
-        self._times = Times(rows.file, "the exporter", rows.options)
+        self._times = Times(rows, "the exporter")
         self._stood = ""  # a time in front of the page
         self._number = -1  # of the page; -1 before the first
         self._when: str | None = None
@@ -101,12 +102,12 @@ class _Pages:
     def readings(self, page: str) -> list[_Reading]:
         """Everything about GPUs in the text. Raises InputError where there is nothing."""
         known, others, nameless = False, set[str](), False
-        written = page.split("\n")
+        contents = written(page)
         for line in text.lines(page):
             if isinstance(line, text.Help):
                 continue
             if isinstance(line, text.Damage) or line.value is None:
-                if self._is_time(written[line.line - 1].strip()):
+                if self._is_time(next(said for number, said in contents if number == line.line).strip()):
                     continue
                 if isinstance(line, text.Damage):
                     self._rows.refuse(line.line, line.why)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 
+from ..content import written
 from ..rows import Rows, Value
 from ..units import UNITS, find, split_label
 from .stamped import COUNTED, Sweeps, Times, front
@@ -62,9 +63,8 @@ def _words(text: str) -> list[str]:
 def read(text: str, rows: Rows) -> None:
     """Add the readings of a log. Raises InputError where it has no times and no option gives them."""
     log = _Log(rows)
-    for line, content in enumerate(text.split("\n"), start=1):
-        if content.strip():
-            log.take(line, content)
+    for line, content in written(text):
+        log.take(line, content)
     if log.times.counted:
         rows.note(COUNTED)
 
@@ -73,7 +73,7 @@ class _Log:
     """A log as far as it was read."""
 
     def __init__(self, rows: Rows) -> None:
-        self.rows, self.times, self.sweeps = rows, Times(rows.file, NAME, rows.options), Sweeps()
+        self.rows, self.times, self.sweeps = rows, Times(rows, NAME), Sweeps()
         self.names: list[str] = []
         self.labels: list[str] = []
         self.texts: dict[str, str] = {}  # each text once: in a long log, most come again and again

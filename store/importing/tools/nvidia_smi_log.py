@@ -183,7 +183,7 @@ class _Log:
 
 def _add(log: _Log, rows: Rows) -> None:
     said = log.head.get("timestamp", "")
-    stamp = Times(rows.file, NAME, rows.options).of(said, 0) if said else None
+    stamp = Times(rows, NAME).of(said, 0) if said else None
     if log.damage:
         rows.refuse(log.here, log.damage)
     elif not log.gpus:

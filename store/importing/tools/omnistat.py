@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 
 from ....errors import InputError
+from ..content import written
 from ..rows import Rows, Value
 
 NAME = "Omnistat"
@@ -64,9 +65,7 @@ def read(text: str, rows: Rows) -> None:
     """Add a row for each time and GPU. Raises InputError where no time series is of a GPU."""
     labels: dict[str, list[str]] = {}
     columns: list[_Column | None] | None = None
-    for line, content in enumerate(text.split("\n"), start=1):
-        if not content.strip():
-            continue
+    for line, content in written(text):
         try:
             fields = [field.strip() for field in next(csv.reader([content.rstrip("\r")], strict=True))]
         except csv.Error:

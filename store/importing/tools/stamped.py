@@ -12,7 +12,7 @@ from functools import cached_property
 from zoneinfo import ZoneInfo
 
 from ....errors import InputError
-from ..options import Options
+from ..rows import Rows
 from ..stamps import instant
 
 _NS = 10**9
@@ -33,8 +33,8 @@ COUNTED = "the times are counted from --at in steps of --every: a pause of the t
 class Times:
     """The time of each row, as a text that `stamps.times` reads. Rows must be asked for in their order."""
 
-    def __init__(self, file: str, tool: str, options: Options) -> None:
-        self._file, self._tool, self._options = file, tool, options
+    def __init__(self, rows: Rows, tool: str) -> None:
+        self._file, self._tool, self._options, self._used = rows.file, tool, rows.options, rows.used
         self._last: datetime | None = None  # the last time that had only its time of day
         self.counted = False
 
@@ -113,6 +113,7 @@ class Times:
         """The civil time that --at says, in --time-zone."""
         if self._options.at is None:
             raise InputError(f"{self._file}: {why}: say on which day it began, for example --at 2026-11-23")
+        self._used.add("at")
         return datetime.fromtimestamp(self._instant // _NS, UTC).astimezone(self._zone).replace(tzinfo=None)
 
     @cached_property
@@ -131,6 +132,7 @@ class Times:
                 f"{self._file}: {self._tool} printed no times: say when it began and how many seconds lie between two "
                 f"readings, for example --at '2026-11-23 14:05:00' --every 1"
             )
+        self._used.update(("at", "every") if sweep else ("at",))
         try:
             ns = self._instant + round(sweep * (self._options.every or 0.0) * _NS)
             seconds, rest = divmod(ns, _NS)
