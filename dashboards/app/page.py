@@ -81,7 +81,10 @@ def graph(figure: Figure, label: str, **more: Any) -> Component:
         "toImageButtonOptions": {"format": "png", "scale": 2, "filename": "whorl"},
     }
     drawn = dcc.Graph(figure=figure, config=config, **more)
-    return html.Div(drawn, role="group", className="figure", **labelled(label))
+    svg = html.Button(
+        "SVG", type="button", className="svg", title="Save this figure as SVG", **labelled(f"SVG: {label}")
+    )
+    return html.Div([drawn, svg], role="group", className="figure", **labelled(label))
 
 
 def told(*inside: Any, kind: str = "note") -> Component:

@@ -22,6 +22,7 @@ from ..listening import listening
 _THREADS = 8
 _SHORTEST = 16
 _END_S = 5.0
+_LARGEST = 16 << 20  # of a request, in bytes: every GPU of a large fleet, brushed
 _PREFIX = re.compile(r"/([A-Za-z0-9._~-]+/)*")
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -81,7 +82,12 @@ class Server:
         self._prefix = prefix
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a busy moment is no fault
         self._server = waitress.create_server(
-            without_prefix(application, prefix), sockets=[self._socket], threads=_THREADS, ident="whorl"
+            without_prefix(application, prefix),
+            sockets=[self._socket],
+            threads=_THREADS,
+            ident="whorl",
+            max_request_body_size=_LARGEST,
+            clear_untrusted_proxy_headers=False,  # X-Forwarded-Proto says only whether the cookie needs https
         )
         self._thread = threading.Thread(target=self._run, name="dashboard", daemon=True)
 

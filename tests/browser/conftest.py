@@ -14,6 +14,7 @@ from whorl.tests.dashboards.browser import CHROMIUM
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page, Request
 
+    from whorl.dashboards.app.page import Page as DashPage
     from whorl.tests.conftest import BuiltOnce
 
 GPUS = 64
@@ -32,18 +33,35 @@ def _fill(folder: Path) -> None:
     conclude(store)
 
 
+def _one_figure() -> DashPage:
+    """A page with one figure and the inputs that pages have."""
+    import plotly.graph_objects as go
+    from dash import dcc, html
+
+    from whorl.dashboards.app.page import Page, graph, heading
+
+    drawn = go.Figure(go.Scatter(x=[1, 2], y=[3, 4], name="a"), {"template": "none", "title": "Two points"})
+    chosen = html.Label(["Probe", dcc.Dropdown(["a", "b"], "a", id="chosen")])
+    inside = html.Div([heading("Figure"), chosen, graph(drawn, "two points", id="drawn")])
+    return Page("figure", "Figure", (), lambda *_: inside, lambda *_: None)
+
+
 @pytest.fixture(scope="package")
 def dashboard(built_once: BuiltOnce) -> Iterator[str]:
-    """The address of a dashboard under a prefix, over a store of 64 GPUs."""
-    from whorl.dashboards.app.make import make_app
+    """The address of a dashboard under a prefix, over a store of 64 GPUs, with one page more: "figure"."""
+    from whorl.dashboards.app import make, pages
     from whorl.dashboards.app.serving import Server
     from whorl.store import Store
 
     store = Store.open(built_once("dashboard", _fill) / "store")
-    server = Server(make_app(store, prefix="/node/7/").server, "127.0.0.1", 0, "/node/7/")
-    server.start()
-    yield server.url
-    server.close()
+    with pytest.MonkeyPatch.context() as patch:
+        shown = (*pages.PAGES, _one_figure())
+        for module in (make, pages):
+            patch.setattr(module, "PAGES", shown)
+        server = Server(make.make_app(store, prefix="/node/7/").server, "127.0.0.1", 0, "/node/7/")
+        server.start()
+        yield server.url
+        server.close()
     store.close()
 
 

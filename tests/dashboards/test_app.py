@@ -170,6 +170,24 @@ def test_a_proxy_may_keep_the_prefix_or_remove_it(served: Server) -> None:
         connection.close()
 
 
+def test_behind_https_the_cookie_is_for_https_and_a_huge_request_is_refused(hostile: Store) -> None:
+    server = Server(make_app(hostile, token=TOKEN).server, "127.0.0.1", 0)
+    server.start()
+    for proto, secure in (("https", True), ("http", False)):
+        connection = HTTPConnection("127.0.0.1", server.port, timeout=30)
+        connection.request("GET", f"/?token={TOKEN}", headers={"X-Forwarded-Proto": proto})
+        answer = connection.getresponse()
+        assert ("Secure" in (answer.getheader("Set-Cookie") or "")) == secure
+        connection.close()
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection.putrequest("POST", "/_dash-update-component")
+    connection.putheader("Content-Length", str(1 << 30))
+    connection.endheaders()
+    assert connection.getresponse().status == 413
+    connection.close()
+    server.close()
+
+
 def test_a_longer_path_is_no_prefix() -> None:
     seen: list[str] = []
 
