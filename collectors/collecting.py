@@ -43,6 +43,7 @@ _NICE = -10
 _SLICE_NS = 100_000
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "ppc64le": 355}  # its number: no C library has the function
 _OPENING_S = 120.0  # the first look at a GPU whose driver state is not kept takes seconds
+_QUIET_S = 10.0  # after this, who waits is told
 _MAKE = "import sys\nfrom whorl.errors import WhorlError\nfrom whorl.store import Store\n" + (
     "try:\n    Store.create(sys.argv[1])\nexcept WhorlError as error:\n    sys.exit(str(error))\n"
 )
@@ -151,8 +152,12 @@ def _opened(name: str, source: Backend | Stream, ended: Callable[[], bool], pati
 
     thread = threading.Thread(target=attempt, name="whorl-opening", daemon=True)
     thread.start()
-    last = time.monotonic() + patience_s
-    while thread.is_alive() and time.monotonic() < last:
+    began = time.monotonic()
+    quiet_s = _QUIET_S
+    while thread.is_alive() and (waited_s := time.monotonic() - began) < patience_s:
+        if waited_s > quiet_s:
+            quiet_s = patience_s
+            log.warning("%s has not answered for %.0f s; waiting %.0f s at most", name, waited_s, patience_s)
         thread.join(0.1)
         if ended():
             return False

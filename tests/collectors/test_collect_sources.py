@@ -18,7 +18,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from whorl.cli import cli
-from whorl.collectors import streaming
+from whorl.collectors import collecting, streaming
+from whorl.errors import InputError
 from whorl.store import Store
 from whorl.tests.dcgm_library import DcgmEngine
 from whorl.tests.exporter import Answer, Exported, exporting, page, usual
@@ -213,6 +214,23 @@ def test_collect_without_permission_for_profiling_has_the_rest(two: DcgmEngine, 
     assert "NVreg_RestrictProfilingToAdminUsers=0" in event["detail"]
     assert done.stderr.count(event["detail"]) == 1
     assert re.search(r"stored \d+ rows of \d+ polls, 0 polls missed", done.stderr)
+
+
+def test_who_waits_for_a_source_is_told_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    over = threading.Event()
+
+    class Slow:
+        def open(self) -> None:
+            over.wait(30)
+
+    monkeypatch.setattr(collecting, "find_stream", lambda _: Slow)
+    monkeypatch.setattr(collecting, "_QUIET_S", 0.01)
+    try:
+        with pytest.raises(InputError, match="has not answered for 0 s; check the engine or the network"):
+            collecting.open_stream("dcgm", {}, patience_s=0.45)
+    finally:
+        over.set()
+    assert [record.getMessage() for record in caplog.records] == ["dcgm has not answered for 0 s; waiting 0 s at most"]
 
 
 def test_an_engine_that_cannot_be_used_at_the_start(two: DcgmEngine, tmp_path: Path) -> None:
