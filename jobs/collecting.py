@@ -61,6 +61,7 @@ def collect(
     written: acknowledged rows stay.
     """
     from ..collectors.collecting import Collecting, Plan
+    from ..collectors.dcgm.reaching import Target
     from ..probes.restore import restore_left_over
     from ..store.names import this_cluster, this_node
     from ..store.system.memory import give_back
@@ -69,7 +70,7 @@ def collect(
     urls = (url,) if isinstance(url, str) else url
     given = {"gpus": gpus, "model": model, "seed": seed, "host": host, "socket": socket, "job": job, "url": urls}
     options = _own(backend, {name: value for name, value in given.items() if value is not None})
-    if host is not None and node is None and not _is_here(host):
+    if host is not None and node is None and not _is_here(Target(host).address() or host):
         raise InputError(f"--host {host} is another machine: also give --node, the name of the node with these GPUs")
     plan = Plan(
         store=str(store),

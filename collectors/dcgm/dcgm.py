@@ -57,8 +57,8 @@ class Dcgm:
     ) -> None:
         if host is not None and socket is not None:
             raise InputError("give --host or --socket, not both: an engine is reached by one of them")
-        if job is not None and not 0 < len(job) < 64:
-            raise InputError(f"DCGM's job ids have 1 to 63 characters, and {job!r} has {len(job)}")
+        if job is not None and not 0 < (length := len(job.encode(errors="replace"))) < 64:
+            raise InputError(f"DCGM's job ids have 1 to 63 bytes, and {job!r} has {length}")
         self.period_ms: int | None = None
         self.poll_s = max(interval_s, _LEAST_POLL_S)
         self._target = Target(host, socket)

@@ -337,6 +337,8 @@ def test_gpus_that_cannot_be_identified_are_no_gpus_and_it_says_why(nvml: NvmlLi
         (["--gpus", "4"], "--gpus works only with --backend simulated"),
         (["--backend", "dcgm", "--host", "n2:5555"], "--host n2:5555 is another machine: also give --node"),
         (["--backend", "dcgm", "--host", "10.0.0.7"], "--host 10.0.0.7 is another machine: also give --node"),
+        (["--backend", "dcgm", "--host", ":5555"], "':5555' is not the address of an engine"),
+        (["--backend", "dcgm", "--host", "n2:0"], "'n2:0' is not the address of an engine"),
         (["--host", "localhost:5555"], "--host works only with --backend dcgm"),
         (["--backend", "simulated", "--url", "http://n:9400"], "--url works only with --backend prometheus"),
         (["--backend", "prometheus", "--seed", "1"], "--seed works only with --backend simulated"),

@@ -370,8 +370,8 @@ def test_an_engine_that_is_not_there(dcgm: DcgmLibrary, where: dict[str, Any], s
 
 
 def test_a_job_id_that_the_engine_could_not_keep() -> None:
-    for job in ("", "j" * 64):
-        with pytest.raises(InputError, match="1 to 63 characters"):
+    for job in ("", "j" * 64, "\u00e9" * 32):
+        with pytest.raises(InputError, match="1 to 63 bytes"):
             Dcgm(job=job)
 
 
