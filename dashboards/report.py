@@ -125,7 +125,7 @@ def _summary(
             f"Without outliers, they differ most in {most.workload}: times spread over {_fenced(most)} of the median, "
             f"n = {most.n:,} GPUs"
             + ("" if least is most else f"; and least in {least.workload}: {_fenced(least)}, n = {least.n:,}")
-            + f". The slowest GPU takes {slowest.worst_over_median:.2f} times the median, in {slowest.workload}."
+            + f". The slowest GPU takes {_longer_pct(slowest):.1f} % longer than the median GPU, in {slowest.workload}."
         )
     sentences.append(_named(judged))
     if planted is not None:
@@ -144,6 +144,10 @@ def _ran(campaign: Probed) -> str:
 
 def _fence(row: Variability) -> float:
     return row.fence_pct or 0.0
+
+
+def _longer_pct(row: Variability) -> float:
+    return 100 * ((row.worst_over_median or 1.0) - 1)
 
 
 def _fenced(row: Variability) -> str:

@@ -241,7 +241,8 @@ def telemetry(lines: Timelines, verdicts: Mapping[str, Sequence[Verdict]], names
             else ", beside the median of all GPUs at the same point of the same probe, or of the pause before it"
         )
         + "; bands are the GPU's own probes, as they were measured (warm-up and cool-down lie between), named "
-        "where there is room.",
+        "where there is room. To choose from: GPUs with findings and one like most others. The page of any other GPU: "
+        "whorl report --gpu NAME.",
         {
             f"{names[gpu]}: {kinds.get(gpu, 'like most others')}": over_time(lines, gpu, names[gpu])
             for gpu in lines.gpus
@@ -279,6 +280,7 @@ def figures(campaign: Probed) -> list[Table]:
             [_noun(campaign), "GPUs", *(head for _, head, _ in shown)],
             rows,
             range(1, len(shown) + 2),
+            cards=True,
             title="Energy and rates" if energy else "Power, clock and temperature",
             says=("" if one_gpu else "Medians of the GPUs (5th to 95th percentile). ")
             + (
@@ -338,6 +340,7 @@ def conditions(campaign: Probed) -> list[Table]:
             rows,
             (2, 3, 5, 6, 9),
             wrapped=(10,),
+            cards=True,
             title="What ran",
             says="Repeats and window: medians over the GPUs. Ended by: how many runs ended because the interval was "
             "narrow enough (precise), at a limit (of time, of repeats), with all work done (complete), or failed. FLOP "

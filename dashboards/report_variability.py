@@ -30,6 +30,7 @@ def sizes(known: Sequence[Variability], noun: str) -> Table:
         header,
         rows,
         range(1, len(header)),
+        cards=True,
         title="Variability",
         says="For the GPUs' median times, in % of the median GPU's time, with 95 % bootstrap intervals "
         f"({known[0].replicates:,} replicates). Spread: from one Tukey fence to the other, four times the range of the "
@@ -40,12 +41,12 @@ def sizes(known: Sequence[Variability], noun: str) -> Table:
 
 def extremes(known: Sequence[Variability], noun: str) -> Table:
     """The ends of the distributions, and what goes with a long time."""
-    header = [noun, "GPUs", "slowest", "slow / fast", "ρ clock", "ρ temp."]
+    header = [noun, "GPUs", "slowest GPU", "slow / fast", "ρ clock", "ρ temp."]
     rows = [
         [
             row.workload,
             f"{row.n:,}",
-            _interval(row, "worst_over_median", 3) if row.n > 1 else MISSING,
+            _longer(row) if row.n > 1 else MISSING,
             f"{len(row.slow)} / {len(row.fast)}" if row.n > 1 else MISSING,
             _rho(row, "sm_clock"),
             _rho(row, "temperature"),
@@ -56,10 +57,13 @@ def extremes(known: Sequence[Variability], noun: str) -> Table:
         header,
         rows,
         range(1, len(header)),
+        cards=True,
         title="Slowest GPUs, and what goes with time",
-        says="Slowest: the slowest GPU's time over the median, with a 95 % bootstrap interval, which ends at the "
-        "slowest GPU. Slow / fast: how many GPUs are beyond the fences (not a test). ρ: rank correlation of the GPUs' "
-        "time with their clock and temperature, with its 95 % interval.",
+        says="Slowest GPU: how much longer it takes than the median GPU, with a 95 % bootstrap interval: a job that "
+        "waits for all its GPUs waits for this one. The interval knows no slower GPU than those that were measured. "
+        "Slow / fast: how many GPUs are far from the others, beyond the fences (not a test). ρ: whether slow GPUs "
+        "have other clocks or temperatures than fast ones, as a rank correlation with its 95 % interval: near +1, "
+        "slow GPUs have high ones; near -1, low ones; near 0, there is no such rule.",
     )
 
 
@@ -70,6 +74,15 @@ def _median(row: Variability) -> str:
     if bounds is None:
         return f"{digits(row.median)}{unit}"
     return f"{digits(row.median)}{unit} [{digits(bounds[0])}, {digits(bounds[1])}]"
+
+
+def _longer(row: Variability) -> str:
+    """How much longer the slowest GPU takes than the median one, with its interval."""
+    bounds = row.interval.get("worst_over_median")
+    if row.worst_over_median is None:
+        return MISSING
+    shown = "" if bounds is None else f" [{100 * (bounds[0] - 1):.1f}, {100 * (bounds[1] - 1):.1f}]"
+    return f"{100 * (row.worst_over_median - 1):.1f} % longer{shown}"
 
 
 def _interval(row: Variability, name: str, places: int = 2) -> str:
