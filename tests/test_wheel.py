@@ -36,7 +36,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     assert done.returncode == 0, done.stderr
     [built] = folder.glob("*.whl")
     with zipfile.ZipFile(built) as archive:
-        return {name: archive.read(name).decode() for name in archive.namelist() if not name.endswith("/")}
+        return {
+            name: archive.read(name).decode(errors="replace") for name in archive.namelist() if not name.endswith("/")
+        }
 
 
 def test_every_page_and_script_that_the_code_names_is_in_the_wheel(wheel: dict[str, str]) -> None:
