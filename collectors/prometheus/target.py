@@ -220,13 +220,17 @@ class Target:
         return events
 
     def _xid(self, page: Page) -> list[Event]:
-        """XIDs that are new. What a page shows at first happened before; the same twice cannot be told from once."""
+        """XIDs that are new. What a page shows at first happened before; the same twice cannot be told from once.
+
+        A GPU that was on a page without a series of XIDs had none: some exporters print it only from the first one on.
+        """
         events = [
             xid_event(self.gpus[gpu].key, code)
             for gpu, code in page.xids.items()
             if code and self._xids.get(gpu, code) != code
         ]
-        self._xids |= page.xids
+        shown = (page.status != Status.UNREAD).any(axis=0).nonzero()[0].tolist()
+        self._xids = dict.fromkeys(shown, 0) | self._xids | page.xids
         return events
 
     def _instead(self, page: Page) -> str:

@@ -378,6 +378,19 @@ def test_new_xid_is_an_event(pages: Pages, exporter: Exporter) -> None:
     assert [(event.gpu, event.code) for event in xids] == [(uuid(0), 79)]  # 43 was before
 
 
+def test_xid_of_an_exporter_that_had_no_series_of_them_is_an_event(pages: Pages, exporter: Exporter) -> None:
+    read = Read(exporter.url)
+    for number, xid in enumerate([None, 79, None, 79]):
+        values = usual(100 + number)
+        del values["DCGM_FI_DEV_XID_ERRORS"]
+        pages.now = Answer(page([Exported(0, values | ({} if xid is None else {"DCGM_FI_DEV_XID_ERRORS": xid}))]))
+        if not number:
+            read.open()
+        read.poll()
+    xids = [event for event in read.events if event.kind == EventKind.XID]
+    assert [(event.gpu, event.code) for event in xids] == [(uuid(0), 79)]
+
+
 def test_metric_that_is_renamed_is_told_once(pages: Pages, exporter: Exporter) -> None:
     read = Read(exporter.url)
     pages.now = Answer(page([Exported(0, usual())]))
