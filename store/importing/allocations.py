@@ -28,7 +28,7 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     A row that names several GPUs becomes one row for each. Impossible rows are refused in the sheet. Raises InputError.
     """
     bound = layout.bound
-    duplicates = identity.drop_duplicates(sheet, identity.row_texts(sheet))
+    duplicates = identity.drop_duplicates(sheet)
     texts = sheet.frame
     stamps = texts.select(LINE)
     for name in ("submitted", "began", "ended"):

@@ -39,12 +39,15 @@ def row_texts(sheet: Sheet) -> pl.Series:
     return sheet.frame.select(pl.concat_str(names, separator="\x1f")).to_series()
 
 
-def drop_duplicates(sheet: Sheet, keys: pl.Series) -> list[int]:
-    """Drop rows whose key repeats that of an earlier row; the key stands for all fields. Returns their line numbers.
+def drop_duplicates(sheet: Sheet) -> list[int]:
+    """Drop rows that repeat an earlier row in all fields. Returns their line numbers.
 
     Only whole rows are compared: two runs that differ in any field are two runs.
     """
-    first = keys.is_first_distinct()
+    named = sheet.frame.drop(LINE)
+    if named.hash_rows().is_unique().all():  # the texts of all rows need much memory
+        return []
+    first = row_texts(sheet).is_first_distinct()
     if first.all():
         return []
     lines: list[int] = sheet.frame[LINE].filter(~first).to_list()

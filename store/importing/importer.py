@@ -72,7 +72,8 @@ def import_file(store: Store, path: Path, options: Options) -> Report:
         tables["imports"] = provenance.rows(found.report)
         source = pl.lit(provenance.id).alias("import_id")
         tables = {n: frame if n == "results" else frame.with_columns(source) for n, frame in tables.items()}
-        store.append({name: frame.to_arrow() for name, frame in tables.items()}, f"import-{provenance.id}")
+        found.frame = found.frame.clear()  # each copy of the rows is large
+        store.append({name: tables.pop(name).to_arrow() for name in list(tables)}, f"import-{provenance.id}")
     return found.report
 
 

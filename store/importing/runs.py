@@ -33,7 +33,7 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     Impossible rows are refused in the sheet. Raises InputError.
     """
     bound, time = layout.bound, layout.bound["time"]
-    duplicates = identity.drop_duplicates(sheet, identity.row_texts(sheet))
+    duplicates = identity.drop_duplicates(sheet)
     if duplicates and not any(key in bound for key in ("began", "run", "reps", "job")):
         seen.notes.append("no column distinguishes the runs of a GPU (time, run number, job), so equal rows count once")
     _workload(sheet, bound, options, seen)

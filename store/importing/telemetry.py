@@ -26,7 +26,7 @@ def parse(sheet: Sheet, layout: Layout, options: Options, seen: Seen) -> tuple[p
     Impossible rows are refused in the sheet. Raises InputError.
     """
     bound = layout.bound
-    duplicates = identity.drop_duplicates(sheet, identity.row_texts(sheet))
+    duplicates = identity.drop_duplicates(sheet)
     sheet.frame = sheet.frame.select(LINE, *dict.fromkeys(b.column for b in bound.values()))
     source = identity.of_telemetry(sheet, bound, seen, options)
     seen.notes.append(f"the GPU is taken from {source}")
