@@ -18,6 +18,7 @@ PLACES = 48
 """Boxes that are drawn; of more places, half are the slowest and half the fastest."""
 _MOST_BOXES = 0.1  # of the ends of the whiskers lie beyond the edge of a panel, less the room that it has beyond them
 _WIDER = 0.35  # of this reach, on each side
+_LEAST = 0.05  # of the values, so that GPUs that hardly differ look like that
 _INSIDE = 0.06  # of a panel: how far from its edge the GPUs are drawn that are beyond it
 _TITLES = {
     "slower_pct": ("slower, %", " %"),
@@ -88,7 +89,7 @@ def _edges(boxes: pl.Series) -> list[float]:
     """Where a panel ends: where most boxes do, so that one GPU far out does not press all others flat."""
     low = float(boxes.list.first().quantile(_MOST_BOXES, "linear") or 0.0)
     high = float(boxes.list.last().quantile(1 - _MOST_BOXES, "linear") or 0.0)
-    wider = _WIDER * max(high - low, 1.0)
+    wider = _WIDER * max(high - low, _LEAST * abs(high), 1.0)
     return [round(low - wider, 2), round(high + wider, 2)]
 
 

@@ -155,3 +155,9 @@ def test_points_are_at_their_power_and_those_with_findings_are_never_left_out(
         many, {gpu: gpu for gpu in many["gpu"]}, {f"{next(iter(drawn))}-7": Look("red", "x", "hot")}
     )
     assert [len(trace.x) for trace in drawn_many.data] == [POINTS, 1]
+
+
+def test_figures_that_hardly_differ_look_like_that(faulty: tuple[Probed, pl.DataFrame, dict[str, Look]]) -> None:
+    rows = faulty[1].filter(pl.col("workload") == "pagerank").with_columns(pl.lit(1530.0).alias("sm_clock_mhz"))
+    low, high = places(by_place(rows, "node"), rows, "node", {}, {}).layout.yaxis2.range
+    assert low < 1520 < 1540 < high
