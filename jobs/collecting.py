@@ -46,7 +46,7 @@ def collect(
     host: str | None = None,
     socket: str | None = None,
     job: str | None = None,
-    url: str | Sequence[str] | None = None,
+    url: str | Sequence[str] = (),
     tell: Callable[[str], None] | None = None,
     begun: Callable[[Collecting], None] | None = None,
     look: Callable[[], None] | None = None,
@@ -67,7 +67,7 @@ def collect(
     from ..store.system.memory import give_back
     from ..store.system.signals import Noted
 
-    urls = (url,) if isinstance(url, str) else url
+    urls = ((url,) if isinstance(url, str) else tuple(url)) or None
     given = {"gpus": gpus, "model": model, "seed": seed, "host": host, "socket": socket, "job": job, "url": urls}
     options = _own(backend, {name: value for name, value in given.items() if value is not None})
     if host is not None and node is None and not _is_here(Target(host).address() or host):
