@@ -64,8 +64,8 @@ def prometheus(store: str, listen: str, max_age: float, dcgm_names: bool, once: 
     """Serve a page of metrics for Prometheus until you stop it: Ctrl-C, SIGTERM.
 
     \b
-    whorl export prometheus --store S                    http://127.0.0.1:9500/metrics
-    whorl export prometheus --store S --listen :9500     for a Prometheus elsewhere
+    whorl export prometheus --store S                  at 127.0.0.1:9500/metrics
+    whorl export prometheus --store S --listen :9500   for a Prometheus elsewhere
     whorl export prometheus --store S --once
 
     Names and units follow Prometheus: whorl_gpu_power_watts, whorl_gpu_energy_joules_total. A GPU that is not read any

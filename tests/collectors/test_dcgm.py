@@ -176,7 +176,7 @@ def test_after_a_restart_of_the_engine_it_is_opened_again(four: DcgmEngine, stre
     after = taken.ts(0)[len(before) :]
     assert len(after) > 4
     assert after[0] > before[-1]
-    assert None not in taken.column("energy_mj", 0)[len(before) + 1 :]
+    assert taken.column("energy_mj", 0)[len(before) :].count(None) <= 2  # of a cycle that was under way
 
 
 def test_a_gpu_that_is_lost_has_one_row_that_says_so_and_returns(four: DcgmEngine, stream: Dcgm) -> None:

@@ -29,7 +29,7 @@ from whorl.dashboards.exported.exporting import Exporter, Settings
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
-from whorl.tests.exported.rows import EVERY, SECOND, batch, journal_of
+from whorl.tests.exported.rows import EVERY, SECOND, ago, batch, journal_of
 from whorl.tests.stores import new_store
 
 NOW = 1_800_000_000 * SECOND
@@ -280,7 +280,7 @@ def test_a_collector_that_does_not_answer_is_told(store: Store) -> None:
         url = gone.url
     command = ["export", "otlp", "--store", str(store.root), "--endpoint", url, "--once"]
     with journal_of(store) as journal:
-        journal.append(batch([{"ts": NOW, "gpu": "g1", "power_mw": 1000}]))
+        journal.append(batch([{"ts": ago(0), "gpu": "g1", "power_mw": 1000}]))
     done = CliRunner().invoke(cli, [*command, "--interval", "1s", "--max-age", "9999d"])
     assert done.exit_code == 2
     assert f"{url}/v1/metrics does not take the metrics" in done.output
@@ -298,7 +298,7 @@ def test_it_goes_on_until_a_signal_and_says_when_the_collector_is_back(store: St
         os.kill(os.getpid(), signal.SIGTERM)
 
     with journal_of(store) as journal:
-        journal.append(batch([{"ts": NOW, "gpu": "g1", "power_mw": 1000}]))
+        journal.append(batch([{"ts": ago(0), "gpu": "g1", "power_mw": 1000}]))
     helper = threading.Thread(target=meanwhile)
     helper.start()
     command = ["export", "otlp", "--store", str(store.root), "--endpoint", receiver.url, "--interval", "1s"]

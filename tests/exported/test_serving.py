@@ -148,7 +148,7 @@ def test_what_an_address_means(text: str, means: tuple[str, int]) -> None:
 
 def test_a_signal_ends_the_command_in_order(store: Store) -> None:
     with journal_of(store) as journal:
-        journal.append(batch([{"ts": ago(-600), "gpu": "g1", "power_mw": 7000}]))
+        journal.append(batch([{"ts": ago(0), "gpu": "g1", "power_mw": 7000}]))
     command = [sys.executable, "-m", "whorl", "export", "prometheus", "--store", str(store.root)]
     with subprocess.Popen([*command, "--listen", "127.0.0.1:0"], stderr=subprocess.PIPE, text=True) as process:
         try:
