@@ -8,8 +8,10 @@ and reports are those of all imports.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -30,21 +32,26 @@ from .tools import (
     omnistat,
     superbench,
 )
+from .tools.stamped import COUNTED, UntimedError
 
 HEAD = 1 << 16  # bytes of a file by which it is known
+_NS = 10**9
+_OLDEST_NS = 1_136_073_600 * _NS  # 2006: a file that says it is older has no true time
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
     """A format: `fits` says whether a file that begins so has it; `read` adds the rows of the whole text.
 
-    `read` raises InputError where nothing of the file can be used.
+    `read` raises InputError where nothing of the file can be used. `every_s` is the time between two readings that the
+    tool waits if nobody says otherwise.
     """
 
     name: str  # as reports and the table `imports` have it
     kind: Literal["runs", "telemetry"]
     fits: Callable[[str], bool]
     read: Callable[[str, Rows], None]
+    every_s: float | None = None
 
 
 FORMATS: tuple[Format, ...] = (
@@ -53,8 +60,8 @@ FORMATS: tuple[Format, ...] = (
     Format("superbench", "runs", superbench.fits, superbench.read),
     Format("nvprof", "runs", nvprof.fits, nvprof.read),
     Format("ncu", "runs", ncu.fits, ncu.read),
-    Format(dcgmi_dmon.NAME, "telemetry", dcgmi_dmon.fits, dcgmi_dmon.read),
-    Format(nvidia_smi_dmon.NAME, "telemetry", nvidia_smi_dmon.fits, nvidia_smi_dmon.read),
+    Format(dcgmi_dmon.NAME, "telemetry", dcgmi_dmon.fits, dcgmi_dmon.read, every_s=1.0),
+    Format(nvidia_smi_dmon.NAME, "telemetry", nvidia_smi_dmon.fits, nvidia_smi_dmon.read, every_s=1.0),
     Format(nvidia_smi_log.NAME, "telemetry", nvidia_smi_log.fits, nvidia_smi_log.read),
     Format(exporter.NAME, "telemetry", exporter.fits, exporter.read),
     Format(omnistat.NAME, "telemetry", omnistat.fits, omnistat.read),
@@ -73,7 +80,10 @@ def read(path: Path, options: Options) -> Sheet:
     rows, sha256, size = Rows(content.shown(path), options), hashlib.sha256(data).hexdigest(), len(data)
     text = data.decode("utf-8-sig", "replace")
     del data  # a log of a day is large: its bytes, its text and its rows need not be there at once
-    known.read(text, rows)
+    try:
+        known.read(text, rows)
+    except UntimedError as error:
+        rows = _by_its_age(path, known, text, options, error)
     del text
     sheet = rows.sheet(name=known.name, kind=known.kind, sha256=sha256, size=size)
     if not sheet.rows:
@@ -82,3 +92,33 @@ def read(path: Path, options: Options) -> Sheet:
         reason, lines = max(sheet.refusals().items(), key=lambda item: len(item[1]))
         raise InputError(f"{path}: none of its {sheet.rows} rows can be used: {reason} (first line {min(lines)})")
     return sheet
+
+
+def _by_its_age(path: Path, known: Format, text: str, options: Options, error: UntimedError) -> Rows:
+    """The rows of a file without times: the last was read when the file was last changed. Raises `error` if not so."""
+    every = options.every or known.every_s
+    changed = path.stat().st_mtime_ns
+    if options.at is not None or not _OLDEST_NS < changed <= time.time_ns() + _NS:
+        raise error
+    trial = Rows(content.shown(path), replace(options, at=_civil(changed), every=every))
+    known.read(text, trial)  # to count the readings
+    behind_s = (trial.sweeps - 1) * (every or 0.0)
+    rows = Rows(content.shown(path), replace(options, at=_civil(changed - round(behind_s * _NS)), every=every))
+    known.read(text, rows)
+    if COUNTED in rows.notes:
+        rows.notes.remove(COUNTED)  # the note below says it
+    when = f"when the file was last changed ({_civil(changed)[:19]} UTC)"
+    if behind_s:
+        apart = "" if options.every else f", as {known.name} does by default"
+        rows.note(
+            f"it has no times: they are counted back from {when}, {every:g} s apart{apart}; "
+            "if that is wrong, import it into a new store with --at and --every"
+        )
+    else:
+        rows.note(f"it has no time: it is taken from {when}; if that is wrong, import it into a new store with --at")
+    return rows
+
+
+def _civil(ns: int) -> str:
+    """A time as --at takes it."""
+    return f"{datetime.fromtimestamp(ns // _NS, UTC):%Y-%m-%d %H:%M:%S}.{ns % _NS:09d}Z"

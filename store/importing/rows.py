@@ -30,6 +30,7 @@ class Rows:
     notes: list[str] = field(default_factory=list)
     _names: dict[str, None] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)  # --at and --every, where something was read with them
+    sweeps: int = 0  # readings that follow each other without a time
     _lines: array[int] = field(default_factory=lambda: array("q"))
     _rows: list[tuple[str, Mapping[str, Value]]] = field(default_factory=list)  # those that wait
     _pieces: list[pl.DataFrame] = field(default_factory=list)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from datetime import datetime as at
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from whorl.store import Store
@@ -19,6 +21,7 @@ from whorl.tests.importing.logs import left, right
 Parse = Callable[..., Parsed]
 Refusal = Callable[..., str]
 
+WHEN_NS = 1_763_632_800 * 10**9  # 2025-11-20 10:00
 BEGAN = {"at": "2026-11-20 10:00:00", "every": 0.5, "node": "n1"}
 
 
@@ -142,6 +145,7 @@ def test_times_in_front_of_each_line(
 def test_what_has_no_time_says_what_to_do(tmp_path: Path, refusal: Refusal) -> None:
     text = left("POWER", "GPU 0, 61.5", "GPU 0, 62.5")
     path = log(tmp_path, text)
+    os.utime(path, (0, 0))  # as archives without times leave it
     assert "dcgmi dmon printed no times" in refusal(path)
     assert "--at '2026-11-23 14:05:00' --every 1" in refusal(path, at="2026-11-20 10:00:00")
     timed = "\n".join(f"10:00:00 {line}" for line in text.splitlines())
@@ -152,6 +156,20 @@ def test_what_has_no_time_says_what_to_do(tmp_path: Path, refusal: Refusal) -> N
     )
     assert "there is no such time zone" in refusal(log(tmp_path, abroad, "c.txt"), time_zone="Mars/Base")
     assert "--at 'noon' is not a time" in refusal(path, at="noon", every=1.0)
+
+
+def test_without_times_they_are_counted_back_from_the_last_change_of_the_file(tmp_path: Path, parse: Parse) -> None:
+    path = log(tmp_path, left("POWER", *(f"GPU {gpu}, 6{n}.5" for n in range(3) for gpu in (0, 1))))
+    os.utime(path, ns=(WHEN_NS, WHEN_NS))
+    found = parse(path, node="n7")
+    expected = [WHEN_NS - step * 10**9 for step in (2, 2, 1, 1, 0, 0)]
+    assert found.frame["ts"].cast(pl.Int64).to_list() == expected
+    assert [note for note in found.report.notes if "counted" in note] == [
+        "it has no times: they are counted back from when the file was last changed (2025-11-20 10:00:00 UTC), 1 s "
+        "apart, as dcgmi dmon does by default; if that is wrong, import it into a new store with --at and --every"
+    ]
+    found = parse(path, node="n7", every=5.0)
+    assert found.frame["ts"].cast(pl.Int64).to_list() == [WHEN_NS - 5 * step * 10**9 for step in (2, 2, 1, 1, 0, 0)]
 
 
 def test_lines_that_are_no_readings(tmp_path: Path, parse: Parse) -> None:

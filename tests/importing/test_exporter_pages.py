@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from datetime import datetime as at
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from whorl.store import Store
@@ -120,9 +122,19 @@ def test_pages_without_times_are_counted_from_at(saved: Save, parse: Parse, refu
     found = parse(path, at=WHEN, every=30.0)
     assert found.frame["ts"].to_list() == [at(2026, 11, 20, 10, n // 2, n % 2 * 30) for n in range(3) for _ in (0, 1)]
     assert "say when it began and how many seconds lie between two readings" in refusal(path, at=WHEN)
-    assert "the page has no times: say when it was saved, for example --at" in refusal(
-        saved(page([Exported(0, usual())]))
-    )
+    assert "say when it began and how many seconds lie between two readings" in refusal(path)  # nobody knows the pause
+
+
+def test_a_page_without_times_was_saved_when_the_file_was_last_changed(
+    saved: Save, parse: Parse, refusal: Refusal
+) -> None:
+    path = saved(page([Exported(0, usual())]))
+    os.utime(path, ns=(10**6 * BEGAN_MS, 10**6 * BEGAN_MS))
+    found = parse(path)
+    assert found.frame["ts"].cast(pl.Int64).to_list() == [10**6 * BEGAN_MS]
+    assert any("it has no time: it is taken from when the file was last changed" in one for one in found.report.notes)
+    os.utime(path, (0, 0))
+    assert "the page has no times: say when it was saved, for example --at" in refusal(path)
 
 
 def test_blanks_texts_and_strange_numbers_are_null(saved: Save, parse: Parse) -> None:

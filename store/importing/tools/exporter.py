@@ -18,7 +18,7 @@ from ..content import written
 from ..meanings import TELEMETRY_MEANINGS, labelled
 from ..rows import Rows, Value
 from ..stamps import instant
-from .stamped import COUNTED, Times
+from .stamped import COUNTED, Times, UntimedError
 
 NAME = "prometheus"
 
@@ -148,7 +148,7 @@ class _Pages:
             self._seen.clear()
             self._number += 1
             if not self._stood and self._rows.options.at is None:
-                raise InputError(
+                raise UntimedError(
                     f"{self._rows.file}: the page has no times: say when it was saved, for example "
                     "--at '2026-11-23 14:05:00'"
                 )

@@ -30,18 +30,22 @@ _NODE = re.compile(r"^([A-Za-z][A-Za-z0-9._-]*):(?: +|$)(.*)$")
 COUNTED = "the times are counted from --at in steps of --every: a pause of the tool itself shifts all that follow"
 
 
+class UntimedError(InputError):
+    """A file has no times, and no option says when it was measured."""
+
+
 class Times:
     """The time of each row, as a text that `stamps.times` reads. Rows must be asked for in their order."""
 
     def __init__(self, rows: Rows, tool: str) -> None:
-        self._file, self._tool, self._options, self._used = rows.file, tool, rows.options, rows.used
+        self._rows, self._file, self._tool, self._options, self._used = rows, rows.file, tool, rows.options, rows.used
         self._last: datetime | None = None  # the last time that had only its time of day
         self.counted = False
 
     def of(self, said: str, sweep: int) -> str | None:
         """The time of a row: `said` of it, or else by the number of its sweep. None if `said` is no time.
 
-        Raises InputError where --at or --every is needed and not given.
+        Raises UntimedError where --at or --every is needed and not given.
         """
         text = " ".join(said.strip(" \t[](),|;").split())
         if not text:
@@ -127,8 +131,9 @@ class Times:
         return instant(f"{at} 00:00:00" if self._day_only else at, self._options.time_zone, "--at")
 
     def _of_sweep(self, sweep: int) -> str:
+        self._rows.sweeps = max(self._rows.sweeps, sweep + 1)
         if self._options.at is None or (self._options.every is None and sweep):
-            raise InputError(
+            raise UntimedError(
                 f"{self._file}: {self._tool} printed no times: say when it began and how many seconds lie between two "
                 f"readings, for example --at '2026-11-23 14:05:00' --every 1"
             )
