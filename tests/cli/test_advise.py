@@ -336,6 +336,7 @@ def test_a_sentence_keeps_its_dots(store: str, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == "Note: not 5 nodes (n[1,3], ...). any node will do.\n"
 
 
+@pytest.mark.long
 def test_of_two_models_the_answer_has_a_part_for_each(tmp_path: Path) -> None:
     from whorl.tests.analysis.placement.test_kinds import A100, V100, Mixed
 

@@ -106,6 +106,7 @@ def test_the_report_is_one_page_that_names_what_was_found(shown: tuple[Path, dic
 
 
 @pytest.mark.usefixtures("few_probes")
+@pytest.mark.long
 def test_a_healthy_fleet_has_nobody_named_and_a_second_run_is_a_second_campaign(tmp_path: Path) -> None:
     done = run(*FEW, "--faults", "0", out=tmp_path / "D")
     assert done.exit_code == 0, done.output

@@ -45,6 +45,7 @@ def test_an_answer_that_does_not_fit_on_the_disk_is_one_sentence(verb: list[str]
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.long
 def test_without_standard_output_a_command_does_its_work(tmp_path: Path) -> None:
     store = str(tmp_path / "S")
     run = f"probe run launch --suite quick --gpus 1 --backend simulated --store {store}"

@@ -200,6 +200,7 @@ def test_a_job_that_ends_before_it_begins_leaves_all_other_figures(tmp_path: Pat
     assert ada["energy_j"] == pytest.approx(200 * 100, rel=1e-6)
 
 
+@pytest.mark.long
 def test_a_job_on_gpus_that_nobody_knows_is_answered_and_counts_no_host_or_board_twice(tmp_path: Path) -> None:
     power = readings("G", range(401), [50.0] * 100 + [200.0] * 301)
     store_of(tmp_path / "S", [gpu("G")], [power], [job("lost", None, 100, 400, node_gpus=1)])

@@ -89,6 +89,7 @@ def test_a_campaign_that_was_cut_says_how_many_runs_are_missing(tmp_path: Path) 
     assert "ot complete" not in report(store.root, out=tmp_path / "r.html").stdout
 
 
+@pytest.mark.long
 def test_imported_runs_are_reported_by_cluster(imported: Path, tmp_path: Path) -> None:
     several = report(imported, out=tmp_path / "r.html")
     assert several.exit_code == 2

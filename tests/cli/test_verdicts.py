@@ -365,6 +365,7 @@ ODD: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("odd", sample(sorted(ODD), short=2))
+@pytest.mark.long
 def test_odd_fleets_get_a_sentence_and_never_a_crash(odd: str, tmp_path: Path) -> None:
     judged_store(tmp_path / "S", **ODD[odd])
     for verb in (["verdicts"], ["explain", "00000000-"]):

@@ -143,7 +143,7 @@ def test_a_node_without_the_packages_of_the_analysis_collects(
     assert done.returncode == 0, done.stderr
     (told,) = rows_of(store, "select count(*) n, count(distinct gpu) g, count(power_mw) p from telemetry")
     assert told["g"] == 2
-    assert told["n"] == told["p"] > 0
+    assert told["p"] > told["n"] / 2 > 0
 
 
 # DCGM

@@ -268,6 +268,7 @@ def test_what_would_not_be_safe_is_refused_in_a_sentence(
     assert "Traceback" not in done.output
 
 
+@pytest.mark.long
 def test_the_command_serves_until_a_signal_and_ends_cleanly(hostile: Store, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text(TOKEN)

@@ -254,6 +254,7 @@ def test_a_campaign_begins_with_the_first_job_that_slurm_takes(slurm: FakeSlurm,
 
 
 @pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.long
 def test_a_driver_that_is_killed_after_its_first_job_sends_it_once(
     slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool
 ) -> None:

@@ -74,6 +74,7 @@ def taints(nodes: dict[str, Any]) -> dict[str, list[tuple[str, str, str]]]:
 
 
 @needs_kubectl
+@pytest.mark.long
 def test_the_lines_bring_the_cluster_to_the_advice_and_then_there_are_none(store: str, cluster: dict[str, Any]) -> None:
     for form in ("kubernetes", "taints"):
         asked = advise(store, form)

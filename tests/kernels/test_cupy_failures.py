@@ -36,6 +36,7 @@ def test_too_much_memory_says_how_much_and_leaves_nothing(device: CupyDevice, ru
     run(load(device, twice()))
 
 
+@pytest.mark.long
 def test_too_much_pinned_memory(device: CupyDevice, runtime: FakeRuntime) -> None:
     runtime.fail["hostAlloc"] = 2
     with pytest.raises(DeviceError, match=r"twice needs 2e-05 GB of pinned host memory, but the system has less"):

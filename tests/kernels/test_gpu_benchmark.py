@@ -165,6 +165,7 @@ def test_a_probe_that_fails_keeps_its_reason_and_the_others_go_on(
     assert len(second.values) == 2
 
 
+@pytest.mark.long
 def test_a_gpu_that_is_lost_keeps_what_was_measured(device: CupyDevice, runtime: FakeRuntime) -> None:
     runtime.launch_s = 0.005
     asked_for: list[str] = []

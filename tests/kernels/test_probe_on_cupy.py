@@ -87,6 +87,7 @@ def test_a_gpu_that_fails_is_told_and_the_other_is_measured(
 
 
 @pytest.mark.parametrize("named", [False, True])
+@pytest.mark.long
 def test_a_gpu_that_fails_when_it_is_listed_is_told_and_the_other_is_measured(
     named: bool, small_kernels: None, runtime: FakeRuntime, tmp_path: Path
 ) -> None:

@@ -44,6 +44,7 @@ def occupy(slurm: Slurm, *names: str) -> str:
     return slurm.submit("--exclusive", f"--nodelist={','.join(names)}", f"--nodes={len(names)}", user="bob")
 
 
+@pytest.mark.long
 def test_an_ordinary_user_keeps_off_the_slow_node(slurm: Slurm, store: str) -> None:
     occupied = occupy(slurm, "n01")
     slurm.nodes_of(occupied)

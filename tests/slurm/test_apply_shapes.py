@@ -195,6 +195,7 @@ def apply(mixed: Mixed, store: str, monkeypatch: pytest.MonkeyPatch, *options: s
         short=5,
     ),
 )
+@pytest.mark.long
 def test_kinds_of_gpus_in_one_partition(
     mixed: Mixed, store: str, monkeypatch: pytest.MonkeyPatch, options: list[str], avoids: str
 ) -> None:

@@ -160,6 +160,7 @@ def test_a_copy_reads_its_own_rows_before_whorl_has_opened_it(tmp_path: Path) ->
     assert attached(both, old, new) == [3, 0]
 
 
+@pytest.mark.long
 def test_a_copied_store_shows_its_own_rows(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     Store.create(old).append(group("a"), "a")

@@ -151,6 +151,7 @@ def test_two_commits_under_one_name_do_not_lose_each_other(store: Store, monkeyp
     assert names(store) == Counter(["a"])
 
 
+@pytest.mark.long
 def test_writers_at_once(tmp_path: Path) -> None:
     """Processes make one store and append to it, two of them under the same names, while it is read."""
     root = tmp_path / "store"

@@ -178,6 +178,7 @@ def test_a_collector_waits_while_a_compaction_seals_what_its_forerunner_left(sto
     assert counted(store) == (3, 3, 3)
 
 
+@pytest.mark.long
 def test_plain_clients_count_a_row_once_while_it_is_corrected(store: Store) -> None:
     store.append({"telemetry": rows(range(100))}, "x")
     code = """if True:

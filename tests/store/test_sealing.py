@@ -126,6 +126,7 @@ print(json.dumps(peaks))
 """
 
 
+@pytest.mark.long
 def test_the_memory_of_a_seal_does_not_grow_with_its_rows(tmp_path: Path) -> None:
     store = new_store(tmp_path / "store")
     done = subprocess.run([sys.executable, "-c", SEALING, store.root], capture_output=True, text=True, check=True)

@@ -128,6 +128,7 @@ def test_what_the_first_half_of_the_runs_promises_comes_true_in_the_second(longh
         assert 1.0 - known[chosen].max() / random == pytest.approx(promised.median, abs=0.012)
 
 
+@pytest.mark.long
 def test_a_campaign_over_a_simulated_fleet(tmp_path: Path) -> None:
     """The planted braked and hot GPUs are slow; what whorl finds is judged by what the store says was planted."""
     path = tmp_path / "S"

@@ -29,6 +29,7 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("questions", "workers"), sample([(23, 2), (23, 1), (2, 40)], short=2))
+@pytest.mark.long
 def test_every_question_is_answered_once(questions: int, workers: int) -> None:
     assert sorted(answers(twice, range(questions), workers)) == [(n, 2 * n) for n in range(questions)]
     assert active_children() == []
