@@ -6,7 +6,8 @@ Parquet file, for other DuckDB clients, and every ten minutes *seals* the journa
 segment, which takes the place of the journal's files in one step (see `sealing`).
 
 Files: journal/NAME-PID-BEGAN-NUMBER.TABLE.PART.arrow, one *generation* NUMBER per segment. A new PART begins where
-rows bring columns or GPUs that the header of the last one does not name, or where a write failed.
+rows bring columns or GPUs that no header names, or where a write failed. Two parts of a table may be open: rows of few
+columns have one of their own, as a tick of the fast metrics would else carry NULL for all slow ones.
 """
 
 from __future__ import annotations
@@ -41,8 +42,11 @@ log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MOST_ROWS = 1_000_000  # a generation with so many rows is sealed early: sealing sorts them in memory
+_PARTS = 2  # of a table that are open at once
+_WIDE = 2  # a part with so many times the columns of a batch is too wide for it
 _HASTY_SETTLE_S = 1.0
 _COMPACTION_S = 60.0
+_LOOK_S = 10.0  # how often at least to look whether there are many rows
 
 
 class Journal:
@@ -97,7 +101,7 @@ class Journal:
         self._number = 0
         self._guard = threading.Lock()  # the streams: appending and turning to the next generation exclude each other
         self._work = threading.Lock()  # publishing and sealing exclude each other
-        self._streams: dict[str, Stream] = {}
+        self._streams: list[Stream] = []
         self._unsynced_since: float | None = None
         self._background: Background | None = None
         self._tried = False  # whether there can be one
@@ -154,9 +158,7 @@ class Journal:
         with self._guard:
             if self._closed:
                 raise StoreError(f"the journal {self.name} is closed")
-            stream = self._streams.get(table)
-            if stream is None or not stream.takes(batch):
-                stream = self._streams[table] = self._next_part(stream, table, batch)
+            stream = self._stream(table, batch)
             self._written = max(self._written + 1, self._clock())
             self._commit(stream, stream.encode(batch, self._written), len(batch), sync)
 
@@ -182,9 +184,7 @@ class Journal:
         with self._guard:
             if self._closed:
                 raise StoreError(f"the journal {self.name} is closed")
-            stream = self._streams.get(table)
-            if stream is None or not stream.takes(batch):
-                stream = self._streams[table] = self._next_part(stream, table, batch)
+            stream = self._stream(table, batch)
             return Template(stream, stream.encode(batch, 0), stream.schema, len(batch))
 
     def append_template(self, template: Template, *, sync: bool = True) -> bool:
@@ -194,7 +194,7 @@ class Journal:
         """
         with self._guard:
             stream: Stream = template.stream
-            if self._closed or stream.broken or self._streams.get(stream.table) is not stream:
+            if self._closed or stream.broken or stream not in self._streams:
                 return False
             self._written = max(self._written + 1, self._clock())
             self._commit(stream, template.sealed(self._written), template.rows, sync)
@@ -211,27 +211,29 @@ class Journal:
     def flush_soon(self) -> None:
         """Begin to make durable what was appended with `sync` off; does not wait for it where the kernel can do it.
 
-        If an earlier flush is still under way, a later call does it. So call it after every append. Raises
-        StoreError, also for what failed since the last call.
+        If some earlier flushes are still under way, a later call does it. So call it after every append. Raises
+        StoreError, also for what failed in an earlier flush.
         """
         with self._guard:
             if self.durability.seconds > 0 or not self._streams:
                 return
-            handles = [stream.handle for stream in self._streams.values() if stream.behind]
+            handles = [stream.handle for stream in self._streams if stream.behind]
             try:
                 if handles and not self._tried:
                     self._background, self._tried = open_background(handles[0]), True
                 if self._background is None:
                     self._sync()
-                elif self._background.ended() and handles:
+                elif self._background.ready() and handles:
                     self._background.begin(handles)
-                    for stream in self._streams.values():
+                    for stream in self._streams:
                         stream.behind = False
             except OSError as error:
                 raise failed_append(self._folder, error) from error
 
     def _sync(self) -> None:
-        for stream in self._streams.values():
+        if self._background is not None:
+            self._background.ended(wait=True)  # a failure that it was told is told once only
+        for stream in self._streams:
             files.sync(stream.handle)
             stream.behind = False
         self._unsynced_since = None
@@ -242,13 +244,28 @@ class Journal:
     def _generation(self) -> str:
         return f"{self._process()}{self._number}"
 
-    def _next_part(self, old: Stream | None, table: str, batch: pa.RecordBatch) -> Stream:
+    def _stream(self, table: str, batch: pa.RecordBatch) -> Stream:
+        """The part that takes a batch, a new one where none does."""
+        streams = [one for one in self._streams if one.table == table]
+        taking = min((one for one in streams if one.takes(batch)), key=lambda one: len(one.columns), default=None)
+        room = len(streams) < _PARTS
+        if taking is not None and not (room and len(taking.columns) >= _WIDE * batch.num_columns):
+            return taking
+        old = None
+        if taking is None:  # new GPUs or a failed write end the part with these columns, new columns the widest part
+            names = set(batch.schema.names)
+            old = next((one for one in streams if one.broken or names <= set(one.columns)), None)
+            if old is None and not room:
+                old = max(streams, key=lambda one: len(one.columns))
+        made = self._next_part(old, streams, table, batch)
+        self._streams = [*(one for one in self._streams if one is not old), made]
+        return made
+
+    def _next_part(self, old: Stream | None, streams: list[Stream], table: str, batch: pa.RecordBatch) -> Stream:
         table_of(table)
-        columns, gpus, number = list(batch.schema.names), gpus_of(batch), 0
-        if old is not None:
-            number = old.number + 1
-            columns += old.columns
-            gpus |= old.gpus
+        columns = [*batch.schema.names, *(old.columns if old is not None else ())]
+        gpus = gpus_of(batch).union(*(one.gpus for one in streams))
+        number = max((one.number + 1 for one in streams), default=0)
         path = self._folder / f"{self._generation()}.{table}.{number}.arrow"
         made = Stream(path, table, number, columns, gpus, self._writer)
         if old is not None:
@@ -274,13 +291,13 @@ class Journal:
 
     def _turn(self) -> None:
         with self._guard:
-            for stream in self._streams.values():
+            for stream in self._streams:
                 with contextlib.suppress(OSError):
                     files.sync(stream.handle)
                 stream.close()
             if self._streams:
                 self._waiting.append(self._sealer)
-            self._streams = {}
+            self._streams = []
             self._unsynced_since = None
             self._number += 1
             self._rows = 0
@@ -291,6 +308,11 @@ class Journal:
         while self._waiting:
             self._waiting[0].seal(pace)
             del self._waiting[0]
+
+    def _due_s(self) -> float:
+        """How long until there is something to publish or seal."""
+        due = min(self._sealer.published_s + self._publish_s, self._began_s + self._segment_s)
+        return due - time.monotonic()
 
     def maintain(self) -> None:
         """Do what is due: make rows durable, publish, seal, remove what was replaced. Raises StoreError."""
@@ -309,10 +331,10 @@ class Journal:
 
     def _run(self) -> None:
         last_error = ""
-        tick = min(1.0, self._publish_s / 4, self._segment_s / 4)
+        tick = min(_LOOK_S, self._publish_s / 4, self._segment_s / 4)
         if self.durability.seconds > 0:
             tick = min(tick, self.durability.seconds / 2)
-        while not self._stop.wait(tick):
+        while not self._stop.wait(min(tick, max(0.1, self._due_s()))):
             try:
                 if self._seals_before:
                     self._seals_before = False
@@ -354,7 +376,7 @@ class Journal:
         finally:
             self._closed = True
             with self._guard:
-                for stream in self._streams.values():
+                for stream in self._streams:
                     stream.close()
                 if self._background is not None:
                     self._background.close()

@@ -234,6 +234,8 @@ METRICS: tuple[Metric, ...] = (
 
 ROW = {metric.name: row for row, metric in enumerate(METRICS)}  # name -> its row in METRICS and in a sweep
 
+FAST = tuple(row for row, metric in enumerate(METRICS) if metric.tier == "fast")
+
 # -- the one rule for board power ---------------------------------------------------------------------------
 
 BOARD_POWER = ("power_instant_mw", "power_mw")  # the instantaneous reading, else what the driver reports

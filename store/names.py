@@ -6,12 +6,13 @@ import os
 import re
 import socket
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ..errors import InputError
 
-_LISTED = 8  # names in an error
+LISTED = 8
+"""Names in an error."""
 _SLURM_CONF = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/etc/slurm-llnl/slurm.conf")
 _CLUSTER_NAME = re.compile(r'^[ \t]*ClusterName[ \t]*=[ \t]*"?([^\s"#]+)', re.IGNORECASE | re.MULTILINE)
 _ALSO = {"gemm-fp32": ("sgemm", "gemm")}
@@ -87,9 +88,18 @@ def find_gpu(said: str, known: Mapping[str, Iterable[str]], there: str = "here")
     """
     found = known_gpu(said, known)
     if found is None:
-        names = _all_names(known)
-        raise InputError(f"there is no GPU {said!r} {there}; there is {_some(names, names) or 'none'}")
+        raise no_such_gpu(said, there, [(own[0], gpu) for gpu, own in _all_names(known).items()])
     return found
+
+
+def no_such_gpu(said: str, there: str, gpus: Sequence[tuple[str, str]], n: int | None = None) -> InputError:
+    """That no GPU fits. `gpus`: name and key of the first of those that there are, `n` in all."""
+    return InputError(f"there is no GPU {said!r} {there}; there is {_some(gpus, n) or 'none'}")
+
+
+def several_gpus(said: str, gpus: Sequence[tuple[str, str]], n: int | None = None) -> InputError:
+    """That `n` GPUs fit, of which `gpus` are the first: name and key."""
+    return InputError(f"{said!r} fits {len(gpus) if n is None else n} GPUs: {_some(gpus, n)}; give more of the name")
 
 
 def known_gpu(said: str, known: Mapping[str, Iterable[str]]) -> str | None:
@@ -101,7 +111,7 @@ def known_gpu(said: str, known: Mapping[str, Iterable[str]]) -> str | None:
         if len(found) == 1:
             return found[0]
         if found:
-            raise InputError(f"{said!r} fits {len(found)} GPUs: {_some(found, names)}; give more of the name")
+            raise several_gpus(said, [(names[gpu][0], gpu) for gpu in found])
     return None
 
 
@@ -109,10 +119,10 @@ def _all_names(known: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]
     return {gpu: tuple(dict.fromkeys([*own, gpu])) for gpu, own in known.items()}
 
 
-def _some(gpus: Iterable[str], names: Mapping[str, tuple[str, ...]]) -> str:
-    listed = [f"{own[0]} ({gpu})" if (own := names[gpu])[0] != gpu else gpu for gpu in gpus]
-    more = f" and {len(listed) - _LISTED:,} more" if len(listed) > _LISTED else ""
-    return ", ".join(listed[:_LISTED]) + more
+def _some(gpus: Sequence[tuple[str, str]], n: int | None) -> str:
+    listed = [f"{name} ({gpu})" if name != gpu else gpu for name, gpu in gpus[:LISTED]]
+    left = (len(gpus) if n is None else n) - len(listed)
+    return ", ".join(listed) + (f" and {left:,} more" if left > 0 else "")
 
 
 def plain_workload(name: str) -> str:

@@ -263,6 +263,15 @@ JUDGEMENTS = Table(
         Column("findings", "INTEGER", "", "how many rows of `verdicts` it has; 0 is an answer too"),
         Column("not_judged", "VARCHAR", "", "JSON list: what was not judged (`subject`) and `why`"),
         Column("watch", "VARCHAR", "", "JSON list: names of GPUs to measure again: newly slower than their own past"),
+        Column("runs", "BIGINT", "", "how many runs the cluster had; NULL in older judgements"),
+        Column(
+            "changes",
+            "VARCHAR",
+            "",
+            "JSON list: dates at which the level of a GPU changed (`gpu, workload, effect_pct, low_pct, high_pct, q, "
+            "n, since, at, state, together, joined_with`): between `since` and `at`, for better or worse; NULL in "
+            "older judgements",
+        ),
         Column("content", "VARCHAR", "", "hash of what was concluded: the same again is not stored again"),
     ),
     sorted_by=("cluster", "judged_at"),

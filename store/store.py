@@ -20,7 +20,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from ..errors import FormatError, QueryError, StoreError
 from .readers import older, reading
@@ -47,6 +47,7 @@ _EMPTY = reading.EMPTY
 _MAKING_S = 3.0  # to make a store takes a third of a second
 _TRIES = 20
 
+T = TypeVar("T")
 Look = Callable[[str, Sequence[Path]], None]  # checks files of a table all at once
 Gpus = Sequence[tuple[str, str]]  # cluster and GPU of each
 
@@ -68,6 +69,8 @@ class Store:
         self._damaged: dict[
             Path, tuple[tuple[int, int], str]
         ] = {}  # inside, with their stamps; found when reading failed
+        self.share: query.Share | None = None
+        """What queries may use of this machine; set it before the first one."""
         self._kept: query.Connection | None = None  # the connection to DuckDB; one query at a time uses it
         self._querying = threading.Lock()
 
@@ -405,20 +408,28 @@ class Store:
         """
         from .readers.answer import ArrowAnswer
 
-        return ArrowAnswer(cast("pa.Table", self._answer(query, unsafe=unsafe)))
+        return ArrowAnswer(cast("pa.Table", self._asked(query, lambda one: one.run(query), unsafe=unsafe)))
 
     def answer(self, query: str, *, unsafe: bool = False) -> query.Answer:
         """As `sql`, but an answer of only numbers, texts and truth values is `query.Plain`, which needs no pyarrow."""
-        return self._answer(query, unsafe=unsafe, plain=True)
+        return self._asked(query, lambda one: one.run(query, plain=True), unsafe=unsafe)
 
-    def _answer(self, query: str, *, unsafe: bool, plain: bool = False) -> query.Answer:
+    def stream(self, query: str, read: Callable[[query.Stream], T]) -> T:
+        """What `read` makes of the answer to an SQL query, which it reads part by part, so that memory does not grow.
+
+        Only one statement, with the rights of `sql`. `read` begins again where a file went while it read. Raises
+        QueryError.
+        """
+        return self._asked(query, lambda one: one.stream(query, read))
+
+    def _asked(self, query: str, ask: Callable[[query.Connection], T], *, unsafe: bool = False) -> T:
         from .readers import query as sql
 
         for _ in range(_TRIES):
             with self._querying:
                 kept, rows = self._connected(query, unsafe=unsafe)
                 try:
-                    return kept.run(query, plain=plain)
+                    return ask(kept)
                 except QueryError as error:
                     if sql.at_fault(error) and (unsafe or _all_there(rows.values())):
                         raise
@@ -443,7 +454,7 @@ class Store:
             names = set(sql.mentioned(query, unsafe=unsafe))
             made = None
             if kept is None:
-                made = sql.Connection(unsafe=unsafe)
+                made = sql.Connection(unsafe=unsafe, share=self.share)
             rows = self._rows(sorted(names), made.look if made else None, trusting=True)
             try:
                 if not unsafe and kept is not None and kept.serves(rows):
@@ -452,7 +463,7 @@ class Store:
                 if kept is not None:
                     kept.close()
                     rows |= {} if unsafe else self._rows(sorted(kept.tables - names), trusting=True)
-                made = made or sql.Connection(unsafe=unsafe)
+                made = made or sql.Connection(unsafe=unsafe, share=self.share)
                 made.furnish(rows)
             except (FileNotFoundError, QueryError) as error:
                 if _all_there(rows.values()) and not self._newly_damaged(rows):

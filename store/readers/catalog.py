@@ -63,14 +63,16 @@ def literal(path: Path) -> str:
     return quoted(pattern(path))
 
 
-def select_list(spec: Table, present: frozenset[str] | None = None) -> str:
-    """The table's columns, cast to their types.
+def select_list(spec: Table, present: frozenset[str] | None = None, names: frozenset[str] | None = None) -> str:
+    """The table's columns, or those of some `names`, cast to their types.
 
     `present` names the columns that the files have, with the right types: they need no cast, and the others read as
     NULL.
     """
     parts = []
     for column in spec.columns:
+        if names is not None and column.name not in names:
+            continue
         known = f'"{column.name}"' if present is None or column.name in present else "NULL"
         cast = present is None or column.name not in present
         parts.append(f'CAST({known} AS {column.type}) AS "{column.name}"' if cast else known)

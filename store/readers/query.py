@@ -3,28 +3,26 @@
 The connection lives in memory and sees the tables as views over files that were checked beforehand. Unless `unsafe` is
 asked for, DuckDB may open these files, whatever else is in the folder of telemetry, and nothing else (no other file, no
 network, no extension), the configuration is locked, and only queries are run: COPY, ATTACH, INSTALL, SET, PRAGMA and
-the like are refused before anything executes.
-
-DuckDB could also write to the files that it may read, and a statement of type SELECT can hold a COPY (`WITH a AS (COPY
-... TO ...) SELECT ...`). So the statement's type is not enough: the syntax tree decides. Every query in it must be a
-plain one, and no function in it may run SQL from a string, because the tree does not show such SQL.
+the like are refused before anything executes (see `guard`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import itertools
 import json
 import re
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from uuid import uuid4
 
 try:  # the package around it builds relations and expressions: 0.2 s of CPU, for what no query on the way to text needs
@@ -34,9 +32,10 @@ except ImportError:  # a release of DuckDB has moved it
 
 from ...errors import QueryError
 from ..rows.arranging import KEY
-from ..rows.footers import is_intact, stamp
+from ..rows.footers import is_intact, least_and_most, stamp
 from ..rows.soundness import State, known, remember
-from ..schema import FORMAT, TABLES, VIEWS, Table, View, table
+from ..schema import FORMAT, TABLES, TELEMETRY, VIEWS, Table, View, table
+from . import asked, guard
 from .catalog import literal, pattern, quoted, select_list
 from .older import as_sql
 from .reading import EMPTY, Rows
@@ -44,18 +43,21 @@ from .reading import EMPTY, Rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# No quote and no comment may stand before what is explained: they could hide it.
-_EXPLAIN = re.compile(r"\s*explain(\s+analyze)?(\s*\([a-z_,\s]*\))?\s", re.IGNORECASE)
-_QUERIES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 _LISTED = "whorl_files_"  # begins the variables that list files
 _ROWS = "whorl_rows"  # the schema of rows that are in no file of their table
 _ABOUT_TABLES = re.compile(r"show|describe|summarize|pragma|information_schema|duckdb_|pg_|sqlite_")
 _FEW = 500  # up to so many files, DuckDB checks them sooner than pyarrow is loaded
+_LONGEST = 400  # of a sentence about an error, in characters
+_PART = 10_000  # rows that are read at once of an answer
 _KINDS = 8  # up to this many sets of columns are read separately
-_RUN_STRINGS = {"query", "json_execute_serialized_sql"}
+_MOST = 256  # queries, and views for them, that are remembered
+_PATIENCE_S = 0.5
 _INTEGERS = {f"{sign}{size}INT" for sign in ("", "U") for size in ("TINY", "SMALL", "BIG", "HUGE")} | {"UINTEGER"}
 _NUMBERS = _INTEGERS | {"INTEGER", "FLOAT", "DOUBLE"}
 _PLAIN = _NUMBERS | {"BOOLEAN", "VARCHAR"}
+
+
+TOO_LARGE = "the query needs more memory than it may use: ask for fewer rows or columns at once"
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,36 @@ class Plain:
 
 
 Answer: TypeAlias = "pa.Table | Plain"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Share:
+    """What queries may use of this machine: of somebody who asks from elsewhere, and must not use up this machine.
+
+    DuckDB keeps to `memory_mb` where it holds rows, and not where a function makes a huge text: `store/console` has a
+    limit that nothing passes. Nothing is written to a disk: what does not fit fails.
+    """
+
+    memory_mb: int
+    threads: int
+
+
+class Stream:
+    """An answer that is not computed before it is read."""
+
+    def __init__(self, relation: Any) -> None:
+        self._relation = relation
+        self.types = [str(kind) for kind in relation.types]
+        """DuckDB's name of the type of each column."""
+
+    def parts(self) -> pa.RecordBatchReader:
+        """Its rows."""
+        return self._relation.to_arrow_reader(_PART)
+
+    def count(self) -> int:
+        """How many rows it has, counted without making them where that is possible."""
+        return int(self._relation.aggregate("count(*)").fetchall()[0][0])
 
 
 class Connection:
@@ -77,7 +109,7 @@ class Connection:
     files; `refresh` gives it the rows that are in no file.
     """
 
-    def __init__(self, *, unsafe: bool = False) -> None:
+    def __init__(self, *, unsafe: bool = False, share: Share | None = None) -> None:
         # Sorting more than fits into memory uses this folder; the default, `.tmp` where the user happens to be,
         # would also be a folder that a query may read.
         spill = Path(tempfile.gettempdir(), f"whorl-sql-{uuid4().hex}")
@@ -88,19 +120,27 @@ class Connection:
         }
         if not unsafe:
             config |= {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
+        if share is not None:
+            config |= {"memory_limit": f"{share.memory_mb}MB", "threads": share.threads, "temp_directory": ""}
+            config |= {"errors_as_json": True}
         self.tables: frozenset[str] = frozenset()
-        self._unsafe = unsafe
+        self._unsafe, self._limited = unsafe, share is not None
         self._shapes: dict[str, tuple[object, ...]] = {}
         self._given: dict[tuple[str, str], pa.Table] = {}
-        self._passed: str | None = None  # the last query that was run: the same query is not checked again
-        self._number = itertools.count()  # of the lists of files
+        self._tables: dict[str, Rows] = {}
+        self._passed: dict[asked.Pieces, asked.Asked] = {}  # queries that were run: their like is not checked again
+        self._sources: dict[tuple[object, ...], str] = {}  # views that stand for a table in a query
+        self._number, self._lists = itertools.count(), 0  # of the lists of files; how many of them views have
         self._pool = ThreadPoolExecutor(1)
         self._connection = duckdb.connect(":memory:", config=config)
+        if share is not None:
+            self._connection.execute("SET enable_progress_bar = false")  # it would be drawn in the log of a server
 
     def furnish(self, tables: Mapping[str, Rows]) -> None:
         """Make the views over files that `soundness` has looked at. Raises QueryError."""
         self.tables = frozenset(tables)
         self._shapes = {name: _shape(name, rows) for name, rows in tables.items()}
+        self._tables = dict(tables)
         try:
             self._furnish(tables)
         except duckdb.Error as error:
@@ -180,42 +220,48 @@ class Connection:
         for view in VIEWS:
             if tables.keys() >= _used(view):
                 connection.execute(f"CREATE VIEW {view.name} AS {view.sql}")
+        self._lists = next(self._number)
         if not self._unsafe:
             connection.execute("SET lock_configuration = true")
 
-    def _select(self, spec: Table, rows: Rows) -> str:
-        """The rows of a table: those of its files that no late row replaces, the late rows, and the live rows."""
-        every = select_list(spec)
+    def _select(self, spec: Table, rows: Rows, names: frozenset[str] | None = None) -> str:
+        """The rows of a table, or some columns of them: those of its files that no late row replaces, the late rows,
+        and the live rows."""
+        every = select_list(spec, names=names)
         parts = []
         if rows.free:
-            parts.append(self._files(spec, rows.free))
+            parts.append(self._files(spec, rows.free, names))
         if rows.late is not None:
             if rows.contested:
                 same = " AND ".join(f"s.{name} IS NOT DISTINCT FROM l.{name}" for name in KEY)
-                files = self._files(spec, rows.contested)
+                files = self._files(spec, rows.contested, None if names is None else names.union(KEY))
                 parts.append(f"SELECT {every} FROM ({files}) s ANTI JOIN {_ROWS}.{spec.name}_late l ON {same}")
             parts.append(f"SELECT {every} FROM {_ROWS}.{spec.name}_late")
         if rows.live is not None:
             parts.append(f"SELECT {every} FROM {_ROWS}.{spec.name}_live")
-        return " UNION ALL ".join(parts) or f"SELECT {select_list(spec, frozenset())} FROM range(0)"
+        return " UNION ALL ".join(parts) or f"SELECT {select_list(spec, frozenset(), names)} FROM range(0)"
 
-    def _files(self, spec: Table, paths: Sequence[Path]) -> str:
+    def _files(self, spec: Table, paths: Sequence[Path], names: frozenset[str] | None = None) -> str:
         """The rows of some files. Those with the same columns are read together: DuckDB looks at the first only."""
         alike: dict[frozenset[str], list[Path]] = {}
         for path in paths:
             if path.name != EMPTY or len(paths) == 1:
-                alike.setdefault(known(path, spec.name).columns, []).append(path)
+                present = known(path, spec.name).columns
+                alike.setdefault(present if names is None else present & names, []).append(path)
         if len(alike) > _KINDS:
             alike = {frozenset[str]().union(*alike): list(paths)}
-            return self._read(spec, *alike.popitem(), by_name=True)
-        return " UNION ALL ".join(self._read(spec, present, group) for present, group in alike.items())
+            return self._read(spec, *alike.popitem(), names, by_name=True)
+        return " UNION ALL ".join(self._read(spec, present, group, names) for present, group in alike.items())
 
-    def _read(self, spec: Table, present: frozenset[str], paths: Sequence[Path], *, by_name: bool = False) -> str:
+    def _read(
+        self, spec: Table, present: frozenset[str], paths: Sequence[Path], names: frozenset[str] | None, *,
+        by_name: bool = False,
+    ) -> str:  # fmt: skip
         """Thousands of files are listed in a variable: DuckDB would parse and bind their names for every query."""
         listed = f"{_LISTED}{next(self._number)}"
         self._connection.execute(f"SET VARIABLE {listed} = $1", [[pattern(path) for path in _full(paths)]])
         how = f"union_by_name = {str(by_name).lower()}, hive_partitioning = false"
-        return f"SELECT {select_list(spec, present)} FROM read_parquet(getvariable('{listed}'), {how})"
+        return f"SELECT {select_list(spec, present, names)} FROM read_parquet(getvariable('{listed}'), {how})"
 
     def run(self, query: str, *, plain: bool = False) -> Answer:
         """The answer to `query` as an Arrow table; with `unsafe`, the answer to its last statement.
@@ -225,9 +271,117 @@ class Connection:
         Raises QueryError for every error of DuckDB and, unless `unsafe`, for several statements and for a statement
         that is not a query.
         """
-        passed = query == self._passed or self._unsafe
-        answer, self._passed = _run(self._connection, self._pool, query, passed=passed, plain=plain), query
-        return answer
+        with self._told(query):
+            text = query.encode()
+            pieces, constants = asked.pieces_of(text)
+            before = None if self._unsafe else self._passed.get(pieces)
+            if before is not None and not plain:
+                with contextlib.suppress(duckdb.Error):  # for an error that shows the query as it was written
+                    short = self._shortened(before, list(pieces), constants)
+                    return self._interruptible(lambda: _arrow(self._connection, short))
+            statements = self._checked(query)
+            return self._interruptible(lambda: _answer(self._connection, statements, plain=plain))
+
+    def stream(self, query: str, read: Callable[[Stream], T]) -> T:
+        """What `read` makes of the answer to a query, which it reads part by part. Raises as `run`."""
+        with self._told(query):
+            (statement,) = self._checked(query)
+            _know_arrow()
+            return read(Stream(self._bound(statement.query)))
+
+    def _bound(self, text: str) -> Any:
+        try:
+            return self._connection.sql(text)
+        except duckdb.Error:
+            self._connection.execute(text)  # fails in the same way, and only this says where in the text
+            raise
+
+    def _checked(self, query: str) -> list[duckdb.Statement]:
+        """The statements of a query that may run. Queries that differ in texts only are not looked through again."""
+        text = query.encode()
+        pieces, _ = asked.pieces_of(text)
+        statements = self._connection.extract_statements(query)
+        if not statements or "\0" in query:
+            raise QueryError('there is no SQL statement to run: give one, for example "select count(*) from runs"')
+        if not (self._unsafe or pieces in self._passed):
+            if len(statements) > 1:
+                raise QueryError(f"there are {len(statements)} statements: give only one{self._but(' ({} several)')}")
+            tree = guard.checked(self._connection, statements[0], self._but("; {} it all the same"))
+            if len(self._passed) >= _MOST:
+                self._passed.clear()
+            self._passed[pieces] = asked.asked(tree, text, statements[0].query.encode())
+        return statements
+
+    def _but(self, how: str) -> str:
+        """What a person at this machine may do all the same."""
+        return "" if self._limited else how.format("--unsafe allows")
+
+    @contextlib.contextmanager
+    def _told(self, query: str) -> Iterator[None]:
+        """Make a QueryError of what goes wrong."""
+        try:
+            yield
+        except UnicodeEncodeError as error:
+            raise QueryError("the query is not UTF-8 text") from error
+        except RecursionError as error:
+            raise QueryError("the query is nested too deeply") from error
+        except MemoryError:
+            raise QueryError(TOO_LARGE) from None
+        except (duckdb.Error, RuntimeError, OSError, ValueError) as error:  # the last two: an Arrow stream that breaks
+            sentence = _in_one(error, query) if self._limited else _sentence(error)
+            raise QueryError(sentence) from (None if sentence is TOO_LARGE else error)  # no file is at fault then
+
+    def _shortened(self, before: asked.Asked, pieces: list[bytes], constants: list[bytes]) -> str:
+        """A query that reads only the columns that it names, and only the files that can hold its GPUs."""
+        if len(self._sources) >= _MOST:
+            self._sources.clear()
+            self._number = itertools.count(self._lists)  # these views and their lists of files are replaced
+        for spot in sorted(before.spots, key=lambda spot: (spot.piece, spot.begin), reverse=True):
+            spec, piece = table(spot.table), pieces[spot.piece]
+            if spec.reads.keys() & before.columns:
+                continue
+            gpus = None if spot.gpus is None else [constants[number][1:-1].decode() for number in spot.gpus]
+            named = b"" if spot.named else b" AS " + piece[spot.begin : spot.end]
+            source = self._source(spec, before.columns, gpus).encode()
+            pieces[spot.piece] = piece[: spot.begin] + source + named + piece[spot.end :]
+        return asked.joined(pieces, constants).decode()
+
+    def _source(self, spec: Table, columns: frozenset[str], gpus: Sequence[str] | None) -> str:
+        """The view that stands for a table in a query."""
+        rows = self._tables[spec.name]
+        names = columns.intersection(spec.names) or frozenset(spec.names[:1])
+        held = None if gpus is None else _held(rows, gpus)
+        found = self._sources.get((spec.name, names, held))
+        if found is None:
+            if held is not None:
+                files, free = rows.files, len(rows.free)
+                free_held, contested_held = (
+                    [files[n] for n in held if (n < free) == is_free] for is_free in (True, False)
+                )
+                rows = replace(rows, free=free_held, contested=contested_held)
+            rows_of, found = self._select(spec, rows, names), f"{_ROWS}.view_{next(self._number)}"
+            self._connection.execute(f"CREATE OR REPLACE VIEW {found} AS {rows_of}")
+            self._sources[spec.name, names, held] = found
+        return found
+
+    def _interruptible(self, work: Callable[[], Answer]) -> Answer:
+        """Run `work` so that Ctrl-C ends it: beside the main thread.
+
+        In the main thread, DuckDB looks for signals only between tasks, and one task may take minutes.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            return work()
+        running = self._pool.submit(work)
+        try:
+            while not running.done():  # another thread may get the interrupt; it is seen when a wait ends
+                with contextlib.suppress(TimeoutError):
+                    return running.result(_PATIENCE_S)
+            return running.result()
+        except KeyboardInterrupt:
+            while not running.done():  # DuckDB forgets an interrupt that comes before the statement begins
+                self._connection.interrupt()
+                wait([running], 0.05)
+            raise
 
 
 def _shape(name: str, rows: Rows) -> tuple[object, ...]:
@@ -277,47 +431,39 @@ def _allowed(tables: Mapping[str, Rows]) -> dict[str, set[str]]:
     return {"directories": folders, "paths": paths}
 
 
-def _run(
-    connection: duckdb.DuckDBPyConnection, pool: ThreadPoolExecutor, query: str, *, passed: bool, plain: bool
-) -> Answer:
-    try:
-        query.encode()
-        statements = connection.extract_statements(query)
-        if not statements or "\0" in query:
-            raise QueryError('there is no SQL statement to run: give one, for example "select count(*) from runs"')
-        if not passed:
-            if len(statements) > 1:
-                raise QueryError(f"there are {len(statements)} statements: give only one (--unsafe allows several)")
-            _refuse_unless_query(connection, statements[0])
-        return _interruptible(connection, pool, lambda: _answer(connection, statements, plain=plain))
-    except UnicodeEncodeError as error:
-        raise QueryError("the query is not UTF-8 text") from error
-    except RecursionError as error:
-        raise QueryError("the query is nested too deeply") from error
-    except (duckdb.Error, RuntimeError) as error:
-        raise QueryError(_sentence(error)) from error
-
-
 def _answer(connection: duckdb.DuckDBPyConnection, statements: Sequence[duckdb.Statement], *, plain: bool) -> Answer:
     for statement in statements[:-1]:
         connection.execute(statement).fetchall()  # DuckDB keeps a connection busy until all rows are fetched
     last = statements[-1]
-    if plain and last.type == duckdb.StatementType.SELECT:
+    if last.type != duckdb.StatementType.SELECT:
+        _know_arrow()
+        import pyarrow as pa
+
+        answer = connection.sql(last.query)
+        return pa.table({}) if answer is None else answer.to_arrow_table()
+    if plain:
         connection.execute(last)
         kinds = [str(column[1]) for column in connection.description]
         if _PLAIN.issuperset(kinds):
             names = [column[0] for column in connection.description]
             return Plain(names, [kind in _NUMBERS for kind in kinds], connection.fetchall())
-    _know_arrow()
+        _know_arrow()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # it makes a copy of the rows
+            return connection.to_arrow_table()
+    return _arrow(connection, last.query)
+
+
+def _arrow(connection: duckdb.DuckDBPyConnection, query: str) -> pa.Table:
+    """The answer to a query. `sql` of DuckDB's Python package does the same, but prepares every query twice."""
     import pyarrow as pa
 
+    submit = getattr(connection, "_submit", None)
     try:
-        if plain and last.type == duckdb.StatementType.SELECT:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # it makes a copy of the rows
-                return connection.to_arrow_table()
-        answer = connection.sql(last.query)
-        return pa.table({}) if answer is None else answer.to_arrow_table()
+        if submit is not None:
+            return submit(query, None, "arrow").arrow_table()
+        _know_arrow()
+        return connection.sql(query).to_arrow_table()
     except pa.ArrowException as error:
         raise QueryError(_sentence(error)) from error
 
@@ -327,86 +473,59 @@ def _know_arrow() -> None:
     import_module("duckdb")
 
 
-def _interruptible(
-    connection: duckdb.DuckDBPyConnection, pool: ThreadPoolExecutor, work: Callable[[], Answer]
-) -> Answer:
-    """Run `work` in the thread of `pool`, so that Ctrl-C ends it.
-
-    In the main thread, DuckDB looks for signals only between tasks, and one task may take minutes.
-    """
-    running = pool.submit(work)
-    try:
-        while not running.done():  # another thread may get the interrupt; it is seen when a wait ends
-            wait([running], 0.5)
-        return running.result()
-    except KeyboardInterrupt:
-        while not running.done():  # DuckDB forgets an interrupt that comes before the statement begins
-            connection.interrupt()
-            wait([running], 0.05)
-        raise
-
-
-def _refuse_unless_query(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statement) -> None:
-    kind = _kind(statement)
-    name = "a statement of this kind" if kind is None else str(kind).rpartition(".")[2]
-    if kind == duckdb.StatementType.EXPLAIN:
-        start = _EXPLAIN.match(statement.query)
-        inner = duckdb.extract_statements(statement.query[start.end() :]) if start else []
-        if len(inner) == 1 and _kind(inner[0]) != duckdb.StatementType.EXPLAIN:
-            _refuse_unless_query(connection, inner[0])
-            return
-    elif kind == duckdb.StatementType.SELECT:
-        found = _no_plain_query(connection, statement.query)
-        if found is None:
-            return
-        name = found
-    if name == "MULTI":
-        raise QueryError("PIVOT needs its values listed: PIVOT ... ON column IN ('a', 'b') ...")
-    raise QueryError(
-        f"{name} is not run: `whorl sql` answers queries (SELECT and the like) and changes nothing; "
-        "to run it all the same, give --unsafe"
-    )
-
-
-def _kind(statement: duckdb.Statement) -> duckdb.StatementType | None:
-    """What kind of statement it is; None for kinds that DuckDB's Python package has no name for."""
-    try:
-        return statement.type
-    except ValueError:
+def _held(rows: Rows, gpus: Sequence[str]) -> tuple[int, ...] | None:
+    """Which files can hold these GPUs, by their place in `rows.files`; None: all of them."""
+    if not 1 < len(rows.files) <= _FEW:
         return None
-
-
-def _no_plain_query(connection: duckdb.DuckDBPyConnection, text: str) -> str | None:
-    """What a SELECT statement holds besides plain queries; None if nothing."""
-    ((answer,),) = connection.execute("SELECT json_serialize_sql($1::VARCHAR)", [text]).fetchall()
-    tree = json.loads(answer)
-    if tree["error"]:
-        return str(tree.get("error_message", "a statement that cannot be parsed"))
-    for node in _nodes(tree):
-        kind, function = node.get("type"), node.get("function_name")
-        if isinstance(kind, str) and kind.endswith("_NODE") and kind not in _QUERIES:
-            return kind.removesuffix("_QUERY_NODE")
-        if isinstance(function, str) and function.lower() in _RUN_STRINGS:
-            return f"{function}()"
-    return None
-
-
-def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    """Every object in a JSON document."""
-    waiting = [tree]
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, dict):
-            yield item
-            waiting += item.values()
-        elif isinstance(item, list):
-            waiting += item
+    found = []
+    for number, path in enumerate(rows.files):
+        span = least_and_most(path, known(path, TELEMETRY.name).stamp)
+        if span is None or any(span[0] <= gpu <= span[1] for gpu in gpus):
+            found.append(number)
+    return tuple(found)
 
 
 def at_fault(error: QueryError) -> bool:
     """Whether the query itself is wrong, so that no damaged file can be behind the error."""
-    wrong = duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.PermissionException
+    wrong = (
+        duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.PermissionException,
+        duckdb.ConversionException, duckdb.OutOfRangeException,
+    )  # fmt: skip
     return error.__cause__ is None or isinstance(error.__cause__, wrong)
+
+
+def _in_one(error: Exception, query: str) -> str:
+    """DuckDB's message in one sentence, with the place in the query where it names one."""
+    start = str(error).find("{")
+    try:
+        said = json.loads(str(error)[start:]) if start >= 0 else {}
+    except json.JSONDecodeError:
+        said = {}
+    if not isinstance(said, dict) or "exception_message" not in said:
+        return " ".join(str(error).split())
+    kind, text = said.get("exception_type"), str(said["exception_message"])
+    if kind == "Out of Memory":
+        return TOO_LARGE
+    if kind == "Permission":
+        text = f"only the tables of the store can be read ({text})"
+    if kind == "Catalog" and said.get("type") == "Table":
+        text = _no_table(str(said.get("name")))
+    for unasked in ("\n\nLINE ", "\n\tCandidate functions"):
+        text = text.partition(unasked)[0]
+    sentence = " ".join(text.split())
+    sentence = sentence if len(sentence) <= _LONGEST else f"{sentence[:_LONGEST]}..."
+    at = said.get("position")
+    if at is not None and str(at).isdecimal() and int(at) <= len(query.encode()):
+        before = query.encode()[: int(at)].decode(errors="ignore")
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        sentence += f" (line {line}, character {column})"
+    return sentence
+
+
+def _no_table(name: str) -> str:
+    there = [*(view.name for view in VIEWS), *(spec.name for spec in TABLES)]
+    near = difflib.get_close_matches(name, there, n=1)
+    return f"there is no table {name}" + (f"; there is {near[0]}" if near else "")
 
 
 def _sentence(error: Exception) -> str:

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING
 
 from ...errors import StoreError
 from ..rows import contents, journal_file, placing, replacing
-from ..rows.arranging import conform, take
-from ..rows.footers import footer, stamp
+from ..rows.arranging import take
+from ..rows.footers import footer
 from ..rows.journal_file import WRITTEN, Part
+from ..rows.soundness import undecodable
 from ..schema import BOOKKEEPING, LATE, LATEST, TABLES, TELEMETRY, arrow_schema
 from ..system import light
 from ..system.files import files_under
+from . import last
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,7 +92,7 @@ def snapshot(root: Path, names: Iterable[str] = (), *, trusting: bool = False) -
     empty = f"/{EMPTY}"
     visible = {
         table: [
-            Path(root, name)
+            _path(root, name)
             for name in sorted(found, key=lambda name: (not name.endswith(empty), name))
             if replacing.key_of(name) not in hidden
         ]
@@ -101,6 +103,11 @@ def snapshot(root: Path, names: Iterable[str] = (), *, trusting: bool = False) -
     open_parts = [part for part in parts if replacing.key(root, part.path) not in hidden]
     noted = frozenset(one for note in after.values() for one in (*note.old, *note.new))
     return _with_journals(visible, open_parts, noted)
+
+
+@functools.lru_cache(maxsize=65_536)  # to make a path takes longer than to look at the file
+def _path(root: Path, name: str) -> Path:
+    return Path(root, name)
 
 
 def only(found: Snapshot, gpus: frozenset[int]) -> Snapshot:
@@ -128,8 +135,9 @@ def _kinds(parts: Iterable[Part]) -> list[set[str]]:
 
 def names_in(root: Path, table: str) -> set[str]:
     """Everything under a table's folder with the name of a Parquet file, as paths under the root."""
-    cut = len(str(root / table)) - len(table)
-    return {path[cut:] for path in files_under(root / table, lambda name: name.endswith(".parquet"))}
+    folder = f"{root}/{table}"
+    cut = len(folder) - len(table)
+    return {path[cut:] for path in files_under(folder, lambda name: name.endswith(".parquet"))}
 
 
 def _add_switched(root: Path, notes: dict[str, replacing.Note], listed: dict[str, set[str]]) -> None:
@@ -221,7 +229,7 @@ def tails(found: Snapshot, names: Iterable[str], skip: Skip) -> dict[str, pa.Tab
 def rows_of(name: str, found: Snapshot, live: dict[str, pa.Table], sound: Sound, skip: Skip) -> Rows:
     """A table of a snapshot, with the unpublished tails of the journals."""
     if name == LATEST.name:
-        return Rows([], live=_latest(found, live, sound, skip))
+        return Rows([], live=last.latest(found, live.get(TELEMETRY.name), sound, skip))
     paths = sound(name, found.files[name])
     fresh = live.get(name)
     if name != TELEMETRY.name:
@@ -257,38 +265,8 @@ def _read(path: Path, name: str, skip: Skip) -> pa.Table | None:
     except FileNotFoundError:
         raise
     except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
-        skip(path, f"it is damaged ({str(error).splitlines()[0]}); move it out of the store")
+        skip(path, undecodable(error))
         return None
-
-
-def _latest(found: Snapshot, live: dict[str, pa.Table], sound: Sound, skip: Skip) -> pa.Table:
-    """The last reading of each GPU, from the writers' notes, the published rows of journals, and their tails."""
-    paths = sound(LATEST.name, found.files[LATEST.name])
-    for name in (TELEMETRY.name, LATE.name):
-        paths += sound(name, [path for path in found.files[name] if journal_file.live_of(path)])
-    stamped = tuple((path, stamp(path)) for path in paths if path.name != EMPTY)
-    noted, damaged = _latest_of(stamped)
-    for path, reason in damaged:
-        skip(path, reason)
-    if TELEMETRY.name not in live:
-        return noted
-    import pyarrow as pa
-
-    parts = [journal_file.whole(TELEMETRY.name, noted), live[TELEMETRY.name]]
-    return conform(LATEST, placing.last_rows(placing.newest(pa.concat_tables(parts))))
-
-
-@functools.lru_cache(maxsize=4)
-def _latest_of(stamped: tuple[tuple[Path, tuple[int, int]], ...]) -> tuple[pa.Table, list[tuple[Path, str]]]:
-    """The newest rows of some files, and those that are damaged, with the reason."""
-    import pyarrow as pa
-
-    damaged: list[tuple[Path, str]] = []
-    read = (_read(path, LATEST.name, lambda *one: damaged.append(one)) for path, _ in stamped)
-    parts = [rows for rows in read if rows is not None]
-    if not parts:
-        return arrow_schema(LATEST.name).empty_table(), damaged
-    return conform(LATEST, placing.last_rows(placing.newest(pa.concat_tables(parts)))), damaged
 
 
 def without_late(data: pa.Table, late: pa.Table) -> pa.Table:

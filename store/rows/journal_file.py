@@ -147,11 +147,19 @@ def strange(root: Path) -> list[Path]:
 def _entries(root: Path, begins: str = "", *, regular: bool) -> list[Part]:
     try:
         with os.scandir(root / FOLDER) as entries:
-            named_so = (entry for entry in entries if entry.name.startswith(begins))
-            paths = [Path(entry.path) for entry in named_so if entry.is_file(follow_symlinks=False) == regular]
+            named_so = [(entry, part) for entry in entries if (part := _part(entry.path)) is not None]
+            return [
+                part
+                for entry, part in named_so
+                if entry.name.startswith(begins) and entry.is_file(follow_symlinks=False) == regular
+            ]
     except FileNotFoundError:
         return []
-    return [part for path in paths if (part := named(path))]
+
+
+@functools.lru_cache(maxsize=16_384)  # to make a path takes longer than to list a file
+def _part(path: str) -> Part | None:
+    return named(Path(path))
 
 
 def schema_of(table: str, columns: list[str], writer: Writer, gpus: str) -> pa.Schema:

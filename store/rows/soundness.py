@@ -110,6 +110,11 @@ def _columns(shape: Shape, name: str) -> tuple[str | None, frozenset[str]]:
     return None, frozenset(schema.names)
 
 
+def undecodable(error: Exception) -> str:
+    """The reason to skip a file that could not be read."""
+    return f"it is damaged ({str(error).splitlines()[0]}); move it out of the store"
+
+
 def damage(path: Path) -> str | None:
     """What is wrong with the data in a file, after reading all of it; None if nothing is.
 

@@ -178,7 +178,7 @@ def names_in(folder: Path) -> list[str]:
         return []
 
 
-def files_under(folder: Path, wanted: Callable[[str], bool]) -> Iterator[str]:
+def files_under(folder: Path | str, wanted: Callable[[str], bool]) -> Iterator[str]:
     """The files in a folder and its subfolders whose names are wanted. Raises OSError if a folder is unreadable."""
     waiting = [str(folder)]
     while waiting:

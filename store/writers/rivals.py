@@ -31,20 +31,20 @@ _homes: dict[str, frozenset[int]] = {}  # the GPUs of a collector's folders, by 
 _MOST_HOMES = 65_536
 
 
-def place(root: Path, rows: pa.Table, mine: set[str], generation: str | None = None) -> tuple[pa.Table, pa.Table]:
+def place(root: Path, rows: pa.Table, bounds: placing.Bounds, generation: str) -> tuple[pa.Table, pa.Table]:
     """Split rows of telemetry, which have the column `written`, into new rows and rows that replace stored ones.
 
-    Files whose names match `mine` do not count. The new rows keep the time of writing only if an open journal of the
-    same GPUs, other than `generation`, could contradict them.
+    `bounds` are those of the rows. The new rows keep the time of writing only if an open journal of the same GPUs,
+    other than `generation`, could contradict them.
     """
-    new, late = split(root, rows, mine)
-    if not open_journals(root, placing.bounds_of(rows), generation):
+    new, late = placing.resolve(rows, _rivals(root, bounds))
+    if not open_journals(root, bounds, generation):
         new = new.drop_columns([WRITTEN])
     return new, late
 
 
 def split(root: Path, rows: pa.Table, mine: set[str]) -> tuple[pa.Table, pa.Table]:
-    """As `place`, and the new rows keep the time of writing."""
+    """As `place`, and the new rows keep the time of writing. Files whose names match `mine` do not count."""
     return placing.resolve(rows, _rivals(root, placing.bounds_of(rows), mine))
 
 

@@ -50,6 +50,7 @@ class Sealer:
 
     def _begin(self) -> None:
         self._read: dict[Path, int] = {}
+        self._headers: dict[Path, journal_file.Header] = {}
         self._fresh: dict[str, list[pa.Table]] = {}  # rows that are not published
         self._room = _PIECE  # bytes of a journal that may be read until they are
         self._published: dict[str, list[Path]] = {}  # where the rows of each table are
@@ -97,14 +98,18 @@ class Sealer:
             if upto is None and self._room <= 0:
                 return True
             begin = self._read.get(part.path, 0)
+            header = self._headers.get(part.path)
             try:
-                reason = journal_file.reason_to_skip(journal_file.head(part.path), part.table)
-                if reason is not None:
-                    raise ValueError(reason)  # noqa: TRY301 - one sentence for all of it
+                if header is None:
+                    reason = journal_file.reason_to_skip(journal_file.head(part.path), part.table)
+                    if reason is not None:
+                        raise ValueError(reason)  # noqa: TRY301 - one sentence for all of it
+                elif part.path.stat().st_size <= begin:
+                    continue
                 if upto is None:
-                    content = journal_file.read(part.path, begin, most=self._room)
+                    content = journal_file.read(part.path, begin, most=self._room, header=header)
                 else:
-                    content = journal_file.read(part.path, begin, upto.get(part.path.name, 0))
+                    content = journal_file.read(part.path, begin, upto.get(part.path.name, 0), header=header)
             except journal_file.TornHeaderError:
                 continue
             except ValueError as error:
@@ -112,6 +117,8 @@ class Sealer:
                 self.unread.add(part.path)
                 continue
             self._read[part.path] = content.upto
+            if content.header is not None:
+                self._headers[part.path] = content.header
             self._room -= content.upto - begin
             if content.lost:
                 self._damaged[part.path] = content.lost
@@ -139,9 +146,10 @@ class Sealer:
             self._room = _PIECE
             return
         telemetry = fresh.get(TELEMETRY.name)
-        with self._placing(None if telemetry is None else placing.bounds_of(telemetry)):
+        bounds = None if telemetry is None else placing.bounds_of(telemetry)
+        with self._placing(bounds):
             # Rows that were published before count as stored: a second row of the same instant is late.
-            parts = self._placed(fresh, f"{self.generation}.live{self._number}", live=True)
+            parts = self._placed(fresh, f"{self.generation}.live{self._number}", bounds, live=True)
             upto = {path.name: size for path, size in self._read.items()}
             text = {"whorl.live": json.dumps({"number": self._number, "of": len(parts), "upto": upto})}
             moves = writing.write_temporary(parts, text)
@@ -175,9 +183,11 @@ class Sealer:
         return locked(path, what, wait_s=_LOCK_WAIT_S)
 
     def _placed(
-        self, rows: dict[str, pa.Table], name: str, *, live: bool = False
+        self, rows: dict[str, pa.Table], name: str, bounds: placing.Bounds | None = None, *, live: bool = False
     ) -> list[tuple[Path, Table, pa.Table]]:
         """Where the rows of each table go, which a `live` journal publishes; rows that replace others are separate.
+
+        `bounds` are those of telemetry.
 
         The caller must hold the lock of places.
         """
@@ -190,10 +200,11 @@ class Sealer:
                 of = "" if live else placing.named(placing.gpus_in([data]))
                 found += writing.placed(self.root, kind, data, name + of)
                 continue
-            new, late = rivals.place(self.root, rows[kind.name], set(), self.generation)
+            assert bounds is not None
+            new, late = rivals.place(self.root, rows[kind.name], bounds, self.generation)
             if len(new):
                 days = [day for day, _ in arranging.days(new.select(["ts"]))]
-                home = rivals.home(self.root, name_in(self.generation), placing.bounds_of(rows[kind.name]).gpus, days)
+                home = rivals.home(self.root, name_in(self.generation), bounds.gpus, days)
                 found += writing.placed(self.root, kind, new, name, home)
             if len(late):
                 found.append(self._late(late, name))
@@ -288,7 +299,8 @@ def _joined(name: str, tables: list[pa.Table]) -> pa.Table:
     for key in arranging.KEY:
         if key in schema.names and key not in rows.column_names:
             rows = rows.append_column(schema.field(key), pa.nulls(len(rows), schema.field(key).type))
-    own = [column for column in schema.names if column in rows.column_names and column != WRITTEN]
+    there = set(rows.column_names)  # asked once: it makes a new list every time
+    own = [column for column in schema.names if column in there and column != WRITTEN]
     return rows.select([*own, WRITTEN]).replace_schema_metadata(schema.metadata)
 
 

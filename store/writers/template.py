@@ -6,8 +6,8 @@ lie at the same places in the message. Filling them in costs a tenth of encoding
 
 from __future__ import annotations
 
-import zlib
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from ..rows import journal_file
 
@@ -33,12 +33,14 @@ class Template:
             values = column.buffers()[1]
             if values is not None and pa.types.is_primitive(column.type):
                 self.offsets[name] = values.address - content.address
-        self._written = self.offsets[journal_file.WRITTEN]
-        self._check = self.offsets[journal_file.CHECK]
+        self._check = check = self.offsets[journal_file.CHECK]
+        begin = self.offsets[journal_file.WRITTEN]
+        self._written = slice(begin, begin + 8 * rows)
+        self._checked = memoryview(message)[:check]
 
     def sealed(self, written: int) -> bytearray:
         """The filled-in message, with the time of writing and its checksum."""
         message = self.message
-        message[self._written : self._written + 8 * self.rows] = written.to_bytes(8, "little") * self.rows
-        message[self._check : self._check + 4] = zlib.crc32(memoryview(message)[: self._check]).to_bytes(4, "little")
+        message[self._written] = written.to_bytes(8, "little") * self.rows
+        message[self._check : self._check + 4] = crc32(self._checked).to_bytes(4, "little")
         return message
