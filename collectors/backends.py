@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import InputError
+from ..store.metrics import FAST
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,15 +50,32 @@ class Device:
     parent: int | None = None
 
 
-@dataclass
 class Sweep:
     """The readings of one tick: arrays of shape (metrics, devices), metrics in the order of `METRICS`.
 
-    A value counts only where its status is OK. Both arrays belong to the backend and change at its next sweep.
+    A value counts only where its status is OK. Both arrays belong to the backend and change at its next sweep. Nearly
+    every tick needs plain numbers only, which a backend may give without arrays.
     """
 
-    values: NDArray[np.int64]
-    status: NDArray[np.uint8]
+    def __init__(self, values: NDArray[np.int64], status: NDArray[np.uint8]) -> None:
+        self._values, self._status = values, status
+
+    @property
+    def values(self) -> NDArray[np.int64]:
+        return self._values
+
+    @property
+    def status(self) -> NDArray[np.uint8]:
+        return self._status
+
+    def statuses(self) -> tuple[bytes, ...]:
+        """By device: the status of each metric."""
+        return tuple([column.tobytes() for column in self.status.T])
+
+    def numbers(self, *, slow: bool) -> Sequence[Sequence[int]]:
+        """By metric, then by device: the values, those of the fast tier (`FAST`), or if `slow` of all."""
+        values: list[list[int]] = (self.values if slow else self.values[FAST, :]).tolist()
+        return values
 
 
 Commit = Callable[[], AbstractContextManager[None]]

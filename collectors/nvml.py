@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import InputError
 from ..store.events import Event, EventKind
-from ..store.metrics import METRICS
+from ..store.metrics import FAST, METRICS
 from .backends import Commit, Device, Status, Sweep
 from .nvml_gpm import Profiling
 from .nvml_identity import asked, describe, instances, power_window, text
-from .nvml_reader import FAST, Reader, meaning, silent
+from .nvml_reader import Reader, Taken, meaning, silent
 from .xids import xid_event
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 
 _REOPEN_AFTER = 30  # looks
+_fast_of = itemgetter(*FAST)
 # Why a GPU cannot even be identified -> the event that says so.
 _UNSEEN = {
     Status.LOST: EventKind.LOST,
@@ -59,6 +60,41 @@ class _Plan:
             self.devices.append(device)
             self.handles.append(handle)
         self.touched.add(position)
+
+
+class _Sweep(Sweep):
+    """What the readers of all devices took."""
+
+    def __init__(self, taken: list[Taken]) -> None:
+        self._taken = taken
+        self._arrays: tuple[NDArray[np.int64], NDArray[np.uint8]] | None = None
+
+    def statuses(self) -> tuple[bytes, ...]:
+        return tuple([statuses for _, statuses in self._taken])
+
+    def numbers(self, *, slow: bool) -> Sequence[Sequence[int]]:
+        if slow:
+            values: list[list[int]] = self.values.tolist()
+            return values
+        return list(zip(*[v if len(v) == len(FAST) else _fast_of(v) for v, _ in self._taken], strict=True))
+
+    @property
+    def values(self) -> NDArray[np.int64]:
+        return self._made()[0]
+
+    @property
+    def status(self) -> NDArray[np.uint8]:
+        return self._made()[1]
+
+    def _made(self) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+        if self._arrays is None:
+            shape = len(METRICS), len(self._taken)
+            values, status = np.zeros(shape, np.int64), np.zeros(shape, np.uint8)
+            for device, (some, statuses) in enumerate(self._taken):
+                values[FAST if len(some) == len(FAST) else ..., device] = some
+                status[:, device] = np.frombuffer(statuses, np.uint8)
+            self._arrays = values, status
+        return self._arrays
 
 
 class Nvml:
@@ -116,23 +152,12 @@ class Nvml:
             reader.read(slow=slow)
 
     def sweep(self, stamps: list[int]) -> Sweep:
-        taken = [
-            silent(why) if reader is None else reader.take(stamp)
-            for reader, why, stamp in zip(self._readers, self._silent, stamps, strict=True)
-        ]
-        number, rows = len(taken), len(METRICS)
-        said = bytearray().join([statuses for _, statuses in taken])  # the caller may change it
-        status = np.frombuffer(said, np.uint8).reshape(number, rows).T
-        values: NDArray[np.int64] = np.zeros((rows, number), np.int64)
-        if all(len(fast) == len(FAST) for fast, _ in taken):
-            flat = array("q")
-            for fast, _ in taken:
-                flat.extend(fast)
-            values[FAST] = np.frombuffer(flat, np.int64).reshape(number, len(FAST)).T
-        else:
-            for device, (some, _) in enumerate(taken):
-                values[FAST if len(some) == len(FAST) else slice(None), device] = some
-        return Sweep(values, status)
+        return _Sweep(
+            [
+                silent(why) if reader is None else reader.take(stamp)
+                for reader, why, stamp in zip(self._readers, self._silent, stamps, strict=True)
+            ]
+        )
 
     def happened(self) -> list[Event]:
         """XIDs, and what opening found out."""

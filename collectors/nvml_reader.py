@@ -3,7 +3,8 @@
 The pynvml wrapper allocates new arrays at every call and reads their values one by one, which costs more than all the
 rest of a sweep. Here each device has one buffer: first its field values, which one call fills, then a slot for each
 other call. The constructor finds out which calls and fields the device supports. Each tick then makes these
-calls, and one `struct.unpack` reads all values.
+calls, and one `struct.unpack` reads all values. Nearly always it is half a millisecond and more since the processor
+last saw this code and these objects. So little of both is needed: devices that are alike share theirs.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from operator import itemgetter
 from typing import Any
 
 from ..store.metric import Call, Field, Metric, Part, Stamp
-from ..store.metrics import METRICS
+from ..store.metrics import FAST, METRICS
 from . import nvml_gpm
 from .backends import Status
 
 _FIELD = "IIqqII"  # nvmlFieldValue_t: id, scope, time stamp, latency, type, return code; then 8 bytes of value
-_RETURNED, _WORDS = 5, 7
-_READ = "24xII"  # of it, what a tick reads: type, return code, value
-_TYPE_READ, _RETURNED_READ, _VALUE_READ, _WORDS_READ = 0, 1, 2, 3
+_TYPE, _RETURNED, _WORDS = 4, 5, 7
+_READ = "24xQ"  # of it, what a tick reads: type and return code as one word, and the value
+_TOLD_READ, _VALUE_READ, _WORDS_READ = 0, 1, 2
+_LOW, _HIGH = 2**32 - 1, 32  # of such a word: the type is in the low half
 _FIELD_BYTES, _STAMP = 40, 8  # and where its time stamp lies
 _DOUBLE, _LONG = 0, 3  # types: most values are unsigned long long
 _BY_TYPE = {  # types shorter than 8 bytes, whose other bytes are undefined; all other types have 8
@@ -38,9 +40,9 @@ _OTHER_CLOCK_US = 60_000_000  # a time stamp that is off by more than this comes
 _MOST = 2**63 - 1
 _NONE = Status.UNSUPPORTED
 _NOT_SUPPORTED = 3
-FAST = [row for row, metric in enumerate(METRICS) if metric.tier == "fast"]
-_EVERY = list(range(len(METRICS)))
+_EVERY = tuple(range(len(METRICS)))
 _NO_VALUES = [0] * len(FAST)
+Taken = tuple[list[int], bytes]  # values and statuses of a device
 _stamp_at = struct.Struct("<q").unpack_from
 _MEANINGS = {
     0: Status.OK,
@@ -72,7 +74,7 @@ class _PreparedCall:
 class _Layout:
     """Where the values of a fast or slow tick lie in the buffer."""
 
-    rows: list[int]
+    rows: tuple[int, ...]
     """The metrics that are taken."""
     types: tuple[int, ...]
     """Of the field values, as the driver gives them."""
@@ -81,12 +83,15 @@ class _Layout:
     """How many words the field values have; those of the calls follow."""
     pick: itemgetter[Any]
     """The word of each metric."""
-    further: list[tuple[int, int]]
+    further: tuple[tuple[int, int], ...]
     """Position in `rows` and word: the further parts of sums."""
-    scaled: list[tuple[int, int]]
-    rounded: list[int]
-    stamps: list[tuple[int, int]]
+    scaled: tuple[tuple[int, int], ...]
+    rounded: tuple[int, ...]
+    stamps: tuple[tuple[int, int], ...]
     """Position in `rows` and number of the field value whose time stamp it is."""
+
+
+_layouts: dict[object, _Layout] = {}
 
 
 class Reader:
@@ -106,7 +111,7 @@ class Reader:
         window_ms: int | None = None,
         profiling: nvml_gpm.Profiling | None = None,
     ) -> None:
-        self.handle = handle
+        self._device = ctypes.byref(handle.contents)  # ctypes takes it as it is; a pointer it would convert every time
         self.of_module = False
         self._function, self._instance = function, instance
         self._slots = _FIELD_BYTES * sum(len(m.nvml.ids) for m in METRICS if isinstance(m.nvml, Field))
@@ -137,8 +142,8 @@ class Reader:
         self._profiling = None if profiling is None or profiling.refused else profiling
         # Since the last `take`: whether the device was read, and the return codes of the calls.
         self._was_read, self._slow, self._refused, self._codes = False, False, 0, [0]
-        self._returned: object = None  # the return codes that gave the statuses below
-        self._status = b""
+        self._returned: list[object] = [None, None]  # of fast and slow ticks: the return codes that ...
+        self._status = [b"", b""]  # ... gave these statuses
         self._layouts = [self._layout((_LONG,) * len(self._fields), slow=slow) for slow in (False, True)]
 
     # -- what the device supports -------------------------------------------------------------------------
@@ -173,7 +178,7 @@ class Reader:
         """Read some fields; the return code of the call, and that of each field."""
         self._fields = fields
         self._write_fields()
-        refused = int(self._get_fields(self.handle, len(fields), self._memory))
+        refused = int(self._get_fields(self._device, len(fields), self._memory))
         words = struct.unpack_from(f"<{f'{_FIELD}Q' * len(fields)}", self._memory)
         return refused, [refused or code for code in words[_RETURNED::_WORDS]]
 
@@ -211,7 +216,7 @@ class Reader:
                 # Shifted, so that the value of an older function lies where the newest one puts it.
                 begin = slot + spec.offset - way.offset
                 targets = [ctypes.byref(self._memory, begin + 8 * at) for at in range(way.outputs)]
-                arguments = (self.handle, *map(ctypes.c_uint, way.arguments), *targets)
+                arguments = (self._device, *way.arguments, *targets)
                 call = _PreparedCall(pointer, arguments, slot, int(pointer(*arguments)))
                 if way.only_if and not any(self._memory[begin : begin + 4]):
                     call.code = _NOT_SUPPORTED
@@ -237,6 +242,7 @@ class Reader:
                 layout += f"{begin - end}x{_CODES[spec.type]}"
                 places[row], words, end = [words], words + 1, begin + struct.calcsize(_CODES[spec.type])
         rows = _EVERY if slow else FAST
+        layout = f"{layout}{self._constants - end}x"
         nothing, window = words, words + 1
         read = set(places)  # the values of profiling come scaled
         profiled = len(nvml_gpm.ROWS) if slow and self._profiling is not None else 0
@@ -244,28 +250,31 @@ class Reader:
         every = [places.get(row, [window if isinstance(METRICS[row].nvml, Part) else nothing]) for row in rows]
         floats = {_WORDS_READ * at + _VALUE_READ for at, kind in enumerate(types) if kind == _DOUBLE}
         stamped = {one: at for at, (_, one, _) in enumerate(fields)}
-        return _Layout(
+        stamps = tuple(
+            (at, stamped[spec.id])
+            for at, spec in enumerate(METRICS[row].nvml for row in rows)
+            if isinstance(spec, Stamp) and spec.id in stamped
+        )
+        scaled = [(at, METRICS[row].scale) for at, row in enumerate(rows) if METRICS[row].scale != 1 and row in read]
+        made = _Layout(
             rows,
             types,
-            struct.Struct(f"{layout}{self._constants - end}x{2 + profiled}q").unpack_from,
+            struct.Struct(f"{layout}{2 + profiled}q").unpack_from,
             fields_end,
             itemgetter(*(parts[0] for parts in every)),
-            further=[(at, word) for at, parts in enumerate(every) for word in parts[1:]],
-            scaled=[(at, METRICS[row].scale) for at, row in enumerate(rows) if METRICS[row].scale != 1 and row in read],
-            rounded=[at for at, parts in enumerate(every) if floats.intersection(parts)],
-            stamps=[
-                (at, stamped[spec.id])
-                for at, spec in enumerate(METRICS[row].nvml for row in rows)
-                if isinstance(spec, Stamp) and spec.id in stamped
-            ],
+            further=tuple((at, word) for at, parts in enumerate(every) for word in parts[1:]),
+            scaled=tuple(scaled),
+            rounded=tuple(at for at, parts in enumerate(every) if floats.intersection(parts)),
+            stamps=stamps,
         )
+        return _layouts.setdefault((layout, slow, types, str(every), stamps, made.scaled), made)
 
     # -- reading ------------------------------------------------------------------------------------------
 
     def read(self, *, slow: bool) -> None:
         """Read the fast metrics, and if `slow` the slow ones too, into the buffer; `take` returns them."""
         if number := self._number[slow]:
-            self._refused = self._get_fields(self.handle, number, self._memory)
+            self._refused = self._get_fields(self._device, number, self._memory)
         self._codes = [pointer(*arguments) for pointer, arguments in self._made[slow]]
         if slow and self._profiling is not None:
             self._profiling.look()
@@ -273,7 +282,7 @@ class Reader:
             self._codes += self._profiling.codes
         self._was_read, self._slow = True, slow
 
-    def take(self, stamp_ns: int) -> tuple[list[int], bytes]:
+    def take(self, stamp_ns: int) -> Taken:
         """The values of the last `read`, made at UTC `stamp_ns`: those of all metrics or of `FAST`; statuses of all.
 
         All are UNREAD if nothing was read since the last call.
@@ -281,16 +290,18 @@ class Reader:
         if not self._was_read:
             return silent(Status.UNREAD)
         self._was_read = False
-        layout = self._layouts[self._slow]
+        slow = self._slow
+        layout = self._layouts[slow]
         words = layout.unpack(self._memory)
-        types = words[_TYPE_READ : layout.fields_end : _WORDS_READ]
-        if types != layout.types:
-            layout = self._layouts[self._slow] = self._layout(types, slow=self._slow)
-            words = layout.unpack(self._memory)
-        returned = (self._slow, self._refused, words[_RETURNED_READ : layout.fields_end : _WORDS_READ], self._codes)
-        if returned != self._returned:
-            self._returned, self._status = returned, self._statuses(returned[2])
-        values, status = list(layout.pick(words)), self._status
+        told = words[_TOLD_READ : layout.fields_end : _WORDS_READ]
+        returned = (self._refused, told, self._codes)
+        if returned != self._returned[slow]:
+            types = tuple([word & _LOW for word in told])
+            if types != layout.types:
+                layout = self._layouts[slow] = self._layout(types, slow=slow)
+                words = layout.unpack(self._memory)
+            self._returned[slow], self._status[slow] = returned, self._statuses([word >> _HIGH for word in told])
+        values, status = list(layout.pick(words)), self._status[slow]
         for at in layout.rounded:
             values[at] = round(values[at]) if abs(values[at]) < 2.0**62 else 0
         for at, word in layout.further:
@@ -308,7 +319,7 @@ class Reader:
                     values[at], status = 0, _with(status, row, Status.FAILED)
         return values, status
 
-    def _statuses(self, returned: tuple[int, ...]) -> bytes:
+    def _statuses(self, returned: list[int]) -> bytes:
         """The status of each metric, from the return codes of the field values and the calls."""
         worst: dict[int, Status] = {}  # the worst status of the parts of a sum
         for (row, _, _), code in zip(self._fields[: len(returned)], returned, strict=True):
@@ -330,7 +341,7 @@ class Reader:
         return bytes(found)
 
 
-def silent(status: Status) -> tuple[list[int], bytes]:
+def silent(status: Status) -> Taken:
     """What `Reader.take` gives of a device of which nothing is known, for this reason."""
     return _NO_VALUES, bytes([status]) * len(METRICS)
 

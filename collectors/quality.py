@@ -10,8 +10,11 @@ Four marks, for `telemetry.quality`; docs/collect.md has the rules with their re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,26 +73,28 @@ class Quality:
     ) -> None:
         length = max(_LEAST, round(window_s / interval_s))
         self._interval = interval_s
-        self._expected = max(interval_s, period_s or 0.1)
+        # Half an interval of doubt: a value that comes every 4.1 intervals is seen after 4 or 5.
+        self._longest_s = _SLOW * max(interval_s, period_s or 0.1) + interval_s / 2
         self._every = max(1, length // 12)
         self._seen = 0
-        # Shape (length, 5, devices), in the order of READ, and whether each is known; the times (length, devices), ns.
-        self._ring = np.zeros((length, len(READ), number), np.int64)
-        self._known = np.zeros((length, len(READ), number), bool)
-        self._time = np.zeros((length, number), np.int64)
+        # A tick: readings of shape (5, devices), in the order of READ, times in ns, and which readings are known.
+        shape = len(READ), number
+        kind = [("readings", "<i8", shape), ("time", "<i8", number), ("known", "?", shape)]
+        self._ring = np.zeros(length, np.dtype(kind))
+        self._ticks = self._ring.view(np.uint8).data
+        self._pack = struct.Struct(f"<{len(READ) * number + number}q{len(READ) * number}s")
         self._marks: list[dict[str, _Mark]] = [{} for _ in range(number)]
         self.texts: list[str | None] = [None] * number
 
-    def note(self, values: NDArray[np.int64], known: NDArray[np.bool_], stamps: Sequence[int]) -> list[Finding]:
+    def note(
+        self, values: Iterable[Sequence[int] | NDArray[np.int64]], known: NDArray[np.bool_], stamps: Sequence[int]
+    ) -> list[Finding]:
         """Take in the readings of one tick, shape (5, devices) in the order of READ; returns what a judgement found.
 
         `stamps` are UTC ns, by device.
         """
-        length = len(self._ring)
-        place = self._seen % length
-        self._ring[place] = values
-        self._known[place] = known
-        self._time[place] = stamps
+        place = self._seen % len(self._ring) * self._pack.size
+        self._pack.pack_into(self._ticks, place, *chain.from_iterable(values), *stamps, known.tobytes())
         self._seen += 1
         if self._seen < _LEAST or self._seen % self._every:
             return []
@@ -97,17 +102,18 @@ class Quality:
 
     def _judge(self) -> list[Finding]:
         length = len(self._ring)
-        order = np.arange(max(0, self._seen - length), self._seen) % length
+        ticks = self._ring[np.arange(max(0, self._seen - length), self._seen) % length]
         found: list[Finding] = []
-        for device, marks in enumerate(self._marks):
-            readings = np.where(self._known[order, :, device], self._ring[order, :, device], np.nan).T
+        for device in np.flatnonzero(~self._healthy(ticks)).tolist():
+            marks = self._marks[device]
+            readings = np.where(ticks["known"][:, :, device], ticks["readings"][:, :, device], np.nan).T
             power = board_power_of(dict(zip(READ, readings, strict=True)))
             there = ~np.isnan(power)
             if there.sum() < _LEAST:
                 continue  # too little to judge by: what was said stands
             readings = np.vstack([power, readings[len(BOARD_POWER) :]])[:, there]
-            time = (self._time[order, device][there] - self._time[order[-1], device]) / 1e9
-            now = self._marked(readings, time, marks, full=len(order) == length)
+            time = (ticks["time"][there, device] - ticks["time"][-1, device]) / 1e9
+            now = self._marked(readings, time, marks, full=len(ticks) == length)
             found += [
                 Finding(device, _KINDS[name], f"power_{name}", mark.detail, mark.value, mark.duration_ns)
                 for name, mark in now.items()
@@ -122,6 +128,20 @@ class Quality:
             marks.update(now)
             self.texts[device] = ",".join(f"power_{name}" for name in marks) or None
         return found
+
+    def _healthy(self, ticks: NDArray[Any]) -> NDArray[np.bool_]:
+        """By device, whether a quick look shows that it has no mark and gets none; most devices are so."""
+        known, readings, time = ticks["known"], ticks["readings"], ticks["time"]
+        power = np.where(known[:, 0], readings[:, 0], readings[:, 1])
+        there = (known[:, 0] | known[:, 1]).all(axis=0)
+        fine = np.gcd.reduce(power, axis=0) < COARSE_MW
+        gaps = (power[1:] != power[:-1]).sum(axis=0) - 1
+        # If the middle gap were too long, the longer half of the gaps would take more than all the time. So nothing
+        # that stands still is prompt.
+        prompt = (gaps * self._longest_s * 5e8 >= time[-1] - time[0]) & (time[1:] >= time[:-1]).all(axis=0)
+        unmarked = np.array([not marks for marks in self._marks])
+        healthy: NDArray[np.bool_] = there & fine & prompt & unmarked
+        return healthy
 
     def _marked(
         self, readings: NDArray[np.float64], time: NDArray[np.float64], before: dict[str, _Mark], *, full: bool
@@ -159,8 +179,7 @@ class Quality:
         )
         # A busy node reads late now and then: that ends no mark.
         regular = marked or high - low <= self._interval + 0.2 * middle
-        # Half an interval of doubt: a value that comes every 4.1 intervals is seen after 4 or 5.
-        return float(gaps.mean()) if regular and middle > _SLOW * self._expected + self._interval / 2 else None
+        return float(gaps.mean()) if regular and middle > self._longest_s else None
 
 
 def _stuck(readings: NDArray[np.float64], time: NDArray[np.float64]) -> str | None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from itertools import chain
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..store.metric import Metric
-from ..store.metrics import METRICS
+from ..store.metrics import FAST, METRICS, ROW
 from ..store.schema import arrow_schema
 from .backends import Device, Readings, Status, Sweep
 
@@ -20,41 +22,50 @@ if TYPE_CHECKING:
     from ..store.writers.template import Template
 
 _INT32 = np.iinfo(np.int32)
+_NARROW = {"read_us", *(metric.name for metric in METRICS if metric.type == "INTEGER")}
 _NEVER = np.iinfo(np.int64).min  # no reading has this value
 
 
 class Filler:
-    """Where the numbers of a fast tick belong in the message of a template."""
+    """Where the numbers of a tick belong in the message of a template, which was made from such a tick.
 
-    def __init__(
-        self, template: Template, narrow: Sequence[int], wide: Sequence[int], present: NDArray[np.bool_]
-    ) -> None:
+    `columns` are those of the metrics in a tick's numbers, `number` is how many devices these are of, and `present`
+    says whose rows the template has.
+    """
+
+    def __init__(self, template: Template, columns: Sequence[str], number: int, present: NDArray[np.bool_]) -> None:
         self.template = template
-        self.present = np.flatnonzero(present).tolist()
-        self._everyone = len(self.present) == len(present)
-        # For so few numbers, `struct` is faster than NumPy.
-        number = len(self.present)
-        self._int32, self._int64 = struct.Struct(f"<{number}i").pack_into, struct.Struct(f"<{number}q").pack_into
+        here = np.flatnonzero(present).tolist()
+        self._here = here if len(here) < number else None
+        # One call writes all numbers, and between them what is there already: it touches little memory and code.
         at = template.offsets
-        self._rows = np.array([*narrow, *wide], np.intp)
-        self._columns = [(self._int32, at[METRICS[row].name]) for row in narrow]
-        self._columns += [(self._int64, at[METRICS[row].name]) for row in wide]
-        self._ts, self._read_us = at["ts"], at["read_us"]
+        places = sorted((at[name], place) for place, name in enumerate((*columns, "ts", "read_us")))
+        self._begin = end = places[0][0]
+        layout, self._parts = "<", list[Sequence[Any]]()
+        for begin, place in places:
+            name = (*columns, "ts", "read_us")[place]
+            width = "q" if name == "ts" or name not in _NARROW else "i"
+            layout += f"{begin - end}s{len(here)}{width}"
+            self._parts += [(bytes(template.message[end:begin]),), ()]
+            end = begin + struct.calcsize(f"<{len(here)}{width}")
+        self._pack = struct.Struct(layout).pack_into
+        self._order = itemgetter(*(place for _, place in places))
+        self._absent = [(place, METRICS[ROW[name]].absent) for place, name in enumerate(columns)]
+        self._absent = [(place, value) for place, value in self._absent if value is not None]
 
-    def fill(self, values: NDArray[np.int64], stamps: list[int], read_us: list[int]) -> bool:
+    def fill(self, numbers: Sequence[Sequence[int]], stamps: Sequence[int], read_us: Sequence[int]) -> bool:
         """Fill in the readings of a tick; False where one of them is no number for its column."""
-        message = self.template.message
-        if not self._everyone:
-            values = values[:, self.present]
-            stamps, read_us = [stamps[p] for p in self.present], [read_us[p] for p in self.present]
-        columns = values.take(self._rows, axis=0).tolist()
+        columns = (*numbers, stamps, read_us)
+        if (here := self._here) is not None:
+            columns = tuple([[column[p] for p in here] for column in columns])
+        for place, absent in self._absent:
+            if absent in columns[place]:
+                return False
+        self._parts[1::2] = self._order(columns)
         try:
-            for (pack, at), column in zip(self._columns, columns, strict=True):
-                pack(message, at, *column)
-            self._int32(message, self._read_us, *read_us)
+            self._pack(self.template.message, self._begin, *chain.from_iterable(self._parts))
         except struct.error:  # what was filled in is filled in anew by the next tick
             return False
-        self._int64(message, self._ts, *stamps)
         return True
 
 
@@ -138,10 +149,10 @@ class Rows:
         columns += [_array(pa.int32(), number, asked, took.astype(np.int32)), quality]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
-    def filler(self, template: Template, present: NDArray[np.bool_]) -> Filler:
-        """How to fill in a template that was made from the batch of a fast tick."""
-        _, narrow, wide = self._tiers[False]
-        return Filler(template, narrow, wide, present)
+    def filler(self, template: Template, present: NDArray[np.bool_], *, slow: bool) -> Filler:
+        """How to fill in a template that was made from the batch of a fast or slow tick."""
+        columns = [METRICS[row].name for row in (range(len(METRICS)) if slow else FAST)]
+        return Filler(template, columns, len(self._names), present)
 
     def _label(self, present: NDArray[np.bool_], marks: Sequence[str | None]) -> tuple[pa.Array, pa.Array, pa.Array]:
         """The columns of text, which hardly ever change."""

@@ -5,11 +5,14 @@ When a call hangs, the fresh thread goes on without that GPU, and the old one ha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import itemgetter
+
 import numpy as np
 from numpy.typing import NDArray
 
 from ..store.events import Event, EventKind
-from ..store.metrics import ROW
+from ..store.metrics import FAST, ROW
 from .backends import Backend, Device, Status, Sweep
 from .clock import Clock
 from .noticing import Noticing
@@ -20,8 +23,12 @@ from .watching import STORE, Poller, Recorder, Watched
 _TOGETHER_NS = 100_000  # two clocks that are read within so long tell the same instant
 _CHORES_NS = 1_000_000_000  # how often to look at clocks, counters and the driver's events
 _LOOK_SOON_NS = 1_000_000_000  # how often to look for a driver that went away
-_Alike = tuple[bytes, tuple[str | None, ...], tuple[bool, ...]]  # statuses, marks, and who was asked
+# Statuses, marks, who was asked, and whether for slow metrics too.
+_Alike = tuple[tuple[bytes, ...], tuple[str | None, ...], tuple[bool, ...], bool]
+_FILLERS = 4  # ticks that are alike in different ways: fast and slow ones, and some for GPUs that come and go
 _REPORTED = READ.index("power_mw")
+_JUDGED = np.array([ROW[column] for column in READ], np.intp)
+_judged_of = itemgetter(*(FAST.index(row) for row in _JUDGED)), itemgetter(*_JUDGED)  # of fast and slow ticks
 _DEVICES, _EVENTS = "the list of GPUs", "the driver's events"
 
 
@@ -53,20 +60,18 @@ class Sampler(Watched):
         self._noticing = Noticing(self._events, self._clock)
         self._known: list[Device] = []
         self._slow_due: list[int] = []
-        self._judged = np.array([ROW[column] for column in READ], np.intp)
         self._judged_known: NDArray[np.bool_] = np.zeros((len(READ), 0), bool)
-        self._power: NDArray[np.int64] = np.zeros(0, np.int64)
-        self._state = b""  # the statuses of the last tick
-        self._alike: _Alike = (b"", (), ())
-        self._filler: Filler | None = None  # for ticks that are ...
-        self._filler_for: _Alike = (b"", (), ())  # ... like this
+        self._power: Sequence[int] = ()
+        self._state: tuple[bytes, ...] = ()  # the statuses of the last tick
+        self._seen: list[_Alike] = []  # ticks that may be the first of many that are alike
+        self._fillers: dict[_Alike, Filler] = {}
         self._meet(list(backend.devices()))
 
     @property
     def watts(self) -> float | None:
         """Of all GPUs together at the last tick; None where no GPU tells."""
-        known = self._judged_known[_REPORTED]
-        return float(self._power[known].sum()) / 1000 if len(known) == len(self._power) and known.any() else None
+        known, power = self._judged_known[_REPORTED], np.array(self._power)
+        return float(power[known].sum()) / 1000 if len(known) == len(power) and known.any() else None
 
     def _begin(self) -> None:
         self._look_due = self._start + self._slow
@@ -137,37 +142,35 @@ class Sampler(Watched):
         self._recorder.flush()
         self._out(me)
 
-    def _record(self, me: Poller, slow: set[int], *, chores: bool) -> None:
-        sweep = self.source.sweep(self._stamps)
-        values, status = sweep.values, sweep.status
-        for device in tuple(self.stuck_in):
-            if isinstance(device, int):
-                status[:, device] = Status.UNREAD
-        state = status.tobytes()
+    def _record(self, me: Poller, due: set[int], *, chores: bool) -> None:
+        sweep, slow = self.source.sweep(self._stamps), bool(due)
+        if self.stuck_in:
+            for device in tuple(self.stuck_in):
+                if isinstance(device, int):
+                    sweep.status[:, device] = Status.UNREAD
+            sweep = Sweep(sweep.values, sweep.status)
+        state, numbers = sweep.statuses(), sweep.numbers(slow=slow)
         if state != self._state:
-            for device in self._noticing.notice(status):
+            for device in self._noticing.notice(sweep.status):
                 self.source.lose(device)
             if self._noticing.driver_gone:
                 self._look_due = 0
-            self._judged_known = status[self._judged] == Status.OK
+            self._judged_known = sweep.status[_JUDGED] == Status.OK
             self._state = state
         if slow or chores:
-            self._noticing.notice_resets(values, status)
-        judged = values[self._judged]
+            self._noticing.notice_resets(sweep.values, sweep.status)
+        judged = _judged_of[slow](numbers)
         self._power = judged[_REPORTED]
         for finding in self._quality.note(judged, self._judged_known, self._stamps):
             self._events.tell(finding.event(self._known[finding.device].gpu))
-        alike = (state, self._marks(), tuple([took >= 0 for took in self._read_us]))
-        again, self._alike = alike == self._alike, alike
-        if slow or not again or not self._fill(me, values):
-            self._append(me, sweep, slow, again=again)
+        alike = (state, self._marks(), tuple([took >= 0 for took in self._read_us]), slow)
+        if not self._fill(me, alike, numbers):
+            self._append(me, alike, sweep, due)
 
-    def _fill(self, me: Poller, values: NDArray[np.int64]) -> bool:
-        """Record a tick that differs from the one before in numbers only, where there is a template for it."""
-        filler = self._filler
-        if filler is None or self._filler_for != self._alike:
-            return False
-        if not filler.fill(values, self._stamps, self._read_us):
+    def _fill(self, me: Poller, alike: _Alike, numbers: Sequence[Sequence[int]]) -> bool:
+        """Record a tick that differs from an earlier one in numbers only, where there is a template for it."""
+        filler = self._fillers.get(alike)
+        if filler is None or not filler.fill(numbers, self._stamps, self._read_us):
             return False
         me.busy = (STORE, self._clock.steady())
         kept = self._recorder.append_template(filler.template)
@@ -175,21 +178,28 @@ class Sampler(Watched):
         if kept:
             self._rows_kept += filler.template.rows
         else:
-            self._filler = None
+            self._fillers.clear()
         return kept
 
-    def _append(self, me: Poller, sweep: Sweep, slow: set[int], *, again: bool) -> None:
-        """Record a tick as a batch of its own; where the next may be alike, make a template for it."""
+    def _append(self, me: Poller, alike: _Alike, sweep: Sweep, due: set[int]) -> None:
+        """Record a tick as a batch of its own; where others may be alike, make a template for them."""
         present = np.array(self._whole)
-        for device in slow:
+        for device in due:
             if not self._whole[device]:  # an instance that is gone has no row
                 present[device] = bool((sweep.status[:, device] == Status.OK).any())
-        batch = self._rows.batch(sweep, present, self._stamps, self._read_us, self._alike[1], slow=bool(slow))
+        slow = bool(due)
+        batch = self._rows.batch(sweep, present, self._stamps, self._read_us, alike[1], slow=slow)
+        again = alike in self._seen and alike not in self._fillers
         with self._in(me, STORE):
             self._recorder.append(batch)
-            template = self._recorder.template(batch) if again and not slow else None
+            template = self._recorder.template(batch) if again else None
         if template is not None:
-            self._filler, self._filler_for = self._rows.filler(template, present), self._alike
+            filler = self._rows.filler(template, present, slow=slow)
+            if filler.fill(sweep.numbers(slow=slow), self._stamps, self._read_us):  # else it has NULL where numbers go
+                if len(self._fillers) >= _FILLERS:
+                    self._fillers.clear()
+                self._fillers[alike] = filler
+        self._seen = [alike, *(one for one in self._seen if one != alike)][:_FILLERS]
         self._rows_kept += len(batch)
 
     def _hear(self, me: Poller) -> None:
@@ -221,7 +231,7 @@ class Sampler(Watched):
         self._known, self._whole = devices, [device.parent is None for device in devices]
         self._noticing.meet(devices)
         self._rows = Rows(self._cluster, devices)
-        self._filler, self._state = None, b""
+        self._fillers, self._seen, self._state = {}, [], ()
         if more:
             self._slow_due += [self._clock.steady()] * more
             self._stamps, self._read_us = [0] * number, [-1] * number
