@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
 from ...errors import InputError
 from ...store.events import EventKind
+from ..telemetry.readings import literal
 from .booked import COSTS, Booked, booked
 from .carbon.billing import NoFigure
+from .metering import has_telemetry
 from .pieces import Kind, add_up
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ class By(StrEnum):
         return self in (By.JOB, By.USER, By.ACCOUNT)
 
 
+_KEYS = {By.JOB: "job_id", By.USER: "user", By.ACCOUNT: "account"}
 METERED = "metered"
 """`kind` of a row of a GPU, a node or a day: all of its energy, whoever used it."""
 
@@ -55,8 +58,9 @@ _ALLOCATIONS = (
     "select cluster, allocation, any_value(job_id) as job_id, any_value(raw_id) as raw_id, any_value(user) as user, "
     "any_value(account) as account, any_value(state) as state, min(began) as began, "
     "case when count(ended) = count(*) then max(ended) end as ended, max(job_energy_j) as scheduler_j "
-    "from jobs_now group by cluster, allocation"
+    "from jobs_now"
 )
+_EACH = " group by cluster, allocation"
 
 
 @dataclass(frozen=True)
@@ -69,8 +73,14 @@ class Answer:
     booked: Booked
     gpus: pl.DataFrame | None = None
     """If one job was asked for: a row for each of its GPUs."""
-    beside: int | None = None
-    """If one job was asked for: how many other jobs were on its nodes meanwhile. Schedulers count each node whole."""
+    others: pl.DataFrame | None = None
+    """If one job was asked for: a row for each other job that was on its nodes meanwhile: job_id, user, account, began,
+    ended, gpus (of its own, on these nodes), shared (of them, GPUs of the job)."""
+
+    @property
+    def beside(self) -> int | None:
+        """How many other jobs were on its nodes meanwhile. Schedulers count each node whole."""
+        return None if self.others is None else self.others.height
 
 
 def energy(
@@ -94,10 +104,13 @@ def energy(
 
     opened = store if isinstance(store, Opened) else Opened.open(store)
     by = By(by)
-    jobs = opened.sql(_ALLOCATIONS).polars()
     gpus = None
-    if job is not None:
-        jobs = _of_job(opened, jobs, job, cluster)
+    if job is None:
+        jobs = allocations(opened)
+    else:
+        jobs = _of_job(opened, job, cluster)
+        if (own := jobs["cluster"][0]) is not None and has_telemetry(opened, own):
+            cluster = own  # its number is of no other cluster
         gpus, since, until = _of_these(opened, jobs, since, until)
     found = booked(
         opened,
@@ -109,18 +122,71 @@ def energy(
         by_day=by is By.DAY,
         progress=progress,
     )
-    named = jobs.select("cluster", "allocation", "job_id", "user", "account")
+    if job is None:
+        return answered(opened, by, found, jobs=jobs)
+    pieces = _named_pieces(found.lit if by.of_people else found.counted, jobs, how="inner")
+    total = _added(pieces, [], found).to_dicts()[0] if pieces.height else {}
+    rows = _rows(opened, by, pieces, jobs, found)
+    return Answer(by, rows, total, found, _of_gpus(opened, pieces, found), _beside(opened, jobs))
+
+
+def answered(store: Store, by: By, found: Booked, *, jobs: pl.DataFrame | None = None) -> Answer:
+    """What `energy` says of all jobs, from books that are there; by day, from those that are cut by day.
+
+    `jobs`: what `allocations` gives, where it was read before.
+    """
+    jobs = allocations(store) if jobs is None else jobs
     # A job on GPUs that nobody read is a row of its own, but nothing of it was metered.
-    pieces = found.lit if by.of_people else found.counted
-    pieces = pieces.join(named, on=["cluster", "allocation"], how="left" if job is None else "inner", nulls_equal=True)
+    pieces = _named_pieces(found.lit if by.of_people else found.counted, jobs, how="left")
+    metered, without = _honest(found.counted, [], found)
+    total = _added(metered, [], found, without).to_dicts()[0] if metered.height else {}
+    return Answer(by, _rows(store, by, pieces, jobs, found), total, found)
+
+
+def allocations(store: Store) -> pl.DataFrame:
+    """The allocations of a store, a row for each: cluster, allocation, job_id, raw_id, user, account, state, began,
+    ended (NULL while it runs), scheduler_j."""
+    return store.sql(_ALLOCATIONS + _EACH).polars()
+
+
+def parts(found: Booked) -> pl.DataFrame:
+    """What was metered by whose it was: rows as of `Answer.total`, with `kind`, of those that have any."""
+    metered, _ = _honest(found.counted, [], found)
+    return _added(metered, ["kind"], found)
+
+
+def beyond(found: Booked, answer: Answer, most: int, jobs: pl.DataFrame) -> dict[str, Any] | None:
+    """All rows of an answer after the `most` first ones as one row, as of `Answer.total`; None where there are none.
+
+    Of jobs, users and accounts: of those, without what nobody used. Rows without a figure are not in it: `no_figure`
+    says how many these are, and `n` how many are in it. `found`: the books that the answer is from.
+    """
+    of = answer.rows.filter(pl.col("kind") == Kind.JOB.value) if answer.by.of_people else answer.rows
+    rest = of.slice(most)
+    if rest.is_empty():
+        return None
+    known = rest.filter(pl.col("energy_j").is_not_null())
+    pieces = _named_pieces(found.lit if answer.by.of_people else found.counted, jobs, how="left")
+    if answer.by.of_people:
+        pieces = pieces.filter(pl.col("kind") == Kind.JOB.value)
+    key = _KEYS.get(answer.by, answer.by.value)
+    mine = pieces.join(known if known.height else rest, on=["cluster", key], how="semi", nulls_equal=True)
+    honest, without = (mine, None) if answer.by.of_people else _honest(mine, [], found)
+    row = _added(honest, [], found, without).to_dicts()[0]
+    return row | {"n": known.height, "no_figure": rest.height - known.height}
+
+
+def _named_pieces(pieces: pl.DataFrame, jobs: pl.DataFrame, *, how: Literal["left", "inner"]) -> pl.DataFrame:
+    named = jobs.select("cluster", "allocation", "job_id", "user", "account")
+    return pieces.join(named, on=["cluster", "allocation"], how=how, nulls_equal=True)
+
+
+def _rows(store: Store, by: By, pieces: pl.DataFrame, jobs: pl.DataFrame, found: Booked) -> pl.DataFrame:
+    if by.of_people:
+        return _of_people(pieces, by, jobs, found)
     if by is By.DAY:
         pieces = pieces.with_columns(pl.col("began").dt.date().alias("day"))
-    rows = _of_people(pieces, by, jobs, found) if by.of_people else _of_things(opened, pieces, by, found)
-    metered, without = (pieces, None) if job is not None else _honest(found.counted, [], found)
-    total = _added(metered, [], found, without).to_dicts()[0] if metered.height else {}
-    if job is None:
-        return Answer(by, rows, total, found)
-    return Answer(by, rows, total, found, _of_gpus(opened, pieces, found), _beside(opened, jobs))
+    return _of_things(store, pieces, by, found)
 
 
 def _honest(
@@ -131,17 +197,22 @@ def _honest(
     Nothing is left out of a group of such GPUs alone: it has no figure, and a reason.
     """
     read = found.counted.group_by("cluster", "gpu").agg(pl.col("measured_s").sum())
-    unread = read.filter(pl.col("measured_s") <= 0).select("cluster", "gpu", pl.lit(True).alias("_unread"))
+    unread = read.filter(pl.col("measured_s") <= 0)
     if unread.is_empty():
         return pieces, None
-    marked = pieces.join(unread, on=["cluster", "gpu"], how="left", nulls_equal=True, maintain_order="left")
-    bad = pl.col("_unread").fill_null(False)
-    others = (~bad).any().over(by) if by else (~bad).any()
-    marked = marked.with_columns((bad & others & (pl.lit(True) if of is None else of)).alias("_left"))
+    marked = pieces.join(
+        unread.rename({"measured_s": "_read"}), on=["cluster", "gpu"], how="left", nulls_equal=True,
+        maintain_order="left",
+    )  # fmt: skip
+    marked = marked.with_columns(pl.col("_read").is_not_null().alias("_bad")).with_row_index("_row")
+    # All pieces are a group, too: without `over`, Polars takes a column of one value for a single value.
+    keys: list[Any] = [*by] or [pl.col("_row") * 0]
+    others = (~pl.col("_bad")).any().over(keys)
+    marked = marked.with_columns((pl.col("_bad") & others & (pl.lit(True) if of is None else of)).alias("_left"))
     left = marked.filter("_left")
     gpus = pl.struct("cluster", "gpu").n_unique().alias("gpus_no_figure")
     without = left.group_by(by).agg(gpus) if by else left.select(gpus)
-    return marked.filter(~pl.col("_left")).drop("_unread", "_left"), without
+    return marked.filter(~pl.col("_left")).drop("_read", "_bad", "_left", "_row"), without
 
 
 def _added(pieces: pl.DataFrame, by: list[str], found: Booked, without: pl.DataFrame | None = None) -> pl.DataFrame:
@@ -193,7 +264,7 @@ def _why(name: str) -> pl.Expr:
 
 def _of_people(pieces: pl.DataFrame, by: By, jobs: pl.DataFrame, found: Booked) -> pl.DataFrame:
     """Rows of jobs, users or accounts; what nobody used stands in rows of its own."""
-    key = {By.JOB: "job_id", By.USER: "user", By.ACCOUNT: "account"}[by]
+    key = _KEYS[by]
     keys = ["cluster", "kind", key]
     pieces, without = _honest(pieces, keys, found, pl.col("kind") != Kind.JOB.value)
     rows = _added(pieces, keys, found, without)
@@ -257,29 +328,34 @@ def _of_gpus(store: Store, pieces: pl.DataFrame, found: Booked) -> pl.DataFrame:
     """Rows of the GPUs of a job."""
     keys = ["cluster", "job_id", "gpu"]
     rows = _added(pieces, keys, found)
-    rows = rows.join(_named(store), on=["cluster", "gpu"], how="left", nulls_equal=True, maintain_order="left")
+    rows = rows.join(
+        _named(store, rows["gpu"]), on=["cluster", "gpu"], how="left", nulls_equal=True, maintain_order="left"
+    )
     share = (pl.col("gpu_s") / pl.col("duration_s")).alias("share")
     shown = rows.select(*keys, "name", "node", "model", share, *_FIGURES, *_MORE)
     return shown.sort("job_id", "node", "name", "gpu", nulls_last=True)
 
 
-def _named(store: Store) -> pl.DataFrame:
-    return store.sql("select cluster, gpu, name, node, model from gpus_now").polars()
+def _named(store: Store, gpus: pl.Series | None = None) -> pl.DataFrame:
+    """What the store knows of all GPUs, or of some of them."""
+    where = "" if gpus is None else f" where gpu in ({', '.join(map(literal, gpus.unique().to_list())) or 'NULL'})"
+    return store.sql(f"select cluster, gpu, name, node, model from gpus_now{where}").polars()
 
 
-def _of_job(store: Store, jobs: pl.DataFrame, job: str, cluster: str | None) -> pl.DataFrame:
+def _of_job(store: Store, job: str, cluster: str | None) -> pl.DataFrame:
     """The allocations of a job: by its number, the number that the job itself sees, or all tasks of an array."""
-    mine = (pl.col("job_id") == job) | (pl.col("raw_id") == job) | pl.col("job_id").str.starts_with(f"{job}_")
+    number = literal(job)
+    mine = f" where (job_id = {number} or raw_id = {number} or starts_with(job_id, {literal(f'{job}_')}))"
     if cluster is not None:
-        mine &= pl.col("cluster") == cluster
-    found = jobs.filter(mine)
+        mine += f" and cluster = {literal(cluster)}"
+    found = store.sql(_ALLOCATIONS + mine + _EACH).polars()
     if found.is_empty():
         where = "" if cluster is None else f" of cluster {cluster}"
         why = store.scan("events").filter(pl.col("kind") == EventKind.JOB_REFUSED.value, pl.col("job_id") == job)
         refused = store.collect(why.select("detail"))["detail"].to_list()
         if refused:
             raise InputError(f"{store.root}: {refused[0]}")
-        known = sorted(jobs["job_id"].drop_nulls().unique().to_list())
+        known = sorted(allocations(store)["job_id"].drop_nulls().unique().to_list())
         hint = (
             f"it knows {len(known):,} jobs, such as {', '.join(known[:3])}"
             if known
@@ -291,24 +367,24 @@ def _of_job(store: Store, jobs: pl.DataFrame, job: str, cluster: str | None) -> 
     return found
 
 
-def _beside(store: Store, jobs: pl.DataFrame) -> int:
-    """How many other jobs were on the nodes of these allocations at the same time."""
-    answer = store.sql(
-        "select count(distinct o.job_id) as n from jobs_now j join jobs_now o on o.node = j.node and o.cluster is not "
-        "distinct from j.cluster and o.job_id <> j.job_id and o.began < coalesce(j.ended, timestamp '2262-01-01') "
-        f"and coalesce(o.ended, timestamp '2262-01-01') > j.began where {_these(jobs)}"
-    )
-    return int(answer.to_pylist()[0]["n"])
+def _beside(store: Store, jobs: pl.DataFrame) -> pl.DataFrame:
+    """The other jobs that were on the nodes of these allocations at the same time, as `Answer.others`."""
+    query = f"""
+        select o.job_id, any_value(o.user) as user, any_value(o.account) as account, min(o.began) as began,
+            case when count(o.ended) = count(*) then max(o.ended) end as ended, count(distinct o.gpu) as gpus,
+            count(distinct o.gpu) filter (o.gpu = j.gpu) as shared
+        from jobs_now j join jobs_now o on o.node = j.node and o.cluster is not distinct from j.cluster
+            and o.job_id <> j.job_id and o.began < coalesce(j.ended, timestamp '2262-01-01')
+            and coalesce(o.ended, timestamp '2262-01-01') > j.began
+        where {_these(jobs)} group by o.job_id order by shared desc, began, o.job_id
+    """
+    return store.sql(query).polars()
 
 
 def _these(jobs: pl.DataFrame) -> str:
     """SQL: whether a row `j` is of these allocations, all of one cluster."""
-
-    def text(value: str | None) -> str:
-        return "NULL" if value is None else "'" + value.replace("'", "''") + "'"
-
-    listed = ", ".join(map(text, jobs["allocation"].unique().to_list()))
-    return f"j.cluster is not distinct from {text(jobs['cluster'][0])} and j.allocation in ({listed})"
+    listed = ", ".join(map(literal, jobs["allocation"].unique().to_list()))
+    return f"j.cluster is not distinct from {literal(jobs['cluster'][0])} and j.allocation in ({listed})"
 
 
 def _of_these(

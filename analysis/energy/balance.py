@@ -56,7 +56,11 @@ def reconcile(
 
     Raises InputError where there is no telemetry in that time.
     """
-    found = booked(store, cluster=cluster, since=since, until=until, settings=settings, progress=progress)
+    return held(store, booked(store, cluster=cluster, since=since, until=until, settings=settings, progress=progress))
+
+
+def held(store: Store, found: Booked) -> Balance:
+    """What `reconcile` says, from books that are there."""
     lasted = (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9
     dark = found.dark.group_by(_KEYS).agg(
         pl.col("energy_j").sum().alias("not_read_j"), (pl.col("share") * lasted).sum().alias("not_read_s")

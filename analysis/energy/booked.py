@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from .carbon.billing import NoFigure, co2_and_cost, factors_used, join_used
 from .carbon.billing import cuts as changes
 from .carbon.dated import Steps, steps_of
 from .carbon.settings import Settings, find_settings
-from .metering import Meter, Reason, covered, meters
+from .metering import Reason, covered, has_telemetry, meters
 from .pieces import Kind
 
 if TYPE_CHECKING:
@@ -29,9 +30,22 @@ COSTS = ("co2e_g", "cost", "embodied_g", "host_j")
 
 _DAY_NS = 86_400_000_000_000
 _KEYS = ["cluster", "gpu"]
-_AROUND_NS, _AROUND_FEW_NS = 3_600_000_000_000, _DAY_NS
+AROUND, _AROUND_FEW_NS = timedelta(hours=1), _DAY_NS
 """So much before and after is read too, so that windows have no open ends and what a GPU draws without work is known.
 More of it where only some GPUs are read."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is said of all pieces of a time together."""
+
+    dark_s: float
+    has_jobs: bool
+    carbon_reason: str | None
+    """Code of `NoFigure`: what the settings lack for the grams of most pieces without grams; None where of none."""
+    cost_reason: str | None
+    zones_without_factor: Mapping[str, Collection[str]]
+    """By cluster."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +64,8 @@ class Booked:
     sensor: SensorError
     since: datetime
     until: datetime
+    told: Facts | None = None
+    """`facts`, where the pieces are no longer there."""
 
     @property
     def dark(self) -> pl.DataFrame:
@@ -72,27 +88,45 @@ class Booked:
         """Of `lit`, the pieces of GPUs that were read: what was metered."""
         return self.lit.join(self.metered.select(_KEYS), on=_KEYS, how="semi", nulls_equal=True)
 
+    @cached_property
+    def facts(self) -> Facts:
+        """What is said of all pieces together."""
+        if self.told is not None:
+            return self.told
+        lasted = (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9
+        lacking = self.pieces.filter(pl.col("carbon_reason") == NoFigure.NO_FACTOR.value)
+        zones = {}
+        for (name,), rows in lacking.group_by("cluster"):
+            began = rows["began"].cast(pl.Int64)
+            spans = self.settings.zones_of(str(name))
+            zones[str(name)] = {zone for first, last, zone in spans if ((began >= first) & (began < last)).any()}
+        reasons = {}
+        for what in ("carbon_reason", "cost_reason"):
+            why = self.counted[what].drop_nulls().value_counts(sort=True)[what]
+            reasons[what] = next((str(code) for code in why if code != NoFigure.NO_ENERGY), None)
+        dark_s = float(self.dark.select((pl.col("share") * lasted).sum()).item() or 0.0)
+        has_jobs = bool((self.pieces["kind"] == Kind.JOB.value).any())
+        return Facts(dark_s, has_jobs, reasons["carbon_reason"], reasons["cost_reason"], zones)
+
+    @property
+    def without_pieces(self) -> Booked:
+        """The same, small: with what was said of the pieces, and without them."""
+        return replace(self, pieces=self.pieces.clear(), told=self.facts)
+
     def zones_without_factor(self, cluster: str | None = None) -> list[str]:
         """The zones that the settings name and of which nothing says what a kWh emits, of one cluster or of all."""
-        lacking = self.pieces.filter(pl.col("carbon_reason") == NoFigure.NO_FACTOR.value)
-        found: set[str] = set()
-        for name, rows in lacking.group_by("cluster"):
-            if cluster in (None, name[0]):
-                began = rows["began"].cast(pl.Int64)
-                zones = self.settings.zones_of(str(name[0]))
-                found |= {zone for first, last, zone in zones if ((began >= first) & (began < last)).any()}
-        return sorted(found)
+        of = self.facts.zones_without_factor
+        return sorted({zone for name, zones in of.items() if cluster in (None, name) for zone in zones})
 
     @property
     def has_jobs(self) -> bool:
         """Whether any job is known in this time."""
-        return bool((self.pieces["kind"] == Kind.JOB.value).any())
+        return self.facts.has_jobs
 
     @property
     def dark_s(self) -> float:
         """How much GPU time is `dark`."""
-        lasted = (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9
-        return float(self.dark.select((pl.col("share") * lasted).sum()).item() or 0.0)
+        return self.facts.dark_s
 
 
 _NOT_READ = pl.col("reason").is_in([Reason.NO_TELEMETRY.value, Reason.GAPS.value]).fill_null(False)
@@ -106,7 +140,7 @@ def booked(
     gpus: Collection[tuple[str, str]] | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
-    settings: str | Path | None = None,
+    settings: Settings | str | Path | None = None,
     by_day: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Booked:
@@ -115,49 +149,95 @@ def booked(
     With `by_day` they are cut at midnight, UTC. `settings` is a file; None: `energy.toml` of the store, if it is there.
     Raises InputError where there is no telemetry in that time, and for settings that cannot be used.
     """
+    (found,) = _booked(
+        store, (by_day,), cluster=cluster, gpus=gpus, since=since, until=until, settings=settings, progress=progress
+    )
+    return found
+
+
+def booked_both(
+    store: Store,
+    *,
+    cluster: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    settings: Settings | str | Path | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> tuple[Booked, Booked]:
+    """As `booked`, whole and by day, from one reading of the telemetry."""
+    whole, by_day = _booked(
+        store, (False, True), cluster=cluster, gpus=None, since=since, until=until, settings=settings, progress=progress
+    )
+    return whole, by_day
+
+
+def _booked(
+    store: Store,
+    by_day: Sequence[bool],
+    *,
+    cluster: str | None,
+    gpus: Collection[tuple[str, str]] | None,
+    since: datetime | None,
+    until: datetime | None,
+    settings: Settings | str | Path | None,
+    progress: Callable[[str], None] | None,
+) -> list[Booked]:
+    """For each of `by_day`, the pieces cut so."""
     stated = find_settings(store.root, settings)
     first, last, clusters = _covered(store, cluster, since, until)
-    cuts = [changes(stated, first, last, clusters)]
     hosts = {name: steps_of(stated.host_w, name) for name in clusters}
-    cuts += [steps.cuts(first, last) for steps in hosts.values()]
-    if by_day:
-        cuts.append(np.arange(-(-first // _DAY_NS) * _DAY_NS, last, _DAY_NS))
-    booking = Booking(
-        store,
-        cuts=np.unique(np.concatenate(cuts)).tolist(),
-        since_ns=first,
-        until_ns=last,
-        cluster=cluster,
-        gpus=gpus,
-    )
-    around = _AROUND_NS if gpus is None else _AROUND_FEW_NS
-    read = meters(store, cluster=cluster, gpus=gpus, since_ns=first - around, until_ns=last + around)
+    cuts = [changes(stated, first, last, clusters), *(steps.cuts(first, last) for steps in hosts.values())]
+    days = np.arange(-(-first // _DAY_NS) * _DAY_NS, last, _DAY_NS)
     models = _models(store) if stated.embodied else {}
-    billed, used = [], []
-    for part in booking.pieces(_told(read, progress)):
-        with_host = part.with_columns(_host(part, hosts))
-        billed.append(co2_and_cost(with_host, stated, models))
-        used.append(factors_used(billed[-1], stated))
-    if not any(map(len, billed)):
+    bills: dict[tuple[int, ...], _Bill] = {}
+    every = [tuple(np.unique(np.concatenate([*cuts, *([days] if cut else [])])).tolist()) for cut in by_day]
+    for own in dict.fromkeys(every):  # without a midnight in that time, both are the same
+        booking = Booking(store, cuts=own, since_ns=first, until_ns=last, cluster=cluster, gpus=gpus)
+        bills[own] = _Bill(booking, stated, hosts, models)
+    around = AROUND // timedelta(microseconds=1) * 1000 if gpus is None else _AROUND_FEW_NS
+    read = meters(store, cluster=cluster, gpus=gpus, since_ns=first - around, until_ns=last + around, progress=progress)
+    for meter in read:
+        for one in bills.values():
+            one.take(one.booking.add(meter))
+    for one in bills.values():
+        one.take(one.booking.rest())
+    found = {own: one.booked(_time(first), _time(last)) for own, one in bills.items() if any(map(len, one.pieces))}
+    if not found:
         raise InputError(
             f"{store.root} has neither telemetry nor jobs from {_time(first):%Y-%m-%d %H:%M} to "
             f"{_time(last):%Y-%m-%d %H:%M} UTC: choose another time with --since and --until, or leave these out"
         )
-    sensor = stated.sensor
-    return Booked(
-        pl.concat(billed, rechunk=False), booking.metered, booking.problems, join_used(used), stated, sensor,
-        _time(first), _time(last),
-    )  # fmt: skip
+    return [found[own] for own in every]
 
 
-def _told(read: Iterator[Meter], progress: Callable[[str], None] | None) -> Iterator[Meter]:
-    for number, meter in enumerate(read, 1):
-        if progress is not None:
-            progress(f"metering GPUs: {number:,}")
-        yield meter
+class _Bill:
+    """The pieces of a booking as they come, each with its grams and money."""
+
+    def __init__(
+        self,
+        booking: Booking,
+        stated: Settings,
+        hosts: Mapping[str, Steps],
+        models: Mapping[tuple[str, str], str],
+    ) -> None:
+        self.booking, self.pieces = booking, list[pl.DataFrame]()
+        self._stated, self._hosts, self._models = stated, hosts, models
+        self._used: list[pl.DataFrame] = []
+
+    def take(self, parts: Iterable[pl.DataFrame]) -> None:
+        for part in parts:
+            with_host = part.with_columns(_host(part, self._hosts))
+            self.pieces.append(co2_and_cost(with_host, self._stated, self._models))
+            self._used.append(factors_used(self.pieces[-1], self._stated))
+
+    def booked(self, since: datetime, until: datetime) -> Booked:
+        return Booked(
+            pl.concat(self.pieces, rechunk=False), self.booking.metered, self.booking.problems, join_used(self._used),
+            self._stated, self._stated.sensor, since, until,
+        )  # fmt: skip
 
 
-def _host(part: pl.DataFrame, hosts: dict[str, Steps]) -> pl.Series:
+def _host(part: pl.DataFrame, hosts: Mapping[str, Steps]) -> pl.Series:
     """Energy of the rest of the node, the share of each piece; NULL where it is not stated.
 
     Pieces of unknown GPUs have none: these GPUs have pieces of their own, which have it.
@@ -182,6 +262,8 @@ def _covered(
     store: Store, cluster: str | None, since: datetime | None, until: datetime | None
 ) -> tuple[int, int, Sequence[str]]:
     """The time that is looked at, ns: what was asked for, else what the telemetry covers; and the clusters."""
+    if cluster and since is not None and until is not None and until > since and has_telemetry(store, cluster):
+        return _ns(since), _ns(until), [cluster]
     found = covered(store, cluster=cluster)
     of = "" if cluster is None else f" of cluster {cluster}"
     if found.is_empty():

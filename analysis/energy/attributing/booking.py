@@ -101,14 +101,18 @@ class Booking:
         self._cuts = np.unique(np.asarray(cuts, np.int64))
         self._since, self._until = since_ns, until_ns
         self._only = None if gpus is None else set(gpus)
-        self._fleet = Fleet.read(store)
-        self._claims = read_claims(store, self._fleet, since_ns=since_ns, until_ns=until_ns, cluster=cluster)
+        self._fleet = Fleet.read(store, self._only)
+        self._claims = read_claims(
+            store, self._fleet, since_ns=since_ns, until_ns=until_ns, cluster=cluster, gpus=self._only
+        )
         self._active = Activities(store, self._claims, self._fleet, since_ns, until_ns) if self._fleet.parent else None
         self._met: set[Key] = set()
         self._metered: list[tuple[str | None, str, str | None, int, int, float, float | None, float | None]] = []
         self._findings = problems.refused(store, cluster, since_ns, until_ns)
         self._unattributed: dict[Key, list[tuple[Times, Times, Floats]]] = defaultdict(list)
         self._seen_to: dict[Key, int] = {}  # the last reading of any GPU of a node
+        self._made: list[tuple[Key, str | None, Shreds]] = []  # pieces that are in no frame yet
+        self._rows = 0
 
     @property
     def metered(self) -> pl.DataFrame:
@@ -128,20 +132,29 @@ class Booking:
         `read` are the meters of the same time, cluster and GPUs. The last frame has the jobs whose GPU nobody knows or
         read.
         """
-        made: list[tuple[Key, str | None, Shreds]] = []
-        rows = 0
         for meter in read:
-            shreds = self._of(meter)
-            made.append(shreds)
-            rows += len(shreds[2])
-            if rows >= _ROWS:
-                yield self._frame(made)
-                made, rows = [], 0
-        if made:
-            yield self._frame(made)
+            yield from self.add(meter)
+        yield from self.rest()
+
+    def add(self, meter: Meter) -> Iterator[pl.DataFrame]:
+        """Book a GPU; the pieces of it and of those before it, once there are enough of them."""
+        shreds = self._of(meter)
+        self._made.append(shreds)
+        self._rows += len(shreds[2])
+        if self._rows >= _ROWS:
+            yield self._taken()
+
+    def rest(self) -> Iterator[pl.DataFrame]:
+        """The pieces that are left when all GPUs were added, then the jobs whose GPU nobody knows or read."""
+        if self._made:
+            yield self._taken()
         rest = [*self._unread(), *self._unknown(), *self._backward()]
         if rest:
             yield self._frame(rest)
+
+    def _taken(self) -> pl.DataFrame:
+        made, self._made, self._rows = self._made, [], 0
+        return self._frame(made)
 
     # -- a GPU with a meter ---------------------------------------------------------------------------------
 
@@ -161,8 +174,7 @@ class Booking:
             activity=self._active if len(rows) > 1 else None,
         )
         ends = self._ends(meter.first_ns, meter.last_ns)
-        metered_j = float(meter.over(*(np.array([one], np.int64) for one in ends)).energy_j[0])
-        self._metered.append((*key, node, *ends, metered_j, meter.idle_w, meter.limit_w))
+        self._metered.append((*key, node, *ends, meter.joules(*ends), meter.idle_w, meter.limit_w))
         if node is not None:
             place = meter.cluster, node
             self._seen_to[place] = max(self._seen_to.get(place, meter.last_ns), meter.last_ns)

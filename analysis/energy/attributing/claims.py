@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from ...telemetry.readings import literal
 from ..metering.readings import Floats, Times
 
 if TYPE_CHECKING:
@@ -61,11 +63,13 @@ class Fleet:
     """Of a MIG instance with a profile: which part of its GPU it is."""
 
     @classmethod
-    def read(cls, store: Store) -> Fleet:
-        """The fleet of a store."""
+    def read(cls, store: Store, gpus: Collection[Key] | None = None) -> Fleet:
+        """The fleet of a store, or some of its physical GPUs with their instances."""
+        where = "" if gpus is None else f" WHERE gpu IN ({_listed(gpus)}) OR parent IN ({_listed(gpus)})"
         answer = store.sql(
             "SELECT cluster, gpu, node, model, parent, mig_profile, "
             "coalesce(power_limit_max_mw, power_limit_default_mw, power_limit_mw) / 1e3 AS limit_w FROM gpus_now"
+            + where
         )
         rows = list(answer.polars().iter_rows(named=True))
         models: dict[Key, str | None] = {(row["cluster"], row["gpu"]): row["model"] for row in rows}
@@ -93,20 +97,36 @@ def profile_share(profile: str | None, model: str | None) -> float | None:
 
 
 def read_claims(
-    store: Store, fleet: Fleet, *, since_ns: int | None = None, until_ns: int | None = None, cluster: str | None = None
+    store: Store,
+    fleet: Fleet,
+    *,
+    since_ns: int | None = None,
+    until_ns: int | None = None,
+    cluster: str | None = None,
+    gpus: Collection[Key] | None = None,
 ) -> Claims:
-    """The allocations that touch the time from `since_ns` to `until_ns`, and those that end before they begin."""
+    """The allocations that touch the time from `since_ns` to `until_ns`; of those that end before they begin, their
+    begin. `gpus`: only those of these physical GPUs and their instances in `fleet`, and those without a GPU."""
     wanted = ["TRUE"]
+    if gpus is not None:
+        instances = [key for key, parent in fleet.parent.items() if (key[0], parent) in gpus]
+        wanted.append(f"(gpu IS NULL OR gpu IN ({_listed([*gpus, *instances])}))")
     if until_ns is not None:
         wanted.append(f"began < make_timestamp_ns({int(until_ns)})")
     if since_ns is not None:
-        wanted.append(f"(ended IS NULL OR ended >= make_timestamp_ns({int(since_ns)}) OR ended < began)")
+        since = f"make_timestamp_ns({int(since_ns)})"
+        wanted.append(f"(ended IS NULL OR ended >= {since} OR ended < began AND began >= {since})")
     answer = store.sql(
         "SELECT cluster, allocation, job_id, node, gpu, share, node_gpus, began, ended, recorded "
         f"FROM jobs_now WHERE began IS NOT NULL AND {' AND '.join(wanted)}"
     )
     jobs = answer.polars()
     return claims(jobs if cluster is None else jobs.filter(pl.col("cluster") == cluster), fleet)
+
+
+def _listed(gpus: Collection[Key]) -> str:
+    """The names of GPUs in SQL."""
+    return ", ".join(sorted({literal(gpu) for _, gpu in gpus})) or "NULL"
 
 
 def claims(jobs: pl.DataFrame, fleet: Fleet) -> Claims:

@@ -127,9 +127,10 @@ def split(
         np.zeros((8, len(none))), np.full(len(none), "", energies.reason.dtype),
     )  # fmt: skip
     shreds = _merged(_joined([*jobs, windows, zero]), cuts)
-    if (holders > 1).any():
-        _as_one_time(meter, shreds)
     many = holders > 1
+    if not many.any():
+        return shreds, []
+    _as_one_time(meter, shreds)
     none_known = many & (np.bincount(at, ~np.isnan(stated), minlength=len(left)) == 0)
     one_missing = many & ~none_known & (np.bincount(at, np.isnan(stated), minlength=len(left)) > 0)
     crowds = [

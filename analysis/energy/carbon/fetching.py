@@ -39,10 +39,11 @@ Kept = dict[tuple[str, int], tuple[str, str]]
 def fetch(settings: Settings, since: int, until: int, clusters: Sequence[str], zone: str | None = None) -> None:
     """Ask for the hours between two times (ns) that no file has, for the zones where the clusters stood, or for one.
 
+    Nothing is asked with settings that are `offline`.
     Raises InputError and WhorlError as `services.ask`, StoreError where the answers cannot be kept.
     """
     adapter = settings.adapter
-    if adapter is None or settings.method is Method.MARKET:
+    if adapter is None or settings.offline or settings.method is Method.MARKET:
         return
     until = min(until, time.time_ns() // _HOUR * _HOUR)
     since = since // _HOUR * _HOUR

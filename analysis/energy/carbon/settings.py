@@ -88,6 +88,8 @@ class Settings:
     embodied: tuple[Embodied, ...] = ()
     sensor: SensorError = SENSOR_ERROR
     adapter: Adapter | None = None
+    offline: bool = False
+    """Whether the service of `adapter` is not to be asked: only what it answered before counts."""
 
     def zones_of(self, cluster: str) -> list[tuple[int, int, str]]:
         """Where a cluster stood: (began, ended, zone) in order."""
@@ -98,10 +100,13 @@ NONE = Settings()
 """Nothing is stated."""
 
 
-def find_settings(store: Path, path: str | Path | None = None) -> Settings:
-    """The settings: of `path`, else of `energy.toml` in the folder of the store, else none. Raises InputError."""
-    if path is not None:
-        return read_settings(Path(path))
+def find_settings(store: Path, given: Settings | str | Path | None = None) -> Settings:
+    """The settings: those `given`, or of the file of that name, else of `energy.toml` in the folder of the store, else
+    none. Raises InputError."""
+    if isinstance(given, Settings):
+        return given
+    if given is not None:
+        return read_settings(Path(given))
     usual = store / FILE
     return read_settings(usual, trusted=False) if usual.is_file() else NONE
 

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from ...statistics.ordering import Floats, Ints
+from ...telemetry.readings import literal
 from ..pieces import Kind
 from .excess import BUSY
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from ....store import Store
 
 _AT_ONCE = 256  # GPUs
+_FEW = 100  # allocations
 _READINGS = 5  # in the time of a job, at least
 _KEYS = ["cluster", "gpu", "allocation"]
 
@@ -28,17 +30,17 @@ def busy(store: Store, pieces: pl.DataFrame) -> pl.DataFrame:
         for first in range(0, len(gpus), _AT_ONCE):
             some = gpus[first : first + _AT_ONCE]
             parts.append(_of_gpus(store, str(cluster), some, part.filter(pl.col("gpu").is_in(some))))
-    found = pl.concat(parts).join(_workloads(store), on=_KEYS, how="left")
+    found = pl.concat(parts).join(_workloads(store, jobs["allocation"].unique()), on=_KEYS, how="left")
     return found.select(pl.col(name).cast(kind) for name, kind in BUSY.items())
 
 
 def _of_gpus(store: Store, cluster: str, gpus: list[str], jobs: pl.DataFrame) -> pl.DataFrame:
     """The shares of the time of some GPUs of a cluster: the mean over the readings while the job had the GPU."""
     began, ended = (jobs[name].dt.timestamp("ns").to_numpy() for name in ("began", "ended"))
-    named = ", ".join(_text(one) for one in gpus)
+    named = ", ".join(literal(one) for one in gpus)
     query = f"""
         select gpu, epoch_ns(ts) as at_ns, n, utilization_mean as busy, memory_utilization_mean as memory from history
-        where cluster = {_text(cluster)} and gpu in ({named}) and utilization_mean is not null
+        where cluster = {literal(cluster)} and gpu in ({named}) and utilization_mean is not null
             and ts between make_timestamp_ns({int(began.min())}) and make_timestamp_ns({int(ended.max())})
         order by gpu, ts
     """
@@ -79,16 +81,15 @@ def _shares(readings: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _workloads(store: Store) -> pl.DataFrame:
-    """The workload of each job and GPU whose runs are all of one: cluster, gpu, allocation, workload."""
-    query = """
+def _workloads(store: Store, allocations: pl.Series) -> pl.DataFrame:
+    """The workload of each job and GPU whose runs are all of one: cluster, gpu, allocation, workload. Where few
+    allocations are asked for, only of these."""
+    few = allocations.to_list() if len(allocations) <= _FEW else []
+    where = f"where j.allocation in ({', '.join(map(literal, few))})" if few else ""
+    query = f"""
         select j.cluster, j.gpu, j.allocation, any_value(r.workload) as workload
         from jobs_now j join runs r on r.cluster is not distinct from j.cluster and r.gpu = j.gpu
             and (r.job_id = j.raw_id or r.job_id = j.job_id)
-        group by all having count(distinct r.workload) = 1
+        {where} group by all having count(distinct r.workload) = 1
     """
     return store.sql(query).polars().with_columns(pl.all().cast(pl.String))
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"

@@ -63,12 +63,17 @@ class Part:
 
 
 def excess(
-    pieces: pl.DataFrame, levels: pl.DataFrame, busy: pl.DataFrame, *, sensor: SensorError = SENSOR_ERROR
+    pieces: pl.DataFrame,
+    levels: pl.DataFrame,
+    busy: pl.DataFrame,
+    *,
+    sensor: SensorError = SENSOR_ERROR,
+    compared: int | None = None,
 ) -> pl.DataFrame:
     """A row for each allocation and GPU, and for each GPU without a job; `add` adds them up.
 
     `pieces`: as `pieces.SCHEMA`, with cost, co2e_g and host_j where known. `levels`: from `levels.levels`. `busy`: as
-    `BUSY`.
+    `BUSY`. `compared`: how many GPUs have levels, where `levels` has only some of them.
     Columns: those of `add_up` by cluster, gpu, node, kind and allocation, and for `excess_j` and `excess_s` (of GPU
     time) the best figure, `_low`, `_high` (95 %), `_least`, `_common`, `_reason`; `basis` (what the level is from).
     """
@@ -78,7 +83,7 @@ def excess(
     rows = add_up(used, _KEYS, sensor=sensor, also=[*also, *hosts])
     rows = rows.join(busy, on=["cluster", "gpu", "allocation"], how="left", maintain_order="left")
     rows = rows.with_columns(_use().alias("use"))
-    gpus = max(1, levels.select("cluster", "gpu").unique().height)
+    gpus = max(1, compared or levels.select("cluster", "gpu").unique().height)
     time, energy, idle = (_with_level(rows, levels, measure) for measure in Measure)
     is_job = (rows["kind"] == Kind.JOB).to_numpy()
     seconds, joules, resting = (rows[name].cast(pl.Float64).to_numpy() for name in ("gpu_s", "energy_j", "idle_j"))
@@ -232,12 +237,13 @@ def _columns(name: str, part: Part) -> list[pl.Series]:
 # -- added up ---------------------------------------------------------------------------------------------------------
 
 _MEASURES = ("excess_j", "excess_s")
+_ENDS = {f"{name}_{end}": f"excess_{end}_{name[-1]}" for name in _MEASURES for end in ("low", "high")}
 
 
 def add(rows: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     """The excess added up by the columns `by`, which begin with cluster: `gpus`, `jobs`, `gpu_s`, `energy_j` of the
-    rows with an excess, and of `excess_j` and `excess_s` the figure, its 95 % interval, and `_of_s` (GPU time that
-    the figure is from).
+    rows with an excess, and of `excess_j` and `excess_s` the figure, its 95 % interval (`excess_low_j` to
+    `excess_high_j`), and `_of_s` (GPU time that the figure is from).
 
     The errors of a GPU's jobs are one error; GPUs err apart, but for the median that all are compared with. `shown`:
     only where one GPU is a row.
@@ -290,7 +296,7 @@ def _over_gpus(boards: pl.DataFrame, rows: pl.DataFrame, by: list[str], also: Se
     shown = [pl.when(one).then(pl.col(f"{name}_least") > 0).alias(f"{name}_shown") for name in _MEASURES]
     reasons = [pl.when(pl.col(name).is_null()).then(f"{name}_reason").alias(f"{name}_reason") for name in _MEASURES]
     found = found.with_columns(*ends, *shown, *reasons).join(jobs, on=by, how="left", nulls_equal=True)
-    return found.drop(f"{name}_{end}" for name in _MEASURES for end in ("least", "common"))
+    return found.drop(f"{name}_{end}" for name in _MEASURES for end in ("least", "common")).rename(_ENDS)
 
 
 def _known(name: str) -> pl.Expr:

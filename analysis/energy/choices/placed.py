@@ -14,6 +14,7 @@ import polars as pl
 
 from ....errors import InputError
 from ...probing import campaigns, probed
+from ...telemetry.readings import literal
 from ...verdicts.answers.fingerprint import fingerprint
 from ..booked import Booked, booked
 from ..pieces import Kind, add_up
@@ -117,10 +118,11 @@ def identities(store: Store) -> pl.DataFrame:
     return rows.with_columns(texts, pl.col("limit_w").cast(pl.Float64))
 
 
-def job_allocations(store: Store) -> pl.DataFrame:
-    """The job of each allocation: cluster, allocation, job_id, user, account."""
+def job_allocations(store: Store, numbers: pl.Series | None = None) -> pl.DataFrame:
+    """The job of each allocation: cluster, allocation, job_id, user, account; of all jobs, or of some numbers."""
+    where = "" if numbers is None else f"where job_id in ({', '.join(map(literal, numbers.unique().to_list()))}) "
     query = "select cluster, allocation, any_value(job_id) as job_id, any_value(user) as user, any_value(account) as "
-    return store.sql(f"{query} account from jobs_now group by cluster, allocation").polars().cast(pl.String)
+    return store.sql(f"{query} account from jobs_now {where}group by cluster, allocation").polars().cast(pl.String)
 
 
 def fingerprints(store: Store, cluster: str | None) -> tuple[pl.DataFrame, list[str]]:
@@ -153,8 +155,7 @@ def _read_s(found: Booked) -> float:
 def _rows(rows: pl.DataFrame, used: pl.DataFrame, keys: list[str], found: Booked, window_s: float) -> pl.DataFrame:
     """The energy and the excess by `keys`, and the excess of a year at the same pace."""
     energy = add_up(used, keys, sensor=found.sensor, also=_COSTS).select(*keys, *_FIGURES, "gpu_s", "measured_s")
-    of = add(rows, keys).rename({"excess_j_low": "excess_low_j", "excess_j_high": "excess_high_j",
-                                 "excess_s_low": "excess_low_s", "excess_s_high": "excess_high_s"})  # fmt: skip
+    of = add(rows, keys)
     whole = energy.join(of.drop("energy_j", "gpu_s"), on=keys, how="left", nulls_equal=True)
     of_year = YEAR_S / window_s if window_s >= LEAST_FOR_A_YEAR_S else None
     yearly = {"year_kwh": ("excess_j", 3.6e6), "year_low_kwh": ("excess_low_j", 3.6e6),
@@ -183,12 +184,12 @@ def _with_names(rows: pl.DataFrame, store: Store, by: Of, named: pl.DataFrame) -
         of = job_allocations(store).group_by("cluster", "job_id").agg(pl.col("user", "account").drop_nulls().last())
         rows = rows.join(of, on=["cluster", "job_id"], how="left", nulls_equal=True)
         return rows.select("cluster", "job_id", "user", "account", *_FIGURES, *_EXCESS)
-    for more in (named, _verdicts(store)):
+    for more in (named, verdicts(store)):
         rows = rows.join(more, on=["cluster", "gpu"], how="left", nulls_equal=True)
     return rows.select("cluster", "gpu", "name", "node", "model", *_FIGURES, *_EXCESS, "held_s", "held_j", "verdicts")
 
 
-def _verdicts(store: Store) -> pl.DataFrame:
+def verdicts(store: Store) -> pl.DataFrame:
     """What the judge says of each GPU: cluster, gpu, verdicts (kinds of findings, the worst first)."""
     rows = store.sql("select cluster, keys, kind from verdicts_now where level = 'gpu' order by place").to_pylist()
     kinds: dict[tuple[str, str], list[str]] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from ....errors import InputError
-from ...power_classes import curves, sweep
+from ....store.sensor_error import SensorError
 from ..answers import Answer, energy
 from ..booked import Booked
 from ..pieces import Kind, add_up
 from .busy import busy
 from .excess import add, excess, use_of
-from .levels import levels
-from .models import medians, sizes
-from .placed import fingerprints, identities, job_allocations
+from .ground import Ground, ground
+from .placed import job_allocations
+from .places import places
 from .quoting import Quote, Ran, as_it_ran, caps, other_models, starts, usual_gpu, with_pareto
 
 if TYPE_CHECKING:
@@ -39,6 +39,10 @@ class Quoted:
     quotes: Sequence[Quote]
     booked: Booked
     notes: Sequence[str]
+    lost: Mapping[str, Any] | None
+    """What its GPUs cost beyond the median GPUs of their models, a row of `excess.add`; None where it had none."""
+    places: pl.DataFrame
+    """Where each of its GPUs stands: `places.places`."""
 
 
 def quote(
@@ -49,13 +53,15 @@ def quote(
     deadline_s: float = DEADLINE_S,
     now: datetime | None = None,
     answer: Answer | None = None,
+    grounds: Callable[[str, SensorError], Ground] | None = None,
     progress: Callable[[str], None] | None = None,
     **more: Any,
 ) -> Quoted:
     """What a job took, and would have taken on other GPUs, under power caps, and at another hour.
 
     `deadline_s`: how long from `now` (UTC) its end may be away, for the hour. `answer`: what `answers.energy` said of
-    the job, where it was asked before; else `more` is what that takes.
+    the job, where it was asked before; else `more` is what that takes. `grounds` gives the ground of a cluster, for
+    callers that keep it.
     Raises InputError as that does.
     """
     from ....store import Store as Opened
@@ -67,26 +73,27 @@ def quote(
     if mine.is_empty():
         raise InputError(f"no GPU of job {job} is known in this time: leave --since and --until out")
     where = str(mine["cluster"][0])
-    of_jobs = job_allocations(opened).join(mine, on=["cluster", "job_id"], how="semi", nulls_equal=True)
+    of_jobs = job_allocations(opened, mine["job_id"]).join(mine, on=["cluster", "job_id"], how="semi", nulls_equal=True)
     pieces = found.booked.pieces.filter(pl.col("kind") == Kind.JOB)
     pieces = pieces.join(of_jobs, on=["cluster", "allocation"], how="semi", nulls_equal=True)
     say("comparing the GPUs")
-    told, notes = fingerprints(opened, where)
-    named = identities(opened).filter(pl.col("cluster") == where)
-    used = busy(opened, pieces)
-    ran = _ran(pieces, used, named, where, found.booked)
     sensor = found.booked.sensor
-    rows = excess(pieces, levels(told, named, sensor=sensor), used, sensor=sensor)
+    base = ground(opened, where, sensor) if grounds is None else grounds(where, sensor)
+    used = busy(opened, pieces)
+    ran = _ran(pieces, used, base.named, where, found.booked)
+    own = pl.col("gpu").is_in(pieces["gpu"].drop_nulls().unique().implode())
+    rows = excess(pieces, base.levels.filter(own), used, sensor=sensor, compared=base.compared)
     of_all = add(rows, ["cluster"]).to_dicts()
     quotes = [as_it_ran(ran)]
     if of_all:
         quotes.append(usual_gpu(ran, of_all[0]))
-    quotes += other_models(ran, medians(told, sizes(opened)), sensor)
-    quotes += caps(ran, curves(sweep(opened, cluster=where)))
+    quotes += other_models(ran, base.models, sensor)
+    quotes += caps(ran, base.caps)
     at = (datetime.now(UTC) if now is None else now.replace(tzinfo=UTC)) - _EPOCH
     at_ns = at // timedelta(microseconds=1) * 1000
     quotes += starts(ran, found.booked.settings, at_ns, at_ns + round(deadline_s * 1e9))
-    return Quoted(job, ran, with_pareto(quotes), found.booked, notes)
+    lost = of_all[0] if of_all else None
+    return Quoted(job, ran, with_pareto(quotes), found.booked, base.notes, lost, places(rows, base.stands.filter(own)))
 
 
 def _ran(pieces: pl.DataFrame, used: pl.DataFrame, named: pl.DataFrame, cluster: str, booked: Booked) -> Ran:

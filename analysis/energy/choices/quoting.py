@@ -142,8 +142,8 @@ def usual_gpu(ran: Ran, excess: dict[str, Any]) -> Quote:
         why = NoQuote.NO_USE if ran.busy is None else NoQuote.NO_LEVEL
         return Quote(Option.USUAL, what, reason=why.meaning)
     wall = ran.time_s / ran.gpu_s  # the job's time over the time of its GPUs
-    best, low, high = (ran.time_s - excess[name] * wall for name in ("excess_s", "excess_s_high", "excess_s_low"))
-    energy = [ran.energy_j - excess[name] for name in ("excess_j", "excess_j_high", "excess_j_low")]
+    best, low, high = (ran.time_s - excess[name] * wall for name in ("excess_s", "excess_high_s", "excess_low_s"))
+    energy = [ran.energy_j - excess[name] for name in ("excess_j", "excess_high_j", "excess_low_j")]
     return _quoted(ran, Quote(Option.USUAL, what, best, low, high, basis="fingerprints", n=excess["compared"]), *energy)
 
 

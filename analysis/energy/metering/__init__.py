@@ -6,7 +6,18 @@ from __future__ import annotations
 
 from .findings import Note, Problem, Reason
 from .meter import Energies, Meter
-from .reading import covered, meters
+from .reading import covered, has_telemetry, meters, rows_since
 from .readings import Readings
 
-__all__ = ["Energies", "Meter", "Note", "Problem", "Readings", "Reason", "covered", "meters"]
+__all__ = [
+    "Energies",
+    "Meter",
+    "Note",
+    "Problem",
+    "Readings",
+    "Reason",
+    "covered",
+    "has_telemetry",
+    "meters",
+    "rows_since",
+]

@@ -8,17 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....store.unseen import FLOOR, LIKELY, LOCKED_S, SUMS
+from ...pauses import near
 from . import counters
 from .findings import Note, Problem, Reason
 from .meter import PARTS, Meter
 from .power import power_of
-from .readings import Floats, Readings, Times
+from .readings import Floats, Readings, Times, median
 from .sampling import unseen
 
-_LONGEST_STEPS = 3.0  # a pause of more usual intervals than this is a gap
-_SHORTEST_GAP_S = 1.0
-_BLOCK = 32  # intervals that tell what is usual
-_NEXT = 8  # intervals after or before a long one that tell whether it is usual from or up to there
 _UNKNOWN_LIMIT = 1.5  # times the highest reading, where no limit is known
 _MOST_W = 1500.0  # no board draws more: where neither a limit nor a reading is known
 _IDLE_READINGS = 5
@@ -58,9 +55,10 @@ def build(
     idle_w, idle_n = _idle(watts, utilization)
     floor_w, full_w, highest_w = _levels(watts[known], idle_w, limit_w)
 
+    together = near(times, np.ones(len(times), bool))
     if known.any():
         shape = np.interp(times + power.shift_s, times[known], watts[known])
-        sensed = _near(times, known) & ~_beside(power.stuck[some] | power.zero[some])
+        sensed = (together if known.all() else near(times, known)) & ~_beside(power.stuck[some] | power.zero[some])
     else:
         middle = (floor_w + highest_w) / 2 if limit_w else floor_w
         shape, sensed = np.full(len(times), middle), np.zeros(len(step), bool)
@@ -83,7 +81,7 @@ def build(
         unseen_j2 = unseen(times, shape, utilization, power.sensor, floor_w, full_w, *means)
     differ = _compare(ts, by_power, energy, unseen_j2, trusted & sensed & ~_beside(mixed[some]), notes)
     # A counter misses nothing between its readings, but what it adds up may be the readings of the same sensor.
-    usual = max(float(np.median(step)), power.sensor.period_s)
+    usual = max(median(step), power.sensor.period_s)
     unseen_j2[:, trusted] *= power.sensor.missed
     unseen_j2[0, trusted] *= power.sensor.period_s / usual
     least = np.where(trusted, 0.0, np.maximum(floor_w * step, count.energy_j))
@@ -103,13 +101,12 @@ def build(
         "stuck_s": np.where(blind & _beside(power.stuck[some]), step, 0.0),
         "zero_s": np.where(blind & _beside(power.zero[some]), step, 0.0),
     }
-    near = _near(times, np.ones(len(times), bool))
     swing = _swing(times, shape, power.sensor.window_s + power.sensor.period_s)
-    swing = np.where(near, swing, highest_w - floor_w)
+    swing = np.where(together, swing, highest_w - floor_w)
     return Meter(
         cluster, gpu, int(ts[0]), int(ts[-1]), int(ts[0]), idle_w, idle_n, limit_w, floor_w, highest_w, tuple(notes),
         None, times, _from_zero(energy), slope, bend, swing, power.lag_s,
-        _from_zero(np.array([parts[name] for name in PARTS])),
+        np.stack([_from_zero(parts[name]) for name in PARTS]),
     )  # fmt: skip
 
 
@@ -128,31 +125,7 @@ def _levels(watts: Floats, idle_w: float | None, limit_w: float | None) -> tuple
 
 def _idle(watts: Floats, utilization: Floats) -> tuple[float | None, int]:
     idle = watts[(utilization == 0) & ~np.isnan(watts)]
-    return (float(np.median(idle)), len(idle)) if len(idle) >= _IDLE_READINGS else (None, len(idle))
-
-
-def _near(times: Floats, known: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """By interval, whether the readings around it are no gap apart."""
-    n = len(times)
-    if known.all():
-        apart = np.diff(times)
-    else:
-        at = np.where(known, np.arange(n), -1)
-        before = np.maximum.accumulate(at)[:-1]
-        after = np.minimum.accumulate(np.where(known, np.arange(n), n)[::-1])[::-1][1:]
-        apart = np.where((before < 0) | (after >= n), np.inf, times[np.minimum(after, n - 1)] - times[before])
-    size = min(_BLOCK, len(apart))
-    starts = np.minimum(np.arange(0, len(apart), size), len(apart) - size)
-    usual = np.median(np.diff(times)[starts[:, None] + np.arange(size)], axis=1)
-    usual = np.repeat(usual, size)[: len(apart)]
-    near: NDArray[np.bool_] = apart <= np.maximum(_LONGEST_STEPS * usual, _SHORTEST_GAP_S)
-    far = np.flatnonzero(~near)
-    if len(far) and len(apart) >= _NEXT:  # where readings begin to come more rarely, or end to
-        step = np.diff(times)
-        for reach in (np.arange(_NEXT), -np.arange(_NEXT)):
-            some = np.median(step[np.clip(far[:, None] + reach, 0, len(step) - 1)], axis=1)
-            near[far] |= apart[far] <= _LONGEST_STEPS * some
-    return near
+    return (median(idle), len(idle)) if len(idle) >= _IDLE_READINGS else (None, len(idle))
 
 
 def _beside(which: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -163,7 +136,7 @@ def _beside(which: NDArray[np.bool_]) -> NDArray[np.bool_]:
 def _swing(times: Floats, shape: Floats, around_s: float) -> Floats:
     """By interval, the range of the power within it and `around_s` before and after."""
     low, high = np.minimum(shape[:-1], shape[1:]), np.maximum(shape[:-1], shape[1:])
-    reach = 1 + int(around_s / max(float(np.median(np.diff(times))), 1e-3))
+    reach = 1 + int(around_s / max(median(np.diff(times)), 1e-3))
     while reach > 0:  # doubling: each pass widens by twice as much
         by = min(reach, len(low))
         low = np.minimum(low, np.minimum(_shifted(low, by), _shifted(low, -by)))
@@ -183,6 +156,8 @@ def _shifted(values: Floats, by: int) -> Floats:
 
 def _gaps(ts: Times, gap: NDArray[np.bool_], energy: Floats) -> list[Note]:
     """One note for each stretch without readings."""
+    if not gap.any():
+        return []
     edges = np.flatnonzero(np.diff(np.concatenate([[0], gap.view(np.int8), [0]])))
     began, ended = edges[::2], edges[1::2]
     upto = _from_zero(energy)
@@ -207,9 +182,10 @@ def _compare(
 
 
 def _from_zero(steps: Floats) -> Floats:
-    """Sums from the first interval on, along the last axis; one more than there are intervals."""
-    found = np.zeros((*steps.shape[:-1], steps.shape[-1] + 1))
-    np.cumsum(steps, axis=-1, out=found[..., 1:])
+    """Sums from the first interval on; one more than there are intervals."""
+    found = np.zeros(len(steps) + 1)
+    if steps.any():
+        np.cumsum(steps, out=found[1:])
     return found
 
 

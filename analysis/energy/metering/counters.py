@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .findings import Note, Problem
-from .readings import Floats, Times
+from .readings import Floats, Times, median
 
 _JUMP = 1.5  # times the highest power that a counter may show
 _CREEP = 0.3  # of the power: a counter that grows by less stands still
@@ -52,9 +52,11 @@ def counted(ts: Times, counter: Floats, by_power: Floats, sensed: NDArray[np.boo
     crept = (grown >= 0) & whole & (grown < _CREEP * mean * np.maximum(lasted - _SLACK_S, 0) - 1.0)
     good = (grown >= 0) & ~jumped & ~crept
     # Each reading's interval belongs to the anchors around it.
-    inside = np.searchsorted(at, np.arange(len(by_power)), "right") - 1
+    anchor = np.zeros(len(ts), bool)
+    anchor[at] = True
+    inside = np.cumsum(anchor[:-1]) - 1
     between = (inside >= 0) & (inside < len(grown))
-    place = np.clip(inside, 0, len(grown) - 1)
+    place = np.minimum(np.maximum(inside, 0), len(grown) - 1)
     trusted = between & good[place]
     factor = np.divide(grown, power, out=np.zeros(len(grown)), where=power > 0)
     times = np.diff(ts) / 1e9
@@ -71,9 +73,10 @@ def counted(ts: Times, counter: Floats, by_power: Floats, sensed: NDArray[np.boo
         (Problem.COUNTER_JUMP, jumped, grown),
         (Problem.COUNTER_STALE, stale, power - grown),
     ):
-        notes += some_notes(problem, when[:-1][which], when[1:][which], joules[which])
+        if which.any():
+            notes += some_notes(problem, when[:-1][which], when[1:][which], joules[which])
     still = int(ts[-1] - when[-1])  # it does not move any more
-    if still > max(_STALE_S * 1e9, 3 * float(np.median(lasted)) * 1e9) and by_power[at[-1] :].sum() > highest_w * 1.0:
+    if still > max(_STALE_S * 1e9, 3 * median(lasted) * 1e9) and by_power[at[-1] :].sum() > highest_w * 1.0:
         notes.append(Note(Problem.COUNTER_STALE, int(when[-1]), int(ts[-1]), float(by_power[at[-1] :].sum())))
     return Counted(trusted, np.where(trusted, energy, since)), notes
 

@@ -16,6 +16,7 @@ from ....store.unseen import SUMS, variance_j2
 from .findings import Note, Reason
 from .readings import Floats, Times
 
+_REASON = f"<U{max(len(one) for one in Reason)}"
 _REFUSED_FROM = 0.5  # of a window without readings that count
 PARTS = ("measured_j", "below_j", "above_j", *SUMS, "measured_s", "counter_s", "stuck_s", "zero_s")
 """What a meter sums up besides the energy: of `Energies`, and what its variance and its reasons are made of."""
@@ -129,22 +130,42 @@ class Meter:
         """The time on the meter and (2 + parts, n): energy, parts and the doubt of a window's end there."""
         if len(self.knots_s) < 2:
             return np.zeros(len(when)), np.zeros((2 + len(PARTS), len(when)))
-        inside = np.clip((when - self.origin_ns) / 1e9, 0.0, self.knots_s[-1])
-        at = np.clip(np.searchsorted(self.knots_s, inside, "right") - 1, 0, len(self.knots_s) - 2)
-        step = self.knots_s[at + 1] - self.knots_s[at]
-        share = (inside - self.knots_s[at]) / step
+        inside, at, step, share = self._where(when)
         found = np.empty((2 + len(PARTS), len(when)))
-        found[0] = self.energy_j[at] + self.slope_j[at] * share + self.bend_j[at] * share**2
-        found[1:-1] = self.parts[:, at] + share * (self.parts[:, at + 1] - self.parts[:, at])
+        found[0] = self._upto(at, share)
+        before = self.parts[:, at]
+        found[1:-1] = before + share * (self.parts[:, at + 1] - before)
         found[-1] = self.edge_w[at] * (share * (1 - share) * step + self.lag_s)
         return inside, found
 
+    def _where(self, when: Times) -> tuple[Floats, Times, Floats, Floats]:
+        """The time on the meter, the segment that it is in, how long this is, and which share of it has passed."""
+        inside = np.minimum(np.maximum((when - self.origin_ns) / 1e9, 0.0), self.knots_s[-1])
+        at = np.searchsorted(self.knots_s, inside, "right") - 1
+        at = np.minimum(np.maximum(at, 0), len(self.knots_s) - 2)
+        step = self.knots_s[at + 1] - self.knots_s[at]
+        return inside, at, step, (inside - self.knots_s[at]) / step
+
+    def _upto(self, at: Times, share: Floats) -> Floats:
+        found: Floats = self.energy_j[at] + self.slope_j[at] * share + self.bend_j[at] * share**2
+        return found
+
+    def joules(self, began_ns: int, ended_ns: int) -> float:
+        """The `energy_j` of one window."""
+        if len(self.knots_s) < 2:
+            return 0.0
+        _, at, _, share = self._where(np.array([began_ns, ended_ns], np.int64))
+        first, last = self._upto(at, share)
+        return float(last - first)
+
     def _reasons(self, length: Floats, sums: dict[str, Floats]) -> NDArray[np.str_]:
-        reasons = np.full(len(length), "", dtype=f"<U{max(len(one) for one in Reason)}")
+        reasons = np.zeros(len(length), _REASON)
         if self.empty is not None:
             reasons[:] = self.empty
             return reasons
         refused = sums["measured_s"] < _REFUSED_FROM * length
+        if not refused.any():
+            return reasons
         missing = length - sums["measured_s"]
         reasons[refused] = Reason.GAPS
         reasons[refused & (sums["stuck_s"] > missing / 2)] = Reason.STUCK

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ....store.power_sensors import sensor_of_model
 from ....store.unseen import PART_S, PERIOD_S, Sensor
 from .findings import Note, Problem
-from .readings import Floats, Readings
+from .readings import Floats, Readings, median
 
 _LEAST_W = 0.5  # no GPU draws less, whatever it does
 _ABOVE_LIMIT = 2.0  # power over this many limits is no power of the board
@@ -40,10 +40,10 @@ class Power:
 def power_of(readings: Readings, limit_w: float | None, model: str | None, notes: list[Note]) -> Power:
     """Choose between the readings of power, and take out what cannot be; adds to `notes`."""
     step = np.diff(readings.ts_ns) / 1e9
-    usual = float(np.median(step)) if len(step) else _LONGEST_S
+    usual = median(step) if len(step) else _LONGEST_S
     known = sensor_of_model(model)
     told = readings.window_s[~np.isnan(readings.window_s)]
-    window = float(np.median(told)) if len(told) else _seconds(known.draw_ms if known else None)
+    window = median(told) if len(told) else _seconds(known.draw_ms if known else None)
     period = _seconds(known.period_ms if known else None) or (
         _SHORT_PERIOD_S if window and window <= 0.01 else PERIOD_S
     )

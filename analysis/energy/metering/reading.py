@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
 from ....store.metrics import BOARD_POWER
+from ...telemetry.readings import literal
 from .building import build
 from .findings import Note
 from .happened import happened
@@ -18,7 +20,7 @@ from .readings import Readings
 if TYPE_CHECKING:
     from ....store import Store
 
-_ROWS = 2_000_000  # of telemetry that are in memory at once, about
+_ROWS = 500_000  # of telemetry that are in memory at once, about
 _MARGIN_NS = 180 * 10**9  # before and after the time that was asked for: the readings on either side of its ends
 _MINUTE_S = 60.0
 _FULL_MINUTE = 0.9  # of the rows of the minutes beside it
@@ -35,22 +37,29 @@ def meters(
     gpus: Collection[tuple[str, str]] | None = None,
     since_ns: int | None = None,
     until_ns: int | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Iterator[Meter]:
     """The meter of each physical GPU that has telemetry from `since_ns` to `until_ns` (UTC; None: all), in order.
 
     `gpus` keeps only these: cluster and GPU of each. Raises StoreError.
     """
     near = {name: _near(store.scan(name), cluster, since_ns, until_ns) for name in _tables(store)}
+    if gpus is not None:
+        near = {name: rows.filter(_among(sorted({gpu for _, gpu in gpus}))) for name, rows in near.items()}
     counts = pl.concat([store.collect(rows.group_by(_KEYS).len()) for rows in near.values()])
     counts = counts.group_by(_KEYS).agg(pl.col("len").sum()).sort(_KEYS)
     counts = counts.join(_instances(store), on=_KEYS, how="anti", nulls_equal=True)
     if gpus is not None:
         wanted = pl.DataFrame(list(gpus), schema=dict.fromkeys(_KEYS, pl.String), orient="row")
         counts = counts.join(wanted, on=_KEYS, how="semi", nulls_equal=True)
-    boards, noticed = _boards(store), happened(store, cluster, since_ns, until_ns)
+    boards, noticed = _boards(store, gpus), happened(store, cluster, since_ns, until_ns)
     part = (pl.col("len").cum_sum() - 1) // _ROWS
+    done = 0
     for chunk in counts.with_columns(part.alias("part")).partition_by("part", maintain_order=True):
         for place, readings in _chunk(store, near, chunk):
+            done += 1
+            if progress is not None:
+                progress(f"metering GPUs: {done:,} of {counts.height:,}")
             key: Key = chunk.select(_KEYS).row(place)
             board, told = boards.get(key, {}), _inside(noticed.get(key, ()), readings)
             meter = build(*key, readings, board.get("limit_w"), board.get("model"), told).between(since_ns, until_ns)
@@ -61,14 +70,27 @@ def meters(
 def covered(store: Store, *, cluster: str | None = None) -> pl.DataFrame:
     """What time has telemetry, by cluster: `cluster`, `first` and `last` (UTC). Raises StoreError."""
     parts = []
+    where = "" if cluster is None else f"where cluster = {literal(cluster)} "
     for name in _tables(store):
-        first, last = pl.col("ts").min().alias("first"), pl.col("ts").max().alias("last")
-        if name == "telemetry_minutes":  # its time stamps are when minutes begin
-            last += pl.duration(seconds=60, time_unit="ns")
-        rows = _near(store.scan(name), cluster, None, None)
-        parts.append(store.collect(rows.group_by("cluster").agg(first, last)))
-    found = pl.concat(parts)
+        lasts = " + interval 1 minute" if name == "telemetry_minutes" else ""  # its time stamps are when minutes begin
+        ends = f"min(ts)::timestamp_ns as first, (max(ts){lasts})::timestamp_ns as last"
+        parts.append(store.sql(f"select cluster, {ends} from {name} {where}group by cluster").polars())
+    found = pl.concat(parts).with_columns(pl.col("cluster").cast(pl.String))
     return found.group_by("cluster").agg(pl.col("first").min(), pl.col("last").max()).sort("cluster")
+
+
+def has_telemetry(store: Store, cluster: str) -> bool:
+    """Whether there is any telemetry of a cluster: quicker than `covered`."""
+    where = f"where cluster = {literal(cluster)} limit 1"
+    return any(len(store.sql(f"select 1 from {name} {where}").to_pylist()) for name in _tables(store))
+
+
+def rows_since(store: Store, since: Sequence[datetime], until: datetime, *, cluster: str | None = None) -> list[int]:
+    """How many rows of telemetry there are from each of these times to `until` (UTC). Raises StoreError."""
+    counts = ", ".join(f"count(*) filter (ts >= timestamp '{one}') as n{number}" for number, one in enumerate(since))
+    where = f"ts < timestamp '{until}'" + ("" if cluster is None else f" and cluster = {literal(cluster)}")
+    found = [store.sql(f"select {counts} from {name} where {where}").polars().row(0) for name in _tables(store)]
+    return [sum(one) for one in zip(*found, strict=True)]
 
 
 def _tables(store: Store) -> list[str]:
@@ -78,19 +100,20 @@ def _tables(store: Store) -> list[str]:
 
 def _chunk(store: Store, tables: dict[str, pl.LazyFrame], chunk: pl.DataFrame) -> Iterator[tuple[int, Readings]]:
     """The readings of some GPUs: the row in `chunk`, and what was read."""
-    numbered = chunk.select(_KEYS).with_row_index("place")
-    names = chunk["gpu"]
-    within = pl.col("gpu").is_between(pl.lit(names.min()), pl.lit(names.max())) & pl.col("gpu").is_in(names.to_list())
+    within = _among(chunk["gpu"].to_list())
 
     def read(name: str, columns: Sequence[pl.Expr | str]) -> pl.DataFrame:
         some = store.collect(tables[name].filter(within).select(*_KEYS, "ts", *columns))
-        return some.join(numbered, on=_KEYS, nulls_equal=True).drop(_KEYS)
+        return _placed(some, chunk)
 
     parts = [read("telemetry", _READ)]
     if "telemetry_minutes" in tables:
         parts += _ends(read("telemetry_minutes", _READ_OF_MINUTES))
-    rows = pl.concat(parts, how="diagonal_relaxed").sort("place", "ts", maintain_order=True)
+    rows = pl.concat(parts, how="diagonal_relaxed")
     place, ts = rows["place"].to_numpy(), rows["ts"].cast(pl.Int64).to_numpy()
+    if not ((place[1:] > place[:-1]) | ((place[1:] == place[:-1]) & (ts[1:] >= ts[:-1]))).all():
+        rows = rows.sort("place", "ts", maintain_order=True)
+        place, ts = rows["place"].to_numpy(), rows["ts"].cast(pl.Int64).to_numpy()
     fresh = np.ones(len(ts), bool)  # a second row of one instant is left out
     fresh[1:] = (ts[1:] != ts[:-1]) | (place[1:] != place[:-1])
     again = not fresh.all()
@@ -103,6 +126,29 @@ def _chunk(store: Store, tables: dict[str, pl.LazyFrame], chunk: pl.DataFrame) -
     edges = np.concatenate([[0], np.flatnonzero(np.diff(place)) + 1, [len(place)]])
     for began, ended in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         yield int(place[began]), Readings(**{name: values[began:ended] for name, values in columns.items()})
+
+
+def _placed(rows: pl.DataFrame, chunk: pl.DataFrame) -> pl.DataFrame:
+    """The rows of the GPUs of a chunk, with `place`, the row that their GPU has there, and without its names."""
+    numbered = chunk.select(_KEYS).with_row_index("place")
+    if rows.is_empty():
+        return rows.join(numbered, on=_KEYS, nulls_equal=True).drop(_KEYS)
+    # Files often have the rows of a GPU side by side: to look up each stretch is quicker than each row.
+    first = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift()) for name in _KEYS)
+    stretch = rows.select(first.alias("first"))["first"].to_numpy().copy()
+    stretch[0] = True
+    of = rows.select(_KEYS).filter(pl.Series(stretch)).join(
+        numbered, on=_KEYS, how="left", nulls_equal=True, maintain_order="left"
+    )  # fmt: skip
+    rows = rows.drop(_KEYS).with_columns(of["place"].gather(np.cumsum(stretch) - 1))
+    return rows.drop_nulls("place") if of["place"].null_count() else rows
+
+
+def _among(gpus: Sequence[str]) -> pl.Expr:
+    """Whether a row is of one of these GPUs (in order). The range of their names tells which files have none."""
+    if not gpus:
+        return pl.lit(False)
+    return pl.col("gpu").is_between(pl.lit(gpus[0]), pl.lit(gpus[-1])) & pl.col("gpu").is_in(gpus)
 
 
 def _near(rows: pl.LazyFrame, cluster: str | None, since_ns: int | None, until_ns: int | None) -> pl.LazyFrame:
@@ -181,11 +227,14 @@ def _instances(store: Store) -> pl.DataFrame:
     return store.collect(store.scan("gpus").filter(pl.col("parent").is_not_null()).select(_KEYS).unique())
 
 
-def _boards(store: Store) -> dict[Key, dict[str, Any]]:
+def _boards(store: Store, gpus: Collection[tuple[str, str]] | None) -> dict[Key, dict[str, Any]]:
     """By cluster and GPU: its power limit (W) and its model."""
     limit = pl.max_horizontal("power_limit_mw", "power_limit_default_mw").max() / 1000
     model = pl.col("model").sort_by("first_seen", nulls_last=False).drop_nulls().last()
-    found = store.collect(store.scan("gpus").group_by(_KEYS).agg(limit.alias("limit_w"), model))
+    rows = store.scan("gpus")
+    if gpus is not None:
+        rows = rows.filter(pl.col("gpu").is_in(sorted({gpu for _, gpu in gpus})))
+    found = store.collect(rows.group_by(_KEYS).agg(limit.alias("limit_w"), model))
     return {(row["cluster"], row["gpu"]): row for row in found.iter_rows(named=True)}
 
 

@@ -11,6 +11,15 @@ Floats = NDArray[np.float64]
 Times = NDArray[np.int64]
 
 
+def median(values: Floats) -> float:
+    """The median of one value or more, none of which is NaN: quicker than numpy's where there are few."""
+    half = len(values) // 2
+    if len(values) % 2:
+        return float(np.partition(values, half)[half])
+    middle = np.partition(values, (half - 1, half))
+    return float((middle[half - 1] + middle[half]) / 2)
+
+
 @dataclass(frozen=True)
 class Readings:
     """What was read of one GPU; arrays (n,), NaN where a value is missing. Times increase strictly."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....store.unseen import Sensor, beats, hidden_w2, partly
-from .readings import Floats
+from .readings import Floats, median
 
 _BLOCK = 64  # readings whose variance is taken together
 _AROUND = 16  # readings before and after that tell whether readings vary
@@ -40,7 +40,7 @@ def unseen(
     what the GPU draws without work, `full_w` the most that work draws, as far as is known.
     """
     step = np.diff(times_s)
-    read_every = float(np.median(step))
+    read_every = median(step)
     usual = max(read_every, sensor.period_s)
     locked = _locked(power_w, utilization, floor_w, full_w, around=round(_AROUND * usual / read_every))
     inside = np.zeros(len(step))
