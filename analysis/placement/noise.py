@@ -56,11 +56,10 @@ class Noise:
 
     def log_density(self, deviation: Floats) -> Singles:
         """The log density at each of `deviation`, to the nearest eighth of a scale."""
-        middle = len(self.table) // 2
-        at = np.rint(deviation * (1.0 / self.step)).astype(np.int32)
-        at += middle
-        np.clip(at, 0, len(self.table) - 1, out=at)
-        found: Singles = self.table[at]
+        at = deviation * (1.0 / self.step)
+        np.rint(at, out=at)
+        at += len(self.table) // 2
+        found: Singles = self.table.take(at.astype(np.intp), mode="clip")
         return found
 
 

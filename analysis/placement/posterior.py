@@ -7,6 +7,7 @@ another sitting differs, and the measured level (`raw`), are the judge's.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,6 +25,8 @@ _OF_MEDIAN = 1.2533
 """The standard error of a median over that of a mean, of normal values."""
 _WILD = 4.0
 """Times the usual standard error from which a GPU's runs disagree."""
+_GPUS = 128
+"""Taken at a time: they stay in the cache of a core."""
 _LOOKS = 3
 """Looks without those that stand out: a GPU of 1.25 beside one of 1.4 and one of 2."""
 
@@ -179,16 +182,24 @@ def _table(
     row = np.full(len(alike), len(distinct), dtype=np.intp)
     row[distinct] = np.arange(len(distinct))
     table = np.empty((len(fits), len(distinct) + (len(pooled) > 0), len(prior.PROBABILITIES)), dtype=np.float32)
-    for number, weights in enumerate(fits):
-        if len(distinct):
-            own = prior.posteriors(likelihood[distinct], weights)
-            table[number, : len(distinct)] = np.exp(prior.quantiles(own, on, prior.PROBABILITIES))
-        if len(pooled):
-            # GPUs that cannot be distinguished share one posterior: the mean of theirs.
-            among = prior.posteriors(likelihood[pooled], weights).mean(axis=0, keepdims=True)
-            curve = prior.quantiles(among, on, prior.PROBABILITIES)[0]
-            table[number, -1] = np.exp(curve - curve[len(curve) // 2])
+    for some in _together(likelihood, distinct):
+        its = likelihood[some]
+        for number, weights in enumerate(fits):
+            curves = prior.quantiles(prior.posteriors(its, weights), on, prior.PROBABILITIES)
+            table[number, row[some]] = np.exp(curves)
+    for number, weights in enumerate(fits if len(pooled) else ()):
+        # GPUs that cannot be distinguished share one posterior: the mean of theirs.
+        among = prior.posteriors(likelihood[pooled], weights).mean(axis=0, keepdims=True)
+        curve = prior.quantiles(among, on, prior.PROBABILITIES)[0]
+        table[number, -1] = np.exp(curve - curve[len(curve) // 2])
     return table, row
+
+
+def _together(likelihood: Singles, gpus: Ints) -> Iterator[Ints]:
+    """The numbers of `gpus`, some at a time: those that are about as fast, whose quantiles are found quickest."""
+    order = gpus[np.argsort(likelihood[gpus].argmax(axis=1), kind="stable")]
+    for first in range(0, len(order), _GPUS):
+        yield order[first : first + _GPUS]
 
 
 def _interval(
@@ -202,8 +213,7 @@ def _interval(
     both = np.empty((len(alike), 2))
     distinct = np.flatnonzero(~alike)
     ends = np.array([TAIL, 1.0 - TAIL])
-    for first in range(0, len(distinct), 4096):
-        some = distinct[first : first + 4096]
+    for some in _together(likelihood, distinct):
         both[some] = np.exp(prior.quantiles(prior.mixed(likelihood[some], fits), on, ends))
     if alike.any():
         pooled = table[:, row[np.flatnonzero(alike)[0]], :].mean(axis=0)

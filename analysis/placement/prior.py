@@ -41,8 +41,15 @@ _MOST_SMOOTHING = 4.0
 """In standard errors of a GPU."""
 _RETURN = 30
 """Iterations of a refit, which starts from the fit."""
-_BLOCK = 1 << 22
-"""Cells that are looked up at a time."""
+_BLOCK = 1 << 15
+"""Cells that are looked up at a time: they stay in the cache of a core."""
+_NARROW = 64
+"""Atoms among which a place is counted, and not searched."""
+_FEW = 8
+"""Runs of a GPU; NumPy adds more than these in another order."""
+_ROWS = 1 << 18
+"""Cells of the likelihood that are read once for both products of a step, and small enough for one thread: threads of
+a library that wait for each other cost more than they save."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +92,11 @@ def likelihoods(x: Floats, starts: Ints, at: Floats, noises: Sequence[Noise]) ->
     Which of `noises` a GPU has is not known: each counts by how usual it is in the fleet and how well it fits.
     """
     found = np.empty((len(noises), len(starts) - 1, len(at)), dtype=np.float32)
-    for one, noise in zip(found, noises, strict=True):
-        for first, last in _blocks(starts, len(at)):
-            rows = noise.log_density(x[starts[first] : starts[last], None] - at[None, :])
-            one[first:last] = np.add.reduceat(rows, starts[first:last] - starts[first], axis=0)
+    for first, last in _blocks(starts, len(at)):
+        deviation = x[starts[first] : starts[last], None] - at[None, :]
+        own = starts[first : last + 1] - starts[first]
+        for one, noise in zip(found, noises, strict=True):
+            one[first:last] = _sums(noise.log_density(deviation), own)
     found -= found.max(axis=(0, 2))[None, :, None]
     np.exp(found, out=found)
     fits = found.sum(axis=2, dtype=np.float64)
@@ -98,6 +106,22 @@ def likelihoods(x: Floats, starts: Ints, at: Floats, noises: Sequence[Noise]) ->
     mixed = np.tensordot(usual.astype(np.float32), found, axes=1)
     mixed /= mixed.max(axis=1, keepdims=True)
     return mixed
+
+
+def _sums(rows: Singles, starts: Ints) -> Singles:
+    """The sum of the rows of each group, to the last bit as `reduceat` gives it, but much quicker where it can be."""
+    size = np.diff(starts)
+    runs = int(size[0])
+    found: Singles
+    if 1 < runs <= _FEW and (size == runs).all():
+        each = rows.reshape(len(size), runs, -1)
+        found = each[:, 1].copy()
+        for one in range(2, runs):
+            found += each[:, one]
+        found += each[:, 0]
+    else:
+        found = np.add.reduceat(rows, starts[:-1], axis=0)
+    return found
 
 
 def _blocks(starts: Ints, width: int) -> Iterator[tuple[int, int]]:
@@ -129,28 +153,44 @@ def fit(likelihood: Singles, on: Atoms, replicates: int, rng: np.random.Generato
     fleet that is the evidence for it.
     """
     gpus, width = likelihood.shape
-    sharp = _em(likelihood, np.full(width, 1.0 / width), np.ones(gpus), _ITERATIONS)
+    sharp = _em(likelihood, np.full(width, 1.0 / width), np.ones((1, gpus)), _ITERATIONS)[0]
     smoothing = _smoothing(sharp, on, gpus)
-    refitted = []
-    for _ in range(replicates):
-        again = _em(likelihood, 0.9 * sharp + 0.1 / width, rng.exponential(size=(gpus,)), _RETURN)
-        refitted.append(smoothing @ again)
+    drawn = rng.exponential(size=(replicates, gpus))
+    again = _em(likelihood, 0.9 * sharp + 0.1 / width, drawn, _RETURN)
     fitted = smoothing @ sharp
-    return Prior(fitted, refitted or [fitted])
+    return Prior(fitted, [smoothing @ one for one in again] or [fitted])
 
 
 def _em(likelihood: Singles, start: Floats, drawn: Floats, iterations: int) -> Floats:
-    weights = start.astype(np.float32)
-    counts = (drawn / drawn.sum()).astype(np.float32)
+    """(fits, atoms) the weights after EM from `start`, for each row of `drawn` (fits, gpus): how often a GPU counts.
+
+    All fits take a step together, as each step reads the whole likelihood.
+    """
+    weights = np.repeat(start.astype(np.float32)[:, None], len(drawn), axis=1)
+    counts = np.ascontiguousarray((drawn / drawn.sum(axis=1, keepdims=True)).astype(np.float32).T)
+    going = np.arange(len(drawn))
     for _ in range(iterations):
-        moved = weights * ((counts / (likelihood @ weights)) @ likelihood)
-        moved /= moved.sum()
-        change = float(np.abs(moved - weights).sum())
-        weights = moved
-        if change < _SETTLED:
+        if not len(going):
             break
-    found: Floats = weights.astype(np.float64) / float(weights.sum(dtype=np.float64))
+        before = weights[:, going]
+        moved = _moved(likelihood, before, counts[:, going] if len(going) < len(drawn) else counts)
+        weights[:, going] = moved
+        going = going[np.abs(moved - before).sum(axis=0) >= _SETTLED]
+    found: Floats = weights.T.astype(np.float64)
+    found /= found.sum(axis=1, keepdims=True)
     return found
+
+
+def _moved(likelihood: Singles, weights: Singles, counts: Singles) -> Singles:
+    """One step of EM. `weights`: (atoms, fits); `counts`: (gpus, fits)."""
+    rows = max(1, _ROWS // weights.size)
+    share = np.zeros_like(weights)
+    for first in range(0, len(likelihood), rows):
+        part = likelihood[first : first + rows]
+        share += part.T @ (counts[first : first + rows] / (part @ weights))
+    moved: Singles = weights * share
+    moved /= moved.sum(axis=0)
+    return moved
 
 
 def _smoothing(weights: Floats, on: Atoms, gpus: int) -> Floats:
@@ -176,16 +216,28 @@ def quantiles(posterior: Floats, on: Atoms, probabilities: Floats) -> Floats:
         reach = np.cumsum(posterior[first : first + rows], axis=1, dtype=np.float64)
         reach /= reach[:, -1:]
         place = _places(reach, probabilities)
-        upto = np.take_along_axis(reach, place, axis=1)
-        before = np.where(place > 0, np.take_along_axis(reach, np.maximum(place - 1, 0), axis=1), 0.0)
-        inside = (probabilities - before) / np.maximum(upto - before, 1e-300)
-        found[first : first + rows] = on.at[place] + on.step * (np.clip(inside, 0.0, 1.0) - 0.5)
+        cell = place + len(on.at) * np.arange(len(reach))[:, None]
+        line = reach.ravel()
+        before = line.take(cell - 1, mode="wrap")
+        before[place == 0] = 0.0
+        inside = (probabilities - before) / np.maximum(line.take(cell) - before, 1e-300)
+        np.clip(inside, 0.0, 1.0, out=inside)
+        found[first : first + rows] = on.at.take(place) + on.step * (inside - 0.5)
     return found
 
 
 def _places(reach: Floats, probabilities: Floats) -> Ints:
-    """For each row of running totals that end at 1, the first place that reaches each probability."""
+    """For each row of running totals that end at 1, the first place that reaches each probability (ascending)."""
     gpus, width = reach.shape
+    # Below `low` no row has reached any of them, from `high` on every row has reached all.
+    low = int((reach < probabilities[0]).all(axis=0).sum())
+    high = min(width - 1, width - int((reach >= probabilities[-1]).all(axis=0).sum()))
+    if high - low <= _NARROW:
+        passed = np.zeros((len(probabilities), gpus), dtype=np.uint8)
+        for one in np.ascontiguousarray(reach[:, low:high].T):
+            passed += (one[None, :] < probabilities[:, None]).view(np.uint8)
+        counted: Ints = low + passed.T.astype(np.intp)
+        return counted
     line = (reach + np.arange(gpus)[:, None]).ravel()
     line[width - 1 :: width] = np.arange(1, gpus + 1)  # rounding must not lead into the next row
     wanted = (probabilities[None, :] + np.arange(gpus)[:, None]).ravel()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,15 +41,24 @@ class Scores:
     """Every GPU measured in one of the workloads, by node, slot and name: the order of all arrays."""
     places: tuple[Place, ...]
     of: Mapping[str, WorkloadScores]
-    notes: tuple[str, ...]
-    """What was left out or assumed, sentences; those of its workloads too."""
+    """The scores of each workload, made when they are first asked for."""
+    general: tuple[str, ...]
+    """What was left out or assumed in all workloads, sentences."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Workloads that have runs but no scores, and the sentence that says why."""
 
-    @property
+    unscored: tuple[str, ...] = ()
+    """The same as sentences of their own, of those that were meant to have scores."""
+
+    @cached_property
     def nodes(self) -> tuple[str | None, ...]:
         """The node of each GPU; None where none is known."""
         return tuple(place.node for place in self.places)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was left out or assumed, in all workloads and in each, sentences."""
+        return (*self.general, *(note for one in self.of.values() for note in one.notes), *self.unscored)
 
     def name(self, gpu: int) -> str:
         """The name of GPU number `gpu` for people."""
@@ -79,8 +90,7 @@ class Scores:
 
     def notes_on(self, workload: str) -> list[str]:
         """The notes without those about other workloads."""
-        others = {note for name, one in self.of.items() if name != workload for note in one.notes}
-        return [note for note in self.notes if note not in others]
+        return [*self.general, *self.of[workload].notes, *self.unscored]
 
     def frame(self) -> pl.DataFrame:
         """One row a workload and GPU measured in it."""
@@ -127,8 +137,7 @@ def scores(
     found = read(store, workloads, cluster, nodes)
     names = sorted(found.places, key=lambda gpu: _order(gpu, found.places[gpu]))
     place = {gpu: number for number, gpu in enumerate(names)}
-    notes = list(found.notes)
-    of: dict[str, WorkloadScores] = {}
+    makers: dict[str, Callable[[], WorkloadScores]] = {}
     left_out = dict(found.left_out)
     for number, workload in enumerate(found.workloads):
         rng = np.random.default_rng([seed, number])
@@ -136,15 +145,44 @@ def scores(
         try:
             runs = _runs(found, workload, its)
         except InputError as error:
-            if workloads or (number == len(found.workloads) - 1 and not of):
+            if workloads or (number == len(found.workloads) - 1 and not makers):
                 raise
             left_out[workload] = str(error)
             continue
-        of[workload] = _scored(runs, found.places, place, rng, replicates, its)
-        notes += its
-    notes += [f"{workload} was left out: {why}" for workload, why in left_out.items()]
+        makers[workload] = partial(_scored, runs, found.places, place, rng, replicates, its)
     places = tuple(found.places[gpu] for gpu in names)
-    return Scores(found.cluster, tuple(of), tuple(names), places, of, tuple(notes), found.untimed | left_out)
+    unscored = tuple(f"{workload} was left out: {why}" for workload, why in left_out.items())
+    of = _WhenAsked(makers)
+    return Scores(
+        found.cluster, tuple(makers), tuple(names), places, of, found.notes, found.untimed | left_out, unscored
+    )
+
+
+class _WhenAsked(Mapping[str, WorkloadScores]):
+    """The scores of each workload, made when they are first asked for: of a large fleet they take seconds."""
+
+    def __init__(self, makers: Mapping[str, Callable[[], WorkloadScores]]) -> None:
+        self._makers = makers
+        self._made: dict[str, WorkloadScores] = {}
+        self._lock = threading.Lock()
+
+    def __getitem__(self, workload: str) -> WorkloadScores:
+        with self._lock:
+            if workload not in self._made:
+                self._made[workload] = self._makers[workload]()
+            return self._made[workload]
+
+    def __contains__(self, workload: object) -> bool:
+        return workload in self._makers
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)  # another process gets them made
 
 
 def _order(gpu: str, place: Place) -> tuple[bool, str, int, str]:

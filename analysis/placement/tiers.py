@@ -6,6 +6,7 @@ that gets any GPU of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -71,11 +72,12 @@ class Nodes:
 
 def nodes_of(scores: Scores, workload: str, usable: Collection[str] | None) -> Nodes:
     """The nodes with a GPU measured in `workload`, of `usable` where given, by name."""
-    belief = scores.belief(workload)
-    lower = scores.of[workload].lower
+    belief = scores.belief(workload).tolist()
+    lower = scores.of[workload].lower.tolist()
     found: dict[str, list[int]] = {}
+    usable = None if usable is None else set(usable)
     for gpu, node in enumerate(scores.nodes):
-        if node is not None and np.isfinite(belief[gpu]) and (usable is None or node in usable):
+        if node is not None and math.isfinite(belief[gpu]) and (usable is None or node in usable):
             found.setdefault(node, []).append(gpu)
     names = tuple(sorted(found))
     worst = tuple(max(found[name], key=lambda gpu: (belief[gpu], lower[gpu])) for name in names)

@@ -76,6 +76,11 @@ def general(given: dict[str, Any]) -> Setting:
     reading = Reading(given["duration_unit"], given["processors_per_gpu"])
     traces = [read_trace(path, given["trace_format"], reading) for path in given["paths"]]
     _once([trace.name for trace in traces])
+    return general_of(traces, given)
+
+
+def general_of(traces: list[Trace], given: dict[str, Any]) -> Setting:
+    """The same for traces that were read already."""
     chosen = _classes(given["classes"])
     fleets: Level | Measured
     if given["store"]:
