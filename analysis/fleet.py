@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from .probing import Probed, names_of
+from .sittings import latest
+from .verdicts.answers.fingerprint import CLOCK, POWER
+from .verdicts.answers.standing import TIME, Measure, Standing, scaled, standings
+from .verdicts.causes.states import codes
+from .verdicts.levels.estimate import WEEKS
 
 Floats = NDArray[np.float64]
 
@@ -54,38 +60,98 @@ def against(campaign: Probed, names: Mapping[str, str]) -> list[Against]:
     return found
 
 
+@dataclass(frozen=True)
+class Shown:
+    """A figure of GPUs that is shown: columns of `side_by_side`. Each has `_low` and `_high` beside it: the 95 %
+    interval of another sitting."""
+
+    name: str
+    """Of the value."""
+    apart: str
+    """Of how far it is from the median GPU of its model."""
+    measure: Measure
+    weeks: float = 0.0
+
+
+MEASURED = (
+    Shown("time", "slower_pct", TIME, WEEKS),
+    Shown("power_w", "power_pct", POWER),
+    Shown("sm_clock_mhz", "clock_pct", CLOCK),
+    Shown("temperature_c", "hotter_c", Measure("temperature_c", "temperature", "°C", ratio=False)),
+)
+
+
 def side_by_side(campaign: Probed) -> pl.DataFrame:
-    """A row per probe and GPU, in the order of the probes and of the places: medians of the GPU's sound runs.
+    """A row per workload and GPU, in the order of the workloads and of the places: its levels, as the judge has them.
 
-    Columns: workload, gpu, node, cabinet, time (ms), power_w, sm_clock_mhz, temperature_c; of each of the last three,
-    and of time, also how far it is from the median of the GPUs of the same model in the same probe: slower_pct,
-    power_pct, clock_pct, and hotter_c. Null where a figure is not known.
+    Columns: workload, gpu, node, cabinet, n (runs), sittings; then time (ms), power_w, sm_clock_mhz and temperature_c,
+    and of each how far it is from the median of the GPUs of the same model in the same workload: slower_pct, power_pct,
+    clock_pct (%) and hotter_c (K). Each of these eight with its 95 % interval in another sitting: `_low` and `_high`.
+    Null where a figure is not known; without two runs of any GPU nobody knows an interval.
     """
-    runs = campaign.sound.filter(pl.col("value") > 0)
-    figures = [pl.col(name).cast(pl.Float64).median() for name in ("power_w", "sm_clock_mhz", "temperature_c")]
-    rows = runs.group_by("workload", "gpu").agg(
-        pl.col("model", "node", "cabinet").first(), pl.col("value").median().alias("time"), *figures
-    )
+    keys = campaign.gpus["gpu"].to_list()
+    runs = numbered(dated(campaign), keys)
 
-    def middle(name: str) -> pl.Expr:
-        return pl.col(name).median().over("workload", "model")
+    def stood(shown: Shown) -> list[Standing]:
+        rows = scaled(runs, shown.measure)
+        return standings(rows, campaign.gpus, least=None, weeks=shown.weeks) if rows.height else []
 
-    def percent(name: str, called: str) -> pl.Expr:
-        known = pl.when(middle(name) > 0).then(middle(name))
-        return (100 * (pl.col(name) / known - 1)).alias(called)
-
-    rows = rows.with_columns(
-        percent("time", "slower_pct"),
-        percent("power_w", "power_pct"),
-        percent("sm_clock_mhz", "clock_pct"),
-        (pl.col("temperature_c") - middle("temperature_c")).alias("hotter_c"),
-    )
+    parts: dict[tuple[str, str | None], list[tuple[Shown, Standing]]] = {}
+    with ThreadPoolExecutor(len(MEASURED)) as pool:  # of a large fleet each takes as long as reading all of them
+        for shown, found in zip(MEASURED, pool.map(stood, MEASURED), strict=True):
+            for one in found:
+                parts.setdefault((one.workload, one.model), []).append((shown, one))
+    frames = [_rows(workload, found, keys) for (workload, _), found in parts.items()]
+    if not frames:
+        frames = [_rows("", [], keys)]
+    rows = pl.concat(frames).join(campaign.gpus.select("gpu", "node", "cabinet"), on="gpu", how="left")
     probes = {probe: place for place, probe in enumerate(campaign.probes)}
-    places = {str(gpu): place for place, gpu in enumerate(campaign.gpus["gpu"])}
+    places = {gpu: place for place, gpu in enumerate(keys)}
     return rows.sort(
         pl.col("workload").replace_strict(probes, return_dtype=pl.Int64),
         pl.col("gpu").replace_strict(places, return_dtype=pl.Int64),
-    ).drop("model")
+    ).select("workload", "gpu", "node", "cabinet", pl.exclude("workload", "gpu", "node", "cabinet"))
+
+
+def numbered(runs: pl.DataFrame, gpus: Sequence[str]) -> pl.DataFrame:
+    """The runs in the order of time with the number of their GPU, `gpu_no`: of a large fleet that is sorted once."""
+    runs = runs.with_columns(
+        pl.col("workload", "model").cast(pl.Categorical), pl.Series("gpu_no", codes(runs["gpu"], gpus))
+    )
+    return runs.sort("began", nulls_last=False, maintain_order=True)
+
+
+def dated(campaign: Probed) -> pl.DataFrame:
+    """The runs that ended well, without those of a date in the future, as the judge compares them."""
+    runs = campaign.trusted
+    if campaign.simulated:  # a simulated clock runs faster: its dates are right
+        return runs
+    late = pl.col("began").cast(pl.Datetime("ns")) > latest().replace(tzinfo=None)
+    return runs.filter(~late.fill_null(value=False))
+
+
+def _rows(workload: str, found: Sequence[tuple[Shown, Standing]], keys: Sequence[str]) -> pl.DataFrame:
+    """The rows of one workload and model."""
+    known = np.zeros(len(keys), dtype=bool)
+    for _, one in found:
+        known |= one.levels.known
+    on = np.flatnonzero(known)
+    columns: dict[str, object] = {"workload": [workload] * len(on), "gpu": [keys[gpu] for gpu in on.tolist()]}
+    n = sittings = np.zeros(len(on), dtype=np.int64)
+    for shown in MEASURED:
+        of = next((one for its, one in found if its is shown), None)
+        if of is not None:
+            n, sittings = np.maximum(n, of.levels.runs[on]), np.maximum(sittings, of.levels.sittings[on])
+        for end, side in (("", 0), ("_low", -1), ("_high", 1)):
+            value = apart = np.full(len(on), np.nan)
+            if of is not None:
+                beyond = side * of.half[on] if side else 0.0
+                x, off = of.levels.level[on] + beyond, of.off[on] + beyond
+                value, apart = (np.exp(x), 100 * np.expm1(off)) if shown.measure.ratio else (x, off)
+            columns[f"{shown.name}{end}"], columns[f"{shown.apart}{end}"] = value, apart
+    columns |= {"n": n, "sittings": sittings}
+    frame = pl.DataFrame(columns, schema_overrides={"workload": pl.String, "gpu": pl.String})
+    return frame.with_columns(pl.col(pl.Float64).fill_nan(None))
 
 
 PLACED = ("slower_pct", "sm_clock_mhz", "power_w", "temperature_c")
@@ -99,11 +165,11 @@ def level_of(beside: pl.DataFrame) -> str:
     return "cabinet" if beside["cabinet"].drop_nulls().n_unique() >= _CABINETS else "node"
 
 
-def by_place(beside: pl.DataFrame, level: str) -> pl.DataFrame:
-    """A row per probe and cabinet or node that is known, the slowest first.
+def by_place(beside: pl.DataFrame, level: str, columns: Sequence[str] = PLACED) -> pl.DataFrame:
+    """A row per probe and cabinet or node that is known, the slowest (the highest in the first column) first.
 
-    Columns: workload, place, n (GPUs), and of each column of `PLACED` the list of its `QUANTILES`; null where it is
-    not known of any of these GPUs.
+    Columns: workload, place, n (GPUs), and of each of `columns` the list of its `QUANTILES`; null where it is not known
+    of any of these GPUs.
     """
     known = beside.filter(pl.col(level).is_not_null()).with_columns(pl.col(level).alias("place"))
     order = known["workload"].unique(maintain_order=True)
@@ -113,11 +179,12 @@ def by_place(beside: pl.DataFrame, level: str) -> pl.DataFrame:
         each = pl.concat_list(pl.col(name).quantile(at, "linear") for at in QUANTILES)
         return pl.when(some).then(each).alias(name)
 
-    rows = known.group_by("workload", "place").agg(pl.len().alias("n"), *(quantiles(name) for name in PLACED))
+    rows = known.group_by("workload", "place").agg(pl.len().alias("n"), *(quantiles(name) for name in columns))
     ranks = {str(probe): rank for rank, probe in enumerate(order)}
     return rows.sort(
         pl.col("workload").replace_strict(ranks, return_dtype=pl.Int64),
-        pl.col("slower_pct").list.get(2),
+        pl.col(columns[0]).list.get(2),
         "place",
         descending=[False, True, False],
+        nulls_last=True,
     )

@@ -28,7 +28,7 @@ def told_apart(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
     models = models.group_by("cluster", "gpu").agg(pl.col("model").last())
     kinds = {"model": "model unknown", "limit": "power limit not set", "lock": "clock not locked"}
     keys = ["cluster", "workload"]
-    told = _conditions(store, runs)
+    told = limits(store, runs)
     # Most stores have one kind of each workload: then no row needs a name of its own.
     who = runs.select(*keys, "gpu").unique().with_columns(pl.col(*keys, "gpu").cast(pl.String))
     who = store.collect(who.lazy().join(models, on=["cluster", "gpu"], how="left"))
@@ -46,8 +46,8 @@ def told_apart(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
     return runs.with_columns(store.collect(named)["workload"].cast(pl.Categorical))
 
 
-def _conditions(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
-    """The power limit and locked clock of each run, as text; null where nothing is stated."""
+def limits(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
+    """The power limit (`limit`) and locked clock (`lock`) of each run, as text; null where nothing is stated."""
     limit = pl.coalesce(pl.when(stated(key) != "none").then(stated(key)) for key in LIMITS)
     told = (
         pl.format("{} W", limit.str.strip_suffix(".0")).alias("limit"),

@@ -166,7 +166,7 @@ def probed(store: Store, campaign: str | None = None, cluster: str | None = None
     runs = store.collect(store.scan("runs").filter(mine & (pl.col("cluster") == where)).select("cluster", *_RUNS))
     runs = told_apart(store, runs).drop("cluster").with_columns(pl.col("workload").cast(pl.String))
     names = other_names(store, where) if name is None else {}
-    gpus = _gpus(store, where, runs["gpu"].unique(), names)
+    gpus = gpus_of(store, where, runs["gpu"].unique(), names)
     events = _events(store, where, runs)
     runs = runs.hstack(figures(store, runs["run_id"])).hstack([_stresses(runs["conditions"])])
     if names:
@@ -236,7 +236,7 @@ def other_names(store: Store, cluster: str) -> dict[str, str]:
     return {other: gpu for other, gpu in alone.unique().iter_rows() if other != gpu}
 
 
-def _gpus(store: Store, cluster: str, names: pl.Series, others: Mapping[str, str]) -> pl.DataFrame:
+def gpus_of(store: Store, cluster: str, names: pl.Series, others: Mapping[str, str]) -> pl.DataFrame:
     """One row a GPU: what was said of it last. `others` are names that a GPU has beside its own."""
     known = store.scan("gpus").filter((pl.col("cluster") == cluster) & pl.col("gpu").is_in(names.implode()))
     names = names.replace(others).unique()

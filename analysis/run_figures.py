@@ -5,7 +5,7 @@ A large fleet has millions of runs, so everything goes by numbers of runs and GP
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -56,14 +56,18 @@ def in_time(runs: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame([*found, *placed(gpus.drop("gpu"), place)])
 
 
-def figures(store: Store, run_ids: pl.Series) -> pl.DataFrame:
-    """A row for each run: `FIGURES`, and of the repeats the median time and their number."""
-    rows, figure = store.scan("results").select("run_id", "figure", "value"), pl.col("figure")
-    single = _numbered(store.collect(rows.filter(figure.is_in(FIGURES))), run_ids)
+def figures(
+    store: Store, run_ids: pl.Series, *, gpus: Collection[str] | None = None, names: Sequence[str] = FIGURES
+) -> pl.DataFrame:
+    """A row for each run: the figures `names`, and of the repeats the median time and their number. `gpus`: those of
+    the runs, where these are few, so that no others' rows are read."""
+    results = store.scan("results") if gpus is None else store.scan("results").filter(pl.col("gpu").is_in(list(gpus)))
+    rows, figure = results.select("run_id", "figure", "value"), pl.col("figure")
+    single = numbered(store.collect(rows.filter(figure.is_in(list(names)))), run_ids)
     parts = single.partition_by("figure", as_dict=True)
     nothing = single.clear()
-    found = [_placed(parts.get((name,), nothing), "value", len(run_ids)).alias(name) for name in FIGURES]
-    times = _numbered(store.collect(rows.filter(figure == "time").drop("figure")), run_ids)
+    found = [_placed(parts.get((name,), nothing), "value", len(run_ids)).alias(name) for name in names]
+    times = numbered(store.collect(rows.filter(figure == "time").drop("figure")), run_ids)
     times = times.with_columns(pl.lit(1, pl.Int64).alias("repeats"))
     if times["number"].n_unique() < times.height:
         times = times.group_by("number").agg(pl.col("value").median(), pl.col("repeats").sum())
@@ -73,7 +77,7 @@ def figures(store: Store, run_ids: pl.Series) -> pl.DataFrame:
     return pl.DataFrame(found).with_columns(pl.coalesce(*repeats).alias("repeats"))
 
 
-def _numbered(rows: pl.DataFrame, run_ids: pl.Series) -> pl.DataFrame:
+def numbered(rows: pl.DataFrame, run_ids: pl.Series) -> pl.DataFrame:
     """Rows of `results` with the number of their run in `run_ids`, without those of other runs."""
     if rows.height == len(run_ids) and (rows["run_id"] == run_ids).all():  # as an import writes them
         return rows.with_row_index("number").drop("run_id")

@@ -8,7 +8,7 @@ GPU. Nodes are named alike. docs/operating-characteristics.md has the rates that
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -22,11 +22,11 @@ from .channels import looks_of as channel_looks
 from .comparing import Shift
 from .levels.estimate import RELEVANT, in_pct
 from .looks import Look, Looks, looks
-from .past.history import histories
+from .past.history import Histories, histories
 from .past.own_past import discoveries
 from .saying import action_of
 from .smallest import smallest
-from .verdict import TIME, Cause, Judgement, Kind, Level, NotJudged, Smallest, State, Verdict
+from .verdict import TIME, Cause, Change, Judgement, Kind, Level, NotJudged, Smallest, State, Verdict
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -40,6 +40,7 @@ SHOWS_P = 0.01
 _NAMED = 6  # GPUs in a sentence
 _STEP = "Find out what changed then (driver, firmware, room), and try the earlier state on one node."
 _RUNS = 40  # ids in a verdict, the newest
+_TOGETHER = 64  # GPUs whose common change is told GPU by GPU; that of more shows in their peers, too
 
 
 def judge(
@@ -86,8 +87,20 @@ def judged(
     watch = judge_.of_the_past(past.watch, rows)
     return Judgement(
         found.cluster, tuple(sorted(rows, key=_severity)), tuple(said), int(some.sum()), many + past.looks,
-        tuple(sorted(watch, key=_severity)), judge_.smallest(),
+        tuple(sorted(watch, key=_severity)), judge_.smallest(), tuple(_changes(past)), found.runs.height,
     )  # fmt: skip
+
+
+def _changes(past: Histories) -> Iterator[Change]:
+    """The dates at which GPUs changed, GPU by GPU."""
+    for one in (*past.changes, *past.steps):
+        gpus = one.gpus if one.gpu is None else (one.gpu,)
+        if len(gpus) <= _TOGETHER:
+            for gpu in gpus:
+                yield Change(
+                    gpu, one.workload, one.effect_pct, one.low_pct, one.high_pct, one.q, one.n, one.since, one.at,
+                    one.state, len(gpus), one.joined_with,
+                )  # fmt: skip
 
 
 def simes(p: Floats, counted: Bools) -> Floats:

@@ -16,13 +16,14 @@ from ...errors import StoreError
 from ...store.schema import VERDICTS, arrow_rows
 from ..probing import campaigns
 from .judging import judge
-from .verdict import TIME, Judgement, Kind, Level, NotJudged, State, Verdict
+from .verdict import TIME, Change, Judgement, Kind, Level, NotJudged, State, Verdict
 from .verdict import Cause as Part
 
 if TYPE_CHECKING:
     from ...store import Store
 
 _LISTS = ("gpus", "workloads", "causes", "runs")
+_NEWER = "this finding is of a newer whorl, which this one cannot read: install a newer whorl"
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ def record(
             | {"campaign": campaign, "since": since, "gpus": one.gpus, "looks": one.looks, "findings": len(one.rows)}
             | {"not_judged": _as_json([{"subject": no.subject, "why": no.why} for no in one.not_judged])}
             | {"watch": _as_json([each.name for each in one.watch]), "content": content}
+            | {"runs": one.runs, "changes": _as_json([asdict(each) for each in one.changes])}
         )
         rows["verdicts"] += [common | _row(each, place, keys) for place, each in enumerate(one.rows)]
     tables = {
@@ -105,40 +107,80 @@ def record(
     return ()
 
 
+@dataclass(frozen=True)
+class Stored:
+    """The newest judgement of a cluster, of those about every run."""
+
+    judgement: Judgement
+    """Without `watch` and `smallest`."""
+    judged_at: datetime
+    """UTC, without a zone."""
+    watch: tuple[str, ...]
+    """Names of GPUs to measure again."""
+    keys: tuple[frozenset[str], ...]
+    """Of each of its rows, the keys of the GPUs that it covers: they stay when a card moves."""
+
+
 def newest(store: Store) -> list[Judgement]:
     """The newest judgement of each cluster, of those about every run; empty where nothing was ever judged.
 
     Without its `watch`, of which only the names are stored (`watched`).
     """
-    known = store.scan("judgements").filter(pl.col("campaign").is_null()).sort("judged_at").group_by("cluster").last()
-    judgements = store.collect(known.sort("cluster"))
+    return [one.judgement for one in stored(store)]
+
+
+def stored(store: Store, cluster: str | None = None) -> list[Stored]:
+    """The same of a cluster, or of every one, with what else is stored of it."""
+    whole = pl.col("campaign").is_null()
+    of = whole if cluster is None else whole & (pl.col("cluster") == cluster)
+    known = store.scan("judgements").filter(of).sort("judged_at").group_by("cluster").last()
+    judgements = store.collect(known.sort("cluster").with_columns(pl.col("judged_at").cast(pl.Datetime("us"))))
     chosen = judgements["judgement"].implode()
     verdicts = store.collect(store.scan("verdicts").filter(pl.col("judgement").is_in(chosen)).sort("place"))
-    by_judgement: dict[str, list[Verdict]] = {}
+    by_judgement: dict[str, list[Mapping[str, Any]]] = {}
     for row in verdicts.iter_rows(named=True):
-        by_judgement.setdefault(row["judgement"], []).append(verdict_of(row))
-    return [
+        by_judgement.setdefault(row["judgement"], []).append(row)
+    return [_stored(row, by_judgement.get(row["judgement"], ())) for row in judgements.iter_rows(named=True)]
+
+
+def _stored(row: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) -> Stored:
+    cluster = row["cluster"]
+    no = [NotJudged(cluster, one["subject"], one["why"]) for one in json.loads(row["not_judged"] or "[]")]
+    read = [one for one in verdicts if _is_known(one)]
+    no += [NotJudged(cluster, one["name"], _NEWER) for one in verdicts if not _is_known(one)]
+    return Stored(
         Judgement(
-            row["cluster"],
-            tuple(by_judgement.get(row["judgement"], ())),
-            tuple(NotJudged(row["cluster"], no["subject"], no["why"]) for no in json.loads(row["not_judged"])),
+            cluster,
+            tuple(verdict_of(one) for one in read),
+            tuple(no),
             row["gpus"],
             row["looks"],
-        )
-        for row in judgements.iter_rows(named=True)
-    ]
+            changes=tuple(_change(one) for one in json.loads(row["changes"] or "[]")),
+            runs=row["runs"],
+        ),
+        row["judged_at"],
+        tuple(json.loads(row["watch"] or "[]")),
+        tuple(frozenset(json.loads(one["keys"] or "[]")) for one in read),
+    )
+
+
+def _is_known(row: Mapping[str, Any]) -> bool:
+    return row["kind"] in set(Kind) and row["level"] in set(Level) and row["state"] in set(State)
+
+
+def _change(row: Mapping[str, Any]) -> Change:
+    times = {name: None if row[name] is None else datetime.fromisoformat(row[name]) for name in ("since", "at")}
+    return Change(**{**row, **times, "state": State(row["state"]), "joined_with": tuple(row["joined_with"])})
 
 
 def watched(store: Store, cluster: str) -> set[str]:
     """Names of the GPUs of a cluster that its newest judgement wants to be measured again."""
-    of = pl.col("campaign").is_null() & (pl.col("cluster") == cluster)
-    last = store.collect(store.scan("judgements").filter(of).sort("judged_at").tail(1).select("watch"))["watch"]
-    return set(json.loads(last[0] or "[]")) if len(last) else set()
+    return {name for one in stored(store, cluster) for name in one.watch}
 
 
 def _content(judgement: Judgement) -> str:
     said = _as_json(judgement.as_dict())
-    return hashlib.sha256(f"{judgement.gpus} {judgement.looks} {said}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{judgement.gpus} {judgement.looks} {judgement.runs} {said}".encode()).hexdigest()[:16]
 
 
 def _contents(store: Store) -> dict[tuple[str, str | None], str]:
@@ -165,7 +207,7 @@ def _row(one: Verdict, place: int, keys: Mapping[tuple[str, str], str]) -> dict[
 def verdict_of(row: Mapping[str, Any]) -> Verdict:
     """A row of `verdicts`."""
     found = {name: row[name] for name in Verdict.__slots__}
-    found |= {name: tuple(json.loads(row[name])) for name in _LISTS}
+    found |= {name: tuple(json.loads(row[name] or "[]")) for name in _LISTS}
     found["causes"] = tuple(Part(**part) for part in found["causes"])
     if found["figure"] is None:  # of a judgement from before the figure was stored
         found["figure"] = TIME

@@ -112,11 +112,7 @@ class Verdict:
 
     def as_dict(self) -> dict[str, Any]:
         """The row of `whorl.verdicts/1`."""
-        found = asdict(self)
-        for key in ("first_seen", "last_seen"):
-            at: datetime | None = found[key]
-            found[key] = None if at is None else f"{at.isoformat()}Z"
-        return found
+        return _dated(asdict(self), "first_seen", "last_seen")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +142,31 @@ class Smallest:
     """Why none could have been, in words."""
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A date at which the level of a GPU changed, for better or worse: of its own past, beside which no peers stand."""
+
+    gpu: str
+    """As in `gpus`."""
+    workload: str
+    effect_pct: float
+    """After against before; slower is positive."""
+    low_pct: float | None
+    high_pct: float | None
+    """95 % interval of the level in another sitting against the level before."""
+    q: float
+    n: int
+    """Its sittings."""
+    since: datetime | None
+    at: datetime | None
+    """The last sitting before the change and the first one after it: it happened between the two."""
+    state: State
+    together: int
+    """GPUs that changed then; 1: it alone."""
+    joined_with: tuple[str, ...]
+    """What else changed then, in words."""
+
+
 @dataclass(frozen=True)
 class Judgement:
     """All that was concluded about a cluster."""
@@ -164,6 +185,11 @@ class Judgement:
 
     smallest: tuple[Smallest, ...] = ()
     """By workload and model."""
+
+    changes: tuple[Change, ...] = ()
+    """Of GPUs that changed alone or with a few others. What most GPUs did together is in `rows`, where it is worse."""
+    runs: int | None = None
+    """How many runs the cluster had."""
 
     def by_key(self, gpus: pl.DataFrame, *, batches: bool = False) -> dict[str, tuple[Verdict, ...]]:
         """The verdicts of each GPU and of its node, by the GPU's key, the worst first; those of `batches` if asked for.
@@ -188,4 +214,11 @@ class Judgement:
             "not_judged": [asdict(one) for one in self.not_judged],
             "watch": [one.as_dict() for one in self.watch],
             "smallest": [asdict(one) for one in self.smallest],
+            "changes": [_dated(asdict(one), "since", "at") for one in self.changes],
         }
+
+
+def _dated(row: dict[str, Any], *names: str) -> dict[str, Any]:
+    """A row with these times as text, UTC."""
+    at: dict[str, datetime | None] = {name: row[name] for name in names}
+    return row | {name: None if one is None else f"{one.isoformat()}Z" for name, one in at.items()}

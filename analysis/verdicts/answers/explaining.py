@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from ....errors import InputError
-from ....store.names import find_gpu
-from ...probing import Probed, other_names, probed
+from ...choosing import find
+from ...probing import Probed, probed
 from ...sittings import UNKNOWN, numbered
 from ..levels.estimate import in_pct
 from ..looks import usable
@@ -105,32 +104,6 @@ class Explained:
         return found | {"conditions": {name: list(what) for name, what in self.conditions.items()}}
 
 
-def find(store: Store, said: str, cluster: str | None = None) -> Mapping[str, Any]:
-    """The row of `gpus_now` of the GPU that `said` means: its name, UUID, serial or a part that no other has."""
-    # Python's times have no nanoseconds.
-    every = store.sql("select * replace (cast(first_seen as timestamp) as first_seen) from gpus_now").to_pylist()
-    rows = [row for row in every if cluster is None or row["cluster"] == cluster]
-    if not rows:
-        raise InputError(f"{store.root} holds no GPUs{'' if cluster is None else f' of cluster {cluster!r}'}")
-    clusters = sorted({str(row["cluster"]) for row in rows})
-    several = len(clusters) > 1
-    # A GPU that some files name by its place and others by its UUID has two rows: that of the UUID counts.
-    also = {(one, other): gpu for one in clusters for other, gpu in other_names(store, one).items()}
-    by_key: dict[str, Mapping[str, Any]] = {}
-    names: dict[str, list[str]] = {}
-    for row in rows:
-        where, gpu = str(row["cluster"]), str(row["gpu"])
-        key = also.get((where, gpu), gpu)
-        key = f"{where}:{key}" if several else key
-        if (where, gpu) not in also:
-            by_key[key] = row
-        own = names.setdefault(key, [])
-        own += [str(row[name]) for name in ("name", "uuid", "serial", "place") if row[name]]
-        own += [f"{where}:{row['name']}"] if several else []
-    names = {key: own for key, own in names.items() if key in by_key}
-    return by_key[find_gpu(said, names, f"in {store.root}")]
-
-
 def explain(store: Store, said: str, judgements: Sequence[Judgement], *, cluster: str | None = None) -> Explained:
     """Explain the GPU that `said` means. `judgements`: of its cluster, if there are any.
 
@@ -154,7 +127,7 @@ def explain(store: Store, said: str, judgements: Sequence[Judgement], *, cluster
         where,
         gpu,
         str(row["name"]),
-        {key: value for key, value in row.items() if key not in ("cluster", "gpu", "name")},
+        {key: value for key, value in row.items() if key not in ("cluster", "gpu", "name", "names", "keys")},
         tuple(one for each in mine for one in each.rows if names & set(one.gpus)),
         tuple(no for each in mine for no in each.not_judged if no.subject in names | workloads | {where}),
         tuple(places),

@@ -7,7 +7,6 @@ are taken out where there is a model (`channels`): power at the peers' clock, id
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -41,22 +40,9 @@ COUNTS = {
 }
 """Errors that are counted, of each GPU."""
 _EVIDENCE = 20
-_NEAREST = 3
 _BY_NAME = {"sgemm": COMPUTE, "gemm": COMPUTE, "hgemm": COMPUTE, "dgemm": COMPUTE}
 _OF_RUN = ("run_id", "gpu", "model", "workload")
 _KEYS = ["cluster", "gpu", "serial", "model", "class", "workload", "figure", "unit"]
-
-
-@dataclass(frozen=True)
-class Neighbour:
-    """A GPU whose fingerprint is like another one's."""
-
-    gpu: str
-    name: str
-    distance: float
-    """Root mean square of the differences, each in standard deviations of the peers."""
-    figures: int
-    """How many figures both have."""
 
 
 def fingerprint(
@@ -238,27 +224,6 @@ def with_passive(found: pl.DataFrame, passive: pl.DataFrame, serials: pl.DataFra
     missing = [pl.lit(None).alias(name) for name in FINGERPRINTS.names if name not in rows.columns]
     rows = rows.with_columns(missing).select(FINGERPRINTS.names)
     return pl.concat([found, rows], how="vertical_relaxed").sort("gpu", "class", "workload", "figure", nulls_last=True)
-
-
-# -- alike ------------------------------------------------------------------------------------------------------
-
-
-def nearest(found: pl.DataFrame, gpu: str, names: dict[str, str], most: int = _NEAREST) -> list[Neighbour]:
-    """The GPUs of the same model whose figures are most like those of `gpu`, of those that share half of them."""
-    ratios = found.filter(pl.col("workload").is_not_null() & (pl.col("ratio") > 0))
-    mine = ratios.filter(pl.col("gpu") == gpu).select("workload", "figure", "model", own="ratio")
-    if mine.is_empty():
-        return []
-    beside = ratios.join(mine, on=["workload", "figure", "model"], how="inner", nulls_equal=True)
-    x = pl.col("ratio").log()
-    scale = 1.4826 * (x - x.median()).abs().median().over("workload", "figure")
-    apart = pl.when(scale > 0).then((x - pl.col("own").log()) / scale)
-    beside = beside.with_columns(apart.alias("apart")).drop_nulls("apart").filter(pl.col("gpu") != gpu)
-    by_gpu = beside.group_by("gpu").agg(
-        (pl.col("apart") ** 2).mean().sqrt().alias("distance"), pl.len().alias("figures")
-    )
-    by_gpu = by_gpu.filter(2 * pl.col("figures") >= mine.height).sort("distance", "gpu").head(most)
-    return [Neighbour(key, names.get(key, key), distance, n) for key, distance, n in by_gpu.iter_rows()]
 
 
 # -- in the store -----------------------------------------------------------------------------------------------

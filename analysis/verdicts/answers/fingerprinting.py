@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from ...choosing import find
 from ...passive import passive_fingerprints
 from ...probing import probed
-from .explaining import find
-from .fingerprint import Neighbour, fingerprint, nearest, store_fingerprint, with_passive
+from .alike import Alike, Neighbour
+from .fingerprint import fingerprint, store_fingerprint, with_passive
 
 if TYPE_CHECKING:
     from ....store import Store
+    from ...probing import Probed
+    from ..causes.evidence import Evidence
 
 
 @dataclass(frozen=True)
@@ -45,15 +48,26 @@ def fingerprints(store: Store | str | Path, *, cluster: str | None = None, gpu: 
         row = find(opened, gpu, cluster)
         cluster, key = str(row["cluster"]), str(row["gpu"])
     campaign = probed(opened, cluster=cluster, every=True)
-    of = f"select gpu, name, serial from gpus_now where cluster = '{campaign.cluster.replace(chr(39), chr(39) * 2)}'"
-    identities = pl.DataFrame(
-        opened.sql(of).to_pylist(), schema={"gpu": pl.String, "name": pl.String, "serial": pl.String}
-    )
-    names: Mapping[str, str] = dict(identities.select("gpu", "name").iter_rows())
-    serials = identities.select("gpu", "serial")
-    rows = with_passive(fingerprint(campaign, serials), passive_fingerprints(opened, cluster=campaign.cluster), serials)
+    rows, names = computed(opened, campaign)
     notes = store_fingerprint(opened, rows)
     shown = rows if key is None else rows.filter(pl.col("gpu") == key)
     shown = shown.with_columns(pl.col("gpu").replace_strict(dict(names), default=pl.col("gpu")).alias("name"))
-    alike = () if key is None else tuple(nearest(rows, key, dict(names)))
+    alike = () if key is None else tuple(Alike.of(rows).nearest(key, names))
     return Fingerprints(campaign.cluster, shown, key, alike, notes)
+
+
+def computed(
+    store: Store, campaign: Probed, evidence: Evidence | None = None
+) -> tuple[pl.DataFrame, Mapping[str, str]]:
+    """The rows of `fingerprints` of all GPUs of a cluster, not stored, and the names of its GPUs by key.
+
+    `campaign`: from `probed(..., every=True)`. `evidence`: of it, where it is known already.
+    """
+    of = f"select gpu, name, serial from gpus_now where cluster = '{campaign.cluster.replace(chr(39), chr(39) * 2)}'"
+    identities = pl.DataFrame(
+        store.sql(of).to_pylist(), schema={"gpu": pl.String, "name": pl.String, "serial": pl.String}
+    )
+    names: Mapping[str, str] = dict(identities.select("gpu", "name").iter_rows())
+    serials = identities.select("gpu", "serial")
+    passive = passive_fingerprints(store, cluster=campaign.cluster)
+    return with_passive(fingerprint(campaign, serials, evidence), passive, serials), names

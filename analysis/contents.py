@@ -1,0 +1,96 @@
+"""What a store holds, at a glance: its GPUs and runs, its campaigns, and what was found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from ..store import Store
+
+_GPUS = (
+    "SELECT count(*) AS gpus, count(DISTINCT (cluster, node)) FILTER (node IS NOT NULL) AS nodes, "
+    "string_agg(DISTINCT model, ', ' ORDER BY model) AS models FROM gpus_now WHERE mig_profile IS NULL"
+)
+_RUNS = (
+    "SELECT count(*) AS runs, count(DISTINCT workload) AS workloads, min(began) AS first, max(began) AS last FROM runs"
+)
+_CAMPAIGNS = (
+    "SELECT coalesce(c.cluster, r.cluster) AS cluster, coalesce(c.campaign, r.campaign) AS campaign, "
+    "coalesce(c.began, r.began) AS began, coalesce(c.ended, r.ended) AS ended, c.gpus, r.runs, r.measured "
+    "FROM (SELECT * FROM campaigns QUALIFY row_number() OVER (PARTITION BY cluster, campaign "
+    "ORDER BY stored_to DESC) = 1) c FULL JOIN (SELECT cluster, campaign, min(began) AS began, max(ended) AS ended, "
+    "count(*) AS runs, count(DISTINCT gpu) AS measured FROM runs WHERE campaign IS NOT NULL GROUP BY ALL) r "
+    "ON c.cluster IS NOT DISTINCT FROM r.cluster AND c.campaign = r.campaign ORDER BY 3 DESC NULLS LAST, 1, 2"
+)
+_VERDICTS = (
+    "SELECT name, CASE WHEN level = 'gpu' THEN name END AS gpu, cluster, kind, state, effect_pct, low_pct, high_pct, "
+    "n, looks FROM verdicts_now ORDER BY cluster, place"
+)
+_JUDGED = (
+    "SELECT cluster, judged_at, gpus, findings FROM judgements WHERE campaign IS NULL QUALIFY row_number() OVER "
+    "(PARTITION BY cluster ORDER BY judged_at DESC) = 1 ORDER BY cluster"
+)
+_WORKLOADS = (
+    "SELECT * FROM (SELECT cluster, workload, count(DISTINCT gpu) AS gpus FROM results WHERE figure = 'time' "
+    "AND cluster IS NOT NULL AND workload IS NOT NULL GROUP BY cluster, workload) LEFT JOIN (SELECT cluster, "
+    "list(DISTINCT model ORDER BY model) AS models FROM gpus_now WHERE model IS NOT NULL GROUP BY cluster) "
+    "USING (cluster) ORDER BY cluster, workload"
+)
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a store holds: numbers of things, and when (UTC) runs began."""
+
+    gpus: int
+    nodes: int
+    models: str | None
+    runs: int
+    workloads: int
+    first: datetime | None
+    last: datetime | None
+
+
+def held(store: Store) -> Held:
+    """What a store holds. MIG instances are not counted beside their GPU."""
+    gpus, runs = (store.sql(query).polars().row(0, named=True) for query in (_GPUS, _RUNS))
+    return Held(**gpus, **runs)
+
+
+def newest_campaigns(store: Store, most: int) -> Rows:
+    """The campaigns that began last: cluster, campaign, began, ended, gpus (that it was to measure), runs, measured.
+
+    A campaign that only its runs name, as imported ones do, has no `gpus`.
+    """
+    return store.sql(f"{_CAMPAIGNS} LIMIT {int(most)}").polars().to_dicts()
+
+
+def last_judgements(store: Store) -> Rows:
+    """The last judging of all runs of each cluster: cluster, judged_at, gpus, findings."""
+    return store.sql(_JUDGED).polars().to_dicts()
+
+
+def last_findings(store: Store) -> pl.DataFrame:
+    """The rows of `verdicts_now`, of each cluster the worst first; `gpu` is the name where it is that of one GPU."""
+    return store.sql(_VERDICTS).polars()
+
+
+def clusters(store: Store) -> tuple[str, ...]:
+    """The clusters of the GPUs and jobs of a store."""
+    query = "SELECT cluster FROM gpus_now UNION SELECT cluster FROM jobs_now ORDER BY 1"
+    return tuple(one for one in store.sql(query).polars()["cluster"].cast(str) if one is not None)
+
+
+def has_rows(store: Store, table: str) -> bool:
+    """Whether a table or view has any."""
+    return bool(store.sql(f"SELECT 1 AS there FROM {table} LIMIT 1").num_rows)
+
+
+def timed_workloads(store: Store) -> Rows:
+    """The workloads of each cluster that have times: cluster, workload, gpus (how many), models (of the cluster)."""
+    return store.sql(_WORKLOADS).polars().to_dicts()

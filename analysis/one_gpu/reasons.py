@@ -1,0 +1,199 @@
+"""Why the clock of one GPU had its value over time: by reason the share of the time in which it held the clock down.
+
+Where the driver counts the time of a reason, the counter tells its share. Else the readings do: the share of them that
+name the reason. Of minutes that telemetry was pruned to, the reasons are known that were told at any time in them, so
+that a share of those is the most that it can have been.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from ...store.clock_events import CLOCK_EVENTS, ClockEvent
+
+if TYPE_CHECKING:
+    from ...store import Store
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+STEPS = 120
+"""Into so many steps, about, the time that was read is cut."""
+_ROWS = 1_500_000  # readings at most: of a longer time, the newest days
+_LONG = 5.0  # usual times between two readings, from which on it is a gap
+_SHORTEST_S = 120.0  # but no gap is shorter
+_MINUTE_S = 60.0
+_SHOWN = tuple(one for one in CLOCK_EVENTS if one.name != "idle")
+_COUNTERS = tuple(one.counter for one in _SHOWN if one.counter is not None)
+
+
+@dataclass(frozen=True)
+class Held:
+    """One reason over time."""
+
+    reason: ClockEvent
+    share: Floats
+    """(steps,) of the time that was read; NaN in a gap."""
+    counted: bool
+    """Whether a counter tells it; else readings do."""
+    whole: float | None
+    """The share of all the time that was read."""
+
+
+@dataclass(frozen=True)
+class Reasons:
+    """The reasons over time, in steps that are about equally long. Between two stretches nothing was read."""
+
+    began: tuple[datetime, ...]
+    ended: tuple[datetime, ...]
+    """(steps,) UTC."""
+    stretch: Ints
+    """(steps,) the number of the stretch of time without a gap that each is in."""
+    n: Ints
+    """(steps,) readings in each."""
+    covered: Floats
+    """(steps,) the share of each that was read."""
+    held: tuple[Held, ...]
+    """The reasons that were told at any time, that of the largest share first."""
+    readings: int
+    minutes: int
+    """How many pruned minutes are among what was read."""
+    cut: bool
+    """Whether there is earlier telemetry that is left out, as it is too much at once."""
+
+
+def reasons(
+    store: Store, cluster: str, keys: Collection[str], since_ns: int | None = None, until_ns: int | None = None
+) -> Reasons | None:
+    """The reasons over all telemetry of a GPU, or between two times (ns since 1970); None where there is none."""
+    of = (pl.col("cluster") == cluster) & pl.col("gpu").is_in(list(keys))
+    at = pl.col("ts").cast(pl.Int64)
+    of = of if since_ns is None else of & (at >= since_ns)
+    of = of if until_ns is None else of & (at < until_ns)
+    days = [
+        store.scan(name).filter(of).select(at.alias("day") // 86_400_000_000_000)
+        for name in ("telemetry", "telemetry_minutes")
+    ]
+    counted = store.collect(pl.concat(days).group_by("day").len().sort("day", descending=True))
+    if counted.is_empty():
+        return None
+    fits_in = counted.filter((pl.col("len").cum_sum() <= _ROWS) | (pl.int_range(pl.len()) == 0))
+    cut = fits_in.height < counted.height
+    of = of & (at >= int(fits_in["day"][-1]) * 86_400_000_000_000)
+    rows = store.collect(
+        store.scan("telemetry").filter(of).select(at, "clock_event_reasons", *_COUNTERS, pl.lit(1, pl.Int64).alias("n"))
+    )
+    minutes = store.collect(
+        store.scan("telemetry_minutes")
+        .filter(of)
+        .select(at, "n", "clock_event_reasons", *(f"{one}_{end}" for one in _COUNTERS for end in ("first", "last")))
+    )
+    return _reasons(rows, minutes, cut=cut)
+
+
+def _reasons(rows: pl.DataFrame, minutes: pl.DataFrame, *, cut: bool) -> Reasons | None:
+    every = pl.concat(
+        [rows.with_columns(pl.lit(value=False).alias("minute")), _points(minutes)], how="diagonal_relaxed"
+    ).sort("ts")
+    ts = every["ts"].to_numpy()
+    if len(ts) < 2 or ts[-1] <= ts[0]:
+        return None
+    apart, whole = _between(ts)
+    edges, stretch = _steps(ts, apart, whole)
+    bins = np.searchsorted(edges[0], ts, side="right") - 1
+    n = np.bincount(bins, every["n"].to_numpy(), minlength=len(stretch)).astype(np.int64)
+    covered = _summed(bins[1:][whole], apart[whole], len(stretch)) / ((edges[1] - edges[0]) / 1e9)
+    held = [found for one in _SHOWN if (found := _held(one, every, ts, bins, len(stretch))) is not None]
+    held.sort(key=lambda one: -(one.whole or 0.0))
+    began, ended = (tuple(_date(int(one)) for one in ends) for ends in edges)
+    return Reasons(
+        began, ended, stretch, n, np.minimum(covered, 1.0), tuple(held), int(n.sum()),
+        int(every["minute"].to_numpy().sum()) // 2, cut,
+    )  # fmt: skip
+
+
+def _steps(ts: Ints, apart: Floats, whole: npt.NDArray[np.bool_]) -> tuple[Floats, Ints]:
+    """(2, steps) beginning and end of each, and the number of its stretch: none is where nothing was read for long."""
+    step = max(float(apart[whole].sum()), 1.0) / STEPS
+    breaks = np.flatnonzero(~whole & (apart > step))
+    first, last = ts[np.append(0, breaks + 1)], ts[np.append(breaks, len(ts) - 1)]
+    if len(first) > STEPS:  # as of a reading now and then
+        first, last, step = ts[:1], ts[-1:], (ts[-1] - ts[0]) / 1e9 / STEPS
+    edges: list[Floats] = []
+    stretch: list[int] = []
+    for number, (began, ended) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
+        many = max(1, round((ended - began) / 1e9 / step))
+        cuts = np.linspace(began, max(ended, began + 1), many + 1)
+        edges.append(np.stack([cuts[:-1], cuts[1:]]))
+        stretch += [number] * many
+    return np.concatenate(edges, axis=1), np.array(stretch, dtype=np.int64)
+
+
+def _between(ts: Ints) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """Seconds between readings, and whether there was no gap between them."""
+    apart = np.diff(ts) / 1e9
+    usual = float(np.median(apart[apart > 0])) if (apart > 0).any() else 0.0
+    return apart, (apart > 0) & (apart <= max(_LONG * usual, _SHORTEST_S))
+
+
+def _held(one: ClockEvent, every: pl.DataFrame, ts: Ints, bins: Ints, steps: int) -> Held | None:
+    """A reason; None where it was never told."""
+    if one.counter is not None and (found := _counted(one, every[one.counter], ts, bins, steps)) is not None:
+        return found
+    if one.bit is None:
+        return None
+    mask = every["clock_event_reasons"]
+    known = mask.is_not_null().to_numpy()
+    told = known & ((mask.fill_null(0).to_numpy() & one.bit) != 0)
+    if not told.any():
+        return None
+    weight = every["n"].to_numpy().astype(np.float64)
+    said, of = (_summed(bins[some], weight[some], steps) for some in (told, known))
+    return Held(one, _share(said, of), False, float(said.sum() / of.sum()))
+
+
+def _counted(one: ClockEvent, column: pl.Series, ts: Ints, bins: Ints, steps: int) -> Held | None:
+    """A reason by its counter, which may be read less often than the rest; None where it never moved."""
+    there = np.flatnonzero(column.is_not_null().to_numpy())
+    if len(there) < 2:
+        return None
+    moved = np.diff(column.drop_nulls().to_numpy()) / 1e9
+    apart, whole = _between(ts[there])
+    use = whole & (moved >= 0)  # a counter that fell was reset
+    seconds, of = (_summed(bins[there[1:]][use], values[use], steps) for values in (moved, apart))
+    if not seconds.any():
+        return None
+    return Held(one, _share(seconds, of), True, min(1.0, float(seconds.sum() / of.sum())))
+
+
+def _summed(bins: Ints, values: Floats, steps: int) -> Floats:
+    return np.bincount(bins, values, minlength=steps).astype(np.float64)
+
+
+def _share(part: Floats, of: Floats) -> Floats:
+    with np.errstate(all="ignore"):
+        return np.where(of > 0, np.minimum(part / of, 1.0), np.nan)
+
+
+def _points(minutes: pl.DataFrame) -> pl.DataFrame:
+    """A minute as its first and its last reading."""
+    half = (pl.col("n") + 1) // 2
+    ends = {"first": (pl.col("ts"), half), "last": (pl.col("ts") + int(0.98 * _MINUTE_S * 1e9), pl.col("n") - half)}
+    return pl.concat(
+        minutes.select(
+            at.alias("ts"), many.alias("n"), "clock_event_reasons",
+            *(pl.col(f"{one}_{end}").alias(one) for one in _COUNTERS), pl.lit(value=True).alias("minute"),
+        )
+        for end, (at, many) in ends.items()
+    )  # fmt: skip
+
+
+def _date(at_ns: int) -> datetime:
+    return datetime(1970, 1, 1) + timedelta(microseconds=at_ns // 1000)  # noqa: DTZ001  as times in tables

@@ -1,0 +1,184 @@
+"""Where a GPU stands among its peers, figure by figure: its fingerprint beside the quantiles of the GPUs of its model.
+
+The rows are those of `fingerprints`: the newest that were stored. Where none were, they are computed for a cluster of
+few runs; for one of many, that takes longer than a page may.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from ..probing import Probed, probed
+from ..statistics.spread import PROBABILITIES
+from ..verdicts.answers.alike import Alike, Neighbour
+from ..verdicts.answers.fingerprint import CLASSES
+from ..verdicts.answers.fingerprinting import computed
+from ..verdicts.causes.evidence import Evidence
+
+if TYPE_CHECKING:
+    from ...store import Store
+
+COMPUTED_RUNS = 50_000
+"""Up to so many runs of a cluster, fingerprints that nobody stored are computed."""
+_OF = ("model", "class", "workload", "figure", "unit")
+_ENDS = tuple(f"{column}_{100 * q:g}" for column in ("value", "ratio") for q in PROBABILITIES)
+Five = tuple[float, float, float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One figure of a GPU beside its peers. None where it is unknown."""
+
+    of: str
+    """The class: compute, memory, power, latency, path or other."""
+    workload: str | None
+    """None: the whole class, or the GPU."""
+    figure: str
+    unit: str
+    value: float | None
+    low: float | None
+    high: float | None
+    """95 % interval of the value in another sitting."""
+    off_pct: float | None
+    """From the level of its peers; None for what has no ratio, such as a count."""
+    off_low_pct: float | None
+    off_high_pct: float | None
+    rank: int | None
+    """From the lowest value, 1."""
+    peers: int | None
+    """GPUs compared, itself included."""
+    n: int
+    """Its runs."""
+    sittings: int | None
+    band: Five | None
+    """The 5, 25, 50, 75 and 95 % quantiles of the values of all GPUs of its model; None where it is alone."""
+    band_pct: Five | None
+    """The same of `off_pct`."""
+    gpus: int
+    """How many GPUs these are of."""
+    runs: tuple[str, ...]
+    """Ids of the newest runs behind it."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The fingerprints of a cluster, as far as every GPU's page needs them."""
+
+    cluster: str
+    made: pl.Series | None = field(repr=False)
+    """When they were stored, to the nanosecond; None: they were computed now."""
+    bands: pl.DataFrame
+    """By model, class, workload, figure and unit: gpus, and the quantiles of value and ratio."""
+    rows: pl.DataFrame | None = field(repr=False, default=None)
+    """Those of all GPUs, where they were computed now; else they are read when they are needed."""
+
+    @property
+    def made_at(self) -> datetime | None:
+        """The same, UTC, as Python has times."""
+        return None if self.made is None else self.made.cast(pl.Datetime("us")).item()
+
+
+def figures(store: Store, cluster: str) -> Figures | None:
+    """The fingerprints of a cluster; None where none are stored, and there are no runs or too many to compute them."""
+    mine = store.scan("fingerprints").filter(pl.col("cluster") == cluster)
+    made = store.collect(mine.select(pl.col("made_at").max())).to_series()
+    if made.item() is not None:
+        return Figures(cluster, made, store.collect(_bands(_made(store, cluster, made))))
+    count = store.collect(store.scan("runs").filter(pl.col("cluster") == cluster).select(pl.len())).item()
+    return of_campaign(store, probed(store, cluster=cluster, every=True)) if 0 < count <= COMPUTED_RUNS else None
+
+
+def of_campaign(store: Store, campaign: Probed, evidence: Evidence | None = None) -> Figures:
+    """The fingerprints that runs show which are read already: of `probed(..., every=True)`. `evidence`: of these."""
+    rows, _ = computed(store, campaign, evidence)
+    return Figures(campaign.cluster, None, _bands(rows.lazy()).collect(), rows)
+
+
+def standings(store: Store, of: Figures, gpu: str) -> list[Standing]:
+    """Every figure of a GPU. By class, workload (the class itself first) and figure."""
+    rows = store.collect(_rows(store, of).filter(pl.col("gpu") == gpu))
+    beside = rows.join(of.bands, on=list(_OF), how="left", nulls_equal=True)
+    found = [_standing(row) for row in beside.iter_rows(named=True)]
+    order = {name: place for place, name in enumerate(CLASSES)}
+    return sorted(found, key=lambda one: (order.get(one.of, len(order)), one.workload or "", one.figure))
+
+
+def alike(store: Store, of: Figures) -> Alike:
+    """Which GPUs of a cluster are like which."""
+    return Alike.of(store.collect(_rows(store, of).select("gpu", "model", "workload", "figure", "ratio")))
+
+
+def neighbours(of: Alike, gpu: str, names: Mapping[str, str]) -> list[Neighbour]:
+    """The GPUs of its model that are most like a GPU, the nearest first."""
+    return of.nearest(gpu, names)
+
+
+def times(of: Iterable[Standing]) -> list[Standing]:
+    """Those of times in a workload that have peers: the one in which the GPU is slowest first."""
+    own = [one for one in of if one.figure == "time" and one.workload is not None]
+    return sorted(own, key=lambda one: -(one.off_pct if one.off_pct is not None else float("-inf")))
+
+
+def _rows(store: Store, of: Figures) -> pl.LazyFrame:
+    if of.rows is not None:
+        return of.rows.lazy()
+    assert of.made is not None
+    return _made(store, of.cluster, of.made)
+
+
+def _made(store: Store, cluster: str, made: pl.Series) -> pl.LazyFrame:
+    # As a number: a filter with a series is not told to the reader of the files, which then reads every GPU.
+    at = pl.lit(made.cast(pl.Int64).item()).cast(made.dtype)
+    return store.scan("fingerprints").filter((pl.col("cluster") == cluster) & (pl.col("made_at") == at))
+
+
+def _bands(rows: pl.LazyFrame) -> pl.LazyFrame:
+    quantiles = (
+        pl.col(column).filter(pl.col(column).is_finite()).quantile(q, "linear").alias(f"{column}_{100 * q:g}")
+        for column in ("value", "ratio")
+        for q in PROBABILITIES
+    )
+    return rows.group_by(_OF).agg(pl.len().alias("gpus"), *quantiles)
+
+
+def _standing(row: Mapping[str, Any]) -> Standing:
+    ratios = ("ratio", "ratio_low", "ratio_high")
+    off = [None if row[name] is None else 100 * (row[name] - 1) for name in ratios]
+    value = [row[name] for name in _ENDS[:5]]
+    ratio = [None if row[name] is None else 100 * (row[name] - 1) for name in _ENDS[5:]]
+    alone = (row["gpus"] or 0) < 2
+    return Standing(
+        row["class"], row["workload"], row["figure"], row["unit"] or "", row["value"], row["low"], row["high"],
+        off[0], off[1], off[2], row["rank"], row["peers"], row["n"] or 0, row["sittings"],
+        None if alone else _five(value), None if alone else _five(ratio), row["gpus"] or 0,
+        tuple(json.loads(row["evidence"] or "[]")),
+    )  # fmt: skip
+
+
+def _five(values: Sequence[float | None]) -> Five | None:
+    known = [float(one) for one in values if one is not None]
+    return (known[0], known[1], known[2], known[3], known[4]) if len(known) == len(PROBABILITIES) else None
+
+
+def frame(of: Sequence[Standing]) -> pl.DataFrame:
+    """The figures as a table: the fields of `Standing`, with low_pct and high_pct of the bands (5 and 95 %)."""
+    rows = [
+        {
+            "of": one.of, "workload": one.workload, "figure": one.figure, "unit": one.unit, "value": one.value,
+            "low": one.low, "high": one.high, "off_pct": one.off_pct, "off_low_pct": one.off_low_pct,
+            "off_high_pct": one.off_high_pct, "band_low": None if one.band is None else one.band[0],
+            "band_high": None if one.band is None else one.band[4], "rank": one.rank, "peers": one.peers, "n": one.n,
+            "sittings": one.sittings,
+        }
+        for one in of
+    ]  # fmt: skip
+    texts = dict.fromkeys(("of", "workload", "figure", "unit"), pl.String())
+    numbers = ("value", "low", "high", "off_pct", "off_low_pct", "off_high_pct", "band_low", "band_high")
+    whole = dict.fromkeys(("rank", "peers", "n", "sittings"), pl.Int64())
+    return pl.DataFrame(rows, schema={**texts, **dict.fromkeys(numbers, pl.Float64()), **whole})

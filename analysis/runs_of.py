@@ -1,0 +1,118 @@
+"""What can be compared in a store, and the runs of one workload: as `probed` reads a cluster, but only what is needed.
+
+A page reads one workload of a large fleet in the time in which `probed` reads one column of all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from ..errors import InputError
+from ..store.names import plain_workload
+from .kinds import told_apart
+from .probing import Probed, gpus_of, other_names
+from .run_figures import numbered
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+_RUNS = (
+    "run_id", "cluster", "workload", "gpu", "campaign", "began", "sm_clock_mhz", "temperature_c", "power_w",
+    "conditions", "status",
+)  # fmt: skip
+_TIMES = ("time_median", "time")
+_KNOWN = "FROM runs WHERE cluster IS NOT NULL AND workload IS NOT NULL AND gpu IS NOT NULL"
+_WORKS = f"SELECT cluster, workload, gpu, conditions, count(*) AS runs {_KNOWN} GROUP BY ALL"
+_CAMPAIGNS = f"SELECT cluster, campaign, min(began) AS began, count(*) AS runs {_KNOWN} GROUP BY ALL"
+
+
+@dataclass(frozen=True)
+class Work:
+    """A workload of a cluster, and how many GPUs and runs it has."""
+
+    name: str
+    gpus: int
+    runs: int
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """A campaign of a cluster; when it began (UTC) is None where no run says it."""
+
+    name: str
+    began: datetime | None
+    runs: int
+
+
+@dataclass(frozen=True)
+class Comparable:
+    """A cluster with runs."""
+
+    cluster: str
+    works: tuple[Work, ...]
+    """By name."""
+    campaigns: tuple[Campaign, ...]
+    """The newest first."""
+
+
+def comparable(store: Store) -> tuple[Comparable, ...]:
+    """The clusters that have runs, the one with the newest campaign first."""
+    done = told_apart(store, store.sql(_WORKS).polars()).with_columns(pl.col("workload").cast(pl.String))
+    works = done.group_by("cluster", "workload").agg(pl.col("gpu").n_unique().alias("gpus"), pl.col("runs").sum())
+    campaigns = store.sql(_CAMPAIGNS).polars()
+    clusters = campaigns.group_by("cluster").agg(pl.col("began").max())
+    clusters = clusters.sort("began", "cluster", descending=[True, False], nulls_last=True)
+    named = campaigns.drop_nulls("campaign").sort("began", "campaign", descending=True, nulls_last=True)
+    return tuple(
+        Comparable(
+            cluster,
+            tuple(Work(*row) for row in _of(works, cluster).sort("workload").iter_rows()),
+            tuple(Campaign(*row) for row in _of(named, cluster).iter_rows()),
+        )
+        for cluster in clusters["cluster"]
+    )
+
+
+def _of(rows: pl.DataFrame, cluster: str) -> pl.DataFrame:
+    return rows.filter(pl.col("cluster") == cluster).drop("cluster")
+
+
+def runs_of(store: Store, cluster: str, workload: str, campaign: str | None = None) -> Probed:
+    """The runs of a workload on a cluster, of a campaign or all; without events, with the columns that are compared.
+
+    `workload`: as `comparable` names it. The GPUs are all that the store knows on that cluster. InputError where there
+    are no such runs.
+    """
+    of = (pl.col("cluster") == cluster) & (pl.col("workload") == plain_workload(workload))
+    runs = store.collect(store.scan("runs").filter(of).select(_RUNS))
+    times = store.scan("results").filter(of & pl.col("figure").is_in(_TIMES))
+    found = store.collect(times.select("run_id", "figure", "value"))
+    value = pl.Series("value", [None] * runs.height, dtype=pl.Float64)
+    for figure in reversed(_TIMES):  # what comes last counts
+        rows = found.filter(pl.col("figure") == figure).drop("figure")
+        if rows.height:
+            own = numbered(rows, runs["run_id"])
+            if own["number"].n_unique() < own.height:
+                own = own.group_by("number").agg(pl.col("value").median())
+            placed = pl.DataFrame({"number": pl.Series(range(runs.height), dtype=own["number"].dtype)})
+            placed = placed.join(own, on="number", how="left", maintain_order="left")
+            value = placed["value"].fill_null(value).alias("value")
+    runs = told_apart(store, runs.with_columns(value)).with_columns(pl.col("workload").cast(pl.String))
+    wanted = pl.col("workload") == workload
+    if campaign is not None:
+        wanted &= pl.col("campaign") == campaign
+    runs = runs.filter(wanted).drop("cluster", "run_id")
+    if runs.is_empty():
+        of_campaign = "" if campaign is None else f" of campaign {campaign!r}"
+        raise InputError(f"{store.root} holds no runs of {workload!r} on cluster {cluster!r}{of_campaign}")
+    names = other_names(store, cluster) if campaign is None else {}
+    if names:
+        runs = runs.with_columns(pl.col("gpu").replace(names))
+    every = store.collect(store.scan("gpus").filter(pl.col("cluster") == cluster).select(pl.col("gpu").unique()))["gpu"]
+    gpus = gpus_of(store, cluster, pl.concat([every, runs["gpu"].unique()]).unique(), names)
+    runs = runs.join(gpus.select("gpu", "model", "node", "cabinet"), on="gpu", how="left", maintain_order="left")
+    return Probed(cluster, campaign or "", gpus, runs, pl.DataFrame())
