@@ -1,0 +1,101 @@
+"""From when to when GPUs have readings, and which range of time is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from ...errors import QueryError
+from .readings import MINUTE_NS, Key, Which, instant, of
+
+if TYPE_CHECKING:
+    from ...store import Store
+
+SECOND = 1_000_000_000
+LENGTHS = {"hour": 3_600 * SECOND, "day": 86_400 * SECOND, "week": 7 * 86_400 * SECOND}
+WINDOWS = {"5m": 300 * SECOND, "15m": 900 * SECOND, "1h": 3_600 * SECOND}
+"""How much a figure shows that follows the newest readings."""
+_BEFORE = 50  # a 50th of a range before the first reading
+_FINE_NS = 120 * SECOND
+_FAR = 2  # times as long as the readings that there are: a range is cut to these
+
+
+@dataclass(frozen=True)
+class Range:
+    """A range of time, ns since 1970, and a sentence where it is not what was asked for."""
+
+    since: int
+    until: int
+    says: str = ""
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """Its ends for people: as fine as its length asks for."""
+        fine = self.until - self.since < _FINE_NS
+        return written(self.since, fine=fine), written(self.until, fine=fine)
+
+
+def extent(store: Store, keys: Which = None) -> tuple[int, int] | None:
+    """The first and the last reading (ns since 1970) of some GPUs, or of all; None where there is none."""
+    ends = []
+    for table, lasts in (("telemetry", 0), ("telemetry_minutes", MINUTE_NS)):
+        if len(store.files(table)) > 1 or table == "telemetry":
+            query = f"SELECT epoch_ns(min(ts)), epoch_ns(max(ts)) + {lasts} FROM {table} WHERE {of(keys)}"
+            ((first, last),) = store.sql(query).polars().rows()
+            ends += [] if first is None else [(first, last)]
+    return (min(first for first, _ in ends), max(last for _, last in ends)) if ends else None
+
+
+def newest(store: Store, keys: Which = None) -> int | None:
+    """When the last reading of these GPUs was taken, those in journals included; None where there is none."""
+    ((last,),) = store.sql(f"SELECT epoch_ns(max(ts)) FROM latest WHERE {of(keys)}").polars().rows()
+    return None if last is None else int(last)
+
+
+def last_readings(store: Store, keys: Sequence[Key]) -> dict[Key, int]:
+    """When the last reading of each of these GPUs was taken."""
+    query = f"SELECT cluster, gpu, epoch_ns(ts) FROM latest WHERE {of(keys)}"
+    return {(cluster, gpu): at for cluster, gpu, at in store.sql(query).polars().rows()}
+
+
+def last_hour(store: Store, keys: Sequence[Key], last: int) -> int:
+    """When the readings of the hour before `last` begin, as these GPUs have them, and a little before."""
+    since = last - LENGTHS["hour"]
+    query = f"SELECT epoch_ns(min(ts)) FROM telemetry WHERE ({of(keys)}) AND ts >= {instant(since)}"
+    ((begun,),) = store.sql(query).polars().rows()
+    return since if begun is None else max(since, begun - (last - begun) // _BEFORE)
+
+
+def meant(first: int, last: int, since: int | None, until: int | None) -> Range:
+    """The range that is meant: without an end up to the last reading, without a beginning an hour.
+
+    A range that is far longer than the readings that there are is cut to them. Raises QueryError, which says when the
+    first and the last reading were, where the range has none.
+    """
+    end = last + SECOND
+    asked = Range(since if since is not None else max(first, (until or end) - LENGTHS["hour"]), until or end)
+    if asked.since >= asked.until or asked.since > last or asked.until <= first:
+        which = f"from {written(asked.since)} to {written(asked.until)}" if until else f"after {written(asked.since)}"
+        raise QueryError(
+            f"These GPUs have no reading {which}: their first one is of {written(first)}, the last one of "
+            f"{written(last)} (UTC)."
+        )
+    cut = Range(max(asked.since, first - SECOND), min(asked.until, end))
+    if since is not None and asked.until - asked.since > _FAR * (cut.until - cut.since):
+        says = f"These GPUs have readings from {written(first)} to {written(last)} (UTC): only that is shown."
+        return Range(cut.since, cut.until, says)
+    return asked
+
+
+def before(last: int, length: str) -> int:
+    """So long before the last reading: a beginning for "hour", "day" or "week"."""
+    return last - LENGTHS[length]
+
+
+def written(at: int, *, fine: bool = False) -> str:
+    """A time for people, to the second, or `fine` to the millisecond."""
+    whole, rest = divmod(at, SECOND)
+    text = datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return text + (f".{rest // 1_000_000:03d}" if fine else "")
