@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, StoreError
 from ..store.system.files import write_bytes
+from . import listing
+from .listing import Listing
 from .table import Table
 
 if TYPE_CHECKING:
@@ -33,6 +35,16 @@ class Drawing:
     title: str
     says: str
     figures: Mapping[str, Figure]
+    opens: bool = False
+    """Whether a GPU that is opened in a long table is shown here."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Words with what they stand for, under a title."""
+
+    pairs: Sequence[tuple[str, str]]
+    title: str = ""
 
 
 @dataclass(frozen=True)
@@ -41,7 +53,7 @@ class Section:
 
     title: str
     says: str = ""
-    parts: Sequence[Table | Drawing] = field(default_factory=tuple)
+    parts: Sequence[Table | Drawing | Facts | Listing] = field(default_factory=tuple)
 
 
 def page(
@@ -58,6 +70,7 @@ def page(
     `tiles` are the few numbers that stand above the sentences, each with what it is.
     """
     figures: list[Any] = []
+    listings: list[Any] = []
     body = [f"<h1>{escape(title)}</h1>"]
     if tiles:
         body.append(
@@ -65,31 +78,31 @@ def page(
             + "".join(f"<div><b>{escape(number)}</b><span>{escape(says)}</span></div>" for number, says in tiles)
             + "</div>"
         )
-    body += [f'<p class="summary">{escape(text)}</p>' for text in summary]
+    body += [f'<p class="summary">{_prose(text)}</p>' for text in summary]
     if len(sections) > 1:
         links = "".join(f'<a href="#s{n}">{escape(one.title)}</a>' for n, one in enumerate(sections))
         body.append(f"<nav>{links}</nav>")
     for number, section in enumerate(sections):
         body.append(f'<section id="s{number}"><h2>{escape(section.title)}</h2>')
         if section.says:
-            body.append(f"<p>{escape(section.says)}</p>")
-        body += [_table(part) if isinstance(part, Table) else _drawing(part, figures) for part in section.parts]
+            body.append(f"<p>{_prose(section.says)}</p>")
+        body += [_part(part, figures, listings) for part in section.parts]
         body.append("</section>")
     if conditions:
-        rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in conditions.items())
-        body.append(f"<section><h2>Conditions</h2><dl>{rows}</dl></section>")
+        body.append(f"<section><h2>Conditions</h2>{_facts(Facts(list(conditions.items())))}</section>")
     if notes:
-        rows = "".join(f"<li>{escape(note)}</li>" for note in notes)
+        rows = "".join(f"<li>{_prose(note)}</li>" for note in notes)
         body.append(f"<section><h2>Notes</h2><ul>{rows}</ul></section>")
-    if figures:
+    if figures or listings:
         body.append("<noscript><p>The figures need JavaScript, which is switched off in this browser.</p></noscript>")
     return _HTML.format(
         title=escape(title),
-        style=_STYLE,
+        style=_STYLE + (listing.STYLE if listings else ""),
         body="\n".join(body),
         bundle=_bundle() if figures else "",
         figures=_packed(json.dumps(figures, separators=(",", ":")).encode()),
-        script=_SCRIPT,
+        listings=_packed(json.dumps(listings, separators=(",", ":")).encode()),
+        script=_SCRIPT + (listing.SCRIPT if listings else ""),
     )
 
 
@@ -145,18 +158,33 @@ def _is_stream(path: Path) -> bool:
     return False
 
 
+def _part(part: Table | Drawing | Facts | Listing, figures: list[Any], listings: list[Any]) -> str:
+    if isinstance(part, Facts):
+        return _facts(part)
+    if isinstance(part, Listing):
+        listings.append(part.data())
+        return listing.placed(part, len(listings) - 1)
+    return _table(part) if isinstance(part, Table) else _drawing(part, figures)
+
+
+def _facts(facts: Facts) -> str:
+    title = f'<h3 class="of">{escape(facts.title)}</h3>' if facts.title else ""
+    rows = "".join(f"<dt>{escape(name)}</dt><dd>{_prose(text)}</dd>" for name, text in facts.pairs)
+    return f"{title}<dl>{rows}</dl>"
+
+
 def _table(table: Table) -> str:
     looks = {**dict.fromkeys(table.right, ' class="r"'), **dict.fromkeys(table.wrapped, ' class="w"')}
 
     def row(cells: Sequence[str], tag: str) -> str:
         named = [f' data-head="{escape(head)}"' if table.cards and tag == "td" else "" for head in table.header]
         return "".join(
-            f"<{tag}{looks.get(place, '')}{named[place]}>{escape(cell)}</{tag}>" for place, cell in enumerate(cells)
+            f"<{tag}{looks.get(place, '')}{named[place]}>{_prose(cell)}</{tag}>" for place, cell in enumerate(cells)
         )
 
     rows = "".join(f"<tr>{row(cells, 'td')}</tr>" for cells in table.rows)
     above = f'<h3 class="of">{escape(table.title)}</h3>' if table.title else ""
-    above += f'<p class="soft">{escape(table.says)}</p>' if table.says else ""
+    above += f'<p class="soft">{_prose(table.says)}</p>' if table.says else ""
     if not table.header:
         return above
     opened = '<table class="cards">' if table.cards else "<table>"
@@ -173,10 +201,11 @@ def _drawing(drawing: Drawing, figures: list[Any]) -> str:
         options = "".join(
             f'<option value="{first + place}">{escape(name)}</option>' for place, name in enumerate(drawing.figures)
         )
-        choice = f'<select aria-label="{escape(drawing.title)}">{options}</select>'
+        opens = " data-opens" if drawing.opens else ""
+        choice = f'<select aria-label="{escape(drawing.title)}"{opens}>{options}</select>'
     height = max(int(figure.layout.height or 400) for figure in drawing.figures.values())
     return (
-        f"<figure><figcaption><h3>{escape(drawing.title)}</h3>{choice}<p>{escape(drawing.says)}</p></figcaption>"
+        f"<figure><figcaption><h3>{escape(drawing.title)}</h3>{choice}<p>{_prose(drawing.says)}</p></figcaption>"
         f'<div class="plot" data-figure="{first}" style="height:{height}px"></div></figure>'
     )
 
@@ -186,6 +215,14 @@ def _bundle() -> str:
     from plotly.offline import get_plotlyjs
 
     return _packed(get_plotlyjs().encode())
+
+
+def _prose(text: str) -> str:
+    """A text as HTML, with what stands between two backticks as code."""
+    parts = escape(text).split("`")
+    if len(parts) % 2 == 0:  # one that has no partner is a part of a name
+        return escape(text)
+    return "".join(f"<code>{part}</code>" if place % 2 else part for place, part in enumerate(parts))
 
 
 def _packed(content: bytes) -> str:
@@ -211,8 +248,8 @@ h1, h2, p, a { overflow-wrap: anywhere; }
 nav { display: flex; flex-wrap: wrap; gap: 4px 16px; margin-top: 12px; }
 a { color: inherit; }
 figure { margin: 26px 0 0; }
-figcaption { display: flex; flex-wrap: wrap; align-items: baseline; gap: 2px 12px; }
-figcaption p { flex-basis: 100%; color: var(--soft); font-size: 14px; margin: 0 0 4px; }
+figcaption h3 { display: inline-block; margin: 0 12px 2px 0; }
+figcaption p { color: var(--soft); font-size: 14px; margin: 0 0 4px; }
 select { font: inherit; font-size: 14px; padding: 2px 6px; color: inherit; background: var(--band);
   border: 1px solid var(--line); border-radius: 4px; }
 h3.of { margin-top: 26px; }
@@ -274,7 +311,8 @@ _SCRIPT = """
     return new Response(stream).text();
   };
   const places = [...document.querySelectorAll(".plot")];
-  if (!places.length) return;
+  const lists = [...document.querySelectorAll(".listing")];
+  if (!places.length && !lists.length) return;
   // Unpacking and drawing take a moment. The page counts as loading meanwhile, so that what waits for it to be loaded,
   // as a program that prints it or takes a picture, finds the figures drawn: a document that is open within holds it.
   const held = document.createElement("iframe");
@@ -282,6 +320,12 @@ _SCRIPT = """
   document.body.append(held);
   held.contentDocument.open();
   const loaded = () => { if (held.isConnected) { held.contentDocument.close(); held.remove(); } };
+  try {
+    if (lists.length) drawListings(JSON.parse(await unpack("listings")), lists);
+  } catch (error) {
+    for (const place of lists) place.textContent = "This browser cannot show the table: " + error;
+  }
+  if (!places.length) { loaded(); return; }
   let figures;
   try {
     figures = JSON.parse(await unpack("figures"));
@@ -363,6 +407,7 @@ _HTML = """<!doctype html>
 </main>
 <script type="application/octet-stream" id="bundle">{bundle}</script>
 <script type="application/octet-stream" id="figures">{figures}</script>
+<script type="application/octet-stream" id="listings">{listings}</script>
 <script>{script}</script>
 </body>
 </html>

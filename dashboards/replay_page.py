@@ -34,23 +34,23 @@ def replay_page(
     ]
     recorded = sum(result.outcome is not None for result in results)
     bars = max(200, min(BARS, _BARS_OF_A_PAGE // max(1, recorded)))
-    sections, summary = [], []
+    sections, said = [], []
     for trace, scheduler, members in groups:
         own = [one for one in findings if (one.trace, one.scheduler) == (trace, scheduler)]
         where = f"{trace}, {scheduler}" if len(groups) > 1 else ""
-        summary += _summary(own, where)
+        said += summary(own, where)
         sections.append(_section(f"{trace}, {scheduler}", members, own, bars))
     together = [one for one in findings if one.trace == ALL]
     for scheduler, of_all in groupby(together, key=lambda one: one.scheduler):
         own = list(of_all)
-        summary += _summary(own, f"{ALL}, {scheduler}")
+        said += summary(own, f"{ALL}, {scheduler}")
         sections.append(Section(f"{ALL}, {scheduler}", "", _gains(own)))
     names = list(dict.fromkeys(trace for trace, _, _ in groups))
     title = f"Replay of {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
-    return page(title, summary, sections, conditions=conditions, notes=notes)
+    return page(title, said, sections, conditions=conditions, notes=notes)
 
 
-def _summary(findings: Sequence[Finding], where: str) -> list[str]:
+def summary(findings: Sequence[Finding], where: str) -> list[str]:
     """The policy that gains most over what is hardest for it, in a sentence."""
     own = [one for one in findings if one.finding and one.gains]
     if not own:

@@ -8,22 +8,25 @@ from collections.abc import Iterable, Mapping, Sequence
 import polars as pl
 
 from ..analysis import Variability
+from ..analysis.energy.summary import Summary
 from ..analysis.fleet import Against, against, labels, side_by_side
 from ..analysis.measurements import SOUND
 from ..analysis.planted import Planted, falsely_named
 from ..analysis.probing import Probed
 from ..analysis.timelines import Timelines
+from ..analysis.trend import Trend
 from ..analysis.verdicts import Judgement, Kind, State
 from ..analysis.verdicts.judging import ERROR_RATE, MOST_P
 from ..analysis.verdicts.levels.estimate import RELEVANT
 from ..store.conditions import read
 from . import report_tables as tables
 from .page import Section, page
+from .report_energy import energy_section
 from .table import MISSING, many
 from .verdict_words import short, some
 
-SHOWN = 6
-"""GPUs whose telemetry is shown."""
+SHOWN = 64
+"""GPUs whose telemetry can be chosen."""
 
 
 def probe_report(
@@ -34,11 +37,14 @@ def probe_report(
     *,
     planted: Sequence[Planted] | None = None,
     notes: Sequence[str] = (),
+    trends: Sequence[Trend] = (),
+    energy: Summary | None = None,
 ) -> str:
     """The page as HTML.
 
     `spread`: the rows of `analysis.variability` for this campaign's runs; `lines`: the telemetry of the GPUs to
-    show (`to_show`); `planted`: the faults that are known to be there, None where the GPUs are real.
+    show (`to_show`); `planted`: the faults that are known to be there, None where the GPUs are real; `trends`: of the
+    probes, over all campaigns of the cluster; `energy`: of the cluster, None where nothing was metered.
     """
     names = labels(campaign.gpus)
     probes = against(campaign, names)
@@ -54,8 +60,8 @@ def probe_report(
             "How much they differ" if n > 1 else "Times", "", tables.spread(probes, by_gpu, found, _noun(campaign))
         ),
     ]
+    beside, noun = side_by_side(campaign), _noun(campaign)
     if n > 1 and probes:
-        beside, noun = side_by_side(campaign), _noun(campaign)
         sections.append(
             Section(
                 "Where they stand",
@@ -65,8 +71,15 @@ def probe_report(
         )
         if powers := tables.by_power(beside, found, names, noun):
             sections.append(Section("Power", "", powers))
+    if over := tables.over_all_campaigns(trends, found, names):
+        sections.append(Section("Trend", "", over))
+    if n > 1 and not beside.is_empty():
+        sections.append(Section("Every GPU", "", [tables.every_gpu(campaign, beside, found, names)]))
     if lines is not None and lines.gpus:
-        sections.append(Section("One GPU over the campaign", "", [tables.telemetry(lines, found, names)]))
+        drawn = tables.telemetry(lines, found, names, n)
+        sections.append(Section("One GPU over the campaign", "", [drawn]))
+    if energy is not None:
+        sections.append(energy_section(energy))
     sections.append(
         Section("Figures, conditions and versions", "", [*tables.figures(campaign), *tables.conditions(campaign)])
     )
@@ -81,7 +94,8 @@ def probe_report(
 
 
 def to_show(campaign: Probed, judged: Judgement) -> list[str]:
-    """The GPUs whose telemetry is worth showing: those that stand out, the worst first, and one like most others."""
+    """The GPUs whose telemetry can be chosen: those that stand out, the worst first, one like most others, and as many
+    more as a page holds, those farthest from the median first."""
     read = set(campaign.runs.drop_nulls("power_w")["gpu"])
     found = judged.by_key(campaign.gpus)
     there = sorted(found, key=lambda gpu: found[gpu][0].kind is Kind.LOST)  # of a lost one there is less to see
@@ -95,6 +109,8 @@ def to_show(campaign: Probed, judged: Judgement) -> list[str]:
             chosen.append(str(most["gpu"][-1]))
         if str(most["gpu"][0]) not in chosen:
             chosen.append(str(most["gpu"][0]))
+        others = by_gpu.sort("far", "gpu", descending=[True, False])["gpu"]
+        chosen += [gpu for gpu in others if gpu not in chosen and gpu in read][: SHOWN - len(chosen)]
     return chosen
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -12,22 +15,42 @@ from ..analysis.fleet import Against, by_place, level_of
 from ..analysis.planted import Planted
 from ..analysis.probing import Probed
 from ..analysis.timelines import Timelines
+from ..analysis.trend import Trend
 from ..analysis.verdicts import Cause, Judgement, Level, Verdict
 from ..analysis.verdicts.comparing import LEAST_GPUS
 from ..store.conditions import clock_in_words, read
-from .figures.looks import looks
+from .figures.campaigns import over_campaigns
+from .figures.looks import Look, looks
 from .figures.map import CELLS, maps
 from .figures.places import PLACES, places
-from .figures.power import against_power
+from .figures.power import Powered, against_power
 from .figures.spread import POINTS, closely, overview
 from .figures.timeline import over_time
+from .listing import Listing, Numbers
 from .page import Drawing
 from .report_variability import digits, extremes, sizes, times
 from .table import MISSING, Table
 from .verdict_words import EFFECT_SAYS, chances, effect, interval, least, measured, name, percent
 
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
 LISTED = 40
 """Verdicts in the table; `whorl verdicts --json` has all."""
+LISTED_VALUES = 1_000_000
+"""Numbers in the table of all GPUs, which are two megabytes of the page."""
+ODD = 4
+"""GPUs with findings that are drawn over the campaigns."""
+_LISTED = (
+    ("slower_pct", Numbers("slower, %", 2, signed=True)),
+    ("slower_pct_low", Numbers("95 % from", 2, signed=True)),
+    ("slower_pct_high", Numbers("to", 2, signed=True)),
+    ("time", Numbers("time, ms", 4)),
+    ("power_w", Numbers("power, W", 1)),
+    ("sm_clock_mhz", Numbers("clock, MHz", 0)),
+    ("temperature_c", Numbers("temp., °C", 1)),
+    ("n", Numbers("runs", 0)),
+)
 
 
 # -- who stands out ---------------------------------------------------------------------------------------------
@@ -223,14 +246,83 @@ def by_power(
             "little, so something holds it back. Top right: slow though it draws much, as a GPU of poor silicon. "
             f"Power as the sensors report it.{thin}",
             {
-                str(probe): against_power(known.filter(pl.col("workload") == probe), names, looks(verdicts))
+                str(probe): _against_power(known.filter(pl.col("workload") == probe), names, looks(verdicts))
                 for probe in known["workload"].unique(maintain_order=True).to_list()
             },
         )
     ]
 
 
-def telemetry(lines: Timelines, verdicts: Mapping[str, Sequence[Verdict]], names: Mapping[str, str]) -> Drawing:
+def _against_power(rows: pl.DataFrame, names: Mapping[str, str], drawn: Mapping[str, Look]) -> Figure:
+    gpus = rows["gpu"].to_list()
+    marked = {row: drawn[gpu] for row, gpu in enumerate(gpus) if gpu in drawn}
+    return against_power(Powered.of(rows), [names[gpu] for gpu in gpus], marked)
+
+
+def every_gpu(
+    campaign: Probed, beside: pl.DataFrame, verdicts: Mapping[str, Sequence[Verdict]], names: Mapping[str, str]
+) -> Listing:
+    """All GPUs in each probe, as far as they fit into a page."""
+    noun, keys = _noun(campaign), campaign.gpus["gpu"].to_list()
+    probes = beside["workload"].unique(maintain_order=True).to_list()
+    room = max(1, LISTED_VALUES // (len(_LISTED) * max(1, len(keys))))
+    cut = f" Of {len(probes)} {noun}s the first {room} are here." if len(probes) > room else ""
+    gpus = pl.DataFrame({"gpu": keys})
+    values = {
+        str(probe): gpus.join(beside.filter(pl.col("workload") == probe), on="gpu", how="left", maintain_order="left")
+        .select(column for column, _ in _LISTED)
+        .get_columns()
+        for probe in probes[:room]
+    }
+    found = [", ".join(f"{one.kind} ({one.state})" for one in verdicts.get(gpu, ())) or "none" for gpu in keys]
+    return Listing(
+        "All GPUs",
+        f"Every GPU (n = {len(keys):,}) in one {noun}: its level, and how much slower it is than the median GPU of its "
+        "model, with the 95 % interval of another sitting; n/a where no GPU ran twice. Click a head to sort, a name to "
+        f"see the GPU in every {noun}.{cut}",
+        {"GPU": [names[gpu] for gpu in keys], "finding": found, **_telling(campaign.gpus)},
+        [replace(head, digits=_time_digits(beside)) if name == "time" else head for name, head in _LISTED],
+        {probe: [column.to_list() for column in columns] for probe, columns in values.items()},
+        noun,
+    )
+
+
+def _telling(gpus: pl.DataFrame) -> dict[str, list[str | None]]:
+    """Where GPUs are and what they are, as far as their names do not say it and they differ in it."""
+    of_node = gpus.select((pl.col("name").str.starts_with(pl.col("node")) | pl.col("node").is_null()).all()).item()
+    shown = ["cabinet", "model"] if of_node else ["node", "cabinet", "model"]
+    return {name: gpus[name].to_list() for name in shown if gpus[name].n_unique() > 1}
+
+
+def _time_digits(beside: pl.DataFrame) -> int:
+    """Behind the point, for the shortest times to have four digits."""
+    shortest = beside["time"].drop_nulls().min()
+    return min(max(3 - math.floor(math.log10(shortest)), 0), 9) if isinstance(shortest, float) else 0
+
+
+def over_all_campaigns(
+    trends: Sequence[Trend], verdicts: Mapping[str, Sequence[Verdict]], names: Mapping[str, str]
+) -> list[Drawing]:
+    """Each probe over the campaigns of the cluster; nothing where there is one campaign or day."""
+    known = [one for one in trends if one.periods.height > 1]
+    if not known:
+        return []
+    by = known[0].by
+    changed = any(one.periods["gpus"].n_unique() > 1 for one in known)
+    other = " Not the same GPUs were measured each time." if changed else ""
+    return [
+        Drawing(
+            "Over the campaigns" if by == "campaign" else f"By {by}",
+            f"The median GPU of each {by} with its 95 % interval, half and 90 % of the GPUs, and the GPUs with the "
+            f"worst findings with theirs; against the median of all {by}s.{other}",
+            {one.workload: over_campaigns(one, list(verdicts)[:ODD], names) for one in known},
+        )
+    ]
+
+
+def telemetry(
+    lines: Timelines, verdicts: Mapping[str, Sequence[Verdict]], names: Mapping[str, str], gpus: int
+) -> Drawing:
     kinds = {gpu: ", ".join(dict.fromkeys(one.kind for one in own)) for gpu, own in verdicts.items()}
     return Drawing(
         "Power, clock and temperature",
@@ -241,12 +333,21 @@ def telemetry(lines: Timelines, verdicts: Mapping[str, Sequence[Verdict]], names
             else ", beside the median of all GPUs at the same point of the same probe, or of the pause before it"
         )
         + "; bands are the GPU's own probes, as they were measured (warm-up and cool-down lie between), named "
-        "where there is room. To choose from: GPUs with findings and one like most others. The page of any other GPU: "
-        "whorl report --gpu NAME.",
+        f"where there is room. {_choice(lines, gpus)}",
         {
             f"{names[gpu]}: {kinds.get(gpu, 'like most others')}": over_time(lines, gpu, names[gpu])
             for gpu in lines.gpus
         },
+        opens=True,
+    )
+
+
+def _choice(lines: Timelines, gpus: int) -> str:
+    if len(lines.gpus) >= lines.measured:
+        return "Choose any GPU."
+    return (
+        f"Of {gpus:,} GPUs, {len(lines.gpus)} can be chosen: those with findings, one like most others, and those "
+        "farthest from the median. The page of any other GPU: whorl report --gpu NAME."
     )
 
 

@@ -16,12 +16,16 @@ from typing import TYPE_CHECKING, overload
 import polars as pl
 
 from ..analysis import Variability, measurements, variability
+from ..analysis.energy.metering import has_telemetry
+from ..analysis.energy.summary import Summary, summary
 from ..analysis.fleet import Against, against, labels, side_by_side
+from ..analysis.one_gpu.whole import OneGpu
 from ..analysis.planted import Planted
 from ..analysis.probing import Probed, probed
+from ..analysis.runs_of import comparable
 from ..analysis.timelines import Timelines, timelines
+from ..analysis.trend import Trend, trend_of
 from ..analysis.verdicts import Judgement, Verdict, judge, judged
-from ..analysis.verdicts.answers.explaining import Explained
 from ..errors import InputError
 from ..store.names import find_gpu, find_workload
 from .figures.looks import Look, looks
@@ -52,7 +56,11 @@ class Looked:
     spread: Sequence[Variability]
     """The rows of `variability` for the same runs."""
     lines: Timelines | None
-    """Telemetry of the GPUs that stand out and of one like most others; None where there is none."""
+    """Telemetry of the GPUs that stand out, one like most others and some more; None where there is none."""
+    trends: Sequence[Trend] = ()
+    """Each probe over all campaigns of the cluster."""
+    energy: Summary | None = None
+    """The energy of the cluster over the last 30 days or less; None where there is no telemetry."""
 
     def __repr__(self) -> str:
         found = self.judged.rows
@@ -120,7 +128,16 @@ class Looked:
 
     def page(self, *, planted: Sequence[Planted] | None = None, notes: Sequence[str] = ()) -> str:
         """The report as one HTML page that needs no network. `planted`: faults that are known to be there."""
-        return probe_report(self.campaign, self.judged, self.spread, self.lines, planted=planted, notes=notes)
+        return probe_report(
+            self.campaign,
+            self.judged,
+            self.spread,
+            self.lines,
+            planted=planted,
+            notes=notes,
+            trends=self.trends,
+            energy=self.energy,
+        )
 
     def write(self, out: str | Path, *, planted: Sequence[Planted] | None = None, notes: Sequence[str] = ()) -> Path:
         """Write the page to a file, whole or not at all. InputError where that fails."""
@@ -164,7 +181,22 @@ def look(
         else []
     )
     lines = timelines(opened, found, to_show(found, verdicts))
-    return Looked(found, verdicts, spread, lines)
+    return Looked(found, verdicts, spread, lines, _trends(opened, found), _energy(opened, found.cluster, progress))
+
+
+def _energy(store: Store, cluster: str, progress: Callable[[str], None] | None) -> Summary | None:
+    """The energy of a cluster, where any was metered."""
+    if not has_telemetry(store, cluster):
+        return None
+    found = summary(store, cluster, progress=progress)
+    return found if found.total.get("measured_s") else None
+
+
+def _trends(store: Store, campaign: Probed) -> list[Trend]:
+    """The trends of the probes that the store has under the same names over all campaigns."""
+    named = {work.name for one in comparable(store) if one.cluster == campaign.cluster for work in one.works}
+    found = (trend_of(store, campaign.cluster, probe) for probe in campaign.probes if probe in named)
+    return [one for one in found if one is not None]
 
 
 @overload
@@ -186,7 +218,7 @@ def report(
     *,
     gpu: str,
     progress: Callable[[str], None] | None = ...,
-) -> Explained: ...
+) -> OneGpu: ...
 def report(
     store: Store | str | Path,
     out: str | Path = "report.html",
@@ -195,7 +227,7 @@ def report(
     *,
     gpu: str | None = None,
     progress: Callable[[str], None] | None = None,
-) -> Looked | Explained:
+) -> Looked | OneGpu:
     """Write the report of a store to a file, as `whorl report` does; with `gpu`, the evidence page of that GPU.
 
     InputError, StoreError.

@@ -12,7 +12,7 @@ from typing import Any
 BLUE, ORANGE, GREEN, PINK = "#3d8fd1", "#e69f00", "#1f9e78", "#cc79a7"
 RED, SKY, GREY, OLIVE = "#d55e00", "#56b4e9", "#8a8f98", "#a8a000"
 
-SLOWNESS = [[0.0, "#2f7fd0"], [0.5, "rgba(138,143,152,0.28)"], [1.0, "#d55e00"]]
+SLOWNESS: list[list[Any]] = [[0.0, "#2f7fd0"], [0.5, "rgba(138,143,152,0.28)"], [1.0, "#d55e00"]]
 """A colour scale from fast to slow. Its middle lets the paper through: quiet on white and on black."""
 
 _POLICIES: dict[str, tuple[str, str]] = {  # colour and dash; variants of one idea share the colour

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +42,16 @@ _DRAWN = {
 }
 
 
+FEW = {"size": 6, "opacity": 0.75}
+MANY = {"size": 3.5, "opacity": 0.4}
+"""How points are drawn of which there are few, or thousands."""
+
+
+def mark(look: Look) -> dict[str, Any]:
+    """The marker of a GPU with a verdict."""
+    return {"color": look.colour, "symbol": look.symbol, "size": 9, "line": {"width": 0.75, "color": "#ffffff"}}
+
+
 def looks(verdicts: Mapping[str, Sequence[Verdict]]) -> dict[str, Look]:
     """How each GPU that has verdicts is drawn: by the kind of the worst one. `verdicts`: of `Judgement.by_key`."""
     kinds = {gpu: own[0].kind for gpu, own in verdicts.items()}
@@ -57,3 +69,9 @@ def thinned(n: int, most: int) -> NDArray[np.intp]:
     if n <= most:
         return np.arange(n)
     return np.unique(np.linspace(0, n - 1, most).round().astype(np.intp))
+
+
+def plain(text: str, most: int | None = None) -> str:
+    """A name as a figure shows it: Plotly reads HTML in texts. Longer ones than `most` letters are cut."""
+    short = text if most is None or len(text) <= most else f"{text[: most - 1]}…"
+    return escape(short, quote=False)

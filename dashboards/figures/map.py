@@ -4,26 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from math import asinh
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from ...analysis.fleet import labels
 from ..style import SLOWNESS, layout
+from .brushed import chosen, plain
 from .looks import Look
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
+Shades = NDArray[np.float32]
+
 CELLS = 4_096
 """GPUs whose map is drawn for each probe; of a larger fleet there is one map."""
 _NODES_A_ROW = 8
+_ROWS = 256  # a map of more is made wider
+_TIGHT = 520.0  # pixels of a map of so many rows that its cells touch
 _NAMED_ROWS = 40  # up to so many rows have room for the names of their nodes
 _NAME = 7  # letters of a node's name that fit above its cells, on a phone too
 _LEAST, _MOST = 5.0, 50.0  # where the colours end
 _NEAR = 0.1  # of where they end: up to here they are linear, beyond it logarithmic
+_GAP = -128
+_WITH_GAPS = [[0.0, "rgba(0,0,0,0)"], *([0.002 + 0.998 * at, colour] for at, colour in SLOWNESS)]
+"""The colours of cells that are sent as whole numbers of a byte, of which the lowest is a gap."""
 _TICKS = (1, 2, 5, 10, 20, 50)
 _NOWHERE = "unknown"
 """The row of GPUs whose node is not known."""
@@ -43,12 +54,12 @@ def maps(beside: pl.DataFrame, gpus: pl.DataFrame, drawn: Mapping[str, Look]) ->
     grid = Grid.of(gpus)
     if beside.is_empty():
         return {}
-    probes = beside["workload"].unique(maintain_order=True).to_list()
+    probes = beside.drop_nulls("slower_pct")["workload"].unique(maintain_order=True).to_list()
     medians = beside.drop_nulls("power_w").group_by("workload").agg(pl.col("power_w").median())
     strongest = medians.sort("power_w", "workload")["workload"].to_list()
     if gpus.height > CELLS:
         probes = strongest[-1:] or probes[:1]
-    end = _end(beside.filter(pl.col("workload").is_in(probes))["slower_pct"])
+    end = end_of(beside.filter(pl.col("workload").is_in(probes))["slower_pct"])
     found = {}
     for probe in probes:
         times = beside.filter(pl.col("workload") == probe)
@@ -57,7 +68,7 @@ def maps(beside: pl.DataFrame, gpus: pl.DataFrame, drawn: Mapping[str, Look]) ->
         rows = beside.filter(pl.col("workload") == strongest[-1])
         for column, name, title, unit in _FIGURES:
             if (values := _known(rows, column)) and len(values) > 1:
-                found[f"{name}: {strongest[-1]}"] = grid.drawn(values, title, unit, drawn, _end(rows[column]))
+                found[f"{name}: {strongest[-1]}"] = grid.drawn(values, title, unit, drawn, end_of(rows[column]))
     return found
 
 
@@ -65,16 +76,22 @@ def _known(rows: pl.DataFrame, column: str) -> dict[str, float]:
     return dict(rows.select("gpu", column).drop_nulls().iter_rows())
 
 
-def _end(values: pl.Series) -> float:
-    """Where the colours end: at the GPU that is farthest from the median, within limits."""
+def end_of(values: pl.Series, unit: str = "%") -> float:
+    """Where the colours end: at the GPU that is farthest from the median; of per cent and °C within limits."""
     farthest = values.abs().max()
-    return min(max(float(farthest) if isinstance(farthest, int | float) else 0.0, _LEAST), _MOST)
+    found = float(farthest) if isinstance(farthest, int | float) else 0.0
+    return min(max(found, _LEAST), _MOST) if unit in ("%", "°C") else found or 1.0
 
 
 def shade(value: float, end: float) -> float:
     """Where on the colours a value is, from -1 to 1 at `end`: linear near 0, by its logarithm beyond."""
     near = _NEAR * end
     return round(asinh(value / near) / asinh(end / near), 3)
+
+
+def sent(shades: Shades) -> NDArray[np.int8]:
+    """Cells in a byte each, for a map that is `live`."""
+    return np.where(np.isnan(shades), _GAP, np.round(np.nan_to_num(shades) * (-_GAP - 1))).astype(np.int8)
 
 
 @dataclass(frozen=True)
@@ -90,21 +107,24 @@ class Grid:
 
     @classmethod
     def of(cls, gpus: pl.DataFrame) -> Grid:
-        """Eight nodes a row at most; a cabinet of more takes several, and GPUs without a node stand in rows of 32."""
+        """Eight nodes a row; a cabinet of more takes several, and GPUs without a node stand in rows of 32. Of a large
+        machine rows are longer, so that it fits a screen."""
         nodes: dict[tuple[str, str], list[str]] = {}
-        known: set[str] = set()
-        names = labels(gpus)
         for place, (gpu, node, cabinet) in enumerate(gpus.select("gpu", "node", "cabinet").iter_rows()):
             row = cabinet or ("" if node else _NOWHERE)
             nodes.setdefault((row, node or f"{place // 4}"), []).append(gpu)
-            known.update([node] if node else [])
+        together = [len(list(some)) for _, some in groupby(nodes, key=itemgetter(0))]  # nodes of a cabinet
+        a_row = _NODES_A_ROW
+        while sum(-(-n // a_row) for n in together) > _ROWS and a_row < gpus.height:
+            a_row *= 2
+        known = set(gpus["node"].drop_nulls())
         rows: list[str] = []
         cell: dict[str, tuple[int, int]] = {}
         named: list[tuple[str, int, float]] = []
         before: str | None = None
         used = at = columns = 0
         for (cabinet, node), members in nodes.items():
-            if cabinet != before or used == _NODES_A_ROW:
+            if cabinet != before or used == a_row:
                 rows.append(cabinet if cabinet != before else "")
                 before, used, at = cabinet, 0, 0
             for place, gpu in enumerate(members):
@@ -114,40 +134,55 @@ class Grid:
             columns = max(columns, at + len(members))
             at += len(members) + 1  # a gap between nodes
             used += 1
-        return cls(tuple(rows), columns, cell, names, tuple(named))
+        return cls(tuple(rows), columns, cell, labels(gpus), tuple(named))
 
     def drawn(
-        self, values: Mapping[str, float], title: str, unit: str, drawn: Mapping[str, Look], end: float
+        self,
+        values: Mapping[str, float],
+        title: str,
+        unit: str,
+        drawn: Mapping[str, Look],
+        end: float,
+        live: bool = False,
     ) -> Figure:
-        """The map of one figure. `values`: by GPU, 0 is the fleet's median; the colours end at `end`."""
+        """The map of one figure. `values`: by GPU, 0 is the fleet's median; the colours end at `end`.
+
+        `live`: for a page that says itself what the pointer is on. Then trace 1 is for the cells that a brush holds,
+        and trace 2 for the chosen GPUs.
+        """
         from plotly.graph_objects import Figure, Heatmap
 
-        shades = np.full((len(self.rows), self.columns), np.nan, dtype=np.float32)
-        text = [[""] * self.columns for _ in self.rows]
-        for gpu, (row, column) in self.cell.items():
-            if gpu in values:
-                shades[row, column] = shade(values[gpu], end)
-                text[row][column] = f"{self.name[gpu]}<br>{values[gpu]:+.2f}{unit}"
-        ticks = [tick for tick in _TICKS if tick <= 0.9 * end][-3:]
-        ticks = [*(-tick for tick in reversed(ticks)), 0, *ticks]
-        named = len(self.rows) <= _NAMED_ROWS
-        high = 36 if named else max(12, min(24, 2200 // len(self.rows)))
+        high_ticks = [float(tick) for tick in _TICKS if tick <= 0.9 * end][-3:] or [end]
+        ticks = [*(-tick for tick in reversed(high_ticks)), 0.0, *high_ticks]
+        named = self.named
+        tight = len(self.rows) > 4 * _NAMED_ROWS or self.columns > 200
+        high = 36 if named else _TIGHT / len(self.rows) if tight else max(12, min(24, 2200 // len(self.rows)))
+        cells: dict[str, Any] = {
+            "hoverongaps": False,
+            "xgap": 0 if tight else 1.5,
+            "ygap": 0 if tight else 15 if named else 2,
+            "zmin": -1,
+            "zmax": 1,
+            "colorscale": SLOWNESS,
+        }
+        shades = self.shades(values, end)
+        if live:
+            cells |= {"hoverinfo": "none", "zmin": _GAP, "zmax": -_GAP - 1, "colorscale": _WITH_GAPS}
+        else:
+            text = [[""] * self.columns for _ in self.rows]
+            for gpu, (row, column) in self.cell.items():
+                if gpu in values:
+                    text[row][column] = f"{plain(self.name[gpu])}<br>{values[gpu]:+.2f}{unit}"
+            cells |= {"text": text, "hovertemplate": "%{text}<extra></extra>"}
         traces: list[Any] = [
             Heatmap(
-                z=shades,
-                text=text,
-                hovertemplate="%{text}<extra></extra>",
-                hoverongaps=False,
-                xgap=1.5,
-                ygap=15 if named else 2,
-                zmin=-1,
-                zmax=1,
-                colorscale=SLOWNESS,
+                z=sent(shades) if live else shades,
+                **cells,
                 colorbar={
                     "title": {"text": f"{title} (0: the median GPU)", "side": "top", "font": {"size": 12}},
                     "orientation": "h",
-                    "tickvals": [shade(tick, end) for tick in ticks],
-                    "ticktext": [f"{tick:+d}" if tick else "0" for tick in ticks],
+                    "tickvals": [(-_GAP - 1 if live else 1) * shade(tick, end) for tick in ticks],
+                    "ticktext": [f"{tick:+g}" if tick else "0" for tick in ticks],
                     "tickangle": 0,
                     "thickness": 10,
                     "len": 0.6,
@@ -159,21 +194,22 @@ class Grid:
                     "outlinewidth": 0,
                 },
             ),
-            *self._marks(values, unit, drawn),
+            *([Heatmap(**cells, showscale=False, visible=False), chosen([], [], [])] if live else []),
+            *self._marks(values, unit, drawn, live=live),
         ]
         if named:
             traces.append(self._names())
         return Figure(
             traces,
             layout(
-                160 + high * len(self.rows),
+                round(160 + high * len(self.rows)),
                 margin={"l": 60, "r": 8, "t": 76, "b": 44},
                 showlegend=bool(drawn),
                 legend={"orientation": "h", "yanchor": "top", "y": 0, "x": 0, "font": {"size": 12}},
                 xaxis={"visible": False, "range": [-0.6, self.columns - 0.4]},
                 yaxis={
-                    "tickvals": [place for place, name in enumerate(self.rows) if name],
-                    "ticktext": [name for name in self.rows if name],
+                    **self._axis(),
+                    "automargin": True,
                     "range": [len(self.rows) - 0.5, -0.7],
                     "showgrid": False,
                     "zeroline": False,
@@ -181,14 +217,41 @@ class Grid:
             ),
         )
 
-    def _marks(self, values: Mapping[str, float], unit: str, drawn: Mapping[str, Look]) -> list[Any]:
+    @property
+    def named(self) -> bool:
+        """Whether there is room for the names of nodes."""
+        return len(self.rows) <= _NAMED_ROWS
+
+    def shades(self, values: Mapping[str, float], end: float) -> Shades:
+        """(rows, columns) where on the colours each cell is; NaN for a cell without a value."""
+        found: Shades = np.full((len(self.rows), self.columns), np.nan, dtype=np.float32)
+        at = [(*self.cell[gpu], value) for gpu, value in values.items() if gpu in self.cell]
+        if at:
+            row, column, value = zip(*at, strict=True)
+            near = _NEAR * end
+            found[list(row), list(column)] = np.round(np.arcsinh(np.array(value) / near) / asinh(end / near), 3)
+        return found
+
+    def _axis(self) -> dict[str, Any]:
+        """The names of the rows, as many as have room."""
+        named = [place for place, name in enumerate(self.rows) if name]
+        step = max(1, -(-len(named) // _NAMED_ROWS))
+        return {"tickvals": named[::step], "ticktext": [plain(self.rows[place]) for place in named[::step]]}
+
+    def _marks(
+        self, values: Mapping[str, float], unit: str, drawn: Mapping[str, Look], *, live: bool = False
+    ) -> list[Any]:
         """The GPUs that have verdicts, by kind."""
         from plotly.graph_objects import Scatter
 
         found = []
         for look in dict.fromkeys(drawn.values()):
             marked = [gpu for gpu in drawn if drawn[gpu] == look and gpu in self.cell]
-            sizes = {gpu: f"{values[gpu]:+.2f}{unit}" for gpu in marked if gpu in values}
+            said: dict[str, Any] = {"hoverinfo": "none"}
+            if not live:
+                sizes = {gpu: f"{values[gpu]:+.2f}{unit}" for gpu in marked if gpu in values}
+                text = [f"{plain(self.name[gpu])}<br>{sizes.get(gpu, 'n/a')}<br>{look.name}" for gpu in marked]
+                said = {"text": text, "hovertemplate": "%{text}<extra></extra>"}
             found.append(
                 Scatter(
                     x=[self.cell[gpu][1] for gpu in marked],
@@ -198,11 +261,10 @@ class Grid:
                     marker={
                         "symbol": look.symbol,
                         "color": look.colour,
-                        "size": 10,
-                        "line": {"width": 1.5, "color": "#ffffff"},
+                        "size": 10 if self.named else 6,
+                        "line": {"width": 1.5 if self.named else 0.75, "color": "#ffffff"},
                     },
-                    text=[f"{self.name[gpu]}<br>{sizes.get(gpu, 'n/a')}<br>{look.name}" for gpu in marked],
-                    hovertemplate="%{text}<extra></extra>",
+                    **said,
                 )
             )
         return found
@@ -215,7 +277,7 @@ class Grid:
             x=[column for _, _, column in self.nodes],
             y=[row - 0.5 for _, row, _ in self.nodes],
             mode="text",
-            text=[name if len(name) <= _NAME else f"…{name[1 - _NAME :]}" for name, _, _ in self.nodes],
+            text=[plain(name if len(name) <= _NAME else f"…{name[1 - _NAME :]}") for name, _, _ in self.nodes],
             textfont={"size": 9},
             showlegend=False,
             hoverinfo="skip",

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...analysis.fleet import Against, Floats
+from ...analysis.fleet import Against
 from ..style import BLUE, GREY, layout
+from .bent import bent, bent_axis
 from .looks import Look, single, thinned
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ _BINS = 48
 _ROOM = 0.06  # beside a distribution, for the marks of those beyond it
 _ROWS, _ROW = 8, 0.11  # names of those beyond, above the highest bar, where a phone has room for them
 _REACH = 3.0  # how far a close view of a probe goes, in ranges of the middle half of its GPUs
-_TICKS = (-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50, 100, 200, 400)
 
 
 def overview(probes: Sequence[Against], drawn: Mapping[str, Look]) -> Figure:
@@ -34,11 +34,11 @@ def overview(probes: Sequence[Against], drawn: Mapping[str, Look]) -> Figure:
     for row, one in enumerate(shown):
         places = np.array([place for place, gpu in enumerate(one.gpus) if gpu not in drawn], dtype=np.intp)
         places = places[thinned(len(places), POINTS)]
-        across.append(_bent(one.excess_pct[places]))
+        across.append(bent(one.excess_pct[places]))
         along.append(row + random.uniform(-0.26, 0.26, len(places)))
         text += [f"{one.labels[place]}<br>{one.probe}: {one.excess_pct[place]:+.2f} %" for place in places]
         quartiles = np.quantile(one.excess_pct, (0.05, 0.25, 0.5, 0.75, 0.95))
-        low, first, middle, third, high = ([float(value)] for value in _bent(quartiles))
+        low, first, middle, third, high = ([float(value)] for value in bent(quartiles))
         traces.append(
             Box(
                 y=[row],
@@ -75,7 +75,7 @@ def overview(probes: Sequence[Against], drawn: Mapping[str, Look]) -> Figure:
         ]
         traces.append(
             Scatter(
-                x=single(_bent(np.array([point[0] for point in points]))),
+                x=single(bent(np.array([point[0] for point in points]))),
                 y=[point[1] for point in points],
                 mode="markers",
                 name=look.name,
@@ -90,7 +90,7 @@ def overview(probes: Sequence[Against], drawn: Mapping[str, Look]) -> Figure:
             110 + 40 * len(shown),
             margin={"l": 100, "r": 16, "t": 50, "b": 52},
             boxmode="overlay",
-            xaxis=_bent_axis(shown),
+            xaxis=_axis(shown),
             yaxis={
                 "tickvals": list(range(len(shown))),
                 "ticktext": [one.probe for one in shown],
@@ -173,21 +173,6 @@ def closely(one: Against, drawn: Mapping[str, Look]) -> Figure:
     )
 
 
-def _bent(pct: Floats) -> Floats:
-    """Where a percentage is drawn: linear within about one, by its logarithm beyond."""
-    found: Floats = np.arcsinh(np.asarray(pct, dtype=np.float64))
-    return found
-
-
-def _bent_axis(probes: Sequence[Against]) -> dict[str, Any]:
-    low = min(float(one.excess_pct[0]) for one in probes)
-    high = max(float(one.excess_pct[-1]) for one in probes)
-    low, high = min(low, -1.0) * 1.2, max(high, 1.0) * 1.2
-    ticks = [tick for tick in _TICKS if low <= tick <= high]
-    return {
-        "title": {"text": "slower than the median GPU, %"},
-        "tickvals": [float(np.arcsinh(tick)) for tick in ticks],
-        "ticktext": [f"{tick:+d}" if tick else "0" for tick in ticks],
-        "range": [float(np.arcsinh(low)), float(np.arcsinh(high))],
-        "zeroline": True,
-    }
+def _axis(probes: Sequence[Against]) -> dict[str, Any]:
+    low, high = min(float(one.excess_pct[0]) for one in probes), max(float(one.excess_pct[-1]) for one in probes)
+    return bent_axis(low, high, "slower than the median GPU, %")

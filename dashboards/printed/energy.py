@@ -6,36 +6,25 @@ import csv
 import io
 import math
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from ...analysis.energy.answers import SCHEMA, Answer, By
-from ...analysis.energy.attributing import JobReason
-from ...analysis.energy.carbon.billing import NoFigure, lacking
-from ...analysis.energy.metering import Reason
+from ...analysis.energy.carbon.billing import lacking
 from ...analysis.energy.pieces import Kind
+from ..energy_words import REASONS, TIMES, name_of, unit_of, with_interval
 from ..table import MISSING, Line, Table, count, many, number
 
 _LISTED = 40
 """Rows that are listed for people; --json has all."""
-_UNITS = (("kWh", 3.6e6), ("Wh", 3.6e3), ("J", 1.0))
-TIMES = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
-"""Units of time, as `unit_of` takes them."""
-_MOST_AS = 0.1
-"""The largest energy of a table has at least this much of its unit."""
-
 _FACTORS = 5
 
 _LEFT_OUT = ("account", "cluster", "model", "GPUs", "jobs", "measured %", "user")
 """Columns for which a narrow terminal has no room, after the GPU time, the first of them first."""
-
-REASONS: Mapping[str, str] = {reason.value: reason.meaning for reason in (*Reason, *JobReason)}
-"""What the codes of `reason` mean."""
 
 Row = Mapping[str, Any]
 
@@ -74,14 +63,6 @@ def _field(value: Any) -> Any:
     return "" if value is None or (isinstance(value, float) and not math.isfinite(value)) else value
 
 
-def unit_of(
-    values: Iterable[float | None], units: Sequence[tuple[str, float]] = _UNITS, least: float = _MOST_AS
-) -> tuple[str, float]:
-    """The unit of a column of energies: its name, and how many J it has. The largest value has `least` of it."""
-    most = max((abs(one) for one in values if one is not None and math.isfinite(one)), default=0.0)
-    return next((unit for unit in units if most >= least * unit[1]), units[-1])
-
-
 def answer(found: Answer, store: str | Path) -> Iterable[str | Table]:
     """The energy of each row for people, the largest first, and what it stands on."""
     rows = found.rows.to_dicts()
@@ -92,17 +73,19 @@ def answer(found: Answer, store: str | Path) -> Iterable[str | Table]:
     if found.by.of_people:  # what nobody used stands last, however many rows there are
         nobody = [row for row in rows if row["kind"] != Kind.JOB]
         shown = [*[row for row in rows if row["kind"] == Kind.JOB][:_LISTED], *nobody]
-    yield _table(found, shown)
+    yield listed(found, shown)
     if len(rows) > len(shown):
         yield f"and {len(rows) - len(shown):,} more: --json and --csv have all"
     yield ""
-    yield from _explained(found, rows)
+    yield from in_all(found)
+    yield from explained(found)
     yield from _next(found, store)
 
 
-def _table(found: Answer, rows: Sequence[Row]) -> Table:
+def listed(found: Answer, rows: Sequence[Row]) -> Table:
+    """Some rows of an answer as a table, in units that suit them."""
     unit, joules = unit_of([row["high_j"] or row["energy_j"] for row in rows] + [found.total.get("energy_j")])
-    time, seconds = unit_of([row["gpu_s"] for row in rows], TIMES, 1.0)
+    time, seconds = unit_of([row["gpu_s"] for row in rows], TIMES)
     header = [*_heads(found.by), f"GPU {time}", unit, "[95 %]"]
     body = [[*_names(found.by, row), number(row["gpu_s"] / seconds, 3), *with_interval(row, joules)] for row in rows]
     if found.by.of_people:
@@ -147,39 +130,27 @@ def _heads(by: By) -> tuple[str, ...]:
 
 def _names(by: By, row: Row) -> list[str]:
     """The cells that say what a row is of."""
-    gpus = count(row["gpus"])
-    if by.of_people:
-        name = row[{By.JOB: "job_id", By.USER: "user", By.ACCOUNT: "account"}[by]]
+    name, gpus = name_of(by, row), count(row["gpus"])
+    if by is By.JOB:
         if row["kind"] != Kind.JOB:
-            return [f"({row['kind']})", *([""] * (2 if by is By.JOB else 1)), gpus]
-        if by is By.JOB:
-            return [name or MISSING, row["user"] or MISSING, row["account"] or MISSING, gpus]
-        return [name or f"(no {by.value} known)", count(row["jobs"]), gpus]
+            return [name, "", "", gpus]
+        return [name, row["user"] or MISSING, row["account"] or MISSING, gpus]
+    if by.of_people:
+        return [name, count(row["jobs"]) if row["kind"] == Kind.JOB else "", gpus]
     if by is By.GPU:
-        return [row["name"] or row["gpu"], row["model"] or MISSING]
-    if by is By.NODE:
-        return [row["node"] or "(node not known)", gpus]
-    day = row["day"]
-    return [f"{day:%Y-%m-%d}" if isinstance(day, date) else MISSING, row["cluster"] or MISSING, gpus]
+        return [name, row["model"] or MISSING]
+    return [name, gpus] if by is By.NODE else [name, row["cluster"] or MISSING, gpus]
 
 
 def gpu_time(seconds: float) -> str:
     """GPU time for people."""
-    unit, long = unit_of([seconds], TIMES, 1.0)
+    unit, long = unit_of([seconds], TIMES)
     return f"{number(seconds / long, 3)} GPU {unit}"
 
 
 def some_gpus(n: int | None) -> str:
     """How many GPUs, where any is known."""
     return many(n, "GPU") if n else "GPUs that nobody knows"
-
-
-def with_interval(row: Row, joules: float) -> tuple[str, str]:
-    """An energy and its 95 % interval, in a unit that has so many joules."""
-    if row["energy_j"] is None:
-        return MISSING, MISSING
-    low, high = (number(row[name] / joules) for name in ("low_j", "high_j"))
-    return number(row["energy_j"] / joules), f"[{low}, {high}]"
 
 
 def percent(part: float | None, whole: float | None) -> str:
@@ -189,7 +160,8 @@ def percent(part: float | None, whole: float | None) -> str:
     return f"{100 * part / whole:.0f}"
 
 
-def _explained(found: Answer, rows: Sequence[Row]) -> Iterable[str]:
+def in_all(found: Answer) -> Iterable[str]:
+    """What the rows add up to."""
     total = found.total
     if total.get("energy_j") is not None:
         unit, joules = unit_of([total["energy_j"]])
@@ -203,17 +175,20 @@ def _explained(found: Answer, rows: Sequence[Row]) -> Iterable[str]:
     elif total:
         unit, joules = unit_of([total["known_j"]])
         yield f"metered in all: n/a; {number(total['known_j'] / joules)} {unit} have an honest figure"
+
+
+def explained(found: Answer) -> Iterable[str]:
+    """What is not in the rows and why, and what they stand on."""
     if len(found.booked.problems):
         yield "problems were found in readings or jobs: `whorl energy reconcile` names them"
     if not found.booked.has_jobs:
         yield "no job is known in this time: `whorl jobs import` or `whorl import` adds who had which GPU"
-    reasons = Counter((row["reason"], _how_long(row)) for row in rows if row["energy_j"] is None)
-    for (reason, when), n in reasons.most_common():
+    for reason, when, n in _reasons(found.rows):
         yield f"n/a in {many(n, 'row')}: {when}{REASONS.get(reason, reason)}"
     if found.booked.dark_s > 0:
         yield f"not counted: {gpu_time(found.booked.dark_s)} without readings in which no job had the GPU"
     if found.by.of_people:
-        kinds = {row["kind"] for row in rows}
+        kinds = set(found.rows["kind"])
         meant = {
             Kind.IDLE: "(idle): no job had the GPU, and it did nothing",
             Kind.UNATTRIBUTED: "(unattributed): it worked, and nobody knows for whom",
@@ -224,13 +199,18 @@ def _explained(found: Answer, rows: Sequence[Row]) -> Iterable[str]:
     yield from carbon(found)
 
 
-def _how_long(row: Row) -> str:
-    """For what part of the time the reason of a row holds: words before it."""
-    if row["measured_s"] <= 0:
-        return ""
-    if row["measured_s"] <= 0.5 * row["gpu_s"]:
-        return "for half of the time or more, "
-    return "for a part of the time, which nothing bounds (no power limit is known), "
+def _reasons(rows: pl.DataFrame) -> list[tuple[str, str, int]]:
+    """Why rows have no figure, for what part of the time in words, and how many: the most common first."""
+    when = (
+        pl.when(pl.col("measured_s") <= 0)
+        .then(pl.lit(""))
+        .when(pl.col("measured_s") <= 0.5 * pl.col("gpu_s"))
+        .then(pl.lit("for half of the time or more, "))
+        .otherwise(pl.lit("for a part of the time, which nothing bounds (no power limit is known), "))
+    )
+    none = rows.filter(pl.col("energy_j").is_null())
+    counted = none.group_by("reason", when.alias("when"), maintain_order=True).len()
+    return counted.sort("len", descending=True, maintain_order=True).rows()
 
 
 def carbon(found: Answer) -> Iterable[str]:
@@ -250,9 +230,7 @@ def carbon(found: Answer) -> Iterable[str]:
     if booked.settings.path is None:
         yield "for CO2e and cost, write a file energy.toml in the store's folder (docs/carbon.md)"
         return
-    for name, what in (("carbon_reason", "CO2e"), ("cost_reason", "cost")):
-        why = booked.counted[name].drop_nulls().value_counts(sort=True)
-        code = next((one for one in why[name] if one != NoFigure.NO_ENERGY), None)
+    for code, what in ((booked.facts.carbon_reason, "CO2e"), (booked.facts.cost_reason, "cost")):
         if code is not None:
             yield f"{what} n/a: {lacking(code, booked.zones_without_factor())}"
 

@@ -2,22 +2,54 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
+
+import polars as pl
 
 from ...analysis.energy.attributing import JobProblem
 from ...analysis.energy.balance import CLOSE, SCHEMA, Balance
 from ...analysis.energy.booked import Booked
 from ...analysis.energy.carbon.billing import NoFigure, lacking
 from ...analysis.energy.metering import Problem
+from ..energy_words import REASONS, TIMES, unit_of
 from ..table import MISSING, Table, count, many, number
-from .energy import REASONS, TIMES, gpu_time, unit_of
+from .energy import gpu_time
 
+_PARTS = ("metered_j", "attributed_j", "idle_time_j", "unattributed_j")
 _LISTED = 40
 _EXAMPLES = 5
 _MEANS = {one.value: one.meaning for one in (*Problem, *JobProblem, *NoFigure)}
+
+_RARE = "nothing, where it is rare: the interval allows for it"
+_LOADED = "nothing: it is allowed for"
+_WITH_SHARES = "import the jobs with the share of each (a column `share`), or tag jobs on the node (`whorl jobs tag`)"
+_READ = "run `whorl collect` on that node, or import readings of it"
+TO_DO: Mapping[str, str] = {
+    Problem.GAP: "look why nothing was read then: at the log of `whorl collect`, and whether the node was up",
+    Problem.STUCK: "load the driver again, or reboot the node; where it comes back, ask the vendor about the sensor",
+    Problem.ZERO: "update the driver; where it stays, ask the vendor about the sensor",
+    Problem.IMPOSSIBLE: _RARE,
+    Problem.COUNTER_RESET: _LOADED,
+    Problem.COUNTER_BACK: _RARE,
+    Problem.COUNTER_WRAP: _LOADED,
+    Problem.COUNTER_JUMP: _RARE,
+    Problem.COUNTER_STALE: _RARE,
+    Problem.DISAGREE: "say what model the GPU is (`whorl import --model`): that tells what its power sensor sees",
+    Problem.DRIVER_RELOAD: _LOADED,
+    Problem.CLOCK_STEP: "keep the clock of the node with chrony or NTP",
+    JobProblem.BACKWARD: "mend the times of the job in what was imported, and import it again",
+    JobProblem.REFUSED: "mend what the sentence names, and import it again",
+    JobProblem.OVERLAP: _WITH_SHARES,
+    JobProblem.OVERLAP_NO_SHARES: _WITH_SHARES,
+    JobProblem.UNKNOWN_GPU: _READ,
+    JobProblem.NO_TELEMETRY: _READ,
+    JobProblem.GPU_NOT_KNOWN: "tag jobs on the node (`whorl jobs tag`), or import them with a column of GPUs",
+    JobProblem.SHARE_NOT_KNOWN: _WITH_SHARES,
+    JobProblem.RELOAD: _LOADED,
+}
+"""What a person can do about a problem, by its code; that of `NoFigure` says it itself."""
 
 Row = Mapping[str, Any]
 
@@ -27,7 +59,10 @@ def document(found: Balance) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "rows": found.gpus.to_dicts(),
-        "problems": [{**row, "sentence": sentence(row, found.booked)} for row in found.problems.iter_rows(named=True)],
+        "problems": [
+            {**row, "sentence": sentence(row, found.booked), "do": TO_DO.get(row["problem"])}
+            for row in found.problems.iter_rows(named=True)
+        ],
         "balances": found.balances,
         "since": found.booked.since,
         "until": found.booked.until,
@@ -38,6 +73,20 @@ def document(found: Balance) -> dict[str, Any]:
 def sentence(row: Row, booked: Booked) -> str:
     """A problem in words: of what, when, and what was done."""
     return f"{about(row)}: {_meaning(row['problem'], booked, row['cluster'])}"
+
+
+def problem_rows(found: Balance) -> list[tuple[str, str, str, str | None]]:
+    """The rows of `found.problems` in words: the problem, what it concerns, what it means, and what to do."""
+    names = {(row["cluster"], row["gpu"]): row["name"] or row["gpu"] for row in found.gpus.iter_rows(named=True)}
+    return [
+        (
+            row["problem"],
+            about({**row, "gpu": names.get((row["cluster"], row["gpu"]), row["gpu"])}),
+            _meaning(row["problem"], found.booked, row["cluster"]),
+            TO_DO.get(row["problem"]),
+        )
+        for row in found.problems.iter_rows(named=True)
+    ]
 
 
 def _meaning(problem: str, booked: Booked, cluster: str | None = None) -> str:
@@ -62,19 +111,18 @@ def about(row: Row) -> str:
 
 def answer(found: Balance) -> Iterable[str | Table]:
     """The books of each GPU for people, whether they balance, and what is wrong."""
-    rows = found.gpus.to_dicts()
-    unit, joules = unit_of([row["metered_j"] for row in rows])
-    names = ("metered_j", "attributed_j", "idle_time_j", "unattributed_j")
-    time, seconds = unit_of([row["gaps_s"] for row in rows], TIMES, 1.0)
+    rows = found.gpus.head(_LISTED).to_dicts()
+    unit, joules = unit_of(found.gpus["metered_j"])
+    time, seconds = unit_of(found.gpus["gaps_s"], TIMES)
     body = [
         [
             row["name"] or row["gpu"],
-            *(number(row[name] / joules) if row[name] is not None else MISSING for name in names),
+            *(number(row[name] / joules) if row[name] is not None else MISSING for name in _PARTS),
             _rest(row),
             number(None if row["gaps_s"] is None else row["gaps_s"] / seconds, 2),
             count(row["problems"]),
         ]
-        for row in rows[:_LISTED]
+        for row in rows
     ]
     yield Table(
         ("GPU", f"metered {unit}", "= of jobs", "+ idle", "+ unattributed", "rest J", f"gaps {time}", "problems"),
@@ -83,20 +131,27 @@ def answer(found: Balance) -> Iterable[str | Table]:
         title=f"{found.booked.since:%Y-%m-%d %H:%M:%S} to {found.booked.until:%Y-%m-%d %H:%M:%S} UTC",
         leaves=(5, 6),
     )
-    if len(rows) > _LISTED:
-        yield f"and {len(rows) - _LISTED:,} more: --json has all"
+    if found.gpus.height > _LISTED:
+        yield f"and {found.gpus.height - _LISTED:,} more: --json has all"
     yield ""
-    totals = [number(sum(row[name] or 0.0 for row in rows) / joules) for name in names]
+    yield from sentences(found)
+    yield ""
+    yield from _problems(found)
+
+
+def sentences(found: Balance) -> Iterable[str]:
+    """Whether the books balance, and what of them is known within bounds only."""
+    unit, joules = unit_of(found.gpus["metered_j"])
+    totals = [number(float(found.gpus[name].sum()) / joules) for name in _PARTS]
     said = "the books balance" if found.balances else f"THE BOOKS DO NOT BALANCE to {CLOSE:g}: please report it"
-    known = sum(row["metered_j"] is not None for row in rows)
     yield (
-        f"{many(known, 'GPU')}: {totals[0]} {unit} metered = {totals[1]} of jobs + {totals[2]} idle + {totals[3]} "
-        f"unattributed; {said}"
+        f"{many(found.gpus['metered_j'].count(), 'GPU')}: {totals[0]} {unit} metered = {totals[1]} of jobs + "
+        f"{totals[2]} idle + {totals[3]} unattributed; {said}"
     )
-    gaps = sum(row["gaps_j"] or 0.0 for row in rows)
-    if any(row["gaps_s"] for row in rows):
-        yield f"of it {number(gaps / joules)} {unit} in gaps of the readings: these are known within bounds only"
-    for reason, n in Counter(row["reason"] for row in rows if row["reason"]).most_common():
+    if found.gpus["gaps_s"].sum() > 0:
+        gaps = number(float(found.gpus["gaps_j"].sum()) / joules)
+        yield f"of it {gaps} {unit} in gaps of the readings: these are known within bounds only"
+    for reason, n in found.gpus["reason"].drop_nulls().value_counts(sort=True).iter_rows():
         yield f"n/a for {many(n, 'GPU')}: {REASONS.get(reason, reason)}"
     if found.booked.dark_s > 0:
         guess = number(float(found.gpus["not_read_j"].sum()) / joules)
@@ -104,8 +159,6 @@ def answer(found: Balance) -> Iterable[str | Table]:
             f"not counted: {gpu_time(found.booked.dark_s)} with neither readings nor a job; a guess "
             f"between what the GPUs draw without work and their power limit would be {guess} {unit}"
         )
-    yield ""
-    yield from _problems(found)
 
 
 def _rest(row: Row) -> str:
@@ -115,23 +168,33 @@ def _rest(row: Row) -> str:
     return number(0.0 if abs(row["difference_j"]) <= CLOSE * abs(row["metered_j"]) else row["difference_j"], 2)
 
 
+def problem_kinds(found: Balance) -> list[tuple[str, str, str | None, str, str | None]]:
+    """The kinds of problems, those with most rows first: the problem, how often, on how many GPUs, what it means, and
+    what to do."""
+    gpus = pl.struct("cluster", "gpu").filter(pl.col("gpu").is_not_null()).n_unique().alias("gpus")
+    kinds = found.problems.group_by("problem", maintain_order=True).agg(pl.len(), pl.col("n").sum(), gpus)
+    return [
+        (kind, count(n), count(on) if on else None, _meaning(kind, found.booked), TO_DO.get(kind))
+        for kind, _, n, on in kinds.sort("len", descending=True, maintain_order=True).iter_rows()
+    ]
+
+
 def _problems(found: Balance) -> Iterable[str | Table]:
-    rows = found.problems.to_dicts()
-    if not rows:
+    rows = found.problems
+    if rows.is_empty():
         yield "no problems were found in the readings and jobs"
         return
     names = {(row["cluster"], row["gpu"]): row["name"] or row["gpu"] for row in found.gpus.iter_rows(named=True)}
-    kinds: dict[str, list[Row]] = {}
-    for row in rows:
-        kinds.setdefault(row["problem"], []).append(row)
-    for kind, of_kind in sorted(kinds.items(), key=lambda one: -len(one[1])):
-        gpus = len({(row["cluster"], row["gpu"]) for row in of_kind if row["gpu"]})
-        where = f" on {many(gpus, 'GPU')}" if gpus else ""
-        yield f"{kind}, {many(sum(row['n'] for row in of_kind), 'time')}{where}: {_meaning(kind, found.booked)}"
-        for one in of_kind[:_EXAMPLES]:
+    for kind, times, gpus, means, do in problem_kinds(found):
+        own = rows.filter(pl.col("problem") == kind)
+        on = "" if gpus is None else f" on {gpus} GPU{'' if gpus == '1' else 's'}"
+        yield f"{kind}, {times} time{'' if times == '1' else 's'}{on}: {means}"
+        if do is not None:
+            yield f"  do: {do}"
+        for one in own.head(_EXAMPLES).iter_rows(named=True):
             yield f"  {about({**one, 'gpu': names.get((one['cluster'], one['gpu']), one['gpu'])})}"
-        if len(of_kind) > _EXAMPLES:
-            yield f"  and {len(of_kind) - _EXAMPLES:,} more: --json has all"
+        if own.height > _EXAMPLES:
+            yield f"  and {own.height - _EXAMPLES:,} more: --json has all"
 
 
 def _at(when: datetime | None) -> str:

@@ -11,12 +11,14 @@ from typing import Any
 from ...analysis.energy.answers import SCHEMA
 from ...analysis.energy.choices.excess import FALSE, Unknown
 from ...analysis.energy.choices.placed import Of, Placed
+from ..energy_words import REASONS, TIMES, unit_of
 from ..table import MISSING, Line, Table, count, many, number
-from .energy import REASONS, TIMES, rows_as_csv, unit_of
+from .energy import rows_as_csv
 
 _LISTED = 20
 """Rows that are listed for people; --json has all."""
-_REASONS = {**REASONS, **{one.value: one.meaning for one in Unknown}}
+EXCESS_REASONS: Mapping[str, str] = {**REASONS, **{one.value: one.meaning for one in Unknown}}
+"""What the codes of `excess_j_reason` and `excess_s_reason` mean."""
 
 Row = Mapping[str, Any]
 
@@ -60,7 +62,7 @@ def answer(found: Placed, store: str | Path) -> Iterable[str | Table]:
     if found.by is Of.GPU:
         yield f"sure: above 0 so clearly that in {100 - 100 * FALSE:.0f} of 100 fleets no GPU is named by chance"
     for reason, n in Counter(row["excess_j_reason"] for row in rows if row["excess_j"] is None).most_common():
-        yield f"n/a for {many(n, 'row')}: {_REASONS.get(reason, reason or 'nothing was used')}"
+        yield f"n/a for {many(n, 'row')}: {EXCESS_REASONS.get(reason, reason or 'nothing was used')}"
     first = next((row for row in rows if found.by is Of.GPU and _sure(row)), None)
     if first is not None:
         yield ""
@@ -101,7 +103,7 @@ def _of_cluster(found: Placed, total: Row, rows: Sequence[Row]) -> Iterable[str]
         of = (
             f", {number(100 * total['excess_j'] / total['energy_j'], 2)} % of their energy" if total["energy_j"] else ""
         )
-        yield f"all GPUs of {where} together: {_interval(total, 'j')}{of}; {_interval(total, 's')}"
+        yield f"all GPUs of {where} together: {excess_interval(total, 'j')}{of}; {excess_interval(total, 's')}"
 
 
 def _a_year(found: Placed, rows: Sequence[Row]) -> str:
@@ -124,22 +126,23 @@ def _joules(value: float) -> str:
 
 
 def _hours(seconds: float) -> str:
-    unit, scale = unit_of([seconds], TIMES, 1.0)
+    unit, scale = unit_of([seconds], TIMES)
     return f"{number(seconds / scale, 3)} GPU {unit}"
 
 
-def _interval(row: Row, of: str) -> str:
+def excess_interval(row: Row, of: str) -> str:
+    """The excess of a row with its 95 % interval: `j`, energy; `s`, time."""
     if row[f"excess_{of}"] is None:
         return f"{'energy' if of == 'j' else 'time'} n/a"
     ends = [row[f"excess_{of}"], row[f"excess_low_{of}"], row[f"excess_high_{of}"]]
-    unit, scale = unit_of(ends, TIMES, 1.0) if of == "s" else unit_of(ends)
+    unit, scale = unit_of(ends, TIMES) if of == "s" else unit_of(ends)
     best, low, high = (number(one / scale, 3) for one in ends)
     return f"{best} {'GPU ' if of == 's' else ''}{unit} [{low}, {high}]"
 
 
 def _table(found: Placed, rows: Sequence[Row]) -> Table:
     unit, joules = unit_of([row["excess_high_j"] for row in rows])
-    time, seconds = unit_of([row["excess_high_s"] for row in rows], TIMES, 1.0)
+    time, seconds = unit_of([row["excess_high_s"] for row in rows], TIMES)
     heads = {Of.GPU: ("GPU", "model"), Of.NODE: ("node", "GPUs"), Of.JOB: ("job", "user")}[found.by]
     header = [*heads, unit, f"excess {unit}", "[95 %]", f"excess GPU {time}", "[95 %]"]
     body = [[*_names(found.by, row), number(None if row["energy_j"] is None else row["energy_j"] / joules),

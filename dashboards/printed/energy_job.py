@@ -8,11 +8,24 @@ from typing import Any
 
 from ...analysis.energy.answers import Answer
 from ...analysis.energy.choices.quoted import Quoted
+from ...analysis.energy.one_job import OneJob
+from ..energy_words import REASONS, unit_of, with_interval
 from ..table import MISSING, Table, many, number
-from .energy import REASONS, carbon, costs_of, percent, some_gpus, unit_of, with_interval
-from .energy_quote import options
+from .energy import carbon, costs_of, percent, some_gpus
+from .energy import document as energy_document
+from .energy_excess import EXCESS_REASONS, excess_interval
+from .energy_quote import as_rows, options
 
 Row = Mapping[str, Any]
+
+
+def document(found: OneJob) -> dict[str, Any]:
+    """The document of `whorl.energy/1` of one job."""
+    of = energy_document(found.answer)
+    if found.elsewhere is None:
+        return of
+    gpus = found.gpus.drop("verdicts").to_dicts()
+    return {**of, "gpus": gpus, "what_if": as_rows(found.elsewhere), "excess": found.elsewhere.lost}
 
 
 def answer(found: Answer, elsewhere: Quoted) -> Iterable[str | Table]:
@@ -20,6 +33,8 @@ def answer(found: Answer, elsewhere: Quoted) -> Iterable[str | Table]:
     for row in found.rows.iter_rows(named=True):
         yield from _of(found, row)
         yield ""
+    yield from lost(elsewhere)
+    yield ""
     yield "what if: the same job"
     yield ""
     yield from options(elsewhere)
@@ -28,17 +43,38 @@ def answer(found: Answer, elsewhere: Quoted) -> Iterable[str | Table]:
     yield from carbon(found)
 
 
-def _of(found: Answer, row: Row) -> Iterable[str | Table]:
+def lost(elsewhere: Quoted) -> Iterable[str]:
+    """What its GPUs took beyond the median GPUs of their models, or why that is not known."""
+    row = elsewhere.lost
+    if row is None:
+        return
+    known = [excess_interval(row, of) for of in "sj" if row[f"excess_{of}"] is not None]
+    if known:
+        yield (
+            f"lost to hardware: {', '.join(known)}: beyond what the median GPU of the model would have taken for the "
+            f"same work; {row['compared']:,} GPUs compared"
+        )
+    for of, what in (("s", "time"), ("j", "energy")):
+        if row[f"excess_{of}"] is None:
+            yield f"{what} lost to hardware: n/a: {EXCESS_REASONS.get(row[f'excess_{of}_reason'], 'nothing was used')}"
+
+
+def said(row: Row) -> str:
+    """Whose a job was, when it ran, on what."""
     whose = f" of {row['user']}" if row["user"] else ""
     whose += f" ({row['account']})" if row["account"] else ""
     state = f", {row['state']}" if row["state"] else ""
     runs = f", {row['allocations']} runs" if row["allocations"] > 1 else ""
-    yield (
-        f"job {row['job_id']}{whose}{state}: {_at(row['began'])} to {_at(row['ended'], 'now')} UTC{runs}, "
+    return (
+        f"job {row['job_id']}{whose}{state}: {_at(row['began'])} to {_at(row['ended'], 'now')} (UTC){runs}, "
         f"{lasted(row['duration_s'])} on {some_gpus(row['gpus'])}"
     )
+
+
+def _of(found: Answer, row: Row) -> Iterable[str | Table]:
+    yield said(row)
     yield ""
-    yield Table(("of the job", "figure", "which is"), [list(line) for line in _lines(found, row)], wrapped=(2,))
+    yield Table(("of the job", "figure", "which is"), [list(line) for line in lines(found, row)], wrapped=(2,))
     yield ""
     assert found.gpus is not None
     mine = [one for one in found.gpus.iter_rows(named=True) if one["job_id"] == row["job_id"]]
@@ -64,7 +100,7 @@ def _of(found: Answer, row: Row) -> Iterable[str | Table]:
     )
 
 
-def _lines(found: Answer, row: Row) -> Iterable[tuple[str, str, str]]:
+def lines(found: Answer, row: Row) -> Iterable[tuple[str, str, str]]:
     """Name, figure, and what to know about it."""
     unit, joules = unit_of([row["high_j"]])
     if row["energy_j"] is None:

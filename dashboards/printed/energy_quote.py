@@ -12,8 +12,9 @@ from ...analysis.energy.answers import SCHEMA
 from ...analysis.energy.choices.levels import ANY
 from ...analysis.energy.choices.quoted import Quoted
 from ...analysis.energy.choices.quoting import Option, Quote
+from ..energy_words import TIMES, unit_of
 from ..table import MISSING, Table, number
-from .energy import TIMES, rows_as_csv, some_gpus, unit_of
+from .energy import rows_as_csv, some_gpus
 
 
 def document(found: Quoted) -> dict[str, Any]:
@@ -82,7 +83,7 @@ def options(found: Quoted) -> Iterable[str | Table]:
 
 def _table(found: Quoted, rows: list[Quote]) -> Table:
     unit, joules = unit_of([one.energy_j for one in rows])
-    time, seconds = unit_of([row.time_s for row in rows], TIMES, 1.0)
+    time, seconds = unit_of([row.time_s for row in rows], TIMES)
     header = ["option", "", time, "[95 %]", unit, "[95 %]"]
     body = [
         [

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 
+from ...analysis.verdicts import Smallest, Verdict
 from ...analysis.verdicts.answers.explaining import Explained, Place, Sitting, stands_in
 from ..table import MISSING, Line, Table, count, many, number
 from ..verdict_words import chances, interval, least, measured, percent
@@ -24,7 +25,7 @@ def answer(found: Explained, store: str | Path) -> Iterable[str | Table]:
     key = "" if found.gpu == found.name else f" ({found.gpu})"
     yield f"{found.name}{key}: {model}; {', '.join([f'cluster {found.cluster}', *said])}"
     yield ""
-    yield from findings(found)
+    yield from findings(found.name, found.verdicts, found.smallest, measured_at_all=bool(found.places))
     yield from places(found.places)
     yield from _history(found)
     if found.conditions:
@@ -44,20 +45,22 @@ def answer(found: Explained, store: str | Path) -> Iterable[str | Table]:
         yield Line(f"      {again}   # on {identity['node']}: measure it again")
 
 
-def findings(found: Explained) -> Iterable[str | Table]:
-    """What was found about it, with cause, evidence and what to do."""
-    if not found.verdicts:
-        if found.places:
+def findings(
+    name: str, verdicts: Sequence[Verdict], smallest: Sequence[Smallest], *, measured_at_all: bool
+) -> Iterable[str]:
+    """What was found about the GPU of this name, with cause, evidence and what to do."""
+    if not verdicts:
+        if measured_at_all:
             yield "nothing was found against it"
-            said = least(found.smallest)
+            said = least(smallest)
             if said is not None:
                 yield said
         else:
             yield "it has no runs that ended well with a time: nothing can be said of it"
         yield ""
         return
-    for one in found.verdicts:
-        covers = "" if one.name == found.name else f" ({one.level} {one.name}, {many(len(one.gpus), 'GPU')})"
+    for one in verdicts:
+        covers = "" if one.name == name else f" ({one.level} {one.name}, {many(len(one.gpus), 'GPU')})"
         effect = ""
         if one.effect_pct is not None:
             effect = f" {percent(one.effect_pct)} % {interval(one.low_pct, one.high_pct)} of {measured(one)}"

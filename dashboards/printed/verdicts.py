@@ -25,6 +25,7 @@ def document(judgements: Sequence[Judgement]) -> dict[str, Any]:
         "not_judged": [asdict(no) for one in judgements for no in one.not_judged],
         "watch": [row.as_dict() for one in judgements for row in one.watch],
         "smallest": [{"cluster": one.cluster, **asdict(each)} for one in judgements for each in one.smallest],
+        "changes": [{"cluster": one.cluster, **row} for one in judgements for row in one.as_dict()["changes"]],
     }
 
 

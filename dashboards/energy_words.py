@@ -1,0 +1,61 @@
+"""How energy is said everywhere: units, intervals, what a row is of, and why there is no figure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+from typing import Any
+
+from ..analysis.energy.answers import By
+from ..analysis.energy.attributing import JobReason
+from ..analysis.energy.metering import Reason
+from ..analysis.energy.pieces import Kind
+from .table import MISSING, number
+
+ENERGIES = (("kWh", 3.6e6), ("Wh", 3.6e3), ("J", 1.0))
+"""Units of energy, as `unit_of` takes them."""
+TIMES = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
+"""Units of time."""
+MASSES = (("t", 1e6), ("kg", 1e3), ("g", 1.0))
+"""Units of CO2e."""
+_MOST_AS = 0.1
+"""The largest energy of a column has at least this much of its unit."""
+
+REASONS: Mapping[str, str] = {reason.value: reason.meaning for reason in (*Reason, *JobReason)}
+"""What the codes of `reason` mean."""
+
+Row = Mapping[str, Any]
+
+
+def unit_of(values: Iterable[float | None], units: Sequence[tuple[str, float]] = ENERGIES) -> tuple[str, float]:
+    """The unit of a column: its name, and how many of the stored unit (J, s, g) it has.
+
+    The largest value is at least 1 in it; an energy, a tenth.
+    """
+    least = _MOST_AS if units is ENERGIES else 1.0
+    most = max((abs(one) for one in values if one is not None and math.isfinite(one)), default=0.0)
+    return next((unit for unit in units if most >= least * unit[1]), units[-1])
+
+
+def with_interval(row: Row, joules: float) -> tuple[str, str]:
+    """An energy and its 95 % interval, in a unit that has so many joules."""
+    if row["energy_j"] is None:
+        return MISSING, MISSING
+    low, high = (number(row[name] / joules) for name in ("low_j", "high_j"))
+    return number(row["energy_j"] / joules), f"[{low}, {high}]"
+
+
+def name_of(by: By, row: Row) -> str:
+    """What a row is of."""
+    if by.of_people:
+        if row["kind"] != Kind.JOB:
+            return f"({row['kind']})"
+        name = row[{By.JOB: "job_id", By.USER: "user", By.ACCOUNT: "account"}[by]]
+        return name or (MISSING if by is By.JOB else f"(no {by.value} known)")
+    if by is By.GPU:
+        return str(row["name"] or row["gpu"])
+    if by is By.NODE:
+        return row["node"] or "(node not known)"
+    day = row["day"]
+    return f"{day:%Y-%m-%d}" if isinstance(day, date) else MISSING

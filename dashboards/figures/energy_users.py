@@ -1,0 +1,146 @@
+"""Who used the energy: the largest users, jobs, GPUs or nodes, one bar each, and all others together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from ...analysis.energy.answers import By
+from ...analysis.energy.pieces import Kind
+from ..energy_words import REASONS, name_of, unit_of, with_interval
+from ..style import BLUE, layout
+from ..table import MISSING, many
+from .energy_books import PARTS, WHISKER
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+_OTHERS = "rgba(61,143,209,0.55)"
+_LONGEST = 28  # letters of a name beside its bar
+_FAR = 2.5  # times the largest bar of one: longer ones are cut, and say how long they are
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What a bar is of."""
+
+    name: str
+    row: Mapping[str, Any]
+    colour: str
+
+
+def largest(
+    by: By, rows: pl.DataFrame, first: int, beyond: Mapping[str, Any] | None, *, several: bool = False
+) -> Figure:
+    """The energy of the `first` rows as bars with their 95 % intervals, the largest on top, and of all others.
+
+    `rows`: of `analysis.energy.answers.energy`, not by day; `beyond`: the row of those after the `first`, if there are
+    any, as `answers.beyond` gives it. Of people, what nobody used stands below them. `several`: whether names say their
+    cluster.
+    """
+    from plotly.graph_objects import Bar, Figure, Scatter
+
+    bars, own = _bars(by, rows, first, beyond, several=several)
+    unit, joules = unit_of([one.row["high_j"] for one in bars])
+    reach = _FAR * max((one.row["high_j"] or 0.0 for one in bars[:own]), default=0.0) / joules
+    known = [place for place, one in enumerate(bars) if one.row["energy_j"] is not None]
+    none = [place for place, one in enumerate(bars) if one.row["energy_j"] is None]
+    energy, low, high = (
+        [bars[place].row[name] / joules for place in known] for name in ("energy_j", "low_j", "high_j")
+    )
+    far = [0 < reach < one for one in energy]
+    shown = list(zip(known, far, strict=True))
+    drawn = Bar(
+        x=energy,
+        y=known,
+        orientation="h",
+        width=0.72,
+        marker={"color": [bars[place].colour if not cut else _faded(bars[place].colour) for place, cut in shown]},
+        error_x={
+            "type": "data",
+            "symmetric": False,
+            "array": [more - best for more, best in zip(high, energy, strict=True)],
+            "arrayminus": [best - less for less, best in zip(low, energy, strict=True)],
+            **WHISKER,
+        },
+        text=[_said(bars[place].row, unit, joules) if cut else "" for place, cut in shown],
+        textposition="inside",
+        insidetextanchor="start",
+        constraintext="none",
+        hovertext=[_hover(bars[place], unit, joules) for place in known],
+        hovertemplate="%{hovertext}<extra></extra>",
+    )
+    missing = Scatter(
+        x=[0.0] * len(none),
+        y=none,
+        mode="text",
+        text=[f" {MISSING}"] * len(none),
+        textposition="middle right",
+        hovertext=[_hover(bars[place], unit, joules) for place in none],
+        hovertemplate="%{hovertext}<extra></extra>",
+    )
+    axis: dict[str, Any] = {"title": {"text": unit, "standoff": 6}, "zeroline": True, "rangemode": "tozero"}
+    if any(far):
+        axis["range"] = [0, 1.1 * max(end for end, cut in zip(high, far, strict=True) if not cut)]
+    names = [one.name if len(one.name) <= _LONGEST else f"{one.name[: _LONGEST - 1]}…" for one in bars]
+    return Figure(
+        [drawn, *([missing] if none else [])],
+        layout(
+            84 + 26 * max(3, len(bars)),
+            margin={"l": 20 + 7 * max((len(name) for name in names), default=0), "r": 24, "t": 12, "b": 52},
+            showlegend=False,
+            xaxis=axis,
+            yaxis={
+                "tickvals": list(range(len(bars))),
+                "ticktext": [escape(name) for name in names],
+                "range": [max(len(bars), 1) - 0.4, -0.6],
+                "showgrid": False,
+                "zeroline": False,
+            },
+        ),
+    )
+
+
+def _bars(
+    by: By, rows: pl.DataFrame, first: int, beyond: Mapping[str, Any] | None, *, several: bool
+) -> tuple[Sequence[_Row], int]:
+    """What is drawn, from top to bottom, and how many of these are of one each."""
+
+    def called(row: Mapping[str, Any]) -> str:
+        name = name_of(by, row)
+        return f"{name} · {row['cluster']}" if several and row["cluster"] else name
+
+    jobs = pl.col("kind") == Kind.JOB.value if by.of_people else pl.lit(value=True)
+    bars = [_Row(called(row), row, BLUE) for row in rows.filter(jobs).head(first).to_dicts()]
+    own = len(bars)
+    if beyond is not None:
+        n, none = beyond["n"], beyond["no_figure"]
+        more = f" ({none:,} more n/a)" if n and none else ""
+        bars.append(_Row(f"{n or none:,} others{more}", beyond, _OTHERS))
+    bars += [_Row(called(row), row, PARTS[row["kind"]][2]) for row in rows.filter(~jobs).to_dicts()]
+    return bars, own
+
+
+def _faded(colour: str) -> str:
+    """A colour through which the page is seen, so that the words of the page can be read on it."""
+    if not colour.startswith("#"):
+        return colour
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.4)"
+
+
+def _hover(one: _Row, unit: str, joules: float) -> str:
+    row = one.row
+    if row["energy_j"] is None:
+        return f"{escape(one.name)}<br>n/a: {escape(REASONS.get(row['reason'], str(row['reason'])))}"
+    on = f"<br>{many(row['gpus'], 'GPU')}" if row["gpus"] else ""
+    return f"{escape(one.name)}<br>{_said(row, unit, joules)}{on}"
+
+
+def _said(row: Mapping[str, Any], unit: str, joules: float) -> str:
+    energy, ends = with_interval(row, joules)
+    return f"{energy} {unit} {ends}"

@@ -1,0 +1,296 @@
+"""Telemetry over time: lines of a few GPUs, or the band of many with those that are far from the others on top."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...analysis.telemetry.bands import LEVELS, Band, Bands
+from ...analysis.telemetry.lines import Line, Lines, Span
+from ...analysis.telemetry.readings import Floats, Key, Times
+from ...analysis.telemetry.shown import shown
+from ..style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY, layout
+from .looks import single
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+Names = Mapping[Key, str]
+
+MOST_LINES = 16
+"""GPUs in one figure; more are a band."""
+LEFT, RIGHT = (
+    74,
+    18,
+)  # px beside the drawing, the same in all figures of a page, so that their times lie under each other
+_COLOURS = (BLUE, ORANGE, GREEN, PINK, RED, SKY, OLIVE, GREY)
+_DASHES = ("solid", "dot")
+_TOP, _BARE, _BOTTOM, _TITLE = 46, 8, 46, 26  # px; bare: without a legend
+_PANEL, _ALONE, _ROW = 200, 360, 22  # px: of a metric, of the only one, of a row of spans
+_HOVERED = 4  # lines up to which all values of an instant are shown together
+_SHORT = {
+    "applications_clocks": "app clocks",
+    "thermal_software": "SW thermal",
+    "thermal_hardware": "HW thermal",
+    "hw_slowdown": "HW slowdown",
+}
+_BREAK = np.array([np.nan])
+_PART = 12  # characters of a UUID: `GPU-` and eight digits
+_LONG = 20
+
+
+def label(name: str) -> str:
+    """A name in a figure: short, and as text, whatever it holds."""
+    return escape(name if len(name) <= _LONG else f"{name[:_PART]}…", quote=False)
+
+
+def times(ts: Times) -> Floats:
+    """Times as Plotly takes them: ms since 1970."""
+    return ts / 1e6
+
+
+def of_lines(found: Lines, names: Names, *, plain: bool = False) -> Figure:
+    """A panel for each metric with a line for each GPU; reasons for the clock and marks of sensors as bars below.
+
+    `names` gives the GPUs and their order. `plain`: numbers as lists and not packed, so that a page can add to them.
+    """
+    from plotly.graph_objects import Bar, Scatter
+
+    metrics = list(dict.fromkeys(line.metric for line in found.lines))
+    rows = _rows(found)
+    figure, axes = _panels([shown(name).label for name in metrics], [row[0] for row in rows], legend=len(names) > 1)
+    look = looks_of(names)
+    for line in found.lines:
+        colour, dash = look[line.key]
+        of = shown(line.metric)
+        name = label(names[line.key])
+        points = plainly(line) if plain else {"x": times(line.ts), "y": single(line.value)}
+        figure.add_trace(
+            Scatter(
+                **points,
+                name=name,
+                legendgroup=name,
+                showlegend=line.metric == metrics[0] and len(names) > 1,
+                mode="lines",
+                line={"color": colour, "width": 1.5, "dash": dash},
+                yaxis=axes[metrics.index(line.metric)],
+                hovertemplate=f"%{{y:,.5~g}} {of.unit}<extra>{name}</extra>",
+            )
+        )
+    for metric, axis in zip(metrics, axes, strict=False):
+        if not any(len(line.ts) for line in found.lines if line.metric == metric):
+            _nothing(figure, axis)
+    for number, (_, spans) in enumerate(rows):
+        shares = list(names)
+        figure.add_trace(
+            Bar(
+                orientation="h",
+                base=times(np.array([one.began for one in spans], np.int64)),
+                x=np.array([(one.ended - one.began) / 1e6 for one in spans]),
+                y=np.array([number + (shares.index(one.key) + 0.5) / len(shares) * 0.8 - 0.4 for one in spans]),
+                width=0.8 / len(shares),
+                marker={"color": [look[one.key][0] for one in spans], "line": {"width": 0}},
+                text=[_told(one, names) for one in spans],
+                textposition="none",
+                hovertemplate="%{text}<extra></extra>",
+                showlegend=False,
+                yaxis=axes[-1],
+            )
+        )
+    _finish(figure, found.since, found.until, together=len(names) <= _HOVERED)
+    return figure
+
+
+def of_bands(found: Bands, lines: Lines | None, names: Names) -> Figure:
+    """A panel for each metric: quantiles over the GPUs as bands, the lowest and highest reading, some GPUs on top."""
+    from plotly.graph_objects import Scatter
+
+    titles = [shown(band.metric).label for band in found.bands]
+    if found.shares:
+        titles.append("GPUs whose clock was held down or idle, %")
+    figure, axes = _panels(titles, [], legend=True)
+    x = times(found.ts)
+    for place, band in enumerate(found.bands):
+        for trace in _band(band, x, first=place == 0):
+            figure.add_trace(trace.update(yaxis=axes[place]))
+        look = {
+            key: (colour, "solid") for key, colour in zip(names, (RED, ORANGE, GREEN, PINK, SKY, OLIVE), strict=False)
+        }
+        for line in lines.lines if lines else ():
+            if line.metric == band.metric and line.key in look:
+                name = label(names[line.key])
+                figure.add_trace(
+                    Scatter(
+                        x=times(line.ts), y=single(line.value), name=name, legendgroup=name, showlegend=place == 0,
+                        mode="lines", line={"color": look[line.key][0], "width": 1.5}, yaxis=axes[place],
+                        hovertemplate=f"%{{y:,.5~g}} {shown(band.metric).unit}<extra>{name}</extra>",
+                    )
+                )  # fmt: skip
+    for place, share in enumerate(found.shares):
+        figure.add_trace(
+            Scatter(
+                x=x, y=single(share.percent), name=share.reason.replace("_", " "), mode="lines",
+                line={"color": _COLOURS[place % len(_COLOURS)], "width": 1.5}, yaxis=axes[-1],
+                hovertemplate=f"%{{y:.3~g}} %<extra>{share.reason.replace('_', ' ')}</extra>",
+            )
+        )  # fmt: skip
+    _finish(figure, found.since, found.until, together=False)
+    return figure
+
+
+def plainly(line: Line) -> dict[str, list[float | None]]:
+    """The points of a line as lists."""
+    y = [None if np.isnan(one) else float(f"{one:.6g}") for one in line.value.tolist()]
+    return {"x": times(line.ts).round(3).tolist(), "y": y}
+
+
+def looks_of(keys: Sequence[Key] | Names) -> dict[Key, tuple[str, str]]:
+    """Colour and dash of each GPU, by its place."""
+    return {
+        key: (_COLOURS[place % len(_COLOURS)], _DASHES[place // len(_COLOURS) % len(_DASHES)])
+        for place, key in enumerate(keys)
+    }
+
+
+def _band(band: Band, x: Floats, *, first: bool) -> list[Any]:
+    from plotly.graph_objects import Scatter
+
+    unit = shown(band.metric).unit
+    found: list[Any] = []
+    for low, high, name, opacity, edge in (
+        (band.low, band.high, "lowest to highest reading", 0.10, 0.5),
+        (band.levels[0], band.levels[4], "5 to 95 % of the GPUs", 0.18, 0),
+        (band.levels[1], band.levels[3], "25 to 75 %", 0.28, 0),
+    ):
+        polygon = _polygon(x, low, high)
+        found.append(
+            Scatter(
+                x=polygon[0], y=single(polygon[1]), name=name, legendgroup=name, showlegend=first, mode="lines",
+                line={"width": edge, "color": GREY}, fill="toself",
+                fillcolor=f"rgba(61,143,209,{opacity})", hoverinfo="skip",
+            )
+        )  # fmt: skip
+    shown_levels = "<br>".join(
+        f"{round(100 * level)} %: %{{customdata[{place}]:,.4~g}} {unit}" for place, level in enumerate(LEVELS)
+    )
+    every = np.column_stack([*band.levels, band.low, band.high, band.gpus])
+    found.append(
+        Scatter(
+            x=x, y=single(band.levels[2]), name="median", legendgroup="median", showlegend=first, mode="lines",
+            line={"color": BLUE, "width": 2}, customdata=np.asarray(every, np.float32),
+            hovertemplate=f"{shown_levels}<br>lowest %{{customdata[5]:,.4~g}}, highest %{{customdata[6]:,.4~g}} {unit}"
+            "<br>n = %{customdata[7]:,d} GPUs<extra></extra>",
+        )
+    )  # fmt: skip
+    return found
+
+
+def _polygon(x: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats]:
+    """The area between two lines, in pieces where they are known."""
+    known = ~(np.isnan(low) | np.isnan(high))
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], known.view(np.int8), [0]])))
+    xs: list[Floats] = []
+    ys: list[Floats] = []
+    for began, ended in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        piece = slice(began, ended)
+        xs += [x[piece], x[piece][::-1], _BREAK]
+        ys += [low[piece], high[piece][::-1], _BREAK]
+    return (np.concatenate(xs[:-1]), np.concatenate(ys[:-1])) if xs else (np.zeros(0), np.zeros(0))
+
+
+def _rows(found: Lines) -> list[tuple[str, list[Span]]]:
+    """The rows of bars: reasons for the clock, marks of sensors."""
+    rows: dict[str, list[Span]] = {}
+    for one in (*found.reasons, *found.marks):
+        rows.setdefault(_SHORT.get(one.what, one.what.replace("_", " ")), []).append(one)
+    return list(rows.items())
+
+
+def _told(span: Span, names: Names) -> str:
+    often = f" in {span.times:,} times" if span.times > 1 else ""
+    what = escape(span.what.replace("_", " "), quote=False)
+    return f"{label(names[span.key])}: {what}, {duration(span.lasted_ns)}{often}"
+
+
+def duration(ns: int) -> str:
+    """A length of time for people."""
+    seconds = ns / 1e9
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:,.3g} {unit}"
+    return f"{seconds:,.3g} s" if seconds >= 1 else f"{1000 * seconds:,.3g} ms"
+
+
+def _panels(titles: Sequence[str], rows: Sequence[str], *, legend: bool) -> tuple[Figure, list[str]]:
+    """A figure with a panel for each title and one for rows of bars below each other, and the names of their axes."""
+    from plotly.graph_objects import Figure
+
+    top = _TOP if legend else _BARE
+
+    heights = [_ALONE if len(titles) == 1 else _PANEL] * len(titles) + [_ROW * len(rows)] * bool(rows)
+    whole = sum(height + _TITLE for height in heights)
+    figure = Figure(
+        layout=layout(
+            whole + top + _BOTTOM,
+            margin={"l": LEFT, "r": RIGHT, "t": top, "b": _BOTTOM},
+            barmode="overlay",
+            dragmode="zoom",
+            uirevision="kept",
+        )
+    )
+    at, axes, heads = whole, [], [*titles, *(["Reasons for the clock, and marks"] if rows else [])]
+    for number, (height, head) in enumerate(zip(heights, heads, strict=True), start=1):
+        top = at - _TITLE
+        axis = "" if number == 1 else str(number)
+        axes.append(f"y{axis}")
+        figure.update_layout(
+            {
+                f"yaxis{axis}": {
+                    "domain": [max(0.0, (top - height) / whole), top / whole],
+                    "anchor": "x",
+                    "zeroline": False,
+                }
+            }
+        )
+        figure.add_annotation(
+            text=f"<b>{escape(head, quote=False)}</b>", x=0, y=top / whole, xref="paper", yref="paper", xanchor="left",
+            yanchor="bottom", showarrow=False, font={"size": 13},
+        )  # fmt: skip
+        at = top - height
+    if rows:
+        figure.update_layout(
+            {
+                f"yaxis{axes[-1][1:]}": {
+                    "tickvals": list(range(len(rows))),
+                    "ticktext": [escape(row, quote=False) for row in rows],
+                    "tickfont": {"size": 11},
+                    "range": [len(rows) - 0.5, -0.5],
+                    "fixedrange": True,
+                }
+            }
+        )
+    figure.update_layout(xaxis={"anchor": axes[-1], "type": "date", "zeroline": False})
+    return figure, axes
+
+
+def _nothing(figure: Figure, axis: str) -> None:
+    """Say in a panel that there is nothing to draw."""
+    figure.add_annotation(
+        text="n/a: no reading in this time", x=0.5, y=0.5, xref="paper", yref=f"{axis} domain", showarrow=False
+    )
+    figure.update_layout({axis.replace("y", "yaxis"): {"showticklabels": False, "range": [0, 1]}})
+
+
+def _finish(figure: Figure, since: int, until: int, *, together: bool) -> None:
+    figure.update_xaxes(
+        range=[since / 1e6, until / 1e6],
+        autorange=False,
+        uirevision=f"{since}-{until}",  # where a person moved it to counts until the range is another one
+        title_text="UTC",
+        hoverformat="%Y-%m-%d %H:%M:%S.%3f",
+    )
+    figure.update_layout(hovermode="x" if together else "closest", hoversubplots="axis", hoverdistance=30)
+    figure.update_yaxes(separatethousands=True)
