@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import traceback
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, cast
 
 from dash import Dash, Input, Output, State, dcc, html, set_props
 
@@ -19,19 +20,31 @@ if TYPE_CHECKING:
     from dash.development.base_component import Component
 
     from ...store import Store
+    from ...store.console import Limits
+    from .placement.told import Advises
 
 log = logging.getLogger(__name__)
 
 _PAGE, _NAVIGATION = "page", "navigation"
 
 
-def make_app(store: Store, *, prefix: str = "/", token: str | None = None) -> Dash:
+def make_app(
+    store: Store,
+    *,
+    prefix: str = "/",
+    token: str | None = None,
+    limits: Limits | None = None,
+    advise: Advises | None = None,
+    ahead: bool = False,
+) -> Dash:
     """The application over a store.
 
     `prefix`: where a proxy shows it, as /node/7/; with and without it in the request's path. `token`: what every
     request must bring; without one, only requests that name this machine by its address or as localhost are answered.
+    `limits`: of what a query on the page SQL may use. `advise` gives the advice of the page Placement.
+    `ahead`: read at once, beside the pages, what those of a large fleet take long to read.
     """
-    reading = Reading(store)
+    reading = Reading(store, limits, advise)
     app = Dash(
         "whorl",
         title="whorl",
@@ -58,8 +71,10 @@ def make_app(store: Store, *, prefix: str = "/", token: str | None = None) -> Da
     )
     def show(path: str | None, search: str | None) -> tuple[Component, list[Component], Any]:
         shown = find_page(path)
-        return _shown(shown, reading, search), _links(shown, search), None
+        return _shown(shown, reading, search), _links(shown, reading, search), None
 
+    if ahead:
+        reading.ahead(chain.from_iterable(page.ahead(reading) for page in PAGES))
     return app
 
 
@@ -83,7 +98,13 @@ def _shell(store: Store) -> Component:
                 [
                     html.Div(id=PROBLEM, role="alert"),
                     dcc.Loading(
-                        html.Div(id=_PAGE), delay_show=400, type="dot", overlay_style={"visibility": "visible"}
+                        html.Div(id=_PAGE),
+                        target_components=cast(
+                            "Any", {_PAGE: "children"}
+                        ),  # a part of a page that asks does not cover the others
+                        delay_show=400,
+                        type="dot",
+                        overlay_style={"visibility": "visible"},
                     ),
                 ],
                 id="main",
@@ -93,11 +114,16 @@ def _shell(store: Store) -> Component:
     )
 
 
-def _links(shown: Page | None, search: str | None) -> list[Component]:
+def _links(shown: Page | None, reading: Reading, search: str | None) -> list[Component]:
+    """The navigation. A page that has nothing to show yet is pale; it says which command fills it."""
     state, _ = parse(search)
-    return [
-        dcc.Link(page.title, href=state.href(page.path), className="here" if page is shown else "") for page in PAGES
-    ]
+    found: list[Component] = []
+    for page in PAGES:
+        missing = [need.table for need in page.needs if not reading.has(need.table)]
+        looks = [*(["here"] if page is shown else []), *(["bare"] if missing else [])]
+        says = f"nothing to show yet: {' and '.join(missing)} has no rows" if missing else None
+        found.append(dcc.Link(page.title, href=state.href(page.path), className=" ".join(looks), title=says))
+    return found
 
 
 def _shown(page: Page | None, reading: Reading, search: str | None) -> Component:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from dash import dcc, html
 
-from ...analysis.verdicts import Level
+from ...analysis.contents import held, last_findings, last_judgements, newest_campaigns
 from ..table import MISSING, many
-from ..verdict_words import interval, percent
+from .grid import MOST, Column, table
 from .page import RUNS, VERDICTS, Page, command, heading, rows, section, tiles, told
 
 if TYPE_CHECKING:
@@ -22,40 +22,20 @@ _MOST = 12
 Link = Callable[..., Any]
 """A text and the path of a page, with what it shows: a link where there is such a page, else the text."""
 
-_GPUS = (
-    "SELECT count(*) AS gpus, count(DISTINCT (cluster, node)) FILTER (node IS NOT NULL) AS nodes, "
-    "count(DISTINCT cluster) AS clusters, string_agg(DISTINCT model, ', ' ORDER BY model) AS models "
-    "FROM gpus_now WHERE mig_profile IS NULL"
-)
-_RUNS = (
-    "SELECT count(*) AS runs, count(DISTINCT workload) AS workloads, min(began) AS first, max(began) AS last FROM runs"
-)
-_CAMPAIGNS = (
-    "SELECT c.*, r.runs, r.measured FROM (SELECT * FROM campaigns QUALIFY row_number() OVER (PARTITION BY cluster, "
-    "campaign ORDER BY stored_to DESC) = 1) c LEFT JOIN (SELECT cluster, campaign, count(*) AS runs, "
-    "count(DISTINCT gpu) AS measured FROM runs WHERE campaign IS NOT NULL GROUP BY cluster, campaign) r "
-    f"ON c.cluster IS NOT DISTINCT FROM r.cluster AND c.campaign = r.campaign ORDER BY c.began DESC LIMIT {_MOST}"
-)
-_VERDICTS = "SELECT * FROM verdicts_now ORDER BY cluster, place"
-_JUDGED = (
-    "SELECT cluster, judged_at, gpus, findings FROM judgements WHERE campaign IS NULL QUALIFY row_number() OVER "
-    "(PARTITION BY cluster ORDER BY judged_at DESC) = 1 ORDER BY cluster"
-)
-
 
 def _holds(reading: Reading) -> Component:
-    gpus, runs = reading.frame(_GPUS).row(0, named=True), reading.frame(_RUNS).row(0, named=True)
+    has = reading.answer(held)
     shown = [
-        (f"{gpus['gpus']:,}", f"GPUs on {many(gpus['nodes'], 'node')}" if gpus["nodes"] else "GPUs"),
-        (gpus["models"] or MISSING, "model of the GPUs"),
-        (f"{runs['runs']:,}", f"runs of {runs['workloads']:,} different probes and workloads"),
-        (_when(runs["last"]), f"newest run (UTC); the first was {_when(runs['first'])}"),
+        (f"{has.gpus:,}", f"GPUs on {many(has.nodes, 'node')}" if has.nodes else "GPUs"),
+        (has.models or MISSING, "model of the GPUs"),
+        (f"{has.runs:,}", f"runs of {has.workloads:,} different probes and workloads"),
+        (_when(has.last), f"newest run (UTC); the first was {_when(has.first)}"),
     ]
     return tiles(shown)
 
 
-def _found(reading: Reading, link: Link) -> Component:
-    judged = reading.frame(_JUDGED).to_dicts()
+def _found(reading: Reading, others: frozenset[str]) -> Component:
+    judged = reading.answer(last_judgements)
     if not judged:
         todo = told(
             html.P("Nobody has judged these GPUs yet. Run this command, and look at this page again:"),
@@ -63,38 +43,39 @@ def _found(reading: Reading, link: Link) -> Component:
             kind="empty",
         )
         return section("Who stands out", todo)
-    found = reading.frame(_VERDICTS)
+    found = reading.answer(last_findings)
     about = "; ".join(
         f"{one['cluster'] or 'no cluster'}: {many(one['findings'], 'finding')} about {many(one['gpus'], 'GPU')}, "
         f"judged {_when(one['judged_at'])} UTC"
         for one in judged
     )
-    if not found.height:
+    if found.is_empty():
         return section("Who stands out", told(html.P("No GPU stands out."), kind="empty"), says=about)
-    shown = [
-        [
-            link(one["name"], "gpu", gpu=(one["name"],), cluster=one["cluster"])
-            if one["level"] == Level.GPU
-            else one["name"],
-            one["kind"],
-            one["state"],
-            None if one["effect_pct"] is None else f"{percent(one['effect_pct'])} %",
-            interval(one["low_pct"], one["high_pct"]),
-            _part(one["n"]),
-            one["looks"],
-        ]
-        for one in found.head(_MOST).to_dicts()
+    shown = found.head(MOST)
+    cut = [html.P(f"The worst {MOST:,} of {found.height:,}.", className="soft")] if found.height > MOST else []
+    drawn = table("findings", _findings(linked="gpu" in others), shown, label="Findings, worst first", height=480)
+    return section("Who stands out", *cut, drawn, says=f"{about}.")
+
+
+def _findings(*, linked: bool) -> list[Column]:
+    """The columns of the findings."""
+    name = "GPU, node or batch"
+    asks = {"gpu": "gpu", "cluster": "cluster"}
+    effect = "against the level of its peers; slower, hotter and more power are positive"
+    return [
+        Column("name", name, link="gpu", asks=asks) if linked else Column("name", name),
+        Column("cluster", "cluster"),
+        Column("kind", "finding"),
+        Column("state", "state"),
+        Column("effect_pct", "effect, %", kind="percent", digits=1, says=effect),
+        Column("low_pct", "95 %", kind="interval", digits=1, high="high_pct"),
+        Column("n", "n", kind="number", says="how many compared"),
+        Column("looks", "what was seen", wraps=True),
     ]
-    more = found.height - len(shown)
-    rest = [html.P(f"{more:,} more: run whorl verdicts to see all.", className="soft")] if more else []
-    head = ["GPU, node or batch", "finding", "state", "effect", "95 %", "n", "what was seen"]
-    table = rows(head, shown, right=(3, 4, 5), wrapped=(6,), label="Findings, worst first")
-    says = "effect: against the level of its peers; slower, hotter and more power are positive. n: how many compared."
-    return section("Who stands out", html.P(about, className="soft"), table, *rest, says=says)
 
 
 def _campaigns(reading: Reading, link: Link) -> Component:
-    found = reading.frame(_CAMPAIGNS).to_dicts()
+    found = reading.answer(newest_campaigns, _MOST)
     if not found:
         return section(
             "Campaigns", told(html.P("All runs of this store were imported, or measured outside campaigns."))
@@ -130,6 +111,6 @@ def page(others: frozenset[str]) -> Page:
         def link(text: str, path: str, **changes: Any) -> Any:
             return dcc.Link(text, href=state.href(path, **changes)) if path in others else text
 
-        return html.Div([heading("Overview"), _holds(reading), _found(reading, link), _campaigns(reading, link)])
+        return html.Div([heading("Overview"), _holds(reading), _found(reading, others), _campaigns(reading, link)])
 
     return Page("", "Overview", (RUNS,), layout, lambda *_: None)

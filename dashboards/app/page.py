@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,8 @@ class Page:
     layout: Callable[[Reading, State], Component]
     register: Callable[[Dash, Reading], None]
     """Adds its callbacks to the app, once."""
+    ahead: Callable[[Reading], Iterable[Callable[[], object]]] = lambda _: ()
+    """What of a large store is better read before somebody opens the page."""
 
 
 RUNS = Need("runs", "probe run --store {store}")
@@ -72,19 +74,31 @@ def tiles(figures: Sequence[tuple[str, str]]) -> Component:
     return html.Dl([html.Div([html.Dt(says), html.Dd(value)]) for value, says in figures], className="tiles")
 
 
-def graph(figure: Figure, label: str, **more: Any) -> Component:
-    """A figure. `label` says what it shows to who cannot see it, and names the file that is saved. `more`: `id`."""
-    config: Any = {
+def graph(figure: Figure, label: str, *inside: Any, config: Mapping[str, Any] | None = None, **more: Any) -> Component:
+    """A figure. `label` says what it shows to who cannot see it, and names the file that is saved. `more`: `id`.
+
+    `config`: what Plotly shall do otherwise than in other figures. `inside`: what stands within it, as a `dcc.Tooltip`.
+    """
+    settings: Any = {
         "displaylogo": False,
         "responsive": True,
         "modeBarButtonsToRemove": ["autoScale2d"],
         "toImageButtonOptions": {"format": "png", "scale": 2, "filename": "whorl"},
+        **(config or {}),
     }
-    drawn = dcc.Graph(figure=figure, config=config, **more)
+    drawn = dcc.Graph(figure=figure, config=settings, **more)
     svg = html.Button(
         "SVG", type="button", className="svg", title="Save this figure as SVG", **labelled(f"SVG: {label}")
     )
-    return html.Div([drawn, svg], role="group", className="figure", **labelled(label))
+    return html.Div([drawn, svg, *inside], role="group", className="figure", **labelled(label))
+
+
+def prose(text: str) -> Component:
+    """A sentence with what stands between two backticks as code."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # one that has no partner is a part of a name
+        return html.Span(text)
+    return html.Span([html.Code(part) if place % 2 else part for place, part in enumerate(parts)])
 
 
 def told(*inside: Any, kind: str = "note") -> Component:

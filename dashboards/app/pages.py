@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from . import overview
+from . import energy, overview
+from .fleet import linking as fleet
+from .gpu import page as gpu
 from .page import Page
+from .placement.page import PAGE as PLACEMENT
+from .sql.page import PAGE as SQL
+from .telemetry.page import PAGE as TELEMETRY
 
-_OTHERS: tuple[Page, ...] = ()
+_PATHS = frozenset({"fleet", "gpu", "telemetry", "energy", "placement", "sql"})
+_OTHERS: tuple[Page, ...] = (fleet.page(_PATHS), gpu.page(_PATHS), TELEMETRY, energy.page(_PATHS), PLACEMENT, SQL)
 PAGES: tuple[Page, ...] = (overview.page(frozenset(page.path for page in _OTHERS)), *_OTHERS)
 
 

@@ -5,20 +5,23 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ...analysis.contents import has_rows
+from ...store.console import Limits
 from ...store.schema import TABLES
+from .later import Later, Slowly
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from ...store import Store
+    from .placement.told import Advises
 
 T = TypeVar("T")
 
-LIVE = ("telemetry", "latest", "minutes")
+LIVE = ("telemetry", "latest", "telemetry_minutes")
 """Tables that collectors write all the time."""
 STILL = tuple(spec.name for spec in TABLES if spec.name not in LIVE and not spec.made)
 _KEPT = 64
@@ -30,10 +33,18 @@ Version = tuple[int, ...]
 class Reading:
     """Reads a store for many pages at once. What is read is kept until one of its tables changes."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, limits: Limits | None = None, advise: Advises | None = None) -> None:
         self.store = store
+        self.limits = limits or Limits()
+        """What a query of a person may use."""
+        self.advise = advise
+        """Gives the advice of `whorl advise`."""
         self._kept: OrderedDict[Hashable, tuple[Version, Future[Any]]] = OrderedDict()
         self._lock = threading.Lock()
+        self._filled: set[str] = set()
+        self._slowly = Slowly()
+        self._ahead: Iterator[Callable[[], object]] = iter(())
+        self._reader: threading.Thread | None = None
 
     def version(self, tables: Sequence[str] = STILL) -> Version:
         """Another one when rows came to these tables: what a look at their folders says. Not of rows in journals."""
@@ -67,16 +78,56 @@ class Reading:
         future.set_result(made)
         return made
 
-    def frame(self, query: str, *, tables: Sequence[str] = STILL) -> pl.DataFrame:
-        """The answer to an SQL query, kept as in `kept`."""
-        return self.kept(("sql", query), lambda: self.store.sql(query).polars(), tables=tables)
+    def answer(self, ask: Callable[..., T], *asked: Hashable, tables: Sequence[str] = STILL) -> T:
+        """What `ask(store, *asked)` of `analysis` answers, kept as in `kept`."""
+        name = (ask.__module__, ask.__qualname__, *asked)
+        return self.kept(name, lambda: ask(self.store, *asked), tables=tables)
+
+    def later(self, ask: Callable[..., T], *asked: Hashable, again: bool = False, **beside: Any) -> Later[T]:
+        """What `ask(store, *asked, progress=...)` answers, where that takes long: the page asks until it is there.
+
+        `beside`: more that it is given and that its answer does not depend on.
+
+        It is of the store at `made_at`: what is stored meanwhile does not make it again at once (see `Slowly`).
+        """
+        name = (ask.__module__, ask.__qualname__, *asked)
+        version = self.version((*STILL, "telemetry"))
+        return self._slowly.ask(name, lambda say: ask(self.store, *asked, progress=say, **beside), version, again=again)
+
+    def ahead(self, asks: Iterator[Callable[[], object]]) -> None:
+        """Make answers that a page is likely to ask for next, one after the other, beside the pages.
+
+        What was wanted ahead before and is not begun is forgotten. An error is left to the page that asks.
+        """
+        with self._lock:
+            self._ahead = asks
+            if self._reader is None:
+                self._reader = threading.Thread(target=self._read_ahead, name="ahead", daemon=True)
+                self._reader.start()
+
+    def _read_ahead(self) -> None:
+        while True:
+            asks, ask = self._ahead, None
+            with suppress(Exception):
+                ask = next(asks, None)
+            if ask is not None:
+                with suppress(Exception):
+                    ask()
+                continue
+            with self._lock:
+                if asks is self._ahead:
+                    self._reader = None
+                    return
 
     def has(self, table: str) -> bool:
-        """Whether a table has rows."""
-        query = f"SELECT 1 AS there FROM {table} LIMIT 1"
-        if table in LIVE:  # rows may be in journals, which `version` does not see
-            return bool(self.store.sql(query).num_rows)
-        return self.frame(query, tables=(table,)).height > 0
+        """Whether a table has rows. One that had some is not looked at again: whorl never empties a table."""
+        if table in self._filled:
+            return True
+        kept = table not in LIVE  # rows of those may be in journals, which `version` does not see
+        there = self.answer(has_rows, table, tables=(table,)) if kept else has_rows(self.store, table)
+        if there:
+            self._filled.add(table)
+        return there
 
     def _forget(self, name: Hashable, future: Future[Any]) -> None:
         with self._lock:

@@ -87,6 +87,7 @@ class Server:
             threads=_THREADS,
             ident="whorl",
             max_request_body_size=_LARGEST,
+            outbuf_overflow=_LARGEST,  # a file for an answer would stay open where a browser leaves in the middle of it
             clear_untrusted_proxy_headers=False,  # X-Forwarded-Proto says only whether the cookie needs https
         )
         self._thread = threading.Thread(target=self._run, name="dashboard", daemon=True)

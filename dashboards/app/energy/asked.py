@@ -1,0 +1,71 @@
+"""What an address asks of the page, and the answers, which may take long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ....analysis.energy.answers import By
+from ....analysis.energy.choices.ground import Ground, ground
+from ....analysis.energy.one_job import OneJob, job_offline
+from ....analysis.energy.summary import ALL, LENGTHS, Summary, summary
+from ....store.sensor_error import SensorError
+from ..later import Later
+
+if TYPE_CHECKING:
+    from ..reading import Reading
+    from ..state import State
+
+LASTS = {
+    "": "30 days, or less",
+    "1h": "1 hour",
+    "6h": "6 hours",
+    "1d": "1 day",
+    "7d": "7 days",
+    "30d": "30 days",
+    ALL: "all",
+}
+"""Lengths of time up to the last reading, as a person chooses them; "" is what an address without a time shows."""
+BYS = {By.USER: "user", By.ACCOUNT: "account", By.JOB: "job", By.GPU: "GPU", By.NODE: "node", By.DAY: "day"}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the page shows."""
+
+    state: State
+    by: By
+    says: tuple[str, ...]
+    """Sentences about what the address says and the page does not know."""
+
+    def later(self, reading: Reading, *, again: bool = False) -> Later[Summary] | Later[OneJob]:
+        """The answer, as far as it is."""
+        if self.state.job is not None:
+
+            def grounds(cluster: str, sensor: SensorError) -> Ground:
+                return reading.answer(ground, cluster, sensor, tables=("gpus", "runs", "results", "fingerprints"))
+
+            return reading.later(job_offline, self.state.job, self.state.cluster, again=again, grounds=grounds)
+        return whole(reading, self.state, again=again)
+
+
+def ask(state: State) -> Asked:
+    """What an address asks for."""
+    says = []
+    by = By.USER
+    if state.by is not None:
+        if state.by in {one.value for one in By}:
+            by = By(state.by)
+        else:
+            says.append(f"by={state.by[:40]!r} in the address is none of {', '.join(BYS)}: energy by user is shown.")
+    if state.last is not None and state.last not in (*LENGTHS, ALL):
+        says.append(
+            f"last={state.last[:40]!r} in the address is none of {', '.join(LENGTHS)} and {ALL}: it is left out."
+        )
+        state = replace(state, last=None)
+    return Asked(state, by, tuple(says))
+
+
+def whole(reading: Reading, state: State, *, again: bool = False) -> Later[Summary]:
+    """The energy of the time that an address says, whoever used it."""
+    return reading.later(summary, state.cluster, state.since, state.until, state.last, again=again)

@@ -1,0 +1,234 @@
+"""What the page shows: which cluster, probe and figure an address means, and where each GPU is in the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from ....analysis.beside import Beside, Printed, beside, held, is_ratio, of_print, printed
+from ....analysis.fleet import level_of
+from ....analysis.runs_of import Comparable, comparable
+from ....analysis.verdicts import Judgement, Verdict
+from ....analysis.verdicts.recording import newest
+from ...figures.looks import Look, looks
+from ...figures.map import Grid, end_of, sent
+from ...figures.power import Powered
+from ...figures.strips import Strips
+from ...figures.words import MEASURED_WORDS, Words, find, printed_words
+
+if TYPE_CHECKING:
+    from ..reading import Reading
+    from ..state import State
+
+LEVELS = ("cabinet", "node")
+NONE = "none"  # the finding of a GPU that was judged and has none
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What an address asks for, of what there is."""
+
+    cluster: Comparable
+    clusters: tuple[str, ...]
+    workload: str
+    campaign: str | None
+    figure: Words
+    figures: tuple[Words, ...]
+    printed: Printed | None
+    """The figure of the fingerprint that is shown, if it is one."""
+    by: str | None
+
+    @property
+    def key(self) -> tuple[str | None, ...]:
+        """What the figures depend on."""
+        return self.cluster.cluster, self.workload, self.campaign, self.figure.key, self.by
+
+
+@dataclass(frozen=True)
+class View:
+    """All GPUs of a cluster, as the page shows them."""
+
+    asked: Asked
+    beside: Beside
+    judgement: Judgement | None
+    """The newest one of the cluster; None where nobody has judged it."""
+    level: str
+    rows: pl.DataFrame
+    """Those of `beside`, with `row` and `column` on the map, `finding`, the columns of the figure, and the median of
+    the GPU's strip in it (`cabinet_median` or `node_median`)."""
+    verdicts: dict[str, tuple[Verdict, ...]]
+    """By GPU."""
+    looks: dict[int, Look]
+    """By row."""
+    strips: Strips
+    powered: Powered
+    grid: Grid
+    end: float
+    """Where the colours of the map end."""
+
+    @cached_property
+    def names(self) -> list[str]:
+        return self.rows["label"].to_list()
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """The row of each GPU, by its key and by its name where that is of one GPU."""
+        by_name: dict[str, int] = {}
+        for column in ("label", "name"):
+            values = self.rows[column]
+            once = self.rows.select(pl.col(column).is_unique())[column]
+            by_name |= {name: row for row, (name, one) in enumerate(zip(values, once, strict=True)) if one}
+        return by_name | {gpu: row for row, gpu in enumerate(self.rows["gpu"])}
+
+    @cached_property
+    def cells(self) -> dict[tuple[int, int], int]:
+        """The row of the GPU of each cell of the map."""
+        return {self.grid.cell[gpu]: row for row, gpu in enumerate(self.rows["gpu"])}
+
+    def called(self, row: int) -> str:
+        """What a GPU is called in an address: its name, or its key where several have that name."""
+        name = self.rows["name"][row]
+        return str(name) if self.numbers.get(name) == row else str(self.rows["gpu"][row])
+
+    def held(self, state: State) -> pl.Series | None:
+        """Which rows the brush holds; None where there is no brush."""
+        if not state.range and not state.place:
+            return None
+        return held(self.rows, state.range, [(column, value) for column, _, value in self._places(state)])
+
+    def picked(self, state: State) -> list[int]:
+        """The rows of the GPUs that are chosen."""
+        return [self.numbers[gpu] for gpu in state.gpu if gpu in self.numbers]
+
+    def problems(self, state: State) -> list[str]:
+        """What a brush or a choice names and is not there, in sentences."""
+        found = [
+            f"There is no column {one.column!r} to brush here: that range is left out."
+            for one in state.range
+            if one.column not in self.rows.columns or not self.rows.schema[one.column].is_numeric()
+        ]
+        found += [
+            f"A place is written as cabinet:NAME or node:NAME; {':'.join((column, value))!r} is left out."
+            for column, _, value in self._places(state)
+            if column not in LEVELS
+        ]
+        unknown = [gpu for gpu in state.gpu if gpu not in self.numbers]
+        if unknown:
+            found.append(f"Cluster {self.asked.cluster.cluster} has no GPU {unknown[0][:60]!r}.")
+        return found
+
+    @staticmethod
+    def _places(state: State) -> list[tuple[str, str, str]]:
+        return [one.partition(":") for one in state.place]
+
+    def values(self, rows: pl.Series | None = None) -> dict[str, float]:
+        """How far each GPU is from the median, by its key; of those rows, or all."""
+        shown = self.rows if rows is None else self.rows.filter(rows)
+        return dict(shown.select("gpu", self.asked.figure.apart).drop_nulls().iter_rows())
+
+    def cells_of(self, rows: pl.Series) -> NDArray[np.int8]:
+        """The cells of the map of these rows."""
+        return sent(self.grid.shades(self.values(rows), self.end))
+
+
+def ask(reading: Reading, state: State) -> tuple[Asked | None, tuple[str, ...]]:
+    """What an address asks for, None where there is nothing to compare; and sentences about what it names in vain."""
+    there = reading.answer(comparable)
+    if not there:
+        return None, ()
+    problems: list[str] = []
+
+    def chosen(given: str | None, known: Sequence[str], default: str | None, what: str) -> str | None:
+        if given is None or given in known:
+            return given if given is not None else default
+        instead = default or f"all {what}s"
+        shown = f"{instead} {'are' if default is None else 'is'} shown"
+        problems.append(f"The store has no {what} {given[:60]!r} here: {shown}.")
+        return default
+
+    names = tuple(one.cluster for one in there)
+    name = chosen(state.cluster, names, names[0], "cluster")
+    cluster = next(one for one in there if one.cluster == name)
+    works = [one.name for one in cluster.works]
+    workload = chosen(state.probe, works, _first(reading, cluster), "probe") or works[0]
+    campaign = chosen(state.campaign, [one.name for one in cluster.campaigns], None, "campaign")
+    words, prints = list(MEASURED_WORDS), {}
+    if campaign is None:  # fingerprints are of all runs
+        for one in reading.answer(printed, cluster.cluster, workload):
+            own = printed_words(one, ratio=reading.answer(is_ratio, cluster.cluster, one))
+            words.append(own)
+            prints[own.key] = one
+    if state.figure is not None and state.figure not in {one.key for one in words}:
+        problems.append(f"There is no figure {state.figure[:60]!r} here: time is shown.")
+    shown = find(words, state.figure)
+    by = state.by if state.by in LEVELS else None
+    asked = Asked(cluster, names, workload, campaign, shown, tuple(words), prints.get(shown.key), by)
+    return asked, tuple(problems)
+
+
+def _first(reading: Reading, cluster: Comparable) -> str:
+    """The probe to look at first: where the worst finding shows; else the one with most GPUs."""
+    names = {one.name for one in cluster.works}
+    judged = next((one for one in reading.answer(newest) if one.cluster == cluster.cluster), None)
+    for one in () if judged is None else judged.rows:
+        shown = next((workload for workload in one.workloads if workload in names), None)
+        if shown is not None:
+            return shown
+    return max(cluster.works, key=lambda one: one.gpus).name
+
+
+def view(reading: Reading, asked: Asked) -> View:
+    """What is shown; kept until the store changes. InputError where the runs are gone."""
+    return reading.kept(("fleet", *asked.key), lambda: _view(reading, asked))
+
+
+def _view(reading: Reading, asked: Asked) -> View:
+    cluster = asked.cluster.cluster
+    judged = next((one for one in reading.answer(newest) if one.cluster == cluster), None)
+    own = None if asked.printed is None else reading.answer(of_print, cluster, asked.printed)
+    return placed(asked, reading.answer(beside, cluster, asked.workload, asked.campaign), judged, own)
+
+
+def placed(asked: Asked, found: Beside, judged: Judgement | None, own: pl.DataFrame | None = None) -> View:
+    """The GPUs where they stand in the figures. `own`: of `of_print`, where a figure of the fingerprint is shown."""
+    rows = found.rows
+    verdicts = {} if judged is None else judged.by_key(rows)
+    told = pl.DataFrame(
+        [(gpu, f"{own[0].kind}, {own[0].state}") for gpu, own in verdicts.items()],
+        schema={"gpu": pl.String, "finding": pl.String},
+        orient="row",
+    )
+    rows = rows.join(told, on="gpu", how="left", maintain_order="left")
+    if judged is not None:
+        rows = rows.with_columns(pl.col("finding").fill_null(NONE))
+    if own is not None:
+        rows = rows.join(own, on="gpu", how="left", maintain_order="left")
+    grid = Grid.of(rows)
+    cells = [grid.cell[gpu] for gpu in rows["gpu"]]
+    rows = rows.with_columns(
+        pl.Series("row", [row for row, _ in cells], dtype=pl.Int32),
+        pl.Series("column", [column for _, column in cells], dtype=pl.Int32),
+    )
+    level = asked.by or level_of(rows)
+    rows = rows.with_columns(pl.col(asked.figure.apart).median().over(level).alias(f"{level}_median"))
+    numbers = {gpu: row for row, gpu in enumerate(rows["gpu"])}
+    words = asked.figure
+    return View(
+        asked,
+        found,
+        judged,
+        level,
+        rows,
+        dict(verdicts),
+        {numbers[gpu]: look for gpu, look in looks(verdicts).items()},
+        Strips.of(rows, words, level),
+        Powered.of(rows),
+        grid,
+        end_of(rows[words.apart], words.apart_unit),
+    )

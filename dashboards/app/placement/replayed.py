@@ -1,0 +1,85 @@
+"""A replay of the store's own jobs: what each policy gains over the baselines, and over itself without scores."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dash import dcc, html
+
+from ....analysis.replay.findings import columns, heading
+from ....analysis.replay.stored import MOST_JOBS
+from ...replay import gain_by_seed
+from ...replay_page import summary
+from ..page import command, graph, rows, told
+
+if TYPE_CHECKING:
+    from dash.development.base_component import Component
+
+    from ....analysis.replay.answering import Answered
+    from ....analysis.replay.comparison import Gain
+    from ....analysis.replay.stored import StoredJobs
+
+SEEDS = (5, 10, 20)
+
+
+def about(jobs: StoredJobs, store: str) -> list[Component]:
+    """What would be replayed, or why nothing can be."""
+    if jobs.usable:
+        newest = f" The newest {MOST_JOBS:,} are replayed." if jobs.usable > MOST_JOBS else ""
+        says = (
+            f"{jobs.usable:,} of {jobs.jobs:,} jobs of this cluster can be replayed on the measured GPUs, each as if "
+            f"it ran the workload above.{newest}"
+        )
+        return [html.P(says, className="soft")]
+    why = "This store has no jobs of this cluster." if not jobs.jobs else "None of its jobs can be replayed."
+    return [
+        told(
+            html.P(f"{why} Fill the table of jobs with this, or replay a trace of another cluster:"),
+            command(f"whorl jobs import --store {store}"),
+            command(f"whorl replay --store {store} --trace jobs.csv --policy packed,pal --seeds 20"),
+            kind="empty",
+        )
+    ]
+
+
+def body(of: Answered) -> Component:
+    """The findings of a replay."""
+    said = summary(of.findings, "")
+    shown = [one for one in of.findings if one.gains]
+    over = columns(shown)
+    cells: list[list[str]] = []
+    drawn: dict[str, list[Gain]] = {}
+    for one in shown:
+        found = {heading(gain): gain for gain in one.gains}
+        for name in over:
+            if name in found:
+                drawn.setdefault(name, []).append(found[name])
+        texts = [found[name].as_text() if name in found else "" for name in over]
+        cells.append([one.policy, *texts, one.finding, str(max(gain.n for gain in one.gains))])
+    parts: list[Any] = [html.P(sentence, className="finding") for sentence in said]
+    parts.append(
+        rows(
+            ["gain in average JCT", *over, "finding", "seeds"], cells, right=(len(over) + 2,), label="Gains of policies"
+        )
+    )
+    for name in reversed(over):
+        parts.append(html.H3(f"Gain {name}, seed by seed"))
+        parts.append(graph(gain_by_seed(drawn[name]), f"gain {name}, seed by seed"))
+    parts.append(
+        html.P(
+            "A point is a seed; right of 0 the policy is faster. The bars are 90 % intervals for another such trace on "
+            "this fleet: each seed draws what is not sure of the scores, the order of nodes and, after the first, the "
+            "jobs.",
+            className="soft",
+        )
+    )
+    about_it = [html.Li(f"{name}: {text}") for name, text in of.conditions.items()]
+    about_it += [html.Li(f"note: {note}") for note in of.notes]
+    parts.append(html.Details([html.Summary("Conditions and notes"), html.Ul(about_it)]))
+    return html.Div(parts)
+
+
+def choices(seeds: int) -> Component:
+    """How many seeds to replay."""
+    options: Any = [{"label": f"{one} seeds", "value": one} for one in SEEDS]
+    return dcc.Dropdown(options, seeds, id="placement-seeds", clearable=False, searchable=False)

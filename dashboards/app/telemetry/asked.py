@@ -1,0 +1,109 @@
+"""What an address asks of the page: which GPUs, which metrics, from when to when."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from ....analysis.telemetry.bands import sample
+from ....analysis.telemetry.choosing import Boards, Chosen, boards, choose
+from ....analysis.telemetry.extent import SECOND, WINDOWS, Range, extent, last_hour, meant, newest
+from ....analysis.telemetry.readings import Key, Which
+from ....analysis.telemetry.shown import shown
+from ....errors import QueryError
+from ....store.metrics import ROW
+from ...figures.telemetry import MOST_LINES
+from ..reading import STILL
+
+if TYPE_CHECKING:
+    from ..reading import Reading
+    from ..state import State
+
+T = TypeVar("T")
+
+METRICS = ("power_mw", "sm_clock_mhz", "temperature_c")
+"""What is shown where nothing else is asked for."""
+MOST_METRICS = 6
+TABLES = (*STILL, "telemetry")
+"""Tables that tell when readings of the past may have changed: an import, a new day."""
+_LOOKED_AT = 8  # GPUs that tell when readings began
+_SETTLED_NS = 900_000_000_000  # so long ago, everything is written: rows of slow sources come late
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the page shows."""
+
+    chosen: Chosen
+    names: dict[Key, str]
+    """Of the GPUs; with their cluster where the store has several."""
+    metrics: tuple[str, ...]
+    range: Range
+    first: int
+    last: int
+    window: int | None
+    """The page follows the newest readings, and shows so much of them (ns)."""
+    says: tuple[str, ...]
+
+    @property
+    def which(self) -> Which:
+        """The GPUs, for a query: all of them, or each by its key."""
+        return self.chosen.cluster if self.chosen.everything else self.chosen.keys
+
+    @property
+    def many(self) -> bool:
+        """Whether the GPUs are too many for a line each."""
+        return len(self.chosen.boards) > MOST_LINES
+
+    @property
+    def masks(self) -> bool:
+        """Whether a metric is shown as spans."""
+        return any(shown(name).kind == "mask" for name in self.metrics)
+
+
+def known(reading: Reading) -> Boards:
+    """The GPUs of the store."""
+    return reading.answer(boards, tables=("gpus", "telemetry"))
+
+
+def ask(reading: Reading, state: State) -> Asked:
+    """What an address asks for. Raises QueryError, which says what there is, where there is nothing to show."""
+    every = known(reading)
+    chosen = choose(every, cluster=state.cluster, gpus=state.gpu, nodes=state.node, cabinets=state.cabinet)
+    says = [f"{name} is not in this store: it is left out." for name in chosen.unknown]
+    if not chosen.boards:
+        raise QueryError(f"This store has no {', '.join(chosen.unknown) or 'GPU'}: choose other GPUs in the list.")
+    metrics = tuple(name for name in state.metric if name in ROW)[:MOST_METRICS]
+    says += [f"There is no metric {name[:60]!r}: choose one of the list." for name in state.metric if name not in ROW]
+    if len(state.metric) > MOST_METRICS:
+        says.append(f"The first {MOST_METRICS} metrics are shown.")
+    which: Which = chosen.cluster if chosen.everything else chosen.keys
+    ends = reading.answer(extent, which, tables=TABLES)
+    last = newest(reading.store, which)
+    if ends is None and last is None:
+        raise QueryError(
+            "These GPUs have no telemetry: whorl collect reads it, whorl import brings that of other tools."
+        )
+    first, last = ends[0] if ends else last or 0, max(last or 0, ends[1] if ends else 0)
+    window = WINDOWS.get(state.live or "")
+    if state.live and window is None:
+        says.append(f"live={state.live[:20]!r} is none of {', '.join(WINDOWS)}: it is left out.")
+    if window:
+        span = Range(last - window, last)
+    elif state.since is None and state.until is None:
+        span = Range(answered(reading, last, last_hour, sample(chosen.keys, _LOOKED_AT), last), last + SECOND)
+    else:
+        span = meant(first, last, state.since, state.until)
+    several = len({board.cluster for board in chosen.boards}) > 1
+    names = {one.key: f"{one.cluster or 'no cluster'}: {one.name}" if several else one.name for one in chosen.boards}
+    says += [span.says] if span.says else []
+    return Asked(chosen, names, metrics or METRICS, span, first, last, window, tuple(says))
+
+
+def answered(reading: Reading, until: int, answer: Callable[..., T], *asked: Hashable) -> T:
+    """What `answer` answers: kept where the range that it is about has ended, else asked anew."""
+    if until < time.time_ns() - _SETTLED_NS:
+        return reading.answer(answer, *asked, tables=TABLES)
+    return answer(reading.store, *asked)

@@ -1,0 +1,34 @@
+"""The page as a whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dash import html
+
+from ..page import TELEMETRY, Page, heading
+from . import controls, live, showing
+
+if TYPE_CHECKING:
+    from dash import Dash
+    from dash.development.base_component import Component
+
+    from ..reading import Reading
+    from ..state import State
+
+_SAYS = "Drag across a figure to look closer; double click to go back."
+
+
+def _layout(reading: Reading, state: State) -> Component:
+    return html.Div(
+        [heading("Telemetry", _SAYS), controls.inputs(reading, state), live.following_parts(), showing.drawing()],
+        className="telemetry",
+    )
+
+
+def _register(app: Dash, reading: Reading) -> None:
+    for part in (controls, showing, live):
+        part.register(app, reading)
+
+
+PAGE = Page("telemetry", "Telemetry", (TELEMETRY,), _layout, _register)
