@@ -31,7 +31,6 @@ _DEPENDENCIES = {
     "pyarrow": "pyarrow",
     "pynvml": "nvidia-ml-py",
     "rich": "rich",
-    "tsdownsample": "'whorl[dashboard]'",
     "waitress": "'whorl[dashboard]'",
 }
 """What pip calls the packages that verbs need, by the name of their module."""

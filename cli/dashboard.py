@@ -31,8 +31,32 @@ _LOOK_S = 0.2  # a signal ends the command within this time
     "--token-file", metavar="FILE", type=click.Path(path_type=Path), help="Ask for the token in this file, mode 600."
 )
 @click.option("--prefix", metavar="/PATH/", default="/", show_default=True, help="Where a proxy shows the pages.")
+@click.option(
+    "--sql-seconds",
+    type=click.FloatRange(1, 3600),
+    default=30.0,
+    show_default=True,
+    help="Stop a query of the page SQL after this time.",
+)
+@click.option(
+    "--sql-memory",
+    metavar="MB",
+    type=click.IntRange(100),
+    default=1000,
+    show_default=True,
+    help="Memory that a query of the page SQL may use.",
+)
 @click.option("--no-open", is_flag=True, help="Start no browser.")
-def dashboard(store: str | None, demo: bool, listen: str, token_file: Path | None, prefix: str, no_open: bool) -> None:
+def dashboard(
+    store: str | None,
+    demo: bool,
+    listen: str,
+    token_file: Path | None,
+    prefix: str,
+    sql_seconds: float,
+    sql_memory: int,
+    no_open: bool,
+) -> None:
     """Show a store in a browser until you stop it: Ctrl-C, SIGTERM. It changes nothing in the store.
 
     \b
@@ -60,9 +84,13 @@ def dashboard(store: str | None, demo: bool, listen: str, token_file: Path | Non
         assert store is not None
         from ..dashboards.app.make import make_app
         from ..store import Store
+        from ..store.console import Limits
+        from .advising import Advisor
 
         opened = Store.open(store)
-        server = Server(make_app(opened, prefix=where, token=token).server, host, port, where)
+        limits = Limits(sql_seconds, sql_memory)
+        app = make_app(opened, prefix=where, token=token, limits=limits, advise=Advisor(), ahead=True)
+        server = Server(app.server, host, port, where)
         with Noted() as signals:
             server.start()
             tell(f"the dashboard of {store} is at {server.url}; end it with Ctrl-C")

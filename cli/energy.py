@@ -58,31 +58,33 @@ def energy(
         ctx.obj = given
         return
     from ..analysis.energy import answers
-    from ..analysis.energy.choices.quoted import quote as quoted
+    from ..analysis.energy.one_job import one_job
     from ..dashboards.printed import energy as printed
     from ..dashboards.printed import energy_job
-    from ..dashboards.printed.energy_quote import as_rows
     from ..store import Store
     from .output import Progress, print_json, show, tell
 
     exclusive("as_json", "as_csv")({"as_json": as_json, "as_csv": as_csv})
     options = joined(None, given)
     del options["store"]
-    elsewhere = None
+    whole = None
     with Progress() as progress:
         opened = Store.open(store or "")
-        found = answers.energy(opened, by, job=job, **options, progress=progress.say)
-        if job is not None and by == answers.By.JOB and not as_csv and found.rows.height:
-            elsewhere = quoted(opened, job, answer=found, progress=progress.say)
-    for note in elsewhere.notes if elsewhere is not None else ():
+        if job is not None and by == answers.By.JOB and not as_csv:
+            whole = one_job(opened, job, **options, progress=progress.say)
+            found = whole.answer
+        else:
+            found = answers.energy(opened, by, job=job, **options, progress=progress.say)
+    for note in whole.elsewhere.notes if whole is not None and whole.elsewhere is not None else ():
         tell(f"note: {note}")
     if as_json:
-        document = printed.document(found)
-        print_json(document if elsewhere is None else {**document, "what_if": as_rows(elsewhere)})
+        print_json(printed.document(found) if whole is None else energy_job.document(whole))
     elif as_csv:
         click.echo(printed.rows_as_csv(found.rows), nl=False)
+    elif whole is None or whole.elsewhere is None:
+        show(printed.answer(found, str(store)))
     else:
-        show(printed.answer(found, str(store)) if elsewhere is None else energy_job.answer(found, elsewhere))
+        show(energy_job.answer(found, whole.elsewhere))
 
 
 for _command in (reconcile, excess, quote):

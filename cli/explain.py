@@ -19,8 +19,8 @@ def explain(name: str, store: str, cluster: str | None, as_json: bool) -> None:
     whorl explain c001-4/3 --store S
     whorl explain 87570fdd --store S
     """
+    from ..analysis.choosing import find
     from ..analysis.verdicts.answers.explaining import explain as explained
-    from ..analysis.verdicts.answers.explaining import find
     from ..analysis.verdicts.recording import judgements
     from ..dashboards.printed.explain import answer
     from ..store import Store

@@ -38,12 +38,15 @@ def report(store: str, campaign: str | None, cluster: str | None, gpu: str | Non
 def _of_gpu(store: str, gpu: str, campaign: str | None, cluster: str | None, out: str) -> None:
     from ..dashboards.printed.explain import findings
     from ..dashboards.store_report import report as write
-    from ..dashboards.table import Line
+    from ..dashboards.table import Line, many
     from .output import Progress, show
 
     if campaign is not None:
         raise click.UsageError("--gpu and --campaign cannot be used together: the page of a GPU is about all its runs")
     with Progress() as progress:
         found = write(store, out, cluster=cluster, gpu=gpu, progress=progress.say)
-    show([f"{found.name}: {len(found.verdicts):,} finding{'' if len(found.verdicts) == 1 else 's'}", *findings(found)])
+    said = () if found.found is None else found.found.verdicts
+    smallest = () if found.found is None else found.found.smallest
+    told = findings(found.name, said, smallest, measured_at_all=bool(found.lines))
+    show([f"{found.name}: {many(len(said), 'finding')}", *told])
     show([Line(f"report: {out} (open it in a browser; it needs no network)")])

@@ -96,15 +96,17 @@ def steer(
     leave_out: Collection[str] = (),
     placing: bool = False,
     lenient: bool = False,
+    asked: Asked | None = None,
 ) -> Steering:
     """Advice for a workload over the nodes that the scheduler has, or that are `listed`, or all where neither is given.
 
     `leave_out`: nodes, under the scheduler's names, on which the job does not run anyway: they do not count.
     `placing`: also advise over the nodes that run jobs now, where some do not. `lenient`: a scheduler that has none
     of the nodes is no error: the advice is then on all that were measured, and none of it is for the scheduler.
+    `asked`: what is wanted with its scores, where they are known already.
     Raises InputError, SchedulerError.
     """
-    asked = Asked.of(store, wanted)
+    asked = Asked.of(store, wanted) if asked is None else asked
     measured = sorted(asked.nodes)
     nodes = slurm.nodes() if slurm is not None else {}
     _check_partition(nodes, partition)

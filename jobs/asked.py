@@ -41,7 +41,8 @@ class Asked:
     found: Scores
 
     @classmethod
-    def of(cls, store: Store, wanted: Wanted) -> Asked:
+    def of(cls, store: Store, wanted: Wanted, found: Scores | None = None) -> Asked:
+        """What is asked. `found`: the scores of its cluster, where they are known already. Raises InputError."""
         from ..analysis.placement import available, kinds_of
 
         known = [(cluster, name) for cluster, name in available(store) if wanted.cluster in (None, cluster)]
@@ -52,7 +53,7 @@ class Asked:
         cluster = wanted.cluster or (clusters[0] if clusters else None)
         there = {name for on, name in known if on in clusters}
         kinds = [said] if said in there else sorted(name for name in there if plain_workload(name) == said)
-        found = _scores(store, wanted, cluster)
+        found = _scores(store, wanted, cluster) if found is None else found
         chosen = kinds_of(found, said, kinds or [said], wanted.model)
         return cls(store, wanted, tuple(chosen), said in there, found)
 

@@ -47,8 +47,12 @@ class Waiting:
     def until(self, event: int, deadline: float, *, spin: bool = False) -> None:
         """Return when the event is reached; `Late` at `deadline` (`time.monotonic`). `spin` is exact and busy."""
         pause = 20e-6
-        while not self.done(event):
-            if time.monotonic() > deadline:
+        while True:
+            # The clock comes before the event: what ended while this process was held up is not late.
+            late = time.monotonic() > deadline
+            if self.done(event):
+                return
+            if late:
                 raise Late
             if not spin:
                 time.sleep(pause)
