@@ -10,6 +10,8 @@ microsecond: what is measured is the reader's own work. A real driver takes long
     plain            14 metrics by the stock calls of nvidia-ml-py, thrown away
     plain_csv        the same, a line for each GPU appended to a CSV file at every sweep
     plain_durable    the same, and the file made durable at every sweep: what whorl does
+    plain_same       every metric that whorl reads at every tick, by the stock calls, with one call for all fields of a
+                     GPU; a line for each GPU, durable at every sweep
     nvitop           `Device.as_snapshot()` of every GPU; it reads more (names, limits) and waits for PCIe counters
     nvitop_same      the same metrics as `plain`, as far as nvitop has them, within its `oneshot()`
     gpustat          `gpustat.new_query()`; it reads the processes too, and sleeps 0.1 s for each GPU
@@ -17,7 +19,8 @@ microsecond: what is measured is the reader's own work. A real driver takes long
 
 With --busy N, whorl, whorl without the right to raise its priority (where setpriv is installed) and `plain_durable` run
 at the same time beside N processes that compute: how many ticks each keeps, and at what cost. For a run with the
-disk busy as well give --busy-disk M: M more processes write and sync.
+disk busy as well give --busy-disk M: M more processes write and sync. On a machine whose load changes, `--busy 0`
+compares them best: what one meets, all do. The window begins 43 s after the start: of 60 s, it sees two publications.
 
 On every GPU one process computes, as on a node at work; only gpustat looks at it. The last four variants need nvitop
 and gpustat, which are no part of the project; for them give the interpreter of a scratch environment
@@ -52,13 +55,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-OURS = ("whorl", "nothing", "plain", "plain_csv", "plain_durable")
+OURS = ("whorl", "nothing", "plain", "plain_csv", "plain_durable", "plain_same")
 PEERS = ("nvitop", "nvitop_same", "gpustat", "gpustat_idle")
 SETTLE_S = 8.0
 WHORL = "import sys; from whorl.cli import main; sys.exit(main())"
-METRICS = 14
+METRICS, SAME = 14, 15
 # Values of one GPU in a sweep of a reader that is given its metrics. Not known of nvitop's and gpustat's snapshots.
-VALUES = {"plain": METRICS, "plain_csv": METRICS, "plain_durable": METRICS, "nvitop_same": 9}
+VALUES = {"plain": METRICS, "plain_csv": METRICS, "plain_durable": METRICS, "plain_same": SAME, "nvitop_same": 9}
 
 
 # The variants: each makes a function that reads every GPU once
@@ -100,11 +103,52 @@ def plain_reader() -> Callable[[], list[list[float]]]:
     return read
 
 
-def csv_reader(durable: bool) -> Callable[[], object]:
-    """The plain loop, which appends to a CSV file in the current folder."""
+def same_reader() -> Callable[[], list[list[float]]]:
+    """The metrics that whorl reads at every tick, without the constant time over which a sensor averages."""
+    import pynvml as nvml
+
+    nvml.nvmlInit()
+    handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+    ids = [
+        nvml.NVML_FI_DEV_POWER_INSTANT,
+        nvml.NVML_FI_DEV_POWER_AVERAGE,
+        nvml.NVML_FI_DEV_MEMORY_TEMP,
+        nvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION,
+        nvml.NVML_FI_DEV_PERF_POLICY_POWER,
+        nvml.NVML_FI_DEV_PERF_POLICY_THERMAL,
+        nvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN,
+    ]
+
+    def read() -> list[list[float]]:
+        rows = []
+        for handle in handles:
+            now_us = time.time_ns() // 1000
+            utilization = nvml.nvmlDeviceGetUtilizationRates(handle)
+            fields = nvml.nvmlDeviceGetFieldValues(handle, ids)
+            rows.append(
+                [
+                    nvml.nvmlDeviceGetPowerUsage(handle),
+                    *(field.value.uiVal for field in fields[:3]),
+                    now_us - fields[0].timestamp,
+                    *(field.value.ullVal for field in fields[3:]),
+                    nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+                    nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
+                    nvml.nvmlDeviceGetTemperatureV(handle, nvml.NVML_TEMPERATURE_GPU),
+                    utilization.gpu,
+                    utilization.memory,
+                    nvml.nvmlDeviceGetCurrentClocksEventReasons(handle),
+                ]
+            )
+        return rows
+
+    return read
+
+
+def csv_reader(durable: bool, reader: Callable[[], Callable[[], list[list[float]]]]) -> Callable[[], object]:
+    """A plain loop, which appends to a CSV file in the current folder."""
     import csv
 
-    read = plain_reader()
+    read = reader()
     file = Path("plain.csv").open("a", newline="")  # noqa: SIM115 (open as long as the process lives)
     writer = csv.writer(file)
 
@@ -161,8 +205,9 @@ def gpustat_reader() -> Callable[[], object]:
 READERS: dict[str, Callable[[], Callable[[], object]]] = {
     "nothing": lambda: lambda: None,
     "plain": plain_reader,
-    "plain_csv": lambda: csv_reader(durable=False),
-    "plain_durable": lambda: csv_reader(durable=True),
+    "plain_csv": lambda: csv_reader(durable=False, reader=plain_reader),
+    "plain_durable": lambda: csv_reader(durable=True, reader=plain_reader),
+    "plain_same": lambda: csv_reader(durable=True, reader=same_reader),
     "nvitop": nvitop_reader,
     "nvitop_same": nvitop_same_reader,
     "gpustat": gpustat_reader,
@@ -316,7 +361,7 @@ def beside(given: argparse.Namespace, library: Any) -> dict[str, Any]:
                     command, cwd=folders[name], env=library.environment(), text=True, stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                 )  # fmt: skip
-            time.sleep(3 * SETTLE_S)
+            time.sleep(5 * SETTLE_S)  # the first publication, which loads what it needs, is over
             for code in [COMPUTE] * given.busy + [WRITE] * given.busy_disk:
                 others.append(subprocess.Popen([sys.executable, "-c", code], cwd=temporary))  # noqa: PERF401
             time.sleep(3.0)

@@ -236,7 +236,7 @@ class Tally:
                 )
         total = add(rows, ["cluster"]).row(0, named=True)
         if total["excess_j"] is not None:
-            self.total_covered += int(total["excess_j_low"] <= fleet.energy_j.sum() <= total["excess_j_high"])
+            self.total_covered += int(total["excess_low_j"] <= fleet.energy_j.sum() <= total["excess_high_j"])
 
     @staticmethod
     def _plus(counts: dict[str, int], key: str, n: int) -> None:

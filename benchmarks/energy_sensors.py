@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy.signal import lfilter
+import scipy
 
 from .energy_truth import Floats, Random, Truth
 
@@ -106,7 +106,7 @@ def poll(
         if window is None:
             share = 1.0 / _KEPLER_MS
             start = np.array([truth.power[0] * (1.0 - share)])
-            smooth = lfilter([share], [1.0, share - 1.0], truth.power, zi=start)[0]
+            smooth = scipy.signal.lfilter([share], [1.0, share - 1.0], truth.power, zi=start)[0]
             mean: Floats = smooth[np.minimum(ends.astype(np.int64), length - 1)]
         else:
             began = np.maximum(ends - window, 0.0)

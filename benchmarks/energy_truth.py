@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-from scipy.signal import lfilter
+import scipy
 
 Floats = npt.NDArray[np.float64]
 Random = np.random.Generator
@@ -194,10 +194,10 @@ def truth(rng: Random, board: Board, load: str, length: int, sensor_ms: float, *
     level = np.pad(level, (began, length - ended))
     busy = np.pad(busy, (began, length - ended))
     swing = board.full_w - board.idle_w
-    warm = lfilter([1e-3 / 60.0], [1.0, 1e-3 / 60.0 - 1.0], level)  # the chip warms up in a minute or so
+    warm = scipy.signal.lfilter([1e-3 / 60.0], [1.0, 1e-3 / 60.0 - 1.0], level)  # the chip warms up in a minute or so
     power = board.idle_w + swing * level * (1.0 + 0.04 * (warm - 0.5)) + 0.03 * swing * warm
     if rng.random() < 0.5:  # what the board's capacitors smooth
         share = 1.0 / rng.uniform(2.0, 20.0)
-        power = lfilter([share], [1.0, share - 1.0], power, zi=np.array([power[0] * (1.0 - share)]))[0]
+        power = scipy.signal.lfilter([share], [1.0, share - 1.0], power, zi=np.array([power[0] * (1.0 - share)]))[0]
     power += 0.02 * (power - 0.8 * board.idle_w) * rng.standard_normal(length)
     return Truth(np.maximum(power, 1.0), busy)

@@ -59,8 +59,8 @@ _Z = 3.5
 # -- the store ----------------------------------------------------------------------------------------------------
 
 
-def make(root: Path, gpus: int, runs: int, workloads: int) -> None:
-    """A store of the fleet."""
+def make(root: Path, gpus: int, runs: int, workloads: int, *, cabinets: int = 0) -> Store:
+    """A store of the fleet. With so many `cabinets`, its nodes stand in them and each week's runs are a campaign."""
     random = np.random.default_rng(2026)
     store = Store.create(root)
     names = pa.array([f"GPU-{one:08x}-0000-4000-8000-{one:012x}" for one in range(gpus)])
@@ -73,6 +73,8 @@ def make(root: Path, gpus: int, runs: int, workloads: int) -> None:
         "sm_clock_max_mhz": pa.array([1530] * gpus, pa.int32()),
         "temperature_max_operating_c": pa.array([83] * gpus, pa.int32()), "first_seen": seen,
     }  # fmt: skip
+    if cabinets:
+        identity["cabinet"] = pa.array([f"r{one * cabinets // gpus:03d}" for one in range(gpus)])
     store.append({"gpus": pa.table(identity)}, "gpus")
     faulty = np.arange(0, gpus, 100)
     fault = np.full(gpus, "", dtype="U8")
@@ -96,11 +98,15 @@ def make(root: Path, gpus: int, runs: int, workloads: int) -> None:
             "sm_clock_mhz": rows["clock"], "power_w": rows["power"], "temperature_c": rows["temperature"],
             "status": _same("ok", n),
         }  # fmt: skip
+        if cabinets:
+            weeks = pa.array([f"week-{one}" for one in range(SITTINGS)])
+            more["campaign"] = weeks.take(pa.array(rows["week"]))
         figures = {
             "repeat": pa.array(np.zeros(n, np.int32)), "figure": _same("time", n), "unit": _same("ms", n),
             "value": rows["time"],
         }  # fmt: skip
         store.append({"runs": pa.table(shared | more), "results": pa.table(shared | figures)}, f"made-{name}")
+    return store
 
 
 def _runs(

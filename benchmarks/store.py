@@ -1,6 +1,7 @@
 """How the store compares with DuckDB on one plain table, PostgreSQL and SQLite, on the same telemetry. Prints JSON.
 
     python benchmarks/store.py [--gpus 400] [--large] [--repeats 7] [--only commits ingest size queries]
+        [--questions q1 q2 q3 q4 q5]
 
 commits  one durable commit of one row of every GPU, as a collector does every second: p50 and p99, in ms
 ingest   all rows at once, in the order in which they arrived: rows a second, durable at the end
@@ -8,7 +9,8 @@ size     bytes per sample (14 samples a row) of sealed ten-minute segments, afte
 queries  the five questions of `store_questions.QUESTIONS`, at --gpus and with --large at 4,000 GPUs, one hour at 1 Hz
 
 The engines take turns within one process, so that a busy machine is busy for all. Every engine is asked over a
-connection, or a `Store`, that is open already. Answers are compared in every run: `difference` is the largest
+connection, or a `Store`, that is open already. Each time it is asked for another GPU, where a question is about one.
+Answers are compared in every run: `difference` is the largest
 relative difference from DuckDB's. `cpu_ms` is the CPU time of this process, all threads: what to compare where other
 programs keep the machine busy. PostgreSQL is started from Debian's package where that is installed; SQLite takes
 part in the commits only. `parquet` is DuckDB on the store's files without the store. It states what it measured and
@@ -26,7 +28,7 @@ import sqlite3
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -199,9 +201,8 @@ def sizes(work: Workload, engines: list[Any], whorl_bytes: dict[str, int]) -> di
     }
 
 
-def queries(work: Workload, repeats: int, parent: Path | None, *, ask: bool = True) -> dict[str, Any]:
+def queries(work: Workload, repeats: int, parent: Path | None, questions: Collection[str]) -> dict[str, Any]:
     """Parts `queries` and `size`: everything loaded, then each question by every engine in turn."""
-    gpu = work.gpus[len(work.gpus) // 3]
     with scratch(parent) as folder, postgres(folder) as server:
         plain, store = DuckDB(folder), Whorl(folder)
         plain.load(work)
@@ -217,11 +218,11 @@ def queries(work: Workload, repeats: int, parent: Path | None, *, ask: bool = Tr
         for engine in engines:
             engine.prepare(work)
         answers: dict[str, Any] = {}
-        for question, meaning in QUESTIONS.items() if ask else ():
-            answers[question] = {"meaning": meaning} | _question(question, engines, gpu, repeats)
+        for question in questions:
+            answers[question] = {"meaning": QUESTIONS[question]} | _question(question, engines, work.gpus, repeats)
             say(f"{question}: {json.dumps(answers[question]['ms'])}")
         result = {"size": sizes(work, [plain, *([server] if server else [])], whorl_bytes)}
-        if ask:
+        if questions:
             result["queries"] = {
                 "gpus": len(work.gpus),
                 "rows": work.rows,
@@ -233,21 +234,22 @@ def queries(work: Workload, repeats: int, parent: Path | None, *, ask: bool = Tr
     return result
 
 
-def _question(question: str, engines: list[Any], gpu: str, repeats: int) -> dict[str, Any]:
+def _question(question: str, engines: list[Any], gpus: list[str], repeats: int) -> dict[str, Any]:
     """Every way of every engine to answer a question, turn by turn; the best way of whorl and of the others."""
     ways = [(engine, way) for engine in engines for way in engine.ways if way[:2] == question]
     seconds: dict[str, list[float]] = {}
     cpu: dict[str, list[float]] = {}
     found: dict[str, Any] = {}
-    for turn in range(repeats + 1):
+    for turn in range(repeats + 2):
+        gpu = gpus[(len(gpus) // 3 + 101 * turn) % len(gpus)]
         for engine, way in ways[turn % len(ways) :] + ways[: turn % len(ways)]:
             name = f"{engine.name}_{way[3:]}".rstrip("_")
             start, began = time.perf_counter(), time.process_time()
             raw = engine.ask(way, gpu)
-            if turn:  # the first turn warms caches up
+            if turn > 1:  # the first turns warm caches up
                 seconds.setdefault(name, []).append(time.perf_counter() - start)
                 cpu.setdefault(name, []).append(time.process_time() - began)
-            else:
+            elif turn == 1:
                 found[name] = engine.tidy(way, raw)
             del raw
     medians = {name: statistics.median(times) for name, times in seconds.items()}
@@ -281,7 +283,8 @@ def goals(result: dict[str, Any]) -> dict[str, Any]:
     reached: dict[str, Any] = {name: {"goal": GOALS[name], "measured": value} for name, value in found.items()}
     for where in (result, result.get("large", {})):
         if "queries" in where:
-            per_question = {name: where["queries"][name]["times_faster_than"] for name in QUESTIONS}
+            asked = [name for name in QUESTIONS if name in where["queries"]]
+            per_question = {name: where["queries"][name]["times_faster_than"] for name in asked}
             reached[f"queries_{where['queries']['gpus']}_gpus"] = {"goal": "above 1 each", "measured": per_question}
     return reached
 
@@ -314,6 +317,7 @@ def main() -> None:
     parser.add_argument("--ticks", type=int, default=400, help="commits of each engine")
     parser.add_argument("--repeats", type=int, default=7, help="of ingest and of each query; with --large half as many")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--questions", nargs="+", choices=QUESTIONS, default=list(QUESTIONS))
     parser.add_argument("--folder", type=Path, help="where to work (default: the folder for temporary files)")
     given = parser.parse_args()
     if given.seconds < 2400 and ("queries" in given.only or given.large):
@@ -332,11 +336,12 @@ def main() -> None:
         result["ingest"] = ingest(work, given.repeats, given.folder)
         say(json.dumps(result["ingest"]))
     if {"size", "queries"} & set(given.only):
-        result |= queries(work, given.repeats, given.folder, ask="queries" in given.only)
+        asked = given.questions if "queries" in given.only else ()
+        result |= queries(work, given.repeats, given.folder, asked)
     if given.large:
         work = workload(10 * NODE, given.seconds)
         say(f"large: {work.rows} rows, {len(work.jobs)} jobs")
-        result["large"] = queries(work, max(3, given.repeats // 2), given.folder)
+        result["large"] = queries(work, max(3, given.repeats // 2), given.folder, given.questions)
     result["goals"] = goals(result)
     print(as_json(result))
 

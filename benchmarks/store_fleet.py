@@ -49,6 +49,7 @@ QUERIES = {
     "limit": "select gpu, power_mw from telemetry limit 1",
     "one_gpu": "select count(*), avg(power_mw) from telemetry where gpu = '{gpu}'",
     "all": "select count(*), avg(power_mw) from telemetry",
+    "latest": "select count(*), avg(power_mw) from latest",
 }
 
 
@@ -136,9 +137,10 @@ class Fleet:
         (self.root / "journal" / f"{began}-7.telemetry.0.arrow").write_bytes(content)
         self.unpublished[name] = tail
         contents.note(sealed[0].parent)
-        last = rows_of(self.gpus[name], self.noon, self.noon, 1)
+        last = rows_of(self.gpus[name], first + 599 * SECOND, first + 599 * SECOND, 1)
         noted = arranging.conform(LATEST, last.append_column("written", pa.array([self.noon] * len(last))))
-        writing.replace_parquet(self.root / "latest" / f"{began}-6.parquet", LATEST, noted)
+        for temporary, final in writing.write_temporary(writing.placed(self.root, LATEST, noted, f"{began}-6")).items():
+            temporary.replace(final)
 
     def publish(self, name: str, generation: str, first: int, times: int) -> list[Path]:
         if not times:
