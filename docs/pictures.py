@@ -1,7 +1,8 @@
-"""Makes the pictures of docs/dashboard.md: every page of the dashboard over the demo's fleet.
+"""Makes the pictures of docs/dashboard.md: every page of the dashboard over the demo's fleet, light and dark.
 
     whorl demo --backend simulated --out demo
     whorl verdicts --store demo/store
+    whorl fingerprint --store demo/store
     python docs/pictures.py demo/store
 
 It needs the packages of whorl's development group and a chromium.
@@ -12,22 +13,59 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import quote
 
 from playwright.sync_api import sync_playwright
 
+from whorl.analysis.one_gpu.found import named
+from whorl.cli.advising import Advisor
 from whorl.dashboards.app.make import make_app
-from whorl.dashboards.app.pages import PAGES
 from whorl.dashboards.app.serving import Server
 from whorl.store import Store
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
 FOLDER = Path(__file__).parent / "pictures"
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+WIDTH, HEIGHT = 1280, 1000
+QUERY = """select workload, count(*) as gpus, median(ms) as median_ms, max(ms) / median(ms) as slowest
+from (select workload, gpu, median(value) as ms from measurements where figure = 'time' group by all)
+group by workload order by slowest desc"""
+_QUIET = "!/Scoring every GPU|Adding up the energy|looking for/.test(document.body.innerText)"
+
+
+def addresses(store: Store) -> dict[str, str]:
+    """The address of each picture, by its name."""
+    worst = quote(named(store)[0].name)
+    return {
+        "overview": "",
+        "fleet": "fleet?probe=gemm-fp32",
+        "gpu": f"gpu?gpu={worst}",
+        "telemetry": "telemetry",
+        "energy": "energy",
+        "placement": "placement?probe=gemm-fp32&gpus=4",
+        "sql": f"sql?query={quote(QUERY)}",
+    }
+
+
+def shown(page: Page, url: str) -> None:
+    """Open a page, and wait until everything on it is there."""
+    page.goto(url)
+    page.wait_for_selector("h1")
+    page.wait_for_load_state("networkidle")
+    if "/sql" in url:
+        page.locator("#sql-run").click()
+        page.locator("#sql-table .ag-row").first.wait_for()
+    page.wait_for_function(_QUIET, timeout=120_000)
+    page.wait_for_load_state("networkidle")
+    page.wait_for_timeout(1000)  # figures fade in
 
 
 def make(path: str) -> None:
     store = Store.open(path)
-    server = Server(make_app(store).server, "127.0.0.1", 0)
+    server = Server(make_app(store, advise=Advisor()).server, "127.0.0.1", 0)
     server.start()
     FOLDER.mkdir(exist_ok=True)
     with sync_playwright() as playwright:
@@ -35,14 +73,12 @@ def make(path: str) -> None:
             executable_path=shutil.which("chromium") or shutil.which("chromium-browser"),
             args=["--no-sandbox"],
         )
-        for page in PAGES:
+        for name, address in addresses(store).items():
             for scheme in SCHEMES:
-                shown = browser.new_page(viewport={"width": 1100, "height": 560}, color_scheme=scheme)
-                shown.goto(f"{server.url}{page.path}")
-                shown.wait_for_selector("h1")
-                shown.wait_for_load_state("networkidle")
-                shown.screenshot(path=FOLDER / f"{page.path or 'overview'}-{scheme}.png")
-                shown.close()
+                page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme=scheme)
+                shown(page, f"{server.url}{address}")
+                page.screenshot(path=FOLDER / f"{name}-{scheme}.png")
+                page.close()
         browser.close()
     server.close()
     store.close()
