@@ -58,12 +58,17 @@ def stored(
     slow_links: tuple[int, ...] = (),
     telemetry: bool = True,
     campaign: str = "made-1",
+    began_ns: int = BEGAN_NS,
+    into: Store | None = None,
 ) -> tuple[Store, Fleet]:
-    """The store and its fleet: one GPU has each of `kinds`, and those at `slow_links` copy at half the speed."""
+    """The store and its fleet: one GPU has each of `kinds`, and those at `slow_links` copy at half the speed.
+
+    `into`: a store that is there, which gets one campaign more; `path` is not used then.
+    """
     fleet = Fleet.draw(V100, gpus, seed, faults=len(kinds), kinds=kinds)
     who = identities(seed, gpus, V100.name)
-    random = np.random.default_rng(seed)
-    store = new_store(path)
+    random = np.random.default_rng([seed, began_ns - BEGAN_NS] if began_ns != BEGAN_NS else seed)
+    store = into or new_store(path)
     names = [one.uuid for one in who]
     faults = [fleet.fault_of(gpu) for gpu in range(gpus)]
     runs: dict[str, list[object]] = {}
@@ -76,7 +81,7 @@ def stored(
             rows.setdefault(key, []).append(value)
 
     for number, probe in enumerate(PROBES):
-        began = BEGAN_NS + number * RUN_S * 1_000_000_000
+        began = began_ns + number * RUN_S * 1_000_000_000
         idle = probe.workload is IDLE
         steady = fleet.idle() if idle else fleet.steady(probe.workload, run=number)
         relative = np.exp(random.normal(0, 0.0015, gpus)) if idle else fleet.relative_time(probe.workload, steady)
@@ -139,7 +144,7 @@ def stored(
                     utilization=None if lost else 0 if idle else 100,
                 )  # fmt: skip
     rows = {
-        "gpus": identity_table(devices_of(V100, who), CLUSTER, None, BEGAN_NS),
+        "gpus": identity_table(devices_of(V100, who), CLUSTER, None, began_ns),
         "runs": arrow_rows("runs", runs),
         "results": arrow_rows("results", results),
         "events": arrow_rows("events", events),

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import polars as pl
 import pytest
-from scipy import stats
+import scipy
 
 from whorl.analysis import Variability, across, variability
 from whorl.tests.analysis.longhorn import WORKLOADS, identities, needs_longhorn, runs
@@ -61,8 +61,12 @@ def test_gpu_level_correlations_are_those_of_gpu_medians() -> None:
     medians = runs("sgemm").group_by("gpu").agg(pl.col("value", "sm_clock_mhz", "power_w", "temperature_c").median())
     for name, column in (("sm_clock", "sm_clock_mhz"), ("power", "power_w"), ("temperature", "temperature_c")):
         found = table()["sgemm", "gpu"].correlation[name]
-        assert found.spearman == pytest.approx(stats.spearmanr(medians["value"], medians[column]).statistic, abs=1e-12)
-        assert found.pearson == pytest.approx(stats.pearsonr(medians["value"], medians[column]).statistic, abs=1e-12)
+        assert found.spearman == pytest.approx(
+            scipy.stats.spearmanr(medians["value"], medians[column]).statistic, abs=1e-12
+        )
+        assert found.pearson == pytest.approx(
+            scipy.stats.pearsonr(medians["value"], medians[column]).statistic, abs=1e-12
+        )
 
 
 def test_the_slowest_gpu_is_the_braked_one() -> None:
@@ -119,7 +123,7 @@ def test_split_half_agrees_with_a_plain_computation() -> None:
     halves = ordered.group_by("gpu", "half").agg(pl.col("value").median()).pivot("half", index="gpu").drop_nulls()
     found = table()["sgemm", "run"].split_half
     assert found["gpus"] == halves.height
-    assert found["spearman"] == pytest.approx(stats.spearmanr(halves["0"], halves["1"]).statistic, abs=1e-12)
+    assert found["spearman"] == pytest.approx(scipy.stats.spearmanr(halves["0"], halves["1"]).statistic, abs=1e-12)
 
 
 def test_shares_use_a_place_known_from_any_run_and_say_how_many_runs_they_rest_on() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from scipy.optimize import linprog
+import scipy
 
 from whorl.analysis.statistics.dip import SMALLEST_N, SMALLEST_P, dip, dip_p, quantiles, quantum, spread_ties
 from whorl.analysis.statistics.modes import modes_test, places
@@ -48,7 +48,7 @@ def dip_by_definition(x: Floats) -> float:
                 require({i: a + b, i - 1: -a, i + 1: -b}, 0.0, rows, limits)
         goal = np.zeros(n + 2)
         goal[-1] = 1.0
-        best = min(best, linprog(goal, A_ub=np.array(rows), b_ub=limits, bounds=(0, 1)).fun)
+        best = min(best, scipy.optimize.linprog(goal, A_ub=np.array(rows), b_ub=limits, bounds=(0, 1)).fun)
     return best
 
 

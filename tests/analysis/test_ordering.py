@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pytest
-from scipy import stats
+import scipy
 
 from whorl.analysis.columns import gpu_medians, numbers
 from whorl.analysis.statistics import ordering
@@ -36,7 +36,7 @@ def test_order_and_ranks(values: Floats) -> None:
     order = ordering.ascending(values)
     assert np.array_equal(np.sort(order), np.arange(len(values)))
     assert np.array_equal(values[order], np.sort(values))
-    assert np.array_equal(ordering.tie_ranks(values[order]), np.sort(stats.rankdata(values)))
+    assert np.array_equal(ordering.tie_ranks(values[order]), np.sort(scipy.stats.rankdata(values)))
 
 
 @pytest.mark.parametrize(
@@ -84,10 +84,10 @@ def test_spread_against_numpy(n: int) -> None:
         assert found.figures["whisk_pct"] == pytest.approx(100 * (inside.max() - inside.min()) / median, abs=1e-11)
         assert found.figures["range_pct"] == pytest.approx(100 * np.ptp(x) / median, abs=1e-11)
         assert found.figures["p95p5_pct"] == pytest.approx(100 * (p95 - p5) / median, abs=1e-11)
-        mad = stats.median_abs_deviation(x)
+        mad = scipy.stats.median_abs_deviation(x)
         assert found.figures["rcov_pct"] == pytest.approx(148.26 * mad / median, abs=1e-11)
         if n > 1:
-            assert found.figures["cov_pct"] == pytest.approx(100 * stats.variation(x, ddof=1), abs=1e-11)
+            assert found.figures["cov_pct"] == pytest.approx(100 * scipy.stats.variation(x, ddof=1), abs=1e-11)
         assert found.slow == (x > high).sum()
         assert found.fast == (x < low).sum()
 
@@ -102,13 +102,13 @@ def test_correlation_against_scipy(n: int) -> None:
         if np.ptp(x) == 0 or np.ptp(y) == 0:
             continue
         found = correlate(x, y, "y")
-        assert found.pearson == pytest.approx(stats.pearsonr(x, y).statistic, abs=1e-12)
-        assert found.spearman == pytest.approx(stats.spearmanr(x, y).statistic, abs=1e-12)
+        assert found.pearson == pytest.approx(scipy.stats.pearsonr(x, y).statistic, abs=1e-12)
+        assert found.spearman == pytest.approx(scipy.stats.spearmanr(x, y).statistic, abs=1e-12)
         hole = rng.random(n) < 0.2
         if n > 10:
             found = correlate(x, np.where(hole, np.nan, y), "y")
             assert found.n == (~hole).sum()
-            assert found.spearman == pytest.approx(stats.spearmanr(x[~hole], y[~hole]).statistic, abs=1e-12)
+            assert found.spearman == pytest.approx(scipy.stats.spearmanr(x[~hole], y[~hole]).statistic, abs=1e-12)
 
 
 def test_correlation_of_a_constant_that_rounds_is_undefined() -> None:
@@ -120,7 +120,9 @@ def test_correlation_of_a_constant_that_rounds_is_undefined() -> None:
 def test_correlation_survives_extreme_magnitudes() -> None:
     x = np.array([1.0, 2.0, 4.0, 3.0])
     for scale in (1e-200, 1e200):
-        assert correlate(x * scale, x[::-1] * scale, "y").pearson == pytest.approx(stats.pearsonr(x, x[::-1]).statistic)
+        assert correlate(x * scale, x[::-1] * scale, "y").pearson == pytest.approx(
+            scipy.stats.pearsonr(x, x[::-1]).statistic
+        )
 
 
 def test_the_interval_of_spearman_covers() -> None:

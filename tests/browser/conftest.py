@@ -7,17 +7,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import pytest
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 from whorl.tests.dashboards.browser import CHROMIUM
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, ConsoleMessage, Page, Request
+    import pyarrow as pa
+    from dash import Dash
+    from playwright.sync_api import BrowserContext, ConsoleMessage, Page, Request
 
     from whorl.dashboards.app.page import Page as DashPage
+    from whorl.dashboards.app.reading import Reading
+    from whorl.store import Store
     from whorl.tests.conftest import BuiltOnce
 
 GPUS = 64
+PATIENCE_MS = 90_000  # the machine may be busy
 _FLAGS = (
     "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
@@ -25,12 +30,39 @@ _FLAGS = (
 
 
 def _fill(folder: Path) -> None:
-    """A campaign on 64 GPUs with telemetry, of which one is pinned to a low clock, and what was found about it."""
+    """Three campaigns, days apart, on 64 GPUs, of which one is pinned to a low clock; their jobs; what was found."""
+    from whorl.analysis.verdicts.answers.fingerprinting import fingerprints
     from whorl.analysis.verdicts.recording import conclude
-    from whorl.tests.probed_fleet import stored
+    from whorl.tests.probed_fleet import BEGAN_NS, stored
 
     store, _ = stored(folder / "store", GPUS, kinds=("pinned",))
+    for more in (1, 2):
+        began = BEGAN_NS + more * 86_400_000_000_000
+        stored(folder, GPUS, kinds=("pinned",), campaign=f"made-{more + 1}", began_ns=began, into=store)
+    store.append({"jobs": _jobs(store)}, "jobs")
     conclude(store)
+    fingerprints(store)
+
+
+def _jobs(store: Store) -> pa.Table:
+    """Of each node one job, that had all its GPUs while the first campaign ran; of two users, in turn."""
+    from whorl.store.schema import arrow_rows
+
+    rows = store.sql(
+        "SELECT r.cluster, r.gpu, g.node, min(r.began) AS began, max(r.ended) AS ended FROM runs r JOIN gpus_now g "
+        "USING (cluster, gpu) WHERE r.campaign = 'made-1' GROUP BY ALL ORDER BY node, gpu"
+    ).to_pydict()
+    nodes = list(dict.fromkeys(rows["node"]))
+    at = [nodes.index(node) for node in rows["node"]]
+    each = len(at) // len(nodes)
+    made = {
+        "allocation": [str(1000 + one) for one in at], "job_id": [str(1000 + one) for one in at],
+        "user": [("alice", "bob")[one % 2] for one in at], "account": ["physics"] * len(at),
+        "state": ["COMPLETED"] * len(at), "gpu_from": ["file"] * len(at), "share": [1.0] * len(at),
+        "node_gpus": [1] * len(at), "job_gpus": [each] * len(at), "job_nodes": [1] * len(at),
+        "source": ["csv"] * len(at), "recorded": rows["ended"],
+    }  # fmt: skip
+    return arrow_rows("jobs", rows | made)
 
 
 def _one_figure() -> DashPage:
@@ -46,19 +78,64 @@ def _one_figure() -> DashPage:
     return Page("figure", "Figure", (), lambda *_: inside, lambda *_: None)
 
 
+HOSTILE = """<img src=x onerror="document.title='gone'">"""
+FORMULA = "=1+2"
+MANY = 27_648
+
+
+def _tables() -> DashPage:
+    """A page with a small table, and one of 27,648 rows: a name is HTML, one a formula, many values are missing."""
+    import polars as pl
+    from dash import html
+
+    from whorl.dashboards.app.grid import Column, serve, table
+    from whorl.dashboards.app.page import Page, heading
+
+    columns = [
+        Column("gpu", "GPU", link="figure", asks={"gpu": "gpu"}),
+        Column("slower", "slower", "percent", 1),
+        Column("low", "95 %", "interval", 1, high="high", unit="%"),
+        Column("a.b", "watts", "number", 0, unit="W"),
+    ]
+    place = pl.int_range(MANY, eager=True)
+    rows = pl.DataFrame(
+        {
+            "gpu": [HOSTILE, FORMULA, *(f"n{one // 4:04}/{one % 4}" for one in range(2, MANY))],
+            "slower": (place % 1000 / 100).set(place % 7 == 3, None),
+            "low": place / 100.0,
+            "high": place / 100 + 1,
+            "a.b": place,
+        }
+    )
+    small = table("small", columns, rows.head(40), key="gpu", label="Forty", select="many")
+    inside = html.Div([heading("Tables"), small, table("large", columns, None, key="gpu", label="Many")])
+
+    def register(app: Dash, reading: Reading) -> None:
+        serve(app, "large", columns, lambda search: rows, key="gpu", file="many.csv")
+
+    return Page("tables", "Tables", (), lambda *_: inside, register)
+
+
 @pytest.fixture(scope="package")
-def dashboard(built_once: BuiltOnce) -> Iterator[str]:
-    """The address of a dashboard under a prefix, over a store of 64 GPUs, with one page more: "figure"."""
+def filled(built_once: BuiltOnce) -> Path:
+    """The folder of the store."""
+    return built_once("dashboard", _fill) / "store"
+
+
+@pytest.fixture(scope="package")
+def dashboard(filled: Path) -> Iterator[str]:
+    """The address of a dashboard under a prefix, over a store of 64 GPUs, with the pages "figure" and "tables" more."""
+    from whorl.cli.advising import Advisor
     from whorl.dashboards.app import make, pages
     from whorl.dashboards.app.serving import Server
     from whorl.store import Store
 
-    store = Store.open(built_once("dashboard", _fill) / "store")
+    store = Store.open(filled)
     with pytest.MonkeyPatch.context() as patch:
-        shown = (*pages.PAGES, _one_figure())
+        shown = (*pages.PAGES, _one_figure(), _tables())
         for module in (make, pages):
             patch.setattr(module, "PAGES", shown)
-        server = Server(make.make_app(store, prefix="/node/7/").server, "127.0.0.1", 0, "/node/7/")
+        server = Server(make.make_app(store, prefix="/node/7/", advise=Advisor()).server, "127.0.0.1", 0, "/node/7/")
         server.start()
         yield server.url
         server.close()
@@ -66,12 +143,20 @@ def dashboard(built_once: BuiltOnce) -> Iterator[str]:
 
 
 @pytest.fixture(scope="package")
-def chromium() -> Iterator[Browser]:
+def window(dashboard: str) -> Iterator[BrowserContext]:
+    """A window of a browser. While its first page stays open, all share its process, which has read the scripts.
+
+    To read Dash's and Plotly's scripts takes five times as long as all else that a page does.
+    """
     if CHROMIUM is None:
         pytest.skip("there is no chromium or chrome on this machine")
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(_FLAGS))
-        yield browser
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=[*_FLAGS, "--process-per-site"])
+        window = browser.new_context()
+        window.set_default_timeout(PATIENCE_MS)
+        window.new_page().goto(dashboard)
+        yield window
         browser.close()
 
 
@@ -79,7 +164,7 @@ Opened = Callable[..., "Page"]
 
 
 @pytest.fixture
-def opened(chromium: Browser, dashboard: str) -> Iterator[Opened]:
+def opened(window: BrowserContext, dashboard: str) -> Iterator[Opened]:
     """Opens a page of the dashboard, and waits until it is there: `opened("gpu?gpu=n1/0", width=1024, scheme="dark")`.
 
     At the end of the test no page may have said an error, asked another host, or met a request that failed.
@@ -98,8 +183,10 @@ def opened(chromium: Browser, dashboard: str) -> Iterator[Opened]:
     def open_page(
         path: str = "", *, width: int = 1440, height: int = 900, scheme: Literal["light", "dark"] = "light"
     ) -> Page:
-        page = chromium.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+        page = window.new_page()
         pages.append(page)
+        page.set_viewport_size({"width": width, "height": height})
+        page.emulate_media(color_scheme=scheme)
         page.on("console", note)
         page.on("pageerror", lambda error: said.append(f"error: {error}"))
         page.on("request", look)
@@ -111,4 +198,6 @@ def opened(chromium: Browser, dashboard: str) -> Iterator[Opened]:
     yield open_page
     for page in pages:
         page.close()
+    window.clear_cookies()
+    window.pages[0].evaluate("localStorage.clear()")
     assert not [one for one in said if "ERR_ABORTED" not in one]  # what the page itself gave up when it was left

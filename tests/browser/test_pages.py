@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 
-def _faults(page: Page) -> list[str]:
+def faults(page: Page) -> list[str]:
     """What axe finds that is serious."""
     page.evaluate(AXE_SCRIPT)
     # Dash's own list holds an input that screen readers do not see and that takes the focus: that is Dash's to change.
     what = "{exclude: ['.dash-dropdown-focus-target']}"
-    found = page.evaluate(f"axe.run({what}, {{resultTypes: ['violations']}})")["violations"]
+    how = "{resultTypes: ['violations'], selectors: false, preload: false}"  # a selector for each node takes long
+    found = page.evaluate(f"axe.run({what}, {how})")["violations"]
     return [
         f"{one['id']}: {one['help']}: {one['nodes'][0]['html'][:200]}"
         for one in found
@@ -38,7 +39,7 @@ def test_a_page_opens_and_has_no_serious_fault(path: str, opened: Opened) -> Non
     assert page.get_attribute("html", "data-theme") == "dark"
     assert page.locator(".told.problem").count() == 0
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page is wider than the window"
-    assert _faults(page) == []
+    assert faults(page) == []
 
 
 def test_the_theme_follows_the_system_until_it_is_chosen(opened: Opened) -> None:
@@ -52,7 +53,7 @@ def test_the_theme_follows_the_system_until_it_is_chosen(opened: Opened) -> None
     page.reload()
     page.wait_for_selector("h1")
     assert page.get_attribute("html", "data-theme") == "light"
-    assert _faults(page) == []
+    assert faults(page) == []
 
 
 def test_a_figure_shows_on_dark_and_is_saved_as_svg(opened: Opened) -> None:
@@ -60,7 +61,7 @@ def test_a_figure_shows_on_dark_and_is_saved_as_svg(opened: Opened) -> None:
     title = page.locator(".js-plotly-plot .gtitle")
     title.wait_for()
     assert title.evaluate("one => getComputedStyle(one).fill") == "rgb(227, 230, 234)"
-    assert _faults(page) == []
+    assert faults(page) == []
     page.locator(".figure .svg").focus()
     with page.expect_download() as download:
         page.keyboard.press("Enter")

@@ -193,6 +193,21 @@ def test_a_quote_has_the_job_and_the_median_gpu_and_says_what_is_missing(
     assert "job 4241 on 2 GPUs of A100: busy 100 % of it, mostly compute" in said
 
 
+def test_one_job_says_what_its_gpus_cost_and_where_they_stand(fleet: Path, excess: dict[str, dict[str, Any]]) -> None:
+    found = document("--store", str(fleet), "--job", "4241")
+    [more] = [row for row in excess["job"]["rows"] if row["job_id"] == "4241"]
+    for key in ("excess_s", "excess_low_s", "excess_high_s", "excess_j", "excess_low_j", "excess_high_j", "compared"):
+        assert found["excess"][key] == pytest.approx(more[key]), key
+    other, slow = found["gpus"]
+    assert (other["name"], slow["name"]) == ("n0/2", "n0/3")
+    assert (slow["rank"], slow["compared"], slow["basis"]) == (8, 8, "compute")
+    assert slow["slower_low_pct"] < slow["slower_pct"] == pytest.approx(25, abs=0.3)
+    assert slow["slower_pct"] < slow["slower_high_pct"]
+    assert slow["excess_s"] == pytest.approx(18_000, rel=0.02)
+    assert other["excess_s"] + slow["excess_s"] == pytest.approx(found["excess"]["excess_s"])
+    assert "lost to hardware: 4.9" in whorl("--store", str(fleet), "--job", "4241").stdout
+
+
 def test_the_greenest_hour_of_a_job_is_quoted(fleet: Path, tmp_path: Path) -> None:
     now = int(datetime.now(UTC).timestamp()) // 3600
     hours = "\n".join(f"{(now + hour) * 3600},{90 if hour == 40 else 400}" for hour in range(100))
@@ -213,7 +228,7 @@ def test_the_greenest_hour_of_a_job_is_quoted(fleet: Path, tmp_path: Path) -> No
     [
         (["excess", "--cluster", "nowhere"], "has no telemetry of cluster nowhere"),
         (["quote", "--job", "1"], "knows no job 1"),
-        (["quote", "--job", "4241", "--since", "2030-01-01"], "has no telemetry in this time"),
+        (["quote", "--job", "4241", "--since", "2030-01-01"], "has no telemetry of cluster c in this time"),
     ],
 )
 def test_bad_input_is_one_sentence(fleet: Path, arguments: list[str], says: str) -> None:

@@ -27,6 +27,7 @@ from whorl.cli import cli
 from whorl.errors import QueryError
 from whorl.store import Store
 from whorl.store.schema import TABLES, VIEWS
+from whorl.tests.escapes import OTHER, READING, TARGETS, WRITING
 from whorl.tests.sizes import sample
 from whorl.tests.stores import new_store
 
@@ -217,116 +218,6 @@ def outside(tmp_path: Path, store: Store, other: Store, monkeypatch: pytest.Monk
     before = fingerprint(tmp_path), fingerprint(store.root.parent)
     yield tmp_path
     assert (fingerprint(tmp_path), fingerprint(store.root.parent)) == before
-
-
-READING = [
-    "from read_text('{o}/secret.csv')",
-    "from read_blob('{o}/secret.csv')",
-    "from read_csv('{o}/secret.csv')",
-    "from '{o}/secret.csv'",
-    "from 'secret.csv'",
-    "from '.tmp/secret.csv'",
-    "from read_json('{o}/secret.csv')",
-    "from sniff_csv('{o}/secret.csv')",
-    "from glob('{o}/*')",
-    "from glob('{s}/*/*')",
-    "from read_parquet('{s}/../other/runs/_schema.parquet')",
-    "from read_parquet('{s}/runs/*.parquet')",
-    "from read_parquet('{s}/../other/runs/_schema.parquet')",
-    "from parquet_metadata('{s}/../other/runs/_schema.parquet')",
-    "from parquet_schema('{s}/../other/runs/_schema.parquet')",
-    "from read_duckdb('{s}/../other/whorl.duckdb')",
-    "from read_text('{s}/store.toml')",
-    "from read_text('{s}/telemetry/../store.toml')",
-    "from read_text('/proc/self/environ')",
-    "select * from (select * from read_text('{o}/secret.csv'))",
-    "with a as (from read_text('{o}/secret.csv')) from a",
-    "select (select content from read_text('{o}/secret.csv'))",
-    "select 1; from read_text('{o}/secret.csv')",
-    "from query('from read_text(''{o}/secret.csv'')')",
-    "from query_table('{o}/secret.csv')",
-    "describe from read_text('{o}/secret.csv')",
-    "explain analyze from read_text('{o}/secret.csv')",
-    "select getenv('HOME')",
-    "from duckdb_secrets()",
-    "from which_secret('s3://x', 's3')",
-    "from json_execute_serialized_sql(json_serialize_sql('from read_text(''{o}/secret.csv'')'))",
-    "from 's3://bucket/x.parquet'",
-    "from read_csv('https://localhost:9/x.csv')",
-]
-
-TARGETS = ["{o}/new", "{s}/telemetry/x.parquet", "{s}/whorl.duckdb"]
-"""What a COPY would write: a new file outside, a file that the query may read, the catalogue."""
-
-WRITING = [
-    "copy (select 1) to '{t}'",
-    "copy runs to '{t}' (format parquet)",
-    "/**/ copy (select 1) to '{t}'",
-    "\n\t COPY(select 1)TO'{t}'",
-    "select 1; copy (select 1) to '{t}'",
-    "explain analyze copy (select 1) to '{t}'",
-    "explain (analyze) copy (select 1) to '{t}'",
-    "explain (analyze /* ) select 1 -- */ ) copy (select 1) to '{t}' (use_tmp_file false)",
-    "explain analyze/* */copy (select 1) to '{t}' (use_tmp_file false)",
-    "with a as (copy (select 1) to '{t}' (use_tmp_file false)) select 1",
-    "with a as materialized (copy (select 1) to '{t}' (use_tmp_file false, format parquet)) select 1",
-    "with b as (select 1), a(n) as not materialized (copy (select 1) to '{t}' (use_tmp_file false)) from a, b",
-    "explain analyze with a as materialized (copy (select 1) to '{t}' (use_tmp_file false)) select 1",
-    "from (with a as materialized (copy (select 1) to '{t}' (use_tmp_file false)) select 1)",
-    "from query('with a as materialized (copy (select 1) to ''{t}'' (use_tmp_file false)) select 1')",
-    "from \"QUERY\"('with a as materialized (copy (select 1) to ''{t}'' (use_tmp_file false)) select 1')",
-    "from json_execute_serialized_sql(json_serialize_sql('with a as materialized "
-    "(copy (select 1) to ''{t}'' (use_tmp_file false)) select 1'))",
-    "from system.main.JSON_EXECUTE_SERIALIZED_SQL(json_serialize_sql('with a as materialized "
-    "(copy (select 1) to ''{t}'' (use_tmp_file false)) select 1'))",
-    "export database '{t}'",
-    "attach '{t}'",
-    "attach '{t}' as x; create table x.t as select 1",
-    "from enable_logging(storage = 'file', storage_path = '{t}')",
-    "from enable_profiling(save_location = '{t}')",
-    "call enable_logging(storage = 'file', storage_path = '{t}')",
-    "pragma enable_profiling",
-    "set profiling_output = '{t}'",
-    "prepare p as copy (select 1) to '{t}'; execute p",
-]
-
-OTHER = [
-    "install httpfs",
-    "load httpfs",
-    "force install json",
-    "set threads = 1",
-    "reset threads",
-    "pragma database_list",
-    "use memory",
-    "call pragma_version()",
-    "create table t as select 1",
-    "create view v as select 1",
-    "create macro m() as 1",
-    "create secret (type s3)",
-    "drop view runs",
-    "alter view runs rename to r",
-    "insert into runs select * from runs",
-    "delete from runs",
-    "update runs set gpu = 'x'",
-    "with a as (insert into runs select * from runs returning *) from a",
-    "with a as (delete from runs returning *) from a",
-    "merge into runs using results on true when matched then delete",
-    "begin",
-    "commit",
-    "vacuum",
-    "checkpoint",
-    "analyze",
-    "import database '/tmp'",
-    "comment on view runs is 'x'",
-    "execute x",
-    "deallocate x",
-    "set variable whorl_store = '/'",
-    "set allowed_directories = ['/']",
-    "set enable_external_access = true",
-    "set lock_configuration = false",
-    "explain set threads = 1",
-    "explain explain copy (select 1) to '/tmp/x'",
-]
 
 
 @pytest.mark.parametrize("query", sample(READING, short=11))

@@ -20,6 +20,8 @@ from whorl.store.rows import journal_file
 from whorl.store.writers.template import Template
 
 PATIENCE_S = 20.0
+BUSY = {"missed_ticks", "hung", "answers_again"}
+"""What a sampler also tells where the machine keeps it waiting."""
 
 
 @dataclass

@@ -12,10 +12,10 @@ import pytest
 
 from whorl.collectors.backends import Status
 from whorl.collectors.nvml import Nvml, function
-from whorl.collectors.nvml_reader import FAST, Reader, meaning
+from whorl.collectors.nvml_reader import Reader, meaning
 from whorl.collectors.rows import Rows
 from whorl.store.metric import Call, Field
-from whorl.store.metrics import METRICS
+from whorl.store.metrics import FAST, METRICS
 from whorl.tests.collectors.sampling import as_rows, sampling
 from whorl.tests.nvml_library import NvmlLibrary
 

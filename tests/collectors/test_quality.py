@@ -159,6 +159,40 @@ def test_readings_that_are_missing_are_no_evidence() -> None:
     assert judged(rows) == ([], None)
 
 
+def test_a_quick_look_at_healthy_sensors_misses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sensors on both sides of every rule, a clock that is set, and missing readings: judged in full it is the same."""
+    n, draw = 1500, np.random.default_rng(1)
+    kinds = [
+        (base, step, repeat, still)
+        for base in (0.0, 300_000.0)
+        for step in (1, 999, 1000)
+        for repeat in (1, 4, 5, 6)
+        for still in (0, 560, 750)
+    ]
+    power = np.zeros((n, len(kinds)))
+    for sensor, (base, step, repeat, still) in enumerate(kinds):
+        values = np.repeat(np.abs(base + draw.normal(0, 30_000, n)) // step * step, repeat)[:n]
+        values[50 : 50 + still] = values[50] if base else 0
+        power[:, sensor] = values
+    power[850:, ::2] = np.rint(300_000 + draw.normal(0, 30_000, power[850:, ::2].shape))  # they recover
+    rows = np.concatenate([readings(column, busy=waves(n, 150)) for column in power.T], axis=2)
+    rows[draw.random(rows.shape) < 0.0005] = np.nan
+    rows[::2, :2, ::5] = np.nan
+    at = np.round(1e9 * INTERVAL * np.arange(n)).astype(np.int64) + 10**11 * (np.arange(n) > 150)
+
+    def found() -> list[Finding]:
+        quality = Quality(len(kinds), interval_s=INTERVAL, period_s=0.1)
+        told = []
+        for row, now in zip(rows, at.tolist(), strict=True):
+            told += quality.note(np.nan_to_num(row).astype(np.int64), ~np.isnan(row), [now] * len(kinds))
+        return told
+
+    quick = found()
+    assert {one.quality for one in quick} == {"power_stuck", "power_zero", "power_quantised", "power_slow"}
+    monkeypatch.setattr(Quality, "_healthy", lambda self, ticks: np.zeros(len(kinds), bool))
+    assert found() == quick
+
+
 def test_judging_brings_in_no_further_modules() -> None:
     """Some of numpy's functions load all of numpy.ma when they are first called: 8 MB and a tenth of a second."""
     code = (

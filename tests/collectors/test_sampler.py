@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from whorl.collectors import nvml_gpm
 from whorl.collectors.backends import Device, Sweep
 from whorl.collectors.nvml import Nvml
 from whorl.collectors.rows import Rows
@@ -17,7 +18,7 @@ from whorl.collectors.simulated import Simulated
 from whorl.errors import StoreError
 from whorl.store.metrics import METRICS, ROW
 from whorl.store.writers.template import Template
-from whorl.tests.collectors.sampling import Kept, Running, Turned, as_rows, sampling
+from whorl.tests.collectors.sampling import BUSY, Kept, Running, Turned, as_rows, sampling
 from whorl.tests.nvml_library import NvmlLibrary
 
 READINGS = ("power_mw", "energy_mj", "sm_clock_mhz", "temperature_c", "utilization")
@@ -54,7 +55,8 @@ def test_a_lost_gpu_is_null_and_told_once_and_comes_back(nvml: NvmlLibrary) -> N
         running.ticks(5)
         assert running.kept.of(gpu)[-1]["quality"] is None
         assert running.kept.kinds(gpu).count("returned") == 1
-        assert set(running.kept.kinds()) <= {"lost", "returned", "counter_reset", "not_supported"}
+        expected = {"lost", "returned", "counter_reset", "not_supported"}
+        assert set(running.kept.kinds()) <= expected | BUSY
 
 
 def test_a_gpu_that_returns_under_a_new_handle_only(nvml: NvmlLibrary) -> None:
@@ -374,10 +376,10 @@ def test_a_number_that_its_column_cannot_hold_is_null() -> None:
     assert (first["power_mw"], first["pstate"], first["read_us"]) == (7, None, 3)
     assert (second["power_mw"], second["energy_mj"], second["pstate"]) == (None, 2**40, 7)
     template = Kept().template(rows.batch(sweep, everyone, [1, 2], [3, 4], [None, None], slow=False))
-    filler = rows.filler(template, everyone)
-    assert not filler.fill(values, [5, 6], [7, 8])
+    filler = rows.filler(template, everyone, slow=False)
+    assert not filler.fill(sweep.numbers(slow=False), [5, 6], [7, 8])
     values[ROW["power_mw"]] = -5, 2**31 - 1
-    assert filler.fill(values, [5, 6], [7, 8])
+    assert filler.fill(sweep.numbers(slow=False), [5, 6], [7, 8])
 
 
 def test_ticks_that_are_filled_in_say_what_whole_batches_say(nvml: NvmlLibrary) -> None:
@@ -387,6 +389,7 @@ def test_ticks_that_are_filled_in_say_what_whole_batches_say(nvml: NvmlLibrary) 
         running.kept.turn_over = True
         running.ticks(20)
         nvml.add(f"from {time.time() - 60} gpu 2 reset")
+        running.until(lambda: "counter_reset" in running.kept.kinds(running.gpus[2]))  # looked for once a second
         running.ticks(20)
     kept = running.kept
     assert 40 < kept.filled < len(kept.batches) - 2
@@ -421,3 +424,32 @@ def test_stamps_of_another_clock_are_null_and_cost_no_batch_of_its_own_at_every_
         running.ticks(20)
     assert running.kept.filled > 10
     assert {row["power_age_us"] for row in running.kept.rows} == {None}
+
+
+def test_slow_ticks_are_filled_in_too(nvml: NvmlLibrary) -> None:
+    nvml.write("gpus 2", "model H100", f"now {time.time()}", "gpu 1 mig 3g.40gb")
+    with sampling(slow_s=0.1) as running:
+        running.ticks(60)
+    kept = running.kept
+    assert kept.filled > 40
+    changing = {"ts", "read_us", "power_age_us"}
+    profiled = {METRICS[row].name for row in nvml_gpm.ROWS}
+    for gpu in running.gpus:
+        rows = kept.of(gpu)
+        assert sorted({row["ts"] for row in rows}) == [row["ts"] for row in rows]
+        slow = [row for row in rows if "memory_used" in row]
+        assert len(slow) > 8
+        said = {tuple((c, v) for c, v in row.items() if c not in changing | profiled) for row in slow}
+        assert len(said) == 1
+        assert slow[-1]["memory_used"] is not None
+
+
+def test_a_number_that_means_unknown_is_not_filled_in() -> None:
+    devices = [Device("a"), Device("b")]
+    values = np.full((len(METRICS), 2), 7, np.int64)
+    sweep, everyone, rows = Sweep(values, np.zeros(values.shape, np.uint8)), np.ones(2, bool), Rows("c", devices)
+    template = Kept().template(rows.batch(sweep, everyone, [1, 2], [3, 4], [None, None], slow=True))
+    filler = rows.filler(template, everyone, slow=True)
+    assert filler.fill(sweep.numbers(slow=True), [5, 6], [7, 8])
+    values[ROW["pstate"], 1] = 32
+    assert not filler.fill(sweep.numbers(slow=True), [5, 6], [7, 8])

@@ -96,8 +96,12 @@ def test_an_address_that_says_nothing_gives_the_page_and_a_sentence(client: Any)
 
 
 def test_an_empty_store_says_which_command_fills_it(store: Store) -> None:
-    said = _text(_show(make_app(store).server.test_client(), "/"))
+    client = make_app(store).server.test_client()
+    said = _text(_show(client, "/"))
     assert f"whorl probe run --store {store.root}" in said
+    assert "nothing to show yet: runs has no rows" in said
+    store.append({"runs": arrow_rows("runs", {"run_id": ["r"], "cluster": ["c"], "gpu": ["x"]})}, "a")
+    assert "runs has no rows" not in _text(_show(client, "/"))
 
 
 def test_pages_and_what_they_load_name_no_other_host(client: Any) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +14,15 @@ import pytest
 
 from whorl.analysis.fleet import PLACED, by_place, level_of, side_by_side
 from whorl.analysis.probing import Probed, probed
+from whorl.analysis.trend import trend_of
 from whorl.analysis.verdicts import judged
+from whorl.dashboards.figures.campaigns import over_campaigns
 from whorl.dashboards.figures.looks import Look, looks
 from whorl.dashboards.figures.map import Grid, maps, shade
 from whorl.dashboards.figures.places import PLACES, places
-from whorl.dashboards.figures.power import POINTS, against_power
-from whorl.tests.probed_fleet import stored
+from whorl.dashboards.figures.power import POINTS, Powered, against_power
+from whorl.dashboards.report_tables import over_all_campaigns
+from whorl.tests.probed_fleet import BEGAN_NS, CLUSTER, stored
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +34,10 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> tuple[Probed, pl.DataFra
 
 def test_figures_beside_each_other_are_those_of_the_runs(faulty: tuple[Probed, pl.DataFrame, dict[str, Look]]) -> None:
     campaign, beside, _ = faulty
-    assert beside["workload"].unique(maintain_order=True).to_list() == [
-        probe for probe in campaign.probes if probe in set(campaign.sound["workload"])
-    ]
+    assert beside["workload"].unique(maintain_order=True).to_list() == campaign.probes
+    untimed = beside.filter(pl.col("workload") == "idle")
+    assert untimed["time"].is_null().all()
+    assert untimed["power_w"].is_not_null().all()
     one = beside.row(by_predicate=(pl.col("workload") == "pagerank") & (pl.col("gpu") == beside["gpu"][7]), named=True)
     peers = (
         campaign.sound.filter(pl.col("workload") == "pagerank")
@@ -40,10 +46,11 @@ def test_figures_beside_each_other_are_those_of_the_runs(faulty: tuple[Probed, p
     )
     mine = peers.row(by_predicate=pl.col("gpu") == one["gpu"], named=True)
     for name, own, called in (("value", "time", "slower_pct"), ("power_w", "power_w", "power_pct")):
-        middle = peers[name].median()
-        assert isinstance(middle, float)
+        middle = float(np.exp(np.median(np.log(peers[name].to_numpy()))))
         assert one[own] == pytest.approx(mine[name])
         assert one[called] == pytest.approx(100 * (mine[name] / middle - 1))
+    assert one["n"] == one["sittings"] == 1
+    assert one["slower_pct_low"] is None, "one run of each GPU does not tell how far it repeats"
     assert one["hotter_c"] == pytest.approx(mine["temperature_c"] - peers["temperature_c"].median())
 
 
@@ -52,7 +59,7 @@ def test_a_map_shows_one_figure_and_healthy_cells_stay_pale(
 ) -> None:
     campaign, beside, drawn = faulty
     found = maps(beside, campaign.gpus, drawn)
-    probes = beside["workload"].unique(maintain_order=True).to_list()
+    probes = beside.drop_nulls("time")["workload"].unique(maintain_order=True).to_list()
     assert list(found)[: len(probes)] == [f"time: {probe}" for probe in probes]
     assert [name.partition(":")[0] for name in list(found)[len(probes) :]] == ["power", "SM clock", "temperature"]
     grid = Grid.of(campaign.gpus)
@@ -142,22 +149,53 @@ def test_points_are_at_their_power_and_those_with_findings_are_never_left_out(
     rows = beside.filter(pl.col("workload") == "pagerank")
     unknown = next(gpu for gpu in rows["gpu"] if gpu not in drawn)
     watts = pl.when(pl.col("gpu") != unknown).then(pl.col("power_w")).alias("power_w")
-    calm, *marked = against_power(rows.with_columns(watts), names, drawn).data
+    at_power = Powered.of(rows.with_columns(watts))
+    labels = [names[gpu] for gpu in rows["gpu"]]
+    numbers = {row: drawn[gpu] for row, gpu in enumerate(rows["gpu"]) if gpu in drawn}
+    calm, *marked = against_power(at_power, labels, numbers).data
     assert len(calm.x) == rows.height - len(drawn) - 1, "a power that is not known is not drawn as 0"
     assert {text.split("<br>")[0] for trace in marked for text in trace.text} == {names[gpu] for gpu in drawn}
     at = {text.split("<br>")[0]: (x, y) for x, y, text in zip(calm.x, calm.y, calm.text, strict=True)}
     for gpu, power, slower in rows.select("gpu", "power_w", "slower_pct").iter_rows():
         if gpu not in drawn and gpu != unknown:
-            assert at[names[gpu]] == pytest.approx((power, slower), abs=0.06)
+            x, y = at[names[gpu]]
+            assert (x, at_power.scale.unbend(y)) == pytest.approx((power, slower), abs=0.06)
 
     many = pl.concat([rows.with_columns(pl.col("gpu") + f"-{copy}") for copy in range(20)])
-    drawn_many = against_power(
-        many, {gpu: gpu for gpu in many["gpu"]}, {f"{next(iter(drawn))}-7": Look("red", "x", "hot")}
-    )
+    drawn_many = against_power(Powered.of(many), many["gpu"].to_list(), {7: Look("red", "x", "hot")})
     assert [len(trace.x) for trace in drawn_many.data] == [POINTS, 1]
+    live = against_power(Powered.of(many), many["gpu"].to_list(), {7: Look("red", "x", "hot")}, [3], live=True).data
+    assert len(live[0].x) == many.height
+    assert live[0].text is None, "a page looks names up"
+    assert live[1].text == (many["gpu"][3],)
 
 
 def test_figures_that_hardly_differ_look_like_that(faulty: tuple[Probed, pl.DataFrame, dict[str, Look]]) -> None:
     rows = faulty[1].filter(pl.col("workload") == "pagerank").with_columns(pl.lit(1530.0).alias("sm_clock_mhz"))
     low, high = places(by_place(rows, "node"), rows, "node", {}, {}).layout.yaxis2.range
     assert low < 1520 < 1540 < high
+
+
+def test_a_trend_shows_the_fleet_its_interval_and_the_gpus_that_were_asked_for(tmp_path: Path) -> None:
+    store, _ = stored(tmp_path / "s", 16, kinds=("pinned",), telemetry=False)
+    later = BEGAN_NS + 86_400 * 10**9
+    stored(tmp_path, 16, kinds=("pinned",), telemetry=False, campaign="made-2", began_ns=later, into=store)
+    found = trend_of(store, CLUSTER, "gemm-fp32")
+    assert found is not None
+    found = replace(found, periods=found.periods.with_columns(pl.col("period").replace("made-2", "<b>2")))
+    gpu = found.gpus["gpu"][3]
+    figure = over_campaigns(found, [gpu, "nobody"], {gpu: "n1/0"})
+    *bands, median, own = figure.data
+    assert [band.name for band in bands] == ["90 % of the GPUs", "half of the GPUs"]
+    low, high, n = found.periods.row(1, named=True)["low"], found.periods.row(1, named=True)["high"], 16
+    assert median.text[1].startswith("&lt;b&gt;2: median ")
+    assert f"[{low:+.2f}, {high:+.2f}]<br>n = {n} GPUs, 16 runs" in median.text[1]
+    assert all(value > 0 for value in (*median.error_y.array, *median.error_y.arrayminus))
+    assert own.name == "n1/0"
+    slower = found.of(str(gpu))["slower_pct"].to_list()
+    assert [f"{value:+.2f} %" in text for value, text in zip(slower, own.text, strict=True)] == [True, True]
+    assert "n = 1 run" in own.text[0]
+    assert set(own.error_y.array) == {0.0}, "one run has no interval"
+    assert list(figure.layout.xaxis.ticktext) == ["made-1", "&lt;b&gt;2"]
+    page = "".join(map(str, over_all_campaigns([found], {}, {})[0].figures))
+    assert page == "gemm-fp32"

@@ -103,6 +103,13 @@ def test_text_is_never_markup() -> None:
     assert "{braces}" in text
 
 
+def test_what_stands_between_two_backticks_is_code() -> None:
+    text = page("T", [f"Run `whorl sql {NASTY}` now."], [Section("P", "", [Table(["a"], [["a `b"]], [])])])
+    assert "Run <code>whorl sql &lt;script&gt;" in text
+    assert "</code> now." in text
+    assert "<td>a `b</td>" in text
+
+
 def test_figures_to_choose_from_are_numbered_in_their_order() -> None:
     text = made(Drawing("D", "s", {"one": figure(1), "two": figure(2)}), Drawing("E", "s", {"": figure(3)}))
     assert re.findall(r'<option value="(\d)">(\w+)', text) == [("0", "one"), ("1", "two")]

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from whorl.analysis import measurements, variability
-from whorl.analysis.fleet import against, labels
+from whorl.analysis.fleet import against, labels, side_by_side
 from whorl.analysis.planted import Planted
 from whorl.analysis.probing import Probed, probed
 from whorl.analysis.timelines import timelines
@@ -21,7 +21,7 @@ from whorl.analysis.verdicts import Judgement, judged
 from whorl.dashboards.figures.looks import looks
 from whorl.dashboards.figures.map import Grid
 from whorl.dashboards.figures.spread import closely
-from whorl.dashboards.report import probe_report, to_show
+from whorl.dashboards.report import SHOWN, probe_report, to_show
 from whorl.store import Store
 from whorl.tests.dashboards.browser import needs_browser, rendered
 from whorl.tests.dashboards.test_page import unpacked
@@ -196,8 +196,10 @@ def test_the_telemetry_shown_is_that_of_the_store(faulty: tuple[Store, dict[str,
     store, planted, _ = faulty
     campaign, found = looked_at(store)
     shown = to_show(campaign, found)
-    assert len(shown) == 6
-    assert sum(gpu in planted for gpu in shown) == 5  # and one like most others
+    assert set(shown) <= set(campaign.gpus["gpu"])
+    assert sum(gpu in planted for gpu in shown[:5]) == 5, "those with findings come first"
+    read = set(campaign.runs.drop_nulls("power_w")["gpu"])
+    assert len(shown) == min(SHOWN, len(read)), "any GPU of a small fleet can be chosen"
     lines = timelines(store, campaign, shown)
     assert lines is not None
     gpu = shown[0]
@@ -212,6 +214,32 @@ def test_the_telemetry_shown_is_that_of_the_store(faulty: tuple[Store, dict[str,
     assert [window.probe for window in lines.windows[gpu]] == [probe.name for probe in PROBES][
         : len(lines.windows[gpu])
     ]
+
+
+def test_the_table_of_all_gpus_has_each_of_them_in_every_probe(faulty: tuple[Store, dict[str, str], str]) -> None:
+    store, _, page = faulty
+    campaign, found = looked_at(store)
+    (listed,) = json.loads(unpacked(page, "listings"))
+    names = labels(campaign.gpus)
+    texts = dict(listed["texts"])
+    assert texts["GPU"] == [names[gpu] for gpu in campaign.gpus["gpu"]]
+    verdicts = found.by_key(campaign.gpus)
+    for gpu, said in zip(campaign.gpus["gpu"], texts["finding"], strict=True):
+        assert said.startswith(str(verdicts[gpu][0].kind)) if gpu in verdicts else said == "none"
+    heads = [name for name, _, _ in listed["numbers"]]
+    beside = side_by_side(campaign)
+    assert [probe for probe, _ in listed["values"]] == campaign.probes
+    for probe, columns in listed["values"]:
+        own = campaign.gpus.select("gpu").join(
+            beside.filter(pl.col("workload") == probe), on="gpu", how="left", maintain_order="left"
+        )
+        for head, column in (("slower, %", "slower_pct"), ("power, W", "power_w"), ("runs", "n")):
+            shown = columns[heads.index(head)]
+            known = own[column].to_list()
+            assert [one is None for one in shown] == [one is None for one in known]
+            assert [one for one in shown if one is not None] == pytest.approx(
+                [one for one in known if one is not None], abs=0.051
+            )
 
 
 def test_every_gpu_that_stands_out_is_in_the_figure_of_all_probes(faulty: tuple[Store, dict[str, str], str]) -> None:

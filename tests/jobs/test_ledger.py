@@ -194,7 +194,7 @@ def loads(rng: np.random.Generator) -> Any:
 def test_the_interval_holds_the_true_energy(counter: bool) -> None:
     rng = np.random.default_rng(7)
     held, known, n = 0, 0, 0
-    for _ in range(count(200, short=20)):
+    for _ in range(count(80, short=20)):
         board = MEASURED_BOARDS[rng.integers(len(MEASURED_BOARDS))]
         bench = Bench(
             Board(
@@ -306,15 +306,23 @@ def test_a_simulated_gpu_with_the_thread(simulated: Ledger) -> None:
 
 
 def test_a_span_with_spans_inside_has_its_figure_as_soon_as_it_is_asked_for(simulated: Ledger) -> None:
-    with simulated.span("request") as request:
-        with simulated.span("prefill") as prefill:
-            time.sleep(0.5)
-        with simulated.span("decode") as decode:
-            time.sleep(0.6)
-    found = [request.figure(), prefill.figure(), decode.figure(), request.own()]
-    assert [figure.reason for figure in found[:3]] == [None, None, None]
+    seconds = 0.5
+    while True:
+        with simulated.span("request") as request:
+            with simulated.span("prefill") as prefill:
+                time.sleep(seconds)
+            with simulated.span("decode") as decode:
+                time.sleep(1.2 * seconds)
+        found = [request.figure(), prefill.figure(), decode.figure()]
+        reasons = [figure.reason for figure in found]
+        if "mostly gaps" not in reasons or seconds > 8:
+            break
+        seconds *= 2  # the machine kept the ledger from reading
+    assert reasons == [None, None, None]
     whole, *parts = (figure.energy_j or 0.0 for figure in found)
-    assert whole == pytest.approx(sum(parts), abs=0.5)  # the own part is too short to be told from nothing
+    own = request.own()  # as a rule too short to be told from nothing
+    assert own.high_j is not None
+    assert sum(parts) - 0.5 <= whole <= sum(parts) + own.high_j + 0.5
     with simulated.span("outer") as outer, simulated.span("inner") as inner:
         outer.__exit__(None, None, None)
         assert outer.figure().reason == "open"  # the span inside it has not ended

@@ -230,9 +230,13 @@ def test_a_store_that_takes_no_more_is_one_sentence(store: Store, monkeypatch: p
         raise StoreError("cannot write: no space is left there")
 
     monkeypatch.setattr(store, "append", full)
+    before = set(threading.enumerate())
     with pytest.raises(StoreError, match="no space is left"):
         run(store, gpus(2))
-    assert threading.active_count() < 10
+    own = set(threading.enumerate()) - before
+    for thread in own:
+        thread.join(20)
+    assert not any(thread.is_alive() for thread in own)
 
 
 def test_runs_are_stored_after_so_many_or_so_long(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

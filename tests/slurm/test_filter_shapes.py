@@ -262,7 +262,7 @@ CONDITIONS: list[tuple[list[str], Callable[[Kinds], contextlib.AbstractContextMa
 def test_no_form_is_worse_off_with_advice(kinds: Kinds, condition: int) -> None:
     excluded, state = CONDITIONS[condition]
     kinds.advise(*excluded)
-    number, acted = count(200, short=8), 0
+    number, acted = count(80, short=8), 0
     with state(kinds):
         for i, options in enumerate(shapes(number, seed=condition)):
             command = ("srun", "true") if i % 4 == 3 and "--array" not in " ".join(options) else BATCH

@@ -6,9 +6,8 @@
                                        compacting: it dies at that step; prints one line a step, the last of them 100
     journaler.py prune STORE STRIDE    prunes copies of the store, killed0 and so on, each by a child that dies STRIDE
                                        steps later than the one before; prints one line each, the last of them 100
-    journaler.py stream STORE SECONDS PAUSE_S
-                              journals for so long, and until something was compacted, and compacts meanwhile;
-                              the pause is that between two rows
+    journaler.py stream STORE PAUSE_S  journals until stdin ends, for two minutes at most, and compacts meanwhile; the
+                               pause is that between two rows
 
 Rows that were acknowledged are in the file `acknowledged` beside the store, one line each: gpu, second, power.
 """
@@ -120,25 +119,26 @@ def _die_pruning(root: Path, fatal: int) -> int:
     return 0 if failed() else 100
 
 
-def _stream(root: Path, seconds: float, pause_s: float) -> None:
+def _stream(root: Path, pause_s: float) -> None:
     store = Store.open(root)
     noted = Acknowledging(root)
-    stop, compacted = threading.Event(), threading.Event()
+    stop = threading.Event()
 
     def compacting() -> None:
         while not stop.wait(0.3):
             from whorl.store import compaction
 
             with contextlib.suppress(StoreError):
-                if compaction.compact(root, pace=replacing.Pace(1.5, 3.0)).after:
-                    compacted.set()
+                compaction.compact(root, pace=replacing.Pace(1.5, 3.0))
 
     thread = threading.Thread(target=compacting)
     thread.start()
-    last = time.monotonic() + seconds
+    watched = threading.Thread(target=sys.stdin.read, daemon=True)
+    watched.start()
+    last = time.monotonic() + 120
     with Journal(store, "n", publish_s=0.15, segment_s=0.6, settle_s=1.5, grace_s=3.0) as journal:
         number = 0
-        while time.monotonic() < last or (time.monotonic() < last + 60 and not compacted.is_set()):
+        while watched.is_alive() and time.monotonic() < last:
             noted(journal, "g", number, number)
             number += 1
             time.sleep(pause_s)
@@ -156,4 +156,4 @@ if __name__ == "__main__":
     elif verb == "prune":
         _prune(root, int(rest[0]))
     else:
-        _stream(root, *map(float, rest))
+        _stream(root, float(rest[0]))

@@ -44,6 +44,23 @@ def test_files_are_made_durable_and_may_be_closed_meanwhile(handle: int, tmp_pat
     kernel.close()
 
 
+def test_several_flushes_are_under_way_and_no_more_than_a_few(handle: int) -> None:
+    kernel = open_background(handle)
+    if kernel is None:
+        pytest.skip("this kernel makes nothing durable in the background")
+    begun = most = 0
+    while begun < 50:
+        os.write(handle, b"x")
+        if kernel.ready():
+            kernel.begin([handle])
+            begun += 1
+        most = max(most, kernel.under_way)
+    assert 1 < most <= 4
+    assert kernel.ended(wait=True)
+    assert kernel.ready()
+    kernel.close()
+
+
 def test_what_cannot_be_made_durable_is_an_error(handle: int) -> None:
     kernel = open_background(handle)
     if kernel is None:
@@ -88,8 +105,12 @@ def test_a_disk_that_fails_in_the_background_is_told_at_the_next_flush(
         def begin(self, handles: list[int]) -> None:
             assert handles
 
-        def ended(self) -> bool:
+        def ready(self) -> bool:
             raise OSError(errno.EIO, "the disk failed")
+
+        def ended(self, *, wait: bool) -> bool:
+            assert wait
+            return True
 
         def close(self) -> None:
             pass

@@ -209,7 +209,7 @@ def summary(some: list[Row]) -> Row:
 def abandon(journal: Journal) -> None:
     """Leave a journal as a killed process does."""
     journal._closed = True
-    for stream in journal._streams.values():
+    for stream in journal._streams:
         stream.close()
     journal._hold.release()
 

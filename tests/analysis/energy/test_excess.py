@@ -175,8 +175,8 @@ def test_gpus_nodes_and_jobs_add_up_to_the_same_excess() -> None:
     total = add(rows, ["cluster"]).row(0, named=True)
     assert total["excess_j"] == pytest.approx(sums[0][0])
     gpus = add(rows, ["cluster", "gpu"])
-    apart = (gpus["excess_j_high"] - gpus["excess_j"]).to_numpy()
-    assert math.sqrt((apart**2).sum()) * 0.9 < total["excess_j_high"] - total["excess_j"] < apart.sum()
+    apart = (gpus["excess_high_j"] - gpus["excess_j"]).to_numpy()
+    assert math.sqrt((apart**2).sum()) * 0.9 < total["excess_high_j"] - total["excess_j"] < apart.sum()
 
 
 def test_what_is_not_known_is_null_with_a_reason() -> None:
@@ -248,8 +248,8 @@ def test_planted_gpus_are_found_and_the_interval_holds_the_true_excess(populatio
     shown = found["excess_s_shown"].to_numpy()
     assert shown[fleet.slow].all()
     assert (fleet.time_s[shown] > 0).all()
-    for name, truth in (("excess_s", fleet.time_s), ("excess_j", fleet.energy_j)):
-        inside = (found[f"{name}_low"].to_numpy() <= truth) & (truth <= found[f"{name}_high"].to_numpy())
+    for name, truth in (("s", fleet.time_s), ("j", fleet.energy_j)):
+        inside = (found[f"excess_low_{name}"].to_numpy() <= truth) & (truth <= found[f"excess_high_{name}"].to_numpy())
         assert inside.mean() > 0.9
     said = found["excess_j"].to_numpy()[fleet.hungry].sum()
     assert said == pytest.approx(fleet.energy_j[fleet.hungry].sum(), rel=0.4)

@@ -172,8 +172,8 @@ def test_a_job_on_several_models_is_not_moved_to_another() -> None:
 
 
 def test_the_usual_gpu_is_the_job_without_its_excess() -> None:
-    row = {"excess_s": 360.0, "excess_s_low": 180.0, "excess_s_high": 540.0, "excess_j": 72e3, "excess_j_low": -7e3,
-           "excess_j_high": 140e3, "compared": 64}  # fmt: skip
+    row = {"excess_s": 360.0, "excess_low_s": 180.0, "excess_high_s": 540.0, "excess_j": 72e3, "excess_low_j": -7e3,
+           "excess_high_j": 140e3, "compared": 64}  # fmt: skip
     quote = usual_gpu(RAN, row)
     assert (quote.time_s, quote.time_low_s, quote.time_high_s) == (3240.0, 3060.0, 3420.0)
     assert quote.energy_j == JOULES - 72e3

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.spatial.distance import pdist, squareform
+import scipy
 
 from whorl.analysis.power_classes import Profile, Use, nearest, power_classes, power_profiles
 from whorl.analysis.power_classes.grouping import cuts, silhouettes
@@ -73,11 +72,12 @@ def test_the_spike_vector_counts_in_bins_from_half_of_the_limit() -> None:
 def test_the_classes_are_those_of_average_linkage(seed: int) -> None:
     vectors = np.random.default_rng(seed).dirichlet(np.full(30, 0.2), 25)
     apart = distances(vectors)
-    assert np.allclose(apart, squareform(pdist(vectors, "cosine")), atol=1e-12)
-    joined = linkage(pdist(vectors, "cosine"), "average")
+    pairs = scipy.spatial.distance.pdist(vectors, "cosine")
+    assert np.allclose(apart, scipy.spatial.distance.squareform(pairs), atol=1e-12)
+    joined = scipy.cluster.hierarchy.linkage(pairs, "average")
     found = cuts(apart, 8)
     for labels, nearest_two in found:
-        expected = fcluster(joined, len(set(labels)), "maxclust")
+        expected = scipy.cluster.hierarchy.fcluster(joined, len(set(labels)), "maxclust")
         assert nearest_two == pytest.approx(joined[-(len(set(labels)) - 1), 2])
         same = labels[:, None] == labels[None, :]
         assert (same == (expected[:, None] == expected[None, :])).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from whorl.analysis.verdicts.looks import usable
 from whorl.analysis.verdicts.past.finding import Histories, Shape
 from whorl.analysis.verdicts.past.history import histories
 from whorl.analysis.verdicts.past.one_workload import past
+from whorl.analysis.verdicts.recording import conclude, newest
 from whorl.analysis.verdicts.verdict import State
 from whorl.store import Store
 from whorl.store.events import Event, EventKind, event_rows
@@ -90,6 +92,21 @@ def test_a_gpu_that_became_slower_is_found_with_its_date(tmp_path: Path) -> None
     assert one.at == BEGAN + timedelta(weeks=5)
     assert set(one.runs) == {f"r{7 * 24 + i}" for i in range(15, 24)}
     assert "its temperature 60 to 75 °C" in one.joined_with
+
+
+def test_dates_of_change_are_stored_for_better_and_for_worse(tmp_path: Path) -> None:
+    past = Past()
+    past.times[7, 5:] *= 1.03
+    past.times[9, 3:] *= 0.96
+    store = past.stored(tmp_path / "S")
+    said = conclude(store).judgements
+    assert newest(store) == [replace(said[0], smallest=(), watch=())]
+    worse, better = sorted(said[0].changes, key=lambda one: one.gpu)
+    assert (worse.gpu, worse.at, worse.together) == ("g07", BEGAN + timedelta(weeks=5), 1)
+    assert (better.gpu, better.since, better.at) == ("g09", BEGAN + timedelta(weeks=2), BEGAN + timedelta(weeks=3))
+    assert worse.effect_pct > 2
+    assert better.effect_pct < -3
+    assert said[0].runs == past.times.size
 
 
 def test_a_driver_that_costs_every_gpu_the_same_is_one_finding(tmp_path: Path) -> None:

@@ -1,0 +1,145 @@
+"""The summary of a time has the rows of `whorl energy` and `whorl energy reconcile`, from one reading of telemetry."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+from whorl.analysis.energy import summary as module
+from whorl.analysis.energy.answers import By, energy
+from whorl.analysis.energy.balance import reconcile
+from whorl.analysis.energy.summary import Summary, summary
+from whorl.errors import InputError
+from whorl.store import Store
+from whorl.tests.analysis.energy.stored import NOON, gpu, job, readings, store_of
+
+pytestmark = pytest.mark.usefixtures("stores_are_copied")
+HOUR, DAY = 3600, 86_400
+
+
+@pytest.fixture(scope="module")
+def two_days(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Three GPUs over a midnight, 20 jobs of 20 users on two of them, one over the midnight; a GPU that reads 0 W."""
+    seconds = np.arange(0, 15 * HOUR, 30.0)
+    jobs = [job(one, "ab"[one % 2], one * 1800, one * 1800 + 1500, user=f"u{one}") for one in range(20)]
+    jobs.append(job("over", "a", 11 * HOUR, 13 * HOUR, user="late", account="chemistry"))
+    busy = np.where((seconds // 1800) % 3 == 2, 50.0, 250.0)
+    telemetry = [readings(one, seconds.tolist(), busy.tolist()) for one in "ab"]
+    telemetry.append(readings("c", seconds.tolist(), np.zeros_like(seconds).tolist()))
+    return store_of(tmp_path_factory.mktemp("two") / "s", [gpu(one) for one in "abc"], telemetry, jobs)
+
+
+@pytest.fixture(scope="module")
+def found(two_days: Store) -> Summary:
+    return summary(two_days)
+
+
+@pytest.mark.parametrize("by", list(By))
+def test_its_rows_are_those_of_the_command(by: By, found: Summary, two_days: Store) -> None:
+    said = energy(two_days, by)
+    assert_frame_equal(found.answers[by].rows, said.rows)
+    assert found.n[by] == said.rows.height
+    assert found.answers[by].total == said.total
+    assert (found.booked.dark_s, found.booked.has_jobs) == (said.booked.dark_s, said.booked.has_jobs)
+
+
+def test_its_books_are_those_of_reconcile_and_its_parts_add_up(found: Summary, two_days: Store) -> None:
+    said = reconcile(two_days)
+    assert_frame_equal(found.balance.gpus, said.gpus)
+    assert_frame_equal(found.balance.problems, said.problems)
+    assert found.balance.balances
+    assert set(found.parts) == {"job", "idle", "unattributed"}
+    assert sum(one["energy_j"] for one in found.parts.values()) == pytest.approx(found.total["energy_j"], rel=1e-12)
+    assert found.total["gpus_no_figure"] == 1
+
+
+def test_the_first_rows_and_what_is_beyond_them_are_all(
+    found: Summary, two_days: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert found.beyond[By.GPU] is None
+    rows = found.answers[By.USER].rows.filter(pl.col("kind") == "job")
+    rest = found.beyond[By.USER]
+    assert rest is not None
+    assert rest["energy_j"] == pytest.approx(float(rows["energy_j"][module.FIRST :].sum()), rel=1e-12)
+    assert rest["low_j"] < rest["energy_j"] < rest["high_j"]
+    assert rest["gpus"] == 2
+    monkeypatch.setattr(module, "FIRST", 1)
+    others = summary(two_days).beyond[By.GPU]
+    assert others is not None
+    each = energy(two_days, By.GPU).rows["energy_j"]
+    assert others["energy_j"] == pytest.approx(each[1], rel=1e-12)
+    assert each[2] is None
+    assert (others["n"], others["no_figure"]) == (1, 1)
+
+
+def test_of_very_many_rows_the_largest_are_kept(two_days: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ROWS", 3)
+    found = summary(two_days)
+    kept, every = found.answers[By.JOB].rows, energy(two_days, By.JOB).rows
+    assert kept["kind"].to_list() == ["job"] * 3 + ["idle", "unattributed"]
+    assert_frame_equal(kept.head(3), every.head(3))
+    assert found.n[By.JOB] == every.height
+
+
+def test_without_a_time_it_is_of_the_last_readings_and_of_fewer_where_there_are_many(
+    found: Summary, two_days: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = datetime(2026, 11, 2, 12) + timedelta(seconds=15 * HOUR - 30)  # noqa: DTZ001 - as the answers say it
+    assert not found.cut
+    assert found.booked.until == last
+    monkeypatch.setattr(module, "READINGS", 3 * 850)  # with the hour before
+    few = summary(two_days)
+    assert few.cut
+    assert (few.booked.since, few.booked.until) == (last - timedelta(hours=6), last)
+    hour = summary(two_days, last="1h")
+    assert (hour.booked.since, hour.booked.until, hour.cut) == (last - timedelta(hours=1), last, False)
+    assert summary(two_days, last="all").booked.since == found.booked.since
+    with pytest.raises(InputError, match="last=1y is no time"):
+        summary(two_days, last="1y")
+    until = NOON + 3 * HOUR * 10**9
+    part = summary(two_days, "c", NOON, until)
+    assert not part.cut
+    assert (part.booked.until - part.booked.since) == timedelta(hours=3)
+    assert_frame_equal(
+        part.answers[By.JOB].rows,
+        energy(two_days, cluster="c", since=part.booked.since, until=part.booked.until).rows,
+    )
+
+
+def test_a_service_that_the_settings_name_is_not_asked(
+    two_days: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(*_: Any) -> Any:
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr("whorl.analysis.energy.carbon.fetching.ask", ask)
+    monkeypatch.setenv("ELECTRICITY_MAPS_KEY", "key")
+    (two_days.root / "energy.toml").write_text('zone = "DE"\n[electricity_maps]\n')
+    kept = ["zone,time,g_per_kwh", *(f"DE,2026-11-02T{hour:02d}:00:00Z,100" for hour in range(12, 24))]
+    (two_days.root / "electricity_maps.csv").write_text("\n".join(kept))
+    try:
+        with pytest.raises(AssertionError, match="network"):
+            energy(two_days)
+        found = summary(two_days)
+    finally:
+        (two_days.root / "energy.toml").unlink()
+    sources = found.booked.factors.select("basis", "source", "low_g_per_kwh").sort("basis").rows()
+    assert sources[0] == ("hours", "Electricity Maps", 100.0)
+    assert sources[1][0] == "table"
+    assert found.total["co2e_g"] > 0
+
+
+def test_where_no_reading_counts_there_is_no_figure_and_a_reason(tmp_path: Path) -> None:
+    seconds = [10.0 * one for one in range(60)]
+    jobs = [job(1, "a", 0, 300), job(2, "b", 100, 500)]
+    telemetry = [readings(one, seconds, [0.0] * 60) for one in "ab"]
+    found = summary(store_of(tmp_path / "s", [gpu(one) for one in "ab"], telemetry, jobs))
+    assert (found.total["energy_j"], found.total["reason"]) == (None, "zero watts")
+    assert found.answers[By.GPU].rows["energy_j"].null_count() == 2
+    assert {row["energy_j"] for row in found.parts.values()} == {None}

@@ -1,0 +1,161 @@
+"""The runs of a GPU under the names of their kinds, its past beside its peers, and how well its runs repeat."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from whorl.analysis.choosing import find, known_gpus
+from whorl.analysis.one_gpu import runs as reading
+from whorl.analysis.one_gpu.past import Line, past
+from whorl.analysis.one_gpu.runs import days_of, kinds_of, own_runs, peers_runs, timed
+from whorl.analysis.one_gpu.standing import figures, standings
+from whorl.analysis.probing import probed
+from whorl.analysis.verdicts.answers.explaining import explain
+from whorl.store import Store
+from whorl.store.schema import arrow_rows
+from whorl.tests.judged_fleet import BEGAN_NS, CLUSTER, DAY_NS, judged_store, uuid
+
+SLOW = 5
+
+
+def lines(store: Store, gpu: str) -> dict[str, Line]:
+    """The past of a GPU, as a page reads it."""
+    row = find(store, gpu)
+    of = figures(store, CLUSTER)
+    stands = [] if of is None else standings(store, of, gpu)
+    mine = timed(own_runs(store, CLUSTER, row["keys"], stands))
+    peers = peers_runs(store, CLUSTER, known_gpus(store), row["model"], kinds_of(mine), days_of(mine))
+    return {one.workload: one for one in past(mine, peers, stands, row["keys"])}
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """16 GPUs on four days with three runs each; one becomes 5 % slower on the third day."""
+    return judged_store(
+        tmp_path_factory.mktemp("past") / "S", 16, (0, 2, 4, 6), runs=lambda _: 3,
+        time=lambda gpu, day: 1.05 if gpu == SLOW and day >= 4 else 1.0,
+    )  # fmt: skip
+
+
+def test_the_past_is_that_of_explain(fleet: Store) -> None:
+    mine = lines(fleet, uuid(SLOW))
+    told = explain(fleet, uuid(SLOW), ())
+    assert set(mine) == {one.workload for one in told.history}
+    for workload, line in mine.items():
+        theirs = [one for one in told.history if one.workload == workload]
+        for own, other in zip(line.sittings, theirs, strict=True):
+            assert own.n == other.n == 3
+            assert own.off_pct == pytest.approx(other.effect_pct, abs=1e-6)
+            # The GPU is not one of its own peers here.
+            assert own.that_day_pct == pytest.approx(other.that_day_pct, abs=0.25)
+            assert own.peers == 15
+            assert (own.sm_clock_mhz, own.power_w) == (other.sm_clock_mhz, other.power_w)
+            assert own.peers_pct is not None
+            assert abs(own.peers_pct[2]) < 0.5
+
+
+def test_a_change_shows_in_the_gpu_and_not_in_its_peers(fleet: Store) -> None:
+    line = lines(fleet, uuid(SLOW))["gemm-fp32"]
+    before, after = line.sittings[1], line.sittings[2]
+    assert after.off_pct - before.off_pct == pytest.approx(5, abs=1)
+    assert before.low_pct is not None
+    assert before.high_pct is not None
+    assert before.low_pct < before.off_pct < before.high_pct < after.off_pct
+    assert line.between is not None
+    assert line.between.peers_pct is not None
+    assert line.between.pct > line.between.peers_pct[4], "it moves more from sitting to sitting than its peers"
+    assert line.within is not None
+    assert line.within.freedom == 8
+    assert line.within.low_pct is not None
+    assert line.within.high_pct is not None
+    assert line.within.low_pct < line.within.pct < line.within.high_pct
+    assert line.within.peers_pct is not None
+    assert line.within.peers_pct[2] == pytest.approx(0.2, abs=0.05), "the noise of a run is 0.2 %"
+    assert (line.within.peers, line.between.peers) == (15, 15)
+
+
+def test_the_spread_is_that_of_the_runs(fleet: Store) -> None:
+    x = (
+        timed(own_runs(fleet, CLUSTER, [uuid(3)]))
+        .filter(pl.col("workload") == "stream-triad")
+        .sort("at")["x"]
+        .to_numpy()
+    )
+    line = lines(fleet, uuid(3))["stream-triad"]
+    assert line.within is not None
+    assert line.within.pct == pytest.approx(100 * np.sqrt(x.reshape(4, 3).var(axis=1, ddof=1).mean()))
+
+
+def test_one_run_is_a_point_without_a_spread(tmp_path: Path) -> None:
+    store = judged_store(tmp_path / "S", 4, (0,))
+    line = lines(store, uuid(1))["gemm-fp32"]
+    assert len(line.sittings) == 1
+    assert (line.within, line.between) == (None, None)
+    assert line.sittings[0].low_pct is None
+    assert line.sittings[0].peers == 3
+
+
+def test_a_gpu_alone_is_compared_with_itself(tmp_path: Path) -> None:
+    store = judged_store(tmp_path / "S", 1, (0, 2), runs=lambda _: 2)
+    line = lines(store, uuid(0))["gemm-fp32"]
+    assert not line.beside_peers
+    assert {(one.peers, one.peers_pct, one.that_day_pct) for one in line.sittings} == {(0, None, None)}
+    assert line.between is not None
+    assert (line.between.low_pct, line.between.peers_pct) == (None, None), "two sittings have no interval"
+
+
+def test_runs_without_a_date_stand_in_no_sitting(tmp_path: Path) -> None:
+    store = judged_store(tmp_path / "S", 9, (0,))
+    add_run(store, uuid(2), None, 104.0)
+    line = lines(store, uuid(2))["gemm-fp32"]
+    assert (line.runs, line.undated, len(line.sittings)) == (2, 1, 1)
+
+
+def add_run(store: Store, gpu: str, began: int | None, time: float, **conditions: object) -> None:
+    shared = {"run_id": [f"{gpu}-{began}-{time}"], "cluster": [CLUSTER], "workload": ["gemm-fp32"], "gpu": [gpu]}
+    said = {"conditions": [json.dumps(conditions) if conditions else None], "began": [began], "status": ["ok"]}
+    figure = {"figure": ["time"], "repeat": [0], "value": [time], "unit": ["ms"]}
+    rows = {"runs": arrow_rows("runs", shared | said), "results": arrow_rows("results", shared | figure)}
+    store.append(rows, shared["run_id"][0])
+
+
+def test_runs_at_another_power_limit_have_the_name_of_their_kind(tmp_path: Path) -> None:
+    """The kinds follow from the runs of all GPUs, of which only one's are read."""
+    store = judged_store(tmp_path / "S", 9, (0, 2), workloads=("gemm-fp32",))
+    for gpu in range(4, 9):
+        for day in (1, 3):
+            add_run(store, uuid(gpu), BEGAN_NS + day * DAY_NS, 150.0 + gpu, asked_power_limit_w=200)
+    every = probed(store, cluster=CLUSTER, every=True).runs
+    assert set(every["workload"]) == {"gemm-fp32 [power limit not set]", "gemm-fp32 [200 W]"}
+    for gpu in (1, 6):
+        assert set(lines(store, uuid(gpu))) == set(every.filter(pl.col("gpu") == uuid(gpu))["workload"])
+    assert lines(store, uuid(6))["gemm-fp32 [200 W]"].sittings[0].peers == 4
+
+
+def test_peers_are_those_of_the_model(tmp_path: Path) -> None:
+    store = judged_store(tmp_path / "S", 16, (0,), model=lambda gpu: "A" if gpu < 6 else "B")
+    assert {line.sittings[0].peers for line in lines(store, uuid(1)).values()} == {5}
+
+
+def test_of_many_peers_some_stand_for_all_the_same_on_each_day(fleet: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "PEERS", 6)
+    monkeypatch.setattr(reading, "_LEAST_PEERS", 4)
+    mine = timed(own_runs(fleet, CLUSTER, [uuid(SLOW)]))
+    peers = peers_runs(fleet, CLUSTER, known_gpus(fleet), "V100-SXM2", kinds_of(mine), days_of(mine))
+    by_day = peers.group_by(pl.col("at").floor()).agg(pl.col("gpu").unique().sort())
+    assert by_day["gpu"].n_unique() == 1
+    assert len(by_day["gpu"][0]) == 6
+
+
+def test_on_a_day_when_few_were_measured_these_are_the_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "PEERS", 6)
+    monkeypatch.setattr(reading, "_LEAST_PEERS", 4)
+    store = judged_store(tmp_path / "S", 16, (0,))
+    for gpu in range(4):
+        add_run(store, uuid(gpu), BEGAN_NS + 9 * DAY_NS, 100.0 + gpu)
+    assert lines(store, uuid(0))["gemm-fp32"].sittings[-1].peers == 3

@@ -1,0 +1,84 @@
+"""Where a GPU stands: its fingerprint beside the quantiles of its peers, stored or computed."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from whorl.analysis.one_gpu import standing
+from whorl.analysis.one_gpu.standing import alike, figures, neighbours, standings, times
+from whorl.analysis.verdicts.answers.fingerprinting import fingerprints
+from whorl.store import Store
+from whorl.tests.judged_fleet import CLUSTER, judged_store, uuid
+
+SLOW = 5
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """16 GPUs on three days, one of them 12 % slower; nobody stored fingerprints."""
+    return judged_store(tmp_path_factory.mktemp("standing") / "S", 16, (0, 2, 4), slow={SLOW: 0.12})
+
+
+def test_a_figure_has_its_place_in_the_quantiles_of_all_gpus_of_its_model(fleet: Store) -> None:
+    found = figures(fleet, CLUSTER)
+    assert found is not None
+    assert found.rows is not None
+    assert found.made_at is None
+    mine = {(one.workload, one.figure): one for one in standings(fleet, found, uuid(SLOW))}
+    time = mine["gemm-fp32", "time"]
+    values = found.rows.filter((pl.col("workload") == "gemm-fp32") & (pl.col("figure") == "time"))
+    assert time.band == pytest.approx(np.quantile(values["value"], (0.05, 0.25, 0.5, 0.75, 0.95)))
+    assert (time.gpus, time.peers, time.n, time.sittings, time.rank) == (16, 16, 3, 3, 16)
+    assert time.off_pct is not None
+    assert time.off_low_pct is not None
+    assert time.off_high_pct is not None
+    assert time.off_low_pct < 12 < time.off_high_pct
+    assert time.band_pct is not None
+    assert time.band_pct[3] < 2 < time.off_pct
+    assert len(time.runs) == 3
+    assert mine[None, "xids"].value == 0
+    assert mine[None, "xids"].off_pct is None
+
+
+def test_what_is_stored_counts_and_says_the_same_as_what_is_computed(tmp_path: Path) -> None:
+    store = judged_store(tmp_path / "S", 9, (0, 2), slow={SLOW: 0.12})
+    computed = figures(store, CLUSTER)
+    fingerprints(store)
+    stored = figures(store, CLUSTER)
+    assert computed is not None
+    assert stored is not None
+    assert stored.made_at is not None
+    assert stored.rows is None
+    assert standings(store, stored, uuid(SLOW)) == standings(store, computed, uuid(SLOW))
+    judged_store(tmp_path / "S", 9, (5,), seed=2)  # what came since is not in it
+    times_ = times(standings(store, stored, uuid(SLOW)))
+    assert {one.n for one in times_} == {2}
+    assert [one.off_pct for one in times_] == sorted((one.off_pct or math.nan for one in times_), reverse=True)
+
+
+def test_a_large_cluster_is_not_computed_in_a_request(fleet: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standing, "COMPUTED_RUNS", 10)
+    assert figures(fleet, CLUSTER) is None
+    assert figures(fleet, "nowhere") is None
+
+
+def test_a_gpu_without_peers_has_no_band(tmp_path: Path) -> None:
+    store = judged_store(tmp_path / "S", 1, (0,))
+    found = figures(store, CLUSTER)
+    assert found is not None
+    assert {(one.band, one.off_pct) for one in standings(store, found, uuid(0))} == {(None, None)}
+    assert neighbours(alike(store, found), uuid(0), {}) == []
+
+
+def test_a_gpu_without_a_model_has_the_others_without_one_as_peers(tmp_path: Path) -> None:
+    store = judged_store(tmp_path / "S", 9, (0,), model=lambda _: None)
+    found = figures(store, CLUSTER)
+    assert found is not None
+    time = times(standings(store, found, uuid(0)))[0]
+    assert (time.gpus, time.peers) == (9, 9)
+    assert len(neighbours(alike(store, found), uuid(0), {uuid(1): "n01/1"})) == 3

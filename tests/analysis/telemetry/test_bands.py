@@ -1,0 +1,111 @@
+"""Bands over many GPUs are the quantiles of their means, with the lowest and highest reading of any."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from whorl.analysis.telemetry.bands import LEVELS, SAMPLE, bands, sample
+from whorl.analysis.telemetry.readings import Key
+from whorl.store import Store, retention
+from whorl.store.clock_events import bit
+from whorl.store.rows import replacing
+from whorl.store.schema import arrow_rows
+
+S = 1_000_000_000
+BEGAN = 1_790_000_040 * S
+GPUS, SECONDS = 40, 600
+Values = NDArray[np.int64]
+KEYS: tuple[Key, ...] = tuple(("c", f"GPU-{one:02d}") for one in range(GPUS))
+
+
+@pytest.fixture
+def fleet(store: Store) -> tuple[Store, Values]:
+    """Forty GPUs at 1 Hz; one draws far less, one has a spike of one reading, one was not read for two minutes."""
+    random = np.random.default_rng(1)
+    power = 300_000 + random.integers(-5_000, 5_000, (GPUS, SECONDS))
+    power[7] -= 80_000
+    power[11, 333] = 699_000
+    rows: dict[str, Any] = {
+        "ts": np.tile(BEGAN + S * np.arange(SECONDS), GPUS),
+        "cluster": ["c"] * power.size,
+        "gpu": np.repeat([gpu for _, gpu in KEYS], SECONDS),
+        "power_mw": power.ravel(),
+        "energy_mj": np.cumsum(power, axis=1).ravel(),
+        "clock_event_reasons": np.where(np.repeat(np.arange(GPUS), SECONDS) < 10, bit("power_cap"), 0),
+    }
+    kept = ~((rows["gpu"] == "GPU-20") & (rows["ts"] >= BEGAN + 240 * S) & (rows["ts"] < BEGAN + 360 * S))
+    some = {name: np.asarray(values)[kept] for name, values in rows.items()}
+    store.append({"telemetry": arrow_rows("telemetry", some)}, "fleet")
+    return store, power
+
+
+def test_a_band_is_the_quantiles_of_means_and_the_extremes_of_readings(fleet: tuple[Store, Values]) -> None:
+    store, power = fleet
+    found = bands(store, KEYS, ["power_mw"], BEGAN, BEGAN + SECONDS * S, asked=GPUS)
+    (band,) = found.bands
+    assert (found.asked, found.taken, found.seen, found.readings) == (GPUS, GPUS, GPUS, power.size - 120)
+    at = 100  # a stretch in which all GPUs were read
+    began = int(found.ts[at] - found.width_ns // 2)
+    own = [one for one in range(SECONDS) if began <= BEGAN + one * S < began + found.width_ns]
+    assert band.levels[:, at] == pytest.approx(np.quantile(power[:, own].mean(axis=1) / 1000, LEVELS))
+    assert (band.low[at], band.high[at]) == (power[:, own].min() / 1000, power[:, own].max() / 1000)
+    assert np.nanmax(band.high) == 699.0
+    assert set(band.gpus) == {GPUS, GPUS - 1}
+    assert [(key[1], round(apart)) for key, apart in band.far] == [("GPU-07", -80)]
+
+
+def test_a_counter_of_a_band_is_its_rate(fleet: tuple[Store, Values]) -> None:
+    store, power = fleet
+    (band,) = bands(store, KEYS, ["energy_mj"], BEGAN, BEGAN + SECONDS * S, asked=GPUS).bands
+    assert band.levels[2, :-1] == pytest.approx(np.median(power) / 1000, rel=0.02)
+    assert np.isnan(band.levels[2, -1]), "the last stretch has no next one"
+
+
+def test_reasons_are_shares_of_the_gpus(fleet: tuple[Store, Values]) -> None:
+    store, _ = fleet
+    found = bands(store, KEYS, ["clock_event_reasons"], BEGAN, BEGAN + SECONDS * S, asked=GPUS)
+    (share,) = found.shares
+    assert share.reason == "power_cap"
+    assert share.percent[5] == pytest.approx(100 * 10 / GPUS)
+
+
+def test_pruned_minutes_are_in_a_band_with_their_extremes(fleet: tuple[Store, Values]) -> None:
+    store, power = fleet
+    retention.prune(store.root, 60, pace=replacing.OFFLINE, now=BEGAN + SECONDS * S)
+    found = bands(store, KEYS, ["power_mw"], BEGAN, BEGAN + SECONDS * S, asked=GPUS)
+    (band,) = found.bands
+    assert np.nanmax(band.high) == 699.0
+    assert found.readings == power.size - 120
+    known = ~np.isnan(band.levels[2])
+    assert band.levels[2][known] == pytest.approx(300.0, rel=0.02)
+
+
+def test_a_time_without_readings_is_no_number(fleet: tuple[Store, Values]) -> None:
+    store, _ = fleet
+    found = bands(store, KEYS, ["power_mw"], BEGAN - SECONDS * S, BEGAN + SECONDS * S, asked=GPUS)
+    (band,) = found.bands
+    assert np.isnan(band.levels[:, 0]).all()
+    assert band.gpus[0] == 0
+
+
+def test_too_many_readings_are_answered_from_fewer_gpus(
+    fleet: tuple[Store, Values], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, _ = fleet
+    monkeypatch.setattr("whorl.analysis.telemetry.bands._ROWS", 20 * SECONDS)
+    found = bands(store, KEYS, ["power_mw"], BEGAN, BEGAN + SECONDS * S, asked=GPUS)
+    assert found.taken == 20
+    assert 15 < found.off_points < 20, "196 * sqrt(0.25 / 20 * 20 / 39)"
+
+
+def test_a_sample_is_spread_evenly_and_always_the_same() -> None:
+    keys: tuple[Key, ...] = tuple(("c", f"{one}") for one in range(27_648))
+    some = sample(keys)
+    assert len(set(some)) == SAMPLE
+    assert some == sample(keys)
+    assert np.diff([int(gpu) for _, gpu in some]) == pytest.approx(108, abs=1)
+    assert sample(keys[:10]) == keys[:10]

@@ -1,0 +1,115 @@
+"""GPUs are chosen by name, key, node or cabinet; and what happened to them is found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from whorl.analysis.telemetry.choosing import boards, choose, matching
+from whorl.analysis.telemetry.happened import happened
+from whorl.store import Store
+from whorl.store.schema import arrow_rows
+
+S = 1_000_000_000
+BEGAN = 1_790_000_000 * S
+
+
+def _append(store: Store, table: str, name: str, rows: Any) -> None:
+    store.append({table: arrow_rows(table, rows)}, name)
+
+
+@pytest.fixture
+def fleet(store: Store) -> Store:
+    """Two nodes of two GPUs in two cabinets, one GPU without a place, one of which only readings are known."""
+    gpus = {
+        "cluster": ["c"] * 4 + ["d"], "gpu": ["GPU-0", "GPU-1", "GPU-2", "GPU-3", "<b>x</b>"],
+        "node": ["n1", "n1", "n2", "n2", None], "slot": [0, 1, 0, 1, None], "cabinet": ["r1", "r1", "r2", "r2", None],
+        "first_seen": [BEGAN] * 5,
+    }  # fmt: skip
+    _append(store, "gpus", "g", gpus)
+    known = {"ts": [BEGAN] * 2, "cluster": ["c", None], "gpu": ["GPU-0", "lonely"], "power_mw": [1, 2]}
+    _append(store, "telemetry", "t", known)
+    return store
+
+
+@pytest.mark.parametrize(
+    ("asked", "chosen", "unknown"),
+    [
+        ({}, ["lonely", "n1/0", "n1/1", "n2/0", "n2/1", "<b>x</b>"], ()),
+        ({"cluster": "c"}, ["n1/0", "n1/1", "n2/0", "n2/1"], ()),
+        ({"gpus": ["n2/1", "GPU-0", "n1/0"]}, ["n2/1", "n1/0"], ()),
+        ({"nodes": ["n2"]}, ["n2/0", "n2/1"], ()),
+        ({"cabinets": ["r1"], "gpus": ["lonely"]}, ["lonely", "n1/0", "n1/1"], ()),
+        ({"gpus": ["n9/9"], "nodes": ["n1"]}, ["n1/0", "n1/1"], ("n9/9",)),
+        ({"cluster": "nowhere"}, [], ("cluster nowhere",)),
+        ({"cluster": "d", "nodes": ["n1"]}, [], ("node n1",)),
+    ],
+)
+def test_gpus_are_chosen(fleet: Store, asked: Any, chosen: list[str], unknown: tuple[str, ...]) -> None:
+    found = choose(boards(fleet), **asked)
+    assert sorted(one.name for one in found.boards) == sorted(chosen)
+    assert found.unknown == unknown
+    assert found.everything == (asked.keys() <= {"cluster"})
+
+
+def test_letters_find_cabinets_nodes_and_gpus(fleet: Store) -> None:
+    known = boards(fleet)
+    assert matching(known, "n1", 9) == ([], ["n1"], ["n1/0", "n1/1"])
+    assert matching(known, "R2", 9) == (["r2"], [], [])
+    assert matching(known, "gpu-3", 9) == ([], [], ["n2/1"])
+    assert [len(some) for some in matching(known, "", 2)] == [2, 2, 2]
+    assert matching(known, "<b>", 9)[2] == ["<b>x</b>"]
+
+
+@pytest.fixture
+def busy(fleet: Store) -> Store:
+    runs = {
+        "run_id": ["1", "2", "3"], "cluster": ["c"] * 3, "campaign": ["week-1"] * 3,
+        "workload": ["gemm", "gemm", "spmv"],
+        "gpu": ["GPU-0", "GPU-1", "GPU-0"], "began": [BEGAN, BEGAN + 2 * S, BEGAN + 10 * S],
+        "ended": [BEGAN + 5 * S, BEGAN + 7 * S, BEGAN + 15 * S], "status": ["ok"] * 3,
+    }  # fmt: skip
+    jobs = {
+        "cluster": ["c"] * 2, "allocation": ["7"] * 2, "job_id": ["7"] * 2, "user": ["alice"] * 2, "node": ["n1"] * 2,
+        "gpu": ["GPU-0", "GPU-1"], "gpu_from": ["file"] * 2, "began": [BEGAN - 100 * S] * 2, "ended": [None, None],
+        "recorded": [BEGAN] * 2,
+    }  # fmt: skip
+    events = {
+        "ts": [BEGAN + 1 * S, BEGAN + 2 * S, BEGAN + 3 * S, BEGAN + 4 * S], "cluster": ["c"] * 4,
+        "gpu": ["GPU-0", None, "GPU-2", "GPU-0"], "node": ["n1", "n1", "n2", "n1"],
+        "kind": ["xid", "missed_ticks", "xid", "not_supported"], "detail": ["XID 79", "2 ticks", "XID 48", "no"],
+    }  # fmt: skip
+    for table, rows in (("runs", runs), ("jobs", jobs), ("events", events)):
+        _append(fleet, table, table, rows)
+    return fleet
+
+
+def test_what_happened_to_a_gpu_is_its_runs_jobs_and_events_and_those_of_its_node(busy: Store) -> None:
+    found = happened(busy, [("c", "GPU-0")], BEGAN, BEGAN + 12 * S, apart=True)
+    assert [(one.name, one.says, one.key) for one in found.runs] == [
+        ("gemm", "week-1, ok", ("c", "GPU-0")), ("spmv", "week-1, ok", ("c", "GPU-0")),
+    ]  # fmt: skip
+    assert [(one.name, one.says, one.ended) for one in found.jobs] == [("7", "alice", None)]
+    assert [(one.kind, one.key, one.says) for one in found.marks] == [
+        ("xid", ("c", "GPU-0"), "XID 79"), ("missed_ticks", None, "2 ticks"),
+    ]  # fmt: skip
+    assert (found.all_runs, found.all_jobs, found.all_events) == (2, 1, 2)
+    before = happened(busy, [("c", "GPU-0")], BEGAN - 10 * S, BEGAN - S, apart=True)
+    assert (before.runs, len(before.jobs), before.marks) == ((), 1, ())
+
+
+def test_what_happened_to_many_gpus_is_put_together(busy: Store) -> None:
+    for which in (None, "c"):
+        found = happened(busy, which, BEGAN, BEGAN + 12 * S, apart=False)
+        assert [(one.name, one.gpus, one.key) for one in found.runs] == [("gemm", 2, None), ("spmv", 1, None)]
+        assert found.runs[0].ended == BEGAN + 7 * S
+        assert [(one.name, one.gpus, one.ended) for one in found.jobs] == [("7", 2, None)]
+        assert sorted(one.kind for one in found.marks) == ["missed_ticks", "xid", "xid"]
+
+
+def test_bars_and_marks_are_capped_and_counted(busy: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whorl.analysis.telemetry.happened.MOST", 1)
+    found = happened(busy, None, BEGAN, BEGAN + 12 * S, apart=True)
+    assert (len(found.runs), found.all_runs, len(found.marks), found.all_events) == (1, 3, 1, 3)
+    assert [one.kind for one in found.marks] == ["missed_ticks"], "the rarest kind is kept"

@@ -1,0 +1,223 @@
+"""Lines of a store's telemetry: gaps, NULL, counters, masks, marks, pruned minutes and journals."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from whorl.analysis.telemetry.lines import Line, lines, points_of
+from whorl.errors import QueryError
+from whorl.store import Store, retention
+from whorl.store.clock_events import bit
+from whorl.store.journal import Journal
+from whorl.store.rows import replacing
+from whorl.store.schema import arrow_rows
+
+S = 1_000_000_000
+BEGAN = 1_790_000_040 * S  # a whole minute
+KEY = ("c", "GPU-a")
+
+
+def _fill(store: Store, seconds: Sequence[float], gpu: str = "GPU-a", **columns: Any) -> None:
+    n = len(seconds)
+    rows = {"ts": [BEGAN + round(one * S) for one in seconds], "cluster": ["c"] * n, "gpu": [gpu] * n, **columns}
+    store.append({"telemetry": arrow_rows("telemetry", rows)}, f"rows-{zlib.crc32(gpu.encode())}")
+
+
+def _line(store: Store, metric: str, since_s: float = 0, until_s: float = 1000, **more: Any) -> Line:
+    found = lines(store, [KEY], [metric], BEGAN + round(since_s * S), BEGAN + round(until_s * S), **more)
+    (line,) = found.lines
+    return line
+
+
+def _points(line: Line) -> list[tuple[float, float | None]]:
+    return [
+        ((at - BEGAN) / S, None if np.isnan(value) else value)
+        for at, value in zip(line.ts.tolist(), line.value.tolist(), strict=True)
+    ]
+
+
+def test_a_line_is_in_the_unit_that_people_read(store: Store) -> None:
+    _fill(store, [0, 1, 2], power_mw=[100_000, 250_500, 100_000])
+    line = _line(store, "power_mw")
+    assert _points(line) == [(0, 100.0), (1, 250.5), (2, 100.0)]
+    assert (line.readings, line.step_ns) == (3, S)
+
+
+def test_a_null_is_a_gap_and_so_is_a_pause(store: Store) -> None:
+    power = [100_000] * 40
+    seconds = [float(one) for one in range(40)]
+    missing: list[int | None] = [None if one == 10 else value for one, value in enumerate(power)]
+    late = [one + 30 * (one >= 20) for one in seconds]
+    _fill(store, late, power_mw=missing)
+    found = _points(_line(store, "power_mw"))
+    assert [round(at) for at, value in found if value is None] == [11, 50]
+    assert len(found) == 41
+
+
+def test_a_slow_metric_is_no_gap_between_its_readings(store: Store) -> None:
+    used = [10**9 if one % 10 == 0 else None for one in range(100)]
+    used[50] = None  # one reading failed
+    _fill(store, [float(one) for one in range(100)], memory_used=used, power_mw=[1000] * 100)
+    found = _points(_line(store, "memory_used"))
+    assert [round(at) for at, value in found if value is None] == [60]
+    assert len(found) == 10
+
+
+def test_a_spike_of_one_reading_stays_at_every_width(store: Store) -> None:
+    power = np.full(20_000, 300_000)
+    power[12_345] = 700_000
+    power[17_000] = 1_000
+    _fill(store, [one / 10 for one in range(20_000)], power_mw=power)
+    for points in (8, 50, 1000):
+        found = _points(_line(store, "power_mw", until_s=2000, points=points))
+        assert len(found) <= points
+        assert {(1234.5, 700.0), (1700.0, 1.0)} <= set(found)
+
+
+def test_a_counter_is_a_rate_and_no_spike_where_it_begins_anew(store: Store) -> None:
+    counted = [*range(0, 200_000, 10_000), *range(5_000, 205_000, 10_000)]  # mJ, 10 J a second
+    _fill(store, [float(one) for one in range(40)], energy_mj=counted)
+    found = _points(_line(store, "energy_mj"))
+    assert {value for _, value in found if value is not None} == {10.0}
+    assert [round(at) for at, value in found if value is None] == [21]
+    assert len(found) == 1 + 39 - 1
+
+
+def test_a_counter_has_no_rate_over_a_gap(store: Store) -> None:
+    seconds = [*map(float, range(20)), *map(float, range(80, 100))]
+    _fill(store, seconds, energy_mj=[round(10_000 * one) for one in seconds])
+    found = _points(_line(store, "energy_mj"))
+    assert [round(at) for at, value in found if value is None] == [81]
+    assert {value for _, value in found} == {10.0, None}
+
+
+def test_what_is_held_down_is_a_share_of_the_time(store: Store) -> None:
+    _fill(store, [0, 1, 2], power_violation_ns=[0, 250_000_000, 1_250_000_000])
+    assert _points(_line(store, "power_violation_ns")) == [(1, 25.0), (2, 100.0)]
+
+
+def test_the_reasons_of_a_mask_are_spans(store: Store) -> None:
+    cap, idle = bit("power_cap"), bit("idle")
+    held = [idle] * 5 + [cap] * 10 + [0] * 5 + [cap | idle] + [0] * 9
+    _fill(store, [float(one) for one in range(30)], clock_event_reasons=held)
+    found = lines(store, [KEY], ["clock_event_reasons"], BEGAN, BEGAN + 30 * S)
+    assert not found.lines
+    spans = [(one.what, (one.began - BEGAN) // S, (one.ended - BEGAN) // S) for one in found.reasons]
+    assert sorted(spans) == [("idle", 0, 5), ("idle", 20, 21), ("power_cap", 5, 15), ("power_cap", 20, 21)]
+
+
+def test_spans_too_near_to_be_seen_apart_are_one_that_says_how_many(store: Store) -> None:
+    held = [bit("power_cap") * (one % 2) for one in range(100)]
+    _fill(store, [float(one) for one in range(100)], clock_event_reasons=held)
+    (one,) = lines(store, [KEY], ["clock_event_reasons"], BEGAN, BEGAN + 100 * S, width_ns=10 * S).reasons
+    assert (one.times, one.lasted_ns) == (50, 50 * S)
+
+
+def test_marks_of_sensors_are_spans(store: Store) -> None:
+    quality = [None] * 3 + ["power_stuck"] * 4 + [None] * 3
+    _fill(store, [float(one) for one in range(10)], quality=quality, power_mw=[1000] * 10)
+    (mark,) = lines(store, [KEY], ["power_mw"], BEGAN, BEGAN + 10 * S).marks
+    assert (mark.what, mark.began, mark.ended) == ("power_stuck", BEGAN + 3 * S, BEGAN + 7 * S)
+
+
+@pytest.fixture
+def pruned(store: Store) -> Store:
+    """Ten minutes at 1 Hz, of which the first five became minutes; the power of second 100 was a spike."""
+    power = np.full(600, 200_000)
+    power[100], power[200] = 650_000, 10_000
+    counted = 200_000 * np.arange(600)
+    _fill(
+        store, [float(one) for one in range(600)], power_mw=power, energy_mj=counted,
+        clock_event_reasons=[4 if one == 70 else 0 for one in range(600)],
+    )  # fmt: skip
+    now = BEGAN + 600 * S
+    retention.prune(store.root, 300, pace=replacing.OFFLINE, now=now)
+    ((minutes, rows),) = store.sql(
+        "select (select count(*) from telemetry_minutes), (select count(*) from telemetry)"
+    ).polars().rows()  # fmt: skip
+    assert (minutes, rows) == (5, 300)
+    return store
+
+
+def test_pruned_minutes_show_their_lowest_and_highest_value_beside_readings(pruned: Store) -> None:
+    found = lines(pruned, [KEY], ["power_mw"], BEGAN, BEGAN + 600 * S)
+    (line,) = found.lines
+    points = _points(line)
+    assert {(90.0, 650.0), (210.0, 10.0)} <= set(points)
+    assert None not in [value for _, value in points], "minutes and readings follow each other"
+    assert line.readings == 600
+    assert found.pruned_ns == BEGAN + 300 * S
+    assert max(at for at, _ in points) == 599
+
+
+def test_a_counter_of_pruned_minutes_keeps_its_rate(pruned: Store) -> None:
+    points = _points(_line(pruned, "energy_mj"))
+    assert [value for _, value in points if value is not None] == pytest.approx([200.0] * (4 + 299))
+    assert points[0][0] == 30
+
+
+def test_a_bit_of_a_pruned_minute_holds_that_minute(pruned: Store) -> None:
+    (one,) = lines(pruned, [KEY], ["clock_event_reasons"], BEGAN, BEGAN + 600 * S).reasons
+    assert ((one.began - BEGAN) // S, (one.ended - BEGAN) // S) == (60, 120)
+
+
+def test_readings_in_a_journal_are_there_at_once(store: Store) -> None:
+    _fill(store, [0, 1, 2], power_mw=[1000, 1000, 1000])
+    rows = arrow_rows("telemetry", {"ts": [BEGAN + 3 * S], "cluster": ["c"], "gpu": ["GPU-a"], "power_mw": [5000]})
+    with Journal(store, "n1", thread=False) as journal:
+        journal.append(rows.to_batches()[0])
+        assert _points(_line(store, "power_mw"))[-1] == (3, 5.0)
+
+
+def test_two_gpus_of_one_name_in_two_clusters_are_two_lines(store: Store) -> None:
+    for cluster, power in (("c", 1000), ("d", 2000)):
+        rows = {"ts": [BEGAN, BEGAN + S], "cluster": [cluster] * 2, "gpu": ["n1/0"] * 2, "power_mw": [power] * 2}
+        store.append({"telemetry": arrow_rows("telemetry", rows)}, cluster)
+    found = lines(store, [("d", "n1/0"), ("c", "n1/0"), ("e", "n1/0")], ["power_mw"], BEGAN, BEGAN + 10 * S)
+    told = [(one.key[0], one.value.tolist()) for one in found.lines]
+    assert told == [("d", [2.0, 2.0]), ("c", [1.0, 1.0]), ("e", [])]
+
+
+def test_readings_just_outside_the_range_let_a_line_enter_and_leave_it(store: Store) -> None:
+    _fill(store, [0.0, 10.0, 20.0, 30.0], power_mw=[1000, 2000, 3000, 4000])
+    line = _line(store, "power_mw", 12, 18)
+    assert [at for at, _ in _points(line)] == [0, 10, 20, 30]
+    assert line.readings == 0
+
+
+def test_an_unknown_metric_is_told(store: Store) -> None:
+    with pytest.raises(QueryError, match="there is no metric 'power'"):
+        lines(store, [KEY], ["power"], 0, 1)
+
+
+def test_too_many_readings_are_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    _fill(store, [float(one) for one in range(100)], power_mw=[1] * 100)
+    monkeypatch.setattr("whorl.analysis.telemetry.readings.MOST_ROWS", 50)
+    with pytest.raises(QueryError, match="choose fewer GPUs or a shorter time"):
+        lines(store, [KEY], ["power_mw"], BEGAN, BEGAN + 100 * S)
+
+
+def test_many_rows_are_read_a_gpu_at_a_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for gpu in ("GPU-a", "GPU-b"):
+        _fill(store, [float(one) for one in range(100)], gpu, power_mw=[1000] * 100)
+    monkeypatch.setattr("whorl.analysis.telemetry.readings._AT_ONCE", 150)
+    found = lines(store, [KEY, ("c", "GPU-b")], ["power_mw"], BEGAN, BEGAN + 100 * S)
+    assert [one.readings for one in found.lines] == [100, 100]
+
+
+def test_hostile_names_are_only_names(store: Store) -> None:
+    hostile = "x'; DROP TABLE runs; --<b>"
+    _fill(store, [0, 1], hostile, power_mw=[1000, 1000])
+    found = lines(store, [("c", hostile)], ["power_mw"], BEGAN, BEGAN + S * 5)
+    assert found.lines[0].readings == 2
+
+
+@pytest.mark.parametrize("n", [1, 16, 48, 10_000])
+def test_all_lines_together_have_a_bounded_number_of_points(n: int) -> None:
+    assert 100 < points_of(n) <= 4000
+    assert n > 125 or n * points_of(n) <= 30_000

@@ -1,0 +1,131 @@
+"""Which GPU a name means, what a search finds, and what is beside a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from whorl.analysis.choosing import beside, find, known_gpus, search, shared
+from whorl.collectors.rows import short_hash
+from whorl.errors import InputError
+from whorl.store import Store
+from whorl.store.schema import arrow_rows
+from whorl.tests.judged_fleet import BEGAN_NS, CLUSTER, judged_store, uuid
+from whorl.tests.stores import new_store
+
+
+def gpus(store: Store, **columns: list[Any]) -> None:
+    store.append({"gpus": arrow_rows("gpus", columns)}, short_hash(sorted(map(str, columns.items()))))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """8 GPUs on two nodes, measured once."""
+    return judged_store(tmp_path_factory.mktemp("chosen") / "S", 8, (0,), workloads=("gemm-fp32",))
+
+
+@pytest.mark.parametrize("said", ["n02/1", " N02/1 ", uuid(5), uuid(5)[4:14], "S0005", "s0005"])
+def test_a_gpu_has_many_names(said: str, store: Store) -> None:
+    row = find(store, said)
+    assert (row["gpu"], row["name"], row["cluster"], row["keys"]) == (uuid(5), "n02/1", CLUSTER, [uuid(5)])
+
+
+def test_what_fits_no_gpu_or_several_is_told_with_those_that_there_are(store: Store) -> None:
+    with pytest.raises(InputError, match=r"there is no GPU 'n77' in .*; there is n01/0 \(GPU-00000000"):
+        find(store, "n77")
+    with pytest.raises(InputError, match=r"'n02' fits 4 GPUs: n02/0 \(.*n02/3.*; give more of the name"):
+        find(store, "n02")
+    with pytest.raises(InputError, match="no GPUs of cluster 'west'"):
+        find(store, "n02/1", "west")
+
+
+def test_one_letter_is_no_part_of_a_name(store: Store) -> None:
+    with pytest.raises(InputError, match="there is no GPU 'n'"):
+        find(store, "n")
+
+
+def test_a_name_in_two_clusters_is_told_apart(tmp_path: Path) -> None:
+    store = new_store(tmp_path / "S")
+    gpus(store, cluster=["east", "west"], gpu=["a", "b"], node=["n1", "n1"], slot=[0, 0])
+    with pytest.raises(InputError, match="fits 2 GPUs"):
+        find(store, "n1/0")
+    assert find(store, "n1/0", "west")["gpu"] == "b"
+    assert find(store, "west:n1/0")["gpu"] == "b"
+
+
+def test_a_gpu_that_files_name_in_two_ways_is_one(tmp_path: Path) -> None:
+    store = new_store(tmp_path / "S")
+    gpus(store, cluster=["c"] * 2, gpu=["GPU-1", "GPU-1"], uuid=["GPU-1"] * 2, place=[None, "r1-n1-0"])
+    gpus(store, cluster=["c"], gpu=["r1-n1-0"], place=["r1-n1-0"])
+    known = known_gpus(store)
+    assert known.height == 1
+    row = find(store, "r1-n1-0")
+    assert (row["gpu"], sorted(row["keys"])) == ("GPU-1", ["GPU-1", "r1-n1-0"])
+
+
+def test_a_name_with_html_or_a_line_break_in_it_is_found_as_it_is(tmp_path: Path) -> None:
+    store = new_store(tmp_path / "S")
+    hostile = "<img src=x>\n[(*"
+    gpus(store, cluster=["c", "c"], gpu=[hostile, "plain"])
+    assert find(store, "<img src=x>")["gpu"] == hostile
+    assert search(known_gpus(store), "[(*", None, 5)["gpu"].to_list() == [hostile]
+
+
+def test_a_search_finds_words_anywhere_and_what_begins_with_it_first(store: Store) -> None:
+    known = known_gpus(store)
+    assert search(known, "", None, 3)["name"].to_list() == ["n01/0", "n01/1", "n01/2"]
+    assert search(known, "", None, 2, (uuid(7),))["name"].to_list() == ["n02/3", "n01/0"]
+    assert search(known, "v100 n02", None, 9)["name"].to_list() == ["n02/0", "n02/1", "n02/2", "n02/3"]
+    assert search(known, "S0003", None, 9)["name"].to_list() == ["n01/3"]
+    assert search(known, "nothing of it", None, 9).is_empty()
+    assert search(known, "n02", "west", 9).is_empty()
+
+
+def test_the_gpus_of_a_node_stand_beside_each_other_in_the_order_of_their_slots(store: Store) -> None:
+    known = known_gpus(store)
+    found = beside(known, find(store, "n02/1"))
+    assert [name for name, _ in found.gpus] == ["n02/0", "n02/1", "n02/2", "n02/3"]
+    assert (found.previous, found.next) == ("n02/0", "n02/2")
+    last = beside(known, find(store, "n02/3"))
+    assert (last.previous, last.next) == ("n02/2", None)
+
+
+def test_a_card_that_was_replaced_and_one_without_a_node(tmp_path: Path) -> None:
+    store = new_store(tmp_path / "S")
+    gpus(
+        store, cluster=["c"] * 4, gpu=["old", "new", "lone", "mig"], uuid=["old", "new", "lone", "mig"],
+        node=["n1", "n1", None, "n1"], slot=[0, 0, None, 0], first_seen=[BEGAN_NS, BEGAN_NS + 9, None, BEGAN_NS],
+        parent=[None, None, None, "new"], mig_profile=[None, None, None, "1g.10gb"],
+    )  # fmt: skip
+    known = known_gpus(store)
+    assert [gpu for _, gpu in beside(known, find(store, "new")).gpus] == ["new"]
+    assert [gpu for _, gpu in beside(known, find(store, "old")).gpus] == ["new", "old"]
+    assert beside(known, find(store, "lone")).gpus == ()
+    assert [gpu for _, gpu in beside(known, find(store, "mig")).gpus] == ["mig"]
+
+
+def test_what_a_gpu_shares_with_those_of_its_model_is_counted(tmp_path: Path) -> None:
+    store = new_store(tmp_path / "S")
+    gpus(
+        store, cluster=["c"] * 4, gpu=["a", "b", "d", "e"], model=["X", "X", "X", "Y"],
+        driver=["1", "1", None, "1"], vbios=[None] * 4, power_limit_mw=[1, 2, 2, 1],
+    )  # fmt: skip
+    known = known_gpus(store)
+    assert shared(known, find(store, "a")) == {"driver": (2, 2), "power_limit_mw": (1, 3)}
+
+
+def test_a_large_fleet_is_one_small_frame(tmp_path: Path) -> None:
+    store = new_store(tmp_path / "S")
+    many = 27_648
+    keys = [f"GPU-{one:08x}-0000-4000-8000-000000000000" for one in range(many)]
+    gpus(
+        store, cluster=["c"] * many, gpu=keys, uuid=keys, node=[f"h{one // 6:04}" for one in range(many)],
+        slot=[one % 6 for one in range(many)],
+    )  # fmt: skip
+    known = known_gpus(store)
+    assert known.estimated_size("mb") < 20
+    assert search(known, "h4607", None, 50).height == 6
+    assert isinstance(known, pl.DataFrame)

@@ -1,0 +1,77 @@
+"""The page Jobs and energy as a person uses it: by user, by job, one job in full, back; the address keeps it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from axe_playwright_python.base import AXE_SCRIPT
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+    from whorl.tests.browser.conftest import Opened
+
+pytestmark = pytest.mark.browser
+
+
+def _open(opened: Opened, path: str, **more: int) -> Page:
+    page = opened(path, height=2400, **more)
+    page.wait_for_selector("#energy-body .tiles")
+    return page
+
+
+def test_from_users_to_jobs_to_one_job_and_back(opened: Opened) -> None:
+    page = _open(opened, "energy")
+    assert "Wh" in page.locator("#energy-body .tiles dd").first.inner_text()
+    assert re.search(r"as of \d{4}-\d\d-\d\d", page.locator("#energy-made").inner_text())
+    page.wait_for_selector("#energy-largest .js-plotly-plot .bars")
+    page.wait_for_selector("#energy-days .js-plotly-plot .bars")
+    page.wait_for_selector("#energy-rows-user .ag-row :text('alice')")
+    page.locator("#energy-by").click()
+    page.get_by_role("option", name="job", exact=True).click()
+    page.wait_for_url(re.compile(r"by=job"))
+    page.locator("#energy-rows-job a:has-text('1003')").click()
+    page.wait_for_url(re.compile(r"job=1003"))
+    page.wait_for_selector(".said:has-text('Job 1003 of bob (physics)')")
+    page.wait_for_selector("#energy-places .js-plotly-plot .points")
+    assert page.locator("#energy-gpus .ag-center-cols-container .ag-row").count() == 4
+    assert page.locator("#energy-since").is_hidden()
+    page.reload()
+    page.wait_for_selector(".said:has-text('Job 1003 of bob (physics)')")
+    page.get_by_role("link", name="All jobs").click()
+    page.wait_for_url(re.compile(r"energy(\?(?!.*job=).*)?$"))
+    page.wait_for_selector("#energy-largest .js-plotly-plot .bars")
+
+
+def test_a_time_is_typed_and_what_is_no_time_is_told(opened: Opened) -> None:
+    page = _open(opened, "energy")
+    page.locator("#energy-since").fill("yesterday")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#energy-wrong :text('is no time')")
+    page.locator("#energy-since").fill("2026-01-07 00:00")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(r"since=2026-01-07T00(%3A|:)00"))
+    page.wait_for_selector("#energy-wrong >> :scope:not(:has(*))", state="attached")
+
+
+def test_an_unknown_job_and_words_that_mean_nothing_are_told(opened: Opened) -> None:
+    page = opened("energy?job=nobody")
+    page.wait_for_selector("#energy-body .told.problem:has-text('knows no job nobody')")
+    page = _open(opened, "energy?by=colour&last=ever")
+    said = page.locator("#energy-body .told").all_inner_texts()
+    assert any("by='colour'" in one for one in said)
+    assert any("last='ever'" in one for one in said)
+
+
+@pytest.mark.parametrize("path", ["energy?by=gpu", "energy?job=1003"])
+def test_what_it_shows_has_no_serious_fault_and_fits_a_phone(path: str, opened: Opened) -> None:
+    page = _open(opened, path, width=390)
+    page.wait_for_selector("#energy-body .js-plotly-plot .main-svg")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page is wider than the window"
+    page.evaluate(AXE_SCRIPT)
+    what = "{exclude: ['.dash-dropdown-focus-target']}"
+    found = page.evaluate(f"axe.run({what}, {{resultTypes: ['violations']}})")["violations"]
+    serious = [one for one in found if one["impact"] in ("serious", "critical")]
+    assert not [f"{one['id']}: {one['nodes'][0]['html'][:200]}" for one in serious]

@@ -1,0 +1,147 @@
+"""The page Fleet as a person uses it: a brush in one figure holds in the others, in the table and in the address."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from whorl.tests.browser.conftest import GPUS
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+    from whorl.tests.browser.conftest import Opened
+
+pytestmark = pytest.mark.browser
+
+
+def _open(opened: Opened, path: str = "fleet?probe=gemm-fp32", **more: int) -> Page:
+    page = opened(path, height=2400, **more)
+    _drawn(page)
+    return page
+
+
+def _drawn(page: Page) -> None:
+    page.wait_for_selector("#fleet-said p")
+    for figure in ("strips", "map", "power", "trend"):
+        page.wait_for_function(
+            f"() => document.querySelector('#fleet-{figure} .js-plotly-plot')?._fullData?.length > 1"
+        )
+    page.wait_for_selector("#fleet-table .ag-row a")
+
+
+def _drag(page: Page, figure: str, left: float, top: float, right: float, bottom: float) -> None:
+    """A rectangle with the mouse, in shares of the figure's inside."""
+    box = page.locator(f"#{figure} .nsewdrag").first.bounding_box()
+    assert box is not None
+    x, y, width, height = (box[name] for name in ("x", "y", "width", "height"))
+    page.mouse.move(x + left * width, y + top * height)
+    page.mouse.down()
+    page.mouse.move(x + (left + right) / 2 * width, y + (top + bottom) / 2 * height, steps=3)
+    page.mouse.move(x + right * width, y + bottom * height, steps=3)
+    page.mouse.up()
+
+
+def _brushed(page: Page, n: int | None = None) -> int:
+    """How many GPUs the page says are brushed; it waits until the table shows as many."""
+    page.wait_for_selector(f"#fleet-brush strong:has-text('{'' if n is None else n} of {GPUS} GPUs')")
+    many = int(page.locator("#fleet-brush strong").first.inner_text().split()[0])
+    page.wait_for_function(
+        "many => document.querySelectorAll('#fleet-table .ag-center-cols-container .ag-row').length === many", arg=many
+    )
+    return many
+
+
+def _points(page: Page, figure: str) -> list[int]:
+    """The points of a figure that are drawn in full."""
+    colours = page.evaluate(
+        f"() => Array.from(document.querySelector('#{figure} .js-plotly-plot')._fullData[0].marker.color)"
+    )
+    return [place for place, one in enumerate(colours) if one == 1]
+
+
+def test_a_brush_holds_in_the_other_figures_the_table_and_the_address(opened: Opened) -> None:
+    page = _open(opened)
+    assert f"{GPUS} GPUs in" in page.locator("#fleet-said").inner_text()
+    _drag(page, "fleet-strips", 0.01, 0.02, 0.99, 0.62)
+    page.wait_for_url(re.compile(r"range=slower_pct:[\d.]+:$"))
+    many = _brushed(page)
+    assert 0 < many < GPUS / 2
+    held = _points(page, "fleet-strips")
+    assert len(held) == many
+    assert _points(page, "fleet-power") == held
+    shown = "() => document.querySelector('#fleet-map .js-plotly-plot')._fullData[1]"
+    assert page.evaluate(f"{shown}.visible") is True
+    cells = page.evaluate(f"() => Array.from(({shown})().z, row => [...row]).flat().filter(z => z > -128).length")
+    assert cells == many
+    slower = page.locator("#fleet-table .ag-row [col-id=slower_pct]").all_inner_texts()
+    assert len(slower) == many
+    least = float(page.url.partition("slower_pct:")[2].strip(":"))
+    assert all(float(one.strip("+ %")) >= round(least, 2) for one in slower)
+
+    copied = page.url
+    again = _open(opened, copied.partition("/node/7/")[2])
+    assert _brushed(again, many) == many
+    assert _points(again, "fleet-power") == held
+
+    _drag(page, "fleet-map", 0.03, 0.06, 0.97, 0.47)
+    page.wait_for_url(re.compile("range=row:0:0"))
+    page.wait_for_selector("#fleet-brush:has-text('a part of the map')")
+    fewer = _brushed(page)
+    assert fewer < many
+    page.get_by_role("button", name="Clear").click()
+    page.wait_for_url(re.compile(r"fleet\?probe=gemm-fp32$"))
+    page.wait_for_selector("#fleet-brush:has-text('Nothing is brushed')")
+    page.go_back()
+    assert _brushed(page, fewer) == fewer
+
+
+def test_a_gpu_is_looked_at_chosen_and_followed(opened: Opened) -> None:
+    page = _open(opened, "fleet?probe=gemm-fp32&range=slower_pct:10:")
+    assert _brushed(page) == 1, "the pinned one"
+    mark = page.locator("#fleet-power .scatterlayer .trace:last-child .point").first
+    mark.hover(force=True)
+    tip = page.locator("#fleet-power-tip .tip, .dash-graph--tooltip .tip, .tip").first
+    tip.wait_for()
+    assert re.search(r"slower, %: \+\d+\.\d+ \(95 %: \+\d+\.\d+ to \+\d+\.\d+ %\)", tip.inner_text())
+    assert "3 runs in 3 sittings" in tip.inner_text()
+    assert "pinned clock, confirmed" in tip.inner_text()
+    mark.click(force=True)
+    page.wait_for_url(re.compile("gpu="))
+    page.wait_for_selector("#fleet-brush:has-text('Chosen:')")
+    name = page.locator("#fleet-table .ag-row a").inner_text()
+    assert name in page.locator("#fleet-brush").inner_text()
+    page.wait_for_selector(f"#fleet-trend .legend:has-text('{name}')")
+    cell = page.locator("#fleet-table .ag-row [col-id=chosen]")
+    cell.filter(has_text="☑").wait_for()
+    cell.click()
+    page.wait_for_url(re.compile(r"^(?!.*gpu=)"))
+    cell.filter(has_text="☐").wait_for()
+
+
+def test_what_is_chosen_in_the_head_is_in_the_address_and_in_the_figures(opened: Opened) -> None:
+    page = _open(opened)
+    page.locator("#fleet-choose-figure").click()
+    page.get_by_role("option", name="temperature rise").click()
+    page.wait_for_url(re.compile("figure=temperature_rise"))
+    page.wait_for_selector("#fleet-strips .ytitle:has-text('warms more a watt')")
+    page.wait_for_selector("#fleet-table [role=columnheader][col-id=temperature_rise]")
+    page.locator("#fleet-choose-campaign").click()
+    page.get_by_role("option", name="made-2").click()
+    page.wait_for_url(re.compile("campaign=made-2"))
+    page.wait_for_selector("#fleet-said:has-text('64 runs of gemm-fp32')")
+    assert "no intervals" in page.locator("#fleet-said").inner_text()
+    assert "There is no figure 'temperature_rise' here" in page.locator("#fleet-said").inner_text()
+    page.go_back()
+    page.wait_for_selector("#fleet-said:has-text('192 runs of gemm-fp32')")
+    page.locator("#fleet-choose-campaign:has-text('all runs')").wait_for()
+
+
+def test_an_address_that_names_what_is_not_there_says_so(opened: Opened) -> None:
+    page = _open(opened, "fleet?probe=%3Cb%3Enone&campaign=gone&gpu=%3Ci%3E&range=x:1:2&range=y")
+    said = page.locator("main").inner_text()
+    for what in ("no probe '<b>none'", "no campaign 'gone'", "no GPU '<i>'", "no column 'x'", "range='y'"):
+        assert what in said
+    assert page.locator("#fleet-said b, #fleet-said i").count() == 0

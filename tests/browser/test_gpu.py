@@ -1,0 +1,86 @@
+"""The page GPU in a real browser, used as a person uses it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+    from whorl.tests.browser.conftest import Opened
+
+pytestmark = pytest.mark.browser
+
+FIGURES = "#gpu-bands-figure .main-svg"
+
+
+def pinned(page: Page) -> str:
+    """The name of the GPU with a finding, from the list of a page without a GPU."""
+    link = page.locator("#gpu-named .ag-center-cols-container a").first
+    return link.inner_text()
+
+
+def test_a_person_finds_the_odd_gpu_and_sees_why(opened: Opened) -> None:
+    page = opened("gpu")
+    expect(page.locator("#gpu-head h2")).to_have_text("GPUs with findings")
+    name = pinned(page)
+    page.locator("#gpu-named .ag-center-cols-container a").first.click()
+    expect(page.locator("#gpu-title")).not_to_have_text("GPU")
+    finding = page.locator(".told.finding")
+    expect(finding).to_contain_text("Pinned clock, confirmed")
+    expect(finding).to_contain_text("What to do: Look for a clock that is set by hand")
+    expect(finding.locator(".js-plotly-plot")).to_contain_text("pinned clock")
+    assert name in page.url or "GPU-" in page.url
+    page.locator(FIGURES).first.wait_for()
+    expect(page.locator("#gpu-bands-figure")).to_contain_text("this GPU, beyond 90 % of its peers")
+    expect(page.locator("#gpu-past-figure")).to_contain_text("its peers on that day")
+    expect(page.locator("#gpu-runs-table")).to_contain_text("stream-triad")
+    expect(page.locator("#gpu-alike")).to_contain_text("standard deviations away")
+
+
+def test_what_is_chosen_is_in_the_address_and_survives_a_reload(opened: Opened) -> None:
+    page = opened("gpu?gpu=c001-1/0")
+    page.locator(FIGURES).first.wait_for()
+    page.get_by_label("power", exact=True).check()
+    page.wait_for_url(re.compile("figure=power"))
+    expect(page.locator("#gpu-bands-figure")).to_contain_text("more than its peers")
+    page.locator("#gpu-workload").click()
+    page.get_by_role("option", name="pagerank").click()
+    page.wait_for_url(re.compile("probe=pagerank"))
+    page.reload()
+    expect(page.locator("#gpu-title")).to_have_text("GPU c001-1/0")
+    expect(page.locator("#gpu-workload")).to_contain_text("pagerank")
+    assert page.get_by_label("power", exact=True).is_checked()
+
+
+def test_any_gpu_is_found_by_a_part_of_its_names_and_its_neighbours_by_links(opened: Opened) -> None:
+    page = opened("gpu?gpu=c001-1/0")
+    page.locator("#gpu-choice").click()
+    page.keyboard.type("c002-3", delay=20)
+    expect(page.get_by_role("option", name="c002-3")).to_have_count(4)
+    expect(page.get_by_role("option", name="c001")).to_have_count(0)  # what is typed last has been answered
+    page.get_by_role("option", name="c002-3/1").click()
+    expect(page.locator("#gpu-title")).to_have_text("GPU c002-3/1")
+    page.wait_for_url(re.compile(r"gpu=c002-3%2F1"))
+    page.get_by_role("link", name="next ›").click()
+    expect(page.locator("#gpu-title")).to_have_text("GPU c002-3/2")
+    page.go_back()
+    expect(page.locator("#gpu-title")).to_have_text("GPU c002-3/1")
+    expect(page.locator("#gpu-head .facts")).to_contain_text("c002-3")
+
+
+def test_what_the_store_does_not_have_is_told_in_a_sentence(opened: Opened) -> None:
+    page = opened("gpu?gpu=%3Cb%3Enobody%3C/b%3E")
+    expect(page.locator("#gpu-head .told.problem")).to_contain_text("there is no GPU '<b>nobody</b>' in this store")
+    page.goto(page.url.split("gpu?")[0] + "gpu?gpu=c001")
+    expect(page.locator("#gpu-head .told.problem")).to_contain_text("give more of the name")
+
+
+def test_it_fits_a_phone(opened: Opened) -> None:
+    page = opened("gpu?gpu=c001-1/0", width=390, scheme="dark")
+    page.locator("#gpu-past-figure .main-svg").first.wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

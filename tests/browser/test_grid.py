@@ -1,0 +1,89 @@
+"""The tables of the dashboard in a real browser: what they show, sort, filter and save, by mouse and by keyboard."""
+
+from __future__ import annotations
+
+import csv
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from whorl.tests.browser.conftest import FORMULA, HOSTILE, MANY
+from whorl.tests.browser.test_pages import faults
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Download, Page
+
+    from whorl.tests.browser.conftest import Opened
+
+pytestmark = pytest.mark.browser
+
+
+def _cell(page: Page, grid: str, row: int, column: str) -> str:
+    """What a cell shows, once its row is there."""
+    cell = page.locator(f"#{grid} .ag-row[row-index='{row}'] [col-id='{column}']")
+    cell.filter(has_not_text=re.compile("^…?$")).wait_for()
+    return cell.inner_text()
+
+
+def _sort(page: Page, grid: str, way: str) -> None:
+    page.locator(f"#{grid} [role=columnheader][col-id=slower]").click()
+    page.wait_for_selector(f"#{grid} [role=columnheader][col-id=slower][aria-sort={way}]")
+    first = "0.0 %" if way == "ascending" else {"small": "+0.4 %", "large": "+10.0 %"}[grid]
+    page.locator(f"#{grid} .ag-row[row-index='0'] [col-id=slower]").filter(has_text=first).wait_for()
+
+
+def _saved(page: Page, label: str) -> list[dict[str, str]]:
+    with page.expect_download() as download:
+        page.get_by_role("button", name=f"CSV: {label}").click()
+    got: Download = download.value
+    return list(csv.DictReader(got.path().read_text(encoding="utf-8-sig").splitlines()))
+
+
+@pytest.mark.parametrize(("grid", "rows", "label"), [("small", 40, "Forty"), ("large", MANY, "Many")])
+def test_a_table_shows_sorts_filters_and_saves(grid: str, rows: int, label: str, opened: Opened) -> None:
+    page = opened("tables", scheme="dark", height=1300)
+    assert _cell(page, grid, 0, "gpu") == HOSTILE
+    assert page.locator("main img").count() == 0
+    assert _cell(page, grid, 3, "slower") == "n/a"
+    assert _cell(page, grid, 2, "low") == "[0.0, 1.0] %"
+    assert _cell(page, grid, 5, "a.b") == "5 W"
+    _sort(page, grid, "ascending")
+    _sort(page, grid, "descending")
+    saved = _saved(page, label)
+    assert list(saved[0]) == ["gpu", "slower", "low", "high", "a.b"]
+    assert len(saved) == rows
+    assert {HOSTILE, f"'{FORMULA}", "n0000/2"} <= {one["gpu"] for one in saved}
+    values = [one["slower"] for one in saved]
+    known = [float(value) for value in values if value]
+    assert known == sorted(known, reverse=True)
+    assert values[len(known) :] == [""] * (rows - len(known)), "what is missing comes last"
+    page.get_by_role("group", name=label).get_by_role("textbox", name=re.compile("^GPU")).fill("n0003")
+    page.wait_for_function(
+        "grid => document.querySelectorAll(`#${grid} .ag-center-cols-container .ag-row`).length === 4", arg=grid
+    )
+    assert {one["gpu"] for one in _saved(page, label)} == {f"n0003/{place}" for place in range(4)}
+    assert page.title() != "gone"
+
+
+def test_a_table_is_used_by_keyboard_and_read_by_a_screen_reader(opened: Opened) -> None:
+    page = opened("tables", height=1300)
+    _cell(page, "large", 1, "gpu")
+    assert faults(page) == []
+    page.locator("#small .ag-row[row-index='1'] [col-id=gpu]").click(position={"x": 2, "y": 2})
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(r"/node/7/figure\?gpu=n0000%2F2$"))
+    page.wait_for_selector("h1:has-text('Figure')")
+
+
+def test_many_rows_come_in_blocks(opened: Opened) -> None:
+    page = opened("tables")
+    sizes: list[int] = []
+    page.on("response", lambda got: sizes.append(len(got.body())) if "_dash-update" in got.url else None)
+    _cell(page, "large", 1, "gpu")
+    page.locator("#large .ag-row[row-index='1'] [col-id=gpu]").click(position={"x": 2, "y": 2})
+    page.keyboard.press("Control+ArrowDown")
+    assert _cell(page, "large", MANY - 1, "gpu") == f"n{(MANY - 1) // 4:04}/{(MANY - 1) % 4}"
+    assert sizes
+    assert max(sizes) < 50_000

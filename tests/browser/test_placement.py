@@ -1,0 +1,127 @@
+"""The page Placement as a person uses it: advice, what to copy, a replay, GPUs to avoid, addresses that say nothing."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import pytest
+from click.testing import CliRunner
+from playwright.sync_api import expect
+
+from whorl.cli import cli
+from whorl.tests.browser.conftest import GPUS, HOSTILE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from playwright.sync_api import Page
+
+    from whorl.tests.browser.conftest import Opened
+
+pytestmark = pytest.mark.browser
+
+FINDING = "#placement-body > div > .finding"
+
+
+def _finding(page: Page) -> str:
+    page.locator(FINDING).wait_for()
+    return page.locator(FINDING).inner_text()
+
+
+def _printed(store: Path, *words: str) -> str:
+    given = ["advise", "--store", str(store), "--no-scheduler", "--workload", "gemm-fp32", "--gpus", "8", *words]
+    return CliRunner().invoke(cli, given, catch_exceptions=False).stdout
+
+
+def test_the_page_says_and_copies_what_the_command_prints(opened: Opened, filled: Path) -> None:
+    page = opened("placement?probe=gemm-fp32&gpus=8")
+    finding = _finding(page)
+    printed = " ".join(_printed(filled).split())
+    assert finding in printed
+    evidence = page.locator("section", has=page.get_by_role("heading", name="Evidence, sets, cost and age"))
+    for cell in evidence.locator("td").all_inner_texts():
+        assert cell in printed
+    page.evaluate("navigator.clipboard.writeText = text => { window.copied = text; return Promise.resolve(); }")
+    for title, form in (("Slurm: nodes to exclude", "exclude"), ("Kubernetes: labels", "kubernetes")):
+        part = page.locator(".copies details", has_text=title)
+        if part.get_attribute("open") is None:
+            part.locator("summary").click()
+        assert f"--format {form}" in part.inner_text()
+        wanted = _printed(filled, "--format", form).strip()
+        if wanted:
+            part.get_by_role("button", name="Copy").click()
+            page.wait_for_function("text => (window.copied || '').trim() === text", arg=wanted)
+        else:
+            assert part.get_by_role("button", name="Copy").count() == 0
+    expect(page.locator("#placement-body")).to_contain_text(f"n = {GPUS} GPUs")
+    page.locator("#placement-body .js-plotly-plot .main-svg").first.wait_for()
+
+
+def test_what_is_chosen_is_in_the_address_and_survives_a_reload(opened: Opened) -> None:
+    page = opened("placement?probe=gemm-fp32")
+    _finding(page)
+    page.locator("#placement-count").fill("4")
+    page.locator("#placement-count").press("Enter")
+    page.wait_for_url(re.compile("gpus=4"))
+    expect(page.locator(".copies")).to_contain_text("--gpus 4 ")
+    page.reload()
+    _finding(page)
+    assert page.locator("#placement-count").input_value() == "4"
+
+
+def test_a_replay_compares_policies_over_seeds(opened: Opened) -> None:
+    page = opened("placement?probe=gemm-fp32&seeds=5")
+    expect(page.locator("#placement-status")).to_contain_text("jobs of this cluster can be replayed")
+    page.get_by_role("button", name="Replay").click()
+    gains = page.get_by_role("region", name="Gains of policies")
+    gains.wait_for(timeout=120_000)
+    for policy in ("advice-exclude", "pm-first", "pal"):
+        expect(gains).to_contain_text(policy)
+    expect(page.locator("#placement-replay .js-plotly-plot").first).to_be_visible()
+    expect(page.locator("#placement-replay")).to_contain_text("Conditions and notes")
+
+
+def test_a_gpu_is_excluded_by_the_link_of_its_page(opened: Opened) -> None:
+    page = opened("gpu?gpu=c001-1/0")
+    page.get_by_role("link", name="Exclude in placement").click()
+    page.wait_for_url(re.compile("placement.*without=c001-1%2F0"))
+    expect(page.locator("#placement-avoided")).to_contain_text(
+        "The job avoids c001-1/0: schedulers exclude nodes, so its whole node is left out."
+    )
+    _finding(page)
+    first = page.locator(".copies details").first
+    assert "c001-1" in first.locator("pre").inner_text()
+    expect(first).to_contain_text("--and c001-1")
+    page.get_by_role("button", name="Use all nodes").click()
+    page.wait_for_function("!location.search.includes('without')")
+    expect(page.locator("#placement-avoided")).to_be_hidden()
+    expect(first).not_to_contain_text("--and")
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (f"probe={quote(HOSTILE)}&gpus=-1", "gpus='-1' in the address is no number of GPUs"),
+        ("gpus=99999999999999999999", "in the address is no number of GPUs"),
+        ("gpus=90000", "the job needs 90000 GPUs, but only 64 GPUs"),
+        ("probe=%ff%fe&cluster=%ff&seeds=%00&model=%ff", "There are no times of"),
+        (f"without={quote(HOSTILE)}&without=c001-1/0", "Not excluded"),
+        ("probe=idle", "There are no times of 'idle'"),
+    ],
+)
+def test_an_address_that_says_nothing_is_told_in_a_sentence(opened: Opened, asked: str, says: str) -> None:
+    page = opened(f"placement?{asked}")
+    expect(page.locator("main")).to_contain_text(says)
+    expect(page.locator("#placement-body > *").first).to_be_visible()
+    assert page.locator("main img").count() == 0
+    assert "This did not work" not in page.locator("main").inner_text()
+
+
+@pytest.mark.parametrize("width", [390, 1024])
+def test_it_fits_the_window(opened: Opened, width: int) -> None:
+    page = opened("placement?probe=gemm-fp32&gpus=4", width=width, scheme="dark")
+    _finding(page)
+    page.locator("#placement-body .js-plotly-plot .main-svg").first.wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -1,0 +1,181 @@
+"""The page Telemetry as a person uses it: choose, look closer, go back, follow what comes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import BrowserContext, Page
+
+    from whorl.tests.browser.conftest import Opened
+
+pytestmark = pytest.mark.browser
+
+_DRAWN = "#telemetry-graph .js-plotly-plot"
+_ONE, _NODE = "c001-1/0", "c001-1"
+
+
+def _ready(page: Page, text: str = "n =") -> None:
+    page.locator("#telemetry-summary", has_text=text).wait_for()
+    page.wait_for_function(f"(document.querySelector('{_DRAWN}')?._fullData || []).length > 0")
+
+
+def _range(page: Page) -> list[str]:
+    found: list[str] = page.evaluate(f"document.querySelector('{_DRAWN}')._fullLayout.xaxis.range")
+    return found
+
+
+def _lines(page: Page) -> dict[str, int]:
+    """The points of each line that is drawn, by the name of its GPU."""
+    found: dict[str, int] = page.evaluate(
+        f"Object.fromEntries(document.querySelector('{_DRAWN}')._fullData.map(one => [one.name, (one.x || []).length]))"
+    )
+    return found
+
+
+def _asked(page: Page) -> dict[str, list[str]]:
+    return parse_qs(urlsplit(page.url).query)
+
+
+def _drag(page: Page, began: float, ended: float) -> None:
+    box = page.locator(f"{_DRAWN} .nsewdrag").first.bounding_box()
+    assert box is not None
+    y = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] * began, y)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * ended, y + 2, steps=3)
+    page.mouse.up()
+
+
+def test_a_fleet_is_a_band_and_gpus_that_are_chosen_are_lines(opened: Opened) -> None:
+    page = opened("telemetry")
+    _ready(page, "n = 64 of 64 GPUs")
+    assert "median" in _lines(page)
+    page.locator("#telemetry-gpus").click()
+    page.keyboard.type(f"{_NODE}/")
+    option = page.get_by_text(_ONE, exact=True)
+    option.click()
+    page.keyboard.press("Escape")
+    page.wait_for_url("**gpu=c001-1*")
+    _ready(page, "of 1 GPU")
+    assert set(_lines(page)) == {_ONE}
+    page.locator("#telemetry-meanwhile", has_text="5 runs").wait_for()
+    assert page.locator("#telemetry-lanes").get_by_text("gemm-fp32").count() >= 1
+
+
+def test_drag_looks_closer_and_double_click_goes_back(opened: Opened) -> None:
+    page = opened(f"telemetry?gpu={_ONE}&metric=power_mw")
+    _ready(page)
+    whole, points = _range(page), _lines(page)[_ONE]
+    _drag(page, 0.4, 0.5)
+    page.wait_for_url("**since=*until=*")
+    closer = _range(page)
+    assert whole[0] < closer[0] < closer[1] < whole[1]
+    page.wait_for_function(f"document.querySelector('#telemetry-from').value.startsWith('{closer[0][:19]}')")
+    assert page.locator("#telemetry-to").input_value().startswith(closer[1][:19])
+    page.reload()
+    _ready(page)
+    assert _range(page) == closer
+    _drag(page, 0.2, 0.8)
+    page.wait_for_function(f"document.querySelector('{_DRAWN}')._fullLayout.xaxis.range[0] > '{closer[0]}'")
+    box = page.locator(f"{_DRAWN} .nsewdrag").first.bounding_box()
+    assert box is not None
+    page.mouse.dblclick(box["x"] + 200, box["y"] + 50)
+    page.wait_for_function(f"document.querySelector('{_DRAWN}')._fullLayout.xaxis.range[0] == '{closer[0]}'")
+    page.locator("#telemetry-back").click()
+    page.wait_for_function(f"document.querySelector('{_DRAWN}')._fullLayout.xaxis.range[0] == '{whole[0]}'")
+    assert "since" not in _asked(page)
+    assert _lines(page)[_ONE] == points
+
+
+def test_a_range_is_typed_and_what_is_no_time_is_told(opened: Opened) -> None:
+    page = opened(f"telemetry?gpu={_ONE}")
+    _ready(page)
+    page.locator("#telemetry-from").fill("2026-01-05")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**since=2026-01-05T00:00:00Z*")
+    # When the page has followed, it writes both fields anew.
+    page.wait_for_function("document.querySelector('#telemetry-from').value.startsWith('2026-01-05 00:00:00')")
+    page.locator("#telemetry-to").fill("<b>tomorrow</b>")
+    page.keyboard.press("Enter")
+    page.locator("#telemetry-wrong", has_text="is no time: write it as").wait_for()
+    assert page.locator("#telemetry-wrong b").count() == 0
+    page.get_by_role("button", name="Last hour").click()
+    page.wait_for_function("!location.search.includes('since')")
+    _ready(page)
+    page.get_by_role("button", name="All", exact=True).click()
+    page.wait_for_url("**since=*")
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ("gpu=nobody", "This store has no nobody: choose other GPUs in the list."),
+        (f"gpu={_ONE}&since=2020-01-01&until=2020-01-02", "first one is of 2026-01-05 00:00:00, the last one of 2026-"),
+        (f"gpu={_ONE}&since=1990-01-01&until=2100-01-01", "only that is shown"),
+        (f"gpu={_ONE}&gpu=nobody", "nobody is not in this store: it is left out."),
+        (f"gpu={_ONE}&metric=%3Cimg%3E", "There is no metric '<img>': choose one of the list."),
+        (f"gpu={_ONE}&live=ages", "live='ages' is none of 5m, 15m, 1h"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_shown_is_told_in_a_sentence(asked: str, says: str, opened: Opened) -> None:
+    page = opened(f"telemetry?{asked}")
+    page.locator("#telemetry-summary", has_text=says).wait_for()
+    assert page.locator(".told.problem").count() == 0
+
+
+@pytest.fixture
+def collector(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A real `whorl collect` that writes all the time."""
+    command = (
+        sys.executable, "-m", "whorl", "collect", "--store", str(tmp_path / "store"), "--backend", "simulated",
+        "--gpus", "2", "--interval", "0.2",
+    )  # fmt: skip
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        yield process
+        process.kill()
+
+
+def test_a_page_follows_a_collector_and_says_when_it_stopped(
+    window: BrowserContext, collector: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from whorl.dashboards.app import make
+    from whorl.dashboards.app.serving import Server
+    from whorl.store import Store
+
+    monkeypatch.setattr("whorl.analysis.telemetry.following._PAUSE_NS", 3_000_000_000)
+    page = window.new_page()
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
+    while not list((tmp_path / "store").glob("journal/*.telemetry.*")):
+        page.wait_for_timeout(100)
+    store = Store.open(tmp_path / "store")
+    server = Server(make.make_app(store).server, "127.0.0.1", 0)
+    server.start()
+    try:
+        page.goto(f"{server.url}telemetry?live=5m&metric=power_mw")
+        _ready(page)
+        before, at = _lines(page), _range(page)
+        assert len(before) == 2
+        page.locator("#telemetry-status", has_text="The newest reading is of").wait_for()
+        page.wait_for_function(f"document.querySelector('{_DRAWN}')._fullLayout.xaxis.range[1] > '{at[1]}'")
+        page.wait_for_function(f"document.querySelector('{_DRAWN}').data[0].x.length > {max(before.values()) + 5}")
+        assert set(_lines(page)) == set(before)
+        collector.terminate()
+        page.locator("#telemetry-status", has_text="No reading came since").wait_for()
+        _drag(page, 0.9, 0.95)
+        page.wait_for_function("!location.search.includes('live')")
+        _ready(page)
+        assert {"since", "until"} <= _asked(page).keys()
+        assert said == []
+    finally:
+        page.close()
+        server.close()
+        store.close()

@@ -1,0 +1,70 @@
+"""Asks a dashboard what a browser would ask when it opens an address, and gathers what the pages say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from whorl.dashboards.app.make import make_app
+from whorl.store import Store
+
+_PAGE = "..page.children...navigation.children...problem.children.."
+
+
+class Asked:
+    """A dashboard over a store, without a browser."""
+
+    def __init__(self, store: Store) -> None:
+        self._client: Any = make_app(store).server.test_client()
+        every = self._client.get("/_dash-dependencies").json
+        self._callbacks = [one for one in every if not one["clientside_function"]]  # a browser answers those itself
+
+    def said(self, address: str) -> str:
+        """All that the page of an address says at first: its layout, and the answers to what its parts then ask."""
+        parts = urlsplit(address)
+        values = {"url.pathname": f"/{parts.path}", "url.search": f"?{parts.query}" if parts.query else ""}
+        page = self._answer(next(one for one in self._callbacks if one["output"] == _PAGE), values, "url.pathname")
+        for name, value in _values(page):
+            values.setdefault(name, value)
+        there = {name.rpartition(".")[0] for name in values}
+        answers = [page]
+        for one in self._callbacks:
+            inputs = [f"{item['id']}.{item['property']}" for item in one["inputs"]]
+            if one["output"] != _PAGE and "url.search" in inputs and any(name in one["output"] for name in there):
+                answers.append(self._answer(one, values, "url.search"))
+        return json.dumps(answers, ensure_ascii=False)
+
+    def _answer(self, one: dict[str, Any], values: dict[str, Any], changed: str) -> Any:
+        outputs = [_named(name) for name in one["output"].strip(".").split("...")]
+        asked = {
+            "output": one["output"],
+            "outputs": outputs if one["output"].startswith("..") else outputs[0],
+            "inputs": [{**item, "value": values.get(f"{item['id']}.{item['property']}")} for item in one["inputs"]],
+            "state": [{**item, "value": values.get(f"{item['id']}.{item['property']}")} for item in one["state"]],
+            "changedPropIds": [changed],
+        }
+        answer = self._client.post("/_dash-update-component", json=asked)
+        assert answer.status_code in (200, 204), (one["output"], answer.status_code, answer.text[:500])
+        said = answer.json if answer.status_code == 200 else None
+        assert "This did not work" not in json.dumps(said), one["output"]
+        return said
+
+
+def _named(output: str) -> dict[str, str]:
+    name, _, prop = output.partition("@")[0].rpartition(".")
+    return {"id": name, "property": prop}
+
+
+def _values(part: Any) -> Iterator[tuple[str, Any]]:
+    """The properties of all components of a layout that have an id, as `id.property`."""
+    if isinstance(part, list):
+        for one in part:
+            yield from _values(one)
+    elif isinstance(part, dict):
+        props = part.get("props")
+        if isinstance(props, dict) and isinstance(props.get("id"), str):
+            yield from ((f"{props['id']}.{name}", value) for name, value in props.items())
+        for one in part.values():
+            yield from _values(one)

@@ -1,0 +1,114 @@
+"""Every page with every address: nothing fails, nothing of an address becomes a link or a script. No browser."""
+
+from __future__ import annotations
+
+import random
+import re
+from itertools import product
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from whorl.dashboards.app.pages import PAGES
+from whorl.store import Store
+from whorl.store.events import EventKind
+from whorl.store.schema import arrow_rows
+from whorl.tests.conftest import BuiltOnce
+from whorl.tests.dashboards.asking import Asked
+from whorl.tests.sizes import count
+
+HTML = "<img src=x onerror=alert(1)>"
+_DAY = 86_400_000_000_000
+_FIELDS = (
+    "cluster", "campaign", "probe", "figure", "gpu", "node", "cabinet", "metric", "since", "until", "live", "last",
+    "by", "range", "place", "job", "model", "gpus", "seeds", "query", "chart", "x", "y", "colour",
+)  # fmt: skip
+_VALUES = (
+    HTML, "javascript:alert(1)", "", "0", "-1", "1e99", "nan", "9" * 40, "\x00", "\ud800", "'; drop table runs", '"',
+    "\\", "../../etc/passwd", "a:b:c", "slower_pct:nan:inf", "slower_pct:9:1", "cabinet:", "x" * 5000, "-5d",
+    "99999999999d",
+)  # fmt: skip
+
+
+def _fill(folder: Any) -> None:
+    """GPUs in every state: measured, lost, of MIG, without a node, measured once, never measured, with HTML as a name.
+
+    None was judged, and there is no telemetry."""
+    from whorl.tests.stores import new_store
+
+    store = new_store(folder / "store")
+    names = ["GPU-a", "GPU-b", "GPU-lost", "MIG-1", "GPU-bare", "GPU-once", "GPU-never", HTML]
+    places = [("n1", 0), ("n1", 1), ("n2", 0), (None, None), (None, None), ("n2", 1), ("n2", 2), (HTML, 3)]
+    gpus = {
+        "cluster": ["c"] * len(names), "gpu": names, "model": ["V100"] * len(names),
+        "node": [node for node, _ in places], "slot": [slot for _, slot in places],
+        "parent": ["GPU-a" if name == "MIG-1" else None for name in names],
+        "mig_profile": ["1g.10gb" if name == "MIG-1" else None for name in names], "first_seen": [0] * len(names),
+    }  # fmt: skip
+    often = [name for name in names if name not in ("GPU-once", "GPU-never")]
+    ran = [(name, day) for name in often for day in (0, 1, 1)] + [("GPU-once", 0)]
+    ids = [f"r{number}" for number in range(len(ran))]
+    who = {
+        "run_id": ids,
+        "cluster": ["c"] * len(ran),
+        "gpu": [name for name, _ in ran],
+        "workload": ["gemm"] * len(ran),
+    }
+    began = [day * _DAY + 1000 * number for number, (_, day) in enumerate(ran)]
+    times = [10.0 + number % 3 / 10 for number in range(len(ran))]
+    events = {"ts": [3 * _DAY], "cluster": ["c"], "gpu": ["GPU-lost"], "node": ["n2"], "kind": [EventKind.LOST.value]}
+    results = {**who, "figure": ["time"] * len(ran), "value": times, "unit": ["ms"] * len(ran)}
+    tables = {"gpus": gpus, "runs": {**who, "began": began}, "results": results, "events": events}
+    store.append({name: arrow_rows(name, rows) for name, rows in tables.items()}, "made")
+    store.close()
+
+
+@pytest.fixture(scope="module")
+def states(built_once: BuiltOnce) -> Asked:
+    return Asked(Store.open(built_once("states", _fill) / "store"))
+
+
+def _unharmed(said: str) -> None:
+    links = re.findall(r'"(?:href|src)": "([^"]*)"', said)
+    assert not [link for link in links if "<" in link or link.lower().startswith(("javascript:", "http", "//"))]
+    assert "dangerously" not in said
+
+
+@pytest.mark.parametrize("page", [page.path for page in PAGES])
+def test_no_value_in_an_address_harms_a_page(page: str, states: Asked) -> None:
+    every = random.Random(page).sample(list(product(_FIELDS, _VALUES)), count(60, short=12))
+    for field, value in every:
+        _unharmed(states.said(f"{page}?{field}={quote(value, errors='surrogatepass')}"))
+
+
+_PAIR = st.tuples(st.sampled_from(_FIELDS), st.text(max_size=20) | st.sampled_from(_VALUES))
+
+
+@given(st.sampled_from([page.path for page in PAGES]), st.lists(_PAIR, max_size=6))
+def test_no_mixture_of_values_harms_a_page(states: Asked, page: str, pairs: list[tuple[str, str]]) -> None:
+    asked = "&".join(f"{name}={quote(value, errors='surrogatepass')}" for name, value in pairs)
+    _unharmed(states.said(f"{page}?{asked}"))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "says"),
+    [
+        ("GPU-a", ("Nobody has judged its cluster yet", "3 runs", "There is no telemetry of it")),
+        ("GPU-lost", ("It has not answered since 1970-01-04 00:00 UTC", "check its XID errors")),
+        ("MIG-1", ("This is a MIG instance (1g.10gb) of the GPU GPU-a",)),
+        ("GPU-bare", ("Its node is not known", "whorl collect")),
+        ("GPU-once", ("Each workload ran once: measure again",)),
+        ("GPU-never", ("It was never measured. Measure it on its node:", "whorl probe run --gpu")),
+        (HTML, ("Nobody has judged its cluster yet",)),
+        ("GPU-", ("choose", "GPU-a")),
+        ("nobody", ("nobody",)),
+    ],
+)
+def test_the_page_of_a_gpu_says_what_is_missing_and_what_to_do(gpu: str, says: tuple[str, ...], states: Asked) -> None:
+    said = states.said(f"gpu?gpu={quote(gpu)}")
+    _unharmed(said)
+    for sentence in says:
+        assert sentence in said

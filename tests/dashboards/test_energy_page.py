@@ -1,0 +1,219 @@
+"""The page Jobs and energy without a browser: its figures are those of the commands, and it waits for slow answers."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from whorl.analysis.energy.answers import energy
+from whorl.analysis.energy.choices.ground import Ground, ground
+from whorl.analysis.energy.one_job import job_offline
+from whorl.cli import cli
+from whorl.dashboards.app import later
+from whorl.dashboards.app.energy import asked as asked_of_page
+from whorl.dashboards.app.make import make_app
+from whorl.dashboards.energy_table import shown
+from whorl.store import Store
+from whorl.tests.analysis.energy.stored import gpu, job, readings, store_of
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+_OUTPUTS = (
+    ("energy-body", "children"), ("energy-made", "children"), ("energy-doing", "children"), ("energy-again", "hidden"),
+    ("energy-poll", "disabled"), ("energy-shown", "data"), ("energy-cluster", "value"), ("energy-last", "value"),
+    ("energy-since", "value"), ("energy-until", "value"), ("energy-by", "value"), ("energy-job", "value"),
+    ("energy-of-all", "hidden"),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Two GPUs for an hour; three jobs, of which one runs, one ended before it began, and one names no GPU."""
+    seconds = [10.0 * one for one in range(360)]
+    watts = [250.0 if 600 <= one < 2400 else 50.0 for one in seconds]
+    jobs = [
+        job(1, "a", 600, 2400, user=HOSTILE, account=HOSTILE), job("run", "b", 600, None), job("back", "a", 500, 400),
+        job("nowhere", None, 600, 700), job("unread", "z", 600, 700, node="n2"),
+    ]  # fmt: skip
+    path = tmp_path_factory.mktemp("energy-page") / "s"
+    return store_of(path, [gpu("a"), gpu("b")], [readings(one, seconds, watts) for one in "ab"], jobs)
+
+
+@pytest.fixture(scope="module")
+def client(store: Store) -> Any:
+    return make_app(store).server.test_client()
+
+
+def _asked(client: Any, search: str, by: str = "url.search", shown: Any = None) -> dict[str, Any]:
+    """What the page follows an address with."""
+    names = "...".join(f"{name}.{of}" for name, of in _OUTPUTS)
+    asked = {
+        "output": f"..{names}..",
+        "outputs": [{"id": name, "property": of} for name, of in _OUTPUTS],
+        "inputs": [
+            {"id": "url", "property": "search", "value": search},
+            {"id": "energy-poll", "property": "n_intervals", "value": 1},
+            {"id": "energy-again", "property": "n_clicks", "value": 0},
+        ],
+        "state": [{"id": "energy-shown", "property": "data", "value": shown}],
+        "changedPropIds": [by],
+    }
+    answer = client.post("/_dash-update-component", json=asked)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json["response"])
+
+
+def _done(client: Any, search: str) -> dict[str, Any]:
+    deadline = time.monotonic() + 60
+    while not (found := _asked(client, search))["energy-poll"]["disabled"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return found
+
+
+def _words(found: dict[str, Any]) -> str:
+    return json.dumps(found["energy-body"]["children"], ensure_ascii=False)
+
+
+def _drawn(part: Any) -> str:
+    """The texts of a part of a page, each between > and <."""
+    if isinstance(part, dict):
+        return _drawn(part.get("props", {}).get("children"))
+    return "".join(map(_drawn, part)) if isinstance(part, list) else f">{part}<"
+
+
+def _figures(found: Any) -> list[Any]:
+    """The Plotly figures in an answer."""
+    if isinstance(found, dict):
+        own = [found["figure"]] if isinstance(found.get("figure"), dict) and "data" in found["figure"] else []
+        return own + [one for part in found.values() for one in _figures(part)]
+    return [one for part in found for one in _figures(part)] if isinstance(found, list) else []
+
+
+def _printed(store: Store, *arguments: str) -> str:
+    done = CliRunner().invoke(cli, ["energy", *arguments, "--store", str(store.root)], catch_exceptions=False)
+    return str(done.stdout)
+
+
+def test_the_figures_are_those_of_the_command(client: Any, store: Store) -> None:
+    said = _words(_done(client, "?by=user")).replace("\u00a0", " ")
+    total = re.findall(r"metered in all: ([\d.]+ \w+) (\[[^]]+\])", _printed(store, "--by", "user"))[0]
+    assert total[0] in said
+    assert f"metered on 2 GPUs {total[1]}" in said
+    books = re.findall(r"2 GPUs: .* metered = .*; the books balance", _printed(store, "reconcile"))[0]
+    assert books in said
+    assert HOSTILE in said
+    assert "dangerously" not in said
+
+
+def test_one_job_has_the_figures_of_the_command(client: Any, store: Store) -> None:
+    said = _words(_done(client, "?job=1")).replace("\u00a0", " ")
+    printed = _printed(store, "--job", "1")
+    energy, ends = re.findall(r"\nenergy +([\d.]+ \w+) (\[[^]]+\])", printed)[0]
+    assert energy in said
+    assert f"energy on 1 GPU {ends}" in said
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [
+        ("run", "It is still running"),
+        ("back", "it ends before it begins"),
+        ("nowhere", "nobody knows which GPUs it had"),
+        ("unread", "there is no reading of this GPU in this time"),
+        ("none", "knows no job none"),
+    ],
+)
+def test_what_is_strange_about_a_job_is_told(number: str, says: str, client: Any) -> None:
+    assert says in _words(_done(client, f"?job={number}"))
+
+
+def test_a_job_without_energy_is_na_and_never_0(client: Any, store: Store) -> None:
+    assert job_offline(store, "unread").answer.total["energy_j"] is None
+    tiles = _done(client, "?job=unread")["energy-body"]["children"][2]
+    assert ">n/a<" in _drawn(tiles)
+    assert not re.search(r">0(\.0*)? [kM]?J<", _drawn(tiles))
+    assert "Infinity" not in _words(_done(client, "?by=job"))
+    rows = shown(energy(store, "job")).rows.filter(what="unread")
+    assert rows.select("energy_j", "why").row(0) == (None, "there is no reading of this GPU in this time")
+
+
+def test_names_of_people_stay_text(client: Any) -> None:
+    for by in ("user", "account", "job"):
+        said = _words(_done(client, f"?by={by}"))
+        assert "dangerously" not in said
+        assert "Markdown" not in said
+    by_user = [one for one in _figures(_done(client, "?by=user")) if "yaxis" in one["layout"]]
+    drawn = json.dumps([(one["layout"]["yaxis"], one["data"]) for one in by_user])
+    assert "&lt;img" in drawn, "Plotly shows it as text"
+    assert "<img" not in drawn
+
+
+@pytest.mark.parametrize(
+    ("search", "says"),
+    [
+        ("?by=<b>", "by='<b>' in the address is none of"),
+        ("?last=0", "last='0' in the address is none of"),
+        ("?since=soon&until=&by=node", "Energy by node"),
+        ("?job=1%27%20or%201=1", "knows no job 1' or 1=1"),
+        ("?cluster=%00", "has no telemetry of cluster"),
+        ("?since=2026-11-03T00:00&until=2026-11-02T00:00", "metered on 2 GPUs"),
+        ("?since=1970-01-01T00:00&until=1970-01-02T00:00", "no telemetry in this time"),
+    ],
+)
+def test_what_an_address_says_wrongly_is_told_in_a_sentence(search: str, says: str, client: Any) -> None:
+    assert says in _words(_done(client, search)).replace("\u00a0", " ")
+
+
+def test_without_telemetry_jobs_or_a_cluster_there_is_a_sentence(client: Any, tmp_path: Path) -> None:
+    assert "has no telemetry of cluster nowhere" in _words(_done(client, "?cluster=nowhere"))
+    alone = store_of(tmp_path / "a", [gpu("a")], [readings("a", range(99), [200.0] * 99)], [])
+    assert "no job is known in this time" in _words(_done(make_app(alone).server.test_client(), ""))
+    unread = store_of(tmp_path / "b", [gpu("a")], [], [job(1, "a", 600, 2400)])
+    said = _words(_done(make_app(unread).server.test_client(), ""))
+    assert "has no telemetry" in said
+    assert "whorl collect" in said
+
+
+def test_what_all_jobs_share_is_read_once_and_changes_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def counted(*asked: Any) -> Ground:
+        made.append(asked)
+        return ground(*asked)
+
+    monkeypatch.setattr(asked_of_page, "ground", counted)
+    client: Any = make_app(store).server.test_client()
+    said = [_words(_done(client, f"?job={number}")) for number in ("1", "run")]
+    assert len(made) == 1
+    again = make_app(store).server.test_client()
+    assert _words(_done(again, "?job=run")) == said[1]
+    kept = ground(store, "c")
+    whole, alone = job_offline(store, "1", grounds=lambda *_: kept), job_offline(store, "1")
+    assert whole.gpus.equals(alone.gpus)
+    assert whole.elsewhere is not None
+    assert alone.elsewhere is not None
+    assert [one.what for one in whole.elsewhere.quotes] == [one.what for one in alone.elsewhere.quotes]
+
+
+def test_a_slow_answer_is_waited_for_and_stays_until_it_is_loaded_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(later, "_WAIT_S", 0.0)
+    client: Any = make_app(store).server.test_client()
+    first = _asked(client, "?by=gpu")
+    assert first["energy-poll"]["disabled"] is False
+    assert "Adding up" in _words(first)
+    done = _done(client, "?by=gpu")
+    assert done["energy-again"]["hidden"] is False
+    again = _asked(client, "?by=gpu", "energy-poll.n_intervals", done["energy-shown"]["data"])
+    assert "energy-body" not in again, "what is on the page is not sent again"
+    assert _asked(client, "?by=job")["energy-made"] == done["energy-made"], "another grouping needs no new reading"
+    reloaded = _asked(client, "?by=gpu", "energy-again.n_clicks", done["energy-shown"]["data"])
+    assert reloaded["energy-poll"]["disabled"] is False
+    assert reloaded["energy-made"] == done["energy-made"], "the old one is shown meanwhile"

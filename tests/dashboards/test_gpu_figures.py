@@ -1,0 +1,215 @@
+"""What the figures of one GPU show: its place among its peers, its past, what an effect is made of, its clock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+
+from whorl.analysis.one_gpu.happened import Mark
+from whorl.analysis.one_gpu.past import Line, Scatter, Sitting
+from whorl.analysis.one_gpu.reasons import Held, Reasons
+from whorl.analysis.one_gpu.standing import Standing
+from whorl.analysis.verdicts import Kind, Level, State, Verdict
+from whorl.analysis.verdicts.verdict import Cause, Change
+from whorl.dashboards.figures import bands, history, reasons
+from whorl.dashboards.figures.bent import bent, bent_axis
+from whorl.dashboards.figures.waterfall import waterfall
+from whorl.store.clock_events import CLOCK_EVENTS
+
+HTML = "<b>gemm</b>"
+DAY = datetime(2026, 3, 1, 12, tzinfo=UTC)
+FIVE = (-2.0, -1.0, 0.0, 1.0, 2.0)
+
+
+def _traces(drawn: Any) -> dict[str, Any]:
+    return {trace.name: trace for trace in drawn.data}
+
+
+# -- what an effect is made of ----------------------------------------------------------------------------------
+
+
+def _verdict(*causes: Cause) -> Verdict:
+    effect = sum(one.pct for one in causes)
+    return Verdict(
+        Level.GPU, "n1/0", ("n1/0",), "c", None, ("gemm",), Kind.SLOW, State.CONFIRMED, effect, effect - 1, effect + 1,
+        None, None, None, causes, "", None, None, (), "",
+    )  # fmt: skip
+
+
+def test_the_parts_of_an_effect_follow_each_other_up_to_the_whole() -> None:
+    drawn = waterfall(_verdict(Cause("rest", -1.0, -2.0, None), Cause(HTML, 6.0, 5.0, 7.5), Cause("heat", 2.0, 1, 3)))
+    bar, ends = drawn.data
+    assert list(bar.base) == [0, 6, 8, 0]  # the largest first
+    assert list(bar.x) == [6, 2, -1, 7]
+    assert [base + size for base, size in zip(bar.base, bar.x, strict=True)] == list(ends.x) == [6, 8, 7, 7]
+    assert list(ends.error_x.array) == [1.5, 1, 0, 1]  # what is not known is no interval
+    assert list(ends.error_x.arrayminus) == [1, 1, 1, 1]
+    names = drawn.layout.yaxis.ticktext
+    assert "<b>" not in names[0]
+    assert names[0].endswith("+6.0 % [+5.0, +7.5]")
+    assert names[-1].startswith("in all<br>+7.0 %")
+
+
+def test_what_has_no_causes_has_no_such_figure() -> None:
+    with pytest.raises(ValueError, match="n1/0 has no causes"):
+        waterfall(_verdict())
+
+
+# -- beside its peers -------------------------------------------------------------------------------------------
+
+
+def _standing(figure: str, off: float | None, workload: str | None = "gemm", **more: Any) -> Standing:
+    low, high = (None, None) if off is None else (off - 0.5, off + 0.5)
+    one = Standing(
+        "compute", workload, figure, "ms", 10.0, 9.0, 11.0, off, low, high, 64, 64, 20, 5, None, FIVE, 64, ()
+    )
+    return replace(one, **more)
+
+
+def test_a_gpu_beyond_its_peers_looks_other_than_one_among_them() -> None:
+    drawn = bands.fingerprint([_standing("time", 5.0), _standing("time", 1.0, HTML), _standing("xids", None)])
+    assert list(drawn) == ["time"]  # a count has no ratio
+    found = _traces(drawn["time"])
+    inside, beyond = found["this GPU"], found["this GPU, beyond 90 % of its peers"]
+    assert (list(beyond.y), list(inside.y)) == ([1], [0])
+    assert beyond.x[0] == pytest.approx(float(bent(5)))
+    assert beyond.x[0] + beyond.error_x.array[0] == pytest.approx(float(bent(5.5)))
+    assert beyond.x[0] - beyond.error_x.arrayminus[0] == pytest.approx(float(bent(4.5)))
+    assert (inside.marker.symbol, beyond.marker.symbol) == ("circle", "diamond")
+    outer = found["its peers, 5 to 95 %"]
+    assert (outer.base[0], outer.base[0] + outer.x[0]) == pytest.approx((float(bent(-2)), float(bent(2))))
+    assert "20 runs in 5 sittings" in beyond.text[0]
+    assert "90 % of 64 GPUs: -2.0 to +2.0 %" in beyond.text[0].replace("−", "-")
+    assert "<b>" not in "".join(drawn["time"].layout.yaxis.ticktext) + inside.text[0]
+
+
+def test_figures_are_put_together_by_what_they_are_of() -> None:
+    stands = [_standing("power", 1.0), _standing("temperature_rise", 1.0, None), _standing("time", 0.1, None)]
+    drawn = bands.fingerprint(stands)
+    assert list(drawn) == ["time", "power", "other figures"]
+    assert drawn["time"].layout.yaxis.ticktext == ("all of compute",)
+    assert drawn["other figures"].layout.yaxis.ticktext == ("warming per watt",)
+
+
+def test_without_peers_there_is_a_point_and_no_band() -> None:
+    found = bands.fingerprint([_standing("time", 0.3, off_low_pct=None, off_high_pct=None, band_pct=None)])["time"]
+    assert list(_traces(found)["this GPU"].error_x.array) == [0]
+    assert not any(trace.showlegend for trace in found.data if trace.name != "this GPU")
+
+
+def _line(*sittings: Sitting, **more: Any) -> Line:
+    one = Line("gemm", sittings, beside_peers=True, runs=9, undated=0, within=None, between=None)
+    return replace(one, **more)
+
+
+def test_a_gpu_that_repeats_better_than_its_peers_does_not_stand_out() -> None:
+    good = Scatter(0.01, 0.005, 0.02, 20, (0.1, 0.2, 0.3, 0.4, 0.5), 63)
+    bad = replace(good, pct=3.0, low_pct=None, high_pct=None)
+    assert bands.repeatability([_line()]) is None
+    drawn = bands.repeatability([_line(within=good, between=bad)])
+    assert drawn is not None
+    found = _traces(drawn)
+    assert list(found["this GPU"].y) == [1]
+    assert list(found["this GPU, beyond 90 % of its peers"].y) == [0]
+    assert found["this GPU"].x[0] == pytest.approx(np.log10(0.01))
+
+
+def test_small_and_large_per_cent_are_both_to_be_seen() -> None:
+    axis = bent_axis(-3.0, 45.0, "slower, %")
+    assert axis["ticktext"] == ["-2", "-1", "0", "+1", "+2", "+5", "+10", "+20", "+50"]
+    assert axis["tickvals"][2] == 0
+    assert np.diff(bent([0, 0.5, 1])) == pytest.approx([0.5, 0.4], abs=0.05)
+    assert float(bent(1000) - bent(100)) == pytest.approx(float(bent(100) - bent(10)), rel=0.01)
+
+
+# -- its past ---------------------------------------------------------------------------------------------------
+
+
+def _sitting(day: int, off: float, **more: Any) -> Sitting:
+    one = Sitting(DAY + timedelta(day), 4, off, off - 1, off + 1, off, FIVE, 63, 1380.0, 250.0, None)
+    return replace(one, **more)
+
+
+def test_the_past_shows_each_sitting_beside_its_peers_of_that_day() -> None:
+    alone = _sitting(2, -0.5, low_pct=None, high_pct=None, that_day_pct=None, peers_pct=None, peers=0)
+    drawn = history.history(_line(_sitting(0, 1.0), _sitting(1, -1.0), alone))
+    own = _traces(drawn)["this GPU"]
+    assert list(own.y) == [1, -1, -0.5]
+    assert list(own.error_y.array) == [1, 1, 0]  # an end at 0 % is an end
+    assert list(own.error_y.arrayminus) == [1, 1, 0]
+    peers = _traces(drawn)["its peers on that day, 5 to 95 %"]
+    assert [one for one in peers.y if one is not None] == [-2, 2, -2, 2]
+    assert drawn.layout.yaxis.title.text == "slower than its peers, %"
+    assert "4 runs<br>slower than its peers: +1.0 % [+0.0, +2.0]<br>than 63 peers on that day: +1.0 %" in own.text[0]
+    assert "1,380 MHz, 250.0 W" in own.text[0]
+
+
+def test_a_gpu_alone_is_said_to_be_beside_itself() -> None:
+    drawn = history.history(_line(_sitting(0, 1.0, peers_pct=None), beside_peers=False))
+    assert drawn.layout.yaxis.title.text == "slower than its own median, %"
+    assert [trace.name for trace in drawn.data] == ["this GPU"]
+
+
+def test_a_change_is_a_band_from_the_last_sitting_before_to_the_first_after() -> None:
+    since, at = DAY, DAY + timedelta(1)
+    change = Change("g", "gemm", 7.0, 5.0, 9.0, 0.01, 12, since, at, State.CONFIRMED, 3, (HTML,))
+    other = replace(change, workload="stream")
+    unknown = replace(change, since=None)
+    drawn = history.history(_line(_sitting(0, 0.0), _sitting(1, 7.0)), [change, other, unknown])
+    (shape,) = drawn.layout.shapes
+    assert (shape.x0, shape.x1) == (since, at)
+    marked = _traces(drawn)["its level changed"]
+    assert list(marked.text) == ["+7.0 %"]
+    said = marked.customdata[0][0]
+    assert "3 GPUs changed then" in said
+    assert "12 sittings, q 0.01" in said
+    assert "<b>" not in said
+
+
+def test_what_may_have_changed_it_stands_above_its_day_by_kind() -> None:
+    marks = [Mark(DAY, "driver", f"driver {HTML}"), Mark(DAY, "xid", "XID 79"), Mark(DAY, "vbios", "VBIOS 2")]
+    drawn = history.history(_line(_sitting(0, 1.0)), marks=marks)
+    found = _traces(drawn)
+    assert {"driver", "VBIOS", "event"} <= set(found)
+    assert "<b>" not in found["driver"].text[0]
+    assert len(drawn.layout.shapes) == 2  # an event that happens often is no line across the figure
+    assert found["driver"].y[0] < drawn.layout.yaxis.range[1]
+
+
+# -- why its clock was held -------------------------------------------------------------------------------------
+
+
+def _reasons(share: list[float], stretch: list[int], *, counted: bool = True, minutes: int = 0) -> Reasons:
+    steps = len(share)
+    at = [DAY + timedelta(minutes=one + 300 * piece) for one, piece in enumerate(stretch)]
+    cap = next(one for one in CLOCK_EVENTS if one.name == "power_cap")
+    held = Held(cap, np.array(share), counted, float(np.nanmean(share)))
+    ends = tuple(one + timedelta(minutes=1) for one in at)
+    n = np.full(steps, 60)
+    return Reasons(tuple(at), ends, np.array(stretch), n, np.ones(steps), (held,), 60 * steps, minutes, False)
+
+
+def test_reasons_are_shares_of_the_time_and_a_gap_is_blank() -> None:
+    found = _reasons([0.25, np.nan, 1.0], [0, 0, 1])
+    (heat,) = reasons.over_time(found).data
+    row = np.array(heat.z[0], float)
+    assert [one for one in row if np.isfinite(one)] == [25, 100]
+    assert len(row) > 4  # the time between the stretches has a place
+    said = [one for one in heat.text[0] if one]
+    assert len(said) == 2
+    assert "power limit: 25 % of the time, counted by the driver" in said[0]
+    drawn = reasons.over_time(found)
+    assert drawn.layout.yaxis.ticktext == ("power limit, 62 %",)
+    assert [one.text for one in drawn.layout.annotations] == ["5 h"]
+
+
+def test_what_readings_and_pruned_minutes_say_is_told_as_that() -> None:
+    found = _reasons([0.5, 0.5], [0, 0], counted=False, minutes=2)
+    assert "From the readings, at most, as a minute" in reasons.caption(found)
+    (heat,) = reasons.over_time(found).data
+    assert "at most 50 % of the time, in 60 readings" in heat.text[0][0]
+    assert "Earlier telemetry is left out" in reasons.caption(replace(found, cut=True))

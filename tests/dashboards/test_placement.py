@@ -1,0 +1,181 @@
+"""The page Placement says what `whorl advise` says, and draws it; a replay takes the jobs that the store holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from click.testing import CliRunner
+
+from whorl.analysis.placement.shown import AVOIDED, EXCLUDED, PREFERRED
+from whorl.analysis.replay.stored import replayed, stored_jobs, stored_trace
+from whorl.cli import cli
+from whorl.cli.advising import Advisor
+from whorl.dashboards.app.placement.page import PAGE
+from whorl.dashboards.app.placement.told import Question, Told
+from whorl.dashboards.app.reading import Reading
+from whorl.dashboards.app.state import State
+from whorl.dashboards.figures.placement import nodes_by_score
+from whorl.dashboards.table import Table
+from whorl.errors import InputError
+from whorl.store import Store
+from whorl.store.schema import arrow_rows
+from whorl.tests.advised_fleet import gpu, write_store
+from whorl.tests.stores import new_store
+
+_S = 1_000_000_000
+_AT = 1_790_000_000 * _S
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    made = Store.open(write_store(tmp_path_factory.mktemp("placement")))
+    made.append({"jobs": _jobs(12)}, "jobs")
+    return made
+
+
+def _jobs(n: int) -> Any:
+    """Jobs of four GPUs each; the last one still runs, and the one before had a half of a GPU."""
+    rows: dict[str, list[Any]] = {name: [] for name in ("allocation", "gpu", "node", "began", "ended", "share")}
+    for job in range(n):
+        for slot in range(4):
+            rows["allocation"].append(f"{job}")
+            rows["gpu"].append(gpu(job % 6 + 1, slot))
+            rows["node"].append(f"n{job % 6 + 1:02d}")
+            rows["began"].append(_AT + 60 * job * _S)
+            rows["ended"].append(None if job == n - 1 else _AT + (60 * job + 600) * _S)
+            rows["share"].append(0.5 if job == n - 2 else 1.0)
+    many = len(rows["gpu"])
+    more = {"cluster": ["small"] * many, "job_id": rows["allocation"], "job_gpus": [4] * many, "node_gpus": [1] * many}
+    return arrow_rows("jobs", rows | more | {"recorded": [_AT] * many, "gpu_from": ["file"] * many})
+
+
+@pytest.fixture(scope="module")
+def advisor() -> Advisor:
+    return Advisor()
+
+
+def _told(store: Store, advisor: Advisor, workload: str = "sgemm", gpus: int = 4) -> Told:
+    return advisor(store, 1, Question("small", workload, None, gpus), lambda _: None)
+
+
+@pytest.mark.parametrize(("workload", "gpus"), [("sgemm", 4), ("sgemm", 1), ("pagerank", 8)])
+def test_the_page_says_what_the_command_says(store: Store, advisor: Advisor, workload: str, gpus: int) -> None:
+    words = ["advise", "--store", str(store.root), "--no-scheduler", "--workload", workload, "--gpus", str(gpus)]
+    printed = CliRunner().invoke(cli, words)
+    assert printed.exit_code == 0, printed.output
+    text = " ".join(printed.stdout.split())
+    told = _told(store, advisor, workload, gpus)
+    for part in told.parts:
+        if isinstance(part, Table):
+            assert all(cell in text for row in part.rows for cell in row)
+        else:
+            assert " ".join(part.split()) in text
+    for one in told.copied[:2]:
+        form = one.command.rpartition(" ")[2]
+        assert CliRunner().invoke(cli, [*words, "--format", form]).stdout.strip() == one.text
+
+
+def test_nodes_are_marked_as_the_advice_says_and_drawn_with_their_interval(store: Store, advisor: Advisor) -> None:
+    nodes = _told(store, advisor).nodes["sgemm"]
+    marks = dict(nodes.select("node", "mark").iter_rows())
+    assert (marks["n02"], marks["n05"]) == (EXCLUDED, AVOIDED)
+    assert PREFERRED in marks.values()
+    assert nodes["score"].is_sorted()
+    worst = nodes.row(by_predicate=pl.col("node") == "n02", named=True)
+    assert worst["low"] < worst["score"] < worst["high"]
+    assert (worst["worst"], worst["gpus"]) == ("n02/1", 4)
+    figure: Any = nodes_by_score(nodes, hard=1.1, soft=1.05)
+    (drawn,) = [trace for trace in figure.data if trace.name == "exclude"]
+    assert drawn.y[0] == pytest.approx(worst["score"], rel=1e-5)
+    assert drawn.error_y.array[0] == pytest.approx(worst["high"] - worst["score"], abs=1e-4)
+    assert list(figure.layout.xaxis.ticktext) == nodes["node"].to_list()
+
+
+def test_a_large_fleet_is_a_band_and_few_bytes() -> None:
+    n = 4_608
+    rows = pl.DataFrame(
+        {
+            "node": ["<b>n</b>", *(f"n{one}" for one in range(1, n))], "gpus": [6] * n, "worst": ["g"] * n,
+            "runs": [5] * n, "score": [1 + one / n / 10 for one in range(n)], "low": [0.9] * n,
+            "high": [None, *([1.2] * (n - 1))],
+            "mark": [""] * (n - 1) + ["excluded"],
+        }
+    )  # fmt: skip
+    figure: Any = nodes_by_score(rows)
+    assert [trace.name for trace in figure.data] == [None, "90 % interval", "no advice", "exclude"]
+    text = figure.to_json()
+    assert len(text) < 500_000
+    assert "<b>n</b>" not in text
+
+
+def test_all_gpus_have_their_score_and_n(store: Store, advisor: Advisor) -> None:
+    gpus = _told(store, advisor).gpus
+    assert gpus.height == 24
+    assert gpus.row(0, named=True)["name"] == "n02/1"
+    assert gpus["runs"].to_list() == [6] * 24
+    unknown = _told(store, advisor, "pagerank", 8)
+    assert unknown.gpus["score"].to_list() == [1.0] * 24
+
+
+def test_another_number_of_gpus_needs_no_new_scores(
+    store: Store, advisor: Advisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _told(store, advisor)
+    monkeypatch.setattr("whorl.jobs.asked._scores", None)
+    assert _told(store, advisor, gpus=2).advice.gpus == 2
+    with pytest.raises(TypeError):  # scores of the store as it was do not serve
+        advisor(store, 2, Question("small", "sgemm", None, 4), lambda _: None)
+
+
+def test_too_large_a_job_is_a_sentence(store: Store, advisor: Advisor) -> None:
+    with pytest.raises(InputError, match="the job needs 99 GPUs, but only 24 GPUs on small were measured"):
+        _told(store, advisor, gpus=99)
+
+
+def test_the_jobs_of_a_store_are_a_trace(store: Store) -> None:
+    assert stored_jobs(store, "small").usable == 10
+    trace = stored_trace(store, "small", most=6)
+    assert [job.submit_s for job in trace.jobs] == pytest.approx([0.0, 60.0, 120.0, 180.0, 240.0, 300.0])
+    assert {job.gpus for job in trace.jobs} == {4}
+    assert {job.ideal_s for job in trace.jobs} == {600.0}
+    assert trace.notes[:3] == (
+        "the newest 6 of 10 jobs are replayed",
+        "1 job left out: it is not known when they began and ended",
+        "1 job left out: they had parts of GPUs",
+    )
+    with pytest.raises(InputError, match=r"no jobs of other. that can be replayed"):
+        stored_trace(store, "other'")
+
+
+def test_a_replay_of_them_compares_policies_over_seeds(store: Store) -> None:
+    seen: list[tuple[int, int]] = []
+    of = replayed(store, "small", "sgemm", seeds=2, progress=lambda done, wanted: seen.append((done, wanted)))
+    found = {one.policy: one for one in of.findings}
+    assert {"advice-exclude", "pm-first", "pal"} <= found.keys()
+    assert all(gain.n == 2 for gain in found["pal"].gains)
+    assert seen[-1][0] == seen[-1][1]
+
+
+def test_a_store_without_times_says_what_to_do(tmp_path: Path, advisor: Advisor) -> None:
+    store = new_store(tmp_path / "store")
+    untimed = {"cluster": ["c"], "gpu": ["g"], "run_id": ["1"], "workload": ["idle"], "began": [_AT]}
+    store.append({"runs": arrow_rows("runs", untimed)}, "runs")
+    shown = str(PAGE.layout(Reading(store, advise=advisor), State(probe="idle", gpus="4")))
+    assert "No run of this store has a time, so there are no scores." in shown
+    assert f"whorl probe run --store {store.root}" in shown
+
+
+def test_nodes_that_a_person_excludes_are_excluded_too(store: Store, advisor: Advisor) -> None:
+    told = advisor(store, 1, Question("small", "sgemm", None, 4, ("n01", "n03")), lambda _: None)
+    first, packed = told.copied[:2]
+    words = ["advise", "--store", str(store.root), "--no-scheduler", "--workload", "sgemm", "--gpus", "4"]
+    printed = CliRunner().invoke(cli, [*words, "--format", "exclude", "--and", "n[01,03]"]).stdout.strip()
+    assert first.text == printed == "n[01-03]"
+    assert first.command.endswith("--format exclude --and 'n[01,03]'")
+    assert packed.text not in ("n01", "n03")
+    assert packed.command == ""
+    with pytest.raises(InputError, match="no node that the job can use was measured"):
+        advisor(store, 1, Question("small", "sgemm", None, 4, tuple(f"n0{n}" for n in range(1, 7))), lambda _: None)

@@ -1,0 +1,106 @@
+"""What pages read is kept, and read ahead."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whorl.analysis.verdicts.answers.fingerprinting import fingerprints
+from whorl.analysis.verdicts.recording import conclude
+from whorl.dashboards.app.fleet.view import ask as ask_fleet
+from whorl.dashboards.app.fleet.view import view
+from whorl.dashboards.app.make import make_app
+from whorl.dashboards.app.pages import PAGES
+from whorl.dashboards.app.reading import Reading
+from whorl.dashboards.app.state import parse
+from whorl.store import Store
+from whorl.tests.probed_fleet import stored
+
+
+@pytest.fixture
+def reading(tmp_path: Path) -> Reading:
+    return Reading(Store.create(tmp_path / "store"))
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Reading:
+    """Eight GPUs that were judged and have fingerprints."""
+    store, _ = stored(tmp_path_factory.mktemp("fleet") / "store", 8, kinds=("pinned",))
+    conclude(store)
+    fingerprints(store)
+    return Reading(store)
+
+
+def _read(reading: Reading, *asks: Callable[[], object]) -> None:
+    done = threading.Event()
+    reading.ahead(iter([*asks, done.set]))
+    assert done.wait(30)
+
+
+def test_what_is_read_ahead_is_there_when_a_page_asks(reading: Reading) -> None:
+    asked = iter([7])
+    _read(reading, lambda: reading.kept("a", lambda: next(asked)))
+    assert reading.kept("a", lambda: 8) == 7
+
+
+def test_an_error_ahead_is_left_to_the_page_and_ends_nothing(reading: Reading) -> None:
+    def fail() -> int:
+        raise ValueError("no")
+
+    _read(reading, lambda: reading.kept("a", fail), lambda: reading.kept("b", lambda: 7))
+    assert reading.kept("a", lambda: 8) == 8
+    assert reading.kept("b", lambda: 8) == 7
+
+
+def test_what_is_wanted_later_comes_before_the_rest_of_what_was_wanted_first(reading: Reading) -> None:
+    began, go_on, later = threading.Event(), threading.Event(), threading.Event()
+    done = []
+
+    def first() -> Iterator[Callable[[], object]]:
+        yield began.set
+        yield lambda: go_on.wait(30)
+        yield lambda: done.append("the rest")
+
+    reading.ahead(first())
+    assert began.wait(30)
+    reading.ahead(iter([later.set]))
+    go_on.set()
+    assert later.wait(30)
+    assert done == []
+
+
+def test_pages_read_ahead_what_they_then_show(fleet: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    asks = [ask for page in PAGES for ask in page.ahead(fleet)]
+    assert len(asks) > 2
+    for ask in asks:
+        ask()
+
+    made: list[object] = []
+    keep = Reading.kept
+
+    def noted(self: Reading, name: object, make: Callable[[], object], **more: Any) -> object:
+        def note() -> object:
+            made.append(name)
+            return make()
+
+        return keep(self, name, note, **more)
+
+    monkeypatch.setattr(Reading, "kept", noted)
+    state, _ = parse("")
+    asked, _ = ask_fleet(fleet, state)
+    assert asked is not None
+    assert view(fleet, asked).beside.measured == 8
+    assert made == []
+
+
+def test_an_application_reads_ahead_where_it_is_asked_to(fleet: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    came = threading.Event()
+    monkeypatch.setattr(Reading, "ahead", lambda _, asks: came.set() if list(asks) else None)
+    make_app(fleet.store)
+    assert not came.is_set()
+    make_app(fleet.store, ahead=True)
+    assert came.is_set()

@@ -1,0 +1,93 @@
+"""The report's section about energy: the figures of `whorl energy`, where a store has readings, and text only."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import unescape
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from whorl.analysis.energy.summary import summary
+from whorl.cli import cli
+from whorl.dashboards.page import Drawing, Section, page
+from whorl.dashboards.report_energy import energy_section
+from whorl.dashboards.store_report import _energy
+from whorl.dashboards.table import Table
+from whorl.store import Store
+from whorl.tests.analysis.energy.stored import gpu, job, readings, store_of
+from whorl.tests.stores import new_store
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+_SECONDS = [10.0 * one for one in range(360)]
+_WATTS = [250.0 if 600 <= one < 2400 else 50.0 for one in _SECONDS]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Two GPUs for an hour, one with a job of somebody whose name is HTML, and a zone and a price."""
+    path = tmp_path_factory.mktemp("report-energy") / "s"
+    read = [readings(one, _SECONDS, _WATTS) for one in "ab"]
+    store = store_of(path, [gpu("a"), gpu("b")], read, [job(1, "a", 600, 2400, user=HOSTILE)])
+    (path / "energy.toml").write_text('zone = "DE"\nprice = 0.2\ncurrency = "EUR"\n')
+    return store
+
+
+def _said(section: Section) -> str:
+    return unescape(re.sub(r"<[^>]+>", " ", page("t", [], [section]).split("<script")[0])).replace("\u00a0", " ")
+
+
+def _printed(store: Store, *arguments: str) -> str:
+    done = CliRunner().invoke(cli, ["energy", *arguments, "--store", str(store.root)], catch_exceptions=False)
+    return str(done.stdout)
+
+
+def test_its_figures_are_those_of_the_command(store: Store) -> None:
+    section = energy_section(summary(store))
+    said = _said(section)
+    printed = _printed(store, "--by", "user")
+    energy, ends = re.findall(r"metered in all: ([\d.]+ \w+) (\[[^]]+\])", printed)[0]
+    assert energy in said
+    assert f"metered on 2 GPUs {ends}" in said
+    books = re.findall(r"2 GPUs: .* metered = .*; the books balance", _printed(store, "reconcile"))[0]
+    assert books in said
+    tables = {one.title: one for one in section.parts if isinstance(one, Table)}
+    assert [tables["Energy by user"].rows[0][0], tables["Energy by account"].rows[0][0]] == [HOSTILE, "physics"]
+    header, unit = tables["Energy by user"].header, energy.split()[1]
+    idle = next(cells for cells in tables["Energy by user"].rows if cells[0] == "(idle)")
+    stored = next(row for row in json.loads(_printed(store, "--by", "user", "--json"))["rows"] if row["kind"] == "idle")
+    assert float(idle[header.index(unit)]) * {"Wh": 3600.0, "kWh": 3.6e6}[unit] == pytest.approx(
+        stored["energy_j"], rel=1e-3
+    )
+    assert "EUR" in " ".join(tables["Energy by day"].header)
+    assert "CO2e" in " ".join(tables["Energy by day"].header)
+    assert [one.title for one in section.parts if isinstance(one, Drawing)] == [
+        "Where the energy went, day by day", "Who used the energy",
+    ]  # fmt: skip
+
+
+def test_names_are_text_and_nothing_is_asked_of_a_network(store: Store) -> None:
+    html = page("t", [], [energy_section(summary(store))])
+    head = html.split("<script")[0]
+    assert "&lt;img src=x" in head
+    assert "<img" not in head
+    assert not re.findall(r'(?:src|href)="(?!#)', head)
+
+
+def test_it_is_there_only_where_something_was_metered(store: Store, tmp_path: Path) -> None:
+    assert _energy(store, "c", None) is not None
+    assert _energy(store, "elsewhere", None) is None
+    assert _energy(new_store(tmp_path / "empty"), "c", None) is None
+    nothing = store_of(tmp_path / "zero", [gpu("a")], [readings("a", range(99), [0.0] * 99)], [])
+    assert _energy(nothing, "c", None) is None, "a sensor that reads 0 W measures nothing"
+
+
+def test_without_jobs_it_is_by_day_only(tmp_path: Path) -> None:
+    alone = store_of(tmp_path / "a", [gpu("a")], [readings("a", range(99), [200.0] * 99)], [])
+    section = energy_section(summary(alone))
+    assert "No job is known in this time" in _said(section)
+    titles = [one.title for one in section.parts if isinstance(one, Table)]
+    assert "Energy by day" in titles
+    assert "Energy by user" not in titles
