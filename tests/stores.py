@@ -34,11 +34,14 @@ def new_store(path: str | Path) -> Store:
     """
     root, template = Path(path), _template()
     if not root.exists():
-        shutil.copytree(template, root)
-        about = root / "store.toml"
+        root.parent.mkdir(parents=True, exist_ok=True)
+        copy = Path(tempfile.mkdtemp(prefix=".new-", dir=root.parent))  # another thread sees all of a store, or none
+        shutil.copytree(template, copy, dirs_exist_ok=True)
+        about = copy / "store.toml"
         text = about.read_text().replace(str(template), str(root.resolve()))
         made = datetime.now(UTC).isoformat(timespec="microseconds")
         about.write_text(re.sub(r'(?m)^created = ".*"$', f'created = "{made}"', text))
+        copy.rename(root)
     return Store.open(root)
 
 
