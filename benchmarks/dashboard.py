@@ -9,9 +9,10 @@ steps: it opens every page and uses it.
 at_once, later  the steps follow the first page at once, or --warm seconds later: by then the server has read ahead
 first        `listening_s` from the start of the process until it answers; `page_s` from there until the first page is
              in the browser with its findings
-steps        by step, over the repeats: `server_ms` of all its requests together (median, least, most), `bytes` of what
-             they answered (the most), `requests`, `shown_ms` in the browser (median). Energy and placement work on
-             beside the page and say so; the requests that show that are counted, that work is not.
+steps        by step, over the repeats (median, least, most): `server_ms`, while the server worked on at least one of its
+             requests; `summed_ms`, of all its requests together, which counts twice what waits for each other; `bytes`
+             of what they answered (the most), `requests`, `shown_ms` in the browser (median). Energy and placement work
+             on beside the page and say so; the requests that show that are counted, that work is not.
 interactions the 95th percentile of `server_ms` over all steps but those that open a page anew and `sql: run`, which
              takes what its query takes; and the most bytes of one
 opened       the same of the steps that open a page anew
@@ -54,15 +55,15 @@ def serve(store: Path) -> None:
     lock = threading.Lock()
 
     def watched(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        began, spent = time.perf_counter(), time.process_time()
+        began = time.perf_counter()
         answer = app(environ, start)
         body = b"".join(answer)
         if hasattr(answer, "close"):
             answer.close()
         line = {
             "path": environ["PATH_INFO"],
-            "ms": 1000 * (time.perf_counter() - began),
-            "cpu_ms": 1000 * (time.process_time() - spent),
+            "began_ms": 1000 * began,
+            "ended_ms": 1000 * time.perf_counter(),
             "bytes": len(body),
             "peak_mb": peak_mb(),
         }
@@ -118,6 +119,15 @@ def serving(store: Path) -> Iterator[Serving]:
         one.close()
 
 
+def busy_ms(asked: list[dict[str, Any]]) -> float:
+    """How long the server worked on at least one of these requests: those of a step run at once."""
+    spent = until = 0.0
+    for one in sorted(asked, key=lambda request: request["began_ms"]):
+        spent += max(one["ended_ms"] - max(one["began_ms"], until), 0.0)
+        until = max(until, one["ended_ms"])
+    return spent
+
+
 def run(store: Path, browser: Any, warm_s: float) -> dict[str, Any]:
     """All steps once, `warm_s` after the first page."""
     with serving(store) as one:
@@ -135,8 +145,8 @@ def run(store: Path, browser: Any, warm_s: float) -> dict[str, Any]:
             shown = 1000 * (time.perf_counter() - began)
             asked = one.taken()
             steps[name] = {
-                "server_ms": sum(request["ms"] for request in asked),
-                "cpu_ms": sum(request["cpu_ms"] for request in asked),
+                "server_ms": busy_ms(asked),
+                "summed_ms": sum(request["ended_ms"] - request["began_ms"] for request in asked),
                 "bytes": sum(request["bytes"] for request in asked),
                 "requests": len(asked),
                 "shown_ms": shown,
@@ -190,6 +200,7 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
         of = [one["steps"][name] for one in runs]
         steps[name] = {
             "server_ms": _spread([one["server_ms"] for one in of]),
+            "summed_ms": _spread([one["summed_ms"] for one in of]),
             "bytes": max(one["bytes"] for one in of),
             "requests": max(one["requests"] for one in of),
             "shown_ms": round(statistics.median(one["shown_ms"] for one in of)),

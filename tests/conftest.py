@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+# Workers and the processes that they start fill the cores: threads of each Polars would only wait for each other.
+os.environ.setdefault("POLARS_MAX_THREADS", "1")
+
 from whorl.tests.dcgm_library import DcgmEngine, DcgmLibrary, compile_dcgm, real_engine
 from whorl.tests.nvml_library import SONAME, NvmlLibrary, compile_library, load_here, unload_sessions
 
