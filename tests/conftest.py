@@ -99,8 +99,16 @@ _FIRST = ("tests/importing/test_mutations.py", "tests/slurm/", "tests/browser/")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not any(part in item.nodeid for part in _FIRST))
+    if sizes.is_long():
+        return
+    seen: dict[str, int] = {}
     for item in items:
-        if item.get_closest_marker("long") and not sizes.is_long():
+        mark = item.get_closest_marker("long")
+        if mark is None:
+            continue
+        test = item.nodeid.partition("[")[0]
+        seen[test] = seen.get(test, 0) + 1
+        if seen[test] > mark.kwargs.get("short", 0):
             item.add_marker(pytest.mark.skip(reason="long: runs with --long (make test-all)"))
 
 

@@ -7,7 +7,7 @@ A test has one body and gets its cases from here, so that both sizes prove the s
     @settings(max_examples=count(300, short=40))
 
 Marked `@pytest.mark.long`, and run with `--long` only: a test of which no part proves anything, and one that costs a
-second where a cheaper one proves the main part.
+second where a cheaper one proves the main part. `@pytest.mark.long(short=1)`: all but the first of its cases.
 """
 
 from __future__ import annotations

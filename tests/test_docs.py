@@ -12,7 +12,6 @@ import pytest
 from click.testing import CliRunner
 
 from whorl.cli import cli
-from whorl.tests.sizes import count
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -24,11 +23,12 @@ def shell_commands(page: str) -> list[str]:
     return [line for block in blocks for line in block.splitlines()]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few_probes", "stores_are_copied")
 def test_every_command_of_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In its order, in one empty folder. The installation is left out: the tests run in its result."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("whorl.dashboards.store_report.REPLICATES", count(500, short=50))
+    monkeypatch.setattr("whorl.dashboards.store_report.REPLICATES", 500)
     commands = shell_commands((ROOT / "docs" / "tutorial.md").read_text())
     assert commands[:2] == INSTALLATION
     printed = {}

@@ -41,6 +41,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         }
 
 
+@pytest.mark.long
 def test_every_page_and_script_that_the_code_names_is_in_the_wheel(wheel: dict[str, str]) -> None:
     named = {
         (page, name)

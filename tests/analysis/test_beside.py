@@ -35,6 +35,7 @@ def two(built_once: BuiltOnce) -> Store:
     return Store.open(built_once("beside", _build) / "store")
 
 
+@pytest.mark.long
 def test_what_can_be_compared_is_what_the_store_has(two: Store) -> None:
     (one,) = comparable(two)
     assert one.cluster == CLUSTER

@@ -8,7 +8,6 @@ import pytest
 
 from whorl.analysis.statistics import bootstrap
 from whorl.analysis.statistics.repeatability import Moments, icc
-from whorl.tests.sizes import count
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
@@ -107,6 +106,7 @@ def simulated(seed: int, gpus: int, runs: int) -> tuple[Floats, Ints]:
     return 100 + rng.normal(0, 2, gpus)[gpu] + rng.normal(0, 1, len(gpu)), gpu
 
 
+@pytest.mark.long
 def test_the_intervals_cover_the_truth() -> None:
     """Normal fleets of 100 GPUs: in how many of them the 95 % intervals hold the truth.
 
@@ -121,7 +121,7 @@ def test_the_intervals_cover_the_truth() -> None:
         "icc": 0.8,
     }
     hits = dict.fromkeys(truth, 0)
-    fleets = count(400, short=40)
+    fleets = 400
     noise = 3 * np.sqrt(0.05 * 0.95 / fleets)
     for seed in range(fleets):
         values, gpu = simulated(seed, 100, 8)

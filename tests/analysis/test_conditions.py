@@ -47,6 +47,7 @@ def store(tmp_path: Path) -> Store:
     return made
 
 
+@pytest.mark.long
 def test_models_power_limits_and_clocks_part_a_workload(store: Store) -> None:
     expected = {
         "a": "sgemm [V100, power limit not set, clock not locked]",
@@ -72,6 +73,7 @@ def test_what_is_told_apart_is_not_said_to_be_pooled(store: Store) -> None:
 LOW = "sgemm [V100, 250 W, clock not locked]"
 
 
+@pytest.mark.long
 def test_a_kind_is_asked_for_by_the_name_it_is_given(store: Store) -> None:
     assert measurements(store, workloads=[LOW], run_ids=True)["run_id"].to_list() == ["b"]
     assert measurements(store, workloads=["sgemm"]).height == 5

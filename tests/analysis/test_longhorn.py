@@ -20,6 +20,7 @@ def table() -> dict[tuple[str, str], Variability]:
     return {(row.workload, row.level): row for row in variability(runs())}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("workload", "level", "n", "median", "fence", "whisk", "worst", "slow", "fast"),
     [

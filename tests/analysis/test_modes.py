@@ -73,6 +73,7 @@ def test_dip_of_plain_cases() -> None:
     assert dip(np.sort(-x)) == pytest.approx(dip(x), rel=1e-9)
 
 
+@pytest.mark.long
 def test_the_table_comes_out_again() -> None:
     path = Path(__file__).parents[2] / "benchmarks" / "dip_quantiles.py"
     spec = importlib.util.spec_from_file_location("dip_quantiles_recipe", path)

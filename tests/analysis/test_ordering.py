@@ -125,6 +125,7 @@ def test_correlation_survives_extreme_magnitudes() -> None:
         )
 
 
+@pytest.mark.long
 def test_the_interval_of_spearman_covers() -> None:
     rho, n, hits = 0.6, 60, 0
     true = 6 / np.pi * np.arcsin(rho / 2)

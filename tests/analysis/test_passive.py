@@ -60,6 +60,7 @@ def scores(store: Store) -> pl.DataFrame:
     return passive_fingerprints(store).sort("gpu")
 
 
+@pytest.mark.long
 def test_the_order_and_the_intervals_are_right(tmp_path: Path) -> None:
     inside = []
     for seed in range(3):
@@ -208,6 +209,7 @@ def test_collected_telemetry_takes_the_place_of_figures(tmp_path: Path) -> None:
     assert scipy.stats.spearmanr(rows["score"][:11], fleet.level[:11])[0] > 0.9
 
 
+@pytest.mark.long
 def test_a_run_that_waited_all_the_time_does_not_count_where_profiling_tells(tmp_path: Path) -> None:
     """Two GPUs wait in half of their jobs, one in all: they draw less, and are no faster for it."""
     fleet = Fleet(gpus=12, jobs=8)
@@ -239,6 +241,7 @@ def test_a_run_that_waited_all_the_time_does_not_count_where_profiling_tells(tmp
     assert set(scores(untold).filter(pl.col("score") < -30)["gpu"]) == {"g003", "g004", "g005"}
 
 
+@pytest.mark.long
 @needs_longhorn
 def test_longhorn_power_of_2022_ranks_the_speed_of_2020(tmp_path: Path) -> None:
     store = new_store(tmp_path / "s")

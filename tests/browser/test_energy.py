@@ -22,6 +22,7 @@ def _open(opened: Opened, path: str, **more: int) -> Page:
     return page
 
 
+@pytest.mark.long
 def test_from_users_to_jobs_to_one_job_and_back(opened: Opened) -> None:
     page = _open(opened, "energy")
     assert "Wh" in page.locator("#energy-body .tiles dd").first.inner_text()
@@ -56,6 +57,7 @@ def test_a_time_is_typed_and_what_is_no_time_is_told(opened: Opened) -> None:
     page.wait_for_selector("#energy-wrong >> :scope:not(:has(*))", state="attached")
 
 
+@pytest.mark.long
 def test_an_unknown_job_and_words_that_mean_nothing_are_told(opened: Opened) -> None:
     page = opened("energy?job=nobody")
     page.wait_for_selector("#energy-body .told.problem:has-text('knows no job nobody')")
@@ -65,6 +67,7 @@ def test_an_unknown_job_and_words_that_mean_nothing_are_told(opened: Opened) -> 
     assert any("last='ever'" in one for one in said)
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("path", ["energy?by=gpu", "energy?job=1003"])
 def test_what_it_shows_has_no_serious_fault_and_fits_a_phone(path: str, opened: Opened) -> None:
     page = _open(opened, path, width=390)

@@ -98,6 +98,7 @@ def test_a_brush_holds_in_the_other_figures_the_table_and_the_address(opened: Op
     assert _brushed(page, fewer) == fewer
 
 
+@pytest.mark.long
 def test_a_gpu_is_looked_at_chosen_and_followed(opened: Opened) -> None:
     page = _open(opened, "fleet?probe=gemm-fp32&range=slower_pct:10:")
     assert _brushed(page) == 1, "the pinned one"
@@ -121,6 +122,7 @@ def test_a_gpu_is_looked_at_chosen_and_followed(opened: Opened) -> None:
     cell.filter(has_text="☐").wait_for()
 
 
+@pytest.mark.long
 def test_what_is_chosen_in_the_head_is_in_the_address_and_in_the_figures(opened: Opened) -> None:
     page = _open(opened)
     page.locator("#fleet-choose-figure").click()
@@ -139,6 +141,7 @@ def test_what_is_chosen_in_the_head_is_in_the_address_and_in_the_figures(opened:
     page.locator("#fleet-choose-campaign:has-text('all runs')").wait_for()
 
 
+@pytest.mark.long
 def test_an_address_that_names_what_is_not_there_says_so(opened: Opened) -> None:
     page = _open(opened, "fleet?probe=%3Cb%3Enone&campaign=gone&gpu=%3Ci%3E&range=x:1:2&range=y")
     said = page.locator("main").inner_text()

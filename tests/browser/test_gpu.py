@@ -42,6 +42,7 @@ def test_a_person_finds_the_odd_gpu_and_sees_why(opened: Opened) -> None:
     expect(page.locator("#gpu-alike")).to_contain_text("standard deviations away")
 
 
+@pytest.mark.long
 def test_what_is_chosen_is_in_the_address_and_survives_a_reload(opened: Opened) -> None:
     page = opened("gpu?gpu=c001-1/0")
     page.locator(FIGURES).first.wait_for()
@@ -57,6 +58,7 @@ def test_what_is_chosen_is_in_the_address_and_survives_a_reload(opened: Opened) 
     assert page.get_by_label("power", exact=True).is_checked()
 
 
+@pytest.mark.long
 def test_any_gpu_is_found_by_a_part_of_its_names_and_its_neighbours_by_links(opened: Opened) -> None:
     page = opened("gpu?gpu=c001-1/0")
     page.locator("#gpu-choice").click()

@@ -66,6 +66,7 @@ def test_a_table_shows_sorts_filters_and_saves(grid: str, rows: int, label: str,
     assert page.title() != "gone"
 
 
+@pytest.mark.long
 def test_a_table_is_used_by_keyboard_and_read_by_a_screen_reader(opened: Opened) -> None:
     page = opened("tables", height=1300)
     _cell(page, "large", 1, "gpu")

@@ -56,6 +56,7 @@ def test_the_theme_follows_the_system_until_it_is_chosen(opened: Opened) -> None
     assert faults(page) == []
 
 
+@pytest.mark.long
 def test_a_figure_shows_on_dark_and_is_saved_as_svg(opened: Opened) -> None:
     page = opened("figure", scheme="dark")
     title = page.locator(".js-plotly-plot .gtitle")

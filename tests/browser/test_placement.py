@@ -35,6 +35,7 @@ def _printed(store: Path, *words: str) -> str:
     return CliRunner().invoke(cli, given, catch_exceptions=False).stdout
 
 
+@pytest.mark.long
 def test_the_page_says_and_copies_what_the_command_prints(opened: Opened, filled: Path) -> None:
     page = opened("placement?probe=gemm-fp32&gpus=8")
     finding = _finding(page)
@@ -59,6 +60,7 @@ def test_the_page_says_and_copies_what_the_command_prints(opened: Opened, filled
     page.locator("#placement-body .js-plotly-plot .main-svg").first.wait_for()
 
 
+@pytest.mark.long
 def test_what_is_chosen_is_in_the_address_and_survives_a_reload(opened: Opened) -> None:
     page = opened("placement?probe=gemm-fp32")
     _finding(page)
@@ -71,6 +73,7 @@ def test_what_is_chosen_is_in_the_address_and_survives_a_reload(opened: Opened) 
     assert page.locator("#placement-count").input_value() == "4"
 
 
+@pytest.mark.long
 def test_a_replay_compares_policies_over_seeds(opened: Opened) -> None:
     page = opened("placement?probe=gemm-fp32&seeds=5")
     expect(page.locator("#placement-status")).to_contain_text("jobs of this cluster can be replayed")
@@ -83,6 +86,7 @@ def test_a_replay_compares_policies_over_seeds(opened: Opened) -> None:
     expect(page.locator("#placement-replay")).to_contain_text("Conditions and notes")
 
 
+@pytest.mark.long
 def test_a_gpu_is_excluded_by_the_link_of_its_page(opened: Opened) -> None:
     page = opened("gpu?gpu=c001-1/0")
     page.get_by_role("link", name="Exclude in placement").click()

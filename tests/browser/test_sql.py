@@ -57,6 +57,7 @@ def test_an_answer_is_a_table_with_exact_values_and_hostile_ones_stay_text(opene
     assert _asked(page)["query"][0].startswith("select 9007199254740993")
 
 
+@pytest.mark.long
 def test_an_error_says_where_and_leaves_the_query(opened: Opened) -> None:
     page = opened("sql")
     _run(page, "select 1,\n  nothing from runs")
@@ -71,6 +72,7 @@ def test_an_error_says_where_and_leaves_the_query(opened: Opened) -> None:
     assert problem.count() == 0
 
 
+@pytest.mark.long
 def test_an_answer_is_drawn_as_the_address_says_and_back_again(opened: Opened) -> None:
     page = opened("sql")
     _choose(page, "sql-example", "Time against power, of the runs of a workload")
@@ -91,6 +93,7 @@ def test_an_answer_is_drawn_as_the_address_says_and_back_again(opened: Opened) -
     page.wait_for_function("!location.search.includes('chart')")
 
 
+@pytest.mark.long
 def test_the_whole_answer_is_saved(opened: Opened, tmp_path: Path) -> None:
     page = opened("sql")
     _run(page, "select i, '=1+1' as text from range(2500) t(i)")
@@ -106,6 +109,7 @@ def test_the_whole_answer_is_saved(opened: Opened, tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "answer.parquet").num_rows == 2500
 
 
+@pytest.mark.long
 def test_a_link_of_somebody_else_runs_nothing_and_a_reload_runs_what_was_run(opened: Opened) -> None:
     query = "select count(*) as n from gpus_now"
     page = opened(f"sql?query={quote(query)}")
@@ -131,6 +135,7 @@ def test_own_queries_stay_in_the_browser(opened: Opened) -> None:
     page.wait_for_function("localStorage.getItem('sql-owns') === '{}'")
 
 
+@pytest.mark.long
 def test_names_of_columns_are_written_into_the_query(opened: Opened) -> None:
     page = opened("sql")
     page.locator("#sql-text").fill("select")
@@ -143,6 +148,7 @@ def test_names_of_columns_are_written_into_the_query(opened: Opened) -> None:
     assert _column(page)
 
 
+@pytest.mark.long
 def test_a_query_is_stopped_and_others_are_answered_meanwhile(opened: Opened) -> None:
     page = opened("sql")
     page.locator("#sql-text").fill("select levenshtein(repeat('a', 1000000), repeat('b', 1000000))")

@@ -70,6 +70,7 @@ def test_a_fleet_is_a_band_and_gpus_that_are_chosen_are_lines(opened: Opened) ->
     assert page.locator("#telemetry-lanes").get_by_text("gemm-fp32").count() >= 1
 
 
+@pytest.mark.long
 def test_drag_looks_closer_and_double_click_goes_back(opened: Opened) -> None:
     page = opened(f"telemetry?gpu={_ONE}&metric=power_mw")
     _ready(page)
@@ -143,6 +144,7 @@ def collector(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
+@pytest.mark.long
 def test_a_page_follows_a_collector_and_says_when_it_stopped(
     window: BrowserContext, collector: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,6 +105,7 @@ def test_a_campaign_over_a_simulated_fleet_has_no_age(tmp_path: Path) -> None:
     assert "the runs of idle on made measure no time, so no GPU can be slow in it" in refused.stderr
 
 
+@pytest.mark.long
 def test_after_one_campaign_a_gpu_that_is_slow_beyond_doubt_is_named_and_not_excluded(tmp_path: Path) -> None:
     from whorl.tests.probed_fleet import stored
 
@@ -244,6 +245,7 @@ def test_a_difference_to_what_a_scheduler_has_needs_one(store: str, tmp_path: Pa
     assert "weights are changes to the scheduler's state" in result.stderr
 
 
+@pytest.mark.long
 def test_nodes_from_a_file(store: str, tmp_path: Path) -> None:
     path = tmp_path / "nodes"
     path.write_text("n[01,03-04]  # the left half\nn05\n\n")
@@ -263,6 +265,7 @@ def test_nodes_from_a_file(store: str, tmp_path: Path) -> None:
     assert advise(store, "--nodes", str(tmp_path / "none")).exit_code == 2
 
 
+@pytest.mark.long
 def test_limits(store: str) -> None:
     assert document(store, "--hard", "2.5", "--no-scheduler")["exclude"] == []
     assert document(store, "--max-share", "0%", "--no-scheduler")["exclude"] == []

@@ -80,6 +80,7 @@ def test_a_healthy_node_is_ok_in_every_format(node: str) -> None:
     assert ";3;10" in data
 
 
+@pytest.mark.long
 def test_who_may_only_read_the_store_is_answered_too(node: str, monkeypatch: pytest.MonkeyPatch) -> None:
     count = "select count(*) as n from runs"
     before = Store.open(node).sql(count).to_pylist()
@@ -251,6 +252,7 @@ def test_a_small_change_that_lasts_is_noticed_over_several_checks() -> None:
     assert first.since_s >= 8 * day
 
 
+@pytest.mark.long
 def test_a_quick_check_asks_the_driver_and_needs_no_cuda(
     nvml: NvmlLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

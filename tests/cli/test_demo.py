@@ -148,6 +148,7 @@ def test_the_next_commands_work(shown: tuple[Path, dict[str, Any]]) -> None:
         assert f"{one['node']}/{one['slot']}" in said["advise"]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few_probes")
 def test_without_a_gpu_it_says_why_and_simulates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from whorl.errors import InputError
@@ -178,6 +179,7 @@ def test_without_a_gpu_it_says_why_and_simulates(tmp_path: Path, monkeypatch: py
     assert not (tmp_path / "E").exists()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few_probes")
 def test_the_gpus_of_this_node_are_measured_where_there_are_any(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -338,6 +340,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(tmp_path: Path, arguments:
     assert not (tmp_path / "D").exists()
 
 
+@pytest.mark.long
 def test_interrupted_it_ends_and_what_was_stored_stays(tmp_path: Path) -> None:
     out = tmp_path / "D"
     begun = subprocess.Popen(

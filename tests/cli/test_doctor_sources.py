@@ -125,6 +125,7 @@ def test_profiling_fields_that_the_engine_does_not_give(h100s: DcgmEngine, code:
     assert words in told["DCGM profiling"][1]
 
 
+@pytest.mark.long
 def test_an_engine_that_does_not_answer(h100s: DcgmEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("whorl.jobs.dcgm_finding._PATIENCE_S", 4.0)
     with h100s.frozen():

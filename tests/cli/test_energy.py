@@ -139,6 +139,7 @@ def test_energy_of_jobs_and_people_again_by_sql(sampled: Path, by: str) -> None:
     assert found["total"]["energy_j"] == pytest.approx(sum(row["energy_j"] for row in again), rel=1e-9)
 
 
+@pytest.mark.long
 def test_one_job_has_the_figures_that_it_has_among_all(sampled: Path) -> None:
     every = {row["job_id"]: row for row in document("--store", str(sampled))["rows"]}
     for job in ("4201", "4203"):

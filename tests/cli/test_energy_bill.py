@@ -140,6 +140,7 @@ def test_the_interval_of_steady_power_is_the_sensors_error_again_by_sql(steady: 
     assert {name: row[name] for name in again} == pytest.approx(again, rel=2e-3)  # and its ends in time
 
 
+@pytest.mark.long
 def test_a_job_of_a_cluster_without_telemetry_has_no_figure_and_stops_nothing(tmp_path: Path) -> None:
     seconds = range(0, 2 * HOUR, 60)
     store = store_of(
@@ -160,6 +161,7 @@ def test_a_job_of_a_cluster_without_telemetry_has_no_figure_and_stops_nothing(tm
     assert (row["energy_j"], row["reason"], row["co2e_g"]) == (None, "no telemetry", None)
 
 
+@pytest.mark.long
 def test_without_settings_the_answer_says_what_to_give(steady: Path, tmp_path: Path) -> None:
     empty = tmp_path / "none.toml"
     empty.write_text("")
@@ -173,6 +175,7 @@ def test_without_settings_the_answer_says_what_to_give(steady: Path, tmp_path: P
     assert [one["problem"] for one in json.loads(balance.stdout)["problems"]] == ["no zone", "no price"]
 
 
+@pytest.mark.long
 def test_a_zone_without_a_factor_is_a_sentence_and_a_row_and_nothing_is_fetched(
     steady: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -160,6 +160,7 @@ def test_gpus_nodes_and_jobs_have_the_same_excess_in_all(excess: dict[str, dict[
     assert excess["job"]["rows"][0]["job_id"] == "4241"
 
 
+@pytest.mark.long
 def test_people_read_which_gpus_cost_and_what_to_do_next(fleet: Path) -> None:
     result = whorl("excess", "--store", str(fleet))
     assert result.exit_code == 0
@@ -170,6 +171,7 @@ def test_people_read_which_gpus_cost_and_what_to_do_next(fleet: Path) -> None:
     assert float(table[0]["excess_s"]) == pytest.approx(18_000, rel=0.02)
 
 
+@pytest.mark.long
 def test_a_quote_has_the_job_and_the_median_gpu_and_says_what_is_missing(
     fleet: Path, excess: dict[str, dict[str, Any]]
 ) -> None:
@@ -193,6 +195,7 @@ def test_a_quote_has_the_job_and_the_median_gpu_and_says_what_is_missing(
     assert "job 4241 on 2 GPUs of A100: busy 100 % of it, mostly compute" in said
 
 
+@pytest.mark.long
 def test_one_job_says_what_its_gpus_cost_and_where_they_stand(fleet: Path, excess: dict[str, dict[str, Any]]) -> None:
     found = document("--store", str(fleet), "--job", "4241")
     [more] = [row for row in excess["job"]["rows"] if row["job_id"] == "4241"]
@@ -208,6 +211,7 @@ def test_one_job_says_what_its_gpus_cost_and_where_they_stand(fleet: Path, exces
     assert "lost to hardware: 4.9" in whorl("--store", str(fleet), "--job", "4241").stdout
 
 
+@pytest.mark.long
 def test_the_greenest_hour_of_a_job_is_quoted(fleet: Path, tmp_path: Path) -> None:
     now = int(datetime.now(UTC).timestamp()) // 3600
     hours = "\n".join(f"{(now + hour) * 3600},{90 if hour == 40 else 400}" for hour in range(100))

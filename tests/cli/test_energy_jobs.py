@@ -52,6 +52,7 @@ def night(built_once: BuiltOnce) -> Path:
     return built_once("night-energy", build) / "store"
 
 
+@pytest.mark.long
 def test_a_job_that_was_requeued_is_one_row(night: Path) -> None:
     [row] = document("--store", str(night), "--job", "5")["rows"]
     assert row["energy_j"] == pytest.approx(200 * 1200)
@@ -61,6 +62,7 @@ def test_a_job_that_was_requeued_is_one_row(night: Path) -> None:
     assert row["ended"] == "2026-11-02T23:30:00Z"
 
 
+@pytest.mark.long
 def test_one_job_says_what_it_would_have_taken_elsewhere(night: Path) -> None:
     found = document("--store", str(night), "--job", "5")
     [first, *others] = found["what_if"]
@@ -70,6 +72,7 @@ def test_one_job_says_what_it_would_have_taken_elsewhere(night: Path) -> None:
     assert "what if: the same job" in shown
 
 
+@pytest.mark.long
 def test_the_power_limit_of_a_quote_is_that_of_the_readings_where_nothing_else_says_it(tmp_path: Path) -> None:
     bare = gpu("GPU-a", power_limit_mw=None, power_limit_default_mw=None)
     store_of(tmp_path / "S", [bare], [readings("GPU-a", range(99), [200.0] * 99)], [job(5, "GPU-a", 0, 90)])
@@ -83,6 +86,7 @@ def test_one_job_by_gpu_has_only_its_own_energy(night: Path) -> None:
     assert row["attributed_j"] == row["energy_j"]
 
 
+@pytest.mark.long
 def test_an_array_is_asked_for_by_its_number_and_a_task_by_either(night: Path) -> None:
     tasks = document("--store", str(night), "--job", "6")["rows"]
     assert {row["job_id"] for row in tasks} == {"6_1", "6_2"}
@@ -104,6 +108,7 @@ def test_since_and_until_choose_a_part_of_a_job(night: Path) -> None:
     assert {row["job_id"]: row["energy_j"] for row in found["rows"]} == pytest.approx({"6_1": 180_000, "6_2": 180_000})
 
 
+@pytest.mark.long
 def test_the_schedulers_energy_stands_beside_it_with_what_it_counts_twice(night: Path) -> None:
     shown = CliRunner().invoke(cli, ["energy", "--store", str(night), "--job", "5"]).stdout
     assert "500.0 Wh" in shown or "0.5000 kWh" in shown
@@ -118,6 +123,7 @@ def test_python_gives_the_same_rows(night: Path) -> None:
     assert found.total["gpus"] == 1
 
 
+@pytest.mark.long
 def test_a_job_of_the_same_number_on_another_cluster_is_not_beside_it(tmp_path: Path) -> None:
     jobs = [job(5, "GPU-a", 0, 90), job(5, None, 0, 90, cluster="d"), job(6, None, 0, 90, cluster="d")]
     store_of(tmp_path / "S", [gpu("GPU-a")], [readings("GPU-a", range(99), [200.0] * 99)], jobs)

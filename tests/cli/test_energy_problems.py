@@ -73,6 +73,7 @@ def test_each_job_without_an_honest_figure_has_a_reason_and_no_energy(bad: Path)
     assert rows["running"]["energy_j"] == pytest.approx(200 * 39, rel=1e-6)  # up to the last reading
 
 
+@pytest.mark.long
 def test_no_row_says_zero_where_nothing_is_known(bad: Path) -> None:
     for by in ("job", "user", "account", "gpu", "node", "day"):
         for row in document("--store", str(bad), "--by", by)["rows"]:
@@ -117,6 +118,7 @@ def test_the_idle_share_is_that_of_gpus_that_were_seen_idle(tmp_path: Path) -> N
     assert row["idle_share"] == pytest.approx(50 / 200, rel=0.01)
 
 
+@pytest.mark.long
 def test_a_sensor_that_is_stuck_gives_no_energy_and_the_reason(tmp_path: Path) -> None:
     stuck = readings("GPU-stuck", range(60), [200.0] * 60, quality=["power_stuck"] * 60)
     store_of(tmp_path / "S", [gpu("GPU-stuck")], [stuck], [])
@@ -130,6 +132,7 @@ def test_a_sensor_that_is_stuck_gives_no_energy_and_the_reason(tmp_path: Path) -
     assert [one["problem"] for one in found["problems"]] == ["sensor stuck"]
 
 
+@pytest.mark.long
 def test_a_gpu_of_which_no_reading_counts_is_in_no_sum_and_is_said(tmp_path: Path) -> None:
     seconds = range(600)
     watts = [50.0 if s < 300 else 200.0 for s in seconds]
@@ -152,6 +155,7 @@ def test_a_gpu_of_which_no_reading_counts_is_in_no_sum_and_is_said(tmp_path: Pat
     assert "`whorl energy reconcile` names them" in shown
 
 
+@pytest.mark.long
 def test_time_that_nobody_read_or_used_is_said_and_not_counted(tmp_path: Path) -> None:
     seconds = [*range(600), *range(90_000, 90_600)]
     watts = [50.0 + 150.0 * (100 <= s % 90_000 < 500) for s in seconds]
@@ -168,6 +172,7 @@ def test_time_that_nobody_read_or_used_is_said_and_not_counted(tmp_path: Path) -
     assert "not counted: 24.8 GPU h " in whorl("--store", str(tmp_path / "S")).stdout
 
 
+@pytest.mark.long
 def test_a_job_without_telemetry_says_so_for_people(bad: Path) -> None:
     result = whorl("--store", str(bad), "--job", "unread")
     assert result.exit_code == 0
@@ -175,6 +180,7 @@ def test_a_job_without_telemetry_says_so_for_people(bad: Path) -> None:
     assert "there is no reading of this GPU in this time" in result.stdout
 
 
+@pytest.mark.long
 def test_a_job_of_no_time_used_nothing(tmp_path: Path) -> None:
     store_of(tmp_path / "S", [gpu("G")], [readings("G", range(100), [200.0] * 100)], [job(1, "G", 50, 50)])
     (tmp_path / "S" / "energy.toml").write_text('zone = "DE"')
@@ -183,11 +189,13 @@ def test_a_job_of_no_time_used_nothing(tmp_path: Path) -> None:
     assert {one["reason"] is None for one in found["what_if"][1:]} == {False}
 
 
+@pytest.mark.long
 def test_a_job_that_ends_before_it_begins_is_answered_too(bad: Path) -> None:
     [row] = document("--store", str(bad), "--job", "backward")["rows"]
     assert (row["energy_j"], row["reason"]) == (None, "ends before it begins")
 
 
+@pytest.mark.long
 def test_a_job_that_ends_before_it_begins_leaves_all_other_figures(tmp_path: Path) -> None:
     power = readings("G", range(201), [50.0] * 20 + [200.0] * 181)
     jobs = [job("good", "G", 50, 150), job("backward", "G", 160, 60), job("moment", "G-of-nobody", 60, 60)]

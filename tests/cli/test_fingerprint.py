@@ -25,7 +25,6 @@ from whorl.tests.cli.test_verdicts import AT, ODD, texts
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.judged_fleet import BEGAN_NS, CLUSTER, DAY_NS, MODEL, judged_store, uuid
 from whorl.tests.probed_fleet import stored
-from whorl.tests.sizes import sample
 
 SLOW, MOVED = 5, 9
 
@@ -58,6 +57,7 @@ def fleet(built_once: BuiltOnce) -> str:
 # -- fingerprints -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_fingerprint_has_each_class_and_figure_with_its_interval(fleet: str) -> None:
     found = document("fingerprint", "--store", fleet, "--gpu", "n02/1")
     assert (found["schema"], found["gpu"]) == ("whorl.fingerprint/1", uuid(SLOW))
@@ -76,16 +76,14 @@ def test_a_fingerprint_has_each_class_and_figure_with_its_interval(fleet: str) -
     assert shown.output.startswith(f"n02/1 ({uuid(SLOW)}): {MODEL}, serial S0005, cluster judged")
 
 
+@pytest.mark.long
 def test_the_slowest_gpu_comes_first_and_neighbours_are_alike(fleet: str) -> None:
     shown = whorl("fingerprint", "--store", fleet)
     assert shown.output.splitlines()[2].startswith("n02/1 ")
     alike = document("fingerprint", "--store", fleet, "--gpu", "n02/1")["neighbours"]
     assert alike == sorted(alike, key=lambda one: one["distance"])
     assert all(one["gpu"] != uuid(SLOW) for one in alike)
-    others = [
-        document("fingerprint", "--store", fleet, "--gpu", name)["neighbours"]
-        for name in sample(("n01/0", "n04/2"), short=1)
-    ]
+    others = [document("fingerprint", "--store", fleet, "--gpu", name)["neighbours"] for name in ("n01/0", "n04/2")]
     assert all("n02/1" not in {one["name"] for one in some} for some in others)
 
 
@@ -135,6 +133,7 @@ def test_few_gpus_are_shown_with_what_cannot_be_concluded(gpus: int, says: str |
         assert says is not None or ("cannot be said" not in said and "none can be named" not in said)
 
 
+@pytest.mark.long
 def test_the_power_of_ordinary_jobs_stands_beside_the_probes(tmp_path: Path) -> None:
     """Jobs at full clock, whose power differs from GPU to GPU and repeats from job to job."""
     store = judged_store(tmp_path / "S", 12, tuple(range(6)), sensors=True)
@@ -223,6 +222,7 @@ def suspected(gpu: int) -> Verdict:
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_suspected_gpus_come_first_then_those_never_measured(tmp_path: Path) -> None:
     store = judged_store(tmp_path / "S", 12, (0, 2, 4), runs=lambda gpu: 0 if gpu in (3, 7) else 1)
     record(store, [Judgement(CLUSTER, (suspected(8),), (), 12, 12)], AT)
@@ -236,6 +236,7 @@ def test_suspected_gpus_come_first_then_those_never_measured(tmp_path: Path) -> 
     assert found.gpus[1].last is None
 
 
+@pytest.mark.long
 def test_a_decided_gpu_comes_back_when_its_sittings_are_old(tmp_path: Path) -> None:
     store = judged_store(tmp_path / "S", 12, (0, 2, 4), slow={5: 0.12})
     fresh, old = plan(store), plan(store, now="2027-01-20")
@@ -250,6 +251,7 @@ def test_a_decided_gpu_comes_back_when_its_sittings_are_old(tmp_path: Path) -> N
     assert first.reason == "slow, confirmed 137 days ago: repaired since?"
 
 
+@pytest.mark.long
 def test_a_gpu_near_the_threshold_tells_more_than_one_that_is_clear(tmp_path: Path) -> None:
     store = judged_store(tmp_path / "S", 32, (0,), slow={5: 0.03, 6: 0.4}, noise=0.001)
     found = plan(store)
@@ -292,7 +294,8 @@ def test_a_large_plan_lists_some_commands_and_says_how_many_more(tmp_path: Path)
 # -- bad input --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("odd", sample(sorted(ODD), short=1))
+@pytest.mark.long
+@pytest.mark.parametrize("odd", sorted(ODD))
 def test_odd_fleets_never_crash(odd: str, tmp_path: Path) -> None:
     judged_store(tmp_path / "S", **ODD[odd])
     store = str(tmp_path / "S")

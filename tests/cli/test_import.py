@@ -95,6 +95,7 @@ def test_options_reach_the_importer(file: Path, tmp_path: Path) -> None:
     assert run(tmp_path, *mapped, file).exit_code == 0
 
 
+@pytest.mark.long
 def test_the_generated_sample(tmp_path: Path) -> None:
     write_sample(tmp_path / "files")
     result = run(tmp_path, *(tmp_path / "files" / name for name in FILES))
@@ -117,6 +118,7 @@ def test_the_name_of_a_known_gpu_means_that_gpu(said: str, tmp_path: Path) -> No
     assert set(store.arrow("runs")["gpu"].to_pylist()) == {"GPU-01", "GPU-02", "n1/7"}
 
 
+@pytest.mark.long
 def test_a_name_of_several_known_gpus_is_refused_and_a_new_name_is_a_new_gpu(tmp_path: Path) -> None:
     store = store_of_two(tmp_path)
     (tmp_path / "new.csv").write_text("perf_ms\n10.1\n10.2\n")

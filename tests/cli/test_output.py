@@ -34,6 +34,7 @@ def printed(
     return capsys.readouterr().out
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("columns", [30, 44, 60, 80, 120, None])
 def test_numbers_are_never_split(
     columns: int | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

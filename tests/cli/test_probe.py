@@ -31,7 +31,7 @@ from whorl.simulation.models import find_model
 from whorl.store import Store
 from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.probes.hand_device import FACTS, HandDevice
-from whorl.tests.sizes import count, sample
+from whorl.tests.sizes import count
 from whorl.tests.stores import new_store
 from whorl.tests.without import COMMAND, NODE, run_without
 
@@ -110,6 +110,7 @@ def test_sizes_have_three_digits_and_a_prefix(value: int, shown: str) -> None:
 # -- a simulated fleet ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_one_probe_on_the_simulated_fleet(tmp_path: Path) -> None:
     store = tmp_path / "S"
     answer = simulated(store, "gemm-fp32", "--suite", "quick")
@@ -140,6 +141,7 @@ def test_one_probe_on_the_simulated_fleet(tmp_path: Path) -> None:
     assert "gemm-fp32" in shown.output
 
 
+@pytest.mark.long
 def test_the_quick_suite_takes_less_than_a_minute_per_gpu_and_measures_everything(tmp_path: Path) -> None:
     store = tmp_path / "S"
     answer = simulated(store, "--suite", "quick", "--gpus", 4, "--neighbours", "busy", "--json")
@@ -162,7 +164,8 @@ def test_the_quick_suite_takes_less_than_a_minute_per_gpu_and_measures_everythin
     assert min(row["n"] for row in times) >= 20
 
 
-@pytest.mark.parametrize("model", sample(["V100", "H100"], short=1))
+@pytest.mark.long
+@pytest.mark.parametrize("model", ["V100", "H100"])
 def test_the_standard_suite_takes_less_than_five_minutes(model: str, tmp_path: Path) -> None:
     answer = simulated(tmp_path / "S", "--suite", "standard", "--gpus", 1, "--model", model, "--json")
     document = json.loads(answer.output)
@@ -178,6 +181,7 @@ def _seconds(document: dict[str, Any]) -> float:
     return (ended - began).total_seconds()
 
 
+@pytest.mark.long
 def test_a_square_wave_shows_what_the_sensor_averages_away(tmp_path: Path) -> None:
     """A V100's sensor follows a wave of 0.2 s; an H100's shows the mean of a second, and nothing of the wave."""
     seen = {}
@@ -274,6 +278,7 @@ def test_planted_faults_show(tmp_path: Path) -> None:
     assert "wrong result: " in answer.output
 
 
+@pytest.mark.long
 def test_a_gpu_that_is_lost_in_the_middle_is_left_out_and_the_others_go_on(tmp_path: Path) -> None:
     store = tmp_path / "S"
     answer = simulated(store, "--suite", "quick", "--gpus", 4, "--neighbours", "busy", "--fault", "lost")
@@ -360,7 +365,8 @@ def _begin(store: Path, options: Sequence[str] = LONG) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.mark.parametrize("number", sample([signal.SIGINT, signal.SIGTERM], short=1))
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_and_the_end_of_a_jobs_time_store_what_is_complete(number: signal.Signals, tmp_path: Path) -> None:
     store = tmp_path / "S p"
     named = number == signal.SIGTERM
@@ -498,6 +504,7 @@ def test_real_gpus_are_measured_with_their_telemetry(by_hand: list[HandDevice], 
     assert all(device.closed for device in by_hand)
 
 
+@pytest.mark.long
 def test_one_real_gpu_can_be_chosen_and_settings_are_restored(
     by_hand: list[HandDevice], nvml: NvmlLibrary, tmp_path: Path
 ) -> None:
@@ -577,6 +584,7 @@ def test_a_job_leaves_one_file_of_each_table(
 # -- what is loaded -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_node_needs_no_packages_of_the_analysis(tmp_path: Path) -> None:
     """A compute node has numpy, pyarrow, click and nvidia-ml-py; a store made elsewhere may be on it."""
     new_store(tmp_path / "S")
@@ -586,6 +594,7 @@ def test_a_node_needs_no_packages_of_the_analysis(tmp_path: Path) -> None:
     assert rows(tmp_path / "S", "count(*) n from runs") == [{"n": 1}]
 
 
+@pytest.mark.long
 def test_variability_keeps_runs_of_different_conditions_apart(tmp_path: Path) -> None:
     store = tmp_path / "s"
     for more in ([], ["--lock-clock", "1200"], ["--power-limit", "200"]):

@@ -87,6 +87,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder / "S")
 
 
+@pytest.mark.long
 @needs_published
 def test_the_published_study_comes_out_to_the_second() -> None:
     """Worked examples of PAL's artifact, from a shell's list of files in any order."""
@@ -113,6 +114,7 @@ def test_the_published_study_comes_out_to_the_second() -> None:
     assert {row["policy"] for row in found["baselines"]} == {"drain-outliers"}
 
 
+@pytest.mark.long
 @needs_published
 def test_profiles_may_be_a_folder_or_said_one_by_one() -> None:
     common = ("--as-published", "pal-sc24", "--trace", PHILLY / "workload-1.csv", "--policy", "pal,pm-first")
@@ -149,6 +151,7 @@ def test_a_policy_that_knows_the_gpus_gains_measurably(jobs: Path, store: str) -
     assert len(best["per_seed"]) == 6
 
 
+@pytest.mark.long
 def test_noise_gives_no_gain_whatever_a_policy_may_move(jobs: Path, tmp_path: Path) -> None:
     """All GPUs are alike: what PAL gains over packed it gains without scores too, because it may move jobs."""
     store = fleet_store(tmp_path, {"gemm": np.ones(32)}, noise=0.02)
@@ -168,6 +171,7 @@ def test_noise_gives_no_gain_whatever_a_policy_may_move(jobs: Path, tmp_path: Pa
     assert "over itself without scores" in said.splitlines()[0]
 
 
+@pytest.mark.long
 def test_a_gain_by_scores_is_found(jobs: Path, tmp_path: Path) -> None:
     """One GPU of every node is 1.5 times slower: too many to be outliers, so no baseline stays off them."""
     store = fleet_store(tmp_path, {"gemm": np.tile([1.0, 1.0, 1.0, 1.5], 8)})
@@ -190,6 +194,7 @@ def test_the_energy_is_known_where_the_power_is(jobs: Path, store: str) -> None:
     assert unknown["rows"][0]["energy_j"] is None
 
 
+@pytest.mark.long
 def test_people_read_the_gain_first_and_one_seed_warns(jobs: Path, store: str) -> None:
     common = ("--trace", jobs, "--store", store, "--class", "quiet=none", "--policy", "pal,random")
     one = whorl(*common)
@@ -250,6 +255,7 @@ def test_only_what_has_times_is_offered_as_a_class(tmp_path: Path) -> None:
         assert "idle" not in said.rpartition("there is")[2]
 
 
+@pytest.mark.long
 @needs_published
 def test_the_models_of_the_published_traces_need_no_class(tmp_path: Path) -> None:
     """On a store with the published measurements; with one workload alone, all run like that one."""

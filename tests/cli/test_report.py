@@ -67,6 +67,7 @@ def test_a_campaign_over_more_than_100_nodes_worth_of_gpus(campaign: Path, tmp_p
     assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
 
 
+@pytest.mark.long
 def test_a_campaign_that_was_cut_says_how_many_runs_are_missing(tmp_path: Path) -> None:
     store, _ = stored(tmp_path / "S", 16, 3, telemetry=False)
 
@@ -119,6 +120,7 @@ def test_longhorns_braked_gpu_is_on_the_page(tmp_path: Path) -> None:
     assert "to n/a UTC" not in page
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not LONGHORN.is_dir(), reason=f"the Longhorn files are not at {LONGHORN}")
 def test_a_gpu_with_two_names_is_one_where_a_file_has_both(tmp_path: Path) -> None:
     """bert names GPUs by place, pagerank has place and UUID. Times of bert belong to its jobs: no GPU is named."""
@@ -133,6 +135,7 @@ def test_a_gpu_with_two_names_is_one_where_a_file_has_both(tmp_path: Path) -> No
     assert "no single GPU stands out, 1 finding (" in done.stdout
 
 
+@pytest.mark.long
 def test_one_gpu_is_a_page_that_compares_nothing(tmp_path: Path) -> None:
     stored(tmp_path / "S", 1, 1)
     done = report(tmp_path / "S", out=tmp_path / "r.html")
@@ -187,6 +190,7 @@ def test_what_cannot_be_reported_is_one_sentence(campaign: Path, tmp_path: Path)
     assert (campaign / "store.toml").read_bytes() == about
 
 
+@pytest.mark.long
 def test_the_next_command_asks_for_the_workload_in_which_a_gpu_was_named(tmp_path: Path) -> None:
     store = tmp_path / "two words"
     stored(store, 32, 3, kinds=("slow_memory",), telemetry=False)
@@ -200,6 +204,7 @@ def test_the_next_command_asks_for_the_workload_in_which_a_gpu_was_named(tmp_pat
     assert _advised(replace(nobody, spread=spread)) == "my gemm"
 
 
+@pytest.mark.long
 def test_a_figure_of_a_workload_is_found_by_its_other_names(campaign: Path) -> None:
     looked = look(campaign)
     assert looked.distribution("sgemm") == looked.distribution("gemm-fp32")
@@ -240,6 +245,7 @@ def test_a_page_never_replaces_a_device(tmp_path: Path) -> None:
     assert stat.S_ISCHR(device.lstat().st_mode)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few_probes")
 def test_each_verb_says_in_one_sentence_what_a_poor_store_lacks(campaign: Path, tmp_path: Path) -> None:
     """A store without runs, with telemetry alone, with one GPU, or with a campaign of another cluster."""
@@ -283,6 +289,7 @@ def test_one_gpu_has_no_spread(tmp_path: Path) -> None:
     assert "bootstrap replicates" not in done.stdout
 
 
+@pytest.mark.long
 def test_a_spread_that_is_not_of_the_gpus_names_nobody_and_is_said(tmp_path: Path) -> None:
     """Of thirty GPUs one is slow in both workloads; only in `real` does it repeat, run by run."""
     rng = np.random.default_rng(1)

@@ -54,6 +54,7 @@ def test_text_names_every_column_with_unit_and_meaning() -> None:
             ), column.name
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("columns", [80, 120, None])
 def test_it_fits_a_terminal_and_a_pipe_has_whole_lines(columns: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tables of codes break their sentences as well; the SQL of a view is shown to those who ask for the view."""

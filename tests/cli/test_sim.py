@@ -56,6 +56,7 @@ def test_describe_as_json() -> None:
     assert "1 s" in " ".join(found["sensors"])
 
 
+@pytest.mark.long
 def test_a_run_says_what_it_planted_and_what_to_do_next(stepped: tuple[str, Result]) -> None:
     store, result = stepped
     assert result.stderr == "", "no terminal, no progress"

@@ -68,6 +68,7 @@ def rows(store: Store, query: str) -> list[dict[str, Any]]:
 # -- answers --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
@@ -411,6 +412,7 @@ def _on_a_terminal(columns: int, *arguments: str) -> list[str]:
     return [line.rstrip() for line in printed.decode().splitlines()]
 
 
+@pytest.mark.long
 def test_what_does_not_fit_the_terminal_is_printed_row_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     store = tmp_path / "S"

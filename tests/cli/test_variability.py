@@ -61,6 +61,7 @@ def by_level(found: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
     return {(row["workload"], row["level"]): row for row in found["rows"]}
 
 
+@pytest.mark.long
 def test_the_worked_examples_come_out_of_the_files(longhorn: str) -> None:
     rows = by_level(document("variability", "--store", longhorn, "--replicates", "0", "--json"))
     sgemm, gpus = rows["sgemm", "run"], rows["sgemm", "gpu"]
@@ -85,6 +86,7 @@ def test_the_worked_examples_come_out_of_the_files(longhorn: str) -> None:
     assert sgemm["imported"] == {"rows": 11087, "duplicates": 2284, "refused": 0}
 
 
+@pytest.mark.long
 def test_the_spread_of_coupled_jobs_is_said_not_to_be_the_gpus(longhorn: str) -> None:
     shown = whorl("variability", "--store", longhorn, "--workload", "resnet", "--replicates", "200").output
     assert "real but does not belong to the GPUs" in " ".join(shown.split())
@@ -104,6 +106,7 @@ def test_workloads_are_joined_through_every_identity(longhorn: str) -> None:
     assert power["low"] < -0.64 < power["high"]
 
 
+@pytest.mark.long
 def test_json_has_the_promised_keys(sample: str) -> None:
     found = document("variability", "--store", sample, "--json", "--replicates", "50", "--seed", "7")
     assert found["schema"] == "whorl.variability/1"
@@ -200,6 +203,7 @@ def test_flags_that_exclude_each_other(sample: str) -> None:
     assert "cannot be used together" in result.stderr
 
 
+@pytest.mark.long
 def test_a_table_fits_80_columns_and_is_plain_where_asked(sample: str) -> None:
     script = f"stty cols 80 rows 40; NO_COLOR=1 {sys.executable} -m whorl variability --store {sample} --replicates 20"
     done = subprocess.run(["script", "-qec", script, "/dev/null"], capture_output=True, text=True, check=False)

@@ -29,7 +29,6 @@ from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.journal import Journal
 from whorl.tests.nvml_library import NvmlLibrary
-from whorl.tests.sizes import sample
 from whorl.tests.stores import new_store
 
 PATIENCE_S = 60.0
@@ -92,6 +91,7 @@ def ends(process: subprocess.Popen[str]) -> str:
     return errors
 
 
+@pytest.mark.long
 def test_a_minute_in_small(nvml: NvmlLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the first line to the last: rows, identities, events, and energy that agrees with power."""
     nvml.write("gpus 4", "model H100", "load 1 0.5")
@@ -137,7 +137,8 @@ def test_a_minute_in_small(nvml: NvmlLibrary, tmp_path: Path, monkeypatch: pytes
     assert len(ask(store, "select gpu from gpus")) == 4
 
 
-@pytest.mark.parametrize("number", sample([signal.SIGINT, signal.SIGTERM, signal.SIGHUP], short=2))
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_well(nvml_library: NvmlLibrary, tmp_path: Path, number: signal.Signals) -> None:
     nvml_library.write("gpus 2")
     with collecting(nvml_library, tmp_path / "S") as process:
@@ -150,6 +151,7 @@ def test_a_signal_ends_it_well(nvml_library: NvmlLibrary, tmp_path: Path, number
     assert not list((tmp_path / "S" / "journal").glob("*.arrow"))  # sealed
 
 
+@pytest.mark.long
 def test_under_nohup_it_goes_on(nvml_library: NvmlLibrary, tmp_path: Path) -> None:
     nvml_library.write("gpus 2")
     ignore = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)  # noqa: E731
@@ -183,6 +185,7 @@ def test_live_rows_are_seen_and_kill_9_loses_none(nvml_library: NvmlLibrary, tmp
     assert len({row["n"] for row in per_gpu}) == 1  # whole ticks
 
 
+@pytest.mark.long
 def test_the_second_collector_on_a_node_is_refused(nvml: NvmlLibrary, tmp_path: Path) -> None:
     nvml.write("gpus 2")
     store = tmp_path / "S"
@@ -198,6 +201,7 @@ def test_the_second_collector_on_a_node_is_refused(nvml: NvmlLibrary, tmp_path: 
     assert process.returncode == 0
 
 
+@pytest.mark.long
 def test_a_full_disk(nvml_library: NvmlLibrary, tmp_path: Path) -> None:
     """Files may not grow beyond 200 kB, as if the disk were full: one sentence, and what was stored stays."""
     nvml_library.write("gpus 8")
@@ -218,6 +222,7 @@ def test_a_full_disk(nvml_library: NvmlLibrary, tmp_path: Path) -> None:
     assert told["n"] % 8 == 0
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_store_that_may_not_be_written(nvml_library: NvmlLibrary, tmp_path: Path) -> None:
     place = Path("/tmp", f"whorl-test-{os.getpid()}-collect")
@@ -263,6 +268,7 @@ def test_a_store_that_cannot_be_made(nvml: NvmlLibrary, tmp_path: Path) -> None:
         assert words in done.stderr
 
 
+@pytest.mark.long
 def test_a_call_that_hangs_for_ever_does_not_keep_it(nvml_library: NvmlLibrary, tmp_path: Path) -> None:
     nvml_library.write("gpus 3")
     store = tmp_path / "S"
@@ -419,6 +425,7 @@ def missed(errors: str) -> int:
     return int(found[1].replace(",", ""))
 
 
+@pytest.mark.long
 def test_on_a_terminal_a_line_lives(nvml_library: NvmlLibrary, tmp_path: Path) -> None:
     nvml_library.write("gpus 2")
     ours, theirs = pty.openpty()

@@ -126,6 +126,7 @@ def test_an_exporter_that_is_not_there(tmp_path: Path, host: str) -> None:
 # Nodes that only measure
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["dcgm", "prometheus"])
 def test_a_node_without_the_packages_of_the_analysis_collects(
     stopped_engine: DcgmEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
@@ -204,6 +205,7 @@ def test_collect_over_an_engine_that_restarts(two: DcgmEngine, tmp_path: Path) -
     ]
 
 
+@pytest.mark.long
 def test_collect_over_an_engine_that_hangs(two: DcgmEngine, tmp_path: Path) -> None:
     store, freezing = tmp_path / "S", ExitStack()
     with later((0.8, lambda: freezing.enter_context(two.frozen())), (2.3, freezing.close)):
@@ -263,6 +265,7 @@ def test_an_engine_that_cannot_be_used_at_the_start(two: DcgmEngine, tmp_path: P
     assert f"there is no socket {tmp_path / 'none'}" in done.stderr
 
 
+@pytest.mark.long
 def test_a_collector_ends_when_it_is_told_to_while_the_engine_hangs(stopped_engine: DcgmEngine, tmp_path: Path) -> None:
     engine, store = stopped_engine, new_store(tmp_path / "S")
     engine.nvml.write("gpus 2", "model H100")

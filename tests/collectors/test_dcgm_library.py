@@ -88,6 +88,7 @@ def client(engine: DcgmEngine) -> Iterator[Client]:
     client.close()
 
 
+@pytest.mark.long
 def test_a_watched_field_is_sampled_until_it_is_read(client: Client) -> None:
     fields = client.fields(155, 156, 150, 54)
     client.watch(fields)

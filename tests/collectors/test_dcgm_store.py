@@ -99,6 +99,7 @@ def test_a_collector_that_is_killed_loses_nothing_and_a_second_one_doubles_nothi
     assert max(later - sooner for sooner, later in itertools.pairwise(stamps)) > 500_000_000
 
 
+@pytest.mark.long
 def test_joules_of_a_window_are_true_although_the_driver_is_slow(two: DcgmEngine, tmp_path: Path) -> None:
     store = tmp_path / "S"
     new_store(store)
@@ -116,6 +117,7 @@ def test_joules_of_a_window_are_true_although_the_driver_is_slow(two: DcgmEngine
         assert energy.energy_j[0] == pytest.approx(true, rel=0.01)
 
 
+@pytest.mark.long
 def test_a_lost_gpu_an_xid_and_a_sick_gpu_are_events_and_the_rest_goes_on(two: DcgmEngine, tmp_path: Path) -> None:
     store = tmp_path / "S"
     new_store(store)
@@ -155,6 +157,7 @@ def test_a_lost_gpu_an_xid_and_a_sick_gpu_are_events_and_the_rest_goes_on(two: D
     assert len({(event["gpu"], event["code"], event["value"]) for event in sick}) == len(sick)
 
 
+@pytest.mark.long
 def test_a_time_in_which_the_clock_was_held_down_is_one_event(
     two: DcgmEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

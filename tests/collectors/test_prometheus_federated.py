@@ -50,6 +50,7 @@ def node(number: int, began: float) -> Callable[[str], Answer]:
     return answer
 
 
+@pytest.mark.long
 def test_page_and_data_of_a_real_prometheus(tmp_path: Path) -> None:
     began = time.time()
     with exporting(node(0, began)) as first, exporting(node(1, began)) as second:

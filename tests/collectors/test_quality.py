@@ -159,6 +159,7 @@ def test_readings_that_are_missing_are_no_evidence() -> None:
     assert judged(rows) == ([], None)
 
 
+@pytest.mark.long
 def test_a_quick_look_at_healthy_sensors_misses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sensors on both sides of every rule, a clock that is set, and missing readings: judged in full it is the same."""
     n, draw = 1500, np.random.default_rng(1)
@@ -208,6 +209,7 @@ def test_judging_brings_in_no_further_modules() -> None:
     assert done.stdout == "[]"
 
 
+@pytest.mark.long
 def test_marks_reach_the_rows(nvml: NvmlLibrary) -> None:
     """Over the real bindings: each sick sensor gets its own mark and event, and the healthy ones none."""
     nvml.write("gpus 5", "load 0.5 0.5", "gpu 1 step 2000", "gpu 2 every 0.6")

@@ -87,6 +87,7 @@ def test_no_value_in_an_address_harms_a_page(page: str, states: Asked) -> None:
 _PAIR = st.tuples(st.sampled_from(_FIELDS), st.text(max_size=20) | st.sampled_from(_VALUES))
 
 
+@pytest.mark.long
 @given(st.sampled_from([page.path for page in PAGES]), st.lists(_PAIR, max_size=6))
 def test_no_mixture_of_values_harms_a_page(states: Asked, page: str, pairs: list[tuple[str, str]]) -> None:
     asked = "&".join(f"{name}={quote(value, errors='surrogatepass')}" for name, value in pairs)

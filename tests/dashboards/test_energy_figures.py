@@ -47,6 +47,7 @@ def one(store: Store) -> OneJob:
     return one_job(store, "h")
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("days", [2, 6])
 def test_the_bars_of_a_day_are_its_parts_and_the_line_its_interval(days: int, found: Summary) -> None:
     rows = _days(found, days)
@@ -140,6 +141,7 @@ def test_a_frame_has_the_names_and_figures_of_the_answer(by: By, found: Summary)
     assert frame.rows["idle"].drop_nulls().is_between(0, 100).all()
 
 
+@pytest.mark.long
 def test_the_gpus_of_a_job_are_shown_with_what_is_not_known_as_missing(one: OneJob) -> None:
     frame = of_gpus(one)
     (row,) = frame.rows.to_dicts()

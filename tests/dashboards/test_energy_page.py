@@ -100,6 +100,7 @@ def _printed(store: Store, *arguments: str) -> str:
     return str(done.stdout)
 
 
+@pytest.mark.long
 def test_the_figures_are_those_of_the_command(client: Any, store: Store) -> None:
     said = _words(_done(client, "?by=user")).replace("\u00a0", " ")
     total = re.findall(r"metered in all: ([\d.]+ \w+) (\[[^]]+\])", _printed(store, "--by", "user"))[0]
@@ -111,6 +112,7 @@ def test_the_figures_are_those_of_the_command(client: Any, store: Store) -> None
     assert "dangerously" not in said
 
 
+@pytest.mark.long
 def test_one_job_has_the_figures_of_the_command(client: Any, store: Store) -> None:
     said = _words(_done(client, "?job=1")).replace("\u00a0", " ")
     printed = _printed(store, "--job", "1")
@@ -133,6 +135,7 @@ def test_what_is_strange_about_a_job_is_told(number: str, says: str, client: Any
     assert says in _words(_done(client, f"?job={number}"))
 
 
+@pytest.mark.long
 def test_a_job_without_energy_is_na_and_never_0(client: Any, store: Store) -> None:
     assert job_offline(store, "unread").answer.total["energy_j"] is None
     tiles = _done(client, "?job=unread")["energy-body"]["children"][2]
@@ -170,6 +173,7 @@ def test_what_an_address_says_wrongly_is_told_in_a_sentence(search: str, says: s
     assert says in _words(_done(client, search)).replace("\u00a0", " ")
 
 
+@pytest.mark.long
 def test_without_telemetry_jobs_or_a_cluster_there_is_a_sentence(client: Any, tmp_path: Path) -> None:
     assert "has no telemetry of cluster nowhere" in _words(_done(client, "?cluster=nowhere"))
     alone = store_of(tmp_path / "a", [gpu("a")], [readings("a", range(99), [200.0] * 99)], [])
@@ -180,6 +184,7 @@ def test_without_telemetry_jobs_or_a_cluster_there_is_a_sentence(client: Any, tm
     assert "whorl collect" in said
 
 
+@pytest.mark.long
 def test_what_all_jobs_share_is_read_once_and_changes_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 
@@ -201,6 +206,7 @@ def test_what_all_jobs_share_is_read_once_and_changes_nothing(store: Store, monk
     assert [one.what for one in whole.elsewhere.quotes] == [one.what for one in alone.elsewhere.quotes]
 
 
+@pytest.mark.long
 def test_a_slow_answer_is_waited_for_and_stays_until_it_is_loaded_again(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

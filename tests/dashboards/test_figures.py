@@ -32,6 +32,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> tuple[Probed, pl.DataFra
     return campaign, side_by_side(campaign), looks(judged(campaign, store).by_key(campaign.gpus))
 
 
+@pytest.mark.long
 def test_figures_beside_each_other_are_those_of_the_runs(faulty: tuple[Probed, pl.DataFrame, dict[str, Look]]) -> None:
     campaign, beside, _ = faulty
     assert beside["workload"].unique(maintain_order=True).to_list() == campaign.probes

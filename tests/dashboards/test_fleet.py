@@ -85,6 +85,7 @@ def _bytes(sent: Any) -> int:
 # -- a large fleet ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_large_fleet_is_sent_in_less_than_a_megabyte(large: View) -> None:
     names = large.names
     chosen = tuple(names[1:100])

@@ -44,6 +44,7 @@ def test_rows_are_packed_and_what_is_missing_is_null() -> None:
     assert re.findall(r'(?:src|href)\s*=\s*"(?!#)|https?:', text) == []
 
 
+@pytest.mark.long
 @pytest.mark.browser
 @needs_browser
 def test_a_reader_sorts_filters_and_opens_rows(tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ def test_the_bundle_is_plotlys_own_and_the_page_is_light() -> None:
     assert text == made(Drawing("D", "says", {"": figure()}))
 
 
+@pytest.mark.long
 @pytest.mark.browser
 @needs_browser
 def test_a_page_that_is_loaded_has_drawn_its_figures(tmp_path: Path) -> None:
@@ -118,6 +119,7 @@ def test_figures_to_choose_from_are_numbered_in_their_order() -> None:
     assert [one["data"][0]["y"][1] for one in figures] == [1, 2, 3]
 
 
+@pytest.mark.long
 @pytest.mark.browser
 @needs_browser
 def test_a_browser_draws_every_figure_without_a_network(tmp_path: Path) -> None:
@@ -150,6 +152,7 @@ def test_a_dark_reader_has_light_text(tmp_path: Path) -> None:
     assert lightness(rendered(path, tmp_path / "dark", *flags)) > 500
 
 
+@pytest.mark.long
 @pytest.mark.browser
 @needs_browser
 def test_a_page_whose_bundle_is_torn_says_so(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ def _told(store: Store, advisor: Advisor, workload: str = "sgemm", gpus: int = 4
     return advisor(store, 1, Question("small", workload, None, gpus), lambda _: None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("workload", "gpus"), [("sgemm", 4), ("sgemm", 1), ("pagerank", 8)])
 def test_the_page_says_what_the_command_says(store: Store, advisor: Advisor, workload: str, gpus: int) -> None:
     words = ["advise", "--store", str(store.root), "--no-scheduler", "--workload", workload, "--gpus", str(gpus)]

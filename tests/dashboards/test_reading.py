@@ -41,12 +41,14 @@ def _read(reading: Reading, *asks: Callable[[], object]) -> None:
     assert done.wait(30)
 
 
+@pytest.mark.long
 def test_what_is_read_ahead_is_there_when_a_page_asks(reading: Reading) -> None:
     asked = iter([7])
     _read(reading, lambda: reading.kept("a", lambda: next(asked)))
     assert reading.kept("a", lambda: 8) == 7
 
 
+@pytest.mark.long
 def test_an_error_ahead_is_left_to_the_page_and_ends_nothing(reading: Reading) -> None:
     def fail() -> int:
         raise ValueError("no")
@@ -56,6 +58,7 @@ def test_an_error_ahead_is_left_to_the_page_and_ends_nothing(reading: Reading) -
     assert reading.kept("b", lambda: 8) == 7
 
 
+@pytest.mark.long
 def test_what_is_wanted_later_comes_before_the_rest_of_what_was_wanted_first(reading: Reading) -> None:
     began, go_on, later = threading.Event(), threading.Event(), threading.Event()
     done = []
@@ -73,6 +76,7 @@ def test_what_is_wanted_later_comes_before_the_rest_of_what_was_wanted_first(rea
     assert done == []
 
 
+@pytest.mark.long
 def test_pages_read_ahead_what_they_then_show(fleet: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
     asks = [ask for page in PAGES for ask in page.ahead(fleet)]
     assert len(asks) > 2

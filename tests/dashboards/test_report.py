@@ -26,7 +26,6 @@ from whorl.store import Store
 from whorl.tests.dashboards.browser import needs_browser, rendered
 from whorl.tests.dashboards.test_page import unpacked
 from whorl.tests.probed_fleet import BEGAN_NS, CLUSTER, PROBES, stored, uuids
-from whorl.tests.sizes import sample
 
 KINDS = ("brake", "pinned", "slow_memory", "stuck_sensor", "wrong_results", "lost")
 
@@ -75,6 +74,7 @@ def test_the_page_says_which_times_are_left_out(faulty: tuple[Store, dict[str, s
     assert "Not compared because they measure no time: idle." in text
 
 
+@pytest.mark.long
 def test_the_names_of_those_far_out_are_above_the_bars(faulty: tuple[Store, dict[str, str], str]) -> None:
     """On a phone a name takes a third of the figure: beside the bars it would lie over them."""
     campaign, found = looked_at(faulty[0])
@@ -144,6 +144,7 @@ def test_the_worst_gpu_is_as_slow_as_in_the_store(faulty: tuple[Store, dict[str,
     assert "Check its ECC errors" in row
 
 
+@pytest.mark.long
 def test_a_healthy_fleet_says_that_nobody_stands_out(tmp_path: Path) -> None:
     store, _ = stored(tmp_path / "s", 32, 5)
     text = text_of(made(store, []))
@@ -182,7 +183,7 @@ def test_the_page_fetches_nothing(faulty: tuple[Store, dict[str, str], str]) -> 
     assert re.findall(r'(?:src|href)\s*=\s*"(?!#)|url\(|@import|https?:', page) == []
 
 
-@pytest.mark.parametrize("gpus", sample([640, 1000, 256], short=1))
+@pytest.mark.parametrize("gpus", [640, 1000, 256])
 @pytest.mark.long
 def test_the_page_is_light(tmp_path: Path, gpus: int) -> None:
     store, _ = stored(tmp_path / "s", gpus, 2, kinds=KINDS)
@@ -192,6 +193,7 @@ def test_the_page_is_light(tmp_path: Path, gpus: int) -> None:
         assert "Only 600 GPUs of each probe are drawn, and all that stand out" in text_of(page)
 
 
+@pytest.mark.long
 def test_the_telemetry_shown_is_that_of_the_store(faulty: tuple[Store, dict[str, str], str]) -> None:
     store, planted, _ = faulty
     campaign, found = looked_at(store)
@@ -216,6 +218,7 @@ def test_the_telemetry_shown_is_that_of_the_store(faulty: tuple[Store, dict[str,
     ]
 
 
+@pytest.mark.long
 def test_the_table_of_all_gpus_has_each_of_them_in_every_probe(faulty: tuple[Store, dict[str, str], str]) -> None:
     store, _, page = faulty
     campaign, found = looked_at(store)
@@ -242,6 +245,7 @@ def test_the_table_of_all_gpus_has_each_of_them_in_every_probe(faulty: tuple[Sto
             )
 
 
+@pytest.mark.long
 def test_every_gpu_that_stands_out_is_in_the_figure_of_all_probes(faulty: tuple[Store, dict[str, str], str]) -> None:
     store, _, page = faulty
     first = json.loads(unpacked(page, "figures"))[0]
@@ -250,6 +254,7 @@ def test_every_gpu_that_stands_out_is_in_the_figure_of_all_probes(faulty: tuple[
     assert {str(own[0].kind) for own in found.by_key(campaign.gpus).values()} <= names
 
 
+@pytest.mark.long
 @pytest.mark.browser
 @needs_browser
 def test_a_browser_draws_the_report_wide_and_narrow_without_a_network(
@@ -260,7 +265,7 @@ def test_a_browser_draws_the_report_wide_and_narrow_without_a_network(
     drawings = faulty[2].count('class="plot"')
     assert drawings == 6
     dark = "--blink-settings=preferredColorScheme=0", "--force-dark-mode"
-    for width, flags in sample([(500, ()), (1280, ()), (1280, dark)], short=1):
+    for width, flags in [(500, ()), (1280, ()), (1280, dark)]:
         document = rendered(path, tmp_path / f"{width}{len(flags)}", *flags, width=width, height=9000)
         assert document.count('data-drawn="1"') == drawings
         assert ">This browser cannot" not in document

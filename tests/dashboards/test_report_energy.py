@@ -44,6 +44,7 @@ def _printed(store: Store, *arguments: str) -> str:
     return str(done.stdout)
 
 
+@pytest.mark.long
 def test_its_figures_are_those_of_the_command(store: Store) -> None:
     section = energy_section(summary(store))
     said = _said(section)
@@ -76,6 +77,7 @@ def test_names_are_text_and_nothing_is_asked_of_a_network(store: Store) -> None:
     assert not re.findall(r'(?:src|href)="(?!#)', head)
 
 
+@pytest.mark.long
 def test_it_is_there_only_where_something_was_metered(store: Store, tmp_path: Path) -> None:
     assert _energy(store, "c", None) is not None
     assert _energy(store, "elsewhere", None) is None
@@ -84,6 +86,7 @@ def test_it_is_there_only_where_something_was_metered(store: Store, tmp_path: Pa
     assert _energy(nothing, "c", None) is None, "a sensor that reads 0 W measures nothing"
 
 
+@pytest.mark.long
 def test_without_jobs_it_is_by_day_only(tmp_path: Path) -> None:
     alone = store_of(tmp_path / "a", [gpu("a")], [readings("a", range(99), [200.0] * 99)], [])
     section = energy_section(summary(alone))

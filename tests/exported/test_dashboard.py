@@ -84,6 +84,7 @@ def test_panels_do_not_cover_each_other() -> None:
                 assert taken.setdefault((x, y), panel["title"]) == panel["title"]
 
 
+@pytest.mark.long
 @pytest.mark.prometheus
 @needs_prometheus
 def test_prometheus_answers_every_expression(exporter: Exporter, built_once: BuiltOnce, tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ def found(store: Store) -> dict[str, list[tuple[dict[str, str], float]]]:
     return {one.prometheus: [(dict(labels.pairs), value) for labels, value, _ in one.points] for one in series}
 
 
+@pytest.mark.long
 def test_a_verdict_is_a_set_of_states_of_which_one_is_true(
     store: Store, found: dict[str, list[tuple[dict[str, str], float]]]
 ) -> None:

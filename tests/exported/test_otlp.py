@@ -153,6 +153,7 @@ def only(points: list[dict[str, Any]], name: str, gpu: str = "g1", **attributes:
     return found
 
 
+@pytest.mark.long
 def test_readings_have_the_conventions_names_units_and_attributes(store: Store, receiver: Receiver) -> None:
     with journal_of(store) as journal:
         journal.append(batch([{"ts": NOW, "gpu": gpu, **EVERY} for gpu in ("g1", "g2")]))

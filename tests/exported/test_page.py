@@ -97,6 +97,7 @@ def of(samples: Mapping[Sample, float], name: str, gpu: str = "g1", **labels: st
     return samples.get((name, frozenset({"cluster": "c", "gpu": gpu, **labels}.items())))
 
 
+@pytest.mark.long
 def test_every_metric_is_there_in_base_units_as_sql_gives_it(store: Store) -> None:
     samples = parsed(exported(store))
     names = [metric.name for metric in METRICS]

@@ -146,6 +146,7 @@ def test_what_an_address_means(text: str, means: tuple[str, int]) -> None:
     assert address(text) == means
 
 
+@pytest.mark.long
 def test_a_signal_ends_the_command_in_order(store: Store) -> None:
     with journal_of(store) as journal:
         journal.append(batch([{"ts": ago(0), "gpu": "g1", "power_mw": 7000}]))
@@ -162,6 +163,7 @@ def test_a_signal_ends_the_command_in_order(store: Store) -> None:
     assert (process.returncode, rest) == (0, "")
 
 
+@pytest.mark.long
 def test_readings_come_from_a_collector_that_runs(store: Store) -> None:
     """From the simulated GPUs of another process to the page."""
     command = [sys.executable, "-m", "whorl", "collect", "--store", str(store.root), "--backend", "simulated"]

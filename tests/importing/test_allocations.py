@@ -48,6 +48,7 @@ def test_each_row_is_an_allocation(run: Any, store: Store) -> None:
     ]
 
 
+@pytest.mark.long
 def test_a_longer_file_adds_what_is_new_and_ends_what_ran(run: Any, store: Store) -> None:
     run(*ROWS)
     assert run(*ROWS).already
@@ -141,6 +142,7 @@ def test_numbers_of_gpus_are_looked_up_on_their_node(run: Any, store: Store) -> 
         run(f"1,0,{times}", header="job_id,gpu,began,ended", name="bare.csv")
 
 
+@pytest.mark.long
 def test_gpus_that_become_known_later_are_found_and_a_longer_file_adds_only_what_is_new(run: Any, store: Store) -> None:
     header, times = "job_id,node,gpu,began,ended", "1793530000,1793540000"
     rows = [f'1,n01,"0,1",{times}', f"2,,n01/1,{times}"]

@@ -30,6 +30,7 @@ def test_equal_rows_of_two_gpus_are_two_runs(store: Store, write: Write) -> None
     assert rows == [{"gpu": "A", "v": [10.1, 10.2, 10.3]}, {"gpu": "B", "v": [10.1, 10.2, 10.3, 11.3]}]
 
 
+@pytest.mark.long
 def test_what_a_dead_import_decided_is_seen_by_one_that_was_open_already(store: Store, write: Write) -> None:
     rows = [["sgemm", f"c001-1-{i % 4}", 1_600_000_000 + i, 2440 + i] for i in range(10)]
     whole, part = (
@@ -64,6 +65,7 @@ def test_a_stream_whose_gpus_another_column_tells_apart(column: str, write: Writ
     assert found.frame.group_by("gpu").agg(found.frame["power_mw"].n_unique()).height == 4
 
 
+@pytest.mark.long
 def test_further_metrics_of_the_same_instants_are_kept(store: Store, write: Write) -> None:
     def stream(header: str, values: list[str], name: str) -> Path:
         return write(

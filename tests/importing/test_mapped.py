@@ -168,6 +168,7 @@ def test_an_empty_and_a_nameless_parquet(tmp_path: Path, refusal: Refusal) -> No
     assert "two columns are named 'a'" in refusal(path)
 
 
+@pytest.mark.long
 def test_a_damaged_parquet_is_refused_or_read_whole(tmp_path: Path, parse: Parse, refusal: Refusal) -> None:
     r = random.Random(3)
     path = parquet(tmp_path, gpu=[f"g{i}" for i in range(50)], perf=[2400.0 + i for i in range(50)])

@@ -119,8 +119,9 @@ def test_provenance(store: Store) -> None:
     assert set(store.scan("runs").collect()["import_id"]) == {row["import_id"]}
 
 
+@pytest.mark.long
 def test_killed_at_random_moments(tmp_path: Path) -> None:
-    kills, killed_rows = sizes.count(15, short=2), sizes.count(60_000, short=10_000)
+    kills, killed_rows = 15, sizes.count(60_000, short=10_000)
     r = random.Random(8)
     rows = (f"sgemm,{UUIDS[i % 40]},{1_590_000_000 + i},{2400 + r.random() * 99:.6f}" for i in range(killed_rows))
     path = tmp_path / "big.csv"
@@ -161,13 +162,14 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
     assert killed > kills // 3
 
 
+@pytest.mark.long
 def test_imports_of_overlapping_files_at_once(tmp_path: Path) -> None:
     lines = [f"sgemm,{UUIDS[i % 40]},{1_590_000_000 + i},{2400 + i % 97}" for i in range(4000)]
-    ends = sizes.sample((4000, 3000, 2000), short=2)
+    ends = (4000, 3000, 2000)
     files = [tmp_path / f"first{end}.csv" for end in ends]
     for path, end in zip(files, ends, strict=True):
         path.write_text("\n".join(["exp,uuid,ts,perf", *lines[:end]]))
-    for attempt in range(sizes.count(3, short=1)):
+    for attempt in range(3):
         store = tmp_path / f"S{attempt}"
         command = [sys.executable, "-m", "whorl", "import", "--store", str(store)]
         running = [subprocess.Popen([*command, str(path)], stdout=subprocess.DEVNULL) for path in files]

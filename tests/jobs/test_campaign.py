@@ -66,6 +66,7 @@ def drive(
 # -- Slurm that does not do as it is told ----------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_every_node_gets_one_job_and_the_campaign_goes_on(slurm: FakeSlurm, tmp_path: Path) -> None:
     store = tmp_path / "store"
     found = drive(slurm, store, max_pending=2)
@@ -81,6 +82,7 @@ def test_every_node_gets_one_job_and_the_campaign_goes_on(slurm: FakeSlurm, tmp_
     assert campaign_status(store, slurm=slurm).request.campaign == "autumn"
 
 
+@pytest.mark.long
 def test_a_job_whose_number_was_lost_is_found_in_the_queue(slurm: FakeSlurm, tmp_path: Path) -> None:
     """sbatch hands the job over, and is then cut off: the driver must not send it again."""
     slurm.timeout_s = 1.0
@@ -99,6 +101,7 @@ def test_a_job_whose_number_was_lost_is_found_in_the_queue(slurm: FakeSlurm, tmp
     assert sorted(slurm.queue().values()) == ["whorl:autumn:n01", "whorl:autumn:n02", "whorl:autumn:n03"]
 
 
+@pytest.mark.long
 def test_a_limit_on_jobs_is_waited_for(slurm: FakeSlurm, tmp_path: Path) -> None:
     refuses = 'if ls {folder}/queue/1* >/dev/null 2>&1 && grep -q RUNNING {folder}/queue/1*; then echo "sbatch: error: '
     refuses += (
@@ -110,12 +113,14 @@ def test_a_limit_on_jobs_is_waited_for(slurm: FakeSlurm, tmp_path: Path) -> None
     assert len(slurm.queue()) == 3
 
 
+@pytest.mark.long
 def test_a_limit_that_stays_ends_with_a_sentence(slurm: FakeSlurm, tmp_path: Path) -> None:
     slurm.does("sbatch", 'echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2; exit 1\n')
     with pytest.raises(SchedulerError, match=r"Slurm took no job for 600 s: QOSMaxSubmitJobPerUserLimit"):
         drive(slurm, tmp_path / "store")
 
 
+@pytest.mark.long
 def test_a_controller_that_restarts_is_waited_for(slurm: FakeSlurm, tmp_path: Path) -> None:
     down = slurm.folder / "down"
     before = f'if [ -f {down} ]; then rm {down}; echo "Unable to contact slurm controller" >&2; exit 1; fi\n'
@@ -143,6 +148,7 @@ def test_a_scheduler_that_does_not_answer_is_given_up(slurm: FakeSlurm, tmp_path
         plan_campaign(tmp_path / "other", LAUNCH, slurm=slurm)
 
 
+@pytest.mark.long
 def test_without_slurm_the_status_tells_what_the_store_has(slurm: FakeSlurm, tmp_path: Path) -> None:
     drive(slurm, tmp_path / "store")
     nowhere = Slurm(environment={"PATH": str(tmp_path)})
@@ -182,6 +188,7 @@ def test_a_node_that_is_refused_does_not_stop_the_others(slurm: FakeSlurm, tmp_p
     assert "Slurm refused its job: " in (found.nodes[0].why or "")
 
 
+@pytest.mark.long
 def test_a_budget_is_kept(slurm: FakeSlurm, tmp_path: Path) -> None:
     """A job in the queue counts as long as it may run, one that has ended as long as it ran."""
     one_h = allocated_h(choose(None, LAUNCH), 4, How())
@@ -217,6 +224,7 @@ def test_one_round_for_cron(slurm: FakeSlurm, tmp_path: Path) -> None:
     assert len(slurm.queue()) == 2
 
 
+@pytest.mark.long
 def test_a_node_that_dies_in_its_job_is_tried_three_times(slurm: FakeSlurm, tmp_path: Path) -> None:
     (slurm.folder / "nodes").write_text(node_line("n01"))
     store = tmp_path / "store"
@@ -242,6 +250,7 @@ def test_a_store_that_cannot_be_written_gets_no_jobs(
     assert not slurm.queue()
 
 
+@pytest.mark.long
 def test_a_campaign_begins_with_the_first_job_that_slurm_takes(slurm: FakeSlurm, tmp_path: Path) -> None:
     store = tmp_path / "store"
     slurm.does("sbatch", 'echo "sbatch: error: Invalid qos specification" >&2; exit 1\n')
@@ -296,6 +305,7 @@ def test_jobs_of_another_user_count_if_they_are_of_this_store(slurm: FakeSlurm, 
     assert len(slurm.queue()) == 6
 
 
+@pytest.mark.long
 def test_a_job_without_its_comment_counts_only_for_its_user(slurm: FakeSlurm, tmp_path: Path) -> None:
     """A site may remove comments; and anybody may have a campaign of this name."""
     store = tmp_path / "store"
@@ -308,6 +318,7 @@ def test_a_job_without_its_comment_counts_only_for_its_user(slurm: FakeSlurm, tm
     assert campaign_status(store, slurm=slurm).count(NodeState.RUNNING) == 0
 
 
+@pytest.mark.long
 def test_one_driver_of_a_campaign_at_a_time(slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store.create(tmp_path / "store")
     monkeypatch.setattr(driving, "_LONGER_S", 0.0)
@@ -321,6 +332,7 @@ def test_one_driver_of_a_campaign_at_a_time(slurm: FakeSlurm, tmp_path: Path, mo
     assert drive(slurm, store.root).is_complete
 
 
+@pytest.mark.long
 def test_a_driver_that_was_killed_while_sbatch_ran_is_waited_for(slurm: FakeSlurm, tmp_path: Path) -> None:
     """sbatch holds the campaign's lock: a driver that starts meanwhile would not yet see the job in the queue."""
     store = Store.create(tmp_path / "store")
@@ -421,6 +433,7 @@ def test_a_simulated_cluster_has_the_name_that_its_file_states_or_that_slurm_has
     assert f" --cluster {name} " in (slurm.folder / "script-101").read_text()
 
 
+@pytest.mark.long
 def test_a_campaign_goes_on_without_a_node_that_slurm_lost(slurm: FakeSlurm, tmp_path: Path) -> None:
     store = tmp_path / "store"
     drive(slurm, store, Asked("autumn", "quick", ("launch",), nodes="n[01-02]"), max_pending=1, once=True)
@@ -466,6 +479,7 @@ def test_a_driver_that_was_killed_while_it_made_the_store_is_run_again(slurm: Fa
         plan_campaign(tmp_path / "other", LAUNCH, slurm=slurm)
 
 
+@pytest.mark.long
 def test_the_status_is_told_without_the_file_of_a_simulated_cluster(slurm: FakeSlurm, tmp_path: Path) -> None:
     file = tmp_path / "sim.toml"
     file.write_text('cluster = "tiny"\nnodes = "n[01-03]"\n')

@@ -57,6 +57,7 @@ def test_compress(names: list[str], hosts: str) -> None:
     assert compress(names) == hosts
 
 
+@pytest.mark.long
 def test_what_a_list_means_is_bounded_as_a_whole() -> None:
     assert len(expand("n[1-600000],m[1-2]")) == 600_002
     with pytest.raises(InputError, match="more than 1,000,000 hosts"):

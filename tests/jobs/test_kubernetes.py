@@ -110,6 +110,7 @@ def test_without_the_clusters_state_the_lines_end_the_same_and_twice_is_no_harm(
     assert taints(cluster)["n03"] == []
 
 
+@pytest.mark.long
 def test_the_difference_from_a_saved_list(store: str, nodes: dict[str, Any]) -> None:
     saved = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(nodes.values())})
     result = advise(store, "kubernetes", "--nodes", "-", stdin=saved)
@@ -211,6 +212,7 @@ def test_many_nodes_are_several_commands() -> None:
     assert taint_lines("w", many, dict.fromkeys(values, "prefer")) == []
 
 
+@pytest.mark.long
 def test_the_file_for_node_feature_discovery(store: str, tmp_path: Path) -> None:
     for name in ("n02", "n02.site.example"):
         result = advise(store, "nfd", "--node", name)

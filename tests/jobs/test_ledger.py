@@ -506,6 +506,7 @@ def test_only_gpus_that_cuda_shows_are_counted(
     assert (bench.ledger.problem() is None) is (gpus is not None)
 
 
+@pytest.mark.long
 def test_a_node_needs_no_more_than_the_packages_for_measuring() -> None:
     code = """
 import time

@@ -49,6 +49,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return unpacked(folder / "small.tar.gz", folder / "elsewhere")
 
 
+@pytest.mark.long
 def test_it_runs_without_an_installation(small: Path) -> None:
     done = run(small, "--version")
     assert done.returncode == 0, done.stderr

@@ -49,6 +49,7 @@ def test_a_job_is_stored_with_what_accounting_says(run: Any, store: Store) -> No
     }  # fmt: skip
 
 
+@pytest.mark.long
 def test_importing_again_stores_nothing_and_a_change_only_itself(run: Any, store: Store) -> None:
     running = job(2, State="RUNNING", End="Unknown")
     first = run(job(1), running)
@@ -155,6 +156,7 @@ def test_the_inventory_is_that_of_the_time(run: Any, store: Store) -> None:
     ]
 
 
+@pytest.mark.long
 def test_a_store_that_knows_a_part_of_a_node_names_no_gpu(run: Any, store: Store) -> None:
     """As after `whorl probe run --gpu`, or in a job that sees its own GPUs only."""
     know_gpus(store, "n01", "n02", each=2)
@@ -312,6 +314,7 @@ def test_a_name_with_the_delimiter_costs_no_row_and_line_breaks_are_warned_of(st
 # -- pseudonyms -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_pseudonyms_are_the_same_in_a_store_and_other_in_another(store: Store, tmp_path: Path) -> None:
     file = saved(tmp_path / "x", job(1), job(2, User="bob"), job(3, User="alice"))
     import_jobs(store, file=file, anonymise=True)

@@ -228,6 +228,7 @@ def test_no_index_counts_where_a_gpu_has_vanished_or_the_number_is_not_known(
     assert now(store, "job_id, gpu, node_gpus") == [("1", None, 2), ("2", None, 2), ("3", A, 1)]
 
 
+@pytest.mark.long
 def test_accounting_takes_tags_over_whichever_comes_first(run: Any, spool: Path, store: Store, tmp_path: Path) -> None:
     sacct = saved(tmp_path / "sacct", job(1, 2), job(2, 1, Start=T0 + 800, End=T0 + 900, Submit=T0 + 750))
     write(spool, "begin", 1, 101, A, B)

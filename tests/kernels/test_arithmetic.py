@@ -94,6 +94,7 @@ def test_every_kernel_with_a_source_has_a_mistake_here() -> None:
     assert set(CHANGES) == launched
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sample(sorted(set(CHANGES) - SLOW), short=3))
 def test_a_mistake_in_the_source_is_found(name: str) -> None:
     old, new = CHANGES[name]
@@ -151,6 +152,7 @@ def test_tolerances_are_small_beside_the_results(name: str) -> None:
         assert np.min(expected.tolerance) >= 0
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize(
     "name",
     sample(sorted({"gemm-fp32", "gemm-tf32", "gemm-fp16", "gemm-bf16", "transformer", "stencil27"} - SLOW), short=3),
@@ -164,9 +166,8 @@ def test_rounding_uses_a_fair_part_of_its_tolerance(name: str) -> None:
     assert 1e-3 < used < 0.8
 
 
-@pytest.mark.parametrize(
-    "name", sample(["fma-fp64", "fma-fp32", "fma-fp16", "fma-bf16", "fma-int32", "power-share"], short=2)
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["fma-fp64", "fma-fp32", "fma-fp16", "fma-bf16", "fma-int32", "power-share"])
 def test_chains_do_the_flop_that_they_state(name: str) -> None:
     work = small_work(name)
     (launch,) = work.steps

@@ -82,7 +82,8 @@ def test_what_is_no_number_is_right_where_just_that_is_expected() -> None:
     assert crossed[0] == 15
 
 
-@pytest.mark.parametrize("dtype", sample(["int32", "uint32", "int64", "uint64"], short=2))
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
 def test_integers_are_equal_or_wrong(dtype: str) -> None:
     top = int(min(np.iinfo(dtype).max, 2**53))
     result = np.array([0, 1, top, top - 1], dtype)
@@ -118,6 +119,7 @@ def e4m3(bits: int) -> float:
     return -value if bits & 128 else value
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("dtype", sample(["float16", "uint16", "uint8"], short=2))
 def test_every_bit_pattern_of_the_small_formats_is_decoded(dtype: str) -> None:
     result, means = every_value(dtype)

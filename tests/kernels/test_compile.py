@@ -40,6 +40,7 @@ def test_every_source_belongs_to_a_kernel() -> None:
     assert used | {"check.cu"} == {path.name for path in FOLDER.glob("*.cu")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sm", TRIED)
 def test_every_source_compiles_to_machine_code_without_spilling(sm: str) -> None:
     found = [*variants(CAPABILITIES[sm]), *(("check.cu", (f"ELEMENT={element}",)) for element in range(9))]

@@ -43,6 +43,7 @@ def test_too_much_pinned_memory(device: CupyDevice, runtime: FakeRuntime) -> Non
         load(device, twice(place="host"))
 
 
+@pytest.mark.long
 def test_a_source_that_does_not_compile_is_named(device: CupyDevice) -> None:
     work = twice()
     launch = work.steps[0]
@@ -79,6 +80,7 @@ def test_without_a_compiler_it_says_what_to_install(
     assert device.lost is None
 
 
+@pytest.mark.long
 def test_headers_that_no_source_includes_need_not_be_there(device: CupyDevice) -> None:
     device._cupy.headers = False
     loaded = load(device, twice())
@@ -259,6 +261,7 @@ def test_a_gpu_that_fails_in_a_run_is_gone_and_the_other_goes_on(
     second.close()
 
 
+@pytest.mark.long
 def test_a_kernel_that_hangs_is_given_up_and_the_other_gpu_goes_on(blas: LibraryInStream, runtime: FakeRuntime) -> None:
     first, second = cupy_devices()
     loaded = load(first, counted())

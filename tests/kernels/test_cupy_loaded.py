@@ -51,6 +51,7 @@ def test_a_kernel_that_computes_something_else_is_found(device: CupyDevice) -> N
     assert finish(loaded.check()).wrong == N
 
 
+@pytest.mark.long
 def test_a_poisoned_result_is_wrong_until_it_is_made_anew(device: CupyDevice) -> None:
     for work in (twice(), twice(place="host"), counted()):
         loaded = load(device, work)
@@ -170,6 +171,7 @@ def test_peer_access_that_is_there_already_is_none_of_a_problem(device: CupyDevi
         load(device, twice(place="peer"))
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("name", RUN_HERE)
 def test_every_kernel_of_the_catalogue_runs_and_is_right(name: str, device: CupyDevice) -> None:
     loaded = load(device, small_work(name))
@@ -233,6 +235,7 @@ TYPES = [
 ]
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize(("precision", "types"), TYPES)

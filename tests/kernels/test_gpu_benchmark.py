@@ -223,6 +223,7 @@ def test_no_run_begins_that_would_end_too_late(device: CupyDevice, runtime: Fake
     assert first.problem is None
 
 
+@pytest.mark.long
 def test_a_plain_product_that_fails_leaves_what_was_measured(
     device: CupyDevice, runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:

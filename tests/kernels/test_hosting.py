@@ -12,6 +12,7 @@ from whorl.tests.kernels import hosting
 pytestmark = pytest.mark.skipif(hosting.COMPILER is None, reason="no g++ to compile CUDA C for the host with")
 
 
+@pytest.mark.long
 def test_two_libraries_share_no_arguments_of_kernels() -> None:
     """Kernels with the same parameters, in two libraries: threads may run them at the same time."""
     text = source("launch.cu", hosting.SHIM)

@@ -21,7 +21,6 @@ from whorl.probes.effort import EFFORTS
 from whorl.tests.kernels import hosting
 from whorl.tests.kernels.fake_cupy import CUDARuntimeError, FakeRuntime, LibraryInStream
 from whorl.tests.kernels.test_arithmetic import small_work
-from whorl.tests.sizes import sample
 
 pytestmark = [
     pytest.mark.skipif(hosting.COMPILER is None, reason="no g++ to compile CUDA C for the host with"),
@@ -56,9 +55,10 @@ def probe(store: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     return done.exit_code, json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("neighbours", sample(["idle", "busy"], short=1))
+@pytest.mark.long
+@pytest.mark.parametrize("neighbours", ["idle", "busy"])
 def test_every_gpu_is_measured_and_stored(neighbours: str, small_kernels: None, tmp_path: Path) -> None:
-    probes = sample(["launch", "copy-d2d"], short=1)
+    probes = ["launch", "copy-d2d"]
     status, report = probe(tmp_path / "S", *probes, "--neighbours", neighbours)
     assert status == 0, report
     runs = report["runs"]

@@ -92,6 +92,7 @@ def test_a_gpu_that_falls_off_leaves_the_others_watched(nvml: NvmlLibrary, store
     assert "lost" in {row["kind"] for row in stored(store, "gpu, kind from events") if row["gpu"] == gpus[0]}
 
 
+@pytest.mark.long
 def test_beside_a_collector_nothing_is_stored_twice(nvml: NvmlLibrary, store: Store) -> None:
     nvml.write(*BUSY)
     uuids()
@@ -113,6 +114,7 @@ def test_beside_a_collector_nothing_is_stored_twice(nvml: NvmlLibrary, store: St
     assert not {row["ts"] for row in stored(store, TELEMETRY)} & set(times)
 
 
+@pytest.mark.long
 def test_a_collector_can_start_while_probes_run(nvml: NvmlLibrary, store: Store) -> None:
     nvml.write(*BUSY)
     uuids()
@@ -183,6 +185,7 @@ def test_no_driver_is_one_sentence(store: Store) -> None:
     assert done.stdout.startswith("NVML: ")
 
 
+@pytest.mark.long
 def test_a_hanging_gpu_does_not_keep_the_block_from_ending(nvml: NvmlLibrary) -> None:
     nvml.write(*BUSY)
     gpus, fed = uuids(), Fed()

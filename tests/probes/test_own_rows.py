@@ -52,6 +52,7 @@ def test_a_job_opens_the_files_of_its_own_gpus_only(store: Store) -> None:
     assert len(reader.skipped) == 1
 
 
+@pytest.mark.long
 def test_files_that_name_no_gpus_are_read_too(store: Store) -> None:
     record(store, NODES["n01"])
     record(store, [f"GPU-{number}" for number in range(100)])  # too many to be named

@@ -23,7 +23,6 @@ from whorl.probes.settings import Settings
 from whorl.store.system import processes
 from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.probes.changing import BUSY, PATIENCE_S, clock_mhz, limit_w, notes, process_with_settings, uuids
-from whorl.tests.sizes import sample
 
 
 def left_by_a_killed_process(nvml: NvmlLibrary, state: Path, *statements: str) -> tuple[Path, list[str]]:
@@ -63,7 +62,8 @@ def test_what_a_killed_process_left_is_brought_back_and_told(nvml: NvmlLibrary, 
 COMMANDS = [["doctor"], ["collect", "--store", "s", "--duration", "0.2", "--interval", "0.1"]]
 
 
-@pytest.mark.parametrize("command", sample(COMMANDS, short=1))
+@pytest.mark.long
+@pytest.mark.parametrize("command", COMMANDS)
 def test_the_next_command_restores(nvml: NvmlLibrary, state: Path, tmp_path: Path, command: list[str]) -> None:
     path, gpus = left_by_a_killed_process(nvml, state)
     done = subprocess.run(

@@ -175,6 +175,7 @@ def sorted_rows(store: Store, table: str) -> pa.Table:
     return rows.sort_by([(name, "ascending") for name in rows.column_names])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TRIED)
 def test_a_campaign_killed_at_any_point_ends_with_the_same_rows(
     name: str, whole: dict[str, Whole], killed: dict[str, list[Path]]
@@ -217,6 +218,7 @@ def test_ctrl_c_stores_what_is_complete_and_the_campaign_goes_on(
     assert_same_rows(whole[name].store, stopped.root)
 
 
+@pytest.mark.long
 def test_what_is_complete_is_not_stored_again(whole: dict[str, Whole], tmp_path: Path) -> None:
     """A plan whose every run is in the store takes a day of its own, and stores no run, no reading and no identity."""
     store = Store.open(shutil.copytree(whole["probed"].store, tmp_path / "S"))
@@ -229,6 +231,7 @@ def test_what_is_complete_is_not_stored_again(whole: dict[str, Whole], tmp_path:
     assert again["runs"] - counts["runs"] <= len(lost), "only what failed is tried again"
 
 
+@pytest.mark.long
 def test_a_campaign_without_a_name_of_its_own_goes_on_under_the_one_it_has(tmp_path: Path) -> None:
     """As `whorl demo`, whose campaigns are named after the time at which they begin."""
     whole, stopped = new_store(tmp_path / "whole"), new_store(tmp_path / "stopped")

@@ -97,6 +97,7 @@ def test_an_interrupted_job_goes_on_where_it_was(store: Store, fleet: Path) -> N
     assert job(store, fleet, "n02", *PROBES).report.skipped == 12
 
 
+@pytest.mark.long
 def test_a_killed_job_goes_on_with_what_it_had_stored(
     store: Store, fleet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

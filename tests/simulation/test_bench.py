@@ -20,7 +20,6 @@ from whorl.simulation.physics import Floats, voltage
 from whorl.simulation.spread import Spread
 from whorl.simulation.stepping import REASON_IDLE, REASON_POWER_CAP, Happening, Readings
 from whorl.simulation.workloads import IDLE, PAGERANK, SGEMM, STREAM, Workload
-from whorl.tests.sizes import sample
 
 S = 1_000_000_000
 BEGAN = 1_700_000_000 * S
@@ -170,7 +169,8 @@ def test_runs_of_one_gpu_differ_and_those_of_another_campaign_too() -> None:
 # -- the fleet against the reference ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", sample(range(1, 6), short=1))
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(1, 6))
 def test_the_spread_of_a_fleet_is_that_of_the_public_cluster(seed: int) -> None:
     """SGEMM on 392 V100s, warmed up for a minute and a half: the bands that the steady state is held to."""
     one = Bench(Fleet.draw(V100, 392, seed), began_ns=BEGAN)
@@ -343,6 +343,7 @@ def test_a_v100_shows_a_square_wave_of_a_fifth_of_a_second() -> None:
     assert shown == pytest.approx(gain * true, abs=1.5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", [A100, H100])
 def test_a_sensor_of_a_quarter_of_the_time_does_not_show_a_square_wave_of_its_period(model: GpuModel) -> None:
     means = []

@@ -17,7 +17,6 @@ from whorl.simulation.models import V100
 from whorl.simulation.physics import Floats
 from whorl.simulation.spread import LONGHORN, POPULATIONS, Spread, find_population, population_of, shaped
 from whorl.simulation.workloads import PAGERANK, SGEMM, STREAM, Workload
-from whorl.tests.sizes import count
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "longhorn"
 
@@ -104,6 +103,7 @@ def test_a_bench_has_the_noise_of_its_day_and_of_each_run() -> None:
     assert icc(first) == pytest.approx(of_day**2 / (of_day**2 + COPY.noise**2), abs=0.06)
 
 
+@pytest.mark.long
 def test_a_bench_has_the_tails_and_the_glitches_of_its_population() -> None:
     def draws(spread: Spread) -> Floats:
         bench = Bench(Fleet.draw(V100, 500, 5, spread, faults=0), began_ns=0)
@@ -213,6 +213,7 @@ def test_a_spread_that_nothing_can_be_drawn_from_is_refused(values: dict[str, An
         Spread(**values)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"the public cluster's files are not in {DATA}")
 def test_the_population_longhorn_varies_as_longhorn_does() -> None:
     """28 statistics: what docs/simulation.md calls not fitted may be apart, and nothing else by much."""
@@ -222,7 +223,7 @@ def test_the_population_longhorn_varies_as_longhorn_does() -> None:
             "sgemm": simulated_spread.of_sgemm(simulated_spread.simulated(gemm, SGEMM, seed, LONGHORN)),
             "pagerank": simulated_spread.of_pagerank(simulated_spread.simulated(rank, PAGERANK, seed, LONGHORN)),
         }
-        for seed in range(count(20, short=4))
+        for seed in range(20)
     ]
     data = {"sgemm": simulated_spread.of_sgemm(gemm), "pagerank": simulated_spread.of_pagerank(rank)}
     rows = simulated_spread.compared(data, drawn)

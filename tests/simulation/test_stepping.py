@@ -156,6 +156,7 @@ def test_a_cap_and_a_lock_are_kept() -> None:
     assert (locked.clock_mhz == 997.5).all()
 
 
+@pytest.mark.long
 def test_heat_comes_from_the_neighbour_whatever_it_runs() -> None:
     """A rear GPU that draws little is warmed by its busy upstream neighbour, and not by a stand-in of its own power."""
     none = replace(IDLE, name="nothing")
@@ -369,6 +370,7 @@ def test_what_cannot_run_is_said_in_one_sentence(call: Callable[[], object], wor
 # -- faults ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_faults_that_are_there_from_the_start_show_in_the_readings() -> None:
     one = simulation(gpus=64, seed=4, kinds=("brake", "hot", "pinned"))
     one.advance(BEGAN + 150 * S)

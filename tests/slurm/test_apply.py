@@ -121,6 +121,7 @@ def test_the_job_stays_schedulable(slurm: Slurm, store: str, asked: list[str]) -
     assert len(slurm.nodes_of(job)) == 6
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("asked", "avoids"), sample([("--nodes=6", ""), ("--nodes=5", "n02"), ("--gpus=v100:20 --exclude=n06", "n06")], 1)
 )

@@ -108,6 +108,7 @@ def test_a_gpu_that_fails_is_not_tried_again_and_a_missing_one_is_said(slurm: Sl
     assert all(n == 1 for n in site.runs(found["campaign"]).values()), "a further try measures what is missing only"
 
 
+@pytest.mark.long
 def test_jobs_that_cannot_measure_are_not_sent_to_the_whole_cluster(slurm: Slurm) -> None:
     site = Site(slurm)
     done = site.campaign(

@@ -21,6 +21,7 @@ def found(site: Site, *options: str, status: int = 0) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.long
 def test_a_node_says_what_it_sees(slurm: Slurm) -> None:
     site = Site(slurm, "gpus = {n03 = 3}\n")
     document = found(site, "--node", "n02")
@@ -37,6 +38,7 @@ def test_a_node_says_what_it_sees(slurm: Slurm) -> None:
     assert list((site.store / "logs" / "doctor").iterdir()) == []
 
 
+@pytest.mark.long
 def test_without_a_gpu_the_node_says_so(slurm: Slurm) -> None:
     site = Site(slurm)
     words = site.words("doctor", "--json", "--node", "n01")
@@ -48,6 +50,7 @@ def test_without_a_gpu_the_node_says_so(slurm: Slurm) -> None:
     assert what["store"]["works"]
 
 
+@pytest.mark.long
 def test_a_job_that_gives_no_answer_is_one_sentence(slurm: Slurm) -> None:
     site = Site(slurm)
     slurm.run("scontrol", "update", "nodename=n06", "state=drain", "reason=fan")

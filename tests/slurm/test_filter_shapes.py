@@ -194,7 +194,8 @@ def check(cluster: Slurm, options: Sequence[str], command: Sequence[str] = BATCH
     return acted
 
 
-@pytest.mark.parametrize("form", sample(ISSUED, short=3))
+@pytest.mark.long
+@pytest.mark.parametrize("form", ISSUED)
 def test_forms_that_were_refused(kinds: Kinds, form: str) -> None:
     kinds.advise("n03")
     options = form.format(folder=kinds.folder / "out").split()

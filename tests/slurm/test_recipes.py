@@ -72,6 +72,7 @@ def test_a_job_is_tagged_when_it_begins_and_ends(slurm: Slurm, site: Path) -> No
     assert {(one["job"], one["node"], one["slurm_gpus"]) for one in found} == {(job, "n01", "0,1")}
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize(
     "script",
     sample(["#!/bin/sh\ntrap '' TERM\nsleep 60\n", "#!/bin/sh\nexit 3\n", "not a program", None], short=2),
@@ -98,6 +99,7 @@ def configure(slurm: Slurm, folder: Path, program: Path, store: str, *, drain: s
     return log
 
 
+@pytest.mark.long
 def test_the_health_check_says_what_is_wrong_and_drains_only_where_that_is_wanted(slurm: Slurm, site: Path) -> None:
     program = site / "whorl"
     fleet = "--backend simulated --gpus 2 --fault lost"

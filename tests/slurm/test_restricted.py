@@ -17,6 +17,7 @@ from whorl.tests.slurm.daemons import why_not
 pytestmark = pytest.mark.slurm
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("forbidden", "reason"),
     sample(

@@ -83,6 +83,7 @@ SAME = {
 }
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("asked", SAME.values(), ids=SAME)
 def test_a_query_that_is_asked_again_has_the_same_answer(store: Store, asked: str) -> None:
     first = store.sql(asked).table

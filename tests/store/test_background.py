@@ -76,6 +76,7 @@ def test_what_cannot_be_made_durable_is_an_error(handle: int) -> None:
     assert open_background(10_000) is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("able", [True, False], ids=["in the background", "at once"])
 def test_a_journal_is_made_durable_without_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, able: bool) -> None:
     store = new_store(tmp_path / "store")

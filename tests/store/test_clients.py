@@ -17,7 +17,7 @@ import pytest
 from whorl.errors import StoreError
 from whorl.store import Store
 from whorl.store.schema import FORMAT, TABLES, VIEWS
-from whorl.tests.sizes import count, sample
+from whorl.tests.sizes import sample
 from whorl.tests.store.appender import group
 
 APPENDER = Path(__file__).with_name("appender.py")
@@ -75,8 +75,9 @@ def test_a_client_sees_tables_views_macros_and_comments(tmp_path: Path) -> None:
     assert [kind for (kind,) in types] == [c.type for c in TABLES[1].columns]
 
 
+@pytest.mark.long
 def test_clients_read_while_others_append(tmp_path: Path) -> None:
-    store, groups = Store.create(tmp_path / "s"), count(30, short=5)
+    store, groups = Store.create(tmp_path / "s"), 30
     with subprocess.Popen([sys.executable, APPENDER, "many", store.root, "w", str(groups)]) as writer:
         query = "SELECT (SELECT count(*) FROM runs), (SELECT count(*) FROM measurements)"
         command: list[str | Path] = [sys.executable, "-I", "-c", CLIENT, store.root / "whorl.duckdb", query]
@@ -134,7 +135,7 @@ def test_a_copy_reads_its_own_rows_before_whorl_has_opened_it(tmp_path: Path) ->
     assert client(new, "SELECT whorl_store()") == [[str(new)]]
     (tmp_path / "link").symlink_to(new)
     assert "runs" not in counted(tmp_path / "link")
-    for name in sample(NAMES, short=1):
+    for name in NAMES:
         with pytest.raises(duckdb.Error, match=rf"may be a copy of .*{old.name}: run `whorl store status --store FOL"):
             attached(f"SELECT count(*) FROM s0.{name}", new)
     spill: dict[str, str | bool | int | float | list[str]] = {
@@ -178,7 +179,8 @@ NAMES_OF_FOLDERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", sample(NAMES_OF_FOLDERS, short=1))
+@pytest.mark.long
+@pytest.mark.parametrize("name", NAMES_OF_FOLDERS)
 def test_a_store_may_lie_anywhere(tmp_path: Path, name: str) -> None:
     """All readers and plain clients; a neighbour whose name the folder's would match as a pattern stays unread."""
     neighbour = tmp_path / name.replace("*", "x").replace("?", "x").replace("[ab]", "a").replace("[!x]", "y")
@@ -199,7 +201,8 @@ def test_a_store_may_lie_anywhere(tmp_path: Path, name: str) -> None:
     assert "place = " in (root / "store.toml").read_text()
 
 
-@pytest.mark.parametrize("name", sample([b"\xff", b"back\\slash"], short=1))
+@pytest.mark.long
+@pytest.mark.parametrize("name", [b"\xff", b"back\\slash"])
 def test_a_path_that_duckdb_cannot_take_is_a_sentence(tmp_path: Path, name: bytes) -> None:
     with pytest.raises(StoreError, match="choose a path in UTF-8 and without a backslash"):
         Store.create(tmp_path / os.fsdecode(name))
@@ -208,6 +211,7 @@ def test_a_path_that_duckdb_cannot_take_is_a_sentence(tmp_path: Path, name: byte
         Store.open(moved)
 
 
+@pytest.mark.long
 def test_relative_and_linked_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     store = Store.create("s")
@@ -225,6 +229,7 @@ def test_relative_and_linked_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (tmp_path / "s" / "whorl.duckdb").stat().st_mtime_ns == before  # the views were right already
 
 
+@pytest.mark.long
 def test_opening_leaves_a_store_in_its_place_alone(tmp_path: Path) -> None:
     root = tmp_path / "s"
     Store.create(root).append(group("a"), "a")
@@ -235,6 +240,7 @@ def test_opening_leaves_a_store_in_its_place_alone(tmp_path: Path) -> None:
     assert {p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in root.rglob("*")} == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", sample(range(1, FORMAT), short=1))
 def test_a_store_of_an_earlier_format_is_taken_over(tmp_path: Path, version: int) -> None:
     root = tmp_path / "s"

@@ -107,6 +107,7 @@ def test_what_is_sent_is_bounded_whatever_the_rows_hold(console: Console) -> Non
     assert len(shown.points) < 5_000_000
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize(
     ("query", "said"),
     [
@@ -148,6 +149,7 @@ def test_nothing_outside_the_store_is_read_or_written(store: Store, tmp_path: Pa
     assert sorted(path for folder in (tmp_path, store.root.parent) for path in folder.rglob("*")) == before
 
 
+@pytest.mark.long
 def test_a_query_spills_nothing_to_disk(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(QueryError, match="more memory than it may use"):
@@ -177,12 +179,14 @@ GREEDY = [
 ]
 
 
-@pytest.mark.parametrize("query", sample(ENDLESS, short=1))
+@pytest.mark.long
+@pytest.mark.parametrize("query", ENDLESS)
 def test_a_query_without_end_is_ended(hasty: Console, query: str) -> None:
     with pytest.raises(QueryError, match=r"was stopped after 3 s, its limit"):
         hasty.show(query, "me")
 
 
+@pytest.mark.long
 def test_the_rows_of_an_answer_without_end_are_shown(hasty: Console) -> None:
     hasty.show("select 1", "me")
     shown = hasty.show("select i from range(1000000000000) t(i)", "me")
@@ -196,6 +200,7 @@ def test_a_query_that_wants_too_much_memory_fails_and_the_next_one_does_not(cons
     assert _cells(console.show("select count(*) from runs", "me")) == ["2"]
 
 
+@pytest.mark.long
 def test_a_query_is_stopped_by_who_asked_and_by_their_next_one(console: Console) -> None:
     said: list[str] = []
 
@@ -222,6 +227,7 @@ def test_a_query_is_stopped_by_who_asked_and_by_their_next_one(console: Console)
     assert said == ["the query was stopped"] * 2
 
 
+@pytest.mark.long
 def test_a_third_person_is_told_to_wait(console: Console) -> None:
     def ask(who: str) -> None:
         with pytest.raises(QueryError, match="the query was stopped"):
@@ -294,6 +300,7 @@ def test_a_file_that_would_be_too_large_is_not_kept(console: Console, tmp_path: 
     assert not path.exists()
 
 
+@pytest.mark.long
 def test_an_answer_without_rows_has_a_head(console: Console, tmp_path: Path) -> None:
     path = tmp_path / "answer.csv"
     assert console.write("select gpu, power_w from runs where false", "csv", path, "me").rows == 0

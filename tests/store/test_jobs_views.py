@@ -57,6 +57,7 @@ def answers(store: Store, query: str) -> list[list[dict[str, Any]]]:
         return [store.sql(query).to_pylist(), client.sql(query).to_arrow_table().to_pylist()]
 
 
+@pytest.mark.long
 def test_an_allocation_has_the_rows_of_its_newest_record_and_no_tag_beside_them(store: Store) -> None:
     for found in answers(store, "select job_id, gpu, ended, source from jobs_now order by all"):
         assert found == [

@@ -49,6 +49,7 @@ def journals(tmp_path: Path) -> Iterator[tuple[Store, list[Journal]]]:
         yield store, [stack.enter_context(journal) for journal in one]
 
 
+@pytest.mark.long
 def test_a_gpu_that_fell_silent_keeps_its_last_reading(journals: tuple[Store, list[Journal]]) -> None:
     store, (one, two, _) = journals
     one.append(batch({"a": 1, "silent": 2}, 1))
@@ -80,6 +81,7 @@ def test_a_late_row_is_no_last_reading_but_a_corrected_one_is(journals: tuple[St
     assert told(store) == {"a": 3}
 
 
+@pytest.mark.long
 def test_published_files_that_newer_rows_supersede_are_not_read(
     journals: tuple[Store, list[Journal]], read: list[Path]
 ) -> None:
@@ -97,6 +99,7 @@ def test_published_files_that_newer_rows_supersede_are_not_read(
     assert [path.name.partition("-")[0] for path in read] == ["n1"]
 
 
+@pytest.mark.long
 def test_nothing_is_read_of_a_collector_whose_journal_goes_on(
     journals: tuple[Store, list[Journal]], read: list[Path]
 ) -> None:

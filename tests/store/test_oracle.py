@@ -9,6 +9,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -16,7 +17,6 @@ from whorl.store import Store, compaction, retention
 from whorl.store.journal import Journal
 from whorl.store.rows import replacing
 from whorl.store.schema import arrow_schema
-from whorl.tests.sizes import count
 from whorl.tests.stores import new_store, plain_client
 
 S = 10**9
@@ -216,5 +216,6 @@ def abandon(journal: Journal) -> None:
 
 TestMixed = Mixed.TestCase
 TestMixed.settings = settings(
-    max_examples=count(12, short=1), stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=12, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
 )
+pytest.mark.long(TestMixed)

@@ -22,7 +22,6 @@ from whorl.errors import FormatError, StoreError
 from whorl.store import Store
 from whorl.store.outcomes import Outcome
 from whorl.store.schema import FORMAT, RUNS, TABLES, TELEMETRY, VIEWS, Table, arrow_schema, table
-from whorl.tests.sizes import count
 from whorl.tests.store.appender import group
 from whorl.tests.stores import new_store
 
@@ -74,7 +73,8 @@ def multiset(rows: pa.Table) -> list[str]:
     return sorted(repr(row) for row in plain.to_pylist())
 
 
-@settings(max_examples=count(15, short=6), deadline=None)
+@pytest.mark.long
+@settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_the_readers_agree_with_what_was_written(data: st.DataObject) -> None:
     spec = data.draw(st.sampled_from([spec for spec in TABLES if not spec.made]))
@@ -121,6 +121,7 @@ def test_a_column_of_a_later_whorl_is_ignored(store: Store, read: Callable[[Stor
     assert len(read(store, "runs")) == 6
 
 
+@pytest.mark.long
 def test_types_are_what_the_schema_says(store: Store) -> None:
     for spec in TABLES:
         described = store.sql(f"describe {spec.name}")
@@ -220,6 +221,7 @@ def test_a_table_without_any_file_is_empty(store: Store, read: Callable[[Store, 
         assert answer.column_names == table(name).names
 
 
+@pytest.mark.long
 def test_opening_mends_what_holds_no_facts(store: Store) -> None:
     shutil.rmtree(store.root / "events")
     (store.root / "runs" / "_schema.parquet").write_bytes(b"PAR1")
@@ -316,6 +318,7 @@ def test_a_missing_or_newer_store_is_a_sentence(store: Store, tmp_path: Path) ->
         Store.open(store.root)
 
 
+@pytest.mark.long
 def test_a_store_that_was_interrupted_while_it_was_made_says_so(tmp_path: Path) -> None:
     store = Store.create(tmp_path / "S")
     (store.root / "store.toml").unlink()
@@ -333,6 +336,7 @@ def test_a_folder_of_other_things_is_not_made_a_store(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.long
 def test_an_interrupted_creation_is_taken_up(store: Store) -> None:
     (store.root / "store.toml").unlink()
     (store.root / "whorl.duckdb").unlink()

@@ -64,6 +64,7 @@ def test_every_column_of_telemetry_is_in_a_minute() -> None:
     assert made == set(MINUTES.names) - {"n"}
 
 
+@pytest.mark.long
 def test_minutes_where_files_meet_have_one_row_and_late_ones_another(store: Store) -> None:
     store.append({"telemetry": rows([0, 10], power_mw=[1, 2])}, "x")
     store.append({"telemetry": rows([20, 3 * 86_400], power_mw=[6, 7])}, "y")
@@ -79,6 +80,7 @@ def test_minutes_where_files_meet_have_one_row_and_late_ones_another(store: Stor
     assert store.sql("select power_mw from latest").to_pylist() == [{"power_mw": 7}]
 
 
+@pytest.mark.long
 def test_a_dry_run_changes_nothing_and_says_what_pruning_then_does(store: Store) -> None:
     store.append({"telemetry": rows([0, 10, 70])}, "x")
     before = {p: p.read_bytes() for p in store.root.rglob("*.parquet")}
@@ -116,6 +118,7 @@ def test_one_of_a_thing_is_no_plural(capsys: pytest.CaptureFixture[str]) -> None
         assert "became 1 row of a minute" in text
 
 
+@pytest.mark.long
 def test_days_that_compacting_has_just_joined_are_left_and_it_is_said_until_when(
     store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +142,7 @@ def test_days_that_compacting_has_just_joined_are_left_and_it_is_said_until_when
     assert store.sql("select sum(n) n from telemetry_minutes").to_pylist() == [{"n": 12}]
 
 
+@pytest.mark.long
 def test_the_time_to_keep_is_in_store_toml_or_given(store: Store) -> None:
     status, text = whorl("store", "prune", "--store", store.root)
     assert status == 2

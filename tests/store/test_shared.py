@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from whorl.store import Journal, Store
-from whorl.tests.sizes import sample
 
 ROWS = pa.table({"run_id": ["a"], "gpu": ["g"], "cluster": ["c"]})
 
@@ -39,6 +38,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
+@pytest.mark.long
 def test_in_a_folder_of_a_group_a_store_is_the_groups(tmp_path: Path) -> None:
     tmp_path.chmod(0o2770)
     store = filled(tmp_path / "S")
@@ -48,19 +48,22 @@ def test_in_a_folder_of_a_group_a_store_is_the_groups(tmp_path: Path) -> None:
         assert not path.is_dir() or mode(path) & stat.S_ISGID, path
 
 
-@pytest.mark.parametrize("above", sample([0o755, 0o770, 0o1777, 0o2750], short=2))
+@pytest.mark.long
+@pytest.mark.parametrize("above", [0o755, 0o770, 0o1777, 0o2750])
 def test_in_any_other_folder_it_is_the_users_own(tmp_path: Path, above: int) -> None:
     tmp_path.chmod(above)
     store = filled(tmp_path / "S")
     assert [path for path in (store.root, *store.root.rglob("*")) if mode(path) & 0o077] == []
 
 
+@pytest.mark.long
 def test_a_store_in_a_folder_that_anybody_may_write_to_is_not_for_anybody(tmp_path: Path) -> None:
     tmp_path.chmod(0o2777)
     store = filled(tmp_path / "S")
     assert [path for path in (store.root, *store.root.rglob("*")) if mode(path) & 0o007] == []
 
 
+@pytest.mark.long
 def test_a_store_that_was_there_keeps_its_permissions(tmp_path: Path) -> None:
     tmp_path.chmod(0o2770)
     (tmp_path / "S").mkdir(mode=0o700)

@@ -52,6 +52,7 @@ def answers(store: Store, query: str) -> list[list[dict[str, Any]]]:
         return [store.sql(query).to_pylist(), client.sql(query).to_arrow_table().to_pylist()]
 
 
+@pytest.mark.long
 def test_a_gpu_has_one_row_with_its_newest_place_and_what_else_is_known_last(store: Store) -> None:
     for found in answers(store, "select name, node, slot, driver, first_seen from gpus_now order by gpu"):
         assert found == [
@@ -65,6 +66,7 @@ def test_a_join_with_it_doubles_nothing(store: Store) -> None:
         assert found == [{"n": 3}]
 
 
+@pytest.mark.long
 def test_of_two_cards_in_one_slot_the_last_one_has_its_name(tmp_path: Path) -> None:
     made = Store.create(tmp_path / "store")
     keys = ["GPU-1", "GPU-2", "n1-3", "MIG-1"]  # the third is how a file without UUIDs names whatever is there

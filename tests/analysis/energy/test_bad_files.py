@@ -63,6 +63,7 @@ def problems(found: Books) -> set[tuple[str | None, str, str | None]]:
     return {(row["gpu"], row["problem"], row["job_id"]) for row in found.problems.iter_rows(named=True)}
 
 
+@pytest.mark.long
 def test_each_wrong_job_has_a_row(store: Store, tmp_path: Path) -> None:
     found = kept(
         store, tmp_path, stream(),
@@ -87,6 +88,7 @@ def test_each_wrong_job_has_a_row(store: Store, tmp_path: Path) -> None:
     assert of_jobs == {"1", "2", "3", "5", "6", "8", "9"}
 
 
+@pytest.mark.long
 def test_each_fault_of_a_stream_has_a_row(store: Store, tmp_path: Path) -> None:
     found = kept(store, tmp_path, stream(counter_falls=True, dead=True, set_back_s=30))
     said = problems(found)
@@ -102,6 +104,7 @@ def test_each_fault_of_a_stream_has_a_row(store: Store, tmp_path: Path) -> None:
     assert metered[GPUS[0]] == pytest.approx(right)  # the counter saw the time that the clock showed twice
 
 
+@pytest.mark.long
 def test_power_in_another_unit_gives_the_same_energy(store: Store, tmp_path: Path) -> None:
     watts = kept(store, tmp_path, stream()).metered["metered_j"].to_list()
     lines = stream().replace("power.draw [W]", "power.draw [mW]").splitlines()

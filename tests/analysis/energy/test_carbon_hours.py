@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from whorl.analysis.energy.carbon.hours import Hours, read_hours
 from whorl.errors import InputError, UnitError
-from whorl.tests.sizes import count
 
 _HOUR = 3600 * 10**9
 
@@ -157,7 +156,8 @@ def _changes(zone: str) -> list[int]:
     return [day for day, (before, after) in zip(days, pairwise(offsets), strict=False) if before != after]
 
 
-@settings(max_examples=count(200, short=30), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.long
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     zone=st.sampled_from(["Europe/Berlin", "America/New_York", "America/Santiago", "Africa/Cairo"]),
     change=st.integers(0, 6),

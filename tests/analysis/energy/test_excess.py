@@ -240,6 +240,7 @@ def test_the_others_of_a_job_wait_for_its_slowest_gpu_at_most_as_long_as_it_is_s
     assert held(rows, slow.clear(), jobs, had).is_empty()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("population", ["normal", "held by the limit"])
 def test_planted_gpus_are_found_and_the_interval_holds_the_true_excess(population: str) -> None:
     fleet = made(np.random.default_rng(7), 64, population, 0.05)

@@ -64,6 +64,7 @@ def test_the_sum_of_boards_is_known_better_than_each(judged: list[Judged]) -> No
     assert sums["half_width_pct"][0] < 100 * alone
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not DATA.is_dir(), reason="the streams of an A100 are not beside the clone")
 def test_an_a100_whose_load_is_known() -> None:
     with copied_stores():

@@ -416,6 +416,7 @@ def test_a_store_gives_a_meter_for_each_gpu_with_readings(store: Store) -> None:
     assert list(meters(store, since_ns=NOON + 100 * S)) == []
 
 
+@pytest.mark.long
 def test_minutes_of_pruned_telemetry_give_about_the_same_energy(store: Store) -> None:
     random = np.random.default_rng(5)
     power = np.repeat(random.integers(50_000, 400_000, 12), 50)

@@ -71,6 +71,7 @@ def test_the_error_of_independent_boards_adds_in_quadrature() -> None:
     assert same["high_j"] - same["energy_j"] == pytest.approx(2 * half(1))
 
 
+@pytest.mark.long
 def test_one_more_board_is_inside_as_often_as_the_interval_says() -> None:
     rng = np.random.default_rng(7)
     mean = np.array([-0.01, -1.0])

@@ -14,7 +14,6 @@ from whorl.simulation.fleet import Fleet
 from whorl.simulation.load import find_load
 from whorl.simulation.models import find_model
 from whorl.store import Store
-from whorl.tests.sizes import count, sample
 from whorl.tests.stores import new_store
 
 CASES = [(model, load) for model in ("A100", "V100", "H100", "H200") for load in ("square", "mixed")]
@@ -27,9 +26,10 @@ def energies(store: Store, true: pl.DataFrame) -> pl.DataFrame:
     return found.with_columns(pl.col("true_j").is_between("low_j", "high_j").alias("holds")).sort("gpu")
 
 
-@pytest.mark.parametrize(("model", "load"), sample(CASES, short=2))
+@pytest.mark.long
+@pytest.mark.parametrize(("model", "load"), CASES)
 def test_the_interval_holds_what_the_boards_drew(model: str, load: str, tmp_path: Path) -> None:
-    fleet = Fleet.draw(find_model(model), count(16, short=8), 3, faults=3, kinds=FAULTS)
+    fleet = Fleet.draw(find_model(model), 16, 3, faults=3, kinds=FAULTS)
     store, without = new_store(tmp_path / "counter"), new_store(tmp_path / "power")
     planted = {one.uuid: one.kind for one in run_load(store, fleet, find_load(load), hours=0.1).planted}
     rows = store.collect(store.scan("telemetry")).sort("gpu", "ts")

@@ -40,6 +40,7 @@ def found(two_days: Store) -> Summary:
     return summary(two_days)
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("by", list(By))
 def test_its_rows_are_those_of_the_command(by: By, found: Summary, two_days: Store) -> None:
     said = energy(two_days, by)
@@ -59,6 +60,7 @@ def test_its_books_are_those_of_reconcile_and_its_parts_add_up(found: Summary, t
     assert found.total["gpus_no_figure"] == 1
 
 
+@pytest.mark.long
 def test_the_first_rows_and_what_is_beyond_them_are_all(
     found: Summary, two_days: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,6 +80,7 @@ def test_the_first_rows_and_what_is_beyond_them_are_all(
     assert (others["n"], others["no_figure"]) == (1, 1)
 
 
+@pytest.mark.long
 def test_of_very_many_rows_the_largest_are_kept(two_days: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ROWS", 3)
     found = summary(two_days)
@@ -87,6 +90,7 @@ def test_of_very_many_rows_the_largest_are_kept(two_days: Store, monkeypatch: py
     assert found.n[By.JOB] == every.height
 
 
+@pytest.mark.long
 def test_without_a_time_it_is_of_the_last_readings_and_of_fewer_where_there_are_many(
     found: Summary, two_days: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +116,7 @@ def test_without_a_time_it_is_of_the_last_readings_and_of_fewer_where_there_are_
     )
 
 
+@pytest.mark.long
 def test_a_service_that_the_settings_name_is_not_asked(
     two_days: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +140,7 @@ def test_a_service_that_the_settings_name_is_not_asked(
     assert found.total["co2e_g"] > 0
 
 
+@pytest.mark.long
 def test_where_no_reading_counts_there_is_no_figure_and_a_reason(tmp_path: Path) -> None:
     seconds = [10.0 * one for one in range(60)]
     jobs = [job(1, "a", 0, 300), job(2, "b", 100, 500)]

@@ -42,6 +42,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Store:
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_the_past_is_that_of_explain(fleet: Store) -> None:
     mine = lines(fleet, uuid(SLOW))
     told = explain(fleet, uuid(SLOW), ())
@@ -59,6 +60,7 @@ def test_the_past_is_that_of_explain(fleet: Store) -> None:
             assert abs(own.peers_pct[2]) < 0.5
 
 
+@pytest.mark.long
 def test_a_change_shows_in_the_gpu_and_not_in_its_peers(fleet: Store) -> None:
     line = lines(fleet, uuid(SLOW))["gemm-fp32"]
     before, after = line.sittings[1], line.sittings[2]
@@ -79,6 +81,7 @@ def test_a_change_shows_in_the_gpu_and_not_in_its_peers(fleet: Store) -> None:
     assert (line.within.peers, line.between.peers) == (15, 15)
 
 
+@pytest.mark.long
 def test_the_spread_is_that_of_the_runs(fleet: Store) -> None:
     x = (
         timed(own_runs(fleet, CLUSTER, [uuid(3)]))
@@ -91,6 +94,7 @@ def test_the_spread_is_that_of_the_runs(fleet: Store) -> None:
     assert line.within.pct == pytest.approx(100 * np.sqrt(x.reshape(4, 3).var(axis=1, ddof=1).mean()))
 
 
+@pytest.mark.long
 def test_one_run_is_a_point_without_a_spread(tmp_path: Path) -> None:
     store = judged_store(tmp_path / "S", 4, (0,))
     line = lines(store, uuid(1))["gemm-fp32"]
@@ -100,6 +104,7 @@ def test_one_run_is_a_point_without_a_spread(tmp_path: Path) -> None:
     assert line.sittings[0].peers == 3
 
 
+@pytest.mark.long
 def test_a_gpu_alone_is_compared_with_itself(tmp_path: Path) -> None:
     store = judged_store(tmp_path / "S", 1, (0, 2), runs=lambda _: 2)
     line = lines(store, uuid(0))["gemm-fp32"]
@@ -109,6 +114,7 @@ def test_a_gpu_alone_is_compared_with_itself(tmp_path: Path) -> None:
     assert (line.between.low_pct, line.between.peers_pct) == (None, None), "two sittings have no interval"
 
 
+@pytest.mark.long
 def test_runs_without_a_date_stand_in_no_sitting(tmp_path: Path) -> None:
     store = judged_store(tmp_path / "S", 9, (0,))
     add_run(store, uuid(2), None, 104.0)
@@ -124,6 +130,7 @@ def add_run(store: Store, gpu: str, began: int | None, time: float, **conditions
     store.append(rows, shared["run_id"][0])
 
 
+@pytest.mark.long
 def test_runs_at_another_power_limit_have_the_name_of_their_kind(tmp_path: Path) -> None:
     """The kinds follow from the runs of all GPUs, of which only one's are read."""
     store = judged_store(tmp_path / "S", 9, (0, 2), workloads=("gemm-fp32",))
@@ -137,6 +144,7 @@ def test_runs_at_another_power_limit_have_the_name_of_their_kind(tmp_path: Path)
     assert lines(store, uuid(6))["gemm-fp32 [200 W]"].sittings[0].peers == 4
 
 
+@pytest.mark.long
 def test_peers_are_those_of_the_model(tmp_path: Path) -> None:
     store = judged_store(tmp_path / "S", 16, (0,), model=lambda gpu: "A" if gpu < 6 else "B")
     assert {line.sittings[0].peers for line in lines(store, uuid(1)).values()} == {5}
@@ -152,6 +160,7 @@ def test_of_many_peers_some_stand_for_all_the_same_on_each_day(fleet: Store, mon
     assert len(by_day["gpu"][0]) == 6
 
 
+@pytest.mark.long
 def test_on_a_day_when_few_were_measured_these_are_the_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "PEERS", 6)
     monkeypatch.setattr(reading, "_LEAST_PEERS", 4)

@@ -24,6 +24,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return judged_store(tmp_path_factory.mktemp("standing") / "S", 16, (0, 2, 4), slow={SLOW: 0.12})
 
 
+@pytest.mark.long
 def test_a_figure_has_its_place_in_the_quantiles_of_all_gpus_of_its_model(fleet: Store) -> None:
     found = figures(fleet, CLUSTER)
     assert found is not None
@@ -45,6 +46,7 @@ def test_a_figure_has_its_place_in_the_quantiles_of_all_gpus_of_its_model(fleet:
     assert mine[None, "xids"].off_pct is None
 
 
+@pytest.mark.long
 def test_what_is_stored_counts_and_says_the_same_as_what_is_computed(tmp_path: Path) -> None:
     store = judged_store(tmp_path / "S", 9, (0, 2), slow={SLOW: 0.12})
     computed = figures(store, CLUSTER)

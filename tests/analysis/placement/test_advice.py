@@ -81,21 +81,23 @@ def test_a_slow_gpu_is_not_hidden_by_slower_ones(tmp_path: Path) -> None:
         assert advice.exclude == ("n0001", "n0003")
 
 
+@pytest.mark.long
 def test_a_slow_gpu_is_found_whenever_it_was_measured_three_times_and_never_from_once(tmp_path: Path) -> None:
     fleet = Fleet(80)
     once = frozenset({(9, 1), (9, 2)})
-    for seed in range(count(20, short=6)):
+    for seed in range(20):
         factors = noise(np.random.default_rng(seed), 80, 3, 0.03)
         fleet.run(f"thrice-{seed}", _slow(g9=2.8), factors)
         fleet.run(f"once-{seed}", _slow(g9=2.8, g33=1.5), factors, skip=once)
     found = scores(fleet.store(tmp_path / "S"))
-    for seed in range(count(20, short=6)):
+    for seed in range(20):
         assert advise(found, f"thrice-{seed}", now=NOW).exclude == ("n0002",)
         advice = advise(found, f"once-{seed}", now=NOW)
         assert advice.exclude == ("n0008",)
         assert "n0002" not in {node.node for node in advice.nodes if node.tier == "hard"}
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("gpus", [32, 64])
 def test_a_gpu_that_is_braked_is_excluded_though_it_was_measured_twice_only(tmp_path: Path, gpus: int) -> None:
     """What `whorl demo` run twice has: a board that takes 1.17 times as long, among others that hardly differ."""
@@ -158,9 +160,10 @@ def test_why_a_node_is_not_excluded_however_slow_is_said(tmp_path: Path) -> None
     assert "; 3 more are slow too" in advice.finding
 
 
+@pytest.mark.long
 def test_noise_gives_no_gain_and_excludes_nobody(tmp_path: Path) -> None:
     fleet = Fleet(48)
-    for seed in range(count(40, short=8)):
+    for seed in range(40):
         fleet.run(f"w{seed}", np.ones(48), noise(np.random.default_rng(seed), 48, 3, 0.05, glitches=0.1 * (seed % 2)))
     found = scores(fleet.store(tmp_path / "S"))
     promised = 0
@@ -175,7 +178,7 @@ def test_noise_gives_no_gain_and_excludes_nobody(tmp_path: Path) -> None:
                 assert advice.packed is None
                 assert not advice.sensitive
     # One fleet in twenty is said to differ: of 40, seven or more have a chance of 0.3 %; of 12, four or more 0.2 %.
-    assert promised <= count(6, short=3)
+    assert promised <= 6
 
 
 def test_the_promised_gain_comes_true(tmp_path: Path) -> None:
@@ -435,6 +438,7 @@ def test_what_cannot_be_answered_is_refused_in_a_sentence(tmp_path: Path) -> Non
         advise(found, "w", locality=0.9, now=NOW)
 
 
+@pytest.mark.long
 def test_advice_is_json_and_repeatable_to_the_last_digit(tmp_path: Path) -> None:
     _, found = _scores(tmp_path, _slow(g9=2.8))
     advice = advise(found, "w", gpus=6, now=NOW)

@@ -110,6 +110,7 @@ def test_a_kind_may_be_asked_for_by_its_whole_name(tmp_path: Path) -> None:
     assert (found.workload, found.exclude) == (f"w [{A100}]", ("a2",))
 
 
+@pytest.mark.long
 def test_where_nobody_named_the_models_the_nodes_of_the_partition_are_compared(tmp_path: Path) -> None:
     store = Mixed().measured({"a2": 1.4}).kept(tmp_path / "S", named=False)
     every = asked(store).advice
@@ -122,9 +123,10 @@ def test_where_nobody_named_the_models_the_nodes_of_the_partition_are_compared(t
         asked(store, model="a100")
 
 
+@pytest.mark.long
 def test_healthy_fleets_of_two_models_have_no_slow_node(tmp_path: Path) -> None:
     """However many times as long the slower model takes."""
-    for seed in range(count(40, short=3)):
+    for seed in range(40):
         store = Mixed().measured({}, seed, spread=0.02).kept(tmp_path / str(seed))
         found = asked(store).advice
         assert found.exclude == ()

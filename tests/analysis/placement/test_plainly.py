@@ -49,6 +49,7 @@ def _plain_test(x: Floats, starts: Ints, rng: np.random.Generator, deals: int) -
     return min(1.0, 2.0 * min(above) / (1 + deals)), seen, [float(one.max()) for one in dealt]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("which", ["alike", "unlike"])
 @pytest.mark.parametrize("many", [100, 50_000])
 def test_a_deal_that_is_not_looked_at_in_full_changes_nothing(

@@ -60,10 +60,11 @@ def test_the_density_of_the_noise_is_one_density_with_far_runs_too() -> None:
     assert far > float(plain.log_density(np.array([np.log(1.5)]))[0]) + 5.0
 
 
+@pytest.mark.long
 def test_shrinks_as_far_as_it_should() -> None:
     """Against the best that anybody could do who knew both standard deviations (normal-normal)."""
     errors = []
-    for seed in range(count(10, short=5)):
+    for seed in range(10):
         rng = np.random.default_rng([seed, 1])
         log_score = rng.normal(0.0, 0.02, 300)
         values = log_score[:, None] + rng.normal(0.0, 0.03, (300, 4))
@@ -137,13 +138,14 @@ def test_three_glitches_in_a_row_are_not_a_slow_gpu() -> None:
     assert wrong == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("gpus", "runs", "between", "sd"),
     [(200, 5, 0.03, 0.02), (200, 4, 0.01, 0.02), (60, 12, 0.03, 0.02), (200, 2, 0.03, 0.02)],
 )
 def test_intervals_hold_what_they_say(gpus: int, runs: int, between: float, sd: float) -> None:
     covered = []
-    for seed in range(count(12, short=6)):
+    for seed in range(12):
         rng = np.random.default_rng([seed, 5])
         log_score = rng.normal(0.0, between, gpus)
         found = _scored(seed, log_score, runs, sd)

@@ -42,6 +42,7 @@ def _against(gains: tuple[Gain, ...], choice: str) -> Gain:
     return next(gain for gain in gains if (gain.choice, gain.against) == (choice, "random"))
 
 
+@pytest.mark.long
 @needs_longhorn
 def test_jobs_that_couple_their_gpus_give_no_ground_for_advice(measured: Scores) -> None:
     for workload, sets in (("resnet", 84), ("bert", 34)):
@@ -94,6 +95,7 @@ def test_pagerank_hardly_minds_and_a_packed_job_gains_next_to_nothing(measured: 
     assert 0.02 < _against(advise(measured, "pagerank", gpus=1).gains, "spread").median < 0.03
 
 
+@pytest.mark.long
 @needs_longhorn
 def test_what_the_first_half_of_the_runs_promises_comes_true_in_the_second(longhorn: Store, tmp_path: Path) -> None:
     """SGEMM runs over six weeks: advice from each GPU's earlier runs, judged by its later ones."""

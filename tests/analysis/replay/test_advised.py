@@ -214,8 +214,9 @@ def kept_off(excluded: Mapping[str, set[int]], nodes: int, size: int, scores: Ma
     return replace(Fleet.regular(nodes, size, scores), advised=Excluded(nodes, excluded))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("easy", [False, True])
-@settings(max_examples=count(300, short=60), deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_exclusions_equal_a_plain_replay(easy: bool, seed: int) -> None:
     """Each class of jobs is kept off its own nodes; whoever waits for the others is not delayed by backfill."""

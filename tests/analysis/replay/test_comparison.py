@@ -80,6 +80,7 @@ def test_one_seed_has_no_interval_and_proves_nothing() -> None:
     assert (gain.lower_pct, gain.upper_pct, gain.measurable) == (None, None, False)
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("n", [6, 19, 20, 40])
 @pytest.mark.parametrize("skewed", [False, True])
 def test_the_interval_foretold_holds_one_more_value_as_often_as_it_says(n: int, skewed: bool) -> None:
@@ -104,6 +105,7 @@ def test_schedulers_are_compared_each_for_itself() -> None:
     assert [(gain.scheduler, gain.policy, gain.mean_pct) for gain in found] == [("fifo", "pal", 0), ("srtf", "pal", 0)]
 
 
+@pytest.mark.long
 def test_the_answer_does_not_depend_on_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[3]))  # the processes import Lottery from here
     jobs = tuple(replace(job, workload="w") for job in TRACE.jobs)
@@ -132,6 +134,7 @@ def test_policies_of_a_seed_meet_the_same_failures() -> None:
     assert one.metrics != other.metrics
 
 
+@pytest.mark.long
 def test_a_case_that_cannot_be_replayed_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("whorl.analysis.replay.study._PAYS_S", 0.0)
     wanted = [Case(0, "packed", "fifo", 0), Case(0, "no-such", "fifo", 0), Case(0, "packed", "fifo", 1)]

@@ -264,6 +264,7 @@ def test_equals_a_plain_replay(easy: bool, jobs: Trace, fleet: Fleet) -> None:
     assert [first_gpus(outcome)[one.name] for one in same] == [one.on for one in plain]
 
 
+@pytest.mark.long
 def test_a_longer_trace_equals_a_plain_replay() -> None:
     draw = random.Random(7)
     at, rows = 0.0, []

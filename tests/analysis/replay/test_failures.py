@@ -115,6 +115,7 @@ def test_drawn_failures_have_their_means() -> None:
     assert found == drawn(200, 1e7, mtbf_h=100, repair_h=4, random=np.random.default_rng(3))
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("policy", [one.name for one in POLICIES])
 @pytest.mark.parametrize("on_failure", ["restart", "resume"])
 @settings(max_examples=count(10, short=3), deadline=None)

@@ -90,6 +90,7 @@ def test_noise_is_believed_by_nobody(tmp_path: Path) -> None:
     assert fleet.belief["noise"].tolist() == [1.0] * len(NAMES)
 
 
+@pytest.mark.long
 def test_a_gpu_is_drawn_with_all_its_scores(store: str) -> None:
     """12 nodes of 6 from 8 nodes of 4: GPU by GPU, some twice; both scores are always of one measured GPU."""
     fleet = of(store, "gemm", "stream", nodes=12, gpus_per_node=6).draw(3)
@@ -102,6 +103,7 @@ def test_a_gpu_is_drawn_with_all_its_scores(store: str) -> None:
     assert min(drawn.count(pair) for pair in pairs) == 2
 
 
+@pytest.mark.long
 def test_whole_nodes_are_drawn_where_their_size_is_asked_for(store: str) -> None:
     source = of(store, "gemm", nodes=5, gpus_per_node=GPUS_PER_NODE)
     own = of(store, "gemm").draw(0).belief["gemm"].reshape(NODES, GPUS_PER_NODE)
@@ -118,6 +120,7 @@ def test_whole_nodes_are_drawn_where_their_size_is_asked_for(store: str) -> None
     assert any(note.endswith("again for each seed, some more than once") for note in more.notes)
 
 
+@pytest.mark.long
 def test_gpus_not_measured_in_a_workload_have_its_median_and_are_counted(tmp_path: Path) -> None:
     gpus = {"gemm": NAMES, "stream": NAMES[:20]}
     store = fleet_store(tmp_path, {"gemm": spread(1), "stream": spread(2)[:20]}, gpus=gpus)

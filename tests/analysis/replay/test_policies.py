@@ -296,8 +296,9 @@ def test_the_class_that_varies_most_chooses_first() -> None:
     assert finishes(replay(jobs, fleet, "pal-sticky")) == pytest.approx({"calm": 10, "wild": 20})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", ["packed-nonsticky", "pm-first", "pal"])
-@settings(max_examples=count(25, short=6), deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_placing_only_what_changed_equals_placing_everything(policy: str, seed: int) -> None:
     """The rows say that placing depends on the free GPUs and the job alone; `redraws` places everything each time."""
@@ -534,6 +535,7 @@ def test_a_policy_that_stops_jobs_before_they_work_is_told_of() -> None:
         replay(jobs, flat(1, 1), turns, options=Options(round_s=100, preemption_s=100))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by_rounds", [False, True])
 def test_a_policy_that_gives_nothing_is_told_of(by_rounds: bool) -> None:
     never = Policy("never", "", place=lambda view, job: None)

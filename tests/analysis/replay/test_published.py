@@ -109,6 +109,7 @@ def test_worked_examples(trace: int, policy: str) -> None:
     assert outcome.seed == 42
 
 
+@pytest.mark.long(short=1)
 @needs_longhorn
 @pytest.mark.parametrize(("trace", "policy"), sample(WORKED, short=3))
 def test_the_plain_simulation_gives_the_worked_examples_too(trace: int, policy: str) -> None:
@@ -122,6 +123,7 @@ def test_the_plain_simulation_gives_the_worked_examples_too(trace: int, policy: 
     assert pal_sc24(real_trace(trace), real_profiles(), policy).jct_s.tolist() == jct
 
 
+@pytest.mark.long(short=1)
 @needs_longhorn
 @pytest.mark.parametrize(("policy", "scheduler"), sample(product(POLICIES, ("las", "srtf")), short=3))
 def test_other_schedulers_against_the_plain_simulation(policy: str, scheduler: str) -> None:
@@ -235,6 +237,7 @@ def test_another_policy_or_scheduler() -> None:
         pal_sc24(trace, perf, "pal", "sjf")
 
 
+@pytest.mark.long
 def test_a_trace_whose_copies_never_let_it_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """The copies of the short job ask for more than the time until the next ones, and LAS serves the newest first."""
     jobs = asking("long", 64, 0, 714_000, "GPT2"), asking("short", 64, 0, 6071, "GPT2")

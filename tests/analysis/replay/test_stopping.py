@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from fractions import Fraction
 
+import pytest
+
 from whorl.analysis.replay import Failure, Options, replay
 from whorl.analysis.replay.outcome import Outcome
 from whorl.tests.analysis.replay.making import job, scored, sound, trace
 from whorl.tests.analysis.replay.plain_stopping import Plain, Task
-from whorl.tests.sizes import count
 
 ROUND_S = 100
 
@@ -63,10 +64,11 @@ def drawn(seed: int) -> tuple[Plain, Outcome]:
     return plain, outcome
 
 
+@pytest.mark.long
 def test_equals_a_plain_replay() -> None:
     """Times, GPU-seconds, stops, moves and restarts of every job; and all that the rules are about does happen."""
     stops = moves = restarts = stayed = spared = beyond = 0
-    for seed in range(count(1000, short=80)):
+    for seed in range(1000):
         plain, outcome = drawn(seed)
         tasks = plain.tasks
         assert outcome.start_s.tolist() == [one.start for one in tasks], seed
@@ -81,4 +83,4 @@ def test_equals_a_plain_replay() -> None:
         stayed += plain.stayed
         spared += plain.spared
         beyond += plain.round_s is not None and max(plain.stop_s, plain.move_s) >= ROUND_S
-    assert min(stops, moves, restarts, stayed, spared, beyond) > count(100, short=10)
+    assert min(stops, moves, restarts, stayed, spared, beyond) > 100

@@ -55,10 +55,11 @@ def test_else_nothing_is_said(frame: pl.DataFrame) -> None:
     assert told(frame) is None
 
 
+@pytest.mark.long
 def test_chance_alone_explains_little() -> None:
     """Of made GPUs whose times have nothing to do with power or clock, at most 1 in 50 would be called heat."""
     random = np.random.default_rng(2)
-    many = count(1000, short=200)
+    many = 1000
     shares = [goes_with(random.normal(0, 1, (10, 2)), random.normal(0, 1, 10)) for _ in range(many)]
     assert np.mean(np.array(shares) >= 0.5) < 0.1
     named = sum(told(runs(10, 0.0, seed=seed)) is not None for seed in range(50))

@@ -40,6 +40,7 @@ def usual(weeks: int, runs: int = 3, seed: int = 1) -> np.ndarray:
     return 100 * np.exp(0.001 * rng.normal(size=(weeks, 1)) + 0.0008 * rng.normal(size=(weeks, runs)))
 
 
+@pytest.mark.long
 def test_a_healthy_gpu_raises_fewer_alarms_than_stated() -> None:
     weeks = count(20_000, short=2_000)
     rng = np.random.default_rng(2)

@@ -119,6 +119,7 @@ def test_a_healthy_fleet_has_no_verdict(tmp_path: Path, seed: int) -> None:
     assert judge(store, campaign="made-1").rows == ()
 
 
+@pytest.mark.long
 def test_one_run_that_stands_alone_names_nobody_and_two_days_do(tmp_path: Path) -> None:
     """A slow copy that no other look backs may be a glitch; after another sitting it is a confirmed verdict."""
     store, _ = stored(tmp_path / "s", 32, slow_links=(5,), telemetry=False)
@@ -145,6 +146,7 @@ def test_few_gpus_are_not_compared(tmp_path: Path) -> None:
     assert few == {probe.name for probe in PROBES if probe.time_ms is not None}
 
 
+@pytest.mark.long
 def test_gpus_are_compared_with_their_own_model(tmp_path: Path) -> None:
     """Half of the fleet is another model that takes twice as long: nobody stands out."""
     store, _ = stored(tmp_path / "s", 40, telemetry=False)
@@ -156,6 +158,7 @@ def test_gpus_are_compared_with_their_own_model(tmp_path: Path) -> None:
     assert judged(mixed).rows == ()
 
 
+@pytest.mark.long
 def test_a_difference_that_does_not_matter_is_not_named(tmp_path: Path) -> None:
     """Half a part in a hundred is many standard deviations of a memory probe, and nothing to take a GPU out for."""
     store, _ = stored(tmp_path / "s", 64, telemetry=False)
@@ -164,6 +167,7 @@ def test_a_difference_that_does_not_matter_is_not_named(tmp_path: Path) -> None:
         assert [row.kind for row in judged(changed(campaign, 20, "stream-triad", factor)).rows] == named
 
 
+@pytest.mark.long
 def test_a_fast_gpu_is_no_slow_one(tmp_path: Path) -> None:
     store, _ = stored(tmp_path / "s", 64, telemetry=False)
     [one] = judged(changed(twice(probed(store)), 3, "gemm-fp32", 0.7)).rows

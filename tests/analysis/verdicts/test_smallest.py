@@ -14,7 +14,6 @@ from whorl.analysis.verdicts import Smallest, judged
 from whorl.analysis.verdicts.causes.evidence import Evidence
 from whorl.analysis.verdicts.looks import looks
 from whorl.tests.analysis.verdicts.made import Change, fleet
-from whorl.tests.sizes import sample
 
 
 def made(seed: int, changes: Mapping[int, Mapping[str, Change]] | None = None, sittings: int = 3) -> Probed:
@@ -35,7 +34,8 @@ def middle(campaign: Probed, workload: str) -> int:
     return int(np.argmin(np.sum([np.abs(one.compared.effect) for one in timed], axis=0)))
 
 
-@pytest.mark.parametrize("seed", sample(range(1, 9), short=2))
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(1, 9))
 def test_a_larger_effect_is_named_and_a_smaller_one_is_not(seed: int) -> None:
     healthy = made(seed)
     limit = told(healthy)
