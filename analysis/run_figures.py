@@ -61,8 +61,10 @@ def figures(
 ) -> pl.DataFrame:
     """A row for each run: the figures `names`, and of the repeats the median time and their number. `gpus`: those of
     the runs, where these are few, so that no others' rows are read."""
-    results = store.scan("results") if gpus is None else store.scan("results").filter(pl.col("gpu").is_in(list(gpus)))
-    rows, figure = results.select("run_id", "figure", "value"), pl.col("figure")
+    results, figure = store.scan("results", gpus), pl.col("figure")
+    results = results if gpus is None else results.filter(pl.col("gpu").is_in(list(gpus)))
+    rows = results.select("run_id", "figure", "value")
+    rows = rows if gpus is None else store.collect(rows).lazy()  # these few are read once
     single = numbered(store.collect(rows.filter(figure.is_in(list(names)))), run_ids)
     parts = single.partition_by("figure", as_dict=True)
     nothing = single.clear()

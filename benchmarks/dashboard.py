@@ -9,10 +9,10 @@ steps: it opens every page and uses it.
 at_once, later  the steps follow the first page at once, or --warm seconds later: by then the server has read ahead
 first        `listening_s` from the start of the process until it answers; `page_s` from there until the first page is
              in the browser with its findings
-steps        by step, over the repeats (median, least, most): `server_ms`, while the server worked on at least one of its
-             requests; `summed_ms`, of all its requests together, which counts twice what waits for each other; `bytes`
-             of what they answered (the most), `requests`, `shown_ms` in the browser (median). Energy and placement work
-             on beside the page and say so; the requests that show that are counted, that work is not.
+steps        by step, over the repeats (median, least, most): `server_ms`, while the server worked on at least one of
+             its requests; `summed_ms`, of all its requests together, which counts twice what waits for each other;
+             `bytes` of what they answered (the most), `requests`, `shown_ms` in the browser (median). Energy and
+             placement work on beside the page and say so; the requests that show that are counted, that work is not.
 interactions the 95th percentile of `server_ms` over all steps but those that open a page anew and `sql: run`, which
              takes what its query takes; and the most bytes of one
 opened       the same of the steps that open a page anew

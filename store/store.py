@@ -17,7 +17,7 @@ import os
 import threading
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -351,8 +351,9 @@ class Store:
                     raise
         raise self._too_fast()
 
-    def scan(self, name: str) -> pl.LazyFrame:
-        """A table as a lazy Polars frame; a column that a file lacks is null.
+    def scan(self, name: str, gpus: Collection[str] | None = None) -> pl.LazyFrame:
+        """A table as a lazy Polars frame; a column that a file lacks is null. `gpus`: without files that hold none of
+        these; the rows of others that are in the same files are there.
 
         Collect it with `Store.collect`: if a file is damaged inside, its error names the file. Polars' own `collect`
         raises `polars.exceptions.PolarsError` then.
@@ -361,7 +362,8 @@ class Store:
 
         spec = table(name)
         rows = self._rows([name])[name]
-
+        held = None if gpus is None else reading.holding(rows, gpus)
+        rows = rows if held is None else reading.part_of(rows, held)
         shape = cast("pl.DataFrame", pl.from_arrow(arrow_schema(name).empty_table())).schema
 
         def frame(data: pa.Table) -> pl.LazyFrame:

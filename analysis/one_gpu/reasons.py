@@ -78,7 +78,7 @@ def reasons(
     of = of if since_ns is None else of & (at >= since_ns)
     of = of if until_ns is None else of & (at < until_ns)
     days = [
-        store.scan(name).filter(of).select(at.alias("day") // 86_400_000_000_000)
+        store.scan(name, keys).filter(of).select(at.alias("day") // 86_400_000_000_000)
         for name in ("telemetry", "telemetry_minutes")
     ]
     counted = store.collect(pl.concat(days).group_by("day").len().sort("day", descending=True))
@@ -88,10 +88,12 @@ def reasons(
     cut = fits_in.height < counted.height
     of = of & (at >= int(fits_in["day"][-1]) * 86_400_000_000_000)
     rows = store.collect(
-        store.scan("telemetry").filter(of).select(at, "clock_event_reasons", *_COUNTERS, pl.lit(1, pl.Int64).alias("n"))
+        store.scan("telemetry", keys)
+        .filter(of)
+        .select(at, "clock_event_reasons", *_COUNTERS, pl.lit(1, pl.Int64).alias("n"))
     )
     minutes = store.collect(
-        store.scan("telemetry_minutes")
+        store.scan("telemetry_minutes", keys)
         .filter(of)
         .select(at, "n", "clock_event_reasons", *(f"{one}_{end}" for one in _COUNTERS for end in ("first", "last")))
     )

@@ -64,6 +64,11 @@ def subject(one: Standing) -> str:
 def fingerprint(stands: Sequence[Standing]) -> dict[str, Figure]:
     """By the kind of figure, where the GPU is among its peers in per cent of their level. Times come first; what has no
     ratio to the peers, such as a count, is in no figure."""
+    return {kind: fingerprint_of(kind, rows) for kind, rows in kinds(stands).items()}
+
+
+def kinds(stands: Sequence[Standing]) -> dict[str, list[Row]]:
+    """The rows of each figure of `fingerprint`, which is not drawn."""
     rows: dict[str, list[Row]] = {}
     for one in stands:
         if one.off_pct is None:
@@ -74,11 +79,12 @@ def fingerprint(stands: Sequence[Standing]) -> dict[str, Figure]:
             kind, label = _REST, kind if one.workload is None else f"{kind}: {one.workload}"
         row = Row(label, one.off_pct, one.off_low_pct, one.off_high_pct, one.band_pct, _says(one))
         rows.setdefault(kind, []).append(row)
-    order = [kind for kind in (*_KINDS, _REST) if kind in rows]
-    return {
-        kind: drawn(rows[kind], _titled("more than its peers, %" if kind != "time" else "slower than its peers, %"))
-        for kind in order
-    }
+    return {kind: rows[kind] for kind in (*_KINDS, _REST) if kind in rows}
+
+
+def fingerprint_of(kind: str, rows: Sequence[Row]) -> Figure:
+    """One figure of `fingerprint`."""
+    return drawn(rows, _titled("more than its peers, %" if kind != "time" else "slower than its peers, %"))
 
 
 def repeatability(lines: Iterable[Line]) -> Figure | None:

@@ -19,7 +19,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -32,13 +32,13 @@ except ImportError:  # a release of DuckDB has moved it
 
 from ...errors import QueryError
 from ..rows.arranging import KEY
-from ..rows.footers import is_intact, least_and_most, stamp
+from ..rows.footers import is_intact, stamp
 from ..rows.soundness import State, known, remember
-from ..schema import FORMAT, TABLES, TELEMETRY, VIEWS, Table, View, table
+from ..schema import FORMAT, TABLES, VIEWS, Table, View, table
 from . import asked, guard
 from .catalog import literal, pattern, quoted, select_list
 from .older import as_sql
-from .reading import EMPTY, Rows
+from .reading import EMPTY, FEW, Rows, holding, part_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 _LISTED = "whorl_files_"  # begins the variables that list files
 _ROWS = "whorl_rows"  # the schema of rows that are in no file of their table
 _ABOUT_TABLES = re.compile(r"show|describe|summarize|pragma|information_schema|duckdb_|pg_|sqlite_")
-_FEW = 500  # up to so many files, DuckDB checks them sooner than pyarrow is loaded
 _LONGEST = 400  # of a sentence about an error, in characters
 _PART = 10_000  # rows that are read at once of an answer
 _KINDS = 8  # up to this many sets of columns are read separately
@@ -152,7 +151,7 @@ class Connection:
 
         Files that are not noted here are checked in `soundness`, which says what is wrong with them.
         """
-        if len(paths) > _FEW:
+        if len(paths) > FEW:
             return
         spec, stamps = table(name), {}
         for path in paths:
@@ -350,15 +349,11 @@ class Connection:
         """The view that stands for a table in a query."""
         rows = self._tables[spec.name]
         names = columns.intersection(spec.names) or frozenset(spec.names[:1])
-        held = None if gpus is None else _held(rows, gpus)
+        held = None if gpus is None else holding(rows, gpus)
         found = self._sources.get((spec.name, names, held))
         if found is None:
             if held is not None:
-                files, free = rows.files, len(rows.free)
-                free_held, contested_held = (
-                    [files[n] for n in held if (n < free) == is_free] for is_free in (True, False)
-                )
-                rows = replace(rows, free=free_held, contested=contested_held)
+                rows = part_of(rows, held)
             rows_of, found = self._select(spec, rows, names), f"{_ROWS}.view_{next(self._number)}"
             self._connection.execute(f"CREATE OR REPLACE VIEW {found} AS {rows_of}")
             self._sources[spec.name, names, held] = found
@@ -471,18 +466,6 @@ def _arrow(connection: duckdb.DuckDBPyConnection, query: str) -> pa.Table:
 def _know_arrow() -> None:
     """Let connections take and give Arrow tables. The Python package around DuckDB adds that."""
     import_module("duckdb")
-
-
-def _held(rows: Rows, gpus: Sequence[str]) -> tuple[int, ...] | None:
-    """Which files can hold these GPUs, by their place in `rows.files`; None: all of them."""
-    if not 1 < len(rows.files) <= _FEW:
-        return None
-    found = []
-    for number, path in enumerate(rows.files):
-        span = least_and_most(path, known(path, TELEMETRY.name).stamp)
-        if span is None or any(span[0] <= gpu <= span[1] for gpu in gpus):
-            found.append(number)
-    return tuple(found)
 
 
 def at_fault(error: QueryError) -> bool:

@@ -9,16 +9,16 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import StoreError
 from ..rows import contents, journal_file, placing, replacing
 from ..rows.arranging import take
-from ..rows.footers import footer
+from ..rows.footers import footer, least_and_most
 from ..rows.journal_file import WRITTEN, Part
-from ..rows.soundness import undecodable
+from ..rows.soundness import known, undecodable
 from ..schema import BOOKKEEPING, LATE, LATEST, TABLES, TELEMETRY, arrow_schema
 from ..system import light
 from ..system.files import files_under
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 EMPTY = "_schema.parquet"
+FEW = 500
+"""Up to so many files, it pays to look into each before a query: DuckDB does so sooner than pyarrow is loaded."""
 
 _TRIES = 100
 _PAUSE_S = 0.02
@@ -57,6 +59,25 @@ class Rows:
     @property
     def files(self) -> list[Path]:
         return [*self.free, *self.contested]
+
+
+def holding(rows: Rows, gpus: Iterable[str]) -> tuple[int, ...] | None:
+    """Which files can hold these GPUs, by their place in `rows.files`; None: all of them."""
+    if not 1 < len(rows.files) <= FEW:
+        return None
+    wanted, found = tuple(gpus), []
+    for number, path in enumerate(rows.files):
+        span = least_and_most(path, known(path, TELEMETRY.name).stamp)
+        if span is None or any(span[0] <= gpu <= span[1] for gpu in wanted):
+            found.append(number)
+    return tuple(found)
+
+
+def part_of(rows: Rows, held: Iterable[int]) -> Rows:
+    """The rows of some of the files, as `holding` gives them, and all that are in no file."""
+    files, free = rows.files, len(rows.free)
+    parts = [[files[number] for number in held if (number < free) == is_free] for is_free in (True, False)]
+    return replace(rows, free=parts[0], contested=parts[1])
 
 
 def snapshot(root: Path, names: Iterable[str] = (), *, trusting: bool = False) -> Snapshot:

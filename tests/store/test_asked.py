@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -13,7 +14,7 @@ from whorl.errors import QueryError
 from whorl.store import Journal, Store
 from whorl.store.readers import query
 from whorl.store.readers.asked import pieces_of
-from whorl.store.readers.reading import Rows
+from whorl.store.readers.reading import Rows, holding
 from whorl.store.schema import arrow_schema
 from whorl.tests.stores import new_store
 
@@ -114,9 +115,19 @@ def test_new_rows_are_in_the_next_answer(tmp_path: Path) -> None:
 def test_files_that_cannot_hold_a_gpu_are_left_out(store: Store) -> None:
     paths = [path for path in store.files("telemetry") if path.stem in ("one", "two")]
     one, two = sorted(paths, key=lambda path: path.stem)
-    assert query._held(Rows([one], [two]), ["GPU-b"]) == (0,)
-    assert query._held(Rows([one], [two]), ["GPU-b", "GPU-c"]) == (0, 1)
-    assert query._held(Rows([one], [two]), ["A"]) == ()
+    assert holding(Rows([one], [two]), ["GPU-b"]) == (0,)
+    assert holding(Rows([one], [two]), ["GPU-b", "GPU-c"]) == (0, 1)
+    assert holding(Rows([one], [two]), ["A"]) == ()
+
+
+@pytest.mark.parametrize("gpu", ["GPU-a", "GPU-b", "GPU-ä", "none"])
+def test_a_scan_for_some_gpus_has_all_their_rows(store: Store, gpu: str) -> None:
+    mine = pl.col("gpu") == gpu
+    whole, part = (
+        store.collect(scan.filter(mine)) for scan in (store.scan("telemetry"), store.scan("telemetry", [gpu]))
+    )
+    assert part.sort("ts").equals(whole.sort("ts"))
+    assert store.collect(store.scan("telemetry", ["A"])).height < store.collect(store.scan("telemetry")).height
 
 
 def test_a_file_that_does_not_say_its_gpus_is_read(store: Store, tmp_path: Path) -> None:
@@ -124,7 +135,7 @@ def test_a_file_that_does_not_say_its_gpus_is_read(store: Store, tmp_path: Path)
     content = path.read_bytes()
     unsigned = tmp_path / "unsigned.parquet"
     unsigned.write_bytes(content.replace(b"whorl.check", b"whorl.chack"))
-    assert query._held(Rows([unsigned, path]), ["A"]) == (0,)
+    assert holding(Rows([unsigned, path]), ["A"]) == (0,)
 
 
 def test_the_error_of_a_query_shows_what_was_asked(store: Store) -> None:

@@ -66,6 +66,9 @@ class Alike:
         shared = np.isfinite(apart).sum(axis=1)
         enough = np.flatnonzero((2 * shared >= mine.sum()) & (shared > 0) & (rows != own))
         distance = np.sqrt(np.nansum(apart[enough] ** 2, axis=1) / shared[enough])
+        if len(enough) > most:  # only of those that are no farther than the last one told does the order matter
+            near = distance <= np.partition(distance, most - 1)[most - 1]
+            enough, distance = enough[near], distance[near]
         keys = [self.gpus[one] for one in rows[enough]]
         found = sorted(zip(distance.tolist(), keys, shared[enough].tolist(), strict=True))
         return [Neighbour(key, names.get(key, key), far, int(n)) for far, key, n in found[:most]]

@@ -34,7 +34,11 @@ def known(reading: Reading) -> pl.DataFrame:
 
 def row_of(reading: Reading, state: State) -> Row | None:
     """The GPU of an address; None where it names none. InputError where it means none of the store, or several."""
-    return meant(known(reading), state.gpu[0], state.cluster, "this store") if state.gpu else None
+    if not state.gpu:
+        return None
+    said, cluster = state.gpu[0], state.cluster
+    make = lambda: meant(known(reading), said, cluster, "this store")  # noqa: E731
+    return reading.kept(("meant", said, cluster), make, tables=("gpus",))
 
 
 def named_first(reading: Reading) -> Sequence[Named]:
@@ -61,8 +65,13 @@ def alike(reading: Reading, row: Row) -> Sequence[Neighbour]:
     if of is None:
         return ()
     every = reading.kept(("alike", row["cluster"]), lambda: standing.alike(reading.store, of), tables=_FIGURES)
-    names = dict(known(reading).filter(pl.col("cluster") == row["cluster"]).select("gpu", "name").iter_rows())
+    names = reading.kept(("names", row["cluster"]), lambda: _names(reading, row["cluster"]), tables=("gpus",))
     return standing.neighbours(every, row["gpu"], names)
+
+
+def _names(reading: Reading, cluster: str | None) -> dict[str, str]:
+    """The names of the GPUs of a cluster, by key."""
+    return dict(known(reading).filter(pl.col("cluster") == cluster).select("gpu", "name").iter_rows())
 
 
 def runs(reading: Reading, row: Row) -> pl.DataFrame:

@@ -161,7 +161,7 @@ def beside_peers(reading: Reading, row: Row, state: State) -> Component | None:
         if asked.figures(reading, row) is None:
             return section(title, _note(say.without_figures(row, str(reading.store.root))))
         return section(title, told(html.P("It has no runs that can be compared in the stored fingerprints.")))
-    drawn = bands.fingerprint(own)
+    drawn = bands.kinds(own)
     older = say.older_figures(asked.figures(reading, row), own, timed(asked.runs(reading, row)).height)
     parts: list[Any] = []
     if drawn:
@@ -176,7 +176,7 @@ def beside_peers(reading: Reading, row: Row, state: State) -> Component | None:
             ),
             html.Fieldset([html.Legend("Figure", className="unseen"), choice]),
             dcc.Store(is_shown(FIGURE), data=shown),
-            graph(drawn[shown], f"{shown}, beside the peers", id="gpu-bands-figure"),
+            graph(bands.fingerprint_of(shown, drawn[shown]), f"{shown}, beside the peers", id="gpu-bands-figure"),
         ]
     else:
         parts = [told(html.P("No other GPU of its model was measured: there is nothing to compare with."))]
