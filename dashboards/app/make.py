@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 import traceback
+from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PAGE, _NAVIGATION = "page", "navigation"
+_SOON_S = 10.0
 
 
 def make_app(
@@ -42,7 +45,8 @@ def make_app(
     `prefix`: where a proxy shows it, as /node/7/; with and without it in the request's path. `token`: what every
     request must bring; without one, only requests that name this machine by its address or as localhost are answered.
     `limits`: of what a query on the page SQL may use. `advise` gives the advice of the page Placement.
-    `ahead`: read at once, beside the pages, what those of a large fleet take long to read.
+    `ahead`: read beside the pages what those of a large fleet take long to read, once the first page is answered, or
+    soon if nobody opens one.
     """
     reading = Reading(store, limits, advise)
     app = Dash(
@@ -71,10 +75,19 @@ def make_app(
     )
     def show(path: str | None, search: str | None) -> tuple[Component, list[Component], Any]:
         shown = find_page(path)
-        return _shown(shown, reading, search), _links(shown, reading, search), None
+        found = _shown(shown, reading, search), _links(shown, reading, search), None
+        if ahead:
+            begin()
+        return found
+
+    @cache
+    def begin() -> None:
+        reading.ahead(chain.from_iterable(page.ahead(reading) for page in PAGES))
 
     if ahead:
-        reading.ahead(chain.from_iterable(page.ahead(reading) for page in PAGES))
+        waiting = threading.Timer(_SOON_S, begin)
+        waiting.daemon = True
+        waiting.start()
     return app
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from math import asinh
 from operator import itemgetter
@@ -224,13 +225,16 @@ class Grid:
 
     def shades(self, values: Mapping[str, float], end: float) -> Shades:
         """(rows, columns) where on the colours each cell is; NaN for a cell without a value."""
-        found: Shades = np.full((len(self.rows), self.columns), np.nan, dtype=np.float32)
-        at = [(*self.cell[gpu], value) for gpu, value in values.items() if gpu in self.cell]
-        if at:
-            row, column, value = zip(*at, strict=True)
-            near = _NEAR * end
-            found[list(row), list(column)] = np.round(np.arcsinh(np.array(value) / near) / asinh(end / near), 3)
-        return found
+        found: Shades = np.full(len(self.rows) * self.columns, np.nan, dtype=np.float32)
+        place = np.array([self._place.get(gpu, -1) for gpu in values], dtype=np.int64)
+        value, there, near = np.array([*values.values()], dtype=np.float64), place >= 0, _NEAR * end
+        found[place[there]] = np.round(np.arcsinh(value[there] / near) / asinh(end / near), 3)
+        return found.reshape(len(self.rows), self.columns)
+
+    @cached_property
+    def _place(self) -> dict[str, int]:
+        """The cell of each GPU as one number."""
+        return {gpu: row * self.columns + column for gpu, (row, column) in self.cell.items()}
 
     def _axis(self) -> dict[str, Any]:
         """The names of the rows, as many as have room."""

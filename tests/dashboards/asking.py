@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
+from dash import Dash
+
 from whorl.dashboards.app.make import make_app
 from whorl.store import Store
 
@@ -14,10 +16,11 @@ _PAGE = "..page.children...navigation.children...problem.children.."
 
 
 class Asked:
-    """A dashboard over a store, without a browser."""
+    """A dashboard, without a browser; over a store, one that is made for it."""
 
-    def __init__(self, store: Store) -> None:
-        self._client: Any = make_app(store).server.test_client()
+    def __init__(self, of: Store | Dash) -> None:
+        app = make_app(of) if isinstance(of, Store) else of
+        self._client: Any = app.server.test_client()
         every = self._client.get("/_dash-dependencies").json
         self._callbacks = [one for one in every if not one["clientside_function"]]  # a browser answers those itself
 

@@ -11,6 +11,7 @@ import pytest
 
 from whorl.analysis.verdicts.answers.fingerprinting import fingerprints
 from whorl.analysis.verdicts.recording import conclude
+from whorl.dashboards.app import make
 from whorl.dashboards.app.fleet.view import ask as ask_fleet
 from whorl.dashboards.app.fleet.view import view
 from whorl.dashboards.app.make import make_app
@@ -18,6 +19,7 @@ from whorl.dashboards.app.pages import PAGES
 from whorl.dashboards.app.reading import Reading
 from whorl.dashboards.app.state import parse
 from whorl.store import Store
+from whorl.tests.dashboards.asking import Asked
 from whorl.tests.probed_fleet import stored
 
 
@@ -101,10 +103,29 @@ def test_pages_read_ahead_what_they_then_show(fleet: Reading, monkeypatch: pytes
     assert made == []
 
 
-def test_an_application_reads_ahead_where_it_is_asked_to(fleet: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
-    came = threading.Event()
-    monkeypatch.setattr(Reading, "ahead", lambda _, asks: came.set() if list(asks) else None)
-    make_app(fleet.store)
-    assert not came.is_set()
-    make_app(fleet.store, ahead=True)
-    assert came.is_set()
+@pytest.mark.parametrize("opened", [True, False])
+def test_an_application_reads_ahead_after_the_first_page_or_soon(
+    fleet: Reading, monkeypatch: pytest.MonkeyPatch, opened: bool
+) -> None:
+    came: list[int] = []
+    begun = threading.Event()
+
+    def note(_: Reading, asks: Iterator[object]) -> None:
+        came.append(len(list(asks)))
+        begun.set()
+
+    monkeypatch.setattr(Reading, "ahead", note)
+    Asked(make_app(fleet.store)).said("")
+    assert came == []
+    monkeypatch.setattr(make, "_SOON_S", 60.0 if opened else 0.01)
+    app = make_app(fleet.store, ahead=True)
+    if opened:
+        for _ in range(2):
+            Asked(app).said("")
+    assert begun.wait(30)
+    for thread in threading.enumerate():
+        if isinstance(thread, threading.Timer):
+            thread.cancel()
+            thread.join()
+    assert len(came) == 1
+    assert came[0] > 2
