@@ -122,9 +122,9 @@ def test_advised_jobs_do_start(mixed: Mixed) -> None:
             assert not set(mixed.nodes_of(found.job)) & set(expand(found.made.after)), f"seed {seed}"
             started += 1
         mixed.run("scancel", found.job)
-        if started == count(40, short=1):
+        if started == count(20, short=1):
             break
-    assert started == count(40, short=1)
+    assert started == count(20, short=1)
 
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "placement.md"

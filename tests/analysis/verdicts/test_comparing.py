@@ -16,7 +16,7 @@ from whorl.tests.sizes import count
 
 @pytest.mark.parametrize("population", POPULATIONS)
 def test_healthy_fleets_are_left_alone(population: str) -> None:
-    fleets = count(200, 5)
+    fleets = count(120, 5)
     random = np.random.default_rng(7)
     found = [int(named(compared(draw(random, 256, population))).sum()) for _ in range(fleets)]
     # At most 5 % of the fleets, and 1 GPU in 1,000: with few fleets, what chance allows of that.
