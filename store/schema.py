@@ -447,16 +447,24 @@ _HOLDS_SLOT = (
     "OVER (PARTITION BY cluster, node, slot, parent IS NULL)"
 )
 
+
+def _now_of(gpus: str) -> str:
+    """The view `gpus_now` of these rows of `gpus`."""
+    return (
+        f"SELECT cluster, gpu, CASE WHEN parent IS NULL AND node IS NOT NULL AND slot IS NOT NULL AND ({_HOLDS_SLOT}) "
+        "THEN node || '/' || slot ELSE gpu END AS name, * EXCLUDE (cluster, gpu, placed) FROM (SELECT cluster, gpu, "
+        f"unnest({_newest(f'struct_pack({_STRUCT})', 'node')}), {_newest('first_seen', 'node')} AS placed, "
+        + ", ".join(f"{_newest(n, n)} AS {n}" for n in GPUS.names if n not in {*_PLACED, *_KEPT_APART})
+        + f", min(first_seen) AS first_seen FROM {gpus} GROUP BY cluster, gpu)"
+    )
+
+
 GPUS_NOW = View(
     "gpus_now",
     "a GPU: its newest identity and its name, which is node/slot where these are known and the card is the last one "
     "there, else the key `gpu`; joins with `runs` and `telemetry` by cluster and gpu. A study that names a GPU by "
     "place in one file and by UUID in another has a row for each",
-    f"SELECT cluster, gpu, CASE WHEN parent IS NULL AND node IS NOT NULL AND slot IS NOT NULL AND ({_HOLDS_SLOT}) "
-    "THEN node || '/' || slot ELSE gpu END AS name, * EXCLUDE (cluster, gpu, placed) FROM (SELECT cluster, gpu, "
-    f"unnest({_newest(f'struct_pack({_STRUCT})', 'node')}), {_newest('first_seen', 'node')} AS placed, "
-    + ", ".join(f"{_newest(n, n)} AS {n}" for n in GPUS.names if n not in {*_PLACED, *_KEPT_APART})
-    + ", min(first_seen) AS first_seen FROM gpus GROUP BY cluster, gpu)",
+    _now_of("gpus"),
 )
 
 MEASUREMENTS = View(
@@ -500,8 +508,13 @@ FINGERPRINTS_NOW = View(
     "SELECT * FROM fingerprints QUALIFY made_at = max(made_at) OVER (PARTITION BY cluster, gpu)",
 )
 
+_WERE_THERE = (  # only these GPUs can have a name that a file of jobs says: most stores have no such file
+    "(SELECT g.* FROM gpus g SEMI JOIN (SELECT cluster, gpu FROM gpus WHERE node || '/' || slot IN "
+    f"(SELECT gpu FROM jobs WHERE gpu_from = '{GpuFrom.FILE}')) h "
+    "ON g.gpu = h.gpu AND g.cluster IS NOT DISTINCT FROM h.cluster)"
+)
 _NAMED_GPUS = (  # a file of jobs may be older than what the store knows of its GPUs
-    f"SELECT cluster, name, min(gpu) AS gpu FROM ({GPUS_NOW.sql}) WHERE name <> gpu GROUP BY cluster, name "
+    f"SELECT cluster, name, min(gpu) AS gpu FROM ({_now_of(_WERE_THERE)}) WHERE name <> gpu GROUP BY cluster, name "
     "HAVING count(*) = 1"
 )
 
