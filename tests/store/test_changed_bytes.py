@@ -79,7 +79,7 @@ def test_one_flipped_bit_in_a_dead_journal_costs_no_row_of_another_batch(dead: P
     length = journal_of(dead).stat().st_size
     batches = batches_in(journal_of(dead))
     assert len(batches) == BATCHES
-    for number, bit in enumerate(positions(journal_of(dead), count(100, short=2), seed=5)):
+    for number, bit in enumerate(positions(journal_of(dead), count(50, short=2), seed=5)):
         root = shutil.copytree(dead, tmp_path / str(number))
         flip(journal_of(root), bit)
         hit = next((i for i, (begin, end) in enumerate(batches) if begin <= bit // 8 < end), None)

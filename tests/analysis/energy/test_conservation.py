@@ -155,7 +155,7 @@ def total(shreds: Shreds, row: int) -> float:
     return float(shreds.figures[row].sum())
 
 
-@settings(max_examples=count(1000, short=40))
+@settings(max_examples=count(400, short=40))
 @given(cases())
 def test_the_pieces_add_up_to_what_was_metered(case: Case) -> None:
     shreds, metered = case.split(), case.metered()
