@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dash import dcc, html
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from .state import State
 
 _MOST = 12
-Link = Callable[..., Any]
-"""A text and the path of a page, with what it shows: a link where there is such a page, else the text."""
 
 
 def _holds(reading: Reading) -> Component:
@@ -34,7 +31,7 @@ def _holds(reading: Reading) -> Component:
     return tiles(shown)
 
 
-def _found(reading: Reading, others: frozenset[str]) -> Component:
+def _found(reading: Reading) -> Component:
     judged = reading.answer(last_judgements)
     if not judged:
         todo = told(
@@ -53,17 +50,17 @@ def _found(reading: Reading, others: frozenset[str]) -> Component:
         return section("Who stands out", told(html.P("No GPU stands out."), kind="empty"), says=about)
     shown = found.head(MOST)
     cut = [html.P(f"The worst {MOST:,} of {found.height:,}.", className="soft")] if found.height > MOST else []
-    drawn = table("findings", _findings(linked="gpu" in others), shown, label="Findings, worst first", height=480)
+    drawn = table("findings", _findings(), shown, label="Findings, worst first", height=480)
     return section("Who stands out", *cut, drawn, says=f"{about}.")
 
 
-def _findings(*, linked: bool) -> list[Column]:
+def _findings() -> list[Column]:
     """The columns of the findings."""
     name = "GPU, node or batch"
     asks = {"gpu": "gpu", "cluster": "cluster"}
     effect = "against the level of its peers; slower, hotter and more power are positive"
     return [
-        Column("name", name, link="gpu", asks=asks) if linked else Column("name", name),
+        Column("name", name, link="gpu", asks=asks),
         Column("cluster", "cluster"),
         Column("kind", "finding"),
         Column("state", "state"),
@@ -74,7 +71,7 @@ def _findings(*, linked: bool) -> list[Column]:
     ]
 
 
-def _campaigns(reading: Reading, link: Link) -> Component:
+def _campaigns(reading: Reading, state: State) -> Component:
     found = reading.answer(newest_campaigns, _MOST)
     if not found:
         return section(
@@ -82,7 +79,10 @@ def _campaigns(reading: Reading, link: Link) -> Component:
         )
     shown = [
         [
-            link(one["campaign"], "fleet", campaign=one["campaign"], cluster=one["cluster"], gpu=()),
+            dcc.Link(
+                one["campaign"],
+                href=state.href("fleet", campaign=one["campaign"], cluster=one["cluster"], gpu=()),
+            ),
             one["cluster"],
             _when(one["began"]),
             _when(one["ended"]),
@@ -104,13 +104,8 @@ def _when(at: Any) -> str:
     return MISSING if at is None else f"{at:%Y-%m-%d %H:%M}"
 
 
-def page(others: frozenset[str]) -> Page:
-    """The page; `others` are the paths of the pages that it may lead to."""
+def _layout(reading: Reading, state: State) -> Component:
+    return html.Div([heading("Overview"), _holds(reading), _found(reading), _campaigns(reading, state)])
 
-    def layout(reading: Reading, state: State) -> Component:
-        def link(text: str, path: str, **changes: Any) -> Any:
-            return dcc.Link(text, href=state.href(path, **changes)) if path in others else text
 
-        return html.Div([heading("Overview"), _holds(reading), _found(reading, others), _campaigns(reading, link)])
-
-    return Page("", "Overview", (RUNS,), layout, lambda *_: None)
+PAGE = Page("", "Overview", (RUNS,), _layout, lambda *_: None)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from . import energy, overview
-from .fleet import linking as fleet
-from .gpu import page as gpu
+from .energy import PAGE as ENERGY
+from .fleet.linking import PAGE as FLEET
+from .gpu.page import PAGE as GPU
+from .overview import PAGE as OVERVIEW
 from .page import Page
 from .placement.page import PAGE as PLACEMENT
 from .sql.page import PAGE as SQL
 from .telemetry.page import PAGE as TELEMETRY
 
-_PATHS = frozenset({"fleet", "gpu", "telemetry", "energy", "placement", "sql"})
-_OTHERS: tuple[Page, ...] = (fleet.page(_PATHS), gpu.page(_PATHS), TELEMETRY, energy.page(_PATHS), PLACEMENT, SQL)
-PAGES: tuple[Page, ...] = (overview.page(frozenset(page.path for page in _OTHERS)), *_OTHERS)
+PAGES: tuple[Page, ...] = (OVERVIEW, FLEET, GPU, TELEMETRY, ENERGY, PLACEMENT, SQL)
 
 
 def find_page(path: str | None) -> Page | None:

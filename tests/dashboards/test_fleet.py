@@ -140,7 +140,7 @@ def test_a_brush_over_many_strips_is_a_range_of_their_medians(large: View) -> No
     held = large.held(parse(state.search())[0])
     assert held is not None
     assert set(large.rows.filter(held)["cabinet"]) == set(places)
-    assert "cabinets with a median of" in " ".join(_texts(parts.brush_line(large, state, held, [], frozenset())))
+    assert "cabinets with a median of" in " ".join(_texts(parts.brush_line(large, state, held, [])))
 
 
 def test_each_figure_has_its_own_brush_and_they_hold_together(small: View) -> None:
@@ -294,10 +294,9 @@ def _links(line: list[Any]) -> dict[str, str]:
 
 
 def test_a_brush_leads_on_to_telemetry_and_placement(small: View) -> None:
-    paths = frozenset({"telemetry", "placement", "gpu"})
     state = Address(range=(Range("slower_pct", 1.0, math.inf),), cluster="c", probe="w")
     held = small.held(state)
-    line = parts.brush_line(small, state, held, [], paths)
+    line = parts.brush_line(small, state, held, [])
     assert "slower from +1 %" in " ".join(_texts(line))
     links = _links(line)
     assert set(links) == {"telemetry", "placement"}
@@ -308,6 +307,7 @@ def test_a_brush_leads_on_to_telemetry_and_placement(small: View) -> None:
     slow = set(small.rows.filter(held)["name"])
     assert set(handed.gpu) <= slow
     assert len(handed.gpu) == min(50, len(slow))
-    one = parts.brush_line(small, Address(gpu=("n0001/2",)), None, [8], paths)
+    one = parts.brush_line(small, Address(gpu=("n0001/2",)), None, [8])
     assert parse(_links(one)["gpu"].partition("?")[2])[0].gpu == ("n0001/2",)
-    assert _links(parts.brush_line(small, state, held, [], frozenset())) == {}
+    nobody = Address(range=(Range("slower_pct", 1e6, math.inf),), cluster="c", probe="w")
+    assert _links(parts.brush_line(small, nobody, small.held(nobody), [])) == {}

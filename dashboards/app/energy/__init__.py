@@ -8,7 +8,4 @@ from __future__ import annotations
 from ..page import TELEMETRY, Page
 from .head import layout, register
 
-
-def page(others: frozenset[str]) -> Page:
-    """The page; `others` are the paths of the pages that it may lead to."""
-    return Page("energy", "Jobs and energy", (TELEMETRY,), layout, lambda app, reading: register(app, reading, others))
+PAGE = Page("energy", "Jobs and energy", (TELEMETRY,), layout, register)

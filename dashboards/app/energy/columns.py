@@ -14,10 +14,10 @@ PROBLEMS = [
 ]
 
 
-def columns(by: By, frame: Shown, others: frozenset[str]) -> list[Column]:
-    """The columns of an answer, in the units of its rows. `others`: the paths of the pages that cells may lead to."""
+def columns(by: By, frame: Shown) -> list[Column]:
+    """The columns of an answer, in the units of its rows."""
     rows = frame.rows
-    found = _names(by, others)
+    found = _names(by)
     if rows["cluster"].n_unique() > 1:
         found.append(Column("cluster", "cluster"))
     time = frame.time
@@ -52,14 +52,12 @@ def with_interval(name: str, unit: Unit, title: str, says: str) -> list[Column]:
     ]
 
 
-def of_gpu(name: str, title: str, others: frozenset[str]) -> Column:
-    """A column that leads to the page of the GPU, where there is one."""
-    if "gpu" not in others:
-        return Column(name, title)
+def of_gpu(name: str, title: str) -> Column:
+    """A column that leads to the page of the GPU."""
     return Column(name, title, link="gpu", asks={"gpu": "gpu", "cluster": "cluster"})
 
 
-def _names(by: By, others: frozenset[str]) -> list[Column]:
+def _names(by: By) -> list[Column]:
     """What a row is of."""
     n = Column("gpus", "GPUs", "number", says="n: how many GPUs; n/a where nobody knows which they are")
     if by is By.JOB:
@@ -72,7 +70,7 @@ def _names(by: By, others: frozenset[str]) -> list[Column]:
         return [Column("what", by.value), Column("jobs", "jobs", "number"), n]
     if by is By.GPU:
         return [
-            of_gpu("what", "GPU", others),
+            of_gpu("what", "GPU"),
             Column("node", "node"), Column("model", "model"),
         ]  # fmt: skip
     return [Column("what", by.value), n]

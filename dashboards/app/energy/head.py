@@ -85,14 +85,14 @@ def _typed(name: str, **more: Any) -> Component:
     return dcc.Input(id=name, type="text", className="when", autoComplete="off", **more)
 
 
-def register(app: Dash, reading: Reading, others: frozenset[str]) -> None:
-    """Add the callbacks of the page; `others` are the paths of the pages that it may lead to."""
-    _follow(app, reading, others)
+def register(app: Dash, reading: Reading) -> None:
+    """Add the callbacks of the page."""
+    _follow(app, reading)
     _change(app)
-    whole.register(app, reading, others)
+    whole.register(app, reading)
 
 
-def _follow(app: Dash, reading: Reading, others: frozenset[str]) -> None:
+def _follow(app: Dash, reading: Reading) -> None:
     outputs = {
         "body": Output(BODY, "children"), "made": Output(MADE, "children"), "doing": Output(DOING, "children"),
         "alone": Output(AGAIN, "hidden"), "quiet": Output(POLL, "disabled"), "shown": Output(SHOWN, "data"),
@@ -132,12 +132,12 @@ def _follow(app: Dash, reading: Reading, others: frozenset[str]) -> None:
         if found.answer is None:
             return inputs | now | {"body": _waiting(asked), "made": None, "alone": True, "shown": made}
         if isinstance(found.answer, OneJob):
-            body = job.body(found.answer, asked, others)
+            body = job.body(found.answer, asked)
         else:
             times = {name: written(at) for name, at in zip(("since", "until"), found.answer.ends_ns, strict=True)}
             inputs |= times
             made |= times
-            body = whole.body(found.answer, asked, reading.store.root, others)
+            body = whole.body(found.answer, asked, reading.store.root)
         says = f"as of {found.made_at:%Y-%m-%d %H:%M:%S} UTC"
         return inputs | now | {"body": body, "made": says, "alone": False, "shown": made}
 

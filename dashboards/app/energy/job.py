@@ -32,8 +32,8 @@ _SHARE = "the part of the GPU that the job had"
 _METRICS = ("power_mw", "utilization", "temperature_c")
 
 
-def body(found: OneJob, asked: Asked, others: frozenset[str]) -> list[Component]:
-    """The page of a job, or of the tasks of an array. `others`: the paths of the pages that it may lead to."""
+def body(found: OneJob, asked: Asked) -> list[Component]:
+    """The page of a job, or of the tasks of an array."""
     answer = found.answer
     parts: list[Any] = [html.P(dcc.Link("← All jobs", href=asked.state.href("energy", job=None)))]
     jobs = answer.rows.head(_MOST).to_dicts()
@@ -53,11 +53,11 @@ def body(found: OneJob, asked: Asked, others: frozenset[str]) -> list[Component]
     parts.append(tiles(figures))
     if len(jobs) > 1:
         frame = shown(answer)
-        shown_ = columns(answer.by, frame, others)
+        shown_ = columns(answer.by, frame)
         listed = table("energy-tasks", shown_, frame.rows.head(_MOST), label="Tasks of the array")
         parts.append(section("Its tasks", listed))
     if found.gpus["gpu"].count():
-        parts.append(_its_gpus(found, asked, others))
+        parts.append(_its_gpus(found, asked))
     parts += [_elsewhere(found), _beside(found, asked)]
     if answer.booked.settings.path is not None:
         parts.append(html.Ul([html.Li(prose(one)) for one in carbon(answer)], className="soft says"))
@@ -71,10 +71,10 @@ def _doubts(row: dict[str, Any]) -> list[Component]:
     return []
 
 
-def _its_gpus(found: OneJob, asked: Asked, others: frozenset[str]) -> Component:
+def _its_gpus(found: OneJob, asked: Asked) -> Component:
     frame = of_gpus(found)
     drawn = places(frame.rows)
-    parts: list[Any] = [_to_telemetry(found, asked)] if "telemetry" in others else []
+    parts: list[Any] = [_to_telemetry(found, asked)]
     if drawn is None:
         says = "Nobody knows where its GPUs stand, as they were not compared with others of their model: run"
         parts.append(told(html.P(says), command("whorl campaign"), kind="empty"))
@@ -83,7 +83,7 @@ def _its_gpus(found: OneJob, asked: Asked, others: frozenset[str]) -> Component:
         says = "Slower than the median GPU of its model in such work, with the 95 % interval of another sitting."
         parts.append(html.P(says + more, className="soft"))
         parts.append(graph(drawn, "How much slower its GPUs are", id="energy-places"))
-    parts.append(table("energy-gpus", _of_gpus(frame, others), frame.rows.head(_MOST), label="GPUs of the job"))
+    parts.append(table("energy-gpus", _of_gpus(frame), frame.rows.head(_MOST), label="GPUs of the job"))
     return section("Its GPUs, and where they stand in the fleet", *parts)
 
 
@@ -94,10 +94,10 @@ def _to_telemetry(found: OneJob, asked: Asked) -> Component:
     return html.P(dcc.Link("Their power over the time of the job", href=href))
 
 
-def _of_gpus(frame: Shown, others: frozenset[str]) -> list[Column]:
+def _of_gpus(frame: Shown) -> list[Column]:
     rows_ = frame.rows
     found = [
-        of_gpu("what", "GPU", others),
+        of_gpu("what", "GPU"),
         *([] if rows_["model"].is_null().all() else [Column("model", "model")]),
         *([] if (rows_["share"] == 1).all() else [Column("share", "share", "number", digits=2, says=_SHARE)]),
         *with_interval("energy", frame.energy, frame.energy.name, "energy"),
@@ -113,7 +113,7 @@ def _of_gpus(frame: Shown, others: frozenset[str]) -> list[Column]:
             Column("basis", "in", says="the work in which they were compared"),
             *with_interval("lost", frame.lost, f"lost {frame.lost.name}", "GPU time lost to hardware"),
         ]
-    found.append(of_gpu("verdicts", "verdicts", others))
+    found.append(of_gpu("verdicts", "verdicts"))
     whys = [name for name in ("why", "lost_why") if name in rows_.columns and not rows_[name].is_null().all()]
     names = {"why": "why no energy", "lost_why": "why nothing is known of its loss"}
     return found + [Column(name, names[name], width=300) for name in whys]

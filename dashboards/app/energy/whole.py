@@ -35,7 +35,7 @@ _SENT = 200  # rows that are sent with the page
 _HIGH_PX = 520
 
 
-def register(app: Dash, reading: Reading, others: frozenset[str]) -> None:
+def register(app: Dash, reading: Reading) -> None:
     """Answer what the tables ask for."""
 
     def answered(by: By, search: str | None) -> Shown | None:
@@ -46,7 +46,7 @@ def register(app: Dash, reading: Reading, others: frozenset[str]) -> None:
 
         def titled(search: str | None, by: By = by) -> list[Column]:
             found = answered(by, search)
-            return [] if found is None else columns(by, found, others)
+            return [] if found is None else columns(by, found)
 
         def listed(search: str | None, by: By = by) -> pl.DataFrame:
             found = answered(by, search)
@@ -67,8 +67,8 @@ def register(app: Dash, reading: Reading, others: frozenset[str]) -> None:
     )  # fmt: skip
 
 
-def body(found: Summary, asked: Asked, store: Path, others: frozenset[str]) -> list[Component]:
-    """The page. `store`: where the store is; `others`: the paths of the pages that it may lead to."""
+def body(found: Summary, asked: Asked, store: Path) -> list[Component]:
+    """The page. `store`: where the store is."""
     answer = found.answers[asked.by]
     return [
         *([told(html.P(prose(one))) for one in asked.says]),
@@ -76,7 +76,7 @@ def body(found: Summary, asked: Asked, store: Path, others: frozenset[str]) -> l
         tiles(metered(found) + costs(found.total, found.booked)) if found.total else tiles(metered(found)),
         html.Ul([html.Li(prose(one)) for one in explained(answer)], className="soft says"),
         _by_day(found),
-        _by(found, asked, others),
+        _by(found, asked),
         _books(found),
         section(
             "The same in a terminal",
@@ -102,7 +102,7 @@ def _by_day(found: Summary) -> Component:
     return section("Where the energy went, day by day", drawn, says=says)
 
 
-def _by(found: Summary, asked: Asked, others: frozenset[str]) -> Component:
+def _by(found: Summary, asked: Asked) -> Component:
     by = asked.by
     name = BYS[by]
     answer = found.answers[by]
@@ -113,7 +113,7 @@ def _by(found: Summary, asked: Asked, others: frozenset[str]) -> Component:
         figure = largest(by, answer.rows, FIRST, found.beyond[by], several=several)
         drawn.append(graph(figure, f"Energy by {name}, the largest first", id="energy-largest"))
     label = f"Energy by {name}"
-    listed = _table(_grid(by), columns(by, frame, others), frame.rows, label)
+    listed = _table(_grid(by), columns(by, frame), frame.rows, label)
     says = "With 95 % intervals. n is the number of GPUs."
     if found.n[by] > answer.rows.height:
         says += f" The {answer.rows.height:,} largest of {found.n[by]:,} rows: the command below gives all."

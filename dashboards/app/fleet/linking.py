@@ -51,26 +51,14 @@ def _layout(reading: Reading, state: Address) -> Component:
     return parts.frame(asked)
 
 
-def page(others: frozenset[str]) -> Page:
-    """The page; `others` are the paths of the pages that it may lead to."""
-    return Page(
-        "fleet",
-        "Fleet",
-        (RUNS,),
-        _layout,
-        lambda app, reading: _register(app, reading, others),
-        lambda reading: _others(reading, parse(None)[0]),
-    )
-
-
-def _register(app: Dash, reading: Reading, others: frozenset[str]) -> None:
+def _register(app: Dash, reading: Reading) -> None:
     def seen(search: str | None) -> tuple[View, Address]:
         state, _ = parse(search)
         asked, _ = ask(reading, state)
         assert asked is not None  # else the page has no such part
         return view(reading, asked), state
 
-    _drawing(app, reading, seen, others)
+    _drawing(app, reading, seen)
     _brushing(app, seen)
     _choosing(app, seen)
     serve(
@@ -87,7 +75,7 @@ def _register(app: Dash, reading: Reading, others: frozenset[str]) -> None:
 # -- what follows the address -------------------------------------------------------------------------------------
 
 
-def _drawing(app: Dash, reading: Reading, seen: Any, paths: frozenset[str]) -> None:
+def _drawing(app: Dash, reading: Reading, seen: Any) -> None:
     @app.callback(
         *(Output(name, "figure") for name in parts.FIGURES),
         Output(parts.SAID, "children"),
@@ -113,7 +101,7 @@ def _drawing(app: Dash, reading: Reading, seen: Any, paths: frozenset[str]) -> N
         return (
             *figures,
             parts.said(of, [*ask(reading, state)[1], *of.problems(state)]),
-            parts.brush_line(of, state, held, picked, paths),
+            parts.brush_line(of, state, held, picked),
             definitions(parts.shown_columns(of)) if new else no_update,
             parts.height(held),
             now,
@@ -372,3 +360,6 @@ def _written(search: str | None, state: Address) -> Any:
     """The address of a state; nothing where it is the same."""
     new = state.search()
     return no_update if new == (search or "") else new
+
+
+PAGE = Page("fleet", "Fleet", (RUNS,), _layout, _register, lambda reading: _others(reading, parse(None)[0]))

@@ -233,9 +233,7 @@ def _number(value: Any, digits: int) -> str:
     return MISSING if value is None else f"{value:,.{digits}f}"
 
 
-def brush_line(
-    of: View, state: State, held: pl.Series | None, picked: Sequence[int], paths: frozenset[str]
-) -> list[Any]:
+def brush_line(of: View, state: State, held: pl.Series | None, picked: Sequence[int]) -> list[Any]:
     """What the brush holds and which GPUs are chosen, with what to do with them."""
     if held is None and not picked:
         return [html.P("Nothing is brushed: the table shows all GPUs.", className="soft")]
@@ -261,7 +259,7 @@ def brush_line(
             ("placement", "Exclude them in placement", "without"),
             *((("gpu", "Look at this GPU", "gpu"),) if len(gpus) == 1 else ()),
         )
-        if path in paths and gpus
+        if gpus
     ]
     clear = html.Button("Clear", id=CLEAR, type="button", n_clicks=0)
     return [html.Div([html.Div(parts), html.Div([*links, clear], className="links")], className="told brush")]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dash import Dash, Input, Output, dcc, html, no_update
@@ -45,7 +44,7 @@ def _layout(*_: Any) -> Component:
     return html.Div([html.H1("GPU", id=_TITLE), html.Div(id=_CHOOSER), *parts], className="gpu")
 
 
-def _register(app: Dash, reading: Reading, others: frozenset[str]) -> None:
+def _register(app: Dash, reading: Reading) -> None:
     chooser.register(app, reading)
 
     @app.callback(
@@ -92,7 +91,7 @@ def _register(app: Dash, reading: Reading, others: frozenset[str]) -> None:
             return nothing, asked
 
     for name, (make, fields) in _PARTS.items():
-        follow(name, partial(sections.head, others=others) if name == "gpu-head" else make, fields)
+        follow(name, make, fields)
 
     def control(name: str, changed: Callable[[State, str], State]) -> None:
         @app.callback(
@@ -129,10 +128,4 @@ def _left(path: str | None) -> bool:
     return (path or "").rpartition("/")[2] != PATH
 
 
-def page(others: frozenset[str]) -> Page:
-    """The page; `others` are the paths of the pages that it may lead to."""
-
-    def register(app: Dash, reading: Reading) -> None:
-        _register(app, reading, others)
-
-    return Page(PATH, "GPU", (Need("gpus", "probe run --store {store}"),), _layout, register, ahead)
+PAGE = Page(PATH, "GPU", (Need("gpus", "probe run --store {store}"),), _layout, _register, ahead)

@@ -74,9 +74,8 @@ def nothing_chosen(reading: Reading) -> Component:
 # -- what was found --------------------------------------------------------------------------------------------
 
 
-def head(reading: Reading, row: Row, state: State, others: frozenset[str] = frozenset()) -> list[Any]:
-    """What was found and what to do, what must be known of it, who it is, and where to look on: `others` are the paths
-    of the pages that there are."""
+def head(reading: Reading, row: Row, state: State) -> list[Any]:
+    """What was found and what to do, what must be known of it, who it is, and where to look on."""
     runs, found = asked.runs(reading, row), asked.judged(reading, row)
     store = str(reading.store.root)
     notes = list(say.notes(row, runs, found, asked.events(reading, row), simulated=is_simulated(runs), store=store))
@@ -90,7 +89,7 @@ def head(reading: Reading, row: Row, state: State, others: frozenset[str] = froz
     if found is not None and found.not_judged:
         reasons_ = [html.Li(f"{one.subject}: {one.why}") for one in found.not_judged]
         parts.append(html.Details([html.Summary("What was not judged, and why"), html.Ul(reasons_)]))
-    return [*parts, _links(runs, row, state, others), _identity(reading, row, store)]
+    return [*parts, _links(runs, row, state), _identity(reading, row, store)]
 
 
 def _finding(one: Any, name: str, place: int) -> Component:
@@ -113,7 +112,7 @@ def _note(one: say.Note) -> Component:
     return told(html.P(one.says), *([command(one.command)] if one.command else []))
 
 
-def _links(runs: pl.DataFrame, row: Row, state: State, others: frozenset[str]) -> Component:
+def _links(runs: pl.DataFrame, row: Row, state: State) -> Component:
     """Where to look on."""
     mine: dict[str, Any] = {"gpu": (row["name"],), "cluster": row["cluster"]}
     window = around(runs)
@@ -129,7 +128,7 @@ def _links(runs: pl.DataFrame, row: Row, state: State, others: frozenset[str]) -
         ("Exclude in placement", "placement", {"gpu": (), "without": mine["gpu"]}),
     ]
     return html.Nav(
-        [dcc.Link(text, href=state.href(path, **(mine | more))) for text, path, more in links if path in others],
+        [dcc.Link(text, href=state.href(path, **(mine | more))) for text, path, more in links],
         className="onward",
         **labelled("Look on"),
     )
