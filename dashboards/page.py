@@ -22,7 +22,7 @@ from ..errors import InputError, StoreError
 from ..store.system.files import write_bytes
 from . import listing
 from .listing import Listing
-from .table import Table
+from .table import Table, minus
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -75,7 +75,9 @@ def page(
     if tiles:
         body.append(
             '<div class="tiles">'
-            + "".join(f"<div><b>{escape(number)}</b><span>{escape(says)}</span></div>" for number, says in tiles)
+            + "".join(
+                f"<div><b>{escape(minus(number))}</b><span>{escape(minus(says))}</span></div>" for number, says in tiles
+            )
             + "</div>"
         )
     body += [f'<p class="summary">{_prose(text)}</p>' for text in summary]
@@ -221,8 +223,8 @@ def _prose(text: str) -> str:
     """A text as HTML, with what stands between two backticks as code."""
     parts = escape(text).split("`")
     if len(parts) % 2 == 0:  # one that has no partner is a part of a name
-        return escape(text)
-    return "".join(f"<code>{part}</code>" if place % 2 else part for place, part in enumerate(parts))
+        return minus(escape(text))
+    return "".join(f"<code>{part}</code>" if place % 2 else minus(part) for place, part in enumerate(parts))
 
 
 def _packed(content: bytes) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..analysis import Variability
-from .table import MISSING, Table
+from .table import MISSING, Table, signed
 
 
 def times(known: Sequence[Variability]) -> Table:
@@ -98,13 +98,8 @@ def _rho(row: Variability, name: str) -> str:
     found = row.correlation.get(name)
     if found is None or found.spearman is None:
         return MISSING
-    bounds = "" if found.interval is None else f" [{_signed(found.interval[0])}, {_signed(found.interval[1])}]"
-    return f"{_signed(found.spearman)}{bounds}"
-
-
-def _signed(value: float) -> str:
-    """To two places; what rounds to zero has no sign."""
-    return f"{value:+.2f}" if round(value, 2) else "0.00"
+    bounds = "" if found.interval is None else f" [{signed(found.interval[0])}, {signed(found.interval[1])}]"
+    return f"{signed(found.spearman)}{bounds}"
 
 
 def digits(value: float, most: int = 4) -> str:

@@ -6,10 +6,12 @@ It imports nothing, so that a node that only measures can print tables too.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 MISSING = "n/a"
+_MINUS = re.compile(r"(?<![^\s\[(>])-(?=\.?\d)")
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,18 @@ def number(value: float | None, digits: int = 4, *, suffix: str = "") -> str:
         return f"0{suffix}"
     places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
     return f"{value:,.{places}f}{suffix}"
+
+
+def minus(text: str) -> str:
+    """A text for a page, with "−" (U+2212) before its negative numbers, as Plotly and the tables of a browser write
+    them. A terminal keeps the hyphen, which programs read."""
+    return _MINUS.sub("−", text)
+
+
+def signed(value: float, digits: int = 2) -> str:
+    """A number of a page with its sign, + as well; with so many digits behind the point. What rounds to 0 has none."""
+    text = f"{value:+.{digits}f}"
+    return minus(text) if re.search("[1-9]", text) else text[1:]
 
 
 def count(value: int | None) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dash import dcc, html
 
-from ..table import MISSING
+from ..table import MISSING, minus
 
 if TYPE_CHECKING:
     from dash import Dash
@@ -71,7 +71,9 @@ def section(title: str, *inside: Any, says: str = "", **more: Any) -> Component:
 
 def tiles(figures: Sequence[tuple[str, str]]) -> Component:
     """A few large figures side by side: each its value and what it is."""
-    return html.Dl([html.Div([html.Dt(says), html.Dd(value)]) for value, says in figures], className="tiles")
+    return html.Dl(
+        [html.Div([html.Dt(minus(says)), html.Dd(minus(value))]) for value, says in figures], className="tiles"
+    )
 
 
 def graph(figure: Figure, label: str, *inside: Any, config: Mapping[str, Any] | None = None, **more: Any) -> Component:
@@ -97,8 +99,8 @@ def prose(text: str) -> Component:
     """A sentence with what stands between two backticks as code."""
     parts = text.split("`")
     if len(parts) % 2 == 0:  # one that has no partner is a part of a name
-        return html.Span(text)
-    return html.Span([html.Code(part) if place % 2 else part for place, part in enumerate(parts)])
+        return html.Span(minus(text))
+    return html.Span([html.Code(part) if place % 2 else minus(part) for place, part in enumerate(parts)])
 
 
 def told(*inside: Any, kind: str = "note") -> Component:
@@ -124,10 +126,10 @@ def rows(
     def look(place: int) -> str:
         return "r" if place in right else "w" if place in wrapped else ""
 
+    def shown(cell: Any) -> Any:
+        return MISSING if cell is None else minus(cell) if isinstance(cell, str) else cell
+
     top = [html.Th(name, scope="col", className=look(place)) for place, name in enumerate(head)]
-    body = [
-        html.Tr([html.Td(MISSING if cell is None else cell, className=look(place)) for place, cell in enumerate(row)])
-        for row in cells
-    ]
+    body = [html.Tr([html.Td(shown(cell), className=look(place)) for place, cell in enumerate(row)]) for row in cells]
     table = html.Table([html.Thead(html.Tr(top)), html.Tbody(body)])
     return html.Div(table, className="wide", role="region", tabIndex=0, **labelled(label))

@@ -12,7 +12,7 @@ from ...analysis.fleet import Floats
 from ...analysis.one_gpu.past import Line, Scatter
 from ...analysis.one_gpu.standing import Five, Standing
 from ..style import BLUE, GREY, RED, layout
-from ..table import MISSING, count, many, number
+from ..table import MISSING, count, many, minus, number
 from ..verdict_words import interval, percent
 from .bent import bent, bent_axis
 from .looks import plain
@@ -211,7 +211,7 @@ def _says(one: Standing) -> str:
         "" if one.rank is None else f"rank {one.rank:,} of {count(one.peers)}, 1 has the lowest value",
         f"{many(one.n, 'run')}" + ("" if one.sittings is None else f" in {many(one.sittings, 'sitting')}"),
     ]
-    return "<br>".join(line for line in lines if line)
+    return "<br>".join(minus(line) for line in lines if line)
 
 
 def _repeats(line: Line, where: str, one: Scatter) -> str:

@@ -10,6 +10,7 @@ import polars as pl
 
 from ...analysis.trend import Trend
 from ..style import BLUE, GREEN, OLIVE, ORANGE, PINK, RED, SKY, layout
+from ..table import signed
 from .brushed import plain
 from .scale import Scale
 
@@ -49,7 +50,7 @@ def over_campaigns(of: Trend, gpus: Sequence[str], names: Mapping[str, str]) -> 
             )
         )
     text = [
-        f"{plain(period)}: median {median:+.2f} %{_interval(low, high)}<br>n = {many:,} GPUs, {runs:,} runs"
+        f"{plain(period)}: median {signed(median)} %{_interval(low, high)}<br>n = {many:,} GPUs, {runs:,} runs"
         for period, median, low, high, many, runs in periods.select(
             "period", "median", "low", "high", "gpus", "runs"
         ).iter_rows()
@@ -60,7 +61,7 @@ def over_campaigns(of: Trend, gpus: Sequence[str], names: Mapping[str, str]) -> 
     for place, (gpu, rows) in enumerate(lines.items()):
         name = plain(names.get(gpu, gpu))
         own = [
-            f"{name}, {plain(period)}<br>{slower:+.2f} %{_interval(low, high)}, n = {n} run{'' if n == 1 else 's'}"
+            f"{name}, {plain(period)}<br>{signed(slower)} %{_interval(low, high)}, n = {n} run{'' if n == 1 else 's'}"
             for period, slower, low, high, n in rows.select("period", "slower_pct", "low", "high", "n").iter_rows()
         ]
         colour, symbol = _COLOURS[place % len(_COLOURS)], _SYMBOLS[place % len(_SYMBOLS)]
@@ -123,4 +124,4 @@ def _line(
 
 
 def _interval(low: float | None, high: float | None) -> str:
-    return "" if low is None or high is None else f" [{low:+.2f}, {high:+.2f}]"
+    return "" if low is None or high is None else f" [{signed(low)}, {signed(high)}]"

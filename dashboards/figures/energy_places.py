@@ -9,6 +9,7 @@ import polars as pl
 
 from ...analysis.energy.one_job import NO_VERDICT
 from ..style import BLUE, RED, layout
+from ..table import signed
 from .energy_books import WHISKER
 
 if TYPE_CHECKING:
@@ -48,8 +49,9 @@ def places(rows: pl.DataFrame) -> Figure | None:
             **WHISKER,
         },
         text=[
-            f"{escape(row['what'])}<br>{row['slower_pct']:+.2f} % [{row['slower_low_pct']:+.2f}, "
-            f"{row['slower_high_pct']:+.2f}]<br>rank {row['rank']:,} of {row['compared']:,}, {escape(row['basis'])}"
+            f"{escape(row['what'])}<br>"
+            f"{signed(row['slower_pct'])} % [{signed(row['slower_low_pct'])}, {signed(row['slower_high_pct'])}]<br>"
+            f"rank {row['rank']:,} of {row['compared']:,}, {escape(row['basis'])}"
             + ("" if row["verdicts"] in _CALM else f"<br>{escape(row['verdicts'])}")
             for row in known.iter_rows(named=True)
         ],

@@ -9,7 +9,7 @@ from ...analysis.one_gpu.happened import Mark
 from ...analysis.one_gpu.past import Line, Sitting
 from ...analysis.verdicts.verdict import Change
 from ..style import BLUE, GREEN, GREY, ORANGE, PINK, SKY, layout
-from ..table import MISSING, many, number
+from ..table import MISSING, many, minus, number
 from ..verdict_words import interval, percent
 from .looks import plain
 
@@ -158,7 +158,7 @@ def _says(one: Sitting, against: str) -> str:
         for value, unit in ((one.sm_clock_mhz, "MHz"), (one.power_w, "W"), (one.temperature_c, "°C"))
         if value is not None
     ]
-    return (
+    return minus(
         f"{one.began:%Y-%m-%d %H:%M} UTC, {many(one.n, 'run')}<br>slower than {against}: {percent(one.off_pct)} % "
         f"{interval(one.low_pct, one.high_pct)}{day}<br>{', '.join(read) or MISSING}"
     )

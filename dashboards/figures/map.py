@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ...analysis.fleet import labels
 from ..style import SLOWNESS, layout
+from ..table import signed
 from .brushed import chosen, plain
 from .looks import Look
 
@@ -173,7 +174,7 @@ class Grid:
             text = [[""] * self.columns for _ in self.rows]
             for gpu, (row, column) in self.cell.items():
                 if gpu in values:
-                    text[row][column] = f"{plain(self.name[gpu])}<br>{values[gpu]:+.2f}{unit}"
+                    text[row][column] = f"{plain(self.name[gpu])}<br>{signed(values[gpu])}{unit}"
             cells |= {"text": text, "hovertemplate": "%{text}<extra></extra>"}
         traces: list[Any] = [
             Heatmap(
@@ -253,7 +254,7 @@ class Grid:
             marked = [gpu for gpu in drawn if drawn[gpu] == look and gpu in self.cell]
             said: dict[str, Any] = {"hoverinfo": "none"}
             if not live:
-                sizes = {gpu: f"{values[gpu]:+.2f}{unit}" for gpu in marked if gpu in values}
+                sizes = {gpu: f"{signed(values[gpu])}{unit}" for gpu in marked if gpu in values}
                 text = [f"{plain(self.name[gpu])}<br>{sizes.get(gpu, 'n/a')}<br>{look.name}" for gpu in marked]
                 said = {"text": text, "hovertemplate": "%{text}<extra></extra>"}
             found.append(

@@ -11,6 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ..style import layout
+from ..table import signed
 from .brushed import chosen, plain, points
 from .looks import FEW, MANY, Look, mark, thinned
 from .scale import Scale
@@ -77,7 +78,7 @@ def against_power(
     slower = at.scale.values(at.y)
 
     def said(row: int, look: str = "") -> str:
-        return f"{plain(names[row])}<br>{at.x[row]:,.0f} W, {slower[row]:+.2f} %{look and f'<br>{look}'}"
+        return f"{plain(names[row])}<br>{at.x[row]:,.0f} W, {signed(slower[row])} %{look and f'<br>{look}'}"
 
     large = len(shown) > DRAWN_AS_IMAGE
     kind: Any = Scattergl if large else Scatter

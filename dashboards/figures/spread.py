@@ -9,6 +9,7 @@ import numpy as np
 
 from ...analysis.fleet import Against
 from ..style import BLUE, GREY, layout
+from ..table import minus, signed
 from .bent import bent, bent_axis
 from .looks import Look, single, thinned
 
@@ -36,7 +37,7 @@ def overview(probes: Sequence[Against], drawn: Mapping[str, Look]) -> Figure:
         places = places[thinned(len(places), POINTS)]
         across.append(bent(one.excess_pct[places]))
         along.append(row + random.uniform(-0.26, 0.26, len(places)))
-        text += [f"{one.labels[place]}<br>{one.probe}: {one.excess_pct[place]:+.2f} %" for place in places]
+        text += [f"{one.labels[place]}<br>{one.probe}: {signed(one.excess_pct[place])} %" for place in places]
         quartiles = np.quantile(one.excess_pct, (0.05, 0.25, 0.5, 0.75, 0.95))
         low, first, middle, third, high = ([float(value)] for value in bent(quartiles))
         traces.append(
@@ -68,7 +69,7 @@ def overview(probes: Sequence[Against], drawn: Mapping[str, Look]) -> Figure:
     )
     for look in dict.fromkeys(drawn.values()):
         points = [
-            (excess, row, f"{name}<br>{one.probe}: {excess:+.1f} %<br>{look.name}")
+            (excess, row, f"{name}<br>{one.probe}: {signed(excess, 1)} %<br>{look.name}")
             for row, one in enumerate(shown)
             for gpu, name, excess in zip(one.gpus, one.labels, one.excess_pct, strict=True)
             if drawn.get(gpu) == look
@@ -122,7 +123,7 @@ def closely(one: Against, drawn: Mapping[str, Look]) -> Figure:
             marker={"color": BLUE, "opacity": 0.75},
             showlegend=False,
             hovertext=[
-                f"{start:+.2f} to {start + wide:+.2f} %: {many:,} GPU{'' if many == 1 else 's'}"
+                f"{signed(start)} to {signed(start + wide)} %: {many:,} GPU{'' if many == 1 else 's'}"
                 for start, many in zip(edges, counts, strict=False)
             ],
             hovertemplate="%{hovertext}<extra></extra>",
@@ -146,12 +147,12 @@ def closely(one: Against, drawn: Mapping[str, Look]) -> Figure:
                 x=[where],
                 y=[height],
                 mode="markers+text" if outside and beyond[value > 0] <= _ROWS else "markers",
-                text=[f"{name}  {value:+.3g} %" if value > 0 else f"{value:+.3g} %  {name}"],
+                text=[f"{name}  {value:+.3g} %" if value > 0 else f"{minus(f'{value:+.3g}')} %  {name}"],
                 textposition="middle left" if value > 0 else "middle right",
                 textfont={"size": 11},
                 marker={"color": colour, "symbol": symbol, "size": 10, "line": {"width": 1}},
                 showlegend=False,
-                hovertemplate=f"{name}<br>{value:+.2f} %{'' if look is None else f'<br>{look.name}'}<extra></extra>",
+                hovertemplate=f"{name}<br>{signed(value)} %{'' if look is None else f'<br>{look.name}'}<extra></extra>",
             )
         )
     return Figure(

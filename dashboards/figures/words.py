@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...analysis.fleet import MEASURED, Shown
+from ..table import signed
 
 if TYPE_CHECKING:
     from ...analysis.beside import Printed
@@ -43,7 +44,7 @@ class Words:
 
     def shown(self, apart: float | None) -> str:
         """How far a GPU is from the median, for people."""
-        return "n/a" if apart is None else f"{apart:+.2f}\u202f{self.apart_unit}".strip()
+        return "n/a" if apart is None else f"{signed(apart)}\u202f{self.apart_unit}".strip()
 
 
 def _measured(shown: Shown, key: str, name: str, unit: str, digits: int, says: str, apart_unit: str) -> Words:

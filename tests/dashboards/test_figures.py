@@ -22,6 +22,7 @@ from whorl.dashboards.figures.map import Grid, maps, shade
 from whorl.dashboards.figures.places import PLACES, places
 from whorl.dashboards.figures.power import POINTS, Powered, against_power
 from whorl.dashboards.report_tables import over_all_campaigns
+from whorl.dashboards.table import signed
 from whorl.tests.probed_fleet import BEGAN_NS, CLUSTER, stored
 
 
@@ -70,7 +71,7 @@ def test_a_map_shows_one_figure_and_healthy_cells_stay_pale(
     for gpu, value in times.items():
         assert math.copysign(1, shown[gpu]) == math.copysign(1, value) or abs(value) < 0.01
         row, column = grid.cell[gpu]
-        assert heat.text[row][column] == f"{grid.name[gpu]}<br>{value:+.2f} %"
+        assert heat.text[row][column] == f"{grid.name[gpu]}<br>{signed(value)} %"
     assert min(shown.values()) < 0 < max(shown.values()), "the median is in the middle"
     slow = max(times, key=lambda gpu: times[gpu])
     assert slow in drawn
@@ -190,11 +191,11 @@ def test_a_trend_shows_the_fleet_its_interval_and_the_gpus_that_were_asked_for(t
     assert [band.name for band in bands] == ["90 % of the GPUs", "half of the GPUs"]
     low, high, n = found.periods.row(1, named=True)["low"], found.periods.row(1, named=True)["high"], 16
     assert median.text[1].startswith("&lt;b&gt;2: median ")
-    assert f"[{low:+.2f}, {high:+.2f}]<br>n = {n} GPUs, 16 runs" in median.text[1]
+    assert f"[{signed(low)}, {signed(high)}]<br>n = {n} GPUs, 16 runs" in median.text[1]
     assert all(value > 0 for value in (*median.error_y.array, *median.error_y.arrayminus))
     assert own.name == "n1/0"
     slower = found.of(str(gpu))["slower_pct"].to_list()
-    assert [f"{value:+.2f} %" in text for value, text in zip(slower, own.text, strict=True)] == [True, True]
+    assert [f"{signed(value)} %" in text for value, text in zip(slower, own.text, strict=True)] == [True, True]
     assert "n = 1 run" in own.text[0]
     assert set(own.error_y.array) == {0.0}, "one run has no interval"
     assert list(figure.layout.xaxis.ticktext) == ["made-1", "&lt;b&gt;2"]

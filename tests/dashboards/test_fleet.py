@@ -23,6 +23,7 @@ from whorl.dashboards.app.state import parse
 from whorl.dashboards.figures.scale import Scale
 from whorl.dashboards.figures.strips import MOST, UNIT, Strips, strips
 from whorl.dashboards.figures.words import MEASURED_WORDS, find
+from whorl.dashboards.table import signed
 
 MOST_BYTES = 1_000_000
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -210,7 +211,7 @@ def test_the_pointer_says_figure_interval_and_n(small: View) -> None:
     one = small.rows.row(8, named=True)
     said = " | ".join(_texts(parts.tip(small, 8)))
     assert "n0001/2" in said
-    assert f"{one['slower_pct']:+.2f} (95 %: {one['slower_pct_low']:+.2f} to {one['slower_pct_high']:+.2f} %)" in said
+    assert "{} (95 %: {} to {} %)".format(*(signed(one[f"slower_pct{end}"]) for end in ("", "_low", "_high"))) in said
     assert "20 runs in 5 sittings" in said
     assert "slow, confirmed" in " ".join(_texts(parts.tip(small, 1)))
     unmeasured = " | ".join(_texts(parts.tip(small, 0)))

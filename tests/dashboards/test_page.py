@@ -11,9 +11,11 @@ from typing import Any
 
 import plotly.graph_objects as go
 import pytest
+from plotly.utils import PlotlyJSONEncoder
 
+from whorl.dashboards.app.page import prose, rows, tiles
 from whorl.dashboards.page import Drawing, Section, page
-from whorl.dashboards.table import Table
+from whorl.dashboards.table import Table, minus, signed
 from whorl.tests.dashboards.browser import needs_browser, rendered
 
 NASTY = '<script>document.title = "gone"</script> & "quoted" {braces}'
@@ -45,6 +47,31 @@ def test_a_page_without_figures_carries_no_bundle() -> None:
         "<li>A note.</li>",
     ):
         assert part in text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("-0.45 kWh", "−0.45 kWh"),
+        ("lost [-1.2, -.5]; 3 GPUs", "lost [−1.2, −.5]; 3 GPUs"),
+        ("a\u00a0(-2 to -1)<br>-3", "a\u00a0(−2 to −1)<br>−3"),
+        ("n-1 on 2026-11-23, 1e-05, 5-10 %, --last -a", "n-1 on 2026-11-23, 1e-05, 5-10 %, --last -a"),
+    ],
+)
+def test_a_negative_number_has_a_minus_sign_and_a_name_its_hyphen(text: str, shown: str) -> None:
+    assert minus(text) == minus(shown) == shown
+
+
+def test_every_part_of_a_page_has_the_same_minus_sign() -> None:
+    assert (signed(-0.5), signed(2, 1), signed(-0.004)) == ("−0.50", "+2.0", "0.00")
+    said = "-4 % [-5, -3], as `nice -5` says"
+    parts = [tiles([("-4 %", "[-5, -3]")]), rows(["a"], [["-4 %"], [3]], label="l"), prose(said)]
+    of_app = json.dumps(parts, cls=PlotlyJSONEncoder)
+    assert re.findall(r"-\d", of_app) == ["-5"], "that of the command"
+    report = made(Table(["a"], [[said]], says=said), tiles=[("-4 %", "[-5, -3]")], conditions={"c": said}, notes=[said])
+    body = report.partition("<body")[2].partition("<script")[0]
+    assert body.count("−4 % [−5, −3], as <code>nice -5</code> says") == 4
+    assert "<b>−4 %</b><span>[−5, −3]</span>" in body
 
 
 def test_the_bundle_is_plotlys_own_and_the_page_is_light() -> None:

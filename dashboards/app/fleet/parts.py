@@ -19,7 +19,7 @@ from ...figures.campaigns import MOST, over_campaigns
 from ...figures.scale import Scale
 from ...figures.words import MEASURED_WORDS, Words
 from ...style import layout
-from ...table import MISSING, many
+from ...table import MISSING, many, minus, signed
 from ..grid import Column, table
 from ..page import VERDICTS, command, graph, heading, section, told
 from .view import LEVELS, NONE, Asked, View
@@ -230,7 +230,7 @@ def said(of: View, problems: Sequence[str]) -> list[Component]:
 
 
 def _number(value: Any, digits: int) -> str:
-    return MISSING if value is None else f"{value:,.{digits}f}"
+    return MISSING if value is None else minus(f"{value:,.{digits}f}")
 
 
 def brush_line(of: View, state: State, held: pl.Series | None, picked: Sequence[int]) -> list[Any]:
@@ -279,14 +279,14 @@ def _ranges_say(of: View, state: State) -> list[str]:
     for one in state.range:
         if one.column == f"{of.level}_median":
             unit = of.asked.figure.apart_unit
-            found.append(f"{of.level}s with a median of {one.low:+.3g} to {one.high:+.3g} {unit}".strip())
+            found.append(minus(f"{of.level}s with a median of {one.low:+.3g} to {one.high:+.3g} {unit}".strip()))
             continue
         words = next((its for its in of.asked.figures if one.column in (its.apart, its.value)), None)
         if words is None:
             continue
         own = one.column == words.apart
         name, unit = (words.apart_says, words.apart_unit) if own else (words.name, words.unit)
-        low, high = (f"{end:{'+' if own else ''}.3g} {unit}".strip() for end in (one.low, one.high))
+        low, high = (minus(f"{end:{'+' if own else ''}.3g} {unit}".strip()) for end in (one.low, one.high))
         ends = f"up to {high}" if isinf(one.low) else f"from {low}" if isinf(one.high) else f"{low} to {high}"
         found.append(f"{name} {ends}")
     return found
@@ -306,13 +306,13 @@ def tip(of: View, row: int) -> list[Component]:
     one, words = of.rows.row(row, named=True), of.asked.figure
     value, apart = one[words.value], one[words.apart]
     low, high = one[f"{words.apart}_low"], one[f"{words.apart}_high"]
-    ends = MISSING if low is None or high is None else f"{low:+.2f} to {high:+.2f} {words.apart_unit}"
+    ends = MISSING if low is None or high is None else f"{signed(low)} to {signed(high)} {words.apart_unit}"
     where = ", ".join(str(one[name]) for name in ("node", "cabinet") if one[name])
     lines = [
         html.Strong(one["label"]),
         html.Span(where) if where else None,
         html.Span(f"{words.name}: {_number(value, words.digits)} {words.unit}"),
-        html.Span(f"{words.difference}: {MISSING if apart is None else f'{apart:+.2f}'} (95 %: {ends})"),
+        html.Span(f"{words.difference}: {MISSING if apart is None else signed(apart)} (95 %: {ends})"),
         html.Span(f"{many(one.get(f'{words.key}_n') or one['n'], 'run')} in {many(one['sittings'], 'sitting')}"),
         html.Span(one["finding"], className="found") if one["finding"] not in (None, NONE) else None,
     ]

@@ -15,7 +15,7 @@ from ....analysis.one_gpu.standing import frame
 from ....analysis.one_gpu.whole import is_simulated
 from ... import gpu_words as say
 from ...figures import bands, history, reasons, waterfall
-from ...table import many
+from ...table import many, minus
 from ..grid import MOST, Column, table
 from ..page import command, graph, labelled, prose, section, tiles, told
 from . import asked
@@ -97,8 +97,8 @@ def _finding(one: Any, name: str, place: int) -> Component:
     words = [
         html.H2(f"{said.kind[:1].upper()}{said.kind[1:]}, {said.state}"),
         html.P([html.Strong("What to do: "), prose(said.action)]),
-        html.P(said.says),
-        html.P(f"{said.evidence[:1].upper()}{said.evidence[1:]}.", className="soft"),
+        html.P(minus(said.says)),
+        html.P(minus(f"{said.evidence[:1].upper()}{said.evidence[1:]}."), className="soft"),
     ]
     kind = "finding" if said.alarming else "note"
     if not one.causes:

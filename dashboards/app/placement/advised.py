@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from dash import html
 
 from ...figures.placement import nodes_by_score
-from ...table import Line, Table, many
+from ...table import Line, Table, many, minus
 from .. import grid
 from ..page import command, graph, prose, rows, section, told
 
@@ -41,7 +41,7 @@ def body(said: Told) -> Component:
     first, *rest = said.parts
     return html.Div(
         [
-            html.P(str(first), className="finding"),
+            html.P(minus(str(first)), className="finding"),
             _copies(said.copied),
             *(_nodes(said, kind) for kind in said.nodes),
             section(
@@ -61,11 +61,11 @@ def _parts(parts: list[str | Table]) -> list[Component]:
         if isinstance(part, Table):
             found.append(html.H3(part.title))
             found.append(rows(part.header, part.rows, right=part.right, wrapped=part.wrapped, label=part.title))
-            found += [html.P(part.says, className="soft")] if part.says else []
+            found += [html.P(minus(part.says), className="soft")] if part.says else []
         elif isinstance(part, Line):
             found += [command(part.strip())] if "sbatch" not in part else []
         elif part:
-            found.append(html.P(part))
+            found.append(html.P(minus(part)))
     return found
 
 

@@ -10,6 +10,7 @@ from ....analysis.replay.findings import columns, heading
 from ....analysis.replay.stored import MOST_JOBS
 from ...replay import gain_by_seed
 from ...replay_page import summary
+from ...table import minus
 from ..page import command, graph, rows, told
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def body(of: Answered) -> Component:
                 drawn.setdefault(name, []).append(found[name])
         texts = [found[name].as_text() if name in found else "" for name in over]
         cells.append([one.policy, *texts, one.finding, str(max(gain.n for gain in one.gains))])
-    parts: list[Any] = [html.P(sentence, className="finding") for sentence in said]
+    parts: list[Any] = [html.P(minus(sentence), className="finding") for sentence in said]
     parts.append(
         rows(
             ["gain in average JCT", *over, "finding", "seeds"], cells, right=(len(over) + 2,), label="Gains of policies"

@@ -16,7 +16,7 @@ from ....analysis.telemetry.shown import shown
 from ....errors import QueryError
 from ...figures.happened import arranged, behind, in_words, of_happened
 from ...figures.telemetry import duration, of_bands, of_lines
-from ...table import many
+from ...table import many, minus
 from ..page import URL, graph, told
 from ..state import State as Address
 from ..state import parse
@@ -206,7 +206,7 @@ def _of_bands(found: Bands, names: dict[Any, str]) -> str:
     far: dict[Any, list[str]] = {}
     for band in found.bands:
         for key, apart in band.far:
-            far.setdefault(key, []).append(f"{apart:+,.3g} {shown(band.metric).unit}".replace("-", "−"))
+            far.setdefault(key, []).append(minus(f"{apart:+,.3g} {shown(band.metric).unit}"))
     told = "; ".join(f"{names[key]} ({', '.join(by)})" for key, by in far.items())
     return text + (f" Far from the median of the others: {told}." if far else "")
 
