@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import threading
-import traceback
 from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
-from dash import Dash, Input, Output, State, dcc, html, set_props
+from dash import Dash, Input, Output, State, ctx, dcc, html, set_props
 
 from ...errors import WhorlError
 from . import guard
-from .page import PROBLEM, URL, Page, command, heading, labelled, told
+from .page import PROBLEM, URL, Page, command, failure, heading, labelled, told
 from .pages import PAGES, find_page
 from .reading import Reading
 from .state import parse
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
     from ...store import Store
     from ...store.console import Limits
     from .placement.told import Advises
-
-log = logging.getLogger(__name__)
 
 _PAGE, _NAVIGATION = "page", "navigation"
 _SOON_S = 10.0
@@ -158,15 +154,12 @@ def _shown(page: Page | None, reading: Reading, search: str | None) -> Component
 
 
 def _failed(error: Exception) -> None:
-    """Say on the page what a callback could not do."""
-    if isinstance(error, WhorlError):
-        said = str(error)
-    else:
-        at = traceback.extract_tb(error.__traceback__)[-1]
-        log.error("a page failed: %s: %s (%s, line %s)", type(error).__name__, error, at.filename, at.lineno)
-        log.debug("a page failed", exc_info=error)
-        said = f"This did not work ({type(error).__name__}). The log of whorl dashboard says more. Load the page again."
-    set_props(PROBLEM, {"children": told(html.P(said), kind="problem")})
+    """Say on the page what a callback could not do. A page that asked by itself does not ask again: a person does."""
+    set_props(PROBLEM, {"children": told(html.P(failure(error)), kind="problem")})
+    for asking in ctx.triggered_prop_ids:
+        name, _, what = asking.rpartition(".")
+        if what == "n_intervals":
+            set_props(name, {"disabled": True})
 
 
 _INDEX = """<!DOCTYPE html>

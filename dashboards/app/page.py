@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dash import dcc, html
 
+from ...errors import WhorlError
 from ..table import MISSING, minus
 
 if TYPE_CHECKING:
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
 
     from .reading import Reading
     from .state import State
+
+log = logging.getLogger(__name__)
 
 URL = "url"
 """Id of the address (`dcc.Location`): its `search` is the state. A page that changes the state writes it there, with
@@ -106,6 +111,16 @@ def prose(text: str) -> Component:
 def told(*inside: Any, kind: str = "note") -> Component:
     """A box with a sentence: `kind` is "note", "empty" or "problem"."""
     return html.Div(inside, className=f"told {kind}", role="alert" if kind == "problem" else "note")
+
+
+def failure(error: Exception) -> str:
+    """What a person is told of an error; the log says more of one that nobody expected."""
+    if isinstance(error, WhorlError):
+        return str(error)
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    log.error("a page failed: %s: %s (%s, line %s)", type(error).__name__, error, at.filename, at.lineno)
+    log.debug("a page failed", exc_info=error)
+    return f"This did not work ({type(error).__name__}). The log of whorl dashboard says more. Load the page again."
 
 
 def command(text: str) -> Component:

@@ -39,7 +39,19 @@ class Asked:
                 answers.append(self._answer(one, values, "url.search"))
         return json.dumps(answers, ensure_ascii=False)
 
+    def by_itself(self, values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+        """Whatever pages ask without a person, from time to time: the id of the interval, and what is answered."""
+        for one in self._callbacks:
+            for item in one["inputs"]:
+                if item["property"] == "n_intervals":
+                    yield item["id"], self._posted(one, values, f"{item['id']}.n_intervals")
+
     def _answer(self, one: dict[str, Any], values: dict[str, Any], changed: str) -> Any:
+        said = self._posted(one, values, changed)
+        assert "This did not work" not in json.dumps(said), one["output"]
+        return said
+
+    def _posted(self, one: dict[str, Any], values: dict[str, Any], changed: str) -> Any:
         outputs = [_named(name) for name in one["output"].strip(".").split("...")]
         asked = {
             "output": one["output"],
@@ -50,9 +62,7 @@ class Asked:
         }
         answer = self._client.post("/_dash-update-component", json=asked)
         assert answer.status_code in (200, 204), (one["output"], answer.status_code, answer.text[:500])
-        said = answer.json if answer.status_code == 200 else None
-        assert "This did not work" not in json.dumps(said), one["output"]
-        return said
+        return answer.json if answer.status_code == 200 else None
 
 
 def _named(output: str) -> dict[str, str]:

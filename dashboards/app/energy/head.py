@@ -10,8 +10,7 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from ....analysis.contents import clusters
 from ....analysis.energy.one_job import OneJob
 from ....analysis.telemetry.extent import written
-from ....errors import WhorlError
-from ..page import URL, heading, prose, told
+from ..page import URL, failure, heading, prose, told
 from ..state import State as Address
 from ..state import moment, parse
 from . import job, whole
@@ -122,8 +121,8 @@ def _follow(app: Dash, reading: Reading) -> None:
         inputs |= {name: "" if at is None else written(at) for name, at in _ends(state)}
         try:
             found = asked.later(reading, again=ctx.triggered_id == AGAIN)
-        except WhorlError as error:
-            problem = told(html.P(prose(str(error))), kind="problem")
+        except Exception as error:
+            problem = told(html.P(prose(failure(error))), kind="problem")
             return inputs | {"body": problem, "made": None, "doing": None, "alone": True, "quiet": True, "shown": None}
         made = {"search": state.search(), "at": str(found.made_at)}
         now = {"doing": found.doing, "quiet": found.doing is None}

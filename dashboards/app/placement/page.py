@@ -16,7 +16,7 @@ from ....errors import WhorlError
 from ...table import many
 from .. import grid
 from ..later import Slowly
-from ..page import RUNS, URL, Page, command, heading, prose, section, told
+from ..page import RUNS, URL, Page, command, failure, heading, prose, section, told
 from ..state import parse
 from . import advised, replayed
 from .told import Question, Told
@@ -206,8 +206,8 @@ def _register(app: Dash, reading: Reading) -> None:
         state, _problems = parse(search)
         try:
             found = advice(state)
-        except WhorlError as error:
-            return told(html.P(str(error)), kind="problem"), None, True, None
+        except Exception as error:
+            return told(html.P(failure(error)), kind="problem"), None, True, None
         if found is None:
             return None, None, True, None
         doing = None if found.doing is None else told(html.P(f"{found.doing[:1].upper()}{found.doing[1:]}..."))
@@ -297,8 +297,8 @@ def _replays(app: Dash, reading: Reading, replaying: Slowly) -> None:
             return told(html.P("The replay was cancelled.")), True, True
         try:
             found = ask(asked, seeds)
-        except WhorlError as error:
-            return told(html.P(str(error)), kind="problem"), True, True
+        except Exception as error:
+            return told(html.P(failure(error)), kind="problem"), True, True
         if found.answer is None:
             return told(html.P(f"{found.doing or 'waiting'}...")), False, False
         return replayed.body(found.answer), True, True

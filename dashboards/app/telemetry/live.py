@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 TICK, KNOWN, FRESH, STATUS = (f"telemetry-{name}" for name in ("tick", "known", "fresh", "status"))
 _TICK_MS = 2_000
+_PAUSE_MS = 3_600_000
 _NAMED = 4
 
 
@@ -54,7 +55,7 @@ def register(app: Dash, reading: Reading) -> None:
         State(SHOWN, "data"),
         State(KNOWN, "data"),
         prevent_initial_call=True,
-        running=[(Output(TICK, "disabled"), True, False)],  # a slow answer is not asked for twice
+        running=[(Output(TICK, "interval"), _PAUSE_MS, _TICK_MS)],  # a slow answer is not asked for twice
     )
     def tick(_: int | None, search: str | None, now: dict[str, Any] | None, known: list[str] | None) -> tuple[Any, ...]:
         if not now or not now["window"] or now["search"] != (search or ""):

@@ -1,0 +1,45 @@
+"""A page that asks by itself, and fails, stays quiet until a person does something."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from whorl.dashboards.app.reading import Reading
+from whorl.errors import WhorlError
+from whorl.store import Store
+from whorl.tests.dashboards.asking import Asked
+
+_INTERVALS = {"energy-poll", "placement-poll", "placement-again", "telemetry-slow", "telemetry-tick"}
+_VALUES = {
+    "url.search": "",
+    "placement-start.n_clicks": 1,
+    "telemetry-shown.data": {"window": "60000000000", "search": ""},
+}
+
+
+def _disabled(name: str, answer: Any) -> bool | None:
+    """Whether the answer stops the interval or starts it; None where it leaves it as it is."""
+    said = {**answer["response"].get(name, {}), **answer.get("sideUpdate", {}).get(name, {})}
+    return said.get("disabled")
+
+
+@pytest.mark.parametrize(
+    ("error", "says"), [(OSError("/gone"), "This did not work (OSError)."), (WhorlError("No such store."), "No such")]
+)
+def test_after_a_failure_no_page_asks_again_by_itself(
+    error: Exception, says: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    asked = Asked(store)
+    for name in ("answer", "kept", "later"):
+        monkeypatch.setattr(Reading, name, fail)
+    answers = list(asked.by_itself(_VALUES))
+    assert {name for name, _ in answers} == _INTERVALS
+    for name, answer in answers:
+        assert says in json.dumps(answer), name
+        assert _disabled(name, answer) is True, name
